@@ -1,0 +1,192 @@
+"""The contract between poprun and popdist: what an instance is told at birth.
+
+poprun encodes an Instance into environment variables, popdist decodes it. Every
+variable that either of them sets or reads is named in this file and in no other.
+Standard library only, and little of it: programs import this before all else.
+"""
+
+from collections.abc import Mapping
+from dataclasses import Field, dataclass, field, fields
+from typing import Any, Self
+
+from popdist.errors import MissingVariableError, UnreadableVariableError
+
+# The version of this contract. It goes up when a variable changes its meaning,
+# not when one is added.
+CONTRACT_VERSION = 1
+
+# --- What every instance is told, in the order in which PopRun gives it.
+
+NUM_TOTAL_REPLICAS = "POPDIST_NUM_TOTAL_REPLICAS"
+NUM_IPUS_PER_REPLICA = "POPDIST_NUM_IPUS_PER_REPLICA"
+NUM_LOCAL_REPLICAS = "POPDIST_NUM_LOCAL_REPLICAS"
+UNIFORM_REPLICAS_PER_INSTANCE = "POPDIST_UNIFORM_REPLICAS_PER_INSTANCE"
+# The parent device, on a reconfigurable partition only.
+NODE_DEVICE_ID = "POPDIST_NODE_DEVICE_ID"
+EXECUTABLE_CACHE_PATH = "POPDIST_EXECUTABLE_CACHE_PATH"
+REPLICA_INDEX_OFFSET = "POPDIST_REPLICA_INDEX_OFFSET"
+LOCAL_INSTANCE_INDEX = "POPDIST_LOCAL_INSTANCE_INDEX"
+
+# The six that describe the topology: nobody but poprun may set them.
+TOPOLOGY_VARIABLES = (
+    NUM_TOTAL_REPLICAS,
+    NUM_IPUS_PER_REPLICA,
+    NUM_LOCAL_REPLICAS,
+    UNIFORM_REPLICAS_PER_INSTANCE,
+    REPLICA_INDEX_OFFSET,
+    LOCAL_INSTANCE_INDEX,
+)
+
+# --- What a job with a V-IPU partition is told besides.
+
+VIPU_API_HOST = "IPUOF_VIPU_API_HOST"
+VIPU_API_PORT = "IPUOF_VIPU_API_PORT"
+VIPU_API_PARTITION_ID = "IPUOF_VIPU_API_PARTITION_ID"
+VIPU_API_TIMEOUT = "IPUOF_VIPU_API_TIMEOUT"
+VIPU_API_GCD_ID = "IPUOF_VIPU_API_GCD_ID"
+IPUOF_LOG_LEVEL = "IPUOF_LOG_LEVEL"
+POPLAR_TARGET_OPTIONS = "POPLAR_TARGET_OPTIONS"
+
+# --- Our own parts. These belong to one job: poprun sets them anew for each, and
+# takes away what an outer job left.
+
+CONTRACT = "POPDIST_CONTRACT_VERSION"
+JOB_ID = "POPDIST_JOB_ID"
+# The abstract unix socket of the poprun that supervises this instance.
+CONTROL = "POPDIST_CONTROL"
+OFFLINE_MODE = "POPDIST_OFFLINE_MODE"
+# Where the instances of this host meet for their collectives.
+ARENA = "POPDIST_ARENA"
+# How often this job has been started again after a failure.
+RESTART_COUNT = "POPDIST_RESTART_COUNT"
+
+JOB_VARIABLES = (
+    CONTRACT,
+    JOB_ID,
+    CONTROL,
+    OFFLINE_MODE,
+    ARENA,
+    RESTART_COUNT,
+)
+
+# --- Our own parts. These are the user's to set; poprun passes them on.
+
+TIMEOUT = "POPDIST_TIMEOUT"
+STALL_TIMEOUT = "POPDIST_STALL_TIMEOUT"
+ALGORITHM = "POPDIST_ALGORITHM"
+SIMD = "POPDIST_SIMD"
+TRACE = "POPDIST_TRACE"
+LOG_LEVEL = "POPDIST_LOG_LEVEL"
+# Whether the stand-ins for packages that cannot be had are importable.
+SDK = "POPDIST_SDK"
+
+# --- What programs written for other launchers expect.
+
+RANK = "RANK"
+WORLD_SIZE = "WORLD_SIZE"
+LOCAL_RANK = "LOCAL_RANK"
+LOCAL_WORLD_SIZE = "LOCAL_WORLD_SIZE"
+MASTER_ADDR = "MASTER_ADDR"
+MASTER_PORT = "MASTER_PORT"
+OMPI_RANK = "OMPI_COMM_WORLD_RANK"
+OMPI_SIZE = "OMPI_COMM_WORLD_SIZE"
+OMPI_LOCAL_RANK = "OMPI_COMM_WORLD_LOCAL_RANK"
+OMPI_LOCAL_SIZE = "OMPI_COMM_WORLD_LOCAL_SIZE"
+OMP_NUM_THREADS = "OMP_NUM_THREADS"
+# Which libmpi an mpi4py wheel loads.
+MPI4PY_LIBMPI = "MPI4PY_LIBMPI"
+
+
+def _variable(name: str, **default: Any) -> Any:
+    # Any, because this stands where a field of some type is declared.
+    return field(metadata={"variable": name}, **default)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Instance:
+    """One process of the job, as it sees itself."""
+
+    num_total_replicas: int = _variable(NUM_TOTAL_REPLICAS, default=1)
+    num_ipus_per_replica: int = _variable(NUM_IPUS_PER_REPLICA, default=1)
+    num_local_replicas: int = _variable(NUM_LOCAL_REPLICAS, default=1)
+    uniform: int = _variable(UNIFORM_REPLICAS_PER_INSTANCE, default=1)
+    replica_index_offset: int = _variable(REPLICA_INDEX_OFFSET, default=0)
+    local_instance_index: int = _variable(LOCAL_INSTANCE_INDEX, default=0)
+
+    @property
+    def replicas(self) -> range:
+        """The global indices of the replicas that live in this process."""
+        first = self.replica_index_offset
+        return range(first, first + self.num_local_replicas)
+
+    @property
+    def index(self) -> int:
+        """Which instance this is. Needs a uniform number of replicas."""
+        return self.replica_index_offset // self.num_local_replicas
+
+    @property
+    def num_instances(self) -> int:
+        """How many instances the job has. Needs a uniform number of replicas."""
+        return self.num_total_replicas // self.num_local_replicas
+
+    def encode(self) -> dict[str, str]:
+        return {_name(f): str(getattr(self, f.name)) for f in fields(self)}
+
+    @classmethod
+    def decode(cls, environ: Mapping[str, str]) -> Self:
+        """Read what poprun wrote, and check that it can be true.
+
+        Raises:
+            MissingVariableError: Some of the variables are not there.
+            UnreadableVariableError: One is no number, or contradicts another.
+        """
+        self = cls(**{f.name: _whole_number(environ, _name(f)) for f in fields(cls)})
+        _check(self)
+        return self
+
+
+def is_set(environ: Mapping[str, str]) -> bool:
+    """Return whether poprun started this process: programs test for this one."""
+    return NUM_TOTAL_REPLICAS in environ
+
+
+def _name(f: "Field[Any]") -> str:
+    return str(f.metadata["variable"])
+
+
+def _whole_number(environ: Mapping[str, str], name: str) -> int:
+    if name not in environ:
+        raise MissingVariableError(name)
+    text = environ[name]
+    # No job has numbers longer than this, and int() refuses much longer ones.
+    if not (text.isascii() and text.isdigit() and len(text) < 19):
+        raise UnreadableVariableError(name, text[:40], "a whole number")
+    return int(text)
+
+
+def _check(instance: Instance) -> None:
+    total, local = instance.num_total_replicas, instance.num_local_replicas
+    offset, index = instance.replica_index_offset, instance.local_instance_index
+    uniform, ipus = instance.uniform, instance.num_ipus_per_replica
+    _require(NUM_TOTAL_REPLICAS, total, total >= 1, "1 or more")
+    _require(NUM_IPUS_PER_REPLICA, ipus, ipus >= 1, "1 or more")
+    _require(UNIFORM_REPLICAS_PER_INSTANCE, uniform, uniform < 2, "0 or 1")
+    _require(
+        NUM_LOCAL_REPLICAS,
+        local,
+        1 <= local <= total and (not uniform or total % local == 0),
+        f"an equal share of the {total} replicas of {NUM_TOTAL_REPLICAS}",
+    )
+    _require(
+        REPLICA_INDEX_OFFSET,
+        offset,
+        offset <= total - local and (not uniform or offset % local == 0),
+        f"at most {total - local} and the first of {local} local replicas",
+    )
+    most = total // local if uniform else total - local + 1
+    _require(LOCAL_INSTANCE_INDEX, index, index < most, f"less than {most}")
+
+
+def _require(name: str, value: int, holds: bool, rule: str) -> None:
+    if not holds:
+        raise UnreadableVariableError(name, str(value), rule)

@@ -1,0 +1,212 @@
+"""Which replicas of the job are this instance's own: PopDist's functions.
+
+They keep PopDist's names, and read the environment anew at each call. A process
+that poprun did not start is the only instance of a job with one replica, so the
+same program runs with and without poprun. Where poprun's variables are there but
+cannot be true, every function except isPopdistEnvSet raises
+MissingVariableError or UnreadableVariableError, which name the variable.
+"""
+
+import os
+
+from popdist import environment
+from popdist.environment import NODE_DEVICE_ID, TOPOLOGY_VARIABLES, Instance
+from popdist.errors import NotUniformError, UnreadableVariableError
+
+__all__ = [
+    "checkNumIpusPerReplica",
+    "getDeviceId",
+    "getInstanceIndex",
+    "getLocalInstanceIndex",
+    "getNumInstances",
+    "getNumIpusPerReplica",
+    "getNumLocalReplicas",
+    "getNumTotalReplicas",
+    "getReplicaIndexOffset",
+    "isPopdistEnvSet",
+    "isUniformReplicasPerInstance",
+]
+
+
+def isPopdistEnvSet() -> bool:
+    """Return whether poprun started this process.
+
+    It does not check what poprun wrote, and never raises. No getter needs it: they
+    all have an answer without poprun.
+    """
+    return environment.is_set(os.environ)
+
+
+def getNumTotalReplicas() -> int:
+    """Return the number of replicas of the whole job; 1 without poprun.
+
+    This, and not the number of instances, is what a mean over the job divides by.
+    """
+    return _instance().num_total_replicas
+
+
+def getNumLocalReplicas() -> int:
+    """Return the number of replicas that live in this instance; 1 without poprun."""
+    return _instance().num_local_replicas
+
+
+def getReplicaIndexOffset() -> int:
+    """Return the job-wide index of this instance's first replica; 0 without poprun.
+
+    The instance owns the replicas from here up to, not including, this plus
+    getNumLocalReplicas(): its share of a data set that is split by replica.
+    """
+    return _instance().replica_index_offset
+
+
+def getNumIpusPerReplica() -> int:
+    """Return the number of IPUs that each replica spans; 1 without poprun."""
+    return _instance().num_ipus_per_replica
+
+
+def getInstanceIndex() -> int:
+    """Return which instance of the job this is; 0 without poprun.
+
+    It counts over all hosts: see getLocalInstanceIndex for one per host. It is
+    no index of a replica, of which an instance may own several.
+
+    Raises:
+        NotUniformError: The instances own different numbers of replicas.
+    """
+    return _uniform_instance("getInstanceIndex").index
+
+
+def getNumInstances() -> int:
+    """Return the number of instances of the job, on all hosts; 1 without poprun.
+
+    Raises:
+        NotUniformError: The instances own different numbers of replicas.
+    """
+    return _uniform_instance("getNumInstances").num_instances
+
+
+def getLocalInstanceIndex() -> int:
+    """Return which instance of its host this is; 0 without poprun.
+
+    Every host has an instance 0: what must be done once a host (a download, a
+    cache) is for that one, what must be done once a job is not.
+    """
+    return _instance().local_instance_index
+
+
+def isUniformReplicasPerInstance() -> bool:
+    """Return whether all instances own the same number of replicas.
+
+    True without poprun. Where it is False, getInstanceIndex and getNumInstances
+    raise.
+    """
+    return bool(_instance().uniform)
+
+
+def checkNumIpusPerReplica(expected: int) -> bool:
+    """Return whether the replicas of this job span `expected` IPUs each.
+
+    It raises nothing when they do not: the caller has to look at the answer.
+    Without poprun a replica has one IPU, so only 1 is as expected.
+    """
+    return _instance().num_ipus_per_replica == expected
+
+
+def getDeviceId(
+    ipus_per_replica: int | None = None, *, ipusPerReplica: int | None = None
+) -> int:
+    """Return the id of the device that holds all of this instance's IPUs.
+
+    No two instances of a job get the same one; without poprun it is 0. The ids are
+    those of a reconfigurable partition, where first the single IPUs are numbered,
+    then the pairs, then the fours, and so on. With a parent device from poprun, it
+    is this instance's equal part of that; otherwise the job is taken to fill a
+    partition of its own. A job that fits no such partition, because its IPUs are
+    no power of two or its instances not alike, numbers devices by their first IPU.
+
+    Args:
+        ipus_per_replica: Nothing but a check: what the program believes to be
+            getNumIpusPerReplica(). None or 0 if it believes nothing.
+        ipusPerReplica: The same, under the name that it got later.
+
+    Raises:
+        TypeError: Both names are given, and differ.
+        ValueError: poprun shared out replicas with another number of IPUs.
+    """
+    _check_ipus_per_replica(ipus_per_replica, ipusPerReplica)
+    if not _is_launched():
+        return 0
+    parent = os.environ.get(NODE_DEVICE_ID)
+    if parent is None:
+        return _offline_device(_instance())
+    return _part_of(parent, _uniform_instance("getDeviceId"))
+
+
+def _is_launched() -> bool:
+    # Any of them: with only some of them the environment is broken, and decode
+    # says so, rather than every instance believing that it is alone.
+    return any(name in os.environ for name in TOPOLOGY_VARIABLES)
+
+
+def _instance() -> Instance:
+    return Instance.decode(os.environ) if _is_launched() else Instance()
+
+
+def _uniform_instance(function: str) -> Instance:
+    instance = _instance()
+    if not instance.uniform:
+        raise NotUniformError(function)
+    return instance
+
+
+def _check_ipus_per_replica(earlier: int | None, later: int | None) -> None:
+    if earlier is not None and later is not None and earlier != later:
+        raise TypeError(
+            f"getDeviceId got ipus_per_replica={earlier} and ipusPerReplica={later}, "
+            "which are two names of one argument. Give one of them."
+        )
+    asked = earlier if earlier is not None else later
+    if not asked:
+        return
+    if asked < 0:
+        raise ValueError(
+            f"getDeviceId got {asked} IPUs per replica, but there must be 1 or more."
+        )
+    if _is_launched() and not checkNumIpusPerReplica(asked):
+        raise ValueError(
+            f"getDeviceId was asked for {asked} IPUs per replica, but this job has "
+            f"{getNumIpusPerReplica()}. Start it with "
+            f"poprun --ipus-per-replica {asked}, or ask for "
+            f"{getNumIpusPerReplica()}."
+        )
+
+
+def _offline_device(instance: Instance) -> int:
+    ipus = instance.num_total_replicas * instance.num_ipus_per_replica
+    if not instance.uniform or ipus.bit_count() != 1:
+        return instance.replica_index_offset * instance.num_ipus_per_replica
+    share = ipus // instance.num_instances
+    return _first_device(ipus, share) + instance.index
+
+
+def _part_of(parent: str, instance: Instance) -> int:
+    ipus = instance.num_total_replicas * instance.num_ipus_per_replica
+    rule = f"the id of a device with {ipus} IPUs"
+    if not (parent.isascii() and parent.isdigit()) or ipus.bit_count() != 1:
+        raise UnreadableVariableError(NODE_DEVICE_ID, parent, rule)
+    device = int(parent)
+    # Devices of one size have higher ids in a larger partition, so the id tells how
+    # large the partition is; of single IPUs, that it is large enough.
+    partition = ipus
+    while device >= _first_device(partition, 2 * ipus):
+        partition *= 2
+    position = device - _first_device(partition, ipus)
+    if position < 0:
+        raise UnreadableVariableError(NODE_DEVICE_ID, parent, rule)
+    count = instance.num_instances
+    return _first_device(partition, ipus // count) + position * count + instance.index
+
+
+def _first_device(partition: int, size: int) -> int:
+    """Return the id of the first device with `size` IPUs, both powers of two."""
+    return 2 * partition - 2 * partition // size
