@@ -1,0 +1,325 @@
+"""Hosts: how people write them, and the only check between them and ssh.
+
+Whoever holds a Host may hand its name to a command line: it begins with no '-'
+and has nothing in it that a shell, ssh or mpirun could take for something else.
+Nothing here looks a name up, reads a file or knows this machine.
+"""
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import product
+from math import prod
+
+from poprun.errors import HostError
+
+MOST_HOSTS = 65536
+MOST_SLOTS = 65536
+
+SLURM_NODE_LIST = "SLURM_JOB_NODELIST"
+
+_LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9])?"
+_NAME = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
+_OCTET = r"(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
+_IPV4 = re.compile(rf"{_OCTET}(?:\.{_OCTET}){{3}}")
+_IPV6_LITERAL = re.compile(r"\[([^][]*:[^][]*)\](:.*)?", re.DOTALL)
+_USER = re.compile(r"[a-z_][a-z0-9_.-]{0,31}")
+_SLOTS = re.compile(r"[1-9][0-9]{0,4}")
+# A number longer than a label of a name can be needs no exact refusal.
+_RANGE = re.compile(r"([0-9]{1,63})(?:-([0-9]{1,63}))?")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Host:
+    """A machine that runs instances: a name or an address, checked when made."""
+
+    name: str
+    user: str | None = None
+    slots: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_name(self.name)
+        if self.user is not None and not _USER.fullmatch(self.user):
+            raise HostError(
+                f"{_quote(self.user)} is no user name: it has at most 32 lower-case "
+                "letters, digits, '_', '.' and '-', and begins with a letter or '_'; "
+                "write it as in alice@node-1."
+            )
+        if self.slots is not None and not 1 <= self.slots <= MOST_SLOTS:
+            raise _slots_error(str(self.slots))
+
+    def __str__(self) -> str:
+        """Return the host as parse_hosts() reads it."""
+        user = "" if self.user is None else f"{self.user}@"
+        name = f"[{self.name}]" if ":" in self.name else self.name
+        slots = "" if self.slots is None else f":{self.slots}"
+        return f"{user}{name}{slots}"
+
+
+def parse_hosts(text: str) -> tuple[Host, ...]:
+    """Read a list of hosts: "a,b:2", "host[0-2,4]", "alice@10.0.0.1,[::1]"."""
+    if not text:
+        raise HostError("'' names no host; write one or more, as in node-1,node-2.")
+    found: dict[str, Host] = {}
+    for piece in _split(text):
+        if not piece:
+            raise HostError(
+                f"{_quote(text)} has an empty place: hosts are separated by single "
+                "commas; leave out the comma that is too many."
+            )
+        for host in _expand(piece):
+            _add(found, host)
+    return tuple(found.values())
+
+
+def parse_hostfile(text: str, path: str) -> tuple[Host, ...]:
+    """Read a file of hosts, one a line: "a", "a:2", "a slots=2", "host[0-3]".
+
+    Raises:
+        HostError: Its message begins with path:line:column.
+    """
+    where = path if path.isprintable() else repr(path)
+    found: dict[str, Host] = {}
+    lines = text.removeprefix("\ufeff").split("\n")
+    for number, line in enumerate(lines, start=1):
+        content = line.removesuffix("\r").partition("#")[0]
+        # Only blanks and tabs separate words, not all that Unicode calls a space.
+        words = list(re.finditer(r"[^ \t]+", content))
+        if not words:
+            continue
+        place = f"{where}:{number}:{words[0].start() + 1}"
+        with _errors_at(place):
+            hosts = _read_one(words[0][0])
+        for word in words[1:]:
+            with _errors_at(f"{where}:{number}:{word.start() + 1}"):
+                hosts = _read_slots_word(hosts, word[0])
+        with _errors_at(place):
+            for host in hosts:
+                _add(found, host)
+    if not found:
+        raise HostError(
+            f"{where}:1:1: The file names no host; write one a line, as in "
+            "node-1 slots=2."
+        )
+    return tuple(found.values())
+
+
+def from_slurm(environ: Mapping[str, str]) -> tuple[Host, ...] | None:
+    """Return the hosts of the Slurm job that this runs in, or None outside one."""
+    text = environ.get(SLURM_NODE_LIST)
+    if not text:
+        return None
+    with _errors_at(SLURM_NODE_LIST):
+        return parse_hosts(text)
+
+
+def is_local(host: Host, own_names: Collection[str]) -> bool:
+    """Return whether a host is this one, which bears `own_names`.
+
+    A short name matches the first part of a full one. A host with a user is never
+    local: nobody but ssh can start a program as somebody else.
+    """
+    if host.user is not None:
+        return False
+    own = {_key(name) for name in own_names}
+    own |= {name.partition(".")[0] for name in own if not _is_address(name)}
+    key = _key(host.name)
+    return (
+        key in own
+        or key in ("localhost", "::1")
+        or (_is_address(key) and key.startswith("127."))
+    )
+
+
+def _split(text: str) -> Iterator[str]:
+    """Cut at the commas that stand outside brackets."""
+    start, inside = 0, False
+    for mark in re.finditer(r"[][,]", text):
+        if mark[0] != ",":
+            inside = mark[0] == "["
+        elif not inside:
+            yield text[start : mark.start()]
+            start = mark.end()
+    yield text[start:]
+
+
+def _expand(piece: str) -> Iterator[Host]:
+    """Yield the hosts that one piece of a list stands for, one at a time."""
+    user, at, address = piece.rpartition("@")
+    if literal := _IPV6_LITERAL.fullmatch(address):
+        pattern, slots = literal[1], literal[2]
+    elif address.count(":") > 1:
+        pattern, slots = address, None
+    else:
+        pattern, colon, number = address.partition(":")
+        slots = colon + number
+    if not pattern or (at and not user):
+        raise HostError(
+            f"{_quote(piece)} is incomplete: '@' stands between a user and a host "
+            "name, and ':' after a host name; write it as in alice@node-1:2."
+        )
+    for name in [pattern] if ":" in pattern else _names(pattern):
+        yield Host(
+            name=name,
+            user=user if at else None,
+            slots=_read_slots(slots[1:], piece) if slots else None,
+        )
+
+
+def _names(pattern: str) -> Iterator[str]:
+    """Yield what a name with ranges in brackets stands for, the last one fastest."""
+    # Texts between brackets stand at even places, texts inside at odd ones.
+    parts = re.split(r"\[([^][]*)\]", pattern)
+    if any("[" in part or "]" in part for part in parts[::2]):
+        raise HostError(
+            f"{_quote(pattern)} has a bracket without its partner: ranges stand "
+            "between '[' and ']'; write it as in node[0-2,4]."
+        )
+    choices = [_ranges(text) for text in parts[1::2]]
+    # Counted before they are made, so that a slip of the pen costs no memory.
+    sizes = [sum(last - first + 1 for first, last, _ in part) for part in choices]
+    if prod(sizes) > MOST_HOSTS:
+        raise _too_many(f"{_quote(pattern)} stands for too many hosts")
+    for numbers in product(*map(_spell, choices)):
+        yield "".join(a + b for a, b in zip(parts[::2], (*numbers, ""), strict=True))
+
+
+def _ranges(text: str) -> list[tuple[int, int, int]]:
+    """Read "0-2,04" as first and last numbers, and how many digits to write."""
+    ranges = []
+    for piece in text.split(","):
+        numbers = _RANGE.fullmatch(piece)
+        if not numbers:
+            raise HostError(
+                f"{_quote(piece)} in {_quote(f'[{text}]')} is no range: a range is a "
+                "number, or two joined by '-'; write it as in node[0-2,4]."
+            )
+        first, last = numbers[1], numbers[2] or numbers[1]
+        if int(last) < int(first):
+            raise HostError(
+                f"{_quote(piece)} in {_quote(f'[{text}]')} ends before it begins: a "
+                f"range counts upwards; write {last}-{first}."
+            )
+        ranges.append((int(first), int(last), len(first)))
+    return ranges
+
+
+def _spell(ranges: Sequence[tuple[int, int, int]]) -> Iterator[str]:
+    for first, last, digits in ranges:
+        for number in range(first, last + 1):
+            yield str(number).zfill(digits)
+
+
+def _read_one(piece: str) -> list[Host]:
+    if len(list(_split(piece))) > 1:
+        raise HostError(
+            f"{_quote(piece)} has a comma in it: a file has one host or one range a "
+            "line; put each on a line of its own."
+        )
+    return list(_expand(piece))
+
+
+def _read_slots_word(hosts: Sequence[Host], word: str) -> list[Host]:
+    if not word.startswith("slots="):
+        raise HostError(
+            f"{_quote(word)} means nothing here: a host is followed by its slots or by "
+            "nothing; write it as in node-1 slots=2."
+        )
+    if hosts[0].slots is not None:
+        raise HostError(
+            f"{_quote(word)} comes after {hosts[0].slots} slots: a host has one number "
+            "of slots; leave out one of the two."
+        )
+    slots = _read_slots(word.removeprefix("slots="), word)
+    return [replace(host, slots=slots) for host in hosts]
+
+
+def _read_slots(text: str, piece: str) -> int:
+    if not _SLOTS.fullmatch(text) or int(text) > MOST_SLOTS:
+        raise _slots_error(f"{_quote(text)} in {_quote(piece)}")
+    return int(text)
+
+
+def _slots_error(value: str) -> HostError:
+    return HostError(
+        f"{value} is no number of slots: it is a whole number from 1 to {MOST_SLOTS}; "
+        "write it as in node-1:2."
+    )
+
+
+def _add(found: dict[str, Host], host: Host) -> None:
+    key = _key(host.name)
+    if key in found:
+        raise HostError(
+            f"{_quote(host.name)} is listed twice: a job names each of its hosts once; "
+            f"leave it out here, and give it slots instead: {replace(host, slots=2)}."
+        )
+    if len(found) == MOST_HOSTS:
+        raise _too_many(f"{_quote(host.name)} is one host too many")
+    found[key] = host
+
+
+def _too_many(what: str) -> HostError:
+    return HostError(f"{what}: a job has at most {MOST_HOSTS} hosts; list fewer.")
+
+
+def _check_name(name: str) -> None:
+    if len(name) > 253:
+        raise HostError(
+            f"{_quote(name)} has {len(name)} characters: a host name has at most 253; "
+            "write a shorter name, or an address."
+        )
+    if ":" in name:
+        if _ipv6(name) is None:
+            raise HostError(
+                f"{_quote(name)} is no IPv6 address: it is hexadecimal numbers between "
+                "colons; write it as in [fd00::1] or [fd00::1]:2."
+            )
+    elif re.fullmatch(r"[0-9.]+", name):
+        if not _IPV4.fullmatch(name):
+            raise HostError(
+                f"{_quote(name)} is no IPv4 address: it has four numbers from 0 to 255 "
+                "without leading zeros; write it as in 10.1.3.101."
+            )
+    elif not _NAME.fullmatch(name):
+        raise HostError(
+            f"{_quote(name)} is no host name: between its dots it has 1 to 63 letters, "
+            "digits, '-' and '_', and begins and ends with a letter or digit; write it "
+            "as in node-1 or node-1.example.org."
+        )
+
+
+def _ipv6(text: str) -> str | None:
+    """Return an address in its one canonical form, or None if it is none."""
+    # Imported here, because hardly any job needs it.
+    from ipaddress import AddressValueError, IPv6Address
+
+    if not re.fullmatch(r"[0-9A-Fa-f:.]+", text):
+        return None
+    try:
+        return IPv6Address(text).compressed
+    except AddressValueError:
+        return None
+
+
+def _key(name: str) -> str:
+    """Return what two ways of writing the same name have in common."""
+    return (":" in name and _ipv6(name)) or name.lower()
+
+
+def _is_address(key: str) -> bool:
+    return ":" in key or _IPV4.fullmatch(key) is not None
+
+
+def _quote(text: str) -> str:
+    return repr(text if len(text) <= 60 else f"{text[:57]}...")
+
+
+@contextmanager
+def _errors_at(place: str) -> Iterator[None]:
+    """Put the place in front of what is wrong there."""
+    try:
+        yield
+    except HostError as error:
+        raise HostError(f"{place}: {error}") from None

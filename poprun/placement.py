@@ -1,0 +1,174 @@
+"""Where instances run: the CPUs and the memory nodes that each of them is given.
+
+Pure: it works on a description of the machine, which machine.py reads, and leaves
+the binding itself to the shim. A CPU is what the kernel counts, a hardware thread.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from math import lcm
+from typing import TypeVar
+
+from poprun.errors import OptionError
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Node:
+    """CPUs that are equally near to each other's memory.
+
+    The index is None where that memory is not known, not there, or not ours.
+    """
+
+    index: int | None
+    # In an order that puts the threads of a core next to each other.
+    cpus: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Machine:
+    """What the caller may use of the machine, and nothing else."""
+
+    nodes: tuple[Node, ...]
+
+    def __post_init__(self) -> None:
+        if not self.nodes or not all(node.cpus for node in self.nodes):
+            raise ValueError("A machine has nodes, and each of its nodes has CPUs.")
+        if len(set(self.cpus)) < len(self.cpus):
+            raise ValueError("A CPU belongs to one node of a machine only.")
+
+    @property
+    def cpus(self) -> tuple[int, ...]:
+        """All CPUs, so that those next to each other share as much as they can."""
+        return tuple(cpu for node in self.nodes for cpu in node.cpus)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Binding:
+    """What one instance is bound to. None leaves it as it is."""
+
+    cpus: tuple[int, ...] | None = None
+    memory_nodes: tuple[int, ...] | None = None
+
+
+def choose(
+    *,
+    numa_aware: bool | None,
+    process_placement: str | None,
+    instances_per_host: int,
+) -> str:
+    """Return the strategy that two options, of two generations, ask for.
+
+    Raises:
+        OptionError: --process-placement names no strategy of its own.
+    """
+    if process_placement is not None:
+        if process_placement not in PROCESS_PLACEMENTS:
+            raise OptionError(
+                f"--process-placement is {process_placement!r}, but must be one of "
+                f"{', '.join(PROCESS_PLACEMENTS)}."
+            )
+        return process_placement
+    if numa_aware is not None:
+        return "roundrobin" if numa_aware else "disabled"
+    return "spreadnuma" if instances_per_host > 1 else "disabled"
+
+
+def place(strategy: str, count: int, machine: Machine) -> list[Binding]:
+    """Return the binding of each of the `count` instances of one host."""
+    if strategy == "disabled":
+        return [Binding()] * count
+    cpus_of = _STRATEGIES[strategy]
+    return [_bound_to(cpus_of(machine, k, count), machine) for k in range(count)]
+
+
+def fair_threads(bindings: Sequence[Binding], machine: Machine) -> list[int]:
+    """Return how many threads each instance may start without crowding the others.
+
+    A CPU that several instances may use counts in equal parts for each of them.
+    """
+    masks = [
+        machine.cpus if binding.cpus is None else binding.cpus for binding in bindings
+    ]
+    users = Counter(cpu for mask in masks for cpu in mask)
+    # In whole numbers, because twelve times a sixth is less than two in floats.
+    unit = lcm(*users.values())
+    return [max(1, sum(unit // users[cpu] for cpu in mask) // unit) for mask in masks]
+
+
+def describe_cpus(cpus: Iterable[int]) -> str:
+    """Write CPUs, or nodes, as the kernel does: 0-3,8."""
+    ranges: list[tuple[int, int]] = []
+    for cpu in sorted(set(cpus)):
+        if ranges and ranges[-1][1] == cpu - 1:
+            ranges[-1] = (ranges[-1][0], cpu)
+        else:
+            ranges.append((cpu, cpu))
+    return ",".join(
+        f"{first}" if first == last else f"{first}-{last}" for first, last in ranges
+    )
+
+
+def parse_cpus(text: str) -> tuple[int, ...]:
+    """Read what the kernel, or describe_cpus, has written.
+
+    Raises:
+        ValueError: It is no list of CPUs.
+    """
+    cpus: set[int] = set()
+    for part in text.strip().split(",") if text.strip() else ():
+        first, dash, last = part.partition("-")
+        last = last if dash else first
+        if not all(word.isascii() and word.isdigit() for word in (first, last)):
+            raise ValueError(f"{text.strip()!r} is no list of CPUs such as 0-3,8.")
+        if int(first) > int(last):
+            raise ValueError(f"{part} in {text.strip()!r} runs backwards.")
+        cpus.update(range(int(first), int(last) + 1))
+    return tuple(sorted(cpus))
+
+
+def _spread_numa(machine: Machine, k: int, count: int) -> list[int]:
+    return [cpu for node in _share(machine.nodes, k, count) for cpu in node.cpus]
+
+
+def _round_robin(machine: Machine, k: int, count: int) -> list[int]:
+    return list(machine.nodes[k % len(machine.nodes)].cpus)
+
+
+def _spread_cores(machine: Machine, k: int, count: int) -> list[int]:
+    return list(_share(machine.cpus, k, count))
+
+
+_STRATEGIES: dict[str, Callable[[Machine, int, int], list[int]]] = {
+    "spreadnuma": _spread_numa,
+    "roundrobin": _round_robin,
+    "spreadcores": _spread_cores,
+}
+
+# roundrobin is what --numa-aware=yes asks for; it has no name there.
+PROCESS_PLACEMENTS = ("spreadnuma", "spreadcores", "disabled")
+
+
+def _share(items: Sequence[Item], k: int, count: int) -> Sequence[Item]:
+    """Return the k-th of `count` shares; with too few items, they are taken in turn."""
+    size = len(items)
+    if count > size:
+        return [items[k % size]]
+    return items[k * size // count : (k + 1) * size // count]
+
+
+def _bound_to(cpus: Sequence[int], machine: Machine) -> Binding:
+    return Binding(
+        cpus=tuple(sorted(cpus)), memory_nodes=_memory_nodes(set(cpus), machine)
+    )
+
+
+def _memory_nodes(cpus: set[int], machine: Machine) -> tuple[int, ...] | None:
+    # With one node there is nothing to choose, and seccomp often forbids the call.
+    if len(machine.nodes) == 1:
+        return None
+    near = [node.index for node in machine.nodes if not cpus.isdisjoint(node.cpus)]
+    known = tuple(index for index in near if index is not None)
+    return known if len(known) == len(near) else None
