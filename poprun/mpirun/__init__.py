@@ -1,0 +1,46 @@
+"""From a plan to mpirun's argv, and from its words to what failed: one file per MPI."""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from poprun.mpirun import hydra, local, openmpi
+from poprun.mpirun.values import (
+    HYDRA,
+    LOCAL,
+    OPENMPI4,
+    OPENMPI5,
+    Context,
+    GlobalArguments,
+    Mpi,
+    MpiVerdict,
+)
+
+
+class Adapter(Protocol):
+    """What each of the files for an MPI can do."""
+
+    def command(
+        self,
+        mpi: Mpi,
+        arguments: GlobalArguments,
+        contexts: Sequence[Context],
+        *,
+        as_root: bool,
+    ) -> list[str]: ...
+
+    def environment(
+        self, mpi: Mpi, caller: Mapping[str, str], directory: str
+    ) -> dict[str, str]: ...
+
+    def explain(self, text: str, exit_code: int) -> MpiVerdict: ...
+
+
+def adapter(flavour: str) -> Adapter:
+    """Choose the file that knows this kind of mpirun."""
+    adapters: dict[str, Adapter] = {
+        OPENMPI4: openmpi,
+        OPENMPI5: openmpi,
+        HYDRA: hydra,
+        LOCAL: local,
+    }
+    return adapters[flavour]

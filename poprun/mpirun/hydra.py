@@ -1,0 +1,84 @@
+"""MPICH's hydra, and Intel MPI's: how mpirun is called, and what its words mean."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from poprun.mpirun.inherited import scrub, without_batch_system
+from poprun.mpirun.said import clean
+from poprun.mpirun.values import Context, Failure, GlobalArguments, Mpi, MpiVerdict
+
+# What MPICH leaves where no setting reaches, when its processes are killed: a
+# segment of shared memory, and a description of the machine. Neither name tells
+# whose it is.
+LEFTOVERS = ("/dev/shm/mpich_shm_", "/dev/shm/mpich_vci_", "/tmp/hydra_hwloc_xmlfile_")
+
+_ABORTED = re.compile(r"Abort\((-?\d+)\) on node (\d+) .*called MPI_Abort")
+_STRING = re.compile(r"EXIT STRING: .*\(signal (\d+)\)")
+_CODE = re.compile(r"BAD TERMINATION.*?EXIT CODE: (\d+)", re.DOTALL)
+_REFUSED = re.compile(r"unrecognized argument")
+
+
+def command(
+    mpi: Mpi,
+    arguments: GlobalArguments,
+    contexts: Sequence[Context],
+    *,
+    as_root: bool,
+) -> list[str]:
+    """Return the command that starts each context as one process.
+
+    mpirun -bind-to none -n 1 -env A 0 shim 0 : -n 1 -env A 1 shim 1
+
+    hydra asks nothing of root, and its processes have the caller's environment, so
+    names to forward need no word.
+    """
+    del as_root
+    words = [mpi.path, *mpi.words, "-bind-to", "none", *arguments.passed_on]
+    for context in contexts:
+        words += ["-n", "1", *_exports(context), *context.passed_on]
+        words += [*context.words, ":"]
+    return words[:-1]
+
+
+def environment(mpi: Mpi, caller: Mapping[str, str], directory: str) -> dict[str, str]:
+    """Return mpirun's own environment. The directory is removed with the job."""
+    del mpi
+    return without_batch_system(scrub(caller)) | {"TMPDIR": directory}
+
+
+def explain(text: str, exit_code: int) -> MpiVerdict:
+    """Find out what mpirun says went wrong.
+
+    hydra reports a process that was killed, or exited with a code when it should
+    not; on MPI_Abort it passes the code on without a word.
+    """
+    words = clean(text)
+    if found := _ABORTED.search(words):
+        return MpiVerdict(
+            failure=Failure.ABORTED,
+            rank=int(found[2]),
+            code=int(found[1]) & 0xFF,
+            words=words,
+        )
+    if found := _STRING.search(words):
+        return MpiVerdict(
+            failure=Failure.KILLED,
+            code=exit_code,
+            signal=int(found[1]),
+            words=words,
+        )
+    if found := _CODE.search(words):
+        return MpiVerdict(failure=Failure.EXITED, code=int(found[1]), words=words)
+    if _REFUSED.search(words):
+        return MpiVerdict(failure=Failure.REFUSED, code=exit_code, words=words)
+    if exit_code and not words:
+        return MpiVerdict(failure=Failure.ABORTED, code=exit_code)
+    failure = Failure.UNEXPLAINED if exit_code else Failure.NONE
+    return MpiVerdict(failure=failure, code=exit_code, words=words)
+
+
+def _exports(context: Context) -> Iterator[str]:
+    for name, value in context.exports.items():
+        yield "-env"
+        yield name
+        yield value

@@ -1,0 +1,106 @@
+"""Which environment variables are an MPI's own, and which of them go stale.
+
+An MPI tells its processes by variables who they are. A process that starts an MPI
+of its own must not hand them on: its children would take themselves for members of
+the outer job.
+"""
+
+import os
+from collections.abc import Mapping
+from typing import AnyStr
+
+# Gifts of one mpirun to its own processes. What users set is not among them
+# (OMPI_CC, OMPI_ALLOW_RUN_AS_ROOT, OMPI_MCA_btl, HYDRA_IFACE, ...).
+_STALE_PREFIXES = (
+    "OMPI_APP_",
+    "OMPI_COMM_",
+    "OMPI_MCA_ess",
+    "OMPI_MCA_orte_ess_",
+    "OMPI_UNIVERSE",
+    "OMPI_WORLD_",
+    "HYDI_",
+    "MPI_LOCAL",
+    "PMI_",
+    "PMI2_",
+    "PMIX_",
+    "PRTE_",
+)
+_STALE = frozenset(
+    {
+        "OMPI_ARGV",
+        "OMPI_COMMAND",
+        "OMPI_FILE_LOCATION",
+        "OMPI_FIRST_RANKS",
+        "OMPI_LIBDIR_LOC",
+        "OMPI_MCA_PREFIXES",
+        "OMPI_MCA_cpu_type",
+        "OMPI_MCA_initial_wdir",
+        "OMPI_MCA_mpi_oversubscribe",
+        "OMPI_MCA_num_procs",
+        "OMPI_MCA_orte_app_num",
+        "OMPI_MCA_orte_bound_at_launch",
+        "OMPI_MCA_orte_hnp_uri",
+        "OMPI_MCA_orte_jobfam_session_dir",
+        "OMPI_MCA_orte_launch",
+        "OMPI_MCA_orte_local_daemon_uri",
+        "OMPI_MCA_orte_num_nodes",
+        "OMPI_MCA_orte_precondition_transports",
+        "OMPI_MCA_orte_tmpdir_base",
+        "OMPI_MCA_orte_top_session_dir",
+        "OMPI_MCA_pmix",
+        "OMPI_MCA_shmem_RUNTIME_QUERY_hint",
+        "OMPI_NUM_APP_CTX",
+        "OMPI_TOOL_NAME",
+        "OMPI_VERSION",
+        "OPAL_USER_PARAMS_GIVEN",
+    }
+)
+_KEPT_PREFIXES = ("PMIX_MCA_", "PRTE_MCA_", "PRTE_ALLOW_RUN_AS_ROOT")
+
+# A user may say by these where an MPI was moved to; so does an mpirun to its own
+# processes, and then it is where the outer MPI is.
+_PLACES = frozenset({"OPAL_PREFIX", "PMIX_PREFIX", "PRTE_PREFIX"})
+_SIGNS_OF_AN_OUTER_JOB = ("PMIX_NAMESPACE", "OMPI_FILE_LOCATION")
+
+# By these an mpirun sees that it runs below a batch system, and then starts its
+# processes through that instead of by itself.
+_BATCH_PREFIXES = ("SLURM_", "SLURMD_", "PBS_", "LSB_", "LSF_", "COBALT_")
+_BATCH = frozenset({"PE_HOSTFILE", "LOADL_HOSTFILE", "LOADL_STEP_ID"})
+
+# What a process of the job needs in order to find its MPI.
+GIFT_PREFIXES = ("HYDI", "I_MPI_", "MPI_LOCAL", "OMPI_", "OPAL_", "PMI", "PRTE")
+# These steer mpirun itself: an mpirun that the program starts is none of ours.
+NO_GIFT_PREFIXES = ("OMPI_MCA_rmaps_", "PRTE_MCA_")
+
+
+def scrub(environ: Mapping[AnyStr, AnyStr]) -> dict[AnyStr, AnyStr]:
+    """Leave out what an outer MPI told this process; keep what the user set."""
+    names = {os.fsdecode(name) for name in environ}
+    inside = not names.isdisjoint(_SIGNS_OF_AN_OUTER_JOB)
+    return {
+        name: value
+        for name, value in environ.items()
+        if not _is_stale(os.fsdecode(name), inside=inside)
+    }
+
+
+def without_batch_system(environ: Mapping[str, str]) -> dict[str, str]:
+    """Leave out what tells an mpirun that a batch system is there to be asked."""
+    return {
+        name: value
+        for name, value in environ.items()
+        if name not in _BATCH and not name.startswith(_BATCH_PREFIXES)
+    }
+
+
+def has_mpi_prefix(name: str) -> bool:
+    """Return whether mpirun's processes need this variable to be its processes."""
+    return name.startswith(GIFT_PREFIXES) and not name.startswith(NO_GIFT_PREFIXES)
+
+
+def _is_stale(name: str, *, inside: bool) -> bool:
+    if name in _PLACES:
+        return inside
+    if name.startswith(_KEPT_PREFIXES):
+        return False
+    return name in _STALE or name.startswith(_STALE_PREFIXES)

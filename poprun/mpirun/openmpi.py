@@ -1,0 +1,145 @@
+"""Open MPI, 4.1 and 5: how its mpirun is called, and what its own words mean."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from poprun.mpirun.inherited import scrub, without_batch_system
+from poprun.mpirun.said import clean
+from poprun.mpirun.values import (
+    OPENMPI4,
+    Context,
+    Failure,
+    GlobalArguments,
+    Mpi,
+    MpiVerdict,
+)
+
+# Where shared memory gets its files. They stay in /dev/shm when processes are
+# killed, in a directory of the job they go with it.
+_BACKING_DIRECTORIES = {
+    True: (
+        "OMPI_MCA_btl_vader_backing_directory",
+        "OMPI_MCA_osc_rdma_backing_directory",
+        "OMPI_MCA_osc_sm_backing_directory",
+    ),
+    False: (
+        "OMPI_MCA_btl_sm_backing_directory",
+        "OMPI_MCA_osc_rdma_backing_directory",
+        "OMPI_MCA_osc_sm_backing_directory",
+        "OMPI_MCA_osc_ucx_backing_directory",
+    ),
+}
+
+_ABORTED = re.compile(
+    r"MPI_ABORT was invoked on rank (\d+).*?\berror ?code:? (-?\d+)",
+    re.DOTALL | re.IGNORECASE,
+)
+_CALLED_ABORT = re.compile(r'process rank (\d+) .*?calling\s+"abort"', re.DOTALL)
+_IMPROPER = re.compile(r"due to process rank (\d+) .*?exiting\s+improperly", re.DOTALL)
+_SIGNALLED = re.compile(r"process rank (\d+) .*?exited\s+on\s+signal (\d+)", re.DOTALL)
+_NON_ZERO = re.compile(r"Process name: \[.*?,(\d+)\]\s+Exit code:\s+(-?\d+)", re.DOTALL)
+_NO_SLOTS = re.compile(r"not enough slots available|already filled")
+_REFUSED = re.compile(r"unrecognized option|unknown option", re.IGNORECASE)
+
+
+def command(
+    mpi: Mpi,
+    arguments: GlobalArguments,
+    contexts: Sequence[Context],
+    *,
+    as_root: bool,
+) -> list[str]:
+    """Return the command that starts each context as one process.
+
+    mpirun --bind-to none --tag-output -np 1 -x A=0 shim 0 : -np 1 -x A=1 shim 1
+    """
+    words = [mpi.path, *mpi.words, "--bind-to", "none"]
+    if arguments.tag_output:
+        words.append("--tag-output")
+    words += arguments.passed_on
+    if as_root or arguments.allow_run_as_root:
+        words.append("--allow-run-as-root")
+    for context in contexts:
+        words += ["-np", "1", *_exports(context), *context.passed_on]
+        words += [*context.words, ":"]
+    return words[:-1]
+
+
+def environment(mpi: Mpi, caller: Mapping[str, str], directory: str) -> dict[str, str]:
+    """Return mpirun's own environment.
+
+    Args:
+        directory: One that is removed with the job, better in memory than on disk:
+            shared memory lives in it.
+    """
+    old = mpi.flavour == OPENMPI4
+    ours = dict.fromkeys(_BACKING_DIRECTORIES[old], directory)
+    # There may be more instances than cores: poprun has counted them already. In
+    # argv this would clash with a mapping that a user asks for.
+    if old:
+        ours["OMPI_MCA_rmaps_base_oversubscribe"] = "1"
+    else:
+        ours["PRTE_MCA_rmaps_default_mapping_policy"] = ":oversubscribe"
+    # Open MPI 5 does not start for a user who has no home directory.
+    ours["HOME"] = directory
+    return ours | without_batch_system(scrub(caller)) | {"TMPDIR": directory}
+
+
+def explain(text: str, exit_code: int) -> MpiVerdict:
+    """Find out what mpirun says went wrong.
+
+    Under Open MPI 4.1 words are lost now and then on MPI_Abort; its code is not.
+    """
+    words = clean(text)
+    if found := _ABORTED.search(words):
+        return MpiVerdict(
+            failure=Failure.ABORTED,
+            rank=int(found[1]),
+            code=int(found[2]) & 0xFF,
+            words=words,
+        )
+    if found := _CALLED_ABORT.search(words):
+        return MpiVerdict(
+            failure=Failure.ABORTED, rank=int(found[1]), code=exit_code, words=words
+        )
+    if found := _IMPROPER.search(words):
+        return MpiVerdict(
+            failure=Failure.NOT_FINALIZED,
+            rank=int(found[1]),
+            code=exit_code,
+            words=words,
+        )
+    return _explain_process(words, exit_code)
+
+
+def _explain_process(words: str, exit_code: int) -> MpiVerdict:
+    if found := _SIGNALLED.search(words):
+        return MpiVerdict(
+            failure=Failure.KILLED,
+            rank=int(found[1]),
+            code=exit_code,
+            signal=int(found[2]),
+            words=words,
+        )
+    if found := _NON_ZERO.search(words):
+        return MpiVerdict(
+            failure=Failure.EXITED,
+            rank=int(found[1]),
+            code=int(found[2]),
+            words=words,
+        )
+    failure = Failure.UNEXPLAINED if exit_code else Failure.NONE
+    if _NO_SLOTS.search(words):
+        failure = Failure.NO_SLOTS
+    elif _REFUSED.search(words):
+        failure = Failure.REFUSED
+    return MpiVerdict(failure=failure, code=exit_code, words=words)
+
+
+def _exports(context: Context) -> Iterator[str]:
+    for name, value in context.exports.items():
+        yield "-x"
+        yield f"{name}={value}"
+    for name in context.forwards:
+        yield "-x"
+        yield name

@@ -1,0 +1,93 @@
+"""The words of this package: an mpirun, what it is told, what it said."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+OPENMPI4 = "openmpi4"
+OPENMPI5 = "openmpi5"
+HYDRA = "hydra"
+# No MPI at all: poprun's own launcher.
+LOCAL = "local"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Mpi:
+    """An mpirun that was found, and which MPI it belongs to."""
+
+    path: str
+    flavour: str
+    vendor: str
+    version: str
+    # The library that programs of this mpirun load; None if it is not where it
+    # usually is.
+    libmpi: str | None = None
+    # What always follows path, before any argument.
+    words: Sequence[str] = ()
+
+    @property
+    def title(self) -> str:
+        return f"{self.vendor} {self.version}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GlobalArguments:
+    """What a user wants of mpirun for the whole job."""
+
+    tag_output: bool = False
+    output_filename: str | None = None
+    allow_run_as_root: bool = False
+    # A value of --process-placement that does what --bind-to asked for.
+    placement: str | None = None
+    npernode: int | None = None
+    # In the order given; None stands for the value that the caller has.
+    exports: Mapping[str, str | None] = field(default_factory=dict)
+    passed_on: Sequence[str] = ()
+    # Sentences for the user: what was understood and has no effect here.
+    warnings: Sequence[str] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LocalArguments:
+    """What a user wants of mpirun for every instance, or for one."""
+
+    npernode: int | None = None
+    exports: Mapping[str, str | None] = field(default_factory=dict)
+    passed_on: Sequence[str] = ()
+    warnings: Sequence[str] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Context:
+    """One instance, as mpirun starts it."""
+
+    exports: Mapping[str, str] = field(default_factory=dict)
+    # Names that are set in the caller's environment: mpirun warns about others.
+    forwards: Sequence[str] = ()
+    passed_on: Sequence[str] = ()
+    words: Sequence[str]
+
+
+class Failure(Enum):
+    """What mpirun gives as its reason for a code other than 0."""
+
+    NONE = "nothing failed"
+    ABORTED = "an instance called MPI_Abort"
+    NOT_FINALIZED = "an instance ended without MPI_Finalize"
+    KILLED = "a process that mpirun started was killed"
+    EXITED = "a process that mpirun started exited with a code other than 0"
+    NO_SLOTS = "mpirun counts fewer slots than instances"
+    REFUSED = "mpirun does not know an option"
+    UNEXPLAINED = "mpirun gave no reason"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MpiVerdict:
+    """What mpirun's exit code and own words come to."""
+
+    failure: Failure
+    rank: int | None = None
+    code: int | None = None
+    signal: int | None = None
+    # mpirun's own words, fit for a terminal.
+    words: str = ""

@@ -1,0 +1,113 @@
+"""Cutting a text for mpirun into options and their values."""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from poprun.errors import MpiArgumentError
+from poprun.mpirun.options import INSTANCE, NUMBER_OF_VALUES, REFUSED, canonical
+
+_OPTION = re.compile(r"--?([A-Za-z].*)", re.DOTALL)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Option:
+    """One option as it was given."""
+
+    # The name under which the tables know it.
+    name: str
+    # As it was written, without a value that is joined to a known one by "=".
+    word: str
+    values: Sequence[str]
+
+
+def options(text: str, source: str) -> Iterator[Option]:
+    """Read one option after the other.
+
+    Args:
+        source: The option of poprun that the text was given by, for messages.
+
+    Raises:
+        MpiArgumentError: This is no list of options.
+    """
+    words = _split(text, source)
+    position = 0
+    while position < len(words):
+        word = words[position]
+        name, joined = _name(word, source)
+        given = [] if joined is None else [joined]
+        count = _number_of_values(name, given, words[position + 1 :])
+        taken = count - len(given)
+        values = given + words[position + 1 : position + 1 + taken]
+        if len(values) < count:
+            raise _value_is_missing(word, count, source)
+        known = name in NUMBER_OF_VALUES or name in REFUSED
+        yield Option(
+            name=name,
+            word=word.partition("=")[0] if known else word,
+            values=values,
+        )
+        position += 1 + taken
+
+
+def _split(text: str, source: str) -> list[str]:
+    # Imported here, since most command lines need it for nothing.
+    import shlex
+
+    if "\0" in text:
+        raise MpiArgumentError(f"{source} has a NUL byte, which no argument can have.")
+    try:
+        # A line may be continued as in a shell.
+        return shlex.split(text.replace("\\\n", " "))
+    except ValueError as error:
+        raise MpiArgumentError(
+            f"{source} is {text!r}, in which a quote is opened and not closed, or the "
+            "last word is a single backslash. Words are split as in a shell: to have "
+            'a quote in a value, write it as \\" or within quotes of the other kind.'
+        ) from error
+
+
+def _name(word: str, source: str) -> tuple[str, str | None]:
+    """Return the option's canonical name, and its value if that is joined by "="."""
+    if word == ":":
+        raise MpiArgumentError(
+            f"{source} has ':', which would start a program of its own. {REFUSED[':']}"
+        )
+    option_word = _OPTION.fullmatch(word)
+    if option_word is None:
+        raise MpiArgumentError(
+            f"{source} has {word!r}, where an option must stand. mpirun would take it "
+            "for the program. If it is part of a value, put quotes around the value."
+        )
+    name, equals, value = option_word[1].partition("=")
+    name = canonical(name)
+    if equals and NUMBER_OF_VALUES.get(name) != 1 and name not in REFUSED:
+        # Whatever this is, it is one word.
+        return option_word[1], None
+    return name, value if equals else None
+
+
+def _number_of_values(name: str, given: Sequence[str], rest: Sequence[str]) -> int:
+    if name in REFUSED:
+        return len(given)
+    if name in NUMBER_OF_VALUES:
+        return NUMBER_OF_VALUES[name]
+    # Of an unknown option, whatever looks like a value is one.
+    for count, word in enumerate(rest):
+        if word == ":" or _OPTION.fullmatch(word):
+            return count
+    return len(rest)
+
+
+def _value_is_missing(word: str, count: int, source: str) -> MpiArgumentError:
+    if canonical(word.lstrip("-")) == "x":
+        example = '"1:-x NAME=VALUE"' if source == INSTANCE else '"-x NAME=VALUE"'
+        return MpiArgumentError(
+            f"{source} ends with {word!r}, and a name must follow. Put quotes around "
+            f"the whole value: {source} {example}."
+        )
+    noun = "a value" if count == 1 else f"{count} values"
+    return MpiArgumentError(
+        f"{source} ends with {word!r}, which needs {noun}. Put quotes around all "
+        f"that belongs to {source}."
+    )

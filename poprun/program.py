@@ -1,0 +1,211 @@
+"""Which file a program's name means, found out before anything is started."""
+
+import os
+import re
+import stat
+from collections.abc import Iterator, Sequence
+
+from poprun.errors import ProgramNotExecutableError, ProgramNotFoundError
+
+# As much of a file's first line as the kernel looks at.
+_FIRST_LINE_BYTES = 256
+# What the kernel was taught to run besides is listed here.
+_OTHER_FORMATS = "/proc/sys/fs/binfmt_misc"
+
+
+def resolve(words: Sequence[str], search_path: str | None, cwd: str) -> str:
+    """Return the path of the file that the first of these words means.
+
+    A name without a slash is looked for on PATH first and in the current directory
+    then, so that a program there needs no "./".
+
+    Args:
+        search_path: PATH as the instance has it; None if it has none.
+
+    Raises:
+        ProgramNotFoundError: There is no such program, or none to interpret it.
+        ProgramNotExecutableError: It is there and cannot be run.
+    """
+    name = words[0]
+    if not name:
+        raise ProgramNotFoundError(
+            "The program's name is empty. Is there a variable in it that is not set?"
+        )
+    if "\0" in name:
+        raise ProgramNotFoundError(
+            f"There is no program {name!r}: a name cannot have a NUL byte."
+        )
+    if "/" in name:
+        path = os.path.join(cwd, name)
+        _reach(name, path)
+    else:
+        path = _search(name, search_path, cwd)
+    _check_file(name, path)
+    _check_format(name, path, cwd)
+    return path
+
+
+def _search(name: str, search_path: str | None, cwd: str) -> str:
+    directories = _directories(search_path, cwd)
+    candidates = [os.path.join(directory, name) for directory in directories]
+    for path in candidates:
+        if os.path.isfile(path) and os.access(path, os.X_OK):
+            return path
+    # What is there and cannot be run says more than that nothing is there.
+    for path in candidates:
+        if os.path.isfile(path):
+            return path
+    if os.path.isdir(candidates[-1]):
+        return candidates[-1]
+    where = f"on PATH, which is {search_path!r}"
+    if search_path is None:
+        where = f"in {os.defpath!r} (PATH is not set)"
+    raise ProgramNotFoundError(
+        f"There is no program {name!r}, neither {where}, nor in the current "
+        f"directory, {cwd!r}.{_did_you_mean(name, directories)}"
+    )
+
+
+def _directories(search_path: str | None, cwd: str) -> list[str]:
+    text = os.defpath if search_path is None else search_path
+    # An empty entry is the current directory, as in a shell.
+    found = [os.path.join(cwd, entry) for entry in text.split(os.pathsep)]
+    return [*found, cwd]
+
+
+def _reach(name: str, path: str) -> None:
+    try:
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise _no_such_path(name, path) from error
+    except PermissionError as error:
+        raise ProgramNotExecutableError(
+            f"{name!r} cannot be run: you may not enter all directories on the way "
+            "to it."
+        ) from error
+    except OSError as error:
+        raise ProgramNotFoundError(
+            f"There is no program {name!r}: {error.strerror}."
+        ) from error
+
+
+def _no_such_path(name: str, path: str) -> ProgramNotFoundError:
+    if os.path.islink(path):
+        return ProgramNotFoundError(
+            f"There is no program {name!r}: it is a link to {os.readlink(path)!r}, "
+            "which does not exist."
+        )
+    directory = os.path.dirname(path)
+    if not os.path.isdir(directory):
+        return ProgramNotFoundError(
+            f"There is no program {name!r}: there is no directory {directory!r}."
+        )
+    # A similar name is worth showing only with the directory that was asked for.
+    advice = _did_you_mean(os.path.basename(path), [directory], os.path.dirname(name))
+    return ProgramNotFoundError(f"There is no program {name!r}.{advice}")
+
+
+def _did_you_mean(name: str, directories: Sequence[str], before: str = "") -> str:
+    # Imported here, since it serves bad news only.
+    import difflib
+
+    known = {entry for directory in directories for entry in _runnable(directory)}
+    for similar in difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.75):
+        return f" Did you mean {os.path.join(before, similar)!r}?"
+    return ""
+
+
+def _runnable(directory: str) -> Iterator[str]:
+    try:
+        entries = os.listdir(directory)
+    except OSError:
+        return
+    for entry in entries:
+        path = os.path.join(directory, entry)
+        is_program = os.access(path, os.X_OK) or entry.endswith(".py")
+        if is_program and not os.path.isdir(path):
+            yield entry
+
+
+def _check_file(name: str, path: str) -> None:
+    if os.path.isdir(path):
+        raise ProgramNotExecutableError(
+            f"{name!r} is a directory, not a program. Name a file in it."
+        )
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        raise ProgramNotExecutableError(f"{name!r} is no file, and cannot be run.")
+    if os.access(path, os.X_OK):
+        return
+    word = _as_typed(name)
+    way_out = f"make it executable with: chmod +x {word}"
+    if name.endswith(".py"):
+        way_out = f"run it with: python {word}"
+    raise ProgramNotExecutableError(f"{word} is not executable; {way_out}")
+
+
+def _as_typed(name: str) -> str:
+    """Show a name as it would be typed, or escaped if it is an odd one."""
+    return name if re.fullmatch(r"[A-Za-z0-9_./+-]+", name) else repr(name)
+
+
+def _check_format(name: str, path: str, cwd: str) -> None:
+    """Foresee why the kernel would not run this file, which it says in one number."""
+    try:
+        line = _first_line(path)
+    except OSError:
+        # A program that may be run and not read.
+        return
+    if line.startswith(b"#!"):
+        _check_interpreter(name, _interpreter(line), cwd)
+    elif not line.startswith(b"\x7fELF") and not _other_formats():
+        content = "is empty" if not line else "is neither a binary nor a script"
+        raise ProgramNotExecutableError(
+            f"{name!r} {content}: its first line does not name an interpreter. "
+            "Let that line be '#!/bin/sh' or '#!/usr/bin/env python3', or run it "
+            f"with: sh {_as_typed(name)}"
+        )
+
+
+def _check_interpreter(name: str, interpreter: bytes, cwd: str) -> None:
+    shown = os.fsdecode(interpreter)
+    if not interpreter:
+        raise ProgramNotExecutableError(
+            f"{name!r} begins with '#!' and names no interpreter. "
+            "Let its first line be '#!/bin/sh' or '#!/usr/bin/env python3'."
+        )
+    path = os.path.join(os.fsencode(cwd), interpreter)
+    if not os.path.exists(path):
+        advice = "Correct its first line, or name the interpreter before the program."
+        if interpreter.endswith(b"\r"):
+            advice = "Its lines end as on Windows: convert them with: dos2unix"
+        raise ProgramNotFoundError(
+            f"{name!r} is to be run by {shown!r}, which does not exist. {advice}"
+        )
+    if os.path.isdir(path) or not os.access(path, os.X_OK):
+        raise ProgramNotExecutableError(
+            f"{name!r} is to be run by {shown!r}, which is not executable. "
+            "Correct its first line, or name the interpreter before the program."
+        )
+
+
+def _first_line(path: str) -> bytes:
+    # A terminal or a pipe of that name would make this wait.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        return os.read(descriptor, _FIRST_LINE_BYTES)
+    finally:
+        os.close(descriptor)
+
+
+def _interpreter(line: bytes) -> bytes:
+    # A carriage return is part of the name, to the kernel too.
+    words = line[2:].partition(b"\n")[0].strip(b" \t").replace(b"\t", b" ").split(b" ")
+    return words[0]
+
+
+def _other_formats() -> bool:
+    try:
+        entries = os.listdir(_OTHER_FORMATS)
+    except OSError:
+        return False
+    return not {"register", "status"}.issuperset(entries)

@@ -1,0 +1,340 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from poprun.errors import MpiArgumentError
+from poprun.mpirun.arguments import (
+    parse_global,
+    parse_instance_arguments,
+    parse_local,
+)
+from poprun.mpirun.values import GlobalArguments, LocalArguments
+
+OPEN_MPIS = ["openmpi4", "openmpi5"]
+OTHERS = ["hydra", "local"]
+ALL = OPEN_MPIS + OTHERS
+
+
+def refusal(text: str, flavour: str = "openmpi5") -> str:
+    with pytest.raises(MpiArgumentError) as caught:
+        parse_global(text, flavour)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("flavour", ALL)
+def test_the_guides_arguments_are_understood_for_every_mpi(flavour: str) -> None:
+    text = """--tag-output --output-filename 'my logs' --allow-run-as-root
+        --bind-to none --npernode 2 -x PYTHONPATH -x A=1 -x B="x y" -x C="""
+
+    assert parse_global(text, flavour) == GlobalArguments(
+        tag_output=True,
+        output_filename="my logs",
+        allow_run_as_root=True,
+        placement="disabled",
+        npernode=2,
+        exports={"PYTHONPATH": None, "A": "1", "B": "x y", "C": ""},
+    )
+
+
+def test_nothing_said_is_nothing_asked() -> None:
+    assert parse_global(" \n ", "hydra") == GlobalArguments()
+    assert parse_local("", "openmpi5") == LocalArguments()
+
+
+REAL = (
+    "--tag-output --allow-run-as-root --mca oob_tcp_if_include 10.10.0.0/16 "
+    "--mca btl_tcp_if_include 10.10.0.0/16"
+)
+
+
+@pytest.mark.parametrize("flavour", OPEN_MPIS)
+def test_parameters_are_passed_on_to_open_mpi(flavour: str) -> None:
+    assert parse_global(REAL, flavour) == GlobalArguments(
+        tag_output=True,
+        allow_run_as_root=True,
+        passed_on=(
+            "--mca",
+            "oob_tcp_if_include",
+            "10.10.0.0/16",
+            "--mca",
+            "btl_tcp_if_include",
+            "10.10.0.0/16",
+        ),
+    )
+
+
+def test_parameters_of_open_mpi_mean_nothing_to_hydra() -> None:
+    assert parse_global(REAL, "hydra") == GlobalArguments(
+        tag_output=True,
+        allow_run_as_root=True,
+        warnings=(
+            "--mpi-global-args has '--mca oob_tcp_if_include', which has no effect on "
+            "hydra.",
+            "--mpi-global-args has '--mca btl_tcp_if_include', which has no effect on "
+            "hydra.",
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "-tag-output -npernode 2 -output-filename d -bind-to core",
+        "--tag-output --npernode=2 --output-filename=d --bind-to=core",
+        "--tag-output -N 2 --output-filename d --bind-to core:overload-allowed",
+        "-l -ppn 2 --output-filename d --bind-to hwthread",
+    ],
+)
+def test_one_dash_two_dashes_and_equals_signs_are_the_same(text: str) -> None:
+    assert parse_global(text, "hydra") == GlobalArguments(
+        tag_output=True, npernode=2, output_filename="d", placement="spreadcores"
+    )
+
+
+@pytest.mark.parametrize("place", ["numa", "socket", "package"])
+def test_binding_to_a_node_is_a_placement(place: str) -> None:
+    assert parse_global(f"--bind-to {place}", "openmpi4").placement == "spreadnuma"
+
+
+def test_an_unknown_place_to_bind_to_is_refused() -> None:
+    assert refusal("--bind-to moon") == (
+        "--mpi-global-args has --bind-to 'moon', but poprun can bind to none, core, "
+        "hwthread, numa, socket, package only. See --process-placement."
+    )
+
+
+@pytest.mark.parametrize("flavour", OPEN_MPIS)
+def test_unknown_options_are_passed_on_to_open_mpi(flavour: str) -> None:
+    text = "--display-map --tag-output --tree 3 -fast --set=a=b --prefix /opt/mpi"
+
+    assert parse_global(text, flavour).passed_on == (
+        "--display-map",
+        "--tree",
+        "3",
+        "-fast",
+        "--set=a=b",
+        "--prefix",
+        "/opt/mpi",
+    )
+
+
+def test_unknown_options_are_refused_for_hydra() -> None:
+    assert refusal("--tree 3", "hydra") == (
+        "--mpi-global-args has '--tree', which poprun cannot translate for hydra. "
+        "Leave it out, or choose an Open MPI with --mpirun."
+    )
+
+
+def test_options_of_open_mpi_that_are_known_have_no_effect_on_hydra() -> None:
+    assert parse_global("--prefix=/opt --report-bindings", "hydra").warnings == (
+        "--mpi-global-args has '--prefix', which has no effect on hydra.",
+        "--mpi-global-args has '--report-bindings', which has no effect on hydra.",
+    )
+
+
+def test_oversubscribing_is_what_every_mpi_does() -> None:
+    assert parse_global("--oversubscribe -q", "hydra") == GlobalArguments()
+    assert parse_global("--oversubscribe -q", "openmpi5") == GlobalArguments(
+        passed_on=("--oversubscribe",)
+    )
+
+
+def test_what_is_said_twice_is_passed_on_once() -> None:
+    text = (
+        "--mca btl self --display-map --gmca btl self --display-map --tag-output " * 2
+    )
+
+    assert parse_global(text, "openmpi5") == GlobalArguments(
+        tag_output=True, passed_on=("--mca", "btl", "self", "--display-map")
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("--mca btl self --mca btl sm", "--mca btl twice, with 'self' and 'sm'"),
+        ("--bind-to core --bind-to none", "--bind-to twice, with 'core' and 'none'"),
+        ("-N 1 --npernode 2", "--npernode twice, with '1' and '2'"),
+        ("--prefix /a --prefix /b", "--prefix twice, with '/a' and '/b'"),
+    ],
+)
+def test_what_contradicts_itself_is_refused(text: str, what: str) -> None:
+    assert refusal(text) == f"--mpi-global-args has {what}. Leave one of them out."
+
+
+def test_of_a_variable_the_last_value_counts() -> None:
+    exports = parse_global("-x A=1 -x B -x A=2", "openmpi5").exports
+
+    assert list(exports.items()) == [("B", None), ("A", "2")]
+
+
+@pytest.mark.parametrize(
+    ("text", "word", "reason"),
+    [
+        ("-np 4", "-np", "one process for each instance. Ask for --num-instances."),
+        ("--n=4", "--n", "one process for each instance. Ask for --num-instances."),
+        ("-H a,b", "-H", "Use poprun's own --host."),
+        ("--hostfile f", "--hostfile", "Use poprun's own --host."),
+        (
+            "--timeout 9",
+            "--timeout",
+            "stops the job itself. Use poprun's own --timeout.",
+        ),
+        ("--stdin all", "--stdin", "the input itself. Use poprun's own --stdin."),
+        ("--map-by core", "--map-by", "Use poprun's own --process-placement."),
+        ("--rank-by=slot", "--rank-by", "Use poprun's own --process-placement."),
+        ("--wdir /x", "--wdir", "Change to another before you call it."),
+        ("--output tag", "--output", "Ask for --tag-output, or for"),
+        ("-genv A 1", "-genv", "for all MPIs: -x NAME=VALUE."),
+    ],
+)
+@pytest.mark.parametrize("flavour", ALL)
+def test_what_contradicts_poprun_is_refused_by_name(
+    flavour: str, text: str, word: str, reason: str
+) -> None:
+    message = refusal(text, flavour)
+
+    assert message.startswith(f"--mpi-global-args has {word!r}, which contradicts ")
+    assert reason in message
+
+
+def test_a_colon_is_refused() -> None:
+    assert refusal("--tag-output : -x A=1") == (
+        "--mpi-global-args has ':', which would start a program of its own. "
+        "poprun starts one program. Give it after poprun's own options."
+    )
+
+
+def test_a_word_that_is_no_option_is_refused() -> None:
+    assert refusal("-x A=b c") == (
+        "--mpi-global-args has 'c', where an option must stand. mpirun would take it "
+        "for the program. If it is part of a value, put quotes around the value."
+    )
+
+
+@pytest.mark.parametrize("text", ["-x 'A=1", '-x A="', "-x A=\\"])
+def test_an_open_quote_is_refused(text: str) -> None:
+    assert refusal(text) == (
+        f"--mpi-global-args is {text!r}, in which a quote is opened and not closed, or "
+        "the last word is a single backslash. Words are split as in a shell: to have a "
+        'quote in a value, write it as \\" or within quotes of the other kind.'
+    )
+
+
+def test_a_missing_value_is_refused() -> None:
+    assert refusal("--mca btl") == (
+        "--mpi-global-args ends with '--mca', which needs 2 values. "
+        "Put quotes around all that belongs to --mpi-global-args."
+    )
+
+
+def test_an_x_at_the_end_is_told_about_quotes() -> None:
+    assert refusal("--tag-output -x") == (
+        "--mpi-global-args ends with '-x', and a name must follow. Put quotes around "
+        'the whole value: --mpi-global-args "-x NAME=VALUE".'
+    )
+    with pytest.raises(MpiArgumentError) as caught:
+        parse_local("-x", "hydra", option="--instance-mpi-local-args")
+    assert str(caught.value) == (
+        "--instance-mpi-local-args ends with '-x', and a name must follow. Put quotes "
+        'around the whole value: --instance-mpi-local-args "1:-x NAME=VALUE".'
+    )
+
+
+@pytest.mark.parametrize(
+    ("word", "name"), [("A-B=1", "A-B"), ("1A", "1A"), ("=x", ""), ("FOO*", "FOO*")]
+)
+def test_a_name_that_no_variable_can_have_is_refused(word: str, name: str) -> None:
+    assert refusal(f"-x {word}") == (
+        f"--mpi-global-args has -x {word!r}, but {name!r} cannot be the name of a "
+        "variable: that consists of letters, digits and '_', and does not begin with a "
+        "digit. Write -x NAME or -x NAME=VALUE."
+    )
+
+
+def test_the_place_of_an_instance_is_not_the_users_to_set() -> None:
+    assert refusal("-x POPDIST_NUM_TOTAL_REPLICAS=3") == (
+        "--mpi-global-args has -x 'POPDIST_NUM_TOTAL_REPLICAS=3', but nobody except "
+        "poprun sets POPDIST_NUM_TOTAL_REPLICAS: it tells each instance its place in "
+        "the job. Leave it out."
+    )
+    assert "nobody except poprun sets POPDIST_JOB_ID" in refusal("-x POPDIST_JOB_ID")
+
+
+def test_what_concerns_the_ipus_is_the_users_to_set() -> None:
+    arguments = parse_global("-x IPUOF_VIPU_API_TIMEOUT=800", "openmpi5")
+
+    assert arguments.exports == {"IPUOF_VIPU_API_TIMEOUT": "800"}
+
+
+@pytest.mark.parametrize("number", ["0", "-1", "two", "²"])
+def test_npernode_is_a_number(number: str) -> None:
+    assert refusal(f"--npernode {number}") == (
+        f"--mpi-global-args has --npernode {number!r}, but that must be 1 or more."
+    )
+
+
+@pytest.mark.parametrize("directory", ["logs:nocopy", "logs:nojobid,nocopy", "''"])
+def test_the_directory_for_output_has_no_modifiers(directory: str) -> None:
+    assert refusal(f"--output-filename {directory}").endswith(
+        "but it must be the name of a directory and nothing else. Its files are "
+        "1/rank.N/stdout and stderr, and the console keeps its copy."
+    )
+
+
+def test_a_line_may_be_continued() -> None:
+    arguments = parse_local("-x PATH \\\n   -x A=1\n-x B", "openmpi5")
+
+    assert list(arguments.exports) == ["PATH", "A", "B"]
+
+
+@pytest.mark.parametrize(
+    "name", ["tag-output", "output-filename", "bind-to", "allow-run-as-root"]
+)
+def test_what_counts_for_the_job_is_refused_for_instances(name: str) -> None:
+    value = {"output-filename": " d", "bind-to": " core"}.get(name, "")
+
+    with pytest.raises(MpiArgumentError) as caught:
+        parse_local(f"--{name}{value}", "hydra")
+
+    assert str(caught.value) == (
+        f"--mpi-local-args has --{name}, which counts for the whole job. "
+        "Give it by --mpi-global-args."
+    )
+
+
+def test_arguments_of_instances_are_merged() -> None:
+    texts = ["1:-x A=b:c", "0:", "1:-x B", "12:-x C"]
+
+    assert parse_instance_arguments(texts) == {
+        1: "-x A=b:c -x B",
+        0: "",
+        12: "-x C",
+    }
+
+
+@pytest.mark.parametrize("text", ["-x A=1", "a:-x A", ":-x A", "-1:-x A", "²:", "1"])
+def test_arguments_of_an_instance_begin_with_its_number(text: str) -> None:
+    with pytest.raises(MpiArgumentError) as caught:
+        parse_instance_arguments([text])
+
+    assert str(caught.value) == (
+        f"--instance-mpi-local-args is {text!r}, but must be the number of an "
+        "instance, a colon and arguments, as in --instance-mpi-local-args "
+        '"1:-x NAME=VALUE".'
+    )
+
+
+@given(st.text(), st.sampled_from(ALL))
+def test_any_text_is_understood_or_refused(text: str, flavour: str) -> None:
+    try:
+        arguments = parse_global(text, flavour)
+    except MpiArgumentError:
+        return
+
+    assert ":" not in arguments.passed_on
+
+
+@given(st.text(st.characters(exclude_characters="'\0\\")))
+def test_any_quoted_value_arrives_as_it_is(value: str) -> None:
+    assert parse_local(f"-x 'A={value}'", "openmpi5").exports == {"A": value}

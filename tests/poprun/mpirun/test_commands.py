@@ -1,0 +1,168 @@
+import pytest
+
+from poprun.mpirun import adapter, local
+from poprun.mpirun.values import Context, GlobalArguments, Mpi
+
+SHIM = ("/usr/bin/python3", "-I", "-S", "/opt/beside.py", "shim", "JOB")
+ONE = Context(exports={"A": "1"}, words=(*SHIM, "0"))
+TWO = [
+    Context(
+        exports={"POPDIST_NUM_LOCAL_REPLICAS": "2", "J": '{"a":"b c"}'},
+        forwards=("PATH", "PYTHONPATH"),
+        words=(*SHIM, "0"),
+    ),
+    Context(
+        exports={"POPDIST_NUM_LOCAL_REPLICAS": "1", "J": ""},
+        forwards=("PATH", "PYTHONPATH"),
+        passed_on=("--preload-files", "f"),
+        words=(*SHIM, "1"),
+    ),
+]
+ASKED = GlobalArguments(
+    tag_output=True,
+    output_filename="logs",
+    placement="spreadcores",
+    npernode=1,
+    passed_on=("--mca", "btl", "self,tcp"),
+)
+
+
+def mpi(flavour: str) -> Mpi:
+    return Mpi(path="/opt/bin/mpirun", flavour=flavour, vendor="V", version="1")
+
+
+@pytest.mark.parametrize("flavour", ["openmpi4", "openmpi5"])
+def test_open_mpi_starts_one_instance(flavour: str) -> None:
+    command = adapter(flavour).command(
+        mpi(flavour), GlobalArguments(), [ONE], as_root=False
+    )
+
+    assert command == [
+        *("/opt/bin/mpirun", "--bind-to", "none", "-np", "1", "-x", "A=1"),
+        *("/usr/bin/python3", "-I", "-S", "/opt/beside.py", "shim", "JOB", "0"),
+    ]
+
+
+@pytest.mark.parametrize("flavour", ["openmpi4", "openmpi5"])
+def test_open_mpi_starts_two_instances_in_the_order_of_the_original(
+    flavour: str,
+) -> None:
+    command = adapter(flavour).command(mpi(flavour), ASKED, TWO, as_root=True)
+
+    assert command == [
+        *("/opt/bin/mpirun", "--bind-to", "none", "--tag-output"),
+        *("--mca", "btl", "self,tcp", "--allow-run-as-root"),
+        *("-np", "1", "-x", "POPDIST_NUM_LOCAL_REPLICAS=2", "-x", 'J={"a":"b c"}'),
+        *("-x", "PATH", "-x", "PYTHONPATH"),
+        *("/usr/bin/python3", "-I", "-S", "/opt/beside.py", "shim", "JOB", "0"),
+        ":",
+        *("-np", "1", "-x", "POPDIST_NUM_LOCAL_REPLICAS=1", "-x", "J="),
+        *("-x", "PATH", "-x", "PYTHONPATH", "--preload-files", "f"),
+        *("/usr/bin/python3", "-I", "-S", "/opt/beside.py", "shim", "JOB", "1"),
+    ]
+
+
+def test_open_mpi_is_told_about_root_when_the_user_says_so() -> None:
+    arguments = GlobalArguments(allow_run_as_root=True)
+
+    command = adapter("openmpi5").command(
+        mpi("openmpi5"), arguments, [Context(words=["shim"])], as_root=False
+    )
+
+    assert command == [
+        *("/opt/bin/mpirun", "--bind-to", "none", "--allow-run-as-root"),
+        *("-np", "1", "shim"),
+    ]
+
+
+def test_hydra_starts_one_instance() -> None:
+    command = adapter("hydra").command(
+        mpi("hydra"), GlobalArguments(), [ONE], as_root=True
+    )
+
+    assert command == [
+        *("/opt/bin/mpirun", "-bind-to", "none", "-n", "1", "-env", "A", "1"),
+        *("/usr/bin/python3", "-I", "-S", "/opt/beside.py", "shim", "JOB", "0"),
+    ]
+
+
+def test_hydra_starts_two_instances() -> None:
+    arguments = GlobalArguments(tag_output=True, output_filename="logs")
+
+    command = adapter("hydra").command(mpi("hydra"), arguments, TWO, as_root=True)
+
+    assert command == [
+        *("/opt/bin/mpirun", "-bind-to", "none"),
+        *("-n", "1", "-env", "POPDIST_NUM_LOCAL_REPLICAS", "2"),
+        *("-env", "J", '{"a":"b c"}'),
+        *("/usr/bin/python3", "-I", "-S", "/opt/beside.py", "shim", "JOB", "0"),
+        ":",
+        *("-n", "1", "-env", "POPDIST_NUM_LOCAL_REPLICAS", "1", "-env", "J", ""),
+        *("--preload-files", "f"),
+        *("/usr/bin/python3", "-I", "-S", "/opt/beside.py", "shim", "JOB", "1"),
+    ]
+
+
+def test_the_local_launcher_starts_one_instance_and_two() -> None:
+    words = ["/usr/bin/python3", "-I", "-S", "/opt/beside.py", "local"]
+    launcher = local.launcher(words, "0.1.0")
+    start = adapter("local").command
+
+    assert start(launcher, GlobalArguments(), [ONE], as_root=True) == [
+        *("/usr/bin/python3", "-I", "-S", "/opt/beside.py", "local"),
+        *("/usr/bin/python3", "-I", "-S", "/opt/beside.py", "shim", "JOB", "0"),
+    ]
+    assert start(launcher, ASKED, TWO, as_root=True) == [
+        *("/usr/bin/python3", "-I", "-S", "/opt/beside.py", "local"),
+        *("/usr/bin/python3", "-I", "-S", "/opt/beside.py", "shim", "JOB", "0"),
+        ":",
+        *("/usr/bin/python3", "-I", "-S", "/opt/beside.py", "shim", "JOB", "1"),
+    ]
+
+
+CALLER = {
+    "PATH": "/bin",
+    "TMPDIR": "/scratch",
+    "PMIX_RANK": "3",
+    "SLURM_JOB_ID": "9",
+    "OMPI_MCA_osc_sm_backing_directory": "/mine",
+}
+
+
+def test_open_mpi_4_keeps_its_files_in_the_directory_of_the_job() -> None:
+    found = adapter("openmpi4").environment(mpi("openmpi4"), CALLER, "/job")
+
+    assert found == {
+        "PATH": "/bin",
+        "HOME": "/job",
+        "TMPDIR": "/job",
+        "OMPI_MCA_btl_vader_backing_directory": "/job",
+        "OMPI_MCA_osc_rdma_backing_directory": "/job",
+        "OMPI_MCA_osc_sm_backing_directory": "/mine",
+        "OMPI_MCA_rmaps_base_oversubscribe": "1",
+    }
+
+
+def test_open_mpi_5_keeps_its_files_in_the_directory_of_the_job() -> None:
+    caller = CALLER | {"HOME": "/home/me"}
+
+    found = adapter("openmpi5").environment(mpi("openmpi5"), caller, "/job")
+
+    assert found == {
+        "PATH": "/bin",
+        "HOME": "/home/me",
+        "TMPDIR": "/job",
+        "OMPI_MCA_btl_sm_backing_directory": "/job",
+        "OMPI_MCA_osc_rdma_backing_directory": "/job",
+        "OMPI_MCA_osc_sm_backing_directory": "/mine",
+        "OMPI_MCA_osc_ucx_backing_directory": "/job",
+        "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+    }
+
+
+def test_hydra_and_the_local_launcher_need_a_directory_only() -> None:
+    caller = {"PATH": "/bin", "PMI_RANK": "1"}
+
+    for flavour in ("hydra", "local"):
+        found = adapter(flavour).environment(mpi(flavour), caller, "/job")
+        assert found == {"PATH": "/bin", "TMPDIR": "/job"}

@@ -1,0 +1,162 @@
+import pytest
+
+from poprun.mpirun import adapter
+from poprun.mpirun.values import Failure, MpiVerdict
+
+RULE = "-" * 74 + "\n"
+
+ABORT_5 = f"""\
+{RULE}MPI_ABORT was invoked on rank 1 in communicator MPI_COMM_WORLD
+  Proc: [[13772,1],1]
+  Errorcode: 42
+
+NOTE: invoking MPI_ABORT causes Open MPI to kill all MPI processes.
+{RULE}{RULE}prterun has exited due to process rank 1 with PID 0 on node vm calling
+"abort". This may have caused other processes in the application to be
+terminated by signals sent by prterun (as reported here).
+{RULE}\0"""
+ABORT_4 = f"""\
+{RULE}MPI_ABORT was invoked on rank 1 in communicator MPI_COMM_WORLD
+with errorcode 42.
+
+NOTE: invoking MPI_ABORT causes Open MPI to kill all MPI processes.
+{RULE}"""
+ABORT_5_IN_PART = f"""\
+{RULE}prterun has exited due to process rank 12 with PID 0 on node vm calling
+"abort". This may have caused other processes in the application to be
+terminated by signals sent by prterun (as reported here).
+{RULE}"""
+ABORT_HYDRA = (
+    "Abort(42) on node 1 (rank 1 in comm 0): application called "
+    "MPI_Abort(MPI_COMM_WORLD, 42) - process 1\n"
+)
+LOST_WORDS_4 = (
+    "[vm:06983] [[30649,0],0] ORTE_ERROR_LOG: Data unpack would read past end of "
+    "buffer in file ../../../orte/util/show_help.c at line 501"
+)
+NOT_FINALIZED_5 = f"""\
+{RULE}prterun has exited due to process rank 1 with PID 6099 on node vm exiting
+improperly. There are three reasons this could occur:
+
+1. this process did not call "init" before exiting, but others in the
+job did. This can cause a job to hang indefinitely while it waits for
+all processes to call "init". By rule, if one process calls "init",
+then ALL processes must call "init" prior to termination.
+
+3. this process called "MPI_Abort" or "prte_abort" and the mca
+parameter prte_create_session_dirs is set to false.
+{RULE}"""
+NOT_FINALIZED_4 = f"""\
+{RULE}mpirun.openmpi has exited due to process rank 1 with PID 0 on
+node vm exiting improperly. There are three reasons this could occur:
+
+1. this process did not call "init" before exiting, but others in
+the job did.
+{RULE}"""
+KILLED_5 = f"""\
+{RULE}prterun noticed that process rank 0 with PID 6125 on node vm exited on
+signal 9 (Killed).
+{RULE}"""
+EXITED_5 = f"""\
+{RULE}prterun detected that one or more processes exited with non-zero status,
+thus causing the job to be terminated. The first process to do so was:
+
+   Process name: [prterun-vm-6130@1,10]
+   Exit code:    3
+{RULE}"""
+EXITED_4 = f"""\
+{RULE}mpirun.openmpi detected that one or more processes exited with non-zero status,
+thus causing the job to be terminated. The first process to do so was:
+
+  Process name: [[28690,1],0]
+  Exit code:    126
+{RULE}"""
+ENDED_4 = f"""\
+{RULE}Primary job  terminated normally, but 1 process returned
+a non-zero exit code. Per user-direction, the job has been aborted.
+{RULE}"""
+KILLED_HYDRA = """
+=================================================================
+=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES
+=   PID 6249 RUNNING AT vm
+=   EXIT CODE: 9
+=   CLEANING UP REMAINING PROCESSES
+=================================================================
+YOUR APPLICATION TERMINATED WITH THE EXIT STRING: Killed (signal 9)
+"""
+EXITED_HYDRA = """
+=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES
+=   PID 6249 RUNNING AT vm
+=   EXIT CODE: 3
+"""
+SLOTS = """\
+There are not enough slots available in the system to satisfy the 5
+slots that were requested by the application:
+"""
+FILLED = "All nodes which are allocated for this job are already filled.\n"
+OPTION_5 = "An unrecognized option was included on the mpirun command line:\n"
+OPTION_4 = '/usr/bin/mpirun.openmpi: Error: unknown option "--nosuch"\n'
+OPTION_HYDRA = "[mpiexec@vm] match_arg (args.c:166): unrecognized argument foo\n"
+
+
+@pytest.mark.parametrize(
+    ("flavour", "text", "exit_code", "failure", "rank", "code", "signal"),
+    [
+        ("openmpi5", ABORT_5, 42, Failure.ABORTED, 1, 42, None),
+        ("openmpi5", ABORT_5_IN_PART, 7, Failure.ABORTED, 12, 7, None),
+        ("openmpi4", ABORT_4, 42, Failure.ABORTED, 1, 42, None),
+        ("openmpi4", LOST_WORDS_4, 42, Failure.UNEXPLAINED, None, 42, None),
+        ("hydra", ABORT_HYDRA, 42, Failure.ABORTED, 1, 42, None),
+        ("hydra", "", 42, Failure.ABORTED, None, 42, None),
+        ("openmpi5", NOT_FINALIZED_5, 1, Failure.NOT_FINALIZED, 1, 1, None),
+        ("openmpi4", NOT_FINALIZED_4, 1, Failure.NOT_FINALIZED, 1, 1, None),
+        ("openmpi5", KILLED_5, 137, Failure.KILLED, 0, 137, 9),
+        ("openmpi4", ENDED_4, 137, Failure.UNEXPLAINED, None, 137, None),
+        ("hydra", KILLED_HYDRA, 9, Failure.KILLED, None, 9, 9),
+        ("openmpi5", EXITED_5, 3, Failure.EXITED, 10, 3, None),
+        ("openmpi4", EXITED_4, 126, Failure.EXITED, 0, 126, None),
+        ("hydra", EXITED_HYDRA, 3, Failure.EXITED, None, 3, None),
+        ("openmpi5", SLOTS, 213, Failure.NO_SLOTS, None, 213, None),
+        ("openmpi4", FILLED, 1, Failure.NO_SLOTS, None, 1, None),
+        ("openmpi5", OPTION_5, 213, Failure.REFUSED, None, 213, None),
+        ("openmpi4", OPTION_4, 1, Failure.REFUSED, None, 1, None),
+        ("hydra", OPTION_HYDRA, 255, Failure.REFUSED, None, 255, None),
+        ("hydra", "what?", 255, Failure.UNEXPLAINED, None, 255, None),
+        ("openmpi5", "", 1, Failure.UNEXPLAINED, None, 1, None),
+        ("local", "", 1, Failure.UNEXPLAINED, None, 1, None),
+        ("openmpi5", "", 0, Failure.NONE, None, 0, None),
+        ("hydra", "", 0, Failure.NONE, None, 0, None),
+        ("local", "", 0, Failure.NONE, None, 0, None),
+    ],
+)
+def test_the_words_of_mpirun_say_what_failed(
+    flavour: str,
+    text: str,
+    exit_code: int,
+    failure: Failure,
+    rank: int | None,
+    code: int,
+    signal: int | None,
+) -> None:
+    verdict = adapter(flavour).explain(text, exit_code)
+
+    assert (verdict.failure, verdict.rank, verdict.code, verdict.signal) == (
+        failure,
+        rank,
+        code,
+        signal,
+    )
+
+
+def test_a_code_beyond_a_byte_is_cut_as_the_kernel_cuts_it() -> None:
+    text = ABORT_4.replace("42", "300")
+
+    assert adapter("openmpi4").explain(text, 44).code == 44
+
+
+def test_the_words_are_kept_without_what_no_terminal_should_see() -> None:
+    verdict = adapter("openmpi5").explain("\n\0strange\0 \x1b[31mwords\n\n\0", 1)
+
+    assert verdict == MpiVerdict(
+        failure=Failure.UNEXPLAINED, code=1, words="strange [31mwords"
+    )
