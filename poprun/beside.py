@@ -1,0 +1,32 @@
+"""The door through which poprun's small helpers come in.
+
+    python -I -S beside.py shim JOB RANK
+    python -I -S beside.py guard DESCRIPTOR NAME=VALUE
+    python -I -S beside.py local WORD... : WORD...
+
+Isolated and without site-packages, so that they start in milliseconds and no
+variable or file of the user's changes what they do. A script, because that leaves
+words that can be read in the list of processes; all the rest is in modules, which
+come compiled from their cache.
+"""
+
+import sys
+
+if __name__ == "__main__":
+    # The folder that holds poprun, after the standard library.
+    sys.path.append(__file__.rpartition("/poprun/")[0])
+    role, *words = sys.argv[1:]
+    if role == "shim":
+        from poprun import shim
+
+        shim.main(job=words[0], rank=int(words[1]))
+    elif role == "guard":
+        from poprun import guard
+
+        guard.main(descriptor=int(words[0]), mark=words[1])
+    elif role == "local":
+        from poprun import local
+
+        local.main(words)
+    else:
+        sys.exit(f"poprun's helpers are shim, guard and local, but not {role!r}.")

@@ -1,0 +1,81 @@
+"""What the instances read: nothing, poprun's own stdin, or a file."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+NOTHING = "/dev/null"
+PIECE = 1 << 16
+Interest = tuple[int, bool]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stdin:
+    """Which instances read what.
+
+    `path` is what those who get nothing sent open for themselves: /dev/null, or the
+    file that everybody reads from its beginning.
+    """
+
+    path: str = NOTHING
+    rank: int | None = None
+    all: bool = False
+
+
+class Feeder:
+    """poprun's stdin on its way to one instance or to all."""
+
+    def __init__(self, stdin: Stdin) -> None:
+        self._stdin = stdin
+        # By descriptor to write to: what that instance has not taken yet.
+        self._pending: dict[int, bytes] = {}
+        self._open = stdin.all
+
+    def descriptor_for(self, rank: int) -> int | None:
+        """Return what to send to an instance as its stdin, if anything.
+
+        One instance gets poprun's own, so every byte and the end of file are exact
+        and a terminal stays a terminal. Several get a pipe each.
+        """
+        if self._stdin.rank == rank:
+            return os.dup(0)
+        if not self._stdin.all:
+            return None
+        read, write = os.pipe()
+        os.set_blocking(write, False)
+        self._pending[write] = b""
+        return read
+
+    def readers(self) -> Iterator[int]:
+        """Yield stdin if more of it is wanted now: the slowest instance decides."""
+        if self._open and self._pending and not any(self._pending.values()):
+            yield 0
+
+    def writers(self) -> Iterator[int]:
+        for descriptor, pending in self._pending.items():
+            if pending:
+                yield descriptor
+
+    def read(self) -> None:
+        data = os.read(0, PIECE)
+        if not data:
+            self._open = False
+            self.close()
+        for descriptor in list(self._pending):
+            self._pending[descriptor] = data
+            self.write(descriptor)
+
+    def write(self, descriptor: int) -> None:
+        pending = self._pending[descriptor]
+        try:
+            self._pending[descriptor] = pending[os.write(descriptor, pending) :]
+        except BlockingIOError:
+            return
+        except OSError:  # that instance has closed its stdin, or ended
+            del self._pending[descriptor]
+            os.close(descriptor)
+
+    def close(self) -> None:
+        for descriptor in self._pending:
+            os.close(descriptor)
+        self._pending.clear()

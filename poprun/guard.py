@@ -1,0 +1,172 @@
+"""mpirun's parent: outlives poprun, and ends whatever the job left.
+
+It reads a socket whose other end only poprun holds. End of file means that poprun is
+gone, in whatever way, and then this process ends everything below it. It is a
+subreaper, so what shims and mpirun leave when they are killed becomes its child.
+"""
+
+import _signal  # type: ignore[import-not-found]  # typeshed has signal only
+import _socket
+import os
+import select
+import sys
+import time
+
+from poprun import kernel, wire
+from poprun.leftovers import remove
+
+# The shims see poprun's end themselves, and end their programs with this patience.
+SHIM_PATIENCE_S = 1.0
+# What is left after so long waits for a disk or a network; it dies when that ends.
+LIMIT_S = 30.0
+# poprun, when it lives, gives the tree that long before SIGKILL.
+FINISH_PATIENCE_S = 0.5
+
+
+def main(descriptor: int, mark: str) -> None:
+    os.setsid()
+    kernel.become_subreaper()
+    wake = kernel.wake_up_on(
+        _signal.SIGCHLD,
+        _signal.SIGTERM,
+        _signal.SIGINT,
+        _signal.SIGHUP,
+        _signal.SIGQUIT,
+        _signal.SIGTSTP,
+    )
+    sock = _socket.socket(fileno=descriptor)
+    os.set_inheritable(descriptor, False)
+    Guard(sock, wake, mark.encode()).run()
+
+
+class Guard:
+    """One job's mpirun, and all processes that came of it."""
+
+    def __init__(self, sock: _socket.socket, wake: int, mark: bytes) -> None:
+        self._sock = sock
+        self._wake = wake
+        self._mark = mark  # NAME=VALUE in the environment of everything of this job
+        self._decoder = wire.Decoder()
+        self._mpirun = 0
+        self._grace = SHIM_PATIENCE_S
+        self._known: dict[int, int] = {}
+        self._paths: list[bytes] = []
+
+    def run(self) -> None:
+        """Serve poprun until it asks to finish, or is gone."""
+        poll = select.poll()
+        poll.register(self._sock.fileno(), select.POLLIN)
+        poll.register(self._wake, select.POLLIN)
+        while True:
+            for descriptor, _ in poll.poll():
+                if descriptor == self._wake:
+                    os.read(self._wake, 4096)
+                    self._reap()
+                    continue
+                data, ancillary, _, _ = self._sock.recvmsg(1 << 20, 64)
+                if not data:
+                    self._end_all(self._grace)
+                    return
+                received = [
+                    int.from_bytes(d[:4], sys.byteorder) for _, _, d in ancillary
+                ]
+                for kind, fields in self._decoder.feed(data):
+                    if kind == wire.FINISH:
+                        self._finish()
+                        return
+                    self._on_message(kind, fields, received)
+
+    def _on_message(self, kind: int, fields: list[bytes], received: list[int]) -> None:
+        if kind == wire.START:
+            self._set_grace(fields[0])
+            count = int(fields[1])
+            self._start(fields[2 : 2 + count], fields[2 + count :], received[0])
+        elif kind == wire.ADOPT:
+            self._set_grace(fields[0])
+            numbers = [int(field) for field in fields[1:]]
+            self._known.update(zip(numbers[::2], numbers[1::2], strict=True))
+        elif kind == wire.KNOWN:
+            self._known[int(fields[0])] = int(fields[1])
+        elif kind == wire.REMOVE:
+            self._paths += fields
+        elif kind == wire.SIGNAL_MPIRUN and self._mpirun:
+            os.kill(self._mpirun, int(fields[0]))
+
+    def _set_grace(self, milliseconds: bytes) -> None:
+        self._grace = min(int(milliseconds) / 1000, SHIM_PATIENCE_S)
+
+    def _start(self, argv: list[bytes], environment: list[bytes], output: int) -> None:
+        fault_read, fault_write = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            _become_mpirun(argv, environment, output, fault_write)
+        os.close(fault_write)
+        os.close(output)
+        fault = os.read(fault_read, 64)
+        os.close(fault_read)
+        if fault:
+            os.waitpid(pid, 0)
+            self._send(wire.pack(wire.MPIRUN_REFUSED, fault))
+        else:
+            self._mpirun = pid
+            message = wire.pack(wire.MPIRUN_STARTED, pid, kernel.start_time(pid))
+            self._send(message)
+
+    def _reap(self) -> None:
+        for pid, status in kernel.reap():
+            if pid == self._mpirun:
+                self._mpirun = 0
+                self._send(wire.pack(wire.MPIRUN_EXITED, status))
+
+    def _send(self, message: bytes) -> None:
+        try:
+            self._sock.sendall(message)
+        except OSError:  # the end of file that follows says that poprun is gone
+            return
+
+    def _finish(self) -> None:
+        left = kernel.end(self._tree, FINISH_PATIENCE_S, LIMIT_S)
+        self._send(wire.pack(wire.FINISHED, left))
+
+    def _end_all(self, patience: float) -> None:
+        """End the job without poprun."""
+        # mpirun first: it would take the end of its children for an accident, and
+        # look for words. The shims end by themselves, which is kinder to programs.
+        began = time.monotonic()
+        while kernel.has_children() and time.monotonic() < began + patience + 0.2:
+            kernel.reap()
+            time.sleep(kernel.LOOK_AGAIN_S)
+        kernel.end(self._tree, 0, LIMIT_S)
+        kernel.end(self._marked, 0, LIMIT_S)
+        remove(self._paths)
+
+    def _marked(self) -> list[kernel.Process]:
+        found = kernel.with_variable(self._mark)
+        return [p for p in found if p.pid != os.getpid()]
+
+    def _tree(self) -> list[kernel.Process]:
+        found = kernel.descendants([os.getpid()]) if kernel.has_children() else []
+        if self._known:
+            table = kernel.processes()
+            alive = [
+                p
+                for pid, start in self._known.items()
+                if (p := table.get(pid)) and p.start == start and not p.zombie
+            ]
+            found += alive + kernel.descendants([p.pid for p in alive])
+        return found
+
+
+def _become_mpirun(
+    argv: list[bytes], environment: list[bytes], output: int, fault: int
+) -> None:
+    try:
+        os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        kernel.default_signals()
+        pairs = (word.partition(b"=") for word in environment)
+        os.execve(argv[0], argv, {name: value for name, _, value in pairs})
+    except OSError as error:
+        os.write(fault, b"%d" % (error.errno or 0))
+    os._exit(127)

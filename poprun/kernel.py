@@ -1,0 +1,214 @@
+"""What the Linux kernel knows of processes, and how it is asked to end them.
+
+Shims and the guard import this, and start in milliseconds: no ctypes, no signal, no
+subprocess, only what is built in or one small shared object.
+"""
+
+import _ctypes
+import _signal  # type: ignore[import-not-found]  # typeshed has signal only
+import os
+import time
+from _collections_abc import Callable, Iterable  # os has imported it already
+
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+MPOL_BIND = 2
+# By machine, because no module that starts fast knows the numbers of system calls.
+SYS_SET_MEMPOLICY = {"x86_64": 238, "aarch64": 237, "ppc64le": 261, "riscv64": 237}
+
+# Between two looks at a tree that is being ended.
+LOOK_AGAIN_S = 0.01
+
+_libc = _ctypes.dlopen(None, 0)  # type: ignore[arg-type]  # None: this process
+_prctl = _ctypes.dlsym(_libc, "prctl")
+_syscall = _ctypes.dlsym(_libc, "syscall")
+
+
+def become_subreaper() -> None:
+    """Make orphans below this process its children, not init's."""
+    _ctypes.call_function(_prctl, (PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0))
+
+
+def die_with_parent(signal: int, parent: int) -> bool:
+    """Ask for a signal when the parent goes; False if it has gone already."""
+    _ctypes.call_function(_prctl, (PR_SET_PDEATHSIG, signal, 0, 0, 0))
+    return os.getppid() == parent
+
+
+def bind_memory(nodes: Iterable[int]) -> bool:
+    """Allocate memory on these NUMA nodes only; False where that cannot be asked."""
+    number = SYS_SET_MEMPOLICY.get(os.uname().machine)
+    if number is None:
+        return False
+    mask = 0
+    for node in nodes:
+        mask |= 1 << node
+    length = (mask.bit_length() // 64 + 1) * 8
+    bits = mask.to_bytes(length, "little")
+    # The kernel reads one bit less than it is told.
+    arguments = (number, MPOL_BIND, bits, length * 8 + 1)
+    return bool(_ctypes.call_function(_syscall, arguments) == 0)
+
+
+class Process:
+    """One line of /proc: who it is, whose child, and whether it is dead already."""
+
+    __slots__ = ("parent", "pid", "start", "zombie")
+
+    def __init__(self, pid: int, stat: bytes) -> None:
+        # The name in parentheses may hold anything, parentheses too.
+        fields = stat[stat.rindex(b")") + 2 :].split()
+        self.pid = pid
+        self.zombie = fields[0] in (b"Z", b"X")
+        self.parent = int(fields[1])
+        self.start = int(fields[19])
+
+
+def process(pid: int) -> Process | None:
+    """Look one process up; None if there is no such one."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return Process(pid, file.read())
+    except OSError:
+        return None
+
+
+def start_time(pid: int) -> int:
+    """Return when a process started: with the pid, a name that is never reused."""
+    found = process(pid)
+    return found.start if found else 0
+
+
+def processes() -> dict[int, Process]:
+    """Look all processes up."""
+    found = (process(int(name)) for name in os.listdir("/proc") if name.isdigit())
+    return {p.pid: p for p in found if p}
+
+
+def descendants(roots: Iterable[int]) -> list[Process]:
+    """Return what lives below some processes, without themselves."""
+    table = processes()
+    children: dict[int, list[Process]] = {}
+    for p in table.values():
+        children.setdefault(p.parent, []).append(p)
+    found, queue = [], list(roots)
+    while queue:
+        for child in children.get(queue.pop(), ()):
+            queue.append(child.pid)
+            if not child.zombie:
+                found.append(child)
+    return found
+
+
+def with_variable(assignment: bytes) -> list[Process]:
+    """Return the processes that were started with NAME=VALUE in their environment."""
+    found = []
+    for p in processes().values():
+        try:
+            with open(f"/proc/{p.pid}/environ", "rb") as file:
+                environ = file.read()
+        except OSError:  # another user's, or gone
+            continue
+        if assignment in environ.split(b"\0") and not p.zombie:
+            found.append(p)
+    return found
+
+
+def send(signal: int, target: Process) -> None:
+    """Signal one process, and never another that has got its number since."""
+    if target.pid <= 1:
+        return
+    try:
+        handle = os.pidfd_open(target.pid)
+    except OSError:
+        return
+    try:
+        if start_time(target.pid) == target.start:
+            _signal.pidfd_send_signal(handle, signal)
+    except OSError:
+        pass  # it has ended, or is not ours to signal
+    finally:
+        os.close(handle)
+
+
+def end(find: Callable[[], list[Process]], patience: float, limit: float) -> int:
+    """End what `find` finds: SIGTERM, then after `patience` seconds SIGKILL.
+
+    Children of this process are reaped on the way, all others are somebody else's
+    to reap. Returns how many different processes there were.
+
+    Args:
+        limit: Give up after so many seconds: a process in an uninterruptible wait
+            dies when the wait ends, and not before.
+    """
+    began = time.monotonic()
+    seen: set[tuple[int, int]] = set()
+    while True:
+        reap()
+        left = find()
+        waited = time.monotonic() - began
+        if not left or waited > limit:
+            return len(seen)
+        for p in left:
+            fresh = (p.pid, p.start) not in seen
+            seen.add((p.pid, p.start))
+            if waited >= patience:
+                send(_signal.SIGKILL, p)
+            elif fresh:
+                send(_signal.SIGTERM, p)
+                send(_signal.SIGCONT, p)  # a stopped process cannot act on SIGTERM
+        time.sleep(LOOK_AGAIN_S)
+
+
+def reap() -> list[tuple[int, int]]:
+    """Collect the children that have ended, as pid and wait status."""
+    ended: list[tuple[int, int]] = []
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return ended
+        if pid == 0:
+            return ended
+        ended.append((pid, status))
+
+
+def has_children() -> bool:
+    """Return whether anything lives below this process.
+
+    For a subreaper this is exact and costs one system call: an orphan becomes its
+    child before anybody can learn of the parent's death.
+    """
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
+def wake_up_on(*signals: int) -> int:
+    """Make signals readable: returns a descriptor that gets one byte for each."""
+    read, write = os.pipe()
+    for end_of_pipe in (read, write):
+        os.set_blocking(end_of_pipe, False)
+    _signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+    for number in signals:
+        _signal.signal(number, _nothing)
+    return read
+
+
+def _nothing(number: int, frame: object) -> None:
+    """Stand for a handler: the byte in the pipe is all that is wanted."""
+
+
+def default_signals(*, keep_hangup: bool = False) -> None:
+    """Give a child about to exec the signals of a fresh process."""
+    for number in _signal.valid_signals():
+        if keep_hangup and number == _signal.SIGHUP:
+            _signal.signal(number, _signal.SIG_IGN)
+        elif number not in (_signal.SIGKILL, _signal.SIGSTOP):
+            try:
+                _signal.signal(number, _signal.SIG_DFL)
+            except (OSError, ValueError):
+                continue  # glibc keeps two real-time signals to itself
+    _signal.pthread_sigmask(_signal.SIG_SETMASK, ())

@@ -1,0 +1,437 @@
+"""Start a job and see it through: the only module that starts one.
+
+It owns the sockets to the guard and the shims, the read ends of the instances'
+streams, and the loop that listens to all of them. What is to be done when something
+happens is decided in stopping; what is shown is decided by those who listen to the
+events.
+"""
+
+import os
+import select
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from poprun import kernel, stopping, wire
+from poprun.channel import Channel, peer
+from poprun.events import (
+    Clean,
+    Connected,
+    Event,
+    Exited,
+    GuardLost,
+    Interrupted,
+    MpirunExited,
+    MpirunStarted,
+    OutputClosed,
+    Refused,
+    ShimLost,
+    Started,
+    Tick,
+)
+from poprun.feeder import Feeder, Stdin
+from poprun.guarding import Guarding
+from poprun.relay import STREAMS, Relay
+from poprun.sink import Sink
+from poprun.stopping import Course, Phase
+
+FOREVER = float("inf")
+IN, OUT = select.POLLIN, select.POLLOUT
+ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
+OTHER_SIGNALS = (signal.SIGTSTP, signal.SIGCHLD)
+
+# How much is taken from one stream before the others get their turn.
+SHARE = 1 << 18
+# Streams that say a little very often are read at this pace, so that a read brings
+# many lines: a terminal hands out single ones otherwise, at 20 us each.
+PACE_S = 0.001
+FEW_BYTES = 2048
+# How long to wait for the end of streams when all who could write are gone.
+LAST_WORDS_S = 1.0
+# The guard needs this long only where a process hangs in the kernel.
+FINISH_S = 35.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """Everything that is needed to start a job, without a doubt left."""
+
+    identity: str
+    # NAME=VALUE in the environment of every process of the job.
+    mark: str
+    mpirun: Sequence[str]
+    mpirun_environment: Mapping[bytes, bytes]
+    # One wire message for each instance, in rank order.
+    specs: Sequence[bytes]
+    stdin: Stdin = field(default_factory=Stdin)
+    grace: float = 5.0
+    keep_going: bool = False
+    timeout: float = FOREVER
+    start_timeout: float = FOREVER
+    # Made for this job alone, and gone after it.
+    remove: Sequence[str] = ()
+
+
+@dataclass(slots=True, kw_only=True)
+class Ended:
+    """How a job went: what report makes an outcome of."""
+
+    course: Course
+    events: list[Event] = field(default_factory=list)
+    mpirun_pid: int = 0
+    mpirun_status: int | None = None
+    mpirun_words: bytes = b""
+    left_behind: int = 0
+
+
+def run(job: Job, relay: Relay, listen: Callable[[Event], None]) -> Ended:
+    """Start the job, wait for its end, and leave nothing of it behind.
+
+    Args:
+        listen: Is told of each event when it has happened, and must not wait.
+    """
+    launch = Launch(job, relay, listen)
+    launch.loop()
+    launch.finish()
+    return launch.ended
+
+
+class Launch:
+    """One job while it runs."""
+
+    def __init__(self, job: Job, relay: Relay, listen: Callable[[Event], None]) -> None:
+        now = time.monotonic()
+        self._job = job
+        self._relay = relay
+        self._listen = listen
+        self._course = Course(
+            num_instances=len(job.specs),
+            grace=job.grace,
+            keep_going=job.keep_going,
+            ends_by=now + job.timeout,
+            starts_by=now + job.start_timeout,
+        )
+        self.ended = Ended(course=self._course)
+        self._calling: set[Channel] = set()  # has not said yet which instance it is
+        self._shims: dict[int, Channel] = {}
+        self._streams: dict[int, tuple[int, str]] = {}
+        self._clean: set[int] = set()
+        self._feeder = Feeder(job.stdin)
+        self._finished = False
+        self._reads = self._bytes = 0
+
+        self._wake = kernel.wake_up_on(*_signals())
+        kernel.become_subreaper()
+        self._words = os.memfd_create("mpirun")
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener.bind(b"\0poprun-" + job.identity.encode())
+        self._listener.listen(len(job.specs))
+        self._listener.setblocking(False)
+        self._guarding = Guarding(
+            mark=job.mark,
+            environment=job.mpirun_environment,
+            output=self._words,
+            grace=job.grace,
+            remove=job.remove,
+        )
+        self._guarding.start(job.mpirun)
+
+    # --- The life of a job.
+
+    def loop(self) -> None:
+        while self._course.phase is not Phase.OVER:
+            self._turn(self._course.deadline)
+
+    def finish(self) -> None:
+        """End whatever is left, read the last words, write all that is unwritten."""
+        self._tell(wire.pack(wire.RELEASE))
+        self._guarding.finish()
+        limit = time.monotonic() + FINISH_S
+        while not self._finished and time.monotonic() < limit:
+            self._turn(limit)
+        self.ended.left_behind += self._guarding.end_own_orphans()
+        limit = time.monotonic() + LAST_WORDS_S
+        while self._streams and time.monotonic() < limit:
+            self._turn(limit)
+        for descriptor in list(self._streams):
+            self._close_stream(descriptor)
+        interrupts = self._interrupts()
+        while any(sink.queued for sink in self._relay.sinks):
+            self._turn(FOREVER)
+            if self._interrupts() > interrupts:
+                break  # whoever reads has stopped, and the user has seen enough
+        self._feeder.close()
+        self._listener.close()
+        self.ended.course = self._course
+        self.ended.mpirun_words = os.pread(self._words, 1 << 20, 0)
+        os.close(self._words)
+
+    def _interrupts(self) -> int:
+        return sum(isinstance(event, Interrupted) for event in self.ended.events)
+
+    def _turn(self, deadline: float) -> None:
+        """Wait for something to happen, and deal with all that has."""
+        calls = {}
+        poll = select.poll()
+        for descriptor, mask, call in self._interests():
+            poll.register(descriptor, mask)
+            calls[descriptor] = call
+        due = min(deadline, self._relay.deadline())
+        wait = -1 if due == FOREVER else max(0.0, due - time.monotonic()) * 1000
+        self._reads = self._bytes = 0
+        for descriptor, mask in poll.poll(wait):
+            calls[descriptor](descriptor, mask)
+        self._relay.tick(time.monotonic())
+        if self._relay.closed:
+            self._emit(OutputClosed())
+        self._emit(Tick())
+        if self._reads and self._bytes < FEW_BYTES * self._reads:
+            time.sleep(PACE_S)
+
+    def _interests(self) -> Iterator[tuple[int, int, Callable[[int, int], None]]]:
+        """Yield what to wait for, and whom to call when it comes."""
+        yield self._wake, IN, self._on_signals
+        yield self._listener.fileno(), IN, self._on_call
+        for link in (self._guarding.channel, *self._calling, *self._shims.values()):
+            yield (
+                link.fileno(),
+                IN | (OUT if link.has_unsent else 0),
+                self._on_link(link),
+            )
+        if not self._relay.full:
+            for descriptor in self._streams:
+                yield descriptor, IN, self._on_stream
+        for sink in self._relay.sinks:
+            if sink.queued:
+                yield sink.fileno(), OUT, self._on_writable(sink)
+        for descriptor in self._feeder.readers():
+            yield descriptor, IN, lambda _, __: self._feeder.read()
+        for descriptor in self._feeder.writers():
+            yield descriptor, OUT, lambda d, __: self._feeder.write(d)
+
+    def _on_writable(self, sink: Sink) -> Callable[[int, int], None]:
+        return lambda _, __: sink.flush()
+
+    def _emit(self, event: Event) -> None:
+        self._course, actions = stopping.decide(self._course, event, time.monotonic())
+        if not isinstance(event, Tick | OutputClosed):
+            self.ended.events.append(event)
+            self._listen(event)
+        for action in actions:
+            self._act(action)
+
+    def _act(self, action: stopping.Action) -> None:
+        match action:
+            case stopping.SignalInstances(number):
+                self._tell(wire.pack(wire.SIGNAL, number))
+            case stopping.KillInstances():
+                self._tell(wire.pack(wire.KILL))
+            case stopping.ReleaseShims():
+                self._tell(wire.pack(wire.RELEASE))
+            case stopping.SignalMpirun(number) if self.ended.mpirun_pid:
+                self._guarding.signal_mpirun(self.ended.mpirun_pid, number)
+
+    def _tell(self, message: bytes) -> None:
+        for shim in self._shims.values():
+            shim.send(message)
+
+    # --- Signals to poprun.
+
+    def _on_signals(self, wake: int, _: int) -> None:
+        for number in os.read(wake, 4096):
+            if number in ENDING_SIGNALS:
+                self._emit(Interrupted(number))
+            elif number in PASSED_ON:
+                self._tell(wire.pack(wire.SIGNAL, number))
+            elif number == signal.SIGTSTP:
+                self._pause()
+        self._reap()
+
+    def _reap(self) -> None:
+        # mpirun is poprun's own child only when a guard has died.
+        for pid, status in kernel.reap():
+            if pid == self.ended.mpirun_pid:
+                self._on_mpirun_exit(status)
+
+    def _pause(self) -> None:
+        # SIGSTOP, because what leads a session of its own never sees SIGTSTP.
+        self._tell(wire.pack(wire.SIGNAL, signal.SIGSTOP))
+        os.kill(os.getpid(), signal.SIGSTOP)
+        self._tell(wire.pack(wire.SIGNAL, signal.SIGCONT))
+
+    # --- The guard, and mpirun behind it.
+
+    def _on_link(self, link: Channel) -> Callable[[int, int], None]:
+        def call(_: int, mask: int) -> None:
+            if mask & OUT:
+                link.flush()
+            if mask & ~OUT:
+                self._on_messages(link, link.receive())
+
+        return call
+
+    def _on_messages(
+        self, link: Channel, messages: list[tuple[int, list[bytes]]] | None
+    ) -> None:
+        if link is self._guarding.channel:
+            if messages is None:
+                self._on_guard_lost()
+            for kind, fields in messages or ():
+                self._on_guard(kind, [int(field) for field in fields])
+        elif link in self._calling:
+            self._on_hello(link, messages)
+        else:
+            rank = next(r for r, shim in self._shims.items() if shim is link)
+            for kind, fields in messages or ():
+                self._on_shim(rank, link, kind, fields)
+            if messages is None:
+                self._on_shim_lost(rank)
+
+    def _on_guard(self, kind: int, numbers: list[int]) -> None:
+        if kind == wire.MPIRUN_STARTED:
+            pid, start = numbers
+            self.ended.mpirun_pid = pid
+            self._guarding.know(pid, start)
+            self._emit(MpirunStarted(pid))
+        elif kind == wire.MPIRUN_REFUSED:
+            words = f"{self._job.mpirun[0]}: {os.strerror(numbers[0])}\n"
+            os.write(self._words, words.encode())
+            self._on_mpirun_exit(127 << 8)
+        elif kind == wire.MPIRUN_EXITED:
+            self._on_mpirun_exit(numbers[0])
+        elif kind == wire.FINISHED:
+            self._finished = True
+            self.ended.left_behind += numbers[0]
+
+    def _on_mpirun_exit(self, status: int) -> None:
+        self.ended.mpirun_status = status
+        self._emit(MpirunExited(status))
+
+    def _on_guard_lost(self) -> None:
+        if self._finished:
+            return
+        self._guarding.replace()
+        self._emit(GuardLost())
+        if not self.ended.mpirun_pid:
+            # It died with the only word of which process mpirun is.
+            self._on_mpirun_exit(signal.SIGKILL)
+        self._reap()
+        if self._course.phase is Phase.OVER:
+            self._guarding.finish()
+
+    # --- The shims.
+
+    def _on_call(self, _: int, __: int) -> None:
+        try:
+            sock, _address = self._listener.accept()
+        except OSError:
+            return
+        if peer(sock)[1] == os.geteuid():
+            self._calling.add(Channel(sock))
+        else:
+            sock.close()
+
+    def _on_hello(
+        self, link: Channel, messages: list[tuple[int, list[bytes]]] | None
+    ) -> None:
+        if messages == []:
+            return
+        self._calling.discard(link)
+        rank = self._rank_of(messages)
+        if rank is None:
+            link.close()
+            return
+        assert messages
+        self._shims[rank] = link
+        self._guarding.know(int(messages[0][1][4]), int(messages[0][1][5]))
+        self._emit(Connected(rank))
+        if self._course.phase is Phase.RUNNING:
+            descriptor = self._feeder.descriptor_for(rank)
+            sent = () if descriptor is None else (descriptor,)
+            link.send(self._job.specs[rank], sent)
+            if descriptor is not None:
+                os.close(descriptor)
+        else:
+            link.send(wire.pack(wire.RELEASE))
+            self._emit(Clean(rank, 0))
+
+    def _rank_of(self, messages: list[tuple[int, list[bytes]]] | None) -> int | None:
+        if not messages or messages[0][0] != wire.HELLO or len(messages[0][1]) != 6:
+            return None
+        version, job, rank = messages[0][1][:3]
+        known = int(rank) in self._shims or int(rank) >= len(self._job.specs)
+        ours = int(version) == wire.VERSION and job == self._job.identity.encode()
+        return int(rank) if ours and not known else None
+
+    def _on_shim(
+        self, rank: int, link: Channel, kind: int, fields: list[bytes]
+    ) -> None:
+        if kind == wire.STARTED:
+            for stream in STREAMS:
+                self._open_stream(link.descriptors.pop(0), rank, stream)
+            self._guarding.know(int(fields[0]), int(fields[1]))
+            self._emit(Started(rank, int(fields[0])))
+        elif kind == wire.REFUSED:
+            self._clean.add(rank)
+            self._emit(Refused(rank, int(fields[0]), os.fsdecode(fields[1])))
+        elif kind == wire.EXITED:
+            status, at, user, system, peak = (int(field) for field in fields[:5])
+            self._emit(
+                Exited(
+                    rank=rank,
+                    status=status,
+                    at_ns=at,
+                    user_s=user / 1e6,
+                    system_s=system / 1e6,
+                    peak_kib=peak,
+                    by_itself=fields[5] == wire.BY_ITSELF,
+                )
+            )
+        elif kind == wire.CLEAN:
+            self._clean.add(rank)
+            self._emit(Clean(rank, int(fields[0])))
+
+    def _on_shim_lost(self, rank: int) -> None:
+        self._shims.pop(rank).close()
+        if rank not in self._clean and self._course.phase < Phase.LEAVING:
+            self._clean.add(rank)
+            self._emit(ShimLost(rank))
+
+    # --- The instances' streams.
+
+    def _open_stream(self, descriptor: int, rank: int, stream: str) -> None:
+        os.set_blocking(descriptor, False)
+        self._streams[descriptor] = (rank, stream)
+        self._relay.open(rank, stream)
+
+    def _on_stream(self, descriptor: int, _: int) -> None:
+        taken = 0
+        while taken < SHARE:
+            try:
+                data = os.read(descriptor, SHARE)
+            except BlockingIOError:
+                return
+            except OSError:  # what a terminal says when its last writer is gone
+                data = b""
+            if not data:
+                self._close_stream(descriptor)
+                return
+            taken += len(data)
+            self._reads += 1
+            self._bytes += len(data)
+            self._relay.feed(*self._streams[descriptor], data, time.monotonic())
+
+    def _close_stream(self, descriptor: int) -> None:
+        self._relay.close(*self._streams.pop(descriptor))
+        os.close(descriptor)
+
+
+def _signals() -> list[int]:
+    """Return what poprun handles: not SIGHUP if nohup had it ignored."""
+    handled: list[int] = [*ENDING_SIGNALS, *PASSED_ON, *OTHER_SIGNALS]
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        handled.remove(signal.SIGHUP)
+    return handled

@@ -1,0 +1,62 @@
+"""Whether the kernel has killed for want of memory: the counters of our cgroup."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+ROOT = "/sys/fs/cgroup"
+# What cgroup v1 says for "no limit", give or take a page.
+NO_LIMIT = 1 << 62
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """How often the kernel has killed here, and the limit it did it for, in bytes."""
+
+    kills: int = 0
+    limit: int | None = None
+
+
+def read(membership: str | None = None, root: str = ROOT) -> Memory:
+    """Read the counters of this process's cgroup.
+
+    Args:
+        membership: What /proc/self/cgroup says.
+    """
+    if membership is None:
+        membership = _text("/proc/self/cgroup")
+    kills, limits = 0, []
+    for directory, events, limit in _groups(membership, root):
+        kills += _counter(_text(os.path.join(directory, events)))
+        text = _text(os.path.join(directory, limit)).strip()
+        if text.isdigit() and int(text) < NO_LIMIT:
+            limits.append(int(text))
+    return Memory(kills=kills, limit=min(limits, default=None))
+
+
+def _groups(membership: str, root: str) -> Iterator[tuple[str, str, str]]:
+    for line in membership.splitlines():
+        _, controllers, path = line.split(":", 2)
+        inside = path.lstrip("/")
+        if controllers == "memory":
+            directory = os.path.join(root, "memory", inside)
+            yield directory, "memory.oom_control", "memory.limit_in_bytes"
+        elif not controllers:
+            for top in (root, os.path.join(root, "unified")):
+                yield os.path.join(top, inside), "memory.events", "memory.max"
+
+
+def _counter(text: str) -> int:
+    for line in text.splitlines():
+        name, _, number = line.partition(" ")
+        if name == "oom_kill" and number.isdigit():
+            return int(number)
+    return 0
+
+
+def _text(path: str) -> str:
+    try:
+        with open(path, encoding="ascii", errors="replace") as file:
+            return file.read()
+    except OSError:  # not this version of cgroups, or not mounted
+        return ""

@@ -1,0 +1,230 @@
+"""How a job ended: (what happened, mpirun's verdict) -> exit code and cause. Pure."""
+
+import errno
+import os
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from poprun.events import Event, Exited, Refused
+from poprun.mpirun.values import Failure, MpiVerdict
+from poprun.stopping import Cause, Course, Reason
+
+TIMED_OUT = 124
+MACHINERY_FAILED = 125
+NOT_EXECUTABLE = 126
+NOT_FOUND = 127
+OUTPUT_CLOSED = 128 + signal.SIGPIPE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    """An instance that failed by itself."""
+
+    rank: int
+    status: int
+    at_ns: int
+
+    @property
+    def exit_code(self) -> int:
+        return exit_code(self.status)
+
+    @property
+    def killed_by(self) -> int | None:
+        return os.WTERMSIG(self.status) if os.WIFSIGNALED(self.status) else None
+
+    @property
+    def how(self) -> str:
+        if self.killed_by is not None:
+            return f"was killed by {signal_name(self.killed_by)}"
+        return f"exited with code {self.exit_code}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What poprun exits with, and why, as far as words are needed."""
+
+    exit_code: int
+    # The instance whose failure it is, if it is one's.
+    first: Failed | None = None
+    also: Sequence[Failed] = ()
+    # The cause as a sentence, where it is not an instance's failure.
+    sentence: str = ""
+    # mpirun's words belong to the explanation.
+    quote_mpirun: bool = False
+    warnings: Sequence[str] = ()
+
+
+def exit_code(status: int) -> int:
+    """Return what a shell would say of a wait status."""
+    code = os.waitstatus_to_exitcode(status)
+    return 128 - code if code < 0 else code
+
+
+def signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def judge(
+    course: Course,
+    events: Sequence[Event],
+    mpirun_status: int | None,
+    verdict: MpiVerdict,
+) -> Outcome:
+    """Return how the job ended.
+
+    The exit code is that of the first instance that failed by itself. What failed
+    because it was being stopped counts for nothing.
+    """
+    failed = failures(events)
+    cause = course.cause
+    machinery = (Reason.MPIRUN_ENDED, Reason.SHIM_LOST)
+    if (cause is None or cause.reason in machinery) and (
+        verdict.failure is Failure.ABORTED
+    ):
+        return _aborted(verdict, failed)
+    if failed and (cause is None or cause.reason in (Reason.FAILED, *machinery)):
+        return Outcome(
+            exit_code=failed[0].exit_code,
+            first=failed[0],
+            also=failed[1:],
+            warnings=_warnings(course),
+        )
+    if cause is not None:
+        return _stopped(course, cause, events, mpirun_status)
+    return _all_succeeded(course, mpirun_status, verdict)
+
+
+def failures(events: Sequence[Event]) -> list[Failed]:
+    """Return the instances that failed by themselves, the first one first."""
+    found = [
+        Failed(rank=e.rank, status=e.status, at_ns=e.at_ns)
+        for e in events
+        if isinstance(e, Exited) and e.status and e.by_itself
+    ]
+    return sorted(found, key=lambda f: (f.at_ns, f.rank))
+
+
+def _aborted(verdict: MpiVerdict, failed: Sequence[Failed]) -> Outcome:
+    code = verdict.code or 1
+    also = [f for f in failed if f.rank != verdict.rank]
+    if verdict.rank is None:
+        return Outcome(
+            exit_code=code,
+            also=also,
+            sentence=f"An instance called MPI_Abort with error code {code}.",
+        )
+    status = code << 8
+    return Outcome(
+        exit_code=code,
+        first=Failed(rank=verdict.rank, status=status, at_ns=0),
+        also=also,
+        sentence=(
+            f"Instance {verdict.rank} called MPI_Abort with error code {code}, and "
+            "mpirun ended the others."
+        ),
+    )
+
+
+def _stopped(
+    course: Course, cause: Cause, events: Sequence[Event], mpirun_status: int | None
+) -> Outcome:
+    match cause.reason:
+        case Reason.REFUSED:
+            return _refused(events)
+        case Reason.INTERRUPTED:
+            number = cause.signal or signal.SIGINT
+            return Outcome(
+                exit_code=128 + number,
+                sentence=f"Stopped by {signal_name(number)}.",
+            )
+        case Reason.TIMEOUT:
+            return Outcome(
+                exit_code=TIMED_OUT,
+                sentence="The job took longer than --timeout allows, and was stopped.",
+            )
+        case Reason.START_TIMEOUT:
+            return _not_started(course)
+        case Reason.OUTPUT_CLOSED:
+            return Outcome(exit_code=OUTPUT_CLOSED)
+        case Reason.SHIM_LOST:
+            return Outcome(
+                exit_code=MACHINERY_FAILED,
+                sentence=(
+                    f"The supervisor of instance {cause.rank} was killed, and the job "
+                    "with it. poprun did not do that: look for who sends SIGKILL, the "
+                    "kernel for want of memory among others."
+                ),
+            )
+    return Outcome(
+        exit_code=MACHINERY_FAILED,
+        sentence=f"mpirun {_how(mpirun_status)} while instances were running, and "
+        "they were stopped.",
+        quote_mpirun=True,
+    )
+
+
+def _refused(events: Sequence[Event]) -> Outcome:
+    refused = next(e for e in events if isinstance(e, Refused))
+    code = NOT_FOUND if refused.errno == errno.ENOENT else NOT_EXECUTABLE
+    reason = os.strerror(refused.errno) if refused.errno else "see above"
+    return Outcome(
+        exit_code=code,
+        sentence=(
+            f"Instance {refused.rank} could not be started: {refused.tried}: {reason}."
+        ),
+    )
+
+
+def _not_started(course: Course) -> Outcome:
+    missing = sorted(set(range(course.num_instances)) - course.started)
+    return Outcome(
+        exit_code=TIMED_OUT,
+        sentence=(
+            f"After --start-timeout {len(missing)} of {course.num_instances} instances "
+            f"had not been started by mpirun, instance {missing[0]} among them."
+        ),
+        quote_mpirun=True,
+    )
+
+
+def _all_succeeded(
+    course: Course, mpirun_status: int | None, verdict: MpiVerdict
+) -> Outcome:
+    warnings = _warnings(course)
+    if not mpirun_status or course.mpirun_hung:
+        return Outcome(exit_code=0, warnings=warnings)
+    if len(course.started) < course.num_instances:
+        return Outcome(
+            exit_code=MACHINERY_FAILED,
+            sentence=f"mpirun {_how(mpirun_status)} before it had started "
+            f"{'any' if not course.started else 'every'} instance.",
+            quote_mpirun=True,
+        )
+    if verdict.failure is Failure.NOT_FINALIZED:
+        who = "An instance" if verdict.rank is None else f"Instance {verdict.rank}"
+        warnings.append(f"{who} called MPI_Init and ended without MPI_Finalize.")
+        return Outcome(exit_code=0, warnings=warnings)
+    return Outcome(
+        exit_code=MACHINERY_FAILED,
+        sentence=f"All instances succeeded, and then mpirun {_how(mpirun_status)}.",
+        quote_mpirun=True,
+        warnings=warnings,
+    )
+
+
+def _warnings(course: Course) -> list[str]:
+    if not course.mpirun_hung:
+        return []
+    return ["mpirun did not end after its last instance, and was killed."]
+
+
+def _how(status: int | None) -> str:
+    if status is None:
+        return "did not end"
+    if os.WIFSIGNALED(status):
+        return f"was killed by {signal_name(os.WTERMSIG(status))}"
+    return f"ended with exit code {os.WEXITSTATUS(status)}"

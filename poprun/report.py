@@ -1,0 +1,81 @@
+"""What poprun says when a job is over: Outcome -> words. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from poprun.oom import Memory
+from poprun.outcome import Failed, Outcome
+
+LINES = 20
+WIDEST = 400
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """What is known besides the outcome, for the instance that failed first."""
+
+    host: str = ""
+    stderr: bytes = b""
+    # The instance's last words are the last thing on the terminal already.
+    just_shown: bool = False
+    out_of_memory: Memory | None = None
+    peak_kib: int = 0
+
+
+def render(outcome: Outcome, evidence: Evidence, mpirun_words: str) -> list[str]:
+    """Return the sentences to say, the cause last."""
+    said = []
+    if outcome.quote_mpirun and mpirun_words.strip():
+        said.append("mpirun said:\n" + _indented(mpirun_words.splitlines()))
+    if outcome.first is None:
+        said += [f"Also failed: {_list(outcome.also)}."] if outcome.also else []
+        return said + ([outcome.sentence] if outcome.sentence else [])
+    lines = _last_lines(evidence.stderr)
+    if lines and not evidence.just_shown:
+        said.append(
+            f"the last lines of instance {outcome.first.rank}'s stderr:\n"
+            + _indented(lines)
+        )
+    if outcome.also:
+        said.append(f"also failed: {_list(outcome.also)}.")
+    return [*said, outcome.sentence or _cause(outcome.first, evidence, lines)]
+
+
+def _cause(first: Failed, evidence: Evidence, lines: Sequence[str]) -> str:
+    who = f"Instance {first.rank} on {evidence.host} {first.how}"
+    if evidence.out_of_memory is not None:
+        return f"{who}: out of memory{_limit(evidence)}."
+    exception = exception_line(lines)
+    return f"{who}: {exception}" if exception else f"{who}."
+
+
+def _limit(evidence: Evidence) -> str:
+    memory = evidence.out_of_memory
+    peak = f"it had used {evidence.peak_kib // 1024} MiB"
+    if memory is None or memory.limit is None:
+        return f" ({peak})"
+    return f" (the limit is {memory.limit // MIB} MiB, {peak})"
+
+
+def exception_line(lines: Sequence[str]) -> str:
+    """Return the line of a traceback that says what was wrong, or nothing."""
+    traceback = [i for i, line in enumerate(lines) if line.startswith("Traceback (")]
+    if not traceback:
+        return ""
+    after = [line for line in lines[traceback[-1] + 1 :] if line[:1].strip()]
+    return after[0] if after else ""
+
+
+def _last_lines(stderr: bytes) -> list[str]:
+    text = stderr.decode(errors="backslashreplace")
+    lines = [line.rpartition("\r")[2] for line in text.rstrip().splitlines()]
+    return [line[:WIDEST] for line in lines[-LINES:]]
+
+
+def _list(failed: Sequence[Failed]) -> str:
+    return ", ".join(f"instance {f.rank} ({f.how})" for f in failed)
+
+
+def _indented(lines: Sequence[str]) -> str:
+    return "\n".join(f"    {line}".rstrip() for line in lines)

@@ -1,0 +1,298 @@
+"""Runs beside each instance: mpirun starts it, and it starts the program.
+
+It owns one program and everything that the program starts. It stays until poprun
+releases it and then exits with 0, whatever the program did: when a rank that has
+called MPI_Init dies and its parent leaves too, every MPI ends the other ranks.
+"""
+
+import _signal  # type: ignore[import-not-found]  # typeshed has signal only
+import _socket
+import os
+import select
+import sys
+import time
+
+from poprun import kernel, wire
+
+# The name is the type checker's; importing typing would cost 5 ms here.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from resource import struct_rusage
+
+# What the program left behind gets this long between SIGTERM and SIGKILL.
+LEFTOVER_PATIENCE_S = 0.5
+# mpirun gives its own children 0.25 s after SIGTERM, on Open MPI 5.
+MPI_PATIENCE_S = 0.1
+# When poprun or mpirun is gone nobody waits for a long farewell.
+ORPHAN_PATIENCE_S = 1.0
+
+NEVER = float("inf")
+
+
+def main(job: str, rank: int) -> None:
+    parent = os.getppid()
+    kernel.become_subreaper()
+    wake = kernel.wake_up_on(
+        _signal.SIGCHLD,
+        _signal.SIGTERM,
+        _signal.SIGINT,
+        _signal.SIGHUP,
+        _signal.SIGQUIT,
+        _signal.SIGUSR1,
+        _signal.SIGUSR2,
+        _signal.SIGTSTP,
+    )
+    if not kernel.die_with_parent(_signal.SIGTERM, parent):
+        return
+    sock = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC)
+    try:
+        sock.connect(b"\0poprun-" + os.fsencode(job))
+    except OSError as error:
+        sys.exit(f"The shim of instance {rank} cannot reach poprun: {error.strerror}.")
+    pid = os.getpid()
+    Shim(sock, wake).run(
+        wire.pack(
+            wire.HELLO,
+            wire.VERSION,
+            job.encode(),
+            rank,
+            os.fsencode(os.uname().nodename),
+            pid,
+            kernel.start_time(pid),
+        )
+    )
+
+
+class Shim:
+    """One program under supervision, from its start until nothing of it is left."""
+
+    def __init__(self, sock: _socket.socket, wake: int) -> None:
+        self._sock = sock
+        self._wake = wake
+        self._decoder = wire.Decoder()
+        self._connected = True
+        self._released = False
+        self._program = 0  # its pid, 0 before the start
+        self._ended = False  # the program itself
+        self._clean = False  # and all that it started
+        self._spec: wire.Spec | None = None
+        self._stopped_by = wire.BY_ITSELF
+        self._left_behind = 0
+        self._kill_at = NEVER
+
+    def run(self, hello: bytes) -> None:
+        """Do everything; returns when there is nothing left to do."""
+        self._send(hello)
+        poll = select.poll()
+        poll.register(self._sock.fileno(), select.POLLIN)
+        poll.register(self._wake, select.POLLIN)
+        while not self._done():
+            for descriptor, _ in poll.poll(self._wait_ms()):
+                if descriptor == self._wake:
+                    self._on_signals(os.read(self._wake, 4096))
+                elif not self._on_poprun():
+                    poll.unregister(descriptor)
+            if time.monotonic() >= self._kill_at:
+                self._kill()
+            self._reap()
+
+    def _done(self) -> bool:
+        if self._program and not self._clean:
+            return False
+        return self._released or not self._connected
+
+    def _wait_ms(self) -> int:
+        if self._kill_at == NEVER or self._clean:
+            return -1
+        return max(0, int((self._kill_at - time.monotonic()) * 1000) + 1)
+
+    # --- Messages.
+
+    def _on_poprun(self) -> bool:
+        data, ancillary, _, _ = self._sock.recvmsg(65536, _socket.CMSG_LEN(4))
+        if not data:
+            self._connected = False
+            self._stop(ORPHAN_PATIENCE_S, wire.BY_POPRUN)
+            return False
+        received = [int.from_bytes(d[:4], sys.byteorder) for _, _, d in ancillary]
+        for kind, fields in self._decoder.feed(data):
+            if kind == wire.SPEC:
+                self._start(wire.Spec(fields), received)
+            elif kind == wire.SIGNAL:
+                self._signal_group(int(fields[0]))
+            elif kind == wire.KILL:
+                self._stop(0, wire.BY_POPRUN)
+            elif kind == wire.RELEASE:
+                self._released = True
+        return True
+
+    def _send(self, message: bytes, descriptors: tuple[int, ...] = ()) -> None:
+        if not self._connected:
+            return
+        rights = b"".join(d.to_bytes(4, sys.byteorder) for d in descriptors)
+        ancillary = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, rights)] if rights else []
+        try:
+            self._sock.sendmsg([message], ancillary)
+        except OSError:  # the end of file that follows says that poprun is gone
+            return
+
+    def _on_signals(self, numbers: bytes) -> None:
+        # SIGTERM comes from an mpirun that ends the job, or from the kernel because
+        # mpirun has died. The other signals are poprun's to pass on, by message.
+        if _signal.SIGTERM in numbers:
+            self._stop(MPI_PATIENCE_S, wire.BY_MPI)
+            self._released = True
+
+    # --- The program.
+
+    def _start(self, spec: wire.Spec, received: list[int]) -> None:
+        self._spec = spec
+        try:
+            stdin = received[0] if received else os.open(spec.stdin, os.O_RDONLY)
+        except OSError as error:
+            self._send(wire.pack(wire.REFUSED, error.errno or 0, spec.stdin))
+            return
+        out_read, out_write = _terminal_or_pipe()
+        err_read, err_write = os.pipe()
+        fault_read, fault_write = os.pipe()
+        shim = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            _become_program(spec, shim, (stdin, out_write, err_write), fault_write)
+        for descriptor in (stdin, out_write, err_write, fault_write):
+            os.close(descriptor)
+        fault = os.read(fault_read, 4096)
+        os.close(fault_read)
+        if fault:
+            os.waitpid(pid, 0)
+            number, _, tried = fault.partition(b" ")
+            self._send(wire.pack(wire.REFUSED, number, tried))
+        else:
+            self._program = pid
+            message = wire.pack(wire.STARTED, pid, kernel.start_time(pid))
+            self._send(message, (out_read, err_read))
+        os.close(out_read)
+        os.close(err_read)
+
+    def _signal_group(self, number: int) -> None:
+        if not self._program or self._ended:
+            return
+        if number in (_signal.SIGTERM, _signal.SIGINT, _signal.SIGHUP):
+            self._stopped_by = wire.BY_POPRUN
+        try:
+            os.killpg(self._program, number)
+            if number == _signal.SIGTERM:
+                os.killpg(self._program, _signal.SIGCONT)
+        except OSError:
+            return  # it has just ended; the next look reaps it
+
+    def _stop(self, patience: float, by: bytes) -> None:
+        if not self._program or self._clean:
+            return
+        if self._spec is not None:
+            patience = min(patience, self._spec.grace)
+        if not self._ended:
+            if patience > 0:
+                self._signal_group(_signal.SIGTERM)
+            self._stopped_by = by
+        self._kill_at = min(self._kill_at, time.monotonic() + patience)
+
+    def _kill(self) -> None:
+        left = kernel.descendants([os.getpid()])
+        for p in left:
+            kernel.send(_signal.SIGKILL, p)
+        # Once more soon, for what was being forked while we looked.
+        self._kill_at = time.monotonic() + kernel.LOOK_AGAIN_S
+
+    def _reap(self) -> None:
+        while self._program and not self._clean:
+            try:
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                self._clean = True
+                self._kill_at = NEVER
+                self._send(wire.pack(wire.CLEAN, self._left_behind))
+                return
+            if pid == 0:
+                return
+            if pid == self._program:
+                self._ended = True
+                self._report(status, usage)
+                self._end_leftovers()
+
+    def _report(self, status: int, usage: "struct_rusage") -> None:
+        self._send(
+            wire.pack(
+                wire.EXITED,
+                status,
+                time.monotonic_ns(),
+                int(usage.ru_utime * 1e6),
+                int(usage.ru_stime * 1e6),
+                usage.ru_maxrss,
+                self._stopped_by,
+            )
+        )
+
+    def _end_leftovers(self) -> None:
+        if not kernel.has_children():
+            return
+        left = kernel.descendants([os.getpid()])
+        self._left_behind = len(left)
+        for p in left:
+            kernel.send(_signal.SIGTERM, p)
+        patience = time.monotonic() + LEFTOVER_PATIENCE_S
+        self._kill_at = min(self._kill_at, patience)
+
+
+def _terminal_or_pipe() -> tuple[int, int]:
+    """Return stdout's two ends: a raw terminal, so that prints come at once."""
+    try:
+        import termios
+
+        master, slave = os.openpty()
+        attributes = termios.tcgetattr(slave)
+        attributes[0] = attributes[1] = attributes[3] = 0  # input, output, local
+        termios.tcsetattr(slave, termios.TCSANOW, attributes)
+    except (ImportError, OSError):  # no /dev/pts, or none left
+        return os.pipe()
+    return master, slave
+
+
+def _become_program(
+    spec: wire.Spec, shim: int, stdio: tuple[int, int, int], fault: int
+) -> None:
+    """Turn this fork into the program; on failure say why, and end."""
+    tried = spec.path
+    try:
+        os.setsid()
+        if not kernel.die_with_parent(_signal.SIGKILL, shim):
+            os._exit(1)
+        for target, descriptor in enumerate(stdio):
+            os.dup2(descriptor, target)
+        if spec.cpus:
+            os.sched_setaffinity(0, spec.cpus)
+        if spec.memory_nodes:
+            kernel.bind_memory(spec.memory_nodes)
+        tried = spec.cwd
+        os.chdir(spec.cwd)
+        tried = spec.path
+        environment = _environment(spec, stdio_is_terminal=os.isatty(1))
+        kernel.default_signals(keep_hangup=spec.ignore_hangup)
+        os.execve(spec.path, spec.argv, environment)
+    except OSError as error:
+        os.write(fault, b"%d %s" % (error.errno or 0, tried[:2048]))
+    except BaseException as error:
+        os.write(fault, b"0 " + repr(error).encode(errors="replace")[:2048])
+    os._exit(127)
+
+
+def _environment(spec: wire.Spec, *, stdio_is_terminal: bool) -> dict[bytes, bytes]:
+    gifts = {name: value for name, value in os.environb.items() if spec.is_gift(name)}
+    told: dict[bytes, bytes] = {}
+    for word in spec.environment:
+        name, _, value = word.partition(b"=")
+        told[name] = value
+    if not stdio_is_terminal:
+        told.setdefault(b"PYTHONUNBUFFERED", b"1")
+    # MPI's word counts in what is MPI's: it alone knows how to reach its server.
+    return told | gifts

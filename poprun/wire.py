@@ -1,0 +1,147 @@
+"""What poprun, its shims and its guard say to each other, as bytes.
+
+A message is a kind and a list of byte strings, each with its length before it, so
+that every value that exec accepts gets through as it is. It knows no sockets.
+"""
+
+VERSION = 1
+
+# A message longer than this is no message of ours.
+MAX_LENGTH = 1 << 28
+
+# From a shim to poprun.
+HELLO = 1  # version, job, rank, host, pid, start time
+STARTED = 2  # pid of the program, its start time; with it stdout and stderr to read
+REFUSED = 3  # errno, what was tried
+EXITED = 4  # wait status, CLOCK_MONOTONIC ns, user us, system us, peak RSS KiB, by whom
+CLEAN = 5  # how many processes the program left behind, all of them gone now
+
+# From poprun to a shim.
+SPEC = 10  # see pack_spec
+SIGNAL = 11  # number, to the program's process group
+KILL = 12  # everything that the program started, until nothing is left
+RELEASE = 13  # leave
+
+# From poprun to its guard.
+START = (
+    20  # grace in ms, count of argv, argv..., environment...; with it mpirun's output
+)
+ADOPT = 21  # grace in ms, then pid and start time of each process to end at the last
+REMOVE = 22  # paths to remove at the last
+KNOWN = 23  # pid, start time of one more process of the job
+SIGNAL_MPIRUN = 24  # number
+FINISH = 25  # end whatever is left, and leave
+
+# From the guard to poprun.
+MPIRUN_STARTED = 30  # pid
+MPIRUN_REFUSED = 31  # errno
+MPIRUN_EXITED = 32  # wait status
+FINISHED = 33  # how many processes were left
+
+# Who ended a program, in EXITED.
+BY_ITSELF, BY_POPRUN, BY_MPI = b"itself", b"poprun", b"mpi"
+
+
+def pack(kind: int, *fields: bytes | int) -> bytes:
+    """Return one message; whole numbers are written in decimal."""
+    body = [bytes([kind])]
+    for field in fields:
+        data = b"%d" % field if isinstance(field, int) else field
+        body += [len(data).to_bytes(4, "big"), data]
+    message = b"".join(body)
+    return len(message).to_bytes(4, "big") + message
+
+
+class Decoder:
+    """Cut a stream of bytes into messages."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[tuple[int, list[bytes]]]:
+        """Take in what has come; return the messages that are whole now.
+
+        Raises:
+            ValueError: The peer does not speak this language.
+        """
+        self._buffer += data
+        messages = []
+        while len(self._buffer) >= 4:
+            length = int.from_bytes(self._buffer[:4], "big")
+            if not 1 <= length <= MAX_LENGTH:
+                raise ValueError(f"a message of {length} bytes")
+            if len(self._buffer) < 4 + length:
+                break
+            messages.append(_unpack(bytes(self._buffer[4 : 4 + length])))
+            del self._buffer[: 4 + length]
+        return messages
+
+
+def _unpack(message: bytes) -> tuple[int, list[bytes]]:
+    fields, at = [], 1
+    while at < len(message):
+        end = at + 4 + int.from_bytes(message[at : at + 4], "big")
+        if end > len(message):
+            raise ValueError("a field that is longer than its message")
+        fields.append(message[at + 4 : end])
+        at = end
+    return message[0], fields
+
+
+def pack_spec(
+    *,
+    path: bytes,
+    argv: list[bytes],
+    environment: list[bytes],
+    cwd: bytes,
+    gifts: list[bytes],
+    no_gifts: list[bytes],
+    cpus: list[int],
+    memory_nodes: list[int],
+    stdin: bytes,
+    grace_ms: int,
+    ignore_hangup: bool,
+) -> bytes:
+    """Return the message that tells a shim what to run.
+
+    Args:
+        environment: NAME=VALUE words. What MPI gave the shim is added to them.
+        gifts: How the names of what MPI gave begin.
+        no_gifts: How those of them begin that are not the program's.
+        stdin: "sent" for a descriptor that comes with the message, else a path.
+    """
+    return pack(
+        SPEC,
+        path,
+        cwd,
+        b",".join(b"%d" % cpu for cpu in cpus),
+        b",".join(b"%d" % node for node in memory_nodes),
+        stdin,
+        grace_ms,
+        int(ignore_hangup),
+        b",".join(gifts),
+        b",".join(no_gifts),
+        len(argv),
+        *argv,
+        *environment,
+    )
+
+
+class Spec:
+    """What a shim runs: the reader's side of pack_spec."""
+
+    def __init__(self, fields: list[bytes]) -> None:
+        self.path, self.cwd, cpus, nodes, self.stdin = fields[:5]
+        self.cpus = [int(cpu) for cpu in cpus.split(b",") if cpu]
+        self.memory_nodes = [int(node) for node in nodes.split(b",") if node]
+        self.grace = int(fields[5]) / 1000
+        self.ignore_hangup = fields[6] == b"1"
+        self._gifts = tuple(fields[7].split(b","))
+        self._no_gifts = tuple(fields[8].split(b","))
+        count = int(fields[9])
+        self.argv = fields[10 : 10 + count]
+        self.environment = fields[10 + count :]
+
+    def is_gift(self, name: bytes) -> bool:
+        """Return whether a variable is MPI's word to the program."""
+        return name.startswith(self._gifts) and not name.startswith(self._no_gifts)
