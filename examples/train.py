@@ -1,0 +1,82 @@
+"""Train a small network on many replicas: data-parallel, in numpy alone.
+
+    poprun --num-instances 4 --num-replicas 8 python examples/train.py
+
+Each instance makes its own part of the data, computes the gradient of each of its
+local replicas, and averages them with those of all others before it moves. So all
+instances take the same steps, and end with the same network and the same loss.
+"""
+
+import numpy as np
+from mpi4py import MPI
+
+import popdist
+
+SAMPLES_PER_REPLICA, INPUTS, HIDDEN = 256, 8, 32
+STEPS, RATE = 60, 0.2
+
+
+def make_data(replica):
+    """Make the samples of one replica: other ones for each, by the same rule."""
+    x = np.random.default_rng(100 + replica).normal(size=(SAMPLES_PER_REPLICA, INPUTS))
+    return x, np.sin(x @ np.linspace(-1, 1, INPUTS))[:, None]
+
+
+def make_weights():
+    random = np.random.default_rng(7)  # the same on every instance
+    return [
+        random.normal(size=(INPUTS, HIDDEN)) / INPUTS**0.5,
+        np.zeros(HIDDEN),
+        random.normal(size=(HIDDEN, 1)) / HIDDEN**0.5,
+        np.zeros(1),
+    ]
+
+
+def loss_and_gradients(weights, x, y):
+    w1, b1, w2, b2 = weights
+    hidden = np.tanh(x @ w1 + b1)
+    error = hidden @ w2 + b2 - y
+    d_out = 2 * error / len(x)
+    d_hidden = d_out @ w2.T * (1 - hidden**2)
+    gradients = [x.T @ d_hidden, d_hidden.sum(0), hidden.T @ d_out, d_out.sum(0)]
+    return float((error**2).mean()), gradients
+
+
+def mean_over_all_replicas(local_sums):
+    """Average arrays over the job: every instance must call this with its sums."""
+    flat = np.concatenate([np.ravel(a) for a in local_sums])
+    MPI.COMM_WORLD.Allreduce(MPI.IN_PLACE, flat)
+    flat /= popdist.getNumTotalReplicas()
+    ends = np.cumsum([np.size(a) for a in local_sums])[:-1]
+    parts = np.split(flat, ends)
+    return [p.reshape(np.shape(a)) for p, a in zip(parts, local_sums, strict=True)]
+
+
+def main():
+    first = popdist.getReplicaIndexOffset()
+    local = range(first, first + popdist.getNumLocalReplicas())
+    data = [make_data(replica) for replica in local]
+    weights = make_weights()
+    history = []
+    for step in range(STEPS):
+        found = [loss_and_gradients(weights, x, y) for x, y in data]
+        sums = [np.sum([loss for loss, _ in found])]
+        sums += [sum(parts) for parts in zip(*(g for _, g in found), strict=True)]
+        loss, *gradients = mean_over_all_replicas(sums)
+        weights = [w - RATE * g for w, g in zip(weights, gradients, strict=True)]
+        history.append(float(loss))
+        if popdist.getInstanceIndex() == 0 and step % 10 == 0:
+            print(f"step {step:3}  loss {loss:.6f}", flush=True)
+
+    losses = MPI.COMM_WORLD.allgather(history[-1])
+    if popdist.getInstanceIndex() == 0:
+        print(f"loss {history[0]:.6f} at the start, {history[-1]:.6f} at the end")
+    if len(set(losses)) > 1 or not history[-1] < history[0]:
+        raise SystemExit(f"The instances disagree, or did not learn: {losses}")
+    if popdist.getInstanceIndex() == 0:
+        instances, replicas = popdist.getNumInstances(), popdist.getNumTotalReplicas()
+        print(f"equal on all {instances} instances with {replicas} replicas")
+
+
+if __name__ == "__main__":
+    main()

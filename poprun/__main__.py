@@ -1,0 +1,29 @@
+"""The entry point: makes Ctrl-C quiet before anything that takes time is imported."""
+
+import os
+import signal
+import sys
+from types import FrameType
+
+
+def main() -> int:
+    """Run poprun, and return its exit code."""
+    # Only in place of Python's own handler: a caller who ignores Ctrl-C, as the
+    # shell does for background jobs, means it.
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _interrupted)
+
+    from poprun import cli
+
+    return cli.main()
+
+
+def _interrupted(number: int, frame: FrameType | None) -> None:
+    # Nothing has been started, so there is nothing to undo, and an exception might
+    # come up inside an import.
+    os.write(2, b"poprun: interrupted\n")
+    os._exit(130)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

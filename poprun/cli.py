@@ -1,0 +1,187 @@
+"""The front door: words and environment -> settings -> what was asked for, or a job.
+
+The only module that knows click, which speaks with the shells that complete; nothing
+else imports it, so no job waits for it. The grammar of poprun is not click's: prefixes,
+values that look like options, a program whose words nobody may touch.
+"""
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from poprun import __version__
+from poprun.errors import PoprunError
+
+if TYPE_CHECKING:
+    from poprun.config import Settings
+    from poprun.grammar import CommandLine
+
+# The exit codes for output that nobody reads any more, and that cannot be written.
+_CLOSED_PIPE = 141
+_UNWRITTEN = 74
+
+_COMPLETION = "_POPRUN_COMPLETE"
+
+
+def main(
+    words: Sequence[str] | None = None, environ: Mapping[str, str] | None = None
+) -> int:
+    """Do what a command line asks for, and return poprun's exit code."""
+    words = sys.argv[1:] if words is None else words
+    environ = os.environ if environ is None else environ
+    try:
+        return _answer(words, environ)
+    except PoprunError as error:
+        _say("error", str(error))
+        for hint in getattr(error, "__notes__", ()):
+            _say("hint", hint)
+        return error.exit_code
+
+
+def _answer(words: Sequence[str], environ: Mapping[str, str]) -> int:
+    if instruction := environ.get(_COMPLETION):
+        return _print(_completion(instruction))
+    # The two that are answered most often need none of what comes below.
+    if list(words) == ["--version"]:
+        return _print(f"poprun {__version__}\n")
+    if not words:
+        from poprun.helptext import SHORT_PAGE
+
+        return _print(SHORT_PAGE)
+
+    from poprun import config, grammar
+
+    line = grammar.parse(words)
+    # Help comes before everything that may be wrong with the rest.
+    if _asked(line, "help"):
+        return _print(_help(environ))
+    settings = config.resolve(line.given, environ)
+    if settings["version"] or settings.given("version-format"):
+        return _print(_versions(settings, environ))
+    if settings["show-config"]:
+        return _print(config.table(settings))
+    return _start(line, settings, words)
+
+
+def _asked(line: "CommandLine", name: str) -> bool:
+    from poprun.options import OPTIONS, item
+
+    option = OPTIONS[name]
+    texts = [text for given, text in line.given if given is option]
+    return bool(texts) and bool(item(option, texts[-1], option.flag))
+
+
+def _start(line: "CommandLine", settings: "Settings", words: Sequence[str]) -> int:
+    from poprun import config
+
+    if file := settings["export-config"]:
+        config.export(settings, file, overwrite=settings["overwrite-config"])
+        # Without a program, writing the file was all there was to do.
+        if not line.program:
+            return 0
+    if not line.program:
+        raise _no_program(line, words)
+
+    from poprun import pipeline
+
+    return pipeline.run(settings, line.program)
+
+
+def _no_program(line: "CommandLine", words: Sequence[str]) -> PoprunError:
+    from poprun.options import refusal, shown
+
+    option, text = line.given[-1] if line.given else (None, "")
+    if option and words[-1] == text:
+        hint = f"{option.flag} took {shown(text)} as its value."
+    else:
+        hint = "The program comes after the options: poprun [OPTIONS] PROGRAM."
+    return refusal("The program to run is missing.", hint)
+
+
+def _help(environ: Mapping[str, str]) -> str:
+    from poprun.helptext import full_page
+
+    columns = environ.get("COLUMNS", "")
+    if columns.isascii() and columns.isdigit():
+        width = int(columns[:6])
+    else:
+        try:
+            width = os.get_terminal_size(1).columns
+        except OSError:
+            width = 80
+    return full_page(min(max(width, 60), 100))
+
+
+def _versions(settings: "Settings", environ: Mapping[str, str]) -> str:
+    if settings["version-format"] == "text":
+        return f"poprun {__version__}\n"
+
+    from poprun import versions
+
+    found = versions.collect(environ, settings["mpirun"])
+    if settings["version-format"] == "full-text":
+        return "".join(f"{name} {version}\n" for name, version in found.items())
+
+    import json
+
+    return json.dumps(found, indent=2) + "\n"
+
+
+def _completion(instruction: str) -> str:
+    """Answer a shell: the script to load, or what the word at the cursor can become."""
+    from click import Command
+    from click.shell_completion import CompletionItem, get_completion_class
+
+    from poprun import grammar
+
+    name, _, action = instruction.partition("_")
+    shell = get_completion_class(name)
+    if shell is None or action not in ("source", "complete"):
+        from poprun.options import refusal
+
+        raise refusal(
+            f"{_COMPLETION} is {instruction!r}, but must be bash_source, zsh_source "
+            "or fish_source."
+        )
+    speaker = shell(Command("poprun"), {}, "poprun", _COMPLETION)
+    if action == "source":
+        return speaker.source()
+    try:
+        candidates = grammar.complete(*speaker.get_completion_args())
+    except PoprunError:
+        # Nothing to offer; the error will be told when the line is run.
+        return ""
+    items = [CompletionItem(c.text, type=c.kind, help=c.help) for c in candidates]
+    return "".join(f"{speaker.format_completion(i)}\n" for i in items)
+
+
+def _print(text: str) -> int:
+    """Write what was asked for to stdout, whatever the locale, and say how it went."""
+    try:
+        if sys.stdout is None:
+            raise OSError("it is closed")
+        encoding = sys.stdout.encoding or "utf-8"
+        sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _forget_stdout()
+        return _CLOSED_PIPE
+    except OSError as error:
+        _forget_stdout()
+        reason = error.strerror or str(error)
+        _say("error", f"The standard output cannot be written: {reason}.")
+        return _UNWRITTEN
+    return 0
+
+
+def _forget_stdout() -> None:
+    # What is still in its buffer would fail a second time when Python ends.
+    if sys.stdout is not None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _say(kind: str, text: str) -> None:
+    # print(file=None) would write to stdout.
+    if sys.stderr is not None:
+        print(f"poprun: {kind}: {text}", file=sys.stderr)

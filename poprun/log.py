@@ -1,0 +1,56 @@
+"""poprun's own words on stderr: log lines in the original's form, and sentences."""
+
+import os
+import time
+from collections.abc import Callable
+
+INFO, DEBUG = 1, 2
+
+
+class Log:
+    """Says what -v and -vv ask for, and warnings and errors in any case.
+
+    05:39:56.884 1825444 POPRUN [I] Waiting for mpirun (PID 1825998)
+    """
+
+    def __init__(self, verbosity: int, write: Callable[[str], None]) -> None:
+        self._verbosity = verbosity
+        self._write = write
+
+    def info(self, message: str) -> None:
+        self._line(INFO, "I", message)
+
+    def debug(self, message: str) -> None:
+        self._line(DEBUG, "D", message)
+
+    def warn(self, sentence: str) -> None:
+        self._write(f"poprun: warning: {printable(sentence)}\n")
+
+    def say(self, sentence: str) -> None:
+        self._write(f"poprun: {printable(sentence)}\n")
+
+    def error(self, sentence: str) -> None:
+        self._write(f"poprun: error: {printable(sentence)}\n")
+
+    def _line(self, level: int, letter: str, message: str) -> None:
+        if self._verbosity < level:
+            return
+        now = time.time()
+        clock = time.strftime("%H:%M:%S", time.localtime(now))
+        milliseconds = int(now * 1000) % 1000
+        self._write(
+            f"{clock}.{milliseconds:03d} {os.getpid()} POPRUN [{letter}] "
+            f"{printable(message)}\n"
+        )
+
+
+def printable(text: str) -> str:
+    """Show what would act on a terminal instead of being read: escapes, bells."""
+    return "".join(
+        c
+        if c.isprintable() or c in "\n\t"
+        else c.encode("unicode_escape").decode()
+        if not "\udc80" <= c <= "\udcff"
+        else f"\\x{ord(c) - 0xDC00:02x}"
+        for c in text
+    )

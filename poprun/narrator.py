@@ -1,0 +1,79 @@
+"""Tells of a job while it runs: the log of -v, Ctrl-C's answer, notes."""
+
+import os
+
+from poprun.events import (
+    Clean,
+    Event,
+    Exited,
+    GuardLost,
+    Interrupted,
+    MpirunExited,
+    MpirunStarted,
+    Started,
+)
+from poprun.log import INFO, Log
+from poprun.outcome import exit_code, signal_name
+from poprun.placement import describe_cpus
+
+
+class Narrator:
+    """Listens to the events of one job."""
+
+    def __init__(self, log: Log, verbosity: int) -> None:
+        self._log = log
+        self._verbosity = verbosity
+        self._mpirun = 0
+        self._interrupts = 0
+        self._peaks: dict[int, int] = {}
+
+    def listen(self, event: Event) -> None:
+        match event:
+            case MpirunStarted(pid):
+                self._mpirun = pid
+                self._log.info(f"Waiting for mpirun (PID {pid})")
+            case MpirunExited(status):
+                code = exit_code(status)
+                self._log.info(
+                    f"mpirun (PID {self._mpirun}) terminated with exit code {code}"
+                )
+            case Started(rank, pid):
+                self._on_started(rank, pid)
+            case Exited(rank, status):
+                self._peaks[rank] = event.peak_kib
+                self._log.debug(
+                    f"Instance {rank} ended with exit code {exit_code(status)} after "
+                    f"{event.user_s + event.system_s:.2f} s of CPU time"
+                )
+            case Clean(rank, left_behind) if left_behind:
+                processes = (
+                    "1 process" if left_behind == 1 else f"{left_behind} processes"
+                )
+                self._log.say(
+                    f"Instance {rank} left {processes} running, which poprun ended."
+                )
+            case GuardLost():
+                self._log.warn("poprun's guard was killed; another takes its place.")
+            case Interrupted(number):
+                self._on_interrupt(number)
+
+    def peak_kib(self, rank: int) -> int:
+        """Return the most memory that an instance has used."""
+        return self._peaks.get(rank, 0)
+
+    def _on_started(self, rank: int, pid: int) -> None:
+        if self._verbosity < INFO:
+            return
+        try:
+            cpus = describe_cpus(os.sched_getaffinity(pid))
+        except OSError:  # it has ended already
+            cpus = "unknown"
+        self._log.info(f"Instance {rank} (PID {pid}) runs on CPUs {cpus}")
+
+    def _on_interrupt(self, number: int) -> None:
+        self._interrupts += 1
+        name = signal_name(number)
+        if self._interrupts == 1:
+            self._log.say(f"{name}: stopping the instances; once more kills them.")
+        else:
+            self._log.say(f"{name} again: killing everything.")

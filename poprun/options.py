@@ -1,0 +1,691 @@
+"""The one table of all options, and the rules by which their texts become values.
+
+The command line, the help, completion, variables and configuration files are all
+fed from this table; none of them knows an option that does not stand here.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+from enum import Enum, auto
+
+from poprun.errors import OptionError
+
+Item = bool | int | float | str | tuple[int, str]
+Value = Item | tuple[Item, ...] | None
+
+# No count, port or time in a job comes near this, and int() stays cheap below it.
+LARGEST = 10**9
+
+TRUE_WORDS = ("yes", "on", "true", "1")
+FALSE_WORDS = ("no", "off", "false", "0")
+
+
+class Kind(Enum):
+    """How the text of an option is written, and what it becomes."""
+
+    WHOLE = auto()  # int
+    SECONDS = auto()  # float
+    BOOLEAN = auto()  # bool; the option takes an argument
+    FLAG = auto()  # bool; the option needs no argument
+    COUNT = auto()  # int; each time that the option is given counts
+    TEXT = auto()  # str
+    PATH = auto()  # str
+    CHOICE = auto()  # str, one of Option.choices
+    MPI_ARGUMENTS = auto()  # str, still to be split into words
+    INSTANCE_ARGUMENTS = auto()  # (int, str): an instance, and the same for it
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option, wherever it is written."""
+
+    name: str
+    kind: Kind
+    metavar: str
+    help: str
+    _: KW_ONLY
+    default: Value = None
+    # What happens without the option, in words, where no value says it.
+    unset: str = "none"
+    short: str = ""
+    aliases: tuple[str, ...] = ()
+    choices: tuple[str, ...] = ()
+    multiple: bool = False
+    minimum: int = 1
+    maximum: int = LARGEST
+    # PopRun has it too. Prefixes are looked up among these first, so that an
+    # option of ours never makes a vendor's command line ambiguous.
+    vendor: bool = True
+    # Another option about the same thing. Given nearer to the user (say, on the
+    # command line), either of them silences the other farther away (in a file).
+    rival: str = ""
+    # The rival may not be given in the same place at all.
+    exclusive: bool = False
+    in_environment: bool = True
+    in_file: bool = True
+
+    @property
+    def flag(self) -> str:
+        return f"--{self.name}"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self.name, *self.aliases)
+
+    @property
+    def takes_value(self) -> bool:
+        """Whether the next word belongs to the option, when it has no `=`."""
+        return self.kind not in (Kind.FLAG, Kind.COUNT)
+
+
+def variable(name: str) -> str:
+    """Return the environment variable that stands for an option."""
+    return "POPRUN_" + name.upper().replace("-", "_")
+
+
+def refusal(sentence: str, hint: str = "") -> OptionError:
+    """Make an error; the hint, its way out, is shown on a line of its own."""
+    error = OptionError(sentence)
+    if hint:
+        error.add_note(hint)
+    return error
+
+
+def shown(text: str) -> str:
+    """Quote what somebody wrote, cut where it is endless."""
+    return repr(text if len(text) <= 100 else text[:100] + "...")
+
+
+def alternatives(words: Sequence[str]) -> str:
+    """Write `a, b or c`."""
+    *most, last = words
+    return f"{', '.join(most)} or {last}" if most else last
+
+
+# --- From text to value. `label` is where the text stands, for the error: the
+# option on the command line, a variable, or a line of a file.
+
+
+def item(option: Option, text: str, label: str) -> Item:
+    """Read one text of an option.
+
+    Raises:
+        OptionError: The text makes no sense for this option.
+    """
+    return _READERS[option.kind](option, text, label)
+
+
+def combine(option: Option, items: Sequence[Item]) -> Value:
+    """Make one value of all that was given in one place, in that order."""
+    if option.multiple:
+        return tuple(items)
+    if option.kind is Kind.COUNT:
+        return sum(number for number in items if isinstance(number, int))
+    return items[-1]
+
+
+def _whole(option: Option, text: str, label: str) -> int:
+    digits = text.removeprefix("-")
+    plain = digits.isascii() and digits.isdigit()
+    if not plain or text == "-0":
+        raise refusal(
+            f"{label} is {shown(text)}, but must be a whole number "
+            f"in plain digits, such as {max(option.minimum, 4)}."
+        )
+    number = LARGEST + 1 if len(digits.lstrip("0")) > 10 else int(digits)
+    if text.startswith("-"):
+        number = -number
+    if not option.minimum <= number <= option.maximum:
+        found = text if len(text) <= 20 else text[:20] + "..."
+        raise refusal(f"{label} is {found}, but must be {_range(option, number)}.")
+    return number
+
+
+def _range(option: Option, number: int) -> str:
+    if option.maximum < LARGEST:
+        return f"from {option.minimum} to {option.maximum}"
+    return (
+        f"{option.minimum} or more" if number < option.minimum else f"{LARGEST} at most"
+    )
+
+
+def _seconds(option: Option, text: str, label: str) -> float:
+    whole, _, fraction = text.partition(".")
+    digits = whole + fraction
+    plain = digits.isascii() and digits.isdigit()
+    if not plain or len(whole.lstrip("0")) > 9:
+        raise refusal(
+            f"{label} is {shown(text)}, but must be a number of seconds from 0 to "
+            f"{LARGEST - 1}, such as 5 or 0.5."
+        )
+    return float(text)
+
+
+def _boolean(option: Option, text: str, label: str) -> bool:
+    word = text.lower()
+    if word in TRUE_WORDS:
+        return True
+    if word in FALSE_WORDS:
+        return False
+    raise refusal(
+        f"{label} is {shown(text)}, but must be yes or no "
+        "(on and off, true and false, 1 and 0 mean the same).",
+        # Without an equals sign it may have taken the program for its value.
+        f"Write {label}=yes or {label}=no." if label == option.flag else "",
+    )
+
+
+def _count(option: Option, text: str, label: str) -> int:
+    if text.lower() in (*TRUE_WORDS, *FALSE_WORDS):
+        return int(_boolean(option, text, label))
+    return _whole(option, text, label)
+
+
+def _text(option: Option, text: str, label: str) -> str:
+    if not text:
+        raise refusal(
+            f"{label} is empty.",
+            "Give it a value, or leave it out; is a variable of your shell not set?",
+        )
+    return text
+
+
+def _choice(option: Option, text: str, label: str) -> str:
+    word = text.lower()
+    if word not in option.choices:
+        raise refusal(
+            f"{label} is {shown(text)}, but must be {alternatives(option.choices)}."
+        )
+    return word
+
+
+def _mpi_arguments(option: Option, text: str, label: str) -> str:
+    _refuse_bare_x(option, text, label, text)
+    return text
+
+
+def _instance_arguments(option: Option, text: str, label: str) -> tuple[int, str]:
+    index, colon, arguments = text.partition(":")
+    plain = index.isascii() and index.isdigit() and len(index) <= 9
+    if not (colon and plain):
+        raise refusal(
+            f"{label} is {shown(text)}, but must be the index of an instance, a "
+            'colon, and arguments for mpirun, such as "1:-x NAME=VALUE".'
+        )
+    _refuse_bare_x(option, text, label, arguments)
+    return int(index), arguments
+
+
+def _refuse_bare_x(option: Option, text: str, label: str, arguments: str) -> None:
+    # The shell cuts --mpi-local-args=-x A=B at the space, and A=B would be taken
+    # for the program.
+    if arguments.split()[-1:] == ["-x"]:
+        raise refusal(
+            f"{label} is {shown(text)}, which ends in -x with no variable after it.",
+            "Put the whole value in quotes, "
+            f'as in {option.flag}="{text.strip()} NAME=VALUE".',
+        )
+
+
+_READERS: Mapping[Kind, Callable[[Option, str, str], Item]] = {
+    Kind.WHOLE: _whole,
+    Kind.SECONDS: _seconds,
+    Kind.BOOLEAN: _boolean,
+    Kind.FLAG: _boolean,
+    Kind.COUNT: _count,
+    Kind.TEXT: _text,
+    Kind.PATH: _text,
+    Kind.CHOICE: _choice,
+    Kind.MPI_ARGUMENTS: _mpi_arguments,
+    Kind.INSTANCE_ARGUMENTS: _instance_arguments,
+}
+
+
+# --- The table, in the order of the help.
+
+_TOPOLOGY = (
+    Option(
+        "num-instances",
+        Kind.WHOLE,
+        "N",
+        "How many processes of the program to start. The replicas are shared out "
+        "among them.",
+        default=1,
+    ),
+    Option(
+        "num-replicas",
+        Kind.WHOLE,
+        "R",
+        "How many copies of the model the whole job has.",
+        default=1,
+    ),
+    Option(
+        "ipus-per-replica",
+        Kind.WHOLE,
+        "P",
+        "How many IPUs each replica gets.",
+        default=1,
+    ),
+    Option(
+        "num-ilds",
+        Kind.WHOLE,
+        "D",
+        "How many IPU-Link domains the replicas are spread over.",
+        default=1,
+    ),
+    Option(
+        "print-topology",
+        Kind.BOOLEAN,
+        "YES|NO",
+        "Show which replicas live in which instance, on which host.",
+        default=False,
+    ),
+    Option(
+        "topology-format",
+        Kind.CHOICE,
+        "",
+        "How --print-topology shows it: as a table, or for other programs.",
+        choices=("text", "json"),
+        default="text",
+        vendor=False,
+    ),
+)
+
+_HOSTS = (
+    Option(
+        "host",
+        Kind.TEXT,
+        "HOSTS",
+        "The hosts to start instances on, as in a,b or node[0-2,4]. They share the "
+        "instances equally.",
+        short="H",
+        unset="this host",
+        rival="hostfile",
+        exclusive=True,
+    ),
+    Option(
+        "hostfile",
+        Kind.PATH,
+        "FILE",
+        "A file that names the hosts, one on each line. Not together with --host.",
+        aliases=("host-file",),
+        rival="host",
+        exclusive=True,
+    ),
+    Option(
+        "process-placement",
+        Kind.CHOICE,
+        "",
+        "Which cores each instance may use: its share of the host's NUMA nodes, its "
+        "share of the cores, or all.",
+        choices=("spreadnuma", "spreadcores", "disabled"),
+        default="spreadnuma",
+        rival="numa-aware",
+    ),
+    Option(
+        "numa-aware",
+        Kind.BOOLEAN,
+        "YES|NO",
+        "Deal the instances out to the NUMA nodes in turn. The older way to say "
+        "--process-placement, which wins over it.",
+        unset="automatic: yes with several instances on a host",
+        rival="process-placement",
+    ),
+    Option(
+        "host-subnet",
+        Kind.TEXT,
+        "CIDR",
+        "The network between the hosts that MPI is to use, as in 10.5.0.0/16.",
+        unset="automatic",
+    ),
+    Option(
+        "synchronise-python-venv",
+        Kind.BOOLEAN,
+        "YES|NO",
+        "Copy the active virtual environment to the other hosts first.",
+        default=False,
+    ),
+    Option(
+        "synchronise-poplar-sdk",
+        Kind.BOOLEAN,
+        "YES|NO",
+        "Copy the Poplar SDK to the other hosts first.",
+        default=False,
+    ),
+    Option(
+        "distribute-ssh-key",
+        Kind.BOOLEAN,
+        "YES|NO",
+        "Make the other hosts accept your SSH key first; they may ask for passwords.",
+        default=False,
+    ),
+)
+
+_VIPU = (
+    Option(
+        "offline-mode",
+        Kind.BOOLEAN,
+        "YES|NO",
+        "Run with no IPU, and without asking the V-IPU server for any.",
+        default=False,
+    ),
+    Option(
+        "vipu-server-host",
+        Kind.TEXT,
+        "HOST",
+        "Name or address of the V-IPU server.",
+        default="localhost",
+    ),
+    Option(
+        "vipu-server-port",
+        Kind.WHOLE,
+        "PORT",
+        "Port of the V-IPU server.",
+        default=8090,
+        maximum=65535,
+    ),
+    Option(
+        "vipu-server-timeout",
+        Kind.WHOLE,
+        "SECONDS",
+        "How long to wait for an answer of the V-IPU server.",
+        default=10,
+    ),
+    Option(
+        "vipu-partition",
+        Kind.TEXT,
+        "NAME",
+        "The partition to run on. It is made if it does not exist.",
+        unset="the only one there is",
+    ),
+    Option(
+        "vipu-partition-attempts",
+        Kind.WHOLE,
+        "N",
+        "How often to try to get the partition into its active state.",
+        default=1,
+    ),
+    Option(
+        "update-partition",
+        Kind.BOOLEAN,
+        "YES|NO",
+        "Change an existing partition that does not fit the job.",
+        default=False,
+    ),
+    Option(
+        "reset-partition",
+        Kind.BOOLEAN,
+        "YES|NO",
+        "Reset the partition before the program starts.",
+        unset="automatic: yes unless the partition is reconfigurable",
+    ),
+    Option(
+        "remove-partition",
+        Kind.BOOLEAN,
+        "YES|NO",
+        "Remove the partition afterwards, if this job made it.",
+        default=True,
+    ),
+    Option(
+        "vipu-allocation",
+        Kind.TEXT,
+        "NAME",
+        "The allocation to take the IPUs of a new partition from.",
+        rival="vipu-cluster",
+    ),
+    Option(
+        "vipu-cluster",
+        Kind.TEXT,
+        "NAME",
+        "The cluster to take the IPUs of a new partition from. Deprecated: "
+        "use --vipu-allocation.",
+        rival="vipu-allocation",
+    ),
+    Option(
+        "ipu-link-routing-type",
+        Kind.TEXT,
+        "TYPE",
+        "How the partition routes over IPU-Links.",
+        unset="the V-IPU server's",
+    ),
+    Option(
+        "gw-link-routing-type",
+        Kind.TEXT,
+        "TYPE",
+        "How the partition routes over GW-Links.",
+        unset="the V-IPU server's",
+    ),
+    Option(
+        "sync-type",
+        Kind.TEXT,
+        "TYPE",
+        "How the IPUs of the partition synchronise, as in ST_POD_NATIVE_DEFAULT.",
+        unset="the V-IPU server's",
+    ),
+    Option(
+        "executable-cache-path",
+        Kind.PATH,
+        "DIR",
+        "Where compiled executables are kept for the next run.",
+        unset="a temporary one where instances share a host",
+    ),
+)
+
+_MPI = (
+    Option(
+        "mpi-global-args",
+        Kind.MPI_ARGUMENTS,
+        "ARGS",
+        'Arguments for mpirun as a whole, as in "--tag-output". '
+        "Given more than once, they add up.",
+        default=(),
+        multiple=True,
+    ),
+    Option(
+        "mpi-local-args",
+        Kind.MPI_ARGUMENTS,
+        "ARGS",
+        'Arguments for mpirun about every instance, as in "-x NAME=VALUE". '
+        "Given more than once, they add up.",
+        default=(),
+        multiple=True,
+    ),
+    Option(
+        "instance-mpi-local-args",
+        Kind.INSTANCE_ARGUMENTS,
+        "INDEX:ARGS",
+        'The same for one instance, as in "1:-x NAME=VALUE". '
+        "Given more than once, they add up.",
+        default=(),
+        multiple=True,
+    ),
+    Option(
+        "allow-run-as-root",
+        Kind.BOOLEAN,
+        "YES|NO",
+        "Pass --allow-run-as-root to mpirun.",
+        default=False,
+    ),
+    Option(
+        "mpirun",
+        Kind.PATH,
+        "PATH",
+        "The mpirun to use.",
+        unset="this virtual environment's, or the first on PATH",
+        vendor=False,
+    ),
+)
+
+_OUTPUT = (
+    Option(
+        "only-output-from-instance",
+        Kind.WHOLE,
+        "INDEX",
+        "Show what this instance prints, and nothing of the others. Warning: use it "
+        "with great care, because errors of the other instances are hidden with the "
+        "rest of their output.",
+        minimum=0,
+        unset="all",
+    ),
+    Option(
+        "stdin",
+        Kind.PATH,
+        "none|INDEX|all|FILE",
+        "Which instances read the standard input of poprun: none, that one, or all; "
+        "or a file that they read instead.",
+        default="none",
+        vendor=False,
+    ),
+    Option(
+        "verbose",
+        Kind.COUNT,
+        "",
+        "Log what poprun does.",
+        short="v",
+        default=0,
+        minimum=0,
+        rival="vv",
+    ),
+    Option(
+        "vv",
+        Kind.FLAG,
+        "",
+        "Log it in detail, with the topology. The same as -vv.",
+        default=False,
+        rival="verbose",
+    ),
+)
+
+_LIMITS = (
+    Option(
+        "timeout",
+        Kind.SECONDS,
+        "SECONDS",
+        "Stop the job after this time.",
+        unset="no limit",
+        vendor=False,
+    ),
+    Option(
+        "start-timeout",
+        Kind.SECONDS,
+        "SECONDS",
+        "Stop the job if not all instances run after this time.",
+        default=60.0,
+        vendor=False,
+    ),
+    Option(
+        "grace",
+        Kind.SECONDS,
+        "SECONDS",
+        "How long instances have to end by themselves before they are killed.",
+        default=5.0,
+        vendor=False,
+    ),
+    Option(
+        "keep-going",
+        Kind.FLAG,
+        "",
+        "Let the other instances run on when one fails.",
+        default=False,
+        vendor=False,
+    ),
+)
+
+_GENERAL = (
+    Option(
+        "help",
+        Kind.FLAG,
+        "",
+        "Show this page.",
+        short="h",
+        default=False,
+        in_environment=False,
+        in_file=False,
+    ),
+    # Not from the environment: POPRUN_VERSION is what people call the variable
+    # that holds the version they want installed.
+    Option(
+        "version",
+        Kind.FLAG,
+        "",
+        "Show the version.",
+        default=False,
+        in_environment=False,
+        in_file=False,
+    ),
+    Option(
+        "version-format",
+        Kind.CHOICE,
+        "",
+        "Show the version in this form; the full ones name all that poprun uses.",
+        choices=("text", "full-text", "full-json"),
+        default="text",
+        in_environment=False,
+        in_file=False,
+    ),
+    Option(
+        "dry-run",
+        Kind.FLAG,
+        "",
+        "Show the mpirun command and every instance's environment; start nothing.",
+        default=False,
+        vendor=False,
+        in_file=False,
+    ),
+    Option(
+        "show-config",
+        Kind.FLAG,
+        "",
+        "Show the value of every option and where it comes from.",
+        default=False,
+        vendor=False,
+        in_file=False,
+    ),
+    Option(
+        "import-config",
+        Kind.PATH,
+        "FILE",
+        "Read options from this YAML file. Variables named POPRUN_<OPTION> count for "
+        "more, and the command line counts for most.",
+        in_file=False,
+    ),
+    Option(
+        "export-config",
+        Kind.PATH,
+        "FILE",
+        "Write the options in force to this YAML file.",
+        in_file=False,
+    ),
+    Option(
+        "overwrite-config",
+        Kind.BOOLEAN,
+        "YES|NO",
+        "Let --export-config replace a file.",
+        default=False,
+        in_file=False,
+    ),
+    Option(
+        "debug",
+        Kind.BOOLEAN,
+        "YES|NO",
+        "Help to find out why a job does not run.",
+        default=False,
+    ),
+)
+
+GROUPS: Mapping[str, tuple[Option, ...]] = {
+    "Topology": _TOPOLOGY,
+    "Hosts": _HOSTS,
+    "V-IPU": _VIPU,
+    "MPI": _MPI,
+    "Output": _OUTPUT,
+    "Limits": _LIMITS,
+    "Debug and general": _GENERAL,
+}
+
+OPTIONS: Mapping[str, Option] = {o.name: o for group in GROUPS.values() for o in group}
+# Every long name, aliases too.
+BY_NAME: Mapping[str, Option] = {
+    name: option for option in OPTIONS.values() for name in option.names
+}
+BY_SHORT: Mapping[str, Option] = {o.short: o for o in OPTIONS.values() if o.short}

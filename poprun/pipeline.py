@@ -1,0 +1,188 @@
+"""One run of poprun, from settings to an exit code: the order in which things happen.
+
+settings -> Setup -> Job -> Ended -> Outcome -> words
+"""
+
+import os
+import signal
+from collections.abc import Mapping, Sequence
+
+from poprun import dryrun, launch, oom, outcome, report, setup, start, table
+from poprun.config import Settings
+from poprun.errors import LaunchError
+from poprun.log import DEBUG, Log
+from poprun.mpirun import adapter
+from poprun.narrator import Narrator
+from poprun.outcome import Outcome
+from poprun.program import resolve
+from poprun.relay import Relay, Routes
+from poprun.setup import Setup
+
+UNWRITTEN = 74
+
+
+def run(settings: Settings, program: Sequence[str]) -> int:
+    """Run a program once per instance, or show what would be run."""
+    environ = os.environ
+    verbosity = DEBUG if settings["debug"] else settings.verbosity
+    log = Log(verbosity, _write_stderr)
+    made = setup.make(settings, environ, start.temporary_directory(environ))
+    for note in made.notes:
+        log.warn(note)
+    _show_topology(settings, made, verbosity)
+    _log_plan(log, made, settings, program, environ)
+    if settings["dry-run"]:
+        _write(1, dryrun.render(made, program))
+        return 0
+    setup.refuse_what_cannot_start(settings, made.plan.hosts)
+    _check_output_directory(made)
+    cwd = _current_directory()
+    search_path = made.plan.assignments[0].variables.get("PATH", environ.get("PATH"))
+    path = resolve(program, search_path, cwd)
+    job = start.make_job(
+        made,
+        path,
+        program,
+        environ,
+        grace=settings["grace"],
+        keep_going=settings["keep-going"],
+        timeout=settings["timeout"],
+        start_timeout=settings["start-timeout"],
+    )
+    return _run_job(job, made, settings, verbosity)
+
+
+def _run_job(job: launch.Job, made: Setup, settings: Settings, verbosity: int) -> int:
+    relay = Relay(
+        Routes(
+            tag=made.arguments.tag_output,
+            only_instance=settings["only-output-from-instance"],
+            directory=made.arguments.output_filename,
+        )
+    )
+    log = Log(verbosity, relay.say)
+    before = oom.read()
+    narrator = Narrator(log, verbosity)
+    ended = launch.run(job, relay, narrator.listen)
+    # From here on nothing is left to be undone: let Ctrl-C end poprun.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    mpi = adapter(made.mpi.flavour)
+    status = ended.mpirun_status
+    code = outcome.exit_code(status) if status is not None else 1
+    verdict = mpi.explain(ended.mpirun_words.decode(errors="replace"), code)
+    result = outcome.judge(ended.course, ended.events, status, verdict)
+    for warning in result.warnings:
+        log.warn(warning)
+    evidence = _evidence(result, made, narrator, relay, before)
+    *more, cause = report.render(result, evidence, verdict.words) or [""]
+    if settings["debug"] and verdict.words and not result.quote_mpirun:
+        log.say(f"mpirun said:\n{verdict.words}")
+    for sentence in more:
+        log.say(sentence)
+    if cause:
+        log.error(cause)
+    exit_code = _output_failed(relay, log, result.exit_code)
+    relay.drain()
+    return exit_code
+
+
+def _evidence(
+    result: Outcome, made: Setup, narrator: Narrator, relay: Relay, before: oom.Memory
+) -> report.Evidence:
+    if result.first is None:
+        return report.Evidence()
+    rank = result.first.rank
+    after = oom.read()
+    starved = result.first.killed_by == signal.SIGKILL and after.kills > before.kills
+    return report.Evidence(
+        host=made.plan.assignments[rank].host,
+        stderr=relay.tail(rank),
+        just_shown=relay.was_last(rank),
+        out_of_memory=after if starved else None,
+        peak_kib=narrator.peak_kib(rank),
+    )
+
+
+def _output_failed(relay: Relay, log: Log, exit_code: int) -> int:
+    if relay.closed:
+        return exit_code or outcome.OUTPUT_CLOSED
+    if relay.failure is None:
+        return exit_code
+    what, number = relay.failure
+    log.error(
+        f"Output was lost: {what} cannot be written: {os.strerror(number)}. The "
+        "instances were not stopped for that."
+    )
+    return exit_code or UNWRITTEN
+
+
+def _show_topology(settings: Settings, made: Setup, verbosity: int) -> None:
+    if not settings["print-topology"] and verbosity < DEBUG:
+        return
+    shape, hosts = made.plan.topology, made.plan.hosts
+    if settings["topology-format"] == "json":
+        _write(1, table.as_json(shape, hosts) + "\n")
+        return
+    text = table.render(shape, hosts)
+    if os.isatty(1):
+        width = os.get_terminal_size(1).columns
+        if width and max(map(len, text.splitlines())) > width:
+            text = table.render_compact(shape, hosts, width)
+    _write(1, text + "\n")
+
+
+def _log_plan(
+    log: Log,
+    made: Setup,
+    settings: Settings,
+    program: Sequence[str],
+    environ: Mapping[str, str],
+) -> None:
+    from poprun.plan import compact
+
+    given = setup.given_target_options(environ)
+    log.debug(f"Target options from environment: {compact(given)}")
+    if not (settings["host"] or settings["hostfile"]):
+        log.debug("No hosts specified; ignoring host-subnet setting")
+    log.debug("Default network/RNIC for host communication: None")
+    log.debug(f"Using {made.mpi.title} ({made.mpi.path})")
+    log.info(f"Running command: {dryrun.command_line(made, program)}")
+
+
+def _check_output_directory(made: Setup) -> None:
+    """Make the directory of --output-filename while nothing has been started."""
+    directory = made.arguments.output_filename
+    if directory is None:
+        return
+    from poprun.relay import open_file
+
+    for assignment in made.plan.assignments:
+        try:
+            os.close(open_file(directory, assignment.rank, "stdout"))
+            os.close(open_file(directory, assignment.rank, "stderr"))
+        except OSError as error:
+            refusal = LaunchError(
+                f"--output-filename {directory}: {error.filename} cannot be written: "
+                f"{error.strerror}. Name a directory that can."
+            )
+            raise refusal from None
+
+
+def _current_directory() -> str:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        raise LaunchError(
+            "The current directory has been deleted, so no program can start in it. "
+            "Go to another one with cd."
+        ) from None
+
+
+def _write_stderr(text: str) -> None:
+    _write(2, text)
+
+
+def _write(descriptor: int, text: str) -> None:
+    data = memoryview(text.encode(errors="surrogateescape"))
+    while data:
+        data = data[os.write(descriptor, data) :]

@@ -1,0 +1,351 @@
+"""From settings to a plan: everything that has to be known before a job can start.
+
+It looks at the machine, the hosts and the mpirun, and changes nothing. Whatever is
+wrong with a request comes up here, as a sentence, with nothing started.
+"""
+
+import os
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from popdist import environment as env
+from poprun import __version__, machine, placement, plan, topology
+from poprun.config import Settings
+from poprun.errors import NotYetError, OptionError
+from poprun.feeder import Stdin
+from poprun.guarding import PYTHON
+from poprun.hosts import Host, is_local, parse_hostfile, parse_hosts
+from poprun.mpirun import adapter
+from poprun.mpirun.arguments import parse_global, parse_instance_arguments, parse_local
+from poprun.mpirun.detect import detect
+from poprun.mpirun.find import find
+from poprun.mpirun.local import launcher
+from poprun.mpirun.options import INSTANCE
+from poprun.mpirun.values import (
+    LOCAL,
+    Context,
+    GlobalArguments,
+    LocalArguments,
+    Mpi,
+)
+
+VIPU_OPTIONS = (
+    "vipu-partition",
+    "vipu-server-host",
+    "vipu-server-port",
+    "vipu-server-timeout",
+    "vipu-partition-attempts",
+    "update-partition",
+    "reset-partition",
+    "remove-partition",
+    "vipu-cluster",
+    "vipu-allocation",
+    "ipu-link-routing-type",
+    "gw-link-routing-type",
+    "sync-type",
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Setup:
+    """A job that has been thought through, and not been started."""
+
+    identity: str
+    mpi: Mpi
+    arguments: GlobalArguments
+    plan: plan.Plan
+    # mpirun's words for each instance, which end in those of its shim.
+    contexts: Sequence[Context]
+    stdin: Stdin
+    # Where instances share what they compile; made at the start, and removed.
+    temporary_cache: str | None
+    notes: Sequence[str]
+
+    @property
+    def argv(self) -> list[str]:
+        """mpirun's command line."""
+        return adapter(self.mpi.flavour).command(
+            self.mpi, self.arguments, self.contexts, as_root=os.geteuid() == 0
+        )
+
+
+def make(settings: Settings, environ: Mapping[str, str], temporary: str) -> Setup:
+    """Think a job through.
+
+    Args:
+        temporary: Where temporary directories are made.
+
+    Raises:
+        PoprunError: Something about it makes no sense, or is not there.
+    """
+    hosts = _hosts(settings, environ)
+    shape = topology.Topology(
+        num_instances=settings["num-instances"],
+        num_replicas=settings["num-replicas"],
+        ipus_per_replica=settings["ipus-per-replica"],
+        num_ilds=settings["num-ilds"],
+        num_hosts=len(hosts),
+    )
+    mpi = _mpi(settings, environ)
+    arguments = parse_global(_joined(settings["mpi-global-args"]), mpi.flavour)
+    common = parse_local(_joined(settings["mpi-local-args"]), mpi.flavour)
+    single = _instance_arguments(settings, mpi, shape.num_instances)
+    _check_npernode((arguments.npernode, common.npernode), shape)
+    _check_instance(settings, "only-output-from-instance", shape.num_instances)
+
+    identity = os.urandom(16).hex()
+    cache, temporary_cache = _cache(settings, shape, identity, temporary)
+    bindings = _bindings(settings, arguments, shape)
+    request = plan.Request(
+        identity=identity,
+        hosts=[host.name for host in hosts],
+        offline=not wants_vipu(settings),
+        partition=_partition(settings),
+        cache_path=cache,
+        target_options=given_target_options(environ),
+        libmpi=None if env.MPI4PY_LIBMPI in environ else mpi.libmpi,
+        master_port=_free_port(),
+        exports=_values({**arguments.exports, **common.exports}, environ),
+        instance_exports={
+            rank: _values(local.exports, environ) for rank, local in single.items()
+        },
+    )
+    threads = None
+    if env.OMP_NUM_THREADS not in environ:
+        threads = placement.fair_threads(bindings, machine.describe())
+    made = plan.make(shape, request, bindings, threads)
+    return Setup(
+        identity=identity,
+        mpi=mpi,
+        arguments=arguments,
+        plan=made,
+        contexts=_contexts(made, identity, environ, common, single),
+        stdin=_stdin(settings["stdin"], shape.num_instances),
+        temporary_cache=temporary_cache,
+        notes=[
+            *arguments.warnings,
+            *common.warnings,
+            *(note for local in single.values() for note in local.warnings),
+        ],
+    )
+
+
+def wants_vipu(settings: Settings) -> bool:
+    """Return whether a job asks for emulated IPUs from a V-IPU server."""
+    return not settings["offline-mode"] and any(map(settings.given, VIPU_OPTIONS))
+
+
+def refuse_what_cannot_start(settings: Settings, hosts: Sequence[str]) -> None:
+    """Say what this version of poprun plans, and cannot start yet."""
+    if wants_vipu(settings):
+        name = next(name for name in VIPU_OPTIONS if settings.given(name))
+        raise NotYetError(
+            f"--{name} asks for a partition of a V-IPU server, which this version of "
+            "poprun cannot talk to yet. Add --offline-mode=yes to run without IPUs."
+        )
+    others = [name for name in hosts if not is_local(Host(name=name), own_names())]
+    if len(hosts) > 1 or others:
+        raise NotYetError(
+            f"--host {','.join(hosts)} asks for instances on other machines, where "
+            "this version of poprun cannot start any yet. Leave --host out to run "
+            "them all here, or add --dry-run to see the plan."
+        )
+
+
+def own_names() -> list[str]:
+    """Return the names and addresses of this machine."""
+    import psutil
+
+    addresses = [
+        address.address.partition("%")[0]
+        for interface in psutil.net_if_addrs().values()
+        for address in interface
+        if address.family in (socket.AF_INET, socket.AF_INET6)
+    ]
+    return [os.uname().nodename, socket.getfqdn(), *addresses]
+
+
+def given_target_options(environ: Mapping[str, str]) -> dict[str, str]:
+    """Read the Poplar target options that the caller has set."""
+    import json
+
+    text = environ.get(env.POPLAR_TARGET_OPTIONS, "")
+    if not text:
+        return {}
+    try:
+        options = json.loads(text)
+    except ValueError:
+        options = None
+    if not isinstance(options, dict):
+        raise OptionError(
+            f"{env.POPLAR_TARGET_OPTIONS} is {text[:100]!r}, but must be a JSON object "
+            'such as {"ipuLinkTopology":"mesh"}. Unset it if you do not need it.'
+        )
+    return {str(key): str(value) for key, value in options.items()}
+
+
+def _hosts(settings: Settings, environ: Mapping[str, str]) -> Sequence[Host]:
+    if settings["host"] is not None:
+        return parse_hosts(settings["host"])
+    if settings["hostfile"] is not None:
+        path = settings["hostfile"]
+        try:
+            with open(path, encoding="utf-8", newline="") as file:
+                text = file.read(1 << 20)
+        except (OSError, UnicodeDecodeError) as error:
+            reason = getattr(error, "strerror", None) or "it is no UTF-8 text"
+            raise OptionError(
+                f"--hostfile {path!r} cannot be read: {reason}."
+            ) from None
+        return parse_hostfile(text, path)
+    # Below Slurm the node has a name that its users know it by.
+    return [Host(name=environ.get("SLURMD_NODENAME") or "localhost")]
+
+
+def _mpi(settings: Settings, environ: Mapping[str, str]) -> Mpi:
+    asked = settings["mpirun"]
+    if asked == LOCAL:
+        return launcher([*PYTHON, "local"], __version__)
+    return detect(find(environ, asked, sys.prefix), environ)
+
+
+def _joined(texts: Sequence[str]) -> str:
+    return "\n".join(texts)
+
+
+def _instance_arguments(
+    settings: Settings, mpi: Mpi, num_instances: int
+) -> dict[int, LocalArguments]:
+    texts = [f"{rank}:{text}" for rank, text in settings[INSTANCE[2:]]]
+    found = parse_instance_arguments(texts)
+    for rank in found:
+        if rank >= num_instances:
+            raise OptionError(
+                f"{INSTANCE} names instance {rank}, but the job has only "
+                f"{_instances(num_instances)}. {_which(num_instances)}"
+            )
+    return {r: parse_local(text, mpi.flavour, INSTANCE) for r, text in found.items()}
+
+
+def _check_instance(settings: Settings, name: str, num_instances: int) -> None:
+    rank = settings[name]
+    if rank is not None and rank >= num_instances:
+        raise OptionError(
+            f"--{name} is {rank}, but the job has only {_instances(num_instances)}. "
+            f"{_which(num_instances)}"
+        )
+
+
+def _instances(number: int) -> str:
+    return f"{number} instance{'s' if number > 1 else ''}"
+
+
+def _which(number: int) -> str:
+    return "Say 0." if number == 1 else f"Say a number from 0 to {number - 1}."
+
+
+def _check_npernode(asked: Sequence[int | None], shape: topology.Topology) -> None:
+    for number in asked:
+        if number is not None and number != shape.instances_per_host:
+            raise OptionError(
+                f"--npernode {number} contradicts --num-instances and --host, by which "
+                f"each host gets {shape.instances_per_host}. Leave --npernode out."
+            )
+
+
+def _cache(
+    settings: Settings, shape: topology.Topology, identity: str, temporary: str
+) -> tuple[str | None, str | None]:
+    """Return the cache's path, and the same again if it has to be made."""
+    given = settings["executable-cache-path"]
+    if given is not None or shape.instances_per_host == 1:
+        return given, None
+    path = os.path.join(temporary, f"poprun-cache-{identity}")
+    return path, path
+
+
+def _bindings(
+    settings: Settings, arguments: GlobalArguments, shape: topology.Topology
+) -> list[placement.Binding]:
+    strategy = placement.choose(
+        numa_aware=settings["numa-aware"],
+        process_placement=settings["process-placement"]
+        if settings.given("process-placement")
+        else arguments.placement,
+        instances_per_host=shape.instances_per_host,
+    )
+    return placement.place(strategy, shape.instances_per_host, machine.describe())
+
+
+def _partition(settings: Settings) -> plan.Partition | None:
+    if not wants_vipu(settings):
+        return None
+    return plan.Partition(
+        server_host=settings["vipu-server-host"],
+        server_port=settings["vipu-server-port"],
+        server_timeout=int(settings["vipu-server-timeout"]),
+        name=settings["vipu-partition"] or "",
+    )
+
+
+def _values(
+    exports: Mapping[str, str | None], environ: Mapping[str, str]
+) -> dict[str, str]:
+    """Look up what is to be forwarded; what the caller has not is not forwarded."""
+    found = {name: environ.get(name) if v is None else v for name, v in exports.items()}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _contexts(
+    made: plan.Plan,
+    identity: str,
+    environ: Mapping[str, str],
+    common: LocalArguments,
+    single: Mapping[int, LocalArguments],
+) -> list[Context]:
+    forwards = [name for name in plan.FORWARDED if name in environ]
+    none = LocalArguments()
+    return [
+        Context(
+            exports=assignment.shown,
+            forwards=forwards,
+            passed_on=[
+                *common.passed_on,
+                *single.get(assignment.rank, none).passed_on,
+            ],
+            words=[*PYTHON, "shim", identity, str(assignment.rank)],
+        )
+        for assignment in made.assignments
+    ]
+
+
+def _stdin(text: str, num_instances: int) -> Stdin:
+    if text == "none":
+        return Stdin()
+    if text == "all":
+        return Stdin(all=True)
+    if text.isascii() and text.isdigit():
+        if int(text) >= num_instances:
+            raise OptionError(
+                f"--stdin is {text}, but the job has only {_instances(num_instances)}. "
+                f"{_which(num_instances)} A file of that name is ./{text}."
+            )
+        return Stdin(rank=int(text))
+    try:
+        os.close(os.open(text, os.O_RDONLY | os.O_NONBLOCK))
+    except (OSError, ValueError) as error:
+        raise OptionError(
+            f"--stdin is {text!r}, which cannot be read: "
+            f"{getattr(error, 'strerror', error)}. It must be none, all, the number of "
+            "an instance or a file."
+        ) from None
+    return Stdin(path=os.path.abspath(text))
+
+
+def _free_port() -> int:
+    """Return a port that nobody listens on, for rank 0 to listen on in a moment."""
+    with socket.socket() as sock:
+        sock.bind(("", 0))
+        return int(sock.getsockname()[1])

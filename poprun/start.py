@@ -1,0 +1,183 @@
+"""From a plan to a running job: its directories, its environment, its messages."""
+
+import os
+import resource
+import signal
+from collections.abc import Mapping, Sequence
+
+from popdist import environment as env
+from poprun import wire
+from poprun.errors import OptionError
+from poprun.launch import FOREVER, Job
+from poprun.mpirun import adapter
+from poprun.mpirun.inherited import GIFT_PREFIXES, NO_GIFT_PREFIXES, scrub
+from poprun.mpirun.values import OPENMPI5
+from poprun.plan import Assignment
+from poprun.setup import Setup
+
+SHARED_MEMORY = "/dev/shm"
+# mpirun makes sockets in its directory, and their paths are cut at 107 bytes.
+LONGEST_TEMPORARY = 50
+# Less than this and MPI's segments do not fit anyway.
+ENOUGH_SHARED_MEMORY = 64 << 20
+# The kernel's limits: of one word, and of all together a share of the stack's.
+PAGES_PER_WORD = 32
+POINTER = 8
+
+# What a job outside of this one may have left, and what poprun sets anew or not at
+# all.
+_NOT_INHERITED = frozenset(
+    {
+        *env.TOPOLOGY_VARIABLES,
+        *env.JOB_VARIABLES,
+        env.NODE_DEVICE_ID,
+        env.EXECUTABLE_CACHE_PATH,
+    }
+)
+
+
+def make_job(
+    setup: Setup,
+    path: str,
+    program: Sequence[str],
+    environ: Mapping[str, str],
+    *,
+    grace: float,
+    keep_going: bool,
+    timeout: float | None,
+    start_timeout: float,
+) -> Job:
+    """Make the directories of a job, and describe it to launch.
+
+    Args:
+        path: The program, found.
+
+    Raises:
+        OptionError: exec would not accept the program's words or environment.
+    """
+    directory = _private_directory(setup.identity, environ)
+    remove = [directory]
+    if setup.temporary_cache is not None:
+        remove.append(setup.temporary_cache)
+    inherited = inherited_environment(environ)
+    if setup.mpi.flavour == OPENMPI5:
+        # Its MPI_Init fails for a user who has no home.
+        inherited.setdefault("HOME", directory)
+    specs = [
+        _spec(setup, assignment, path, program, inherited, grace)
+        for assignment in setup.plan.assignments
+    ]
+    for made in remove:
+        os.mkdir(made, mode=0o700)
+    own = adapter(setup.mpi.flavour).environment(setup.mpi, environ, directory)
+    own[env.JOB_ID] = setup.identity
+    return Job(
+        identity=setup.identity,
+        mark=f"{env.JOB_ID}={setup.identity}",
+        mpirun=setup.argv,
+        mpirun_environment={os.fsencode(k): os.fsencode(v) for k, v in own.items()},
+        specs=specs,
+        stdin=setup.stdin,
+        grace=grace,
+        keep_going=keep_going,
+        timeout=FOREVER if timeout is None else timeout,
+        start_timeout=start_timeout,
+        remove=remove,
+    )
+
+
+def inherited_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return what an instance has of its caller: all but what an outer job left."""
+    return {
+        name: value
+        for name, value in scrub(environ).items()
+        if name not in _NOT_INHERITED
+    }
+
+
+def instance_environment(
+    assignment: Assignment, inherited: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the environment of one instance, but for what MPI gives it."""
+    return {**inherited, **assignment.variables}
+
+
+def _spec(
+    setup: Setup,
+    assignment: Assignment,
+    path: str,
+    program: Sequence[str],
+    inherited: Mapping[str, str],
+    grace: float,
+) -> bytes:
+    variables = instance_environment(assignment, inherited)
+    argv = [os.fsencode(word) for word in program]
+    environment = [os.fsencode(f"{name}={value}") for name, value in variables.items()]
+    _check_sizes(argv, environment)
+    return wire.pack_spec(
+        path=os.fsencode(path),
+        argv=argv,
+        environment=environment,
+        cwd=os.getcwdb(),
+        gifts=[prefix.encode() for prefix in GIFT_PREFIXES],
+        no_gifts=[prefix.encode() for prefix in NO_GIFT_PREFIXES],
+        cpus=list(assignment.binding.cpus or ()),
+        memory_nodes=list(assignment.binding.memory_nodes or ()),
+        stdin=os.fsencode(setup.stdin.path),
+        grace_ms=int(grace * 1000),
+        ignore_hangup=_hangup_is_ignored(),
+    )
+
+
+def _check_sizes(argv: Sequence[bytes], environment: Sequence[bytes]) -> None:
+    longest = PAGES_PER_WORD * resource.getpagesize() - 1
+    for word in argv:
+        if len(word) > longest:
+            raise OptionError(
+                f"A word of the program's command line has {len(word)} bytes, but the "
+                f"kernel accepts {longest} at most. Pass it in a file."
+            )
+    for assignment in environment:
+        if len(assignment) > longest:
+            name = assignment.partition(b"=")[0].decode(errors="replace")
+            raise OptionError(
+                f"The variable {name} has {len(assignment)} bytes with its name, but "
+                f"the kernel accepts {longest} at most. Pass it in a file."
+            )
+    total = sum(len(word) + 1 + POINTER for word in (*argv, *environment))
+    limit = resource.getrlimit(resource.RLIMIT_STACK)[0]
+    room = (6 << 20) if limit == resource.RLIM_INFINITY else min(6 << 20, limit // 4)
+    if total > room:
+        raise OptionError(
+            f"The program's words and environment have {total} bytes together, but the "
+            f"kernel accepts {room}. Make them shorter, or raise the limit with "
+            "'ulimit -s'."
+        )
+
+
+def _hangup_is_ignored() -> bool:
+    return signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+
+
+def temporary_directory(environ: Mapping[str, str]) -> str:
+    """Return where temporary files go: TMPDIR, if it can be written to."""
+    wish = environ.get("TMPDIR", "")
+    usable = os.path.isabs(wish) and os.access(wish, os.W_OK | os.X_OK)
+    return wish if usable and os.path.isdir(wish) else "/tmp"
+
+
+def _private_directory(identity: str, environ: Mapping[str, str]) -> str:
+    """Return where mpirun and MPI keep what must go with the job.
+
+    In memory if there is enough of it: MPI's shared segments are there too.
+    """
+    name = f"poprun-{identity}"
+    try:
+        room = os.statvfs(SHARED_MEMORY)
+        enough = room.f_bavail * room.f_frsize >= ENOUGH_SHARED_MEMORY
+    except OSError:
+        enough = False
+    if enough and os.access(SHARED_MEMORY, os.W_OK):
+        return os.path.join(SHARED_MEMORY, name)
+    parent = temporary_directory(environ)
+    return os.path.join(parent if len(parent) <= LONGEST_TEMPORARY else "/tmp", name)

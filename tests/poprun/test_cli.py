@@ -1,0 +1,469 @@
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import poprun
+from poprun import cli
+from poprun.config import Settings
+from poprun.options import OPTIONS
+
+
+@dataclass
+class Pipeline:
+    """Stands where the job would be run, and remembers what it was asked for."""
+
+    exit_code: int = 0
+    jobs: list[tuple[Settings, list[str]]] = field(default_factory=list)
+
+    def run(self, settings: Settings, program: Sequence[str]) -> int:
+        self.jobs.append((settings, list(program)))
+        return self.exit_code
+
+
+def put_in_place(monkeypatch: pytest.MonkeyPatch, name: str, fake: object) -> None:
+    monkeypatch.setitem(sys.modules, f"poprun.{name}", fake)
+    monkeypatch.setattr(poprun, name, fake, raising=False)
+
+
+@pytest.fixture(autouse=True)
+def pipeline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Pipeline:
+    fake = Pipeline()
+    put_in_place(monkeypatch, "pipeline", fake)
+    monkeypatch.chdir(tmp_path)
+    return fake
+
+
+def poprun_with(
+    *words: str, environ: Mapping[str, str] | None = None, **options: object
+) -> subprocess.CompletedProcess[bytes]:
+    clean = {n: v for n, v in os.environ.items() if not n.startswith("POPRUN_")}
+    return subprocess.run(
+        [sys.executable, "-m", "poprun", *words],
+        env={**clean, "PYTHONPATH": str(Path(poprun.__file__).parent.parent)}
+        | dict(environ or {}),
+        stderr=subprocess.PIPE,
+        timeout=60,
+        **({"stdout": subprocess.PIPE} | options),
+    )
+
+
+def test_a_job_is_given_to_the_pipeline_and_its_exit_code_is_ours(
+    pipeline: Pipeline, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pipeline.exit_code = 7
+
+    assert cli.main(["--num-replicas", "2", "x", "--help", "\udcff"], {}) == 7
+    [(settings, program)] = pipeline.jobs
+    assert (settings["num-replicas"], program) == (2, ["x", "--help", "\udcff"])
+    assert capsys.readouterr() == ("", "")
+
+
+def test_variables_reach_the_job(pipeline: Pipeline) -> None:
+    cli.main(["x"], {"POPRUN_NUM_REPLICAS": "3"})
+
+    assert pipeline.jobs[0][0]["num-replicas"] == 3
+
+
+def test_poprun_alone_shows_a_short_page_with_two_examples(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert cli.main([], {}) == 0
+
+    page, errors = capsys.readouterr()
+    examples = [line for line in page.splitlines() if line.startswith("  poprun ")]
+    assert examples == [
+        "  poprun --num-instances 2 --num-replicas 2 --offline-mode=1 "
+        'echo "Hello world!"',
+        "  poprun --num-instances 4 --num-replicas 8 --print-topology=yes "
+        "python3 train.py",
+    ]
+    assert page.count("\n") <= 25
+    assert errors == ""
+
+
+def entries(page: str) -> dict[str, str]:
+    """Take the help apart: each option, with what stands in the second column."""
+    found: dict[str, list[str]] = {}
+    name = ""
+    for line in page.splitlines():
+        if line.startswith("  -"):
+            name = next(w.rstrip(",") for w in line.split() if w.startswith("--"))
+            found[name] = [line[30:]] if line[28:30] == "  " else []
+        elif line.startswith(" " * 30):
+            found[name].append(line[30:])
+    return {name: " ".join(lines) for name, lines in found.items()}
+
+
+@pytest.mark.parametrize("words", [["--help"], ["-h"], ["-v", "--hel", "x"]])
+def test_help_shows_every_option_with_description_and_default(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(words, {"COLUMNS": "80"}) == 0
+
+    shown = entries(capsys.readouterr().out)
+    assert list(shown) == [f"--{name}" for name in OPTIONS]
+    assert shown["--help"] == "Show this page."
+    assert shown["--num-replicas"] == (
+        "How many copies of the model the whole job has. [default: 1]"
+    )
+    assert shown["--vipu-server-timeout"].endswith(" [default: 10]")
+    assert shown["--remove-partition"].endswith(" [default: yes]")
+    assert shown["--only-output-from-instance"] == (
+        "Show what this instance prints, and nothing of the others. Warning: use it "
+        "with great care, because errors of the other instances are hidden with the "
+        "rest of their output. [default: all]"
+    )
+
+
+def test_help_is_as_wide_as_the_terminal_and_cuts_no_option(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    widths = {}
+    for columns in ("20", "80", "1000", "wide"):
+        cli.main(["--help"], {"COLUMNS": columns})
+        lines = capsys.readouterr().out.splitlines()
+        widths[columns] = max(map(len, lines))
+        assert not any(line.endswith("-") for line in lines)
+
+    assert widths["20"] <= 60 < widths["80"] <= 80 < widths["1000"] <= 100
+    assert widths["wide"] <= 100
+
+
+def test_help_needs_no_sense_in_the_rest(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--num-replicas=many", "--import-config=no.yaml", "--help"]
+
+    assert cli.main(words, {"POPRUN_GRACE": "soon"}) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_help_that_is_taken_back_is_none(pipeline: Pipeline) -> None:
+    assert cli.main(["--help=no", "x"], {}) == 0
+    assert len(pipeline.jobs) == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["--version"], ["--version", "-v"], ["--version-format=text"], ["--version", "x"]],
+)
+def test_the_version_is_one_line(
+    words: list[str], capsys: pytest.CaptureFixture[str], pipeline: Pipeline
+) -> None:
+    assert cli.main(words, {}) == 0
+    assert capsys.readouterr() == ("poprun 0.1.0\n", "")
+    assert pipeline.jobs == []
+
+
+def test_the_full_version_names_all_that_was_found(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    versions = ModuleType("poprun.versions")
+    calls: list[tuple[Mapping[str, str], str | None]] = []
+
+    def collect(environ: Mapping[str, str], mpirun: str | None) -> dict[str, str]:
+        calls.append((environ, mpirun))
+        return {"poprun": "0.1.0", "Open MPI": "5.0.11"}
+
+    versions.collect = collect  # type: ignore[attr-defined]
+    put_in_place(monkeypatch, "versions", versions)
+
+    assert cli.main(["--version-format=full-text"], {"POPRUN_MPIRUN": "m"}) == 0
+    assert capsys.readouterr().out == "poprun 0.1.0\nOpen MPI 5.0.11\n"
+    assert cli.main(["--version", "--version-format", "full-json"], {}) == 0
+    assert json.loads(capsys.readouterr().out) == {
+        "poprun": "0.1.0",
+        "Open MPI": "5.0.11",
+    }
+    assert calls == [({"POPRUN_MPIRUN": "m"}, "m"), ({}, None)]
+
+
+def test_the_configuration_is_shown_and_nothing_started(
+    pipeline: Pipeline, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["--show-config", "x"], {"POPRUN_NUM_REPLICAS": "4"}) == 0
+
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split() for line in lines][:3] == [
+        ["--num-instances", "1", "default"],
+        ["--num-replicas", "4", "POPRUN_NUM_REPLICAS"],
+        ["--ipus-per-replica", "1", "default"],
+    ]
+    assert len(lines) == len(OPTIONS)
+    assert pipeline.jobs == []
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ["--num-replcas", "4", "x"],
+            "poprun: error: poprun has no option --num-replcas.\n"
+            "poprun: hint: Did you mean --num-replicas?\n",
+        ),
+        (
+            ["--num-replicas", "0", "x"],
+            "poprun: error: --num-replicas is 0, but must be 1 or more.\n",
+        ),
+        (
+            ["--instance-mpi-local-args=0:-x", "VAR=VALUE", "x"],
+            "poprun: error: --instance-mpi-local-args is '0:-x', which ends in -x "
+            "with no variable after it.\n"
+            "poprun: hint: Put the whole value in quotes, as in "
+            '--instance-mpi-local-args="0:-x NAME=VALUE".\n',
+        ),
+        (
+            ["-v"],
+            "poprun: error: The program to run is missing.\n"
+            "poprun: hint: The program comes after the options: "
+            "poprun [OPTIONS] PROGRAM.\n",
+        ),
+        (
+            ["--vipu-partition", "python3"],
+            "poprun: error: The program to run is missing.\n"
+            "poprun: hint: --vipu-partition took 'python3' as its value.\n",
+        ),
+    ],
+)
+def test_a_wrong_command_line_ends_in_a_sentence_and_exit_code_2(
+    words: list[str],
+    message: str,
+    pipeline: Pipeline,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert cli.main(words, {}) == 2
+    assert capsys.readouterr() == ("", message)
+    assert pipeline.jobs == []
+
+
+def test_an_error_of_the_pipeline_has_its_own_exit_code(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from poprun.errors import ProgramNotFoundError
+
+    def run(self: Pipeline, settings: Settings, program: Sequence[str]) -> int:
+        raise ProgramNotFoundError("There is no program x.")
+
+    monkeypatch.setattr(Pipeline, "run", run)
+
+    assert cli.main(["x"], {}) == 127
+    assert capsys.readouterr().err == "poprun: error: There is no program x.\n"
+
+
+def test_a_configuration_is_exported_before_the_job(pipeline: Pipeline) -> None:
+    assert cli.main(["--num-replicas=2", "--export-config=c.yaml", "x"], {}) == 0
+    assert Path("c.yaml").read_text() == "num-replicas: 2\n"
+    assert len(pipeline.jobs) == 1
+
+
+def test_a_configuration_is_exported_without_a_job(pipeline: Pipeline) -> None:
+    assert cli.main(["--num-replicas=2", "--export-config=c.yaml"], {}) == 0
+    assert cli.main(["--num-replicas=4", "--export-config=c.yaml"], {}) == 2
+    assert Path("c.yaml").read_text() == "num-replicas: 2\n"
+
+    words = ["--num-replicas=4", "--export-config=c.yaml", "--overwrite-config=yes"]
+    assert cli.main(words, {}) == 0
+    assert Path("c.yaml").read_text() == "num-replicas: 4\n"
+    assert pipeline.jobs == []
+
+
+# --- As a process.
+
+
+def test_nothing_heavy_is_imported_before_the_pipeline() -> None:
+    code = (
+        "import sys, types; from poprun import cli;"
+        "sys.modules['poprun.pipeline'] = cli;"
+        "cli.run = lambda settings, program: 0; cli.main(sys.argv[1:]);"
+        "print(*sorted(sys.modules), file=sys.stderr)"
+    )
+    heavy = {"asyncio", "click", "importlib.metadata", "json", "psutil", "subprocess"}
+
+    for words in (["--help"], ["--version"], [], ["--show-config"], ["-v", "x"]):
+        process = subprocess.run(
+            [sys.executable, "-c", code, *words],
+            env={"PYTHONPATH": str(Path(poprun.__file__).parent.parent)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        loaded = set(process.stderr.split())
+        assert "poprun.cli" in loaded
+        assert loaded & (heavy | {"yaml", "numpy"}) == set()
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--version"], ["--show-config"], []])
+def test_a_locale_that_does_not_exist_is_no_matter(words: list[str]) -> None:
+    process = poprun_with(*words, environ={"LC_ALL": "xx_XX.nowhere"})
+
+    assert (process.returncode, process.stderr) == (0, b"")
+
+
+def test_a_value_that_the_terminal_cannot_show_is_escaped() -> None:
+    process = poprun_with(
+        "--show-config",
+        "--host=\u00e4",
+        environ={"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "1"},
+    )
+
+    assert process.returncode == 0
+    assert rb"--host" in process.stdout
+    assert rb"\xe4" in process.stdout
+
+
+def test_a_reader_who_has_enough_is_no_error() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+
+    process = poprun_with("--help", stdout=writing)
+
+    os.close(writing)
+    assert (process.returncode, process.stderr) == (141, b"")
+
+
+def test_output_that_cannot_be_written_is_an_error() -> None:
+    with open("/dev/full", "wb") as full:
+        process = poprun_with("--version", stdout=full)
+
+    assert (process.returncode, process.stderr) == (
+        74,
+        b"poprun: error: The standard output cannot be written: "
+        b"No space left on device.\n",
+    )
+
+
+def test_closed_streams_are_survived() -> None:
+    closed = subprocess.run(
+        ["sh", "-c", '"$0" -m poprun --version >&-', sys.executable],
+        env={"PYTHONPATH": str(Path(poprun.__file__).parent.parent)},
+        stderr=subprocess.PIPE,
+    )
+    silent = subprocess.run(
+        ["sh", "-c", '"$0" -m poprun --no-such 2>&-', sys.executable],
+        env={"PYTHONPATH": str(Path(poprun.__file__).parent.parent)},
+        stdout=subprocess.PIPE,
+    )
+
+    assert (closed.returncode, closed.stderr) == (
+        74,
+        b"poprun: error: The standard output cannot be written: it is closed.\n",
+    )
+    assert (silent.returncode, silent.stdout) == (2, b"")
+
+
+INTERRUPTED_WHILE_IMPORTING = """
+import os, signal, sys, time
+
+class Slow:
+    def find_spec(self, name, path=None, target=None):
+        if name == "poprun.cli":
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.2)
+            raise SystemExit(3)
+
+sys.meta_path.insert(0, Slow())
+{before}
+from poprun.__main__ import main
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "exit_code", "words"),
+    [
+        ("", 130, b"poprun: interrupted\n"),
+        ("signal.signal(signal.SIGINT, signal.SIG_IGN)", 3, b""),
+    ],
+    ids=["by-default", "ignored-by-the-caller"],
+)
+def test_ctrl_c_in_the_first_moment_ends_in_one_line(
+    before: str, exit_code: int, words: bytes
+) -> None:
+    process = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED_WHILE_IMPORTING.format(before=before)],
+        env={"PYTHONPATH": str(Path(poprun.__file__).parent.parent)},
+        capture_output=True,
+    )
+
+    assert (process.returncode, process.stderr) == (exit_code, words)
+
+
+# --- Completion.
+
+
+def completed(shell: str, line: str, position: int) -> list[str]:
+    process = poprun_with(
+        environ={
+            "_POPRUN_COMPLETE": f"{shell}_complete",
+            "COMP_WORDS": line,
+            "COMP_CWORD": line.split()[position] if shell == "fish" else str(position),
+        }
+    )
+    assert (process.returncode, process.stderr) == (0, b"")
+    return process.stdout.decode().splitlines()
+
+
+def test_the_shells_are_offered_names_values_and_files() -> None:
+    assert completed("bash", "poprun --num-r", 1) == ["plain,--num-replicas"]
+    assert completed("bash", "poprun --offline-mode = y", 3) == ["plain,yes"]
+    assert completed("bash", "poprun -v pyth", 2) == ["file,pyth"]
+    assert completed("bash", "poprun --nonsense x", 2) == []
+    assert completed("zsh", "poprun --process-placement d", 2) == [
+        "plain",
+        "disabled",
+        "_",
+    ]
+    assert completed("fish", "poprun --ipus", 1) == [
+        "plain,--ipus-per-replica\tHow many IPUs each replica gets."
+    ]
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_each_shell_gets_a_script_to_load(shell: str) -> None:
+    process = poprun_with(environ={"_POPRUN_COMPLETE": f"{shell}_source"})
+
+    assert process.returncode == 0
+    assert f"_POPRUN_COMPLETE={shell}_complete".encode() in process.stdout
+
+
+AT_THE_CURSOR = """
+COMP_WORDS=(poprun --process-placement = spread) COMP_CWORD=3
+_poprun_completion poprun
+printf "%s\\n" "${COMPREPLY[@]}"
+"""
+
+
+def test_bash_itself_completes(tmp_path: Path) -> None:
+    script = poprun_with(environ={"_POPRUN_COMPLETE": "bash_source"}).stdout.decode()
+    (tmp_path / "poprun").write_text(
+        f'#!/bin/sh\nexec "{sys.executable}" -m poprun "$@"\n'
+    )
+    (tmp_path / "poprun").chmod(0o755)
+
+    process = subprocess.run(
+        ["bash", "--norc", "-c", script + AT_THE_CURSOR],
+        env={
+            "PATH": f"{tmp_path}:{os.environ['PATH']}",
+            "PYTHONPATH": str(Path(poprun.__file__).parent.parent),
+        },
+        capture_output=True,
+        text=True,
+    )
+
+    assert (process.stdout, process.stderr) == ("spreadnuma\nspreadcores\n", "")
+
+
+def test_a_shell_that_nobody_knows_is_refused() -> None:
+    process = poprun_with(environ={"_POPRUN_COMPLETE": "cmd_source"})
+
+    assert (process.returncode, process.stdout, process.stderr) == (
+        2,
+        b"",
+        b"poprun: error: _POPRUN_COMPLETE is 'cmd_source', but must be bash_source, "
+        b"zsh_source or fish_source.\n",
+    )

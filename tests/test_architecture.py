@@ -1,0 +1,435 @@
+"""Which module may know what. The tables are the architecture.
+
+A name in a table stands for the module and everything below it. A helper that no
+table names is free to be imported, but hides nothing: what a module imports by way
+of helpers counts as its own.
+"""
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+def name_of(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts).removesuffix(".__init__")
+
+
+MODULES = {
+    name_of(path): path
+    for package in ("poprun", "popdist")
+    for path in sorted((ROOT / package).rglob("*.py"))
+}
+SCRIPTS = {
+    name_of(path): path
+    for folder in ("scripts", "examples")
+    for path in sorted((ROOT / folder).rglob("*.py"))
+}
+
+# From the inside out. A module depends on its own layer and on those before it.
+LAYERS = {
+    "values": (
+        "poprun.errors",
+        "poprun.events",
+        "poprun.grammar",
+        "poprun.helptext",
+        "poprun.hosts",
+        "poprun.mpirun",
+        "poprun.options",
+        "poprun.output",
+        "poprun.placement",
+        "poprun.plan",
+        "poprun.stopping",
+        "poprun.table",
+        "poprun.topology",
+        "poprun.wire",
+    ),
+    "the machine and its terminal": (
+        "poprun.channel",
+        "poprun.config",
+        "poprun.console",
+        "poprun.kernel",
+        "poprun.leftovers",
+        "poprun.log",
+        "poprun.machine",
+        "poprun.mpirun.detect",
+        "poprun.mpirun.find",
+        "poprun.program",
+        "poprun.relay",
+        "poprun.report",
+        "poprun.sink",
+        "poprun.versions",
+    ),
+    "processes": (
+        "poprun.beside",
+        "poprun.guard",
+        "poprun.guarding",
+        "poprun.launch",
+        "poprun.local",
+        "poprun.shim",
+    ),
+    "the run": ("poprun.pipeline",),
+    "the command": ("poprun.__main__", "poprun.cli"),
+}
+
+# A value has no life: what it needs to know of the world is passed to it.
+NOT_FOR_VALUES = {
+    "asyncio",
+    "ctypes",
+    "multiprocessing",
+    "random",
+    "select",
+    "socket",
+    "subprocess",
+    "tempfile",
+    "threading",
+    "time",
+}
+
+# What a module may import of the other package, or at all of ours.
+ACROSS = {
+    "poprun": ("poprun", "popdist.environment", "popdist.errors"),
+    "popdist": ("popdist",),
+    "popdist.engine": ("popdist.engine", "popdist.errors"),
+}
+
+# They start once for every instance, in milliseconds, so they import next to nothing.
+LIGHT = ("poprun.beside", "poprun.guard", "poprun.kernel", "poprun.shim", "poprun.wire")
+FOR_LIGHT = {
+    "_collections_abc",
+    "_ctypes",
+    "_signal",
+    "_socket",
+    "os",
+    "poprun",
+    "poprun.kernel",
+    "poprun.leftovers",
+    "poprun.wire",
+    "select",
+    "sys",
+    "termios",
+    "time",
+}
+# The door to them opens these.
+FOR_THE_DOOR = {"poprun.guard", "poprun.local", "poprun.shim"}
+
+# Who may import what was not written here and is not Python's.
+THIRD_PARTY = {
+    "click": ("poprun.cli", "poprun.helptext"),
+    "mpi4py": ("popdist",),
+    "numpy": ("popdist",),
+    "psutil": ("poprun",),
+    "yaml": ("poprun",),
+}
+
+READS_ENVIRON = (
+    "popdist.popdist_core",
+    "popdist.session",
+    "poprun.__main__",
+    "poprun.cli",
+    "poprun.guard",
+    "poprun.local",
+    "poprun.pipeline",
+    "poprun.shim",
+)
+
+# Where the variables of the contract are spelled.
+CONTRACT = "popdist.environment"
+VARIABLE = re.compile(r"\b(POPDIST|IPUOF)_")
+
+
+def below(module: str, names: tuple[str, ...]) -> bool:
+    return any(module == name or module.startswith(f"{name}.") for name in names)
+
+
+def layer_of(module: str) -> str | None:
+    """Return the layer that names the module itself, or else what it lies below."""
+    names = {name: layer for layer, names in LAYERS.items() for name in names}
+    above = [name for name in names if below(module, (name,))]
+    return names[max(above, key=len)] if above else None
+
+
+@cache
+def parse(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def when_running(tree: ast.AST) -> Iterator[ast.AST]:
+    """Walk through all but what stands there for the type checker alone."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test).endswith(
+            "TYPE_CHECKING"
+        ):
+            continue
+        yield node
+        yield from when_running(node)
+
+
+def imported(nodes: Iterator[ast.AST]) -> set[str]:
+    found = set()
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            submodules = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= submodules & MODULES.keys() or {
+                "." * node.level + f"{node.module}"
+            }
+    return found
+
+
+def imports(module: str) -> set[str]:
+    return imported(ast.walk(parse(MODULES[module])))
+
+
+def ways(module: str) -> dict[str, tuple[str, ...]]:
+    """Return every module of ours that this one depends on, and by way of which."""
+    found: dict[str, tuple[str, ...]] = {module: ()}
+    queue = [module]
+    for step in queue:
+        for name in sorted(imports(step) & MODULES.keys() - found.keys()):
+            found[name] = (*found[step], name)
+            queue.append(name)
+    return found
+
+
+def lines(tree: ast.Module) -> Iterator[tuple[int, ast.AST]]:
+    for node in ast.walk(tree):
+        yield getattr(node, "lineno", 0), node
+
+
+def uses_of_environ(tree: ast.Module) -> Iterator[str]:
+    """Say where a module reads the environment of its process, or writes to it."""
+    environ = ("os.environ", "os.environb")
+    changing = {"clear", "pop", "popitem", "setdefault", "update"}
+    for line, node in lines(tree):
+        reads = writes = False
+        if isinstance(node, ast.ImportFrom) and node.module == "os":
+            names = {alias.name for alias in node.names}
+            reads = bool(names & {"environ", "environb", "getenv", "getenvb"})
+            writes = bool(names & {"putenv", "unsetenv"})
+        elif isinstance(node, ast.Attribute):
+            name = ast.unparse(node)
+            reads = name in (*environ, "os.getenv", "os.getenvb")
+            writes = name in ("os.putenv", "os.unsetenv")
+            writes |= node.attr in changing and ast.unparse(node.value) in environ
+            writes |= reads and not isinstance(node.ctx, ast.Load)
+        elif isinstance(node, ast.Subscript):
+            stored = not isinstance(node.ctx, ast.Load)
+            writes = stored and ast.unparse(node.value) in environ
+        if reads:
+            yield f"reads it in line {line}"
+        if writes:
+            yield f"writes to it in line {line}"
+
+
+def spelled_variables(tree: ast.Module) -> Iterator[str]:
+    """Say which variables of the contract are spelled outside sentences."""
+    parts: set[ast.AST] = set()
+    for line, node in lines(tree):
+        text = None
+        if isinstance(node, ast.JoinedStr):
+            parts |= set(node.values)
+            text = ast.unparse(node)
+        elif isinstance(node, ast.Constant) and node not in parts:
+            if isinstance(node.value, bytes):
+                text = node.value.decode("latin-1")
+            elif isinstance(node.value, str):
+                text = node.value
+        if text and VARIABLE.search(text) and not re.search(r"\s", text):
+            yield f"{text} in line {line}"
+
+
+def forbidden(tree: ast.Module) -> Iterator[str]:
+    """Say what a module does that no module of ours does."""
+    for line, node in lines(tree):
+        what = None
+        if isinstance(node, ast.Call):
+            name = ast.unparse(node.func)
+            if name in ("eval", "exec", "os.popen", "os.system", "yaml.load"):
+                what = f"calls {name}"
+            elif any(
+                k.arg == "shell" and ast.unparse(k.value) != "False"
+                for k in node.keywords
+            ):
+                what = "gives a command to a shell"
+        elif isinstance(node, ast.ExceptHandler) and node.type is None:
+            what = "catches everything with a bare except"
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            stray = imported(iter([node])) & {"pickle", "shelve", "marshal"}
+            what = f"imports {stray.pop()}" if stray else None
+        if what:
+            yield f"{what} in line {line}"
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_a_module_depends_on_no_layer_outside_its_own(module: str) -> None:
+    order = list(LAYERS)
+    layer = layer_of(module)
+    for name, way in ways(module).items() if layer else ():
+        other = layer_of(name)
+        by = f" by way of {', '.join(way[:-1])}" if way[:-1] else ""
+        assert not other or order.index(other) <= order.index(layer or ""), (
+            f"{module} depends on {name}{by}, but {layer} must not know of {other}."
+        )
+
+
+@pytest.mark.parametrize(
+    "module", [name for name in MODULES if layer_of(name) == "values"]
+)
+def test_a_value_has_no_life(module: str) -> None:
+    strays = imports(module) & NOT_FOR_VALUES
+
+    assert not strays, (
+        f"{module} makes values and may not import {', '.join(sorted(strays))}."
+    )
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_imports_between_the_packages_run_one_way(module: str) -> None:
+    package = max((name for name in ACROSS if below(module, (name,))), key=len)
+    ours = {name for name in imports(module) if below(name, ("poprun", "popdist"))}
+    strays = {name for name in ours if not below(name, ACROSS[package])}
+
+    assert not strays, (
+        f"{module} may not import {', '.join(sorted(strays))}: of ours, {package} "
+        f"imports only {', '.join(ACROSS[package])}."
+    )
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_imports_are_written_in_full(module: str) -> None:
+    relative = {name for name in imports(module) if name.startswith(".")}
+
+    assert not relative, f"{module} imports {relative.pop()}, which names no package."
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_third_party_packages_stay_where_they_belong(module: str) -> None:
+    known = {*sys.stdlib_module_names, "poprun", "popdist"}
+    for name in sorted({name.split(".")[0] for name in imports(module)} - known):
+        where = THIRD_PARTY.get(name, ())
+        assert below(module, where), (
+            f"{module} may not import {name}, which belongs to "
+            f"{' and '.join(where) or 'nobody'}."
+        )
+
+
+@pytest.mark.parametrize("module", LIGHT)
+def test_what_runs_beside_an_instance_imports_next_to_nothing(module: str) -> None:
+    allowed = FOR_LIGHT | (FOR_THE_DOOR if module == "poprun.beside" else set())
+    strays = imported(when_running(parse(MODULES[module]))) - allowed
+
+    assert not strays, (
+        f"{module} starts once for every instance and may not import "
+        f"{', '.join(sorted(strays))}."
+    )
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_the_environment_is_read_at_the_borders_and_written_by_nobody(
+    module: str,
+) -> None:
+    for use in uses_of_environ(parse(MODULES[module])):
+        reader = use.startswith("reads") and below(module, READS_ENVIRON)
+        assert reader, f"The environment is an argument, but {module} {use}."
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if name != CONTRACT])
+def test_variables_of_the_contract_are_spelled_in_one_file(module: str) -> None:
+    strays = list(spelled_variables(parse(MODULES[module])))
+
+    assert not strays, f"{module} spells {', '.join(strays)}; only {CONTRACT} may."
+
+
+@pytest.mark.parametrize("module", MODULES | SCRIPTS)
+def test_no_module_does_what_none_of_ours_does(module: str) -> None:
+    strays = list(forbidden(parse((MODULES | SCRIPTS)[module])))
+
+    assert not strays, f"{module} {', and '.join(strays)}."
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if "popdist" in name])
+def test_every_public_function_of_popdist_has_a_docstring(module: str) -> None:
+    without = [
+        node.name
+        for node in parse(MODULES[module]).body
+        if isinstance(node, ast.FunctionDef)
+        and not node.name.startswith("_")
+        and not ast.get_docstring(node)
+    ]
+
+    assert not without, f"{module} does not say what {', '.join(without)} does."
+
+
+@pytest.mark.parametrize(
+    ("code", "found"),
+    [
+        ("subprocess.run(words, shell=True)", "gives a command to a shell in line 1"),
+        ("run(words, shell=wanted)", "gives a command to a shell in line 1"),
+        ("os.system(words)", "calls os.system in line 1"),
+        ("yaml.load(text)", "calls yaml.load in line 1"),
+        ("x = eval(text)", "calls eval in line 1"),
+        ("exec(text)", "calls exec in line 1"),
+        ("def f():\n    import pickle", "imports pickle in line 2"),
+        ("from marshal import loads", "imports marshal in line 1"),
+        ("try: f()\nexcept: g()", "catches everything with a bare except in line 2"),
+    ],
+)
+def test_what_nobody_may_do_is_seen(code: str, found: str) -> None:
+    assert list(forbidden(ast.parse(code))) == [found]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "run(words, shell=False)",
+        "yaml.safe_load(text)",
+        "literal_eval(text)",
+        "try: f()\nexcept Exception: g()",
+    ],
+)
+def test_what_everybody_may_do_is_not_reported(code: str) -> None:
+    assert list(forbidden(ast.parse(code))) == []
+
+
+@pytest.mark.parametrize(
+    ("code", "uses"),
+    [
+        ("f(os.environ)", {"reads it in line 1"}),
+        ("x = os.getenv('A')", {"reads it in line 1"}),
+        ("from os import environ", {"reads it in line 1"}),
+        ("f(environ, environ['A'])", set()),
+        ("os.putenv('A', 'b')", {"writes to it in line 1"}),
+        ("os.environ['A'] = 'b'", {"reads it in line 1", "writes to it in line 1"}),
+        ("os.environ |= more", {"reads it in line 1", "writes to it in line 1"}),
+        ("del os.environb[b'A']", {"reads it in line 1", "writes to it in line 1"}),
+        ("os.environ.pop('A')", {"reads it in line 1", "writes to it in line 1"}),
+    ],
+)
+def test_reading_and_writing_the_environment_is_seen(code: str, uses: set[str]) -> None:
+    assert set(uses_of_environ(ast.parse(code))) == uses
+
+
+@pytest.mark.parametrize(
+    ("code", "found"),
+    [
+        ("x = 'POPDIST_A'", ["POPDIST_A in line 1"]),
+        ("x = b'IPUOF_A=1'", ["IPUOF_A=1 in line 1"]),
+        ("x = f'POPDIST_{y}'", ["f'POPDIST_{y}' in line 1"]),
+        ("x = 'Set POPDIST_A.'", []),
+        ("x = f'POPDIST_A is {y}.'", []),
+        ("x = 'MYPOPDIST_A'", []),
+    ],
+)
+def test_a_spelled_variable_is_told_from_a_sentence(
+    code: str, found: list[str]
+) -> None:
+    assert list(spelled_variables(ast.parse(code))) == found
