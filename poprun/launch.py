@@ -87,20 +87,15 @@ class Ended:
     left_behind: int = 0
 
 
-def run(job: Job, relay: Relay, listen: Callable[[Event], None]) -> Ended:
-    """Start the job, wait for its end, and leave nothing of it behind.
+class Launch:
+    """One job, from its start to its end.
+
+    It starts when this is made; `to_the_end` must be called then, and leaves nothing
+    behind.
 
     Args:
         listen: Is told of each event when it has happened, and must not wait.
     """
-    launch = Launch(job, relay, listen)
-    launch.loop()
-    launch.finish()
-    return launch.ended
-
-
-class Launch:
-    """One job while it runs."""
 
     def __init__(self, job: Job, relay: Relay, listen: Callable[[Event], None]) -> None:
         now = time.monotonic()
@@ -141,11 +136,14 @@ class Launch:
 
     # --- The life of a job.
 
-    def loop(self) -> None:
+    def to_the_end(self) -> Ended:
+        """See the job through."""
         while self._course.phase is not Phase.OVER:
             self._turn(self._course.deadline)
+        self._finish()
+        return self.ended
 
-    def finish(self) -> None:
+    def _finish(self) -> None:
         """End whatever is left, read the last words, write all that is unwritten."""
         self._tell(wire.pack(wire.RELEASE))
         self._guarding.finish()

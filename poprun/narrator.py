@@ -13,8 +13,8 @@ from poprun.events import (
     Started,
 )
 from poprun.log import INFO, Log
-from poprun.outcome import exit_code, signal_name
 from poprun.placement import describe_cpus
+from poprun.status import exit_code, signal_name
 
 
 class Narrator:
@@ -25,7 +25,6 @@ class Narrator:
         self._verbosity = verbosity
         self._mpirun = 0
         self._interrupts = 0
-        self._peaks: dict[int, int] = {}
 
     def listen(self, event: Event) -> None:
         match event:
@@ -40,7 +39,6 @@ class Narrator:
             case Started(rank, pid):
                 self._on_started(rank, pid)
             case Exited(rank, status):
-                self._peaks[rank] = event.peak_kib
                 self._log.debug(
                     f"Instance {rank} ended with exit code {exit_code(status)} after "
                     f"{event.user_s + event.system_s:.2f} s of CPU time"
@@ -56,10 +54,6 @@ class Narrator:
                 self._log.warn("poprun's guard was killed; another takes its place.")
             case Interrupted(number):
                 self._on_interrupt(number)
-
-    def peak_kib(self, rank: int) -> int:
-        """Return the most memory that an instance has used."""
-        return self._peaks.get(rank, 0)
 
     def _on_started(self, rank: int, pid: int) -> None:
         if self._verbosity < INFO:

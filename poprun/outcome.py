@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from poprun.events import Event, Exited, Refused
 from poprun.mpirun.values import Failure, MpiVerdict
+from poprun.status import exit_code, signal_name
 from poprun.stopping import Cause, Course, Reason
 
 TIMED_OUT = 124
@@ -53,19 +54,6 @@ class Outcome:
     # mpirun's words belong to the explanation.
     quote_mpirun: bool = False
     warnings: Sequence[str] = ()
-
-
-def exit_code(status: int) -> int:
-    """Return what a shell would say of a wait status."""
-    code = os.waitstatus_to_exitcode(status)
-    return 128 - code if code < 0 else code
-
-
-def signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def judge(

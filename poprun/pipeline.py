@@ -7,18 +7,14 @@ import os
 import signal
 from collections.abc import Mapping, Sequence
 
-from poprun import dryrun, launch, oom, outcome, report, setup, start, table
+from poprun import launch, oom, setup, start
 from poprun.config import Settings
 from poprun.errors import LaunchError
 from poprun.log import DEBUG, Log
-from poprun.mpirun import adapter
 from poprun.narrator import Narrator
-from poprun.outcome import Outcome
 from poprun.program import resolve
-from poprun.relay import Relay, Routes
+from poprun.relay import Relay, Routes, open_file
 from poprun.setup import Setup
-
-UNWRITTEN = 74
 
 
 def run(settings: Settings, program: Sequence[str]) -> int:
@@ -30,8 +26,11 @@ def run(settings: Settings, program: Sequence[str]) -> int:
     for note in made.notes:
         log.warn(note)
     _show_topology(settings, made, verbosity)
-    _log_plan(log, made, settings, program, environ)
+    if verbosity:
+        _log_plan(log, made, settings, program, environ)
     if settings["dry-run"]:
+        from poprun import dryrun
+
         _write(1, dryrun.render(made, program))
         return 0
     setup.refuse_what_cannot_start(settings, made.plan.hosts)
@@ -61,64 +60,26 @@ def _run_job(job: launch.Job, made: Setup, settings: Settings, verbosity: int) -
         )
     )
     log = Log(verbosity, relay.say)
-    before = oom.read()
-    narrator = Narrator(log, verbosity)
-    ended = launch.run(job, relay, narrator.listen)
-    # From here on nothing is left to be undone: let Ctrl-C end poprun.
+    memory = oom.read()
+    running = launch.Launch(job, relay, Narrator(log, verbosity).listen)
+    # It takes a while until the first instance runs: time to import what comes last.
+    from poprun import conclude
+
+    ended = running.to_the_end()
+    # Nothing is left to be undone, so Ctrl-C may end poprun like any other program.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    mpi = adapter(made.mpi.flavour)
-    status = ended.mpirun_status
-    code = outcome.exit_code(status) if status is not None else 1
-    verdict = mpi.explain(ended.mpirun_words.decode(errors="replace"), code)
-    result = outcome.judge(ended.course, ended.events, status, verdict)
-    for warning in result.warnings:
-        log.warn(warning)
-    evidence = _evidence(result, made, narrator, relay, before)
-    *more, cause = report.render(result, evidence, verdict.words) or [""]
-    if settings["debug"] and verdict.words and not result.quote_mpirun:
-        log.say(f"mpirun said:\n{verdict.words}")
-    for sentence in more:
-        log.say(sentence)
-    if cause:
-        log.error(cause)
-    exit_code = _output_failed(relay, log, result.exit_code)
+    exit_code = conclude.conclude(
+        ended, made, relay, log, memory, debug=settings["debug"]
+    )
     relay.drain()
     return exit_code
-
-
-def _evidence(
-    result: Outcome, made: Setup, narrator: Narrator, relay: Relay, before: oom.Memory
-) -> report.Evidence:
-    if result.first is None:
-        return report.Evidence()
-    rank = result.first.rank
-    after = oom.read()
-    starved = result.first.killed_by == signal.SIGKILL and after.kills > before.kills
-    return report.Evidence(
-        host=made.plan.assignments[rank].host,
-        stderr=relay.tail(rank),
-        just_shown=relay.was_last(rank),
-        out_of_memory=after if starved else None,
-        peak_kib=narrator.peak_kib(rank),
-    )
-
-
-def _output_failed(relay: Relay, log: Log, exit_code: int) -> int:
-    if relay.closed:
-        return exit_code or outcome.OUTPUT_CLOSED
-    if relay.failure is None:
-        return exit_code
-    what, number = relay.failure
-    log.error(
-        f"Output was lost: {what} cannot be written: {os.strerror(number)}. The "
-        "instances were not stopped for that."
-    )
-    return exit_code or UNWRITTEN
 
 
 def _show_topology(settings: Settings, made: Setup, verbosity: int) -> None:
     if not settings["print-topology"] and verbosity < DEBUG:
         return
+    from poprun import table
+
     shape, hosts = made.plan.topology, made.plan.hosts
     if settings["topology-format"] == "json":
         _write(1, table.as_json(shape, hosts) + "\n")
@@ -138,6 +99,7 @@ def _log_plan(
     program: Sequence[str],
     environ: Mapping[str, str],
 ) -> None:
+    from poprun.dryrun import command_line
     from poprun.plan import compact
 
     given = setup.given_target_options(environ)
@@ -146,7 +108,7 @@ def _log_plan(
         log.debug("No hosts specified; ignoring host-subnet setting")
     log.debug("Default network/RNIC for host communication: None")
     log.debug(f"Using {made.mpi.title} ({made.mpi.path})")
-    log.info(f"Running command: {dryrun.command_line(made, program)}")
+    log.info(f"Running command: {command_line(made, program)}")
 
 
 def _check_output_directory(made: Setup) -> None:
@@ -154,8 +116,6 @@ def _check_output_directory(made: Setup) -> None:
     directory = made.arguments.output_filename
     if directory is None:
         return
-    from poprun.relay import open_file
-
     for assignment in made.plan.assignments:
         try:
             os.close(open_file(directory, assignment.rank, "stdout"))

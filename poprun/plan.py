@@ -1,6 +1,5 @@
 """What each instance is told and given: topology and options -> Plan. Pure."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -118,6 +117,8 @@ def target_options(topology: Topology, given: Mapping[str, str]) -> dict[str, st
 
 def compact(options: Mapping[str, str]) -> str:
     """Write target options as Poplar reads them."""
+    import json
+
     return json.dumps(options, separators=(",", ":"))
 
 

@@ -145,13 +145,18 @@ def refuse_what_cannot_start(settings: Settings, hosts: Sequence[str]) -> None:
             f"--{name} asks for a partition of a V-IPU server, which this version of "
             "poprun cannot talk to yet. Add --offline-mode=yes to run without IPUs."
         )
-    others = [name for name in hosts if not is_local(Host(name=name), own_names())]
-    if len(hosts) > 1 or others:
+    if len(hosts) > 1 or not _is_here(hosts[0]):
         raise NotYetError(
             f"--host {','.join(hosts)} asks for instances on other machines, where "
             "this version of poprun cannot start any yet. Leave --host out to run "
             "them all here, or add --dry-run to see the plan."
         )
+
+
+def _is_here(name: str) -> bool:
+    # The names of this machine take a while to find, and are rarely needed.
+    host = Host(name=name)
+    return is_local(host, [os.uname().nodename]) or is_local(host, own_names())
 
 
 def own_names() -> list[str]:

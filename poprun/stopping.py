@@ -11,6 +11,7 @@ actions that come back, and calls again with a Tick when `deadline` has come.
 import signal
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from typing import NamedTuple
 
 from poprun.events import (
     Clean,
@@ -58,30 +59,25 @@ class Reason(IntEnum):
     SHIM_LOST = 7
 
 
-@dataclass(frozen=True, slots=True)
-class Cause:
+class Cause(NamedTuple):
     reason: Reason
     rank: int | None = None
     signal: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SignalInstances:
+class SignalInstances(NamedTuple):
     signal: int
 
 
-@dataclass(frozen=True, slots=True)
-class KillInstances:
+class KillInstances(NamedTuple):
     pass
 
 
-@dataclass(frozen=True, slots=True)
-class ReleaseShims:
+class ReleaseShims(NamedTuple):
     pass
 
 
-@dataclass(frozen=True, slots=True)
-class SignalMpirun:
+class SignalMpirun(NamedTuple):
     signal: int
 
 

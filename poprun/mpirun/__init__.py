@@ -3,12 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from poprun.mpirun import hydra, local, openmpi
 from poprun.mpirun.values import (
     HYDRA,
     LOCAL,
-    OPENMPI4,
-    OPENMPI5,
     Context,
     GlobalArguments,
     Mpi,
@@ -36,11 +33,15 @@ class Adapter(Protocol):
 
 
 def adapter(flavour: str) -> Adapter:
-    """Choose the file that knows this kind of mpirun."""
-    adapters: dict[str, Adapter] = {
-        OPENMPI4: openmpi,
-        OPENMPI5: openmpi,
-        HYDRA: hydra,
-        LOCAL: local,
-    }
-    return adapters[flavour]
+    """Choose the file that knows this kind of mpirun, and import no other."""
+    if flavour == HYDRA:
+        from poprun.mpirun import hydra
+
+        return hydra
+    if flavour == LOCAL:
+        from poprun.mpirun import local
+
+        return local
+    from poprun.mpirun import openmpi
+
+    return openmpi

@@ -1,0 +1,81 @@
+"""The end of a job: Ended -> Outcome -> the last words and the exit code."""
+
+import os
+import signal
+
+from poprun import oom, report
+from poprun.events import Exited
+from poprun.launch import Ended
+from poprun.log import Log
+from poprun.mpirun import adapter
+from poprun.outcome import OUTPUT_CLOSED, Outcome, judge
+from poprun.relay import Relay
+from poprun.setup import Setup
+from poprun.status import exit_code
+
+UNWRITTEN = 74
+
+
+def conclude(
+    ended: Ended,
+    made: Setup,
+    relay: Relay,
+    log: Log,
+    memory: oom.Memory,
+    *,
+    debug: bool,
+) -> int:
+    """Say how a job ended, the cause last, and return poprun's exit code.
+
+    Args:
+        memory: The counters of the cgroup when the job began.
+    """
+    status = ended.mpirun_status
+    code = 1 if status is None else exit_code(status)
+    words = ended.mpirun_words.decode(errors="replace")
+    verdict = adapter(made.mpi.flavour).explain(words, code)
+    outcome = judge(ended.course, ended.events, status, verdict)
+    for warning in outcome.warnings:
+        log.warn(warning)
+    if debug and verdict.words and not outcome.quote_mpirun:
+        log.say(f"mpirun said:\n{verdict.words}")
+    evidence = _evidence(outcome, ended, made, relay, memory)
+    *more, cause = report.render(outcome, evidence, verdict.words) or [""]
+    for sentence in more:
+        log.say(sentence)
+    if cause:
+        log.error(cause)
+    return _with_lost_output(relay, log, outcome.exit_code)
+
+
+def _evidence(
+    outcome: Outcome, ended: Ended, made: Setup, relay: Relay, before: oom.Memory
+) -> report.Evidence:
+    if outcome.first is None:
+        return report.Evidence()
+    rank = outcome.first.rank
+    after = oom.read()
+    starved = outcome.first.killed_by == signal.SIGKILL and after.kills > before.kills
+    peaks = [
+        e.peak_kib for e in ended.events if isinstance(e, Exited) and e.rank == rank
+    ]
+    return report.Evidence(
+        host=made.plan.assignments[rank].host,
+        stderr=relay.tail(rank),
+        just_shown=relay.was_last(rank),
+        out_of_memory=after if starved else None,
+        peak_kib=max(peaks, default=0),
+    )
+
+
+def _with_lost_output(relay: Relay, log: Log, code: int) -> int:
+    if relay.closed:
+        return code or OUTPUT_CLOSED
+    if relay.failure is None:
+        return code
+    what, number = relay.failure
+    log.error(
+        f"Output was lost: {what} cannot be written: {os.strerror(number)}. The "
+        "instances were not stopped for that."
+    )
+    return code or UNWRITTEN
