@@ -1,7 +1,7 @@
 """The door through which poprun's small helpers come in.
 
     python -I -S beside.py shim JOB RANK
-    python -I -S beside.py guard DESCRIPTOR NAME=VALUE
+    python -I -S beside.py guard DESCRIPTOR
     python -I -S beside.py local WORD... : WORD...
 
 Isolated and without site-packages, so that they start in milliseconds and no
@@ -23,7 +23,7 @@ if __name__ == "__main__":
     elif role == "guard":
         from poprun import guard
 
-        guard.main(descriptor=int(words[0]), mark=words[1])
+        guard.main(descriptor=int(words[0]))
     elif role == "local":
         from poprun import local
 

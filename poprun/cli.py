@@ -61,7 +61,7 @@ def _answer(words: Sequence[str], environ: Mapping[str, str]) -> int:
         return _print(_versions(settings, environ))
     if settings["show-config"]:
         return _print(config.table(settings))
-    return _start(line, settings, words)
+    return _start(line, settings, words, environ)
 
 
 def _asked(line: "CommandLine", name: str) -> bool:
@@ -72,7 +72,12 @@ def _asked(line: "CommandLine", name: str) -> bool:
     return bool(texts) and bool(item(option, texts[-1], option.flag))
 
 
-def _start(line: "CommandLine", settings: "Settings", words: Sequence[str]) -> int:
+def _start(
+    line: "CommandLine",
+    settings: "Settings",
+    words: Sequence[str],
+    environ: Mapping[str, str],
+) -> int:
     from poprun import config
 
     if file := settings["export-config"]:
@@ -83,9 +88,13 @@ def _start(line: "CommandLine", settings: "Settings", words: Sequence[str]) -> i
     if not line.program:
         raise _no_program(line, words)
 
+    from poprun.ahead import start_guard
+
+    guard = None if settings["dry-run"] else start_guard(environ)
+    # Slow to import, and meanwhile the guard comes up.
     from poprun import pipeline
 
-    return pipeline.run(settings, line.program)
+    return pipeline.run(settings, line.program, guard)
 
 
 def _no_program(line: "CommandLine", words: Sequence[str]) -> PoprunError:

@@ -23,7 +23,7 @@ LIMIT_S = 30.0
 FINISH_PATIENCE_S = 0.5
 
 
-def main(descriptor: int, mark: str) -> None:
+def main(descriptor: int) -> None:
     os.setsid()
     kernel.become_subreaper()
     wake = kernel.wake_up_on(
@@ -36,16 +36,16 @@ def main(descriptor: int, mark: str) -> None:
     )
     sock = _socket.socket(fileno=descriptor)
     os.set_inheritable(descriptor, False)
-    Guard(sock, wake, mark.encode()).run()
+    Guard(sock, wake).run()
 
 
 class Guard:
     """One job's mpirun, and all processes that came of it."""
 
-    def __init__(self, sock: _socket.socket, wake: int, mark: bytes) -> None:
+    def __init__(self, sock: _socket.socket, wake: int) -> None:
         self._sock = sock
         self._wake = wake
-        self._mark = mark  # NAME=VALUE in the environment of everything of this job
+        self._mark = b""  # NAME=VALUE in the environment of everything of this job
         self._decoder = wire.Decoder()
         self._mpirun = 0
         self._grace = SHIM_PATIENCE_S
@@ -78,12 +78,12 @@ class Guard:
 
     def _on_message(self, kind: int, fields: list[bytes], received: list[int]) -> None:
         if kind == wire.START:
-            self._set_grace(fields[0])
-            count = int(fields[1])
-            self._start(fields[2 : 2 + count], fields[2 + count :], received[0])
+            self._be_told(fields)
+            count = int(fields[2])
+            self._start(fields[3 : 3 + count], fields[3 + count :], received[0])
         elif kind == wire.ADOPT:
-            self._set_grace(fields[0])
-            numbers = [int(field) for field in fields[1:]]
+            self._be_told(fields)
+            numbers = [int(field) for field in fields[2:]]
             self._known.update(zip(numbers[::2], numbers[1::2], strict=True))
         elif kind == wire.KNOWN:
             self._known[int(fields[0])] = int(fields[1])
@@ -92,8 +92,9 @@ class Guard:
         elif kind == wire.SIGNAL_MPIRUN and self._mpirun:
             os.kill(self._mpirun, int(fields[0]))
 
-    def _set_grace(self, milliseconds: bytes) -> None:
-        self._grace = min(int(milliseconds) / 1000, SHIM_PATIENCE_S)
+    def _be_told(self, fields: list[bytes]) -> None:
+        self._grace = min(int(fields[0]) / 1000, SHIM_PATIENCE_S)
+        self._mark = fields[1]
 
     def _start(self, argv: list[bytes], environment: list[bytes], output: int) -> None:
         fault_read, fault_write = os.pipe()
@@ -138,7 +139,8 @@ class Guard:
             kernel.reap()
             time.sleep(kernel.LOOK_AGAIN_S)
         kernel.end(self._tree, 0, LIMIT_S)
-        kernel.end(self._marked, 0, LIMIT_S)
+        if self._mark:
+            kernel.end(self._marked, 0, LIMIT_S)
         remove(self._paths)
 
     def _marked(self) -> list[kernel.Process]:

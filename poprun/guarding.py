@@ -6,17 +6,12 @@ what it has to end if poprun goes.
 """
 
 import os
-import signal
 import socket
-import sys
 from collections.abc import Mapping, Sequence
 
 from poprun import kernel, wire
+from poprun.ahead import StartedGuard, start_guard
 from poprun.channel import Channel
-
-BESIDE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "beside.py")
-# Isolated, and without site-packages: see beside.
-PYTHON = (sys.executable, "-I", "-S", BESIDE)
 
 
 class Guarding:
@@ -24,23 +19,22 @@ class Guarding:
 
     def __init__(
         self,
+        started: StartedGuard,
         *,
         mark: str,
         environment: Mapping[bytes, bytes],
-        output: int,
         grace: float,
         remove: Sequence[str],
     ) -> None:
-        self._mark = mark
+        self._mark = mark.encode()
         self._environment = environment
-        self._output = output
+        self._words = started.words
         self._grace_ms = int(grace * 1000)
         self._remove = [os.fsencode(path) for path in remove]
         self._known: dict[int, int] = {}
-        self._before = {p.pid for p in kernel.descendants([os.getpid()])}
         self.replaced = 0
-        self.pid = 0
-        self.channel = self._spawn()
+        self._take(started)
+        self._others = started.others
         self.channel.send(wire.pack(wire.REMOVE, *self._remove))
 
     def start(self, argv: Sequence[str]) -> None:
@@ -48,9 +42,14 @@ class Guarding:
         words = [os.fsencode(word) for word in argv]
         assignments = [b"%s=%s" % pair for pair in self._environment.items()]
         message = wire.pack(
-            wire.START, self._grace_ms, len(words), *words, *assignments
+            wire.START,
+            self._grace_ms,
+            self._mark,
+            len(words),
+            *words,
+            *assignments,
         )
-        self.channel.send(message, (self._output,))
+        self.channel.send(message, (self._words,))
 
     def know(self, pid: int, start: int) -> None:
         """Remember a process of the job, for a guard that is not its ancestor."""
@@ -62,9 +61,10 @@ class Guarding:
         """Start another guard in the place of one that has died."""
         self.channel.close()
         self.replaced += 1
-        self.channel = self._spawn()
+        environ = {os.fsdecode(k): os.fsdecode(v) for k, v in self._environment.items()}
+        self._take(start_guard(environ, self._words))
         pairs = [number for pair in self._known.items() for number in pair]
-        self.channel.send(wire.pack(wire.ADOPT, self._grace_ms, *pairs))
+        self.channel.send(wire.pack(wire.ADOPT, self._grace_ms, self._mark, *pairs))
         self.channel.send(wire.pack(wire.REMOVE, *self._remove))
 
     def signal_mpirun(self, pid: int, number: int) -> None:
@@ -85,29 +85,10 @@ class Guarding:
             return 0
         return kernel.end(self._orphans, 0.1, 5.0)
 
-    def _orphans(self) -> list[kernel.Process]:
-        mine = kernel.descendants([os.getpid()])
-        keep = self._before | {self.pid}
-        return [p for p in mine if p.pid not in keep]
+    def _take(self, started: StartedGuard) -> None:
+        self.pid = started.pid
+        self.channel = Channel(socket.socket(fileno=started.descriptor))
 
-    def _spawn(self) -> Channel:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        number = theirs.fileno()
-        os.set_inheritable(number, True)
-        words = [*PYTHON, "guard", str(number), self._mark]
-        # Its words, should it fail, are mpirun's: they are shown when nothing else
-        # explains how a job ended.
-        actions = [
-            (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
-            (os.POSIX_SPAWN_DUP2, self._output, 1),
-            (os.POSIX_SPAWN_DUP2, self._output, 2),
-        ]
-        self.pid = os.posix_spawn(
-            sys.executable,
-            words,
-            self._environment,
-            file_actions=actions,
-            setsigdef=[signal.SIGPIPE],
-        )
-        theirs.close()
-        return Channel(ours)
+    def _orphans(self) -> list[kernel.Process]:
+        keep = self._others | {self.pid}
+        return [p for p in kernel.descendants([os.getpid()]) if p.pid not in keep]

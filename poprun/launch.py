@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from poprun import kernel, stopping, wire
+from poprun.ahead import StartedGuard
 from poprun.channel import Channel, peer
 from poprun.events import (
     Clean,
@@ -97,7 +98,13 @@ class Launch:
         listen: Is told of each event when it has happened, and must not wait.
     """
 
-    def __init__(self, job: Job, relay: Relay, listen: Callable[[Event], None]) -> None:
+    def __init__(
+        self,
+        job: Job,
+        guard: StartedGuard,
+        relay: Relay,
+        listen: Callable[[Event], None],
+    ) -> None:
         now = time.monotonic()
         self._job = job
         self._relay = relay
@@ -120,15 +127,15 @@ class Launch:
 
         self._wake = kernel.wake_up_on(*_signals())
         kernel.become_subreaper()
-        self._words = os.memfd_create("mpirun")
+        self._words = guard.words
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(b"\0poprun-" + job.identity.encode())
         self._listener.listen(len(job.specs))
         self._listener.setblocking(False)
         self._guarding = Guarding(
+            guard,
             mark=job.mark,
             environment=job.mpirun_environment,
-            output=self._words,
             grace=job.grace,
             remove=job.remove,
         )

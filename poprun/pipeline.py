@@ -8,6 +8,7 @@ import signal
 from collections.abc import Mapping, Sequence
 
 from poprun import launch, oom, setup, start
+from poprun.ahead import StartedGuard
 from poprun.config import Settings
 from poprun.errors import LaunchError
 from poprun.log import DEBUG, Log
@@ -17,8 +18,12 @@ from poprun.relay import Relay, Routes, open_file
 from poprun.setup import Setup
 
 
-def run(settings: Settings, program: Sequence[str]) -> int:
-    """Run a program once per instance, or show what would be run."""
+def run(settings: Settings, program: Sequence[str], guard: StartedGuard | None) -> int:
+    """Run a program once per instance, or show what would be run.
+
+    Args:
+        guard: Has been started already; nobody's if nothing is to be started.
+    """
     environ = os.environ
     verbosity = DEBUG if settings["debug"] else settings.verbosity
     log = Log(verbosity, _write_stderr)
@@ -28,7 +33,7 @@ def run(settings: Settings, program: Sequence[str]) -> int:
     _show_topology(settings, made, verbosity)
     if verbosity:
         _log_plan(log, made, settings, program, environ)
-    if settings["dry-run"]:
+    if guard is None:
         from poprun import dryrun
 
         _write(1, dryrun.render(made, program))
@@ -48,10 +53,16 @@ def run(settings: Settings, program: Sequence[str]) -> int:
         timeout=settings["timeout"],
         start_timeout=settings["start-timeout"],
     )
-    return _run_job(job, made, settings, verbosity)
+    return _run_job(job, guard, made, settings, verbosity)
 
 
-def _run_job(job: launch.Job, made: Setup, settings: Settings, verbosity: int) -> int:
+def _run_job(
+    job: launch.Job,
+    guard: StartedGuard,
+    made: Setup,
+    settings: Settings,
+    verbosity: int,
+) -> int:
     relay = Relay(
         Routes(
             tag=made.arguments.tag_output,
@@ -61,7 +72,7 @@ def _run_job(job: launch.Job, made: Setup, settings: Settings, verbosity: int) -
     )
     log = Log(verbosity, relay.say)
     memory = oom.read()
-    running = launch.Launch(job, relay, Narrator(log, verbosity).listen)
+    running = launch.Launch(job, guard, relay, Narrator(log, verbosity).listen)
     # It takes a while until the first instance runs: time to import what comes last.
     from poprun import conclude
 

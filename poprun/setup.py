@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 from popdist import environment as env
 from poprun import __version__, machine, placement, plan, topology
+from poprun.ahead import PYTHON
 from poprun.config import Settings
 from poprun.errors import NotYetError, OptionError
 from poprun.feeder import Stdin
-from poprun.guarding import PYTHON
 from poprun.hosts import Host, is_local, parse_hostfile, parse_hosts
 from poprun.mpirun import adapter
 from poprun.mpirun.arguments import parse_global, parse_instance_arguments, parse_local
@@ -213,7 +213,13 @@ def _mpi(settings: Settings, environ: Mapping[str, str]) -> Mpi:
     asked = settings["mpirun"]
     if asked == LOCAL:
         return launcher([*PYTHON, "local"], __version__)
-    return detect(find(environ, asked, sys.prefix), environ)
+    return detect(find(environ, asked, sys.prefix), environ, _packages())
+
+
+def _packages() -> str:
+    """Return where this Python's packages are, without asking a slow module."""
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    return os.path.join(sys.prefix, "lib", version, "site-packages")
 
 
 def _joined(texts: Sequence[str]) -> str:

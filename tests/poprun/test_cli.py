@@ -11,7 +11,7 @@ from typing import IO
 import pytest
 
 import poprun
-from poprun import cli
+from poprun import ahead, cli
 from poprun.config import Settings
 from poprun.options import OPTIONS
 
@@ -23,7 +23,7 @@ class Pipeline:
     exit_code: int = 0
     jobs: list[tuple[Settings, list[str]]] = field(default_factory=list)
 
-    def run(self, settings: Settings, program: Sequence[str]) -> int:
+    def run(self, settings: Settings, program: Sequence[str], guard: object) -> int:
         self.jobs.append((settings, list(program)))
         return self.exit_code
 
@@ -37,6 +37,7 @@ def put_in_place(monkeypatch: pytest.MonkeyPatch, name: str, fake: object) -> No
 def pipeline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Pipeline:
     fake = Pipeline()
     put_in_place(monkeypatch, "pipeline", fake)
+    monkeypatch.setattr(ahead, "start_guard", lambda environ: None)
     monkeypatch.chdir(tmp_path)
     return fake
 
@@ -254,7 +255,9 @@ def test_an_error_of_the_pipeline_has_its_own_exit_code(
 ) -> None:
     from poprun.errors import ProgramNotFoundError
 
-    def run(self: Pipeline, settings: Settings, program: Sequence[str]) -> int:
+    def run(
+        self: Pipeline, settings: Settings, program: Sequence[str], guard: object
+    ) -> int:
         raise ProgramNotFoundError("There is no program x.")
 
     monkeypatch.setattr(Pipeline, "run", run)
@@ -287,7 +290,7 @@ def test_nothing_heavy_is_imported_before_the_pipeline() -> None:
     code = (
         "import sys, types; from poprun import cli;"
         "sys.modules['poprun.pipeline'] = cli;"
-        "cli.run = lambda settings, program: 0; cli.main(sys.argv[1:]);"
+        "cli.run = lambda settings, program, guard: 0; cli.main(sys.argv[1:]);"
         "print(*sorted(sys.modules), file=sys.stderr)"
     )
     heavy = {"asyncio", "click", "importlib.metadata", "json", "psutil", "subprocess"}

@@ -1,0 +1,60 @@
+"""Starts the guard before anything else: it takes as long to start as poprun takes to
+import the rest of itself, and there are two cores.
+
+A guard that is never told to start an mpirun ends with poprun and has done nothing.
+"""
+
+import _socket
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from poprun import kernel
+
+BESIDE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "beside.py")
+# Isolated, and without site-packages: see beside.
+PYTHON = (sys.executable, "-I", "-S", BESIDE)
+
+
+class StartedGuard(NamedTuple):
+    """A guard that waits for its first message."""
+
+    pid: int
+    # Our end of the socket to it, and the file that it and mpirun speak into.
+    descriptor: int
+    words: int
+    # Children that poprun was born with: whoever called exec in its place had them,
+    # and they are none of the job's.
+    others: frozenset[int]
+
+
+def start_guard(environ: Mapping[str, str], words: int | None = None) -> StartedGuard:
+    """Start a guard.
+
+    Args:
+        words: The file that another guard before this one spoke into.
+    """
+    if words is None:
+        words = os.memfd_create("mpirun")
+    others = kernel.descendants([os.getpid()]) if kernel.has_children() else []
+    ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_STREAM)
+    number = theirs.fileno()
+    os.set_inheritable(number, True)
+    # Its words, should it fail, are shown with mpirun's when nothing else explains
+    # how a job ended.
+    actions = [
+        (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
+        (os.POSIX_SPAWN_DUP2, words, 1),
+        (os.POSIX_SPAWN_DUP2, words, 2),
+    ]
+    pid = os.posix_spawn(
+        sys.executable,
+        [*PYTHON, "guard", str(number)],
+        environ,
+        file_actions=actions,
+        setsigdef=[signal.SIGPIPE],
+    )
+    theirs.close()
+    return StartedGuard(pid, ours.detach(), words, frozenset(p.pid for p in others))
