@@ -1,8 +1,12 @@
-"""One unix socket to a shim or a guard: whole messages and descriptors, no waiting."""
+"""One end of a unix socket between poprun, its guard and its shims.
 
+Whole messages and the descriptors that come with them; it never waits. Shims and the
+guard use it too, so it imports next to nothing.
+"""
+
+import _socket
 import os
-import socket
-import struct
+import sys
 
 from poprun import wire
 
@@ -13,9 +17,11 @@ MOST_DESCRIPTORS = 4
 class Channel:
     """A socket that is read and written only as far as it goes at once."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: _socket.socket) -> None:
         sock.setblocking(False)
         self.sock = sock
+        # What has come and has not been taken: descriptors come with the first byte
+        # of their message, which may be long before its last.
         self.descriptors: list[int] = []
         self._decoder = wire.Decoder()
         self._unsent = b""
@@ -29,7 +35,7 @@ class Channel:
 
     def receive(self) -> list[tuple[int, list[bytes]]] | None:
         """Return the messages that have come; None when the other end is gone."""
-        room = socket.CMSG_LEN(MOST_DESCRIPTORS * 4)
+        room = _socket.CMSG_LEN(MOST_DESCRIPTORS * 4)
         try:
             data, ancillary, _, _ = self.sock.recvmsg(1 << 16, room)
         except BlockingIOError:
@@ -37,11 +43,10 @@ class Channel:
         except OSError:
             return None
         for _, _, packed in ancillary:
-            count = len(packed) // 4
-            fresh = struct.unpack(f"{count}i", packed[: count * 4])
-            for descriptor in fresh:
+            for at in range(0, len(packed) - 3, 4):
+                descriptor = int.from_bytes(packed[at : at + 4], sys.byteorder)
                 os.set_inheritable(descriptor, False)
-            self.descriptors += fresh
+                self.descriptors.append(descriptor)
         if not data:
             return None
         try:
@@ -54,8 +59,8 @@ class Channel:
         if self._unsent and not descriptors:
             self._unsent += message
             return
-        packed = struct.pack(f"{len(descriptors)}i", *descriptors)
-        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, packed)] if descriptors else []
+        packed = b"".join(d.to_bytes(4, sys.byteorder) for d in descriptors)
+        rights = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, packed)] if packed else []
         try:
             sent = self.sock.sendmsg([message], rights)
         except BlockingIOError:
@@ -77,9 +82,7 @@ class Channel:
         self.sock.close()
 
 
-def peer(sock: socket.socket) -> tuple[int, int]:
-    """Return the process and the user at the other end, as the kernel knows them."""
-    size = struct.calcsize("3i")
-    packed = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
-    pid, uid, _ = struct.unpack("3i", packed)
-    return pid, uid
+def user_of(sock: _socket.socket) -> int:
+    """Return the user at the other end, as the kernel knows it."""
+    credentials = sock.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12)
+    return int.from_bytes(credentials[4:8], sys.byteorder)

@@ -9,10 +9,10 @@ import _signal  # type: ignore[import-not-found]  # typeshed has signal only
 import _socket
 import os
 import select
-import sys
 import time
 
 from poprun import kernel, wire
+from poprun.channel import Channel
 from poprun.leftovers import remove
 
 # The shims see poprun's end themselves, and end their programs with this patience.
@@ -43,10 +43,9 @@ class Guard:
     """One job's mpirun, and all processes that came of it."""
 
     def __init__(self, sock: _socket.socket, wake: int) -> None:
-        self._sock = sock
+        self._poprun = Channel(sock)
         self._wake = wake
         self._mark = b""  # NAME=VALUE in the environment of everything of this job
-        self._decoder = wire.Decoder()
         self._mpirun = 0
         self._grace = SHIM_PATIENCE_S
         self._known: dict[int, int] = {}
@@ -55,7 +54,7 @@ class Guard:
     def run(self) -> None:
         """Serve poprun until it asks to finish, or is gone."""
         poll = select.poll()
-        poll.register(self._sock.fileno(), select.POLLIN)
+        poll.register(self._poprun.fileno(), select.POLLIN)
         poll.register(self._wake, select.POLLIN)
         while True:
             for descriptor, _ in poll.poll():
@@ -63,24 +62,25 @@ class Guard:
                     os.read(self._wake, 4096)
                     self._reap()
                     continue
-                data, ancillary, _, _ = self._sock.recvmsg(1 << 20, 64)
-                if not data:
+                messages = self._poprun.receive()
+                if messages is None:
                     self._end_all(self._grace)
                     return
-                received = [
-                    int.from_bytes(d[:4], sys.byteorder) for _, _, d in ancillary
-                ]
-                for kind, fields in self._decoder.feed(data):
+                for kind, fields in messages:
                     if kind == wire.FINISH:
                         self._finish()
                         return
-                    self._on_message(kind, fields, received)
+                    self._on_message(kind, fields)
 
-    def _on_message(self, kind: int, fields: list[bytes], received: list[int]) -> None:
+    def _on_message(self, kind: int, fields: list[bytes]) -> None:
         if kind == wire.START:
             self._be_told(fields)
             count = int(fields[2])
-            self._start(fields[3 : 3 + count], fields[3 + count :], received[0])
+            self._start(
+                fields[3 : 3 + count],
+                fields[3 + count :],
+                self._poprun.descriptors.pop(),
+            )
         elif kind == wire.ADOPT:
             self._be_told(fields)
             numbers = [int(field) for field in fields[2:]]
@@ -107,28 +107,22 @@ class Guard:
         os.close(fault_read)
         if fault:
             os.waitpid(pid, 0)
-            self._send(wire.pack(wire.MPIRUN_REFUSED, fault))
+            self._poprun.send(wire.pack(wire.MPIRUN_REFUSED, fault))
         else:
             self._mpirun = pid
             message = wire.pack(wire.MPIRUN_STARTED, pid, kernel.start_time(pid))
-            self._send(message)
+            self._poprun.send(message)
 
     def _reap(self) -> None:
         for pid, status in kernel.reap():
             if pid == self._mpirun:
                 self._mpirun = 0
-                self._send(wire.pack(wire.MPIRUN_EXITED, status))
-
-    def _send(self, message: bytes) -> None:
-        try:
-            self._sock.sendall(message)
-        except OSError:  # the end of file that follows says that poprun is gone
-            return
+                self._poprun.send(wire.pack(wire.MPIRUN_EXITED, status))
 
     def _finish(self) -> None:
         left = kernel.end(self._tree, FINISH_PATIENCE_S, LIMIT_S)
         remove(self._paths)
-        self._send(wire.pack(wire.FINISHED, left))
+        self._poprun.send(wire.pack(wire.FINISHED, left))
 
     def _end_all(self, patience: float) -> None:
         """End the job without poprun."""

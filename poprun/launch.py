@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from poprun import kernel, stopping, wire
 from poprun.ahead import StartedGuard
-from poprun.channel import Channel, peer
+from poprun.channel import Channel, user_of
 from poprun.events import (
     Clean,
     Connected,
@@ -334,7 +334,7 @@ class Launch:
             sock, _address = self._listener.accept()
         except OSError:
             return
-        if peer(sock)[1] == os.geteuid():
+        if user_of(sock) == os.geteuid():
             self._calling.add(Channel(sock))
         else:
             sock.close()

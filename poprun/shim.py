@@ -13,6 +13,7 @@ import sys
 import time
 
 from poprun import kernel, wire
+from poprun.channel import Channel
 
 # The name is the type checker's; importing typing would cost 5 ms here.
 TYPE_CHECKING = False
@@ -67,9 +68,8 @@ class Shim:
     """One program under supervision, from its start until nothing of it is left."""
 
     def __init__(self, sock: _socket.socket, wake: int) -> None:
-        self._sock = sock
+        self._poprun = Channel(sock)
         self._wake = wake
-        self._decoder = wire.Decoder()
         self._connected = True
         self._released = False
         self._program = 0  # its pid, 0 before the start
@@ -82,9 +82,9 @@ class Shim:
 
     def run(self, hello: bytes) -> None:
         """Do everything; returns when there is nothing left to do."""
-        self._send(hello)
+        self._poprun.send(hello)
         poll = select.poll()
-        poll.register(self._sock.fileno(), select.POLLIN)
+        poll.register(self._poprun.fileno(), select.POLLIN)
         poll.register(self._wake, select.POLLIN)
         while not self._done():
             for descriptor, _ in poll.poll(self._wait_ms()):
@@ -109,15 +109,14 @@ class Shim:
     # --- Messages.
 
     def _on_poprun(self) -> bool:
-        data, ancillary, _, _ = self._sock.recvmsg(65536, _socket.CMSG_LEN(4))
-        if not data:
+        messages = self._poprun.receive()
+        if messages is None:
             self._connected = False
             self._stop(ORPHAN_PATIENCE_S, wire.BY_POPRUN)
             return False
-        received = [int.from_bytes(d[:4], sys.byteorder) for _, _, d in ancillary]
-        for kind, fields in self._decoder.feed(data):
+        for kind, fields in messages:
             if kind == wire.SPEC:
-                self._start(wire.Spec(fields), received)
+                self._start(wire.Spec(fields))
             elif kind == wire.SIGNAL:
                 self._signal_group(int(fields[0]))
             elif kind == wire.KILL:
@@ -125,16 +124,6 @@ class Shim:
             elif kind == wire.RELEASE:
                 self._released = True
         return True
-
-    def _send(self, message: bytes, descriptors: tuple[int, ...] = ()) -> None:
-        if not self._connected:
-            return
-        rights = b"".join(d.to_bytes(4, sys.byteorder) for d in descriptors)
-        ancillary = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, rights)] if rights else []
-        try:
-            self._sock.sendmsg([message], ancillary)
-        except OSError:  # the end of file that follows says that poprun is gone
-            return
 
     def _on_signals(self, numbers: bytes) -> None:
         # SIGTERM comes from an mpirun that ends the job, or from the kernel because
@@ -145,12 +134,12 @@ class Shim:
 
     # --- The program.
 
-    def _start(self, spec: wire.Spec, received: list[int]) -> None:
+    def _start(self, spec: wire.Spec) -> None:
         self._spec = spec
         try:
-            stdin = received[0] if received else os.open(spec.stdin, os.O_RDONLY)
+            stdin = self._stdin(spec)
         except OSError as error:
-            self._send(wire.pack(wire.REFUSED, error.errno or 0, spec.stdin))
+            self._poprun.send(wire.pack(wire.REFUSED, error.errno or 0, spec.stdin))
             return
         out_read, out_write = _terminal_or_pipe()
         err_read, err_write = os.pipe()
@@ -166,13 +155,18 @@ class Shim:
         if fault:
             os.waitpid(pid, 0)
             number, _, tried = fault.partition(b" ")
-            self._send(wire.pack(wire.REFUSED, number, tried))
+            self._poprun.send(wire.pack(wire.REFUSED, number, tried))
         else:
             self._program = pid
             message = wire.pack(wire.STARTED, pid, kernel.start_time(pid))
-            self._send(message, (out_read, err_read))
+            self._poprun.send(message, (out_read, err_read))
         os.close(out_read)
         os.close(err_read)
+
+    def _stdin(self, spec: wire.Spec) -> int:
+        if self._poprun.descriptors:
+            return self._poprun.descriptors.pop()
+        return os.open(spec.stdin, os.O_RDONLY)
 
     def _signal_group(self, number: int) -> None:
         if not self._program or self._ended:
@@ -211,7 +205,7 @@ class Shim:
             except ChildProcessError:
                 self._clean = True
                 self._kill_at = NEVER
-                self._send(wire.pack(wire.CLEAN, self._left_behind))
+                self._poprun.send(wire.pack(wire.CLEAN, self._left_behind))
                 return
             if pid == 0:
                 return
@@ -221,7 +215,7 @@ class Shim:
                 self._end_leftovers()
 
     def _report(self, status: int, usage: "struct_rusage") -> None:
-        self._send(
+        self._poprun.send(
             wire.pack(
                 wire.EXITED,
                 status,

@@ -101,7 +101,14 @@ ACROSS = {
 }
 
 # They start once for every instance, in milliseconds, so they import next to nothing.
-LIGHT = ("poprun.beside", "poprun.guard", "poprun.kernel", "poprun.shim", "poprun.wire")
+LIGHT = (
+    "poprun.beside",
+    "poprun.channel",
+    "poprun.guard",
+    "poprun.kernel",
+    "poprun.shim",
+    "poprun.wire",
+)
 FOR_LIGHT = {
     "_collections_abc",
     "_ctypes",
@@ -109,6 +116,7 @@ FOR_LIGHT = {
     "_socket",
     "os",
     "poprun",
+    "poprun.channel",
     "poprun.kernel",
     "poprun.leftovers",
     "poprun.wire",

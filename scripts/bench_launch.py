@@ -1,0 +1,134 @@
+"""What a launch costs next to bare mpirun: make bench-launch.
+
+All pairs are measured in turn within one run, because the machine's speed changes by
+the minute: read the differences and ratios, not the times. The CPU time of a job is
+that of all its processes: this program is a subreaper and waits for every one.
+"""
+
+import argparse
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from poprun import kernel
+
+BIN = Path(sys.executable).parent
+POPRUN, MPIRUN = str(BIN / "poprun"), str(BIN / "mpirun")
+ROOT = ["--allow-run-as-root"] if os.geteuid() == 0 else []
+ENVIRON = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}
+
+
+def run(words: Sequence[str], stdout: int = subprocess.DEVNULL) -> tuple[float, float]:
+    """Run a command; return its wall and CPU time in milliseconds."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    began = time.perf_counter()
+    subprocess.run(words, stdout=stdout, stderr=stdout, check=True, env=ENVIRON)
+    wall = time.perf_counter() - began
+    while kernel.has_children():
+        kernel.reap()
+        time.sleep(0.0005)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return wall * 1000, cpu * 1000
+
+
+def in_turn(
+    one: Sequence[str], other: Sequence[str], rounds: int
+) -> tuple[list[tuple[float, float]], list[tuple[float, float]]]:
+    """Run two commands one after the other, several times."""
+    pairs = [(run(one), run(other)) for _ in range(rounds + 1)]
+    return [a for a, _ in pairs[1:]], [b for _, b in pairs[1:]]
+
+
+def median(runs: Sequence[tuple[float, float]], which: int) -> float:
+    return statistics.median(r[which] for r in runs)
+
+
+def poprun(instances: int, *words: str) -> list[str]:
+    n = str(instances)
+    return [
+        *(POPRUN, "--num-instances", n, "--num-replicas", n, "--offline-mode=1"),
+        *words,
+    ]
+
+
+def mpirun(instances: int, *words: str) -> list[str]:
+    return [MPIRUN, *ROOT, "--oversubscribe", "-n", str(instances), *words]
+
+
+def launches(rounds: int) -> None:
+    print("Starting `true`, medians in ms (wall: poprun - mpirun; CPU of all):")
+    print("    N  poprun  mpirun    more | CPU poprun  mpirun")
+    cpus = {}
+    for n in (1, 2, 4, 16, 64):
+        # Bare mpirun hangs now and then on many short ranks: fewer rounds there.
+        ours, theirs = in_turn(poprun(n, "true"), mpirun(n, "true"), rounds)
+        a, b = median(ours, 0), median(theirs, 0)
+        cpus[n] = median(ours, 1)
+        print(
+            f"{n:5} {a:7.0f} {b:7.0f} {a - b:7.0f} |"
+            f" {cpus[n]:10.0f} {median(theirs, 1):7.0f}"
+        )
+    for more, fewer in ((4, 2), (16, 4), (64, 16)):
+        each = (cpus[more] - cpus[fewer]) / (more - fewer)
+        print(f"CPU of each further instance from {fewer} to {more}: {each:.1f} ms")
+
+
+def starts(rounds: int) -> None:
+    print("\nWords without a job, medians in ms:")
+    for words in (["--version"], ["--help"], []):
+        ours, theirs = in_turn([POPRUN, *words], [sys.executable, "-c", "pass"], rounds)
+        print(
+            f"  poprun {' '.join(words):9} {median(ours, 0):4.0f}"
+            f"   python -c pass {median(theirs, 0):4.0f}"
+        )
+
+
+def output(rounds: int) -> None:
+    print("\nOutput of two instances:")
+    count = 1_000_000
+    tag = "--mpi-global-args=--tag-output"
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory, "out")
+        for title, words in (("tagged", [tag]), ("untagged", [])):
+            command = [*poprun(2, *words), "seq", str(count)]
+            seconds = [to_file(command, path) for _ in range(rounds)]
+            lines = path.read_bytes().count(b"\n")
+            print(
+                f"  seq {count}, {title}: {2 * count / statistics.median(seconds):,.0f}"
+                f" lines/s, {2 * count - lines} lost"
+            )
+        program = Path(directory, "prints.py")
+        program.write_text("for i in range(200000):\n    print('line', i)\n")
+        words = [sys.executable, str(program)]
+        pairs = [
+            (to_file(poprun(2, *words), path), to_file(mpirun(2, *words), path))
+            for _ in range(rounds)
+        ]
+        ratio = statistics.median(a / b for a, b in pairs)
+        print(f"  Python's print: {ratio:.2f} times bare mpirun's time")
+
+
+def to_file(words: Sequence[str], path: Path) -> float:
+    with path.open("wb") as file:
+        return run(words, file.fileno())[0] / 1000
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=9)
+    rounds = parser.parse_args().rounds
+    kernel.become_subreaper()
+    launches(rounds)
+    starts(rounds)
+    output(3)
+
+
+if __name__ == "__main__":
+    main()
