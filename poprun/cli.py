@@ -1,8 +1,8 @@
 """The front door: words and environment -> settings -> what was asked for, or a job.
 
-The only module that knows click, which speaks with the shells that complete; nothing
-else imports it, so no job waits for it. The grammar of poprun is not click's: prefixes,
-values that look like options, a program whose words nobody may touch.
+The only module that knows click. The command is click's, so that its tools find the
+options; what the words mean is said by grammar, because poprun's rules are not click's:
+prefixes, values that look like options, a program whose words nobody may touch.
 """
 
 import os
@@ -14,6 +14,8 @@ from poprun import __version__
 from poprun.errors import PoprunError
 
 if TYPE_CHECKING:
+    import click
+
     from poprun.config import Settings
     from poprun.grammar import CommandLine
 
@@ -31,20 +33,54 @@ def main(
     words = sys.argv[1:] if words is None else words
     environ = os.environ if environ is None else environ
     try:
-        return _answer(words, environ)
+        # Asked for by scripts, again and again, and known without click.
+        if list(words) == ["--version"] and _COMPLETION not in environ:
+            return _print(f"poprun {__version__}\n")
+        made = command()
+        if instruction := environ.get(_COMPLETION):
+            return _print(_completion(made, instruction))
+        code: int = made.main(list(words), "poprun", standalone_mode=False, obj=environ)
     except PoprunError as error:
         _say("error", str(error))
         for hint in getattr(error, "__notes__", ()):
             _say("hint", hint)
         return error.exit_code
+    return code
+
+
+def command() -> "click.Command":
+    """Return poprun as click sees it, made from the table of options."""
+    import click
+
+    class Command(click.Command):
+        def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+            from poprun.options import OPTIONS
+
+            return [
+                click.Option(
+                    [option.flag, option.name.replace("-", "_")],
+                    help=option.help,
+                    metavar=option.metavar,
+                    multiple=option.multiple,
+                    is_flag=not option.takes_value,
+                )
+                for option in OPTIONS.values()
+            ]
+
+        def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+            ctx.args = args
+            return args
+
+        def invoke(self, ctx: click.Context) -> int:
+            return _answer(ctx.args, os.environ if ctx.obj is None else ctx.obj)
+
+        def get_help(self, ctx: click.Context) -> str:
+            return _help(os.environ if ctx.obj is None else ctx.obj)
+
+    return Command("poprun")
 
 
 def _answer(words: Sequence[str], environ: Mapping[str, str]) -> int:
-    if instruction := environ.get(_COMPLETION):
-        return _print(_completion(instruction))
-    # The two that are answered most often need none of what comes below.
-    if list(words) == ["--version"]:
-        return _print(f"poprun {__version__}\n")
     if not words:
         from poprun.helptext import SHORT_PAGE
 
@@ -137,9 +173,8 @@ def _versions(settings: "Settings", environ: Mapping[str, str]) -> str:
     return json.dumps(found, indent=2) + "\n"
 
 
-def _completion(instruction: str) -> str:
+def _completion(made: "click.Command", instruction: str) -> str:
     """Answer a shell: the script to load, or what the word at the cursor can become."""
-    from click import Command
     from click.shell_completion import CompletionItem, get_completion_class
 
     from poprun import grammar
@@ -153,7 +188,7 @@ def _completion(instruction: str) -> str:
             f"{_COMPLETION} is {instruction!r}, but must be bash_source, zsh_source "
             "or fish_source."
         )
-    speaker = shell(Command("poprun"), {}, "poprun", _COMPLETION)
+    speaker = shell(made, {}, "poprun", _COMPLETION)
     if action == "source":
         return speaker.source()
     try:

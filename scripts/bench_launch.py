@@ -21,6 +21,8 @@ from poprun import kernel
 BIN = Path(sys.executable).parent
 POPRUN, MPIRUN = str(BIN / "poprun"), str(BIN / "mpirun")
 ROOT = ["--allow-run-as-root"] if os.geteuid() == 0 else []
+# A launch takes a second at the most; one that takes so long hangs.
+LONGEST_S = 15
 ENVIRON = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}
 
 
@@ -28,7 +30,15 @@ def run(words: Sequence[str], stdout: int = subprocess.DEVNULL) -> tuple[float, 
     """Run a command; return its wall and CPU time in milliseconds."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     began = time.perf_counter()
-    subprocess.run(words, stdout=stdout, stderr=stdout, check=True, env=ENVIRON)
+    process = subprocess.Popen(words, stdout=stdout, stderr=stdout, env=ENVIRON)
+    try:
+        code = process.wait(timeout=LONGEST_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+        raise
+    if code:
+        raise SystemExit(f"{words} ended with exit code {code}")
     wall = time.perf_counter() - began
     while kernel.has_children():
         kernel.reap()
@@ -41,9 +51,22 @@ def run(words: Sequence[str], stdout: int = subprocess.DEVNULL) -> tuple[float, 
 def in_turn(
     one: Sequence[str], other: Sequence[str], rounds: int
 ) -> tuple[list[tuple[float, float]], list[tuple[float, float]]]:
-    """Run two commands one after the other, several times."""
-    pairs = [(run(one), run(other)) for _ in range(rounds + 1)]
-    return [a for a, _ in pairs[1:]], [b for _, b in pairs[1:]]
+    """Run two commands one after the other, several times.
+
+    Bare mpirun hangs now and then on many short ranks; such a round does not count.
+    """
+    ours, theirs = [], []
+    for round_ in range(rounds + 1):
+        mine = run(one)
+        try:
+            yours = run(other)
+        except subprocess.TimeoutExpired:
+            print(f"      ({other[0]} hung for {LONGEST_S} s and was killed)")
+            continue
+        if round_:  # the first warms the caches
+            ours.append(mine)
+            theirs.append(yours)
+    return ours, theirs
 
 
 def median(runs: Sequence[tuple[float, float]], which: int) -> float:
@@ -67,7 +90,6 @@ def launches(rounds: int) -> None:
     print("    N  poprun  mpirun    more | CPU poprun  mpirun")
     cpus = {}
     for n in (1, 2, 4, 16, 64):
-        # Bare mpirun hangs now and then on many short ranks: fewer rounds there.
         ours, theirs = in_turn(poprun(n, "true"), mpirun(n, "true"), rounds)
         a, b = median(ours, 0), median(theirs, 0)
         cpus[n] = median(ours, 1)

@@ -8,7 +8,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import IO
 
+import click
 import pytest
+from click.testing import CliRunner
 
 import poprun
 from poprun import ahead, cli
@@ -283,6 +285,22 @@ def test_a_configuration_is_exported_without_a_job(pipeline: Pipeline) -> None:
     assert pipeline.jobs == []
 
 
+def test_clicks_own_tools_find_the_options_of_the_table() -> None:
+    found = cli.command().to_info_dict(click.Context(cli.command()))["params"]
+
+    assert [param["opts"][0] for param in found] == [o.flag for o in OPTIONS.values()]
+    assert found[0]["opts"][0] == "--num-instances"
+
+
+def test_the_command_can_be_invoked_as_clicks(pipeline: Pipeline) -> None:
+    result = CliRunner().invoke(
+        cli.command(), ["--num-replicas", "3", "x"], standalone_mode=False
+    )
+
+    assert result.return_value == 0
+    assert pipeline.jobs[0][0]["num-replicas"] == 3
+
+
 # --- As a process.
 
 
@@ -293,7 +311,14 @@ def test_nothing_heavy_is_imported_before_the_pipeline() -> None:
         "cli.run = lambda settings, program, guard: 0; cli.main(sys.argv[1:]);"
         "print(*sorted(sys.modules), file=sys.stderr)"
     )
-    heavy = {"asyncio", "click", "importlib.metadata", "json", "psutil", "subprocess"}
+    heavy = {
+        "asyncio",
+        "importlib.metadata",
+        "multiprocessing",
+        "json",
+        "psutil",
+        "subprocess",
+    }
 
     for words in (["--help"], ["--version"], [], ["--show-config"], ["-v", "x"]):
         process = subprocess.run(
