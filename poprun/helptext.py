@@ -62,7 +62,7 @@ def full_page(width: int) -> str:
 
 
 def _entry(option: Option, width: int) -> list[str]:
-    head = f"  {_spelling(option)}"
+    head = f"  {spelling(option)}"
     margin = " " * _COLUMN
     lines = [margin + line for line in _wrapped(_description(option), width - _COLUMN)]
     if len(head) + 2 > _COLUMN:
@@ -88,7 +88,7 @@ def default_text(option: Option) -> str:
             return str(value)
 
 
-def _spelling(option: Option) -> str:
+def spelling(option: Option) -> str:
     short = [f"-{option.short}"] if option.short else []
     names = ", ".join([*short, *(f"--{name}" for name in option.names)])
     metavar = option.metavar or "|".join(option.choices)
