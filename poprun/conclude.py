@@ -37,6 +37,12 @@ def conclude(
     outcome = judge(ended.course, ended.events, status, verdict)
     for warning in outcome.warnings:
         log.warn(warning)
+    if relay.failure is not None:
+        what, number = relay.failure
+        log.error(
+            f"Output was lost: {what} cannot be written: {os.strerror(number)}. The "
+            "instances were not stopped for that."
+        )
     if debug and verdict.words and not outcome.quote_mpirun:
         log.say(f"mpirun said:\n{verdict.words}")
     evidence = _evidence(outcome, ended, made, relay, memory)
@@ -45,7 +51,11 @@ def conclude(
         log.say(sentence)
     if cause:
         log.error(cause)
-    return _with_lost_output(relay, log, outcome.exit_code)
+    if relay.closed:
+        return outcome.exit_code or OUTPUT_CLOSED
+    if relay.failure is not None:
+        return outcome.exit_code or UNWRITTEN
+    return outcome.exit_code
 
 
 def _evidence(
@@ -66,16 +76,3 @@ def _evidence(
         out_of_memory=after if starved else None,
         peak_kib=max(peaks, default=0),
     )
-
-
-def _with_lost_output(relay: Relay, log: Log, code: int) -> int:
-    if relay.closed:
-        return code or OUTPUT_CLOSED
-    if relay.failure is None:
-        return code
-    what, number = relay.failure
-    log.error(
-        f"Output was lost: {what} cannot be written: {os.strerror(number)}. The "
-        "instances were not stopped for that."
-    )
-    return code or UNWRITTEN

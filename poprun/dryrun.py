@@ -1,5 +1,6 @@
 """What a job would be, in words that can be read, compared and kept. Pure."""
 
+import os
 import shlex
 from collections.abc import Sequence
 
@@ -10,13 +11,13 @@ from poprun.setup import Setup
 
 def render(made: Setup, program: Sequence[str]) -> str:
     """Return mpirun's exact command, and what each instance gets besides."""
-    lines = [shlex.join(made.argv), ""]
+    lines = [_shell_words(made.argv), ""]
     for assignment in made.plan.assignments:
         lines.append(f"instance {assignment.rank} on {assignment.host}:")
-        lines.append(f"  runs {shlex.join(program)}")
+        lines.append(f"  runs {_shell_words(program)}")
         lines += [f"  {line}" for line in _binding(assignment)]
         lines += [
-            f"  {name}={shlex.quote(value)}"
+            f"  {name}={_shell_word(value)}"
             for name, value in assignment.variables.items()
         ]
     return "\n".join(lines) + "\n"
@@ -37,6 +38,25 @@ def command_line(made: Setup, program: Sequence[str]) -> str:
         words += [*argv[at:stop], *program]
         at = stop
     return " ".join([words[0], *(_quoted(word) for word in words[1:])])
+
+
+def _shell_words(words: Sequence[str]) -> str:
+    return " ".join(map(_shell_word, words))
+
+
+def _shell_word(word: str) -> str:
+    """Quote a word so that a shell reads it as it is, and a terminal obeys nothing."""
+    if word.isprintable():
+        return shlex.quote(word)
+    return "$'" + "".join(map(_shell_character, word)) + "'"
+
+
+def _shell_character(character: str) -> str:
+    if character in "\\'":
+        return f"\\{character}"
+    if character.isprintable():
+        return character
+    return "".join(f"\\{byte:03o}" for byte in os.fsencode(character))
 
 
 def _find(words: Sequence[str], part: Sequence[str], start: int) -> int:

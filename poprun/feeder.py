@@ -19,7 +19,8 @@ class Stdin:
 
     path: str = NOTHING
     rank: int | None = None
-    all: bool = False
+    # How many instances get a copy each of poprun's stdin.
+    copies: int = 0
 
 
 class Feeder:
@@ -29,7 +30,8 @@ class Feeder:
         self._stdin = stdin
         # By descriptor to write to: what that instance has not taken yet.
         self._pending: dict[int, bytes] = {}
-        self._open = stdin.all
+        # Nothing is read before all of them are there, or some would miss it.
+        self._missing = stdin.copies
 
     def descriptor_for(self, rank: int) -> int | None:
         """Return what to send to an instance as its stdin, if anything.
@@ -39,8 +41,9 @@ class Feeder:
         """
         if self._stdin.rank == rank:
             return os.dup(0)
-        if not self._stdin.all:
+        if not self._stdin.copies:
             return None
+        self._missing -= 1
         read, write = os.pipe()
         os.set_blocking(write, False)
         self._pending[write] = b""
@@ -48,7 +51,8 @@ class Feeder:
 
     def readers(self) -> Iterator[int]:
         """Yield stdin if more of it is wanted now: the slowest instance decides."""
-        if self._open and self._pending and not any(self._pending.values()):
+        waiting = self._missing or any(self._pending.values())
+        if self._pending and not waiting:
             yield 0
 
     def writers(self) -> Iterator[int]:
@@ -57,9 +61,13 @@ class Feeder:
                 yield descriptor
 
     def read(self) -> None:
-        data = os.read(0, PIECE)
+        try:
+            data = os.read(0, PIECE)
+        except BlockingIOError:
+            return
+        except OSError:  # a terminal that is gone
+            data = b""
         if not data:
-            self._open = False
             self.close()
         for descriptor in list(self._pending):
             self._pending[descriptor] = data

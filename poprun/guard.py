@@ -13,7 +13,7 @@ import time
 
 from poprun import kernel, wire
 from poprun.channel import Channel
-from poprun.leftovers import remove
+from poprun.leftovers import Leftovers, remove
 
 # The shims see poprun's end themselves, and end their programs with this patience.
 SHIM_PATIENCE_S = 1.0
@@ -49,28 +49,34 @@ class Guard:
         self._mpirun = 0
         self._grace = SHIM_PATIENCE_S
         self._known: dict[int, int] = {}
-        self._paths: list[bytes] = []
+        self._leftovers = Leftovers()
+        self._poll = select.poll()
+        self._served = True
 
     def run(self) -> None:
         """Serve poprun until it asks to finish, or is gone."""
-        poll = select.poll()
-        poll.register(self._poprun.fileno(), select.POLLIN)
-        poll.register(self._wake, select.POLLIN)
-        while True:
-            for descriptor, _ in poll.poll():
+        self._poll.register(self._poprun.fileno(), select.POLLIN)
+        self._poll.register(self._wake, select.POLLIN)
+        while self._served:
+            in_doubt = self._leftovers.in_doubt
+            wait = kernel.LOOK_AGAIN_S * 1000 if in_doubt else None
+            for descriptor, _ in self._poll.poll(wait):
                 if descriptor == self._wake:
                     os.read(self._wake, 4096)
                     self._reap()
-                    continue
-                messages = self._poprun.receive()
-                if messages is None:
-                    self._end_all(self._grace)
-                    return
-                for kind, fields in messages:
-                    if kind == wire.FINISH:
-                        self._finish()
-                        return
-                    self._on_message(kind, fields)
+                elif descriptor == self._poprun.fileno():
+                    self._on_poprun()
+                else:
+                    self._leftovers.notice()
+            self._claim()
+
+    def _on_poprun(self) -> None:
+        messages = self._poprun.receive()
+        if messages is None:
+            self._end_all(self._grace)
+            self._served = False
+        for kind, fields in messages or ():
+            self._on_message(kind, fields)
 
     def _on_message(self, kind: int, fields: list[bytes]) -> None:
         if kind == wire.START:
@@ -88,9 +94,26 @@ class Guard:
         elif kind == wire.KNOWN:
             self._known[int(fields[0])] = int(fields[1])
         elif kind == wire.REMOVE:
-            self._paths += fields
+            self._leftovers.paths += fields
+        elif kind == wire.WATCH:
+            self._watch(fields)
         elif kind == wire.SIGNAL_MPIRUN and self._mpirun:
             os.kill(self._mpirun, int(fields[0]))
+        elif kind == wire.FINISH:
+            self._finish()
+            self._served = False
+
+    def _watch(self, prefixes: list[bytes]) -> None:
+        if prefixes:
+            self._leftovers.watch(prefixes)
+            if self._leftovers.descriptor >= 0:
+                self._poll.register(self._leftovers.descriptor, select.POLLIN)
+
+    def _claim(self) -> None:
+        """Find out whether the job has made the files that have come up."""
+        if self._leftovers.in_doubt:
+            for path in self._leftovers.claim(p.pid for p in self._tree()):
+                self._poprun.send(wire.pack(wire.FOUND, path))
 
     def _be_told(self, fields: list[bytes]) -> None:
         self._grace = min(int(fields[0]) / 1000, SHIM_PATIENCE_S)
@@ -121,7 +144,7 @@ class Guard:
 
     def _finish(self) -> None:
         left = kernel.end(self._tree, FINISH_PATIENCE_S, LIMIT_S)
-        remove(self._paths)
+        remove(self._leftovers.paths)
         self._poprun.send(wire.pack(wire.FINISHED, left))
 
     def _end_all(self, patience: float) -> None:
@@ -129,13 +152,16 @@ class Guard:
         # mpirun first: it would take the end of its children for an accident, and
         # look for words. The shims end by themselves, which is kinder to programs.
         began = time.monotonic()
+        self._leftovers.doubt_all()
         while kernel.has_children() and time.monotonic() < began + patience + 0.2:
+            self._leftovers.notice()
+            self._claim()
             kernel.reap()
             time.sleep(kernel.LOOK_AGAIN_S)
         kernel.end(self._tree, 0, LIMIT_S)
         if self._mark:
             kernel.end(self._marked, 0, LIMIT_S)
-        remove(self._paths)
+        remove(self._leftovers.paths)
 
     def _marked(self) -> list[kernel.Process]:
         found = kernel.with_variable(self._mark)

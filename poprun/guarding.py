@@ -25,17 +25,19 @@ class Guarding:
         environment: Mapping[bytes, bytes],
         grace: float,
         remove: Sequence[str],
+        watch: Sequence[str],
     ) -> None:
         self._mark = mark.encode()
         self._environment = environment
         self._words = started.words
         self._grace_ms = int(grace * 1000)
         self._remove = [os.fsencode(path) for path in remove]
+        self._watch = [os.fsencode(prefix) for prefix in watch]
         self._known: dict[int, int] = {}
         self.replaced = 0
         self._take(started)
         self._others = started.others
-        self.channel.send(wire.pack(wire.REMOVE, *self._remove))
+        self._tell_of_leftovers()
 
     def start(self, argv: Sequence[str]) -> None:
         """Ask the guard to start mpirun."""
@@ -57,6 +59,10 @@ class Guarding:
         if self.replaced:
             self.channel.send(wire.pack(wire.KNOWN, pid, start))
 
+    def found(self, path: bytes) -> None:
+        """Remember a file that the guard has found to be the job's, for the next."""
+        self._remove.append(path)
+
     def replace(self) -> None:
         """Start another guard in the place of one that has died."""
         self.channel.close()
@@ -65,7 +71,7 @@ class Guarding:
         self._take(start_guard(environ, self._words))
         pairs = [number for pair in self._known.items() for number in pair]
         self.channel.send(wire.pack(wire.ADOPT, self._grace_ms, self._mark, *pairs))
-        self.channel.send(wire.pack(wire.REMOVE, *self._remove))
+        self._tell_of_leftovers()
 
     def signal_mpirun(self, pid: int, number: int) -> None:
         if self.replaced:
@@ -88,6 +94,10 @@ class Guarding:
     def _take(self, started: StartedGuard) -> None:
         self.pid = started.pid
         self.channel = Channel(socket.socket(fileno=started.descriptor))
+
+    def _tell_of_leftovers(self) -> None:
+        self.channel.send(wire.pack(wire.REMOVE, *self._remove))
+        self.channel.send(wire.pack(wire.WATCH, *self._watch))
 
     def _orphans(self) -> list[kernel.Process]:
         keep = self._others | {self.pid}

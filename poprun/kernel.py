@@ -13,6 +13,7 @@ from _collections_abc import Callable, Iterable  # os has imported it already
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 MPOL_BIND = 2
+IN_CREATE = 0x100
 # By machine, because no module that starts fast knows the numbers of system calls.
 SYS_SET_MEMPOLICY = {"x86_64": 238, "aarch64": 237, "ppc64le": 261, "riscv64": 237}
 
@@ -22,6 +23,8 @@ LOOK_AGAIN_S = 0.01
 _libc = _ctypes.dlopen(None, 0)  # type: ignore[arg-type]  # None: this process
 _prctl = _ctypes.dlsym(_libc, "prctl")
 _syscall = _ctypes.dlsym(_libc, "syscall")
+_inotify_init1 = _ctypes.dlsym(_libc, "inotify_init1")
+_inotify_add_watch = _ctypes.dlsym(_libc, "inotify_add_watch")
 
 
 def become_subreaper() -> None:
@@ -48,6 +51,22 @@ def bind_memory(nodes: Iterable[int]) -> bool:
     # The kernel reads one bit less than it is told.
     arguments = (number, MPOL_BIND, bits, length * 8 + 1)
     return bool(_ctypes.call_function(_syscall, arguments) == 0)
+
+
+def watch(directories: Iterable[bytes]) -> tuple[int, dict[int, bytes]]:
+    """Ask to be told of every file that is made in one of these directories.
+
+    Returns a descriptor to read inotify's events from, -1 if the kernel has none left,
+    and which number in an event stands for which directory.
+    """
+    flags = (os.O_NONBLOCK | os.O_CLOEXEC,)
+    descriptor = int(_ctypes.call_function(_inotify_init1, flags))
+    watched = {}
+    for path in directories:
+        arguments = (descriptor, path, IN_CREATE)
+        watched[int(_ctypes.call_function(_inotify_add_watch, arguments))] = path
+    watched.pop(-1, None)
+    return descriptor, watched
 
 
 class Process:

@@ -72,8 +72,10 @@ class Job:
     keep_going: bool = False
     timeout: float = FOREVER
     start_timeout: float = FOREVER
-    # Made for this job alone, and gone after it.
-    remove: Sequence[str] = ()
+    # Directories to make for this job alone, and to remove with all that is in them.
+    directories: Sequence[str] = ()
+    # How the paths begin of what MPI may leave where everybody's files are.
+    leftovers: Sequence[str] = ()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -137,8 +139,12 @@ class Launch:
             mark=job.mark,
             environment=job.mpirun_environment,
             grace=job.grace,
-            remove=job.remove,
+            remove=job.directories,
+            watch=job.leftovers,
         )
+        # Now that the guard knows of them: poprun may be killed at any time.
+        for directory in job.directories:
+            os.mkdir(directory, mode=0o700)
         self._guarding.start(job.mpirun)
 
     # --- The life of a job.
@@ -285,7 +291,7 @@ class Launch:
             if messages is None:
                 self._on_guard_lost()
             for kind, fields in messages or ():
-                self._on_guard(kind, [int(field) for field in fields])
+                self._on_guard(kind, fields)
         elif link in self._calling:
             self._on_hello(link, messages)
         else:
@@ -295,7 +301,11 @@ class Launch:
             if messages is None:
                 self._on_shim_lost(rank)
 
-    def _on_guard(self, kind: int, numbers: list[int]) -> None:
+    def _on_guard(self, kind: int, fields: list[bytes]) -> None:
+        if kind == wire.FOUND:
+            self._guarding.found(fields[0])
+            return
+        numbers = [int(field) for field in fields]
         if kind == wire.MPIRUN_STARTED:
             pid, start = numbers
             self.ended.mpirun_pid = pid

@@ -1,13 +1,106 @@
 """What a job leaves on disk and in shared memory: its own, and never a neighbour's.
 
-Everything lies below directories that were made for this job alone, so removing it
-needs no guess about whose a file is.
+Most of it lies below directories that were made for this job alone. The rest lies
+where everybody's files are, under names that do not tell whose: such a file is the
+job's if a process of the job has it open. Processes are killed without a warning, so
+that is looked up when the file is made and not when it is to be removed.
 """
 
 import os
+import sys
+import time
+from _collections_abc import Iterable, Iterator  # os has imported it already
+
+from poprun import kernel
+
+# The kernel tells of a file an instant before its maker has it open.
+PATIENCE_S = 0.1
+# Two numbers of 4 bytes, one that is not needed, and the length of the name.
+_EVENT = 16
 
 
-def remove(paths: list[bytes]) -> None:
+class Leftovers:
+    """The files and directories to remove at the end of one job."""
+
+    def __init__(self) -> None:
+        self.paths: list[bytes] = []
+        # Readable when files have been made; -1 before `watch`, and where the kernel
+        # has no watch left to give. Then `doubt_all` is all that can be done.
+        self.descriptor = -1
+        self._prefixes: tuple[bytes, ...] = ()
+        self._directories: dict[int, bytes] = {}
+        self._doubtful: dict[bytes, float] = {}
+
+    def watch(self, prefixes: Iterable[bytes]) -> None:
+        """Notice from now on when a file is made whose path begins like this."""
+        self._prefixes = tuple(prefixes)
+        places = sorted({os.path.dirname(prefix) for prefix in self._prefixes})
+        self.descriptor, self._directories = kernel.watch(places)
+        self.doubt_all()
+
+    def notice(self) -> None:
+        """Take in which files have been made."""
+        try:
+            data = os.read(self.descriptor, 1 << 16)
+        except OSError:
+            return
+        while data:
+            length = int.from_bytes(data[12:_EVENT], sys.byteorder)
+            number = int.from_bytes(data[:4], sys.byteorder, signed=True)
+            name = data[_EVENT : _EVENT + length].rstrip(b"\0")
+            data = data[_EVENT + length :]
+            if number in self._directories:
+                self._doubt(os.path.join(self._directories[number], name))
+            else:  # there were more than the kernel keeps
+                self.doubt_all()
+
+    def doubt_all(self) -> None:
+        """Ask of every file that is there now whose it is."""
+        for directory in {os.path.dirname(prefix) for prefix in self._prefixes}:
+            try:
+                names = os.listdir(directory)
+            except OSError:
+                continue
+            for name in names:
+                self._doubt(os.path.join(directory, name))
+
+    def _doubt(self, path: bytes) -> None:
+        if path.startswith(self._prefixes) and path not in self.paths:
+            self._doubtful[path] = time.monotonic() + PATIENCE_S
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether it is to be looked up whose some files are, again if need be."""
+        return bool(self._doubtful)
+
+    def claim(self, pids: Iterable[int]) -> list[bytes]:
+        """Return the files that these processes turn out to have open."""
+        opened = {path for pid in pids for path in _open_files(pid)}
+        found = [path for path in self._doubtful if path in opened]
+        self.paths += found
+        now = time.monotonic()
+        self._doubtful = {
+            path: limit
+            for path, limit in self._doubtful.items()
+            if path not in found and now < limit
+        }
+        return found
+
+
+def _open_files(pid: int) -> Iterator[bytes]:
+    directory = b"/proc/%d/fd" % pid
+    try:
+        names = os.listdir(directory)
+    except OSError:  # it has ended
+        return
+    for name in names:
+        try:
+            yield os.readlink(os.path.join(directory, name))
+        except OSError:  # it has closed that one
+            continue
+
+
+def remove(paths: Iterable[bytes]) -> None:
     """Remove files, and directories with all that is in them."""
     for path in paths:
         _remove(path)

@@ -17,11 +17,12 @@ PATIENCE_S = 0.25
 
 
 def main(words: list[str]) -> None:
-    children = {_start(argv) for argv in groups(words)}
+    # Before the first start: a child may end at once.
     wake = kernel.wake_up_on(
         _signal.SIGCHLD, _signal.SIGTERM, _signal.SIGINT, _signal.SIGHUP
     )
     os.set_blocking(wake, True)
+    children = {_start(argv) for argv in groups(words)}
     worst = 0
     while children:
         for number in os.read(wake, 4096):

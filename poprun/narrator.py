@@ -31,7 +31,7 @@ class Narrator:
             case MpirunStarted(pid):
                 self._mpirun = pid
                 self._log.info(f"Waiting for mpirun (PID {pid})")
-            case MpirunExited(status):
+            case MpirunExited(status) if self._mpirun:
                 code = exit_code(status)
                 self._log.info(
                     f"mpirun (PID {self._mpirun}) terminated with exit code {code}"

@@ -25,25 +25,38 @@ def read(membership: str | None = None, root: str = ROOT) -> Memory:
     """
     if membership is None:
         membership = _text("/proc/self/cgroup")
-    kills, limits = 0, []
-    for directory, events, limit in _groups(membership, root):
-        kills += _counter(_text(os.path.join(directory, events)))
-        text = _text(os.path.join(directory, limit)).strip()
-        if text.isdigit() and int(text) < NO_LIMIT:
-            limits.append(int(text))
+    kills = 0
+    limits: list[int] = []
+    for top, group, events, limit in _groups(membership, root):
+        if not os.path.isdir(os.path.join(top, group)):
+            group = ""  # a container that sees its own group as the uppermost
+        kills += _counter(_text(os.path.join(top, group, events)))
+        limits += _limits(top, group, limit)
     return Memory(kills=kills, limit=min(limits, default=None))
 
 
-def _groups(membership: str, root: str) -> Iterator[tuple[str, str, str]]:
+def _groups(membership: str, root: str) -> Iterator[tuple[str, str, str, str]]:
+    """Yield the tops of hierarchies, our group there, its counters and its limit."""
     for line in membership.splitlines():
         _, controllers, path = line.split(":", 2)
-        inside = path.lstrip("/")
+        group = path.lstrip("/")
         if controllers == "memory":
-            directory = os.path.join(root, "memory", inside)
-            yield directory, "memory.oom_control", "memory.limit_in_bytes"
+            top = os.path.join(root, "memory")
+            yield top, group, "memory.oom_control", "memory.limit_in_bytes"
         elif not controllers:
             for top in (root, os.path.join(root, "unified")):
-                yield os.path.join(top, inside), "memory.events", "memory.max"
+                yield top, group, "memory.events", "memory.max"
+
+
+def _limits(top: str, group: str, name: str) -> Iterator[int]:
+    """Yield the limits of a group and of those that it is in: the tightest counts."""
+    while True:
+        text = _text(os.path.join(top, group, name)).strip()
+        if text.isascii() and text.isdigit() and int(text) < NO_LIMIT:
+            yield int(text)
+        if not group:
+            return
+        group = os.path.dirname(group)
 
 
 def _counter(text: str) -> int:

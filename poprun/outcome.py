@@ -70,9 +70,8 @@ def judge(
     failed = failures(events)
     cause = course.cause
     machinery = (Reason.MPIRUN_ENDED, Reason.SHIM_LOST)
-    if (cause is None or cause.reason in machinery) and (
-        verdict.failure is Failure.ABORTED
-    ):
+    unexpected = cause is None or cause.reason in machinery
+    if unexpected and _says_aborted(verdict, mpirun_status):
         return _aborted(verdict, failed)
     if failed and (cause is None or cause.reason in (Reason.FAILED, *machinery)):
         return Outcome(
@@ -83,6 +82,8 @@ def judge(
         )
     if cause is not None:
         return _stopped(course, cause, events, mpirun_status)
+    if any(isinstance(e, Exited) and e.status for e in events):
+        return _ended_by_mpirun(course, mpirun_status, verdict)
     return _all_succeeded(course, mpirun_status, verdict)
 
 
@@ -94,6 +95,13 @@ def failures(events: Sequence[Event]) -> list[Failed]:
         if isinstance(e, Exited) and e.status and e.by_itself
     ]
     return sorted(found, key=lambda f: (f.at_ns, f.rank))
+
+
+def _says_aborted(verdict: MpiVerdict, mpirun_status: int | None) -> bool:
+    # hydra tells of MPI_Abort by its exit code alone, and one that was killed has
+    # none of its own.
+    known = bool(verdict.words) or not _was_killed(mpirun_status)
+    return known and verdict.failure is Failure.ABORTED
 
 
 def _aborted(verdict: MpiVerdict, failed: Sequence[Failed]) -> Outcome:
@@ -138,7 +146,8 @@ def _stopped(
             return _not_started(course)
         case Reason.OUTPUT_CLOSED:
             return Outcome(exit_code=OUTPUT_CLOSED)
-        case Reason.SHIM_LOST:
+        # An mpirun that is killed may take shims with it, and they are missed first.
+        case Reason.SHIM_LOST if course.mpirun_killed or not _was_killed(mpirun_status):
             return Outcome(
                 exit_code=MACHINERY_FAILED,
                 sentence=(
@@ -147,6 +156,10 @@ def _stopped(
                     "kernel for want of memory among others."
                 ),
             )
+    return _mpirun_ended(mpirun_status)
+
+
+def _mpirun_ended(mpirun_status: int | None) -> Outcome:
     return Outcome(
         exit_code=MACHINERY_FAILED,
         sentence=f"mpirun {_how(mpirun_status)} while instances were running, and "
@@ -179,12 +192,24 @@ def _not_started(course: Course) -> Outcome:
     )
 
 
+def _ended_by_mpirun(
+    course: Course, mpirun_status: int | None, verdict: MpiVerdict
+) -> Outcome:
+    """Nobody asked for an end, and none of the instances failed."""
+    if _was_killed(mpirun_status) and not course.mpirun_killed:
+        return _mpirun_ended(mpirun_status)
+    broken = verdict.failure is Failure.PROXY_LOST
+    why = ", because a process of its own was killed" if broken else ""
+    return Outcome(
+        exit_code=MACHINERY_FAILED,
+        sentence=f"mpirun ended the instances{why}, and then {_how(mpirun_status)}.",
+        quote_mpirun=True,
+    )
+
+
 def _all_succeeded(
     course: Course, mpirun_status: int | None, verdict: MpiVerdict
 ) -> Outcome:
-    warnings = _warnings(course)
-    if not mpirun_status or course.mpirun_hung:
-        return Outcome(exit_code=0, warnings=warnings)
     if len(course.started) < course.num_instances:
         return Outcome(
             exit_code=MACHINERY_FAILED,
@@ -192,6 +217,9 @@ def _all_succeeded(
             f"{'any' if not course.started else 'every'} instance.",
             quote_mpirun=True,
         )
+    warnings = _warnings(course)
+    if not mpirun_status or course.mpirun_hung:
+        return Outcome(exit_code=0, warnings=warnings)
     if verdict.failure is Failure.NOT_FINALIZED:
         who = "An instance" if verdict.rank is None else f"Instance {verdict.rank}"
         warnings.append(f"{who} called MPI_Init and ended without MPI_Finalize.")
@@ -210,9 +238,13 @@ def _warnings(course: Course) -> list[str]:
     return ["mpirun did not end after its last instance, and was killed."]
 
 
+def _was_killed(status: int | None) -> bool:
+    return status is not None and os.WIFSIGNALED(status)
+
+
 def _how(status: int | None) -> str:
     if status is None:
         return "did not end"
-    if os.WIFSIGNALED(status):
+    if _was_killed(status):
         return f"was killed by {signal_name(os.WTERMSIG(status))}"
     return f"ended with exit code {os.WEXITSTATUS(status)}"

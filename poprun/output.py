@@ -12,19 +12,24 @@ from collections.abc import Hashable
 PARTIAL_PATIENCE_S = 0.05
 # So long do whole lines wait for somebody else's partial line to end.
 LINE_PATIENCE_S = 0.2
-# A partial line longer than this is not waited for.
-LONGEST_PARTIAL = 1 << 16
+# A stream that has more than this to say waits for nobody, nor for a line's end.
+MOST_WAITING = 1 << 16
 
 FOREVER = float("inf")
 
 
 class _Stream:
-    __slots__ = ("since", "tag", "waiting")
+    __slots__ = ("ended", "since", "tag", "waiting")
 
     def __init__(self, tag: bytes) -> None:
         self.tag = tag
         self.waiting = b""  # not on the console yet
-        self.since = FOREVER  # when the oldest of it came
+        self.since = 0.0  # when the oldest of it came
+        self.ended = False
+
+    def whole(self) -> int:
+        """Return how much of what waits is whole: its lines, or its last words."""
+        return len(self.waiting) if self.ended else self.waiting.rfind(b"\n") + 1
 
 
 class Console:
@@ -34,8 +39,8 @@ class Console:
         self._streams: dict[Hashable, _Stream] = {}
         # Whose partial line is on the console, if any.
         self._owner: Hashable | None = None
+        self._mid_line = False
         self._out: list[tuple[Hashable, bytes]] = []
-        self.mid_line = False
 
     def open(self, key: Hashable, tag: bytes = b"") -> None:
         """Add a stream; each of its lines will begin with the tag."""
@@ -47,33 +52,33 @@ class Console:
         if not stream.waiting:
             stream.since = now
         stream.waiting += data
-        if self._owner in (None, key):
-            self._put_lines(key, stream, now)
-        if len(stream.waiting) > LONGEST_PARTIAL and self._owner in (None, key):
-            self._put_all(key, stream)
-        self._let_others(now)
+        may_write = self._is_free_for(key) or len(stream.waiting) > MOST_WAITING
+        if may_write and self._put(key, stream.whole()):
+            stream.since = now
+        if len(stream.waiting) > MOST_WAITING:
+            self._put(key, len(stream.waiting))
+        self._let_others()
 
     def close(self, key: Hashable) -> None:
-        """Take the end of a stream: what it still has goes out as it is."""
-        self._put_all(key, self._streams.pop(key))
-        if self._owner == key:
+        """Take the end of a stream: its last words need no line's end to be whole."""
+        self._streams[key].ended = True
+        if self._is_free_for(key):
+            self._put(key, self._streams[key].whole())
             self._owner = None
+        self._let_others()
+        self._streams = {
+            k: s for k, s in self._streams.items() if s.waiting or not s.ended
+        }
 
     def tick(self, now: float) -> None:
         """Put out what has waited for long enough."""
-        for key, stream in list(self._streams.items()):
-            if not stream.waiting:
-                continue
-            free = self._owner in (None, key)
-            if free and now >= stream.since + PARTIAL_PATIENCE_S:
-                self._put_all(key, stream)
+        for key, stream in self._streams.items():
+            if self._is_free_for(key):
+                if now >= stream.since + PARTIAL_PATIENCE_S:
+                    self._put(key, len(stream.waiting))
             elif now >= stream.since + LINE_PATIENCE_S:
-                if b"\n" in stream.waiting:
-                    self._owner = None
-                    self._put_lines(key, stream, now)
-                elif len(stream.waiting) > LONGEST_PARTIAL:
-                    self._put_all(key, stream)
-        self._let_others(now)
+                self._put(key, stream.whole())
+        self._let_others()
 
     def deadline(self) -> float:
         """Return when the next tick is due."""
@@ -81,9 +86,9 @@ class Console:
         for key, stream in self._streams.items():
             if not stream.waiting:
                 continue
-            if self._owner in (None, key):
+            if self._is_free_for(key):
                 due = min(due, stream.since + PARTIAL_PATIENCE_S)
-            elif b"\n" in stream.waiting or len(stream.waiting) > LONGEST_PARTIAL:
+            elif stream.whole():
                 due = min(due, stream.since + LINE_PATIENCE_S)
         return due
 
@@ -92,29 +97,32 @@ class Console:
         out, self._out = self._out, []
         return out
 
-    def _let_others(self, now: float) -> None:
+    def interrupt(self) -> bytes:
+        """Return what must come before words that are no stream's."""
+        before = b"\n" if self._mid_line else b""
+        self._owner, self._mid_line = None, False
+        return before
+
+    def _is_free_for(self, key: Hashable) -> bool:
+        return self._owner in (None, key)
+
+    def _let_others(self) -> None:
         """Give a line that has just ended to those who waited for it, in turn."""
         waiting = [(s.since, k, s) for k, s in self._streams.items() if s.waiting]
         for _, key, stream in sorted(waiting, key=lambda entry: entry[0]):
             if self._owner is None:
-                self._put_lines(key, stream, now)
+                self._put(key, stream.whole())
 
-    def _put_lines(self, key: Hashable, stream: _Stream, now: float) -> None:
-        end = stream.waiting.rfind(b"\n") + 1
-        if end:
-            lines, stream.waiting = stream.waiting[:end], stream.waiting[end:]
-            self._put(key, stream.tag, lines)
-            stream.since = now
-
-    def _put_all(self, key: Hashable, stream: _Stream) -> None:
-        if stream.waiting:
-            self._put(key, stream.tag, stream.waiting)
-            stream.waiting, stream.since = b"", FOREVER
-
-    def _put(self, key: Hashable, tag: bytes, data: bytes) -> None:
-        self.mid_line = not data.endswith(b"\n")
-        if tag:
-            lines = data[:-1].replace(b"\n", b"\n" + tag) + data[-1:]
-            data = lines if self._owner == key else tag + lines
-        self._owner = key if self.mid_line else None
+    def _put(self, key: Hashable, size: int) -> bool:
+        """Write so much of what a stream has waiting, and note whose the line is."""
+        if not size:
+            return False
+        stream = self._streams[key]
+        data, stream.waiting = stream.waiting[:size], stream.waiting[size:]
+        self._mid_line = not data.endswith(b"\n")
+        if stream.tag:
+            lines = data[:-1].replace(b"\n", b"\n" + stream.tag) + data[-1:]
+            data = lines if self._owner == key else stream.tag + lines
+        self._owner = key if self._mid_line and not stream.ended else None
         self._out.append((key, data))
+        return True

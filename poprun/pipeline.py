@@ -3,6 +3,7 @@
 settings -> Setup -> Job -> Ended -> Outcome -> words
 """
 
+import errno
 import os
 import signal
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,10 @@ from poprun.narrator import Narrator
 from poprun.program import resolve
 from poprun.relay import Relay, Routes, open_file
 from poprun.setup import Setup
+from poprun.sink import Sink
+
+# What Python sets LC_CTYPE to, in its own environment, when it finds the C locale.
+PYTHONS_OWN_LOCALES = ("C.UTF-8", "C.utf8", "UTF-8")
 
 
 def run(settings: Settings, program: Sequence[str], guard: StartedGuard | None) -> int:
@@ -24,25 +29,27 @@ def run(settings: Settings, program: Sequence[str], guard: StartedGuard | None) 
     Args:
         guard: Has been started already; nobody's if nothing is to be started.
     """
-    environ = os.environ
+    environ = _callers_environment()
     verbosity = DEBUG if settings["debug"] else settings.verbosity
     log = Log(verbosity, _write_stderr)
     made = setup.make(settings, environ, start.temporary_directory(environ))
     for note in made.notes:
         log.warn(note)
-    _show_topology(settings, made, verbosity)
+    if settings["print-topology"] or verbosity >= DEBUG:
+        code = _print(_topology(settings, made), log)
+        if code:
+            return code
     if verbosity:
         _log_plan(log, made, settings, program, environ)
     if guard is None:
         from poprun import dryrun
 
-        _write(1, dryrun.render(made, program))
-        return 0
+        return _print(dryrun.render(made, program), log)
     setup.refuse_what_cannot_start(settings, made.plan.hosts)
-    _check_output_directory(made)
     cwd = _current_directory()
     search_path = made.plan.assignments[0].variables.get("PATH", environ.get("PATH"))
     path = resolve(program, search_path, cwd)
+    _check_output_directory(made)
     job = start.make_job(
         made,
         path,
@@ -86,21 +93,32 @@ def _run_job(
     return exit_code
 
 
-def _show_topology(settings: Settings, made: Setup, verbosity: int) -> None:
-    if not settings["print-topology"] and verbosity < DEBUG:
-        return
+def _callers_environment() -> Mapping[str, str]:
+    """Return the environment as it was given, without what Python has added to it."""
+    environ = dict(os.environ)
+    if environ.get("LC_CTYPE") in PYTHONS_OWN_LOCALES:
+        with open("/proc/self/environ", "rb") as file:
+            given = file.read().split(b"\0")
+        del environ["LC_CTYPE"]
+        for word in given:
+            name, _, value = word.partition(b"=")
+            if name == b"LC_CTYPE":
+                environ["LC_CTYPE"] = os.fsdecode(value)
+    return environ
+
+
+def _topology(settings: Settings, made: Setup) -> str:
     from poprun import table
 
     shape, hosts = made.plan.topology, made.plan.hosts
     if settings["topology-format"] == "json":
-        _write(1, table.as_json(shape, hosts) + "\n")
-        return
+        return table.as_json(shape, hosts) + "\n"
     text = table.render(shape, hosts)
     if os.isatty(1):
         width = os.get_terminal_size(1).columns
         if width and max(map(len, text.splitlines())) > width:
             text = table.render_compact(shape, hosts, width)
-    _write(1, text + "\n")
+    return text + "\n"
 
 
 def _log_plan(
@@ -153,7 +171,24 @@ def _write_stderr(text: str) -> None:
     _write(2, text)
 
 
-def _write(descriptor: int, text: str) -> None:
-    data = memoryview(text.encode(errors="surrogateescape"))
-    while data:
-        data = data[os.write(descriptor, data) :]
+def _write(descriptor: int, text: str) -> int:
+    """Write a text whole, and return the errno if that cannot be done."""
+    sink = Sink(descriptor)
+    sink.write(text.encode(errors="surrogateescape"))
+    sink.drain()
+    sink.close()
+    return sink.failure
+
+
+def _print(text: str, log: Log) -> int:
+    """Write what was asked for to stdout, and return the exit code for how it went."""
+    failure = _write(1, text)
+    if not failure:
+        return 0
+    from poprun.conclude import UNWRITTEN
+    from poprun.outcome import OUTPUT_CLOSED
+
+    if failure == errno.EPIPE:
+        return OUTPUT_CLOSED
+    log.error(f"The standard output cannot be written: {os.strerror(failure)}.")
+    return UNWRITTEN

@@ -48,7 +48,7 @@ class Relay:
         self._tails: dict[int, bytes] = {}
         self._files: dict[Key, int] = {}
         self._last: Key | None = None
-        self.file_failure: tuple[str, int] | None = None
+        self._file_failure: tuple[str, int] | None = None
 
     @property
     def sinks(self) -> list[Sink]:
@@ -66,15 +66,20 @@ class Relay:
     @property
     def failure(self) -> tuple[str, int] | None:
         """What could not be written, and the errno."""
-        if self._out.failure not in (0, errno.EPIPE):
-            return "stdout", self._out.failure
-        return self.file_failure
+        for name, sink in (("stdout", self._out), ("stderr", self._err)):
+            if sink.failure not in (0, errno.EPIPE):
+                return name, sink.failure
+        return self._file_failure
 
     def open(self, rank: int, stream: str) -> None:
         """A stream begins."""
         self._consoles[stream].open((rank, stream), self._routes.tag_of(rank, stream))
-        if self._routes.directory is not None:
+        if self._routes.directory is None:
+            return
+        try:
             self._files[rank, stream] = open_file(self._routes.directory, rank, stream)
+        except OSError as error:
+            self._lose_file((rank, stream), error)
 
     def feed(self, rank: int, stream: str, data: bytes, now: float) -> None:
         """A stream goes on."""
@@ -104,18 +109,15 @@ class Relay:
 
     def say(self, text: str) -> None:
         """Write poprun's own words, on a line of their own."""
-        data = text.encode(errors="backslashreplace")
-        if self._consoles["stderr"].mid_line:
-            data = b"\n" + data
-            self._consoles["stderr"].mid_line = False
-        self._err.write(data)
+        before = self._consoles["stderr"].interrupt()
+        self._err.write(before + text.encode(errors="backslashreplace"))
 
     def tail(self, rank: int) -> bytes:
         """Return the end of an instance's stderr, shown or not."""
         return self._tails.get(rank, b"")
 
     def was_last(self, rank: int) -> bool:
-        """Return whether an instance's stderr is the last thing that was shown."""
+        """Return whether an instance's stderr is the last thing where errors go."""
         return self._last == (rank, "stderr")
 
     def drain(self) -> None:
@@ -127,7 +129,8 @@ class Relay:
         for key, data in self._consoles[stream].take():
             sink = self._out if key[1] == "stdout" else self._err  # type: ignore[index]
             sink.write(data)
-            self._last = key  # type: ignore[assignment]
+            if sink is self._err:
+                self._last = key  # type: ignore[assignment]
 
     def _write_file(self, key: Key, data: bytes) -> None:
         view = memoryview(data)
@@ -135,9 +138,12 @@ class Relay:
             while view:
                 view = view[os.write(self._files[key], view) :]
         except OSError as error:
-            name = path_of(self._routes.directory or "", *key)
-            self.file_failure = (name, error.errno or errno.EIO)
             os.close(self._files.pop(key))
+            self._lose_file(key, error)
+
+    def _lose_file(self, key: Key, error: OSError) -> None:
+        name = path_of(self._routes.directory or "", *key)
+        self._file_failure = self._file_failure or (name, error.errno or errno.EIO)
 
 
 def path_of(directory: str, rank: int, stream: str) -> str:

@@ -31,11 +31,11 @@ def render(outcome: Outcome, evidence: Evidence, mpirun_words: str) -> list[str]
     if outcome.first is None:
         said += [f"Also failed: {_list(outcome.also)}."] if outcome.also else []
         return said + ([outcome.sentence] if outcome.sentence else [])
-    lines = _last_lines(evidence.stderr)
+    lines = _lines(evidence.stderr)
     if lines and not evidence.just_shown:
         said.append(
             f"the last lines of instance {outcome.first.rank}'s stderr:\n"
-            + _indented(lines)
+            + _indented(lines[-LINES:])
         )
     if outcome.also:
         said.append(f"also failed: {_list(outcome.also)}.")
@@ -67,10 +67,13 @@ def exception_line(lines: Sequence[str]) -> str:
     return after[0] if after else ""
 
 
-def _last_lines(stderr: bytes) -> list[str]:
-    text = stderr.decode(errors="backslashreplace")
-    lines = [line.rpartition("\r")[2] for line in text.rstrip().splitlines()]
-    return [line[:WIDEST] for line in lines[-LINES:]]
+def _lines(stderr: bytes) -> list[str]:
+    text = stderr.decode(errors="backslashreplace").rstrip()
+    if not text:
+        return []
+    # Of a progress bar, what is on the terminal: the rest has been written over.
+    lines = [line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n")]
+    return [line[:WIDEST] for line in lines]
 
 
 def _list(failed: Sequence[Failed]) -> str:

@@ -6,6 +6,7 @@ wrong with a request comes up here, as a sentence, with nothing started.
 
 import os
 import socket
+import stat
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -336,7 +337,7 @@ def _stdin(text: str, num_instances: int) -> Stdin:
     if text == "none":
         return Stdin()
     if text == "all":
-        return Stdin(all=True)
+        return Stdin(copies=num_instances)
     if text.isascii() and text.isdigit():
         if int(text) >= num_instances:
             raise OptionError(
@@ -344,15 +345,30 @@ def _stdin(text: str, num_instances: int) -> Stdin:
                 f"{_which(num_instances)} A file of that name is ./{text}."
             )
         return Stdin(rank=int(text))
+    return Stdin(path=_readable(text))
+
+
+def _readable(name: str) -> str:
+    """Return the path of a file that every instance can read from its beginning."""
+    path = os.path.realpath(name)  # /dev/stdin is another file to an instance
     try:
-        os.close(os.open(text, os.O_RDONLY | os.O_NONBLOCK))
+        mode = os.stat(path).st_mode
+        if not stat.S_ISFIFO(mode):
+            os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK))
     except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
         raise OptionError(
-            f"--stdin is {text!r}, which cannot be read: "
-            f"{getattr(error, 'strerror', error)}. It must be none, all, the number of "
-            "an instance or a file."
+            f"--stdin is {name!r}, which cannot be read: {reason}. It must be none, "
+            "all, the number of an instance or a file."
         ) from None
-    return Stdin(path=os.path.abspath(text))
+    if stat.S_ISDIR(mode):
+        raise OptionError(f"--stdin is {name!r}, a directory. Name a file in it.")
+    if stat.S_ISFIFO(mode):
+        raise OptionError(
+            f"--stdin is {name!r}, a named pipe, which has one reader only. Let "
+            f"poprun read it, for one instance or for all: --stdin all < {name}"
+        )
+    return path
 
 
 def _free_port() -> int:

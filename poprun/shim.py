@@ -231,7 +231,8 @@ class Shim:
         if not kernel.has_children():
             return
         left = kernel.descendants([os.getpid()])
-        self._left_behind = len(left)
+        if self._stopped_by == wire.BY_ITSELF:
+            self._left_behind = len(left)
         for p in left:
             kernel.send(_signal.SIGTERM, p)
         patience = time.monotonic() + LEFTOVER_PATIENCE_S

@@ -5,13 +5,16 @@ would make poprun deaf to Ctrl-C, so everything queues here and leaves when it c
 """
 
 import errno
+import fcntl
 import os
+import select
 import socket
 import stat
 from collections import deque
 
 # What a pipe takes without waiting once poll says that it takes anything.
 SAFE_PIECE = 4096
+LARGE_PIECE = 1 << 16
 # Above this much unwritten, whoever feeds a sink should pause.
 ENOUGH = 1 << 20
 
@@ -24,7 +27,11 @@ class Sink:
         self.queued = 0
         # Why nothing can be written any more: an errno, or 0.
         self.failure = 0
-        self._descriptor, self._piece, self._socket = _open(descriptor)
+        self._socket: socket.socket | None = None
+        # Whether a write may wait, so that poll has to be asked before each.
+        self._may_wait = False
+        self._given = descriptor
+        self._descriptor = self._open(descriptor)
 
     @property
     def full(self) -> bool:
@@ -44,10 +51,10 @@ class Sink:
 
     def flush(self) -> None:
         """Go on writing; call it when the descriptor is writable."""
-        while self._queue:
+        while self._queue and self._is_ready():
             piece = self._queue[0]
             try:
-                written = self._write(piece[: self._piece])
+                written = self._write(piece)
             except BlockingIOError:
                 return
             except OSError as error:
@@ -58,44 +65,50 @@ class Sink:
             self.queued -= written
             if written < len(piece):
                 self._queue[0] = piece[written:]
-                if self._piece == SAFE_PIECE:
-                    return  # only poll knows whether the next piece would wait
             else:
                 self._queue.popleft()
 
     def drain(self) -> None:
         """Write everything, however long it takes."""
         while self._queue:
-            _wait_writable(self._descriptor)
+            self._poll(None)
             self.flush()
 
+    def close(self) -> None:
+        """Give back what was opened for this; what it was made from stays open."""
+        if self._socket:
+            self._socket.close()
+        if self._descriptor != self._given:
+            os.close(self._descriptor)
+
+    def _is_ready(self) -> bool:
+        return not self._may_wait or self._poll(0)
+
+    def _poll(self, wait: int | None) -> bool:
+        poll = select.poll()
+        poll.register(self._descriptor, select.POLLOUT)
+        return bool(poll.poll(wait))
+
     def _write(self, piece: memoryview) -> int:
+        piece = piece[: SAFE_PIECE if self._may_wait else LARGE_PIECE]
         if self._socket:
             return self._socket.send(piece, socket.MSG_DONTWAIT)
         return os.write(self._descriptor, piece)
 
+    def _open(self, descriptor: int) -> int:
+        """Return what to write to: if possible, what never waits.
 
-def _open(descriptor: int) -> tuple[int, int, socket.socket | None]:
-    """Return what to write to, the largest piece at once, and a socket if it is one.
-
-    O_NONBLOCK belongs to the open file, which the shell and others share: setting
-    it on theirs would break them. A pipe or terminal opened anew is ours alone.
-    """
-    mode = os.fstat(descriptor).st_mode
-    if stat.S_ISSOCK(mode):
-        return descriptor, 1 << 16, socket.socket(fileno=os.dup(descriptor))
-    if stat.S_ISREG(mode):
-        return descriptor, 1 << 24, None
-    try:
-        flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY
-        return os.open(f"/proc/self/fd/{descriptor}", flags), 1 << 16, None
-    except OSError:  # another user's terminal, after su
-        return descriptor, SAFE_PIECE, None
-
-
-def _wait_writable(descriptor: int) -> None:
-    import select
-
-    poll = select.poll()
-    poll.register(descriptor, select.POLLOUT)
-    poll.poll()
+        O_NONBLOCK belongs to the open file, which the shell and others share: setting
+        it on theirs would break them. A pipe or terminal opened anew is ours alone.
+        """
+        mode = os.fstat(descriptor).st_mode
+        access = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE
+        if stat.S_ISSOCK(mode):
+            self._socket = socket.socket(fileno=os.dup(descriptor))
+        elif not stat.S_ISREG(mode) and access != os.O_RDONLY:
+            flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY
+            try:
+                return os.open(f"/proc/self/fd/{descriptor}", flags)
+            except OSError:  # another user's, after su
+                self._may_wait = True
+        return descriptor

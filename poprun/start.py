@@ -47,7 +47,7 @@ def make_job(
     timeout: float | None,
     start_timeout: float,
 ) -> Job:
-    """Make the directories of a job, and describe it to launch.
+    """Describe a job to launch, without a doubt left.
 
     Args:
         path: The program, found.
@@ -56,9 +56,9 @@ def make_job(
         OptionError: exec would not accept the program's words or environment.
     """
     directory = _private_directory(setup.identity, environ)
-    remove = [directory]
+    directories = [directory]
     if setup.temporary_cache is not None:
-        remove.append(setup.temporary_cache)
+        directories.append(setup.temporary_cache)
     inherited = inherited_environment(environ)
     if setup.mpi.flavour == OPENMPI5:
         # Its MPI_Init fails for a user who has no home.
@@ -67,9 +67,8 @@ def make_job(
         _spec(setup, assignment, path, program, inherited, grace)
         for assignment in setup.plan.assignments
     ]
-    for made in remove:
-        os.mkdir(made, mode=0o700)
-    own = adapter(setup.mpi.flavour).environment(setup.mpi, environ, directory)
+    mpi = adapter(setup.mpi.flavour)
+    own = mpi.environment(setup.mpi, environ, directory)
     own[env.JOB_ID] = setup.identity
     return Job(
         identity=setup.identity,
@@ -82,7 +81,8 @@ def make_job(
         keep_going=keep_going,
         timeout=FOREVER if timeout is None else timeout,
         start_timeout=start_timeout,
-        remove=remove,
+        directories=directories,
+        leftovers=mpi.LEFTOVERS,
     )
 
 

@@ -103,6 +103,7 @@ class Course:
     gone: frozenset[int] = field(default_factory=frozenset)
     mpirun_ended: bool = False
     mpirun_hung: bool = False
+    mpirun_killed: bool = False  # by poprun
 
     @property
     def deadline(self) -> float:
@@ -158,9 +159,6 @@ def _react(course: Course, event: Event, now: float) -> Step:
             return _stop(course, Cause(Reason.SHIM_LOST, rank), now, machinery)
         case MpirunExited() if course.phase < Phase.LEAVING and not _all_gone(course):
             return _stop(course, Cause(Reason.MPIRUN_ENDED), now, machinery)
-        case Started() if not running:
-            # It was on its way when the others were told to stop.
-            return course, [KillInstances()]
         case OutputClosed() if running:
             return _stop(course, Cause(Reason.OUTPUT_CLOSED), now, machinery)
         case Interrupted(number):
@@ -169,9 +167,11 @@ def _react(course: Course, event: Event, now: float) -> Step:
 
 
 def _stop(course: Course, cause: Cause, now: float, patience: float) -> Step:
-    if course.phase is not Phase.RUNNING:
+    if course.phase is Phase.STOPPING:
         ends = min(course.phase_ends, now + patience)
         return replace(course, phase_ends=ends), []
+    if course.phase is not Phase.RUNNING:
+        return course, []
     number = signal.SIGTERM
     if cause.signal == signal.SIGINT:
         number = signal.SIGINT  # as a terminal would: it is what programs expect
@@ -185,9 +185,12 @@ def _interrupt(course: Course, number: int, now: float) -> Step:
     if course.phase is Phase.RUNNING:
         cause = Cause(Reason.INTERRUPTED, signal=number)
         return _stop(course, cause, now, course.grace)
-    if course.phase < Phase.LEAVING:
+    if course.phase is Phase.STOPPING:
         return _kill(course, now)
-    return _end_mpirun(course, now)
+    if course.phase is Phase.LEAVING:
+        return _end_mpirun(course, now)
+    # Everything that still lives has been killed already.
+    return course, []
 
 
 def _tick(course: Course, now: float) -> Step:
@@ -213,7 +216,7 @@ def _kill(course: Course, now: float) -> Step:
 
 def _end_mpirun(course: Course, now: float) -> Step:
     ends = now + KILL_PATIENCE_S
-    course = replace(course, phase=Phase.ENDING, phase_ends=ends)
+    course = replace(course, phase=Phase.ENDING, phase_ends=ends, mpirun_killed=True)
     return course, [SignalMpirun(signal.SIGKILL)]
 
 

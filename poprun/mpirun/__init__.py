@@ -16,6 +16,10 @@ from poprun.mpirun.values import (
 class Adapter(Protocol):
     """What each of the files for an MPI can do."""
 
+    # How the paths begin of files that no setting moves to a directory of the job,
+    # and that stay when processes are killed. The names do not tell whose they are.
+    LEFTOVERS: Sequence[str]
+
     def command(
         self,
         mpi: Mpi,

@@ -7,14 +7,13 @@ from poprun.mpirun.inherited import scrub, without_batch_system
 from poprun.mpirun.said import clean
 from poprun.mpirun.values import Context, Failure, GlobalArguments, Mpi, MpiVerdict
 
-# What MPICH leaves where no setting reaches, when its processes are killed: a
-# segment of shared memory, and a description of the machine. Neither name tells
-# whose it is.
-LEFTOVERS = ("/dev/shm/mpich_shm_", "/dev/shm/mpich_vci_", "/tmp/hydra_hwloc_xmlfile_")
+# Segments of shared memory, and a description of the machine.
+LEFTOVERS: Sequence[str] = ("/dev/shm/mpich_", "/tmp/hydra_hwloc_xmlfile_")
 
 _ABORTED = re.compile(r"Abort\((-?\d+)\) on node (\d+) .*called MPI_Abort")
 _STRING = re.compile(r"EXIT STRING: .*\(signal (\d+)\)")
 _CODE = re.compile(r"BAD TERMINATION.*?EXIT CODE: (\d+)", re.DOTALL)
+_PROXY_LOST = re.compile(r"control_cb .*assert \(!closed\) failed")
 _REFUSED = re.compile(r"unrecognized argument")
 
 
@@ -69,6 +68,8 @@ def explain(text: str, exit_code: int) -> MpiVerdict:
         )
     if found := _CODE.search(words):
         return MpiVerdict(failure=Failure.EXITED, code=int(found[1]), words=words)
+    if _PROXY_LOST.search(words):
+        return MpiVerdict(failure=Failure.PROXY_LOST, code=exit_code, words=words)
     if _REFUSED.search(words):
         return MpiVerdict(failure=Failure.REFUSED, code=exit_code, words=words)
     if exit_code and not words:

@@ -13,6 +13,8 @@ from poprun.mpirun.values import (
     MpiVerdict,
 )
 
+LEFTOVERS: Sequence[str] = ()
+
 
 def launcher(words: Sequence[str], version: str) -> Mpi:
     """Describe the launcher that these words start as if it were an MPI."""

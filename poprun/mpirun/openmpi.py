@@ -30,6 +30,9 @@ _BACKING_DIRECTORIES = {
     ),
 }
 
+# All of them lie in a directory of the job.
+LEFTOVERS: Sequence[str] = ()
+
 _ABORTED = re.compile(
     r"MPI_ABORT was invoked on rank (\d+).*?\berror ?code:? (-?\d+)",
     re.DOTALL | re.IGNORECASE,

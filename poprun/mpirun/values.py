@@ -76,6 +76,7 @@ class Failure(Enum):
     NOT_FINALIZED = "an instance ended without MPI_Finalize"
     KILLED = "a process that mpirun started was killed"
     EXITED = "a process that mpirun started exited with a code other than 0"
+    PROXY_LOST = "a process that mpirun starts others by was killed"
     NO_SLOTS = "mpirun counts fewer slots than instances"
     REFUSED = "mpirun does not know an option"
     UNEXPLAINED = "mpirun gave no reason"

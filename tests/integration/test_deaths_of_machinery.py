@@ -1,0 +1,112 @@
+"""kill -9 of each part of a job: everything ends, and what died is named."""
+
+import signal
+
+import pytest
+from conftest import Poprun
+from deaths import Doomed
+
+pytestmark = pytest.mark.mpi
+
+PROGRAMS = ["crowd", "ranks"]
+
+
+def supervisor_killed(rank: int) -> str:
+    return (
+        f"poprun: error: The supervisor of instance {rank} was killed, and the job "
+        "with it. poprun did not do that: look for who sends SIGKILL, the kernel for "
+        "want of memory among others.\n"
+    )
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_poprun_killed(poprun: Poprun, every_mpirun: str, program: str) -> None:
+    job = Doomed(poprun, every_mpirun, program, "--grace", "0.3")
+
+    job.kill("poprun")
+
+    assert job.end() == (-signal.SIGKILL, "")
+    job.assert_nothing_is_left()
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_mpirun_killed(poprun: Poprun, every_mpirun: str, program: str) -> None:
+    job = Doomed(poprun, every_mpirun, program, "--grace", "0.3")
+
+    job.kill("mpirun")
+
+    assert job.end() == (
+        125,
+        "poprun: error: mpirun was killed by SIGKILL while instances were running, and "
+        "they were stopped.\n",
+    )
+    job.assert_nothing_is_left()
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_shim_killed(poprun: Poprun, every_mpirun: str, program: str) -> None:
+    job = Doomed(poprun, every_mpirun, program, "--grace", "0.3")
+
+    job.kill("shim 1")
+
+    code, words = job.end()
+    assert code == 125
+    assert words.endswith(supervisor_killed(1))
+    job.assert_nothing_is_left()
+
+
+def test_the_shim_of_a_daemons_parent_killed(poprun: Poprun, every_mpirun: str) -> None:
+    job = Doomed(poprun, every_mpirun, "crowd", "--grace", "0.3")
+
+    job.kill("shim 2")
+
+    code, words = job.end()
+    assert code == 125
+    assert words.endswith(supervisor_killed(2))
+    job.assert_nothing_is_left()
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_hydras_proxy_killed(poprun: Poprun, hydra: str, program: str) -> None:
+    job = Doomed(poprun, hydra, program, "--grace", "0.3")
+
+    job.kill("proxy")
+
+    code, words = job.end()
+    assert code == 125
+    assert words.endswith(
+        "poprun: error: mpirun ended the instances, because a process of its own was "
+        "killed, and then ended with exit code 255.\n"
+    )
+    job.assert_nothing_is_left()
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_killed_guard_is_replaced_and_the_job_goes_on(
+    poprun: Poprun, every_mpirun: str, program: str
+) -> None:
+    job = Doomed(poprun, every_mpirun, program, "--grace", "0.3")
+
+    job.kill_guard()
+    job.kill("poprun", signal.SIGTERM)
+
+    assert job.end() == (
+        143,
+        "poprun: warning: poprun's guard was killed; another takes its place.\n"
+        "poprun: SIGTERM: stopping the instances; once more kills them.\n"
+        "poprun: error: Stopped by SIGTERM.\n",
+    )
+    job.assert_nothing_is_left()
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_the_second_guard_ends_the_job_too(
+    poprun: Poprun, every_mpirun: str, program: str
+) -> None:
+    job = Doomed(poprun, every_mpirun, program, "--grace", "0.3")
+
+    job.kill_guard()
+    job.kill("poprun")
+
+    assert job.end()[0] == -signal.SIGKILL
+    job.assert_nothing_is_left()

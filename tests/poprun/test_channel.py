@@ -1,0 +1,135 @@
+import os
+import select
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from poprun import wire
+from poprun.channel import Channel, user_of
+
+Pair = tuple[Channel, Channel]
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    one, other = map(Channel, socket.socketpair())
+    yield one, other
+    one.close()
+    other.close()
+
+
+def drained(sender: Channel, receiver: Channel) -> list[tuple[int, list[bytes]]]:
+    """Let everything through that is on its way."""
+    messages: list[tuple[int, list[bytes]]] = []
+    while select.select([receiver], [], [], 0)[0]:
+        received = receiver.receive()
+        assert received is not None
+        messages += received
+        sender.flush()
+    return messages
+
+
+def test_messages_arrive_in_order(pair: Pair) -> None:
+    one, other = pair
+
+    one.send(wire.pack(wire.SIGNAL, 15))
+    one.send(wire.pack(wire.KILL))
+
+    assert other.receive() == [(wire.SIGNAL, [b"15"]), (wire.KILL, [])]
+    assert other.receive() == []
+
+
+def test_nobody_waits_for_a_peer_that_does_not_read(pair: Pair) -> None:
+    one, other = pair
+    big = bytes(8 << 20)
+
+    one.send(wire.pack(wire.SPEC, big))
+    assert one.has_unsent
+    # What comes after it stays after it.
+    one.send(wire.pack(wire.SIGNAL, 15))
+    one.send(wire.pack(wire.RELEASE))
+
+    messages = drained(one, other)
+    assert [kind for kind, _ in messages] == [wire.SPEC, wire.SIGNAL, wire.RELEASE]
+    assert messages[0][1] == [big]
+    assert not one.has_unsent
+
+
+def test_descriptors_come_with_their_message(pair: Pair) -> None:
+    one, other = pair
+    read, write = os.pipe()
+    os.set_inheritable(read, True)
+
+    one.send(wire.pack(wire.STARTED, 1, 2), (read, write))
+    os.close(read)
+    os.close(write)
+
+    assert other.receive() == [(wire.STARTED, [b"1", b"2"])]
+    theirs_read, theirs_write = other.descriptors
+    # No program that poprun starts meanwhile gets them.
+    assert not os.get_inheritable(theirs_read)
+    os.write(theirs_write, b"through")
+    assert os.read(theirs_read, 99) == b"through"
+
+
+def test_a_descriptor_comes_with_a_message_that_is_longer_than_the_socket_takes(
+    pair: Pair,
+) -> None:
+    one, other = pair
+    read, write = os.pipe()
+    big = bytes(8 << 20)
+
+    one.send(wire.pack(wire.SPEC, big), (read,))
+    os.close(read)
+
+    assert drained(one, other) == [(wire.SPEC, [big])]
+    [theirs] = other.descriptors
+    os.write(write, b"through")
+    os.close(write)
+    assert os.read(theirs, 99) == b"through"
+
+
+def test_descriptors_that_nobody_took_are_closed_with_the_channel(pair: Pair) -> None:
+    one, other = pair
+    read, write = os.pipe()
+
+    one.send(wire.pack(wire.STARTED, 1, 2), (write,))
+    os.close(write)
+    other.receive()
+    other.close()
+
+    assert os.read(read, 1) == b""
+    os.close(read)
+
+
+def test_what_a_peer_said_before_it_left_is_heard(pair: Pair) -> None:
+    one, other = pair
+
+    one.send(wire.pack(wire.CLEAN, 0))
+    one.close()
+
+    assert other.receive() == [(wire.CLEAN, [b"0"])]
+    assert other.receive() is None
+
+
+def test_speaking_to_nobody_is_no_error(pair: Pair) -> None:
+    one, other = pair
+    other.close()
+
+    one.send(wire.pack(wire.KILL))
+
+    assert not one.has_unsent
+    assert one.receive() is None
+
+
+def test_a_peer_that_speaks_another_language_counts_as_gone(pair: Pair) -> None:
+    one, other = pair
+
+    one.sock.send(b"GET / HTTP/1.1\r\n\r\n")
+
+    assert other.receive() is None
+
+
+def test_the_kernel_tells_who_is_at_the_other_end(pair: Pair) -> None:
+    assert user_of(pair[0].sock) == os.geteuid()

@@ -1,0 +1,65 @@
+from pathlib import Path
+
+import pytest
+
+from poprun.oom import Memory, read
+
+EVENTS = "low 0\nhigh 0\nmax 12\noom 3\noom_kill {}\noom_group_kill 0\n"
+
+
+def put(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("limit", "bytes_"), [("268435456\n", 268435456), ("max\n", None), ("", None)]
+)
+def test_version_2_counts_the_kills_of_our_group(
+    tmp_path: Path, limit: str, bytes_: int | None
+) -> None:
+    put(tmp_path / "job/memory.events", EVENTS.format(2))
+    put(tmp_path / "job/memory.max", limit)
+
+    assert read("0::/job\n", str(tmp_path)) == Memory(kills=2, limit=bytes_)
+
+
+def test_version_1_counts_them_where_the_memory_controller_is(tmp_path: Path) -> None:
+    put(
+        tmp_path / "memory/docker/abc/memory.oom_control",
+        "oom_kill_disable 0\nunder_oom 0\noom_kill 5\n",
+    )
+    put(tmp_path / "memory/docker/abc/memory.limit_in_bytes", "1048576\n")
+    membership = "11:cpu,cpuacct:/docker/abc\n9:memory:/docker/abc\n0::/x:y\n"
+
+    assert read(membership, str(tmp_path)) == Memory(kills=5, limit=1048576)
+
+
+def test_version_1_has_a_number_for_no_limit(tmp_path: Path) -> None:
+    put(tmp_path / "memory/memory.limit_in_bytes", "9223372036854771712\n")
+
+    assert read("9:memory:/\n", str(tmp_path)) == Memory()
+
+
+def test_a_system_with_both_has_version_2_below_a_name_of_its_own(
+    tmp_path: Path,
+) -> None:
+    put(tmp_path / "unified/job/memory.events", EVENTS.format(1))
+
+    assert read("0::/job\n", str(tmp_path)).kills == 1
+
+
+def test_nothing_is_known_where_there_are_no_cgroups(tmp_path: Path) -> None:
+    assert read("", str(tmp_path)) == Memory()
+    assert read("0::/job\n", str(tmp_path)) == Memory()
+
+
+def test_counters_that_are_no_numbers_count_for_nothing(tmp_path: Path) -> None:
+    put(tmp_path / "memory.events", "oom_kill many\n")
+    put(tmp_path / "memory.max", "²\n")
+
+    assert read("0::/\n", str(tmp_path)) == Memory()
+
+
+def test_this_process_can_be_asked_about() -> None:
+    assert read().kills >= 0

@@ -1,0 +1,250 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from poprun.output import FOREVER, Console
+
+
+class Screen:
+    """A console with streams, named by letters, and what has come out of it."""
+
+    def __init__(self, *names: str, tags: bool = False) -> None:
+        self.console = Console()
+        for name in names:
+            self.console.open(name, f"[{name}]".encode() if tags else b"")
+
+    def says(self, name: str, data: bytes, now: float = 0.0) -> bytes:
+        self.console.feed(name, data, now)
+        return self.shown()
+
+    def ends(self, name: str) -> bytes:
+        self.console.close(name)
+        return self.shown()
+
+    def at(self, now: float) -> bytes:
+        self.console.tick(now)
+        return self.shown()
+
+    def shown(self) -> bytes:
+        return b"".join(data for _, data in self.console.take())
+
+
+def test_a_whole_line_goes_out_at_once() -> None:
+    screen = Screen("a")
+
+    assert screen.says("a", b"one\ntwo\n") == b"one\ntwo\n"
+    assert screen.console.deadline() == FOREVER
+
+
+def test_the_tag_stands_before_each_line_and_nowhere_else() -> None:
+    screen = Screen("a", tags=True)
+
+    assert screen.says("a", b"one\n\ntwo\n") == b"[a]one\n[a]\n[a]two\n"
+
+
+def test_bytes_that_are_no_text_are_left_alone() -> None:
+    screen = Screen("a")
+
+    assert screen.says("a", b"\0\r\x1b[2J\xff\xc3\n") == b"\0\r\x1b[2J\xff\xc3\n"
+
+
+def test_a_line_in_two_parts_is_shown_as_one() -> None:
+    screen = Screen("a", tags=True)
+
+    assert screen.says("a", b"hel") == b""
+    assert screen.says("a", b"lo\n", 0.04) == b"[a]hello\n"
+
+
+def test_a_partial_line_is_shown_when_it_stays_one_for_50_ms() -> None:
+    screen = Screen("a", tags=True)
+
+    assert screen.says("a", b"Name? ") == b""
+    assert screen.console.deadline() == 0.05
+    assert screen.at(0.049) == b""
+    assert screen.at(0.05) == b"[a]Name? "
+    assert screen.console.deadline() == FOREVER
+
+
+def test_what_follows_a_partial_line_has_no_tag_of_its_own() -> None:
+    screen = Screen("a", tags=True)
+    screen.says("a", b"10%")
+    screen.at(0.05)
+
+    assert screen.says("a", b"\r20%", 0.1) == b""
+    assert screen.at(0.16) == b"\r20%"
+    assert screen.says("a", b" done\nnext\n", 0.2) == b" done\n[a]next\n"
+
+
+def test_a_partial_line_after_a_whole_one_is_as_old_as_its_own_bytes() -> None:
+    screen = Screen("a")
+    screen.says("a", b"hel", 0.0)
+
+    assert screen.says("a", b"lo\nyou", 0.04) == b"hello\n"
+    assert screen.at(0.08) == b""
+    assert screen.at(0.09) == b"you"
+
+
+def test_lines_wait_for_anothers_partial_line_to_end() -> None:
+    screen = Screen("a", "b")
+    screen.says("a", b"Name? ")
+    screen.at(0.05)
+
+    assert screen.says("b", b"one\n", 0.1) == b""
+    assert screen.says("a", b"Ann\n", 0.2) == b"Ann\none\n"
+
+
+def test_lines_wait_for_anothers_partial_line_200_ms_at_most() -> None:
+    screen = Screen("a", "b", tags=True)
+    screen.says("a", b"Name? ")
+    screen.at(0.05)
+    screen.says("b", b"one\nand", 1.0)
+
+    assert screen.console.deadline() == 1.2
+    assert screen.at(1.19) == b""
+    assert screen.at(1.2) == b"[b]one\n"
+    assert screen.at(1.2) == b"[b]and"
+    assert screen.says("b", b" so on\n", 1.3) == b" so on\n"
+    assert screen.says("a", b"Ann\n", 1.4) == b"[a]Ann\n"
+
+
+def test_a_partial_line_waits_for_anothers_however_long_that_takes() -> None:
+    screen = Screen("a", "b")
+    screen.says("a", b"10%")
+    screen.at(0.05)
+    screen.says("b", b"Name? ", 0.1)
+
+    assert screen.console.deadline() == FOREVER
+    assert screen.at(100.0) == b""
+    assert screen.says("a", b"\n", 100.0) == b"\n"
+    assert screen.at(100.0) == b"Name? "
+
+
+def test_those_who_waited_longest_come_first() -> None:
+    screen = Screen("a", "b", "c")
+    screen.says("a", b"10%")
+    screen.at(0.05)
+    screen.says("c", b"first\n", 0.1)
+    screen.says("b", b"second\n", 0.11)
+
+    assert screen.says("a", b"\n", 0.12) == b"\nfirst\nsecond\n"
+
+
+def test_a_line_that_is_very_long_is_not_waited_for() -> None:
+    screen = Screen("a")
+
+    assert screen.says("a", b"x" * 65536) == b""
+    assert screen.says("a", b"x") == b"x" * 65537
+
+
+def test_who_has_very_much_to_say_does_not_wait_for_anothers_line() -> None:
+    screen = Screen("a", "b")
+    screen.says("a", b"10%")
+    screen.at(0.05)
+    lines = b"0123456\n" * 8192
+
+    assert screen.says("b", lines, 0.1) == b""
+    assert screen.says("b", b"more\nrest", 0.1) == lines + b"more\n"
+
+
+def test_last_words_need_no_end_of_line() -> None:
+    screen = Screen("a", tags=True)
+    screen.says("a", b"half \xc3")
+
+    assert screen.ends("a") == b"[a]half \xc3"
+
+
+def test_a_stream_that_ends_leaves_the_line_to_others() -> None:
+    screen = Screen("a", "b", tags=True)
+    screen.says("a", b"10%")
+    screen.at(0.05)
+    screen.says("b", b"one\n", 0.06)
+
+    assert screen.ends("a") == b"[b]one\n"
+
+
+def test_the_last_words_of_one_wait_for_the_line_of_another() -> None:
+    screen = Screen("a", "b")
+    screen.says("a", b"Name? ")
+    screen.at(0.05)
+    screen.says("b", b"one\nbye", 0.1)
+
+    assert screen.ends("b") == b""
+    assert screen.says("a", b"Ann\n", 0.2) == b"Ann\none\nbye"
+    assert screen.says("a", b"next\n", 0.2) == b"next\n"
+
+
+def test_the_last_words_of_one_wait_200_ms_at_most() -> None:
+    screen = Screen("a", "b")
+    screen.says("a", b"Name? ")
+    screen.at(0.05)
+    screen.says("b", b"bye", 0.1)
+    screen.ends("b")
+
+    assert screen.console.deadline() == 0.1 + 0.2
+    assert screen.at(0.31) == b"bye"
+
+
+def test_nothing_is_kept_back_when_all_have_ended() -> None:
+    screen = Screen("a", "b", "c")
+    screen.says("a", b"10%")
+    screen.at(0.05)
+    screen.says("b", b"bee", 0.06)
+    screen.says("c", b"see\n", 0.07)
+
+    assert screen.ends("c") == b""
+    assert screen.ends("b") == b""
+    assert screen.ends("a") == b"beesee\n"
+
+
+def test_other_words_begin_on_a_line_of_their_own() -> None:
+    screen = Screen("a", tags=True)
+
+    assert screen.console.interrupt() == b""
+    screen.says("a", b"10%")
+    screen.at(0.05)
+    assert screen.console.interrupt() == b"\n"
+    assert screen.console.interrupt() == b""
+    assert screen.says("a", b"20%\n", 0.1) == b"[a]20%\n"
+
+
+names = st.sampled_from("abc")
+pieces = st.lists(st.sampled_from([b"x", b"yy", b"\n", b"\r", b"\xff"]), max_size=6)
+speeches = st.lists(
+    st.tuples(names, st.builds(b"".join, pieces), st.sampled_from([0.0, 0.06, 0.3])),
+    max_size=30,
+)
+
+
+@given(speeches)
+def test_each_stream_comes_out_as_it_went_in(
+    speeches: list[tuple[str, bytes, float]],
+) -> None:
+    screen = Screen("a", "b", "c")
+    now, said = 0.0, dict.fromkeys("abc", b"")
+    for name, data, pause in speeches:
+        now += pause
+        screen.console.tick(now)
+        screen.console.feed(name, data, now)
+        said[name] += data
+    for name in "bca":
+        screen.console.close(name)
+
+    came = dict.fromkeys("abc", b"")
+    for key, data in screen.console.take():
+        came[str(key)] += data
+    assert came == said
+
+
+@given(st.lists(st.tuples(names, st.integers(0, 20)), max_size=40))
+def test_lines_that_keep_coming_never_mix(cuts: list[tuple[str, int]]) -> None:
+    """Whatever the pieces, as long as none stays partial for 50 ms."""
+    screen = Screen("a", "b", "c")
+    text = {name: (name.encode() * 7 + b"\n") * 100 for name in "abc"}
+    at = dict.fromkeys("abc", 0)
+    for name, size in cuts:
+        screen.console.feed(name, text[name][at[name] : at[name] + size], 0.0)
+        screen.console.tick(0.04)
+        at[name] += size
+
+    lines = screen.shown().splitlines()
+    assert all(line in (b"a" * 7, b"b" * 7, b"c" * 7) for line in lines)
+    assert len(lines) == sum(position // 8 for position in at.values())

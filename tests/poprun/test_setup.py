@@ -1,0 +1,391 @@
+import os
+import re
+import socket
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from poprun import config, grammar, setup
+from poprun.errors import (
+    MpiArgumentError,
+    MpiNotFoundError,
+    NotYetError,
+    OptionError,
+    PoprunError,
+    TopologyError,
+)
+from poprun.feeder import Stdin
+from poprun.placement import Binding
+from poprun.setup import Setup
+
+PATH = {"PATH": "/usr/bin:/bin"}
+
+
+def settings(*words: str) -> config.Settings:
+    return config.resolve(grammar.parse([*words, "program"]).given, {})
+
+
+def made(*words: str, environ: Mapping[str, str] = PATH) -> Setup:
+    return setup.make(settings("--mpirun", "local", *words), environ, "/tmp")
+
+
+def shape(instances: int, *words: str) -> Setup:
+    number = str(instances)
+    return made("--num-instances", number, "--num-replicas", number, *words)
+
+
+def refusal(
+    kind: type[PoprunError], *words: str, environ: Mapping[str, str] = PATH
+) -> str:
+    with pytest.raises(kind) as caught:
+        made(*words, environ=environ)
+    return str(caught.value)
+
+
+def variables(found: Setup, rank: int = 0) -> Mapping[str, str]:
+    return found.plan.assignments[rank].variables
+
+
+# --- Jobs that make sense.
+
+
+def test_without_a_word_a_job_is_one_instance_here_and_offline() -> None:
+    found = made()
+
+    [assignment] = found.plan.assignments
+    assert (assignment.host, assignment.binding) == ("localhost", Binding())
+    assert found.plan.topology.num_replicas == 1
+    assert assignment.variables["POPDIST_OFFLINE_MODE"] == "1"
+    assert (found.stdin, found.temporary_cache, found.notes) == (Stdin(), None, [])
+
+
+def test_every_job_has_a_name_that_no_other_has() -> None:
+    one, other = made(), made()
+
+    assert re.fullmatch("[0-9a-f]{32}", one.identity)
+    assert one.identity != other.identity
+    assert variables(one)["POPDIST_JOB_ID"] == one.identity
+
+
+def test_the_local_launcher_starts_one_shim_for_each_instance() -> None:
+    found = shape(2)
+
+    beside = str(Path(setup.__file__).parent / "beside.py")
+    python = [sys.executable, "-I", "-S", beside]
+    assert found.argv == [
+        *(*python, "local", *python, "shim", found.identity, "0", ":"),
+        *(*python, "shim", found.identity, "1"),
+    ]
+
+
+def test_only_names_that_the_caller_has_are_forwarded_by_name() -> None:
+    environ = {**PATH, "PYTHONPATH": "/p", "LD_LIBRARY_PATH": ""}
+
+    assert [list(context.forwards) for context in made(environ=environ).contexts] == [
+        ["PATH", "LD_LIBRARY_PATH", "PYTHONPATH"]
+    ]
+    assert [list(context.forwards) for context in made().contexts] == [["PATH"]]
+
+
+def test_a_node_of_slurm_has_the_name_that_its_users_know() -> None:
+    found = made(environ={**PATH, "SLURMD_NODENAME": "gc-poplar-02"})
+
+    assert found.plan.hosts == ["gc-poplar-02"]
+
+
+def test_hosts_come_from_the_option_or_from_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "hosts"
+    file.write_text("a\nb\n")
+
+    for words in (("--host", "a,b"), ("--hostfile", str(file))):
+        assert shape(2, *words).plan.hosts == ["a", "b"]
+
+
+def test_the_port_for_the_first_rank_is_free_and_another_each_time() -> None:
+    ports = {int(variables(made())["MASTER_PORT"]) for _ in range(4)}
+
+    assert len(ports) > 1
+    for port in ports:
+        with socket.socket() as sock:
+            assert sock.connect_ex(("127.0.0.1", port)) != 0
+
+
+def test_a_cache_is_made_for_instances_that_can_share_it_and_for_nobody_else() -> None:
+    found = shape(2)
+
+    assert found.temporary_cache == f"/tmp/poprun-cache-{found.identity}"
+    assert {
+        variables(found, rank)["POPDIST_EXECUTABLE_CACHE_PATH"] for rank in (0, 1)
+    } == {found.temporary_cache}
+    assert "POPDIST_EXECUTABLE_CACHE_PATH" not in variables(shape(1))
+    assert shape(2, "--host", "a,b").temporary_cache is None
+
+
+@pytest.mark.parametrize("instances", [1, 2])
+def test_a_cache_that_the_user_names_is_told_and_not_made(instances: int) -> None:
+    found = shape(instances, "--executable-cache-path", "/c")
+
+    assert found.temporary_cache is None
+    assert variables(found)["POPDIST_EXECUTABLE_CACHE_PATH"] == "/c"
+
+
+def test_threads_are_counted_unless_the_user_has_done_so() -> None:
+    assert int(variables(made())["OMP_NUM_THREADS"]) == len(os.sched_getaffinity(0))
+    mine = made(environ={**PATH, "OMP_NUM_THREADS": "3"})
+    assert "OMP_NUM_THREADS" not in variables(mine)
+
+
+def test_exports_have_the_value_given_or_that_of_the_caller() -> None:
+    found = made(
+        *("--num-instances", "2", "--num-replicas", "2"),
+        "--mpi-global-args=-x A=1 -x MINE -x NOBODYS",
+        "--mpi-local-args=-x A=2 -x B=",
+        *("--instance-mpi-local-args", "1:-x A=3"),
+        environ={**PATH, "MINE": "m", "UNASKED": "u"},
+    )
+
+    for rank, a in enumerate("23"):
+        told = variables(found, rank)
+        assert (told["A"], told["B"], told["MINE"]) == (a, "", "m")
+        assert {"NOBODYS", "UNASKED"}.isdisjoint(told)
+
+
+def test_programs_are_told_which_libmpi_is_this_mpiruns_unless_the_user_says(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "lib").mkdir()
+    mpirun = tmp_path / "bin/mpirun"
+    mpirun.write_text("#!/bin/sh\necho 'mpirun (Open MPI) 4.1.9'\n")
+    mpirun.chmod(0o755)
+    (tmp_path / "lib/libmpi.so.40").touch()
+
+    ours = made("--mpirun", str(mpirun))
+    users = made("--mpirun", str(mpirun), environ={**PATH, "MPI4PY_LIBMPI": "/mine.so"})
+
+    assert variables(ours)["MPI4PY_LIBMPI"] == f"{tmp_path}/lib/libmpi.so.40"
+    assert "MPI4PY_LIBMPI" not in variables(users)
+
+
+def test_v_ipu_and_other_hosts_are_planned() -> None:
+    found = shape(
+        2,
+        *("--host", "a,b", "--vipu-partition", "p64", "--vipu-server-host", "10.1.3.1"),
+        *("--vipu-server-port", "8091", "--vipu-server-timeout", "600"),
+    )
+
+    told = variables(found, 1)
+    assert [told[f"IPUOF_VIPU_API_{name}"] for name in ("HOST", "PORT", "TIMEOUT")] == [
+        *("10.1.3.1", "8091", "600")
+    ]
+    assert told["IPUOF_VIPU_API_PARTITION_ID"] == "p64"
+    assert told["POPDIST_OFFLINE_MODE"] == "0"
+
+
+def test_offline_mode_counts_more_than_a_partition() -> None:
+    found = made("--offline-mode", "yes", "--vipu-partition", "p64")
+
+    assert variables(found)["POPDIST_OFFLINE_MODE"] == "1"
+    assert not [name for name in variables(found) if name.startswith("IPUOF_")]
+
+
+def test_target_options_of_the_caller_are_merged() -> None:
+    environ = {**PATH, "POPLAR_TARGET_OPTIONS": '{"ipuLinkTopology":"torus"}'}
+
+    found = made("--vipu-partition", "p", environ=environ)
+
+    assert '"ipuLinkTopology":"torus"' in variables(found)["POPLAR_TARGET_OPTIONS"]
+    assert setup.given_target_options({"POPLAR_TARGET_OPTIONS": ""}) == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "stdin"),
+    [
+        ("none", Stdin()),
+        ("all", Stdin(copies=2)),
+        ("1", Stdin(rank=1)),
+        ("/dev/zero", Stdin(path="/dev/zero")),
+    ],
+)
+def test_stdin_is_nobodys_everybodys_ones_or_a_file(text: str, stdin: Stdin) -> None:
+    assert shape(2, "--stdin", text).stdin == stdin
+
+
+def test_a_file_for_stdin_is_found_wherever_a_program_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "0").touch()
+    monkeypatch.chdir(tmp_path)
+
+    assert made("--stdin", "./0").stdin == Stdin(path=str(tmp_path / "0"))
+
+
+def test_what_has_no_effect_is_noted(tmp_path: Path) -> None:
+    mpirun = tmp_path / "mpirun"
+    mpirun.write_text("#!/bin/sh\necho HYDRA build details:; echo ' Version: 5.0.2'\n")
+    mpirun.chmod(0o755)
+
+    found = made("--mpirun", str(mpirun), "--mpi-local-args=--mca btl tcp")
+
+    assert found.notes == [
+        "--mpi-local-args has '--mca btl', which has no effect on hydra."
+    ]
+
+
+# --- Jobs that make none.
+
+
+@pytest.mark.parametrize(
+    ("kind", "words", "sentence"),
+    [
+        pytest.param(
+            TopologyError,
+            ("--num-instances", "3", "--num-replicas", "8"),
+            "8 replicas cannot be shared equally among 3 instances. "
+            "Ask for 6 or 9 replicas.",
+            id="topology",
+        ),
+        pytest.param(
+            OptionError,
+            ("--only-output-from-instance", "1"),
+            "--only-output-from-instance is 1, but the job has only 1 instance. Say 0.",
+            id="output",
+        ),
+        pytest.param(
+            OptionError,
+            (
+                *("--instance-mpi-local-args", "4:-x A=1"),
+                *("--num-instances", "4", "--num-replicas", "4"),
+            ),
+            "--instance-mpi-local-args names instance 4, but the job has only "
+            "4 instances. Say a number from 0 to 3.",
+            id="arguments",
+        ),
+        pytest.param(
+            OptionError,
+            ("--stdin", "2", "--num-instances", "2", "--num-replicas", "2"),
+            "--stdin is 2, but the job has only 2 instances. Say a number from 0 to 1. "
+            "A file of that name is ./2.",
+            id="stdin-number",
+        ),
+        pytest.param(
+            OptionError,
+            ("--stdin", "/nothing/there"),
+            "--stdin is '/nothing/there', which cannot be read: No such file or "
+            "directory. It must be none, all, the number of an instance or a file.",
+            id="stdin-file",
+        ),
+        pytest.param(
+            OptionError,
+            ("--mpi-global-args=--npernode 2",),
+            "--npernode 2 contradicts --num-instances and --host, by which each host "
+            "gets 1. Leave --npernode out.",
+            id="npernode",
+        ),
+        pytest.param(
+            OptionError,
+            ("--hostfile", "/nothing/there"),
+            "--hostfile '/nothing/there' cannot be read: No such file or directory.",
+            id="hostfile",
+        ),
+        pytest.param(
+            MpiNotFoundError,
+            ("--mpirun", "/nothing/there"),
+            "There is no /nothing/there to use as mpirun. Give --mpirun the path of an "
+            "mpirun, or leave it out to use the one that is installed.",
+            id="mpirun",
+        ),
+        pytest.param(
+            MpiArgumentError,
+            ("--mpi-local-args=-x POPDIST_NUM_LOCAL_REPLICAS=2",),
+            "--mpi-local-args has -x 'POPDIST_NUM_LOCAL_REPLICAS=2', but nobody except "
+            "poprun sets POPDIST_NUM_LOCAL_REPLICAS: it tells each instance its place "
+            "in the job. Leave it out.",
+            id="contract",
+        ),
+    ],
+)
+def test_a_job_that_makes_no_sense_is_refused_in_a_sentence(
+    kind: type[PoprunError], words: tuple[str, ...], sentence: str
+) -> None:
+    assert refusal(kind, *words) == sentence
+
+
+def test_npernode_that_agrees_is_accepted() -> None:
+    assert len(shape(2, "--mpi-global-args=--npernode 2").plan.assignments) == 2
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '"x"', "null"])
+def test_target_options_that_are_no_object_are_refused(text: str) -> None:
+    assert refusal(OptionError, environ={**PATH, "POPLAR_TARGET_OPTIONS": text}) == (
+        f"POPLAR_TARGET_OPTIONS is {text!r}, but must be a JSON object such as "
+        '{"ipuLinkTopology":"mesh"}. Unset it if you do not need it.'
+    )
+
+
+def test_a_hostfile_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "hosts"
+    file.write_bytes(b"\xff\xfe")
+
+    assert refusal(OptionError, "--hostfile", str(file)) == (
+        f"--hostfile '{file}' cannot be read: it is no UTF-8 text."
+    )
+
+
+# --- Jobs that make sense, and cannot be started yet.
+
+
+@pytest.mark.parametrize(
+    ("words", "hosts", "sentence"),
+    [
+        pytest.param(
+            ("--vipu-partition", "p64"),
+            ["localhost"],
+            "--vipu-partition asks for a partition of a V-IPU server, which this "
+            "version of poprun cannot talk to yet. Add --offline-mode=yes to run "
+            "without IPUs.",
+            id="v-ipu",
+        ),
+        pytest.param(
+            (),
+            ["a", "b"],
+            "--host a,b asks for instances on other machines, where this version of "
+            "poprun cannot start any yet. Leave --host out to run them all here, or "
+            "add --dry-run to see the plan.",
+            id="two-hosts",
+        ),
+        pytest.param(
+            (),
+            ["elsewhere.example"],
+            "--host elsewhere.example asks for instances on other machines, where "
+            "this version of poprun cannot start any yet. Leave --host out to run "
+            "them all here, or add --dry-run to see the plan.",
+            id="another-host",
+        ),
+    ],
+)
+def test_what_cannot_be_started_yet_is_refused_in_a_sentence(
+    words: tuple[str, ...], hosts: list[str], sentence: str
+) -> None:
+    with pytest.raises(NotYetError) as caught:
+        setup.refuse_what_cannot_start(settings(*words), hosts)
+
+    assert (str(caught.value), caught.value.exit_code) == (sentence, 2)
+
+
+@pytest.mark.parametrize(
+    ("words", "host"),
+    [
+        ((), "localhost"),
+        ((), "127.0.0.1"),
+        ((), os.uname().nodename),
+        (("--offline-mode", "yes", "--vipu-partition", "p64"), "localhost"),
+        (("--num-ilds", "2", "--num-instances", "2", "--num-replicas", "2"), "::1"),
+    ],
+)
+def test_what_runs_here_and_offline_can_be_started(
+    words: tuple[str, ...], host: str
+) -> None:
+    setup.refuse_what_cannot_start(settings(*words), [host])
