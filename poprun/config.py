@@ -7,7 +7,7 @@ long names of options; a value in a file is read by the rules of the command lin
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from poprun.errors import OptionError
 from poprun.helptext import default_text, did_you_mean
@@ -37,8 +37,7 @@ _TAG = "tag:yaml.org,2002:"
 _SCALARS = ("str", "int", "float", "bool", "timestamp", "value", "merge")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Setting:
+class Setting(NamedTuple):
     """The value of one option, the texts it was read from, and where they stood."""
 
     value: Value

@@ -2,15 +2,14 @@
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 NOTHING = "/dev/null"
 PIECE = 1 << 16
 Interest = tuple[int, bool]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stdin:
+class Stdin(NamedTuple):
     """Which instances read what.
 
     `path` is what those who get nothing sent open for themselves: /dev/null, or the

@@ -2,15 +2,14 @@
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 ROOT = "/sys/fs/cgroup"
 # What cgroup v1 says for "no limit", give or take a page.
 NO_LIMIT = 1 << 62
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
+class Memory(NamedTuple):
     """How often the kernel has killed here, and the limit it did it for, in bytes."""
 
     kills: int = 0

@@ -14,6 +14,7 @@ from poprun.config import Settings
 from poprun.errors import LaunchError
 from poprun.log import DEBUG, Log
 from poprun.narrator import Narrator
+from poprun.nested import without_outer_job
 from poprun.program import resolve
 from poprun.relay import Relay, Routes, open_file
 from poprun.setup import Setup
@@ -29,7 +30,7 @@ def run(settings: Settings, program: Sequence[str], guard: StartedGuard | None) 
     Args:
         guard: Has been started already; nobody's if nothing is to be started.
     """
-    environ = _callers_environment()
+    environ = without_outer_job(_callers_environment())
     verbosity = DEBUG if settings["debug"] else settings.verbosity
     log = Log(verbosity, _write_stderr)
     made = setup.make(settings, environ, start.temporary_directory(environ))

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import lcm
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from poprun.errors import OptionError
 
@@ -45,8 +45,7 @@ class Machine:
         return tuple(cpu for node in self.nodes for cpu in node.cpus)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Binding:
+class Binding(NamedTuple):
     """What one instance is bound to. None leaves it as it is."""
 
     cpus: tuple[int, ...] | None = None

@@ -1,7 +1,8 @@
 """What each instance is told and given: topology and options -> Plan. Pure."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import NamedTuple
 
 from popdist import environment as env
 from popdist.environment import Instance
@@ -14,8 +15,7 @@ FORWARDED = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH")
 LARGEST_ILD = 64
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Partition:
+class Partition(NamedTuple):
     """The V-IPU partition that a job asks for."""
 
     server_host: str
@@ -24,8 +24,7 @@ class Partition:
     name: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Request:
+class Request(NamedTuple):
     """What the variables of a job are made from, besides its topology."""
 
     identity: str
@@ -33,16 +32,15 @@ class Request:
     offline: bool
     partition: Partition | None = None
     cache_path: str | None = None
-    target_options: Mapping[str, str] = field(default_factory=dict)
+    target_options: Mapping[str, str] = MappingProxyType({})
     libmpi: str | None = None
     master_port: int = 0
     # What the user asks for by -x, of all instances and of single ones.
-    exports: Mapping[str, str] = field(default_factory=dict)
-    instance_exports: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
+    exports: Mapping[str, str] = MappingProxyType({})
+    instance_exports: Mapping[int, Mapping[str, str]] = MappingProxyType({})
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Assignment:
+class Assignment(NamedTuple):
     """One instance: where it runs, and what it is told."""
 
     rank: int
@@ -55,8 +53,7 @@ class Assignment:
     variables: Mapping[str, str]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Plan:
+class Plan(NamedTuple):
     """A whole job, before anything is started."""
 
     topology: Topology
@@ -99,6 +96,23 @@ def make(
             )
         )
     return Plan(topology=topology, hosts=request.hosts, assignments=assignments)
+
+
+def exported(
+    shown: Mapping[str, str], environ: Mapping[str, str]
+) -> dict[str, str | None]:
+    """Return what mpirun is told of one instance; None for what it is to forward.
+
+    What is forwarded stands where the original has it: behind what is the
+    instance's, before what Poplar is told, and before what is ours alone.
+    """
+    forwards = dict.fromkeys(name for name in FORWARDED if name in environ)
+    found: dict[str, str | None] = {}
+    for name, value in shown.items():
+        if name in (env.POPLAR_TARGET_OPTIONS, env.CONTRACT):
+            found |= forwards
+        found[name] = value
+    return found
 
 
 def target_options(topology: Topology, given: Mapping[str, str]) -> dict[str, str]:

@@ -6,7 +6,7 @@ output; this is the plumbing.
 
 import errno
 import os
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from poprun.output import Console
 from poprun.sink import Sink
@@ -18,8 +18,7 @@ STREAMS = ("stdout", "stderr")
 Key = tuple[int, str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Routes:
+class Routes(NamedTuple):
     """What a job's output is to look like."""
 
     tag: bool = False

@@ -7,12 +7,11 @@ wrong with a request comes up here, as a sentence, with nothing started.
 import os
 import socket
 import stat
-import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from popdist import environment as env
-from poprun import __version__, machine, placement, plan, topology
+from poprun import machine, placement, plan, topology
 from poprun.ahead import PYTHON
 from poprun.config import Settings
 from poprun.errors import NotYetError, OptionError
@@ -20,12 +19,9 @@ from poprun.feeder import Stdin
 from poprun.hosts import Host, is_local, parse_hostfile, parse_hosts
 from poprun.mpirun import adapter
 from poprun.mpirun.arguments import parse_global, parse_instance_arguments, parse_local
-from poprun.mpirun.detect import detect
-from poprun.mpirun.find import find
-from poprun.mpirun.local import launcher
+from poprun.mpirun.choose import choose
 from poprun.mpirun.options import INSTANCE
 from poprun.mpirun.values import (
-    LOCAL,
     Context,
     GlobalArguments,
     LocalArguments,
@@ -49,8 +45,7 @@ VIPU_OPTIONS = (
 )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Setup:
+class Setup(NamedTuple):
     """A job that has been thought through, and not been started."""
 
     identity: str
@@ -89,7 +84,7 @@ def make(settings: Settings, environ: Mapping[str, str], temporary: str) -> Setu
         num_ilds=settings["num-ilds"],
         num_hosts=len(hosts),
     )
-    mpi = _mpi(settings, environ)
+    mpi = choose(settings["mpirun"], environ)
     arguments = parse_global(_joined(settings["mpi-global-args"]), mpi.flavour)
     common = parse_local(_joined(settings["mpi-local-args"]), mpi.flavour)
     single = _instance_arguments(settings, mpi, shape.num_instances)
@@ -97,7 +92,7 @@ def make(settings: Settings, environ: Mapping[str, str], temporary: str) -> Setu
     _check_instance(settings, "only-output-from-instance", shape.num_instances)
 
     identity = os.urandom(16).hex()
-    cache, temporary_cache = _cache(settings, shape, identity, temporary)
+    cache, temporary_cache = _cache(settings, environ, shape, identity, temporary)
     bindings = _bindings(settings, arguments, shape)
     request = plan.Request(
         identity=identity,
@@ -189,7 +184,10 @@ def given_target_options(environ: Mapping[str, str]) -> dict[str, str]:
             f"{env.POPLAR_TARGET_OPTIONS} is {text[:100]!r}, but must be a JSON object "
             'such as {"ipuLinkTopology":"mesh"}. Unset it if you do not need it.'
         )
-    return {str(key): str(value) for key, value in options.items()}
+    return {
+        key: value if isinstance(value, str) else json.dumps(value)
+        for key, value in options.items()
+    }
 
 
 def _hosts(settings: Settings, environ: Mapping[str, str]) -> Sequence[Host]:
@@ -208,19 +206,6 @@ def _hosts(settings: Settings, environ: Mapping[str, str]) -> Sequence[Host]:
         return parse_hostfile(text, path)
     # Below Slurm the node has a name that its users know it by.
     return [Host(name=environ.get("SLURMD_NODENAME") or "localhost")]
-
-
-def _mpi(settings: Settings, environ: Mapping[str, str]) -> Mpi:
-    asked = settings["mpirun"]
-    if asked == LOCAL:
-        return launcher([*PYTHON, "local"], __version__)
-    return detect(find(environ, asked, sys.prefix), environ, _packages())
-
-
-def _packages() -> str:
-    """Return where this Python's packages are, without asking a slow module."""
-    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    return os.path.join(sys.prefix, "lib", version, "site-packages")
 
 
 def _joined(texts: Sequence[str]) -> str:
@@ -268,10 +253,14 @@ def _check_npernode(asked: Sequence[int | None], shape: topology.Topology) -> No
 
 
 def _cache(
-    settings: Settings, shape: topology.Topology, identity: str, temporary: str
+    settings: Settings,
+    environ: Mapping[str, str],
+    shape: topology.Topology,
+    identity: str,
+    temporary: str,
 ) -> tuple[str | None, str | None]:
     """Return the cache's path, and the same again if it has to be made."""
-    given = settings["executable-cache-path"]
+    given = settings["executable-cache-path"] or environ.get(env.EXECUTABLE_CACHE_PATH)
     if given is not None or shape.instances_per_host == 1:
         return given, None
     path = os.path.join(temporary, f"poprun-cache-{identity}")
@@ -317,12 +306,10 @@ def _contexts(
     common: LocalArguments,
     single: Mapping[int, LocalArguments],
 ) -> list[Context]:
-    forwards = [name for name in plan.FORWARDED if name in environ]
     none = LocalArguments()
     return [
         Context(
-            exports=assignment.shown,
-            forwards=forwards,
+            exports=plan.exported(assignment.shown, environ),
             passed_on=[
                 *common.passed_on,
                 *single.get(assignment.rank, none).passed_on,

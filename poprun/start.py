@@ -24,17 +24,6 @@ ENOUGH_SHARED_MEMORY = 64 << 20
 PAGES_PER_WORD = 32
 POINTER = 8
 
-# What a job outside of this one may have left, and what poprun sets anew or not at
-# all.
-_NOT_INHERITED = frozenset(
-    {
-        *env.TOPOLOGY_VARIABLES,
-        *env.JOB_VARIABLES,
-        env.NODE_DEVICE_ID,
-        env.EXECUTABLE_CACHE_PATH,
-    }
-)
-
 
 def make_job(
     setup: Setup,
@@ -59,7 +48,7 @@ def make_job(
     directories = [directory]
     if setup.temporary_cache is not None:
         directories.append(setup.temporary_cache)
-    inherited = inherited_environment(environ)
+    inherited = scrub(environ)
     if setup.mpi.flavour == OPENMPI5:
         # Its MPI_Init fails for a user who has no home.
         inherited.setdefault("HOME", directory)
@@ -84,15 +73,6 @@ def make_job(
         directories=directories,
         leftovers=mpi.LEFTOVERS,
     )
-
-
-def inherited_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return what an instance has of its caller: all but what an outer job left."""
-    return {
-        name: value
-        for name, value in scrub(environ).items()
-        if name not in _NOT_INHERITED
-    }
 
 
 def instance_environment(

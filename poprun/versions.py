@@ -7,12 +7,8 @@ import sys
 from collections.abc import Mapping
 
 from poprun import __version__
-from poprun.ahead import PYTHON
 from poprun.errors import MpiNotFoundError
-from poprun.mpirun.detect import detect
-from poprun.mpirun.find import find
-from poprun.mpirun.local import launcher
-from poprun.mpirun.values import LOCAL, Mpi
+from poprun.mpirun.choose import choose
 from poprun.placement import describe_cpus
 
 # What poprun needs, what an mpirun may come from, and what programs compute with.
@@ -50,18 +46,12 @@ def collect(environ: Mapping[str, str], mpirun: str | None) -> dict[str, str]:
         "/dev/shm": _room("/dev/shm"),
     }
     try:
-        mpi = _mpirun(environ, mpirun)
+        mpi = choose(mpirun, environ)
         found["mpirun"] = f"{mpi.title} ({mpi.path})"
         found["libmpi"] = mpi.libmpi or "not found"
     except MpiNotFoundError as error:
         found["mpirun"] = f"none: {error}"
     return found | {package: _version(package) for package in PACKAGES}
-
-
-def _mpirun(environ: Mapping[str, str], asked: str | None) -> Mpi:
-    if asked == LOCAL:
-        return launcher(PYTHON, __version__)
-    return detect(find(environ, asked, sys.prefix), environ)
 
 
 def _system() -> str:

@@ -138,8 +138,8 @@ class Spec:
         self.memory_nodes = [int(node) for node in nodes.split(b",") if node]
         self.grace = int(fields[5]) / 1000
         self.ignore_hangup = fields[6] == b"1"
-        self._gifts = tuple(fields[7].split(b","))
-        self._no_gifts = tuple(fields[8].split(b","))
+        self._gifts = tuple(filter(None, fields[7].split(b",")))
+        self._no_gifts = tuple(filter(None, fields[8].split(b",")))
         count = int(fields[9])
         self.argv = fields[10 : 10 + count]
         self.environment = fields[10 + count :]

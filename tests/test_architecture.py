@@ -59,6 +59,7 @@ LAYERS = {
         "poprun.leftovers",
         "poprun.log",
         "poprun.machine",
+        "poprun.mpirun.choose",
         "poprun.mpirun.detect",
         "poprun.mpirun.find",
         "poprun.program",

@@ -80,6 +80,7 @@ def explain(text: str, exit_code: int) -> MpiVerdict:
 
 def _exports(context: Context) -> Iterator[str]:
     for name, value in context.exports.items():
-        yield "-env"
-        yield name
-        yield value
+        if value is not None:  # what the caller has is passed on without a word
+            yield "-env"
+            yield name
+            yield value

@@ -142,7 +142,4 @@ def _explain_process(words: str, exit_code: int) -> MpiVerdict:
 def _exports(context: Context) -> Iterator[str]:
     for name, value in context.exports.items():
         yield "-x"
-        yield f"{name}={value}"
-    for name in context.forwards:
-        yield "-x"
-        yield name
+        yield name if value is None else f"{name}={value}"

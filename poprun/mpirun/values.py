@@ -1,8 +1,9 @@
 """The words of this package: an mpirun, what it is told, what it said."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import Enum
+from types import MappingProxyType
+from typing import NamedTuple
 
 OPENMPI4 = "openmpi4"
 OPENMPI5 = "openmpi5"
@@ -11,8 +12,11 @@ HYDRA = "hydra"
 LOCAL = "local"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Mpi:
+# Of what nobody has asked for.
+NOTHING: Mapping[str, str | None] = MappingProxyType({})
+
+
+class Mpi(NamedTuple):
     """An mpirun that was found, and which MPI it belongs to."""
 
     path: str
@@ -30,8 +34,7 @@ class Mpi:
         return f"{self.vendor} {self.version}"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class GlobalArguments:
+class GlobalArguments(NamedTuple):
     """What a user wants of mpirun for the whole job."""
 
     tag_output: bool = False
@@ -41,31 +44,29 @@ class GlobalArguments:
     placement: str | None = None
     npernode: int | None = None
     # In the order given; None stands for the value that the caller has.
-    exports: Mapping[str, str | None] = field(default_factory=dict)
+    exports: Mapping[str, str | None] = NOTHING
     passed_on: Sequence[str] = ()
     # Sentences for the user: what was understood and has no effect here.
     warnings: Sequence[str] = ()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LocalArguments:
+class LocalArguments(NamedTuple):
     """What a user wants of mpirun for every instance, or for one."""
 
     npernode: int | None = None
-    exports: Mapping[str, str | None] = field(default_factory=dict)
+    exports: Mapping[str, str | None] = NOTHING
     passed_on: Sequence[str] = ()
     warnings: Sequence[str] = ()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Context:
+class Context(NamedTuple):
     """One instance, as mpirun starts it."""
 
-    exports: Mapping[str, str] = field(default_factory=dict)
-    # Names that are set in the caller's environment: mpirun warns about others.
-    forwards: Sequence[str] = ()
-    passed_on: Sequence[str] = ()
     words: Sequence[str]
+    # None stands for a name that is set in the caller's environment: mpirun warns
+    # about others.
+    exports: Mapping[str, str | None] = NOTHING
+    passed_on: Sequence[str] = ()
 
 
 class Failure(Enum):
@@ -82,8 +83,7 @@ class Failure(Enum):
     UNEXPLAINED = "mpirun gave no reason"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MpiVerdict:
+class MpiVerdict(NamedTuple):
     """What mpirun's exit code and own words come to."""
 
     failure: Failure

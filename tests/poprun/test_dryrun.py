@@ -25,8 +25,11 @@ def setup(
         plan=plan,
         contexts=[
             Context(
-                exports={"POPDIST_NUM_TOTAL_REPLICAS": "2", "N": str(a.rank)},
-                forwards=["PATH"],
+                exports={
+                    "POPDIST_NUM_TOTAL_REPLICAS": "2",
+                    "N": str(a.rank),
+                    "PATH": None,
+                },
                 words=["/python", "beside.py", "shim", "cafe", str(a.rank)],
             )
             for a in plan.assignments

@@ -80,13 +80,26 @@ def test_the_local_launcher_starts_one_shim_for_each_instance() -> None:
     ]
 
 
-def test_only_names_that_the_caller_has_are_forwarded_by_name() -> None:
+def test_what_is_forwarded_by_name_stands_before_what_is_ours_alone() -> None:
     environ = {**PATH, "PYTHONPATH": "/p", "LD_LIBRARY_PATH": ""}
+    [context] = made(environ=environ).contexts
 
-    assert [list(context.forwards) for context in made(environ=environ).contexts] == [
-        ["PATH", "LD_LIBRARY_PATH", "PYTHONPATH"]
+    assert list(context.exports)[5:10] == [
+        "POPDIST_LOCAL_INSTANCE_INDEX",
+        *("PATH", "LD_LIBRARY_PATH", "PYTHONPATH"),
+        "POPDIST_CONTRACT_VERSION",
     ]
-    assert [list(context.forwards) for context in made().contexts] == [["PATH"]]
+    assert [n for n, v in context.exports.items() if v is None] == [
+        *("PATH", "LD_LIBRARY_PATH", "PYTHONPATH"),
+    ]
+
+
+def test_only_names_that_the_caller_has_are_forwarded() -> None:
+    [context] = made().contexts
+
+    assert [name for name, value in context.exports.items() if value is None] == [
+        "PATH"
+    ]
 
 
 def test_a_node_of_slurm_has_the_name_that_its_users_know() -> None:

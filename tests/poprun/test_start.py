@@ -12,12 +12,14 @@ from poprun.errors import OptionError
 from poprun.feeder import Stdin
 from poprun.launch import Job
 from poprun.mpirun.values import Context, GlobalArguments, Mpi
+
+# What the user has, and what an outer poprun and its MPI have left.
+from poprun.nested import without_outer_job
 from poprun.placement import Binding
 from poprun.plan import Request, make
 from poprun.setup import Setup
 from poprun.topology import Topology
 
-# What the user has, and what an outer poprun and its MPI have left.
 USERS = {
     "PATH": "/usr/bin",
     "HOME": "/home/u",
@@ -147,16 +149,8 @@ def test_what_the_user_has_is_inherited_byte_for_byte() -> None:
     assert b"NON_UTF8=caf\xe9" in spec(job(environ=USERS)).environment
 
 
-def test_nothing_of_an_outer_job_is_inherited() -> None:
-    inherited = start.inherited_environment({**USERS, **LEFT})
-
-    # Settings for PRRTE may be the user's own.
-    kept = {"PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}
-    assert inherited == {**USERS, **kept}
-
-
 def test_an_inner_job_describes_itself() -> None:
-    told = environment(job(environ={**USERS, **LEFT}))
+    told = environment(job(environ=without_outer_job({**USERS, **LEFT})))
 
     assert told["POPDIST_JOB_ID"] == "cafe"
     assert told["POPDIST_NUM_TOTAL_REPLICAS"] == "4"

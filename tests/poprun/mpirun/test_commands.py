@@ -7,13 +7,17 @@ SHIM = ("/usr/bin/python3", "-I", "-S", "/opt/beside.py", "shim", "JOB")
 ONE = Context(exports={"A": "1"}, words=(*SHIM, "0"))
 TWO = [
     Context(
-        exports={"POPDIST_NUM_LOCAL_REPLICAS": "2", "J": '{"a":"b c"}'},
-        forwards=("PATH", "PYTHONPATH"),
+        exports={
+            **{"POPDIST_NUM_LOCAL_REPLICAS": "2", "J": '{"a":"b c"}'},
+            **{"PATH": None, "PYTHONPATH": None},
+        },
         words=(*SHIM, "0"),
     ),
     Context(
-        exports={"POPDIST_NUM_LOCAL_REPLICAS": "1", "J": ""},
-        forwards=("PATH", "PYTHONPATH"),
+        exports={
+            **{"POPDIST_NUM_LOCAL_REPLICAS": "1", "J": ""},
+            **{"PATH": None, "PYTHONPATH": None},
+        },
         passed_on=("--preload-files", "f"),
         words=(*SHIM, "1"),
     ),
