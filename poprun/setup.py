@@ -170,11 +170,11 @@ def own_names() -> list[str]:
 
 def given_target_options(environ: Mapping[str, str]) -> dict[str, str]:
     """Read the Poplar target options that the caller has set."""
-    import json
-
     text = environ.get(env.POPLAR_TARGET_OPTIONS, "")
     if not text:
         return {}
+    import json
+
     try:
         options = json.loads(text)
     except ValueError:
