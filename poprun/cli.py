@@ -101,7 +101,8 @@ def _answer(words: Sequence[str], environ: Mapping[str, str]) -> int:
 
 
 def _asked(line: "CommandLine", name: str) -> bool:
-    from poprun.options import OPTIONS, item
+    from poprun.kinds import item
+    from poprun.options import OPTIONS
 
     option = OPTIONS[name]
     texts = [text for given, text in line.given if given is option]
@@ -134,7 +135,7 @@ def _start(
 
 
 def _no_program(line: "CommandLine", words: Sequence[str]) -> PoprunError:
-    from poprun.options import refusal, shown
+    from poprun.kinds import refusal, shown
 
     option, text = line.given[-1] if line.given else (None, "")
     if option and words[-1] == text:
@@ -182,7 +183,7 @@ def _completion(made: "click.Command", instruction: str) -> str:
     name, _, action = instruction.partition("_")
     shell = get_completion_class(name)
     if shell is None or action not in ("source", "complete"):
-        from poprun.options import refusal
+        from poprun.kinds import refusal
 
         raise refusal(
             f"{_COMPLETION} is {instruction!r}, but must be bash_source, zsh_source "

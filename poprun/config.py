@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from poprun.errors import OptionError
 from poprun.helptext import default_text, did_you_mean
-from poprun.options import (
-    BY_NAME,
-    OPTIONS,
+from poprun.kinds import (
     Item,
     Kind,
     Option,
@@ -24,6 +22,7 @@ from poprun.options import (
     shown,
     variable,
 )
+from poprun.options import BY_NAME, OPTIONS
 
 if TYPE_CHECKING:
     from yaml import MappingNode, Node

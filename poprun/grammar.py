@@ -9,15 +9,8 @@ from dataclasses import dataclass
 
 from poprun.errors import OptionError
 from poprun.helptext import did_you_mean
-from poprun.options import (
-    BY_NAME,
-    BY_SHORT,
-    Kind,
-    Option,
-    alternatives,
-    refusal,
-    shown,
-)
+from poprun.kinds import Kind, Option, alternatives, refusal, shown
+from poprun.options import BY_NAME, BY_SHORT
 
 # Typesetters and mail programs make these out of hyphens.
 _OTHER_DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"

@@ -6,7 +6,8 @@ Plain ASCII throughout, so that no locale can spoil it.
 from collections.abc import Iterable
 from textwrap import wrap
 
-from poprun.options import GROUPS, Option
+from poprun.kinds import Option
+from poprun.options import GROUPS
 
 _USAGE = "Usage: poprun [OPTIONS] PROGRAM [ARGUMENTS]..."
 

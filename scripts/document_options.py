@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from poprun.helptext import default_text, spelling
-from poprun.options import GROUPS, Option, variable
+from poprun.kinds import Option, variable
+from poprun.options import GROUPS
 
 PAGE = Path(__file__).parent.parent / "docs" / "options.md"
 

@@ -42,6 +42,7 @@ LAYERS = {
         "poprun.helptext",
         "poprun.hosts",
         "poprun.mpirun",
+        "poprun.kinds",
         "poprun.options",
         "poprun.output",
         "poprun.placement",

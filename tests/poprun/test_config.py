@@ -8,7 +8,8 @@ from poprun import config
 from poprun.config import Settings
 from poprun.errors import OptionError
 from poprun.grammar import parse
-from poprun.options import OPTIONS, Kind, Option
+from poprun.kinds import Kind, Option
+from poprun.options import OPTIONS
 
 
 def resolve(*words: str, **environ: str) -> Settings:

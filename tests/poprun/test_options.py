@@ -3,16 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from poprun.errors import OptionError
-from poprun.options import (
-    BY_NAME,
-    BY_SHORT,
-    GROUPS,
-    OPTIONS,
-    Option,
-    combine,
-    item,
-    variable,
-)
+from poprun.kinds import Option, combine, item, variable
+from poprun.options import BY_NAME, BY_SHORT, GROUPS, OPTIONS
 
 
 def refused(name: str, text: str, label: str = "") -> OptionError:

@@ -1,0 +1,241 @@
+"""What an option is, and the rules by which its text becomes a value.
+
+One rule for each kind of option, wherever the text stands: on the command line, in a
+variable or in a configuration file.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+from enum import Enum, auto
+
+from poprun.errors import OptionError
+
+Item = bool | int | float | str | tuple[int, str]
+Value = Item | tuple[Item, ...] | None
+
+# No count, port or time in a job comes near this, and int() stays cheap below it.
+LARGEST = 10**9
+
+TRUE_WORDS = ("yes", "on", "true", "1")
+FALSE_WORDS = ("no", "off", "false", "0")
+
+
+class Kind(Enum):
+    """How the text of an option is written, and what it becomes."""
+
+    WHOLE = auto()  # int
+    SECONDS = auto()  # float
+    BOOLEAN = auto()  # bool; the option takes an argument
+    FLAG = auto()  # bool; the option needs no argument
+    COUNT = auto()  # int; each time that the option is given counts
+    TEXT = auto()  # str
+    PATH = auto()  # str
+    CHOICE = auto()  # str, one of Option.choices
+    MPI_ARGUMENTS = auto()  # str, still to be split into words
+    INSTANCE_ARGUMENTS = auto()  # (int, str): an instance, and the same for it
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option, wherever it is written."""
+
+    name: str
+    kind: Kind
+    metavar: str
+    help: str
+    _: KW_ONLY
+    default: Value = None
+    # What happens without the option, in words, where no value says it.
+    unset: str = "none"
+    short: str = ""
+    aliases: tuple[str, ...] = ()
+    choices: tuple[str, ...] = ()
+    multiple: bool = False
+    minimum: int = 1
+    maximum: int = LARGEST
+    # PopRun has it too. Prefixes are looked up among these first, so that an
+    # option of ours never makes a vendor's command line ambiguous.
+    vendor: bool = True
+    # Another option about the same thing. Given nearer to the user (say, on the
+    # command line), either of them silences the other farther away (in a file).
+    rival: str = ""
+    # The rival may not be given in the same place at all.
+    exclusive: bool = False
+    in_environment: bool = True
+    in_file: bool = True
+
+    @property
+    def flag(self) -> str:
+        return f"--{self.name}"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self.name, *self.aliases)
+
+    @property
+    def takes_value(self) -> bool:
+        """Whether the next word belongs to the option, when it has no `=`."""
+        return self.kind not in (Kind.FLAG, Kind.COUNT)
+
+
+def variable(name: str) -> str:
+    """Return the environment variable that stands for an option."""
+    return "POPRUN_" + name.upper().replace("-", "_")
+
+
+def refusal(sentence: str, hint: str = "") -> OptionError:
+    """Make an error; the hint, its way out, is shown on a line of its own."""
+    error = OptionError(sentence)
+    if hint:
+        error.add_note(hint)
+    return error
+
+
+def shown(text: str) -> str:
+    """Quote what somebody wrote, cut where it is endless."""
+    return repr(text if len(text) <= 100 else text[:100] + "...")
+
+
+def alternatives(words: Sequence[str]) -> str:
+    """Write `a, b or c`."""
+    *most, last = words
+    return f"{', '.join(most)} or {last}" if most else last
+
+
+# --- From text to value. `label` is where the text stands, for the error: the
+# option on the command line, a variable, or a line of a file.
+
+
+def item(option: Option, text: str, label: str) -> Item:
+    """Read one text of an option.
+
+    Raises:
+        OptionError: The text makes no sense for this option.
+    """
+    return _READERS[option.kind](option, text, label)
+
+
+def combine(option: Option, items: Sequence[Item]) -> Value:
+    """Make one value of all that was given in one place, in that order."""
+    if option.multiple:
+        return tuple(items)
+    if option.kind is Kind.COUNT:
+        return sum(number for number in items if isinstance(number, int))
+    return items[-1]
+
+
+def _whole(option: Option, text: str, label: str) -> int:
+    digits = text.removeprefix("-")
+    plain = digits.isascii() and digits.isdigit()
+    if not plain or text == "-0":
+        raise refusal(
+            f"{label} is {shown(text)}, but must be a whole number "
+            f"in plain digits, such as {max(option.minimum, 4)}."
+        )
+    number = LARGEST + 1 if len(digits.lstrip("0")) > 10 else int(digits)
+    if text.startswith("-"):
+        number = -number
+    if not option.minimum <= number <= option.maximum:
+        found = text if len(text) <= 20 else text[:20] + "..."
+        raise refusal(f"{label} is {found}, but must be {_range(option, number)}.")
+    return number
+
+
+def _range(option: Option, number: int) -> str:
+    if option.maximum < LARGEST:
+        return f"from {option.minimum} to {option.maximum}"
+    return (
+        f"{option.minimum} or more" if number < option.minimum else f"{LARGEST} at most"
+    )
+
+
+def _seconds(option: Option, text: str, label: str) -> float:
+    whole, _, fraction = text.partition(".")
+    digits = whole + fraction
+    plain = digits.isascii() and digits.isdigit()
+    if not plain or len(whole.lstrip("0")) > 9:
+        raise refusal(
+            f"{label} is {shown(text)}, but must be a number of seconds from 0 to "
+            f"{LARGEST - 1}, such as 5 or 0.5."
+        )
+    return float(text)
+
+
+def _boolean(option: Option, text: str, label: str) -> bool:
+    word = text.lower()
+    if word in TRUE_WORDS:
+        return True
+    if word in FALSE_WORDS:
+        return False
+    raise refusal(
+        f"{label} is {shown(text)}, but must be yes or no "
+        "(on and off, true and false, 1 and 0 mean the same).",
+        # Without an equals sign it may have taken the program for its value.
+        f"Write {label}=yes or {label}=no." if label == option.flag else "",
+    )
+
+
+def _count(option: Option, text: str, label: str) -> int:
+    if text.lower() in (*TRUE_WORDS, *FALSE_WORDS):
+        return int(_boolean(option, text, label))
+    return _whole(option, text, label)
+
+
+def _text(option: Option, text: str, label: str) -> str:
+    if not text:
+        raise refusal(
+            f"{label} is empty.",
+            "Give it a value, or leave it out; is a variable of your shell not set?",
+        )
+    return text
+
+
+def _choice(option: Option, text: str, label: str) -> str:
+    word = text.lower()
+    if word not in option.choices:
+        raise refusal(
+            f"{label} is {shown(text)}, but must be {alternatives(option.choices)}."
+        )
+    return word
+
+
+def _mpi_arguments(option: Option, text: str, label: str) -> str:
+    _refuse_bare_x(option, text, label, text)
+    return text
+
+
+def _instance_arguments(option: Option, text: str, label: str) -> tuple[int, str]:
+    index, colon, arguments = text.partition(":")
+    plain = index.isascii() and index.isdigit() and len(index) <= 9
+    if not (colon and plain):
+        raise refusal(
+            f"{label} is {shown(text)}, but must be the index of an instance, a "
+            'colon, and arguments for mpirun, such as "1:-x NAME=VALUE".'
+        )
+    _refuse_bare_x(option, text, label, arguments)
+    return int(index), arguments
+
+
+def _refuse_bare_x(option: Option, text: str, label: str, arguments: str) -> None:
+    # The shell cuts --mpi-local-args=-x A=B at the space, and A=B would be taken
+    # for the program.
+    if arguments.split()[-1:] == ["-x"]:
+        raise refusal(
+            f"{label} is {shown(text)}, which ends in -x with no variable after it.",
+            "Put the whole value in quotes, "
+            f'as in {option.flag}="{text.strip()} NAME=VALUE".',
+        )
+
+
+_READERS: Mapping[Kind, Callable[[Option, str, str], Item]] = {
+    Kind.WHOLE: _whole,
+    Kind.SECONDS: _seconds,
+    Kind.BOOLEAN: _boolean,
+    Kind.FLAG: _boolean,
+    Kind.COUNT: _count,
+    Kind.TEXT: _text,
+    Kind.PATH: _text,
+    Kind.CHOICE: _choice,
+    Kind.MPI_ARGUMENTS: _mpi_arguments,
+    Kind.INSTANCE_ARGUMENTS: _instance_arguments,
+}
