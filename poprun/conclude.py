@@ -58,6 +58,12 @@ def conclude(
     return outcome.exit_code
 
 
+def _machine_memory() -> int:
+    import psutil
+
+    return int(psutil.virtual_memory().total)
+
+
 def _evidence(
     outcome: Outcome, ended: Ended, made: Setup, relay: Relay, before: oom.Memory
 ) -> report.Evidence:
@@ -66,6 +72,8 @@ def _evidence(
     rank = outcome.first.rank
     after = oom.read()
     starved = outcome.first.killed_by == signal.SIGKILL and after.kills > before.kills
+    if starved and after.limit is None:
+        after = after._replace(limit=_machine_memory())
     peaks = [
         e.peak_kib for e in ended.events if isinstance(e, Exited) and e.rank == rank
     ]
