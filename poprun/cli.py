@@ -8,7 +8,7 @@ prefixes, values that look like options, a program whose words nobody may touch.
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from poprun import __version__
 from poprun.errors import PoprunError
@@ -210,23 +210,26 @@ def _print(text: str) -> int:
         sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
         sys.stdout.flush()
     except BrokenPipeError:
-        _forget_stdout()
+        _forget(sys.stdout)
         return _CLOSED_PIPE
     except OSError as error:
-        _forget_stdout()
+        _forget(sys.stdout)
         reason = error.strerror or str(error)
         _say("error", f"The standard output cannot be written: {reason}.")
         return _UNWRITTEN
     return 0
 
 
-def _forget_stdout() -> None:
+def _forget(stream: TextIO | None) -> None:
     # What is still in its buffer would fail a second time when Python ends.
-    if sys.stdout is not None:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if stream is not None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _say(kind: str, text: str) -> None:
-    # print(file=None) would write to stdout.
-    if sys.stderr is not None:
-        print(f"poprun: {kind}: {text}", file=sys.stderr)
+    if sys.stderr is None:  # print(file=None) would write to stdout
+        return
+    try:
+        print(f"poprun: {kind}: {text}", file=sys.stderr, flush=True)
+    except OSError:  # there is nobody else to tell, and the exit code says enough
+        _forget(sys.stderr)

@@ -54,6 +54,13 @@ class Exited(NamedTuple):
     by_itself: bool
 
 
+class Stuck(NamedTuple):
+    """A program has failed, and waits in MPI_Finalize for the others."""
+
+    rank: int
+    at_ns: int
+
+
 class Clean(NamedTuple):
     """Nothing of an instance is left; so many processes had to be ended."""
 
@@ -89,6 +96,7 @@ Event = (
     | Started
     | Refused
     | Exited
+    | Stuck
     | Clean
     | ShimLost
     | Interrupted

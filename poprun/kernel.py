@@ -133,6 +133,25 @@ def with_variable(assignment: bytes) -> list[Process]:
     return found
 
 
+def has_left_python(pid: int) -> bool:
+    """Return whether a Python program with MPI runs no Python any more.
+
+    Python takes SIGINT when it starts and gives it back when it ends. What mpi4py then
+    does, after the last line of Python, is MPI_Finalize.
+    """
+    try:
+        executable = os.readlink(f"/proc/{pid}/exe")
+        with open(f"/proc/{pid}/status", "rb") as file:
+            status = dict(line.split(b":\t") for line in file.read().splitlines())
+        with open(f"/proc/{pid}/maps", "rb") as file:
+            has_mpi = b"/libmpi" in file.read()
+    except OSError:
+        return False
+    taken = int(status[b"SigCgt"], 16) | int(status[b"SigIgn"], 16)
+    is_python = executable.rpartition("/")[2].startswith("python")
+    return is_python and has_mpi and not taken & 1 << _signal.SIGINT - 1
+
+
 def send(signal: int, target: Process) -> None:
     """Signal one process, and never another that has got its number since."""
     if target.pid <= 1:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from poprun import kernel, stopping, wire
 from poprun.ahead import StartedGuard
 from poprun.channel import Channel, user_of
+from poprun.doubts import Doubts
 from poprun.events import (
     Clean,
     Connected,
@@ -30,6 +31,7 @@ from poprun.events import (
     Refused,
     ShimLost,
     Started,
+    Stuck,
     Tick,
 )
 from poprun.feeder import Feeder, Stdin
@@ -124,6 +126,7 @@ class Launch:
         self._streams: dict[int, tuple[int, str]] = {}
         self._clean: set[int] = set()
         self._feeder = Feeder(job.stdin)
+        self._doubts = Doubts()
         self._finished = False
         self._reads = self._bytes = 0
 
@@ -164,12 +167,8 @@ class Launch:
         while not self._finished and time.monotonic() < limit:
             self._turn(limit)
         self.ended.left_behind += self._guarding.end_own_orphans()
-        limit = time.monotonic() + LAST_WORDS_S
-        while self._streams and time.monotonic() < limit:
-            self._turn(limit)
-        for descriptor in list(self._streams):
-            self._close_stream(descriptor)
         interrupts = self._interrupts()
+        self._read_last_words(interrupts)
         while any(sink.queued for sink in self._relay.sinks):
             self._turn(FOREVER)
             if self._interrupts() > interrupts:
@@ -179,6 +178,20 @@ class Launch:
         self.ended.course = self._course
         self.ended.mpirun_words = os.pread(self._words, 1 << 20, 0)
         os.close(self._words)
+
+    def _read_last_words(self, interrupts: int) -> None:
+        limit = time.monotonic() + LAST_WORDS_S
+        while self._streams and self._interrupts() == interrupts:
+            if self._relay.full:
+                # Nothing is read before somebody reads us: that time does not count.
+                self._turn(FOREVER)
+                limit = time.monotonic() + LAST_WORDS_S
+            elif time.monotonic() < limit:
+                self._turn(limit)
+            else:
+                break
+        for descriptor in list(self._streams):
+            self._close_stream(descriptor)
 
     def _interrupts(self) -> int:
         return sum(isinstance(event, Interrupted) for event in self.ended.events)
@@ -190,7 +203,7 @@ class Launch:
         for descriptor, mask, call in self._interests():
             poll.register(descriptor, mask)
             calls[descriptor] = call
-        due = min(deadline, self._relay.deadline())
+        due = min(deadline, self._relay.deadline(), self._doubts.deadline())
         wait = -1 if due == FOREVER else max(0.0, due - time.monotonic()) * 1000
         self._reads = self._bytes = 0
         for descriptor, mask in poll.poll(wait):
@@ -199,6 +212,8 @@ class Launch:
         if self._relay.closed:
             self._emit(OutputClosed())
         self._emit(Tick())
+        for rank in self._doubts.to_ask(time.monotonic()):
+            self._shims[rank].send(wire.pack(wire.ASK))
         if self._reads and self._bytes < FEW_BYTES * self._reads:
             time.sleep(PACE_S)
 
@@ -393,6 +408,7 @@ class Launch:
             self._clean.add(rank)
             self._emit(Refused(rank, int(fields[0]), os.fsdecode(fields[1])))
         elif kind == wire.EXITED:
+            self._doubts.end(rank)
             status, at, user, system, peak = (int(field) for field in fields[:5])
             self._emit(
                 Exited(
@@ -405,12 +421,16 @@ class Launch:
                     by_itself=fields[5] == wire.BY_ITSELF,
                 )
             )
+        elif kind == wire.STUCK:
+            self._doubts.end(rank)
+            self._emit(Stuck(rank, int(fields[0])))
         elif kind == wire.CLEAN:
             self._clean.add(rank)
             self._emit(Clean(rank, int(fields[0])))
 
     def _on_shim_lost(self, rank: int) -> None:
         self._shims.pop(rank).close()
+        self._doubts.end(rank)
         if rank not in self._clean and self._course.phase < Phase.LEAVING:
             self._clean.add(rank)
             self._emit(ShimLost(rank))
@@ -437,7 +457,13 @@ class Launch:
             taken += len(data)
             self._reads += 1
             self._bytes += len(data)
-            self._relay.feed(*self._streams[descriptor], data, time.monotonic())
+            self._hear(*self._streams[descriptor], data)
+
+    def _hear(self, rank: int, stream: str, data: bytes) -> None:
+        now = time.monotonic()
+        self._relay.feed(rank, stream, data, now)
+        if stream == "stderr":
+            self._doubts.heard(rank, self._relay.tail(rank), now)
 
     def _close_stream(self, descriptor: int) -> None:
         self._relay.close(*self._streams.pop(descriptor))

@@ -6,11 +6,13 @@ import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from poprun.events import Event, Exited, Refused
+from poprun.events import Event, Exited, Refused, Stuck
 from poprun.mpirun.values import Failure, MpiVerdict
 from poprun.status import exit_code, signal_name
 from poprun.stopping import Cause, Course, Reason
 
+# What Python exits with after an exception.
+EXCEPTION = 1
 TIMED_OUT = 124
 MACHINERY_FAILED = 125
 NOT_EXECUTABLE = 126
@@ -25,6 +27,8 @@ class Failed:
     rank: int
     status: int
     at_ns: int
+    # It could not end, because MPI_Finalize waits for the other instances.
+    stuck: bool = False
 
     @property
     def exit_code(self) -> int:
@@ -36,6 +40,8 @@ class Failed:
 
     @property
     def how(self) -> str:
+        if self.stuck:
+            return "failed, and waited in MPI_Finalize for the others"
         if self.killed_by is not None:
             return f"was killed by {signal_name(self.killed_by)}"
         return f"exited with code {self.exit_code}"
@@ -70,8 +76,10 @@ def judge(
     failed = failures(events)
     cause = course.cause
     machinery = (Reason.MPIRUN_ENDED, Reason.SHIM_LOST)
-    unexpected = cause is None or cause.reason in machinery
-    if unexpected and _says_aborted(verdict, mpirun_status):
+    # Open MPI's MPI_Abort ends the instance too, which may be heard of first.
+    explained = cause is None or cause.reason in machinery
+    explained = explained or cause == Cause(Reason.FAILED, verdict.rank)
+    if explained and _says_aborted(verdict, mpirun_status):
         return _aborted(verdict, failed)
     if failed and (cause is None or cause.reason in (Reason.FAILED, *machinery)):
         return Outcome(
@@ -93,6 +101,12 @@ def failures(events: Sequence[Event]) -> list[Failed]:
         Failed(rank=e.rank, status=e.status, at_ns=e.at_ns)
         for e in events
         if isinstance(e, Exited) and e.status and e.by_itself
+    ]
+    ended = {failed.rank for failed in found}
+    found += [
+        Failed(rank=e.rank, status=EXCEPTION << 8, at_ns=e.at_ns, stuck=True)
+        for e in events
+        if isinstance(e, Stuck) and e.rank not in ended
     ]
     return sorted(found, key=lambda f: (f.at_ns, f.rank))
 

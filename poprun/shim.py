@@ -123,6 +123,8 @@ class Shim:
                 self._stop(0, wire.BY_POPRUN)
             elif kind == wire.RELEASE:
                 self._released = True
+            elif kind == wire.ASK:
+                self._answer()
         return True
 
     def _on_signals(self, numbers: bytes) -> None:
@@ -167,6 +169,13 @@ class Shim:
         if self._poprun.descriptors:
             return self._poprun.descriptors.pop()
         return os.open(spec.stdin, os.O_RDONLY)
+
+    def _answer(self) -> None:
+        if self._ended:
+            return
+        below = [p.pid for p in kernel.descendants([os.getpid()])]
+        if any(kernel.has_left_python(pid) for pid in below):
+            self._poprun.send(wire.pack(wire.STUCK, time.monotonic_ns()))
 
     def _signal_group(self, number: int) -> None:
         if not self._program or self._ended:

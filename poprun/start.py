@@ -22,6 +22,7 @@ LONGEST_TEMPORARY = 50
 ENOUGH_SHARED_MEMORY = 64 << 20
 # The kernel's limits: of one word, and of all together a share of the stack's.
 PAGES_PER_WORD = 32
+LEAST_ROOM, MOST_ROOM = 128 << 10, 6 << 20
 POINTER = 8
 
 
@@ -94,13 +95,15 @@ def _spec(
     argv = [os.fsencode(word) for word in program]
     environment = [os.fsencode(f"{name}={value}") for name, value in variables.items()]
     _check_sizes(argv, environment)
+    # What a user asks for counts more than the same variable handed on by mpirun.
+    own = [name for name in assignment.variables if name.startswith(GIFT_PREFIXES)]
     return wire.pack_spec(
         path=os.fsencode(path),
         argv=argv,
         environment=environment,
         cwd=os.getcwdb(),
         gifts=[prefix.encode() for prefix in GIFT_PREFIXES],
-        no_gifts=[prefix.encode() for prefix in NO_GIFT_PREFIXES],
+        no_gifts=[prefix.encode() for prefix in (*NO_GIFT_PREFIXES, *own)],
         cpus=list(assignment.binding.cpus or ()),
         memory_nodes=list(assignment.binding.memory_nodes or ()),
         stdin=os.fsencode(setup.stdin.path),
@@ -126,7 +129,8 @@ def _check_sizes(argv: Sequence[bytes], environment: Sequence[bytes]) -> None:
             )
     total = sum(len(word) + 1 + POINTER for word in (*argv, *environment))
     limit = resource.getrlimit(resource.RLIMIT_STACK)[0]
-    room = (6 << 20) if limit == resource.RLIM_INFINITY else min(6 << 20, limit // 4)
+    share = MOST_ROOM if limit == resource.RLIM_INFINITY else limit // 4
+    room = max(LEAST_ROOM, min(MOST_ROOM, share))
     if total > room:
         raise OptionError(
             f"The program's words and environment have {total} bytes together, but the "

@@ -24,6 +24,7 @@ from poprun.events import (
     Refused,
     ShimLost,
     Started,
+    Stuck,
 )
 
 # When machinery dies, nobody waits longer than this for programs to say farewell.
@@ -152,6 +153,8 @@ def _react(course: Course, event: Event, now: float) -> Step:
         case Exited(rank, status, by_itself=True) if status and running:
             if course.keep_going:
                 return course, []
+            return _stop(course, Cause(Reason.FAILED, rank), now, course.grace)
+        case Stuck(rank) if running and not course.keep_going:
             return _stop(course, Cause(Reason.FAILED, rank), now, course.grace)
         case Refused(rank) if running:
             return _stop(course, Cause(Reason.REFUSED, rank), now, course.grace)

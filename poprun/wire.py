@@ -15,12 +15,14 @@ STARTED = 2  # pid of the program, its start time; with it stdout and stderr to 
 REFUSED = 3  # errno, what was tried
 EXITED = 4  # wait status, CLOCK_MONOTONIC ns, user us, system us, peak RSS KiB, by whom
 CLEAN = 5  # how many processes the program left behind, all of them gone now
+STUCK = 6  # CLOCK_MONOTONIC ns; the program is over, and waits for others to end
 
 # From poprun to a shim.
 SPEC = 10  # see pack_spec
 SIGNAL = 11  # number, to the program's process group
 KILL = 12  # everything that the program started, until nothing is left
 RELEASE = 13  # leave
+ASK = 14  # whether the program is STUCK; no answer is a no
 
 # From poprun to its guard.
 # grace in ms, mark, count of argv, argv..., environment...; with it a file for output

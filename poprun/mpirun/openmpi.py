@@ -81,6 +81,8 @@ def environment(mpi: Mpi, caller: Mapping[str, str], directory: str) -> dict[str
     # argv this would clash with a mapping that a user asks for.
     if old:
         ours["OMPI_MCA_rmaps_base_oversubscribe"] = "1"
+        # Or it looks for an ssh, which it does not need on one host.
+        ours["OMPI_MCA_plm"] = "isolated"
     else:
         ours["PRTE_MCA_rmaps_default_mapping_policy"] = ":oversubscribe"
     # Open MPI 5 does not start for a user who has no home directory.

@@ -63,3 +63,23 @@ def test_counters_that_are_no_numbers_count_for_nothing(tmp_path: Path) -> None:
 
 def test_this_process_can_be_asked_about() -> None:
     assert read().kills >= 0
+
+
+def test_the_tightest_limit_counts_of_those_that_a_group_is_in(tmp_path: Path) -> None:
+    put(tmp_path / "memory/memory.limit_in_bytes", "9223372036854771712\n")
+    put(tmp_path / "memory/job/memory.limit_in_bytes", "1048576\n")
+    put(tmp_path / "memory/job/step/memory.limit_in_bytes", "2097152\n")
+    put(tmp_path / "memory/job/step/memory.oom_control", "oom_kill 1\n")
+
+    found = read("9:memory:/job/step\n", str(tmp_path))
+
+    assert found == Memory(kills=1, limit=1048576)
+
+
+def test_a_container_may_see_its_own_group_as_the_uppermost(tmp_path: Path) -> None:
+    put(tmp_path / "memory/memory.oom_control", "oom_kill 4\n")
+    put(tmp_path / "memory/memory.limit_in_bytes", "1048576\n")
+
+    found = read("9:memory:/docker/abc\n", str(tmp_path))
+
+    assert found == Memory(kills=4, limit=1048576)

@@ -54,6 +54,15 @@ def test_a_traceback_is_quoted_and_its_last_line_is_the_cause() -> None:
     ]
 
 
+def test_the_cause_is_found_where_the_traceback_is_longer_than_what_is_quoted() -> None:
+    deep = b'  File "train.py", line 1, in f\n' * 30
+    stderr = b"Traceback (most recent call last):\n" + deep + b"ValueError: nan\n"
+    *_, quoted, cause = render(of(3, 1 << 8), Evidence(host="n1", stderr=stderr), "")
+
+    assert len(quoted.splitlines()) == 21
+    assert cause == "Instance 3 on n1 exited with code 1: ValueError: nan"
+
+
 def test_what_has_just_been_shown_is_not_shown_again() -> None:
     evidence = Evidence(host="n1", stderr=TRACEBACK, just_shown=True)
 

@@ -118,6 +118,13 @@ def environment(made: Job, rank: int = 0) -> dict[str, str]:
 # --- What an instance is told.
 
 
+def test_what_a_user_exports_is_not_what_mpirun_hands_on() -> None:
+    told = spec(job(setup(OMPI_MCA_btl="self")))
+
+    assert told.is_gift(b"OMPI_MCA_pml")
+    assert not told.is_gift(b"OMPI_MCA_btl")
+
+
 def test_an_instance_gets_the_program_as_it_was_called() -> None:
     told = spec(job(program=("train.py", "", "a:b", "caf\udce9")))
 
@@ -337,6 +344,17 @@ def test_a_variable_that_is_too_long_is_refused_by_name() -> None:
         f"The variable LONG has {LONGEST + 5} bytes with its name, but the kernel "
         f"accepts {LONGEST} at most. Pass it in a file."
     )
+
+
+def test_a_small_stack_leaves_room_for_128_kib_of_words() -> None:
+    before = resource.getrlimit(resource.RLIMIT_STACK)
+    resource.setrlimit(resource.RLIMIT_STACK, (256 << 10, before[1]))
+    try:
+        job(environ={}, program=("true", "x" * 60_000, "x" * 60_000))
+        with pytest.raises(OptionError, match="the kernel accepts 131072"):
+            job(environ={}, program=("true", "x" * 70_000, "x" * 70_000))
+    finally:
+        resource.setrlimit(resource.RLIMIT_STACK, before)
 
 
 @pytest.mark.usefixtures("eight_mib_of_stack")

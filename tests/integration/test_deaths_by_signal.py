@@ -1,0 +1,233 @@
+"""What a user sends to poprun, what outlives its parent, and what takes too long."""
+
+import signal
+import time
+
+import pexpect
+import psutil
+import pytest
+from conftest import POPRUN, Poprun, wait_for
+from deaths import Doomed
+
+pytestmark = pytest.mark.mpi
+
+
+def job(mpirun: str, size: int, *options: str) -> list[str]:
+    shape = ["--num-instances", str(size), "--num-replicas", str(size)]
+    return ["--mpirun", mpirun, *shape, *options]
+
+
+def acknowledged(name: str) -> str:
+    return (
+        f"poprun: {name}: stopping the instances; once more kills them.\n"
+        f"poprun: error: Stopped by {name}.\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [
+        (signal.SIGINT, 130),
+        (signal.SIGTERM, 143),
+        (signal.SIGHUP, 129),
+        (signal.SIGQUIT, 131),
+    ],
+    ids=["INT", "TERM", "HUP", "QUIT"],
+)
+def test_a_signal_ends_the_job_and_its_grandchildren(
+    poprun: Poprun, every_mpirun: str, number: signal.Signals, code: int
+) -> None:
+    job = Doomed(poprun, every_mpirun, "crowd", "--grace", "0.3")
+
+    job.kill("poprun", number)
+
+    assert job.end() == (code, acknowledged(number.name))
+    job.assert_nothing_is_left()
+
+
+def test_ctrl_c_ends_ranks_that_wait_for_each_other(
+    poprun: Poprun, every_mpirun: str
+) -> None:
+    job = Doomed(poprun, every_mpirun, "ranks", "--grace", "0.3")
+
+    job.kill("poprun", signal.SIGINT)
+
+    code, words = job.end()
+    assert code == 130
+    assert words.endswith("poprun: error: Stopped by SIGINT.\n")
+    job.assert_nothing_is_left()
+
+
+def test_the_second_ctrl_c_waits_for_nobody(poprun: Poprun, every_mpirun: str) -> None:
+    job = Doomed(poprun, every_mpirun, "crowd", "--grace", "600")
+
+    job.kill("poprun", signal.SIGINT)
+    time.sleep(0.1)  # or the kernel makes one signal of two
+    job.kill("poprun", signal.SIGINT)
+
+    assert job.end() == (
+        130,
+        "poprun: SIGINT: stopping the instances; once more kills them.\n"
+        "poprun: SIGINT again: killing everything.\n"
+        "poprun: error: Stopped by SIGINT.\n",
+    )
+    job.assert_nothing_is_left()
+
+
+def test_ctrl_c_on_a_terminal(poprun: Poprun, openmpi5: str) -> None:
+    words = [*job(openmpi5, 2), "sh", "-c", "echo ready $RANK; exec sleep 600"]
+    terminal = pexpect.spawn(
+        POPRUN, words, env=poprun.environ, cwd=str(poprun.directory), encoding="utf-8"
+    )
+    try:
+        terminal.expect("ready")
+        terminal.expect("ready")
+        terminal.sendintr()
+        terminal.expect("SIGINT: stopping the instances; once more kills them.\r\n")
+        terminal.expect("poprun: error: Stopped by SIGINT.\r\n")
+        terminal.expect(pexpect.EOF)
+    finally:
+        terminal.close()
+
+    assert terminal.exitstatus == 130
+
+
+def test_ranks_may_say_farewell_within_the_grace(
+    poprun: Poprun, every_mpirun: str
+) -> None:
+    script = (
+        "trap 'sleep 0.7; echo saved; exit 0' INT; touch up.$RANK; sleep 600 & wait"
+    )
+    process = poprun.start(*job(every_mpirun, 2), "sh", "-c", script)
+    wait_for(lambda: len(list(poprun.directory.glob("up.*"))) == 2, "the ranks")
+
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=30)
+
+    assert (process.returncode, out) == (130, b"saved\nsaved\n")
+
+
+def test_what_is_stopped_for_a_while_goes_on(poprun: Poprun, every_mpirun: str) -> None:
+    script = "touch up.$RANK; until [ -e go ]; do sleep 0.05; done; echo done"
+    process = poprun.start(*job(every_mpirun, 2), "sh", "-c", script)
+    wait_for(lambda: len(list(poprun.directory.glob("up.*"))) == 2, "the ranks")
+    ranks = [
+        p
+        for p in psutil.Process(process.pid).children(recursive=True)
+        if p.name() == "sh"
+    ]
+
+    process.send_signal(signal.SIGTSTP)
+    stopped = [psutil.Process(process.pid), *ranks]
+    wait_for(lambda: {p.status() for p in stopped} == {psutil.STATUS_STOPPED}, "stop")
+    (poprun.directory / "go").touch()
+    process.send_signal(signal.SIGCONT)
+    out, _ = process.communicate(timeout=30)
+
+    assert len(ranks) == 2
+    assert (process.returncode, out) == (0, b"done\ndone\n")
+
+
+COUNT = """
+import os, signal, sys, time
+if os.environ["RANK"] == "1":
+    sys.exit()
+for number in (signal.SIGUSR1, signal.SIGUSR2):
+    signal.signal(number, lambda number, _: print(signal.Signals(number).name))
+open("up." + os.environ["RANK"], "x")
+while not os.path.exists("end"):
+    time.sleep(0.05)
+"""
+
+
+def test_user_signals_reach_every_live_rank_once(
+    poprun: Poprun, every_mpirun: str
+) -> None:
+    process = poprun.start(
+        *job(every_mpirun, 3, "-vv"),
+        *("python", poprun.script("count.py", COUNT)),
+    )
+    assert process.stderr
+    while b"Instance 1 ended with" not in process.stderr.readline():
+        assert process.poll() is None
+    wait_for(lambda: len(list(poprun.directory.glob("up.*"))) == 2, "the ranks")
+
+    process.send_signal(signal.SIGUSR1)
+    time.sleep(0.3)
+    process.send_signal(signal.SIGUSR2)
+    time.sleep(0.3)
+    (poprun.directory / "end").touch()
+    out, _ = process.communicate(timeout=30)
+
+    assert process.returncode == 0
+    counted = [line for line in out.split() if line.startswith(b"SIG")]
+    assert counted == [b"SIGUSR1", b"SIGUSR1", b"SIGUSR2", b"SIGUSR2"]
+
+
+# --- What outlives its parent.
+
+
+def test_a_daemon_that_holds_stdout_open_is_ended_and_noted(
+    poprun: Poprun, every_mpirun: str
+) -> None:
+    ran = poprun(*job(every_mpirun, 1), "sh", "-c", "(setsid sleep 600 &); echo done")
+
+    assert (ran.code, ran.stdout, ran.stderr) == (
+        0,
+        "done\n",
+        "poprun: Instance 0 left 1 process running, which poprun ended.\n",
+    )
+
+
+BOMB = """
+import os, signal, time
+from pathlib import Path
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+for _ in range(200):
+    if os.fork() == 0:
+        time.sleep(600)
+Path("up." + os.environ["RANK"]).touch()
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGKILL, -9), (signal.SIGTERM, 143)]
+)
+def test_two_hundred_children_that_ignore_sigterm(
+    poprun: Poprun, every_mpirun: str, number: signal.Signals, code: int
+) -> None:
+    words = ["python", poprun.script("bomb.py", BOMB)]
+    process = poprun.start(*job(every_mpirun, 2, "--grace", "0.2"), *words)
+    wait_for(lambda: len(list(poprun.directory.glob("up.*"))) == 2, "the ranks")
+
+    process.send_signal(number)
+
+    process.communicate(timeout=30)
+    assert process.returncode == code
+
+
+# --- Time.
+
+
+def test_a_job_that_takes_too_long_is_stopped(
+    poprun: Poprun, every_mpirun: str
+) -> None:
+    ran = poprun(
+        *job(every_mpirun, 2, "--timeout", "1", "--grace", "0.3"),
+        *("sh", "-c", "trap '' TERM; sleep 600"),
+    )
+
+    assert (ran.code, ran.stdout, ran.stderr) == (
+        124,
+        "",
+        "poprun: error: The job took longer than --timeout allows, and was stopped.\n",
+    )
+
+
+def test_a_job_that_ends_in_time_is_not(poprun: Poprun, every_mpirun: str) -> None:
+    ran = poprun(
+        *job(every_mpirun, 2, "--timeout", "20", "--grace", "0.3"), "sleep", "0.5"
+    )
+
+    assert (ran.code, ran.stdout, ran.stderr) == (0, "", "")

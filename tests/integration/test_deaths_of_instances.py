@@ -1,0 +1,290 @@
+"""How instances end: poprun exits as the first that failed, and says which, and how."""
+
+import re
+
+import pytest
+from conftest import Poprun
+
+pytestmark = pytest.mark.mpi
+
+FOREVER = "sleep 600"
+
+
+def job(mpirun: str, size: int, *options: str) -> list[str]:
+    shape = ["--num-instances", str(size), "--num-replicas", str(size)]
+    return ["--mpirun", mpirun, *shape, "--grace", "0.5", *options]
+
+
+def test_the_first_failure_ends_the_job_with_its_code(
+    poprun: Poprun, every_mpirun: str
+) -> None:
+    ran = poprun(
+        *job(every_mpirun, 4),
+        *("sh", "-c", f"[ $RANK = 2 ] && exit 3; exec {FOREVER}"),
+    )
+
+    assert (ran.code, ran.stdout, ran.stderr) == (
+        3,
+        "",
+        "poprun: error: Instance 2 on localhost exited with code 3.\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("SEGV", 139),
+        ("ABRT", 134),
+        ("BUS", 135),
+        ("FPE", 136),
+        ("KILL", 137),
+        ("TERM", 143),
+        ("INT", 130),
+        ("PIPE", 141),
+    ],
+)
+def test_a_signal_is_named_and_is_128_and_its_number(
+    poprun: Poprun, every_mpirun: str, name: str, code: int
+) -> None:
+    ran = poprun(
+        *job(every_mpirun, 2),
+        *("sh", "-c", f"ulimit -c 0; [ $RANK = 1 ] && kill -{name} $$; {FOREVER}"),
+    )
+
+    assert (ran.code, ran.stdout, ran.stderr) == (
+        code,
+        "",
+        f"poprun: error: Instance 1 on localhost was killed by SIG{name}.\n",
+    )
+
+
+# Each fails when the one before it has been reaped.
+ONE_AFTER_ANOTHER = """
+mkdir ready.$RANK && echo $$ > ready.$RANK/pid && mv ready.$RANK go.$RANK
+before=$((RANK - 1))
+[ $RANK = 0 ] || until [ -d go.$before ]; do sleep 0.02; done
+[ $RANK = 0 ] || while kill -0 $(cat go.$before/pid) 2>/dev/null; do sleep 0.02; done
+[ $RANK = 0 ] && sleep 0.1
+exit $((10 + RANK))
+"""
+
+
+def test_the_first_failure_is_the_first_in_time(
+    poprun: Poprun, every_mpirun: str
+) -> None:
+    poprun.script("fail.sh", ONE_AFTER_ANOTHER)
+
+    ran = poprun(*job(every_mpirun, 4, "--keep-going"), "sh", "fail.sh")
+
+    assert (ran.code, ran.stdout, ran.stderr) == (
+        10,
+        "",
+        "poprun: also failed: instance 1 (exited with code 11), instance 2 (exited "
+        "with code 12), instance 3 (exited with code 13).\n"
+        "poprun: error: Instance 0 on localhost exited with code 10.\n",
+    )
+
+
+def test_with_keep_going_the_others_come_to_their_own_end(
+    poprun: Poprun, every_mpirun: str
+) -> None:
+    ran = poprun(
+        *job(every_mpirun, 2, "--keep-going"),
+        *("sh", "-c", "[ $RANK = 0 ] && exit 7; sleep 0.5; echo done"),
+    )
+
+    assert (ran.code, ran.stdout, ran.stderr) == (
+        7,
+        "done\n",
+        "poprun: error: Instance 0 on localhost exited with code 7.\n",
+    )
+
+
+def test_all_fail_at_the_same_instant(poprun: Poprun, every_mpirun: str) -> None:
+    together = "until [ -e go ]; do :; done; exit $((10 + RANK))"
+    ran = poprun(
+        *job(every_mpirun, 3),
+        *("sh", "-c", f"[ $RANK = 0 ] && sleep 0.3 && touch go; {together}"),
+    )
+
+    *more, cause = ran.stderr.splitlines()
+    found = re.fullmatch(
+        r"poprun: error: Instance (\d) on localhost exited with code (\d+)\.", cause
+    )
+    assert found
+    assert ran.code == int(found[2]) == 10 + int(found[1])
+    others = re.findall(r"instance (\d) \(exited with code \d+\)", "".join(more))
+    assert found[1] not in others
+    assert len(set(others)) == len(others)
+
+
+@pytest.mark.parametrize(
+    ("end", "code", "words", "cause"),
+    [
+        pytest.param(
+            "raise ValueError('no such layer')",
+            1,
+            r'Traceback \(most recent call last\):\n  File ".*", line 3, in <module>\n'
+            r"(    .*\n)*ValueError: no such layer\n",
+            "exited with code 1: ValueError: no such layer",
+            id="exception",
+        ),
+        pytest.param(
+            "sys.exit('no data')", 1, "no data\n", "exited with code 1.", id="message"
+        ),
+        pytest.param("os._exit(9)", 9, "", "exited with code 9.", id="at-once"),
+    ],
+)
+def test_python_ends_in_its_own_ways(
+    poprun: Poprun, every_mpirun: str, end: str, code: int, words: str, cause: str
+) -> None:
+    text = f"""import os, sys, time
+if os.environ["RANK"] == "1":
+    {end}
+time.sleep(600)
+"""
+
+    ran = poprun(*job(every_mpirun, 2), "python", poprun.script("end.py", text))
+
+    assert (ran.code, ran.stdout) == (code, "")
+    assert re.fullmatch(
+        words + f"poprun: error: Instance 1 on localhost {re.escape(cause)}\n",
+        ran.stderr,
+    )
+
+
+def test_a_rank_that_finalizes_and_exits_early_ends_nobody(
+    poprun: Poprun, every_mpirun: str
+) -> None:
+    text = """import time
+from mpi4py import MPI
+world = MPI.COMM_WORLD
+world.Barrier()
+if world.Get_rank() == 1:
+    time.sleep(0.7)
+    print("done", flush=True)
+"""
+
+    ran = poprun(*job(every_mpirun, 2), "python", poprun.script("early.py", text))
+
+    assert (ran.code, ran.stdout, ran.stderr) == (0, "done\n", "")
+
+
+def test_an_instance_that_exits_early_ends_nobody(
+    poprun: Poprun, every_mpirun: str
+) -> None:
+    ran = poprun(
+        *job(every_mpirun, 2),
+        *("sh", "-c", "[ $RANK = 0 ] && exit; sleep 0.7; echo done"),
+    )
+
+    assert (ran.code, ran.stdout, ran.stderr) == (0, "done\n", "")
+
+
+# --- In the middle of MPI, where others wait for the one that ends.
+
+
+def test_an_exception_among_mpis_ranks_ends_the_job(
+    poprun: Poprun, every_mpirun: str
+) -> None:
+    # On its way out the rank calls MPI_Finalize, and that waits for the barrier.
+    text = """from mpi4py import MPI
+world = MPI.COMM_WORLD
+if world.Get_rank() == 1:
+    raise ValueError("no such layer")
+world.Barrier()
+"""
+
+    ran = poprun(*job(every_mpirun, 2), "python", poprun.script("end.py", text))
+
+    assert (ran.code, ran.stdout) == (1, "")
+    assert ran.stderr.count("Traceback (most recent call last):\n") == 1
+    assert ran.stderr.endswith(
+        "poprun: error: Instance 1 on localhost failed, and waited in MPI_Finalize for "
+        "the others: ValueError: no such layer\n"
+    )
+
+
+def test_a_traceback_that_a_rank_survives_ends_nothing(
+    poprun: Poprun, openmpi5: str
+) -> None:
+    text = """import time, traceback
+from mpi4py import MPI
+try:
+    1 / 0
+except ZeroDivisionError:
+    traceback.print_exc()
+time.sleep(2)
+MPI.COMM_WORLD.Barrier()
+print("done", flush=True)
+"""
+
+    ran = poprun(*job(openmpi5, 2), "python", poprun.script("survive.py", text))
+
+    assert (ran.code, ran.stdout) == (0, "done\ndone\n")
+
+
+def test_mpi_abort_ends_the_job_with_its_code(
+    poprun: Poprun, every_mpirun: str
+) -> None:
+    text = """from mpi4py import MPI
+world = MPI.COMM_WORLD
+if world.Get_rank() == 1:
+    world.Abort(42)
+world.Barrier()
+"""
+
+    ran = poprun(*job(every_mpirun, 2), "python", poprun.script("abort.py", text))
+
+    assert (ran.code, ran.stdout) == (42, "")
+    *_, cause = ran.stderr.splitlines()
+    assert cause in (
+        "poprun: error: Instance 1 called MPI_Abort with error code 42, and mpirun "
+        "ended the others.",
+        # hydra does not say which instance it was,
+        "poprun: error: An instance called MPI_Abort with error code 42.",
+        # and now and then Open MPI 4.1 does not say that it was MPI_Abort.
+        "poprun: error: Instance 1 on localhost exited with code 42.",
+    )
+
+
+def test_an_end_without_finalize_is_a_warning(poprun: Poprun, openmpi5: str) -> None:
+    text = """import os
+from mpi4py import MPI
+world = MPI.COMM_WORLD
+world.Barrier()
+if world.Get_rank() == 1:
+    os._exit(0)
+"""
+
+    ran = poprun(*job(openmpi5, 2), "python", poprun.script("leave.py", text))
+
+    assert (ran.code, ran.stdout, ran.stderr) == (
+        0,
+        "",
+        "poprun: warning: Instance 1 called MPI_Init and ended without MPI_Finalize.\n",
+    )
+
+
+def test_no_finalize_at_all_is_no_failure(poprun: Poprun, every_mpirun: str) -> None:
+    text = """import os
+from mpi4py import MPI
+MPI.COMM_WORLD.Barrier()
+os._exit(0)
+"""
+
+    ran = poprun(*job(every_mpirun, 2), "python", poprun.script("leave.py", text))
+
+    assert (ran.code, ran.stdout) == (0, "")
+
+
+def test_a_program_whose_mpi4py_is_of_another_mpi_has_its_ranks(
+    poprun: Poprun, every_mpirun: str
+) -> None:
+    text = """from mpi4py import MPI
+print(MPI.COMM_WORLD.Get_size(), flush=True)
+"""
+
+    ran = poprun(*job(every_mpirun, 3), "python", poprun.script("size.py", text))
+
+    assert (ran.code, ran.stdout, ran.stderr) == (0, "3\n3\n3\n", "")

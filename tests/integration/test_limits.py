@@ -1,0 +1,158 @@
+"""What the kernel refuses or takes away, told in words."""
+
+import contextlib
+import json
+import random
+import re
+import shlex
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+from conftest import POPRUN, Poprun
+
+MIB = 1 << 20
+CGROUPS = Path("/sys/fs/cgroup")
+
+
+def job(instances: int, mpirun: str = "local") -> list[str]:
+    number = str(instances)
+    return ["--mpirun", mpirun, "--num-instances", number, "--num-replicas", number]
+
+
+@contextlib.contextmanager
+def cgroup(controller: str, settings: Mapping[str, str]) -> Iterator[Path]:
+    """Make a group of processes with limits of its own, which root can.
+
+    Args:
+        settings: For both versions of cgroups; a file that is not there is the other's.
+    """
+    version_1 = (CGROUPS / controller).is_dir()
+    top = CGROUPS / controller if version_1 else CGROUPS
+    wanted = controller if version_1 else ""
+    lines = Path("/proc/self/cgroup").read_text().splitlines()
+    fields = [line.split(":", 2) for line in lines]
+    [own] = [path for _, controllers, path in fields if controllers == wanted]
+    # A container may see its own group as the uppermost.
+    parent = top / own.lstrip("/")
+    group = (parent if parent.is_dir() else top) / f"poprun-{random.getrandbits(64)}"
+    group.mkdir()
+    try:
+        for name, value in settings.items():
+            if (group / name).exists():
+                (group / name).write_text(value)
+        yield group
+    finally:
+        limit = time.monotonic() + 10
+        while (group / "cgroup.procs").read_text() and time.monotonic() < limit:
+            time.sleep(0.01)
+        group.rmdir()
+
+
+def run_in(
+    group: Path, poprun: Poprun, *words: str
+) -> "subprocess.CompletedProcess[bytes]":
+    move = 'echo $$ > "$0" && exec "$@"'
+    return subprocess.run(
+        ["sh", "-c", move, str(group / "cgroup.procs"), POPRUN, *words],
+        cwd=poprun.directory,
+        env={**poprun.environ, "SLURMD_NODENAME": "localhost"},
+        capture_output=True,
+        timeout=50,
+    )
+
+
+@pytest.mark.mpi
+def test_an_instance_that_was_killed_for_want_of_memory_is_named_with_the_limit(
+    poprun: Poprun, every_mpirun: str
+) -> None:
+    poprun.script(
+        "greedy.py",
+        "import os, time\n"
+        "if os.environ['RANK'] == '1':\n"
+        "    much = b'x' * (200 << 20)\n"
+        "time.sleep(60)\n",
+    )
+    limit = str(60 * MIB)
+    with cgroup(
+        "memory", {"memory.limit_in_bytes": limit, "memory.max": limit}
+    ) as group:
+        ran = run_in(group, poprun, *job(2, every_mpirun), "python", "greedy.py")
+
+    assert (ran.returncode, ran.stdout) == (137, b"")
+    assert re.fullmatch(
+        r"poprun: error: Instance 1 on localhost was killed by SIGKILL: out of memory "
+        r"\(the limit is 60 MiB, it had used \d+ MiB\)\.\n",
+        ran.stderr.decode(),
+    )
+
+
+def test_an_instance_that_somebody_killed_was_not_short_of_memory(
+    poprun: Poprun,
+) -> None:
+    limit = str(60 * MIB)
+    with cgroup(
+        "memory", {"memory.limit_in_bytes": limit, "memory.max": limit}
+    ) as group:
+        ran = run_in(group, poprun, *job(2), "sh", "-c", "test $RANK = 0 || kill -9 $$")
+
+    assert ran.returncode == 137
+    assert ran.stderr == (
+        b"poprun: error: Instance 1 on localhost was killed by SIGKILL.\n"
+    )
+
+
+def test_instances_stay_in_the_cpuset_of_their_caller(poprun: Poprun) -> None:
+    poprun.script(
+        "where.py",
+        "import os\n"
+        "with open('cpus.' + os.environ['RANK'], 'w') as file:\n"
+        "    print(sorted(os.sched_getaffinity(0)), file=file)\n"
+        "    print(os.environ['OMP_NUM_THREADS'], file=file)\n",
+    )
+    cpus = poprun("sh", "-c", "nproc --all").stdout
+    last = str(int(cpus) - 1)
+    poprun.environ.pop("OMP_NUM_THREADS", None)
+    with cgroup("cpuset", {"cpuset.mems": "0", "cpuset.cpus": last}) as group:
+        ran = run_in(group, poprun, *job(3), "python", "where.py")
+
+    assert (ran.returncode, ran.stderr) == (0, b"")
+    for rank in range(3):
+        told = (poprun.directory / f"cpus.{rank}").read_text()
+        assert told == f"[{last}]\n1\n"
+
+
+def test_a_value_that_exec_would_not_accept_is_refused_before_the_start(
+    poprun: Poprun,
+) -> None:
+    value = "x" * 131_072
+    (poprun.directory / "job.yaml").write_text(
+        f"mpi-global-args: {json.dumps('-x LONG=' + shlex.quote(value))}\n"
+    )
+    ran = poprun(*job(2), "--import-config", "job.yaml", "touch", "started")
+
+    assert (ran.code, ran.stderr) == (
+        2,
+        "poprun: error: The variable LONG has 131077 bytes with its name, but the "
+        "kernel accepts 131071 at most. Pass it in a file.\n",
+    )
+    assert not (poprun.directory / "started").exists()
+
+
+def test_a_small_stack_leaves_room_enough_for_words(poprun: Poprun) -> None:
+    small = 'ulimit -s 256 && exec "$@"'
+    ran = subprocess.run(
+        ["sh", "-c", small, "sh", POPRUN, *job(1), "echo", "x" * 60_000, "y" * 40_000],
+        cwd=poprun.directory,
+        env={
+            "PATH": poprun.environ["PATH"],
+            "POPRUN_TEST": poprun.environ["POPRUN_TEST"],
+        },
+        capture_output=True,
+        timeout=50,
+    )
+
+    assert (ran.returncode, ran.stderr) == (0, b"")
+    assert len(ran.stdout) == 100_002

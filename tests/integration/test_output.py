@@ -1,0 +1,468 @@
+"""What instances say arrives whole, unchanged and in time, or poprun says so."""
+
+import os
+import random
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from conftest import POPRUN, Poprun, wait_for
+
+# Waits for a file of that name, which the test makes.
+WAIT = """
+import os, sys, time
+def wait(name):
+    while not os.path.exists(name):
+        time.sleep(0.01)
+"""
+
+
+def job(instances: int, mpirun: str = "local") -> list[str]:
+    number = str(instances)
+    return ["--mpirun", mpirun, "--num-instances", number, "--num-replicas", number]
+
+
+def mib(rank: int, stream: int) -> bytes:
+    """Return 1 MB that no terminal would survive."""
+    return random.Random(10 * rank + stream).randbytes(1_000_000)
+
+
+def read(descriptor: int, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        piece = os.read(descriptor, size - len(data))
+        assert piece, f"the output ended after {data!r}"
+        data += piece
+    return data
+
+
+@pytest.mark.mpi
+def test_every_byte_arrives_on_the_console_and_in_files(
+    poprun: Poprun, every_mpirun: str
+) -> None:
+    for rank in range(2):
+        for stream in (1, 2):
+            (poprun.directory / f"{rank}.{stream}").write_bytes(mib(rank, stream))
+    ran = poprun(
+        *job(2, every_mpirun),
+        *("--mpi-global-args", "--output-filename 'the logs'"),
+        *("--only-output-from-instance", "1"),
+        *("sh", "-c", "cat $RANK.2 >&2 & cat $RANK.1; wait"),
+    )
+
+    logs = poprun.directory / "the logs" / "1"
+    assert ran.code == 0
+    assert (ran.out, ran.err) == (mib(1, 1), mib(1, 2))
+    for rank in range(2):
+        assert (logs / f"rank.{rank}/stdout").read_bytes() == mib(rank, 1)
+        assert (logs / f"rank.{rank}/stderr").read_bytes() == mib(rank, 2)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(b"x" * 10_000_000, id="10-MB-without-a-newline"),
+        pytest.param(b"10%\r20%\r" * 1000 + b"done", id="bars"),
+        pytest.param(bytes(1000) + b"\n" + bytes(1000), id="NULs"),
+        pytest.param(b"line\r\nhalf a letter: \xc3", id="half-a-letter"),
+        pytest.param(b"\n" * 10_000, id="empty-lines"),
+        pytest.param(b"\x04\x03\x1a\x11\x13\x7f\n", id="control-characters"),
+    ],
+)
+def test_whatever_an_instance_writes_is_left_alone(poprun: Poprun, data: bytes) -> None:
+    (poprun.directory / "data").write_bytes(data)
+    ran = poprun(*job(1), "cat", "data")
+
+    assert (ran.code, ran.stderr) == (0, "")
+    assert ran.out == data
+
+
+@pytest.mark.mpi
+def test_tags_are_the_same_on_every_mpi_and_the_only_addition(
+    poprun: Poprun, every_mpirun: str
+) -> None:
+    ran = poprun(
+        *job(2, every_mpirun),
+        *("--mpi-global-args", "--tag-output"),
+        *("sh", "-c", "echo ' out'; echo; printf 'error' >&2; echo $RANK"),
+    )
+
+    assert ran.code == 0
+    assert sorted(ran.stdout.splitlines()) == [
+        "[1,0]<stdout>:",
+        "[1,0]<stdout>: out",
+        "[1,0]<stdout>:0",
+        "[1,1]<stdout>:",
+        "[1,1]<stdout>: out",
+        "[1,1]<stdout>:1",
+    ]
+    assert ran.stderr in (
+        "[1,0]<stderr>:error[1,1]<stderr>:error",
+        "[1,1]<stderr>:error[1,0]<stderr>:error",
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "tags"),
+    [
+        ((), ("", "")),
+        (("--mpi-global-args", "--tag-output"), ("[1,0]<stdout>:", "[1,1]<stdout>:")),
+    ],
+    ids=["bare", "tagged"],
+)
+def test_no_line_of_two_in_a_hurry_is_lost_torn_or_late(
+    poprun: Poprun, options: tuple[str, ...], tags: tuple[str, str]
+) -> None:
+    ran = poprun(*job(2), *options, "sh", "-c", 'seq -f "$RANK %.0f" 100000')
+
+    lines = ran.stdout.splitlines()
+    assert (ran.code, ran.stderr, len(lines)) == (0, "", 200_000)
+    for rank, tag in enumerate(tags):
+        own = [line for line in lines if line.startswith(f"{tag}{rank} ")]
+        assert own == [f"{tag}{rank} {number}" for number in range(1, 100_001)]
+
+
+def test_prints_of_python_come_at_once(poprun: Poprun) -> None:
+    script = poprun.script("say.py", WAIT + "print('ready')\nwait('go')\nprint('ok')")
+    process = poprun.start(*job(1), "python", script)
+    assert process.stdout
+
+    assert read(process.stdout.fileno(), 6) == b"ready\n"
+    (poprun.directory / "go").touch()
+    assert process.communicate(timeout=50) == (b"ok\n", b"")
+    assert process.returncode == 0
+
+
+def test_a_prompt_is_shown_and_lines_of_others_come_all_the_same(
+    poprun: Poprun,
+) -> None:
+    script = poprun.script(
+        "ask.py",
+        WAIT
+        + """
+if os.environ["RANK"] == "0":
+    print("Name? ", end="", flush=True)
+    wait("answer")
+    print("Ann")
+else:
+    wait("asked")
+    print("a line of another")
+    wait("answer")
+""",
+    )
+    process = poprun.start(*job(2), "python", script)
+    assert process.stdout
+    descriptor = process.stdout.fileno()
+
+    assert read(descriptor, 6) == b"Name? "
+    (poprun.directory / "asked").touch()
+    assert read(descriptor, 18) == b"a line of another\n"
+    (poprun.directory / "answer").touch()
+    assert process.communicate(timeout=50) == (b"Ann\n", b"")
+
+
+def test_only_the_output_of_one_instance_is_shown(poprun: Poprun) -> None:
+    ran = poprun(
+        *job(3),
+        "--only-output-from-instance=2",
+        *("sh", "-c", "echo out $RANK; echo err $RANK >&2"),
+    )
+
+    assert (ran.code, ran.stdout, ran.stderr) == (0, "out 2\n", "err 2\n")
+
+
+def test_an_instance_that_is_not_shown_can_still_say_why_it_failed(
+    poprun: Poprun,
+) -> None:
+    ran = poprun(
+        *job(3),
+        "--only-output-from-instance=2",
+        *("sh", "-c", "echo no use >&2; test $RANK = 1 || sleep 60; exit 3"),
+        environ={"SLURMD_NODENAME": "localhost"},
+    )
+
+    assert ran.code == 3
+    assert ran.stderr.removeprefix("no use\n") == (
+        "poprun: the last lines of instance 1's stderr:\n"
+        "    no use\n"
+        "poprun: error: Instance 1 on localhost exited with code 3.\n"
+    )
+
+
+@pytest.mark.mpi
+def test_a_traceback_comes_once_and_its_last_line_is_the_last_of_all(
+    poprun: Poprun, every_mpirun: str
+) -> None:
+    poprun.script(
+        "train.py",
+        "import os, time\n"
+        "if os.environ['RANK'] != '1':\n"
+        "    time.sleep(60)\n"
+        "def descend(depth):\n"
+        "    if depth:\n"
+        "        descend(depth - 1)  # and so on\n"
+        "    raise ValueError('the loss is nan')\n"
+        "for depth in range(0, 20, 19):\n"
+        "    try:\n"
+        "        descend(depth)\n"
+        "    except ValueError:\n"
+        "        if depth: raise\n",
+    )
+    ran = poprun(
+        *job(3, every_mpirun),
+        *("python", "train.py"),
+        environ={"SLURMD_NODENAME": "localhost"},
+    )
+
+    lines = ran.stderr.splitlines()
+    assert (ran.code, ran.stdout) == (1, "")
+    assert lines[0] == "Traceback (most recent call last):"
+    assert lines[-2:] == [
+        "ValueError: the loss is nan",
+        "poprun: error: Instance 1 on localhost exited with code 1: "
+        "ValueError: the loss is nan",
+    ]
+    assert ran.stderr.count("Traceback") == 1
+    assert "POPRUN" not in ran.stderr
+    assert ran.stderr.count("nstance") == 1
+
+
+def test_a_deep_traceback_that_was_not_shown_is_cut_and_its_cause_is_told(
+    poprun: Poprun,
+) -> None:
+    calls = "".join(f"def f{n}(): f{n + 1}()\n" for n in range(30))
+    poprun.script(
+        "train.py",
+        f"import os\n{calls}def f30(): os.environ['RANK'] == '1' and 1 / 0\nf0()\n",
+    )
+    ran = poprun(
+        *job(2),
+        *("--only-output-from-instance", "0", "python", "train.py"),
+        environ={"SLURMD_NODENAME": "localhost"},
+    )
+
+    lines = ran.stderr.splitlines()
+    assert lines[0] == "poprun: the last lines of instance 1's stderr:"
+    assert len(lines) == 22
+    assert "Traceback" not in ran.stderr
+    assert lines[-1] == (
+        "poprun: error: Instance 1 on localhost exited with code 1: "
+        "ZeroDivisionError: division by zero"
+    )
+
+
+def test_a_daemon_that_holds_the_output_open_keeps_nobody_waiting(
+    poprun: Poprun,
+) -> None:
+    ran = poprun(*job(1), "sh", "-c", "(env -i setsid sleep 600 &); echo done")
+
+    assert (ran.code, ran.stdout) == (0, "done\n")
+    assert ran.stderr == (
+        "poprun: Instance 0 left 1 process running, which poprun ended.\n"
+    )
+
+
+@pytest.mark.mpi
+def test_a_reader_that_has_seen_enough_ends_the_job(
+    poprun: Poprun, every_mpirun: str
+) -> None:
+    process = poprun.start(*job(2, every_mpirun), "yes")
+    assert process.stdout
+    assert read(process.stdout.fileno(), 2) == b"y\n"
+    process.stdout.close()
+
+    assert process.wait(timeout=50) == 141
+    assert process.stderr
+    assert process.stderr.read() == b""
+
+
+def test_a_reader_that_sleeps_when_the_job_ends_misses_nothing(poprun: Poprun) -> None:
+    script = poprun.script(
+        "fill.py",
+        """
+import os, select
+os.set_blocking(1, False)
+written, poll = 0, select.poll()
+poll.register(1, select.POLLOUT)
+while poll.poll(300):
+    written += os.write(1, b"x" * 4096)
+open("written", "w").write(str(written))
+""",
+    )
+    process = poprun.start(*job(1), "python", script)
+    written = poprun.directory / "written"
+    wait_for(lambda: written.exists() and bool(written.read_text()), "full pipes")
+    time.sleep(1.5)  # longer than poprun waits for the last words of a dead program
+    out, err = process.communicate(timeout=50)
+
+    assert (process.returncode, err) == (0, b"")
+    assert len(out) == int(written.read_text()) > 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("name", "number", "program", "code", "said"),
+    [
+        (
+            "stdout",
+            1,
+            "echo lost",
+            74,
+            "poprun: error: Output was lost: stdout cannot be written: No space left "
+            "on device. The instances were not stopped for that.\n",
+        ),
+        (
+            "stdout",
+            1,
+            "echo lost; exit 3",
+            3,
+            "poprun: error: Output was lost: stdout cannot be written: No space left "
+            "on device. The instances were not stopped for that.\n"
+            "poprun: error: Instance 0 on localhost exited with code 3.\n",
+        ),
+        ("stderr", 2, "echo lost >&2", 74, ""),
+    ],
+)
+def test_a_full_disk_does_not_stop_the_instances_and_is_told(
+    poprun: Poprun, name: str, number: int, program: str, code: int, said: str
+) -> None:
+    with open("/dev/full", "wb") as full:
+        ran = poprun(
+            *job(1),
+            *("sh", "-c", f"{program}"),
+            environ={"SLURMD_NODENAME": "localhost"},
+            **{name: full},
+        )
+
+    assert (ran.code, ran.stderr) == (code, said)
+
+
+@pytest.mark.parametrize(
+    "options", [("--dry-run",), ("--print-topology=yes",)], ids=["dry-run", "topology"]
+)
+def test_what_was_asked_for_and_cannot_be_written_is_an_error(
+    poprun: Poprun, options: tuple[str, ...]
+) -> None:
+    with open("/dev/full", "wb") as full:
+        ran = poprun(*job(2), *options, "touch", "started", stdout=full)
+
+    assert (ran.code, ran.stderr) == (
+        74,
+        "poprun: error: The standard output cannot be written: No space left on "
+        "device.\n",
+    )
+    assert not (poprun.directory / "started").exists()
+
+
+def test_what_was_asked_for_and_is_not_read_ends_quietly(poprun: Poprun) -> None:
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    ran = poprun(*job(2), "--dry-run", "true", stdout=write_end)
+    os.close(write_end)
+
+    assert (ran.code, ran.stderr) == (141, "")
+
+
+@pytest.mark.parametrize(
+    ("closed", "program", "code", "said"),
+    [
+        (
+            ">&-",
+            "echo lost",
+            74,
+            b"poprun: error: Output was lost: stdout cannot be written: Bad file "
+            b"descriptor. The instances were not stopped for that.\n",
+        ),
+        (">&-", "true", 0, b""),
+        ("2>&-", "echo lost >&2", 0, b""),
+        ("<&- >&- 2>&-", "echo lost", 74, b""),
+    ],
+)
+def test_a_stream_that_the_caller_has_closed_is_not_taken_for_another(
+    poprun: Poprun, closed: str, program: str, code: int, said: bytes
+) -> None:
+    ran = subprocess.run(
+        ["sh", "-c", f'exec "$@" {closed}', "sh", POPRUN, *job(2), "sh", "-c", program],
+        cwd=poprun.directory,
+        env=poprun.environ,
+        capture_output=True,
+        timeout=50,
+    )
+
+    assert (ran.returncode, ran.stdout, ran.stderr) == (code, b"", said)
+
+
+def test_log_lines_that_cannot_be_written_stop_nothing(poprun: Poprun) -> None:
+    with open("/dev/full", "wb") as full:
+        ran = poprun(*job(2), "-v", "echo", "hello", stderr=full)
+
+    assert (ran.code, ran.stdout) == (74, "hello\nhello\n")
+
+
+def test_a_log_that_fills_its_disk_loses_only_itself(poprun: Poprun) -> None:
+    (poprun.directory / "logs").mkdir()
+    options = [*job(1), "--mpi-global-args", "--output-filename logs"]
+    program = ["head", "-c", "3000000", "/dev/zero"]
+    ran = subprocess.run(
+        [
+            *("unshare", "--map-root-user", "--mount", "sh", "-c"),
+            'mount -t tmpfs -o size=1m none logs && "$@"; wc -c < logs/1/rank.0/stdout'
+            " >&2; exit $?",
+            *("sh", POPRUN, *options, *program),
+        ],
+        cwd=poprun.directory,
+        env=poprun.environ,
+        capture_output=True,
+        timeout=50,
+    )
+
+    said = ran.stderr.decode().splitlines()
+    assert said[0] == (
+        "poprun: error: Output was lost: logs/1/rank.0/stdout cannot be written: "
+        "No space left on device. The instances were not stopped for that."
+    )
+    assert 500_000 < int(said[1]) <= 1 << 20
+    assert ran.stdout == bytes(3_000_000)
+
+
+def test_a_log_directory_that_cannot_be_made_is_refused_before_the_start(
+    poprun: Poprun,
+) -> None:
+    (poprun.directory / "logs").write_text("a file")
+    ran = poprun(
+        *job(2),
+        *("--mpi-global-args", "--output-filename logs", "touch", "started"),
+    )
+
+    assert (ran.code, ran.stderr) == (
+        125,
+        "poprun: error: --output-filename logs: logs/1 cannot be written: Not a "
+        "directory. Name a directory that can.\n",
+    )
+    assert not (poprun.directory / "started").exists()
+
+
+def test_a_program_that_does_not_exist_leaves_no_log_directory(poprun: Poprun) -> None:
+    ran = poprun(
+        *job(2), "--mpi-global-args", "--output-filename logs", "./no-such-program"
+    )
+
+    assert ran.code == 127
+    assert os.listdir(poprun.directory) == []
+
+
+def test_a_log_that_is_removed_while_it_is_written_is_no_reason_to_stop(
+    poprun: Poprun,
+) -> None:
+    script = poprun.script("say.py", WAIT + "print('one')\nwait('go')\nprint('two')")
+    logs = poprun.directory / "logs"
+    process = poprun.start(
+        *job(1), "--mpi-global-args", "--output-filename logs", "python", script
+    )
+    log = logs / "1/rank.0/stdout"
+    wait_for(lambda: log.exists() and bool(log.read_bytes()), "the log")
+    subprocess.run(["rm", "-r", logs], check=True)
+    Path(poprun.directory, "go").touch()
+
+    assert process.communicate(timeout=50) == (b"one\ntwo\n", b"")
+    assert process.returncode == 0
