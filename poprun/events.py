@@ -29,8 +29,11 @@ class Connected(NamedTuple):
 
 
 class Started(NamedTuple):
+    """A program runs, on these CPUs as far as the kernel knows."""
+
     rank: int
     pid: int
+    cpus: tuple[int, ...] = ()
 
 
 class Refused(NamedTuple):

@@ -142,11 +142,12 @@ def has_left_python(pid: int) -> bool:
     try:
         executable = os.readlink(f"/proc/{pid}/exe")
         with open(f"/proc/{pid}/status", "rb") as file:
-            status = dict(line.split(b":\t") for line in file.read().splitlines())
+            lines = file.read().splitlines()
         with open(f"/proc/{pid}/maps", "rb") as file:
             has_mpi = b"/libmpi" in file.read()
     except OSError:
         return False
+    status = dict(line.partition(b":\t")[::2] for line in lines)
     taken = int(status[b"SigCgt"], 16) | int(status[b"SigIgn"], 16)
     is_python = executable.rpartition("/")[2].startswith("python")
     return is_python and has_mpi and not taken & 1 << _signal.SIGINT - 1

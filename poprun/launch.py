@@ -403,7 +403,8 @@ class Launch:
             for stream in STREAMS:
                 self._open_stream(link.descriptors.pop(0), rank, stream)
             self._guarding.know(int(fields[0]), int(fields[1]))
-            self._emit(Started(rank, int(fields[0])))
+            cpus = tuple(int(cpu) for cpu in fields[2].split(b","))
+            self._emit(Started(rank, int(fields[0]), cpus))
         elif kind == wire.REFUSED:
             self._clean.add(rank)
             self._emit(Refused(rank, int(fields[0]), os.fsdecode(fields[1])))

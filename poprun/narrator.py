@@ -1,7 +1,5 @@
 """Tells of a job while it runs: the log of -v, Ctrl-C's answer, notes."""
 
-import os
-
 from poprun.events import (
     Clean,
     Event,
@@ -12,7 +10,7 @@ from poprun.events import (
     MpirunStarted,
     Started,
 )
-from poprun.log import INFO, Log
+from poprun.log import Log
 from poprun.placement import describe_cpus
 from poprun.status import exit_code, signal_name
 
@@ -20,9 +18,8 @@ from poprun.status import exit_code, signal_name
 class Narrator:
     """Listens to the events of one job."""
 
-    def __init__(self, log: Log, verbosity: int) -> None:
+    def __init__(self, log: Log) -> None:
         self._log = log
-        self._verbosity = verbosity
         self._mpirun = 0
         self._interrupts = 0
 
@@ -36,8 +33,10 @@ class Narrator:
                 self._log.info(
                     f"mpirun (PID {self._mpirun}) terminated with exit code {code}"
                 )
-            case Started(rank, pid):
-                self._on_started(rank, pid)
+            case Started(rank, pid, cpus):
+                self._log.info(
+                    f"Instance {rank} (PID {pid}) runs on CPUs {describe_cpus(cpus)}"
+                )
             case Exited(rank, status):
                 self._log.debug(
                     f"Instance {rank} ended with exit code {exit_code(status)} after "
@@ -54,15 +53,6 @@ class Narrator:
                 self._log.warn("poprun's guard was killed; another takes its place.")
             case Interrupted(number):
                 self._on_interrupt(number)
-
-    def _on_started(self, rank: int, pid: int) -> None:
-        if self._verbosity < INFO:
-            return
-        try:
-            cpus = describe_cpus(os.sched_getaffinity(pid))
-        except OSError:  # it has ended already
-            cpus = "unknown"
-        self._log.info(f"Instance {rank} (PID {pid}) runs on CPUs {cpus}")
 
     def _on_interrupt(self, number: int) -> None:
         self._interrupts += 1

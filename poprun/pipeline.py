@@ -80,7 +80,7 @@ def _run_job(
     )
     log = Log(verbosity, relay.say)
     memory = oom.read()
-    running = launch.Launch(job, guard, relay, Narrator(log, verbosity).listen)
+    running = launch.Launch(job, guard, relay, Narrator(log).listen)
     # It takes a while until the first instance runs: time to import what comes last.
     from poprun import conclude
 

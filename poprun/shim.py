@@ -160,7 +160,9 @@ class Shim:
             self._poprun.send(wire.pack(wire.REFUSED, number, tried))
         else:
             self._program = pid
-            message = wire.pack(wire.STARTED, pid, kernel.start_time(pid))
+            # It cannot vanish before it is reaped, so the kernel has an answer.
+            cpus = b",".join(b"%d" % cpu for cpu in sorted(os.sched_getaffinity(pid)))
+            message = wire.pack(wire.STARTED, pid, kernel.start_time(pid), cpus)
             self._poprun.send(message, (out_read, err_read))
         os.close(out_read)
         os.close(err_read)

@@ -11,7 +11,8 @@ MAX_LENGTH = 1 << 28
 
 # From a shim to poprun.
 HELLO = 1  # version, job, rank, host, pid, start time
-STARTED = 2  # pid of the program, its start time; with it stdout and stderr to read
+# pid of the program, its start time, its CPUs; with it stdout and stderr to read
+STARTED = 2
 REFUSED = 3  # errno, what was tried
 EXITED = 4  # wait status, CLOCK_MONOTONIC ns, user us, system us, peak RSS KiB, by whom
 CLEAN = 5  # how many processes the program left behind, all of them gone now
