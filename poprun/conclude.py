@@ -5,7 +5,7 @@ import signal
 
 from poprun import oom, report
 from poprun.events import Exited
-from poprun.launch import Ended
+from poprun.job import Ended
 from poprun.log import Log
 from poprun.mpirun import adapter
 from poprun.outcome import OUTPUT_CLOSED, Outcome, judge

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from poprun import kernel, wire
 from poprun.ahead import StartedGuard, start_guard
 from poprun.channel import Channel
+from poprun.leftovers import remove
 
 
 class Guarding:
@@ -90,6 +91,11 @@ class Guarding:
         if not self.replaced:
             return 0
         return kernel.end(self._orphans, 0.1, 5.0)
+
+    def do_without(self) -> None:
+        """Do what a guard does at the last, where none can live."""
+        kernel.end(self._orphans, 0, 5.0)
+        remove(self._remove)
 
     def _take(self, started: StartedGuard) -> None:
         self.pid = started.pid

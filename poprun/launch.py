@@ -11,13 +11,13 @@ import select
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
 
 from poprun import kernel, stopping, wire
 from poprun.ahead import StartedGuard
 from poprun.channel import Channel, user_of
 from poprun.doubts import Doubts
+from poprun.errors import LaunchError
 from poprun.events import (
     Clean,
     Connected,
@@ -34,62 +34,25 @@ from poprun.events import (
     Stuck,
     Tick,
 )
-from poprun.feeder import Feeder, Stdin
+from poprun.feeder import Feeder
 from poprun.guarding import Guarding
+from poprun.job import FOREVER, Ended, Job
 from poprun.relay import STREAMS, Relay
 from poprun.sink import Sink
 from poprun.stopping import Course, Phase
+from poprun.streams import Streams
 
-FOREVER = float("inf")
 IN, OUT = select.POLLIN, select.POLLOUT
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
 OTHER_SIGNALS = (signal.SIGTSTP, signal.SIGCHLD)
 
-# How much is taken from one stream before the others get their turn.
-SHARE = 1 << 18
-# Streams that say a little very often are read at this pace, so that a read brings
-# many lines: a terminal hands out single ones otherwise, at 20 us each.
-PACE_S = 0.001
-FEW_BYTES = 2048
 # How long to wait for the end of streams when all who could write are gone.
 LAST_WORDS_S = 1.0
 # The guard needs this long only where a process hangs in the kernel.
 FINISH_S = 35.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """Everything that is needed to start a job, without a doubt left."""
-
-    identity: str
-    # NAME=VALUE in the environment of every process of the job.
-    mark: str
-    mpirun: Sequence[str]
-    mpirun_environment: Mapping[bytes, bytes]
-    # One wire message for each instance, in rank order.
-    specs: Sequence[bytes]
-    stdin: Stdin = field(default_factory=Stdin)
-    grace: float = 5.0
-    keep_going: bool = False
-    timeout: float = FOREVER
-    start_timeout: float = FOREVER
-    # Directories to make for this job alone, and to remove with all that is in them.
-    directories: Sequence[str] = ()
-    # How the paths begin of what MPI may leave where everybody's files are.
-    leftovers: Sequence[str] = ()
-
-
-@dataclass(slots=True, kw_only=True)
-class Ended:
-    """How a job went: what report makes an outcome of."""
-
-    course: Course
-    events: list[Event] = field(default_factory=list)
-    mpirun_pid: int = 0
-    mpirun_status: int | None = None
-    mpirun_words: bytes = b""
-    left_behind: int = 0
+# One that is killed is replaced; one that cannot live is not replaced for ever.
+MOST_GUARDS = 20
 
 
 class Launch:
@@ -123,12 +86,11 @@ class Launch:
         self.ended = Ended(course=self._course)
         self._calling: set[Channel] = set()  # has not said yet which instance it is
         self._shims: dict[int, Channel] = {}
-        self._streams: dict[int, tuple[int, str]] = {}
         self._clean: set[int] = set()
         self._feeder = Feeder(job.stdin)
         self._doubts = Doubts()
+        self._streams = Streams(relay, self._doubts)
         self._finished = False
-        self._reads = self._bytes = 0
 
         self._wake = kernel.wake_up_on(*_signals())
         kernel.become_subreaper()
@@ -190,8 +152,7 @@ class Launch:
                 self._turn(limit)
             else:
                 break
-        for descriptor in list(self._streams):
-            self._close_stream(descriptor)
+        self._streams.close()
 
     def _interrupts(self) -> int:
         return sum(isinstance(event, Interrupted) for event in self.ended.events)
@@ -205,7 +166,6 @@ class Launch:
             calls[descriptor] = call
         due = min(deadline, self._relay.deadline(), self._doubts.deadline())
         wait = -1 if due == FOREVER else max(0.0, due - time.monotonic()) * 1000
-        self._reads = self._bytes = 0
         for descriptor, mask in poll.poll(wait):
             calls[descriptor](descriptor, mask)
         self._relay.tick(time.monotonic())
@@ -214,8 +174,7 @@ class Launch:
         self._emit(Tick())
         for rank in self._doubts.to_ask(time.monotonic()):
             self._shims[rank].send(wire.pack(wire.ASK))
-        if self._reads and self._bytes < FEW_BYTES * self._reads:
-            time.sleep(PACE_S)
+        self._streams.take_breath()
 
     def _interests(self) -> Iterator[tuple[int, int, Callable[[int, int], None]]]:
         """Yield what to wait for, and whom to call when it comes."""
@@ -227,9 +186,8 @@ class Launch:
                 IN | (OUT if link.has_unsent else 0),
                 self._on_link(link),
             )
-        if not self._relay.full:
-            for descriptor in self._streams:
-                yield descriptor, IN, self._on_stream
+        for descriptor in self._streams.readers():
+            yield descriptor, IN, lambda d, __: self._streams.read(d)
         for sink in self._relay.sinks:
             if sink.queued:
                 yield sink.fileno(), OUT, self._on_writable(sink)
@@ -343,6 +301,12 @@ class Launch:
     def _on_guard_lost(self) -> None:
         if self._finished:
             return
+        if self._guarding.replaced == MOST_GUARDS:
+            self._guarding.do_without()
+            raise LaunchError(
+                f"poprun's guard died {MOST_GUARDS + 1} times in one job. "
+                "The job was ended, because nothing else ends it should poprun die."
+            )
         self._guarding.replace()
         self._emit(GuardLost())
         if not self.ended.mpirun_pid:
@@ -401,7 +365,7 @@ class Launch:
     ) -> None:
         if kind == wire.STARTED:
             for stream in STREAMS:
-                self._open_stream(link.descriptors.pop(0), rank, stream)
+                self._streams.open(link.descriptors.pop(0), rank, stream)
             self._guarding.know(int(fields[0]), int(fields[1]))
             cpus = tuple(int(cpu) for cpu in fields[2].split(b","))
             self._emit(Started(rank, int(fields[0]), cpus))
@@ -435,40 +399,6 @@ class Launch:
         if rank not in self._clean and self._course.phase < Phase.LEAVING:
             self._clean.add(rank)
             self._emit(ShimLost(rank))
-
-    # --- The instances' streams.
-
-    def _open_stream(self, descriptor: int, rank: int, stream: str) -> None:
-        os.set_blocking(descriptor, False)
-        self._streams[descriptor] = (rank, stream)
-        self._relay.open(rank, stream)
-
-    def _on_stream(self, descriptor: int, _: int) -> None:
-        taken = 0
-        while taken < SHARE:
-            try:
-                data = os.read(descriptor, SHARE)
-            except BlockingIOError:
-                return
-            except OSError:  # what a terminal says when its last writer is gone
-                data = b""
-            if not data:
-                self._close_stream(descriptor)
-                return
-            taken += len(data)
-            self._reads += 1
-            self._bytes += len(data)
-            self._hear(*self._streams[descriptor], data)
-
-    def _hear(self, rank: int, stream: str, data: bytes) -> None:
-        now = time.monotonic()
-        self._relay.feed(rank, stream, data, now)
-        if stream == "stderr":
-            self._doubts.heard(rank, self._relay.tail(rank), now)
-
-    def _close_stream(self, descriptor: int) -> None:
-        self._relay.close(*self._streams.pop(descriptor))
-        os.close(descriptor)
 
 
 def _signals() -> list[int]:

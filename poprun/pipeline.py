@@ -12,6 +12,7 @@ from poprun import launch, oom, setup, start
 from poprun.ahead import StartedGuard
 from poprun.config import Settings
 from poprun.errors import LaunchError
+from poprun.job import Job
 from poprun.log import DEBUG, Log
 from poprun.narrator import Narrator
 from poprun.nested import without_outer_job
@@ -65,7 +66,7 @@ def run(settings: Settings, program: Sequence[str], guard: StartedGuard | None) 
 
 
 def _run_job(
-    job: launch.Job,
+    job: Job,
     guard: StartedGuard,
     made: Setup,
     settings: Settings,

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from popdist import environment as env
 from poprun import wire
 from poprun.errors import OptionError
-from poprun.launch import FOREVER, Job
+from poprun.job import FOREVER, Job
 from poprun.mpirun import adapter
 from poprun.mpirun.inherited import GIFT_PREFIXES, NO_GIFT_PREFIXES, scrub
 from poprun.mpirun.values import OPENMPI5

@@ -10,7 +10,7 @@ import pytest
 from poprun import start, wire
 from poprun.errors import OptionError
 from poprun.feeder import Stdin
-from poprun.launch import Job
+from poprun.job import Job
 from poprun.mpirun.values import Context, GlobalArguments, Mpi
 
 # What the user has, and what an outer poprun and its MPI have left.

@@ -1,0 +1,44 @@
+"""What launch is given, and what it gives back."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from poprun.events import Event
+from poprun.feeder import Stdin
+from poprun.stopping import Course
+
+FOREVER = float("inf")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """Everything that is needed to start a job, without a doubt left."""
+
+    identity: str
+    # NAME=VALUE in the environment of every process of the job.
+    mark: str
+    mpirun: Sequence[str]
+    mpirun_environment: Mapping[bytes, bytes]
+    # One wire message for each instance, in rank order.
+    specs: Sequence[bytes]
+    stdin: Stdin = field(default_factory=Stdin)
+    grace: float = 5.0
+    keep_going: bool = False
+    timeout: float = FOREVER
+    start_timeout: float = FOREVER
+    # Directories to make for this job alone, and to remove with all that is in them.
+    directories: Sequence[str] = ()
+    # How the paths begin of what MPI may leave where everybody's files are.
+    leftovers: Sequence[str] = ()
+
+
+@dataclass(slots=True, kw_only=True)
+class Ended:
+    """How a job went: what report makes an outcome of."""
+
+    course: Course
+    events: list[Event] = field(default_factory=list)
+    mpirun_pid: int = 0
+    mpirun_status: int | None = None
+    mpirun_words: bytes = b""
+    left_behind: int = 0
