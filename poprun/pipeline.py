@@ -16,6 +16,7 @@ from poprun.job import Job
 from poprun.log import DEBUG, Log
 from poprun.narrator import Narrator
 from poprun.nested import without_outer_job
+from poprun.notyet import refuse_what_cannot_start
 from poprun.program import resolve
 from poprun.relay import Relay, Routes, open_file
 from poprun.setup import Setup
@@ -47,7 +48,7 @@ def run(settings: Settings, program: Sequence[str], guard: StartedGuard | None) 
         from poprun import dryrun
 
         return _print(dryrun.render(made, program), log)
-    setup.refuse_what_cannot_start(settings, made.plan.hosts)
+    refuse_what_cannot_start(settings, made.plan.hosts)
     cwd = _current_directory()
     search_path = made.plan.assignments[0].variables.get("PATH", environ.get("PATH"))
     path = resolve(program, search_path, cwd)

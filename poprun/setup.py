@@ -14,9 +14,9 @@ from popdist import environment as env
 from poprun import machine, placement, plan, topology
 from poprun.ahead import PYTHON
 from poprun.config import Settings
-from poprun.errors import NotYetError, OptionError
+from poprun.errors import OptionError
 from poprun.feeder import Stdin
-from poprun.hosts import Host, is_local, parse_hostfile, parse_hosts
+from poprun.hosts import Host, parse_hostfile, parse_hosts
 from poprun.mpirun import adapter
 from poprun.mpirun.arguments import parse_global, parse_instance_arguments, parse_local
 from poprun.mpirun.choose import choose
@@ -27,22 +27,7 @@ from poprun.mpirun.values import (
     LocalArguments,
     Mpi,
 )
-
-VIPU_OPTIONS = (
-    "vipu-partition",
-    "vipu-server-host",
-    "vipu-server-port",
-    "vipu-server-timeout",
-    "vipu-partition-attempts",
-    "update-partition",
-    "reset-partition",
-    "remove-partition",
-    "vipu-cluster",
-    "vipu-allocation",
-    "ipu-link-routing-type",
-    "gw-link-routing-type",
-    "sync-type",
-)
+from poprun.notyet import wants_vipu
 
 
 class Setup(NamedTuple):
@@ -67,6 +52,20 @@ class Setup(NamedTuple):
         )
 
 
+class _Asked(NamedTuple):
+    """What the user has asked of mpirun."""
+
+    job: GlobalArguments
+    each: LocalArguments
+    single: Mapping[int, LocalArguments]
+
+    @property
+    def warnings(self) -> list[str]:
+        found = [self.job.warnings, self.each.warnings]
+        found += [one.warnings for one in self.single.values()]
+        return [warning for warnings in found for warning in warnings]
+
+
 def make(settings: Settings, environ: Mapping[str, str], temporary: str) -> Setup:
     """Think a job through.
 
@@ -77,23 +76,14 @@ def make(settings: Settings, environ: Mapping[str, str], temporary: str) -> Setu
         PoprunError: Something about it makes no sense, or is not there.
     """
     hosts = _hosts(settings, environ)
-    shape = topology.Topology(
-        num_instances=settings["num-instances"],
-        num_replicas=settings["num-replicas"],
-        ipus_per_replica=settings["ipus-per-replica"],
-        num_ilds=settings["num-ilds"],
-        num_hosts=len(hosts),
-    )
+    shape = _shape(settings, len(hosts))
     mpi = choose(settings["mpirun"], environ)
-    arguments = parse_global(_joined(settings["mpi-global-args"]), mpi.flavour)
-    common = parse_local(_joined(settings["mpi-local-args"]), mpi.flavour)
-    single = _instance_arguments(settings, mpi, shape.num_instances)
-    _check_npernode((arguments.npernode, common.npernode), shape)
+    asked = _asked(settings, mpi, shape)
     _check_instance(settings, "only-output-from-instance", shape.num_instances)
 
     identity = os.urandom(16).hex()
     cache, temporary_cache = _cache(settings, environ, shape, identity, temporary)
-    bindings = _bindings(settings, arguments, shape)
+    bindings = _bindings(settings, asked.job, shape)
     request = plan.Request(
         identity=identity,
         hosts=[host.name for host in hosts],
@@ -103,9 +93,9 @@ def make(settings: Settings, environ: Mapping[str, str], temporary: str) -> Setu
         target_options=given_target_options(environ),
         libmpi=None if env.MPI4PY_LIBMPI in environ else mpi.libmpi,
         master_port=_free_port(),
-        exports=_values({**arguments.exports, **common.exports}, environ),
+        exports=_values({**asked.job.exports, **asked.each.exports}, environ),
         instance_exports={
-            rank: _values(local.exports, environ) for rank, local in single.items()
+            rank: _values(one.exports, environ) for rank, one in asked.single.items()
         },
     )
     threads = None
@@ -115,57 +105,33 @@ def make(settings: Settings, environ: Mapping[str, str], temporary: str) -> Setu
     return Setup(
         identity=identity,
         mpi=mpi,
-        arguments=arguments,
+        arguments=asked.job,
         plan=made,
-        contexts=_contexts(made, identity, environ, common, single),
+        contexts=_contexts(made, identity, environ, asked),
         stdin=_stdin(settings["stdin"], shape.num_instances),
         temporary_cache=temporary_cache,
-        notes=[
-            *arguments.warnings,
-            *common.warnings,
-            *(note for local in single.values() for note in local.warnings),
-        ],
+        notes=asked.warnings,
     )
 
 
-def wants_vipu(settings: Settings) -> bool:
-    """Return whether a job asks for emulated IPUs from a V-IPU server."""
-    return not settings["offline-mode"] and any(map(settings.given, VIPU_OPTIONS))
+def _shape(settings: Settings, num_hosts: int) -> topology.Topology:
+    return topology.Topology(
+        num_instances=settings["num-instances"],
+        num_replicas=settings["num-replicas"],
+        ipus_per_replica=settings["ipus-per-replica"],
+        num_ilds=settings["num-ilds"],
+        num_hosts=num_hosts,
+    )
 
 
-def refuse_what_cannot_start(settings: Settings, hosts: Sequence[str]) -> None:
-    """Say what this version of poprun plans, and cannot start yet."""
-    if wants_vipu(settings):
-        name = next(name for name in VIPU_OPTIONS if settings.given(name))
-        raise NotYetError(
-            f"--{name} asks for a partition of a V-IPU server, which this version of "
-            "poprun cannot talk to yet. Add --offline-mode=yes to run without IPUs."
-        )
-    if len(hosts) > 1 or not _is_here(hosts[0]):
-        raise NotYetError(
-            f"--host {','.join(hosts)} asks for instances on other machines, where "
-            "this version of poprun cannot start any yet. Leave --host out to run "
-            "them all here, or add --dry-run to see the plan."
-        )
-
-
-def _is_here(name: str) -> bool:
-    # The names of this machine take a while to find, and are rarely needed.
-    host = Host(name=name)
-    return is_local(host, [os.uname().nodename]) or is_local(host, own_names())
-
-
-def own_names() -> list[str]:
-    """Return the names and addresses of this machine."""
-    import psutil
-
-    addresses = [
-        address.address.partition("%")[0]
-        for interface in psutil.net_if_addrs().values()
-        for address in interface
-        if address.family in (socket.AF_INET, socket.AF_INET6)
-    ]
-    return [os.uname().nodename, socket.getfqdn(), *addresses]
+def _asked(settings: Settings, mpi: Mpi, shape: topology.Topology) -> _Asked:
+    asked = _Asked(
+        job=parse_global(_joined(settings["mpi-global-args"]), mpi.flavour),
+        each=parse_local(_joined(settings["mpi-local-args"]), mpi.flavour),
+        single=_instance_arguments(settings, mpi, shape.num_instances),
+    )
+    _check_npernode((asked.job.npernode, asked.each.npernode), shape)
+    return asked
 
 
 def given_target_options(environ: Mapping[str, str]) -> dict[str, str]:
@@ -303,16 +269,15 @@ def _contexts(
     made: plan.Plan,
     identity: str,
     environ: Mapping[str, str],
-    common: LocalArguments,
-    single: Mapping[int, LocalArguments],
+    asked: _Asked,
 ) -> list[Context]:
     none = LocalArguments()
     return [
         Context(
             exports=plan.exported(assignment.shown, environ),
             passed_on=[
-                *common.passed_on,
-                *single.get(assignment.rank, none).passed_on,
+                *asked.each.passed_on,
+                *asked.single.get(assignment.rank, none).passed_on,
             ],
             words=[*PYTHON, "shim", identity, str(assignment.rank)],
         )

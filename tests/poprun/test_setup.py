@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from poprun import config, grammar, setup
+from poprun import config, grammar, notyet, setup
 from poprun.errors import (
     MpiArgumentError,
     MpiNotFoundError,
@@ -383,7 +383,7 @@ def test_what_cannot_be_started_yet_is_refused_in_a_sentence(
     words: tuple[str, ...], hosts: list[str], sentence: str
 ) -> None:
     with pytest.raises(NotYetError) as caught:
-        setup.refuse_what_cannot_start(settings(*words), hosts)
+        notyet.refuse_what_cannot_start(settings(*words), hosts)
 
     assert (str(caught.value), caught.value.exit_code) == (sentence, 2)
 
@@ -401,4 +401,4 @@ def test_what_cannot_be_started_yet_is_refused_in_a_sentence(
 def test_what_runs_here_and_offline_can_be_started(
     words: tuple[str, ...], host: str
 ) -> None:
-    setup.refuse_what_cannot_start(settings(*words), [host])
+    notyet.refuse_what_cannot_start(settings(*words), [host])

@@ -1,0 +1,65 @@
+"""What this version of poprun understands and plans, and cannot start yet."""
+
+import os
+import socket
+from collections.abc import Sequence
+
+from poprun.config import Settings
+from poprun.errors import NotYetError
+from poprun.hosts import Host, is_local
+
+VIPU_OPTIONS = (
+    "vipu-partition",
+    "vipu-server-host",
+    "vipu-server-port",
+    "vipu-server-timeout",
+    "vipu-partition-attempts",
+    "update-partition",
+    "reset-partition",
+    "remove-partition",
+    "vipu-cluster",
+    "vipu-allocation",
+    "ipu-link-routing-type",
+    "gw-link-routing-type",
+    "sync-type",
+)
+
+
+def wants_vipu(settings: Settings) -> bool:
+    """Return whether a job asks for emulated IPUs from a V-IPU server."""
+    return not settings["offline-mode"] and any(map(settings.given, VIPU_OPTIONS))
+
+
+def refuse_what_cannot_start(settings: Settings, hosts: Sequence[str]) -> None:
+    """Say what this version of poprun plans, and cannot start yet."""
+    if wants_vipu(settings):
+        name = next(name for name in VIPU_OPTIONS if settings.given(name))
+        raise NotYetError(
+            f"--{name} asks for a partition of a V-IPU server, which this version of "
+            "poprun cannot talk to yet. Add --offline-mode=yes to run without IPUs."
+        )
+    if len(hosts) > 1 or not _is_here(hosts[0]):
+        raise NotYetError(
+            f"--host {','.join(hosts)} asks for instances on other machines, where "
+            "this version of poprun cannot start any yet. Leave --host out to run "
+            "them all here, or add --dry-run to see the plan."
+        )
+
+
+def _is_here(name: str) -> bool:
+    # The names of this machine take a while to find, and are rarely needed.
+    host = Host(name=name)
+    return is_local(host, [os.uname().nodename]) or is_local(host, own_names())
+
+
+def own_names() -> list[str]:
+    """Return the names and addresses of this machine."""
+    import psutil
+
+    addresses = [
+        address.address.partition("%")[0]
+        for interface in psutil.net_if_addrs().values()
+        for address in interface
+        if address.family in (socket.AF_INET, socket.AF_INET6)
+    ]
+    return [os.uname().nodename, socket.getfqdn(), *addresses]
