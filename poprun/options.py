@@ -51,7 +51,7 @@ _TOPOLOGY = (
         "topology-format",
         Kind.CHOICE,
         "",
-        "How --print-topology shows it: as a table, or for other programs.",
+        "Show it, as a table or for other programs.",
         choices=("text", "json"),
         default="text",
         vendor=False,

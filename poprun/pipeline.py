@@ -22,6 +22,11 @@ from poprun.relay import Relay, Routes, open_file
 from poprun.setup import Setup
 from poprun.sink import Sink
 
+FOR_OTHER_HOSTS = (
+    "synchronise-python-venv",
+    "synchronise-poplar-sdk",
+    "distribute-ssh-key",
+)
 # What Python sets LC_CTYPE to, in its own environment, when it finds the C locale.
 PYTHONS_OWN_LOCALES = ("C.UTF-8", "C.utf8", "UTF-8")
 
@@ -38,7 +43,7 @@ def run(settings: Settings, program: Sequence[str], guard: StartedGuard | None) 
     made = setup.make(settings, environ, start.temporary_directory(environ))
     for note in made.notes:
         log.warn(note)
-    if settings["print-topology"] or verbosity >= DEBUG:
+    if _shows_topology(settings) or verbosity >= DEBUG:
         code = _print(_topology(settings, made), log)
         if code:
             return code
@@ -110,6 +115,13 @@ def _callers_environment() -> Mapping[str, str]:
     return environ
 
 
+def _shows_topology(settings: Settings) -> bool:
+    # To say how it is to be shown is to ask for it, if nobody says no.
+    if settings.given("topology-format") and not settings.given("print-topology"):
+        return True
+    return bool(settings["print-topology"])
+
+
 def _topology(settings: Settings, made: Setup) -> str:
     from poprun import table
 
@@ -138,6 +150,9 @@ def _log_plan(
     log.debug(f"Target options from environment: {compact(given)}")
     if not (settings["host"] or settings["hostfile"]):
         log.debug("No hosts specified; ignoring host-subnet setting")
+        for name in FOR_OTHER_HOSTS:
+            if settings[name]:
+                log.info(f"No hosts specified; --{name} has nothing to do")
     log.debug("Default network/RNIC for host communication: None")
     log.debug(f"Using {made.mpi.title} ({made.mpi.path})")
     log.info(f"Running command: {command_line(made, program)}")
