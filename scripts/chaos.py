@@ -1,0 +1,196 @@
+"""Kill random parts of random jobs at random moments, and see that nothing is left.
+
+    python scripts/chaos.py --rounds 300 --mpirun /usr/bin/mpirun.openmpi
+
+Each round starts a job, kills one of its processes or poprun's helpers with SIGKILL,
+and ends what goes on all the same. Then poprun must be gone soon, three seconds later
+every process of the job, and all files that poprun and MPI make outside of it. A round
+that fails is told in full; --seed and --first bring it back.
+"""
+
+import argparse
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+
+POPRUN = str(Path(sys.executable).parent / "poprun")
+HANGS_S = 20.0
+GONE_S = 3.0
+
+PLACES = ("/dev/shm", "/tmp")
+PREFIXES = ("poprun-", "mpich_", "hydra_hwloc_", "ompi", "prte", "sm_segment", "vader")
+
+STUBBORN = "trap '' TERM INT; sleep $0 & (env -i setsid sleep $0 &); sleep $0"
+BARRIERS = """
+import sys, time
+from mpi4py import MPI
+world = MPI.COMM_WORLD
+for _ in range(int(sys.argv[2])):
+    world.Barrier()
+    time.sleep(0.01)
+"""
+# What instances run, with a word of the job's own for WORD or at the end, and how many
+# seconds of a job's life are of interest.
+JOBS = {
+    "true": (["sh", "-c", "exit 0"], 0.4),
+    "sleep": (["sh", "-c", "exec sleep $0"], 0.5),
+    "stubborn": (["sh", "-c", STUBBORN], 0.5),
+    "failing": (["sh", "-c", "sleep 0.1; exit $RANK"], 0.5),
+    "short ranks": ([sys.executable, "-c", BARRIERS, "WORD", "10"], 2.0),
+    "long ranks": ([sys.executable, "-c", BARRIERS, "WORD", "100000"], 2.0),
+}
+
+# These end by themselves, and are left in peace now and then.
+ENDING = ("true", "failing", "short ranks")
+
+
+class Round:
+    """One job, and what is done to it."""
+
+    def __init__(self, number: int, seed: int, mpirun: str) -> None:
+        self.dice = random.Random(f"{seed}/{number}/{mpirun}")
+        self.word = f"98765.{self.dice.randrange(10**12)}"
+        self.story = [f"round {number} on {mpirun}"]
+        # poprun's own launcher has no MPI.
+        kinds = [kind for kind in JOBS if mpirun != "local" or "ranks" not in kind]
+        self.kind = self.dice.choice(kinds)
+        self.before = files()
+        self.log = os.memfd_create("log")
+        self.process = self._start(mpirun)
+
+    def _start(self, mpirun: str) -> psutil.Popen:
+        sizes = (1, 2, 3, 64) if self.kind == "true" else (1, 2, 3, 4)
+        size = str(self.dice.choice(sizes))
+        words, _ = JOBS[self.kind]
+        program = [self.word if word == "WORD" else word for word in words]
+        if self.word not in program:
+            program.append(self.word)
+        self.story.append(f"{size} x {self.kind}")
+        return psutil.Popen(
+            [
+                *(POPRUN, "--mpirun", mpirun, "--grace", "0.3"),
+                *("--num-instances", size, "--num-replicas", size, *program),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=self.log,
+            stderr=self.log,
+            env={**os.environ, "CHAOS": self.word},
+        )
+
+    def run(self) -> list[str]:
+        """Do it all; returns what is wrong."""
+        if self.kind not in ENDING or self.dice.random() < 0.8:
+            self._harm()
+        try:
+            self.process.wait(HANGS_S)
+        except psutil.TimeoutExpired:
+            self.process.kill()
+            return [f"poprun was still there after {HANGS_S} s"]
+        return self._left()
+
+    def _harm(self) -> None:
+        time.sleep(self.dice.uniform(0, JOBS[self.kind][1]))
+        self._kill(self.dice.choice(self._parts()))
+        # Who kills poprun and its guard in one instant kills all who could clean up.
+        time.sleep(self.dice.uniform(0.1, 0.5))
+        if self.process.poll() is None:
+            self._end()
+
+    def _parts(self) -> list[psutil.Process]:
+        """Return poprun as often as all the rest: it is the one that users kill."""
+        try:
+            below = self.process.children(recursive=True)
+        except psutil.NoSuchProcess:
+            below = []
+        return [self.process] * max(1, len(below) // 2) + below
+
+    def _kill(self, victim: psutil.Process) -> None:
+        try:
+            self.story.append(f"SIGKILL to {' '.join(victim.cmdline()[:6])[-60:]}")
+            victim.kill()
+        except psutil.NoSuchProcess:
+            self.story.append("which has ended already")
+
+    def _end(self) -> None:
+        number = self.dice.choice([signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+        self.story.append(f"{number.name} to poprun")
+        self.process.send_signal(number)
+
+    def _left(self) -> list[str]:
+        limit = time.monotonic() + GONE_S
+        while (left := self._wrong()) and time.monotonic() < limit:
+            time.sleep(0.02)
+        return left
+
+    def _wrong(self) -> list[str]:
+        left = [f"process {p.pid} {p.name()}" for p in processes() if self._owns(p)]
+        return left + [f"file {path}" for path in files() - self.before]
+
+    def _owns(self, process: psutil.Process) -> bool:
+        try:
+            marked = process.environ().get("CHAOS") == self.word
+            return marked or self.word in process.cmdline()
+        except psutil.Error:
+            return False
+
+    def told(self) -> str:
+        said = os.pread(self.log, 1 << 20, 0).decode(errors="replace")
+        return "; ".join(self.story) + (f"\n{said.rstrip()}" if said else "")
+
+
+def processes() -> list[psutil.Process]:
+    return [p for p in psutil.process_iter() if p.pid != os.getpid()]
+
+
+def files() -> set[str]:
+    """Return what lies where jobs leave things, but for what living jobs use."""
+    return {
+        os.path.join(place, name)
+        for place in PLACES
+        for name in os.listdir(place)
+        if name.startswith(PREFIXES) and not in_use(os.path.join(place, name))
+    }
+
+
+def in_use(path: str) -> bool:
+    """Whether a living process has a file open, or a job's name in its environment."""
+    identity = path.rpartition("-")[2].encode()
+    for pid in psutil.pids():
+        proc = Path(f"/proc/{pid}")
+        try:
+            if "poprun-" in path and identity in (proc / "environ").read_bytes():
+                return True
+            if any(os.readlink(fd) == path for fd in (proc / "fd").iterdir()):
+                return True
+        except OSError:
+            continue
+    return False
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=100)
+    parser.add_argument("--first", type=int, default=0, help="The first round.")
+    parser.add_argument("--seed", type=int, default=random.randrange(10**6))
+    parser.add_argument("--mpirun", default=str(Path(sys.executable).parent / "mpirun"))
+    asked = parser.parse_args()
+    print(f"seed {asked.seed}", flush=True)
+    failed = 0
+    for number in range(asked.first, asked.first + asked.rounds):
+        chaos = Round(number, asked.seed, asked.mpirun)
+        if wrong := chaos.run():
+            failed += 1
+            print(f"{chaos.told()}\nLEFT: {', '.join(wrong)}\n", flush=True)
+        os.close(chaos.log)
+    print(f"{asked.rounds} rounds, {failed} of them left something.")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

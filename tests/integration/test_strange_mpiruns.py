@@ -1,0 +1,147 @@
+"""mpiruns that are missing, lie, hang or fail: the instances' word counts."""
+
+import re
+import shlex
+
+import pytest
+from conftest import Poprun
+
+pytestmark = pytest.mark.mpi
+
+TWO = ("--num-instances", "2", "--num-replicas", "2", "--grace", "0.3")
+
+
+def stub(poprun: Poprun, text: str) -> str:
+    """Write a program that stands for mpirun, and return its path."""
+    path = poprun.directory / "mpirun"
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def around(poprun: Poprun, mpirun: str, after: str) -> str:
+    """Write an mpirun that does all that a real one does, and then something more."""
+    real = shlex.quote(mpirun)
+    return stub(
+        poprun,
+        f'[ "$1" = --version ] && exec {real} --version\n{real} "$@"\n{after}',
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        pytest.param("exit 0", "is no mpirun that poprun knows", id="silent"),
+        pytest.param("echo rm 9.1", "is no mpirun that poprun knows", id="another"),
+        pytest.param("echo no; exit 1", "cannot be used as mpirun", id="failing"),
+        pytest.param("sleep 600", "is no mpirun that works", id="hanging"),
+    ],
+)
+def test_what_is_no_mpirun_is_refused_by_name(
+    poprun: Poprun, text: str, words: str
+) -> None:
+    path = stub(poprun, text)
+
+    ran = poprun("--mpirun", path, *TWO, "true")
+
+    assert (ran.code, ran.stdout) == (125, "")
+    assert re.search(rf"poprun: error: {re.escape(path)} .*{words}", ran.stderr)
+
+
+def test_a_missing_mpirun_is_refused_by_name(poprun: Poprun) -> None:
+    ran = poprun("--mpirun", "/nowhere/mpirun", *TWO, "true")
+
+    assert (ran.code, ran.stdout) == (125, "")
+    assert "/nowhere/mpirun" in ran.stderr
+
+
+def test_mpirun_that_dies_at_once_is_named(poprun: Poprun, every_mpirun: str) -> None:
+    path = stub(
+        poprun,
+        f'[ "$1" = --version ] && exec {every_mpirun} --version\n'
+        "echo out of order >&2\nexit 3",
+    )
+
+    ran = poprun("--mpirun", path, *TWO, "true")
+
+    assert (ran.code, ran.stdout, ran.stderr) == (
+        125,
+        "",
+        "poprun: mpirun said:\n"
+        "    out of order\n"
+        "poprun: error: mpirun ended with exit code 3 before it had started any "
+        "instance.\n",
+    )
+
+
+def test_mpirun_that_hangs_after_its_last_instance_is_ended(
+    poprun: Poprun, every_mpirun: str
+) -> None:
+    path = around(poprun, every_mpirun, "sleep 600")
+
+    ran = poprun("--mpirun", path, *TWO, "echo", "done")
+
+    assert (ran.code, ran.stdout, ran.stderr) == (
+        0,
+        "done\ndone\n",
+        "poprun: warning: mpirun did not end after its last instance, and was "
+        "killed.\n",
+    )
+
+
+def test_mpirun_that_hides_a_failure_is_not_believed(
+    poprun: Poprun, every_mpirun: str
+) -> None:
+    path = around(poprun, every_mpirun, "exit 0")
+
+    ran = poprun("--mpirun", path, *TWO, "sh", "-c", "exit 5")
+
+    assert ran.code == 5
+
+
+def test_mpirun_that_fails_after_all_have_succeeded_is_named(
+    poprun: Poprun, every_mpirun: str
+) -> None:
+    path = around(poprun, every_mpirun, "echo cannot end >&2; exit 1")
+
+    ran = poprun("--mpirun", path, *TWO, "echo", "done")
+
+    assert (ran.code, ran.stdout, ran.stderr) == (
+        125,
+        "done\ndone\n",
+        "poprun: mpirun said:\n"
+        "    cannot end\n"
+        "poprun: error: All instances succeeded, and then mpirun ended with exit code "
+        "1.\n",
+    )
+
+
+def test_mpirun_that_starts_nothing_is_not_waited_for(
+    poprun: Poprun, every_mpirun: str
+) -> None:
+    path = stub(
+        poprun,
+        f'[ "$1" = --version ] && exec {every_mpirun} --version\nsleep 600',
+    )
+
+    ran = poprun("--mpirun", path, *TWO, "--start-timeout", "0.5", "true")
+
+    assert (ran.code, ran.stdout, ran.stderr) == (
+        124,
+        "",
+        "poprun: error: After --start-timeout 2 of 2 instances had not been started by "
+        "mpirun, instance 0 among them.\n",
+    )
+
+
+@pytest.mark.parametrize("attempt", [1, 2, 3])
+def test_sixty_four_short_instances(
+    poprun: Poprun, every_mpirun: str, attempt: int
+) -> None:
+    # Bare mpirun hangs now and then when so many processes end at once.
+    ran = poprun(
+        *("--mpirun", every_mpirun),
+        *("--num-instances", "64", "--num-replicas", "64", "true"),
+    )
+
+    assert (ran.code, ran.stdout, ran.stderr) == (0, "", "")
