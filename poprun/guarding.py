@@ -67,12 +67,19 @@ class Guarding:
     def replace(self) -> None:
         """Start another guard in the place of one that has died."""
         self.channel.close()
+        # Its children become poprun's a moment after its end of the socket is closed.
+        kernel.wait_for(self.pid)
         self.replaced += 1
         environ = {os.fsdecode(k): os.fsdecode(v) for k, v in self._environment.items()}
         self._take(start_guard(environ, self._words))
         pairs = [number for pair in self._known.items() for number in pair]
         self.channel.send(wire.pack(wire.ADOPT, self._grace_ms, self._mark, *pairs))
         self._tell_of_leftovers()
+
+    def orphaned_mpirun(self) -> kernel.Process | None:
+        """Return the mpirun that a guard had started without a word of it."""
+        own = [p for p in self._orphans() if p.parent == os.getpid()]
+        return min(own, key=lambda p: p.start, default=None)
 
     def signal_mpirun(self, pid: int, number: int) -> None:
         if self.replaced:

@@ -212,6 +212,14 @@ def reap() -> list[tuple[int, int]]:
         ended.append((pid, status))
 
 
+def wait_for(child: int) -> None:
+    """Wait until a child that is about to end has ended."""
+    try:
+        os.waitpid(child, 0)
+    except ChildProcessError:  # it has been reaped already
+        return
+
+
 def has_children() -> bool:
     """Return whether anything lives below this process.
 

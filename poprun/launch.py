@@ -280,10 +280,7 @@ class Launch:
             return
         numbers = [int(field) for field in fields]
         if kind == wire.MPIRUN_STARTED:
-            pid, start = numbers
-            self.ended.mpirun_pid = pid
-            self._guarding.know(pid, start)
-            self._emit(MpirunStarted(pid))
+            self._on_mpirun_start(*numbers)
         elif kind == wire.MPIRUN_REFUSED:
             words = f"{self._job.mpirun[0]}: {os.strerror(numbers[0])}\n"
             os.write(self._words, words.encode())
@@ -309,12 +306,26 @@ class Launch:
             )
         self._guarding.replace()
         self._emit(GuardLost())
-        if not self.ended.mpirun_pid:
-            # It died with the only word of which process mpirun is.
-            self._on_mpirun_exit(signal.SIGKILL)
+        if not self.ended.mpirun_pid and not self._course.mpirun_ended:
+            self._find_mpirun()
         self._reap()
         if self._course.phase is Phase.OVER:
             self._guarding.finish()
+
+    def _find_mpirun(self) -> None:
+        """Go on where a guard died before it could say which process mpirun is."""
+        mpirun = self._guarding.orphaned_mpirun()
+        if mpirun is not None:
+            self._on_mpirun_start(mpirun.pid, mpirun.start)
+        elif self._course.phase is Phase.RUNNING:
+            self._guarding.start(self._job.mpirun)
+        else:
+            self._on_mpirun_exit(signal.SIGKILL)
+
+    def _on_mpirun_start(self, pid: int, start: int) -> None:
+        self.ended.mpirun_pid = pid
+        self._guarding.know(pid, start)
+        self._emit(MpirunStarted(pid))
 
     # --- The shims.
 

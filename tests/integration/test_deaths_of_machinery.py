@@ -1,9 +1,11 @@
 """kill -9 of each part of a job: everything ends, and what died is named."""
 
 import signal
+import time
 
+import psutil
 import pytest
-from conftest import Poprun
+from conftest import Poprun, wait_for
 from deaths import Doomed
 
 pytestmark = pytest.mark.mpi
@@ -110,3 +112,23 @@ def test_the_second_guard_ends_the_job_too(
 
     assert job.end()[0] == -signal.SIGKILL
     job.assert_nothing_is_left()
+
+
+@pytest.mark.parametrize("moment", [0.0, 0.02, 0.05])
+def test_a_guard_killed_while_the_job_starts_costs_nothing_but_a_warning(
+    poprun: Poprun, every_mpirun: str, moment: float
+) -> None:
+    process = poprun.start(
+        *("--mpirun", every_mpirun, "--num-instances", "2", "--num-replicas", "2"),
+        *("sh", "-c", "sleep 0.3; echo done"),
+    )
+    children = psutil.Process(process.pid).children
+    wait_for(lambda: bool(children()), "the guard")
+    time.sleep(moment)
+    children()[0].kill()
+
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, out) == (0, b"done\ndone\n")
+    assert err == (
+        b"poprun: warning: poprun's guard was killed; another takes its place.\n"
+    )

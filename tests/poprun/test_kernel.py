@@ -302,7 +302,9 @@ signal.signal(signal.SIGHUP, signal.SIG_IGN)
 kernel.default_signals(keep_hangup=%s)
 status = open("/proc/self/status").read()
 ignored = [line for line in status.splitlines() if line.startswith("SigIgn")]
-print(signal.pthread_sigmask(signal.SIG_BLOCK, ()), int(ignored[0].split()[1], 16))
+# Two real-time signals are the C library's own: make, for one, has them ignored.
+mask = int(ignored[0].split()[1], 16) & ~(0b11 << 31)
+print(signal.pthread_sigmask(signal.SIG_BLOCK, ()), mask)
 """
 
     assert in_a_process(script % False) == "set() 0\n"

@@ -144,6 +144,7 @@ def test_open_mpi_4_keeps_its_files_in_the_directory_of_the_job() -> None:
         "OMPI_MCA_osc_rdma_backing_directory": "/job",
         "OMPI_MCA_osc_sm_backing_directory": "/mine",
         "OMPI_MCA_rmaps_base_oversubscribe": "1",
+        "OMPI_MCA_plm": "isolated",
     }
 
 
