@@ -8,6 +8,7 @@ that of all its processes: this program is a subreaper and waits for every one.
 import argparse
 import os
 import resource
+import select
 import statistics
 import subprocess
 import sys
@@ -31,12 +32,15 @@ def run(words: Sequence[str], stdout: int = subprocess.DEVNULL) -> tuple[float, 
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     began = time.perf_counter()
     process = subprocess.Popen(words, stdout=stdout, stderr=stdout, env=ENVIRON)
-    try:
-        code = process.wait(timeout=LONGEST_S)
-    except subprocess.TimeoutExpired:
+    # Popen.wait looks only now and then when it has a timeout; this is told at once.
+    handle = os.pidfd_open(process.pid)
+    ended, _, _ = select.select([handle], [], [], LONGEST_S)
+    os.close(handle)
+    if not ended:
         process.kill()
-        process.wait()
-        raise
+    code = process.wait()
+    if not ended:
+        raise subprocess.TimeoutExpired(words, LONGEST_S)
     if code:
         raise SystemExit(f"{words} ended with exit code {code}")
     wall = time.perf_counter() - began
