@@ -30,16 +30,20 @@ class StartedGuard(NamedTuple):
     others: frozenset[int]
 
 
-def start_guard(environ: Mapping[str, str], words: int | None = None) -> StartedGuard:
+def start_guard(
+    environ: Mapping[str, str], words: int | None = None, orders: bytes = b""
+) -> StartedGuard:
     """Start a guard.
 
     Args:
         words: The file that another guard before this one spoke into.
+        orders: Messages that it finds when it comes up, even if poprun is gone by then.
     """
     if words is None:
         words = os.memfd_create("mpirun")
     others = kernel.descendants([os.getpid()]) if kernel.has_children() else []
     ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_STREAM)
+    ours.sendall(orders)
     number = theirs.fileno()
     os.set_inheritable(number, True)
     # Its words, should it fail, are shown with mpirun's when nothing else explains

@@ -89,8 +89,6 @@ class Guard:
             )
         elif kind == wire.ADOPT:
             self._be_told(fields)
-            numbers = [int(field) for field in fields[2:]]
-            self._known.update(zip(numbers[::2], numbers[1::2], strict=True))
         elif kind == wire.KNOWN:
             self._known[int(fields[0])] = int(fields[1])
         elif kind == wire.REMOVE:

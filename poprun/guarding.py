@@ -38,7 +38,7 @@ class Guarding:
         self.replaced = 0
         self._take(started)
         self._others = started.others
-        self._tell_of_leftovers()
+        self.channel.send(self._leftovers())
 
     def start(self, argv: Sequence[str]) -> None:
         """Ask the guard to start mpirun."""
@@ -71,10 +71,11 @@ class Guarding:
         kernel.wait_for(self.pid)
         self.replaced += 1
         environ = {os.fsdecode(k): os.fsdecode(v) for k, v in self._environment.items()}
-        self._take(start_guard(environ, self._words))
-        pairs = [number for pair in self._known.items() for number in pair]
-        self.channel.send(wire.pack(wire.ADOPT, self._grace_ms, self._mark, *pairs))
-        self._tell_of_leftovers()
+        # There may be no time to tell it more: poprun may be about to be killed too.
+        orders = wire.pack(wire.ADOPT, self._grace_ms, self._mark) + self._leftovers()
+        self._take(start_guard(environ, self._words, orders))
+        for pair in self._known.items():
+            self.channel.send(wire.pack(wire.KNOWN, *pair))
 
     def orphaned_mpirun(self) -> kernel.Process | None:
         """Return the mpirun that a guard had started without a word of it."""
@@ -111,9 +112,11 @@ class Guarding:
         self.pid = started.pid
         self.channel = Channel(socket.socket(fileno=started.descriptor))
 
-    def _tell_of_leftovers(self) -> None:
-        self.channel.send(wire.pack(wire.REMOVE, *self._remove))
-        self.channel.send(wire.pack(wire.WATCH, *self._watch))
+    def _leftovers(self) -> bytes:
+        """Return what a guard is told about files."""
+        return wire.pack(wire.REMOVE, *self._remove) + wire.pack(
+            wire.WATCH, *self._watch
+        )
 
     def _orphans(self) -> list[kernel.Process]:
         keep = self._others | {self.pid}

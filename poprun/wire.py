@@ -28,10 +28,9 @@ ASK = 14  # whether the program is STUCK; no answer is a no
 # From poprun to its guard.
 # grace in ms, mark, count of argv, argv..., environment...; with it a file for output
 START = 20
-# grace in ms, mark, then pid and start time of each process to end at the last
-ADOPT = 21
+ADOPT = 21  # grace in ms, mark: mpirun runs already
 REMOVE = 22  # paths to remove at the last
-KNOWN = 23  # pid, start time of one more process of the job
+KNOWN = 23  # pid, start time of a process to end at the last
 SIGNAL_MPIRUN = 24  # number
 FINISH = 25  # end whatever is left, and leave
 WATCH = 26  # how the paths begin of what MPI may leave where everybody's files are

@@ -129,7 +129,7 @@ class Round:
         return left
 
     def _wrong(self) -> list[str]:
-        left = [f"process {p.pid} {p.name()}" for p in processes() if self._owns(p)]
+        left = [f"process {p.pid}" for p in processes() if self._owns(p)]
         return left + [f"file {path}" for path in files() - self.before]
 
     def _owns(self, process: psutil.Process) -> bool:

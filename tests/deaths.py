@@ -4,6 +4,7 @@ Everything that a job here starts has a word of its own on its command line. It 
 the processes whose environment has been emptied, which nothing else would.
 """
 
+import os
 import random
 import signal
 from pathlib import Path
@@ -138,6 +139,7 @@ class Doomed:
 def command_line(pid: int) -> list[str]:
     """Return the words of a process, none if it is dead."""
     try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")[:-1]
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[:-1]
     except OSError:
         return []
+    return [os.fsdecode(word) for word in words]
