@@ -1,5 +1,7 @@
 """Every way in which popdist fails, from the most to the least expected."""
 
+from collections.abc import Sequence
+
 
 class PopdistError(Exception):
     """The base of all errors that popdist raises on purpose."""
@@ -8,10 +10,12 @@ class PopdistError(Exception):
 class UnreadableVariableError(PopdistError):
     """poprun, or somebody else, set a variable that makes no sense."""
 
-    def __init__(self, variable: str, value: str, rule: str) -> None:
+    def __init__(
+        self, variable: str, value: str, rule: str, by: str = "poprun"
+    ) -> None:
         super().__init__(
-            f"{variable} is {value!r}, but must be {rule}. poprun sets it; "
-            "unset it to run without poprun."
+            f"{variable} is {value!r}, but must be {rule}. {by} sets it; "
+            f"unset it to run without {by}."
         )
         self.variable = variable
 
@@ -37,3 +41,45 @@ class NotUniformError(PopdistError):
             "different numbers of replicas. Use getReplicaIndexOffset and "
             "getNumLocalReplicas instead."
         )
+
+
+class SettingError(PopdistError):
+    """The user set one of popdist's own variables to what it cannot be."""
+
+    def __init__(self, variable: str, value: str, rule: str) -> None:
+        super().__init__(
+            f"{variable} is {value!r}, but must be {rule}. Set it so, or unset it."
+        )
+        self.variable = variable
+
+
+class BackendError(PopdistError):
+    """A function of the backend was called out of order, or for what is not there."""
+
+
+class ArenaError(PopdistError):
+    """The instances of this host could not meet, or not get their shared memory."""
+
+
+class MismatchError(PopdistError):
+    """Instances met in one collective call, and each meant another one."""
+
+
+class PeerLostError(PopdistError):
+    """Instances died, or left, while the others needed them."""
+
+    def __init__(self, message: str, instances: Sequence[int] = ()) -> None:
+        super().__init__(message)
+        self.instances = tuple(instances)
+
+
+class CollectiveTimeoutError(PopdistError):
+    """Instances are alive, but did not come to a collective call in time."""
+
+
+class CollectiveAbortedError(PopdistError):
+    """Another instance failed inside a collective call, and ended it for all."""
+
+
+class GroupUnusableError(PopdistError):
+    """The group is closed, has failed before, or belongs to another process."""

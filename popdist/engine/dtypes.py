@@ -1,0 +1,106 @@
+"""The types and reductions that the engine knows, and their codes in the C core."""
+
+import numpy as np
+
+# What an array's dtype is, whatever it may be.
+DType = np.dtype[np.generic]
+
+# The C core has the same numbers.
+DTYPES = {
+    "float32": 0,
+    "float64": 1,
+    "float16": 2,
+    "bfloat16": 3,
+    "int8": 4,
+    "int16": 5,
+    "int32": 6,
+    "int64": 7,
+    "uint8": 8,
+    "uint16": 9,
+    "uint32": 10,
+    "uint64": 11,
+    "bool": 12,
+}
+REDUCTIONS = {"sum": 0, "min": 1, "max": 2, "prod": 3, "mean": 4}
+
+_DTYPE_NAMES = {code: name for name, code in DTYPES.items()}
+_REDUCTION_NAMES = {code: name for name, code in REDUCTIONS.items()}
+
+# numpy has no bfloat16. A package that has one, such as ml_dtypes, is not imported
+# for it: whoever holds such an array has done so.
+_CODES: dict[DType, int] = {
+    np.dtype(name): code for name, code in DTYPES.items() if name != "bfloat16"
+}
+
+_FLOAT32: DType = np.dtype(np.float32)
+_HALF_WIDTH = (DTYPES["float16"], DTYPES["bfloat16"])
+
+
+def code_of(dtype: DType) -> int:
+    """Return the code of a dtype.
+
+    Raises:
+        TypeError: The engine does not know this dtype.
+    """
+    code = _CODES.get(dtype)
+    return _learn(dtype) if code is None else code
+
+
+def _learn(dtype: DType) -> int:
+    if dtype.name != "bfloat16" or dtype.itemsize != 2 or not dtype.isnative:
+        raise TypeError(
+            f"The array's dtype is {dtype}, but must be {', '.join(DTYPES)}, in this "
+            "machine's byte order. Convert it with astype first."
+        )
+    _CODES[dtype] = DTYPES["bfloat16"]
+    return DTYPES["bfloat16"]
+
+
+def name_of(code: int) -> str:
+    """Return the name of the dtype with this code."""
+    return _DTYPE_NAMES[code]
+
+
+def dtype_of(code: int) -> DType:
+    """Return the dtype with this code.
+
+    Raises:
+        TypeError: It is bfloat16, and this process has no package that has one.
+    """
+    known = next((dtype for dtype, other in _CODES.items() if other == code), None)
+    if known is None:
+        raise TypeError(
+            f"Another instance handed over an array of {name_of(code)}, which numpy "
+            "does not have. Make one array of that type here first, with ml_dtypes."
+        )
+    return known
+
+
+def accumulation(dtype: DType) -> DType:
+    """Return the dtype in which arrays of this one are reduced."""
+    return _FLOAT32 if code_of(dtype) in _HALF_WIDTH else dtype
+
+
+def reduction_code_of(reduction: str, dtype: DType) -> int:
+    """Return the code of a reduction, for arrays of this dtype.
+
+    Raises:
+        ValueError: There is no such reduction.
+        TypeError: The engine does not know this dtype, or cannot reduce it so.
+    """
+    code = REDUCTIONS.get(reduction)
+    if code is None:
+        raise ValueError(
+            f"The reduction is {reduction!r}, but must be {', '.join(REDUCTIONS)}."
+        )
+    if code_of(dtype) == DTYPES["bool"] and reduction == "mean":
+        raise TypeError(
+            "The mean of bool would not be a bool, so the engine makes none. Ask for "
+            "sum, min, max or prod, or convert the array with astype first."
+        )
+    return code
+
+
+def reduction_name_of(code: int) -> str:
+    """Return the name of the reduction with this code."""
+    return _REDUCTION_NAMES[code]
