@@ -1,0 +1,160 @@
+"""What members say to each other while they meet, as values and as bytes.
+
+Every message is one packet: a hello, or a letter and what belongs to it. The values
+are named tuples, because every dataclass adds a millisecond to the start of a program.
+"""
+
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple, Self
+
+from popdist.errors import (
+    ArenaError,
+    CollectiveTimeoutError,
+    MismatchError,
+    PeerLostError,
+    PopdistError,
+)
+
+# It goes up when any message or the order of messages changes. A hello alone stays
+# as it is for ever, so that members of two versions can tell each other so.
+VERSION = 1
+
+# What member 0 says: all have come, here is the memory; all have it, begin; somebody
+# has not come yet. What anybody says: this fails for all of us.
+WELCOME, BEGIN, NOTICE, REFUSAL = b"W", b"B", b"N", b"R"
+# What the others say after the welcome.
+READY = b"A"
+
+_MAGIC = b"popdist\0"
+_HELLO = struct.Struct("=8sIIIIQ")
+_MEMBER = struct.Struct("=IQ")
+_RANK = struct.Struct("=I")
+
+_REFUSALS: dict[bytes, type[PopdistError]] = {
+    b"a": ArenaError,
+    b"m": MismatchError,
+    b"t": CollectiveTimeoutError,
+}
+_LOST = b"l"
+
+
+class Member(NamedTuple):
+    """A process, and when it was started: the numbers of processes are reused."""
+
+    pid: int
+    started: int
+
+
+class Hello(NamedTuple):
+    """What a member says of itself and of what it expects."""
+
+    rank: int
+    size: int
+    member: Member
+    layout: bytes
+    version: int = VERSION
+
+    def encode(self) -> bytes:
+        pid, started = self.member.pid, self.member.started
+        head = (_MAGIC, self.version, self.rank, self.size, pid, started)
+        return _HELLO.pack(*head) + self.layout
+
+    @classmethod
+    def decode(cls, message: bytes) -> Self | None:
+        """Return the hello, or None when it comes from something that is not ours."""
+        if len(message) < _HELLO.size or not message.startswith(_MAGIC):
+            return None
+        _, version, rank, size, pid, started = _HELLO.unpack_from(message)
+        member = Member(pid=pid, started=started)
+        layout = message[_HELLO.size :]
+        return cls(version=version, rank=rank, size=size, member=member, layout=layout)
+
+    def objection(self, mine: "Hello", pid: int) -> str | None:
+        """Say why this member cannot be in one group with that of `mine`, member 0.
+
+        Args:
+            mine: What member 0 would say itself.
+            pid: Which process the kernel says that this is.
+        """
+        who = f"Instance {self.rank} (process {pid})"
+        if self.version != mine.version:
+            return (
+                f"{who} speaks version {self.version} of how instances meet, but "
+                f"instance 0 speaks version {mine.version}. Start all of them with "
+                "the same installation of popdist."
+            )
+        if self.size != mine.size:
+            return (
+                f"{who} expects a group of {self.size} instances, but instance 0 "
+                f"expects {mine.size}. All of them must name the same group."
+            )
+        if not 1 <= self.rank < mine.size:
+            return (
+                f"Process {pid} says that it is instance {self.rank}, but a group of "
+                f"{mine.size} has place for 1 to {mine.size - 1} beside instance 0."
+            )
+        if self.member.pid != pid:
+            return (
+                f"{who} calls itself process {self.member.pid}, so it is in another "
+                "PID namespace than instance 0. Start the instances of a host in one "
+                "container, or in containers that share their PID namespace."
+            )
+        if self.layout != mine.layout:
+            return (
+                f"{who} lays the shared memory out as {_readable(self.layout)}, but "
+                f"instance 0 as {_readable(mine.layout)}. Give all instances the same "
+                "settings and the same installation of popdist."
+            )
+        return None
+
+
+def encode_members(members: Sequence[Member]) -> bytes:
+    """Write a table of members, in the order of their ranks."""
+    return b"".join(_MEMBER.pack(m.pid, m.started) for m in members)
+
+
+def decode_members(message: bytes) -> list[Member]:
+    """Read what `encode_members` has written."""
+    found = _MEMBER.iter_unpack(message)
+    return [Member(pid=pid, started=started) for pid, started in found]
+
+
+def encode_ranks(ranks: Sequence[int]) -> bytes:
+    """Write any number of ranks."""
+    return b"".join(_RANK.pack(rank) for rank in ranks)
+
+
+def decode_ranks(message: bytes) -> list[int]:
+    """Read what `encode_ranks` has written."""
+    return [rank for (rank,) in _RANK.iter_unpack(message)]
+
+
+def encode_refusal(error: PopdistError) -> bytes:
+    """Return the error as what the other members are to raise, too."""
+    text = str(error).encode()
+    if isinstance(error, PeerLostError):
+        count = _RANK.pack(len(error.instances))
+        return _LOST + count + encode_ranks(error.instances) + text
+    letters = [letter for letter, kind in _REFUSALS.items() if type(error) is kind]
+    return (letters[0] if letters else b"a") + text
+
+
+def decode_refusal(message: bytes) -> PopdistError:
+    """Return the error to raise here because of another member."""
+    letter, rest = message[:1], message[1:]
+    if letter != _LOST:
+        return _REFUSALS[letter](rest.decode())
+    end = _RANK.size * (1 + _RANK.unpack_from(rest)[0])
+    return PeerLostError(rest[end:].decode(), decode_ranks(rest[_RANK.size : end]))
+
+
+def name_instances(ranks: Sequence[int]) -> str:
+    """Return `instance 1` or `instances 1, 2 and 3`, for a sentence."""
+    *most, last = [str(rank) for rank in ranks]
+    return f"instances {', '.join(most)} and {last}" if most else f"instance {last}"
+
+
+def _readable(layout: bytes) -> str:
+    text = layout.decode("ascii", errors="replace")
+    return repr(text) if text.isascii() and text.isprintable() else layout.hex()

@@ -1,0 +1,56 @@
+"""How long a member waits for the others while they meet, and what it says then."""
+
+import sys
+from collections.abc import Callable
+from time import monotonic
+
+from popdist.errors import CollectiveTimeoutError
+
+# A wait without end is cut into pieces that poll() can count.
+_LONGEST = 1000.0
+
+
+class Patience:
+    """One deadline over all waits of a meeting, and one report before it."""
+
+    def __init__(
+        self, who: str, where: str, *, timeout: float, stall: float, behind: bool
+    ) -> None:
+        # Member 0 knows who has not come. The others are a little more patient, so
+        # that it speaks first and they need not guess.
+        late = 1.25 if behind else 1.0
+        self._who = who
+        self._where = where
+        self._begin = monotonic()
+        self._stall = min(stall * late, stall + 1)
+        self._timeout = min(timeout * late, timeout + 1)
+        self.stalled = False
+
+    def left(self) -> float:
+        """Return the seconds until `check` has something to say."""
+        until = self._timeout if self.stalled else min(self._stall, self._timeout)
+        return max(0.0, min(self._begin + until - monotonic(), _LONGEST))
+
+    def check(self, missing: Callable[[], str | None]) -> None:
+        """Report a stall, once, and give up at the deadline.
+
+        Args:
+            missing: Says who has not come; None when somebody else has reported it.
+        """
+        waited = monotonic() - self._begin
+        if waited >= self._timeout:
+            raise CollectiveTimeoutError(
+                f"{self._who} has waited {self._timeout:.4g} s for "
+                f"{missing() or 'the others'} to join {self._where}. Look above for "
+                "what they said last. If they were only slow, raise POPDIST_TIMEOUT."
+            )
+        if waited >= self._stall and not self.stalled:
+            self.stalled = True
+            if whom := missing():
+                print(
+                    f"popdist: {self._who.lower()} has waited {waited:.4g} s for "
+                    f"{whom} to join {self._where}, and gives up after "
+                    f"{self._timeout:.4g} s.",
+                    file=sys.stderr,
+                    flush=True,
+                )

@@ -1,0 +1,122 @@
+"""Members of a group as processes of their own, each with a few lines to run."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from textwrap import dedent, indent
+from typing import NamedTuple
+
+ROOT = Path(__file__).parent.parent
+
+# What every member runs. Its own lines take the place of BODY.
+PROGRAM = """
+import os, resource, signal, sys, time
+from popdist.engine import arena
+from popdist.errors import PeerLostError, PopdistError
+name, rank, size = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+
+def initialise(memory):
+    memory[:5] = b"hello"
+
+def join(**changes):
+    settings = dict(nbytes=65536, layout=b"one", timeout=40, stall=30)
+    settings["initialise"] = initialise
+    return arena.meet(name, rank, size, **settings | changes)
+
+try:
+BODY
+except PeerLostError as error:
+    print(f"PeerLostError{error.instances}: {error}")
+except PopdistError as error:
+    print(f"{type(error).__name__}: {error}")
+"""
+
+
+class Ended(NamedTuple):
+    """How a member ended, and what it said."""
+
+    code: int
+    out: str
+    err: str
+
+
+class Meeting:
+    """Starts members of one group, and ends what is left of them."""
+
+    def __init__(self, size: int, name: str = "") -> None:
+        self.size = size
+        self.name = name or f"test-{os.getpid()}-{random.randrange(10**9)}"
+        self._members: list[subprocess.Popen[str]] = []
+
+    def __enter__(self) -> "Meeting":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for member in self._members:
+            if member.poll() is None:
+                member.kill()
+            member.communicate()
+
+    def start(self, rank: int, body: str = "join()") -> int:
+        """Start a member, and return its process."""
+        program = PROGRAM.replace("BODY", indent(dedent(body), "    "))
+        member = subprocess.Popen(
+            [sys.executable, "-c", program, self.name, str(rank), str(self.size)],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self._members.append(member)
+        return member.pid
+
+    def finish(self) -> list[Ended]:
+        """Return how the members ended, in the order of their start."""
+        ended = []
+        for member in self._members:
+            out, err = member.communicate(timeout=50)
+            ended.append(Ended(member.returncode, out, err))
+        return ended
+
+    def wait_for_end(self, started: int) -> None:
+        """Wait for the member that was started as number `started`, from 0."""
+        self._members[started].wait(40)
+
+    def wait_for_line(self, started: int) -> None:
+        """Wait until that member has printed a line, and take it."""
+        output = self._members[started].stdout
+        assert output is not None
+        assert output.readline()
+
+    def sockets(self) -> int:
+        """Return how many sockets member 0 has: one that listens, one per guest."""
+        lines = Path("/proc/net/unix").read_text().splitlines()
+        return sum(line.endswith(f"-{self.name}") for line in lines)
+
+    def wait_for_guests(self, guests: int) -> None:
+        wait_until(lambda: self.sockets() == 1 + guests)
+
+
+def run(size: int, body: str, others: Mapping[int, str] | None = None) -> list[Ended]:
+    """Run a whole group, where some members may have lines of their own."""
+    with Meeting(size) as meeting:
+        for rank in range(size):
+            meeting.start(rank, (others or {}).get(rank, body))
+        return meeting.finish()
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 40
+    while not holds():
+        assert time.monotonic() < deadline, "It did not happen within 40 s."
+        time.sleep(0.01)
+
+
+def stop(pid: int) -> None:
+    os.kill(pid, signal.SIGSTOP)
+    wait_until(lambda: Path(f"/proc/{pid}/stat").read_text().split()[2] == "T")

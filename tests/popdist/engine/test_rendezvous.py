@@ -1,0 +1,514 @@
+import os
+import re
+import signal
+import time
+
+import pytest
+from meeting import Ended, Meeting, run, stop
+
+from popdist.engine.rendezvous import address_of
+from popdist.engine.rendezvous.messages import (
+    Hello,
+    Member,
+    decode_members,
+    decode_ranks,
+    decode_refusal,
+    encode_members,
+    encode_ranks,
+    encode_refusal,
+    name_instances,
+)
+from popdist.errors import (
+    ArenaError,
+    CollectiveTimeoutError,
+    MismatchError,
+    PeerLostError,
+    PopdistError,
+)
+
+MEMBER = Member(pid=42, started=10**12)
+HOST = Hello(rank=0, size=3, member=MEMBER, layout=b"one")
+LAST_WORDS = "Look above for what it said last.\n"
+# A member says so when it is asked to end.
+KEEP = "join()\nprint('met', flush=True)"
+
+
+def anonymous(ended: Ended) -> str:
+    """Return what a member printed, without the numbers of processes."""
+    return re.sub(r"(P|p)rocess(es)? \d+( and \d+)?", r"\1rocess\2 N", ended.out)
+
+
+# --- Everybody comes.
+
+
+@pytest.mark.parametrize("late", [0, 1, 2])
+def test_members_may_come_in_any_order(late: int) -> None:
+    with Meeting(3) as meeting:
+        for rank in {0, 1, 2} - {late}:
+            meeting.start(rank, KEEP)
+        if late:
+            meeting.wait_for_guests(1)
+        meeting.start(late, KEEP)
+
+        assert meeting.finish() == [(0, "met\n", "")] * 3
+
+
+@pytest.mark.parametrize("name", ["x" * 80, "x" * 1000, "\N{OHM SIGN}" * 60, "/ @\0"])
+def test_any_name_is_a_meeting_place(name: str) -> None:
+    body = f"name = {name!r}\n{KEEP}"
+
+    assert run(3, body) == [(0, "met\n", "")] * 3
+
+
+def test_long_names_have_addresses_of_their_own() -> None:
+    uid = os.geteuid()
+    short, one, other = (address_of(n) for n in ("a", "x" * 999 + "1", "x" * 999 + "2"))
+
+    assert short == b"\0popdist-%d-a" % uid
+    assert one != other
+    assert one.startswith(b"\0popdist#")
+    assert max(len(address_of("x" * length)) for length in range(200)) <= 107
+
+
+def test_groups_of_two_names_do_not_disturb_each_other() -> None:
+    with Meeting(2) as one, Meeting(2) as other:
+        for rank in (0, 1):
+            one.start(rank, KEEP)
+            other.start(rank, KEEP)
+
+        assert one.finish() + other.finish() == [(0, "met\n", "")] * 4
+
+
+def test_no_socket_is_left_after_a_meeting() -> None:
+    body = """
+        join()
+        import pathlib
+        files = pathlib.Path("/proc/self/fd").iterdir()
+        links = [str(file.readlink()) for file in files if file.exists()]
+        print([link for link in links if "socket" in link])
+    """
+    with Meeting(3) as meeting:
+        for rank in range(3):
+            meeting.start(rank, body)
+
+        assert meeting.finish() == [(0, "[]\n", "")] * 3
+        assert meeting.sockets() == 0
+
+
+def test_one_that_says_something_else_does_not_disturb() -> None:
+    stranger = """
+        from popdist.engine.rendezvous.connection import connect
+        from popdist.engine.rendezvous import address_of
+        import select
+        connection = connect(address_of(name))
+        connection.send(b"GET / HTTP/1.1")
+        select.select([connection], [], [])
+        print(connection.receive())
+    """
+    with Meeting(2) as meeting:
+        meeting.start(0, KEEP)
+        meeting.wait_for_guests(0)
+        meeting.start(1, stranger)
+        meeting.wait_for_end(1)
+        meeting.start(1, KEEP)
+
+        said = meeting.finish()
+    assert said == [(0, "met\n", ""), (0, "(b'', [])\n", ""), (0, "met\n", "")]
+
+
+def test_one_that_says_nothing_is_sent_away_when_all_have_come() -> None:
+    stranger = """
+        from popdist.engine.rendezvous.connection import connect
+        from popdist.engine.rendezvous import address_of, messages
+        import select
+        connection = connect(address_of(name))
+        select.select([connection], [], [])
+        raise messages.decode_refusal(connection.receive()[0][1:])
+    """
+    with Meeting(2) as meeting:
+        meeting.start(0, KEEP)
+        meeting.wait_for_guests(0)
+        meeting.start(1, stranger)
+        meeting.wait_for_guests(1)
+        meeting.start(1, KEEP)
+        first, mute, last = meeting.finish()
+
+    assert (first, last) == ((0, "met\n", ""), (0, "met\n", ""))
+    assert mute.out == (
+        "MismatchError: All 2 instances of this group have come already, and this "
+        "process is one more. Start one process for each instance.\n"
+    )
+
+
+# --- Somebody does not come.
+
+
+def test_those_who_wait_in_vain_name_the_ones_that_are_absent() -> None:
+    with Meeting(4) as meeting:
+        for rank in (0, 3):
+            meeting.start(rank, "join(timeout=1)")
+        ended = meeting.finish()
+
+    refusal = (
+        "CollectiveTimeoutError: Instance 0 has waited 1 s for instances 1 and 2 to "
+        f"join the group {meeting.name!r}. Look above for what they said last. If they "
+        "were only slow, raise POPDIST_TIMEOUT.\n"
+    )
+    assert ended == [(0, refusal, "")] * 2
+
+
+def test_those_who_wait_for_member_0_name_it() -> None:
+    with Meeting(2) as meeting:
+        meeting.start(1, "join(timeout=1)")
+        (ended,) = meeting.finish()
+
+    assert ended.out.startswith(
+        "CollectiveTimeoutError: Instance 1 has waited 1.25 s for instance 0 to join"
+    )
+
+
+def test_a_stall_is_reported_once_and_the_meeting_goes_on() -> None:
+    with Meeting(4) as meeting:
+        for rank in (0, 2):
+            meeting.start(rank, "join(stall=0.5)\nprint('met')")
+        meeting.wait_for_guests(1)
+        time.sleep(1.5)
+        meeting.start(1, KEEP)
+        meeting.wait_for_guests(2)
+        meeting.start(3, KEEP)
+        ended = meeting.finish()
+
+    report = (
+        r"popdist: instance 0 has waited 0\.5\d* s for instances (1 and 3|1, 2 and 3) "
+        rf"to join the group '{meeting.name}', and gives up after 40 s\.\n"
+    )
+    assert [e.out for e in ended] == ["met\n"] * 4
+    assert re.fullmatch(report, ended[0].err)
+    assert [e.err for e in ended[1:]] == ["", "", ""]
+
+
+def test_one_that_comes_after_the_report_does_not_repeat_it() -> None:
+    with Meeting(3) as meeting:
+        meeting.start(0, "join(stall=0.1, timeout=3)")
+        meeting.wait_for_guests(0)
+        time.sleep(0.5)
+        meeting.start(1, "join(stall=0.1)")
+        first, second = meeting.finish()
+
+    assert first.err.count("\n") == 1
+    assert second.err == ""
+    assert "for instance 2 to join" in second.out
+
+
+def test_a_stopped_member_0_is_reported_by_the_others() -> None:
+    with Meeting(2) as meeting:
+        pid = meeting.start(0, KEEP)
+        meeting.wait_for_guests(0)
+        stop(pid)
+        meeting.start(1, "join(stall=0.2)\nprint('met')")
+        time.sleep(1.5)
+        os.kill(pid, signal.SIGCONT)
+        ended = meeting.finish()
+
+    assert [e.out for e in ended] == ["met\n"] * 2
+    assert re.fullmatch(
+        r"popdist: instance 1 has waited 0\.[23]\d* s for instance 0 to join the group "
+        rf"'{meeting.name}', and gives up after 41 s\.\n",
+        ended[1].err,
+    )
+
+
+# --- Somebody dies.
+
+
+@pytest.mark.parametrize("victim", [1, 2, 3])
+def test_a_member_that_is_killed_is_named_by_all_others(victim: int) -> None:
+    with Meeting(5) as meeting:
+        pids = [meeting.start(rank) for rank in range(4)]
+        meeting.wait_for_guests(3)
+        os.kill(pids[victim], signal.SIGKILL)
+        meeting.start(4)
+        ended = meeting.finish()
+
+    lost = (
+        f"PeerLostError({victim},): Instance {victim} (process {pids[victim]}) ended "
+        f"or gave up while the instances met. {LAST_WORDS}"
+    )
+    assert ended.pop(victim) == (-signal.SIGKILL, "", "")
+    assert ended == [(0, lost, "")] * 4
+
+
+def test_when_member_0_is_killed_all_others_name_it() -> None:
+    with Meeting(4) as meeting:
+        pids = [meeting.start(rank) for rank in range(3)]
+        meeting.wait_for_guests(2)
+        os.kill(pids[0], signal.SIGKILL)
+        ended = meeting.finish()
+
+    lost = (
+        f"PeerLostError(0,): Instance 0 (process {pids[0]}) ended or gave up while the "
+        f"instances met. {LAST_WORDS}"
+    )
+    assert ended == [(-signal.SIGKILL, "", ""), (0, lost, ""), (0, lost, "")]
+
+
+@pytest.mark.parametrize("victim", [0, 1, 2])
+def test_a_member_that_dies_with_the_memory_in_hand_is_named(victim: int) -> None:
+    dying = """
+        arena.Arena.attach = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+        join()
+    """
+    ended = run(3, "join()", {victim: dying})
+
+    lost = (
+        f"PeerLostError({victim},): Instance {victim} (process N) ended or gave up "
+        f"while the instances met. {LAST_WORDS}"
+    )
+    assert ended.pop(victim).code == -signal.SIGKILL
+    assert [anonymous(e) for e in ended] == [lost] * 2
+
+
+def test_one_that_ends_before_its_hello_is_named_by_its_process() -> None:
+    mute = """
+        from popdist.engine.rendezvous.connection import connect
+        from popdist.engine.rendezvous import address_of
+        connection = connect(address_of(name))
+    """
+    with Meeting(2) as meeting:
+        meeting.start(0)
+        meeting.wait_for_guests(0)
+        pid = meeting.start(1, mute)
+        ended = meeting.finish()
+
+    lost = (
+        f"PeerLostError(): Process {pid} ended or gave up while the instances met, "
+        f"before it said which of them it is. {LAST_WORDS}"
+    )
+    assert ended == [(0, lost, ""), (0, "", "")]
+
+
+def test_a_process_that_only_has_the_number_of_a_member_is_none() -> None:
+    body = """
+        started = arena.started
+        arena.started = lambda pid: 7 if pid == os.getpid() else started(pid)
+        join()
+    """
+    ended = run(2, "join()", {1: body})
+
+    lost = (
+        "PeerLostError(1,): Instance 1 (process N) ended while the instances met. "
+        f"{LAST_WORDS}"
+    )
+    assert [anonymous(e) for e in ended] == [lost] * 2
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_ctrl_c_ends_the_wait_and_the_others_know(victim: int) -> None:
+    with Meeting(3) as meeting:
+        pids = [meeting.start(rank) for rank in range(2)]
+        meeting.wait_for_guests(1)
+        os.kill(pids[victim], signal.SIGINT)
+        if victim == 1:
+            meeting.start(2)
+        ended = meeting.finish()
+
+    assert ended[victim].err.endswith("KeyboardInterrupt\n")
+    for other in ended[:victim] + ended[victim + 1 :]:
+        assert other.out.startswith(
+            f"PeerLostError({victim},): Instance {victim} (process {pids[victim]}) "
+        )
+    assert meeting.sockets() == 0
+
+
+def test_ctrl_c_ends_the_wait_for_member_0() -> None:
+    with Meeting(2) as meeting:
+        pid = meeting.start(1, "print('ready', flush=True)\njoin()")
+        meeting.wait_for_line(0)
+        os.kill(pid, signal.SIGINT)
+        (ended,) = meeting.finish()
+
+    assert ended.err.endswith("KeyboardInterrupt\n")
+
+
+# --- Somebody else comes.
+
+
+def test_a_layout_of_its_own_is_told_to_all_and_names_both_sides() -> None:
+    with Meeting(4) as meeting:
+        for rank in (0, 1):
+            meeting.start(rank)
+        meeting.wait_for_guests(1)
+        pid = meeting.start(2, "join(layout=b'two')")
+        meeting.start(3)
+        ended = meeting.finish()
+
+    refusal = (
+        f"MismatchError: Instance 2 (process {pid}) lays the shared memory out as "
+        "'two', but instance 0 as 'one'. Give all instances the same settings and the "
+        "same installation of popdist.\n"
+    )
+    assert ended == [(0, refusal, "")] * 4
+
+
+def test_a_group_of_another_size_is_told_to_all() -> None:
+    # Member 0 stays for the third, which never comes, and only then raises.
+    hasty = """
+        from popdist.engine.rendezvous import host
+        host._LINGER = 0.1
+        join()
+    """
+    ended = run(2, hasty, {1: "size = 3\njoin()"})
+
+    refusal = (
+        "MismatchError: Instance 1 (process N) expects a group of 3 instances, but "
+        "instance 0 expects 2. All of them must name the same group.\n"
+    )
+    assert [anonymous(e) for e in ended] == [refusal] * 2
+
+
+def test_members_of_a_larger_group_are_told_though_member_0_expects_fewer() -> None:
+    with Meeting(3) as meeting:
+        meeting.start(0, "size = 2\njoin()")
+        meeting.wait_for_guests(0)
+        meeting.start(1)
+        meeting.wait_for_end(1)
+        meeting.start(2)
+        ended = meeting.finish()
+
+    refusal = (
+        "MismatchError: Instance 1 (process N) expects a group of 3 instances, but "
+        "instance 0 expects 2. All of them must name the same group.\n"
+    )
+    assert [anonymous(e) for e in ended] == [refusal] * 3
+
+
+def test_a_rank_that_two_processes_have_is_told_to_all() -> None:
+    with Meeting(3) as meeting:
+        for rank in (0, 1):
+            meeting.start(rank)
+        meeting.wait_for_guests(1)
+        meeting.start(1)
+        ended = meeting.finish()
+
+    refusal = (
+        "MismatchError: Processes N both say that they are instance 1 of 3. Give each "
+        "process of the group a rank of its own.\n"
+    )
+    assert [anonymous(e) for e in ended] == [refusal] * 3
+
+
+def test_a_second_member_0_is_refused() -> None:
+    with Meeting(2) as meeting:
+        meeting.start(0)
+        meeting.wait_for_guests(0)
+        meeting.start(0)
+        meeting.wait_for_end(1)
+        meeting.start(1)
+        first, second, third = meeting.finish()
+
+    assert (first, third) == ((0, "", ""), (0, "", ""))
+    assert second.out == (
+        f"ArenaError: The socket 'popdist-{os.geteuid()}-{meeting.name}' is in use: "
+        "another process is already instance 0 of this group. Start one process for "
+        "each instance.\n"
+    )
+
+
+def test_another_version_is_told_to_all() -> None:
+    newer = """
+        from popdist.engine.rendezvous import messages
+        arena.Hello = lambda **words: messages.Hello(version=9, **words)
+        join()
+    """
+    ended = run(3, "join()", {2: newer})
+
+    refusal = (
+        "MismatchError: Instance 2 (process N) speaks version 9 of how instances meet, "
+        "but instance 0 speaks version 1. Start all of them with the same "
+        "installation of popdist.\n"
+    )
+    assert [anonymous(e) for e in ended] == [refusal] * 3
+
+
+@pytest.mark.parametrize(
+    ("hello", "objection"),
+    [
+        pytest.param(
+            HOST._replace(rank=3),
+            "Process 42 says that it is instance 3, but a group of 3 has place for 1 "
+            "to 2 beside instance 0.",
+            id="rank-beyond-the-size",
+        ),
+        pytest.param(
+            HOST._replace(rank=1, member=Member(pid=7, started=0)),
+            "Instance 1 (process 42) calls itself process 7, so it is in another PID "
+            "namespace than instance 0. Start the instances of a host in one "
+            "container, or in containers that share their PID namespace.",
+            id="another-pid-namespace",
+        ),
+        pytest.param(
+            HOST._replace(rank=2, layout=b"\x01\xfe"),
+            "Instance 2 (process 42) lays the shared memory out as 01fe, but instance "
+            "0 as 'one'. Give all instances the same settings and the same "
+            "installation of popdist.",
+            id="layout-that-is-a-hash",
+        ),
+        pytest.param(HOST._replace(rank=2), None, id="a-good-one"),
+    ],
+)
+def test_what_cannot_be_is_said_in_words(hello: Hello, objection: str | None) -> None:
+    assert hello.objection(HOST, 42) == objection
+
+
+# --- What they say.
+
+
+def test_a_hello_is_read_as_it_was_written() -> None:
+    assert Hello.decode(HOST.encode()) == HOST
+
+
+@pytest.mark.parametrize("message", [b"popdist\0", b"x" * 100, HOST.encode()[:30]])
+def test_what_is_no_hello_is_none(message: bytes) -> None:
+    assert Hello.decode(message) is None
+
+
+def test_members_and_ranks_are_read_as_they_were_written() -> None:
+    members = [MEMBER, Member(pid=4194304, started=0)]
+
+    assert decode_members(encode_members(members)) == members
+    assert decode_ranks(encode_ranks([0, 12, 70000])) == [0, 12, 70000]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ArenaError("\N{OHM SIGN}"),
+        MismatchError("a"),
+        CollectiveTimeoutError("t"),
+        PeerLostError("lost", (3, 12)),
+        PeerLostError("lost", ()),
+    ],
+)
+def test_a_refusal_is_raised_as_it_was_told(error: PopdistError) -> None:
+    told = decode_refusal(encode_refusal(error))
+
+    assert (type(told), str(told)) == (type(error), str(error))
+    assert vars(told) == vars(error)
+
+
+def test_an_error_of_another_kind_is_told_as_one_of_the_arena() -> None:
+    told = decode_refusal(encode_refusal(PopdistError("other")))
+
+    assert (type(told), str(told)) == (ArenaError, "other")
+
+
+@pytest.mark.parametrize(
+    ("ranks", "words"),
+    [
+        ([3], "instance 3"),
+        ([1, 2], "instances 1 and 2"),
+        ([0, 4, 12], "instances 0, 4 and 12"),
+    ],
+)
+def test_instances_are_named_as_in_a_sentence(ranks: list[int], words: str) -> None:
+    assert name_instances(ranks) == words
