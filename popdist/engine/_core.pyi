@@ -1,0 +1,97 @@
+"""The C core: see core/*.h. Numbers stand for what popdist.engine.codes names."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+from popdist.engine.codes import Described
+
+# One array: elements of a row, where each row is read, where each is written.
+Segment = tuple[int, Sequence[int], Sequence[int] | None]
+
+class Failure(Exception):
+    """A call did not come to its end. Comm.ending() says why."""
+
+class Layout:
+    """How the replicas of a group are shared out among its members."""
+
+    def __new__(cls, rank: int, rows: Sequence[int]) -> Layout: ...
+
+class Comm:
+    """A member's seat in an arena. One call at a time; others wait for it."""
+
+    def __new__(
+        cls,
+        memory: Any,  # a writable buffer
+        rank: int,
+        simd: str | None,
+        pidfds: Sequence[int],  # each one higher, so that 0 stands for none
+        timeout: float,
+        stall: float,
+        on_stall: Callable[[int, float], object],
+    ) -> Comm: ...
+    def reduce_rows(
+        self,
+        layout: Layout,
+        segments: Sequence[Segment],
+        operation: int,
+        dtype: int,
+        reduction: int,
+        algorithm: int,
+        root: int,
+        name: int,
+        out: int,
+        /,
+    ) -> None: ...
+    def exchange(
+        self,
+        operation: int,
+        dtype: int,
+        root: int,
+        name: int,
+        lengths: Sequence[int],
+        source: int,
+        out: int,
+        /,
+    ) -> None: ...
+    def barrier(self, name: int, /) -> None: ...
+    def send(self, to: int, dtype: int, source: int, nbytes: int, /) -> None: ...
+    def receive(self, source: int, dtype: int, to: int, nbytes: int, /) -> None: ...
+    def peek(self) -> int: ...
+    def end(self, words: str, /) -> None: ...
+    def ending(
+        self,
+    ) -> tuple[int, int, int, int, Described, Described, str] | None: ...
+    def set_heap(self, address: int, span: int, /) -> None: ...
+    # More calls, or fewer, that a thread of ours makes before any other.
+    def queue(self, more: int, /) -> int: ...
+    def last(self) -> tuple[int, int]: ...
+    def doing(self) -> Described | None: ...
+    def ring_segment(self, dtype: int, /) -> int: ...
+    def close(self) -> None: ...
+
+class Reducer:
+    """The base of a group: all_reduce in its most common case, without detours.
+
+    Everything else goes to the method _all_reduce, with the same arguments.
+    """
+
+    def _take(
+        self, comm: Comm, layout: Layout, usual: int, leading: bool, /
+    ) -> None: ...
+    def all_reduce(
+        self,
+        x: Any,
+        op: str = "sum",
+        *,
+        out: Any = None,
+        algorithm: str | None = None,
+        reproducible: bool = False,
+        async_op: bool = False,
+        name: str | None = None,
+    ) -> Any: ...
+
+def arena_bytes(size: int, block: int, oneshot: int, spins: int, /) -> int: ...
+def initialise(
+    memory: object, size: int, block: int, oneshot: int, spins: int, /
+) -> None: ...
+def simd_levels() -> list[Literal["baseline", "avx2", "avx512", "neon"]]: ...

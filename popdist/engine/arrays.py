@@ -1,0 +1,78 @@
+"""Arrays as the C core takes them: rows that lie still, each in one piece."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+# Any, because the engine takes arrays of every dtype it knows.
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Parcel:
+    """One array of a call: what is read and written for each local replica."""
+
+    sources: tuple[Array, ...]
+    targets: tuple[Array, ...]
+    # What has to be copied where once the call is over.
+    copies: list[tuple[Array, Array]] = field(default_factory=list)
+
+    @property
+    def count(self) -> int:
+        return self.sources[0].size
+
+    def segment(self) -> tuple[int, list[int], list[int]]:
+        return (
+            self.count,
+            [address(row) for row in self.sources],
+            [address(row) for row in self.targets],
+        )
+
+    def settle(self) -> None:
+        for to, source in self.copies:
+            to[...] = source
+
+
+def address(array: Array) -> int:
+    """Return where the elements of an array begin."""
+    return int(array.__array_interface__["data"][0])
+
+
+def plain(array: Array) -> Array:
+    """Return the array itself if it is in one piece and aligned, else a copy."""
+    if array.flags.c_contiguous and array.flags.aligned:
+        return array
+    copy = np.empty(array.shape, array.dtype)
+    copy[...] = array
+    return copy
+
+
+def parcel(sources: Sequence[Array], targets: Sequence[Array]) -> Parcel:
+    """Prepare rows to be read and rows to be written, of equal shapes.
+
+    Where a row to be written is in pieces, or shares memory with another one but is
+    not that one, the result goes through a copy.
+    """
+    copies: list[tuple[Array, Array]] = []
+    ready = []
+    for index, target in enumerate(targets):
+        mine = sources[index]
+        whole = target.flags.c_contiguous and target.flags.aligned
+        shared = any(
+            np.may_share_memory(target, other)
+            for other in (*sources, *targets[:index])
+            if not (other is mine and _same(target, mine))
+        )
+        if whole and not shared:
+            ready.append(target)
+            continue
+        held = np.empty(target.shape, target.dtype)
+        copies.append((target, held))
+        ready.append(held)
+    return Parcel(tuple(plain(row) for row in sources), tuple(ready), copies)
+
+
+def _same(one: Array, other: Array) -> bool:
+    return address(one) == address(other) and one.strides == other.strides

@@ -1,0 +1,61 @@
+"""What the numbers of the C core stand for."""
+
+from enum import IntEnum
+
+# What the core says of a call: operation, dtype, reduction, algorithm, root, count of
+# elements, number of its name.
+Described = tuple[int, int, int, int, int, int, int]
+
+
+class Status(IntEnum):
+    """How a call ended."""
+
+    DONE = 0
+    STOPPED = 1
+    ENDED = 2
+    TIMED_OUT = 3
+    PEER_LOST = 4
+    MISMATCH = 5
+    ASKED = 6
+
+
+class Operation(IntEnum):
+    """What a call does."""
+
+    BARRIER = 0
+    ALL_REDUCE = 1
+    REDUCE = 2
+    REDUCE_SCATTER = 3
+    ALL_GATHER = 4
+    BROADCAST = 5
+    GATHER = 6
+    SCATTER = 7
+    ALL_TO_ALL = 8
+    SEND = 9
+    RECEIVE = 10
+
+    @property
+    def words(self) -> str:
+        """Its name as the public functions have it."""
+        return "recv" if self is Operation.RECEIVE else self.name.lower()
+
+
+# How a reduction is carried out. "auto" lets the core choose by size; "arena" is what
+# direct does with arrays that lie in the arena.
+AUTO = -1
+ALGORITHMS = {"oneshot": 0, "direct": 1, "ring": 2, "arena": 3}
+ALGORITHM_NAMES = {code: name for name, code in ALGORITHMS.items()}
+# Those that a caller may ask for, and which of them keep the reproducible order.
+CHOICES = {"auto": AUTO, "oneshot": 0, "direct": 1, "ring": 2}
+RING = ALGORITHMS["ring"]
+
+
+def number_of(name: str | None) -> int:
+    """Return the number that stands for a call's name among the members."""
+    if name is None:
+        return 0
+    # Not above: it takes longer to import than a group takes to meet.
+    from hashlib import blake2b
+
+    digest = blake2b(name.encode("utf-8", "surrogateescape"), digest_size=8).digest()
+    return int.from_bytes(digest, "little") or 1

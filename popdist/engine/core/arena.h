@@ -1,0 +1,139 @@
+/* What lies where in the memory that the members of a group share.
+ *
+ * Nothing here is ever reset: counters only grow, each has one writer, and what
+ * two members touch at the same time lies in cache lines of its own.
+ */
+#ifndef POPDIST_ARENA_H
+#define POPDIST_ARENA_H
+
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+    CACHE_LINE = 64,
+    /* Processors fetch lines in pairs: what must not be shared stands apart. */
+    APART = 128,
+    PAGE = 4096,
+    MAX_MEMBERS = 256,
+    /* The most that one member can say within one announcement. */
+    BOX_BYTES = 16384,
+    /* What fits between two members' send and receive at once. */
+    LETTER_BYTES = 32768,
+    /* Chunks of a block are whole lines of even the smallest elements. */
+    CHUNK_UNIT = 64,
+    ARENA_VERSION = 1,
+};
+
+#define ARENA_MAGIC UINT64_C(0x616e657261706f70)
+
+/* A counter with one writer, for which others may sleep. */
+typedef struct {
+    _Alignas(APART) _Atomic uint64_t count;
+    /* How many sleep until it moves. Written by the sleepers. */
+    _Alignas(APART) _Atomic uint32_t sleepers;
+} beacon;
+
+/* What a member is doing. All but `in` and `out` must be equal on all members. */
+typedef struct {
+    uint64_t count; /* elements of a row, or of whatever the operation counts */
+    uint64_t name;  /* 0 for a call without a name */
+    uint64_t shape; /* distinguishes layouts, roots and lists of lengths */
+    uint8_t operation;
+    uint8_t dtype;
+    uint8_t reduction;
+    uint8_t algorithm;
+    int32_t root;
+    /* Where this member's array lies in the heap, or NOT_IN_HEAP. */
+    uint64_t in, out;
+    uint64_t stride; /* bytes from one row to the next, of both */
+    uint64_t unused;
+} descriptor;
+
+_Static_assert(sizeof(descriptor) == CACHE_LINE, "a descriptor fills one line");
+
+#define NOT_IN_HEAP UINT64_MAX
+
+/* A member's announcement of a call, with as much data as fits. A reader that
+ * finds the stamp of the call it is in has, with the same line, the rest of it. */
+typedef struct {
+    _Alignas(APART) _Atomic uint64_t stamp; /* which call: 1 for the first */
+    uint64_t signature;                     /* of the descriptor */
+    unsigned char data[BOX_BYTES];
+} box;
+
+/* One per member. Only its owner writes to it, except for sleepers. */
+typedef struct {
+    beacon posted; /* steps taken since the arena was made */
+    /* Whether the owner has closed its group in good order. */
+    _Alignas(APART) _Atomic uint32_t left;
+    /* Two of each: a member may be one call ahead of those who still read. */
+    _Alignas(APART) descriptor calls[2];
+    box boxes[2];
+} member;
+
+/* One per ordered pair of members, for send and receive. */
+typedef struct {
+    beacon sent;  /* written by the sender */
+    beacon taken; /* written by the receiver */
+    struct {
+        _Alignas(CACHE_LINE) uint64_t dtype, count;
+    } labels[2];
+    _Alignas(PAGE) unsigned char letters[2][LETTER_BYTES];
+} channel;
+
+/* Why a group came to its end, told once, by whoever came first. */
+typedef struct {
+    uint32_t reason;
+    int32_t by;    /* the member that noticed */
+    int32_t about; /* the member that it is about, or -1 */
+    uint32_t unused;
+    uint64_t call;
+    descriptor mine, theirs;
+    char words[512];
+} ending;
+
+/* The sizes that all members must agree on. */
+typedef struct {
+    uint64_t size;          /* members */
+    uint64_t block_bytes;   /* one phase of a member's slot */
+    uint64_t oneshot_bytes; /* up to here, all is said in the announcement */
+    uint64_t spins;         /* looks at a counter before the core is given up */
+} settings;
+
+typedef struct {
+    uint64_t magic, version;
+    settings agreed;
+    _Alignas(APART) _Atomic uint32_t ended; /* 0, 1 while it is written, then 2 */
+    ending end;
+    /* Which stores suit the traffic between cores just now: see streaming.c. */
+    _Alignas(APART) _Atomic uint8_t streaming[2];
+} header;
+
+typedef struct {
+    uint64_t members, channels, slots;      /* offsets in bytes */
+    uint64_t input_bytes, result_bytes;     /* of one phase of one slot */
+    uint64_t slot_bytes;                    /* of one member: two phases of both */
+    uint64_t total;
+} places;
+
+static inline uint64_t round_up(uint64_t value, uint64_t unit)
+{
+    return (value + unit - 1) / unit * unit;
+}
+
+static inline places places_of(const settings *s)
+{
+    places p;
+    p.members = round_up(sizeof(header), PAGE);
+    p.channels = round_up(p.members + s->size * sizeof(member), PAGE);
+    p.slots = round_up(p.channels + s->size * s->size * sizeof(channel), PAGE);
+    p.input_bytes = round_up(s->block_bytes, PAGE);
+    /* A chunk may be longer than its share, by less than CHUNK_UNIT elements. */
+    p.result_bytes = round_up(s->block_bytes / s->size + 8 * CHUNK_UNIT, PAGE);
+    p.slot_bytes = 2 * (p.input_bytes + p.result_bytes);
+    p.total = p.slots + s->size * p.slot_bytes;
+    return p;
+}
+
+#endif

@@ -1,0 +1,25 @@
+/* How blocks go through the slots when everybody first writes and then reads.
+ *
+ * Steps are counted over the call: block b has been written from step 2b + 1 on, and
+ * read from step 2b + 2. Two phases of a slot take turns, so what is written for a
+ * block must wait until all have read the block but one before it.
+ */
+#ifndef POPDIST_BLOCKS_H
+#define POPDIST_BLOCKS_H
+
+#include "comm.h"
+#include "streaming.h"
+
+typedef struct {
+    comm *c;
+    uint64_t count;
+    uint64_t number; /* of the first one, counted over the arena's life */
+    traffic traffic;
+    const void *what; /* of the two functions */
+    void (*write)(const void *what, uint64_t block, uint64_t number, bool streaming);
+    void (*read)(const void *what, uint64_t block, uint64_t number);
+} blocks;
+
+status blocks_run(blocks *b, const descriptor *d);
+
+#endif

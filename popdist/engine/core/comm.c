@@ -1,0 +1,243 @@
+#define _GNU_SOURCE
+#include "comm.h"
+
+#include <errno.h>
+#include <linux/futex.h>
+#include <poll.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+    /* How long the core is only yielded before we sleep. Yielding costs the others
+     * nothing and answers at once; sleeping spares the power. */
+    YIELD_NS = 2000000,
+    /* How long one sleep lasts before we look after the others. */
+    SLEEP_NS = 20000000,
+};
+
+uint64_t now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+void arena_initialise(void *base, const settings *agreed)
+{
+    header *head = base;
+    head->agreed = *agreed;
+    head->version = ARENA_VERSION;
+    head->magic = ARENA_MAGIC;
+}
+
+bool comm_open(comm *c, void *base, int rank)
+{
+    c->head = base;
+    c->base = base;
+    c->agreed = c->head->agreed;
+    c->at = places_of(&c->agreed);
+    c->rank = rank;
+    c->pid = getpid();
+    c->size = (int)c->agreed.size;
+    for (int i = 0; i < MAX_MEMBERS; i++)
+        c->pidfds[i] = -1;
+    c->scratch = aligned_alloc(PAGE, SCRATCH_BLOCKS * SCRATCH_BYTES);
+    return c->scratch != NULL;
+}
+
+void comm_close(comm *c)
+{
+    /* A forked child lets go of what is its parent's. */
+    if (c->base && c->pid == getpid())
+        atomic_store_explicit(&member_at(c, c->rank)->left, 1, memory_order_release);
+    free(c->scratch);
+    c->scratch = NULL;
+    c->base = NULL;
+}
+
+/* A futex is 32 bits wide: of a counter, those that move. */
+static uint32_t *futex_word(beacon *b)
+{
+    uint32_t *halves = (uint32_t *)(void *)&b->count;
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+    return halves;
+#else
+    return halves + 1;
+#endif
+}
+
+void advance(beacon *b, uint64_t count)
+{
+    /* Sequentially consistent on both sides: either the sleeper sees the new count
+     * when it looks once more, or we see that it sleeps. */
+#ifdef BREAK_ORDERING
+    atomic_store_explicit(&b->count, count, memory_order_relaxed);
+#else
+    atomic_store(&b->count, count);
+#endif
+    if (atomic_load(&b->sleepers))
+        syscall(SYS_futex, futex_word(b), FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
+}
+
+void post(comm *c)
+{
+    advance(&member_at(c, c->rank)->posted, ++c->posted);
+}
+
+static void sleep_for(beacon *b, const _Atomic uint64_t *word, uint64_t target)
+{
+    struct timespec limit = {0, SLEEP_NS};
+    atomic_fetch_add(&b->sleepers, 1);
+    uint64_t seen = atomic_load(&b->count);
+    if (atomic_load_explicit(word, memory_order_acquire) < target)
+        syscall(SYS_futex, futex_word(b), FUTEX_WAIT, (uint32_t)seen, &limit, NULL, 0);
+    atomic_fetch_sub(&b->sleepers, 1);
+}
+
+static bool is_gone(int pidfd)
+{
+    struct pollfd fd = {pidfd, POLLIN, 0};
+    return pidfd >= 0 && poll(&fd, 1, 0) == 1;
+}
+
+static bool has_gone(const comm *c, int peer)
+{
+    return is_gone(c->pidfds[peer])
+           || atomic_load_explicit(&member_at(c, peer)->left, memory_order_acquire);
+}
+
+/* Look after the others, now that one of them lets us wait. */
+static status look_around(comm *c, int peer, const _Atomic uint64_t *word,
+                          uint64_t target, uint64_t waited)
+{
+    /* Whoever has done its part may go: only the one that we wait for is missed.
+     * Whoever waits for another one that is gone will tell us. */
+    if (has_gone(c, peer) && atomic_load_explicit(word, memory_order_acquire) < target)
+        return end_group(c, PEER_LOST, peer, "");
+    if (waited > c->timeout_ns)
+        return end_group(c, TIMED_OUT, peer, "");
+    if (c->during_long_wait && c->during_long_wait(c, peer, waited))
+        return end_group(c, STOPPED, c->rank, "");
+    return DONE;
+}
+
+status wait_long(comm *c, int peer, const _Atomic uint64_t *word, uint64_t target,
+                 beacon *b)
+{
+    uint64_t began = now_ns(), next_look = began + SLEEP_NS;
+    if (c->before_long_wait)
+        c->before_long_wait(c);
+    for (uint64_t now = began;; now = now_ns()) {
+        if (atomic_load_explicit(word, memory_order_acquire) >= target)
+            return DONE;
+        if (atomic_load_explicit(&c->head->ended, memory_order_acquire) == 2)
+            return c->broken = ENDED;
+        if (now >= next_look) {
+            status s = look_around(c, peer, word, target, now - began);
+            if (s != DONE)
+                return s;
+            next_look = now + SLEEP_NS;
+        }
+        if (now - began < YIELD_NS)
+            sched_yield();
+        else
+            sleep_for(b, word, target);
+    }
+}
+
+status wait_all(comm *c, uint64_t target)
+{
+    for (int i = 1; i < c->size; i++) {
+        status s = wait_posted(c, (c->rank + i) % c->size, target);
+        if (s != DONE)
+            return s;
+    }
+    return DONE;
+}
+
+static uint64_t mixed(uint64_t hash, uint64_t value)
+{
+    hash = (hash ^ value) * UINT64_C(0x9e3779b97f4a7c15);
+    return hash ^ (hash >> 32);
+}
+
+static uint64_t signature_of(const descriptor *d)
+{
+    uint64_t small = (uint64_t)d->operation | (uint64_t)d->dtype << 8
+                     | (uint64_t)d->reduction << 16 | (uint64_t)d->algorithm << 24
+                     | (uint64_t)(uint32_t)d->root << 32;
+    return mixed(mixed(mixed(mixed(1, small), d->count), d->name), d->shape);
+}
+
+box *begin(comm *c, const descriptor *d)
+{
+    c->calls++;
+    c->now = d->operation;
+    member *mine = member_at(c, c->rank);
+    box *said = &mine->boxes[c->calls & 1];
+    mine->calls[c->calls & 1] = *d;
+    said->signature = signature_of(d);
+    return said;
+}
+
+void announce(comm *c)
+{
+    box *said = &member_at(c, c->rank)->boxes[c->calls & 1];
+    atomic_store_explicit(&said->stamp, c->calls, memory_order_release);
+    post(c);
+}
+
+status meet_one(comm *c, int peer)
+{
+    member *other = member_at(c, peer);
+    const box *said = &other->boxes[c->calls & 1];
+    status s = wait_word(c, peer, &said->stamp, c->calls, &other->posted);
+    if (s != DONE)
+        return s;
+    const box *mine = &member_at(c, c->rank)->boxes[c->calls & 1];
+    if (said->signature == mine->signature)
+        return DONE;
+    return end_group(c, MISMATCH, peer, "");
+}
+
+status meet_all(comm *c)
+{
+    for (int i = 1; i < c->size; i++) {
+        status s = meet_one(c, (c->rank + i) % c->size);
+        if (s != DONE)
+            return s;
+    }
+    return DONE;
+}
+
+static void wake_all(comm *c)
+{
+    for (int i = 0; i < c->size; i++) {
+        beacon *b = &member_at(c, i)->posted;
+        syscall(SYS_futex, futex_word(b), FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
+    }
+}
+
+status end_group(comm *c, status why, int about, const char *words)
+{
+    header *head = c->head;
+    uint32_t none = 0;
+    c->broken = why;
+    if (!atomic_compare_exchange_strong(&head->ended, &none, 1))
+        return c->broken = why == STOPPED ? STOPPED : ENDED;
+    head->end.reason = why;
+    head->end.by = c->rank;
+    head->end.about = about;
+    head->end.call = c->calls;
+    head->end.mine = member_at(c, c->rank)->calls[c->calls & 1];
+    if (about >= 0)
+        head->end.theirs = member_at(c, about)->calls[c->calls & 1];
+    strncpy(head->end.words, words, sizeof head->end.words - 1);
+    atomic_store(&head->ended, 2);
+    wake_all(c);
+    return why;
+}

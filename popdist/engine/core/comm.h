@@ -1,0 +1,161 @@
+/* One member's private view of an arena, and how it waits for the others.
+ *
+ * This file knows nothing of Python and nothing of how the memory was made.
+ */
+#ifndef POPDIST_COMM_H
+#define POPDIST_COMM_H
+
+#include "arena.h"
+#include "kernels.h"
+
+#include <stdbool.h>
+#include <sys/types.h>
+
+typedef enum {
+    DONE,
+    STOPPED,   /* the caller's own hook wants to stop: Ctrl-C */
+    ENDED,     /* another member ended the group; the arena's ending says why */
+    TIMED_OUT, /* a member took too long */
+    PEER_LOST, /* a member's process is gone */
+    MISMATCH,  /* two members do different things */
+    ASKED,     /* a member's program asked for the end */
+} status;
+
+typedef enum {
+    BARRIER,
+    ALL_REDUCE,
+    REDUCE,
+    REDUCE_SCATTER,
+    ALL_GATHER,
+    BROADCAST,
+    GATHER,
+    SCATTER,
+    ALL_TO_ALL,
+    SEND,
+    RECEIVE,
+} operation;
+
+typedef enum { ONESHOT, DIRECT, RING, IN_ARENA } algorithm;
+
+typedef struct comm comm;
+
+struct comm {
+    header *head;
+    unsigned char *base;
+    places at;
+    settings agreed;
+    int rank, size;
+    pid_t pid; /* of the process that opened it */
+    const kernels *simd;
+
+    uint64_t calls;  /* that this member has begun */
+    uint64_t posted; /* steps it has taken: its own beacon's value */
+    uint64_t blocks; /* that have gone through the slots: the next one's number */
+    uint64_t letters_to[MAX_MEMBERS], letters_from[MAX_MEMBERS];
+
+    int pidfds[MAX_MEMBERS]; /* -1 where there is none to watch */
+    uint64_t timeout_ns;
+    status broken; /* not DONE once the group has come to its end */
+
+    /* The heap as this process maps it, NULL while it does not. */
+    unsigned char *heap;
+    uint64_t heap_span; /* bytes of one member's region */
+
+    /* Called before the first long wait of a call, and every few hundredths of a
+     * second while it lasts; the second one returns true to stop. */
+    void (*before_long_wait)(comm *);
+    bool (*during_long_wait)(comm *, int peer, uint64_t waited_ns);
+    void *owner;
+
+    operation now; /* what the call in progress is, for messages */
+    algorithm ran; /* how the last reduction was carried out */
+    struct {
+        double cost[2][2]; /* ns a byte: by size class, by kind of stores */
+    } traffic;
+    unsigned char *scratch; /* SCRATCH_BLOCKS blocks for sums in the making */
+};
+
+static inline member *member_at(const comm *c, int rank)
+{
+    return (member *)(c->base + c->at.members) + rank;
+}
+
+static inline channel *channel_at(const comm *c, int from, int to)
+{
+    return (channel *)(c->base + c->at.channels) + (from * c->size + to);
+}
+
+/* The input and the result part of a member's slot, in the phase of a block. */
+static inline unsigned char *input_at(const comm *c, int rank, uint64_t block)
+{
+    return c->base + c->at.slots + (uint64_t)rank * c->at.slot_bytes
+           + (block & 1) * c->at.input_bytes;
+}
+
+static inline unsigned char *result_at(const comm *c, int rank, uint64_t block)
+{
+    return c->base + c->at.slots + (uint64_t)rank * c->at.slot_bytes
+           + 2 * c->at.input_bytes + (block & 1) * c->at.result_bytes;
+}
+
+uint64_t now_ns(void);
+
+/* Make the arena's header; only member 0 does, before anyone else sees it. */
+void arena_initialise(void *base, const settings *agreed);
+
+/* Take part in an initialised arena. The caller fills in hooks and pidfds, and
+ * frees with comm_close. False if there is no memory for the scratch. */
+bool comm_open(comm *c, void *base, int rank);
+void comm_close(comm *c);
+
+/* Take a step, and wake whoever sleeps until we do. */
+void post(comm *c);
+void advance(beacon *b, uint64_t count);
+
+/* Wait until a word that `peer` writes reaches `target`; the word moves no later
+ * than the beacon that its writer advances. */
+status wait_long(comm *c, int peer, const _Atomic uint64_t *word, uint64_t target,
+                 beacon *b);
+
+static inline void relax(void)
+{
+#if defined __x86_64__ || defined __i386__
+    __builtin_ia32_pause();
+#elif defined __aarch64__
+    __asm__ __volatile__("yield");
+#endif
+}
+
+static inline status wait_word(comm *c, int peer, const _Atomic uint64_t *word,
+                               uint64_t target, beacon *b)
+{
+    for (uint64_t looks = 0; looks <= c->agreed.spins; looks++) {
+        if (atomic_load_explicit(word, memory_order_acquire) >= target)
+            return DONE;
+        relax();
+    }
+    return wait_long(c, peer, word, target, b);
+}
+
+static inline status wait_posted(comm *c, int peer, uint64_t target)
+{
+    beacon *b = &member_at(c, peer)->posted;
+    return wait_word(c, peer, &b->count, target, b);
+}
+
+/* Wait until all others have taken their steps up to `target`. */
+status wait_all(comm *c, uint64_t target);
+
+/* Say what we begin. `begin` makes it ours to write, `announce` lets the others
+ * see it together with whatever was put into slot or box before. */
+box *begin(comm *c, const descriptor *d);
+void announce(comm *c);
+
+/* Wait until a member has begun the same call, and see that it is the same. */
+status meet_one(comm *c, int peer);
+status meet_all(comm *c);
+
+/* End the group: the first reason counts, on all members. Returns `why`. */
+status end_group(comm *c, status why, int about, const char *words);
+
+#endif

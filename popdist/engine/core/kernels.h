@@ -1,0 +1,72 @@
+/* What is done to elements, one table of functions for each level of SIMD.
+ *
+ * All levels give the same bits. 16-bit floats accumulate in float, everything else
+ * in its own type; what comes out of `finish` or `combine_last` is an element again,
+ * with canonical NaNs, and bools that are 0 or 1.
+ */
+#ifndef POPDIST_KERNELS_H
+#define POPDIST_KERNELS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef enum {
+    FLOAT32,
+    FLOAT64,
+    FLOAT16,
+    BFLOAT16,
+    INT8,
+    INT16,
+    INT32,
+    INT64,
+    UINT8,
+    UINT16,
+    UINT32,
+    UINT64,
+    BOOL,
+    DTYPES,
+} dtype;
+
+typedef enum { SUM, MIN, MAX, PROD, REDUCTIONS, MEAN = REDUCTIONS } reduction;
+
+enum {
+    /* Sums in the making stay in the first-level cache: a few of these fit. */
+    SCRATCH_BYTES = 4096,
+    SCRATCH_BLOCKS = 20,
+};
+
+typedef void combine_fn(void *to, const void *a, const void *b, size_t n);
+typedef void finish_fn(void *to, const void *from, size_t n, uint64_t divisor);
+typedef void widen_fn(void *to, const void *from, size_t n);
+typedef void copy_fn(void *to, const void *from, size_t bytes);
+
+typedef struct {
+    const char *name;
+    /* Accumulated a and b to accumulated. `to` may be a or b. */
+    combine_fn *combine[DTYPES][REDUCTIONS];
+    /* Accumulated a and b to elements. */
+    combine_fn *combine_last[DTYPES][REDUCTIONS];
+    /* Accumulated to elements, divided unless the divisor is 1. */
+    finish_fn *finish[DTYPES];
+    /* Elements to accumulated; NULL where they are the same. */
+    widen_fn *widen[DTYPES];
+    /* Copy past the caches. Call stores_done() before telling anybody. */
+    copy_fn *stream;
+} kernels;
+
+/* The table of that name, the best that this processor has for NULL, NULL where
+ * the processor, or this build, has none of that name. */
+const kernels *kernels_named(const char *name);
+
+/* Make streamed stores visible to whoever sees the next atomic store. */
+void stores_done(void);
+
+/* Round to nearest and keep subnormals, whatever the program has set. */
+uint64_t float_mode_enter(void);
+void float_mode_leave(uint64_t saved);
+
+size_t element_bytes(dtype t);
+size_t accumulated_bytes(dtype t);
+
+#endif

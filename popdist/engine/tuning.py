@@ -1,0 +1,55 @@
+"""Which sizes suit a group: where one algorithm takes over from the other."""
+
+import json
+import os
+from dataclasses import dataclass
+from typing import Self
+
+# What `python -m popdist.bench --tune` has measured.
+_TABLE = os.path.join(os.path.dirname(__file__), "tuning.json")
+
+# Every member's chunk of a block must be some lines long, whatever it holds.
+_LEAST_SHARE = 1 << 15
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tuning:
+    """What all members of a group must agree on.
+
+    oneshot_bytes: Up to here, each member's array goes with its announcement.
+    block_bytes: How much of a larger array is on its way at once.
+    spins: How often a member looks for another's step before it gives up its core.
+    """
+
+    oneshot_bytes: int = 2048
+    block_bytes: int = 1 << 19
+    spins: int = 1000
+
+    def fitted(self, size: int) -> Self:
+        """Return what of this is possible for so many members."""
+        block = max(self.block_bytes, size * _LEAST_SHARE, 1 << 16)
+        return type(self)(
+            oneshot_bytes=self.oneshot_bytes, block_bytes=block, spins=self.spins
+        )
+
+    @classmethod
+    def measured(cls, size: int, cores: int) -> Self:
+        """Return what suits so many members on so many cores.
+
+        Members that share cores must give them up at once, and are better off with
+        few large blocks.
+        """
+        with open(_TABLE, encoding="utf-8") as file:
+            table = json.load(file)
+        wanted = "crowded" if size > cores else "fit"
+        entry = next(e for e in table["entries"] if e["members"] == wanted)
+        return cls(
+            oneshot_bytes=entry["oneshot_bytes"],
+            block_bytes=entry["block_bytes"],
+            spins=entry["spins"],
+        ).fitted(size)
+
+
+def cores_of_host() -> int:
+    """Return how many cores the members of this host can use together at most."""
+    return os.cpu_count() or 1

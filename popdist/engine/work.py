@@ -1,0 +1,100 @@
+"""Calls that run beside the program, in the order in which they were made."""
+
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Handle(Generic[T]):
+    """A call that may still be under way."""
+
+    def __init__(self) -> None:
+        self._done = threading.Event()
+        self._result: T | None = None
+        self._error: BaseException | None = None
+
+    def __repr__(self) -> str:
+        return f"<Handle: {'done' if self.test() else 'under way'}>"
+
+    def test(self) -> bool:
+        """Return whether the call has come to its end. Never blocks."""
+        return self._done.is_set()
+
+    def wait(self) -> T:
+        """Block until the call has come to its end, and return its result.
+
+        Raises whatever the call would have raised.
+        """
+        self._done.wait()
+        return self.result()
+
+    def result(self) -> T:
+        """Return the result of a call that has come to its end.
+
+        Raises:
+            RuntimeError: It has not; use wait() to block until it has.
+        """
+        if not self.test():
+            raise RuntimeError(
+                "The collective call is still under way, so it has no result yet. "
+                "Call wait() first."
+            )
+        if self._error is not None:
+            raise self._error
+        # Any, because None may be what the call returns.
+        result: Any = self._result
+        return result  # type: ignore[no-any-return]
+
+    def _run(self, action: Callable[[], T]) -> None:
+        try:
+            self._result = action()
+        # Whatever it is, it belongs to whoever waits.
+        except BaseException as error:
+            self._error = error
+        self._done.set()
+
+
+class Worker:
+    """One thread that makes the calls of one group, started when first needed."""
+
+    def __init__(self, count: Callable[[int], int]) -> None:
+        """Make a worker that tells by `count` when there are more calls, or fewer."""
+        # How many calls wait or run. While it is 0, calls need no worker.
+        self.pending = 0
+        self._count = count
+        self._lock = threading.Lock()
+        self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def submit(self, action: Callable[[], T]) -> Handle[T]:
+        """Run the action after all that were submitted before it."""
+        handle: Handle[T] = Handle()
+
+        def run() -> None:
+            handle._run(action)
+            with self._lock:
+                self.pending = self._count(-1)
+
+        with self._lock:
+            self.pending = self._count(1)
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._work, name="popdist", daemon=True
+                )
+                self._thread.start()
+            self._queue.put(run)
+        return handle
+
+    def close(self) -> None:
+        """Let the thread end once it has done what was submitted."""
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._queue.put(None)
+            self._thread.join()
+        self._thread = None
+
+    def _work(self) -> None:
+        while (run := self._queue.get()) is not None:
+            run()
