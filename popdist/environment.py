@@ -96,6 +96,17 @@ OMP_NUM_THREADS = "OMP_NUM_THREADS"
 # Which libmpi an mpi4py wheel loads.
 MPI4PY_LIBMPI = "MPI4PY_LIBMPI"
 
+# --- What an mpirun without poprun tells besides, or instead.
+
+# Open MPI's: which job this is, and where its daemon on this host listens.
+PMIX_NAMESPACE = "PMIX_NAMESPACE"
+PMIX_SERVER = "PMIX_SERVER_URI2"
+# Hydra's: that of MPICH and of Intel MPI.
+PMI_RANK = "PMI_RANK"
+PMI_SIZE = "PMI_SIZE"
+HYDRA_LOCAL_RANK = "MPI_LOCALRANKID"
+HYDRA_LOCAL_SIZE = "MPI_LOCALNRANKS"
+
 
 def _variable(name: str, **default: Any) -> Any:
     # Any, because this stands where a field of some type is declared.
@@ -140,7 +151,7 @@ class Instance:
             MissingVariableError: Some of the variables are not there.
             UnreadableVariableError: One is no number, or contradicts another.
         """
-        self = cls(**{f.name: _whole_number(environ, _name(f)) for f in fields(cls)})
+        self = cls(**{f.name: whole_number(environ, _name(f)) for f in fields(cls)})
         _check(self)
         return self
 
@@ -154,13 +165,24 @@ def _name(f: "Field[Any]") -> str:
     return str(f.metadata["variable"])
 
 
-def _whole_number(environ: Mapping[str, str], name: str) -> int:
+def whole_number(environ: Mapping[str, str], name: str, by: str = "poprun") -> int:
+    """Return the number that a variable holds.
+
+    Args:
+        environ: Where the variable is, or is not.
+        name: The variable.
+        by: Who sets it, for the error.
+
+    Raises:
+        MissingVariableError: It is not there.
+        UnreadableVariableError: It is no whole number.
+    """
     if name not in environ:
         raise MissingVariableError(name)
     text = environ[name]
     # No job has numbers longer than this, and int() refuses much longer ones.
     if not (text.isascii() and text.isdigit() and len(text) < 19):
-        raise UnreadableVariableError(name, text[:40], "a whole number")
+        raise UnreadableVariableError(name, text[:40], "a whole number", by)
     return int(text)
 
 

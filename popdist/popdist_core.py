@@ -2,19 +2,35 @@
 
 They keep PopDist's names, and read the environment anew at each call. A process
 that poprun did not start is the only instance of a job with one replica, so the
-same program runs with and without poprun. Where poprun's variables are there but
-cannot be true, every function except isPopdistEnvSet raises
+same program runs with and without poprun; below a bare mpirun, each process is an
+instance with one replica. Where the variables of poprun, or of mpirun, are there
+but cannot be true, every function except isPopdistEnvSet raises
 MissingVariableError or UnreadableVariableError, which name the variable.
 """
 
 import os
 
 from popdist import environment
-from popdist.environment import NODE_DEVICE_ID, TOPOLOGY_VARIABLES, Instance
+from popdist.backend import (
+    defaultCommunicatorId,
+    execute_on_instances,
+    finalizeBackend,
+    init,
+    initializeBackend,
+    isBackendInitialized,
+    registerBackend,
+    registerCommunicator,
+    registerDefaultBackend,
+)
+from popdist.environment import NODE_DEVICE_ID, Instance
 from popdist.errors import NotUniformError, UnreadableVariableError
+from popdist.place import instance_of, is_launched
 
 __all__ = [
     "checkNumIpusPerReplica",
+    "defaultCommunicatorId",
+    "execute_on_instances",
+    "finalizeBackend",
     "getDeviceId",
     "getInstanceIndex",
     "getLocalInstanceIndex",
@@ -23,8 +39,14 @@ __all__ = [
     "getNumLocalReplicas",
     "getNumTotalReplicas",
     "getReplicaIndexOffset",
+    "init",
+    "initializeBackend",
+    "isBackendInitialized",
     "isPopdistEnvSet",
     "isUniformReplicasPerInstance",
+    "registerBackend",
+    "registerCommunicator",
+    "registerDefaultBackend",
 ]
 
 
@@ -134,22 +156,14 @@ def getDeviceId(
         ValueError: poprun shared out replicas with another number of IPUs.
     """
     _check_ipus_per_replica(ipus_per_replica, ipusPerReplica)
-    if not _is_launched():
-        return 0
     parent = os.environ.get(NODE_DEVICE_ID)
-    if parent is None:
+    if parent is None or not is_launched(os.environ):
         return _offline_device(_instance())
     return _part_of(parent, _uniform_instance("getDeviceId"))
 
 
-def _is_launched() -> bool:
-    # Any of them: with only some of them the environment is broken, and decode
-    # says so, rather than every instance believing that it is alone.
-    return any(name in os.environ for name in TOPOLOGY_VARIABLES)
-
-
 def _instance() -> Instance:
-    return Instance.decode(os.environ) if _is_launched() else Instance()
+    return instance_of(os.environ)
 
 
 def _uniform_instance(function: str) -> Instance:
@@ -172,7 +186,7 @@ def _check_ipus_per_replica(earlier: int | None, later: int | None) -> None:
         raise ValueError(
             f"getDeviceId got {asked} IPUs per replica, but there must be 1 or more."
         )
-    if _is_launched() and not checkNumIpusPerReplica(asked):
+    if is_launched(os.environ) and not checkNumIpusPerReplica(asked):
         raise ValueError(
             f"getDeviceId was asked for {asked} IPUs per replica, but this job has "
             f"{getNumIpusPerReplica()}. Start it with "

@@ -1,0 +1,184 @@
+"""PopDist's collectives between instances, matched by the names of tensors.
+
+All instances of a communicator must make the same calls, each in turn or from several
+threads: calls of one name are matched in the order in which they are made, calls of
+different names in any order. But a thread that waits in one call can come to no other
+one, so a program with one thread must make its calls in the same order everywhere,
+or with async_op=True. Calls without a name are matched with each other.
+
+A call returns when this instance has its result, or raises: PeerLostError if an
+instance has died, MismatchError if the calls do not match, and other PopdistErrors.
+After such an error the communicator is unusable; let it end the program.
+
+The sums are the same to the bit on every instance and in every run. With
+async_op=True the calls return a handle at once, and the arrays may not be touched
+until its wait() returns.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from popdist.communicators import DEFAULT, participants
+from popdist.engine.group import Group
+from popdist.engine.work import Handle
+from popdist.errors import MismatchError
+from popdist.named import order_of
+
+# Any, because arrays of every dtype that the engine knows are taken.
+Array = np.ndarray[Any, np.dtype[Any]]
+
+__all__ = ["allGather", "allReduceSum", "barrier", "broadcast"]
+
+
+def allReduceSum(
+    data: Array,
+    name: str | None = None,
+    communicator: str | None = None,
+    *,
+    async_op: bool = False,
+) -> Array | Handle[Array]:
+    """Replace an array, in place, by its sum over the instances, and return it.
+
+    Args:
+        data: An array of the same dtype and number of elements on all instances.
+        name: Which tensor it is; None for a call that is matched by order alone.
+        communicator: Among which instances; None for the default communicator.
+        async_op: Return a handle at once, whose wait() returns the array.
+    """
+    _check_writable("data", data)
+    return _make(
+        name,
+        communicator,
+        async_op,
+        lambda group, name: group.all_reduce(data, out=data, name=name),
+    )
+
+
+def broadcast(
+    data: Array,
+    root_rank: int,
+    name: str | None = None,
+    communicator: str | None = None,
+    *,
+    async_op: bool = False,
+) -> Array | Handle[Array]:
+    """Replace an array, in place, by that of one instance, and return it.
+
+    Args:
+        data: An array of the same dtype and number of elements on all instances.
+        root_rank: Whose array it becomes: the index of an instance of the job.
+        name: Which tensor it is; None for a call that is matched by order alone.
+        communicator: Among which instances; None for the default communicator.
+        async_op: Return a handle at once, whose wait() returns the array.
+    """
+    found = participants(communicator)
+    if root_rank not in found:
+        raise ValueError(
+            f"The root is instance {root_rank}, but the communicator "
+            f"{communicator or DEFAULT!r} is among the instances "
+            f"{', '.join(map(str, found))}. Choose one of those."
+        )
+    root = found.index(root_rank)
+    _check_writable("data", data)
+    return _make(
+        name,
+        communicator,
+        async_op,
+        lambda group, name: group.broadcast(data, root, out=data, name=name),
+    )
+
+
+def allGather(
+    data: Array | None,
+    dst: Array | None = None,
+    name: str | None = None,
+    communicator: str | None = None,
+    *,
+    inplace: bool = False,
+    async_op: bool = False,
+) -> Array | Handle[Array]:
+    """Gather the arrays of all instances, in their order, and return them as one.
+
+    Args:
+        data: An array of the same dtype and shape on all instances.
+        dst: Where the arrays go: one with a leading axis of as many rows as there
+            are instances, and data's shape behind it. None for a new one.
+        name: Which tensor it is; None for a call that is matched by order alone.
+        communicator: Among which instances; None for the default communicator.
+        inplace: data is None, and this instance's row is already in dst.
+        async_op: Return a handle at once, whose wait() returns dst.
+    """
+    found = participants(communicator)
+    if inplace != (data is None) or (inplace and dst is None):
+        raise ValueError(
+            "allGather takes data, and maybe dst; or, with inplace=True, None for data "
+            "and a dst that holds this instance's row. Give one or the other."
+        )
+    if dst is not None:
+        _check_writable("dst", dst)
+        if not dst.ndim or len(dst) != len(found):
+            raise ValueError(
+                f"dst has shape {dst.shape}, but needs a leading axis of {len(found)}: "
+                "a row for each instance."
+            )
+
+    def gather(group: Group, name: str | None) -> Array:
+        mine = data
+        if dst is not None and data is None:
+            mine = dst[group.rank, ...]
+        rows = group.all_gather(mine, name=name)
+        _check_alike(rows, found)
+        return np.stack(rows) if dst is None else _fill(dst, rows)
+
+    return _make(name, communicator, async_op, gather)
+
+
+def barrier(name: str | None = None, communicator: str | None = None) -> None:
+    """Return when all instances of the communicator have called this."""
+    allReduceSum(np.zeros(1, np.uint8), name, communicator)
+
+
+def _make(
+    name: str | None,
+    communicator: str | None,
+    async_op: bool,
+    action: Callable[[Group, str | None], Array],
+) -> Array | Handle[Array]:
+    order = order_of(participants(communicator))
+    key = name
+    # Two communicators may be among the same instances, and each has its own tensors.
+    if name is not None and communicator not in (None, DEFAULT):
+        key = f"{communicator}: {name}"
+    make = order.start if async_op else order.call
+    return make(key, action)
+
+
+def _check_writable(what: str, array: object) -> None:
+    if not isinstance(array, np.ndarray) or not array.flags.writeable:
+        raise TypeError(
+            f"{what} is {type(array).__name__}, but must be a numpy array that can be "
+            "written, as it is filled in place."
+        )
+
+
+def _check_alike(rows: list[Array], instances: tuple[int, ...]) -> None:
+    for row, instance in zip(rows, instances, strict=True):
+        if (row.dtype, row.shape) != (rows[0].dtype, rows[0].shape):
+            raise MismatchError(
+                "Tensor layouts did not match on all instances: instance "
+                f"{instances[0]} gathers {rows[0].dtype} of shape {rows[0].shape}, but "
+                f"instance {instance} gathers {row.dtype} of shape {row.shape}."
+            )
+
+
+def _fill(dst: Array, rows: list[Array]) -> Array:
+    if (dst.dtype, dst.shape[1:]) != (rows[0].dtype, rows[0].shape):
+        raise ValueError(
+            f"dst has rows of {dst.dtype} of shape {dst.shape[1:]}, but the instances "
+            f"gather {rows[0].dtype} of shape {rows[0].shape}."
+        )
+    for index, row in enumerate(rows):
+        dst[index] = row
+    return dst

@@ -1,0 +1,232 @@
+"""The state of this process in its job: where it stands, and the groups it is in.
+
+All of it is in STATE, the only one. Groups are made at first need, are kept until
+the process ends or finalises the backend, and do not survive a fork.
+"""
+
+import atexit
+import os
+from collections.abc import Callable, Collection, Hashable
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import cached_property
+from threading import Lock, active_count
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from popdist.environment import Instance
+from popdist.errors import ArenaError, GroupUnusableError
+from popdist.place import Place, instance_of, meeting_of
+from popdist.settings import Settings
+
+if TYPE_CHECKING:
+    from popdist.engine.group import Group
+
+T = TypeVar("T")
+
+# The instances that collectives of the running call are among; None for whatever
+# the default communicator says.
+SCOPE: ContextVar[tuple[int, ...] | None] = ContextVar("popdist.scope", default=None)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Job:
+    """What the environment says of this process, read once."""
+
+    place: Place
+    instance: Instance
+    settings: Settings
+    # What the instances of this host call their meeting place; empty when alone.
+    meeting: str
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """All instances of the job."""
+        return tuple(range(self.place.size))
+
+
+class _Slot:
+    """Something that is made once, though several threads ask for it."""
+
+    def __init__(self) -> None:
+        self.lock = Lock()
+        # Any, because the makers know what they make.
+        self.thing: Any = None
+
+
+class Session:
+    """What this process shares with the others of its job."""
+
+    def __init__(self) -> None:
+        self.lock = Lock()
+        # How far the backend has come, and who is in the registered communicators.
+        self.backend = "unregistered"
+        self.communicators: dict[str, tuple[int, ...]] = {}
+        self._slots: dict[Hashable, _Slot] = {}
+        # In the order in which they were made.
+        self._groups: list[Group] = []
+        self._why_unusable: str | None = None
+
+    @cached_property
+    def job(self) -> Job:
+        """Where this process stands, by the environment that it had at first need."""
+        place = Place.decode(os.environ)
+        return Job(
+            place=place,
+            instance=instance_of(os.environ),
+            settings=Settings.decode(os.environ),
+            meeting=meeting_of(os.environ) if place.size > 1 else "",
+        )
+
+    def check(self) -> None:
+        """Raise GroupUnusableError if no group can be used any more."""
+        if self._why_unusable is not None:
+            raise GroupUnusableError(self._why_unusable)
+
+    def prepare(self) -> None:
+        """Meet the other instances now, rather than at first need, if that can be.
+
+        All instances of the job must call it. On several hosts it does nothing: a
+        program that only asks for its replicas needs no collectives.
+        """
+        self.check()
+        if self.job.place.size == self.job.place.local_size:
+            self.group("replicas", self.job.members)
+
+    def group(self, purpose: str, members: tuple[int, ...]) -> "Group":
+        """Return the group of these instances, where each has one row.
+
+        The first call for each purpose and members is collective: all of them must
+        make it, and it blocks until they have. Groups of different purposes share
+        no memory and no order of calls.
+        """
+        return self.once(
+            ("group", purpose, members), lambda: self._make(purpose, members)
+        )
+
+    def rows(self, members: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the number of replicas of each of these instances.
+
+        Where not all of the job have the same, the first call for the same members is
+        collective, and all of them must make it.
+        """
+        instance = self.job.instance
+        if instance.uniform:
+            return (instance.num_local_replicas,) * len(members)
+        return self.once(("rows", members), lambda: self._gather_rows(members))
+
+    def once(self, key: Hashable, make: Callable[[], T]) -> T:
+        """Return what `make` has made for this key, in whichever thread came first.
+
+        Threads that ask for different keys do not wait for each other: making a
+        group blocks until other instances come, who may come in another order.
+        """
+        self.check()
+        with self.lock:
+            slot = self._slots.setdefault(key, _Slot())
+        with slot.lock:
+            if slot.thing is None:
+                slot.thing = make()
+            found: T = slot.thing
+        return found
+
+    def close(self) -> None:
+        """Leave all groups for good, when their calls under way have ended.
+
+        The others need not do so at the same time.
+        """
+        if self._why_unusable is None:
+            self._why_unusable = (
+                "This process has finalised popdist's backend, or is ending, and can "
+                "take part in no more collectives. Call popdist.finalizeBackend() "
+                "after the last one."
+            )
+            while self._groups:
+                self._groups.pop().close()
+
+    def close_at_exit(self) -> None:
+        """Leave all groups, unless that would keep the process from ending.
+
+        Threads that are left may wait in calls for instances which wait for this one.
+        Those learn from its end that it is gone.
+        """
+        if active_count() == 1:
+            self.close()
+
+    def after_fork(self) -> None:
+        """Give up, in a new child, the groups of its parent; they are not the child's.
+
+        A process that forks before it has groups may make them in the child.
+        """
+        # Another thread of the parent may have held any of the locks.
+        self.lock = Lock()
+        if self._why_unusable is None and self._groups:
+            self._why_unusable = (
+                f"This process was forked from instance {self.job.place.rank} after "
+                "that had joined its group, and cannot take part in collectives. Fork "
+                "before popdist.init(), or start it with multiprocessing's spawn."
+            )
+        elif self._why_unusable is None:
+            self._slots = {}
+
+    def _make(self, purpose: str, members: tuple[int, ...]) -> "Group":
+        # Not above: without collectives, numpy and the engine are not needed.
+        from popdist.engine.group import Group
+
+        place, settings = self.job.place, self.job.settings
+        if len(members) > 1 and place.local_size < place.size:
+            raise ArenaError(
+                f"This job has {place.size} instances, but only {place.local_size} of "
+                "them are on this host, and popdist's collectives reach the instances "
+                "of one host only. Start all of them on one host, or use mpi4py."
+            )
+        group = Group(
+            f"{self.job.meeting}.{purpose}{self._digest(members)}",
+            members.index(place.rank),
+            len(members),
+            instances=members,
+            timeout=settings.timeout,
+            stall=settings.stall,
+            algorithm=settings.algorithm,
+            simd=settings.simd,
+        )
+        with self.lock:
+            if not self._groups:
+                atexit.register(self.close_at_exit)
+            self._groups.append(group)
+        return group
+
+    def _digest(self, members: Collection[int]) -> str:
+        """Return what tells some of the instances from all, in a few letters."""
+        if len(members) == self.job.place.size:
+            return ""
+        # Not above: most programs have no groups but that of all instances.
+        from hashlib import blake2b
+
+        text = ",".join(map(str, members))
+        return f".{blake2b(text.encode(), digest_size=8).hexdigest()}"
+
+    def _gather_rows(self, members: tuple[int, ...]) -> tuple[int, ...]:
+        # Each instance is told of its own replicas only.
+        import numpy as np
+
+        own = np.array([self.job.instance.num_local_replicas], np.int64)
+        group = self.group("replicas", members)
+        return tuple(int(one[0]) for one in group.all_gather(own))
+
+
+STATE = Session()
+os.register_at_fork(after_in_child=STATE.after_fork)
+
+
+def connect() -> "Group":
+    """Return the group of all instances of the job, where each has one row.
+
+    The first call is collective: all instances must make it, and it blocks until
+    they have come. popdist.init() makes it.
+
+    Raises:
+        ArenaError: The instances are on several hosts, or cannot share memory.
+        GroupUnusableError: The backend is finalised, or this process was forked.
+        SettingError: A variable of the user's cannot be what it is.
+    """
+    return STATE.group("replicas", STATE.job.members)

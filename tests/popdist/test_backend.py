@@ -1,0 +1,300 @@
+import pytest
+from jobs import environments, outputs, run
+
+
+def test_a_backend_is_registered_initialised_and_finalised_once_each() -> None:
+    body = """
+    print(popdist.isBackendInitialized())
+    popdist.registerDefaultBackend()
+    popdist.initializeBackend()
+    print(popdist.isBackendInitialized())
+    popdist.finalizeBackend()
+    print(popdist.isBackendInitialized())
+    """
+
+    assert outputs(run(2, body)) == ["False\nTrue\nFalse"] * 2
+
+
+@pytest.mark.parametrize(
+    ("calls", "message"),
+    [
+        (
+            "initializeBackend",
+            "No backend is registered, so there is none to initialise. Call "
+            "popdist.registerDefaultBackend() first, or popdist.init() instead.",
+        ),
+        (
+            "registerDefaultBackend registerDefaultBackend",
+            "A backend is registered already, and a process registers one only once. "
+            "Leave this call out, or call popdist.init(), which can be repeated.",
+        ),
+        (
+            "init initializeBackend",
+            "The backend is initialized already, and can be initialised only once. "
+            "Call popdist.init(), which can be repeated until it is finalised.",
+        ),
+        (
+            "init finalizeBackend init",
+            "The backend is finalized already, and can be initialised only once. "
+            "Call popdist.init(), which can be repeated until it is finalised.",
+        ),
+        (
+            "registerDefaultBackend finalizeBackend",
+            "The backend is registered, but only an initialised one can be finalised, "
+            "and only once. Leave this call out: it happens at exit.",
+        ),
+        (
+            "init finalizeBackend finalizeBackend",
+            "The backend is finalized, but only an initialised one can be finalised, "
+            "and only once. Leave this call out: it happens at exit.",
+        ),
+    ],
+)
+def test_calls_out_of_order_are_refused(calls: str, message: str) -> None:
+    body = f"""
+    *first, last = {calls.split()}
+    for name in first:
+        getattr(popdist, name)()
+    try:
+        getattr(popdist, last)()
+    except popdist.BackendError as error:
+        print(error)
+    """
+
+    assert outputs(run(1, body)) == [message]
+
+
+def test_init_can_be_repeated_and_finishes_what_was_begun() -> None:
+    body = """
+    popdist.registerDefaultBackend()
+    popdist.init()
+    popdist.init()
+    print(popdist.isBackendInitialized(), popdist.popdist_core.init is popdist.init)
+    """
+
+    assert outputs(run(2, body)) == ["True True"] * 2
+
+
+def test_a_backend_in_a_file_is_refused_in_words() -> None:
+    body = """
+    try:
+        popdist.registerBackend("libbackend.so")
+    except popdist.BackendError as error:
+        print(error)
+    """
+
+    assert outputs(run(1, body)) == [
+        "'libbackend.so' cannot be registered, because popdist has no backends in "
+        "files of their own. Call popdist.registerDefaultBackend() instead."
+    ]
+
+
+def test_collectives_need_no_init_but_none_is_possible_after_the_end() -> None:
+    body = """
+    print(collectives.allReduceSum(np.ones(1)))
+    popdist.init()
+    popdist.finalizeBackend()
+    try:
+        collectives.allReduceSum(np.ones(1))
+    except popdist.GroupUnusableError as error:
+        print(error)
+    """
+
+    words = (
+        "[2.]\nThis process has finalised popdist's backend, or is ending, and can "
+        "take part in no more collectives. Call popdist.finalizeBackend() after the "
+        "last one."
+    )
+    assert outputs(run(2, body)) == [words] * 2
+
+
+def test_on_several_hosts_init_passes_and_collectives_say_what_they_reach() -> None:
+    body = """
+    popdist.init()
+    print(popdist.getNumInstances())
+    try:
+        popdist.replica_group()
+    except popdist.ArenaError as error:
+        print(error)
+    print(popdist.execute_on_instances({0}, collectives.allReduceSum, np.ones(1)))
+    """
+    told = environments((1, 1, 1, 1))[0] | {"OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
+
+    assert outputs(run(1, body, told)) == [
+        "4\nThis job has 4 instances, but only 2 of them are on this host, and "
+        "popdist's collectives reach the instances of one host only. Start all of "
+        "them on one host, or use mpi4py.\n[1.]"
+    ]
+
+
+def test_a_function_runs_on_the_listed_instances_and_returns_none_elsewhere() -> None:
+    body = """
+    def total(start, *, scale):
+        return [collectives.allReduceSum(np.full(1, start + rank)).tolist(), scale]
+
+    print(popdist.execute_on_instances({2, 1}, total, 10, scale=3))
+    print(len(popdist.replica_group()))
+    """
+
+    assert outputs(run((2, 2, 2), body)) == [
+        "None\n6",
+        "[[23], 3]\n6",
+        "[[23], 3]\n6",
+    ]
+
+
+def test_within_it_the_replicas_are_those_of_the_listed_instances() -> None:
+    body = """
+    def total():
+        group = popdist.replica_group()
+        return len(group), group.all_reduce(np.ones(group.num_local_replicas)).tolist()
+
+    print(popdist.execute_on_instances([0, 2], total))
+    """
+
+    assert outputs(run((1, 2, 3), body)) == [
+        "(4, [4.0])",
+        "None",
+        "(4, [4.0, 4.0, 4.0])",
+    ]
+
+
+def test_it_can_be_nested_and_what_is_raised_comes_through() -> None:
+    body = """
+    def inner():
+        raise KeyError(collectives.allReduceSum(np.ones(1)).tolist())
+
+    def outer():
+        try:
+            popdist.execute_on_instances([2], inner)
+        except KeyError as error:
+            print("raised", error)
+        return collectives.allReduceSum(np.ones(1))[0]
+
+    print(popdist.execute_on_instances([1, 2], outer))
+    print(collectives.allReduceSum(np.ones(1))[0])
+    """
+
+    assert outputs(run(3, body)) == [
+        "None\n3.0",
+        "2.0\n3.0",
+        "raised [1.0]\n2.0\n3.0",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("instances", "message"),
+    [
+        (
+            "{0, 3}",
+            "The instances are 0, 3, but must be one or more of 0 to 2, as this",
+        ),
+        ("{-1}", "The instances are -1, but must be one or more of 0 to 2, as this"),
+        ("[]", "The instances are none, but must be one or more of 0 to 2, as this"),
+        ("[0.5]", "0.5 is no instance: they are whole numbers."),
+        ("[True]", "True is no instance: they are whole numbers."),
+    ],
+)
+def test_instances_that_the_job_does_not_have_are_refused(
+    instances: str, message: str
+) -> None:
+    body = f"""
+    try:
+        popdist.execute_on_instances({instances}, print, "ran")
+    except (TypeError, ValueError) as error:
+        print(error)
+    """
+
+    [said] = outputs(run(1, body, environments((1, 1, 1))[0]))
+    assert said.startswith(message)
+
+
+def test_nothing_runs_on_instances_that_do_not_run_the_rest() -> None:
+    body = """
+    try:
+        popdist.execute_on_instances([0], popdist.execute_on_instances, [0, 1], print)
+    except ValueError as error:
+        print(error)
+    """
+
+    assert outputs(run(1, body, environments((1, 1))[0])) == [
+        "The instances are 0, 1, but only 0 run this part of the program. Choose among "
+        "those."
+    ]
+
+
+def test_a_communicator_is_among_its_participants() -> None:
+    body = """
+    popdist.registerCommunicator({0, 2}, "even")
+    if rank != 1:
+        print(collectives.allReduceSum(np.ones(1), "x", "even"))
+    try:
+        if rank == 1:
+            collectives.allReduceSum(np.ones(1), "x", "even")
+    except ValueError as error:
+        print(error)
+    """
+
+    assert outputs(run(3, body)) == [
+        "[2.]",
+        "Instance 1 is not in the communicator 'even', which is among the instances "
+        "0, 2. Only those may call it.",
+        "[2.]",
+    ]
+
+
+def test_the_default_communicator_can_be_registered_anew() -> None:
+    body = """
+    popdist.registerCommunicator([0, 1])
+    if rank < 2:
+        print(collectives.allReduceSum(np.ones(1)))
+    popdist.registerCommunicator([0, 1, 2], popdist.defaultCommunicatorId())
+    print(collectives.allReduceSum(np.ones(1)))
+    """
+
+    assert outputs(run(3, body)) == ["[2.]\n[3.]", "[2.]\n[3.]", "[3.]"]
+
+
+def test_instances_that_register_different_communicators_are_told_so() -> None:
+    body = """
+    try:
+        popdist.registerCommunicator([rank], "own")
+    except popdist.MismatchError as error:
+        print(error)
+    """
+
+    words = (
+        "registerCommunicator got different parameters: instance 0 gave ([0], 'own'), "
+        "but instance 1 gave ([1], 'own'). All instances must give the same."
+    )
+    assert outputs(run(2, body)) == [words] * 2
+
+
+def test_a_communicator_that_nobody_registered_is_refused() -> None:
+    body = """
+    try:
+        collectives.barrier("x", "mine")
+    except ValueError as error:
+        print(error)
+    """
+
+    assert outputs(run(1, body)) == [
+        "There is no communicator 'mine'. Call "
+        "popdist.registerCommunicator(participants, id) on all instances first."
+    ]
+
+
+def test_a_communicator_that_reaches_too_far_is_refused() -> None:
+    body = """
+    popdist.registerCommunicator([0, 1], "both")
+    try:
+        popdist.execute_on_instances([0], collectives.barrier, "x", "both")
+    except ValueError as error:
+        print(error)
+    """
+
+    assert outputs(run(2, body)) == [
+        "The communicator 'both' is among the instances 0, 1, but only 0 run this part "
+        "of the program. Call it outside execute_on_instances.",
+        "",
+    ]

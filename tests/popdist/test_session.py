@@ -1,0 +1,185 @@
+import subprocess
+import sys
+
+from conftest import ROOT
+from jobs import outputs, run, run_alone
+
+
+def test_without_poprun_every_call_works_with_one_instance() -> None:
+    body = """
+    popdist.init()
+    group = popdist.replica_group()
+    print(len(group), group.all_reduce(np.full((1, 2), 3.0)).tolist())
+    print(collectives.allGather(np.arange(2)).tolist())
+    popdist.finalizeBackend()
+    """
+
+    assert outputs(run_alone(body)) == ["1 [[3.0, 3.0]]\n[[0, 1]]"]
+
+
+def test_init_on_one_host_never_loads_mpi() -> None:
+    body = """
+    popdist.init()
+    popdist.replica_group().all_reduce(np.ones((1, 1)))
+    print(any("mpi4py" in name for name in sys.modules))
+    """
+
+    assert outputs(run(2, body)) == ["False", "False"]
+
+
+def test_what_only_asks_for_replicas_loads_neither_numpy_nor_the_engine() -> None:
+    code = (
+        "import sys, popdist; popdist.getNumTotalReplicas(); "
+        "heavy = {'numpy', 'socket', 'json', 'threading', 'popdist.engine'}; "
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+
+    ran = subprocess.run(
+        [sys.executable, "-S", "-c", code],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert ran.stdout == "[]\n"
+
+
+def test_instances_with_different_numbers_of_replicas_tell_each_other() -> None:
+    body = """
+    group = popdist.replica_group()
+    rows = np.full((popdist.getNumLocalReplicas(), 1), rank + 1.0)
+    print(len(group), group.replicas, group.all_reduce(rows).tolist())
+    """
+
+    assert outputs(run((1, 3), body)) == [
+        "4 (1, 3) [[7.0]]",
+        "4 (1, 3) [[7.0], [7.0], [7.0]]",
+    ]
+
+
+def test_a_setting_that_cannot_be_is_told_before_anybody_is_waited_for() -> None:
+    body = """
+    try:
+        popdist.init()
+    except popdist.SettingError as error:
+        print(error)
+    """
+
+    words = (
+        "POPDIST_TIMEOUT is 'ever', but must be a number of seconds more than 0. Set "
+        "it so, or unset it."
+    )
+    assert outputs(run(2, body, {"POPDIST_TIMEOUT": "ever"})) == [words] * 2
+
+
+def test_the_users_timeouts_and_algorithm_are_the_groups() -> None:
+    body = """
+    group = popdist.replica_group()
+    group.all_reduce(np.ones((1, 100000)))
+    print(group.last_algorithm)
+    if rank == 0:
+        time.sleep(2)
+    else:
+        try:
+            group.barrier()
+        except popdist.CollectiveTimeoutError:
+            print("gave up")
+    """
+    settings = {"POPDIST_ALGORITHM": "ring", "POPDIST_TIMEOUT": "1"}
+
+    ended = run(2, body, settings)
+
+    assert [one.out.split("\n") for one in ended] == [
+        ["ring", ""],
+        ["ring", "gave up", ""],
+    ]
+
+
+def test_an_instance_that_does_not_come_is_named_on_stderr() -> None:
+    body = """
+    collectives.barrier("warm")
+    if rank == 1:
+        time.sleep(1)
+    collectives.barrier("cold")
+    """
+
+    ended = run(2, body, {"POPDIST_STALL_TIMEOUT": "0.2"})
+
+    assert [one.code for one in ended] == [0, 0]
+    assert "for instance 1 in" in ended[0].err
+
+
+def test_after_a_fork_the_child_is_told_and_the_parent_goes_on() -> None:
+    body = """
+    popdist.init()
+    child = os.fork()
+    if child == 0:
+        for function in (popdist.init, popdist.replica_group, collectives.barrier):
+            try:
+                function()
+            except popdist.GroupUnusableError as error:
+                print(error, flush=True)
+        sys.exit()
+    os.waitpid(child, 0)
+    print(collectives.allReduceSum(np.ones(1)))
+    """
+    words = (
+        "This process was forked from instance {} after that had joined its group, and "
+        "cannot take part in collectives. Fork before popdist.init(), or start it with "
+        "multiprocessing's spawn.\n"
+    )
+
+    assert outputs(run(2, body)) == [words.format(i) * 3 + "[2.]" for i in range(2)]
+
+
+def test_a_process_may_fork_first_and_let_the_child_take_part() -> None:
+    body = """
+    popdist.getNumInstances()
+    from popdist.session import STATE
+    child = os.fork()
+    if child == 0:
+        popdist.init()
+        print(collectives.allReduceSum(np.ones(1)), flush=True)
+    else:
+        sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    """
+
+    assert outputs(run(2, body)) == ["[2.]"] * 2
+
+
+def test_threads_that_come_first_together_make_one_group() -> None:
+    body = """
+    from popdist.session import connect
+    groups = []
+    threads = [
+        threading.Thread(target=lambda: groups.append(connect())) for _ in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    print(len(groups), len(set(map(id, groups))))
+    """
+
+    assert outputs(run(2, body)) == ["8 1"] * 2
+
+
+def test_a_call_under_way_does_not_keep_a_process_from_ending() -> None:
+    body = """
+    popdist.init()
+    collectives.barrier("both")
+    if rank == 1:
+        collectives.allReduceSum(np.ones(1), "never", async_op=True)
+        time.sleep(0.2)
+        sys.exit(3)
+    try:
+        popdist.replica_group().barrier()
+    except popdist.PeerLostError as error:
+        print(error.instances)
+    """
+
+    ended = run(2, body)
+
+    assert [one.code for one in ended] == [0, 3]
+    assert ended[0].out == "(1,)\n"
