@@ -4,11 +4,11 @@
 
 Each instance makes its own part of the data, computes the gradient of each of its
 local replicas, and averages them with those of all others before it moves. So all
-instances take the same steps, and end with the same network and the same loss.
+instances take the same steps, and end with the same network and the same loss: to
+the bit, and also when the same replicas are spread over more or fewer instances.
 """
 
 import numpy as np
-from mpi4py import MPI
 
 import popdist
 
@@ -42,17 +42,16 @@ def loss_and_gradients(weights, x, y):
     return float((error**2).mean()), gradients
 
 
-def mean_over_all_replicas(local_sums):
-    """Average arrays over the job: every instance must call this with its sums."""
-    flat = np.concatenate([np.ravel(a) for a in local_sums])
-    MPI.COMM_WORLD.Allreduce(MPI.IN_PLACE, flat)
-    flat /= popdist.getNumTotalReplicas()
-    ends = np.cumsum([np.size(a) for a in local_sums])[:-1]
-    parts = np.split(flat, ends)
-    return [p.reshape(np.shape(a)) for p, a in zip(parts, local_sums, strict=True)]
+def mean_over_all_replicas(group, per_replica):
+    """Average over the job what each local replica found: a list of arrays for each."""
+    rows = [np.stack(arrays) for arrays in zip(*per_replica, strict=True)]
+    # Every row of a result is the mean over all replicas: one of them is enough.
+    return [row[0] for row in group.grouped_all_reduce(rows, op="mean")]
 
 
 def main():
+    popdist.init()
+    group = popdist.replica_group()
     first = popdist.getReplicaIndexOffset()
     local = range(first, first + popdist.getNumLocalReplicas())
     data = [make_data(replica) for replica in local]
@@ -60,15 +59,15 @@ def main():
     history = []
     for step in range(STEPS):
         found = [loss_and_gradients(weights, x, y) for x, y in data]
-        sums = [np.sum([loss for loss, _ in found])]
-        sums += [sum(parts) for parts in zip(*(g for _, g in found), strict=True)]
-        loss, *gradients = mean_over_all_replicas(sums)
+        means = mean_over_all_replicas(group, [[loss, *g] for loss, g in found])
+        loss, *gradients = means
         weights = [w - RATE * g for w, g in zip(weights, gradients, strict=True)]
         history.append(float(loss))
         if popdist.getInstanceIndex() == 0 and step % 10 == 0:
             print(f"step {step:3}  loss {loss:.6f}", flush=True)
 
-    losses = MPI.COMM_WORLD.allgather(history[-1])
+    last = np.full(popdist.getNumLocalReplicas(), history[-1])
+    losses = [float(loss) for loss in group.all_gather(last)]
     if popdist.getInstanceIndex() == 0:
         print(f"loss {history[0]:.6f} at the start, {history[-1]:.6f} at the end")
     if len(set(losses)) > 1 or not history[-1] < history[0]:
