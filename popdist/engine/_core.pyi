@@ -78,6 +78,10 @@ class Reducer:
     def _take(
         self, comm: Comm, layout: Layout, usual: int, leading: bool, /
     ) -> None: ...
+    # None, or NotImplemented where not all arrays are plain buffers of one dtype.
+    def _reduce_lists(
+        self, arrays: Sequence[Any], out: Sequence[Any], reduction: int, how: int, /
+    ) -> Any: ...
     def all_reduce(
         self,
         x: Any,

@@ -40,6 +40,15 @@ def address(array: Array) -> int:
     return int(array.__array_interface__["data"][0])
 
 
+def written(x: object) -> Array:
+    """Return x as it is, if it is an array that results can be written to."""
+    if not isinstance(x, np.ndarray) or not x.flags.writeable:
+        raise ValueError(
+            f"out is {type(x).__name__}, but must be a numpy array that can be written."
+        )
+    return x
+
+
 def plain(array: Array) -> Array:
     """Return the array itself if it is in one piece and aligned, else a copy."""
     if array.flags.c_contiguous and array.flags.aligned:

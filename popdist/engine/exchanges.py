@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from popdist.engine.arrays import Array, address, parcel, plain
+from popdist.engine.arrays import Array, address, parcel, plain, written
 from popdist.engine.codes import Operation, number_of
 from popdist.engine.dtypes import code_of, dtype_of, reduction_code_of
 
@@ -256,7 +256,7 @@ class Exchanges:
 
     def recv(self, out: Array, source: int, *, async_op: bool = False) -> Any:
         """Fill `out` with what one member sends, and return it."""
-        held = plain(out)
+        held = plain(written(out))
         peer = self._peer(source)
         code = code_of(held.dtype)
 

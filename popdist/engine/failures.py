@@ -84,8 +84,10 @@ def in_words(call: Described) -> str:
         return "barrier" + _named(name)
     how = ""
     if operation in _REDUCING:
-        how = f" ({reduction_name_of(reduction)}"
-        how += f", {ALGORITHM_NAMES[algorithm]})"
+        how = reduction_name_of(reduction)
+        if operation is not Operation.REDUCE_SCATTER:
+            how += f", {ALGORITHM_NAMES[algorithm]}"
+        how = f" ({how})"
     to = {
         Operation.SEND: f" to member {root}",
         Operation.RECEIVE: f" from member {root}",

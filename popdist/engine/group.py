@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from popdist.engine import _core
-from popdist.engine.arrays import Array, Parcel, parcel
+from popdist.engine.arrays import Array, Parcel, parcel, written
 from popdist.engine.codes import ALGORITHM_NAMES, CHOICES, RING, Operation, number_of
 from popdist.engine.dtypes import REDUCTIONS, code_of, reduction_code_of
 from popdist.engine.exchanges import Exchanges
@@ -129,6 +129,14 @@ class Group(_core.Reducer, Exchanges):
         arrays that is most of the time. Arrays of several dtypes are grouped by it.
         """
         how = self._how(algorithm, reproducible)
+        if op in REDUCTIONS and not (async_op or name):
+            if out is None and all(type(x) is np.ndarray for x in arrays):
+                out = [np.empty_like(x, order="C") for x in arrays]
+            try:
+                if out and self._reduce_lists(arrays, out, REDUCTIONS[op], how) is None:
+                    return list(out)
+            except _core.Failure:
+                raise self._seat.failure() from None
         action = self._reduction(arrays, out, op, how, number_of(name))
         return self._submit(action, async_op)
 
@@ -282,13 +290,7 @@ class Group(_core.Reducer, Exchanges):
 
 
 def _array(x: Any, writable: bool) -> Array:
-    if not writable:
-        return np.asarray(x)
-    if not isinstance(x, np.ndarray) or not x.flags.writeable:
-        raise ValueError(
-            f"out is {type(x).__name__}, but must be a numpy array that can be written."
-        )
-    return x
+    return written(x) if writable else np.asarray(x)
 
 
 def _choice(algorithm: str) -> int:

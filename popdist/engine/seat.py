@@ -13,7 +13,7 @@ import numpy as np
 
 from popdist.engine import _core
 from popdist.engine.arena import Arena, meet
-from popdist.engine.codes import Operation
+from popdist.engine.codes import Operation, Status
 from popdist.engine.failures import explain, in_words, unusable
 from popdist.engine.heap import HEAP_SPAN, Heap
 from popdist.engine.tuning import Tuning
@@ -78,8 +78,12 @@ class Seat:
     def failure(self) -> PopdistError:
         """Return what to raise for a call that the core did not finish."""
         ending = self.comm.ending()
+        # Whoever was interrupted has its KeyboardInterrupt.
+        if ending is not None and ending[:2] == (Status.STOPPED, self.rank):
+            self._told = True
         if ending is None or self._told:
             return unusable(ending, self.instances)
+        # The first call to fail tells why, even if the others ended it before.
         self._told = True
         return explain(ending, self.instances, self.timeout)
 

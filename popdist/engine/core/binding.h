@@ -23,6 +23,9 @@ PyObject *make_reducer_type(PyObject *module);
  * other calls have to be made before. */
 PyObject *reduce_arrays(PyObject *comm, PyObject *layout, PyObject *from, PyObject *to,
                         long reduction, int wanted, bool leading);
+/* The same for the arrays of two lists, in one pass. */
+PyObject *reduce_lists(PyObject *comm, PyObject *layout, PyObject *from, PyObject *to,
+                       long reduction, int wanted, bool leading);
 
 /* Numbers from a sequence; -1 with an exception set. */
 Py_ssize_t numbers_from(PyObject *sequence, uint64_t *to, Py_ssize_t most);

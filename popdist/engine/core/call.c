@@ -48,7 +48,7 @@ piece piece_at(const call *k, cursor *at, uint64_t begin, uint64_t end)
 void copy(const kernels *simd, void *to, const void *from, size_t bytes, bool streaming)
 {
     if (streaming)
-        simd->stream(to, from, bytes);
+        simd->stream(to, from, bytes, NULL);
     else
         memcpy(to, from, bytes);
 }
@@ -136,12 +136,6 @@ void copy_out(const call *k, const terms *t, cursor *at, uint64_t begin, uint64_
         from += p.count * t->a.element;
         begin += p.count;
     }
-}
-
-uint64_t oneshot_capacity(const call *k)
-{
-    terms t = terms_of(k);
-    return BOX_BYTES / (k->l->most_nodes * t.slot_element);
 }
 
 status reduce(const call *k)

@@ -102,6 +102,5 @@ status all_reduce_in_heap(const call *k, uint64_t steps_before);
 
 /* Carry out a call in whichever way it says; IN_ARENA stands for the best. */
 status reduce(const call *k);
-uint64_t oneshot_capacity(const call *k);
 
 #endif

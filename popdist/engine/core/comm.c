@@ -173,13 +173,28 @@ static uint64_t signature_of(const descriptor *d)
     return mixed(mixed(mixed(mixed(1, small), d->count), d->name), d->shape);
 }
 
+typedef uint64_t __attribute__((__may_alias__)) word;
+
+static void copy_words(descriptor *to, const descriptor *from)
+{
+    word *t = (word *)to;
+    const word *f = (const word *)from;
+    for (size_t i = 0; i < sizeof *to / sizeof *t; i++)
+        __atomic_store_n(t + i, __atomic_load_n(f + i, __ATOMIC_RELAXED),
+                         __ATOMIC_RELAXED);
+}
+
+void describe(comm *c, const descriptor *d)
+{
+    c->now = d->operation;
+    copy_words(&member_at(c, c->rank)->calls[c->calls & 1], d);
+}
+
 box *begin(comm *c, const descriptor *d)
 {
     c->calls++;
-    c->now = d->operation;
-    member *mine = member_at(c, c->rank);
-    box *said = &mine->boxes[c->calls & 1];
-    mine->calls[c->calls & 1] = *d;
+    box *said = &member_at(c, c->rank)->boxes[c->calls & 1];
+    describe(c, d);
     said->signature = signature_of(d);
     return said;
 }
@@ -235,7 +250,7 @@ status end_group(comm *c, status why, int about, const char *words)
     head->end.call = c->calls;
     head->end.mine = member_at(c, c->rank)->calls[c->calls & 1];
     if (about >= 0)
-        head->end.theirs = member_at(c, about)->calls[c->calls & 1];
+        copy_words(&head->end.theirs, &member_at(c, about)->calls[c->calls & 1]);
     strncpy(head->end.words, words, sizeof head->end.words - 1);
     atomic_store(&head->ended, 2);
     wake_all(c);

@@ -146,6 +146,10 @@ static inline status wait_posted(comm *c, int peer, uint64_t target)
 /* Wait until all others have taken their steps up to `target`. */
 status wait_all(comm *c, uint64_t target);
 
+/* Put down what we do. Whoever ends the group may look at any time, and then find a
+ * mixture of this and what was there before: it is for a message only. */
+void describe(comm *c, const descriptor *d);
+
 /* Say what we begin. `begin` makes it ours to write, `announce` lets the others
  * see it together with whatever was put into slot or box before. */
 box *begin(comm *c, const descriptor *d);

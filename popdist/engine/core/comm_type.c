@@ -2,6 +2,7 @@
 #include "binding.h"
 
 #include <string.h>
+#include <unistd.h>
 
 enum {
     /* Calls that move more let other threads run from their beginning. */
@@ -186,20 +187,6 @@ static bool simple_pair(const Py_buffer *x, const Py_buffer *out)
            && (a == b || a + x->len <= b || b + out->len <= a);
 }
 
-static status reduce_buffers(const layout *l, char *in, char *out, call *k)
-{
-    char *from[MAX_LEAVES], *to[MAX_LEAVES];
-    const uint32_t rows = l->rows[l->rank];
-    for (uint32_t row = 0; row < rows; row++) {
-        from[row] = in + row * k->total * element_bytes(k->type);
-        to[row] = out + row * k->total * element_bytes(k->type);
-    }
-    const segment whole = {k->total, from, to};
-    k->segments = &whole;
-    find_in_heap(k);
-    return reduce(k);
-}
-
 static void release(Py_buffer *x, Py_buffer *out, bool same)
 {
     PyBuffer_Release(x);
@@ -221,50 +208,141 @@ static bool fits(const Py_buffer *x, const Py_buffer *out, bool same, int type,
            || ((uintptr_t)out->buf % (size_t)x->itemsize == 0 && simple_pair(x, out));
 }
 
+/* Arrays as their buffers, and the segments that the core makes of them. */
+typedef struct {
+    Py_ssize_t count;
+    Py_buffer *x, *out;
+    bool *same;
+    char **addresses;
+    segment *segments;
+    uint64_t bytes;
+} plain_arrays;
+
+static void let_go(plain_arrays *p)
+{
+    for (Py_ssize_t i = 0; i < p->count; i++)
+        release(&p->x[i], &p->out[i], p->same[i]);
+}
+
+/* Take one more array, if it is plain and of the same dtype as those before. */
+static bool take(plain_arrays *p, PyObject *from, PyObject *to, const layout *l,
+                 long reduction, bool leading)
+{
+    const int how = PyBUF_C_CONTIGUOUS | PyBUF_FORMAT;
+    const uint32_t rows = l->rows[l->rank];
+    const Py_ssize_t i = p->count;
+    Py_buffer *x = &p->x[i], *out = &p->out[i];
+    const bool same = p->same[i] = from == to;
+    if (PyObject_GetBuffer(from, x, same ? how | PyBUF_WRITABLE : how) < 0)
+        return false;
+    if (!same && PyObject_GetBuffer(to, out, how | PyBUF_WRITABLE) < 0) {
+        PyBuffer_Release(x);
+        return false;
+    }
+    const int type = dtype_of(x);
+    if (!fits(x, out, same, type, reduction, rows, leading)
+        || (i > 0 && type != dtype_of(&p->x[0]))) {
+        release(x, out, same);
+        return false;
+    }
+    const uint64_t row = (uint64_t)x->len / rows;
+    char **in_rows = p->addresses + 2 * (uint64_t)i * rows, **out_rows = in_rows + rows;
+    for (uint32_t r = 0; r < rows; r++) {
+        in_rows[r] = (char *)x->buf + r * row;
+        out_rows[r] = (char *)(same ? x->buf : out->buf) + r * row;
+    }
+    p->segments[i] = (segment){row / (uint64_t)x->itemsize, in_rows, out_rows};
+    p->bytes += (uint64_t)x->len;
+    p->count++;
+    return true;
+}
+
+static PyObject *reduce_plain(CommObject *self, const layout *l, plain_arrays *p,
+                              long reduction, int wanted)
+{
+    call k = {
+        .c = &self->c,
+        .l = l,
+        .type = (dtype)dtype_of(&p->x[0]),
+        .reduction = (unsigned)reduction,
+        .op = ALL_REDUCE,
+        .root = -1,
+        .segments = p->segments,
+        .count_of_segments = (uint32_t)p->count,
+    };
+    for (Py_ssize_t i = 0; i < p->count; i++)
+        k.total += p->segments[i].count;
+    if (!enter(self, p->bytes))
+        return NULL;
+    find_in_heap(&k);
+    k.how = choose(&k, wanted);
+    return leave(self, reduce(&k));
+}
+
 PyObject *reduce_arrays(PyObject *object, PyObject *given, PyObject *from, PyObject *to,
                         long reduction, int wanted, bool leading)
 {
     CommObject *self = (CommObject *)object;
     const layout *l = ((LayoutObject *)given)->l;
-    const bool same = from == to;
-    const int how = PyBUF_C_CONTIGUOUS | PyBUF_FORMAT;
-    const uint32_t rows = l->rows[l->rank];
-    PyObject *result = Py_NotImplemented;
     Py_buffer x, out;
-    if (self->queued
-        || PyObject_GetBuffer(from, &x, same ? how | PyBUF_WRITABLE : how) < 0)
-        goto not_so_plain;
-    if (!same && PyObject_GetBuffer(to, &out, how | PyBUF_WRITABLE) < 0) {
-        PyBuffer_Release(&x);
-        goto not_so_plain;
+    bool same;
+    char *addresses[2 * MAX_LEAVES];
+    segment whole;
+    plain_arrays p = {.x = &x, .out = &out, .same = &same, .addresses = addresses,
+                      .segments = &whole};
+    if (!self->queued && take(&p, from, to, l, reduction, leading)) {
+        PyObject *result = reduce_plain(self, l, &p, reduction, wanted);
+        let_go(&p);
+        return result;
     }
-    const int type = dtype_of(&x);
-    if (!fits(&x, &out, same, type, reduction, rows, leading)) {
-        release(&x, &out, same);
-        goto not_so_plain;
-    }
-    call k = {
-        .c = &self->c,
-        .l = l,
-        .type = (dtype)type,
-        .reduction = (unsigned)reduction,
-        .op = ALL_REDUCE,
-        .root = -1,
-        .count_of_segments = 1,
-        .total = (uint64_t)(x.len / x.itemsize) / rows,
-    };
-    result = NULL;
-    if (enter(self, (uint64_t)x.len)) {
-        k.how = choose(&k, wanted);
-        result = leave(self, reduce_buffers(l, x.buf, same ? x.buf : out.buf, &k));
-    }
-    release(&x, &out, same);
-    return result;
-
-not_so_plain:
     /* Whoever is asked next finds out what they are, and says what is wrong. */
     PyErr_Clear();
-    Py_INCREF(result);
+    Py_RETURN_NOTIMPLEMENTED;
+}
+
+/* Take all arrays of two lists. False where one is not plain, or memory is short. */
+static bool take_all(plain_arrays *p, PyObject *from, PyObject *to, Py_ssize_t count,
+                     const layout *l, long reduction, bool leading)
+{
+    const size_t many = (size_t)count;
+    p->x = PyMem_Calloc(many, sizeof *p->x);
+    p->out = PyMem_Calloc(many, sizeof *p->out);
+    p->same = PyMem_Calloc(many, sizeof *p->same);
+    p->segments = PyMem_Calloc(many, sizeof *p->segments);
+    p->addresses = PyMem_Calloc(2 * many * (l->rows[l->rank] + 1), sizeof(char *));
+    bool taken = p->x && p->out && p->same && p->segments && p->addresses;
+    for (Py_ssize_t i = 0; taken && i < count; i++) {
+        PyObject *one = PySequence_GetItem(from, i), *other = PySequence_GetItem(to, i);
+        /* The buffers keep the arrays. */
+        taken = one && other && take(p, one, other, l, reduction, leading);
+        Py_XDECREF(one);
+        Py_XDECREF(other);
+    }
+    return taken;
+}
+
+PyObject *reduce_lists(PyObject *object, PyObject *given, PyObject *from, PyObject *to,
+                       long reduction, int wanted, bool leading)
+{
+    CommObject *self = (CommObject *)object;
+    const layout *l = ((LayoutObject *)given)->l;
+    const Py_ssize_t count = PySequence_Size(from);
+    plain_arrays p = {.count = 0};
+    PyObject *result = NULL;
+    if (count > 0 && count == PySequence_Size(to) && !self->queued
+        && take_all(&p, from, to, count, l, reduction, leading))
+        result = reduce_plain(self, l, &p, reduction, wanted);
+    else {
+        PyErr_Clear();
+        Py_INCREF(Py_NotImplemented);
+        result = Py_NotImplemented;
+    }
+    let_go(&p);
+    PyMem_Free(p.x);
+    PyMem_Free(p.out);
+    PyMem_Free(p.same);
+    PyMem_Free(p.segments);
+    PyMem_Free(p.addresses);
     return result;
 }
 
@@ -535,7 +613,9 @@ static PyObject *comm_shut(CommObject *self, PyObject *unused)
     (void)unused;
     if (!self->open)
         Py_RETURN_NONE;
-    take_turn(self);
+    /* In a forked child, whoever had the turn is in the parent. */
+    if (self->c.pid == getpid())
+        take_turn(self);
     self->open = false;
     comm_close(&self->c);
     PyBuffer_Release(&self->memory);

@@ -118,7 +118,7 @@ status exchange_run(const exchange *x)
         .read = read_block,
     };
     const descriptor d = {
-        .count = all / element_bytes(x->type),
+        .count = (x->op == BROADCAST ? longest : all) / element_bytes(x->type),
         .name = x->name,
         .shape = hash_of(x),
         .operation = (uint8_t)x->op,

@@ -2,6 +2,8 @@
  * chunk of everybody's rows, and writes the total into everybody's rows. */
 #include "call.h"
 
+#include <string.h>
+
 static const descriptor *said_by(const call *k, int q)
 {
     return &member_at(k->c, q)->calls[k->c->calls & 1];
@@ -41,6 +43,17 @@ static void find_rows(const call *k, const void **from, unsigned char **to)
     }
 }
 
+/* While the total of one piece is written, what the next one needs is fetched: else
+ * the memory would rest whenever we only write. */
+static void write_total(const terms *t, unsigned char *to, const unsigned char *total,
+                        size_t bytes, const unsigned char *next)
+{
+    if (t->stream_out)
+        t->a.simd->stream(to, total, bytes, next);
+    else
+        memcpy(to, total, bytes);
+}
+
 static void reduce_chunk(const call *k, const terms *t, chunk own)
 {
     const void *from[MAX_LEAVES], *leaf[MAX_LEAVES];
@@ -53,8 +66,8 @@ static void reduce_chunk(const call *k, const terms *t, chunk own)
             leaf[i] = (const unsigned char *)from[i] + at * t->a.element;
         fold_finished(&t->a, &k->l->of_rows, leaf, NULL, n, total);
         for (uint64_t i = 0; i < rows; i++)
-            copy(t->a.simd, to[i] + at * t->a.element, total, n * t->a.element,
-                 t->stream_out);
+            write_total(t, to[i] + at * t->a.element, total, n * t->a.element,
+                        (const unsigned char *)leaf[i] + n * t->a.element);
     }
 }
 

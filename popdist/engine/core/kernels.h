@@ -39,7 +39,7 @@ enum {
 typedef void combine_fn(void *to, const void *a, const void *b, size_t n);
 typedef void finish_fn(void *to, const void *from, size_t n, uint64_t divisor);
 typedef void widen_fn(void *to, const void *from, size_t n);
-typedef void copy_fn(void *to, const void *from, size_t bytes);
+typedef void stream_fn(void *to, const void *from, size_t bytes, const void *ahead);
 
 typedef struct {
     const char *name;
@@ -51,8 +51,9 @@ typedef struct {
     finish_fn *finish[DTYPES];
     /* Elements to accumulated; NULL where they are the same. */
     widen_fn *widen[DTYPES];
-    /* Copy past the caches. Call stores_done() before telling anybody. */
-    copy_fn *stream;
+    /* Copy past the caches, and meanwhile fetch as many bytes from `ahead`, unless it
+     * is NULL. Call stores_done() before telling anybody. */
+    stream_fn *stream;
 } kernels;
 
 /* The table of that name, the best that this processor has for NULL, NULL where

@@ -259,21 +259,26 @@ static void FN(finish_bool)(void *to, const void *from, size_t n, uint64_t divis
 
 /* --- Copies past the caches. */
 
-static void FN(stream)(void *to, const void *from, size_t bytes)
+static void FN(stream)(void *to, const void *from, size_t bytes, const void *ahead)
 {
 #if defined STREAM_BYTES /* and stream_vector is defined */
     unsigned char *t = to;
-    const unsigned char *f = from;
+    const unsigned char *f = from, *next = ahead;
     size_t head = (size_t)(-(uintptr_t)t & 63);
     if (head > bytes)
         head = bytes;
     memcpy(t, f, head);
     t += head, f += head, bytes -= head;
     size_t whole = bytes & ~(size_t)63;
-    for (size_t i = 0; i < whole; i += STREAM_BYTES)
+    for (size_t i = 0; next && i < whole; i += STREAM_BYTES) {
+        __builtin_prefetch(next + i);
+        stream_vector(t + i, f + i);
+    }
+    for (size_t i = 0; !next && i < whole; i += STREAM_BYTES)
         stream_vector(t + i, f + i);
     memcpy(t + whole, f + whole, bytes - whole);
 #else
+    (void)ahead; /* processors without such stores see by themselves what comes next */
     memcpy(to, from, bytes);
 #endif
 }

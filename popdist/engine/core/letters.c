@@ -17,13 +17,13 @@ static uint64_t letter_bytes(uint64_t bytes, uint64_t number)
 /* For messages: what we do, in our own line; no announcement goes with it. */
 static void note(comm *c, operation op, int peer, dtype type, uint64_t bytes)
 {
-    c->now = op;
-    member_at(c, c->rank)->calls[c->calls & 1] = (descriptor){
+    const descriptor d = {
         .count = bytes / element_bytes(type),
         .operation = (uint8_t)op,
         .dtype = (uint8_t)type,
         .root = peer,
     };
+    describe(c, &d);
 }
 
 status send_letters(comm *c, int to, dtype type, const char *from, uint64_t bytes)

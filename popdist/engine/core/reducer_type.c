@@ -37,8 +37,15 @@ PyDoc_STRVAR(all_reduce_words,
 "Raises:\n"
 "    PeerLostError: An instance died. This and all other errors end the group.\n");
 
-static PyObject *name_op, *name_out, *general;
+static PyObject *name_op, *name_out, *name_algorithm, *general;
 static PyObject *reductions[REDUCTIONS + 1];
+/* "auto" and those that can be asked for; each one's code is one less than its place. */
+static PyObject *choices[4];
+
+/* The arguments of a call, as far as they are common. */
+typedef struct {
+    PyObject *op, *out, *algorithm;
+} arguments;
 
 static PyObject *reducer_sit(ReducerObject *self, PyObject *args)
 {
@@ -57,34 +64,38 @@ static PyObject *reducer_sit(ReducerObject *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
-static long reduction_of(PyObject *op)
+/* Where a word stands among others, or -1. Most words are the very same objects. */
+static int place_of(PyObject *word, PyObject *const *words, int count)
 {
-    if (!op)
-        return SUM;
-    for (long i = 0; i <= REDUCTIONS; i++)
-        if (op == reductions[i])
+    for (int i = 0; i < count; i++)
+        if (word == words[i])
             return i;
-    return -1; /* unknown, or not the same object: the general way compares */
+    for (int i = 0; PyUnicode_Check(word) && i < count; i++)
+        if (PyUnicode_Compare(word, words[i]) == 0)
+            return i;
+    return -1;
 }
 
-/* all_reduce(x, op, out=...): True if there is nothing else among the arguments. */
+/* Whether these are x, op, out and algorithm at most, and out is given. */
 static bool common_case(PyObject *const *args, Py_ssize_t count, PyObject *keywords,
-                        PyObject **op, PyObject **out)
+                        arguments *a)
 {
     Py_ssize_t named = keywords ? PyTuple_Size(keywords) : 0;
-    if (count < 1 || count > 2 || named > 2)
+    if (count < 1 || count > 2)
         return false;
-    *op = count == 2 ? args[1] : NULL;
+    a->op = count == 2 ? args[1] : reductions[SUM];
     for (Py_ssize_t i = 0; i < named; i++) {
         PyObject *name = PyTuple_GetItem(keywords, i);
         if (name == name_out)
-            *out = args[count + i];
+            a->out = args[count + i];
         else if (name == name_op && count == 1)
-            *op = args[count + i];
+            a->op = args[count + i];
+        else if (name == name_algorithm)
+            a->algorithm = args[count + i];
         else
             return false;
     }
-    return *out && *out != Py_None;
+    return a->out && a->out != Py_None;
 }
 
 static PyObject *call_general(PyObject *self, PyObject *const *args, Py_ssize_t count,
@@ -111,17 +122,18 @@ static PyObject *call_general(PyObject *self, PyObject *const *args, Py_ssize_t 
 static PyObject *reducer_all_reduce(ReducerObject *self, PyObject *const *args,
                                     Py_ssize_t count, PyObject *keywords)
 {
-    PyObject *op = NULL, *out = NULL;
-    if (self->comm && common_case(args, count, keywords, &op, &out)) {
-        long reduction = reduction_of(op);
-        PyObject *done = reduction < 0 ? NULL
-                                       : reduce_arrays(self->comm, self->layout, args[0],
-                                                       out, reduction, self->usual,
-                                                       self->leading);
+    arguments a = {NULL, NULL, NULL};
+    if (self->comm && common_case(args, count, keywords, &a)) {
+        int reduction = place_of(a.op, reductions, REDUCTIONS + 1);
+        int how = a.algorithm ? place_of(a.algorithm, choices, 4) - 1 : self->usual;
+        PyObject *done = NULL;
+        if (reduction >= 0 && how >= -1)
+            done = reduce_arrays(self->comm, self->layout, args[0], a.out, reduction, how,
+                                 self->leading);
         if (done == Py_None) {
             Py_DECREF(done);
-            Py_INCREF(out);
-            return out;
+            Py_INCREF(a.out);
+            return a.out;
         }
         if (PyErr_Occurred() && !PyErr_ExceptionMatches(failure))
             return NULL;
@@ -130,6 +142,15 @@ static PyObject *reducer_all_reduce(ReducerObject *self, PyObject *const *args,
         PyErr_Clear();
     }
     return call_general((PyObject *)self, args, count, keywords);
+}
+
+static PyObject *reducer_reduce_lists(ReducerObject *self, PyObject *args)
+{
+    PyObject *from, *to;
+    int reduction, how;
+    if (!PyArg_ParseTuple(args, "OOii", &from, &to, &reduction, &how))
+        return NULL;
+    return reduce_lists(self->comm, self->layout, from, to, reduction, how, self->leading);
 }
 
 static void reducer_end(PyObject *object)
@@ -155,13 +176,18 @@ static int reducer_traverse(PyObject *object, visitproc visit, void *arg)
 static bool intern_names(void)
 {
     static const char *const names[] = {"sum", "min", "max", "prod", "mean"};
+    static const char *const ways[] = {"auto", "oneshot", "direct", "ring"};
     name_op = PyUnicode_InternFromString("op");
     name_out = PyUnicode_InternFromString("out");
     general = PyUnicode_InternFromString("_all_reduce");
     for (size_t i = 0; i <= REDUCTIONS; i++)
         if (!(reductions[i] = PyUnicode_InternFromString(names[i])))
             return false;
-    return name_op && name_out && general;
+    for (size_t i = 0; i < 4; i++)
+        if (!(choices[i] = PyUnicode_InternFromString(ways[i])))
+            return false;
+    name_algorithm = PyUnicode_InternFromString("algorithm");
+    return name_op && name_out && name_algorithm && general;
 }
 
 PyObject *make_reducer_type(PyObject *module)
@@ -171,6 +197,8 @@ PyObject *make_reducer_type(PyObject *module)
          METH_FASTCALL | METH_KEYWORDS,
          all_reduce_words},
         {"_take", (PyCFunction)(void (*)(void))reducer_sit, METH_VARARGS, NULL},
+        {"_reduce_lists", (PyCFunction)(void (*)(void))reducer_reduce_lists, METH_VARARGS,
+         NULL},
         {NULL, NULL, 0, NULL},
     };
     static PyType_Slot slots[] = {
