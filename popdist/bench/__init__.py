@@ -1,0 +1,1 @@
+"""How fast the engine is next to its peers: `python -m popdist.bench`, under poprun."""

@@ -1,0 +1,179 @@
+"""The command `python -m popdist.bench`: from its arguments to tables and files."""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from popdist.bench import peers, plot, sizes, table, tune
+from popdist.bench.candidates import Engine
+from popdist.bench.cells import Bench
+from popdist.bench.inputs import DTYPES, MOST_MEMBERS
+from popdist.bench.meeting import GroupMeeting, Meeting, placement, refuse
+from popdist.bench.mode import Probe
+from popdist.bench.results import Result
+from popdist.engine.codes import CHOICES
+
+if TYPE_CHECKING:
+    from popdist.engine.group import Group
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wishes:
+    """What the command line asks for."""
+
+    operation: str
+    sizes: tuple[int, ...]
+    dtypes: tuple[str, ...]
+    seconds: float
+    peers: tuple[str, ...]
+    algorithm: str | None
+    in_arena: bool
+    json: Path | None
+    plot: Path | None
+    tune: Path | None
+
+
+def read(argv: Sequence[str] | None) -> Wishes:
+    """Return what the arguments ask for, or end with a sentence about them."""
+    parser = argparse.ArgumentParser(
+        prog="python -m popdist.bench",
+        description="Measure the engine next to its peers, all in turn: run it under "
+        "poprun, as in: poprun --num-instances 2 --num-replicas 2 python -m "
+        "popdist.bench",
+    )
+    add = parser.add_argument
+    # One operation: the peers are compared at what all of them are built for.
+    add("--operation", choices=("all_reduce",), default="all_reduce")
+    add("--sizes", type=sizes.parse, default=sizes.DEFAULT, metavar="4,1K,...")
+    add("--dtypes", type=_among(DTYPES), default=("float32", "float16"))
+    add("--seconds", type=_seconds, default=2.0, help="for each size (default: 2)")
+    add("--peers", type=_among((*peers.NAMES, "none")), default=peers.NAMES)
+    add("--algorithm", choices=sorted(CHOICES), help="instead of the engine's choice")
+    add("--in-arena", action="store_true", help="give the engine arrays of its arena")
+    add("--json", type=_file, metavar="FILE", help="write the results as JSON")
+    add("--plot", type=_file, metavar="FILE.png", help="draw them")
+    add("--tune", type=_file, metavar="FILE", help="measure the engine's table instead")
+    return Wishes(**vars(parser.parse_args(argv)))
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the bench. All instances of the job must."""
+    wishes = read(argv)
+    if wishes.plot:
+        try:
+            plot.figure_module()
+        except plot.NoPlotError as error:
+            raise SystemExit(f"popdist.bench: {error}") from None
+    # Not above: wrong arguments should not wait for the other instances.
+    from popdist.session import connect
+
+    # One array an instance, however many replicas it has, as a peer's process has.
+    group = connect()
+    meeting = GroupMeeting(group)
+    if meeting.size > MOST_MEMBERS:
+        refuse(
+            meeting,
+            f"{meeting.size} instances are more than the {MOST_MEMBERS} whose sums "
+            "are exact in float16. Start fewer.",
+        )
+    if wishes.tune:
+        tune.run(meeting, wishes.tune, wishes.seconds)
+        return
+    results = list(_results(wishes, group, meeting))
+    if meeting.rank == 0 and wishes.json:
+        text = json.dumps([result.as_json() for result in results], indent=1)
+        wishes.json.write_text(f"{text}\n", encoding="utf-8")
+    if meeting.rank == 0 and wishes.plot:
+        plot.draw(results, wishes.plot)
+
+
+def _results(wishes: Wishes, group: "Group", meeting: Meeting) -> Iterator[Result]:
+    """Measure cell after cell, and show each as soon as it is there."""
+    say = _Speaker(meeting.rank == 0)
+    copies = sizes.COPIES + wishes.in_arena
+    free = -meeting.greatest(np.array([-sizes.available_memory()], np.float64))[0]
+    fit, left_out = sizes.fitting(wishes.sizes, meeting.size, copies, int(free))
+    say(*left_out)
+    wanted = [name for name in wishes.peers if name != "none"]
+    found, missing = peers.find(wanted, meeting)
+    say(*missing, *(f"{peer.name} is {peer.library}" for peer in found))
+    names = [peer.name for peer in found]
+    where = placement(meeting)
+    bench = Bench(
+        meeting=meeting,
+        engine=Engine(group, wishes.algorithm),
+        peers=found,
+        probe=Probe(meeting, where),
+        placement=where,
+        seconds=wishes.seconds,
+        in_arena=wishes.in_arena,
+    )
+    for dtype in wishes.dtypes:
+        say("", table.heading(dtype, meeting.size, where, names))
+        item = np.dtype(dtype).itemsize
+        for nbytes in dict.fromkeys(max(item, n // item * item) for n in fit):
+            result = bench.cell(dtype, nbytes)
+            say(table.line(result, names), *table.sentences(result))
+            yield result
+    say("", table.LEGEND)
+
+
+class _Speaker:
+    """Prints for the first member, at once."""
+
+    def __init__(self, speaks: bool) -> None:
+        self._speaks = speaks
+
+    def __call__(self, *lines: str) -> None:
+        if self._speaks:
+            for line in lines:
+                print(line)
+            sys.stdout.flush()
+
+
+def _among(known: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
+    """Return what reads a list of words, each of which must be one of these."""
+
+    def read_list(text: str) -> tuple[str, ...]:
+        words = tuple(word.strip() for word in text.split(","))
+        for word in words:
+            if word not in known:
+                raise argparse.ArgumentTypeError(
+                    f"{word!r} is none of {', '.join(known)}."
+                )
+        return words
+
+    return read_list
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 < seconds < 3600:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no time. Give seconds above 0 and below 3600, as in 0.5."
+        )
+    return seconds
+
+
+def _file(text: str) -> Path:
+    # Looked at now: the files are written after minutes of measuring.
+    path = Path(text)
+    if path.is_dir() or not path.parent.is_dir():
+        raise argparse.ArgumentTypeError(
+            f"{text!r} cannot be written: there is a folder of that name, or none to "
+            "put it in. Name a file in a folder that exists."
+        )
+    return path
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+"""One cell of the bench: all candidates at one size of one dtype."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from popdist.bench import inputs, results
+from popdist.bench.candidates import Candidate, Engine, Floor
+from popdist.bench.inputs import Array
+from popdist.bench.measure import Lane, measure
+from popdist.bench.meeting import Meeting, refuse
+from popdist.bench.mode import Probe, bandwidth, mode
+from popdist.bench.results import ENGINE, FLOOR, Result
+from popdist.bench.sizes import in_short
+
+_RIGHT, _WRONG, _RAISED = range(3)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bench:
+    """What all cells have in common."""
+
+    meeting: Meeting
+    engine: Engine
+    peers: Sequence[Candidate]
+    probe: Probe
+    placement: Sequence[str]
+    seconds: float
+    in_arena: bool
+
+    def cell(self, dtype: str, nbytes: int) -> Result:
+        """Measure one size. Every member must call it alike.
+
+        Raises:
+            SystemExit: The engine's own sum is wrong.
+        """
+        length = nbytes // np.dtype(dtype).itemsize
+        source = inputs.source(length, dtype, self.meeting.rank)
+        rows = inputs.rows(length, dtype)
+        engine = self._engine_lane(rows, source)
+        if check(self.meeting, engine, source):
+            where = f"{in_short(nbytes)} of {dtype}"
+            refuse(self.meeting, f"The engine's sum of {where} is wrong.")
+        # Once more: since the check, members have agreed on its outcome by the engine.
+        engine.run(1)
+        algorithm = self.engine.group.last_algorithm
+        lanes, errors = [engine], {}
+        for peer in self.peers:
+            lane = Lane(name=peer.name, rows=rows, run=peer.runner(rows, source))
+            if why := check(self.meeting, lane, source):
+                errors[peer.name] = why
+            else:
+                lanes.append(lane)
+        floor = Floor().runner(rows, source)
+        lanes.append(Lane(name=FLOOR, rows=rows, run=floor))
+        samples = measure(self.meeting, lanes, source, self.seconds, self.probe)
+        names = [lane.name for lane in lanes]
+        times = results.microseconds(names, samples.seconds)
+        read = bandwidth(samples.probed)
+        return Result(
+            operation="all_reduce",
+            dtype=dtype,
+            bytes=length * source.itemsize,
+            members=self.meeting.size,
+            algorithm=algorithm,
+            in_arena=self.in_arena,
+            mode=mode(read),
+            read_gb_per_s=read,
+            placement=self.placement,
+            rounds=len(samples.seconds),
+            engine_us=times.pop(ENGINE),
+            floor_us=times.pop(FLOOR),
+            peers=times,
+            ratios=results.ratios(names, samples.seconds),
+            errors=errors,
+        )
+
+    def _engine_lane(self, rows: Sequence[Array], source: Array) -> Lane:
+        if self.in_arena:
+            empty = self.engine.group.empty
+            rows = [empty(row.shape, row.dtype) for row in rows]
+        return Lane(name=ENGINE, rows=rows, run=self.engine.runner(rows, source))
+
+
+def check(meeting: Meeting, lane: Lane, source: Array) -> str:
+    """Reduce once; return what is wrong with it, on whichever member, or nothing."""
+    np.copyto(lane.rows[0], source)
+    meeting.barrier()
+    verdict = _RIGHT
+    try:
+        lane.run(1)
+    # Whatever a peer raises is reported in its place; the engine's ends the bench.
+    except Exception as error:
+        if lane.name == ENGINE:
+            raise
+        verdict = _RAISED
+        print(f"popdist.bench: {lane.name}: {error}", file=sys.stderr)
+    else:
+        if not inputs.is_sum(lane.rows[0], meeting.size):
+            verdict = _WRONG
+    worst = meeting.greatest(np.array([verdict], np.float64))[0]
+    return {
+        _RIGHT: "",
+        _WRONG: "its result is not the sum of what the members brought",
+        _RAISED: "it raised an error",
+    }[int(worst)]

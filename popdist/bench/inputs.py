@@ -1,0 +1,60 @@
+"""The arrays that are reduced: what is in them, and what their sum must be."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+# Any, because the bench moves arrays of whatever type it is told to.
+Array = NDArray[np.generic]
+
+DTYPES = ("float32", "float16", "float64", "int32", "int64")
+
+# Whole numbers so small that their sum is exact in every type that is measured, in
+# whichever order it is taken. A prime, so that a chunk out of place shows.
+_PERIOD = 13
+# float16 is exact up to 2048.
+MOST_MEMBERS = 2048 // _PERIOD
+
+# A pass through rows that together stay in the caches next to a core, as one array
+# that is written just before it is reduced does.
+_ROWS = 64
+_BYTES_OF_ROWS = 64 << 10
+_LINE = 64
+
+
+def source(length: int, dtype: str, rank: int) -> Array:
+    """Return what a member brings."""
+    return _filled(length, dtype, (np.arange(_PERIOD) + rank) % _PERIOD)
+
+
+def is_sum(array: Array, members: int) -> bool:
+    """Return whether an array is the sum over what all members bring."""
+    ranks = np.arange(members)[:, np.newaxis]
+    one_period = ((np.arange(_PERIOD) + ranks) % _PERIOD).sum(axis=0)
+    # In pieces: a comparison of the whole would need as much memory again.
+    piece = _PERIOD << 16
+    expected = _filled(min(piece, array.size), array.dtype.name, one_period)
+    return all(
+        np.array_equal(array[at : at + piece], expected[: array.size - at])
+        for at in range(0, array.size, piece)
+    )
+
+
+def rows(length: int, dtype: str) -> list[Array]:
+    """Return arrays on cache lines of their own; one if they are large."""
+    item = np.dtype(dtype).itemsize
+    stride = -(-length * item // _LINE) * _LINE
+    count = max(1, min(_ROWS, _BYTES_OF_ROWS // stride))
+    block = np.empty(count * stride + _LINE, np.uint8)
+    first = -block.ctypes.data % _LINE
+    starts = range(first, first + count * stride, stride)
+    return [block[at : at + length * item].view(dtype) for at in starts]
+
+
+def _filled(length: int, dtype: str, period: NDArray[np.int64]) -> Array:
+    array: Array = np.empty(length, dtype)
+    # Many periods at once: numpy is slow at copying 13 elements a time.
+    many = np.tile(period, 512).astype(dtype)
+    whole = length // many.size * many.size
+    array[:whole].reshape(-1, many.size)[:] = many
+    array[whole:] = many[: length - whole]
+    return array

@@ -1,0 +1,100 @@
+"""How candidates are measured: in turn, every few milliseconds, for many rounds.
+
+The speed of a machine changes by the second, so times are compared only within a
+round, in which every candidate has a burst of calls. A burst is made of passes: rows
+are rewritten, all members meet, and then each row is reduced once. Only the calls are
+timed, of whatever size: no input has been reduced before, none is written in the
+timed part, and of small ones there are many in a pass, so that neither the clock nor
+the way out of the barrier counts. A burst's time is that of its slowest member.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import perf_counter, perf_counter_ns
+
+import numpy as np
+
+from popdist.bench.candidates import Run
+from popdist.bench.inputs import Array
+from popdist.bench.meeting import Floats, Meeting
+
+# How long a burst is, if a call takes less.
+BURST_SECONDS = 0.0025
+_MOST_CALLS = 4096
+# Quartiles of fewer would say nothing.
+LEAST_ROUNDS = 5
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lane:
+    """A candidate at one size, with the rows that it reduces."""
+
+    name: str
+    rows: Sequence[Array]
+    run: Run
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Samples:
+    """What the rounds gave: one row a round, the same on every member."""
+
+    # Seconds a call of each lane, in the order of the lanes.
+    seconds: Floats
+    # What the probe gave.
+    probed: Floats
+
+
+def measure(
+    meeting: Meeting,
+    lanes: Sequence[Lane],
+    source: Array,
+    seconds: float,
+    probe: Callable[[], float],
+) -> Samples:
+    """Run rounds until the time is over. Every member must call it alike."""
+    calls = _calls_a_burst(meeting, lanes, source)
+    rounds: list[Floats] = []
+    began = perf_counter()
+    elapsed = 0.0
+    while elapsed < seconds or len(rounds) < LEAST_ROUNDS:
+        row = np.zeros(len(lanes) + 2)
+        # Another one begins each time: what comes after a slow candidate, or after
+        # the probe, finds other caches than what comes later.
+        for i in range(len(rounds), len(rounds) + len(lanes)):
+            lane = i % len(lanes)
+            row[lane] = burst(meeting, lanes[lane], source, calls[lane])
+        row[-2:] = probe(), perf_counter() - began
+        # All members learn the same times, so all of them stop in the same round.
+        rounds.append(meeting.greatest(row))
+        elapsed = rounds[-1][-1]
+    table = np.array(rounds)
+    return Samples(seconds=table[:, :-2], probed=table[:, -2])
+
+
+def burst(meeting: Meeting, lane: Lane, source: Array, calls: int) -> float:
+    """Return the seconds that a call took this member, on average over a burst."""
+    depth = min(calls, len(lane.rows))
+    passes = calls // depth
+    spent = 0
+    for _ in range(passes):
+        for row in lane.rows[:depth]:
+            np.copyto(row, source)
+        meeting.barrier()
+        began = perf_counter_ns()
+        lane.run(depth)
+        spent += perf_counter_ns() - began
+    return spent / 1e9 / (passes * depth)
+
+
+def _calls_a_burst(meeting: Meeting, lanes: Sequence[Lane], source: Array) -> list[int]:
+    """Return how often each lane is called in a burst, the same on every member."""
+    calls = [1] * len(lanes)
+    # The first calls are slow, whatever they are; the second look is after them.
+    for _ in range(2):
+        tried = [
+            burst(meeting, lane, source, n)
+            for lane, n in zip(lanes, calls, strict=True)
+        ]
+        slowest = meeting.greatest(np.array(tried))
+        calls = [max(1, min(_MOST_CALLS, int(BURST_SECONDS / t))) for t in slowest]
+    return calls

@@ -1,0 +1,64 @@
+"""How the processes that are measured together keep in step, whoever they are."""
+
+import os
+from typing import TYPE_CHECKING, NoReturn, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from popdist.engine.group import Group
+
+Floats = NDArray[np.float64]
+
+
+class Meeting(Protocol):
+    """All members that measure. Each method is collective."""
+
+    rank: int
+    size: int
+
+    def barrier(self) -> object:
+        """Return when every member has come."""
+
+    def greatest(self, values: Floats) -> Floats:
+        """Return, element by element, the greatest that any member brought."""
+
+
+class GroupMeeting:
+    """A meeting by means of the engine itself, whose group has one row a member."""
+
+    def __init__(self, group: "Group") -> None:
+        self.rank, self.size = group.rank, group.size
+        self.barrier = group.barrier
+        self._group = group
+
+    def greatest(self, values: Floats) -> Floats:
+        """Return, element by element, the greatest that any member brought."""
+        result: Floats = self._group.all_reduce(values, op="max")
+        return result
+
+
+def refuse(meeting: Meeting, sentence: str) -> NoReturn:
+    """End all members, of which one says why. All of them must call it."""
+    raise SystemExit(f"popdist.bench: {sentence}" if meeting.rank == 0 else 1)
+
+
+def placement(meeting: Meeting) -> list[str]:
+    """Return which CPUs each member may use, such as `0-3,8`."""
+    mine = sorted(os.sched_getaffinity(0))
+    most = int(meeting.greatest(np.array([mine[-1]], np.float64))[0])
+    masks = np.zeros((meeting.size, most + 1))
+    masks[meeting.rank, mine] = 1
+    return [in_ranges(np.flatnonzero(row).tolist()) for row in meeting.greatest(masks)]
+
+
+def in_ranges(cpus: list[int]) -> str:
+    """Return ascending numbers as text, with each run as `first-last`."""
+    runs: list[list[int]] = []
+    for cpu in cpus:
+        if runs and cpu == runs[-1][-1] + 1:
+            runs[-1].append(cpu)
+        else:
+            runs.append([cpu])
+    return ",".join(str(r[0]) if len(r) == 1 else f"{r[0]}-{r[-1]}" for r in runs)

@@ -1,0 +1,159 @@
+"""The peers that run in the same processes as the engine: MPI and gloo.
+
+They are imported by name and late. Importing mpi4py.MPI calls MPI_Init, so it is
+done only where that peer is wanted; torch need not be there at all.
+"""
+
+import atexit
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from popdist.bench.candidates import Run
+from popdist.bench.inputs import Array
+from popdist.bench.meeting import Meeting
+
+_LIBRARIES = {
+    "Open MPI": "openmpi",
+    "MPICH": "mpich",
+    "Intel(R) MPI": "intelmpi",
+    "MVAPICH": "mvapich",
+}
+
+
+class PeerMissingError(Exception):
+    """A peer cannot take part, and its message says why."""
+
+
+class Mpi:
+    """The all-reduce of whichever MPI started the processes, through mpi4py."""
+
+    def __init__(self, mpi: ModuleType) -> None:
+        self.library = mpi.Get_library_version().strip("\0\n ").splitlines()[0]
+        self.name = name_of_mpi(self.library)
+        self._all_reduce = mpi.COMM_WORLD.Allreduce
+        self._in_place = mpi.IN_PLACE
+
+    def runner(self, rows: Sequence[Array], source: Array) -> Run:
+        """Return what reduces these rows in place."""
+        arrays = list(rows)
+        all_reduce, in_place = self._all_reduce, self._in_place
+
+        def run(count: int) -> None:
+            for x in arrays[:count]:
+                all_reduce(in_place, x)
+
+        return run
+
+
+class Gloo:
+    """The all-reduce of torch.distributed on processors."""
+
+    name = "gloo"
+
+    def __init__(self, torch: ModuleType) -> None:
+        self.library = f"gloo of torch {torch.__version__}"
+        self._from_numpy = torch.from_numpy
+        self._all_reduce = torch.distributed.all_reduce
+
+    def runner(self, rows: Sequence[Array], source: Array) -> Run:
+        """Return what reduces these rows in place."""
+        tensors = [self._from_numpy(row) for row in rows]
+        all_reduce = self._all_reduce
+
+        def run(count: int) -> None:
+            for x in tensors[:count]:
+                all_reduce(x)
+
+        return run
+
+
+Peer = Mpi | Gloo
+
+
+def find(names: Sequence[str], meeting: Meeting) -> tuple[list[Peer], list[str]]:
+    """Return the peers that can take part, and a sentence about each other.
+
+    Every member must ask for the same names: peers connect in here.
+    """
+    found: list[Peer] = []
+    sentences = []
+    for name in names:
+        try:
+            found.append(_CONNECT[name](meeting))
+        except PeerMissingError as error:
+            sentences.append(f"{name} is left out: {error}")
+    return found, sentences
+
+
+def name_of_mpi(library: str) -> str:
+    """Return the short name of the MPI that calls itself so."""
+    names = (name for words, name in _LIBRARIES.items() if words in library)
+    return next(names, "mpi")
+
+
+def _connect_mpi(meeting: Meeting) -> Mpi:
+    mpi = _imported("mpi4py.MPI", meeting, "Install it with 'pip install mpi4py'.")
+    # The greatest and the least of all members, so that they agree on what to do.
+    sizes = meeting.greatest(np.array([mpi.COMM_WORLD.size, -mpi.COMM_WORLD.size], "d"))
+    if list(sizes) != [meeting.size, -meeting.size]:
+        raise PeerMissingError(
+            f"its world has {mpi.COMM_WORLD.size} ranks, where {meeting.size} "
+            "instances were started. Its library and the mpirun that started them do "
+            "not belong together: set MPI4PY_LIBMPI to that mpirun's libmpi."
+        )
+    return Mpi(mpi)
+
+
+def _connect_gloo(meeting: Meeting) -> Gloo:
+    torch = _imported("torch", meeting, "Install it with 'pip install torch'.")
+    distributed = _imported("torch.distributed", meeting, "This torch lacks it.")
+    # The first member's store takes a port that is free, and the others are told.
+    # Whatever MASTER_PORT says may be in use by now.
+    store = None
+    port = 0
+    if meeting.rank == 0:
+        store = _store(distributed, 0, meeting)
+        port = store.port
+    port = int(meeting.greatest(np.array([port], np.float64))[0])
+    distributed.init_process_group(
+        "gloo",
+        store=store or _store(distributed, port, meeting),
+        rank=meeting.rank,
+        world_size=meeting.size,
+    )
+    # Its threads must end before the interpreter does, or they end it.
+    atexit.register(distributed.destroy_process_group)
+    return Gloo(torch)
+
+
+# Any, because torch is not there when types are checked.
+def _store(distributed: ModuleType, port: int, meeting: Meeting) -> Any:
+    return distributed.TCPStore(
+        "127.0.0.1", port, meeting.size, meeting.rank == 0, wait_for_workers=False
+    )
+
+
+def _imported(name: str, meeting: Meeting, way_out: str) -> ModuleType:
+    """Import a module if all members can, and otherwise say of it that they cannot."""
+    why = ""
+    try:
+        module = importlib.import_module(name)
+    # An MPI library that does not load is a RuntimeError, with several lines.
+    except (ImportError, RuntimeError) as error:
+        why = str(error).splitlines()[0]
+    if meeting.greatest(np.array([bool(why)], np.float64))[0]:
+        raise PeerMissingError(
+            f"{name} cannot be imported ({why or 'by another instance'}). {way_out}"
+        )
+    return module
+
+
+_CONNECT: Mapping[str, Callable[[Meeting], Peer]] = {
+    "mpi": _connect_mpi,
+    "gloo": _connect_gloo,
+}
+NAMES = tuple(_CONNECT)

@@ -1,0 +1,57 @@
+"""The results as a picture: time over size, one line a candidate. Needs matplotlib."""
+
+import importlib
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+
+from popdist.bench.results import ENGINE, FLOOR, Result
+
+
+class NoPlotError(Exception):
+    """There is nothing to draw with."""
+
+    def __init__(self, why: ImportError) -> None:
+        super().__init__(
+            f"A picture needs matplotlib, which cannot be imported ({why}). Install it "
+            "with 'pip install poprun[plot]', or leave out --plot."
+        )
+
+
+def figure_module() -> ModuleType:
+    """Return matplotlib's module of figures.
+
+    Raises:
+        NoPlotError: It is not installed.
+    """
+    # By name: it is there only for those who want pictures.
+    try:
+        return importlib.import_module("matplotlib.figure")
+    except ImportError as error:
+        raise NoPlotError(error) from error
+
+
+def draw(results: Sequence[Result], path: Path) -> None:
+    """Write a picture with a field for each dtype, both axes logarithmic."""
+    dtypes = list(dict.fromkeys(result.dtype for result in results))
+    figure = figure_module().Figure(figsize=(7 * len(dtypes), 5), layout="constrained")
+    fields = figure.subplots(1, len(dtypes), squeeze=False)[0]
+    for field, dtype in zip(fields, dtypes, strict=True):
+        for name, points in lines([r for r in results if r.dtype == dtype]).items():
+            field.loglog(*zip(*points, strict=True), marker=".", label=name)
+        field.set_title(f"all_reduce, {dtype}, {results[0].members} members")
+        field.set_xlabel("bytes")
+        field.set_ylabel("microseconds, slowest member")
+        field.grid(visible=True, alpha=0.3)
+        field.legend()
+    figure.savefig(path)
+
+
+def lines(results: Sequence[Result]) -> dict[str, list[tuple[int, float]]]:
+    """Return the points of each line, as bytes and microseconds."""
+    found: dict[str, list[tuple[int, float]]] = {ENGINE: []}
+    for result in results:
+        found[ENGINE].append((result.bytes, result.engine_us))
+        for name, us in {**result.peers, FLOOR: result.floor_us}.items():
+            found.setdefault(name, []).append((result.bytes, us))
+    return found

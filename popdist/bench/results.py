@@ -1,0 +1,75 @@
+"""What was found out at one size, and how it is written as JSON."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from popdist.bench.meeting import Floats
+
+# The lane that all others are compared with, and the one that is no peer.
+ENGINE = "engine"
+FLOOR = "floor"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Spread:
+    """A median, and the quartiles that a quarter each lies below and above."""
+
+    median: float
+    lower: float
+    upper: float
+
+    @classmethod
+    def of(cls, values: Floats) -> "Spread":
+        lower, median, upper = np.percentile(values, [25, 50, 75]).tolist()
+        return cls(median=median, lower=lower, upper=upper)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Result:
+    """One size of one dtype."""
+
+    operation: str
+    dtype: str
+    bytes: int
+    members: int
+    # What the engine chose, or was told.
+    algorithm: str
+    in_arena: bool
+    mode: str
+    read_gb_per_s: float | None
+    placement: Sequence[str]
+    rounds: int
+    # Medians over the rounds. No quotient of two of them is a ratio.
+    engine_us: float
+    floor_us: float
+    peers: Mapping[str, float]
+    # How many times as long as the engine each peer took; for the floor, how many
+    # times as long as the floor the engine took. Of each round, then the median.
+    ratios: Mapping[str, Spread]
+    # Why a peer has no time here.
+    errors: Mapping[str, str]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return this as one object of the list that --json writes."""
+        return asdict(self)
+
+
+def microseconds(names: Sequence[str], seconds: Floats) -> dict[str, float]:
+    """Return the median of each lane."""
+    medians = np.median(seconds, axis=0) * 1e6
+    return dict(zip(names, medians.tolist(), strict=True))
+
+
+def ratios(names: Sequence[str], seconds: Floats) -> dict[str, Spread]:
+    """Return the spread of what each round says, of every lane but the engine's."""
+    engine = seconds[:, names.index(ENGINE)]
+    found = {}
+    for name, lane in zip(names, seconds.T, strict=True):
+        if name == FLOOR:
+            found[name] = Spread.of(engine / lane)
+        elif name != ENGINE:
+            found[name] = Spread.of(lane / engine)
+    return found

@@ -1,0 +1,67 @@
+"""The results as a table: one line a size, and never a time without its ratio."""
+
+from collections.abc import Sequence
+
+from popdist.bench.results import FLOOR, Result, Spread
+from popdist.bench.sizes import in_short
+
+_COLUMN = 30
+
+LEGEND = """\
+Behind the mode stands how many GB/s one member reads of what another has just
+written. Behind each time stands its ratio: of a peer, how many times as long as the
+engine it took; of the floor, which is every member copying its own array, how many
+times as long as that the engine took. They are medians of what each round says, with
+quartiles. Never a time without its ratio: a machine's speed changes by the second."""
+
+
+def heading(
+    dtype: str, members: int, placement: Sequence[str], peers: Sequence[str]
+) -> str:
+    """Return what stands above the lines of one dtype."""
+    cpus = " | ".join(placement)
+    who = f"{members} members" if members > 1 else "1 member"
+    title = f"all_reduce of {dtype}, in place; {who} on CPUs {cpus}"
+    columns = "".join(f"{name:>{_COLUMN}}" for name in (*peers, FLOOR))
+    return f"{title}\n{'size':>6}  {'mode':12} {'algorithm':9} {'engine':>11}{columns}"
+
+
+def line(result: Result, peers: Sequence[str]) -> str:
+    """Return the line of one size."""
+    columns = [
+        _column(result.peers[name], result.ratios[name])
+        if name in result.peers
+        else "error"
+        for name in peers
+    ]
+    columns.append(_column(result.floor_us, result.ratios[FLOOR]))
+    # How fast one member reads what another has just written, in GB/s.
+    read = "" if result.read_gb_per_s is None else f" {result.read_gb_per_s:.1f}"
+    return (
+        f"{in_short(result.bytes):>6}  {result.mode + read:12} {result.algorithm:9} "
+        f"{time(result.engine_us):>11}"
+        + "".join(f"{column:>{_COLUMN}}" for column in columns)
+    )
+
+
+def sentences(result: Result) -> list[str]:
+    """Return what has to be said of the peers that have no time."""
+    size = f"{in_short(result.bytes)} of {result.dtype}"
+    return [f"{name}, {size}: {why}." for name, why in result.errors.items()]
+
+
+def time(us: float) -> str:
+    """Return a time with three digits."""
+    if us < 1000:
+        return f"{_three_digits(us)} us"
+    return f"{_three_digits(us / 1000)} ms"
+
+
+def _column(us: float, ratio: Spread) -> str:
+    numbers = (_three_digits(n) for n in (ratio.median, ratio.lower, ratio.upper))
+    return "{} {}x ({}-{})".format(time(us), *numbers)
+
+
+def _three_digits(number: float) -> str:
+    digits = 2 if number < 9.995 else 1 if number < 99.95 else 0
+    return f"{number:.{digits}f}"

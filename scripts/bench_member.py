@@ -1,0 +1,131 @@
+"""What each process of scripts/bench_peers.py runs: one candidate, measured alone.
+
+It is started by poprun, with the Python of the peer's own environment, and needs of
+this project only what measures. The first member prints a JSON object of microseconds
+by size.
+"""
+
+import argparse
+import atexit
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from popdist.bench import inputs
+from popdist.bench.candidates import Candidate, Engine
+from popdist.bench.cells import check
+from popdist.bench.measure import Lane, measure
+from popdist.bench.meeting import Floats, GroupMeeting, Meeting
+from popdist.bench.peers import Mpi
+from popdist.bench.sizes import parse
+
+
+class MpiMeeting:
+    """A meeting of the ranks of an MPI."""
+
+    def __init__(self, mpi: Any) -> None:
+        world = mpi.COMM_WORLD
+        self.rank, self.size, self.barrier = world.rank, world.size, world.Barrier
+        self._world, self._max, self._in_place = world, mpi.MAX, mpi.IN_PLACE
+
+    def greatest(self, values: Floats) -> Floats:
+        """Return, element by element, the greatest that any member brought."""
+        result = values.copy()
+        self._world.Allreduce(self._in_place, result, self._max)
+        return result
+
+
+class DeepSpeed:
+    """DeepSpeed's all-reduce through shared memory, and a meeting by means of gloo."""
+
+    name = "deepspeed"
+
+    def __init__(self) -> None:
+        import torch
+        import torch.distributed as distributed
+        from deepspeed.ops.op_builder.cpu import ShareMemCommBuilder
+
+        extension = ShareMemCommBuilder().load(verbose=False)
+        distributed.init_process_group("gloo")
+        # Its threads must end before the interpreter does, or they end it.
+        atexit.register(distributed.destroy_process_group)
+        self.rank, self.size = distributed.get_rank(), distributed.get_world_size()
+        extension.initialize(self.size, self.rank)
+        self._torch, self._distributed = torch, distributed
+        self._all_reduce = torch.ops.deepspeed.inference_all_reduce_
+        self._one = torch.ones(1)
+        self.barrier()
+        # All have opened the buffers by now, and nobody else takes their names away.
+        address, port = os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]
+        pattern = f"deepspeed_allreduce_buffer_*_{address}_{port}_{self.rank}"
+        for path in Path("/dev/shm").glob(pattern):
+            path.unlink()
+
+    def barrier(self) -> None:
+        """Return when every member has come."""
+        # gloo's own lets the first members go long before the last ones.
+        self._distributed.barrier()
+        self._all_reduce(self._one)
+
+    def greatest(self, values: Floats) -> Floats:
+        """Return, element by element, the greatest that any member brought."""
+        result = values.copy()
+        maximum = self._distributed.ReduceOp.MAX
+        self._distributed.all_reduce(self._torch.from_numpy(result), maximum)
+        return result
+
+    def runner(self, rows: Any, source: Any) -> Any:
+        """Return what reduces these rows in place."""
+        tensors = [self._torch.from_numpy(row) for row in rows]
+        all_reduce = self._all_reduce
+
+        def run(count: int) -> None:
+            for x in tensors[:count]:
+                all_reduce(x)
+
+        return run
+
+
+def candidate(kind: str) -> tuple[Meeting, Candidate]:
+    """Return what is measured, and by what its members keep in step."""
+    if kind == "deepspeed":
+        deepspeed = DeepSpeed()
+        return deepspeed, deepspeed
+    if kind == "mpi":
+        from mpi4py import MPI
+
+        return MpiMeeting(MPI), Mpi(MPI)
+    from popdist.session import connect
+
+    group = connect()
+    return GroupMeeting(group), Engine(group)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("kind", choices=("engine", "mpi", "deepspeed"))
+    parser.add_argument("--sizes", type=parse, required=True)
+    parser.add_argument("--dtype", choices=inputs.DTYPES, required=True)
+    parser.add_argument("--seconds", type=float, required=True)
+    wishes = parser.parse_args()
+    meeting, measured = candidate(wishes.kind)
+    found = {}
+    for nbytes in wishes.sizes:
+        length = max(1, nbytes // np.dtype(wishes.dtype).itemsize)
+        source = inputs.source(length, wishes.dtype, meeting.rank)
+        rows = inputs.rows(length, wishes.dtype)
+        run = measured.runner(rows, source)
+        lane = Lane(name=measured.name, rows=rows, run=run)
+        if why := check(meeting, lane, source):
+            raise SystemExit(f"{measured.name} at {nbytes} bytes: {why}")
+        samples = measure(meeting, [lane], source, wishes.seconds, lambda: 0.0)
+        found[nbytes] = float(np.median(samples.seconds)) * 1e6
+    if meeting.rank == 0:
+        print(json.dumps(found), flush=True)
+
+
+if __name__ == "__main__":
+    main()

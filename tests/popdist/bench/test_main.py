@@ -1,0 +1,99 @@
+"""The command, from its arguments to its files."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import Poprun
+
+from popdist.bench import sizes
+from popdist.bench.__main__ import read
+
+COMMAND = ["-m", "popdist.bench", "--seconds", "0.01", "--dtypes", "float32"]
+
+
+def test_by_default_everything_is_measured_and_no_file_written() -> None:
+    wishes = read([])
+
+    assert wishes.sizes == sizes.DEFAULT
+    assert wishes.dtypes == ("float32", "float16")
+    assert wishes.peers == ("mpi", "gloo")
+    assert (wishes.json, wishes.plot, wishes.tune) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--sizes", "4KB"], "'4KB' is no size."),
+        (["--dtypes", "float32,complex64"], "'complex64' is none of float32, "),
+        (["--peers", "nccl"], "'nccl' is none of mpi, gloo, none."),
+        (["--seconds", "0"], "'0' is no time. Give seconds above 0 and below 3600"),
+        (["--seconds", "nan"], "'nan' is no time."),
+        (["--json", "/no/such/file"], "'/no/such/file' cannot be written: there is a"),
+        (["--json", "/"], "'/' cannot be written: there is a folder of that name"),
+        (["--algorithm", "tree"], "invalid choice: 'tree'"),
+        (["--operation", "scan"], "invalid choice: 'scan'"),
+    ],
+)
+def test_a_wrong_argument_is_refused_in_words(
+    words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        read(words)
+
+    assert end.value.code == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_one_process_alone_measures_the_engine_and_the_floor(tmp_path: Path) -> None:
+    file = tmp_path / "found.json"
+    words = [*COMMAND, "--sizes", "2,1K,64K", "--peers", "none", "--json", str(file)]
+
+    ran = subprocess.run([sys.executable, *words], capture_output=True, text=True)
+
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert "Never a time without its ratio" in ran.stdout
+    found = json.loads(file.read_text())
+    # Less than one element is one.
+    assert [result["bytes"] for result in found] == [4, 1024, 65536]
+    assert {(r["members"], r["mode"]) for r in found} == {(1, "unknown")}
+    assert all(r["rounds"] >= 5 and r["engine_us"] > 0 for r in found)
+
+
+@pytest.mark.mpi
+def test_instances_measure_the_engine_with_mpi_on_the_same_ranks(
+    poprun: Poprun, tmp_path: Path
+) -> None:
+    words = [*COMMAND, "--sizes", "4,256K", "--peers", "mpi", "--json", "found.json"]
+
+    ran = poprun(
+        *("--num-instances", "3", "--num-replicas", "6", "--offline-mode=1"),
+        *(sys.executable, *words),
+    )
+
+    assert (ran.code, ran.stderr) == (0, "")
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert [(r["bytes"], r["members"], r["errors"]) for r in found] == [
+        (4, 3, {}),
+        (262_144, 3, {}),
+    ]
+    assert [r["algorithm"] for r in found] == ["oneshot", "direct"]
+    assert all(list(r["peers"]) == ["openmpi"] for r in found)
+    assert all(set(r["ratios"]) == {"openmpi", "floor"} for r in found)
+    assert all(len(r["placement"]) == 3 for r in found)
+    assert {r["mode"] for r in found} <= {"fast", "slow"}
+
+
+@pytest.mark.mpi
+def test_tuning_writes_the_engines_table(poprun: Poprun, tmp_path: Path) -> None:
+    ran = poprun(
+        *("--num-instances", "2", "--num-replicas", "2", "--offline-mode=1"),
+        *(sys.executable, *COMMAND, "--tune", "tuning.json"),
+    )
+
+    assert (ran.code, ran.stderr) == (0, "")
+    (entry,) = json.loads((tmp_path / "tuning.json").read_text())["entries"]
+    assert list(entry) == ["members", "oneshot_bytes", "block_bytes", "spins"]
+    assert entry["members"] in ("fit", "crowded")

@@ -1,0 +1,101 @@
+"""Candidates are measured in turn, each call on an input that was just written."""
+
+import time
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from popdist.bench import inputs
+from popdist.bench.inputs import Array
+from popdist.bench.measure import Lane, burst, measure
+from tests.popdist.bench.lone import Lone
+
+SOURCE = inputs.source(8, "float32", 0)
+
+
+class Spoiler:
+    """Overwrites its input, as a reduction in place does, and notes what it found."""
+
+    def __init__(self, name: str, seconds: float = 0.0) -> None:
+        self.rows: Sequence[Array] = inputs.rows(len(SOURCE), "float32")
+        self.seconds = seconds
+        self.fresh: list[bool] = []
+        self.counts: list[int] = []
+        self.lane = Lane(name=name, rows=self.rows, run=self.run)
+
+    def run(self, count: int) -> None:
+        self.counts.append(count)
+        for row in self.rows[:count]:
+            self.fresh.append(np.array_equal(row, SOURCE))
+            row[...] = -1
+        time.sleep(self.seconds)
+
+
+def test_every_call_finds_an_input_that_was_written_since_the_last_one() -> None:
+    spoiler = Spoiler("engine")
+
+    burst(Lone(), spoiler.lane, SOURCE, calls=150)
+
+    # 64 rows: as many whole passes as fit.
+    assert spoiler.counts == [64, 64]
+    assert spoiler.fresh == [True] * 128
+
+
+def test_members_meet_before_every_pass() -> None:
+    meeting = Lone()
+
+    burst(meeting, Spoiler("engine").lane, SOURCE, calls=150)
+
+    assert meeting.barriers == 2
+
+
+def test_a_burst_tells_the_time_of_one_call() -> None:
+    slow = Spoiler("engine", seconds=0.064)
+
+    seconds = burst(Lone(), slow.lane, SOURCE, calls=64)
+
+    assert seconds >= 0.001
+
+
+def test_rounds_go_on_until_there_are_enough_for_quartiles() -> None:
+    slow, slower = Spoiler("engine", 0.01), Spoiler("peer", 0.02)
+
+    samples = measure(
+        Lone(), [slow.lane, slower.lane], SOURCE, seconds=1e-9, probe=lambda: 0.5
+    )
+
+    assert samples.seconds.shape == (5, 2)
+    assert (samples.seconds[:, 0] >= 0.01).all()
+    assert (samples.seconds[:, 1] >= 0.02).all()
+    assert samples.probed.tolist() == [0.5] * 5
+
+
+def test_another_candidate_begins_each_round() -> None:
+    order: list[str] = []
+    spoilers = {name: Spoiler(name, 0.003) for name in ("a", "b", "c")}
+    lanes = [
+        Lane(
+            name=name,
+            rows=spoiler.rows[:1],
+            run=lambda count, name=name, spoiler=spoiler: (  # type: ignore[misc]
+                order.append(name),
+                spoiler.run(count),
+            ),
+        )
+        for name, spoiler in spoilers.items()
+    ]
+
+    measure(Lone(), lanes, SOURCE, seconds=1e-9, probe=lambda: 0.0)
+
+    # Two looks at how long each takes, then the rounds.
+    assert "".join(order) == "abc" * 2 + "abc" + "bca" + "cab" + "abc" + "bca"
+
+
+@pytest.mark.parametrize("seconds", [0.003, 0.03])
+def test_what_takes_longer_than_a_burst_is_called_once_in_it(seconds: float) -> None:
+    slow = Spoiler("engine", seconds)
+
+    measure(Lone(), [slow.lane], SOURCE, seconds=1e-9, probe=lambda: 0.0)
+
+    assert set(slow.counts) == {1}

@@ -1,0 +1,71 @@
+"""The table has one line a size, and no time without its ratio."""
+
+from dataclasses import replace
+
+import pytest
+
+from popdist.bench import table
+from popdist.bench.results import Result, Spread
+
+RESULT = Result(
+    operation="all_reduce",
+    dtype="float32",
+    bytes=1024,
+    members=2,
+    algorithm="oneshot",
+    in_arena=False,
+    mode="slow",
+    read_gb_per_s=2.04,
+    placement=["0", "1"],
+    rounds=30,
+    engine_us=0.5,
+    floor_us=0.25,
+    peers={"gloo": 1500.0},
+    ratios={
+        "gloo": Spread(median=3000.4, lower=99.96, upper=3200.0),
+        "floor": Spread(median=2.0, lower=1.995, upper=12.34),
+    },
+    errors={"openmpi": "it raised an error"},
+)
+
+
+def test_a_line_has_each_peers_time_with_its_ratio_and_quartiles() -> None:
+    line = table.line(RESULT, ["gloo"])
+
+    assert " ".join(line.split()) == (
+        "1K slow 2.0 oneshot 0.50 us 1.50 ms 3000x (100-3200) 0.25 us 2.00x (2.00-12.3)"
+    )
+
+
+def test_a_peer_that_failed_has_a_word_in_its_column_and_a_sentence() -> None:
+    assert "error" in table.line(RESULT, ["gloo", "openmpi"])
+    assert table.sentences(RESULT) == ["openmpi, 1K of float32: it raised an error."]
+
+
+def test_lines_end_below_the_end_of_the_heading() -> None:
+    heading = table.heading("float32", 2, ["0", "1"], ["gloo", "openmpi"])
+
+    title, columns = heading.splitlines()
+    assert title == "all_reduce of float32, in place; 2 members on CPUs 0 | 1"
+    words = " ".join(columns.split())
+    assert words == "size mode algorithm engine gloo openmpi floor"
+    assert len(columns) == len(table.line(RESULT, ["gloo", "openmpi"]))
+
+
+def test_one_member_alone_has_no_mode() -> None:
+    alone = replace(RESULT, members=1, mode="unknown", read_gb_per_s=None)
+
+    assert "unknown      oneshot" in table.line(alone, ["gloo"])
+    assert "; 1 member on CPUs 0" in table.heading("float32", 1, ["0"], [])
+
+
+def test_the_legend_forbids_times_without_ratios() -> None:
+    assert "Never a time without its ratio" in table.LEGEND
+
+
+@pytest.mark.parametrize(
+    ("us", "text"),
+    [(0.2349, "0.23 us"), (9.996, "10.0 us"), (99.96, "100 us"), (28_700.0, "28.7 ms")],
+)
+def test_times_have_three_digits(us: float, text: str) -> None:
+    assert table.time(us) == text

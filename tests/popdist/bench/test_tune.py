@@ -1,0 +1,48 @@
+"""What is chosen from measured times, and how the table is written."""
+
+import json
+
+import pytest
+
+from popdist.bench.tune import border, least, merged
+
+SIZES = [128, 256, 512, 1024, 2048]
+FIT = {"members": "fit", "oneshot_bytes": 4096, "block_bytes": 524288, "spins": 2000}
+CROWDED = {"members": "crowded", "oneshot_bytes": 0, "block_bytes": 65536, "spins": 0}
+
+
+@pytest.mark.parametrize(
+    ("ratios", "found"),
+    [
+        pytest.param([1.5, 1.2, 1.0, 0.9, 0.8], 512, id="wins-up-to"),
+        pytest.param([1.5, 0.9, 1.2, 0.9, 0.8], 512, id="one-size-spoilt-by-noise"),
+        pytest.param([1.5, 1.2, 0.9, 0.8, 1.1], 256, id="won-by-noise-far-above"),
+        pytest.param([0.9, 0.8, 0.8, 0.8, 0.8], 0, id="never-wins"),
+        pytest.param([1.5, 1.5, 1.5, 1.5, 1.5], 2048, id="always-wins"),
+    ],
+)
+def test_oneshot_is_used_as_long_as_it_wins(ratios: list[float], found: int) -> None:
+    assert border(SIZES, ratios) == found
+
+
+def test_the_shortest_time_over_all_sizes_is_chosen() -> None:
+    assert least({1: [1.0, 1.0], 2: [0.5, 1.5], 3: [0.9, 0.9]}) == 2
+
+
+def test_the_least_is_chosen_among_those_that_differ_by_noise_alone() -> None:
+    assert least({0: [1.0, 1.0], 100: [0.51, 0.5], 10_000: [0.5, 0.5]}) == 100
+
+
+def test_an_entry_takes_the_place_of_the_one_for_as_many_members() -> None:
+    old = dict(FIT, spins=1)
+
+    text = merged(merged(merged("", CROWDED), old), FIT)
+
+    assert json.loads(text) == {"entries": [FIT, CROWDED]}
+
+
+def test_the_table_has_an_entry_a_line() -> None:
+    assert merged("", FIT) == (
+        '{\n  "entries": [\n    {"members": "fit", "oneshot_bytes": 4096, '
+        '"block_bytes": 524288, "spins": 2000}\n  ]\n}\n'
+    )
