@@ -33,6 +33,7 @@ class Operation(IntEnum):
     ALL_TO_ALL = 8
     SEND = 9
     RECEIVE = 10
+    PEEK = 11
 
     @property
     def words(self) -> str:

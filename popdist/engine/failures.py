@@ -80,6 +80,8 @@ def in_words(call: Described) -> str:
     """Return what a call is about: "all_reduce (sum) of 10 float32"."""
     code, dtype, reduction, algorithm, root, count, name = call
     operation = Operation(code)
+    if operation is Operation.PEEK:
+        return "its next named call"
     if operation is Operation.BARRIER:
         return "barrier" + _named(name)
     how = ""

@@ -33,6 +33,7 @@ typedef enum {
     ALL_TO_ALL,
     SEND,
     RECEIVE,
+    PEEK, /* waiting to see what member 0 calls next */
 } operation;
 
 typedef enum { ONESHOT, DIRECT, RING, IN_ARENA } algorithm;
