@@ -1,0 +1,792 @@
+/* The core without Python: each member of a group is a thread of this program.
+ *
+ * Here the sanitizers see what processes hide from them: who touches whose memory
+ * when. All values are small integers, so that every sum is exact in every dtype and
+ * what a call must give can be said without the core. The calls follow from numbers
+ * that never change; all members draw the same ones. Any failure ends the program.
+ */
+#include "exchange.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum {
+    MOST_MEMBERS = 8,
+    MOST_ROWS = 3,
+    MOST_PARTS = 4,
+    /* Values repeat after so many elements: a prime, so that no chunk, block or
+     * segment that lands in another one's place looks right there. */
+    PERIOD = 251,
+    WIDEST = 8,  /* bytes of an element */
+    DRILL = 100, /* calls of all kinds after each other on one arena */
+};
+
+#if defined __SANITIZE_THREAD__
+/* One race is enough: what comes after it need not even end. */
+const char *__tsan_default_options(void);
+__attribute__((visibility("default"))) const char *__tsan_default_options(void)
+{
+    return "halt_on_error=1";
+}
+#endif
+
+/* How member 0 lets the others down, and in which operation they wait for it. */
+typedef struct {
+    status why;
+    operation waiting;
+} ending_case;
+
+typedef struct {
+    const kernels *simd;
+    int size;
+    uint32_t rows[MOST_MEMBERS];
+    uint64_t replicas;
+    bool drill; /* calls of all kinds; else all lengths in turn with each algorithm */
+    int turns;
+    uint64_t seed;
+    uint64_t block_bytes;
+    unsigned char *arena, *heap;
+    uint64_t span; /* bytes of a member's region of the heap */
+    ending_case end;
+} group;
+
+typedef struct {
+    const group *g;
+    layout *l;
+    comm c;
+    status found; /* how it learned of the group's end */
+} seat;
+
+typedef enum { NOWHERE, SOME, EVERYWHERE } heap_use;
+
+/* One call, as all members draw it. */
+typedef struct {
+    uint64_t state; /* of the drawing */
+    int number;
+    operation op;
+    algorithm how;
+    dtype type;
+    unsigned reduction;
+    uint64_t count;
+    bool in_place;
+    int root;
+    heap_use heap;
+} turn;
+
+/* --- Failing */
+
+static void fail(const seat *s, const turn *t, const char *what, uint64_t where)
+{
+    fprintf(stderr,
+            "%s, member %d of %d with %u rows of %u, call %d: operation %d, algorithm "
+            "%d, dtype %d, reduction %u, %u elements, in place %d, root %d, heap %d: "
+            "%s (%u)\n",
+            s->g->simd->name, s->c.rank, s->g->size, s->l->rows[s->c.rank],
+            (unsigned)s->g->replicas, t->number, t->op, t->how, t->type, t->reduction,
+            (unsigned)t->count, t->in_place, t->root, t->heap, what, (unsigned)where);
+    _Exit(1);
+}
+
+static void must(const seat *s, const turn *t, status found)
+{
+    if (found != DONE)
+        fail(s, t, "the call did not end well: status", found);
+}
+
+static void *allocated(uint64_t bytes)
+{
+    void *memory = malloc(bytes ? bytes : 1);
+    if (!memory) {
+        fprintf(stderr, "There is no memory for %u bytes.\n", (unsigned)bytes);
+        _Exit(1);
+    }
+    return memory;
+}
+
+/* --- Drawing */
+
+static uint64_t mixed(uint64_t a, uint64_t b)
+{
+    uint64_t x = (a ^ b * UINT64_C(0x9e3779b97f4a7c15)) * UINT64_C(0xbf58476d1ce4e5b9);
+    x = (x ^ x >> 31) * UINT64_C(0x94d049bb133111eb);
+    return x ^ x >> 29;
+}
+
+static uint64_t draw(turn *t, uint64_t below)
+{
+    t->state = mixed(t->state, 1);
+    return (t->state >> 20) % below;
+}
+
+/* Of a row; the last one stands for several blocks. */
+static const uint64_t lengths[] = {0, 1, 7, 63, 1000, 70000, UINT64_MAX};
+static const uint64_t drilled[] = {0, 1, 7, 63, 64, 65, 300, 1000, 1000, 5000, 20000};
+enum {
+    LENGTHS = sizeof lengths / sizeof *lengths,
+    DRILLED = sizeof drilled / sizeof *drilled,
+    ALGORITHMS = IN_ARENA + 1,
+};
+
+static uint64_t several_blocks(const group *g, dtype type)
+{
+    return 3 * g->block_bytes / element_bytes(type) + 13;
+}
+
+static turn turn_of(const group *g, int number)
+{
+    static const dtype types[] = {FLOAT32, FLOAT16, INT8, FLOAT64};
+    static const unsigned reductions[] = {SUM, MIN, MEAN};
+    turn t = {.state = mixed(g->seed, (uint64_t)number), .number = number};
+    t.op = (operation)draw(&t, SEND + 1); /* of which RECEIVE is the other end */
+    t.how = (algorithm)draw(&t, ALGORITHMS);
+    t.type = types[draw(&t, 4)];
+    t.reduction = reductions[draw(&t, 3)];
+    t.count = drilled[draw(&t, DRILLED)];
+    t.in_place = draw(&t, 2);
+    t.root = (int)draw(&t, (uint64_t)g->size);
+    t.heap = (heap_use)draw(&t, EVERYWHERE + 1);
+    if (!g->drill) {
+        t.op = ALL_REDUCE;
+        t.how = (algorithm)(number % ALGORITHMS);
+        t.count = lengths[number / ALGORITHMS % LENGTHS];
+        if (t.count == UINT64_MAX)
+            t.count = several_blocks(g, t.type);
+    }
+    if (t.how == IN_ARENA)
+        t.heap = EVERYWHERE;
+    return t;
+}
+
+/* --- Values */
+
+/* -3 to 3; of a mean's rows every two go apart from a middle that is the mean. */
+static int value_of(const group *g, const turn *t, uint64_t row, uint64_t i)
+{
+    const uint64_t call = mixed(g->seed, (uint64_t)t->number);
+    if (t->reduction != MEAN)
+        return (int)(mixed(call, row * PERIOD + i) % 7) - 3;
+    const int middle = (int)(mixed(call, i) % 7) - 3;
+    const int apart = (int)(mixed(call, (row / 2 + 1) * PERIOD + i) % 7) - 3;
+    if (row % 2)
+        return middle - apart;
+    return row + 1 < g->replicas ? middle + apart : middle;
+}
+
+static int total_of(const group *g, const turn *t, uint64_t i)
+{
+    int total = value_of(g, t, 0, i);
+    for (uint64_t row = 1; row < g->replicas; row++) {
+        int value = value_of(g, t, row, i);
+        if (t->reduction != MIN)
+            total += value;
+        else if (value < total)
+            total = value;
+    }
+    return t->reduction == MEAN ? total / (int)g->replicas : total;
+}
+
+static uint16_t half_of(int value)
+{
+    const unsigned sign = value < 0 ? 0x8000 : 0, size = (unsigned)abs(value);
+    unsigned exponent = 0;
+    if (!size)
+        return 0;
+    while (size >> exponent > 1)
+        exponent++;
+    return (uint16_t)(sign | (exponent + 15) << 10 | ((size << (10 - exponent)) & 0x3ff));
+}
+
+static void encode(dtype type, int value, unsigned char *to)
+{
+    const float f = (float)value;
+    const double d = value;
+    const uint16_t h = half_of(value);
+    const int8_t i = (int8_t)value;
+    const void *from = type == FLOAT32   ? (const void *)&f
+                       : type == FLOAT64 ? (const void *)&d
+                       : type == FLOAT16 ? (const void *)&h
+                                         : (const void *)&i;
+    memcpy(to, from, element_bytes(type));
+}
+
+/* The first elements of a row; the rest repeats them. */
+typedef struct {
+    size_t width;
+    unsigned char elements[PERIOD * WIDEST];
+} pattern;
+
+static pattern pattern_of_row(const group *g, const turn *t, uint64_t row)
+{
+    pattern p = {.width = element_bytes(t->type)};
+    for (uint64_t i = 0; i < PERIOD; i++)
+        encode(t->type, value_of(g, t, row, i), p.elements + i * p.width);
+    return p;
+}
+
+static pattern pattern_of_total(const group *g, const turn *t)
+{
+    pattern p = {.width = element_bytes(t->type)};
+    for (uint64_t i = 0; i < PERIOD; i++)
+        encode(t->type, total_of(g, t, i), p.elements + i * p.width);
+    return p;
+}
+
+/* How many elements from number `at` on follow each other in the pattern. */
+static uint64_t run_at(uint64_t at, uint64_t end)
+{
+    uint64_t left = PERIOD - at % PERIOD;
+    return end - at < left ? end - at : left;
+}
+
+/* Elements [begin, end) of the pattern's row, written to or expected at `at`. */
+static void fill(const pattern *p, uint64_t begin, uint64_t end, char *at)
+{
+    for (uint64_t i = begin, n; i < end; i += n) {
+        n = run_at(i, end);
+        memcpy(at + (i - begin) * p->width, p->elements + i % PERIOD * p->width,
+               n * p->width);
+    }
+}
+
+static void expect(const seat *s, const turn *t, const pattern *p, uint64_t begin,
+                   uint64_t end, const char *at)
+{
+    for (uint64_t i = begin, n; i < end; i += n) {
+        n = run_at(i, end);
+        if (memcmp(at + (i - begin) * p->width, p->elements + i % PERIOD * p->width,
+                   n * p->width))
+            fail(s, t, "a wrong value in the elements from number", i);
+    }
+}
+
+/* --- Reductions */
+
+/* A member's rows: in the heap, or cut into parts that are as long as they must be. */
+typedef struct {
+    uint32_t rows;
+    uint32_t parts;
+    uint64_t total;
+    bool in_heap;
+    segment *segments;
+    char *in[MOST_PARTS][MOST_ROWS], *out[MOST_PARTS][MOST_ROWS];
+} table;
+
+static bool lies_in_heap(const turn *t, int rank)
+{
+    if (t->op != ALL_REDUCE || t->heap == NOWHERE)
+        return false;
+    return t->heap == EVERYWHERE || rank % 2 == 0;
+}
+
+static char *heap_row(const seat *s, uint32_t row)
+{
+    const uint64_t stride = s->g->span / (2 * MOST_ROWS);
+    return (char *)s->g->heap + (uint64_t)s->c.rank * s->g->span + row * stride;
+}
+
+static void place_part(const seat *s, const turn *t, table *x, uint32_t part,
+                       uint64_t count)
+{
+    const uint64_t bytes = count * element_bytes(t->type);
+    for (uint32_t row = 0; row < x->rows; row++) {
+        char *in = x->in_heap ? heap_row(s, row) : allocated(bytes);
+        x->in[part][row] = x->out[part][row] = in;
+        if (!t->in_place)
+            x->out[part][row] = x->in_heap ? heap_row(s, MOST_ROWS + row)
+                                           : allocated(bytes);
+    }
+    x->segments[part] = (segment){count, x->in[part], x->out[part]};
+    if (t->op == REDUCE && t->root != s->c.rank)
+        x->segments[part].out = NULL;
+}
+
+static void table_make(const seat *s, const turn *t, table *x)
+{
+    turn own = {.state = mixed(t->state, (uint64_t)s->c.rank)}; /* may differ */
+    x->rows = s->l->rows[s->c.rank];
+    x->in_heap = lies_in_heap(t, s->c.rank);
+    x->parts = x->in_heap ? 1 : 1 + (uint32_t)draw(&own, MOST_PARTS);
+    x->total = t->op == REDUCE_SCATTER ? t->count * s->g->replicas : t->count;
+    x->segments = allocated(x->parts * sizeof *x->segments);
+    uint64_t left = x->total;
+    for (uint32_t part = 0; part < x->parts; part++) {
+        uint64_t count = part + 1 < x->parts ? draw(&own, left + 1) : left;
+        place_part(s, t, x, part, count);
+        left -= count;
+    }
+    for (uint32_t row = 0; row < x->rows; row++) {
+        const pattern p = pattern_of_row(s->g, t, s->l->first[s->c.rank] + row);
+        uint64_t begin = 0;
+        for (uint32_t part = 0; part < x->parts; part++) {
+            const uint64_t end = begin + x->segments[part].count;
+            fill(&p, begin, end, x->in[part][row]);
+            begin = end;
+        }
+    }
+}
+
+static void table_free(const turn *t, table *x)
+{
+    for (uint32_t part = 0; part < x->parts && !x->in_heap; part++)
+        for (uint32_t row = 0; row < x->rows; row++) {
+            free(x->in[part][row]);
+            if (!t->in_place)
+                free(x->out[part][row]);
+        }
+    free(x->segments);
+}
+
+/* The results are right, and the input is as it was where it is not the result. */
+static void table_check(const seat *s, const turn *t, const table *x)
+{
+    const pattern total = pattern_of_total(s->g, t);
+    const bool wanted = t->op == ALL_REDUCE || (t->op == REDUCE && t->root == s->c.rank);
+    for (uint32_t row = 0; row < x->rows; row++) {
+        const pattern given = pattern_of_row(s->g, t, s->l->first[s->c.rank] + row);
+        uint64_t begin = 0;
+        for (uint32_t part = 0; part < x->parts; part++) {
+            const uint64_t end = begin + x->segments[part].count;
+            if (wanted)
+                expect(s, t, &total, begin, end, x->out[part][row]);
+            if (!wanted || !t->in_place)
+                expect(s, t, &given, begin, end, x->in[part][row]);
+            begin = end;
+        }
+    }
+}
+
+static void check_scattered(const seat *s, const turn *t, const char *out)
+{
+    const pattern total = pattern_of_total(s->g, t);
+    const uint64_t begin = s->l->first[s->c.rank] * t->count;
+    expect(s, t, &total, begin, begin + s->l->rows[s->c.rank] * t->count, out);
+}
+
+/* What the call must have been carried out with. */
+static algorithm way_of(const group *g, const turn *t)
+{
+    if (t->how == ONESHOT || (t->how == RING && g->size > 1))
+        return t->how;
+    for (int q = 0; q < g->size; q++)
+        if (!lies_in_heap(t, q))
+            return DIRECT;
+    /* Without elements it is no matter where they lie. */
+    return t->count ? IN_ARENA : DIRECT;
+}
+
+static void play_reduction(seat *s, const turn *t)
+{
+    table x = {0};
+    table_make(s, t, &x);
+    const uint64_t half = s->g->span / 2;
+    call k = {
+        .c = &s->c,
+        .l = s->l,
+        .type = t->type,
+        .reduction = t->reduction,
+        .op = t->op,
+        .root = t->op == REDUCE ? t->root : -1,
+        .how = t->how,
+        .segments = x.segments,
+        .count_of_segments = x.parts,
+        .total = x.total,
+        .heap_in = x.in_heap ? 0 : NOT_IN_HEAP,
+        .heap_out = x.in_heap ? (t->in_place ? 0 : half) : NOT_IN_HEAP,
+        .heap_stride = s->g->span / (2 * MOST_ROWS),
+    };
+    if (t->op == REDUCE_SCATTER) {
+        char *out = allocated(t->count * x.rows * element_bytes(t->type));
+        must(s, t, reduce_scatter(&k, out));
+        check_scattered(s, t, out);
+        free(out);
+    } else {
+        must(s, t, reduce(&k));
+        if (s->c.ran != way_of(s->g, t))
+            fail(s, t, "carried out with algorithm", s->c.ran);
+    }
+    table_check(s, t, &x);
+    table_free(t, &x);
+}
+
+/* --- Exchanges */
+
+/* What member `from` has for member `to`, or for whoever wants it (0). */
+static pattern pattern_of_part(const seat *s, const turn *t, int from, int to)
+{
+    turn plain = *t;
+    plain.reduction = SUM;
+    return pattern_of_row(s->g, &plain, (uint64_t)(from * MOST_MEMBERS + to));
+}
+
+typedef struct {
+    bool parted;                        /* for each receiver something of its own */
+    bool alone;                         /* only the root has something */
+    uint64_t counts[MOST_MEMBERS], sum; /* elements of each member's part */
+} parts;
+
+static parts parts_of(const seat *s, const turn *t)
+{
+    parts p = {
+        .parted = t->op == SCATTER || t->op == ALL_TO_ALL,
+        .alone = t->op == SCATTER || t->op == BROADCAST,
+    };
+    for (int q = 0; q < s->g->size; q++) {
+        const bool equal = t->op == ALL_TO_ALL || t->op == BROADCAST;
+        p.counts[q] = equal ? t->count : t->count * (uint64_t)q / 2;
+        p.sum += p.counts[q];
+    }
+    return p;
+}
+
+static char *exchange_input(const seat *s, const turn *t, const parts *p)
+{
+    const int rank = s->c.rank;
+    const size_t width = element_bytes(t->type);
+    char *in = allocated((p->parted ? p->sum : p->counts[rank]) * width), *at = in;
+    for (int q = 0; q < (p->parted ? s->g->size : 1); q++) {
+        const uint64_t count = p->counts[p->parted ? q : rank];
+        const pattern own = pattern_of_part(s, t, rank, q);
+        fill(&own, 0, count, at);
+        at += count * width;
+    }
+    return in;
+}
+
+static void exchange_check(const seat *s, const turn *t, const parts *p, const char *at)
+{
+    const int rank = s->c.rank;
+    if (t->op == GATHER && rank != t->root)
+        return;
+    for (int q = 0; q < s->g->size; q++) {
+        if (p->alone && q != t->root)
+            continue;
+        const uint64_t count = p->counts[p->parted ? rank : q];
+        const pattern part = pattern_of_part(s, t, q, p->parted ? rank : 0);
+        expect(s, t, &part, 0, count, at);
+        at += count * element_bytes(t->type);
+    }
+}
+
+static void play_exchange(seat *s, const turn *t)
+{
+    const parts p = parts_of(s, t);
+    const size_t width = element_bytes(t->type);
+    const bool same = t->op == BROADCAST && t->in_place && s->c.rank == t->root;
+    uint64_t lengths[MOST_MEMBERS];
+    for (int q = 0; q < s->g->size; q++)
+        lengths[q] = p.counts[q] * width;
+    char *in = exchange_input(s, t, &p);
+    char *out = same ? in : allocated((p.alone ? p.counts[s->c.rank] : p.sum) * width);
+    const exchange x = {
+        .c = &s->c,
+        .op = t->op,
+        .type = t->type,
+        .root = t->op == ALL_GATHER || t->op == ALL_TO_ALL ? 0 : t->root,
+        .lengths = lengths,
+        .in = in,
+        .out = out,
+    };
+    must(s, t, exchange_run(&x));
+    exchange_check(s, t, &p, out);
+    free(in);
+    if (!same)
+        free(out);
+}
+
+/* --- Letters */
+
+static void play_letter(seat *s, const turn *t, int from, int to)
+{
+    const uint64_t bytes = t->count * element_bytes(t->type);
+    const pattern p = pattern_of_part(s, t, from, to);
+    if (s->c.rank != from && s->c.rank != to)
+        return;
+    char *letter = allocated(bytes);
+    if (s->c.rank == from) {
+        fill(&p, 0, t->count, letter);
+        must(s, t, send_letters(&s->c, to, t->type, letter, bytes));
+    } else {
+        must(s, t, receive_letters(&s->c, from, t->type, letter, bytes));
+        expect(s, t, &p, 0, t->count, letter);
+    }
+    free(letter);
+}
+
+/* Between all pairs, one way and the other; all go through the pairs in one order. */
+static void play_letters(seat *s, const turn *t)
+{
+    for (int a = 0; a < s->g->size; a++)
+        for (int b = a + 1; b < s->g->size; b++) {
+            play_letter(s, t, a, b);
+            play_letter(s, t, b, a);
+        }
+}
+
+/* --- Groups */
+
+static void play(seat *s, const turn *t)
+{
+    switch (t->op) {
+    case BARRIER:
+        must(s, t, barrier(&s->c, 0));
+        break;
+    case ALL_REDUCE:
+    case REDUCE:
+    case REDUCE_SCATTER:
+        play_reduction(s, t);
+        break;
+    case SEND:
+        play_letters(s, t);
+        break;
+    default:
+        play_exchange(s, t);
+    }
+}
+
+static void seat_take(seat *s, int rank)
+{
+    const group *g = s->g;
+    s->l = layout_new(rank, g->size, g->rows);
+    if (!s->l || !comm_open(&s->c, g->arena, rank)) {
+        fprintf(stderr, "There is no memory for a member.\n");
+        _Exit(1);
+    }
+    s->c.simd = g->simd;
+    s->c.timeout_ns = UINT64_C(60000000000);
+    s->c.heap = g->heap;
+    s->c.heap_span = g->span;
+}
+
+static void seat_leave(seat *s)
+{
+    comm_close(&s->c);
+    layout_free(s->l);
+}
+
+static void *take_part(void *seat_of_ours)
+{
+    seat *s = seat_of_ours;
+    for (int i = 0; i < s->g->turns; i++) {
+        const turn t = turn_of(s->g, i);
+        play(s, &t);
+    }
+    seat_leave(s); /* while others may still be at it */
+    return NULL;
+}
+
+static void group_make(group *g)
+{
+    const uint64_t size = (uint64_t)g->size;
+    g->block_bytes = size > 2 ? size * 32768 : 65536; /* the least there may be */
+    const settings agreed = {
+        .size = size,
+        .block_bytes = g->block_bytes,
+        .oneshot_bytes = 4096,
+        .spins = 0, /* there are more members than cores */
+    };
+    const uint64_t total = places_of(&agreed).total;
+    g->replicas = 0;
+    for (int q = 0; q < g->size; q++)
+        g->replicas += g->rows[q];
+    g->arena = aligned_alloc(PAGE, total);
+    const uint64_t most = (several_blocks(g, INT8) + 70000) * WIDEST;
+    g->span = 2 * MOST_ROWS * round_up(most, PAGE);
+    g->heap = aligned_alloc(PAGE, size * g->span);
+    if (!g->arena || !g->heap) {
+        fprintf(stderr, "There is no memory for a group of %d.\n", g->size);
+        _Exit(1);
+    }
+    memset(g->arena, 0, total);
+    arena_initialise(g->arena, &agreed);
+    /* Begin with either kind of stores; now and then the other one is tried. */
+    for (int i = 0; i < 2; i++)
+        atomic_store(&((header *)(void *)g->arena)->streaming[i], g->seed % 2);
+}
+
+static void group_free(group *g)
+{
+    free(g->heap);
+    free(g->arena);
+}
+
+/* Let all members of the group do something, each in a thread. */
+static void group_run(const group *g, seat *seats, void *(*what)(void *))
+{
+    pthread_t threads[MOST_MEMBERS];
+    for (int q = 0; q < g->size; q++) {
+        seats[q] = (seat){.g = g};
+        seat_take(&seats[q], q);
+    }
+    for (int q = 0; q < g->size; q++)
+        if (pthread_create(&threads[q], NULL, what, &seats[q])) {
+            fprintf(stderr, "A thread could not be started.\n");
+            _Exit(1);
+        }
+    for (int q = 0; q < g->size; q++)
+        pthread_join(threads[q], NULL);
+}
+
+/* --- Ends */
+
+static bool stop_at_once(comm *c, int peer, uint64_t waited_ns)
+{
+    (void)c, (void)peer, (void)waited_ns;
+    return true;
+}
+
+static status wait_for_member_0(seat *s)
+{
+    const turn t = {.op = ALL_REDUCE, .how = DIRECT, .count = 1000};
+    char letter[4];
+    table x = {0};
+    switch (s->g->end.waiting) {
+    case BARRIER:
+        return barrier(&s->c, 0);
+    case RECEIVE:
+        return receive_letters(&s->c, 0, FLOAT32, letter, sizeof letter);
+    default:
+        break;
+    }
+    table_make(s, &t, &x);
+    const call k = {.c = &s->c,
+                    .l = s->l,
+                    .op = ALL_REDUCE,
+                    .root = -1,
+                    .how = DIRECT,
+                    .segments = x.segments,
+                    .count_of_segments = x.parts,
+                    .total = x.total,
+                    .heap_in = NOT_IN_HEAP,
+                    .heap_out = NOT_IN_HEAP};
+    const status found = reduce(&k);
+    table_free(&t, &x);
+    return found;
+}
+
+/* Member 0's part: DONE where it only keeps the others waiting. */
+static status let_down(seat *s)
+{
+    const char letter[4] = {0};
+    if (s->g->end.why == ASKED)
+        return end_group(&s->c, ASKED, -1, "enough");
+    if (s->g->end.why != MISMATCH)
+        return DONE;
+    if (s->g->end.waiting != RECEIVE)
+        return barrier(&s->c, 7);
+    for (int q = 1; q < s->g->size; q++)
+        send_letters(&s->c, q, INT8, letter, sizeof letter);
+    return DONE;
+}
+
+static void *come_to_an_end(void *seat_of_ours)
+{
+    seat *s = seat_of_ours;
+    const header *head = s->c.head;
+    const turn t = {.op = BARRIER};
+    s->c.timeout_ns = s->g->end.why == TIMED_OUT ? 50000000 : s->c.timeout_ns;
+    must(s, &t, barrier(&s->c, 0));
+    if (s->c.rank > 0) {
+        if (s->g->end.why == STOPPED && s->c.rank == 1)
+            s->c.during_long_wait = stop_at_once;
+        s->found = wait_for_member_0(s);
+    } else if ((s->found = let_down(s)) == DONE) {
+        s->found = ENDED;
+        while (s->g->end.why != PEER_LOST && atomic_load(&head->ended) != 2)
+            sched_yield();
+    }
+    seat_leave(s);
+    return NULL;
+}
+
+/* One member notices, and gives the reason; all others learn that it is over. */
+static void check_end(const group *g, const seat *seats)
+{
+    const header *head = (const header *)(const void *)g->arena;
+    bool right = head->end.reason == g->end.why;
+    for (int q = 0; q < g->size; q++)
+        right &= seats[q].found == (q == head->end.by ? g->end.why : ENDED);
+    if (g->end.why == ASKED)
+        right &= head->end.by == 0 && !strcmp(head->end.words, "enough");
+    else if (g->end.why != STOPPED && g->end.why != MISMATCH)
+        right &= head->end.about == 0;
+    if (right)
+        return;
+    fprintf(stderr, "end %d in operation %d: member %d said %u about %d:", g->end.why,
+            g->end.waiting, head->end.by, head->end.reason, head->end.about);
+    for (int q = 0; q < g->size; q++)
+        fprintf(stderr, " %d", seats[q].found);
+    fprintf(stderr, "\n");
+    _Exit(1);
+}
+
+static int come_to_all_ends(const kernels *simd)
+{
+    static const status whys[] = {STOPPED, TIMED_OUT, PEER_LOST, MISMATCH, ASKED};
+    static const operation waiting[] = {BARRIER, ALL_REDUCE, RECEIVE};
+    int ends = 0;
+    for (int i = 0; i < 5 * 3; i++, ends++) {
+        group g = {.simd = simd,
+                   .size = 3,
+                   .rows = {1, 1, 1},
+                   .end = {whys[i / 3], waiting[i % 3]}};
+        seat seats[MOST_MEMBERS];
+        group_make(&g);
+        group_run(&g, seats, come_to_an_end);
+        check_end(&g, seats);
+        group_free(&g);
+    }
+    return ends;
+}
+
+/* --- All of it */
+
+/* Rows of each member: one, two, three, or not equally many. */
+static void share_rows(group *g, uint32_t each)
+{
+    for (int q = 0; q < g->size; q++)
+        g->rows[q] = each ? each : 1 + (uint32_t)(q * 2 + 1) % MOST_ROWS;
+}
+
+static int run_calls(group *g, bool drill, int turns)
+{
+    seat seats[MOST_MEMBERS];
+    g->drill = drill;
+    g->turns = turns;
+    g->seed++;
+    group_make(g);
+    group_run(g, seats, take_part);
+    group_free(g);
+    return turns;
+}
+
+static int run_level(const kernels *simd, uint64_t seed)
+{
+    static const int sizes[] = {1, 2, 3, 5, 8};
+    group g = {.simd = simd, .seed = seed};
+    int calls = 0;
+    for (int i = 0; i < 5; i++)
+        for (uint32_t each = 0; each <= MOST_ROWS; each++) {
+            g.size = sizes[i];
+            share_rows(&g, each);
+            calls += run_calls(&g, false, LENGTHS * ALGORITHMS);
+            calls += run_calls(&g, true, DRILL);
+        }
+    return calls;
+}
+
+int main(void)
+{
+    static const char *const levels[] = {"baseline", "avx2", "avx512", "neon"};
+    for (int i = 0; i < 4; i++) {
+        const kernels *simd = kernels_named(levels[i]);
+        if (!simd)
+            continue;
+        const int calls = run_level(simd, 1000 * (uint64_t)i), ends = come_to_all_ends(simd);
+        printf("%s: %d calls are right, and so are %d ends.\n", simd->name, calls, ends);
+    }
+    return 0;
+}

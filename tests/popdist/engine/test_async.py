@@ -1,0 +1,168 @@
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+from popdist.engine.group import Group
+from popdist.errors import GroupUnusableError, MismatchError, PeerLostError
+from tests.popdist.engine.members import SMALL, Me, Members, results, run
+
+MANY = np.ones(1 << 16, np.float32)
+
+
+def test_calls_run_in_the_order_in_which_they_are_made() -> None:
+    def member(me: Me) -> Any:
+        group = me.join()
+        handles = [
+            group.all_reduce(MANY[: 1 + 600 * i] * i, async_op=True) for i in range(100)
+        ]
+        # A call that is not async takes its place behind them.
+        between = group.all_reduce(np.int64(me.rank))
+        done = [handle.test() for handle in handles]
+        found = [handle.wait() for handle in handles]
+        return int(between), all(done), [(len(x), x[0]) for x in found]
+
+    expected = [(1 + 600 * i, 3.0 * i) for i in range(100)]
+    assert results(3, member) == [(3, True, expected)] * 3
+
+
+def test_the_program_goes_on_while_a_call_waits_for_the_others() -> None:
+    def member(me: Me) -> Any:
+        group = me.join()
+        if me.rank == 1:
+            me.hear()
+            return group.all_reduce(MANY)[0]
+        handle = group.all_reduce(MANY, async_op=True)
+        before = handle.test(), repr(handle)
+        with pytest.raises(RuntimeError) as refusal:
+            handle.result()
+        # Only now the other one may come.
+        me.say("go on")
+        found = handle.wait()
+        assert handle.result() is found
+        return before, str(refusal.value), found[0], handle.test(), repr(handle)
+
+    with Members(2, member) as members:
+        members.hear(0)
+        members.tell(1, "go")
+        ended = members.finish()
+
+    assert ended[1].value == 2.0
+    assert ended[0].value == (
+        (False, "<Handle: under way>"),
+        "The collective call is still under way, so it has no result yet. Call wait() "
+        "first.",
+        2.0,
+        True,
+        "<Handle: done>",
+    )
+
+
+def test_every_call_can_run_beside_the_program() -> None:
+    def member(me: Me) -> Any:
+        group = me.join(replicas=(1, 1))
+        x = np.arange(8.0).reshape(1, 2, 4) + me.rank
+        out = np.zeros(3)
+        handles = [
+            group.all_reduce(x, async_op=True),
+            group.grouped_all_reduce([x, x[:, 1]], "max", async_op=True),
+            group.reduce(x, async_op=True),
+            group.reduce_scatter(x, async_op=True),
+            group.all_gather(x, async_op=True),
+            group.gather(x, 1, async_op=True),
+            group.broadcast(x, 1, async_op=True),
+            group.scatter(x[0] if me.rank == 0 else None, async_op=True),
+            group.all_to_all(x, async_op=True),
+            group.barrier(async_op=True),
+            group.send(np.ones(3), 1, async_op=True)
+            if me.rank == 0
+            else group.recv(out, 0, async_op=True),
+        ]
+        later = [handle.wait() for handle in handles]
+        now = [
+            group.all_reduce(x),
+            group.grouped_all_reduce([x, x[:, 1]], "max"),
+            group.reduce(x),
+            group.reduce_scatter(x),
+            group.all_gather(x),
+            group.gather(x, 1),
+            group.broadcast(x, 1),
+            group.scatter(x[0] if me.rank == 0 else None),
+            group.all_to_all(x),
+            group.barrier(),
+            group.send(np.ones(3), 1) if me.rank == 0 else group.recv(out, 0),
+        ]
+        return len(now), [repr(one) for one in later] == [repr(one) for one in now]
+
+    assert results(2, member) == [(11, True)] * 2
+
+
+def test_wrong_arguments_are_refused_at_once() -> None:
+    group = Group("alone", 0, 1, tuning=SMALL)
+
+    with pytest.raises(TypeError):
+        group.all_reduce(np.ones(3, complex), async_op=True)
+    with pytest.raises(ValueError, match="The root is replica 9"):
+        group.broadcast(np.ones(3), 9, async_op=True)
+    group.close()
+
+
+def test_an_error_comes_through_the_handle_and_ends_what_follows() -> None:
+    def member(me: Me) -> list[str]:
+        group = me.join()
+        lengths = [3, 4 + me.rank, 5]
+        handles = [group.all_reduce(MANY[:n], async_op=True) for n in lengths]
+        kinds = [type(handles[0].wait()).__name__]
+        for handle in handles[1:]:
+            with pytest.raises((MismatchError, GroupUnusableError)) as refusal:
+                handle.wait()
+            kinds.append(type(refusal.value).__name__)
+        # It stays what it is.
+        with pytest.raises(MismatchError, match="of 4 float32"):
+            handles[1].result()
+        return kinds
+
+    told = ["ndarray", "MismatchError", "GroupUnusableError"]
+    assert results(2, member) == [told] * 2
+
+
+def test_a_member_that_dies_is_told_through_the_handle() -> None:
+    def member(me: Me) -> None:
+        group = me.join()
+        group.barrier()
+        if me.rank == 0:
+            group.all_reduce(MANY, async_op=True).wait()
+
+    first, _ = run(2, member)
+
+    assert isinstance(first.error, PeerLostError)
+    assert first.error.instances == (1,)
+
+
+def test_threads_wait_for_the_same_handle() -> None:
+    def member(me: Me) -> Any:
+        group = me.join()
+        handle = group.all_reduce(MANY, async_op=True)
+        found: list[float] = []
+        threads = [
+            threading.Thread(target=lambda: found.append(float(handle.wait()[0])))
+            for _ in range(4)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return found
+
+    assert results(2, member) == [[2.0] * 4] * 2
+
+
+def test_closing_waits_for_the_calls_that_were_made() -> None:
+    def member(me: Me) -> Any:
+        group = me.join()
+        handles = [group.all_reduce(MANY, async_op=True) for _ in range(20)]
+        group.close()
+        return [handle.test() and handle.result()[0] for handle in handles]
+
+    assert results(2, member) == [[2.0] * 20] * 2

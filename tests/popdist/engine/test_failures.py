@@ -1,0 +1,123 @@
+from typing import Any
+
+import pytest
+
+from popdist.engine.codes import Operation, Status, number_of
+from popdist.engine.dtypes import DTYPES, REDUCTIONS
+from popdist.engine.failures import Ending, explain, in_words, unusable
+from popdist.errors import (
+    CollectiveAbortedError,
+    CollectiveTimeoutError,
+    GroupUnusableError,
+    MismatchError,
+    PeerLostError,
+)
+
+BARRIER = (Operation.BARRIER, 0, 0, 0, 0, 0, 0)
+
+
+def call(operation: Operation, *, root: int = 0, name: int = 0, how: int = 0) -> Any:
+    dtype, reduction = DTYPES["int16"], REDUCTIONS["max"]
+    return (operation, dtype, reduction, how, root, 20, name)
+
+
+@pytest.mark.parametrize(
+    ("described", "words"),
+    [
+        (BARRIER, "barrier"),
+        ((*BARRIER[:-1], 255), "barrier named 00000000000000ff"),
+        (call(Operation.ALL_REDUCE), "all_reduce (max, oneshot) of 20 int16"),
+        (call(Operation.ALL_REDUCE, how=1), "all_reduce (max, direct) of 20 int16"),
+        (call(Operation.ALL_REDUCE, how=2), "all_reduce (max, ring) of 20 int16"),
+        (
+            call(Operation.ALL_REDUCE, name=1 << 63),
+            "all_reduce (max, oneshot) of 20 int16 named 8000000000000000",
+        ),
+        (
+            call(Operation.REDUCE, root=3, how=1),
+            "reduce (max, direct) of 20 int16 with root 3",
+        ),
+        (call(Operation.REDUCE_SCATTER), "reduce_scatter (max) of 20 int16"),
+        (call(Operation.ALL_GATHER), "all_gather of 20 int16"),
+        (call(Operation.BROADCAST, root=1), "broadcast of 20 int16 with root 1"),
+        (call(Operation.GATHER, root=1), "gather of 20 int16 with root 1"),
+        (call(Operation.SCATTER, root=1), "scatter of 20 int16 with root 1"),
+        (call(Operation.ALL_TO_ALL), "all_to_all of 20 int16"),
+        (call(Operation.SEND, root=4), "send of 20 int16 to member 4"),
+        (call(Operation.RECEIVE, root=4), "recv of 20 int16 from member 4"),
+    ],
+)
+def test_calls_are_told_as_the_program_made_them(described: Any, words: str) -> None:
+    assert in_words(described) == words
+
+
+def ending(reason: Status, words: str = "") -> Ending:
+    return (reason, 0, 1, 7, call(Operation.BROADCAST), BARRIER, words)
+
+
+@pytest.mark.parametrize(
+    ("reason", "error", "message"),
+    [
+        (
+            Status.PEER_LOST,
+            PeerLostError,
+            "Instance 31 has ended, or left the group, while instance 30 needed it for "
+            "broadcast of 20 int16 with root 0. Look above for what it said last.",
+        ),
+        (
+            Status.TIMED_OUT,
+            CollectiveTimeoutError,
+            "Instance 31 did not take its part in broadcast of 20 int16 with root 0 "
+            "within 2.5 s, so instance 30 gave up. Look at what it does instead; if it "
+            "was only slow, raise POPDIST_TIMEOUT.",
+        ),
+        (
+            Status.MISMATCH,
+            MismatchError,
+            "Tensor layouts did not match on all instances: instance 30 came to "
+            "broadcast of 20 int16 with root 0, but instance 31 came to barrier. All "
+            "instances must make the same calls in the same order.",
+        ),
+        (
+            Status.STOPPED,
+            CollectiveAbortedError,
+            "Instance 30 was interrupted in broadcast of 20 int16 with root 0, which "
+            "ended it for all.",
+        ),
+        (Status.ASKED, MismatchError, "In words of its own."),
+    ],
+)
+def test_each_way_to_end_has_an_error_with_the_instances_numbers(
+    reason: Status, error: type[Exception], message: str
+) -> None:
+    found = explain(ending(reason, "In words of its own."), [30, 31], 2.5)
+
+    assert type(found) is error
+    assert str(found) == message
+
+
+def test_the_error_of_a_lost_peer_has_its_number() -> None:
+    found = explain(ending(Status.PEER_LOST), [30, 31], 2.5)
+
+    assert isinstance(found, PeerLostError)
+    assert found.instances == (31,)
+
+
+def test_a_group_that_ended_says_in_which_call() -> None:
+    found = unusable(ending(Status.PEER_LOST), [30, 31])
+
+    assert isinstance(found, GroupUnusableError)
+    assert str(found) == (
+        "This group came to its end in call 7, broadcast of 20 int16 with root 0, for "
+        "which instance 30 found: peer_lost. Let the first error end the program, and "
+        "start the job again."
+    )
+
+
+def test_names_have_numbers_that_are_never_that_of_no_name() -> None:
+    numbers = [number_of(name) for name in ("", "a", "b", "\udcff", "ä" * 10_000)]
+
+    assert number_of(None) == 0
+    assert number_of("a") == numbers[1]
+    assert len(set(numbers)) == 5
+    assert all(0 < number < 1 << 64 for number in numbers)
