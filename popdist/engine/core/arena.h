@@ -22,6 +22,8 @@ enum {
     LETTER_BYTES = 32768,
     /* Chunks of a block are whole lines of even the smallest elements. */
     CHUNK_UNIT = 64,
+    /* Sizes of blocks for which the kind of stores is chosen apart. */
+    STORE_CLASSES = 5,
     ARENA_VERSION = 1,
 };
 
@@ -101,13 +103,20 @@ typedef struct {
     uint64_t spins;         /* looks at a counter before the core is given up */
 } settings;
 
+/* How slots are written, for blocks of one class of sizes. */
+typedef struct {
+    _Atomic uint64_t trial;    /* the block of this class from which on the other
+                                * kind is tried */
+    _Atomic uint8_t streaming; /* the usual kind: past the caches or not */
+} choice;
+
 typedef struct {
     uint64_t magic, version;
     settings agreed;
     _Alignas(APART) _Atomic uint32_t ended; /* 0, 1 while it is written, then 2 */
     ending end;
     /* Which stores suit the traffic between cores just now: see streaming.c. */
-    _Alignas(APART) _Atomic uint8_t streaming[2];
+    _Alignas(APART) choice stores[STORE_CLASSES];
 } header;
 
 typedef struct {

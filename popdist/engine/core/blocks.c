@@ -22,6 +22,7 @@ status blocks_run(blocks *b, const descriptor *d)
     const uint64_t before = c->posted;
     status s;
     b->number = c->blocks;
+    b->traffic = traffic_of(c, b->bytes, b->count);
     begin(c, d);
     if (b->count)
         write_one(b, 0);
@@ -41,7 +42,6 @@ status blocks_run(blocks *b, const descriptor *d)
         post(c);
     }
     c->blocks += b->count;
-    traffic_learn(&b->traffic);
     /* The next call may overwrite all but the last block. */
     return b->count > 1 ? wait_all(c, before + 2 * b->count - 2) : DONE;
 }

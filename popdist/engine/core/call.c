@@ -14,6 +14,7 @@ terms terms_of(const call *k)
     t.widened = !k->l->single && t.a.accumulated != t.a.element;
     t.slot_element = t.widened ? t.a.accumulated : t.a.element;
     t.stream_out = k->total * t.a.element >= STREAM_OUT_BYTES;
+    t.stream_in_place = t.stream_out && shares_core(k->c);
     return t;
 }
 
@@ -101,8 +102,10 @@ static void to_rows(const call *k, const terms *t, piece p, const void *from, ui
 {
     for (uint32_t row = 0; t->wanted && row < k->l->rows[k->l->rank]; row++) {
         char *to = p.s->out[row] + p.offset * t->a.element;
+        bool in_place = p.s->out[row] == p.s->in[row];
         if (to != from)
-            copy(t->a.simd, to, from, n * t->a.element, t->stream_out);
+            copy(t->a.simd, to, from, n * t->a.element,
+                 in_place ? t->stream_in_place : t->stream_out);
     }
 }
 

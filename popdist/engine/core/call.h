@@ -30,10 +30,11 @@ typedef struct {
 /* What follows from a call for the one who carries it out. */
 typedef struct {
     arithmetic a;
-    size_t slot_element; /* bytes of an element in slots and boxes */
-    bool widened;        /* those are accumulated, not as the program gave them */
-    bool wanted;         /* we get the result */
-    bool stream_out;     /* the result is larger than the caches */
+    size_t slot_element;  /* bytes of an element in slots and boxes */
+    bool widened;         /* those are accumulated, not as the program gave them */
+    bool wanted;          /* we get the result */
+    bool stream_out;      /* the result is larger than the caches */
+    bool stream_in_place; /* and replaces what was just read, yet is not cached */
 } terms;
 
 terms terms_of(const call *k);

@@ -17,6 +17,8 @@ enum {
     YIELD_NS = 2000000,
     /* How long one sleep lasts before we look after the others. */
     SLEEP_NS = 20000000,
+    /* The block at which a new group tries the other kind of stores. */
+    FIRST_TRIAL = 8,
 };
 
 uint64_t now_ns(void)
@@ -30,6 +32,8 @@ void arena_initialise(void *base, const settings *agreed)
 {
     header *head = base;
     head->agreed = *agreed;
+    for (int i = 0; i < STORE_CLASSES; i++)
+        atomic_init(&head->stores[i].trial, FIRST_TRIAL);
     head->version = ARENA_VERSION;
     head->magic = ARENA_MAGIC;
 }

@@ -36,6 +36,14 @@ typedef enum {
     PEEK, /* waiting to see what member 0 calls next */
 } operation;
 
+/* What member 0 has seen around a trial of the other kind of stores, for blocks of
+ * one class of sizes. */
+typedef struct {
+    uint64_t blocks; /* of this class so far, counted by all members alike */
+    uint64_t usual_ns, tried_ns;
+    uint32_t seen; /* one bit for each block, those of the trial above the others */
+} observed;
+
 typedef enum { ONESHOT, DIRECT, RING, IN_ARENA } algorithm;
 
 typedef struct comm comm;
@@ -70,9 +78,7 @@ struct comm {
 
     operation now; /* what the call in progress is, for messages */
     algorithm ran; /* how the last reduction was carried out */
-    struct {
-        double cost[2][2]; /* ns a byte: by size class, by kind of stores */
-    } traffic;
+    observed stores[STORE_CLASSES];
     unsigned char *scratch; /* SCRATCH_BLOCKS blocks for sums in the making */
 };
 
@@ -117,6 +123,13 @@ void advance(beacon *b, uint64_t count);
  * than the beacon that its writer advances. */
 status wait_long(comm *c, int peer, const _Atomic uint64_t *word, uint64_t target,
                  beacon *b);
+
+/* Whether members take turns on a core: then nobody looks twice at a counter, and
+ * what one has in the caches the next one pushes out. */
+static inline bool shares_core(const comm *c)
+{
+    return c->agreed.spins == 0;
+}
 
 static inline void relax(void)
 {

@@ -148,8 +148,9 @@ status all_reduce_direct(const call *k)
     c->ran = DIRECT;
     w.length = fit / CHUNK_UNIT * CHUNK_UNIT;
     w.blocks = (k->total + w.length - 1) / w.length;
-    w.traffic = traffic_of(c, (k->total < w.length ? k->total : w.length)
-                                  * w.t.slot_element);
+    w.traffic = traffic_of(
+        c, (k->total < w.length ? k->total : w.length) * w.t.slot_element, w.blocks);
+    w.t.stream_in_place |= w.t.stream_out && traffic_usual(&w.traffic);
     status s = begin_direct(&w, &in_place);
     if (s != DONE)
         return s;
@@ -160,6 +161,5 @@ status all_reduce_direct(const call *k)
     if (w.t.stream_out)
         stores_done();
     c->blocks += w.blocks;
-    traffic_learn(&w.traffic);
     return s;
 }

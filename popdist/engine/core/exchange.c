@@ -112,7 +112,7 @@ status exchange_run(const exchange *x)
     blocks b = {
         .c = c,
         .count = (longest + p.share - 1) / p.share,
-        .traffic = traffic_of(c, longest < p.share ? longest : p.share),
+        .bytes = longest < p.share ? longest : p.share,
         .what = &p,
         .write = write_block,
         .read = read_block,

@@ -43,6 +43,10 @@ static void find_rows(const call *k, const void **from, unsigned char **to)
     }
 }
 
+/* Every total is written to all arrays, by whoever does not have them in its cache:
+ * that pays later than for a member's own array. */
+enum { STREAM_OUT_BYTES = 32 << 20 };
+
 /* While the total of one piece is written, what the next one needs is fetched: else
  * the memory would rest whenever we only write. */
 static void write_total(const terms *t, unsigned char *to, const unsigned char *total,
@@ -74,6 +78,7 @@ static void reduce_chunk(const call *k, const terms *t, chunk own)
 status all_reduce_in_heap(const call *k, uint64_t steps_before)
 {
     terms t = terms_of(k);
+    t.stream_out = k->total * t.a.element >= STREAM_OUT_BYTES && !shares_core(k->c);
     k->c->ran = IN_ARENA;
     reduce_chunk(k, &t, chunk_of(k->total, k->c->size, k->c->rank, PAGE));
     if (t.stream_out)

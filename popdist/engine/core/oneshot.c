@@ -21,11 +21,16 @@ static status at_once(const work *w)
     comm *c = k->c;
     const descriptor d = descriptor_of(k);
     published p = {.pitch = k->total};
+    traffic t = traffic_of(c, k->total * w->t.slot_element, 1);
     box *said = begin(c, &d);
 
+    traffic_begin(&t, c->blocks);
     for (uint32_t i = 0; i < l->nodes[c->rank]; i++)
         write_node(k, &w->t, w->at, &l->mine[i], 0, k->total,
-                   said->data + i * p.pitch * w->t.slot_element, false);
+                   said->data + i * p.pitch * w->t.slot_element, t.streaming);
+    if (t.streaming)
+        stores_done();
+    traffic_end(&t);
     announce(c);
     for (int i = 1; i < c->size; i++) {
         int q = c->rank + i < c->size ? c->rank + i : c->rank + i - c->size;
@@ -34,8 +39,10 @@ static status at_once(const work *w)
             return s;
         p.from[q] = member_at(c, q)->boxes[c->calls & 1].data;
     }
+    traffic_begin(&t, c->blocks);
     if (w->t.wanted)
         reduce_range(k, &w->t, w->at, &p, 0, k->total, NULL, false);
+    traffic_end(&t);
     return DONE;
 }
 
@@ -81,8 +88,7 @@ status all_reduce_oneshot(const call *k)
     blocks b = {
         .c = c,
         .count = (k->total + w.length - 1) / w.length,
-        .traffic = traffic_of(c, (k->total < w.length ? k->total : w.length)
-                                     * w.t.slot_element),
+        .bytes = (k->total < w.length ? k->total : w.length) * w.t.slot_element,
         .what = &w,
         .write = write_block,
         .read = read_block,

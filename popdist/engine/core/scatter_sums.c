@@ -75,8 +75,8 @@ status reduce_scatter(const call *k, char *out)
     blocks b = {
         .c = c,
         .count = (longest + p.pitch - 1) / p.pitch,
-        .traffic = traffic_of(c, (longest < p.pitch ? longest : p.pitch)
-                                     * p.t.slot_element * (uint64_t)c->size),
+        .bytes = (longest < p.pitch ? longest : p.pitch) * p.t.slot_element
+                 * (uint64_t)c->size,
         .what = &p,
         .write = write_block,
         .read = read_block,

@@ -2,9 +2,9 @@
  *
  * How fast a core gets a line that another one has just written changes by a factor
  * of four on virtual machines, from one second to the next. Where it is slow, lines
- * that went to memory come sooner. So member 0 measures what publishing and reading
- * cost with either kind, tries the other kind every now and then, and tells the rest.
- * The results do not depend on it.
+ * that went to memory come sooner. So now and then all members try the other kind for
+ * a few blocks, and member 0 sees what publishing and reading cost just before and
+ * then. The results do not depend on it.
  */
 #ifndef POPDIST_STREAMING_H
 #define POPDIST_STREAMING_H
@@ -13,22 +13,21 @@
 
 typedef struct {
     comm *c;
-    int size_class;
-    bool usual;     /* the kind that is the better one, as far as we know */
-    bool streaming; /* the kind of the block at hand */
-    bool measuring;
-    uint64_t bytes; /* of a block */
+    int size_class;     /* -1 where there is nothing to choose */
+    uint64_t offset;    /* from a block's number to its number within its class */
+    bool streaming;     /* the kind for the block at hand */
+    bool timed, tried;  /* whether member 0 times it; whether it is of a trial */
     uint64_t began;
-    uint64_t spent[2], blocks[2], last[2];
 } traffic;
 
-traffic traffic_of(comm *c, uint64_t block_bytes);
+/* For the next `count` blocks of a group. */
+traffic traffic_of(comm *c, uint64_t block_bytes, uint64_t count);
+
+/* Whether blocks like these pass the caches by when nothing is tried. */
+bool traffic_usual(const traffic *t);
 
 /* Around whatever touches the slots; waiting does not count. */
 void traffic_begin(traffic *t, uint64_t block);
 void traffic_end(traffic *t);
-
-/* At the end of a call: draw the conclusions. */
-void traffic_learn(traffic *t);
 
 #endif

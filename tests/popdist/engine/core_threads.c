@@ -603,8 +603,8 @@ static void group_make(group *g)
     memset(g->arena, 0, total);
     arena_initialise(g->arena, &agreed);
     /* Begin with either kind of stores; now and then the other one is tried. */
-    for (int i = 0; i < 2; i++)
-        atomic_store(&((header *)(void *)g->arena)->streaming[i], g->seed % 2);
+    for (int i = 0; i < STORE_CLASSES; i++)
+        atomic_store(&((header *)(void *)g->arena)->stores[i].streaming, g->seed % 2);
 }
 
 static void group_free(group *g)
