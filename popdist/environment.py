@@ -76,6 +76,8 @@ STALL_TIMEOUT = "POPDIST_STALL_TIMEOUT"
 ALGORITHM = "POPDIST_ALGORITHM"
 SIMD = "POPDIST_SIMD"
 TRACE = "POPDIST_TRACE"
+# "debug" to say in the end which algorithms ran. poprun -vv sets it for its job, if the
+# user has not.
 LOG_LEVEL = "POPDIST_LOG_LEVEL"
 # Whether the stand-ins for packages that cannot be had are importable.
 SDK = "POPDIST_SDK"

@@ -6,32 +6,25 @@ member a call waits until member 0's next one has its name. One of the waiting t
 watches member 0, and tells the rest.
 """
 
-import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from time import monotonic
 from typing import TypeVar
 
-import numpy as np
-
+from popdist.callers import Callers
 from popdist.engine.codes import number_of
 from popdist.engine.group import Group
 from popdist.engine.work import Handle
 from popdist.errors import MismatchError, PopdistError
+from popdist.names import INTRODUCES, Names, shown
 from popdist.session import STATE
 
 T = TypeVar("T")
 
 # A call to make, of a group, with a name for it.
 Action = Callable[[Group, str | None], T]
-
-# Members know each other's calls by numbers. Before the first call with a new name,
-# member 0 tells the others what it is, in a call of this name, for errors to say.
-_INTRODUCTION = "\0introduction"
-_INTRODUCES = number_of(_INTRODUCTION)
-_NUMBER_BYTES, _TEXT_BYTES = 8, 120
-# All members forget all names after so many, so that these take no more memory.
-_MOST_NAMES = 4096
 
 # How often to look whether threads that could make the awaited call are left.
 _LOOK_SECONDS = 0.1
@@ -48,7 +41,14 @@ class _Ticket:
 class Order:
     """The named calls of one group, which makes no others."""
 
-    def __init__(self, group: Group, instances: Sequence[int]) -> None:
+    def __init__(self, group: Group, instances: Sequence[int], stall: float) -> None:
+        """Make the order of a group's calls.
+
+        Args:
+            instances: What the members are called.
+            stall: For how many seconds threads that have made no call yet are given
+                the chance to make the awaited one.
+        """
         self.group = group
         self._instances = tuple(instances)
         self._condition = threading.Condition()
@@ -58,22 +58,23 @@ class Order:
         self._watching = False
         # The number of member 0's next call, once a watching thread has seen it.
         self._next: int | None = None
-        self._names: dict[int, str] = {}
-        # The threads that can come to no other call before these make progress.
-        self._blocked: set[int] = set()
+        self._names = Names(group)
+        self._callers = Callers()
+        self._stall = stall
+        # Since when no thread is left that the awaited call is to be expected of.
+        self._stuck: float | None = None
 
     def call(self, name: str | None, action: Action[T]) -> T:
         """Make a call when its turn comes, and return its result."""
         ticket = _Ticket(name, number_of(name))
         with self._condition:
-            self._queue.append(ticket)
-            self._condition.notify_all()
+            self._come(ticket)
         return self._run(ticket, action)
 
     def start(self, name: str | None, action: Action[T]) -> Handle[T]:
         """Make a call when its turn comes, in a thread of its own."""
         ticket = _Ticket(name, number_of(name))
-        handle: _NamedHandle[T] = _NamedHandle(self)
+        handle: _NamedHandle[T] = _NamedHandle(self, name)
         thread = threading.Thread(
             target=handle.run,
             args=(lambda: self._run(ticket, action),),
@@ -82,44 +83,48 @@ class Order:
         )
         with self._condition:
             thread.start()
-            self._queue.append(ticket)
-            self._condition.notify_all()
+            self._come(ticket)
         return handle
 
-    def wait(self, event: threading.Event) -> None:
-        """Wait for a call that runs in another thread."""
-        with self._condition:
-            self._blocked.add(threading.get_ident())
-        try:
-            event.wait()
-        finally:
-            with self._condition:
-                self._blocked.discard(threading.get_ident())
+    @contextmanager
+    def waiting(self, event: threading.Event) -> Iterator[None]:
+        """Say that this thread waits for a call that runs in another one."""
+        with self._callers.held(self._condition, event):
+            yield
+
+    def _come(self, ticket: _Ticket) -> None:
+        self._callers.come()
+        self._queue.append(ticket)
+        self._condition.notify_all()
 
     def _run(self, ticket: _Ticket, action: Action[T]) -> T:
         try:
             self._take_turn(ticket)
             try:
                 if self.group.rank == 0:
-                    self._introduce(ticket)
+                    self._names.introduce(ticket.name, ticket.number)
                 return action(self.group, ticket.name)
             finally:
                 self._end_turn()
         except PopdistError as error:
             # The engine knows numbers only.
-            names = {**self._names, _INTRODUCES: f"{_shown(ticket.name)}, before it"}
-            error.args = (_with_names(str(error), names),)
+            error.args = (self._names.put_into(str(error), ticket.name),)
             raise
 
     def _take_turn(self, ticket: _Ticket) -> None:
-        with self._condition:
-            self._blocked.add(threading.get_ident())
+        with self._condition, self._callers.held(self._condition):
             try:
                 self._wait_for_turn(ticket)
                 self._busy = True
+                self._stuck = None
+            except PopdistError:
+                raise
+            except BaseException as error:
+                # Ctrl-C: the others would wait for a call that nobody makes.
+                self.group.give_up(shown(ticket.name), error)
+                raise
             finally:
                 self._queue.remove(ticket)
-                self._blocked.discard(threading.get_ident())
                 self._condition.notify_all()
 
     def _end_turn(self) -> None:
@@ -157,8 +162,8 @@ class Order:
         self._condition.release()
         number = None
         try:
-            while (number := self.group.peek()) == _INTRODUCES:
-                self._be_introduced()
+            while (number := self.group.peek()) == INTRODUCES:
+                self._names.be_told()
         finally:
             self._condition.acquire()
             self._watching = False
@@ -167,56 +172,40 @@ class Order:
 
     def _check_that_it_can_come(self) -> None:
         """Fail, on all members, if no thread here is left for member 0's call."""
-        if {thread.ident for thread in threading.enumerate()} - self._blocked:
+        free = self._callers.free()
+        if any(map(self._callers.makes_calls, free)):
+            self._stuck = None
             return
-        theirs = self._names.get(self._next or 0, "a call without a name")
-        mine = ", ".join(_shown(ticket.name) for ticket in self._queue[:3])
+        self._stuck = self._stuck or monotonic()
+        if free and monotonic() - self._stuck < self._stall:
+            return
+        rest = f"and has for {self._stall:g} s, " if free else ""
+        rest += "with all its threads" + (" that make such calls" if free else "")
+        theirs = self._names.of(self._next or 0)
+        mine = ", ".join(shown(ticket.name) for ticket in self._queue[:3])
         message = (
             "Named collectives were called in different orders: instance "
             f"{self._instances[0]} is in {theirs}, but instance "
-            f"{self._instances[self.group.rank]} waits in {mine}, with all its "
-            "threads. Call them in one order, from threads, or with async_op=True."
+            f"{self._instances[self.group.rank]} waits in {mine}, {rest}. Call them in "
+            "one order, from threads, or with async_op=True."
         )
         self.group.abort(message)
         raise MismatchError(message)
-
-    def _introduce(self, ticket: _Ticket) -> None:
-        if ticket.number and ticket.number not in self._names:
-            text = _shown(ticket.name)
-            told = ticket.number.to_bytes(_NUMBER_BYTES, "little") + text.encode()
-            packet = np.zeros(_NUMBER_BYTES + _TEXT_BYTES, np.uint8)
-            packet[: len(told)] = np.frombuffer(told, np.uint8)
-            self.group.broadcast(packet, 0, out=packet, name=_INTRODUCTION)
-            self._remember(ticket.number, text)
-
-    def _be_introduced(self) -> None:
-        packet = np.zeros(_NUMBER_BYTES + _TEXT_BYTES, np.uint8)
-        self.group.broadcast(packet, 0, out=packet, name=_INTRODUCTION)
-        number, text = packet[:_NUMBER_BYTES], packet[_NUMBER_BYTES:]
-        self._remember(
-            int.from_bytes(number.tobytes(), "little"),
-            text.tobytes().rstrip(b"\0").decode(),
-        )
-
-    def _remember(self, number: int, text: str) -> None:
-        if len(self._names) >= _MOST_NAMES:
-            self._names.clear()
-        self._names[number] = text
 
 
 class _NamedHandle(Handle[T]):
     """A named call that may still be under way."""
 
-    def __init__(self, order: Order) -> None:
-        super().__init__()
+    def __init__(self, order: Order, name: str | None) -> None:
+        super().__init__(lambda error: order.group.give_up(shown(name), error))
         self._order = order
 
     def run(self, action: Callable[[], T]) -> None:
         self._run(action)
 
     def wait(self) -> T:
-        self._order.wait(self._done)
-        return self.result()
+        with self._order.waiting(self._done):
+            return super().wait()
 
 
 def order_of(participants: tuple[int, ...]) -> Order:
@@ -227,20 +216,9 @@ def order_of(participants: tuple[int, ...]) -> Order:
     """
     return STATE.once(
         ("order", participants),
-        lambda: Order(STATE.group("named", participants), participants),
-    )
-
-
-def _shown(name: str | None) -> str:
-    """Return a name as errors show it: in ASCII, and not too long."""
-    if name is None:
-        return "a call without a name"
-    shown = ascii(name)
-    return shown if len(shown) <= 100 else f"{shown[:96]}...'"
-
-
-def _with_names(message: str, names: Mapping[int, str]) -> str:
-    """Replace the numbers of names in a message by what they stand for."""
-    return re.sub(
-        "[0-9a-f]{16}", lambda found: names.get(int(found[0], 16), found[0]), message
+        lambda: Order(
+            STATE.group("named", participants),
+            participants,
+            STATE.job.settings.stall,
+        ),
     )

@@ -10,12 +10,13 @@ from collections.abc import Callable, Collection, Hashable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cached_property
-from threading import Lock, active_count
+from threading import Lock, RLock, active_count
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from popdist.environment import Instance
 from popdist.errors import ArenaError, GroupUnusableError
 from popdist.place import Place, instance_of, meeting_of
+from popdist.runs import tell
 from popdist.settings import Settings
 
 if TYPE_CHECKING:
@@ -58,6 +59,8 @@ class Session:
 
     def __init__(self) -> None:
         self.lock = Lock()
+        # Held while the backend goes a step further, which may take several calls.
+        self.step = RLock()
         # How far the backend has come, and who is in the registered communicators.
         self.backend = "unregistered"
         self.communicators: dict[str, tuple[int, ...]] = {}
@@ -140,6 +143,7 @@ class Session:
                 "take part in no more collectives. Call popdist.finalizeBackend() "
                 "after the last one."
             )
+            self._tell_runs()
             while self._groups:
                 self._groups.pop().close()
 
@@ -151,6 +155,8 @@ class Session:
         """
         if active_count() == 1:
             self.close()
+        elif self._why_unusable is None:
+            self._tell_runs()
 
     def after_fork(self) -> None:
         """Give up, in a new child, the groups of its parent; they are not the child's.
@@ -159,6 +165,7 @@ class Session:
         """
         # Another thread of the parent may have held any of the locks.
         self.lock = Lock()
+        self.step = RLock()
         if self._why_unusable is None and self._groups:
             self._why_unusable = (
                 f"This process was forked from instance {self.job.place.rank} after "
@@ -188,12 +195,23 @@ class Session:
             stall=settings.stall,
             algorithm=settings.algorithm,
             simd=settings.simd,
+            known=self._pidfds(),
         )
         with self.lock:
             if not self._groups:
                 atexit.register(self.close_at_exit)
             self._groups.append(group)
         return group
+
+    def _tell_runs(self) -> None:
+        """Say how often each algorithm ran, if the user asks for that."""
+        if self._groups and self.job.settings.tells_runs:
+            tell(self.job.place.rank, [group.runs for group in self._groups])
+
+    def _pidfds(self) -> dict[int, int]:
+        """Return a pidfd of each instance that this process has met."""
+        with self.lock:
+            return {i: fd for group in self._groups for i, fd in group.pidfds.items()}
 
     def _digest(self, members: Collection[int]) -> str:
         """Return what tells some of the instances from all, in a few letters."""

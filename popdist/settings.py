@@ -1,14 +1,15 @@
 """What the user may choose about collectives, by variables that poprun passes on."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import inf
 from typing import Self
 
-from popdist.environment import ALGORITHM, SIMD, STALL_TIMEOUT, TIMEOUT
+from popdist.environment import ALGORITHM, LOG_LEVEL, SIMD, STALL_TIMEOUT, TIMEOUT
 from popdist.errors import SettingError
 
 _ALGORITHMS = ("auto", "oneshot", "direct", "ring")
+_LOG_LEVELS = ("off", "err", "warn", "info", "debug", "trace")
 _LEVELS = ("baseline", "avx2", "avx512", "neon")
 
 
@@ -23,6 +24,12 @@ class Settings:
     algorithm: str = "auto"
     # None for the best that this processor has.
     simd: str | None = None
+    log_level: str = "warn"
+
+    @property
+    def tells_runs(self) -> bool:
+        """Whether to say in the end how often each algorithm ran."""
+        return self.log_level in ("debug", "trace")
 
     @classmethod
     def decode(cls, environ: Mapping[str, str]) -> Self:
@@ -36,6 +43,9 @@ class Settings:
             stall=_seconds(environ, STALL_TIMEOUT, cls().stall),
             algorithm=_one_of(environ, ALGORITHM, _ALGORITHMS) or cls().algorithm,
             simd=_one_of(environ, SIMD, _LEVELS),
+            # Poplar's libraries take theirs in capital letters.
+            log_level=_one_of(environ, LOG_LEVEL, _LOG_LEVELS, str.lower)
+            or cls().log_level,
         )
 
 
@@ -54,9 +64,12 @@ def _seconds(environ: Mapping[str, str], name: str, default: float) -> float:
 
 
 def _one_of(
-    environ: Mapping[str, str], name: str, choices: tuple[str, ...]
+    environ: Mapping[str, str],
+    name: str,
+    choices: tuple[str, ...],
+    read: Callable[[str], str] = str,
 ) -> str | None:
-    text = environ.get(name)
-    if text and text not in choices:
+    text = environ.get(name, "")
+    if text and read(text) not in choices:
         raise SettingError(name, text[:40], f"one of {', '.join(choices)}")
-    return text or None
+    return read(text) or None

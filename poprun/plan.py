@@ -35,6 +35,8 @@ class Request(NamedTuple):
     target_options: Mapping[str, str] = MappingProxyType({})
     libmpi: str | None = None
     master_port: int = 0
+    # What popdist is to say on stderr; None for what it says by itself.
+    log_level: str | None = None
     # What the user asks for by -x, of all instances and of single ones.
     exports: Mapping[str, str] = MappingProxyType({})
     instance_exports: Mapping[int, Mapping[str, str]] = MappingProxyType({})
@@ -81,6 +83,7 @@ def make(
         variables = {
             **_for_other_launchers(topology, request, rank),
             **_threads(threads, local),
+            **_log_level(request.log_level),
             **shown,
             **request.exports,
             **request.instance_exports.get(rank, {}),
@@ -190,6 +193,10 @@ def _for_other_launchers(
     if request.libmpi is not None:
         variables[env.MPI4PY_LIBMPI] = request.libmpi
     return variables
+
+
+def _log_level(level: str | None) -> dict[str, str]:
+    return {} if level is None else {env.LOG_LEVEL: level}
 
 
 def _threads(threads: Sequence[int] | None, local: int) -> dict[str, str]:

@@ -17,6 +17,7 @@ from poprun.config import Settings
 from poprun.errors import OptionError
 from poprun.feeder import Stdin
 from poprun.hosts import Host, parse_hostfile, parse_hosts
+from poprun.log import DEBUG
 from poprun.mpirun import adapter
 from poprun.mpirun.arguments import parse_global, parse_instance_arguments, parse_local
 from poprun.mpirun.choose import choose
@@ -93,6 +94,7 @@ def make(settings: Settings, environ: Mapping[str, str], temporary: str) -> Setu
         target_options=given_target_options(environ),
         libmpi=None if env.MPI4PY_LIBMPI in environ else mpi.libmpi,
         master_port=_free_port(),
+        log_level=_log_level(settings, environ),
         exports=_values({**asked.job.exports, **asked.each.exports}, environ),
         instance_exports={
             rank: _values(one.exports, environ) for rank, one in asked.single.items()
@@ -231,6 +233,12 @@ def _cache(
         return given, None
     path = os.path.join(temporary, f"poprun-cache-{identity}")
     return path, path
+
+
+def _log_level(settings: Settings, environ: Mapping[str, str]) -> str | None:
+    """Return what -vv and --debug ask popdist to say; the caller's own word counts."""
+    asked = settings["debug"] or settings.verbosity >= DEBUG
+    return "debug" if asked and not environ.get(env.LOG_LEVEL) else None
 
 
 def _bindings(

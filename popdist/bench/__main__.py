@@ -16,7 +16,9 @@ from popdist.bench.cells import Bench
 from popdist.bench.inputs import DTYPES, MOST_MEMBERS
 from popdist.bench.meeting import GroupMeeting, Meeting, placement, refuse
 from popdist.bench.mode import Probe
+from popdist.bench.peers import NAMES as PEERS
 from popdist.bench.results import Result
+from popdist.bench.sizes import DEFAULT as DEFAULT_SIZES
 from popdist.engine.codes import CHOICES
 
 if TYPE_CHECKING:
@@ -27,16 +29,19 @@ if TYPE_CHECKING:
 class Wishes:
     """What the command line asks for."""
 
-    operation: str
-    sizes: tuple[int, ...]
-    dtypes: tuple[str, ...]
-    seconds: float
-    peers: tuple[str, ...]
-    algorithm: str | None
-    in_arena: bool
-    json: Path | None
-    plot: Path | None
-    tune: Path | None
+    sizes: tuple[int, ...] = DEFAULT_SIZES
+    dtypes: tuple[str, ...] = ("float32", "float16")
+    seconds: float = 2.0
+    peers: tuple[str, ...] = PEERS
+    algorithm: str | None = None
+    in_arena: bool = False
+    json: Path | None = None
+    plot: Path | None = None
+    tune: Path | None = None
+
+
+# All else says what of the comparison is wanted, and would mean nothing to --tune.
+_FOR_TUNING = {"tune", "seconds"}
 
 
 def read(argv: Sequence[str] | None) -> Wishes:
@@ -46,20 +51,28 @@ def read(argv: Sequence[str] | None) -> Wishes:
         description="Measure the engine next to its peers, all in turn: run it under "
         "poprun, as in: poprun --num-instances 2 --num-replicas 2 python -m "
         "popdist.bench",
+        # So that what is given can be told from what is not.
+        argument_default=argparse.SUPPRESS,
     )
     add = parser.add_argument
-    # One operation: the peers are compared at what all of them are built for.
-    add("--operation", choices=("all_reduce",), default="all_reduce")
-    add("--sizes", type=sizes.parse, default=sizes.DEFAULT, metavar="4,1K,...")
-    add("--dtypes", type=_among(DTYPES), default=("float32", "float16"))
-    add("--seconds", type=_seconds, default=2.0, help="for each size (default: 2)")
-    add("--peers", type=_among((*peers.NAMES, "none")), default=peers.NAMES)
+    add("--sizes", type=sizes.parse, metavar="4,1K,...")
+    add("--dtypes", type=_among(DTYPES))
+    add("--seconds", type=_seconds, help="for each size (default: 2)")
+    add("--peers", type=_among((*PEERS, "none")))
     add("--algorithm", choices=sorted(CHOICES), help="instead of the engine's choice")
     add("--in-arena", action="store_true", help="give the engine arrays of its arena")
     add("--json", type=_file, metavar="FILE", help="write the results as JSON")
-    add("--plot", type=_file, metavar="FILE.png", help="draw them")
+    add("--plot", type=_picture, metavar="FILE.png", help="draw them")
     add("--tune", type=_file, metavar="FILE", help="measure the engine's table instead")
-    return Wishes(**vars(parser.parse_args(argv)))
+    given = vars(parser.parse_args(argv))
+    if "tune" in given and (rest := sorted(given.keys() - _FOR_TUNING)):
+        words = ", ".join(f"--{name.replace('_', '-')}" for name in rest)
+        parser.error(
+            f"--tune measures what the engine's table needs, of sizes and dtypes of "
+            f"its own and without peers, so it goes with --seconds only. Leave out "
+            f"{words}, or --tune."
+        )
+    return Wishes(**given)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -171,6 +184,15 @@ def _file(text: str) -> Path:
         raise argparse.ArgumentTypeError(
             f"{text!r} cannot be written: there is a folder of that name, or none to "
             "put it in. Name a file in a folder that exists."
+        )
+    return path
+
+
+def _picture(text: str) -> Path:
+    path = _file(text)
+    if path.suffix != ".png":
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no name of a picture. Name a file that ends in .png."
         )
     return path
 

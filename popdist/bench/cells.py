@@ -1,7 +1,7 @@
 """One cell of the bench: all candidates at one size of one dtype."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,7 +9,7 @@ import numpy as np
 from popdist.bench import inputs, results
 from popdist.bench.candidates import Candidate, Engine, Floor
 from popdist.bench.inputs import Array
-from popdist.bench.measure import Lane, measure
+from popdist.bench.measure import Lane, Samples, measure
 from popdist.bench.meeting import Meeting, refuse
 from popdist.bench.mode import Probe, bandwidth, mode
 from popdist.bench.results import ENGINE, FLOOR, Result
@@ -46,23 +46,46 @@ class Bench:
         # Once more: since the check, members have agreed on its outcome by the engine.
         engine.run(1)
         algorithm = self.engine.group.last_algorithm
-        lanes, errors = [engine], {}
+        lanes, errors = self._peer_lanes(rows, source)
+        floor = Lane(name=FLOOR, rows=rows, run=Floor().runner(rows, source))
+        lanes = [engine, *lanes, floor]
+        samples = measure(self.meeting, lanes, source, self.seconds, self.probe)
+        return self._result(source, algorithm, lanes, samples, errors)
+
+    def _engine_lane(self, rows: Sequence[Array], source: Array) -> Lane:
+        if self.in_arena:
+            empty = self.engine.group.empty
+            rows = [empty(row.shape, row.dtype) for row in rows]
+        return Lane(name=ENGINE, rows=rows, run=self.engine.runner(rows, source))
+
+    def _peer_lanes(
+        self, rows: Sequence[Array], source: Array
+    ) -> tuple[list[Lane], dict[str, str]]:
+        """Return the peers that are right, and what is wrong with each other one."""
+        lanes, errors = [], {}
         for peer in self.peers:
             lane = Lane(name=peer.name, rows=rows, run=peer.runner(rows, source))
             if why := check(self.meeting, lane, source):
                 errors[peer.name] = why
             else:
                 lanes.append(lane)
-        floor = Floor().runner(rows, source)
-        lanes.append(Lane(name=FLOOR, rows=rows, run=floor))
-        samples = measure(self.meeting, lanes, source, self.seconds, self.probe)
+        return lanes, errors
+
+    def _result(
+        self,
+        source: Array,
+        algorithm: str,
+        lanes: Sequence[Lane],
+        samples: Samples,
+        errors: Mapping[str, str],
+    ) -> Result:
         names = [lane.name for lane in lanes]
         times = results.microseconds(names, samples.seconds)
         read = bandwidth(samples.probed)
         return Result(
             operation="all_reduce",
-            dtype=dtype,
-            bytes=length * source.itemsize,
+            dtype=source.dtype.name,
+            bytes=source.nbytes,
             members=self.meeting.size,
             algorithm=algorithm,
             in_arena=self.in_arena,
@@ -76,12 +99,6 @@ class Bench:
             ratios=results.ratios(names, samples.seconds),
             errors=errors,
         )
-
-    def _engine_lane(self, rows: Sequence[Array], source: Array) -> Lane:
-        if self.in_arena:
-            empty = self.engine.group.empty
-            rows = [empty(row.shape, row.dtype) for row in rows]
-        return Lane(name=ENGINE, rows=rows, run=self.engine.runner(rows, source))
 
 
 def check(meeting: Meeting, lane: Lane, source: Array) -> str:

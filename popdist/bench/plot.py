@@ -4,6 +4,7 @@ import importlib
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from popdist.bench.results import ENGINE, FLOOR, Result
 
@@ -32,10 +33,16 @@ def figure_module() -> ModuleType:
 
 
 def draw(results: Sequence[Result], path: Path) -> None:
-    """Write a picture with a field for each dtype, both axes logarithmic."""
+    """Write the picture to a file, of the kind that its name says."""
+    figure(results).savefig(path)
+
+
+# Any, because matplotlib need not be there when types are checked.
+def figure(results: Sequence[Result]) -> Any:
+    """Return a picture with a field for each dtype, both axes logarithmic."""
     dtypes = list(dict.fromkeys(result.dtype for result in results))
-    figure = figure_module().Figure(figsize=(7 * len(dtypes), 5), layout="constrained")
-    fields = figure.subplots(1, len(dtypes), squeeze=False)[0]
+    whole = figure_module().Figure(figsize=(7 * len(dtypes), 5), layout="constrained")
+    fields = whole.subplots(1, len(dtypes), squeeze=False)[0]
     for field, dtype in zip(fields, dtypes, strict=True):
         for name, points in lines([r for r in results if r.dtype == dtype]).items():
             field.loglog(*zip(*points, strict=True), marker=".", label=name)
@@ -44,7 +51,7 @@ def draw(results: Sequence[Result], path: Path) -> None:
         field.set_ylabel("microseconds, slowest member")
         field.grid(visible=True, alpha=0.3)
         field.legend()
-    figure.savefig(path)
+    return whole
 
 
 def lines(results: Sequence[Result]) -> dict[str, list[tuple[int, float]]]:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _ONESHOT_SIZES = tuple(1 << k for k in range(7, 15))
 _BLOCKS = tuple(1 << k for k in range(17, 23))
 _BLOCK_SIZES = (1 << 20, 4 << 20, 64 << 20)
-_SPINS = (0, 100, 1000, 2000, 10_000)
+_SPINS = (0, 20, 100, 1000, 2000, 10_000)
 _SPIN_SIZES = (4, 16 << 10)
 # What two medians of the same thing may differ by.
 _NOISE = 1.02

@@ -6,13 +6,15 @@ It has no name, so nothing is left when the last of them ends, however it ends.
 import errno
 import mmap
 import os
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 
 from popdist.engine.heap import HEAP_SPAN, close_mapping
-from popdist.engine.memory import in_words, memory_left
+from popdist.engine.memory import commits_strictly, in_words, memory_left
 from popdist.engine.rendezvous import rendezvous
 from popdist.engine.rendezvous.messages import Hello, Member
+from popdist.engine.rendezvous.roster import Roster
 from popdist.errors import ArenaError, PeerLostError
 
 # Linux 6.3 wants to know that nobody will execute the file; Python has no name yet.
@@ -37,9 +39,10 @@ class Arena:
     pids: tuple[int, ...]
     pidfds: tuple[int, ...]
 
-    def __init__(self, name: str, rank: int) -> None:
+    def __init__(self, name: str, rank: int, instances: Sequence[int]) -> None:
         self.name = name
         self.rank = rank
+        self.instances = tuple(instances)
         self._undo = ExitStack()
         self._mapped: mmap.mmap | None = None
 
@@ -51,17 +54,27 @@ class Arena:
         """Let go of everything. Arrays that still look into the memory keep it."""
         self._undo.close()
 
-    def make(self, size: int, nbytes: int, initialise: Initialise) -> Sequence[int]:
+    def make(
+        self,
+        size: int,
+        nbytes: int,
+        seldom: tuple[int, int],
+        initialise: Initialise,
+    ) -> Sequence[int]:
         """Make the memory and the heap, as member 0 does, and return their files."""
+        needed = nbytes - (seldom[1] - seldom[0])
         left = memory_left()
-        if left is not None and nbytes > left:
+        if left is not None and needed > left:
             raise ArenaError(
-                f"The instances of this host need {in_words(nbytes)} of shared memory, "
-                f"but the memory cgroup of instance 0 has only {in_words(left)} left. "
+                f"The instances of this host need {in_words(needed)} of shared memory, "
+                f"but the memory cgroup of instance {self.instances[0]} has only "
+                f"{in_words(left)} left. "
                 "Raise its limit, or start fewer instances on this host."
             )
         fd = self._own(_memfd("popdist-arena"))
         os.ftruncate(fd, nbytes)
+        if commits_strictly():
+            _commit(fd, needed, ((0, seldom[0]), (seldom[1], nbytes)))
         self._mapped = self._map(fd)
         initialise(self._mapped)
         heap_fd = self._own(_memfd("popdist-heap"))
@@ -80,7 +93,7 @@ class Arena:
         self.memory = self._mapped
         self.pids = tuple(member.pid for member in members)
         self.pidfds = tuple(
-            -1 if rank == self.rank else self._own(_watch(rank, member))
+            -1 if rank == self.rank else self._own(_watch(self.instances[rank], member))
             for rank, member in enumerate(members)
         )
 
@@ -102,8 +115,11 @@ def meet(
     nbytes: int,
     initialise: Initialise,
     layout: bytes,
+    seldom: tuple[int, int] = (0, 0),
     timeout: float,
     stall: float,
+    instances: Sequence[int] | None = None,
+    known: Mapping[int, int] | None = None,
 ) -> Arena:
     """Meet the other members of this host, and return the memory they share.
 
@@ -112,10 +128,15 @@ def meet(
 
     Args:
         initialise: Fills the memory in, on member 0, before anybody else has it.
+        seldom: From where to where the memory is of no use to most programs. It need
+            not be there before somebody touches it.
         layout: Says how the memory is to be read and what else must be the same
             everywhere; printable text is shown when members do not agree.
         timeout: After how many seconds to give up.
         stall: After how many seconds to say on stderr who has not come.
+        instances: What the members are called, by rank; None for their ranks.
+        known: A pidfd of each instance that is known before the meeting. The end of
+            one of these is noticed at once, even if it never comes.
 
     Raises:
         ArenaError: The memory cannot be made or mapped.
@@ -125,15 +146,18 @@ def meet(
     """
     me = Member(pid=os.getpid(), started=started(os.getpid()))
     hello = Hello(rank=rank, size=size, member=me, layout=layout)
-    arena = Arena(name, rank)
+    arena = Arena(name, rank, range(size) if instances is None else instances)
+    offer = partial(arena.make, size, nbytes, seldom, initialise)
     try:
         if size == 1:
-            arena.attach(arena.make(size, nbytes, initialise), [me])
-        else:
+            arena.attach(offer(), [me])
+            return arena
+        with _roster(arena, known or {}) as roster:
             rendezvous(
                 name,
                 hello,
-                offer=lambda: arena.make(size, nbytes, initialise),
+                roster,
+                offer=offer,
                 attach=arena.attach,
                 timeout=timeout,
                 stall=stall,
@@ -141,12 +165,26 @@ def meet(
     except OSError as error:
         arena.close()
         raise ArenaError(
-            f"Instance {rank} could not share memory with the others: {error}."
+            f"Instance {arena.instances[rank]} could not share memory with the "
+            f"others: {error}."
         ) from error
     except BaseException:
         arena.close()
         raise
     return arena
+
+
+@contextmanager
+def _roster(arena: Arena, known: Mapping[int, int]) -> Iterator[Roster]:
+    """Yield whom to meet, with the pidfds that are known."""
+    pidfds = [-1] * len(arena.instances)
+    with ExitStack() as meanwhile:
+        for rank, instance in enumerate(arena.instances):
+            if instance in known and rank != arena.rank:
+                # Another thread may close the group that they are of.
+                pidfds[rank] = os.dup(known[instance])
+                meanwhile.callback(os.close, pidfds[rank])
+        yield Roster(arena.instances, pidfds)
 
 
 def started(pid: int) -> int:
@@ -164,7 +202,7 @@ def started(pid: int) -> int:
     return int(stat[stat.rindex(b")") + 2 :].split()[19])
 
 
-def _watch(rank: int, member: Member) -> int:
+def _watch(instance: int, member: Member) -> int:
     """Return a pidfd of the member, and not of one that has its number now."""
     try:
         # In this order: what the pidfd names can no longer change its number.
@@ -180,10 +218,30 @@ def _watch(rank: int, member: Member) -> int:
     except ProcessLookupError:
         pass
     raise PeerLostError(
-        f"Instance {rank} (process {member.pid}) ended while the instances met. Look "
-        "above for what it said last.",
-        (rank,),
+        f"Instance {instance} (process {member.pid}) ended or gave up while the "
+        "instances met. Look above for what it said last.",
+        (instance,),
     )
+
+
+def _commit(fd: int, needed: int, parts: Iterable[tuple[int, int]]) -> None:
+    """Have the kernel set these parts of a file aside, from begin to end.
+
+    Where it counts every page, one that it refuses at first touch ends the process.
+    """
+    try:
+        for begin, end in parts:
+            if begin < end:
+                os.posix_fallocate(fd, begin, end - begin)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.ENOMEM):
+            raise
+        raise ArenaError(
+            f"The instances of this host need {in_words(needed)} of shared memory, but "
+            f"the kernel grants no more ({error.strerror}), as vm.overcommit_memory is "
+            "2 here. Raise vm.overcommit_ratio, add swap, or start fewer instances on "
+            "this host."
+        ) from error
 
 
 def _memfd(name: str) -> int:

@@ -15,8 +15,13 @@ from popdist.errors import (
 
 Ending = tuple[int, int, int, int, Described, Described, str]
 
+# Stands before the words of a member that could not finish its call. Words without it
+# are a program's own, about calls that do not fit together.
+_FAILED = "\x15"
+
 _REDUCING = (Operation.ALL_REDUCE, Operation.REDUCE, Operation.REDUCE_SCATTER)
 
+# What the number called root is in the calls that have one.
 _ROOTED = {
     Operation.REDUCE: "with root",
     Operation.BROADCAST: "with root",
@@ -46,18 +51,38 @@ def explain(ending: Ending, instances: Sequence[int], timeout: float) -> Popdist
                 "instead; if it was only slow, raise POPDIST_TIMEOUT."
             )
         case Status.MISMATCH:
+            other = " in arrays of other shapes, or of other replicas"
             return MismatchError(
                 "Tensor layouts did not match on all instances: instance "
                 f"{noticed} came to {call}, but instance {concerned} came to "
-                f"{in_words(theirs)}. All instances must make the same calls in the "
-                "same order."
+                f"{in_words(theirs)}{other if mine == theirs else ''}. All instances "
+                "must make the same calls in the same order."
             )
         case Status.STOPPED:
             return CollectiveAbortedError(
                 f"Instance {noticed} was interrupted in {call}, which ended it for all."
             )
+        case _ if words.startswith(_FAILED):
+            return CollectiveAbortedError(words.removeprefix(_FAILED))
         case _:
             return MismatchError(words)
+
+
+def failed(instance: int, what: str, error: BaseException) -> str:
+    """Return the words with which a member ends the group, for `explain`.
+
+    Args:
+        what: The call that it cannot finish.
+        error: Why it cannot.
+    """
+    if not isinstance(error, Exception):
+        # Its program is stopped, by Ctrl-C as a rule: there is nothing wrong with it.
+        happened, why = "was interrupted", "."
+    else:
+        happened, why = "failed", f": {type(error).__name__}: {error}"
+    said = f"Instance {instance} {happened} in {what}, which ended it for all{why}"
+    # The core takes UTF-8 without zeros.
+    return _FAILED + said.replace("\0", " ").encode(errors="replace").decode()
 
 
 def unusable(ending: Ending | None, instances: Sequence[int]) -> PopdistError:
@@ -68,11 +93,14 @@ def unusable(ending: Ending | None, instances: Sequence[int]) -> PopdistError:
             "from. Make the call before it is closed, or call popdist.init() in a "
             "process that was started anew."
         )
-    reason, by, _, number, mine, _, _ = ending
+    reason, by, _, number, mine, _, words = ending
+    found = Status(reason).name.lower()
+    if reason == Status.ASKED:
+        found = words.removeprefix(_FAILED).removesuffix(".")
     return GroupUnusableError(
         f"This group came to its end in call {number}, {in_words(mine)}, for which "
-        f"instance {instances[by]} found: {Status(reason).name.lower()}. Let the first "
-        "error end the program, and start the job again."
+        f"instance {instances[by]} found: {found}. Let the first error end the "
+        "program, and start the job again."
     )
 
 
@@ -90,17 +118,7 @@ def in_words(call: Described) -> str:
         if operation is not Operation.REDUCE_SCATTER:
             how += f", {ALGORITHM_NAMES[algorithm]}"
         how = f" ({how})"
-    to = {
-        Operation.SEND: f" to member {root}",
-        Operation.RECEIVE: f" from member {root}",
-    }
-    rooted = (
-        Operation.REDUCE,
-        Operation.BROADCAST,
-        Operation.GATHER,
-        Operation.SCATTER,
-    )
-    end = to.get(operation, f" with root {root}" if operation in rooted else "")
+    end = f" {_ROOTED[operation]} {root}" if operation in _ROOTED else ""
     return f"{operation.words}{how} of {count} {name_of(dtype)}{end}{_named(name)}"
 
 

@@ -31,6 +31,7 @@ class Heap:
 
     def __init__(self, heap_fd: int, rank: int, size: int) -> None:
         self._fd = heap_fd
+        self._pid = os.getpid()
         self._begin = rank * HEAP_SPAN
         self._length = size * HEAP_SPAN
         self._memory: mmap.mmap | None = None
@@ -82,7 +83,12 @@ class Heap:
         return begin, view[first : first + nbytes]
 
     def free(self, offset: int, nbytes: int) -> None:
-        """Give back what `allocate` returned. No member may look at it any more."""
+        """Give back what `allocate` returned. No member may look at it any more.
+
+        In a forked child nothing happens: the memory is its parent's.
+        """
+        if os.getpid() != self._pid:
+            return
         if self._taken.get(offset) != nbytes:
             raise ValueError(
                 f"No {nbytes} bytes are allocated at offset {offset}. Free what "

@@ -1,4 +1,4 @@
-"""How much memory this process may still take: the limits of its memory cgroups.
+"""How much memory this process may still take, by its cgroups and by the kernel.
 
 Shared memory that goes beyond them is not refused by the kernel: it ends a process.
 """
@@ -39,6 +39,15 @@ def memory_left(root: str = "") -> int | None:
     """
     left = [_left(folder, files) for folder, files in _groups(root)]
     return min((n for n in left if n is not None), default=None)
+
+
+def commits_strictly(root: str = "") -> bool:
+    """Return whether the kernel counts every page that it has promised.
+
+    It then refuses shared memory page by page, at first touch, unless it was asked
+    for all of it before.
+    """
+    return _lines(f"{root}/proc/sys/vm/overcommit_memory") == ["2"]
 
 
 def _groups(root: str) -> Iterator[tuple[str, _Files]]:

@@ -6,7 +6,7 @@ The one place of the engine with state. Groups are views of it.
 import os
 import sys
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,11 +14,11 @@ import numpy as np
 from popdist.engine import _core
 from popdist.engine.arena import Arena, meet
 from popdist.engine.codes import Operation, Status
-from popdist.engine.failures import explain, in_words, unusable
+from popdist.engine.failures import explain, failed, in_words, unusable
 from popdist.engine.heap import HEAP_SPAN, Heap
-from popdist.engine.tuning import Tuning
+from popdist.engine.tuning import Tuning, cores_of_host
 from popdist.engine.work import Worker
-from popdist.errors import GroupUnusableError, PopdistError
+from popdist.errors import PopdistError, SettingError
 
 _seats: "weakref.WeakSet[Seat]" = weakref.WeakSet()
 
@@ -36,44 +36,53 @@ class Seat:
         timeout: float,
         stall: float,
         simd: str | None,
-        tuning: Tuning,
+        tuning: Tuning | None,
+        known: Mapping[int, int] | None = None,
     ) -> None:
         self.rank = rank
         self.size = size
         self.instances = tuple(instances)
         self.timeout = timeout
-        self.tuning = tuning
         self.closed = False
         # Whether the program has been told why the group came to its end.
         self._told = False
-        self._heap: Heap | None = None
-        if simd is not None and simd not in _core.simd_levels():
-            raise GroupUnusableError(
-                f"POPDIST_SIMD is {simd!r}, but this processor has only "
-                f"{', '.join(_core.simd_levels())}. Set it to one of them, or unset it."
-            )
-        sizes = (size, tuning.block_bytes, tuning.oneshot_bytes, tuning.spins)
+        _check_level(simd)
+        sizes, layout = _sizes(size, tuning)
         self._arena: Arena = meet(
             name,
             rank,
             size,
             nbytes=_core.arena_bytes(*sizes),
+            seldom=_core.arena_channels(*sizes),
             initialise=lambda memory: _core.initialise(memory, *sizes),
-            layout=f"popdist arena 1, sizes {sizes}".encode(),
+            layout=layout.encode(),
             timeout=timeout,
             stall=stall,
+            instances=self.instances,
+            known=known,
         )
-        self.comm = _core.Comm(
+        # It maps nothing before somebody asks for an array.
+        self._heap = Heap(self._arena.heap_fd, rank, size)
+        self.comm = self._open(simd, stall)
+        self.worker = Worker(self.comm.queue)
+        _seats.add(self)
+
+    @property
+    def pidfds(self) -> dict[int, int]:
+        """A pidfd of each other instance."""
+        found = zip(self.instances, self._arena.pidfds, strict=True)
+        return {instance: pidfd for instance, pidfd in found if pidfd >= 0}
+
+    def _open(self, simd: str | None, stall: float) -> _core.Comm:
+        return _core.Comm(
             self._arena.memory,
-            rank,
+            self.rank,
             simd,
             [fd + 1 for fd in self._arena.pidfds],
-            timeout,
+            self.timeout,
             stall,
             teller(self),
         )
-        self.worker = Worker(self.comm.queue)
-        _seats.add(self)
 
     def failure(self) -> PopdistError:
         """Return what to raise for a call that the core did not finish."""
@@ -81,19 +90,35 @@ class Seat:
         # Whoever was interrupted has its KeyboardInterrupt.
         if ending is not None and ending[:2] == (Status.STOPPED, self.rank):
             self._told = True
-        if ending is None or self._told:
-            return unusable(ending, self.instances)
+        if ending is None:
+            return unusable(None, self.instances)
+        why = explain(ending, self.instances, self.timeout)
         # The first call to fail tells why, even if the others ended it before.
+        if not self._told:
+            self._told = True
+            return why
+        error = unusable(ending, self.instances)
+        # That one may be in a handle for which nobody has waited yet.
+        error.add_note(str(why))
+        return error
+
+    def give_up(self, what: str, error: BaseException) -> None:
+        """End the group for all, because of an error between the steps of a call.
+
+        The others would wait for the steps to come. If the group has come to its end
+        already, or is closed, nothing happens.
+        """
+        if self.closed or self.comm.ending() is not None:
+            return
+        # The program has the error itself.
         self._told = True
-        return explain(ending, self.instances, self.timeout)
+        self.comm.end(failed(self.instances[self.rank], what, error))
 
     def allocate(self, nbytes: int) -> "np.ndarray[Any, np.dtype[np.uint8]] | None":
         """Return bytes in the arena, or None where no arrays can live there."""
         if self.closed:
             raise unusable(None, self.instances)
         heap = self._heap
-        if heap is None:
-            heap = self._heap = Heap(self._arena.heap_fd, self.rank, self.size)
         if nbytes == 0 or not heap.available:
             return None
         offset, memory = heap.allocate(nbytes)
@@ -107,11 +132,14 @@ class Seat:
         """Leave the group. The others need this member no more."""
         if self.closed:
             return
-        self.worker.close()
+        try:
+            self.worker.close()
+        except BaseException as error:
+            self.give_up("close", error)
+            raise
         self.closed = True
         self.comm.close()
-        if self._heap is not None:
-            self._heap.close()
+        self._heap.close()
         self._arena.close()
 
     def disown(self) -> None:
@@ -130,6 +158,29 @@ class Seat:
             file=sys.stderr,
             flush=True,
         )
+
+
+def _check_level(simd: str | None) -> None:
+    levels = _core.simd_levels()
+    if simd is not None and simd not in levels:
+        raise SettingError(
+            "simd",
+            simd,
+            f"one of {', '.join(levels)}, as this processor has no other: see "
+            "POPDIST_SIMD",
+        )
+
+
+def _sizes(size: int, tuning: Tuning | None) -> tuple[tuple[int, int, int, int], str]:
+    """Return the arena's sizes, and what all members must agree on.
+
+    Where the sizes are not given, those of member 0 count, as it makes the arena:
+    another member's cgroup may grant it other cores.
+    """
+    chosen = tuning or Tuning.measured(size, cores_of_host())
+    fitted = chosen.fitted(size)
+    sizes = (size, fitted.block_bytes, fitted.oneshot_bytes, fitted.spins)
+    return sizes, f"popdist arena 1, sizes {sizes if tuning else 'as measured'}"
 
 
 def teller(seat: Seat) -> Callable[[int, float], None]:

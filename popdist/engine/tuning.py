@@ -5,8 +5,15 @@ import os
 from dataclasses import dataclass
 from typing import Self
 
+from popdist.engine.cores import cores_of_cgroups
+
 # What `python -m popdist.bench --tune` has measured.
 _TABLE = os.path.join(os.path.dirname(__file__), "tuning.json")
+
+# With how many members the entry for members that have a core each was measured, and
+# what oneshot keeps of it with any number of them.
+_MEASURED_MEMBERS = 2
+_LEAST_ONESHOT = 2048
 
 # Every member's chunk of a block must be some lines long, whatever it holds.
 _LEAST_SHARE = 1 << 15
@@ -37,19 +44,30 @@ class Tuning:
         """Return what suits so many members on so many cores.
 
         Members that share cores must give them up at once, and are better off with
-        few large blocks.
+        few large blocks. With a core each, all of them read what each one has said,
+        so the more there are, the smaller an array must be for oneshot to win.
         """
         with open(_TABLE, encoding="utf-8") as file:
             table = json.load(file)
         wanted = "crowded" if size > cores else "fit"
         entry = next(e for e in table["entries"] if e["members"] == wanted)
+        oneshot = int(entry["oneshot_bytes"])
+        if wanted == "fit" and size > _MEASURED_MEMBERS:
+            scaled = max(oneshot * _MEASURED_MEMBERS // size, _LEAST_ONESHOT)
+            oneshot = min(oneshot, scaled)
         return cls(
-            oneshot_bytes=entry["oneshot_bytes"],
+            oneshot_bytes=oneshot,
             block_bytes=entry["block_bytes"],
             spins=entry["spins"],
         ).fitted(size)
 
 
 def cores_of_host() -> int:
-    """Return how many cores the members of this host can use together at most."""
-    return os.cpu_count() or 1
+    """Return how many cores the members of this host can use together at most.
+
+    The cores to which this process alone is bound do not matter: the others have
+    other ones.
+    """
+    granted = cores_of_cgroups()
+    here = os.cpu_count() or 1
+    return here if granted is None else min(here, granted)

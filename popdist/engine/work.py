@@ -11,7 +11,9 @@ T = TypeVar("T")
 class Handle(Generic[T]):
     """A call that may still be under way."""
 
-    def __init__(self) -> None:
+    def __init__(self, give_up: Callable[[BaseException], None]) -> None:
+        """Make a handle that calls `give_up` if whoever waits for it is interrupted."""
+        self._give_up = give_up
         self._done = threading.Event()
         self._result: T | None = None
         self._error: BaseException | None = None
@@ -26,9 +28,15 @@ class Handle(Generic[T]):
     def wait(self) -> T:
         """Block until the call has come to its end, and return its result.
 
-        Raises whatever the call would have raised.
+        Raises whatever the call would have raised. Ctrl-C ends the group for all, as
+        it does in a call: nobody can be sure of this one any more.
         """
-        self._done.wait()
+        try:
+            self._done.wait()
+        except BaseException as error:
+            if not self.test():
+                self._give_up(error)
+            raise
         return self.result()
 
     def result(self) -> T:
@@ -57,6 +65,10 @@ class Handle(Generic[T]):
         self._done.set()
 
 
+class Helper(threading.Thread):
+    """A thread of ours: it makes calls that others have begun, and none of its own."""
+
+
 class Worker:
     """One thread that makes the calls of one group, started when first needed."""
 
@@ -69,9 +81,15 @@ class Worker:
         self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
-    def submit(self, action: Callable[[], T]) -> Handle[T]:
-        """Run the action after all that were submitted before it."""
-        handle: Handle[T] = Handle()
+    def submit(
+        self, action: Callable[[], T], give_up: Callable[[BaseException], None]
+    ) -> Handle[T]:
+        """Run the action after all that were submitted before it.
+
+        Args:
+            give_up: Called if somebody is interrupted who waits for it.
+        """
+        handle: Handle[T] = Handle(give_up)
 
         def run() -> None:
             handle._run(action)
@@ -81,19 +99,18 @@ class Worker:
         with self._lock:
             self.pending = self._count(1)
             if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._work, name="popdist", daemon=True
-                )
+                self._thread = Helper(target=self._work, name="popdist", daemon=True)
                 self._thread.start()
             self._queue.put(run)
         return handle
 
     def close(self) -> None:
         """Let the thread end once it has done what was submitted."""
-        if self._thread is not None and self._thread is not threading.current_thread():
+        # Also if the join is interrupted: what is submitted after that needs another.
+        thread, self._thread = self._thread, None
+        if thread is not None and thread is not threading.current_thread():
             self._queue.put(None)
-            self._thread.join()
-        self._thread = None
+            thread.join()
 
     def _work(self) -> None:
         while (run := self._queue.get()) is not None:

@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import sys
 from pathlib import Path
 
 import pytest
@@ -274,3 +275,27 @@ def test_jobs_that_cannot_be_started_yet_are_shown(
     assert "\ninstance 0 on a:\n" in ran.stdout[end:]
     assert "\ninstance 1 on b:\n" in ran.stdout[end:]
     assert ran.stdout.count("\n  IPUOF_VIPU_API_PARTITION_ID=p64\n") == 2
+
+
+def test_with_vv_each_instance_says_which_algorithms_its_reductions_ran(
+    poprun: Poprun,
+) -> None:
+    program = """
+import numpy, popdist
+group = popdist.replica_group()
+for _ in range(3):
+    group.all_reduce(numpy.ones((1, 4)), algorithm="oneshot")
+group.all_reduce(numpy.ones((1, 4)), algorithm="ring")
+popdist.collectives.allReduceSum(numpy.ones(4), async_op=True).wait()
+"""
+    words = ("--mpirun", "local", *SHARED, sys.executable, "-c", program)
+
+    loud, quiet = poprun("-vv", *words), poprun("-v", *words)
+
+    said = [line for line in loud.stderr.splitlines() if line.startswith("popdist:")]
+    assert sorted(said) == [
+        f"popdist: instance {i}: reductions by algorithm: 4 oneshot, 1 ring."
+        for i in (0, 1)
+    ]
+    assert (loud.code, quiet.code) == (0, 0)
+    assert "popdist:" not in quiet.stderr

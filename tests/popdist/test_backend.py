@@ -298,3 +298,59 @@ def test_a_communicator_that_reaches_too_far_is_refused() -> None:
         "of the program. Call it outside execute_on_instances.",
         "",
     ]
+
+
+# Two threads that make a call at the same time, and how many of them were refused.
+TOGETHER = """
+refused = []
+def call(step):
+    try:
+        step()
+    except popdist.BackendError as error:
+        refused.append(error)
+def together(step):
+    threads = [threading.Thread(target=call, args=[step]) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    print(len(refused), popdist.isBackendInitialized())
+"""
+
+
+def test_several_threads_may_call_init_at_the_same_time() -> None:
+    body = """
+from popdist import backend
+register = backend.registerDefaultBackend
+def slowly():
+    time.sleep(0.3)
+    register()
+backend.registerDefaultBackend = slowly
+together(popdist.init)
+"""
+
+    assert outputs(run(2, TOGETHER + body)) == ["0 True"] * 2
+
+
+def test_of_two_threads_that_initialise_the_backend_one_is_refused() -> None:
+    body = """
+popdist.registerDefaultBackend()
+if rank == 1:
+    # The others wait in the middle of it meanwhile.
+    time.sleep(0.5)
+together(popdist.initializeBackend)
+"""
+
+    assert outputs(run(2, TOGETHER + body)) == ["1 True"] * 2
+
+
+def test_a_first_collective_without_init_leaves_the_backend_to_its_functions() -> None:
+    body = """
+    collectives.barrier()
+    print(popdist.isBackendInitialized())
+    popdist.registerDefaultBackend()
+    popdist.initializeBackend()
+    print(popdist.isBackendInitialized())
+    """
+
+    assert outputs(run(2, body)) == ["False\nTrue"] * 2

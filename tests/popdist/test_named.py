@@ -145,10 +145,10 @@ def test_names_that_are_never_used_again_take_no_more_memory() -> None:
     for i in range(9000):
         collectives.allReduceSum(np.ones(1), f"step {i}")
     order = order_of((0, 1))
-    print(len(order._names) <= 4096, len(order._queue), len(order._blocked))
+    print(len(order._names._texts) <= 4096, len(order._queue), order._callers._held)
     """
 
-    assert outputs(run(2, body)) == ["True 0 0"] * 2
+    assert outputs(run(2, body)) == ["True 0 {}"] * 2
 
 
 def test_long_and_strange_names_are_told_apart_and_shown_in_short() -> None:
@@ -209,4 +209,104 @@ def test_ctrl_c_ends_a_call_that_waits_for_its_turn() -> None:
             print("interrupted")
     """
 
-    assert outputs(run(2, body))[1] == "interrupted"
+    assert outputs(run(2, body)) == ["CollectiveAbortedError", "interrupted"]
+
+
+# Out of order in the one thread that makes calls, on two instances.
+CROSSED = """
+names = ["first", "second"]
+if rank:
+    names.reverse()
+try:
+    for name in names:
+        collectives.allReduceSum(np.ones(1), name)
+except popdist.MismatchError as error:
+    print(error)
+"""
+
+
+def test_threads_of_the_engine_do_not_keep_calls_out_of_order_from_being_found() -> (
+    None
+):
+    earlier = """
+popdist.replica_group().all_reduce(np.ones((1, 4)), async_op=True).wait()
+collectives.allReduceSum(np.ones(1), "both", async_op=True).wait()
+"""
+
+    words = (
+        "Named collectives were called in different orders: instance 0 is in 'first', "
+        "but instance 1 waits in 'second', with all its threads. Call them in one "
+        "order, from threads, or with async_op=True."
+    )
+    assert outputs(run(2, earlier + CROSSED)) == [words] * 2
+
+
+def test_threads_that_make_no_calls_delay_the_error_by_the_stall_timeout() -> None:
+    bar = """
+threading.Thread(target=time.sleep, args=[30], daemon=True).start()
+"""
+    settings = {"POPDIST_STALL_TIMEOUT": "0.7", "POPDIST_TIMEOUT": "20"}
+
+    ended = run(2, bar + CROSSED, settings)
+
+    words = (
+        "Named collectives were called in different orders: instance 0 is in 'first', "
+        "but instance 1 waits in 'second', and has for 0.7 s, with all its threads "
+        "that make such calls. Call them in one order, from threads, or with "
+        "async_op=True.\n"
+    )
+    assert [(one.code, one.out) for one in ended] == [(0, words)] * 2
+
+
+@pytest.mark.parametrize("late", ["main", "other"])
+def test_a_thread_that_calls_are_expected_of_is_waited_for_longer_than_a_stall(
+    late: str,
+) -> None:
+    body = f"""
+    def work():
+        collectives.barrier("begin")
+        time.sleep(2)
+        collectives.barrier("first")
+
+    def wait():
+        collectives.barrier("second")
+
+    if rank == 0:
+        for name in ("begin", "first", "second"):
+            collectives.barrier(name)
+    else:
+        main, other = (work, wait) if {late!r} == "main" else (wait, work)
+        thread = threading.Thread(target=other)
+        thread.start()
+        main()
+        thread.join()
+    print("done")
+    """
+
+    ended = run(2, body, {"POPDIST_STALL_TIMEOUT": "0.7"})
+
+    assert [(one.code, one.out) for one in ended] == [(0, "done\n")] * 2
+
+
+def test_ctrl_c_in_the_wait_for_a_handle_ends_the_call_for_all() -> None:
+    body = """
+    collectives.barrier("begin")
+    try:
+        if rank == 0:
+            collectives.barrier("never")
+        else:
+            # As long as it lives, nobody can say that the calls are out of order.
+            threading.Thread(target=time.sleep, args=[40], daemon=True).start()
+            handle = collectives.allReduceSum(np.ones(1), "other", async_op=True)
+            threading.Timer(0.3, os.kill, [os.getpid(), signal.SIGINT]).start()
+            handle.wait()
+    except popdist.CollectiveAbortedError as error:
+        print(error)
+    except KeyboardInterrupt:
+        print("interrupted")
+    """
+
+    assert outputs(run(2, body)) == [
+        "Instance 1 was interrupted in 'other', which ended it for all.",
+        "interrupted",
+    ]

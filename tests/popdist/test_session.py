@@ -1,6 +1,7 @@
 import subprocess
 import sys
 
+import pytest
 from conftest import ROOT
 from jobs import outputs, run, run_alone
 
@@ -183,3 +184,102 @@ def test_a_call_under_way_does_not_keep_a_process_from_ending() -> None:
 
     assert [one.code for one in ended] == [0, 3]
     assert ended[0].out == "(1,)\n"
+
+
+@pytest.mark.parametrize("victim", [0, 1, 2])
+def test_the_first_named_call_misses_one_that_has_died_since_init(victim: int) -> None:
+    body = f"""
+    popdist.init()
+    if rank == {victim}:
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        collectives.allReduceSum(np.ones(1), "w")
+    except popdist.PeerLostError as error:
+        print({victim} in error.instances, flush=True)
+        # Stays, so that nobody else is missed.
+        time.sleep(1)
+    """
+
+    ended = run(3, body, {"POPDIST_TIMEOUT": "30"})
+
+    assert ended.pop(victim).code == -9
+    assert outputs(ended) == ["True"] * 2
+
+
+@pytest.mark.parametrize("victim", [1, 2])
+@pytest.mark.parametrize(
+    "first",
+    ["popdist.replica_group", "lambda: collectives.allReduceSum(np.ones(1), 'w')"],
+    ids=["group", "named"],
+)
+def test_a_first_call_among_some_misses_one_that_has_died_since_init(
+    first: str, victim: int
+) -> None:
+    body = f"""
+    popdist.init()
+    if rank == {victim}:
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        popdist.execute_on_instances({{1, 2}}, {first})
+    except popdist.PeerLostError as error:
+        print(error.instances, error)
+    """
+    words = (
+        f"({victim},) Instance {victim} ended before it could join the group of "
+        "instances 1 and 2. Look above for what it said last."
+    )
+
+    ended = run(3, body, {"POPDIST_TIMEOUT": "30"})
+
+    assert ended.pop(victim).code == -9
+    assert outputs(ended) == ["", words]
+
+
+def test_a_group_of_some_names_its_instances_while_they_meet() -> None:
+    body = """
+    if rank == 1:
+        try:
+            popdist.execute_on_instances({1, 2}, popdist.replica_group)
+        except popdist.CollectiveTimeoutError as error:
+            print(error)
+    """
+
+    ended = run(3, body, {"POPDIST_TIMEOUT": "1", "POPDIST_STALL_TIMEOUT": "0.2"})
+
+    assert ended[1].err.startswith("popdist: instance 1 has waited 0.2")
+    assert ended[1].err.endswith(
+        " s for instance 2 to join the group of instances 1 and 2, and gives up after "
+        "1 s.\n"
+    )
+    assert ended[1].out == (
+        "Instance 1 has waited 1 s for instance 2 to join the group of instances 1 and "
+        "2. Look above for what they said last. If they were only slow, raise "
+        "POPDIST_TIMEOUT.\n"
+    )
+
+
+def test_which_algorithms_ran_is_said_once_in_the_end_if_it_is_asked_for() -> None:
+    body = """
+    collectives.allReduceSum(np.ones(1))
+    if rank == 0:
+        popdist.init()
+        popdist.finalizeBackend()
+    else:
+        # A thread that is left: the groups stay open until the process is gone.
+        threading.Thread(target=time.sleep, args=[60], daemon=True).start()
+        popdist.init()
+    """
+
+    ended = run(2, body, {"POPDIST_LOG_LEVEL": "debug"})
+
+    assert [one.err for one in ended] == [
+        f"popdist: instance {i}: reductions by algorithm: 1 oneshot.\n" for i in (0, 1)
+    ]
+
+
+def test_a_program_without_reductions_says_so() -> None:
+    ended = run(2, "popdist.init()", {"POPDIST_LOG_LEVEL": "debug"})
+
+    assert [one.err for one in ended] == [
+        f"popdist: instance {i}: reductions by algorithm: none.\n" for i in (0, 1)
+    ]

@@ -1,12 +1,18 @@
+import re
+from pathlib import Path
+
 import pytest
 
+import popdist.engine
+from popdist.engine import _core
+from popdist.engine.codes import CHOICES
 from popdist.errors import SettingError
 from popdist.settings import Settings
 
 
 def test_what_the_user_does_not_set_is_as_documented() -> None:
     assert Settings.decode({}) == Settings(
-        timeout=1800, stall=60, algorithm="auto", simd=None
+        timeout=1800, stall=60, algorithm="auto", simd=None, log_level="warn"
     )
 
 
@@ -16,15 +22,16 @@ def test_what_the_user_sets_is_read() -> None:
         "POPDIST_STALL_TIMEOUT": "3",
         "POPDIST_ALGORITHM": "ring",
         "POPDIST_SIMD": "avx2",
+        "POPDIST_LOG_LEVEL": "DEBUG",
     }
 
     assert Settings.decode(environ) == Settings(
-        timeout=12.5, stall=3, algorithm="ring", simd="avx2"
+        timeout=12.5, stall=3, algorithm="ring", simd="avx2", log_level="debug"
     )
 
 
 def test_an_empty_variable_counts_as_not_set() -> None:
-    names = ("TIMEOUT", "STALL_TIMEOUT", "ALGORITHM", "SIMD")
+    names = ("TIMEOUT", "STALL_TIMEOUT", "ALGORITHM", "SIMD", "LOG_LEVEL")
 
     assert Settings.decode({f"POPDIST_{name}": "" for name in names}) == Settings()
 
@@ -39,6 +46,7 @@ def test_an_empty_variable_counts_as_not_set() -> None:
         ("POPDIST_STALL_TIMEOUT", "-1", "a number of seconds more than 0"),
         ("POPDIST_ALGORITHM", "fast", "one of auto, oneshot, direct, ring"),
         ("POPDIST_SIMD", "sse", "one of baseline, avx2, avx512, neon"),
+        ("POPDIST_LOG_LEVEL", "7", "one of off, err, warn, info, debug, trace"),
     ],
 )
 def test_what_cannot_be_is_refused(name: str, value: str, rule: str) -> None:
@@ -48,3 +56,31 @@ def test_what_cannot_be_is_refused(name: str, value: str, rule: str) -> None:
     assert str(refusal.value) == (
         f"{name} is '{value}', but must be {rule}. Set it so, or unset it."
     )
+
+
+def test_the_algorithms_are_those_that_the_engine_takes() -> None:
+    for name in CHOICES:
+        assert Settings.decode({"POPDIST_ALGORITHM": name}).algorithm == name
+    with pytest.raises(SettingError, match=f"one of {', '.join(CHOICES)}"):
+        Settings.decode({"POPDIST_ALGORITHM": "?"})
+
+
+def test_the_levels_are_those_that_the_core_has_kernels_for() -> None:
+    sources = Path(popdist.engine.__path__[0]).glob("core/kernels_*.c")
+    found = [re.findall(r'LEVEL_NAME "(\w+)"', file.read_text()) for file in sources]
+    levels = {level for names in found for level in names}
+
+    with pytest.raises(SettingError) as refusal:
+        Settings.decode({"POPDIST_SIMD": "?"})
+
+    [said] = re.findall("one of (.*)\\. Set", str(refusal.value))
+    assert set(said.split(", ")) == levels
+    assert set(_core.simd_levels()) <= levels
+
+
+@pytest.mark.parametrize(
+    ("level", "tells"),
+    [("warn", False), ("info", False), ("debug", True), ("Trace", True)],
+)
+def test_which_algorithms_ran_is_told_from_debug_on(level: str, tells: bool) -> None:
+    assert Settings.decode({"POPDIST_LOG_LEVEL": level}).tells_runs == tells

@@ -116,6 +116,23 @@ def test_hosts_come_from_the_option_or_from_a_file(tmp_path: Path) -> None:
         assert shape(2, *words).plan.hosts == ["a", "b"]
 
 
+@pytest.mark.parametrize(
+    ("word", "told"), [("-vv", "debug"), ("--debug=yes", "debug"), ("-v", None)]
+)
+def test_from_vv_on_popdist_is_to_say_which_algorithms_ran(
+    word: str, told: str | None
+) -> None:
+    assert variables(made(word)).get("POPDIST_LOG_LEVEL") == told
+
+
+def test_what_the_caller_lets_popdist_say_counts_more_than_vv() -> None:
+    environ = {**PATH, "POPDIST_LOG_LEVEL": "warn"}
+    exported = made("-vv", "--mpi-local-args", "-x POPDIST_LOG_LEVEL=off")
+
+    assert "POPDIST_LOG_LEVEL" not in variables(made("-vv", environ=environ))
+    assert variables(exported)["POPDIST_LOG_LEVEL"] == "off"
+
+
 def test_the_port_for_the_first_rank_is_free_and_another_each_time() -> None:
     ports = {int(variables(made())["MASTER_PORT"]) for _ in range(4)}
 

@@ -16,8 +16,10 @@ enum {
     APART = 128,
     PAGE = 4096,
     MAX_MEMBERS = 256,
-    /* The most that one member can say within one announcement. */
-    BOX_BYTES = 16384,
+    /* The most that one member can say within one announcement. Longer rows go through
+     * slots, whose lanes are not in anybody's caches when they are written. */
+    BOX_BYTES = 4096,
+    MOST_ONESHOT_BYTES = 65536,
     /* What fits between two members' send and receive at once. */
     LETTER_BYTES = 32768,
     /* Chunks of a block are whole lines of even the smallest elements. */
@@ -113,7 +115,8 @@ typedef struct {
 typedef struct {
     uint64_t magic, version;
     settings agreed;
-    _Alignas(APART) _Atomic uint32_t ended; /* 0, 1 while it is written, then 2 */
+    /* 0, then who is about to tell, then TOLD: see comm.h. */
+    _Alignas(APART) _Atomic uint32_t ended;
     ending end;
     /* Which stores suit the traffic between cores just now: see streaming.c. */
     _Alignas(APART) choice stores[STORE_CLASSES];
@@ -131,6 +134,13 @@ static inline uint64_t round_up(uint64_t value, uint64_t unit)
     return (value + unit - 1) / unit * unit;
 }
 
+/* The bytes of a member's chunk of a block, which may be longer than its share by less
+ * than CHUNK_UNIT elements. */
+static inline uint64_t result_part(uint64_t block_bytes, uint64_t size)
+{
+    return round_up(block_bytes / size + 8 * CHUNK_UNIT, CACHE_LINE);
+}
+
 static inline places places_of(const settings *s)
 {
     places p;
@@ -138,8 +148,7 @@ static inline places places_of(const settings *s)
     p.channels = round_up(p.members + s->size * sizeof(member), PAGE);
     p.slots = round_up(p.channels + s->size * s->size * sizeof(channel), PAGE);
     p.input_bytes = round_up(s->block_bytes, PAGE);
-    /* A chunk may be longer than its share, by less than CHUNK_UNIT elements. */
-    p.result_bytes = round_up(s->block_bytes / s->size + 8 * CHUNK_UNIT, PAGE);
+    p.result_bytes = round_up(result_part(s->block_bytes, s->size), PAGE);
     p.slot_bytes = 2 * (p.input_bytes + p.result_bytes);
     p.total = p.slots + s->size * p.slot_bytes;
     return p;

@@ -1,5 +1,7 @@
 #include "blocks.h"
 
+#include "slots.h"
+
 static void write_one(blocks *b, uint64_t block)
 {
     traffic_begin(&b->traffic, b->number + block);
@@ -23,6 +25,7 @@ status blocks_run(blocks *b, const descriptor *d)
     status s;
     b->number = c->blocks;
     b->traffic = traffic_of(c, b->bytes, b->count);
+    choose_lane(c, b->extent, b->count);
     begin(c, d);
     if (b->count)
         write_one(b, 0);

@@ -14,6 +14,7 @@ typedef struct {
     comm *c;
     uint64_t count;
     uint64_t bytes;  /* that a member writes for the first one */
+    uint64_t extent; /* of the first one in a slot */
     uint64_t number; /* of the first one, counted over the arena's life */
     traffic traffic;
     const void *what; /* of the two functions */

@@ -23,6 +23,7 @@ typedef struct {
     const segment *segments; /* one after the other they are one long row */
     uint32_t count_of_segments;
     uint64_t total; /* elements of that row */
+    uint64_t shape; /* of all arrays, as add_shape() mixes it */
     /* Where the only segment's rows lie in the heap, or NOT_IN_HEAP. */
     uint64_t heap_in, heap_out, heap_stride;
 } call;
@@ -36,6 +37,22 @@ typedef struct {
     bool stream_out;      /* the result is larger than the caches */
     bool stream_in_place; /* and replaces what was just read, yet is not cached */
 } terms;
+
+/* Mix one more array's axes into what stands for the shapes of those before. Members
+ * compare that, so it also tells where one array ends and the next begins. */
+static inline uint64_t add_shape(uint64_t before, const ssize_t *lengths, int axes)
+{
+    uint64_t hash = (before ^ (uint64_t)axes) * UINT64_C(0x9e3779b97f4a7c15);
+    for (int i = 0; i < axes; i++) {
+        hash ^= hash >> 32;
+        hash = (hash ^ (uint64_t)lengths[i]) * UINT64_C(0x9e3779b97f4a7c15);
+    }
+    return hash ^ (hash >> 32);
+}
+
+/* Find where the arrays of an all-reduce lie in the heap, and settle how to carry the
+ * call out: as `wanted`, or where that is -1, by size. */
+void prepare(call *k, int wanted);
 
 terms terms_of(const call *k);
 descriptor descriptor_of(const call *k);

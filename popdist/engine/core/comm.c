@@ -17,6 +17,8 @@ enum {
     YIELD_NS = 2000000,
     /* How long one sleep lasts before we look after the others. */
     SLEEP_NS = 20000000,
+    /* How long a member that tells why it ends the group may take over it. */
+    TELL_NS = 200000000,
     /* The block at which a new group tries the other kind of stores. */
     FIRST_TRIAL = 8,
 };
@@ -102,16 +104,59 @@ static void sleep_for(beacon *b, const _Atomic uint64_t *word, uint64_t target)
     atomic_fetch_sub(&b->sleepers, 1);
 }
 
-static bool is_gone(int pidfd)
+typedef uint64_t __attribute__((__may_alias__)) word;
+
+static void copy_words(descriptor *to, const descriptor *from)
 {
-    struct pollfd fd = {pidfd, POLLIN, 0};
-    return pidfd >= 0 && poll(&fd, 1, 0) == 1;
+    word *t = (word *)to;
+    const word *f = (const word *)from;
+    for (size_t i = 0; i < sizeof *to / sizeof *t; i++)
+        __atomic_store_n(t + i, __atomic_load_n(f + i, __ATOMIC_RELAXED),
+                         __ATOMIC_RELAXED);
 }
 
-static bool has_gone(const comm *c, int peer)
+static bool is_gone(int *pidfd)
 {
-    return is_gone(c->pidfds[peer])
+    struct pollfd fd = {*pidfd, POLLIN, 0};
+    if (poll(&fd, 1, 0) != 1)
+        return false;
+    /* The program has closed it, and may give its number to another file. */
+    if (fd.revents & POLLNVAL)
+        *pidfd = -1;
+    return fd.revents & POLLIN;
+}
+
+static bool has_gone(comm *c, int peer)
+{
+    return is_gone(&c->pidfds[peer])
            || atomic_load_explicit(&member_at(c, peer)->left, memory_order_acquire);
+}
+
+/* Whether a member waits for us in a call that comes after the one we are in. Nobody
+ * gets through a call that not all have begun, so while we are here it does nothing
+ * more for us than what it has done before. */
+static bool is_ahead(const comm *c, int peer)
+{
+    const box *next = &member_at(c, peer)->boxes[(c->calls + 1) & 1];
+    return atomic_load_explicit(&next->stamp, memory_order_acquire) == c->calls + 1;
+}
+
+/* End the group if a letter is waited for that cannot come: what the peer did before
+ * it began to wait for us is here to see, and yet the word has not moved. */
+static status look_for_letter(comm *c, int peer, const _Atomic uint64_t *word,
+                              uint64_t target)
+{
+    const uint8_t ours = member_at(c, c->rank)->calls[c->calls & 1].operation;
+    if (ours != SEND && ours != RECEIVE)
+        return DONE;
+    const bool ahead = is_ahead(c, peer);
+    if (!ahead && !letters_crossed(c, (operation)ours, peer))
+        return DONE;
+    if (atomic_load_explicit(word, memory_order_acquire) >= target)
+        return DONE;
+    descriptor theirs;
+    copy_words(&theirs, &member_at(c, peer)->calls[(c->calls + ahead) & 1]);
+    return end_over(c, MISMATCH, peer, &theirs, "");
 }
 
 /* Look after the others, now that one of them lets us wait. */
@@ -122,6 +167,9 @@ static status look_around(comm *c, int peer, const _Atomic uint64_t *word,
      * Whoever waits for another one that is gone will tell us. */
     if (has_gone(c, peer) && atomic_load_explicit(word, memory_order_acquire) < target)
         return end_group(c, PEER_LOST, peer, "");
+    status s = look_for_letter(c, peer, word, target);
+    if (s != DONE)
+        return s;
     if (waited > c->timeout_ns)
         return end_group(c, TIMED_OUT, peer, "");
     if (c->during_long_wait && c->during_long_wait(c, peer, waited))
@@ -138,7 +186,7 @@ status wait_long(comm *c, int peer, const _Atomic uint64_t *word, uint64_t targe
     for (uint64_t now = began;; now = now_ns()) {
         if (atomic_load_explicit(word, memory_order_acquire) >= target)
             return DONE;
-        if (atomic_load_explicit(&c->head->ended, memory_order_acquire) == 2)
+        if (atomic_load_explicit(&c->head->ended, memory_order_relaxed))
             return c->broken = ENDED;
         if (now >= next_look) {
             status s = look_around(c, peer, word, target, now - began);
@@ -177,20 +225,9 @@ static uint64_t signature_of(const descriptor *d)
     return mixed(mixed(mixed(mixed(1, small), d->count), d->name), d->shape);
 }
 
-typedef uint64_t __attribute__((__may_alias__)) word;
-
-static void copy_words(descriptor *to, const descriptor *from)
-{
-    word *t = (word *)to;
-    const word *f = (const word *)from;
-    for (size_t i = 0; i < sizeof *to / sizeof *t; i++)
-        __atomic_store_n(t + i, __atomic_load_n(f + i, __ATOMIC_RELAXED),
-                         __ATOMIC_RELAXED);
-}
-
 void describe(comm *c, const descriptor *d)
 {
-    c->now = d->operation;
+    c->told = false;
     copy_words(&member_at(c, c->rank)->calls[c->calls & 1], d);
 }
 
@@ -241,22 +278,86 @@ static void wake_all(comm *c)
     }
 }
 
-status end_group(comm *c, status why, int about, const char *words)
+/* Cut what is too long where a character of UTF-8 ends. */
+static void put_words(char *to, size_t room, const char *words)
 {
-    header *head = c->head;
+    size_t length = strnlen(words, room - 1);
+    if (words[length])
+        while (length > 0 && ((unsigned char)words[length] & 0xc0) == 0x80)
+            length--;
+    memcpy(to, words, length);
+    to[length] = '\0';
+}
+
+/* Whoever made `ended` say that it writes does so once, and lets all others know. */
+static void tell(comm *c, status why, int about, const descriptor *theirs,
+                 const char *words)
+{
+    ending *e = &c->head->end;
+    e->reason = why;
+    e->by = c->rank;
+    e->about = about;
+    e->call = c->calls;
+    e->mine = member_at(c, c->rank)->calls[c->calls & 1];
+    e->theirs = *theirs;
+    put_words(e->words, sizeof e->words, words);
+    atomic_store(&c->head->ended, TOLD);
+    wake_all(c);
+}
+
+status end_over(comm *c, status why, int about, const descriptor *theirs,
+                const char *words)
+{
     uint32_t none = 0;
     c->broken = why;
-    if (!atomic_compare_exchange_strong(&head->ended, &none, 1))
+    if (!atomic_compare_exchange_strong(&c->head->ended, &none, writing(c->rank)))
         return c->broken = why == STOPPED ? STOPPED : ENDED;
-    head->end.reason = why;
-    head->end.by = c->rank;
-    head->end.about = about;
-    head->end.call = c->calls;
-    head->end.mine = member_at(c, c->rank)->calls[c->calls & 1];
-    if (about >= 0)
-        copy_words(&head->end.theirs, &member_at(c, about)->calls[c->calls & 1]);
-    strncpy(head->end.words, words, sizeof head->end.words - 1);
-    atomic_store(&head->ended, 2);
-    wake_all(c);
+    tell(c, why, about, theirs, words);
     return why;
+}
+
+static descriptor call_of(const comm *c, int rank)
+{
+    descriptor d = {0};
+    if (rank >= 0)
+        copy_words(&d, &member_at(c, rank)->calls[c->calls & 1]);
+    return d;
+}
+
+status end_group(comm *c, status why, int about, const char *words)
+{
+    const descriptor theirs = call_of(c, about);
+    return end_over(c, why, about, &theirs, words);
+}
+
+bool why_ended(comm *c, ending *why)
+{
+    const uint64_t began = now_ns();
+    const struct timespec nap = {0, 1000000};
+    _Atomic uint32_t *state = &c->head->ended;
+    uint32_t ended;
+    while ((ended = atomic_load_explicit(state, memory_order_acquire)) != TOLD) {
+        if (!ended)
+            return false;
+        const int writer = (int)(ended - writing(0));
+        const descriptor theirs = call_of(c, writer);
+        /* It will never write again, so somebody else may. */
+        if (has_gone(c, writer)
+            && atomic_compare_exchange_strong(state, &ended, writing(c->rank))) {
+            tell(c, PEER_LOST, writer, &theirs, "");
+        } else if (now_ns() - began > TELL_NS) {
+            /* It may write at any time, so this is for nobody but us. */
+            *why = (ending){.reason = STOPPED,
+                            .by = writer,
+                            .about = writer,
+                            .call = c->calls,
+                            .mine = theirs,
+                            .theirs = theirs};
+            return true;
+        } else {
+            nanosleep(&nap, NULL);
+        }
+    }
+    *why = c->head->end;
+    return true;
 }

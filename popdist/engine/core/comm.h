@@ -76,9 +76,11 @@ struct comm {
     bool (*during_long_wait)(comm *, int peer, uint64_t waited_ns);
     void *owner;
 
-    operation now; /* what the call in progress is, for messages */
+    bool told; /* of a stall in the call in progress */
     algorithm ran; /* how the last reduction was carried out */
     observed stores[STORE_CLASSES];
+    /* From the begin of a slot's part to where the call at hand has its blocks. */
+    uint64_t lane_input, lane_result;
     unsigned char *scratch; /* SCRATCH_BLOCKS blocks for sums in the making */
 };
 
@@ -90,19 +92,6 @@ static inline member *member_at(const comm *c, int rank)
 static inline channel *channel_at(const comm *c, int from, int to)
 {
     return (channel *)(c->base + c->at.channels) + (from * c->size + to);
-}
-
-/* The input and the result part of a member's slot, in the phase of a block. */
-static inline unsigned char *input_at(const comm *c, int rank, uint64_t block)
-{
-    return c->base + c->at.slots + (uint64_t)rank * c->at.slot_bytes
-           + (block & 1) * c->at.input_bytes;
-}
-
-static inline unsigned char *result_at(const comm *c, int rank, uint64_t block)
-{
-    return c->base + c->at.slots + (uint64_t)rank * c->at.slot_bytes
-           + 2 * c->at.input_bytes + (block & 1) * c->at.result_bytes;
 }
 
 uint64_t now_ns(void);
@@ -173,7 +162,27 @@ void announce(comm *c);
 status meet_one(comm *c, int peer);
 status meet_all(comm *c);
 
-/* End the group: the first reason counts, on all members. Returns `why`. */
+/* What the arena's `ended` holds once the reason stands there, and what while a member
+ * writes it, who may die or be stopped over it. The group has ended in either case. */
+enum { TOLD = 2 };
+
+static inline uint32_t writing(int rank)
+{
+    return TOLD + 1 + (uint32_t)rank;
+}
+
+/* End the group: the first reason counts, on all members. Returns `why`. The other
+ * one is for whoever knows better than its line in the arena what `about` does. */
 status end_group(comm *c, status why, int about, const char *words);
+status end_over(comm *c, status why, int about, const descriptor *theirs,
+                const char *words);
+
+/* Copy why the group ended, or return false if it has not. It may take some tenths of
+ * a second if whoever ended it does not get round to saying why. */
+bool why_ended(comm *c, ending *why);
+
+/* Whether that member and this one, in such a call with it, both wait for a letter
+ * of the other, or for the other to take one. It never is if it does not stay so. */
+bool letters_crossed(const comm *c, operation ours, int peer);
 
 #endif

@@ -12,6 +12,7 @@
  * before it.
  */
 #include "call.h"
+#include "slots.h"
 #include "streaming.h"
 
 typedef struct {
@@ -150,6 +151,9 @@ status all_reduce_direct(const call *k)
     w.blocks = (k->total + w.length - 1) / w.length;
     w.traffic = traffic_of(
         c, (k->total < w.length ? k->total : w.length) * w.t.slot_element, w.blocks);
+    if (w.blocks == 1)
+        w.length = round_up(k->total, CHUNK_UNIT);
+    choose_lane(c, w.length * k->l->most_nodes * w.t.slot_element, w.blocks);
     w.t.stream_in_place |= w.t.stream_out && traffic_usual(&w.traffic);
     status s = begin_direct(&w, &in_place);
     if (s != DONE)

@@ -1,6 +1,7 @@
 #include "exchange.h"
 
 #include "blocks.h"
+#include "slots.h"
 
 #include <string.h>
 
@@ -73,8 +74,9 @@ static void read_from(const plan *p, int q, uint64_t block, uint64_t number)
             memcpy(to, own, s.bytes);
         return;
     }
-    memcpy(to, input_at(x->c, q, number) + (p->parted ? (uint64_t)rank * p->share : 0),
-           s.bytes);
+    copy(x->c->simd, to,
+         input_at(x->c, q, number) + (p->parted ? (uint64_t)rank * p->share : 0), s.bytes,
+         false);
 }
 
 static void read_block(const void *what, uint64_t block, uint64_t number)
@@ -109,10 +111,13 @@ status exchange_run(const exchange *x)
     }
     p.share = p.parted ? c->agreed.block_bytes / (uint64_t)c->size / CACHE_LINE * CACHE_LINE
                        : c->agreed.block_bytes;
+    if (longest && longest < p.share)
+        p.share = round_up(longest, CACHE_LINE);
     blocks b = {
         .c = c,
         .count = (longest + p.share - 1) / p.share,
-        .bytes = longest < p.share ? longest : p.share,
+        .bytes = p.share,
+        .extent = p.share * (p.parted ? (uint64_t)c->size : 1),
         .what = &p,
         .write = write_block,
         .read = read_block,

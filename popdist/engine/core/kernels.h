@@ -39,6 +39,7 @@ enum {
 typedef void combine_fn(void *to, const void *a, const void *b, size_t n);
 typedef void finish_fn(void *to, const void *from, size_t n, uint64_t divisor);
 typedef void widen_fn(void *to, const void *from, size_t n);
+typedef void copy_fn(void *to, const void *from, size_t bytes);
 typedef void stream_fn(void *to, const void *from, size_t bytes, const void *ahead);
 
 typedef struct {
@@ -51,6 +52,9 @@ typedef struct {
     finish_fn *finish[DTYPES];
     /* Elements to accumulated; NULL where they are the same. */
     widen_fn *widen[DTYPES];
+    /* Copy many lines from or to what another core has had, by vectors: the C library
+     * does that with one string instruction, which is slower then. */
+    copy_fn *copy;
     /* Copy past the caches, and meanwhile fetch as many bytes from `ahead`, unless it
      * is NULL. Call stores_done() before telling anybody. */
     stream_fn *stream;

@@ -257,7 +257,21 @@ static void FN(finish_bool)(void *to, const void *from, size_t n, uint64_t divis
     EACH(n) t[i] = f[i] != 0;
 }
 
-/* --- Copies past the caches. */
+/* --- Copies. */
+
+static void FN(copy)(void *to, const void *from, size_t bytes)
+{
+    unsigned char *t = to;
+    const unsigned char *f = from;
+    size_t whole = bytes & ~(size_t)255;
+    for (size_t i = 0; i < whole; i += 256) {
+        for (size_t line = i; line < i + 256; line += 64)
+            memcpy(t + line, f + line, 64);
+        /* Else compilers make the C library's memcpy out of this. */
+        __asm__ __volatile__("" : : : "memory");
+    }
+    memcpy(t + whole, f + whole, bytes - whole);
+}
 
 static void FN(stream)(void *to, const void *from, size_t bytes, const void *ahead)
 {
@@ -339,5 +353,6 @@ const kernels FN(kernels) = {
                [UINT64] = FN(finish_u64),
                [BOOL] = FN(finish_bool)},
     .widen = {[FLOAT16] = FN(widen_half), [BFLOAT16] = FN(widen_brain)},
+    .copy = FN(copy),
     .stream = FN(stream),
 };

@@ -37,10 +37,15 @@ static PyObject *layout_make(PyTypeObject *type, PyObject *args, PyObject *keywo
         return NULL;
     uint64_t all = 0;
     for (Py_ssize_t i = 0; i < size; i++) {
+        if (wide[i] < 1 || wide[i] > MAX_LEAVES)
+            return PyErr_Format(PyExc_ValueError,
+                                "Member %zd has %llu replicas in the group, but must have "
+                                "1 to %d. Leave members without any out of the group.",
+                                i, (unsigned long long)wide[i], MAX_LEAVES);
         rows[i] = (uint32_t)wide[i];
         all += wide[i];
     }
-    if (rank < 0 || rank >= size || all < 1 || all > MAX_LEAVES)
+    if (rank < 0 || rank >= size || all > MAX_LEAVES)
         return PyErr_Format(PyExc_ValueError,
                             "A group has %llu replicas and this is member %d of %zd, but "
                             "it can have 1 to %d replicas, and members count from 0.",
@@ -89,13 +94,13 @@ static bool settings_from(PyObject *args, const char *format, PyObject **memory,
         return false;
     /* Every member's chunk, of whatever type and nodes, must be a line or more. */
     if (size < 1 || size > MAX_MEMBERS || block < (1u << 16) || block < size * 32768
-        || block > (UINT64_C(1) << 32) || oneshot > BOX_BYTES) {
+        || block > (UINT64_C(1) << 32) || oneshot > MOST_ONESHOT_BYTES) {
         PyErr_Format(PyExc_ValueError,
                      "An arena for %llu members with blocks of %llu bytes and one-shot "
                      "up to %llu bytes cannot be: it can have 1 to %d members, blocks of "
                      "65536 bytes and 32768 for each member or more, and one-shot up "
                      "to %d.",
-                     size, block, oneshot, MAX_MEMBERS, BOX_BYTES);
+                     size, block, oneshot, MAX_MEMBERS, MOST_ONESHOT_BYTES);
         return false;
     }
     *s = (settings){size, block, oneshot, spins};
@@ -109,6 +114,18 @@ static PyObject *arena_bytes(PyObject *module, PyObject *args)
     if (!settings_from(args, "KKKK", NULL, &s))
         return NULL;
     return PyLong_FromUnsignedLongLong(places_of(&s).total);
+}
+
+/* Which part of the arena is for send and receive alone. */
+static PyObject *arena_channels(PyObject *module, PyObject *args)
+{
+    settings s;
+    (void)module;
+    if (!settings_from(args, "KKKK", NULL, &s))
+        return NULL;
+    places at = places_of(&s);
+    return Py_BuildValue("(KK)", (unsigned long long)at.channels,
+                         (unsigned long long)at.slots);
 }
 
 static PyObject *initialise(PyObject *module, PyObject *args)
@@ -147,6 +164,7 @@ static PyObject *simd_levels(PyObject *module, PyObject *unused)
 
 static PyMethodDef functions[] = {
     {"arena_bytes", arena_bytes, METH_VARARGS, NULL},
+    {"arena_channels", arena_channels, METH_VARARGS, NULL},
     {"initialise", initialise, METH_VARARGS, NULL},
     {"simd_levels", simd_levels, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},

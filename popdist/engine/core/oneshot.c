@@ -6,6 +6,7 @@
  */
 #include "blocks.h"
 #include "call.h"
+#include "slots.h"
 
 typedef struct {
     const call *k;
@@ -93,6 +94,9 @@ status all_reduce_oneshot(const call *k)
         .write = write_block,
         .read = read_block,
     };
+    if (b.count == 1)
+        w.length = round_up(k->total, CHUNK_UNIT);
+    b.extent = w.length * width;
     const descriptor d = descriptor_of(k);
     status s = blocks_run(&b, &d);
     if (w.t.stream_out)

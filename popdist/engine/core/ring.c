@@ -10,6 +10,7 @@
  * slot take turns, so a member may be one round ahead of its right neighbour.
  */
 #include "call.h"
+#include "slots.h"
 
 #include <string.h>
 
@@ -162,6 +163,7 @@ status all_reduce_ring(const call *k)
     };
     c->ran = RING;
     r.segment = ring_segment(c, k->type);
+    choose_lane(c, c->agreed.block_bytes, 2);
     status s = DONE;
     do {
         uint64_t rest = k->total - r.begin, most = r.segment * (uint64_t)size;

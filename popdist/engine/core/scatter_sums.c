@@ -1,6 +1,7 @@
 /* Reduce-scatter: as the direct algorithm, but each keeps what it has added up. */
 #include "blocks.h"
 #include "exchange.h"
+#include "slots.h"
 
 typedef struct {
     const call *k;
@@ -72,11 +73,13 @@ status reduce_scatter(const call *k, char *out)
     for (int q = 0; q < c->size; q++)
         longest = k->l->rows[q] > longest ? k->l->rows[q] : longest;
     longest *= p.each;
+    if (longest < p.pitch)
+        p.pitch = round_up(longest, CHUNK_UNIT);
     blocks b = {
         .c = c,
-        .count = (longest + p.pitch - 1) / p.pitch,
-        .bytes = (longest < p.pitch ? longest : p.pitch) * p.t.slot_element
-                 * (uint64_t)c->size,
+        .count = longest ? (longest + p.pitch - 1) / p.pitch : 0,
+        .bytes = p.pitch * p.t.slot_element * (uint64_t)c->size,
+        .extent = place_of(&p, c->size),
         .what = &p,
         .write = write_block,
         .read = read_block,

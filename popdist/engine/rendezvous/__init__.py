@@ -15,6 +15,7 @@ from popdist.engine.rendezvous.guest import Guest
 from popdist.engine.rendezvous.host import Host
 from popdist.engine.rendezvous.messages import Hello, Member
 from popdist.engine.rendezvous.patience import Patience
+from popdist.engine.rendezvous.roster import Roster
 from popdist.errors import ArenaError, PopdistError
 
 T = TypeVar("T")
@@ -26,6 +27,7 @@ _LONGEST_ADDRESS = 107
 def rendezvous(
     name: str,
     hello: Hello,
+    roster: Roster,
     *,
     offer: Callable[[], Sequence[int]],
     attach: Callable[[Sequence[int], Sequence[Member]], T],
@@ -37,6 +39,8 @@ def rendezvous(
     Every member calls this, with the same name, size and layout.
 
     Args:
+        roster: Whom it is to meet. The end of one whose pidfd is known is noticed
+            even before it has come.
         offer: Makes the file descriptors to share; called by member 0 only.
         attach: Takes them over on every member, and with them the duty to close
             them. Gets all members, in the order of their ranks.
@@ -46,13 +50,14 @@ def rendezvous(
         PeerLostError: One ended or gave up meanwhile; on all others.
         CollectiveTimeoutError: Some have not come.
     """
-    who, where = f"Instance {hello.rank}", f"the group {name!r}"
+    who = roster.name([hello.rank]).capitalize()
+    where = f"the group of {roster.name_all()}"
     behind = hello.rank > 0
     patience = Patience(who, where, timeout=timeout, stall=stall, behind=behind)
     address = address_of(name)
     if behind:
-        return _be_guest(Guest(address, hello, patience), attach)
-    return _be_host(Host(address, hello, patience), offer, attach)
+        return _be_guest(Guest(address, hello, patience, roster), who, attach)
+    return _be_host(Host(address, hello, patience, roster), who, offer, attach)
 
 
 def address_of(name: str) -> bytes:
@@ -68,6 +73,7 @@ def address_of(name: str) -> bytes:
 
 def _be_host(
     host: Host,
+    who: str,
     offer: Callable[[], Sequence[int]],
     attach: Callable[[Sequence[int], Sequence[Member]], T],
 ) -> T:
@@ -79,29 +85,31 @@ def _be_host(
             attached = attach(fds, members)
             host.begin()
         except Exception as error:
-            host.refuse(_for_all(0, error))
+            host.refuse(_for_all(who, error))
             raise
     return attached
 
 
 def _be_guest(
-    guest: Guest, attach: Callable[[Sequence[int], Sequence[Member]], T]
+    guest: Guest,
+    who: str,
+    attach: Callable[[Sequence[int], Sequence[Member]], T],
 ) -> T:
     with closing(guest):
         fds, members = guest.enter()
         try:
             attached = attach(fds, members)
         except Exception as error:
-            guest.refuse(_for_all(guest.rank, error))
+            guest.refuse(_for_all(who, error))
             raise
         guest.begin()
     return attached
 
 
-def _for_all(rank: int, error: Exception) -> PopdistError:
+def _for_all(who: str, error: Exception) -> PopdistError:
     if isinstance(error, PopdistError):
         return error
     return ArenaError(
-        f"Instance {rank} could not join the others: {type(error).__name__}: {error}. "
+        f"{who} could not join the others: {type(error).__name__}: {error}. "
         "Look above for what it said."
     )

@@ -18,9 +18,9 @@ from popdist.engine.rendezvous.messages import (
     decode_ranks,
     decode_refusal,
     encode_refusal,
-    name_instances,
 )
 from popdist.engine.rendezvous.patience import Patience
+from popdist.engine.rendezvous.roster import Roster
 from popdist.errors import ArenaError, PeerLostError, PopdistError
 
 # How many seconds a member sleeps until it looks again whether member 0 listens.
@@ -31,9 +31,13 @@ _LONGEST_NAP = 0.02
 class Guest:
     """A member that has found member 0, up to the word to begin."""
 
-    def __init__(self, address: bytes, hello: Hello, patience: Patience) -> None:
+    def __init__(
+        self, address: bytes, hello: Hello, patience: Patience, roster: Roster
+    ) -> None:
         """Wait until member 0 listens, and introduce this member to it."""
-        self.rank = hello.rank
+        self._roster = roster
+        self._me = roster.name([hello.rank])
+        self._host = roster.name([0])
         self._patience = patience
         # Whom this member waits for, as far as it knows.
         self._missing: Sequence[int] = (0,)
@@ -51,8 +55,8 @@ class Guest:
         for fd in fds:
             os.close(fd)
         error = ArenaError(
-            f"Instance {self.rank} could take over only {len(fds)} of {count} file "
-            "descriptors of instance 0. Raise its limit of open files (ulimit -n)."
+            f"{self._me.capitalize()} could take over only {len(fds)} of {count} file "
+            f"descriptors of {self._host}. Raise its limit of open files (ulimit -n)."
         )
         self.refuse(error)
         raise error
@@ -74,13 +78,16 @@ class Guest:
         while (connection := connect(address)) is None:
             sleep(min(nap, self._patience.left()))
             nap = min(nap * 1.5, _LONGEST_NAP)
+            # As long as nobody listens, no member has a right to have ended. Once
+            # this one has member 0, that one looks after all others.
+            self._roster.check()
             self._check()
         if connection.uid == os.geteuid():
             return connection
         connection.close()
         raise ArenaError(
             f"Process {connection.pid} of user {connection.uid} listens where "
-            f"instance 0 should, but instance {self.rank} belongs to user "
+            f"{self._host} should, but {self._me} belongs to user "
             f"{os.geteuid()}. Start all instances as the same user."
         )
 
@@ -99,10 +106,13 @@ class Guest:
                 continue
             message, fds = self._connection.receive()
             if not message:
+                # Member 0 may have given up because of another one.
+                self._roster.check()
                 raise PeerLostError(
-                    f"Instance 0 (process {self._connection.pid}) ended or gave up "
-                    "while the instances met. Look above for what it said last.",
-                    (0,),
+                    f"{self._host.capitalize()} (process {self._connection.pid}) "
+                    "ended or gave up while the instances met. Look above for what it "
+                    "said last.",
+                    (self._roster.instances[0],),
                 )
             if message[:1] == REFUSAL:
                 raise decode_refusal(message[1:])
@@ -113,4 +123,4 @@ class Guest:
                 self._patience.stalled = True
 
     def _check(self) -> None:
-        self._patience.check(lambda: name_instances(self._missing))
+        self._patience.check(lambda: self._roster.name(self._missing))

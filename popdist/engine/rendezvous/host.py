@@ -19,9 +19,9 @@ from popdist.engine.rendezvous.messages import (
     encode_members,
     encode_ranks,
     encode_refusal,
-    name_instances,
 )
 from popdist.engine.rendezvous.patience import Patience
+from popdist.engine.rendezvous.roster import Roster
 from popdist.errors import (
     ArenaError,
     CollectiveTimeoutError,
@@ -38,9 +38,12 @@ _LINGER = 5.0
 class Host:
     """The meeting place, from the first hello to the last word."""
 
-    def __init__(self, address: bytes, hello: Hello, patience: Patience) -> None:
+    def __init__(
+        self, address: bytes, hello: Hello, patience: Patience, roster: Roster
+    ) -> None:
         self._hello = hello
         self._patience = patience
+        self._roster = roster
         self._members = {0: hello.member}
         self._guests: dict[int, Connection] = {}
         self._connections: dict[int, Connection] = {}
@@ -56,9 +59,13 @@ class Host:
             place = address[1:].decode(errors="replace")
             raise ArenaError(
                 f"The socket {place!r} is in use: another process is already "
-                "instance 0 of this group. Start one process for each instance."
+                f"{roster.name([0])} of this group. Start one process for each "
+                "instance."
             ) from error
         self._poll.register(self._listener, select.POLLIN)
+        for pidfd in roster.pidfds:
+            if pidfd >= 0:
+                self._poll.register(pidfd, select.POLLIN)
 
     def collect(self) -> list[Member]:
         """Wait until all have come, and return them in the order of their ranks."""
@@ -98,6 +105,8 @@ class Host:
             _send_if_there(connection, message)
         if isinstance(error, CollectiveTimeoutError):
             return
+        if isinstance(error, PeerLostError) and self._all_see(error.instances):
+            return
         if self._listener.fileno() >= 0:
             self._refuse_late_ones(message)
 
@@ -105,6 +114,11 @@ class Host:
         self._listener.close()
         for connection in self._connections.values():
             connection.close()
+
+    def _all_see(self, lost: Sequence[int]) -> bool:
+        """Return whether those that come later see for themselves who is lost."""
+        found = zip(self._roster.instances, self._roster.pidfds, strict=True)
+        return set(lost) <= {instance for instance, pidfd in found if pidfd >= 0}
 
     def _refuse_late_ones(self, message: bytes) -> None:
         late = select.poll()
@@ -118,12 +132,16 @@ class Host:
         """Return what was said, after a wait. Raises when somebody has ended."""
         events = self._poll.poll(self._patience.left() * 1000)
         stalled = self._patience.stalled
-        self._patience.check(lambda: name_instances(missing))
+        self._patience.check(lambda: self._roster.name(missing))
         if self._patience.stalled and not stalled:
             for connection in self._guests.values():
                 self._send(connection, NOTICE + encode_ranks(missing))
         heard = []
-        for descriptor, _ in events:
+        descriptors = [d for d, _ in events if d not in self._roster.pidfds]
+        if events and not descriptors:
+            # Whoever has ended may have said why before, and has been heard by now.
+            self._roster.check()
+        for descriptor in descriptors:
             if descriptor == self._listener.fileno():
                 self._accept()
                 continue
@@ -156,12 +174,12 @@ class Host:
             self._drop(connection)
             return
         self._expected = max(self._expected, hello.size - 1)
-        objection = hello.objection(self._hello, connection.pid)
+        objection = hello.objection(self._hello, connection.pid, self._roster.instances)
         if objection is None and hello.rank in self._members:
             objection = (
                 f"Processes {self._members[hello.rank].pid} and {connection.pid} both "
-                f"say that they are instance {hello.rank} of {hello.size}. Give each "
-                "process of the group a rank of its own."
+                f"say that they are {self._roster.name([hello.rank])} of this group. "
+                "Give each process of the group a rank of its own."
             )
         if objection is not None:
             raise MismatchError(objection)
@@ -206,9 +224,9 @@ class Host:
                 (),
             )
         return PeerLostError(
-            f"Instance {rank} (process {pid}) ended or gave up while the instances "
-            "met. Look above for what it said last.",
-            (rank,),
+            f"Instance {self._roster.instances[rank]} (process {pid}) ended or gave up "
+            "while the instances met. Look above for what it said last.",
+            (self._roster.instances[rank],),
         )
 
 

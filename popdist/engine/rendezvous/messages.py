@@ -70,40 +70,45 @@ class Hello(NamedTuple):
         layout = message[_HELLO.size :]
         return cls(version=version, rank=rank, size=size, member=member, layout=layout)
 
-    def objection(self, mine: "Hello", pid: int) -> str | None:
+    def objection(
+        self, mine: "Hello", pid: int, instances: Sequence[int]
+    ) -> str | None:
         """Say why this member cannot be in one group with that of `mine`, member 0.
 
         Args:
             mine: What member 0 would say itself.
             pid: Which process the kernel says that this is.
+            instances: What the members of the group are called, by rank.
         """
-        who = f"Instance {self.rank} (process {pid})"
+        who, host = f"Process {pid}", f"instance {instances[0]}"
+        if self.rank < len(instances):
+            who = f"Instance {instances[self.rank]} (process {pid})"
         if self.version != mine.version:
             return (
                 f"{who} speaks version {self.version} of how instances meet, but "
-                f"instance 0 speaks version {mine.version}. Start all of them with "
+                f"{host} speaks version {mine.version}. Start all of them with "
                 "the same installation of popdist."
             )
         if self.size != mine.size:
             return (
-                f"{who} expects a group of {self.size} instances, but instance 0 "
+                f"{who} expects a group of {self.size} instances, but {host} "
                 f"expects {mine.size}. All of them must name the same group."
             )
         if not 1 <= self.rank < mine.size:
             return (
-                f"Process {pid} says that it is instance {self.rank}, but a group of "
-                f"{mine.size} has place for 1 to {mine.size - 1} beside instance 0."
+                f"Process {pid} says that it is member {self.rank}, but a group of "
+                f"{mine.size} has place for 1 to {mine.size - 1} beside {host}."
             )
         if self.member.pid != pid:
             return (
                 f"{who} calls itself process {self.member.pid}, so it is in another "
-                "PID namespace than instance 0. Start the instances of a host in one "
+                f"PID namespace than {host}. Start the instances of a host in one "
                 "container, or in containers that share their PID namespace."
             )
         if self.layout != mine.layout:
             return (
                 f"{who} lays the shared memory out as {_readable(self.layout)}, but "
-                f"instance 0 as {_readable(mine.layout)}. Give all instances the same "
+                f"{host} as {_readable(mine.layout)}. Give all instances the same "
                 "settings and the same installation of popdist."
             )
         return None
@@ -121,7 +126,7 @@ def decode_members(message: bytes) -> list[Member]:
 
 
 def encode_ranks(ranks: Sequence[int]) -> bytes:
-    """Write any number of ranks."""
+    """Write any number of ranks, or of instances."""
     return b"".join(_RANK.pack(rank) for rank in ranks)
 
 
@@ -147,12 +152,6 @@ def decode_refusal(message: bytes) -> PopdistError:
         return _REFUSALS[letter](rest.decode())
     end = _RANK.size * (1 + _RANK.unpack_from(rest)[0])
     return PeerLostError(rest[end:].decode(), decode_ranks(rest[_RANK.size : end]))
-
-
-def name_instances(ranks: Sequence[int]) -> str:
-    """Return `instance 1` or `instances 1, 2 and 3`, for a sentence."""
-    *most, last = [str(rank) for rank in ranks]
-    return f"instances {', '.join(most)} and {last}" if most else f"instance {last}"
 
 
 def _readable(layout: bytes) -> str:

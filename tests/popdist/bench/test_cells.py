@@ -1,13 +1,18 @@
-"""A peer whose sum is wrong is reported, and not measured."""
+"""A cell has the times of the peers that are right, and says what others did."""
+
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 
 from popdist.bench import inputs
-from popdist.bench.candidates import Run
-from popdist.bench.cells import check
+from popdist.bench.candidates import Engine, Run
+from popdist.bench.cells import Bench, check
+from popdist.bench.inputs import Array
 from popdist.bench.measure import Lane
 from popdist.bench.meeting import Floats
+from popdist.bench.mode import Probe
+from popdist.engine.group import Group
 from tests.popdist.bench.lone import Lone
 
 SOURCE = inputs.source(100, "float32", 0)
@@ -61,3 +66,45 @@ def test_an_error_of_a_peer_is_shown_and_reported(
 def test_an_error_of_the_engine_ends_the_bench() -> None:
     with pytest.raises(RuntimeError, match="no room for 1"):
         check(Lone(), lane("engine", fail), SOURCE)
+
+
+class Peer:
+    """Does to its first row what it is told."""
+
+    def __init__(self, name: str, run: Run) -> None:
+        self.name = name
+        self.run = run
+
+    def runner(self, rows: Sequence[Array], source: Array) -> Run:
+        return self.run
+
+
+@pytest.mark.parametrize(
+    ("in_arena", "algorithm"), [(False, "direct"), (True, "arena")]
+)
+def test_a_cell_measures_who_is_right_and_names_the_others(
+    in_arena: bool, algorithm: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    meeting = Lone()
+    bench = Bench(
+        meeting=meeting,
+        engine=Engine(Group("alone", 0, 1), "direct"),
+        peers=[Peer("gloo", lambda count: None), Peer("openmpi", fail)],
+        probe=Probe(meeting, ["0"]),
+        placement=["0"],
+        seconds=1e-9,
+        in_arena=in_arena,
+    )
+
+    result = bench.cell("int32", 400)
+
+    assert (result.operation, result.dtype, result.bytes) == (
+        "all_reduce",
+        "int32",
+        400,
+    )
+    assert (result.algorithm, result.in_arena) == (algorithm, in_arena)
+    assert (list(result.peers), set(result.ratios)) == (["gloo"], {"gloo", "floor"})
+    assert result.errors == {"openmpi": "it raised an error"}
+    assert min(result.engine_us, result.floor_us) > 0
+    assert "no room for 1" in capsys.readouterr().err

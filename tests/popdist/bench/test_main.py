@@ -11,7 +11,8 @@ from conftest import Poprun
 from popdist.bench import sizes
 from popdist.bench.__main__ import read
 
-COMMAND = ["-m", "popdist.bench", "--seconds", "0.01", "--dtypes", "float32"]
+TUNE = ["-m", "popdist.bench", "--seconds", "0.01"]
+COMMAND = [*TUNE, "--dtypes", "float32"]
 
 
 def test_by_default_everything_is_measured_and_no_file_written() -> None:
@@ -33,8 +34,17 @@ def test_by_default_everything_is_measured_and_no_file_written() -> None:
         (["--seconds", "nan"], "'nan' is no time."),
         (["--json", "/no/such/file"], "'/no/such/file' cannot be written: there is a"),
         (["--json", "/"], "'/' cannot be written: there is a folder of that name"),
+        (
+            ["--plot", "found.txt"],
+            "'found.txt' is no name of a picture. Name a file that",
+        ),
         (["--algorithm", "tree"], "invalid choice: 'tree'"),
-        (["--operation", "scan"], "invalid choice: 'scan'"),
+        (
+            ["--tune", "t.json", "--sizes", "4", "--in-arena", "--seconds", "1"],
+            "--tune measures what the engine's table needs, of sizes and dtypes of its "
+            "own and without peers, so it goes with --seconds only. Leave out "
+            "--in-arena, --sizes, or --tune.",
+        ),
     ],
 )
 def test_a_wrong_argument_is_refused_in_words(
@@ -47,18 +57,45 @@ def test_a_wrong_argument_is_refused_in_words(
     assert sentence in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--sizes", "4"],
+        ["--dtypes", "float32"],
+        ["--peers", "none"],
+        ["--algorithm", "ring"],
+        ["--in-arena"],
+        ["--json", "found.json"],
+        ["--plot", "found.png"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_what_the_table_is_not_measured_by_is_refused_with_it(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        read(["--tune", "tuning.json", *words])
+
+    assert end.value.code == 2
+    assert f"Leave out {words[0]}, or --tune." in capsys.readouterr().err
+
+
 def test_one_process_alone_measures_the_engine_and_the_floor(tmp_path: Path) -> None:
     file = tmp_path / "found.json"
+    picture = tmp_path / "found.png"
     words = [*COMMAND, "--sizes", "2,1K,64K", "--peers", "none", "--json", str(file)]
+    words += ["--plot", str(picture)]
 
     ran = subprocess.run([sys.executable, *words], capture_output=True, text=True)
 
     assert (ran.returncode, ran.stderr) == (0, "")
     assert "Never a time without its ratio" in ran.stdout
+    assert picture.read_bytes().startswith(b"\x89PNG")
     found = json.loads(file.read_text())
     # Less than one element is one.
     assert [result["bytes"] for result in found] == [4, 1024, 65536]
     assert {(r["members"], r["mode"]) for r in found} == {(1, "unknown")}
+    assert {(r["operation"], r["dtype"]) for r in found} == {("all_reduce", "float32")}
     assert all(r["rounds"] >= 5 and r["engine_us"] > 0 for r in found)
 
 
@@ -90,7 +127,7 @@ def test_instances_measure_the_engine_with_mpi_on_the_same_ranks(
 def test_tuning_writes_the_engines_table(poprun: Poprun, tmp_path: Path) -> None:
     ran = poprun(
         *("--num-instances", "2", "--num-replicas", "2", "--offline-mode=1"),
-        *(sys.executable, *COMMAND, "--tune", "tuning.json"),
+        *(sys.executable, *TUNE, "--tune", "tuning.json"),
     )
 
     assert (ran.code, ran.stderr) == (0, "")

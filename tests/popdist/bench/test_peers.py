@@ -1,10 +1,17 @@
 """Which peers take part, and how it is said that one cannot."""
 
+import importlib
+import importlib.util
 import sys
+from collections.abc import Callable
+from typing import Any
 
+import numpy as np
 import pytest
 
 from popdist.bench import peers
+from popdist.bench.meeting import Floats
+from tests.popdist.bench.fake_torch import PORT, Torch
 from tests.popdist.bench.lone import Lone
 
 
@@ -41,3 +48,105 @@ def test_nothing_is_imported_for_peers_that_nobody_wants(
     monkeypatch.setitem(sys.modules, "mpi4py.MPI", None)
 
     assert peers.find([], Lone()) == ([], [])
+
+
+@pytest.fixture
+def at_exit(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], object]]:
+    """What is to be called when the process ends, and is the test's to call."""
+    calls: list[Callable[[], object]] = []
+    monkeypatch.setattr(peers.atexit, "register", calls.append)
+    return calls
+
+
+@pytest.fixture
+def torch(monkeypatch: pytest.MonkeyPatch) -> Torch:
+    fake = Torch()
+    monkeypatch.setitem(sys.modules, "torch", fake)
+    monkeypatch.setitem(sys.modules, "torch.distributed", fake.distributed)
+    return fake
+
+
+class Second(Lone):
+    """The second of two, which hears what the first one says."""
+
+    rank, size = 1, 2
+
+    def __init__(self, *said: float) -> None:
+        super().__init__()
+        self.said = list(said)
+
+    def greatest(self, values: Floats) -> Floats:
+        return np.maximum(values, self.said.pop(0))
+
+
+def test_the_first_member_of_gloo_opens_a_port_that_is_free(
+    torch: Torch, at_exit: list[Callable[[], object]]
+) -> None:
+    peers.find(["gloo"], Lone())
+
+    ((backend, more),) = torch.distributed.joined
+    assert (backend, more["rank"], more["world_size"]) == ("gloo", 0, 1)
+    assert more["store"].how == (("127.0.0.1", 0, 1, True), {"wait_for_workers": False})
+
+
+def test_the_others_come_to_the_port_that_the_first_one_has_found(
+    torch: Torch, at_exit: list[Callable[[], object]]
+) -> None:
+    # It can import both modules, and has found a port.
+    peers.find(["gloo"], Second(0, 0, PORT))
+
+    ((backend, more),) = torch.distributed.joined
+    assert (backend, more["rank"], more["world_size"]) == ("gloo", 1, 2)
+    assert more["store"].how == (
+        ("127.0.0.1", PORT, 2, False),
+        {"wait_for_workers": False},
+    )
+
+
+def test_gloo_reduces_as_many_rows_as_it_is_told_in_place(
+    torch: Torch, at_exit: list[Callable[[], object]]
+) -> None:
+    (gloo,), sentences = peers.find(["gloo"], Lone())
+    rows = [np.full(3, value, np.float32) for value in (1, 2, 3)]
+
+    gloo.runner(rows, rows[0])(2)
+
+    assert [row.tolist() for row in rows] == [[2, 2, 2], [4, 4, 4], [3, 3, 3]]
+    assert (gloo.library, sentences) == ("gloo of torch 2.0+fake", [])
+
+
+def test_gloo_is_left_before_the_interpreter_ends(
+    torch: Torch, at_exit: list[Callable[[], object]]
+) -> None:
+    peers.find(["gloo"], Lone())
+    assert torch.distributed.left == 0
+
+    for call in at_exit:
+        call()
+
+    assert torch.distributed.left == 1
+
+
+# The real one where it is installed, which is too large for a test's needs.
+TORCHES = [name for name in ("torch",) if importlib.util.find_spec(name)]
+
+
+@pytest.mark.parametrize("name", [*TORCHES, "fake"])
+def test_gloo_comes_with_its_torch(
+    name: str, request: pytest.FixtureRequest, at_exit: list[Callable[[], object]]
+) -> None:
+    module: Any = (
+        request.getfixturevalue("torch")
+        if name == "fake"
+        else importlib.import_module(name)
+    )
+    (gloo,), sentences = peers.find(["gloo"], Lone())
+    row = np.arange(5, dtype=np.float32)
+
+    gloo.runner([row], row)(1)
+    for call in at_exit:
+        call()
+
+    assert (gloo.library, sentences) == (f"gloo of torch {module.__version__}", [])
+    # The only member's sum is what it brought; the fake has another one like it.
+    assert row.tolist() == ([0, 2, 4, 6, 8] if name == "fake" else [0, 1, 2, 3, 4])

@@ -4,29 +4,12 @@ import json
 
 import numpy as np
 
-from popdist.bench.results import Result, Spread, microseconds, ratios
+from popdist.bench.results import Spread, microseconds, ratios
+from tests.popdist.bench.samples import RESULT
 
 NAMES = ["engine", "gloo", "floor"]
 # The second round ran while the machine was ten times as slow.
 SECONDS = np.array([[2e-6, 8e-6, 1e-6], [2e-5, 6e-5, 2e-5], [2e-6, 4e-6, 8e-6]])
-
-RESULT = Result(
-    operation="all_reduce",
-    dtype="float32",
-    bytes=1024,
-    members=2,
-    algorithm="oneshot",
-    in_arena=False,
-    mode="slow",
-    read_gb_per_s=2.0,
-    placement=["0", "1"],
-    rounds=3,
-    engine_us=2.0,
-    floor_us=4.0,
-    peers={"gloo": 8.0},
-    ratios=ratios(NAMES, SECONDS),
-    errors={"openmpi": "it raised an error"},
-)
 
 
 def test_a_ratio_is_the_median_of_what_each_round_says() -> None:
@@ -60,15 +43,15 @@ def test_json_has_times_ratios_and_what_failed() -> None:
         "algorithm": "oneshot",
         "in_arena": False,
         "mode": "slow",
-        "read_gb_per_s": 2.0,
+        "read_gb_per_s": 2.04,
         "placement": ["0", "1"],
-        "rounds": 3,
-        "engine_us": 2.0,
-        "floor_us": 4.0,
-        "peers": {"gloo": 8.0},
+        "rounds": 30,
+        "engine_us": 0.5,
+        "floor_us": 0.25,
+        "peers": {"gloo": 1500.0},
         "ratios": {
-            "gloo": {"median": 3.0, "lower": 2.5, "upper": 3.5},
-            "floor": {"median": 1.0, "lower": 0.625, "upper": 1.5},
+            "gloo": {"median": 3000.4, "lower": 99.96, "upper": 3200.0},
+            "floor": {"median": 2.0, "lower": 1.995, "upper": 12.34},
         },
         "errors": {"openmpi": "it raised an error"},
     }

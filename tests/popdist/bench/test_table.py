@@ -5,28 +5,7 @@ from dataclasses import replace
 import pytest
 
 from popdist.bench import table
-from popdist.bench.results import Result, Spread
-
-RESULT = Result(
-    operation="all_reduce",
-    dtype="float32",
-    bytes=1024,
-    members=2,
-    algorithm="oneshot",
-    in_arena=False,
-    mode="slow",
-    read_gb_per_s=2.04,
-    placement=["0", "1"],
-    rounds=30,
-    engine_us=0.5,
-    floor_us=0.25,
-    peers={"gloo": 1500.0},
-    ratios={
-        "gloo": Spread(median=3000.4, lower=99.96, upper=3200.0),
-        "floor": Spread(median=2.0, lower=1.995, upper=12.34),
-    },
-    errors={"openmpi": "it raised an error"},
-)
+from tests.popdist.bench.samples import RESULT
 
 
 def test_a_line_has_each_peers_time_with_its_ratio_and_quartiles() -> None:

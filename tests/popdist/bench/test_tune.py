@@ -4,7 +4,9 @@ import json
 
 import pytest
 
+from popdist.bench import tune
 from popdist.bench.tune import border, least, merged
+from popdist.engine.tuning import Tuning
 
 SIZES = [128, 256, 512, 1024, 2048]
 FIT = {"members": "fit", "oneshot_bytes": 4096, "block_bytes": 524288, "spins": 2000}
@@ -46,3 +48,17 @@ def test_the_table_has_an_entry_a_line() -> None:
         '{\n  "entries": [\n    {"members": "fit", "oneshot_bytes": 4096, '
         '"block_bytes": 524288, "spins": 2000}\n  ]\n}\n'
     )
+
+
+@pytest.mark.parametrize(("size", "cores"), [(2, 2), (4, 2)])
+def test_what_the_engine_ships_is_among_what_is_tried(size: int, cores: int) -> None:
+    shipped = Tuning.measured(size, cores)
+
+    assert shipped.spins in tune._SPINS
+    assert shipped.block_bytes in tune._BLOCKS
+    assert shipped.oneshot_bytes in (0, *tune._ONESHOT_SIZES)
+
+
+def test_members_that_share_cores_may_spin_for_a_moment_or_not_at_all() -> None:
+    assert set(tune._SPINS) >= {0, 20}
+    assert set(tune._BLOCKS) >= {256 << 10, 512 << 10, 1 << 20}

@@ -40,6 +40,11 @@ typedef struct {
     operation waiting;
 } ending_case;
 
+/* What two members do, each of whom needs the other one for it. */
+typedef struct {
+    operation of[2];
+} crossing;
+
 typedef struct {
     const kernels *simd;
     int size;
@@ -52,6 +57,7 @@ typedef struct {
     unsigned char *arena, *heap;
     uint64_t span; /* bytes of a member's region of the heap */
     ending_case end;
+    crossing cross;
 } group;
 
 typedef struct {
@@ -59,6 +65,7 @@ typedef struct {
     layout *l;
     comm c;
     status found; /* how it learned of the group's end */
+    ending told;  /* and what it was told of it */
 } seat;
 
 typedef enum { NOWHERE, SOME, EVERYWHERE } heap_use;
@@ -695,7 +702,7 @@ static void *come_to_an_end(void *seat_of_ours)
         s->found = wait_for_member_0(s);
     } else if ((s->found = let_down(s)) == DONE) {
         s->found = ENDED;
-        while (s->g->end.why != PEER_LOST && atomic_load(&head->ended) != 2)
+        while (s->g->end.why != PEER_LOST && atomic_load(&head->ended) != TOLD)
             sched_yield();
     }
     seat_leave(s);
@@ -723,7 +730,174 @@ static void check_end(const group *g, const seat *seats)
     _Exit(1);
 }
 
-static int come_to_all_ends(const kernels *simd)
+/* Members 0 and 1 wait for each other: that is seen at once, and named for both. */
+static void *cross(void *seat_of_ours)
+{
+    enum { LARGE = 3 * LETTER_BYTES }; /* does not fit between the two */
+    seat *s = seat_of_ours;
+    const turn t = {.op = BARRIER};
+    const int other = 1 - s->c.rank;
+    char *letter = allocated(LARGE);
+    memset(letter, 0, LARGE);
+    must(s, &t, barrier(&s->c, 0));
+    switch (s->g->cross.of[s->c.rank]) {
+    case SEND:
+        s->found = send_letters(&s->c, other, INT8, letter, LARGE);
+        break;
+    case RECEIVE:
+        s->found = receive_letters(&s->c, other, INT8, letter, LARGE);
+        break;
+    default:
+        s->found = barrier(&s->c, 0);
+    }
+    free(letter);
+    seat_leave(s);
+    return NULL;
+}
+
+static void check_crossing(const group *g, const seat *seats)
+{
+    const ending *e = &((const header *)(const void *)g->arena)->end;
+    bool right = e->reason == MISMATCH && (e->by == 0 || e->by == 1)
+                 && e->about == 1 - e->by && e->mine.operation == g->cross.of[e->by]
+                 && e->theirs.operation == g->cross.of[e->about];
+    for (int q = 0; q < g->size; q++)
+        right &= seats[q].found == (q == e->by ? MISMATCH : ENDED);
+    if (right)
+        return;
+    fprintf(stderr, "operations %d and %d: %d and %d, reason %u by %d: %d and %d\n",
+            g->cross.of[0], g->cross.of[1], seats[0].found, seats[1].found, e->reason,
+            e->by, e->mine.operation, e->theirs.operation);
+    _Exit(1);
+}
+
+static int cross_all(const kernels *simd)
+{
+    static const crossing all[] = {{{RECEIVE, BARRIER}},
+                                   {{BARRIER, SEND}},
+                                   {{RECEIVE, RECEIVE}},
+                                   {{SEND, SEND}}};
+    for (int i = 0; i < 4; i++) {
+        group g = {.simd = simd, .size = 2, .rows = {1, 1}, .cross = all[i]};
+        seat seats[MOST_MEMBERS];
+        group_make(&g);
+        group_run(&g, seats, cross);
+        check_crossing(&g, seats);
+        group_free(&g);
+    }
+    return 4;
+}
+
+/* Member 1 sleeps until a letter comes, and then answers: it must not be taken for one
+ * that goes on sleeping, at whatever moment member 0 looks. */
+static void *answer_letters(void *seat_of_ours)
+{
+    enum { ROUNDS = 50, ASLEEP_NS = 4000000 };
+    seat *s = seat_of_ours;
+    char letter[4] = {0};
+    for (int i = 1; i <= ROUNDS; i++) {
+        const turn t = {.op = s->c.rank ? RECEIVE : SEND, .number = i};
+        if (s->c.rank == 1) {
+            must(s, &t, receive_letters(&s->c, 0, INT8, letter, sizeof letter));
+            must(s, &t, send_letters(&s->c, 0, INT8, letter, sizeof letter));
+            continue;
+        }
+        for (uint64_t until = now_ns() + ASLEEP_NS; now_ns() < until;)
+            sched_yield();
+        must(s, &t, send_letters(&s->c, 1, INT8, letter, sizeof letter));
+        const channel *ch = channel_at(&s->c, 1, 0);
+        while (atomic_load(&ch->sent.count) < (uint64_t)i)
+            if (letters_crossed(&s->c, RECEIVE, 1)
+                && atomic_load(&ch->sent.count) < (uint64_t)i)
+                fail(s, &t, "a deadlock where there is none, in round", (uint64_t)i);
+        must(s, &t, receive_letters(&s->c, 1, INT8, letter, sizeof letter));
+    }
+    seat_leave(s);
+    return NULL;
+}
+
+static void answer_all_letters(const kernels *simd)
+{
+    group g = {.simd = simd, .size = 2, .rows = {1, 1}};
+    seat seats[MOST_MEMBERS];
+    group_make(&g);
+    group_run(&g, seats, answer_letters);
+    group_free(&g);
+}
+
+/* Member 0 begins to tell why it ends the group, and gets no further: it is gone, or
+ * only stopped. */
+static void *fall_silent(void *seat_of_ours)
+{
+    seat *s = seat_of_ours;
+    header *head = s->c.head;
+    const turn t = {.op = BARRIER};
+    must(s, &t, barrier(&s->c, 0));
+    if (s->c.rank == 0)
+        atomic_store(&head->ended, writing(0));
+    else {
+        s->found = barrier(&s->c, 0);
+        if (!why_ended(&s->c, &s->told))
+            fail(s, &t, "the group has not ended", 0);
+    }
+    if (s->c.rank > 0 || s->g->end.why == PEER_LOST)
+        seat_leave(s);
+    return NULL;
+}
+
+static int fall_silent_both_ways(const kernels *simd)
+{
+    static const status whys[] = {PEER_LOST, STOPPED};
+    for (int i = 0; i < 2; i++) {
+        const ending_case end = {whys[i], BARRIER};
+        group g = {.simd = simd, .size = 3, .rows = {1, 1, 1}, .end = end};
+        seat seats[MOST_MEMBERS];
+        group_make(&g);
+        group_run(&g, seats, fall_silent);
+        for (int q = 1; q < g.size; q++) {
+            const ending *told = &seats[q].told;
+            if (seats[q].found == ENDED && told->reason == whys[i] && told->about == 0
+                && told->by == (whys[i] == STOPPED ? 0 : seats[1].told.by))
+                continue;
+            fprintf(stderr, "silence %d: member %d found %d, and was told %u by %d\n",
+                    whys[i], q, seats[q].found, told->reason, told->by);
+            _Exit(1);
+        }
+        if (whys[i] == STOPPED)
+            seat_leave(&seats[0]);
+        group_free(&g);
+    }
+    return 2;
+}
+
+/* Words that are too long end with a whole character of one to four bytes. */
+static int cut_words(const kernels *simd)
+{
+    static const char *const characters[] = {"x", "\u00e9", "\u20ac", "\U0001f600"};
+    for (int i = 0; i < 4; i++) {
+        group g = {.simd = simd, .size = 1, .rows = {1}};
+        seat s = {.g = &g};
+        const size_t width = strlen(characters[i]);
+        char words[2000] = "";
+        for (size_t at = 0; at + width < sizeof words; at += width)
+            memcpy(words + at, characters[i], width + 1);
+        group_make(&g);
+        seat_take(&s, 0);
+        end_group(&s.c, ASKED, 0, words);
+        const char *kept = s.c.head->end.words;
+        const size_t length = strlen(kept), most = sizeof s.c.head->end.words - 1;
+        if (length != most / width * width || memcmp(kept, words, length)) {
+            fprintf(stderr, "%u bytes of characters of %u\n", (unsigned)length,
+                    (unsigned)width);
+            _Exit(1);
+        }
+        seat_leave(&s);
+        group_free(&g);
+    }
+    return 4;
+}
+
+static int let_all_down(const kernels *simd)
 {
     static const status whys[] = {STOPPED, TIMED_OUT, PEER_LOST, MISMATCH, ASKED};
     static const operation waiting[] = {BARRIER, ALL_REDUCE, RECEIVE};
@@ -740,6 +914,13 @@ static int come_to_all_ends(const kernels *simd)
         group_free(&g);
     }
     return ends;
+}
+
+static int come_to_all_ends(const kernels *simd)
+{
+    answer_all_letters(simd);
+    return let_all_down(simd) + cross_all(simd) + fall_silent_both_ways(simd)
+           + cut_words(simd);
 }
 
 /* --- All of it */

@@ -16,6 +16,8 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any
 
+import numpy as np
+
 from popdist.engine.group import Group
 from popdist.engine.tuning import Tuning
 
@@ -25,6 +27,10 @@ SMALL = Tuning(oneshot_bytes=2048, block_bytes=1 << 16, spins=100)
 
 # How long a test waits for what should take much less.
 LONG = 40.0
+
+# What most members work on: a line or two, and some blocks.
+ONES = np.ones(10, np.float32)
+MANY = np.ones(1 << 16, np.float32)
 
 
 class Me:
@@ -214,6 +220,11 @@ def results(size: int, function: Callable[[Me], Any]) -> list[Any]:
             raise member.error
     assert [(member.code, member.stderr) for member in ended] == [(0, "")] * size
     return [member.value for member in ended]
+
+
+def errors(ended: Sequence[Ended]) -> list[tuple[type, str] | None]:
+    """Return the type and the words of the error of each member that has one."""
+    return [(type(e.error), str(e.error)) if e.error else None for e in ended]
 
 
 class Pool:

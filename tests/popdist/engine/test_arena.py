@@ -1,28 +1,38 @@
+import errno
 import os
 import select
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from meeting import Meeting, run
 
-from popdist.engine import arena
+from popdist.engine import arena, seat
+from popdist.engine.group import Group
 from popdist.engine.heap import HEAP_SPAN
+from popdist.engine.tuning import Tuning
 from popdist.errors import ArenaError
 
 
-def meet_alone(nbytes: int = 65536) -> arena.Arena:
+def meet_alone(nbytes: int = 65536, seldom: tuple[int, int] = (0, 0)) -> arena.Arena:
     return arena.meet(
         "alone",
         0,
         1,
         nbytes=nbytes,
         initialise=lambda memory: None,
+        seldom=seldom,
         layout=b"",
         timeout=40,
         stall=30,
     )
+
+
+def target_of(fd: str) -> str:
+    path = f"/proc/self/fd/{fd}"
+    return os.readlink(path) if os.path.lexists(path) else ""
 
 
 def open_files() -> list[str]:
@@ -175,6 +185,73 @@ def test_what_just_fits_into_the_cgroup_is_made(
 
     assert len(shared.memory) == 1 << 20
     shared.close()
+
+
+def test_what_is_seldom_used_need_not_fit_into_the_cgroup(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(arena, "memory_left", lambda: 1 << 20)
+    shared = meet_alone(3 << 20, seldom=(4096, 4096 + (2 << 20)))
+
+    assert len(shared.memory) == 3 << 20
+    shared.close()
+    with pytest.raises(ArenaError, match=r"need 1\.004 MiB of shared memory, but"):
+        meet_alone(3 << 20, seldom=(4096, 2 << 20))
+
+
+def test_of_a_large_group_the_channels_of_all_pairs_are_seldom_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: dict[str, Any] = {}
+
+    def note(*_: object, **words: object) -> None:
+        asked.update(words)
+        raise ArenaError("This is all that the test wants to know.")
+
+    monkeypatch.setattr(seat, "meet", note)
+    with pytest.raises(ArenaError):
+        Group("large", 0, 64, tuning=Tuning(block_bytes=2 << 20))
+
+    begin, end = asked["seldom"]
+    # Two letters of 32 KiB each.
+    assert end - begin >= 64 * 64 * 2 * 32768
+    assert asked["nbytes"] < 2 * (end - begin)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_kernel_that_counts_every_page_is_asked_for_all_in_use_at_once(
+    strict: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arena, "commits_strictly", lambda: strict)
+    before = open_files()
+    shared = meet_alone(3 << 20, seldom=(1 << 20, 2 << 20))
+
+    new = set(open_files()) - set(before)
+    [file] = [fd for fd in new if "popdist-arena" in target_of(fd)]
+    taken = os.stat(int(file)).st_blocks * 512
+    assert taken == (2 << 20 if strict else 0)
+    shared.close()
+
+
+def test_memory_that_such_a_kernel_refuses_is_an_error_in_words(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(fd: int, begin: int, length: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    before = open_files()
+    monkeypatch.setattr(arena, "commits_strictly", lambda: True)
+    monkeypatch.setattr(os, "posix_fallocate", refuse)
+
+    with pytest.raises(ArenaError) as refusal:
+        meet_alone(3 << 20)
+
+    assert str(refusal.value) == (
+        "The instances of this host need 3 MiB of shared memory, but the kernel grants "
+        "no more (No space left on device), as vm.overcommit_memory is 2 here. Raise "
+        "vm.overcommit_ratio, add swap, or start fewer instances on this host."
+    )
+    assert open_files() == before
 
 
 def test_memory_that_member_0_cannot_make_is_refused_on_all() -> None:

@@ -1,11 +1,21 @@
+import signal
+import sys
 import threading
+import time
 from typing import Any
 
 import numpy as np
 import pytest
 
 from popdist.engine.group import Group
-from popdist.errors import GroupUnusableError, MismatchError, PeerLostError
+from popdist.engine.work import Handle
+from popdist.errors import (
+    CollectiveAbortedError,
+    CollectiveTimeoutError,
+    GroupUnusableError,
+    MismatchError,
+    PeerLostError,
+)
 from tests.popdist.engine.members import SMALL, Me, Members, results, run
 
 MANY = np.ones(1 << 16, np.float32)
@@ -125,6 +135,111 @@ def test_an_error_comes_through_the_handle_and_ends_what_follows() -> None:
 
     told = ["ndarray", "MismatchError", "GroupUnusableError"]
     assert results(2, member) == [told] * 2
+
+
+def test_a_call_behind_one_that_failed_tells_why_it_did() -> None:
+    def member(me: Me) -> Any:
+        group = me.join()
+        if me.rank == 1:
+            with pytest.raises(MismatchError):
+                group.barrier()
+            return None
+        handle = group.all_reduce(MANY, async_op=True)
+        with pytest.raises(GroupUnusableError) as refusal:
+            group.barrier()
+        with pytest.raises(MismatchError) as reason:
+            handle.wait()
+        return refusal.value.__notes__[0] == str(reason.value)
+
+    assert results(2, member) == [True, None]
+
+
+def test_members_that_both_receive_before_they_send_are_told_why_it_ended() -> None:
+    def member(me: Me) -> Any:
+        group = me.join(timeout=2)
+        handle = group.recv(np.zeros(3), 1 - me.rank, async_op=True)
+        # It waits for the recv before it, and so does the other member's.
+        with pytest.raises(GroupUnusableError) as refusal:
+            group.send(np.ones(3), 1 - me.rank)
+        with pytest.raises((MismatchError, CollectiveTimeoutError)) as reason:
+            handle.wait()
+        said = str(reason.value)
+        return "recv of 3 float64" in said, refusal.value.__notes__[0] == said
+
+    assert results(2, member) == [(True, True)] * 2
+
+
+def interrupt_when_waiting(function: Any) -> None:
+    """Send SIGINT to the main thread once this function has called what waits."""
+    main = threading.main_thread().ident or 0
+    calling = False
+    while not calling:
+        time.sleep(0.001)
+        frame = sys._current_frames()[main].f_back
+        while frame and not calling:
+            calling = frame.f_code is function.__code__
+            frame = frame.f_back
+    signal.pthread_kill(main, signal.SIGINT)
+
+
+@pytest.mark.parametrize(
+    ("how", "call", "within"),
+    [
+        (lambda group, handle: handle.wait(), "all_reduce", Handle.wait),
+        (lambda group, handle: group.barrier(), "barrier", Handle.wait),
+        (lambda group, handle: group.close(), "close", threading.Thread.join),
+    ],
+    ids=["in wait", "in a call behind it", "in close"],
+)
+def test_control_c_while_a_call_is_waited_for_ends_the_group_for_all(
+    how: Any, call: str, within: Any
+) -> None:
+    def member(me: Me) -> Any:
+        group = me.join()
+        if me.rank == 0:
+            # All wait for this one, which comes when it is over.
+            me.hear()
+            with pytest.raises(CollectiveAbortedError) as told:
+                group.all_reduce(MANY)
+            return str(told.value)
+        handle = group.all_reduce(MANY, async_op=True)
+        if me.rank == 2:
+            with pytest.raises(CollectiveAbortedError) as told:
+                handle.wait()
+            return str(told.value)
+        threading.Thread(target=interrupt_when_waiting, args=(within,)).start()
+        with pytest.raises(KeyboardInterrupt):
+            how(group, handle)
+        with pytest.raises(GroupUnusableError) as refusal:
+            group.barrier()
+        return str(refusal.value)
+
+    with Members(3, member) as members:
+        while not members.finished([1, 2]):
+            time.sleep(0.01)
+        members.tell(0, "go")
+        ended = members.finish()
+
+    assert [member.error for member in ended] == [None] * 3
+    said = f"Instance 1 was interrupted in {call}, which ended it for all."
+    assert [ended[0].value, ended[2].value] == [said, said]
+    assert said in ended[1].value
+
+
+def test_control_c_after_the_call_is_over_ends_nothing() -> None:
+    given_up: list[BaseException] = []
+    handle: Handle[int] = Handle(given_up.append)
+
+    class Interrupted(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            handle._run(lambda: 5)
+            raise KeyboardInterrupt
+
+    handle._done = Interrupted()
+    with pytest.raises(KeyboardInterrupt):
+        handle.wait()
+
+    assert (handle.result(), given_up) == (5, [])
 
 
 def test_a_member_that_dies_is_told_through_the_handle() -> None:

@@ -4,9 +4,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from popdist.engine import reference
+from popdist.engine import headers, reference
 from popdist.engine.dtypes import REDUCTIONS
 from popdist.engine.group import Group
+from popdist.errors import CollectiveAbortedError, GroupUnusableError
 from tests.popdist.engine.members import SMALL, Me, results
 from tests.popdist.engine.samples import BFLOAT16, DTYPES, Array, same, sample
 
@@ -285,6 +286,86 @@ def test_both_may_send_first_what_is_small() -> None:
         [turn + 1 for turn in range(100)],
         [*range(100)],
     ]
+
+
+def unknown(_: int) -> np.dtype[Any]:
+    raise TypeError("There is no such\0dtype \udcff here.")
+
+
+def interrupted(_: int) -> np.dtype[Any]:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("call", ["all_gather", "gather", "scatter"])
+@pytest.mark.parametrize(
+    ("failing", "error", "why"),
+    [
+        (
+            unknown,
+            TypeError,
+            "failed in {call}, which ended it for all: TypeError: There is no such "
+            "dtype ? here.",
+        ),
+        (
+            interrupted,
+            KeyboardInterrupt,
+            "was interrupted in {call}, which ended it for all.",
+        ),
+    ],
+    ids=["an error", "control-c"],
+)
+def test_what_stops_a_member_between_the_steps_of_a_call_ends_it_for_all(
+    call: str,
+    failing: Any,
+    error: type[BaseException],
+    why: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def member(me: Me) -> str:
+        group = me.join(instances=(10, 11, 12))
+        if me.rank != 1:
+            with pytest.raises(CollectiveAbortedError) as told:
+                getattr(group, call)(np.ones((3, 2)))
+            return str(told.value)
+        monkeypatch.setattr(headers, "dtype_of", failing)
+        with pytest.raises(error):
+            getattr(group, call)(np.ones((3, 2)))
+        with pytest.raises(GroupUnusableError) as refusal:
+            group.barrier()
+        return str(refusal.value)
+
+    first, second, third = results(3, member)
+
+    said = f"Instance 11 {why.format(call=call)}"
+    assert (first, third) == (said, said)
+    assert f"found: {said} Let the first error end the program" in second
+
+
+def test_wrong_arguments_leave_the_group_as_it_was() -> None:
+    def member(me: Me) -> Any:
+        group = me.join()
+        wrong = np.ones((2, 2), complex)
+        calls = [
+            lambda **how: group.all_gather(wrong, **how),
+            lambda **how: group.all_gather(np.ones((1,) * 15), **how),
+            lambda **how: group.gather(wrong, **how),
+            lambda **how: group.broadcast(wrong, **how),
+            lambda **how: group.all_to_all(wrong, **how),
+            lambda **how: group.scatter(wrong, me.rank, **how),
+            lambda **how: group.reduce(wrong, **how),
+            lambda **how: group.reduce_scatter(wrong, **how),
+            lambda **how: group.all_reduce(wrong, **how),
+            lambda **how: group.grouped_all_reduce([wrong], **how),
+            lambda **how: group.send(wrong, 1 - me.rank, **how),
+            lambda **how: group.recv(wrong, 1 - me.rank, **how),
+        ]
+        for call in calls if me.rank else ():
+            for how in ({}, {"async_op": True}):
+                with pytest.raises((TypeError, ValueError)):
+                    call(**how)
+        return int(group.all_reduce(np.int64(1)))
+
+    assert results(2, member) == [2, 2]
 
 
 def refused(call: Any, error: type[Exception] = ValueError) -> str:

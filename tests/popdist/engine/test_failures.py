@@ -4,7 +4,7 @@ import pytest
 
 from popdist.engine.codes import Operation, Status, number_of
 from popdist.engine.dtypes import DTYPES, REDUCTIONS
-from popdist.engine.failures import Ending, explain, in_words, unusable
+from popdist.engine.failures import Ending, explain, failed, in_words, unusable
 from popdist.errors import (
     CollectiveAbortedError,
     CollectiveTimeoutError,
@@ -112,6 +112,32 @@ def test_a_group_that_ended_says_in_which_call() -> None:
         "which instance 30 found: peer_lost. Let the first error end the program, and "
         "start the job again."
     )
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (
+            MemoryError("No memory\0\udcff."),
+            "Instance 30 failed in gather, which ended it for all: MemoryError: No "
+            "memory ?.",
+        ),
+        (
+            KeyboardInterrupt(),
+            "Instance 30 was interrupted in gather, which ended it for all.",
+        ),
+    ],
+    ids=repr,
+)
+def test_a_member_that_fails_on_its_own_is_told_to_all(
+    error: BaseException, message: str
+) -> None:
+    asked = ending(Status.ASKED, failed(30, "gather", error))
+
+    found = explain(asked, [30, 31], 2.5)
+    assert type(found) is CollectiveAbortedError
+    assert str(found) == message
+    assert f"instance 30 found: {message} Let the" in str(unusable(asked, [30, 31]))
 
 
 def test_names_have_numbers_that_are_never_that_of_no_name() -> None:

@@ -4,6 +4,7 @@ import os
 import threading
 import weakref
 from collections.abc import Iterator
+from contextlib import nullcontext
 from itertools import pairwise
 
 import pytest
@@ -262,6 +263,29 @@ def test_what_came_back_while_it_was_busy_is_there_for_the_next(
     assert before == PAGE
     assert heap.allocate(PAGE)[0] == offset
     assert used(file) == PAGE
+
+
+@pytest.mark.parametrize("busy", [False, True], ids=["idle", "busy"])
+def test_what_a_child_frees_stays_with_its_parent(
+    heap: Heap, file: int, busy: bool
+) -> None:
+    offset, view = heap.allocate(PAGE)
+    view[:] = b"x" * PAGE
+    # Another thread of the parent may be in the middle of something.
+    with heap._lock if busy else nullcontext():
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                heap.free(offset, PAGE)
+                code = 0
+            finally:
+                os._exit(code)
+        _, status = os.waitpid(child, 0)
+
+    assert (status, bytes(view)) == (0, b"x" * PAGE)
+    heap.free(offset, PAGE)
+    assert used(file) == 0
 
 
 def test_threads_never_get_the_same_memory(heap: Heap, file: int) -> None:

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from popdist.engine.memory import in_words, memory_left
+from popdist.engine.memory import commits_strictly, in_words, memory_left
 
 V2_MOUNT = "35 24 0:30 {top} /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"
 V1_MOUNTS = (
@@ -135,6 +135,17 @@ def test_without_a_limit_there_is_no_number(
 
 def test_without_proc_there_is_no_number(tmp_path: Path) -> None:
     assert memory_left(str(tmp_path)) is None
+
+
+@pytest.mark.parametrize(
+    ("mode", "strict"), [("0\n", False), ("1\n", False), ("2\n", True), (None, False)]
+)
+def test_a_kernel_may_count_every_page_that_it_has_promised(
+    tmp_path: Path, mode: str | None, strict: bool
+) -> None:
+    files = {} if mode is None else {"proc/sys/vm/overcommit_memory": mode}
+
+    assert commits_strictly(machine(tmp_path, "", "", files)) == strict
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@ import os
 import re
 import signal
 import time
+from collections.abc import Sequence
 
 import pytest
 from meeting import Ended, Meeting, run, stop
@@ -16,8 +17,8 @@ from popdist.engine.rendezvous.messages import (
     encode_members,
     encode_ranks,
     encode_refusal,
-    name_instances,
 )
+from popdist.engine.rendezvous.roster import name_instances
 from popdist.errors import (
     ArenaError,
     CollectiveTimeoutError,
@@ -151,8 +152,8 @@ def test_those_who_wait_in_vain_name_the_ones_that_are_absent() -> None:
 
     refusal = (
         "CollectiveTimeoutError: Instance 0 has waited 1 s for instances 1 and 2 to "
-        f"join the group {meeting.name!r}. Look above for what they said last. If they "
-        "were only slow, raise POPDIST_TIMEOUT.\n"
+        "join the group of instances 0 to 3. Look above for what they said last. If "
+        "they were only slow, raise POPDIST_TIMEOUT.\n"
     )
     assert ended == [(0, refusal, "")] * 2
 
@@ -180,7 +181,7 @@ def test_a_stall_is_reported_once_and_the_meeting_goes_on() -> None:
 
     report = (
         r"popdist: instance 0 has waited 0\.5\d* s for instances (1 and 3|1, 2 and 3) "
-        rf"to join the group '{meeting.name}', and gives up after 40 s\.\n"
+        r"to join the group of instances 0 to 3, and gives up after 40 s\.\n"
     )
     assert [e.out for e in ended] == ["met\n"] * 4
     assert re.fullmatch(report, ended[0].err)
@@ -213,7 +214,7 @@ def test_a_stopped_member_0_is_reported_by_the_others() -> None:
     assert [e.out for e in ended] == ["met\n"] * 2
     assert re.fullmatch(
         r"popdist: instance 1 has waited 0\.[23]\d* s for instance 0 to join the group "
-        rf"'{meeting.name}', and gives up after 41 s\.\n",
+        r"of instances 0 and 1, and gives up after 41 s\.\n",
         ended[1].err,
     )
 
@@ -268,6 +269,80 @@ def test_a_member_that_dies_with_the_memory_in_hand_is_named(victim: int) -> Non
     assert [anonymous(e) for e in ended] == [lost] * 2
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_one_that_is_known_and_ends_before_it_comes_is_named_at_once(rank: int) -> None:
+    with Meeting(3) as meeting:
+        victim = meeting.start(2, "time.sleep(40)")
+        meeting.start(
+            rank,
+            f"known = {{9: os.pidfd_open({victim})}}\n"
+            "print('ready', flush=True)\n"
+            "join(instances=(7, 8, 9), known=known)",
+        )
+        meeting.wait_for_line(1)
+        os.kill(victim, signal.SIGKILL)
+        _, ended = meeting.finish()
+
+    lost = (
+        "PeerLostError(9,): Instance 9 ended before it could join the group of "
+        f"instances 7, 8 and 9. {LAST_WORDS}"
+    )
+    assert ended == (0, lost, "")
+
+
+def test_when_member_0_gives_up_because_of_a_known_one_that_one_is_named() -> None:
+    with Meeting(3) as meeting:
+        victim = meeting.start(2, "time.sleep(40)")
+        # It ends with a member at its door, which it has not let in.
+        meeting.start(
+            0,
+            f"""
+            from popdist.engine.rendezvous.connection import listen
+            from popdist.engine.rendezvous import address_of
+            import select
+            listener = listen(address_of(name), size)
+            select.select([listener], [], [])
+            pidfd = os.pidfd_open({victim})
+            os.kill({victim}, signal.SIGKILL)
+            select.select([pidfd], [], [])
+            """,
+        )
+        meeting.start(1, f"join(known={{2: os.pidfd_open({victim})}})")
+        *_, ended = meeting.finish()
+
+    assert ended.out.startswith("PeerLostError(2,): Instance 2 ended before it could")
+
+
+def test_members_are_called_by_the_names_of_their_instances() -> None:
+    wrong = "join(instances=(4, 6), layout=b'two')"
+    with Meeting(2) as meeting:
+        meeting.start(0, "join(instances=(4, 6))")
+        pid = meeting.start(1, wrong)
+        ended = meeting.finish()
+
+    refusal = (
+        f"MismatchError: Instance 6 (process {pid}) lays the shared memory out as "
+        "'two', but instance 4 as 'one'. Give all instances the same settings and the "
+        "same installation of popdist.\n"
+    )
+    assert ended == [(0, refusal, "")] * 2
+
+
+def test_a_lost_member_is_known_by_its_instance() -> None:
+    with Meeting(3) as meeting:
+        pids = [meeting.start(r, "join(instances=(4, 6, 8))") for r in range(2)]
+        meeting.wait_for_guests(1)
+        os.kill(pids[1], signal.SIGKILL)
+        meeting.start(2, "join(instances=(4, 6, 8))")
+        first, _, last = meeting.finish()
+
+    lost = (
+        f"PeerLostError(6,): Instance 6 (process {pids[1]}) ended or gave up while "
+        f"the instances met. {LAST_WORDS}"
+    )
+    assert (first, last) == ((0, lost, ""),) * 2
+
+
 def test_one_that_ends_before_its_hello_is_named_by_its_process() -> None:
     mute = """
         from popdist.engine.rendezvous.connection import connect
@@ -296,8 +371,8 @@ def test_a_process_that_only_has_the_number_of_a_member_is_none() -> None:
     ended = run(2, "join()", {1: body})
 
     lost = (
-        "PeerLostError(1,): Instance 1 (process N) ended while the instances met. "
-        f"{LAST_WORDS}"
+        "PeerLostError(1,): Instance 1 (process N) ended or gave up while the "
+        f"instances met. {LAST_WORDS}"
     )
     assert [anonymous(e) for e in ended] == [lost] * 2
 
@@ -391,8 +466,8 @@ def test_a_rank_that_two_processes_have_is_told_to_all() -> None:
         ended = meeting.finish()
 
     refusal = (
-        "MismatchError: Processes N both say that they are instance 1 of 3. Give each "
-        "process of the group a rank of its own.\n"
+        "MismatchError: Processes N both say that they are instance 1 of this group. "
+        "Give each process of the group a rank of its own.\n"
     )
     assert [anonymous(e) for e in ended] == [refusal] * 3
 
@@ -435,7 +510,7 @@ def test_another_version_is_told_to_all() -> None:
     [
         pytest.param(
             HOST._replace(rank=3),
-            "Process 42 says that it is instance 3, but a group of 3 has place for 1 "
+            "Process 42 says that it is member 3, but a group of 3 has place for 1 "
             "to 2 beside instance 0.",
             id="rank-beyond-the-size",
         ),
@@ -457,7 +532,7 @@ def test_another_version_is_told_to_all() -> None:
     ],
 )
 def test_what_cannot_be_is_said_in_words(hello: Hello, objection: str | None) -> None:
-    assert hello.objection(HOST, 42) == objection
+    assert hello.objection(HOST, 42, (0, 1, 2)) == objection
 
 
 # --- What they say.
@@ -508,7 +583,9 @@ def test_an_error_of_another_kind_is_told_as_one_of_the_arena() -> None:
         ([3], "instance 3"),
         ([1, 2], "instances 1 and 2"),
         ([0, 4, 12], "instances 0, 4 and 12"),
+        (range(64), "instances 0 to 63"),
+        ([0, 1, 2, 5, 6, 7, 8, 10], "instances 0, 1, 2, 5 to 8 and 10"),
     ],
 )
-def test_instances_are_named_as_in_a_sentence(ranks: list[int], words: str) -> None:
+def test_instances_are_named_as_in_a_sentence(ranks: Sequence[int], words: str) -> None:
     assert name_instances(ranks) == words

@@ -2,6 +2,7 @@ import json
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from popdist.engine import _core, tuning
@@ -25,6 +26,29 @@ def test_what_was_measured_is_possible_for_any_number_of_members(
 def test_members_that_share_cores_do_not_spin() -> None:
     assert Tuning.measured(4, 2).spins == 0
     assert Tuning.measured(2, 2).spins > 0
+
+
+def test_the_more_members_the_smaller_is_what_goes_with_an_announcement() -> None:
+    two = Tuning.measured(2, 300).oneshot_bytes
+
+    assert Tuning.measured(1, 300).oneshot_bytes == two
+    assert Tuning.measured(4, 300).oneshot_bytes == two // 2
+    assert Tuning.measured(256, 300).oneshot_bytes == 2048
+    # Members that share cores were measured as they are.
+    crowded = {Tuning.measured(size, 1).oneshot_bytes for size in (2, 4, 256)}
+    assert len(crowded) == 1
+
+
+def test_a_table_with_less_than_the_least_is_taken_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = {"members": "fit", "oneshot_bytes": 512, "block_bytes": 1, "spins": 0}
+    table = tmp_path / "tuning.json"
+    table.write_text(json.dumps({"entries": [entry]}))
+    monkeypatch.setattr(tuning, "_TABLE", str(table))
+
+    assert Tuning.measured(2, 4).oneshot_bytes == 512
+    assert Tuning.measured(4, 4).oneshot_bytes == 512
 
 
 def test_the_smallest_block_has_room_for_every_members_share() -> None:
@@ -57,8 +81,34 @@ def test_the_table_ships_with_both_of_its_entries() -> None:
     assert [entry["members"] for entry in table["entries"]] == ["fit", "crowded"]
 
 
-def test_a_host_has_at_least_the_cores_of_this_process() -> None:
-    assert cores_of_host() >= len(os.sched_getaffinity(0))
+@pytest.mark.parametrize(
+    ("there", "granted", "expected"),
+    [(64, None, 64), (64, 2, 2), (2, 64, 2), (None, None, 1)],
+)
+def test_members_have_the_cores_that_are_there_and_granted(
+    there: int | None,
+    granted: int | None,
+    expected: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: there)
+    monkeypatch.setattr(tuning, "cores_of_cgroups", lambda: granted)
+
+    assert cores_of_host() == expected
+
+
+def test_where_members_are_granted_different_cores_the_first_ones_count() -> None:
+    def member(me: Me) -> tuple[int, str]:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(os, "cpu_count", lambda: 300)
+            patch.setattr(tuning, "cores_of_cgroups", lambda: (2, 1)[me.rank])
+            group = me.join(tuning=None)
+        # So much goes with an announcement only where each member has a core.
+        x = np.ones(Tuning.measured(2, 2).oneshot_bytes // 4, np.float32)
+        return int(group.all_reduce(x)[0]), group.last_algorithm
+
+    assert Tuning.measured(2, 1).oneshot_bytes < Tuning.measured(2, 2).oneshot_bytes
+    assert results(2, member) == [(2, "oneshot")] * 2
 
 
 def test_groups_take_what_was_measured_if_they_are_told_nothing() -> None:

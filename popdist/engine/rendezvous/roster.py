@@ -1,0 +1,69 @@
+"""Who is to meet: what each member is called, and how its end is seen beforehand."""
+
+import select
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from popdist.errors import PeerLostError
+
+# Instances whose numbers follow each other are named one by one up to so many.
+_MOST_IN_A_LIST = 3
+
+
+class Roster(NamedTuple):
+    """The members of a group that is about to meet, by their ranks.
+
+    instances: What each is called, in whatever is said to people.
+    pidfds: A pidfd of each, which turns readable when it ends; -1 where none is
+        known before the meeting.
+    """
+
+    instances: Sequence[int]
+    pidfds: Sequence[int]
+
+    def name(self, ranks: Sequence[int]) -> str:
+        """Return what these members are called, for a sentence."""
+        return name_instances([self.instances[rank] for rank in ranks])
+
+    def name_all(self) -> str:
+        return name_instances(self.instances)
+
+    def check(self) -> None:
+        """Raise PeerLostError if members have ended of which that can be seen."""
+        poll = select.poll()
+        for pidfd in self.pidfds:
+            if pidfd >= 0:
+                poll.register(pidfd, select.POLLIN)
+        ready = {pidfd for pidfd, _ in poll.poll(0)}
+        ended = [rank for rank, pidfd in enumerate(self.pidfds) if pidfd in ready]
+        if ended:
+            they = "it" if len(ended) == 1 else "they"
+            raise PeerLostError(
+                f"{self.name(ended).capitalize()} ended before {they} could join the "
+                f"group of {self.name_all()}. Look above for what {they} said last.",
+                [self.instances[rank] for rank in ended],
+            )
+
+
+def name_instances(instances: Sequence[int]) -> str:
+    """Return `instance 1` or `instances 1, 2 and 4 to 9`, for a sentence."""
+    *most, last = _runs(instances)
+    if most:
+        return f"instances {', '.join(most)} and {last}"
+    return f"instance{'s' if len(instances) > 1 else ''} {last}"
+
+
+def _runs(instances: Sequence[int]) -> list[str]:
+    runs: list[list[int]] = []
+    for instance in instances:
+        if runs and runs[-1][-1] + 1 == instance:
+            runs[-1].append(instance)
+        else:
+            runs.append([instance])
+    words: list[str] = []
+    for run in runs:
+        if len(run) > _MOST_IN_A_LIST:
+            words.append(f"{run[0]} to {run[-1]}")
+        else:
+            words += map(str, run)
+    return words

@@ -1,0 +1,52 @@
+"""What the bench needs of torch, for where that is not installed."""
+
+from types import ModuleType
+from typing import Any
+
+from popdist.bench.inputs import Array
+
+PORT = 40_123
+
+
+class Store:
+    """Remembers how it was made."""
+
+    def __init__(self, *how: Any, **more: Any) -> None:
+        self.how = how, more
+        self.port = PORT
+
+
+class Distributed(ModuleType):
+    """A group whose other member brings what this one does."""
+
+    TCPStore = Store
+
+    def __init__(self) -> None:
+        super().__init__("torch.distributed")
+        self.joined: list[tuple[str, dict[str, Any]]] = []
+        self.left = 0
+
+    def init_process_group(self, backend: str, **more: Any) -> None:
+        self.joined.append((backend, more))
+
+    def destroy_process_group(self) -> None:
+        self.left += 1
+
+    def all_reduce(self, tensor: "Tensor") -> None:
+        tensor.array += tensor.array
+
+
+class Tensor:
+    def __init__(self, array: Array) -> None:
+        self.array: Any = array
+
+
+class Torch(ModuleType):
+    """As `import torch` gives it."""
+
+    __version__ = "2.0+fake"
+    from_numpy = Tensor
+
+    def __init__(self) -> None:
+        super().__init__("torch")
+        self.distributed = Distributed()
