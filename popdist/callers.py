@@ -1,5 +1,6 @@
 """Which threads of this process can still come to a named call, and which cannot."""
 
+import sys
 import threading
 import weakref
 from collections.abc import Iterator
@@ -32,12 +33,18 @@ class Callers:
         """
         thread = threading.current_thread()
         with lock:
+            # A signal's handler may call while the thread it interrupts is held.
+            outer = thread in self._held
+            before = self._held.get(thread)
             self._held[thread] = until
         try:
             yield
         finally:
             with lock:
-                del self._held[thread]
+                if outer:
+                    self._held[thread] = before
+                else:
+                    del self._held[thread]
 
     def free(self) -> list[threading.Thread]:
         """Return the threads that could come to a call now.
@@ -49,6 +56,14 @@ class Callers:
             for thread in threading.enumerate()
             if not isinstance(thread, Helper) and not self._is_held(thread)
         ]
+
+    def strangers(self) -> bool:
+        """Return whether there are threads that Python's own list does not have.
+
+        Such were not made by the module threading, and nobody can tell what of.
+        """
+        known = {thread.ident for thread in threading.enumerate()}
+        return not known.issuperset(sys._current_frames())
 
     def makes_calls(self, thread: threading.Thread) -> bool:
         """Return whether a thread is one that calls are to be expected of."""

@@ -43,7 +43,7 @@ def allReduceSum(
     """Replace an array, in place, by its sum over the instances, and return it.
 
     Args:
-        data: An array of the same dtype and number of elements on all instances.
+        data: An array of the same dtype and shape on all instances.
         name: Which tensor it is; None for a call that is matched by order alone.
         communicator: Among which instances; None for the default communicator.
         async_op: Return a handle at once, whose wait() returns the array.
@@ -68,7 +68,7 @@ def broadcast(
     """Replace an array, in place, by that of one instance, and return it.
 
     Args:
-        data: An array of the same dtype and number of elements on all instances.
+        data: An array of the same dtype and shape on all instances.
         root_rank: Whose array it becomes: the index of an instance of the job.
         name: Which tensor it is; None for a call that is matched by order alone.
         communicator: Among which instances; None for the default communicator.

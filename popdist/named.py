@@ -172,10 +172,11 @@ class Order:
 
     def _check_that_it_can_come(self) -> None:
         """Fail, on all members, if no thread here is left for member 0's call."""
-        free = self._callers.free()
-        if any(map(self._callers.makes_calls, free)):
+        threads = self._callers.free()
+        if any(map(self._callers.makes_calls, threads)):
             self._stuck = None
             return
+        free = threads or self._callers.strangers()
         self._stuck = self._stuck or monotonic()
         if free and monotonic() - self._stuck < self._stall:
             return

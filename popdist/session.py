@@ -7,6 +7,7 @@ the process ends or finalises the backend, and do not survive a fork.
 import atexit
 import os
 from collections.abc import Callable, Collection, Hashable
+from contextlib import ExitStack
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cached_property
@@ -143,9 +144,12 @@ class Session:
                 "take part in no more collectives. Call popdist.finalizeBackend() "
                 "after the last one."
             )
-            self._tell_runs()
-            while self._groups:
-                self._groups.pop().close()
+            # Each of them, whatever happens to the others or to stderr.
+            with ExitStack() as closing:
+                for group in self._groups:
+                    closing.callback(group.close)
+                self._tell_runs()
+                self._groups.clear()
 
     def close_at_exit(self) -> None:
         """Leave all groups, unless that would keep the process from ending.

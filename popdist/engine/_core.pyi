@@ -51,6 +51,7 @@ class Comm:
         root: int,
         name: int,
         lengths: Sequence[int],
+        shapes: Sequence[Sequence[int]],
         source: int,
         out: int,
         /,

@@ -56,6 +56,7 @@ class Exchanges(Membership):
                 held,
                 held,
                 number,
+                [first.shape],
             )
             for target in targets:
                 target[...] = held
@@ -154,7 +155,9 @@ class Exchanges(Membership):
                     ]
             got = np.empty_like(sent)
             lengths = [sent[0].nbytes] * self.size
-            self._exchange(Operation.ALL_TO_ALL, code, -1, lengths, sent, got, 0)
+            self._exchange(
+                Operation.ALL_TO_ALL, code, -1, lengths, sent, got, 0, [(total, *shape)]
+            )
             result = np.empty((len(rows), total, *shape), dtype)
             for q, begin in enumerate(starts):
                 for i in range(len(rows)):
@@ -230,6 +233,7 @@ class Exchanges(Membership):
         source: Array,
         out: Array,
         name: int,
+        shapes: Sequence[tuple[int, ...]] = (),
     ) -> None:
         self._call(
             self._comm.exchange,
@@ -238,6 +242,7 @@ class Exchanges(Membership):
             root,
             name,
             lengths,
+            shapes,
             address(source),
             address(out),
         )

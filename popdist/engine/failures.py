@@ -21,14 +21,14 @@ _FAILED = "\x15"
 
 _REDUCING = (Operation.ALL_REDUCE, Operation.REDUCE, Operation.REDUCE_SCATTER)
 
-# What the number called root is in the calls that have one.
+# What the member called root is in the calls that have one.
 _ROOTED = {
-    Operation.REDUCE: "with root",
-    Operation.BROADCAST: "with root",
-    Operation.GATHER: "with root",
-    Operation.SCATTER: "with root",
-    Operation.SEND: "to member",
-    Operation.RECEIVE: "from member",
+    Operation.REDUCE: "with root on",
+    Operation.BROADCAST: "with root on",
+    Operation.GATHER: "with root on",
+    Operation.SCATTER: "with root on",
+    Operation.SEND: "to",
+    Operation.RECEIVE: "from",
 }
 
 
@@ -36,7 +36,7 @@ def explain(ending: Ending, instances: Sequence[int], timeout: float) -> Popdist
     """Return the error that tells on every member how the group came to its end."""
     reason, by, about, _, mine, theirs, words = ending
     noticed, concerned = instances[by], instances[about]
-    call = in_words(mine)
+    call = in_words(mine, instances)
     match Status(reason):
         case Status.PEER_LOST:
             return PeerLostError(
@@ -51,12 +51,13 @@ def explain(ending: Ending, instances: Sequence[int], timeout: float) -> Popdist
                 "instead; if it was only slow, raise POPDIST_TIMEOUT."
             )
         case Status.MISMATCH:
-            other = " in arrays of other shapes, or of other replicas"
+            there = in_words(theirs, instances)
+            if mine == theirs:
+                there += " in arrays of other shapes, or of other replicas"
             return MismatchError(
                 "Tensor layouts did not match on all instances: instance "
-                f"{noticed} came to {call}, but instance {concerned} came to "
-                f"{in_words(theirs)}{other if mine == theirs else ''}. All instances "
-                "must make the same calls in the same order."
+                f"{noticed} came to {call}, but instance {concerned} came to {there}. "
+                "All instances must make the same calls in the same order."
             )
         case Status.STOPPED:
             return CollectiveAbortedError(
@@ -97,15 +98,20 @@ def unusable(ending: Ending | None, instances: Sequence[int]) -> PopdistError:
     found = Status(reason).name.lower()
     if reason == Status.ASKED:
         found = words.removeprefix(_FAILED).removesuffix(".")
+    call = in_words(mine, instances)
     return GroupUnusableError(
-        f"This group came to its end in call {number}, {in_words(mine)}, for which "
-        f"instance {instances[by]} found: {found}. Let the first error end the "
-        "program, and start the job again."
+        f"This group came to its end in call {number}, {call}, for which instance "
+        f"{instances[by]} found: {found}. Let the first error end the program, and "
+        "start the job again."
     )
 
 
-def in_words(call: Described) -> str:
-    """Return what a call is about: "all_reduce (sum) of 10 float32"."""
+def in_words(call: Described, instances: Sequence[int]) -> str:
+    """Return what a call is about: "all_reduce (sum) of 10 float32".
+
+    Args:
+        instances: Those of the group, of which the call's root is a number.
+    """
     code, dtype, reduction, algorithm, root, count, name = call
     operation = Operation(code)
     if operation is Operation.PEEK:
@@ -118,7 +124,10 @@ def in_words(call: Described) -> str:
         if operation is not Operation.REDUCE_SCATTER:
             how += f", {ALGORITHM_NAMES[algorithm]}"
         how = f" ({how})"
-    end = f" {_ROOTED[operation]} {root}" if operation in _ROOTED else ""
+    end = ""
+    # What another member says may be garbage while it goes on to its next call.
+    if operation in _ROOTED and 0 <= root < len(instances):
+        end = f" {_ROOTED[operation]} instance {instances[root]}"
     return f"{operation.words}{how} of {count} {name_of(dtype)}{end}{_named(name)}"
 
 

@@ -69,7 +69,9 @@ class Seat:
 
     @property
     def pidfds(self) -> dict[int, int]:
-        """A pidfd of each other instance."""
+        """A pidfd of each other instance, while this member is in the group."""
+        if self.closed:
+            return {}
         found = zip(self.instances, self._arena.pidfds, strict=True)
         return {instance: pidfd for instance, pidfd in found if pidfd >= 0}
 
@@ -137,8 +139,9 @@ class Seat:
         except BaseException as error:
             self.give_up("close", error)
             raise
-        self.closed = True
+        # Refused from inside a call of its own; once that is over, it can be closed.
         self.comm.close()
+        self.closed = True
         self._heap.close()
         self._arena.close()
 
@@ -151,7 +154,7 @@ class Seat:
     def tell_stall(self, peer: int, waited: float) -> None:
         """Say on stderr for whom a call has been waiting."""
         call = self.comm.doing()
-        what = in_words(call) if call else Operation.BARRIER.words
+        what = in_words(call, self.instances) if call else Operation.BARRIER.words
         print(
             f"popdist: instance {self.instances[self.rank]} has waited {waited:.0f} s "
             f"for instance {self.instances[peer]} in {what}.",

@@ -23,7 +23,7 @@ _LEAST_SHARE = 1 << 15
 class Tuning:
     """What all members of a group must agree on.
 
-    oneshot_bytes: Up to here, each member's array goes with its announcement.
+    oneshot_bytes: Up to here, everybody adds up all of everybody's array.
     block_bytes: How much of a larger array is on its way at once.
     spins: How often a member looks for another's step before it gives up its core.
     """

@@ -97,10 +97,12 @@ class Worker:
                 self.pending = self._count(-1)
 
         with self._lock:
-            self.pending = self._count(1)
             if self._thread is None:
-                self._thread = Helper(target=self._work, name="popdist", daemon=True)
-                self._thread.start()
+                thread = Helper(target=self._work, name="popdist", daemon=True)
+                # May fail. Only then is there somebody to do what is counted.
+                thread.start()
+                self._thread = thread
+            self.pending = self._count(1)
             self._queue.put(run)
         return handle
 

@@ -288,6 +288,30 @@ def test_a_thread_that_calls_are_expected_of_is_waited_for_longer_than_a_stall(
     assert [(one.code, one.out) for one in ended] == [(0, "done\n")] * 2
 
 
+def test_threads_that_python_does_not_list_may_still_make_the_awaited_call() -> None:
+    body = """
+    import _thread
+
+    def late():
+        time.sleep(0.5)
+        collectives.barrier("first")
+        done.release()
+
+    done = _thread.allocate_lock()
+    done.acquire()
+    if rank == 0:
+        collectives.barrier("first")
+        collectives.barrier("second")
+    else:
+        _thread.start_new_thread(late, ())
+        collectives.barrier("second")
+        done.acquire()
+    print("done")
+    """
+
+    assert outputs(run(2, body)) == ["done"] * 2
+
+
 def test_ctrl_c_in_the_wait_for_a_handle_ends_the_call_for_all() -> None:
     body = """
     collectives.barrier("begin")

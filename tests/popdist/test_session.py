@@ -149,6 +149,19 @@ def test_a_process_may_fork_first_and_let_the_child_take_part() -> None:
     assert outputs(run(2, body)) == ["[2.]"] * 2
 
 
+@pytest.mark.parametrize("opened", [0, 20])
+def test_groups_can_be_made_after_another_one_was_closed(opened: int) -> None:
+    body = f"""
+    popdist.replica_group().close()
+    # They take the numbers of what is closed.
+    files = [open("/dev/null") for _ in range({opened})]
+    popdist.collectives.barrier()
+    print("met")
+    """
+
+    assert outputs(run(2, body)) == ["met"] * 2
+
+
 def test_threads_that_come_first_together_make_one_group() -> None:
     body = """
     from popdist.session import connect

@@ -101,7 +101,7 @@ typedef struct {
 typedef struct {
     uint64_t size;          /* members */
     uint64_t block_bytes;   /* one phase of a member's slot */
-    uint64_t oneshot_bytes; /* up to here, all is said in the announcement */
+    uint64_t oneshot_bytes; /* up to here, oneshot is chosen */
     uint64_t spins;         /* looks at a counter before the core is given up */
 } settings;
 

@@ -36,9 +36,11 @@ PyObject *comm_exchange(CommObject *self, PyObject *args)
 {
     int op, type, root;
     unsigned long long name, in, out;
-    PyObject *list;
-    uint64_t lengths[MAX_MEMBERS], all = 0;
-    if (!PyArg_ParseTuple(args, "iiiKOKK", &op, &type, &root, &name, &list, &in, &out))
+    PyObject *list, *shapes;
+    uint64_t lengths[MAX_MEMBERS], all = 0, shape = 0;
+    if (!PyArg_ParseTuple(args, "iiiKOOKK", &op, &type, &root, &name, &list, &shapes,
+                          &in, &out)
+        || !shape_from(shapes, &shape))
         return NULL;
     Py_ssize_t count = numbers_from(list, lengths, MAX_MEMBERS);
     if (count < 0)
@@ -55,6 +57,7 @@ PyObject *comm_exchange(CommObject *self, PyObject *args)
         .name = name,
         .root = root,
         .lengths = lengths,
+        .shape = shape,
         .in = (const char *)(uintptr_t)in,
         .out = (char *)(uintptr_t)out,
     };

@@ -94,7 +94,7 @@ static void read_block(const void *what, uint64_t block, uint64_t number)
 
 static uint64_t hash_of(const exchange *x)
 {
-    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    uint64_t hash = UINT64_C(0xcbf29ce484222325) ^ x->shape;
     for (int q = 0; q < x->c->size; q++)
         hash = (hash ^ x->lengths[q]) * UINT64_C(0x100000001b3);
     return hash;

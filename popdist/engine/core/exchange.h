@@ -12,6 +12,7 @@ typedef struct {
     uint64_t name;
     int root;
     const uint64_t *lengths; /* of each member's part */
+    uint64_t shape; /* of the arrays, where all members must pass the same */
     const char *in;
     char *out;
 } exchange;

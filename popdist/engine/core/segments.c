@@ -60,7 +60,7 @@ static segment *segments_from(PyObject *list, const layout *l, Py_ssize_t count,
     return segments;
 }
 
-static bool shape_from(PyObject *shapes, uint64_t *shape)
+bool shape_from(PyObject *shapes, uint64_t *shape)
 {
     uint64_t found[MOST_AXES];
     ssize_t lengths[MOST_AXES];

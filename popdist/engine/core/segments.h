@@ -11,4 +11,7 @@
 bool find_segments(call *k, PyObject *list, PyObject *shapes);
 void give_back_segments(const call *k);
 
+/* Mix the axes of some more arrays into a shape. False with an exception set. */
+bool shape_from(PyObject *shapes, uint64_t *shape);
+
 #endif

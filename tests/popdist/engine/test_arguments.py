@@ -209,6 +209,14 @@ def in_parts(group: Group, shape: tuple[int, ...]) -> None:
     group.reduce_scatter(np.ones(shape, np.float32))
 
 
+def from_one(group: Group, shape: tuple[int, ...]) -> None:
+    group.broadcast(np.ones(shape, np.float32))
+
+
+def to_each(group: Group, shape: tuple[int, ...]) -> None:
+    group.all_to_all(np.ones(shape, np.float32))
+
+
 ALL_REDUCE = "all_reduce (sum, oneshot)"
 
 
@@ -224,8 +232,18 @@ ALL_REDUCE = "all_reduce (sum, oneshot)"
         (whole, ([(8,)], [(3,), (5,)]), f"{ALL_REDUCE} of 8 float32"),
         (whole, ([(2, 2)], [(2,), (2,)]), f"{ALL_REDUCE} of 4 float32"),
         (whole, ([(0,), (5,)], [(5,), (0,)]), f"{ALL_REDUCE} of 5 float32"),
-        (to_one, ([(2, 3)], [(6,)]), "reduce (sum, direct) of 6 float32 with root 0"),
+        (
+            to_one,
+            ([(2, 3)], [(6,)]),
+            "reduce (sum, direct) of 6 float32 with root on instance 0",
+        ),
         (in_parts, ([(2, 3)], [(6,)]), "reduce_scatter (sum) of 6 float32"),
+        (
+            from_one,
+            ([(2, 3)], [(3, 2)]),
+            "broadcast of 6 float32 with root on instance 0",
+        ),
+        (to_each, ([(2, 3)], [(2, 3, 1)]), "all_to_all of 6 float32"),
     ],
 )
 def test_other_shapes_of_as_many_elements_do_not_match(
@@ -296,7 +314,9 @@ def test_a_call_that_is_refused_keeps_nothing() -> None:
     x = np.ones(3, np.float32)
     at = x.__array_interface__["data"][0]
     calls: list[Callable[[], Any]] = [
-        lambda: group._comm.exchange(Operation.BROADCAST, 0, 0, 0, [12] * 2, at, at),
+        lambda: group._comm.exchange(
+            Operation.BROADCAST, 0, 0, 0, [12] * 2, [], at, at
+        ),
         lambda: group.all_reduce(x, out=np.ones((3, 1), np.float32)),
         lambda: group.grouped_all_reduce([x], out=[np.ones((3, 1), np.float32)]),
     ]

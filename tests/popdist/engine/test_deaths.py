@@ -333,12 +333,12 @@ STALLS: dict[str, tuple[Callable[[Group], Any], Callable[[Group], Any], str]] = 
     "recv": (
         lambda g: g.recv(np.zeros_like(ONES), 0),
         lambda g: g.send(ONES, 1),
-        "recv of 10 float32 from member 0",
+        "recv of 10 float32 from instance 0",
     ),
     "send": (
         lambda g: g.send(MANY, 0),
         lambda g: g.recv(np.zeros_like(MANY), 1),
-        "send of 65536 float32 to member 0",
+        "send of 65536 float32 to instance 0",
     ),
     "peek": (
         lambda g: (g.peek(), g.barrier()),

@@ -20,16 +20,20 @@ CALLS: dict[str, Callable[[Group], Any]] = {
     "all_reduce (sum, ring) of 65536 float32": lambda g: g.all_reduce(
         MANY, algorithm="ring"
     ),
-    "reduce (sum, direct) of 10 float32 with root 0": lambda g: g.reduce(ONES),
-    "reduce (sum, direct) of 10 float32 with root 1": lambda g: g.reduce(ONES, root=1),
+    "reduce (sum, direct) of 10 float32 with root on instance 5": lambda g: g.reduce(
+        ONES
+    ),
+    "reduce (sum, direct) of 10 float32 with root on instance 6": lambda g: g.reduce(
+        ONES, root=1
+    ),
     "reduce_scatter (sum) of 10 float32": lambda g: g.reduce_scatter(ONES),
-    "broadcast of 10 float32 with root 0": lambda g: g.broadcast(ONES),
-    "broadcast of 10 float32 with root 1": lambda g: g.broadcast(ONES, 1),
+    "broadcast of 10 float32 with root on instance 5": lambda g: g.broadcast(ONES),
+    "broadcast of 10 float32 with root on instance 6": lambda g: g.broadcast(ONES, 1),
     "all_to_all of 10 float32": lambda g: g.all_to_all(ONES.reshape(2, 5)),
     "all_gather of 32 int64": lambda g: g.all_gather(ONES),
     # Too much to be on its way while nobody takes it.
-    "send of 65536 float32 to member {other}": lambda g: g.send(MANY, 1 - g.rank),
-    "recv of 10 float32 from member {other}": lambda g: g.recv(
+    "send of 65536 float32 to instance {other}": lambda g: g.send(MANY, 1 - g.rank),
+    "recv of 10 float32 from instance {other}": lambda g: g.recv(
         np.zeros_like(ONES), 1 - g.rank
     ),
 }
@@ -58,8 +62,8 @@ def test_different_calls_are_an_error_that_names_both_sides(call: str) -> None:
         if other == call:
             continue
         told = no_match(
-            f"instance 5 came to {call.format(other=1)}",
-            f"instance 6 came to {other.format(other=0)}",
+            f"instance 5 came to {call.format(other=6)}",
+            f"instance 6 came to {other.format(other=5)}",
         )
         first, second = errors(run(2, member))
         assert first == second
@@ -107,8 +111,8 @@ def test_a_letter_of_another_kind_is_an_error_on_both_sides(other: str) -> None:
             group.recv(np.zeros(int(length), dtype), 0)
 
     told, _ = no_match(
-        f"instance 1 came to recv {other} from member 0",
-        "instance 0 came to send of 10 float32 to member 1",
+        f"instance 1 came to recv {other} from instance 0",
+        "instance 0 came to send of 10 float32 to instance 1",
     )
     assert errors(run(2, member)) == [told] * 2
 
@@ -127,8 +131,8 @@ def test_a_letter_of_another_kind_is_told_though_its_sender_went_on() -> None:
         group.barrier()
 
     told, _ = no_match(
-        "instance 1 came to recv of 11 float32 from member 0",
-        "instance 0 came to send of 10 float32 to member 1",
+        "instance 1 came to recv of 11 float32 from instance 0",
+        "instance 0 came to send of 10 float32 to instance 1",
     )
     with Members(3, member) as members:
         members.hear(0)
@@ -144,15 +148,15 @@ def test_a_letter_of_another_kind_is_told_though_its_sender_went_on() -> None:
     [
         (
             lambda g: g.recv(np.zeros_like(ONES), 1 - g.rank),
-            "instance {} came to recv of 10 float32 from member {}",
+            "instance {} came to recv of 10 float32 from instance {}",
         ),
         (
             lambda g: g.send(MANY, 1 - g.rank),
-            "instance {} came to send of 65536 float32 to member {}",
+            "instance {} came to send of 65536 float32 to instance {}",
         ),
         (
             lambda g: g.recv(np.zeros_like(ONES), 1 - g.rank, async_op=True).wait(),
-            "instance {} came to recv of 10 float32 from member {}",
+            "instance {} came to recv of 10 float32 from instance {}",
         ),
     ],
     ids=["recv", "send", "async"],
@@ -179,7 +183,7 @@ def test_whoever_waits_for_one_that_waits_in_vain_is_told_why() -> None:
             group.recv(np.zeros_like(ONES), me.rank + 1)
 
     told, _ = no_match(
-        "instance 1 came to recv of 10 float32 from member 2",
+        "instance 1 came to recv of 10 float32 from instance 2",
         "instance 2 came to barrier",
     )
     assert errors(run(3, member)) == [told] * 3

@@ -59,3 +59,20 @@ def test_a_child_that_drops_its_parents_array_leaves_it_as_it_is() -> None:
     # It is still taken.
     assert not np.shares_memory(group.empty(1000), kept[0])
     group.close()
+
+
+def test_a_thread_that_cannot_be_started_leaves_nothing_behind_that_waits_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    group = alone()
+    with monkeypatch.context() as full:
+        full.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError, match="can't start"):
+            group.all_reduce(np.ones(3), async_op=True)
+
+    assert group.all_reduce(np.ones(3)).tolist() == [1] * 3
+    assert group.all_reduce(np.ones(3), async_op=True).wait().tolist() == [1] * 3
+    group.close()

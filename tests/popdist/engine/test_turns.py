@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 
 from popdist.engine.group import Group
 from popdist.errors import CollectiveAbortedError, PopdistError
@@ -108,6 +109,30 @@ def test_a_handler_that_closes_the_group_inside_its_call_ends_it_for_all() -> No
     assert str(first) == CLOSED_IN_OWN_CALL
     assert isinstance(second, CollectiveAbortedError)
     assert str(second) == INTERRUPTED
+
+
+def test_a_group_that_a_handler_could_not_close_can_be_closed_later() -> None:
+    def member(me: Me) -> Any:
+        group = me.join()
+        if me.rank:
+            me.hear()
+            with pytest.raises(CollectiveAbortedError):
+                group.barrier()
+            return None
+        interrupt_in_call(group, group.close)
+        with pytest.raises(RuntimeError):
+            group.barrier()
+        me.say("refused")
+        before = len(os.listdir("/proc/self/fd"))
+        group.close()
+        return before - len(os.listdir("/proc/self/fd")) > 0
+
+    with Members(2, member) as members:
+        assert members.hear(0) == "refused"
+        members.tell(1, "come")
+        first, _ = members.finish()
+
+    assert first.value is True
 
 
 def test_ctrl_c_works_while_another_threads_call_is_waited_for() -> None:
