@@ -47,6 +47,7 @@ class Comm:
     def exchange(
         self,
         operation: int,
+        headers_of: int,
         dtype: int,
         root: int,
         name: int,

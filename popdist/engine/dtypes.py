@@ -1,5 +1,7 @@
 """The types and reductions that the engine knows, and their codes in the C core."""
 
+from importlib import import_module
+
 import numpy as np
 
 # What an array's dtype is, whatever it may be.
@@ -26,8 +28,8 @@ REDUCTIONS = {"sum": 0, "min": 1, "max": 2, "prod": 3, "mean": 4}
 _DTYPE_NAMES = {code: name for name, code in DTYPES.items()}
 _REDUCTION_NAMES = {code: name for name, code in REDUCTIONS.items()}
 
-# numpy has no bfloat16. A package that has one, such as ml_dtypes, is not imported
-# for it: whoever holds such an array has done so.
+# numpy has no bfloat16. The package that has one, ml_dtypes, is not imported before
+# somebody hands over such an array.
 _CODES: dict[DType, int] = {
     np.dtype(name): code for name, code in DTYPES.items() if name != "bfloat16"
 }
@@ -68,12 +70,20 @@ def dtype_of(code: int) -> DType:
         TypeError: It is bfloat16, and this process has no package that has one.
     """
     known = next((dtype for dtype, other in _CODES.items() if other == code), None)
-    if known is None:
+    return _bfloat16() if known is None else known
+
+
+def _bfloat16() -> DType:
+    try:
+        found = import_module("ml_dtypes")
+    except ImportError:
         raise TypeError(
-            f"Another instance handed over an array of {name_of(code)}, which numpy "
-            "does not have. Make one array of that type here first, with ml_dtypes."
-        )
-    return known
+            "Another instance handed over an array of bfloat16, which numpy does not "
+            "have. Install ml_dtypes for all instances."
+        ) from None
+    dtype: DType = np.dtype(found.bfloat16)
+    _CODES[dtype] = DTYPES["bfloat16"]
+    return dtype
 
 
 def accumulation(dtype: DType) -> DType:

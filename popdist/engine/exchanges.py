@@ -76,7 +76,7 @@ class Exchanges(Membership):
         mine, number = headers_of(rows), number_of(name)
 
         def action() -> list[Array]:
-            headers = self._headers(mine, number)
+            headers = self._headers(Operation.ALL_GATHER, mine, number)
             return self._gathered(Operation.ALL_GATHER, rows, headers, -1, number)
 
         return self._submit("all_gather", action, async_op)
@@ -88,7 +88,7 @@ class Exchanges(Membership):
         mine = headers_of(rows)
 
         def action() -> list[Array] | None:
-            headers = self._headers(mine, 0)
+            headers = self._headers(Operation.GATHER, mine, 0)
             found = self._gathered(Operation.GATHER, rows, headers, owner, 0)
             return found if self.rank == owner else None
 
@@ -116,6 +116,7 @@ class Exchanges(Membership):
                 header,
                 header,
                 0,
+                headers_of=Operation.SCATTER,
             )
             dtype, shape = described(header)
             mine = np.empty((self.num_local_replicas, *shape), dtype)
@@ -176,7 +177,7 @@ class Exchanges(Membership):
             )
         return block
 
-    def _headers(self, mine: Array, name: int) -> Array:
+    def _headers(self, operation: Operation, mine: Array, name: int) -> Array:
         """Return what every replica's array is like."""
         all_of_them = np.empty((self.num_replicas, HEADER), np.int64)
         lengths = [count * HEADER * 8 for count in self.replicas]
@@ -188,6 +189,7 @@ class Exchanges(Membership):
             mine,
             all_of_them,
             name,
+            headers_of=operation,
         )
         return all_of_them
 
@@ -234,10 +236,14 @@ class Exchanges(Membership):
         out: Array,
         name: int,
         shapes: Sequence[tuple[int, ...]] = (),
+        *,
+        headers_of: Operation = Operation.BARRIER,
     ) -> None:
+        # A barrier has no headers: there it stands for none.
         self._call(
             self._comm.exchange,
             operation,
+            headers_of,
             code,
             root,
             name,

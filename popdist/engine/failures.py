@@ -118,6 +118,9 @@ def in_words(call: Described, instances: Sequence[int]) -> str:
         return "its next named call"
     if operation is Operation.BARRIER:
         return "barrier" + _named(name)
+    if operation not in _REDUCING and reduction:
+        # The first step of a call in which the members' arrays may differ.
+        return f"{Operation(reduction).words}{_named(name)}"
     how = ""
     if operation in _REDUCING:
         how = reduction_name_of(reduction)

@@ -23,6 +23,11 @@ class Membership:
 
     def _join(self, seat: Seat, replicas: Sequence[int] | None) -> None:
         """Sit down: flat, or with so many replicas in each member."""
+        if replicas is not None and len(replicas) != seat.size:
+            raise ValueError(
+                f"Numbers of replicas are given for {len(replicas)} members, but the "
+                f"group has {seat.size}. Give one for each member."
+            )
         self._seat = seat
         self._comm = seat.comm
         self._flat = replicas is None

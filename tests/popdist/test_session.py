@@ -127,8 +127,8 @@ def test_after_a_fork_the_child_is_told_and_the_parent_goes_on() -> None:
     """
     words = (
         "This process was forked from instance {} after that had joined its group, and "
-        "cannot take part in collectives. Fork before popdist.init(), or start it with "
-        "multiprocessing's spawn.\n"
+        "cannot take part in collectives. Make the calls in that instance, or fork "
+        "before popdist.init() and make them in the child alone.\n"
     )
 
     assert outputs(run(2, body)) == [words.format(i) * 3 + "[2.]" for i in range(2)]
@@ -147,6 +147,104 @@ def test_a_process_may_fork_first_and_let_the_child_take_part() -> None:
     """
 
     assert outputs(run(2, body)) == ["[2.]"] * 2
+
+
+# A program that an instance starts, and what it says when it is refused.
+CHILD = """
+    import subprocess
+    code = "import numpy as np, popdist\\ntry: print(" + (
+        "popdist.collectives.allReduceSum(np.full(1, 1000.), 'w'), flush=True)\\n"
+        "except popdist.PopdistError as error: print(type(error).__name__, error)"
+    )
+    def start(**environ):
+        own = {name: text for name, text in os.environ.items() if name not in environ}
+        found = {name: text for name, text in environ.items() if text is not None}
+        child = subprocess.Popen([sys.executable, "-c", code], env={**own, **found})
+        child.wait()
+        return child.pid
+"""
+
+
+@pytest.mark.parametrize("parent", [0, 1])
+def test_what_an_instance_starts_is_refused_at_once_and_takes_no_place(
+    parent: int,
+) -> None:
+    body = f"""
+    {CHILD}
+    popdist.init()
+    if rank == {parent}:
+        start()
+        print(os.getpid(), flush=True)
+    print(collectives.allReduceSum(np.ones(1), "w"))
+    """
+
+    said = outputs(run(2, body))
+
+    refusal, pid, result = said.pop(parent).split("\n")
+    assert refusal == (
+        f"GroupUnusableError This process was started from instance {parent} (process "
+        f"{pid}), which has joined its groups and takes part in collectives itself. "
+        "Make the calls in that process, or start a job of its own with poprun."
+    )
+    assert [result, *said] == ["[2.]"] * 2
+
+
+def test_a_child_that_does_not_say_whose_it_is_is_known_by_its_process() -> None:
+    body = f"""
+    {CHILD}
+    popdist.init()
+    if rank == 1:
+        print(start(POPDIST_JOINED=None), os.getpid(), flush=True)
+    print(collectives.allReduceSum(np.ones(1), "w"))
+    """
+
+    first, second = outputs(run(2, body, {"POPDIST_TIMEOUT": "20"}))
+
+    refusal, pids, result = second.split("\n")
+    child, pid = pids.split()
+    assert (first, result) == ("[2.]", "[2.]")
+    assert refusal == (
+        f"MismatchError Process {child} says that it is instance 1, but that is "
+        f"process {pid}. A process that an instance starts takes no part in its "
+        "collectives: make the calls in the instance itself."
+    )
+
+
+def test_who_belonged_to_another_job_may_take_part_in_this_one() -> None:
+    body = "print(collectives.allReduceSum(np.ones(1)))"
+
+    assert outputs(run(2, body, {"POPDIST_JOINED": "1 other"})) == ["[2.]"] * 2
+
+
+def test_a_program_that_replaces_an_instance_may_join_again() -> None:
+    body = """
+    popdist.init()
+    code = "import popdist; print(len(popdist.replica_group()))"
+    os.execv(sys.executable, [sys.executable, "-c", code])
+    """
+
+    assert outputs(run(2, body)) == ["2"] * 2
+
+
+def test_once_the_instances_have_left_what_they_start_may_join() -> None:
+    body = f"""
+    {CHILD}
+    popdist.init()
+    popdist.finalizeBackend()
+    start()
+    """
+
+    assert outputs(run(2, body)) == ["[2000.]"] * 2
+
+
+def test_an_instance_without_others_starts_what_it_likes() -> None:
+    body = f"""
+    {CHILD}
+    popdist.init()
+    start()
+    """
+
+    assert outputs(run_alone(body)) == ["[1000.]"]
 
 
 @pytest.mark.parametrize("opened", [0, 20])

@@ -16,6 +16,7 @@ enum {
     APART = 128,
     PAGE = 4096,
     MAX_MEMBERS = 256,
+    MAX_LEAVES = 4096, /* replicas of a group */
     /* The most that one member can say within one announcement. Longer rows go through
      * slots, whose lanes are not in anybody's caches when they are written. */
     BOX_BYTES = 4096,

@@ -52,7 +52,8 @@ bool comm_open(comm *c, void *base, int rank)
     for (int i = 0; i < MAX_MEMBERS; i++)
         c->pidfds[i] = -1;
     c->scratch = aligned_alloc(PAGE, SCRATCH_BLOCKS * SCRATCH_BYTES);
-    return c->scratch != NULL;
+    c->rows = malloc(sizeof *c->rows);
+    return c->scratch && c->rows;
 }
 
 void comm_close(comm *c)
@@ -61,7 +62,9 @@ void comm_close(comm *c)
     if (c->base && c->pid == getpid())
         atomic_store_explicit(&member_at(c, c->rank)->left, 1, memory_order_release);
     free(c->scratch);
+    free(c->rows);
     c->scratch = NULL;
+    c->rows = NULL;
     c->base = NULL;
 }
 

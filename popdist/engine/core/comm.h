@@ -82,6 +82,12 @@ struct comm {
     /* From the begin of a slot's part to where the call at hand has its blocks. */
     uint64_t lane_input, lane_result;
     unsigned char *scratch; /* SCRATCH_BLOCKS blocks for sums in the making */
+    /* Room for where all replicas' rows are read and written: threads may have stacks
+     * that have not. */
+    struct rows {
+        const void *from[MAX_LEAVES];
+        unsigned char *to[MAX_LEAVES];
+    } *rows;
 };
 
 static inline member *member_at(const comm *c, int rank)

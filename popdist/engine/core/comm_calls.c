@@ -34,11 +34,11 @@ PyObject *comm_reduce_rows(CommObject *self, PyObject *args)
 
 PyObject *comm_exchange(CommObject *self, PyObject *args)
 {
-    int op, type, root;
+    int op, headers_of, type, root;
     unsigned long long name, in, out;
     PyObject *list, *shapes;
     uint64_t lengths[MAX_MEMBERS], all = 0, shape = 0;
-    if (!PyArg_ParseTuple(args, "iiiKOOKK", &op, &type, &root, &name, &list, &shapes,
+    if (!PyArg_ParseTuple(args, "iiiiKOOKK", &op, &headers_of, &type, &root, &name, &list, &shapes,
                           &in, &out)
         || !shape_from(shapes, &shape))
         return NULL;
@@ -53,6 +53,7 @@ PyObject *comm_exchange(CommObject *self, PyObject *args)
     const exchange x = {
         .c = &self->c,
         .op = (operation)op,
+        .headers_of = (operation)headers_of,
         .type = (dtype)type,
         .name = name,
         .root = root,

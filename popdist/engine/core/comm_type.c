@@ -142,6 +142,12 @@ static PyObject *comm_shut(CommObject *self, PyObject *unused)
 
 /* --- Its life */
 
+/* Whoever asks for centuries gets as many as a clock can count. */
+static uint64_t nanoseconds(double seconds)
+{
+    return seconds < 9e9 ? (uint64_t)(seconds * 1e9) : UINT64_MAX / 2;
+}
+
 static bool take_seat(CommObject *self, PyObject *memory, int rank, const char *simd,
                       PyObject *pidfds, double timeout, double stall)
 {
@@ -168,8 +174,8 @@ static bool take_seat(CommObject *self, PyObject *memory, int rank, const char *
     for (Py_ssize_t i = 0; i < count; i++)
         self->c.pidfds[i] = (int)(int64_t)fds[i] - 1; /* they come one higher */
     self->c.simd = level;
-    self->c.timeout_ns = (uint64_t)(timeout * 1e9);
-    self->stall_ns = (uint64_t)(stall * 1e9);
+    self->c.timeout_ns = nanoseconds(timeout);
+    self->stall_ns = nanoseconds(stall);
     self->c.owner = self;
     self->c.before_long_wait = let_others_run;
     self->c.during_long_wait = look_after_python;

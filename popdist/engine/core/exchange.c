@@ -128,6 +128,7 @@ status exchange_run(const exchange *x)
         .shape = hash_of(x),
         .operation = (uint8_t)x->op,
         .dtype = (uint8_t)x->type,
+        .reduction = (uint8_t)x->headers_of,
         .root = x->root,
         .in = NOT_IN_HEAP,
         .out = NOT_IN_HEAP,

@@ -30,15 +30,15 @@ static unsigned char *region_of(const call *k, int q)
     return k->c->heap + (uint64_t)q * k->c->heap_span;
 }
 
-/* Find where all rows of all members begin, for reading and for writing. */
-static void find_rows(const call *k, const void **from, unsigned char **to)
+/* Find where all rows of all members are read and written, from that byte on. */
+static void find_rows(const call *k, struct rows *at, uint64_t begin)
 {
     uint32_t i = 0;
     for (int q = 0; q < k->c->size; q++) {
         const descriptor *d = said_by(k, q);
         for (uint32_t row = 0; row < k->l->rows[q]; row++, i++) {
-            from[i] = region_of(k, q) + d->in + row * d->stride;
-            to[i] = region_of(k, q) + d->out + row * d->stride;
+            at->from[i] = region_of(k, q) + d->in + row * d->stride + begin;
+            at->to[i] = region_of(k, q) + d->out + row * d->stride + begin;
         }
     }
 }
@@ -60,18 +60,19 @@ static void write_total(const terms *t, unsigned char *to, const unsigned char *
 
 static void reduce_chunk(const call *k, const terms *t, chunk own)
 {
-    const void *from[MAX_LEAVES], *leaf[MAX_LEAVES];
-    unsigned char *to[MAX_LEAVES], *total = scratch_block(&t->a, SPARE_BLOCK);
+    struct rows *at = k->c->rows;
+    unsigned char *total = scratch_block(&t->a, SPARE_BLOCK);
     const uint64_t rows = k->l->replicas;
-    find_rows(k, from, to);
-    for (uint64_t at = own.begin; at < own.end; at += t->a.piece) {
-        uint64_t n = own.end - at < t->a.piece ? own.end - at : t->a.piece;
-        for (uint64_t i = 0; i < rows; i++)
-            leaf[i] = (const unsigned char *)from[i] + at * t->a.element;
-        fold_finished(&t->a, &k->l->of_rows, leaf, NULL, n, total);
-        for (uint64_t i = 0; i < rows; i++)
-            write_total(t, to[i] + at * t->a.element, total, n * t->a.element,
-                        (const unsigned char *)leaf[i] + n * t->a.element);
+    find_rows(k, at, own.begin * t->a.element);
+    for (uint64_t done = own.begin; done < own.end; done += t->a.piece) {
+        uint64_t n = own.end - done < t->a.piece ? own.end - done : t->a.piece;
+        size_t bytes = n * t->a.element;
+        fold_finished(&t->a, &k->l->of_rows, at->from, NULL, n, total);
+        for (uint64_t i = 0; i < rows; i++) {
+            at->from[i] = (const unsigned char *)at->from[i] + bytes;
+            write_total(t, at->to[i], total, bytes, at->from[i]);
+            at->to[i] += bytes;
+        }
     }
 }
 

@@ -9,7 +9,7 @@
 
 #include "comm.h"
 
-enum { MAX_LEAVES = 4096, MAX_DEPTH = 16 };
+enum { MAX_DEPTH = 16 };
 
 /* A scratch block that no sum in the making uses. */
 enum { SPARE_BLOCK = MAX_DEPTH };

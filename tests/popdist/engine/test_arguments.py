@@ -315,7 +315,7 @@ def test_a_call_that_is_refused_keeps_nothing() -> None:
     at = x.__array_interface__["data"][0]
     calls: list[Callable[[], Any]] = [
         lambda: group._comm.exchange(
-            Operation.BROADCAST, 0, 0, 0, [12] * 2, [], at, at
+            Operation.BROADCAST, 0, 0, 0, 0, [12] * 2, [], at, at
         ),
         lambda: group.all_reduce(x, out=np.ones((3, 1), np.float32)),
         lambda: group.grouped_all_reduce([x], out=[np.ones((3, 1), np.float32)]),

@@ -147,3 +147,31 @@ def test_bfloat16_is_known_without_importing_a_package_for_it() -> None:
     )
 
     assert (ran.stdout, ran.stderr) == ("3\n", "")
+
+
+@pytest.mark.parametrize(
+    ("before", "said"),
+    [
+        ("", "bfloat16\n"),
+        ("sys.modules['ml_dtypes'] = None", "Install ml_dtypes for all instances.\n"),
+    ],
+)
+def test_bfloat16_from_another_instance_needs_its_package_and_nothing_else(
+    before: str, said: str
+) -> None:
+    program = f"""
+import sys
+from popdist.engine import dtypes
+{before}
+try:
+    print(dtypes.dtype_of(3))
+except TypeError as error:
+    print(error)
+"""
+
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+
+    assert ran.stdout.endswith(said)
+    assert ran.stderr == ""

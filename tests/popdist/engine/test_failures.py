@@ -16,9 +16,17 @@ from popdist.errors import (
 BARRIER = (Operation.BARRIER, 0, 0, 0, 0, 0, 0)
 
 
-def call(operation: Operation, *, root: int = 0, name: int = 0, how: int = 0) -> Any:
-    dtype, reduction = DTYPES["int16"], REDUCTIONS["max"]
-    return (operation, dtype, reduction, how, root, 20, name)
+def call(
+    operation: Operation,
+    *,
+    root: int = 0,
+    name: int = 0,
+    how: int = 0,
+    headers_of: Operation = Operation.BARRIER,
+) -> Any:
+    reducing = "REDUCE" in operation.name
+    reduction = REDUCTIONS["max"] if reducing else headers_of
+    return (operation, DTYPES["int16"], reduction, how, root, 20, name)
 
 
 @pytest.mark.parametrize(
@@ -39,6 +47,8 @@ def call(operation: Operation, *, root: int = 0, name: int = 0, how: int = 0) ->
         ),
         (call(Operation.REDUCE_SCATTER), "reduce_scatter (max) of 20 int16"),
         (call(Operation.ALL_GATHER), "all_gather of 20 int16"),
+        (call(Operation.ALL_GATHER, headers_of=Operation.GATHER), "gather"),
+        (call(Operation.BROADCAST, headers_of=Operation.SCATTER), "scatter"),
         (
             call(Operation.BROADCAST, root=1),
             "broadcast of 20 int16 with root on instance 31",

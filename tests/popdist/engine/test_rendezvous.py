@@ -219,6 +219,22 @@ def test_a_stopped_member_0_is_reported_by_the_others() -> None:
     )
 
 
+@pytest.mark.parametrize("waits", [0, 1])
+def test_a_report_that_nobody_can_be_told_does_not_end_the_meeting(waits: int) -> None:
+    full = """
+        os.dup2(os.open("/dev/full", os.O_WRONLY), 2)
+        join(stall=0.1)
+        print("met")
+    """
+    with Meeting(2) as meeting:
+        meeting.start(waits, full)
+        time.sleep(1)
+        meeting.start(1 - waits, KEEP)
+        ended = meeting.finish()
+
+    assert [e.out for e in ended] == ["met\n"] * 2
+
+
 # --- Somebody dies.
 
 
@@ -470,6 +486,48 @@ def test_a_rank_that_two_processes_have_is_told_to_all() -> None:
         "Give each process of the group a rank of its own.\n"
     )
     assert [anonymous(e) for e in ended] == [refusal] * 3
+
+
+def test_one_that_takes_the_place_of_a_known_one_is_refused_alone() -> None:
+    with Meeting(3) as meeting:
+        real = meeting.start(1, f"time.sleep(2)\n{KEEP}")
+        known = f"known = {{1: os.pidfd_open({real})}}"
+        meeting.start(0, f"{known}\njoin(known=known)\nprint('met', flush=True)")
+        meeting.wait_for_guests(0)
+        false = meeting.start(1)
+        meeting.wait_for_end(2)
+        meeting.start(2, KEEP)
+        ended = meeting.finish()
+
+    assert ended.pop(2).out == (
+        f"MismatchError: Process {false} says that it is instance 1, but that is "
+        f"process {real}. A process that an instance starts takes no part in its "
+        "collectives: make the calls in the instance itself.\n"
+    )
+    assert ended == [(0, "met\n", "")] * 3
+
+
+def test_one_that_listens_in_place_of_a_known_one_is_not_believed() -> None:
+    with Meeting(2) as meeting:
+        false = meeting.start(0)
+        meeting.wait_for_guests(0)
+        go = "import signal\nsignal.sigwait([signal.SIGUSR1])"
+        real = meeting.start(
+            0, f"signal.pthread_sigmask(0, [10])\nprint()\n{go}\n{KEEP}"
+        )
+        meeting.wait_for_line(1)
+        known = f"known = {{0: os.pidfd_open({real})}}"
+        meeting.start(1, f"{known}\njoin(known=known)\nprint('met', flush=True)")
+        meeting.wait_for_end(0)
+        os.kill(real, signal.SIGUSR1)
+        ended = meeting.finish()
+
+    assert ended.pop(0).out == (
+        f"MismatchError: Process {false} says that it is instance 0, but that is "
+        f"process {real}. A process that an instance starts takes no part in its "
+        "collectives: make the calls in the instance itself.\n"
+    )
+    assert [e.out.strip() for e in ended] == ["met"] * 2
 
 
 def test_a_second_member_0_is_refused() -> None:

@@ -1,5 +1,6 @@
 import gc
 import os
+import sys
 import threading
 import time
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 from popdist.engine import seat
 from popdist.engine.group import Group
 from popdist.engine.heap import Heap
-from tests.popdist.engine.members import SMALL
+from tests.popdist.engine.members import SMALL, Me, results, run
 
 
 def alone() -> Group:
@@ -76,3 +77,80 @@ def test_a_thread_that_cannot_be_started_leaves_nothing_behind_that_waits_for_it
     assert group.all_reduce(np.ones(3)).tolist() == [1] * 3
     assert group.all_reduce(np.ones(3), async_op=True).wait().tolist() == [1] * 3
     group.close()
+
+
+@pytest.mark.parametrize("replicas", [(), (1, 1)], ids=str)
+def test_a_view_has_numbers_of_replicas_for_each_member(
+    replicas: tuple[int, ...],
+) -> None:
+    group = alone()
+    with pytest.raises(ValueError, match="one for each member"):
+        group.view(replicas)
+    group.close()
+
+
+@pytest.mark.parametrize("seconds", [2e10, 1e300])
+def test_a_timeout_of_centuries_is_not_over_at_once(seconds: float) -> None:
+    def member(me: Me) -> Any:
+        group = me.join(timeout=seconds, stall=seconds)
+        if me.rank:
+            time.sleep(0.2)
+        return group.all_reduce(np.ones(3)).tolist()
+
+    ended = run(2, member)
+
+    assert [(one.value, one.stderr) for one in ended] == [([2.0] * 3, "")] * 2
+
+
+def test_threads_with_small_stacks_may_make_every_kind_of_reduction() -> None:
+    def member(me: Me) -> Any:
+        group = me.join()
+        found: list[float] = []
+
+        def reduce() -> None:
+            there = group.empty(10_000)
+            there[...] = 1
+            group.all_reduce(there, out=there)
+            found.append(float(there[0]))
+            for algorithm in ("oneshot", "direct", "ring"):
+                x = np.ones(100_000, np.float32)
+                found.append(float(group.all_reduce(x, algorithm=algorithm)[-1]))
+            found.append(float(group.grouped_all_reduce([np.ones(5)] * 3)[2][4]))
+
+        # What musl gives to threads.
+        threading.stack_size(128 << 10)
+        thread = threading.Thread(target=reduce)
+        thread.start()
+        thread.join()
+        return found
+
+    assert results(2, member) == [[2.0] * 5] * 2
+
+
+def unwritable(kind: str) -> int:
+    if kind == "full":
+        return os.open("/dev/full", os.O_WRONLY)
+    reader, writer = os.pipe()
+    os.close(reader)
+    return writer
+
+
+@pytest.mark.parametrize("kind", ["full", "broken", "closed"])
+def test_a_stall_that_nobody_can_be_told_does_not_end_the_call(kind: str) -> None:
+    def member(me: Me) -> list[float]:
+        group = me.join(stall=0.1)
+        if me.rank == 1:
+            time.sleep(0.6)
+            return group.all_reduce(np.ones(2)).tolist()
+        kept, kept_fd = sys.stderr, os.dup(2)
+        if kind == "closed":
+            sys.stderr = open(os.dup(2), "w")  # noqa: SIM115
+            sys.stderr.close()
+        else:
+            os.dup2(unwritable(kind), 2)
+        found = group.all_reduce(np.ones(2)).tolist()
+        os.dup2(kept_fd, 2)
+        sys.stderr = kept
+        return found
+
+    assert [value for value in results(2, member)] == [[2, 2]] * 2
