@@ -59,6 +59,9 @@ OFFLINE_MODE = "POPDIST_OFFLINE_MODE"
 ARENA = "POPDIST_ARENA"
 # How often this job has been started again after a failure.
 RESTART_COUNT = "POPDIST_RESTART_COUNT"
+# Set by popdist itself, for what an instance starts once it has joined its groups:
+# the instance's process, a space, and what ARENA says.
+JOINED = "POPDIST_JOINED"
 
 JOB_VARIABLES = (
     CONTRACT,
@@ -67,6 +70,7 @@ JOB_VARIABLES = (
     OFFLINE_MODE,
     ARENA,
     RESTART_COUNT,
+    JOINED,
 )
 
 # --- Our own parts. These are the user's to set; poprun passes them on.

@@ -14,7 +14,7 @@ from functools import cached_property
 from threading import Lock, RLock, active_count
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from popdist.environment import Instance
+from popdist.environment import JOINED, Instance
 from popdist.errors import ArenaError, GroupUnusableError
 from popdist.place import Place, instance_of, meeting_of
 from popdist.runs import tell
@@ -146,6 +146,7 @@ class Session:
             )
             # Each of them, whatever happens to the others or to stderr.
             with ExitStack() as closing:
+                closing.callback(self._unmark)
                 for group in self._groups:
                     closing.callback(group.close)
                 self._tell_runs()
@@ -173,8 +174,9 @@ class Session:
         if self._why_unusable is None and self._groups:
             self._why_unusable = (
                 f"This process was forked from instance {self.job.place.rank} after "
-                "that had joined its group, and cannot take part in collectives. Fork "
-                "before popdist.init(), or start it with multiprocessing's spawn."
+                "that had joined its group, and cannot take part in collectives. Make "
+                "the calls in that instance, or fork before popdist.init() and make "
+                "them in the child alone."
             )
         elif self._why_unusable is None:
             self._slots = {}
@@ -190,6 +192,8 @@ class Session:
                 "them are on this host, and popdist's collectives reach the instances "
                 "of one host only. Start all of them on one host, or use mpi4py."
             )
+        if len(members) > 1:
+            self._refuse_descendant()
         group = Group(
             f"{self.job.meeting}.{purpose}{self._digest(members)}",
             members.index(place.rank),
@@ -205,7 +209,34 @@ class Session:
             if not self._groups:
                 atexit.register(self.close_at_exit)
             self._groups.append(group)
+            if len(members) > 1:
+                os.environ[JOINED] = self._mark
         return group
+
+    @property
+    def _mark(self) -> str:
+        """What the environment of an instance says once it has joined a group."""
+        return f"{os.getpid()} {self.job.meeting}"
+
+    def _unmark(self) -> None:
+        """Let what this process starts from now on join in its place."""
+        if self._groups and os.environ.get(JOINED) == self._mark:
+            del os.environ[JOINED]
+
+    def _refuse_descendant(self) -> None:
+        """Raise GroupUnusableError if another process is this instance, and told us.
+
+        What it starts has its environment, and would take its place in a group that
+        it has yet to join, or wait in vain where it has.
+        """
+        pid, _, meeting = os.environ.get(JOINED, "").partition(" ")
+        if meeting == self.job.meeting and pid != str(os.getpid()):
+            raise GroupUnusableError(
+                f"This process was started from instance {self.job.place.rank} "
+                f"(process {pid}), which has joined its groups and takes part in "
+                "collectives itself. Make the calls in that process, or start a job "
+                "of its own with poprun."
+            )
 
     def _tell_runs(self) -> None:
         """Say how often each algorithm ran, if the user asks for that."""

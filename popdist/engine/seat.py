@@ -4,7 +4,6 @@ The one place of the engine with state. Groups are views of it.
 """
 
 import os
-import sys
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -16,6 +15,7 @@ from popdist.engine.arena import Arena, meet
 from popdist.engine.codes import Operation, Status
 from popdist.engine.failures import explain, failed, in_words, unusable
 from popdist.engine.heap import HEAP_SPAN, Heap
+from popdist.engine.rendezvous.patience import report
 from popdist.engine.tuning import Tuning, cores_of_host
 from popdist.engine.work import Worker
 from popdist.errors import PopdistError, SettingError
@@ -155,11 +155,9 @@ class Seat:
         """Say on stderr for whom a call has been waiting."""
         call = self.comm.doing()
         what = in_words(call, self.instances) if call else Operation.BARRIER.words
-        print(
+        report(
             f"popdist: instance {self.instances[self.rank]} has waited {waited:.0f} s "
-            f"for instance {self.instances[peer]} in {what}.",
-            file=sys.stderr,
-            flush=True,
+            f"for instance {self.instances[peer]} in {what}."
         )
 
 

@@ -3,6 +3,7 @@
 import os
 import select
 from collections.abc import Sequence
+from contextlib import closing, suppress
 from time import sleep
 
 from popdist.engine.rendezvous.connection import Connection, connect
@@ -21,7 +22,7 @@ from popdist.engine.rendezvous.messages import (
 )
 from popdist.engine.rendezvous.patience import Patience
 from popdist.engine.rendezvous.roster import Roster
-from popdist.errors import ArenaError, PeerLostError, PopdistError
+from popdist.errors import ArenaError, MismatchError, PeerLostError, PopdistError
 
 # How many seconds a member sleeps until it looks again whether member 0 listens.
 _SHORTEST_NAP = 0.0002
@@ -75,7 +76,7 @@ class Guest:
 
     def _find(self, address: bytes) -> Connection:
         nap = _SHORTEST_NAP
-        while (connection := connect(address)) is None:
+        while (connection := self._connect(address)) is None:
             sleep(min(nap, self._patience.left()))
             nap = min(nap * 1.5, _LONGEST_NAP)
             # As long as nobody listens, no member has a right to have ended. Once
@@ -90,6 +91,21 @@ class Guest:
             f"{self._host} should, but {self._me} belongs to user "
             f"{os.geteuid()}. Start all instances as the same user."
         )
+
+    def _connect(self, address: bytes) -> Connection | None:
+        """Return a connection to member 0, or None while that does not listen."""
+        connection = connect(address)
+        if connection is None:
+            return None
+        false = self._roster.objection(0, connection.pid)
+        if false is None or connection.uid != os.geteuid():
+            return connection
+        with closing(connection):
+            # Something else listens in its place. That one is told, and nobody else.
+            error = MismatchError(false)
+            with suppress(ConnectionError):
+                connection.send(REFUSAL + encode_refusal(error))
+        return None
 
     def _say(self, message: bytes) -> None:
         try:

@@ -173,6 +173,12 @@ class Host:
             self._came -= 1
             self._drop(connection)
             return
+        if false := self._roster.objection(hello.rank, connection.pid):
+            # It alone is told: the real one is still to come.
+            self._came -= 1
+            _send_if_there(connection, REFUSAL + encode_refusal(MismatchError(false)))
+            self._drop(connection)
+            return
         self._expected = max(self._expected, hello.size - 1)
         objection = hello.objection(self._hello, connection.pid, self._roster.instances)
         if objection is None and hello.rank in self._members:

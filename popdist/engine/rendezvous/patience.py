@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from time import monotonic
 
 from popdist.errors import CollectiveTimeoutError
@@ -47,10 +48,16 @@ class Patience:
         if waited >= self._stall and not self.stalled:
             self.stalled = True
             if whom := missing():
-                print(
+                report(
                     f"popdist: {self._who.lower()} has waited {waited:.4g} s for "
                     f"{whom} to join {self._where}, and gives up after "
-                    f"{self._timeout:.4g} s.",
-                    file=sys.stderr,
-                    flush=True,
+                    f"{self._timeout:.4g} s."
                 )
+
+
+def report(words: str) -> None:
+    """Say on stderr what a wait is for, if anybody can be told."""
+    # A full disk, a reader that has gone or a closed stderr must not end a wait that
+    # is only long.
+    with suppress(OSError, ValueError):
+        print(words, file=sys.stderr, flush=True)

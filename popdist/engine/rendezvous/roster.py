@@ -28,6 +28,18 @@ class Roster(NamedTuple):
     def name_all(self) -> str:
         return name_instances(self.instances)
 
+    def objection(self, rank: int, pid: int) -> str | None:
+        """Say why a process is not this member, if the member's own is known."""
+        known = self.pidfds[rank] if rank < len(self.pidfds) else -1
+        real = _process(known) if known >= 0 else 0
+        if real <= 0 or pid <= 0 or real == pid:
+            return None
+        return (
+            f"Process {pid} says that it is {self.name([rank])}, but that is process "
+            f"{real}. A process that an instance starts takes no part in its "
+            "collectives: make the calls in the instance itself."
+        )
+
     def check(self) -> None:
         """Raise PeerLostError if members have ended of which that can be seen."""
         poll = select.poll()
@@ -51,6 +63,13 @@ def name_instances(instances: Sequence[int]) -> str:
     if most:
         return f"instances {', '.join(most)} and {last}"
     return f"instance{'s' if len(instances) > 1 else ''} {last}"
+
+
+def _process(pidfd: int) -> int:
+    """Return whose pidfd it is: 0 if it cannot be seen from here, -1 if it ended."""
+    with open(f"/proc/self/fdinfo/{pidfd}", encoding="ascii") as file:
+        fields = dict(line.split(":", 1) for line in file)
+    return int(fields.get("Pid", "0"))
 
 
 def _runs(instances: Sequence[int]) -> list[str]:
