@@ -68,6 +68,8 @@ class Session:
         self._slots: dict[Hashable, _Slot] = {}
         # In the order in which they were made.
         self._groups: list[Group] = []
+        # What tells those that this process starts that it has joined its groups.
+        self._mark: str | None = None
         self._why_unusable: str | None = None
 
     @cached_property
@@ -210,17 +212,13 @@ class Session:
                 atexit.register(self.close_at_exit)
             self._groups.append(group)
             if len(members) > 1:
+                self._mark = f"{os.getpid()} {self.job.meeting}"
                 os.environ[JOINED] = self._mark
         return group
 
-    @property
-    def _mark(self) -> str:
-        """What the environment of an instance says once it has joined a group."""
-        return f"{os.getpid()} {self.job.meeting}"
-
     def _unmark(self) -> None:
         """Let what this process starts from now on join in its place."""
-        if self._groups and os.environ.get(JOINED) == self._mark:
+        if self._mark is not None and os.environ.get(JOINED) == self._mark:
             del os.environ[JOINED]
 
     def _refuse_descendant(self) -> None:
