@@ -14,7 +14,8 @@ from functools import cached_property
 from threading import Lock, RLock, active_count
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from popdist.environment import JOINED, Instance
+from popdist.claim import Claim
+from popdist.environment import Instance
 from popdist.errors import ArenaError, GroupUnusableError
 from popdist.place import Place, instance_of, meeting_of
 from popdist.runs import tell
@@ -68,8 +69,7 @@ class Session:
         self._slots: dict[Hashable, _Slot] = {}
         # In the order in which they were made.
         self._groups: list[Group] = []
-        # What tells those that this process starts that it has joined its groups.
-        self._mark: str | None = None
+        self._claim = Claim(os.environ)
         self._why_unusable: str | None = None
 
     @cached_property
@@ -148,7 +148,7 @@ class Session:
             )
             # Each of them, whatever happens to the others or to stderr.
             with ExitStack() as closing:
-                closing.callback(self._unmark)
+                closing.callback(self._claim.drop)
                 for group in self._groups:
                     closing.callback(group.close)
                 self._tell_runs()
@@ -195,7 +195,7 @@ class Session:
                 "of one host only. Start all of them on one host, or use mpi4py."
             )
         if len(members) > 1:
-            self._refuse_descendant()
+            self._claim.check(self.job.meeting, place.rank)
         group = Group(
             f"{self.job.meeting}.{purpose}{self._digest(members)}",
             members.index(place.rank),
@@ -212,29 +212,8 @@ class Session:
                 atexit.register(self.close_at_exit)
             self._groups.append(group)
             if len(members) > 1:
-                self._mark = f"{os.getpid()} {self.job.meeting}"
-                os.environ[JOINED] = self._mark
+                self._claim.stake(self.job.meeting)
         return group
-
-    def _unmark(self) -> None:
-        """Let what this process starts from now on join in its place."""
-        if self._mark is not None and os.environ.get(JOINED) == self._mark:
-            del os.environ[JOINED]
-
-    def _refuse_descendant(self) -> None:
-        """Raise GroupUnusableError if another process is this instance, and told us.
-
-        What it starts has its environment, and would take its place in a group that
-        it has yet to join, or wait in vain where it has.
-        """
-        pid, _, meeting = os.environ.get(JOINED, "").partition(" ")
-        if meeting == self.job.meeting and pid != str(os.getpid()):
-            raise GroupUnusableError(
-                f"This process was started from instance {self.job.place.rank} "
-                f"(process {pid}), which has joined its groups and takes part in "
-                "collectives itself. Make the calls in that process, or start a job "
-                "of its own with poprun."
-            )
 
     def _tell_runs(self) -> None:
         """Say how often each algorithm ran, if the user asks for that."""

@@ -139,6 +139,8 @@ THIRD_PARTY = {
     "yaml": ("poprun",),
 }
 
+# popdist.session hands it on to popdist.claim, which leaves a mark there: processes
+# that an instance starts must find it.
 READS_ENVIRON = (
     "popdist.popdist_core",
     "popdist.session",
@@ -344,7 +346,7 @@ def test_what_runs_beside_an_instance_imports_next_to_nothing(module: str) -> No
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_the_environment_is_read_at_the_borders_and_written_by_nobody(
+def test_the_environment_is_read_at_the_borders_and_handed_on_as_an_argument(
     module: str,
 ) -> None:
     for use in uses_of_environ(parse(MODULES[module])):
