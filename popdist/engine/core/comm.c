@@ -17,8 +17,6 @@ enum {
     YIELD_NS = 2000000,
     /* How long one sleep lasts before we look after the others. */
     SLEEP_NS = 20000000,
-    /* How long a member that tells why it ends the group may take over it. */
-    TELL_NS = 200000000,
     /* The block at which a new group tries the other kind of stores. */
     FIRST_TRIAL = 8,
 };
@@ -109,7 +107,7 @@ static void sleep_for(beacon *b, const _Atomic uint64_t *word, uint64_t target)
 
 typedef uint64_t __attribute__((__may_alias__)) word;
 
-static void copy_words(descriptor *to, const descriptor *from)
+void copy_descriptor(descriptor *to, const descriptor *from)
 {
     word *t = (word *)to;
     const word *f = (const word *)from;
@@ -129,7 +127,7 @@ static bool is_gone(int *pidfd)
     return fd.revents & POLLIN;
 }
 
-static bool has_gone(comm *c, int peer)
+bool has_gone(comm *c, int peer)
 {
     return is_gone(&c->pidfds[peer])
            || atomic_load_explicit(&member_at(c, peer)->left, memory_order_acquire);
@@ -158,7 +156,7 @@ static status look_for_letter(comm *c, int peer, const _Atomic uint64_t *word,
     if (atomic_load_explicit(word, memory_order_acquire) >= target)
         return DONE;
     descriptor theirs;
-    copy_words(&theirs, &member_at(c, peer)->calls[(c->calls + ahead) & 1]);
+    copy_descriptor(&theirs, &member_at(c, peer)->calls[(c->calls + ahead) & 1]);
     return end_over(c, MISMATCH, peer, &theirs, "");
 }
 
@@ -231,7 +229,7 @@ static uint64_t signature_of(const descriptor *d)
 void describe(comm *c, const descriptor *d)
 {
     c->told = false;
-    copy_words(&member_at(c, c->rank)->calls[c->calls & 1], d);
+    copy_descriptor(&member_at(c, c->rank)->calls[c->calls & 1], d);
 }
 
 box *begin(comm *c, const descriptor *d)
@@ -273,94 +271,10 @@ status meet_all(comm *c)
     return DONE;
 }
 
-static void wake_all(comm *c)
+void wake_all(comm *c)
 {
     for (int i = 0; i < c->size; i++) {
         beacon *b = &member_at(c, i)->posted;
         syscall(SYS_futex, futex_word(b), FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
     }
-}
-
-/* Cut what is too long where a character of UTF-8 ends. */
-static void put_words(char *to, size_t room, const char *words)
-{
-    size_t length = strnlen(words, room - 1);
-    if (words[length])
-        while (length > 0 && ((unsigned char)words[length] & 0xc0) == 0x80)
-            length--;
-    memcpy(to, words, length);
-    to[length] = '\0';
-}
-
-/* Whoever made `ended` say that it writes does so once, and lets all others know. */
-static void tell(comm *c, status why, int about, const descriptor *theirs,
-                 const char *words)
-{
-    ending *e = &c->head->end;
-    e->reason = why;
-    e->by = c->rank;
-    e->about = about;
-    e->call = c->calls;
-    e->mine = member_at(c, c->rank)->calls[c->calls & 1];
-    e->theirs = *theirs;
-    put_words(e->words, sizeof e->words, words);
-    atomic_store(&c->head->ended, TOLD);
-    wake_all(c);
-}
-
-status end_over(comm *c, status why, int about, const descriptor *theirs,
-                const char *words)
-{
-    uint32_t none = 0;
-    c->broken = why;
-    if (!atomic_compare_exchange_strong(&c->head->ended, &none, writing(c->rank)))
-        return c->broken = why == STOPPED ? STOPPED : ENDED;
-    tell(c, why, about, theirs, words);
-    return why;
-}
-
-static descriptor call_of(const comm *c, int rank)
-{
-    descriptor d = {0};
-    if (rank >= 0)
-        copy_words(&d, &member_at(c, rank)->calls[c->calls & 1]);
-    return d;
-}
-
-status end_group(comm *c, status why, int about, const char *words)
-{
-    const descriptor theirs = call_of(c, about);
-    return end_over(c, why, about, &theirs, words);
-}
-
-bool why_ended(comm *c, ending *why)
-{
-    const uint64_t began = now_ns();
-    const struct timespec nap = {0, 1000000};
-    _Atomic uint32_t *state = &c->head->ended;
-    uint32_t ended;
-    while ((ended = atomic_load_explicit(state, memory_order_acquire)) != TOLD) {
-        if (!ended)
-            return false;
-        const int writer = (int)(ended - writing(0));
-        const descriptor theirs = call_of(c, writer);
-        /* It will never write again, so somebody else may. */
-        if (has_gone(c, writer)
-            && atomic_compare_exchange_strong(state, &ended, writing(c->rank))) {
-            tell(c, PEER_LOST, writer, &theirs, "");
-        } else if (now_ns() - began > TELL_NS) {
-            /* It may write at any time, so this is for nobody but us. */
-            *why = (ending){.reason = STOPPED,
-                            .by = writer,
-                            .about = writer,
-                            .call = c->calls,
-                            .mine = theirs,
-                            .theirs = theirs};
-            return true;
-        } else {
-            nanosleep(&nap, NULL);
-        }
-    }
-    *why = c->head->end;
-    return true;
 }

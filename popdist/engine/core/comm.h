@@ -152,12 +152,20 @@ static inline status wait_posted(comm *c, int peer, uint64_t target)
     return wait_word(c, peer, &b->count, target, b);
 }
 
+/* Whether a member has died, or closed its group. */
+bool has_gone(comm *c, int peer);
+
+/* Wake whoever sleeps until some member takes a step. */
+void wake_all(comm *c);
+
 /* Wait until all others have taken their steps up to `target`. */
 status wait_all(comm *c, uint64_t target);
 
 /* Put down what we do. Whoever ends the group may look at any time, and then find a
  * mixture of this and what was there before: it is for a message only. */
 void describe(comm *c, const descriptor *d);
+
+void copy_descriptor(descriptor *to, const descriptor *from);
 
 /* Say what we begin. `begin` makes it ours to write, `announce` lets the others
  * see it together with whatever was put into slot or box before. */
