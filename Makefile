@@ -19,8 +19,9 @@ demo: install ## Train a small network on 4 instances with 8 replicas.
 	$(WITH_BIN) poprun --num-instances 4 --num-replicas 8 python examples/train.py
 install: $(VENV)/installed ## Make .venv with poprun and an mpirun in it.
 
-.PHONY: check quick lint types test smoke
-check: lint types cross control tsan asan memcheck memcheck-python test ## Everything that has to pass before a commit.
+.PHONY: check examine quick lint types test smoke
+check: examine test ## Everything that has to pass before a commit.
+examine: lint types cross control tsan asan memcheck memcheck-python ## All of it but the tests.
 quick: lint types $(VENV)/tested ## Style, types, and the tests that start no MPI.
 	$(BIN)/python -m pytest -q -m "not mpi"
 lint: $(VENV)/tested ## Style, without changing a file.

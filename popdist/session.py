@@ -185,9 +185,11 @@ class Session:
 
     def _make(self, purpose: str, members: tuple[int, ...]) -> "Group":
         # Not above: without collectives, numpy and the engine are not needed.
+        from popdist.engine._core import simd_levels
         from popdist.engine.group import Group
 
         place, settings = self.job.place, self.job.settings
+        settings.check_level(simd_levels())
         if len(members) > 1 and place.local_size < place.size:
             raise ArenaError(
                 f"This job has {place.size} instances, but only {place.local_size} of "

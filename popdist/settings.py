@@ -1,6 +1,6 @@
 """What the user may choose about collectives, by variables that poprun passes on."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Self
@@ -47,6 +47,12 @@ class Settings:
             log_level=_one_of(environ, LOG_LEVEL, _LOG_LEVELS, str.lower)
             or cls().log_level,
         )
+
+    def check_level(self, levels: Sequence[str]) -> None:
+        """Raise SettingError unless this processor has the SIMD level asked for."""
+        if self.simd is not None and self.simd not in levels:
+            rule = f"one of {', '.join(levels)}, as this processor has no other"
+            raise SettingError(SIMD, self.simd, rule)
 
 
 def _seconds(environ: Mapping[str, str], name: str, default: float) -> float:

@@ -36,14 +36,8 @@ Connect = Callable[[Tuning], "Group"]
 
 def run(meeting: Meeting, path: Path, seconds: float) -> None:
     """Measure, and write the table's entry for as many members as there are here."""
-    crowded = meeting.size > cores_of_host()
     tuning = measured(meeting, _connection(meeting), seconds)
-    entry = {
-        "members": "crowded" if crowded else "fit",
-        "oneshot_bytes": tuning.oneshot_bytes,
-        "block_bytes": tuning.block_bytes,
-        "spins": tuning.spins,
-    }
+    entry = tuning.entry(meeting.size, cores_of_host())
     if meeting.rank == 0:
         before = path.read_text(encoding="utf-8") if path.exists() else ""
         path.write_text(merged(before, entry), encoding="utf-8")

@@ -18,7 +18,7 @@ from popdist.engine.heap import HEAP_SPAN, Heap
 from popdist.engine.rendezvous.patience import report
 from popdist.engine.tuning import Tuning, cores_of_host
 from popdist.engine.work import Worker
-from popdist.errors import PopdistError, SettingError
+from popdist.errors import PopdistError
 
 _seats: "weakref.WeakSet[Seat]" = weakref.WeakSet()
 
@@ -164,11 +164,9 @@ class Seat:
 def _check_level(simd: str | None) -> None:
     levels = _core.simd_levels()
     if simd is not None and simd not in levels:
-        raise SettingError(
-            "simd",
-            simd,
-            f"one of {', '.join(levels)}, as this processor has no other: see "
-            "POPDIST_SIMD",
+        raise ValueError(
+            f"simd is {simd!r}, but must be one of {', '.join(levels)}: this processor "
+            "has no other."
         )
 
 

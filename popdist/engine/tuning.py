@@ -14,6 +14,8 @@ _TABLE = os.path.join(os.path.dirname(__file__), "tuning.json")
 # what oneshot keeps of it with any number of them.
 _MEASURED_MEMBERS = 2
 _LEAST_ONESHOT = 2048
+# The core takes no more.
+_MOST_ONESHOT = 1 << 16
 
 # Every member's chunk of a block must be some lines long, whatever it holds.
 _LEAST_SHARE = 1 << 15
@@ -38,6 +40,19 @@ class Tuning:
         return type(self)(
             oneshot_bytes=self.oneshot_bytes, block_bytes=block, spins=self.spins
         )
+
+    def entry(self, size: int, cores: int) -> dict[str, str | int]:
+        """Return what the table is to say, measured with so many members."""
+        crowded = size > cores
+        oneshot = self.oneshot_bytes
+        if not crowded:
+            oneshot = oneshot * max(size, _MEASURED_MEMBERS) // _MEASURED_MEMBERS
+        return {
+            "members": "crowded" if crowded else "fit",
+            "oneshot_bytes": min(oneshot, _MOST_ONESHOT),
+            "block_bytes": self.block_bytes,
+            "spins": self.spins,
+        }
 
     @classmethod
     def measured(cls, size: int, cores: int) -> Self:

@@ -84,3 +84,13 @@ def test_the_levels_are_those_that_the_core_has_kernels_for() -> None:
 )
 def test_which_algorithms_ran_is_told_from_debug_on(level: str, tells: bool) -> None:
     assert Settings.decode({"POPDIST_LOG_LEVEL": level}).tells_runs == tells
+
+
+def test_a_simd_level_that_this_processor_lacks_is_told_with_those_it_has() -> None:
+    settings = Settings.decode({"POPDIST_SIMD": "neon"})
+
+    settings.check_level(["baseline", "neon"])
+    with pytest.raises(SettingError) as refusal:
+        settings.check_level(["baseline", "avx2"])
+    assert "POPDIST_SIMD is 'neon'" in str(refusal.value)
+    assert "one of baseline, avx2, as this processor has no other" in str(refusal.value)

@@ -11,7 +11,7 @@ from popdist.engine import reference
 from popdist.engine.dtypes import REDUCTIONS, code_of
 from popdist.engine.group import Group
 from popdist.engine.tuning import Tuning
-from popdist.errors import GroupUnusableError, SettingError
+from popdist.errors import GroupUnusableError
 from tests.popdist.engine.members import LONG, SMALL, Me, Pool, results
 from tests.popdist.engine.samples import BFLOAT16, DTYPES, Array, same, sample
 
@@ -681,9 +681,7 @@ def test_a_result_that_cannot_be_written_is_refused() -> None:
 
 
 def test_a_processor_without_a_simd_level_is_told() -> None:
-    with pytest.raises(
-        SettingError, match="simd is 'mmx', but must be one of baseline"
-    ):
+    with pytest.raises(ValueError, match="simd is 'mmx', but must be one of baseline"):
         alone(simd="mmx")
 
 

@@ -116,3 +116,15 @@ def test_groups_take_what_was_measured_if_they_are_told_nothing() -> None:
         return int(me.join(tuning=None).all_reduce(1))
 
     assert results(3, member) == [3, 3, 3]
+
+
+@pytest.mark.parametrize("size", [2, 3, 5])
+def test_what_is_measured_with_any_number_of_members_is_found_again_by_as_many(
+    size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = Tuning(oneshot_bytes=8192, block_bytes=1 << 19, spins=700)
+    table = tmp_path / "tuning.json"
+    table.write_text(json.dumps({"entries": [found.entry(size, 8)]}))
+    monkeypatch.setattr(tuning, "_TABLE", str(table))
+
+    assert Tuning.measured(size, 8) == found
