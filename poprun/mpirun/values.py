@@ -38,7 +38,12 @@ class GlobalArguments(NamedTuple):
     """What a user wants of mpirun for the whole job."""
 
     tag_output: bool = False
+    timestamp_output: bool = False
+    xml: bool = False
+    merge_stderr: bool = False
     output_filename: str | None = None
+    # The files of output_filename are all there is: no copy on the console.
+    output_nocopy: bool = False
     allow_run_as_root: bool = False
     # A value of --process-placement that does what --bind-to asked for.
     placement: str | None = None
