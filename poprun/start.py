@@ -96,14 +96,15 @@ def _spec(
     environment = [os.fsencode(f"{name}={value}") for name, value in variables.items()]
     _check_sizes(argv, environment)
     # What a user asks for counts more than the same variable handed on by mpirun.
-    own = [name for name in assignment.variables if name.startswith(GIFT_PREFIXES)]
+    users = [name for name in assignment.variables if name.startswith(GIFT_PREFIXES)]
     return wire.pack_spec(
         path=os.fsencode(path),
         argv=argv,
         environment=environment,
         cwd=os.getcwdb(),
         gifts=[prefix.encode() for prefix in GIFT_PREFIXES],
-        no_gifts=[prefix.encode() for prefix in (*NO_GIFT_PREFIXES, *own)],
+        no_gifts=[prefix.encode() for prefix in NO_GIFT_PREFIXES],
+        users=[name.encode() for name in users],
         cpus=list(assignment.binding.cpus or ()),
         memory_nodes=list(assignment.binding.memory_nodes or ()),
         stdin=os.fsencode(setup.stdin.path),

@@ -100,6 +100,7 @@ def pack_spec(
     cwd: bytes,
     gifts: list[bytes],
     no_gifts: list[bytes],
+    users: list[bytes],
     cpus: list[int],
     memory_nodes: list[int],
     stdin: bytes,
@@ -112,6 +113,7 @@ def pack_spec(
         environment: NAME=VALUE words. What MPI gave the shim is added to them.
         gifts: How the names of what MPI gave begin.
         no_gifts: How those of them begin that are not the program's.
+        users: Whole names of variables in which the user's value counts for more.
         stdin: "sent" for a descriptor that comes with the message, else a path.
     """
     return pack(
@@ -125,6 +127,7 @@ def pack_spec(
         int(ignore_hangup),
         b",".join(gifts),
         b",".join(no_gifts),
+        b",".join(users),
         len(argv),
         *argv,
         *environment,
@@ -142,10 +145,13 @@ class Spec:
         self.ignore_hangup = fields[6] == b"1"
         self._gifts = tuple(filter(None, fields[7].split(b",")))
         self._no_gifts = tuple(filter(None, fields[8].split(b",")))
-        count = int(fields[9])
-        self.argv = fields[10 : 10 + count]
-        self.environment = fields[10 + count :]
+        self._users = frozenset(fields[9].split(b","))
+        count = int(fields[10])
+        self.argv = fields[11 : 11 + count]
+        self.environment = fields[11 + count :]
 
     def is_gift(self, name: bytes) -> bool:
         """Return whether a variable is MPI's word to the program."""
-        return name.startswith(self._gifts) and not name.startswith(self._no_gifts)
+        if name in self._users or name.startswith(self._no_gifts):
+            return False
+        return name.startswith(self._gifts)
