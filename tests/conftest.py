@@ -1,6 +1,7 @@
 """What tests have in common: the MPIs, poprun as a user runs it, and what it left."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -13,6 +14,24 @@ import pytest
 ROOT = Path(__file__).parent.parent
 BIN = Path(sys.executable).parent
 POPRUN = str(BIN / "poprun")
+
+
+def reset_signals() -> None:
+    """Give this process the signal dispositions and the mask of an interactive shell.
+
+    A process hands both on to all that it starts, and `nohup`, `&` in a script and
+    some CI runners ignore signals that tests here send. SIGPIPE and SIGXFSZ stay
+    ignored, as in every Python: subprocess resets them for what it starts.
+    """
+    python_ignores = {signal.SIGPIPE, signal.SIGXFSZ}
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    for number in signal.valid_signals() - python_ignores:
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+reset_signals()
 
 # Each MPI, and where its mpirun may be: beside this Python, from Debian, or in the
 # environment that `make test` makes for it.

@@ -1,0 +1,34 @@
+"""The tests' own surroundings: what they start is independent of how they started."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ALL_IGNORED = """
+import os, signal, sys
+numbers = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
+for number in numbers:
+    signal.signal(number, signal.SIG_IGN)
+signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+os.execv(sys.executable, [sys.executable, "-c", sys.argv[1]])
+"""
+CHILD_AFTER_CONFTEST = """
+import signal, subprocess, conftest
+assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+subprocess.run(["grep", "-E", "^Sig(Ign|Blk)", "/proc/self/status"], check=True)
+"""
+
+
+def test_what_tests_start_ignores_and_blocks_no_signal() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", ALL_IGNORED, CHILD_AFTER_CONFTEST],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)},
+        capture_output=True,
+        text=True,
+        timeout=50,
+    )
+
+    assert ran.stderr == ""
+    masks = dict(line.split(":\t") for line in ran.stdout.splitlines())
+    assert masks == {"SigBlk": "0" * 16, "SigIgn": "0" * 16}
