@@ -143,3 +143,11 @@ def command_line(pid: int) -> list[str]:
     except OSError:
         return []
     return [os.fsdecode(word) for word in words]
+
+
+def is_alive(process: psutil.Process) -> bool:
+    """Return whether a process runs; one that only waits to be reaped does not."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
