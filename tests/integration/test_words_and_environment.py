@@ -362,9 +362,14 @@ def test_words_and_values_are_on_nobody_elses_command_line(
     poprun: Poprun, every_mpirun: str
 ) -> None:
     secret, word = f"hunter2-{random.random()}", f"word-{random.random()}"
+    # It starts no process: a shell's child has the shell's words until it calls exec.
+    script = poprun.script(
+        "wait.py",
+        "import os, time; open('on.' + os.environ['RANK'], 'x'); time.sleep(60)",
+    )
     process = poprun.start(
         *job(2, every_mpirun),
-        *("-v", "sh", "-c", "touch on.$RANK; sleep 60", word),
+        *("-v", "python", script, word),
         environ={
             "POPRUN_MPI_GLOBAL_ARGS": f"-x SECRET={secret}",
             "POPRUN_INSTANCE_MPI_LOCAL_ARGS": f"1:-x OTHER={secret}",
@@ -379,7 +384,7 @@ def test_words_and_values_are_on_nobody_elses_command_line(
 
     assert not [words for words in seen.values() if secret.encode() in words]
     knowing = [words for words in seen.values() if word.encode() in words]
-    program = b"\0".join([b"sh", b"-c", b"touch on.$RANK; sleep 60", word.encode()])
+    program = b"\0".join([b"python", script.encode(), word.encode()])
     assert sorted(words[-len(program) - 1 : -1] for words in knowing) == [program] * 3
     assert secret.encode() not in err
 
