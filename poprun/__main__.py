@@ -1,27 +1,53 @@
-"""The entry point: makes Ctrl-C quiet before anything that takes time is imported."""
+"""The entry point: handles signals before anything that takes time is imported."""
 
+import _signal  # type: ignore[import-not-found]  # typeshed has signal only
 import os
-import signal
 import sys
-from types import FrameType
+
+# The name is the type checker's; importing typing or types would take milliseconds,
+# in which a signal would end poprun without a word or with a traceback.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import FrameType
+
+# Not by the module signal, which takes longer to import than all else here.
+_ENDING_SIGNALS = {
+    _signal.SIGINT: "SIGINT",
+    _signal.SIGTERM: "SIGTERM",
+    _signal.SIGHUP: "SIGHUP",
+    _signal.SIGQUIT: "SIGQUIT",
+}
 
 
 def main() -> int:
     """Run poprun, and return its exit code."""
-    _open_what_is_closed()
-    # Only in place of Python's own handler: a caller who ignores Ctrl-C, as the
-    # shell does for background jobs, means it.
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, _interrupted)
+    _handle_signals()
+    _open_closed_streams()
 
     from poprun import cli
 
-    return cli.main()
+    code = cli.main()
+    _ignore_signals()
+    return code
 
 
-def _open_what_is_closed() -> None:
+def _handle_signals() -> None:
+    # Only in place of Python's own handler and of the default: a caller who ignores a
+    # signal, as the shell does with Ctrl-C for background jobs, means it.
+    for number in _ENDING_SIGNALS:
+        if _signal.getsignal(number) in (_signal.default_int_handler, _signal.SIG_DFL):
+            _signal.signal(number, _stopped)
+
+
+def _ignore_signals() -> None:
+    # The exit code is known, and Python's finalization must not replace it.
+    for number in _ENDING_SIGNALS:
+        _signal.signal(number, _signal.SIG_IGN)
+
+
+def _open_closed_streams() -> None:
     # Or another file would get the number of a standard stream, and be taken for it.
-    # What opens it gets the lowest number that is free. Writing to stdout fails, as
+    # os.open() returns the lowest number that is free. Writing to stdout fails, as
     # it does where it is closed.
     for number, flags in ((0, os.O_RDONLY), (1, os.O_RDONLY), (2, os.O_WRONLY)):
         try:
@@ -30,11 +56,16 @@ def _open_what_is_closed() -> None:
             os.open(os.devnull, flags)
 
 
-def _interrupted(number: int, frame: FrameType | None) -> None:
-    # Nothing has been started, so there is nothing to undo, and an exception might
+def _stopped(number: int, frame: "FrameType | None") -> None:
+    # No instance has been started, so there is nothing to undo, and an exception might
     # come up inside an import.
-    os.write(2, b"poprun: interrupted\n")
-    os._exit(130)
+    # The same signal again ends poprun even if stderr cannot take the sentence.
+    _signal.signal(number, _signal.SIG_DFL)
+    sentence = f"Stopped by {_ENDING_SIGNALS[number]} before any instance was started."
+    try:
+        os.write(2, f"poprun: error: {sentence}\n".encode())
+    finally:
+        os._exit(128 + number)
 
 
 if __name__ == "__main__":

@@ -392,43 +392,6 @@ def test_closed_streams_are_survived() -> None:
     assert (silent.returncode, silent.stdout) == (2, b"")
 
 
-INTERRUPTED_WHILE_IMPORTING = """
-import os, signal, sys, time
-
-class Slow:
-    def find_spec(self, name, path=None, target=None):
-        if name == "poprun.cli":
-            os.kill(os.getpid(), signal.SIGINT)
-            time.sleep(0.2)
-            raise SystemExit(3)
-
-sys.meta_path.insert(0, Slow())
-{before}
-from poprun.__main__ import main
-sys.exit(main())
-"""
-
-
-@pytest.mark.parametrize(
-    ("before", "exit_code", "words"),
-    [
-        ("", 130, b"poprun: interrupted\n"),
-        ("signal.signal(signal.SIGINT, signal.SIG_IGN)", 3, b""),
-    ],
-    ids=["by-default", "ignored-by-the-caller"],
-)
-def test_ctrl_c_in_the_first_moment_ends_in_one_line(
-    before: str, exit_code: int, words: bytes
-) -> None:
-    process = subprocess.run(
-        [sys.executable, "-c", INTERRUPTED_WHILE_IMPORTING.format(before=before)],
-        env={"PYTHONPATH": str(Path(poprun.__file__).parent.parent)},
-        capture_output=True,
-    )
-
-    assert (process.returncode, process.stderr) == (exit_code, words)
-
-
 # --- Completion.
 
 

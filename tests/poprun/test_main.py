@@ -1,0 +1,79 @@
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from textwrap import dedent
+
+import pytest
+
+STOPPED = {
+    signal.SIGINT: 130,
+    signal.SIGTERM: 143,
+    signal.SIGHUP: 129,
+    signal.SIGQUIT: 131,
+}
+
+
+def run(
+    body: str, handlers: Mapping[signal.Signals, str] | None = None
+) -> "subprocess.CompletedProcess[str]":
+    """Run the entry point; `body` stands for all that comes after it."""
+    # A test's caller may ignore signals, as nohup does.
+    given = dict.fromkeys(STOPPED, "SIG_DFL") | dict(handlers or {})
+    given[signal.SIGINT] = given[signal.SIGINT].replace(
+        "SIG_DFL", "default_int_handler"
+    )
+    lines = [
+        "import atexit, os, signal, sys, types",
+        *(f"signal.signal({int(n)}, signal.{how})" for n, how in given.items()),
+        "import poprun.__main__ as entry",
+        "def main():",
+        *(f"    {line}" for line in dedent(body).strip().splitlines()),
+        "sys.modules['poprun.cli'] = types.SimpleNamespace(main=main)",
+        "sys.exit(entry.main())",
+    ]
+    return subprocess.run(
+        [sys.executable, "-c", "\n".join(lines)],
+        capture_output=True,
+        text=True,
+        timeout=50,
+    )
+
+
+@pytest.mark.parametrize("number", STOPPED, ids=lambda number: number.name)
+def test_a_signal_before_the_job_ends_it_with_the_documented_code_and_a_sentence(
+    number: signal.Signals,
+) -> None:
+    ran = run(f"os.kill(os.getpid(), {int(number)})\nreturn 0")
+
+    assert ran.stderr == (
+        f"poprun: error: Stopped by {number.name} before any instance was started.\n"
+    )
+    assert ran.returncode == STOPPED[number]
+
+
+@pytest.mark.parametrize("number", STOPPED, ids=lambda number: number.name)
+def test_what_the_caller_ignores_stays_ignored(number: signal.Signals) -> None:
+    ran = run(f"os.kill(os.getpid(), {int(number)})\nreturn 7", {number: "SIG_IGN"})
+
+    assert (ran.returncode, ran.stderr) == (7, "")
+
+
+@pytest.mark.parametrize("number", STOPPED, ids=lambda number: number.name)
+def test_a_signal_while_python_ends_does_not_replace_the_exit_code(
+    number: signal.Signals,
+) -> None:
+    ran = run(f"atexit.register(os.kill, os.getpid(), {int(number)})\nreturn 7")
+
+    assert (ran.returncode, ran.stderr) == (7, "")
+
+
+def test_the_entry_point_imports_nothing_that_takes_time() -> None:
+    code = (
+        "import sys; before = set(sys.modules); import poprun.__main__; "
+        "print(*sorted(set(sys.modules) - before))"
+    )
+
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+
+    assert ran.stdout.split() == ["poprun", "poprun.__main__"]
