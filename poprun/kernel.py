@@ -72,13 +72,16 @@ def watch(directories: Iterable[bytes]) -> tuple[int, dict[int, bytes]]:
 class Process:
     """One line of /proc: who it is, whose child, and whether it is dead already."""
 
-    __slots__ = ("parent", "pid", "start", "zombie")
+    __slots__ = ("parent", "pid", "start", "stopped", "zombie")
 
     def __init__(self, pid: int, stat: bytes) -> None:
         # The name in parentheses may hold anything, parentheses too.
         fields = stat[stat.rindex(b")") + 2 :].split()
         self.pid = pid
-        self.zombie = fields[0] in (b"Z", b"X")
+        # A leader that has left its other threads behind is in state Z as well.
+        threads = int(fields[17])
+        self.zombie = fields[0] in (b"Z", b"X") and threads <= 1
+        self.stopped = fields[0] in (b"T", b"t")
         self.parent = int(fields[1])
         self.start = int(fields[19])
 

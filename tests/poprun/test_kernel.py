@@ -76,12 +76,42 @@ def test_a_line_of_proc_is_read_whatever_the_name_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "zombie"), [("R", False), ("D", False), ("Z", True), ("X", True)]
+    ("state", "threads", "zombie"),
+    [
+        ("R", 1, False),
+        ("D", 1, False),
+        ("Z", 1, True),
+        ("Z", 2, False),
+        ("Z", 0, True),
+        ("X", 0, True),
+    ],
 )
-def test_the_dead_are_told_from_the_living(state: str, zombie: bool) -> None:
-    line = f"17 (x) {state} 4 " + "0 " * 40
+def test_the_dead_are_told_from_the_living(
+    state: str, threads: int, zombie: bool
+) -> None:
+    line = f"17 (x) {state} 4 " + "0 " * 15 + f"{threads} " + "0 " * 30
 
     assert kernel.Process(17, line.encode()).zombie is zombie
+
+
+WITHOUT_ITS_LEADER = """
+import ctypes, threading, time
+threading.Thread(target=time.sleep, args=(600,)).start()
+ctypes.CDLL(None).pthread_exit(None)
+"""
+
+
+def test_threads_that_outlive_their_leader_are_a_living_process(
+    start: Callable[..., "subprocess.Popen[str]"],
+) -> None:
+    child = start(sys.executable, "-c", WITHOUT_ITS_LEADER)
+    stat = Path(f"/proc/{child.pid}/stat")
+    wait_for(lambda: ") Z " in stat.read_text(), "the end of the main thread")
+
+    assert not found(child.pid).zombie
+    assert child.pid in pids(kernel.descendants([os.getpid()]))
+    child.kill()
+    wait_for(lambda: found(child.pid).zombie, "the end of the process")
 
 
 def test_a_program_of_any_name_is_found(
