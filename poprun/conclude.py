@@ -43,6 +43,11 @@ def conclude(
             f"Output was lost: {what} cannot be written: {os.strerror(number)}. The "
             "instances were not stopped for that."
         )
+    for what, size in relay.lost.items():
+        log.error(
+            f"Output was lost: nobody read {what}, so its last {size} bytes or more "
+            "were not written."
+        )
     if debug and verdict.words and not outcome.quote_mpirun:
         log.say(f"mpirun said:\n{verdict.words}")
     evidence = _evidence(outcome, ended, made, relay, memory)
@@ -53,7 +58,7 @@ def conclude(
         log.error(cause)
     if relay.closed:
         return outcome.exit_code or OUTPUT_CLOSED
-    if relay.failure is not None:
+    if relay.failure is not None or relay.lost:
         return outcome.exit_code or UNWRITTEN
     return outcome.exit_code
 

@@ -17,6 +17,7 @@ from poprun import kernel, stopping, wire
 from poprun.ahead import StartedGuard
 from poprun.channel import Channel, user_of
 from poprun.doubts import Doubts
+from poprun.drain import drain, patience
 from poprun.errors import LaunchError
 from poprun.events import (
     Clean,
@@ -46,9 +47,8 @@ IN, OUT = select.POLLIN, select.POLLOUT
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
 OTHER_SIGNALS = (signal.SIGTSTP, signal.SIGCHLD)
+HANDLED_SIGNALS = (*ENDING_SIGNALS, *PASSED_ON, *OTHER_SIGNALS)
 
-# How long to wait for the end of streams when all who could write are gone.
-LAST_WORDS_S = 1.0
 # The guard needs this long only where a process hangs in the kernel.
 FINISH_S = 35.0
 # One that is killed is replaced; one that cannot live is not replaced for ever.
@@ -91,6 +91,9 @@ class Launch:
         self._doubts = Doubts()
         self._streams = Streams(relay, self._doubts)
         self._finished = False
+        # Signals to end the job that came when it was over.
+        self._is_over = False
+        self._late_signals = 0
 
         self._wake = kernel.wake_up_on(*_signals())
         kernel.become_subreaper()
@@ -129,33 +132,32 @@ class Launch:
         while not self._finished and time.monotonic() < limit:
             self._turn(limit)
         self.ended.left_behind += self._guarding.end_own_orphans()
-        interrupts = self._interrupts()
-        self._read_last_words(interrupts)
-        while any(sink.queued for sink in self._relay.sinks):
-            self._turn(FOREVER)
-            if self._interrupts() > interrupts:
-                break  # whoever reads has stopped, and the user has seen enough
+        self.write_out()
+        self._streams.close()
         self._feeder.close()
         self._listener.close()
         self.ended.course = self._course
         self.ended.mpirun_words = os.pread(self._words, 1 << 20, 0)
         os.close(self._words)
 
-    def _read_last_words(self, interrupts: int) -> None:
-        limit = time.monotonic() + LAST_WORDS_S
-        while self._streams and self._interrupts() == interrupts:
-            if self._relay.full:
-                # Nothing is read before somebody reads us: that time does not count.
-                self._turn(FOREVER)
-                limit = time.monotonic() + LAST_WORDS_S
-            elif time.monotonic() < limit:
-                self._turn(limit)
-            else:
-                break
-        self._streams.close()
+    def write_out(self) -> None:
+        """Write what is unwritten when the job is over, while somebody reads it."""
+        self._is_over = True
+        drain(
+            self._relay,
+            self._streams,
+            self._wake,
+            lambda: self._on_signals(self._wake, IN),
+            self._patience,
+        )
 
-    def _interrupts(self) -> int:
-        return sum(isinstance(event, Interrupted) for event in self.ended.events)
+    def _patience(self) -> float:
+        signals = sum(isinstance(event, Interrupted) for event in self.ended.events)
+        return patience(
+            self._course.cause,
+            failed=any(isinstance(e, Exited) and e.status for e in self.ended.events),
+            signals=signals + self._late_signals,
+        )
 
     def _turn(self, deadline: float) -> None:
         """Wait for something to happen, and deal with all that has."""
@@ -226,7 +228,9 @@ class Launch:
 
     def _on_signals(self, wake: int, _: int) -> None:
         for number in os.read(wake, 4096):
-            if number in ENDING_SIGNALS:
+            if number in ENDING_SIGNALS and self._is_over:
+                self._late_signals += 1
+            elif number in ENDING_SIGNALS:
                 self._emit(Interrupted(number))
             elif number in PASSED_ON:
                 self._tell(wire.pack(wire.SIGNAL, number))
@@ -414,7 +418,7 @@ class Launch:
 
 def _signals() -> list[int]:
     """Return what poprun handles: not SIGHUP if nohup had it ignored."""
-    handled: list[int] = [*ENDING_SIGNALS, *PASSED_ON, *OTHER_SIGNALS]
+    handled: list[int] = list(HANDLED_SIGNALS)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         handled.remove(signal.SIGHUP)
     return handled

@@ -92,12 +92,13 @@ def _run_job(
     from poprun import conclude
 
     ended = running.to_the_end()
-    # Nothing is left to be undone, so Ctrl-C may end poprun like any other program.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
     exit_code = conclude.conclude(
         ended, made, relay, log, memory, debug=settings["debug"]
     )
-    relay.drain()
+    running.write_out()
+    # Python gives signals back their default action on its way out, and one of them
+    # would replace the exit code.
+    signal.pthread_sigmask(signal.SIG_BLOCK, launch.HANDLED_SIGNALS)
     return exit_code
 
 

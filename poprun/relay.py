@@ -58,6 +58,25 @@ class Relay:
         return any(sink.full for sink in self.sinks)
 
     @property
+    def queued(self) -> int:
+        return sum(sink.queued for sink in self.sinks)
+
+    @property
+    def written(self) -> int:
+        return sum(sink.written for sink in self.sinks)
+
+    @property
+    def lost(self) -> dict[str, int]:
+        """How many bytes were given up because nobody read them, by stream."""
+        named = zip(STREAMS, self.sinks, strict=False)
+        return {name: sink.lost for name, sink in named if sink.lost}
+
+    def give_up(self) -> None:
+        """Drop what nobody reads."""
+        for sink in self.sinks:
+            sink.give_up()
+
+    @property
     def closed(self) -> bool:
         """Whoever read stdout has gone."""
         return self._out.failure == errno.EPIPE
@@ -66,7 +85,7 @@ class Relay:
     def failure(self) -> tuple[str, int] | None:
         """What could not be written, and the errno."""
         for name, sink in (("stdout", self._out), ("stderr", self._err)):
-            if sink.failure not in (0, errno.EPIPE):
+            if sink.failure not in (0, errno.EPIPE) and not sink.lost:
                 return name, sink.failure
         return self._file_failure
 
@@ -118,11 +137,6 @@ class Relay:
     def was_last(self, rank: int) -> bool:
         """Return whether an instance's stderr is the last thing where errors go."""
         return self._last == (rank, "stderr")
-
-    def drain(self) -> None:
-        """Write everything that is still queued, however long it takes."""
-        for sink in self.sinks:
-            sink.drain()
 
     def _write(self, stream: str) -> None:
         for key, data in self._consoles[stream].take():

@@ -25,6 +25,9 @@ class Sink:
     def __init__(self, descriptor: int) -> None:
         self._queue: deque[memoryview] = deque()
         self.queued = 0
+        self.written = 0
+        # How much was given up, because nobody read it.
+        self.lost = 0
         # Why nothing can be written any more: an errno, or 0.
         self.failure = 0
         self._socket: socket.socket | None = None
@@ -63,6 +66,7 @@ class Sink:
                 self.queued = 0
                 return
             self.queued -= written
+            self.written += written
             if written < len(piece):
                 self._queue[0] = piece[written:]
             else:
@@ -73,6 +77,13 @@ class Sink:
         while self._queue:
             self._poll(None)
             self.flush()
+
+    def give_up(self) -> None:
+        """Drop what nobody has read, and whatever comes after it."""
+        if self._queue:
+            self.lost, self.failure = self.queued, errno.ETIMEDOUT
+            self._queue.clear()
+            self.queued = 0
 
     def close(self) -> None:
         """Give back what was opened for this; what it was made from stays open."""

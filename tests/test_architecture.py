@@ -56,6 +56,7 @@ LAYERS = {
         "poprun.channel",
         "poprun.config",
         "poprun.console",
+        "poprun.drain",
         "poprun.kernel",
         "poprun.leftovers",
         "poprun.log",

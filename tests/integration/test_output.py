@@ -2,6 +2,9 @@
 
 import os
 import random
+import re
+import select
+import signal
 import subprocess
 import time
 from pathlib import Path
@@ -300,6 +303,52 @@ open("written", "w").write(str(written))
     assert len(out) == int(written.read_text()) > 1_000_000
 
 
+def test_a_reader_that_has_stopped_reading_does_not_keep_a_stopped_job(
+    poprun: Poprun,
+) -> None:
+    process = poprun.start(*job(2), "--grace", "0.5", "yes")
+    assert process.stdout
+    assert read(process.stdout.fileno(), 2) == b"y\n"
+    process.send_signal(signal.SIGTERM)
+    process.wait(timeout=50)
+
+    assert process.stderr
+    lines = process.stderr.read().decode().splitlines()
+    assert process.returncode == 143
+    assert lines[0] == "poprun: SIGTERM: stopping the instances; once more kills them."
+    assert re.fullmatch(
+        r"poprun: error: Output was lost: nobody read stdout, so its last \d+ bytes or "
+        r"more were not written\.",
+        lines[1],
+    )
+    assert lines[2:] == ["poprun: error: Stopped by SIGTERM."]
+
+
+@pytest.mark.parametrize(
+    ("options", "numbers", "code"),
+    [
+        pytest.param(("--timeout", "1"), (), 124, id="timeout"),
+        pytest.param((), (signal.SIGHUP, signal.SIGHUP), 129, id="two-signals"),
+    ],
+)
+def test_where_nothing_can_be_written_a_job_ends_all_the_same(
+    poprun: Poprun, options: tuple[str, ...], numbers: tuple[int, ...], code: int
+) -> None:
+    read_end, write_end = os.pipe()
+    process = poprun.start(*job(2), *options, "yes", stdout=write_end, stderr=write_end)
+    poll = select.poll()
+    poll.register(write_end, select.POLLOUT)
+    wait_for(lambda: not poll.poll(0), "a full pipe")
+    for number in numbers:
+        process.send_signal(number)
+        time.sleep(0.2)  # or the kernel makes one of two
+    process.wait(timeout=50)
+    os.close(read_end)
+    os.close(write_end)
+
+    assert process.returncode == code
+
+
 @pytest.mark.parametrize(
     ("name", "number", "program", "code", "said"),
     [
@@ -466,3 +515,19 @@ def test_a_log_that_is_removed_while_it_is_written_is_no_reason_to_stop(
 
     assert process.communicate(timeout=50) == (b"one\ntwo\n", b"")
     assert process.returncode == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_after_the_last_words_do_not_change_the_exit_code(
+    poprun: Poprun, number: int
+) -> None:
+    codes = []
+    for _ in range(3):
+        process = poprun.start(*job(1), "sh", "-c", "exit 3")
+        assert process.stderr
+        line = process.stderr.readline()
+        while process.poll() is None:
+            process.send_signal(number)
+        codes.append((line.startswith(b"poprun: error: Instance 0"), process.wait()))
+
+    assert codes == [(True, 3)] * 3
