@@ -1,6 +1,7 @@
 """Every operation in each of several groups, held to numpy."""
 
 import inspect
+from typing import Any
 
 import pytest
 from jobs import outputs, run
@@ -127,18 +128,43 @@ def test_every_operation_gives_what_numpy_gives_in_each_group(
     assert said == ["\n".join(f"{name} True True" for name in NAMES)] * len(rows)
 
 
-def test_every_operation_of_a_group_is_one_of_groups_of_replicas() -> None:
-    operations = {
-        name
-        for name, function in inspect.getmembers(Group, inspect.isfunction)
-        if "async_op" in inspect.signature(function).parameters
-        and not name.startswith("_")
-    }
-    assert len(operations) > 10
+Signature = dict[str, tuple[Any, Any]]
 
+
+def operations(of: type) -> dict[str, Signature]:
+    """Return kind and default of each parameter of all that has an async form."""
+    found = {
+        name: {
+            p.name: (p.kind, p.default)
+            for p in inspect.signature(function).parameters.values()
+            if p.name != "self"
+        }
+        for name, function in inspect.getmembers(of, inspect.isroutine)
+        if not name.startswith("_")
+    }
+    return {
+        n: parameters for n, parameters in found.items() if "async_op" in parameters
+    }
+
+
+def test_groups_of_replicas_have_every_operation_of_a_group_but_two() -> None:
     # Those two are between members, whatever their replicas.
-    missing = {name for name in operations if not hasattr(ReplicaGroups, name)}
-    assert missing == {"send", "recv"}
+    assert {*operations(ReplicaGroups), "send", "recv"} == {*operations(Group)}
+    assert len(operations(ReplicaGroups)) == 10
+
+
+@pytest.mark.parametrize("name", operations(ReplicaGroups))
+def test_an_operation_in_groups_of_replicas_is_called_as_that_of_one_group(
+    name: str,
+) -> None:
+    ours, theirs = operations(ReplicaGroups)[name], operations(Group)[name]
+    # The rest is handed on: the group's own signature decides about it.
+    rest = ours.pop("options", None)
+
+    assert list(ours.items()) == [(p, how) for p, how in theirs.items() if p in ours]
+    handed_on = [how[0] for p, how in theirs.items() if p not in ours]
+    assert set(handed_on) <= {inspect.Parameter.KEYWORD_ONLY}
+    assert not handed_on or rest == (inspect.Parameter.VAR_KEYWORD, inspect._empty)
 
 
 def test_groups_of_replicas_tell_how_many_there_are() -> None:
