@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import psutil
 
 from popdist.engine.group import Group
 from popdist.errors import PeerLostError
@@ -171,7 +172,15 @@ def play(seed: str) -> Round:
     return Round(size=size, victims=victims, seconds=seconds)
 
 
-def traces() -> tuple[list[str], list[str]]:
-    """Return what this process has open, and what of the engine has a name."""
-    named = [name for name in os.listdir("/dev/shm") if "popdist" in name]
-    return sorted(os.listdir("/proc/self/fd")), sorted(named)
+def traces() -> tuple[list[str], list[str], list[int]]:
+    """Return what this process has open, what it maps of the engine, its children.
+
+    There is nothing else that could stay: the engine gives nothing a name in a file
+    system, and no socket outlives the processes that have it open.
+    """
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    return (
+        sorted(os.listdir("/proc/self/fd")),
+        [line for line in maps if "memfd:popdist" in line],
+        sorted(child.pid for child in psutil.Process().children()),
+    )

@@ -1,10 +1,11 @@
+import mmap
 import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.popdist.engine.members import Me, results
+from tests.popdist.engine.members import Me, Members, results
 from tests.popdist.engine.rounds import Mixer, play, traces
 
 
@@ -50,6 +51,27 @@ def test_many_groups_come_and_go_without_a_trace() -> None:
     for early, late in results(2, member):
         assert early == late
         assert late[1] == 0
+    assert traces() == before
+
+
+def test_what_may_stay_of_a_group_is_among_the_traces() -> None:
+    before = traces()
+
+    file = os.memfd_create("popdist-arena")
+    opened = traces()
+    os.ftruncate(file, 4096)
+    with mmap.mmap(file, 4096):
+        os.close(file)
+        mapped = traces()
+    with Members(1, lambda me: me.hear()) as members:
+        members.tell(0, "go")
+        living = traces()
+        members.finish()
+
+    # Each of the three sees its own; mmap keeps a descriptor, a member has two.
+    assert len(opened[0]) == len(before[0]) + 1
+    assert (len(before[1]), len(mapped[1])) == (0, 1)
+    assert [*before[2], *members.pids] == living[2]
     assert traces() == before
 
 
