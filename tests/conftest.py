@@ -141,7 +141,7 @@ class Footprint:
             except OSError:
                 continue
 
-    def assert_nothing_is_left(self, within: float = 3.0) -> None:
+    def assert_nothing_is_left(self, within: float = 20.0) -> None:
         limit = time.monotonic() + within
         while (self.processes() or self.files()) and time.monotonic() < limit:
             time.sleep(0.02)

@@ -127,7 +127,7 @@ def test_a_guard_killed_while_the_job_starts_costs_nothing_but_a_warning(
     time.sleep(moment)
     children()[0].kill()
 
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=50)
     assert (process.returncode, out) == (0, b"done\ndone\n")
     assert err == (
         b"poprun: warning: poprun's guard was killed; another takes its place.\n"

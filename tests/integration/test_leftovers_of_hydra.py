@@ -49,7 +49,7 @@ def test_what_a_killed_job_leaves_is_removed_and_a_neighbours_stays(
         job.kill(victim)
     job.end()
 
-    wait_for(lambda: not made & files(), "the removal of the job's files", limit=3)
+    wait_for(lambda: not made & files(), "the removal of the job's files")
     assert set(neighbours) <= files()
 
 
@@ -69,5 +69,5 @@ def test_the_second_guard_removes_what_only_the_first_could_see(
     job.end()
 
     assert made
-    wait_for(lambda: not made & files(), "the removal of the job's files", limit=3)
+    wait_for(lambda: not made & files(), "the removal of the job's files")
     assert set(neighbours) <= files()

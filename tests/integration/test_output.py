@@ -288,7 +288,7 @@ import os, select
 os.set_blocking(1, False)
 written, poll = 0, select.poll()
 poll.register(1, select.POLLOUT)
-while poll.poll(300):
+while poll.poll(3000):
     written += os.write(1, b"x" * 4096)
 open("written", "w").write(str(written))
 """,

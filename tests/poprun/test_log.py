@@ -53,7 +53,8 @@ def test_the_time_is_now() -> None:
 
     found = LINE.fullmatch(line)
     assert found
-    clocks = {time.strftime("%H:%M:%S", time.localtime(t)) for t in (before, after)}
+    seconds = range(int(before), int(after) + 1)
+    clocks = {time.strftime("%H:%M:%S", time.localtime(t)) for t in seconds}
     assert found[1] in clocks
 
 

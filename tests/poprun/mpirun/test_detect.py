@@ -1,5 +1,5 @@
 import os
-import time
+import signal
 from pathlib import Path
 
 import pytest
@@ -136,22 +136,20 @@ def test_one_that_is_killed_is_refused(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("text", ["sleep 30", "exec >&- 2>&-; sleep 30"])
-def test_one_that_hangs_is_ended_within_3_seconds(
+@pytest.mark.parametrize("text", ["sleep 600", "exec >&- 2>&-; sleep 600"])
+def test_one_that_hangs_is_ended_when_the_limit_is_reached(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
-    monkeypatch.setattr("poprun.mpirun.detect.VERSION_LIMIT_S", 0.2)
+    monkeypatch.setattr("poprun.mpirun.detect.VERSION_LIMIT_S", 1.5)
     pid_file = tmp_path / "pid"
     path = stub(tmp_path, f"echo $$ >{pid_file}; {text}")
-    start = time.monotonic()
 
     message = refusal(path)
 
     assert message == (
-        f"{path} is no mpirun that works: '{path} --version' took longer than 0.2 s "
+        f"{path} is no mpirun that works: '{path} --version' took longer than 1.5 s "
         "and was stopped. " + WAYS_OUT
     )
-    assert time.monotonic() - start < 3
     with pytest.raises(ProcessLookupError):
         os.kill(int(pid_file.read_text()), 0)
 
@@ -163,8 +161,10 @@ def test_the_limit_leaves_time_to_say_so_within_3_seconds() -> None:
 
 
 def test_a_child_that_holds_its_output_open_is_not_waited_for(tmp_path: Path) -> None:
-    path = stub(tmp_path, 'sleep 30 & echo "mpirun (Open MPI) 4.1.4"')
-    start = time.monotonic()
+    pid_file = tmp_path / "pid"
+    path = stub(
+        tmp_path, f'sleep 600 & echo $! >{pid_file}; echo "mpirun (Open MPI) 4.1.4"'
+    )
 
     assert detect(path, os.environ).version == "4.1.4"
-    assert time.monotonic() - start < 2
+    os.kill(int(pid_file.read_text()), signal.SIGKILL)  # it was still there
