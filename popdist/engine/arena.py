@@ -4,6 +4,7 @@ It has no name, so nothing is left when the last of them ends, however it ends.
 """
 
 import errno
+import fcntl
 import mmap
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,6 +20,9 @@ from popdist.errors import ArenaError, PeerLostError
 
 # Linux 6.3 wants to know that nobody will execute the file; Python has no name yet.
 _MFD_NOEXEC_SEAL = 0x8
+
+# To access what a file in memory no longer has would end every member.
+_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 Initialise = Callable[[mmap.mmap], None]
 
@@ -73,6 +77,7 @@ class Arena:
             )
         fd = self._own(_memfd("popdist-arena"))
         os.ftruncate(fd, nbytes)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
         if commits_strictly():
             _commit(fd, needed, ((0, seldom[0]), (seldom[1], nbytes)))
         self._mapped = self._map(fd)
@@ -81,6 +86,7 @@ class Arena:
         # A limit on the size of files may forbid it, and the heap can do without.
         with suppress(OSError):
             os.ftruncate(heap_fd, size * HEAP_SPAN)
+        fcntl.fcntl(heap_fd, fcntl.F_ADD_SEALS, _SEALS)
         return fd, heap_fd
 
     def attach(self, fds: Sequence[int], members: Sequence[Member]) -> None:
@@ -103,6 +109,7 @@ class Arena:
 
     def _map(self, fd: int) -> mmap.mmap:
         memory = mmap.mmap(fd, 0)
+        memory.madvise(mmap.MADV_DONTDUMP)
         self._undo.callback(close_mapping, memory)
         return memory
 
@@ -245,9 +252,10 @@ def _commit(fd: int, needed: int, parts: Iterable[tuple[int, int]]) -> None:
 
 
 def _memfd(name: str) -> int:
+    flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
     try:
-        return os.memfd_create(name, os.MFD_CLOEXEC | _MFD_NOEXEC_SEAL)
+        return os.memfd_create(name, flags | _MFD_NOEXEC_SEAL)
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise
-        return os.memfd_create(name, os.MFD_CLOEXEC)
+        return os.memfd_create(name, flags)

@@ -1,14 +1,19 @@
 """Memory that a member hands out to its arrays and that all members can see.
 
 Every member owns one region of a sparse file in memory, and maps the regions of all.
-Pages exist only where something is allocated.
+Pages exist only where something is allocated. What is mapped cannot be accessed beyond
+that, so that mlockall() does not make the kernel fill the whole file.
 """
 
 import mmap
 import os
 import threading
 from bisect import bisect_left
+from typing import Any
 
+import numpy as np
+
+from popdist.engine import _core
 from popdist.engine.memory import in_words, memory_left
 from popdist.errors import ArenaError
 
@@ -18,8 +23,32 @@ HEAP_SPAN = 1 << 36
 _HUGE = 2 << 20
 # What mmap() calls "promise no memory"; Python has no name for it before 3.13.
 _MAP_NORESERVE = 0x4000
+_PROT_NONE = 0
 # Pages are made in pieces, because a signal makes the kernel throw a piece away.
 _PIECE = 64 << 20
+
+
+class _Span:
+    """The addresses of all regions, mapped as long as anything refers to this."""
+
+    def __init__(self, fd: int, length: int) -> None:
+        flags = mmap.MAP_SHARED | _MAP_NORESERVE
+        self._mapping = mmap.mmap(fd, length, flags, _PROT_NONE)
+        # A dump of a process that crashes would fill the file with zeros.
+        self._mapping.madvise(mmap.MADV_DONTDUMP)
+        self.address: int = np.frombuffer(self._mapping, np.uint8).__array_interface__[
+            "data"
+        ][0]
+        self.__array_interface__: dict[str, Any] = {
+            "version": 3,
+            "typestr": "|u1",
+            "shape": (length,),
+            "data": (self.address, False),
+        }
+
+    def view(self) -> memoryview:
+        """Return all of it, writable: Python takes what is mapped to be read-only."""
+        return np.asarray(self).data
 
 
 class Heap:
@@ -34,7 +63,9 @@ class Heap:
         self._pid = os.getpid()
         self._begin = rank * HEAP_SPAN
         self._length = size * HEAP_SPAN
-        self._memory: mmap.mmap | None = None
+        self._span: _Span | None = None
+        # How much of the own region, from its begin, can be accessed.
+        self._accessible = 0
         self._refused = False
         self._lock = threading.Lock()
         # What is free, as (begin, end): sorted, never empty, never touching.
@@ -49,16 +80,20 @@ class Heap:
         return self._map() is not None
 
     @property
-    def memory(self) -> mmap.mmap:
-        """The regions of all members. Region r begins at r * HEAP_SPAN."""
-        memory = self._map()
-        if memory is None:
+    def memory(self) -> memoryview:
+        """The regions of all members. Region r begins at r * HEAP_SPAN.
+
+        Only what this member has allocated can be accessed, and what the core has made
+        accessible, as it does with arrays of others that it reduces.
+        """
+        span = self._map()
+        if span is None:
             raise ArenaError(
                 f"The kernel does not let this process map {in_words(self._length)} "
                 "of addresses for shared arrays. Raise its limit of address space "
                 "(ulimit -v), or use arrays in ordinary memory."
             )
-        return memory
+        return span.view()
 
     def allocate(self, nbytes: int) -> tuple[int, memoryview]:
         """Return the offset in this member's region, and zeroed memory that is there.
@@ -67,13 +102,14 @@ class Heap:
             MemoryError: There is no memory left. Nothing was taken.
             ArenaError: The heap is not available.
         """
-        view = memoryview(self.memory)
+        view = self.memory
         length = _whole_pages(nbytes)
         with self._lock:
             self._settle()
             begin = self._find(length)
             try:
                 self._commit(begin, length)
+                self._make_accessible(begin + length)
             except BaseException:
                 self._give_back(begin, length)
                 raise
@@ -101,21 +137,18 @@ class Heap:
     def close(self) -> None:
         """Let go of the memory. What still looks into it keeps it."""
         with self._lock:
-            memory, self._memory = self._memory, None
+            self._span = None
             self._refused = True
-        if memory is not None:
-            close_mapping(memory)
 
-    def _map(self) -> mmap.mmap | None:
+    def _map(self) -> _Span | None:
         with self._lock:
-            if self._memory is None and not self._refused:
-                flags = mmap.MAP_SHARED | _MAP_NORESERVE
+            if self._span is None and not self._refused:
                 try:
-                    self._memory = mmap.mmap(self._fd, self._length, flags)
+                    self._span = _Span(self._fd, self._length)
                 except (OSError, ValueError):
                     # No address space, or the file could not be made so long.
                     self._refused = True
-            return self._memory
+            return self._span
 
     def _find(self, length: int) -> int:
         """Take the first place that is large enough."""
@@ -151,6 +184,12 @@ class Heap:
                 "Free memory, or use fewer instances."
             ) from error
 
+    def _make_accessible(self, end: int) -> None:
+        if self._span is not None and end > self._accessible:
+            end = min(_round_up(end, _HUGE), HEAP_SPAN)
+            _core.make_accessible(self._span.address + self._begin, end)
+            self._accessible = end
+
     def _settle_if_idle(self) -> None:
         """Settle, or leave it to the one who holds the lock: it asks again after."""
         while self._returned and self._lock.acquire(blocking=False):
@@ -165,8 +204,8 @@ class Heap:
 
     def _give_back(self, begin: int, length: int) -> None:
         end = begin + length
-        if self._memory is not None:
-            self._memory.madvise(mmap.MADV_REMOVE, self._begin + begin, length)
+        if self._span is not None:
+            _core.remove_pages(self._span.address + self._begin + begin, length)
         i = bisect_left(self._free, (begin, end))
         if i < len(self._free) and self._free[i][0] == end:
             end = self._free.pop(i)[1]

@@ -69,6 +69,8 @@ struct comm {
     /* The heap as this process maps it, NULL while it does not. */
     unsigned char *heap;
     uint64_t heap_span; /* bytes of one member's region */
+    /* How much of each region, from its begin, we can access. */
+    uint64_t accessible[MAX_MEMBERS];
 
     /* Called before the first long wait of a call, and every few hundredths of a
      * second while it lasts; the second one returns true to stop. */

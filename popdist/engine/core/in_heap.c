@@ -1,7 +1,10 @@
 /* Arrays that lie in the heap are reduced where they are: each member adds up its
  * chunk of everybody's rows, and writes the total into everybody's rows. */
 #include "call.h"
+#include "pages.h"
 
+#include <errno.h>
+#include <stdio.h>
 #include <string.h>
 
 static const descriptor *said_by(const call *k, int q)
@@ -28,6 +31,45 @@ bool some_in_heap(const call *k)
 static unsigned char *region_of(const call *k, int q)
 {
     return k->c->heap + (uint64_t)q * k->c->heap_span;
+}
+
+/* Up to where in a member's region its rows reach, UINT64_MAX where that is nowhere. */
+static uint64_t reach_of(const call *k, const terms *t, int q)
+{
+    const descriptor *d = said_by(k, q);
+    const uint64_t span = k->c->heap_span, bytes = k->total * t->a.element;
+    const uint64_t steps = k->l->rows[q] - 1, last = d->in > d->out ? d->in : d->out;
+    if (last > span || bytes > span || d->stride > span
+        || (steps && d->stride > (span - bytes) / steps)
+        || last > span - bytes - steps * d->stride)
+        return UINT64_MAX;
+    return last + steps * d->stride + bytes;
+}
+
+/* Make sure that this process can access all rows of all members. */
+static status reach_rows(const call *k, const terms *t)
+{
+    comm *c = k->c;
+    for (int q = 0; q < c->size; q++) {
+        uint64_t reach = reach_of(k, t, q);
+        if (reach <= c->accessible[q])
+            continue;
+        uint64_t end = reach < c->heap_span ? round_up(reach, ACCESS_UNIT) : reach;
+        end = end < c->heap_span ? end : c->heap_span;
+        if (reach == UINT64_MAX || !make_accessible(region_of(k, q), (size_t)end)) {
+            char words[200];
+            /* The first byte says that no call was wrong: see failures.py. */
+            snprintf(words, sizeof words,
+                     "\x15Member %d could not access the array of member %d in the arena: %s. "
+                     "Use arrays in ordinary memory.",
+                     c->rank, q,
+                     reach == UINT64_MAX ? "it lies outside of that member's region"
+                                         : strerror(errno));
+            return end_group(c, ASKED, c->rank, words);
+        }
+        c->accessible[q] = end;
+    }
+    return DONE;
 }
 
 /* Find where all rows of all members are read and written, from that byte on. */
@@ -81,6 +123,9 @@ status all_reduce_in_heap(const call *k, uint64_t steps_before)
     terms t = terms_of(k);
     t.stream_out = k->total * t.a.element >= STREAM_OUT_BYTES && !shares_core(k->c);
     k->c->ran = IN_ARENA;
+    status s = reach_rows(k, &t);
+    if (s != DONE)
+        return s;
     reduce_chunk(k, &t, chunk_of(k->total, k->c->size, k->c->rank, PAGE));
     if (t.stream_out)
         stores_done();

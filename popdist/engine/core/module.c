@@ -1,5 +1,7 @@
 #include "binding.h"
 
+#include "pages.h"
+
 PyTypeObject *layout_type;
 PyObject *failure;
 
@@ -162,7 +164,31 @@ static PyObject *simd_levels(PyObject *module, PyObject *unused)
     return found;
 }
 
+static PyObject *on_pages(PyObject *args, bool (*function)(void *, size_t))
+{
+    unsigned long long address, length;
+    if (!PyArg_ParseTuple(args, "KK", &address, &length))
+        return NULL;
+    if (!function((void *)(uintptr_t)address, (size_t)length))
+        return PyErr_SetFromErrno(PyExc_OSError);
+    Py_RETURN_NONE;
+}
+
+static PyObject *make_pages_accessible(PyObject *module, PyObject *args)
+{
+    (void)module;
+    return on_pages(args, make_accessible);
+}
+
+static PyObject *remove_these_pages(PyObject *module, PyObject *args)
+{
+    (void)module;
+    return on_pages(args, remove_pages);
+}
+
 static PyMethodDef functions[] = {
+    {"make_accessible", make_pages_accessible, METH_VARARGS, NULL},
+    {"remove_pages", remove_these_pages, METH_VARARGS, NULL},
     {"arena_bytes", arena_bytes, METH_VARARGS, NULL},
     {"arena_channels", arena_channels, METH_VARARGS, NULL},
     {"initialise", initialise, METH_VARARGS, NULL},

@@ -566,6 +566,8 @@ static void seat_take(seat *s, int rank)
     s->c.timeout_ns = UINT64_C(60000000000);
     s->c.heap = g->heap;
     s->c.heap_span = g->span;
+    for (int q = 0; q < g->size; q++)
+        s->c.accessible[q] = g->span;
 }
 
 static void seat_leave(seat *s)

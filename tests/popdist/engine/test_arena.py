@@ -148,6 +148,37 @@ def test_the_heap_is_long_and_takes_no_memory() -> None:
     shared.close()
 
 
+def test_nothing_can_make_its_files_longer_or_shorter() -> None:
+    before = open_files()
+    shared = meet_alone(3 << 20)
+    new = [fd for fd in set(open_files()) - set(before) if "popdist" in target_of(fd)]
+
+    assert len(new) >= 2
+    for fd in map(int, new):
+        length = os.stat(fd).st_size
+        for other in (0, length - 4096, length + 4096):
+            with pytest.raises(PermissionError):
+                os.ftruncate(fd, other)
+        with (
+            open(f"/proc/self/fd/{fd}", "r+b") as again,
+            pytest.raises(PermissionError),
+        ):
+            again.truncate(0)
+        assert os.stat(fd).st_size == length
+        os.posix_fallocate(fd, 4096, 4096)
+    shared.close()
+
+
+def test_a_core_dump_leaves_the_memory_out() -> None:
+    shared = meet_alone()
+    smaps = Path("/proc/self/smaps").read_text()
+
+    _, _, ours = smaps.partition("/memfd:popdist-arena")
+    flags = next(line for line in ours.splitlines() if line.startswith("VmFlags:"))
+    assert "dd" in flags.split()
+    shared.close()
+
+
 def test_where_long_files_are_forbidden_there_is_no_heap() -> None:
     ended = run(
         2,

@@ -1,12 +1,15 @@
 import gc
 import mmap
 import os
+import re
 import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import nullcontext
 from itertools import pairwise
+from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -19,6 +22,7 @@ from hypothesis.stateful import (
 )
 from meeting import run
 
+from popdist.engine import _core
 from popdist.engine import heap as heap_module
 from popdist.engine.heap import HEAP_SPAN, Heap
 from popdist.errors import ArenaError
@@ -68,9 +72,73 @@ def test_members_see_what_another_has_allocated(heap: Heap, file: int) -> None:
     view[:] = b"0123456789"
 
     first = 2 * HEAP_SPAN + offset
+    everything = np.frombuffer(heap.memory, np.uint8)
+    _core.make_accessible(everything[first - offset :].ctypes.data, PAGE)
     assert heap.memory[first : first + 10] == b"0123456789"
     del view
     other.close()
+
+
+def test_a_core_dump_leaves_it_out(heap: Heap) -> None:
+    kept = heap.allocate(HUGE)
+
+    begin = np.frombuffer(heap.memory, np.uint8).ctypes.data
+    flags = flags_of_mappings(begin, begin + 3 * HEAP_SPAN)
+    assert len(flags) > 1
+    assert all("dd" in mapping for mapping in flags)
+    assert len(kept[1]) == HUGE
+
+
+def flags_of_mappings(begin: int, end: int) -> list[list[str]]:
+    """Return the flags of what is mapped there, as the kernel abbreviates them."""
+    found: list[list[str]] = []
+    at = 0
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if bounds := re.match("([0-9a-f]+)-[0-9a-f]+ ", line):
+            at = int(bounds[1], 16)
+        elif line.startswith("VmFlags:") and begin <= at < end:
+            found.append(line.split()[1:])
+    return found
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_locking_all_memory_does_not_fill_it(moment: str) -> None:
+    # In a program of its own, which has nothing else to lock, and with regions that
+    # are shorter than they are, so that a failure of this test is harmless.
+    ended = run(
+        1,
+        f"""
+        import ctypes
+        from popdist.engine import heap as module
+
+        def lock():
+            both = 3  # MCL_CURRENT | MCL_FUTURE
+            if ctypes.CDLL(None).mlockall(both) != 0:
+                print("refused")
+                sys.exit()
+
+        def used():
+            return os.fstat(file).st_blocks * 512
+
+        module.HEAP_SPAN = 32 << 20
+        file = os.memfd_create("test")
+        os.ftruncate(file, 3 * module.HEAP_SPAN)
+        if {moment == "before"}:
+            lock()
+        heap = module.Heap(file, 1, 3)
+        offset, view = heap.allocate(2 << 20)
+        if {moment == "after"}:
+            lock()
+        view[:5] = b"hello"
+        held = used()
+        heap.free(offset, 2 << 20)
+        print(held, used(), bytes(heap.allocate(4096)[1][:5]))
+        """,
+    )
+
+    if ended == [(0, "refused\n", "")]:
+        pytest.skip("This process may not lock its memory.")
+    assert ended == [(0, f"{HUGE} 0 {bytes(5)}\n", "")]
 
 
 def test_memory_is_there_before_it_is_touched(heap: Heap, file: int) -> None:

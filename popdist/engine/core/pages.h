@@ -1,0 +1,19 @@
+/* What the kernel is asked about the pages of the heap. Addresses and lengths are whole
+ * pages; each function leaves errno where it returns false. */
+#ifndef POPDIST_PAGES_H
+#define POPDIST_PAGES_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* The heap's regions are made accessible in steps of this, a multiple of every size
+ * that pages have. */
+enum { ACCESS_UNIT = 2 << 20 };
+
+/* Let this process read and write what was mapped without access. */
+bool make_accessible(void *at, size_t length);
+
+/* Give the memory of these pages back. They read as zeros from then on. */
+bool remove_pages(void *at, size_t length);
+
+#endif
