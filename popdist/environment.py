@@ -52,10 +52,13 @@ POPLAR_TARGET_OPTIONS = "POPLAR_TARGET_OPTIONS"
 
 CONTRACT = "POPDIST_CONTRACT_VERSION"
 JOB_ID = "POPDIST_JOB_ID"
-# The abstract unix socket of the poprun that supervises this instance.
+# The abstract unix socket of the poprun that supervises this instance, a slash, and
+# the key that a client proves with that it belongs to the job. The key is a secret:
+# it is in environments only, and never in argv.
 CONTROL = "POPDIST_CONTROL"
 OFFLINE_MODE = "POPDIST_OFFLINE_MODE"
-# Where the instances of this host meet for their collectives.
+# From this the instances of a host derive where they meet for their collectives. A
+# secret of the job, as above.
 ARENA = "POPDIST_ARENA"
 # How often this job has been started again after a failure.
 RESTART_COUNT = "POPDIST_RESTART_COUNT"

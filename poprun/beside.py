@@ -1,6 +1,6 @@
 """The door through which poprun's small helpers come in.
 
-    python -I -S beside.py shim JOB RANK
+    python -I -S beside.py shim JOB VARIABLE RANK
     python -I -S beside.py guard DESCRIPTOR
     python -I -S beside.py local WORD... : WORD...
 
@@ -19,7 +19,8 @@ if __name__ == "__main__":
     if role == "shim":
         from poprun import shim
 
-        shim.main(job=words[0], rank=int(words[1]))
+        # The job is named for those who read the list of processes.
+        shim.main(variable=words[1], rank=int(words[2]))
     elif role == "guard":
         from poprun import guard
 

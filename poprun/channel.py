@@ -5,6 +5,7 @@ guard use it too, so it imports next to nothing.
 """
 
 import _socket
+import errno
 import os
 import sys
 
@@ -80,6 +81,38 @@ class Channel:
             os.close(descriptor)
         self.descriptors.clear()
         self.sock.close()
+
+
+def connect(control: bytes) -> tuple[_socket.socket, bytes]:
+    """Connect to poprun's control socket; return the socket and the key of the job.
+
+    When poprun has died any user can listen under its name, which is not secret. The
+    caller would send that user the key and run the program of that user's choice, so
+    only a listener of the caller's own user is accepted.
+
+    Raises:
+        OSError: Nothing listens there.
+        PermissionError: Another user's process does.
+    """
+    address, key = address_and_key(control)
+    sock = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC)
+    try:
+        sock.connect(address)
+        if (user := user_of(sock)) != os.geteuid():
+            raise PermissionError(
+                errno.EPERM,
+                f"the control socket belongs to user {user}, not to {os.geteuid()}",
+            )
+    except OSError:
+        sock.close()
+        raise
+    return sock, key
+
+
+def address_and_key(control: bytes) -> tuple[bytes, bytes]:
+    """Split "@NAME/KEY". NAME is in /proc/net/unix for all to read, KEY is not."""
+    name, _, key = control.partition(b"/")
+    return b"\0" + name[1:], key
 
 
 def user_of(sock: _socket.socket) -> int:

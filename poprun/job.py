@@ -14,7 +14,8 @@ FOREVER = float("inf")
 class Job:
     """Everything that is needed to start a job, without a doubt left."""
 
-    identity: str
+    # The address and the key of the control socket.
+    control: str
     # NAME=VALUE in the environment of every process of the job.
     mark: str
     mpirun: Sequence[str]

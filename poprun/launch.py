@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 
 from poprun import kernel, stopping, wire
 from poprun.ahead import StartedGuard
-from poprun.channel import Channel, user_of
+from poprun.channel import Channel, address_and_key, user_of
 from poprun.doubts import Doubts
 from poprun.drain import drain, patience
 from poprun.errors import LaunchError
@@ -98,8 +98,9 @@ class Launch:
         self._wake = kernel.wake_up_on(*_signals())
         kernel.become_subreaper()
         self._words = guard.words
+        address, self._key = address_and_key(os.fsencode(job.control))
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._listener.bind(b"\0poprun-" + job.identity.encode())
+        self._listener.bind(address)
         self._listener.listen(len(job.specs))
         self._listener.setblocking(False)
         self._guarding = Guarding(
@@ -370,9 +371,9 @@ class Launch:
     def _rank_of(self, messages: list[tuple[int, list[bytes]]] | None) -> int | None:
         if not messages or messages[0][0] != wire.HELLO or len(messages[0][1]) != 6:
             return None
-        version, job, rank = messages[0][1][:3]
+        version, key, rank = messages[0][1][:3]
         known = int(rank) in self._shims or int(rank) >= len(self._job.specs)
-        ours = int(version) == wire.VERSION and job == self._job.identity.encode()
+        ours = int(version) == wire.VERSION and key == self._key
         return int(rank) if ours and not known else None
 
     def _on_shim(

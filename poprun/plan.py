@@ -30,6 +30,9 @@ class Request(NamedTuple):
     identity: str
     hosts: Sequence[str]
     offline: bool
+    # Secrets of the job: neither is ever in argv.
+    control: str
+    arena: str
     partition: Partition | None = None
     cache_path: str | None = None
     target_options: Mapping[str, str] = MappingProxyType({})
@@ -85,6 +88,8 @@ def make(
             **_threads(threads, local),
             **_log_level(request.log_level),
             **shown,
+            env.CONTROL: request.control,
+            env.ARENA: f"{request.arena}-{topology.host_of(rank)}",
             **request.exports,
             **request.instance_exports.get(rank, {}),
         }
@@ -165,9 +170,7 @@ def _shown(
     return shown | {
         env.CONTRACT: str(env.CONTRACT_VERSION),
         env.JOB_ID: request.identity,
-        env.CONTROL: f"@poprun-{request.identity}",
         env.OFFLINE_MODE: str(int(request.offline)),
-        env.ARENA: f"{request.identity}-{topology.host_of(rank)}",
         env.RESTART_COUNT: "0",
     }
 

@@ -34,7 +34,10 @@ from poprun.notyet import wants_vipu
 class Setup(NamedTuple):
     """A job that has been thought through, and not been started."""
 
+    # The public name of the job.
     identity: str
+    # The address and the key of its control socket, which only the job knows.
+    control: str
     mpi: Mpi
     arguments: GlobalArguments
     plan: plan.Plan
@@ -83,12 +86,15 @@ def make(settings: Settings, environ: Mapping[str, str], temporary: str) -> Setu
     _check_instance(settings, "only-output-from-instance", shape.num_instances)
 
     identity = os.urandom(16).hex()
+    control = f"@poprun-{os.urandom(8).hex()}/{os.urandom(16).hex()}"
     cache, temporary_cache = _cache(settings, environ, shape, identity, temporary)
     bindings = _bindings(settings, asked.job, shape)
     request = plan.Request(
         identity=identity,
         hosts=[host.name for host in hosts],
         offline=not wants_vipu(settings),
+        control=control,
+        arena=os.urandom(16).hex(),
         partition=_partition(settings),
         cache_path=cache,
         target_options=given_target_options(environ),
@@ -106,6 +112,7 @@ def make(settings: Settings, environ: Mapping[str, str], temporary: str) -> Setu
     made = plan.make(shape, request, bindings, threads)
     return Setup(
         identity=identity,
+        control=control,
         mpi=mpi,
         arguments=asked.job,
         plan=made,
@@ -287,7 +294,7 @@ def _contexts(
                 *asked.each.passed_on,
                 *asked.single.get(assignment.rank, none).passed_on,
             ],
-            words=[*PYTHON, "shim", identity, str(assignment.rank)],
+            words=[*PYTHON, "shim", identity, env.CONTROL, str(assignment.rank)],
         )
         for assignment in made.assignments
     ]

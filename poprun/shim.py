@@ -13,7 +13,7 @@ import sys
 import time
 
 from poprun import kernel, wire
-from poprun.channel import Channel
+from poprun.channel import Channel, connect
 
 # The name is the type checker's; importing typing would cost 5 ms here.
 TYPE_CHECKING = False
@@ -30,7 +30,7 @@ ORPHAN_PATIENCE_S = 1.0
 NEVER = float("inf")
 
 
-def main(job: str, rank: int) -> None:
+def main(variable: str, rank: int) -> None:
     parent = os.getppid()
     kernel.become_subreaper()
     wake = kernel.wake_up_on(
@@ -45,9 +45,10 @@ def main(job: str, rank: int) -> None:
     )
     if not kernel.die_with_parent(_signal.SIGTERM, parent):
         return
-    sock = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC)
     try:
-        sock.connect(b"\0poprun-" + os.fsencode(job))
+        sock, key = connect(os.environb[os.fsencode(variable)])
+    except KeyError:
+        sys.exit(f"The shim of instance {rank} has no {variable} in its environment.")
     except OSError as error:
         sys.exit(f"The shim of instance {rank} cannot reach poprun: {error.strerror}.")
     pid = os.getpid()
@@ -55,7 +56,7 @@ def main(job: str, rank: int) -> None:
         wire.pack(
             wire.HELLO,
             wire.VERSION,
-            job.encode(),
+            key,
             rank,
             os.fsencode(os.uname().nodename),
             pid,

@@ -60,8 +60,9 @@ def make_job(
     mpi = adapter(setup.mpi.flavour)
     own = mpi.environment(setup.mpi, environ, directory)
     own[env.JOB_ID] = setup.identity
+    own[env.CONTROL] = setup.control
     return Job(
-        identity=setup.identity,
+        control=setup.control,
         mark=f"{env.JOB_ID}={setup.identity}",
         mpirun=setup.argv,
         mpirun_environment={os.fsencode(k): os.fsencode(v) for k, v in own.items()},

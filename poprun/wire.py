@@ -10,7 +10,7 @@ VERSION = 1
 MAX_LENGTH = 1 << 28
 
 # From a shim to poprun.
-HELLO = 1  # version, job, rank, host, pid, start time
+HELLO = 1  # version, key, rank, host, pid, start time
 # pid of the program, its start time, its CPUs; with it stdout and stderr to read
 STARTED = 2
 REFUSED = 3  # errno, what was tried

@@ -117,6 +117,7 @@ FOR_LIGHT = {
     "_ctypes",
     "_signal",
     "_socket",
+    "errno",
     "os",
     "poprun",
     "poprun.channel",

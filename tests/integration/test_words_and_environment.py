@@ -456,3 +456,26 @@ def test_a_directory_that_is_gone_is_a_sentence(poprun: Poprun) -> None:
         b"poprun: error: The current directory has been deleted, so no program can "
         b"start in it. Go to another one with cd.\n"
     )
+
+
+def test_the_secrets_of_a_job_are_in_environments_only(
+    poprun: Poprun, every_mpirun: str
+) -> None:
+    script = poprun.script(
+        "secrets.py",
+        "import os, pathlib\n"
+        "names = ('POPDIST_CONTROL', 'POPDIST_ARENA')\n"
+        "secrets = [os.environ[n].rpartition('/')[2].encode() for n in names]\n"
+        "for words in pathlib.Path('/proc').glob('[0-9]*/cmdline'):\n"
+        "    try:\n"
+        "        found = words.read_bytes()\n"
+        "    except OSError:\n"
+        "        continue\n"
+        "    assert not any(secret in found for secret in secrets), found\n"
+        "sockets = pathlib.Path('/proc/net/unix').read_bytes()\n"
+        "address, _, key = os.environ['POPDIST_CONTROL'].encode().partition(b'/')\n"
+        "assert address in sockets and key not in sockets\n",
+    )
+    ran = poprun(*job(2, every_mpirun), "python", script)
+
+    assert (ran.code, ran.stderr) == (0, "")

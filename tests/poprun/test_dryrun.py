@@ -16,6 +16,7 @@ def setup(
 ) -> Setup:
     return Setup(
         identity="cafe",
+        control="@poprun-babe/key",
         mpi=Mpi(
             path="/opt/bin/mpirun", flavour=flavour, vendor="Open MPI", version="5"
         ),
@@ -45,7 +46,14 @@ def plan(
 ) -> Plan:
     return make(
         Topology(num_instances=num_instances, num_replicas=num_instances),
-        Request(identity="cafe", hosts=["n1"], offline=True, exports=exports),
+        Request(
+            identity="cafe",
+            hosts=["n1"],
+            offline=True,
+            control="@poprun-babe/key",
+            arena="beef",
+            exports=exports,
+        ),
         bindings or [Binding()] * num_instances,
         None,
     )
@@ -92,10 +100,10 @@ def test_the_command_comes_first_and_then_what_each_instance_gets() -> None:
         "  POPDIST_LOCAL_INSTANCE_INDEX=0",
         "  POPDIST_CONTRACT_VERSION=1",
         "  POPDIST_JOB_ID=cafe",
-        "  POPDIST_CONTROL=@poprun-cafe",
         "  POPDIST_OFFLINE_MODE=1",
-        "  POPDIST_ARENA=cafe-0",
         "  POPDIST_RESTART_COUNT=0",
+        "  POPDIST_CONTROL=@poprun-babe/key",
+        "  POPDIST_ARENA=beef-0",
         "  GREETING='it'\"'\"'s me'",
         "  EMPTY=''",
     ]

@@ -21,6 +21,8 @@ def plan(
 ) -> Plan:
     settings: dict[str, object] = {
         "identity": "cafe",
+        "control": "@poprun-babe/key",
+        "arena": "beef",
         "hosts": ["n1", "n2", "n3"][: topology.num_hosts],
         "offline": True,
         "master_port": 4711,
@@ -62,10 +64,10 @@ def test_an_offline_instance_is_told_this_and_nothing_else(rank: int) -> None:
         f"POPDIST_LOCAL_INSTANCE_INDEX={rank}",
         "POPDIST_CONTRACT_VERSION=1",
         "POPDIST_JOB_ID=cafe",
-        "POPDIST_CONTROL=@poprun-cafe",
         "POPDIST_OFFLINE_MODE=1",
-        "POPDIST_ARENA=cafe-0",
         "POPDIST_RESTART_COUNT=0",
+        "POPDIST_CONTROL=@poprun-babe/key",
+        "POPDIST_ARENA=beef-0",
     ]
 
 
@@ -94,9 +96,7 @@ def test_with_a_partition_mpirun_shows_this_in_the_order_of_the_original(
         '"default","ipuLinkTopology":"mesh","gatewayMode":"true","instanceSize":"4"}',
         "POPDIST_CONTRACT_VERSION=1",
         "POPDIST_JOB_ID=cafe",
-        "POPDIST_CONTROL=@poprun-cafe",
         "POPDIST_OFFLINE_MODE=0",
-        "POPDIST_ARENA=cafe-0",
         "POPDIST_RESTART_COUNT=0",
     ]
 
@@ -118,7 +118,8 @@ def test_mpirun_shows_nothing_that_an_instance_is_not_told() -> None:
 
     for assignment in made.assignments:
         assert assignment.shown.items() <= assignment.variables.items()
-        assert {"SECRET", "TOKEN"}.isdisjoint(assignment.shown)
+        secrets = {"SECRET", "TOKEN", "POPDIST_CONTROL", "POPDIST_ARENA"}
+        assert secrets.isdisjoint(assignment.shown)
 
 
 def test_on_several_hosts_local_numbers_begin_again_and_rank_0_is_the_master() -> None:
@@ -140,7 +141,7 @@ def test_on_several_hosts_local_numbers_begin_again_and_rank_0_is_the_master() -
     ]
     # Shared memory does not reach from host to host.
     assert [a.variables["POPDIST_ARENA"] for a in made.assignments] == [
-        *("cafe-0", "cafe-0", "cafe-1", "cafe-1")
+        *("beef-0", "beef-0", "beef-1", "beef-1")
     ]
     assert (made.hosts, made.topology.num_hosts) == (["n1", "n2"], 2)
 

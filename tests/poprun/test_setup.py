@@ -69,14 +69,30 @@ def test_every_job_has_a_name_that_no_other_has() -> None:
     assert variables(one)["POPDIST_JOB_ID"] == one.identity
 
 
+def test_no_secret_of_a_job_is_made_from_another_or_shown_in_argv() -> None:
+    found, other = made(), made()
+    control, arena = (variables(found)[f"POPDIST_{n}"] for n in ("CONTROL", "ARENA"))
+
+    name, key = re.fullmatch("@poprun-([0-9a-f]{16})/([0-9a-f]{32})", control).groups()  # type: ignore[union-attr]
+    secret = re.fullmatch("([0-9a-f]{32})-0", arena)[1]  # type: ignore[index]
+    values = {found.identity[:16], name, key[:16], secret[:16]}
+    assert len(values) == 4
+    words = " ".join(found.argv)
+    assert found.identity in words
+    assert not any(value in words for value in (name, key, secret))
+    assert control != variables(other)["POPDIST_CONTROL"]
+    assert arena != variables(other)["POPDIST_ARENA"]
+
+
 def test_the_local_launcher_starts_one_shim_for_each_instance() -> None:
     found = shape(2)
 
     beside = str(Path(setup.__file__).parent / "beside.py")
     python = [sys.executable, "-I", "-S", beside]
+    variable = "POPDIST_CONTROL"
     assert found.argv == [
-        *(*python, "local", *python, "shim", found.identity, "0", ":"),
-        *(*python, "shim", found.identity, "1"),
+        *(*python, "local", *python, "shim", found.identity, variable, "0", ":"),
+        *(*python, "shim", found.identity, variable, "1"),
     ]
 
 

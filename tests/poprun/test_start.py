@@ -66,6 +66,7 @@ def setup(
     identity = "cafe"
     return Setup(
         identity=identity,
+        control="@poprun-babe/key",
         mpi=Mpi(path="/opt/bin/mpirun", flavour=flavour, vendor="V", version="1"),
         arguments=GlobalArguments(),
         plan=make(
@@ -74,6 +75,8 @@ def setup(
                 identity=identity,
                 hosts=["localhost"],
                 offline=True,
+                control="@poprun-babe/key",
+                arena="beef",
                 cache_path=cache,
                 exports=exports,
             ),
@@ -209,6 +212,7 @@ def test_mpirun_and_all_below_it_carry_the_name_of_the_job() -> None:
 
     assert made.mark == "POPDIST_JOB_ID=cafe"
     assert made.mpirun_environment[b"POPDIST_JOB_ID"] == b"cafe"
+    assert made.mpirun_environment[b"POPDIST_CONTROL"] == b"@poprun-babe/key"
     assert made.mpirun_environment[b"NON_UTF8"] == b"caf\xe9"
     assert b"PMIX_RANK" not in made.mpirun_environment
 
