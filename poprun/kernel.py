@@ -72,7 +72,7 @@ def watch(directories: Iterable[bytes]) -> tuple[int, dict[int, bytes]]:
 class Process:
     """One line of /proc: who it is, whose child, and whether it is dead already."""
 
-    __slots__ = ("parent", "pid", "start", "stopped", "zombie")
+    __slots__ = ("group", "parent", "pid", "start", "stopped", "zombie")
 
     def __init__(self, pid: int, stat: bytes) -> None:
         # The name in parentheses may hold anything, parentheses too.
@@ -83,6 +83,7 @@ class Process:
         self.zombie = fields[0] in (b"Z", b"X") and threads <= 1
         self.stopped = fields[0] in (b"T", b"t")
         self.parent = int(fields[1])
+        self.group = int(fields[2])
         self.start = int(fields[19])
 
 
@@ -154,6 +155,16 @@ def has_left_python(pid: int) -> bool:
     taken = int(status[b"SigCgt"], 16) | int(status[b"SigIgn"], 16)
     is_python = executable.rpartition("/")[2].startswith("python")
     return is_python and has_mpi and not taken & 1 << _signal.SIGINT - 1
+
+
+def ignores(pid: int, signal: int) -> bool:
+    """Return whether a process ignores a signal."""
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:
+            mask = file.read().partition(b"SigIgn:\t")[2].partition(b"\n")[0]
+    except OSError:
+        return False
+    return bool(mask) and bool(int(mask, 16) & 1 << signal - 1)
 
 
 def send(signal: int, target: Process) -> None:

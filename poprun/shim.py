@@ -20,14 +20,20 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from resource import struct_rusage
 
-# What the program left behind gets this long between SIGTERM and SIGKILL.
-LEFTOVER_PATIENCE_S = 0.5
+# A program ends by itself: what is left of its tree may end by itself too for so long,
+# and then has so long between SIGTERM and SIGKILL, or --grace if that is shorter.
+LINGER_S = 0.2
+LEFTOVER_PATIENCE_S = 1.0
+# From signalling the program's process group to signalling the rest of its tree. Most
+# programs have ended by then, and /proc need not be searched.
+REST_OF_TREE_S = 0.02
 # mpirun gives its own children 0.25 s after SIGTERM, on Open MPI 5.
 MPI_PATIENCE_S = 0.1
 # When poprun or mpirun is gone nobody waits for a long farewell.
 ORPHAN_PATIENCE_S = 1.0
 
 NEVER = float("inf")
+ENDING = (_signal.SIGTERM, _signal.SIGINT)
 
 
 def main(variable: str, rank: int) -> None:
@@ -79,6 +85,11 @@ class Shim:
         self._spec: wire.Spec | None = None
         self._stopped_by = wire.BY_ITSELF
         self._left_behind = 0
+        # The signal by which poprun or mpirun stops the program, 0 before that.
+        self._stopping = 0
+        # Those who have got an ending signal, by pid and start time.
+        self._asked: set[tuple[int, int]] = set()
+        self._ask_at = NEVER
         self._kill_at = NEVER
 
     def run(self, hello: bytes) -> None:
@@ -93,7 +104,10 @@ class Shim:
                     self._on_signals(os.read(self._wake, 4096))
                 elif not self._on_poprun():
                     poll.unregister(descriptor)
-            if time.monotonic() >= self._kill_at:
+            now = time.monotonic()
+            if now >= self._ask_at:
+                self._ask_tree(now)
+            if now >= self._kill_at:
                 self._kill()
             self._reap()
 
@@ -103,9 +117,10 @@ class Shim:
         return self._released or not self._connected
 
     def _wait_ms(self) -> int:
-        if self._kill_at == NEVER or self._clean:
+        due = min(self._ask_at, self._kill_at)
+        if due == NEVER or self._clean:
             return -1
-        return max(0, int((self._kill_at - time.monotonic()) * 1000) + 1)
+        return max(0, int((due - time.monotonic()) * 1000) + 1)
 
     # --- Messages.
 
@@ -119,7 +134,7 @@ class Shim:
             if kind == wire.SPEC:
                 self._start(wire.Spec(fields))
             elif kind == wire.SIGNAL:
-                self._signal_group(int(fields[0]))
+                self._on_signal(int(fields[0]))
             elif kind == wire.KILL:
                 self._stop(0, wire.BY_POPRUN)
             elif kind == wire.RELEASE:
@@ -180,11 +195,29 @@ class Shim:
         if any(kernel.has_left_python(pid) for pid in below):
             self._poprun.send(wire.pack(wire.STUCK, time.monotonic_ns()))
 
-    def _signal_group(self, number: int) -> None:
-        if not self._program or self._ended:
+    def _on_signal(self, number: int) -> None:
+        if not self._program or self._clean:
             return
-        if number in (_signal.SIGTERM, _signal.SIGINT, _signal.SIGHUP):
-            self._stopped_by = wire.BY_POPRUN
+        if number in ENDING:
+            if not self._ended:
+                self._stopped_by = wire.BY_POPRUN
+            if not self._stopping:
+                # Leftovers of a program that has ended get the job's grace from now
+                # on. poprun measures it, and sends KILL at its end.
+                self._kill_at = NEVER
+            self._ask_to_end(number)
+        else:
+            self._signal_group(number)
+
+    def _ask_to_end(self, number: int) -> None:
+        """Signal the program's process group, and soon the rest of its tree."""
+        self._stopping = number
+        self._signal_group(number)
+        self._ask_at = time.monotonic() + REST_OF_TREE_S
+
+    def _signal_group(self, number: int) -> None:
+        if self._ended:
+            return
         try:
             os.killpg(self._program, number)
             if number == _signal.SIGTERM:
@@ -198,10 +231,40 @@ class Shim:
         if self._spec is not None:
             patience = min(patience, self._spec.grace)
         if not self._ended:
-            if patience > 0:
-                self._signal_group(_signal.SIGTERM)
             self._stopped_by = by
+        if patience > 0:
+            self._ask_to_end(_signal.SIGTERM)
         self._kill_at = min(self._kill_at, time.monotonic() + patience)
+
+    def _ask_tree(self, now: float) -> None:
+        """Send an ending signal, once, to all in the tree who have not got one."""
+        self._ask_at = NEVER
+        if not kernel.has_children():
+            return
+        left = kernel.descendants([os.getpid()])
+        for p in left:
+            self._ask(p)
+        if not self._stopping:
+            self._left_behind = len(left)
+            grace = self._spec.grace if self._spec else 0
+            patience = min(LEFTOVER_PATIENCE_S, grace)
+            self._kill_at = min(self._kill_at, now + patience)
+
+    def _ask(self, p: kernel.Process) -> None:
+        number = self._stopping
+        asked = (p.pid, p.start) in self._asked
+        self._asked.add((p.pid, p.start))
+        if self._ended:
+            # Ctrl-C does not reach what a shell has started in the background. As long
+            # as the program lives it may want to end its children in its own way.
+            deaf = number == _signal.SIGINT and kernel.ignores(p.pid, number)
+            asked = asked and not deaf
+            number = _signal.SIGTERM
+        elif p.group == self._program:
+            return
+        if not asked:
+            kernel.send(number, p)
+            kernel.send(_signal.SIGCONT, p)  # a stopped process cannot act on it
 
     def _kill(self) -> None:
         left = kernel.descendants([os.getpid()])
@@ -216,7 +279,7 @@ class Shim:
                 pid, status, usage = os.wait4(-1, os.WNOHANG)
             except ChildProcessError:
                 self._clean = True
-                self._kill_at = NEVER
+                self._ask_at = self._kill_at = NEVER
                 self._poprun.send(wire.pack(wire.CLEAN, self._left_behind))
                 return
             if pid == 0:
@@ -224,7 +287,8 @@ class Shim:
             if pid == self._program:
                 self._ended = True
                 self._report(status, usage)
-                self._end_leftovers()
+                wait = REST_OF_TREE_S if self._stopping else LINGER_S
+                self._ask_at = min(self._ask_at, time.monotonic() + wait)
 
     def _report(self, status: int, usage: "struct_rusage") -> None:
         self._poprun.send(
@@ -238,17 +302,6 @@ class Shim:
                 self._stopped_by,
             )
         )
-
-    def _end_leftovers(self) -> None:
-        if not kernel.has_children():
-            return
-        left = kernel.descendants([os.getpid()])
-        if self._stopped_by == wire.BY_ITSELF:
-            self._left_behind = len(left)
-        for p in left:
-            kernel.send(_signal.SIGTERM, p)
-        patience = time.monotonic() + LEFTOVER_PATIENCE_S
-        self._kill_at = min(self._kill_at, patience)
 
 
 def _terminal_or_pipe() -> tuple[int, int]:

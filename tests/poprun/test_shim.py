@@ -1,0 +1,196 @@
+"""A shim without mpirun: driven over a socket pair, as poprun would."""
+
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+from conftest import wait_for
+
+from poprun import kernel, wire
+from poprun.channel import Channel
+
+SHIM = """
+import signal, socket, sys
+from poprun import kernel
+from poprun.shim import Shim
+kernel.become_subreaper()
+wake = kernel.wake_up_on(signal.SIGCHLD, signal.SIGTERM)
+Shim(socket.socket(fileno=int(sys.argv[1])), wake).run(b"")
+"""
+LIMIT_S = 30.0
+
+
+class Driven:
+    """A shim, and poprun's end of the socket to it."""
+
+    def __init__(self, directory: Path) -> None:
+        ours, theirs = socket.socketpair()
+        self.directory = directory
+        with theirs:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", SHIM, str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+            )
+        self.poprun = Channel(ours)
+        self._came: list[tuple[int, list[bytes]]] = []
+
+    def start(self, *argv: str, grace: float = 5.0, **spec: object) -> int:
+        """Let it start a program, and return the program's pid."""
+        path = argv[0] if "/" in argv[0] else f"/bin/{argv[0]}"
+        asked: dict[str, object] = {
+            "path": path.encode(),
+            "argv": [os.fsencode(word) for word in argv],
+            "environment": [b"PATH=" + os.environb[b"PATH"]],
+            "cwd": os.fsencode(self.directory),
+            "gifts": [],
+            "no_gifts": [],
+            "users": [],
+            "cpus": [],
+            "memory_nodes": [],
+            "stdin": b"/dev/null",
+            "grace_ms": int(grace * 1000),
+            "ignore_hangup": False,
+            **spec,
+        }
+        self.poprun.send(wire.pack_spec(**asked))  # type: ignore[arg-type]
+        return int(self.wait(wire.STARTED)[0])
+
+    def send(self, kind: int, *fields: int) -> None:
+        self.poprun.send(wire.pack(kind, *fields))
+
+    def wait(self, kind: int) -> list[bytes]:
+        """Return the next message of a kind; others that come before it are dropped."""
+        limit = time.monotonic() + LIMIT_S
+        while time.monotonic() < limit:
+            while self._came:
+                found, fields = self._came.pop(0)
+                if found == kind:
+                    return fields
+            if select.select([self.poprun], [], [], 0.1)[0]:
+                messages = self.poprun.receive()
+                assert messages is not None, "the shim is gone"
+                self._came += messages
+        raise AssertionError(f"no message of kind {kind} in {LIMIT_S} s")
+
+    def appears(self, *names: str) -> None:
+        for name in names:
+            wait_for((self.directory / name).exists, f"the file {name}")
+
+    def close(self) -> None:
+        self.poprun.close()
+        self.process.wait(LIMIT_S)
+
+
+@pytest.fixture
+def shim(tmp_path: Path) -> Iterator[Driven]:
+    driven = Driven(tmp_path)
+    yield driven
+    driven.close()
+
+
+# A process that takes a while to save its work when it is asked to end.
+SAVING = """
+import signal, sys, time
+from pathlib import Path
+def save(number, frame):
+    time.sleep(1.5)
+    Path("saved").write_text(signal.Signals(number).name)
+    sys.exit()
+signal.signal(signal.SIGTERM, save)
+signal.signal(signal.SIGINT, save)
+Path("ready").touch()
+time.sleep(600)
+"""
+WRAPPERS: Mapping[str, list[str]] = {
+    "a shell that has more to do": ["sh", "-c", "$PYTHON saving.py; true"],
+    "a script": ["bash", "-c", "$PYTHON saving.py\ntrue"],
+    "a pipe": ["sh", "-c", "$PYTHON saving.py | cat"],
+    "a session of its own": ["sh", "-c", "setsid -w $PYTHON saving.py; true"],
+    "a time limit": ["sh", "-c", "timeout 600 $PYTHON saving.py; true"],
+    "a daemon": ["sh", "-c", "(env -i setsid $PYTHON saving.py &); sleep 600"],
+}
+
+
+def saving(shim: Driven, wrapper: str) -> list[str]:
+    (shim.directory / "saving.py").write_text(SAVING)
+    return [word.replace("$PYTHON", sys.executable) for word in WRAPPERS[wrapper]]
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_what_is_below_a_wrapper_has_the_grace_of_the_job(
+    shim: Driven, wrapper: str
+) -> None:
+    shim.start(*saving(shim, wrapper), grace=60.0)
+    shim.appears("ready")
+
+    shim.send(wire.SIGNAL, signal.SIGTERM)
+
+    assert shim.wait(wire.CLEAN) == [b"0"]
+    assert (shim.directory / "saved").read_text() == "SIGTERM"
+
+
+def test_a_failed_instances_children_have_the_grace_of_the_job(shim: Driven) -> None:
+    words = saving(shim, "a shell that has more to do")
+    words[2] = words[2].replace("; true", " & until [ -e ready ]; do :; done; exit 3")
+    shim.start(*words, grace=60.0)
+
+    assert shim.wait(wire.EXITED)[0] == b"%d" % (3 << 8)
+    shim.send(wire.SIGNAL, signal.SIGTERM)
+
+    shim.wait(wire.CLEAN)
+    assert (shim.directory / "saved").read_text() == "SIGTERM"
+
+
+def test_kill_ends_the_grace(shim: Driven) -> None:
+    script = "trap '' TERM; (trap '' TERM; sleep 600) & touch ready; sleep 600; wait"
+    shim.start("sh", "-c", script, grace=600.0)
+    shim.appears("ready")
+
+    shim.send(wire.SIGNAL, signal.SIGTERM)
+    shim.send(wire.KILL)
+
+    assert shim.wait(wire.EXITED)[5] == wire.BY_POPRUN
+    assert shim.wait(wire.CLEAN) == [b"0"]
+
+
+def test_ctrl_c_ends_what_a_shell_has_in_the_background(shim: Driven) -> None:
+    # A shell without job control starts it with SIGINT ignored.
+    shim.start("sh", "-c", "sleep 600 & touch ready; sleep 600", grace=600.0)
+    shim.appears("ready")
+
+    shim.send(wire.SIGNAL, signal.SIGINT)
+
+    assert shim.wait(wire.CLEAN) == [b"0"]
+
+
+def test_leftovers_of_a_program_that_has_ended_are_ended(shim: Driven) -> None:
+    script = "(trap '' TERM; touch ready; sleep 600) & until [ -e ready ]; do :; done"
+    shim.start("sh", "-c", script, grace=600.0)
+
+    assert shim.wait(wire.EXITED)[0] == b"0"
+    assert shim.wait(wire.CLEAN) == [b"1"]
+
+
+def test_what_ends_soon_after_its_program_is_no_leftover(shim: Driven) -> None:
+    script = "(trap 'touch asked' TERM; sleep 0.05; touch done) & exit 0"
+    shim.start("sh", "-c", script)
+
+    assert shim.wait(wire.CLEAN) == [b"0"]
+    assert (shim.directory / "done").exists()
+    assert not (shim.directory / "asked").exists()
+
+
+def test_when_poprun_is_gone_the_program_ends(shim: Driven) -> None:
+    pid = shim.start("sh", "-c", "trap '' TERM; sleep 600", grace=600.0)
+
+    shim.poprun.close()
+
+    assert shim.process.wait(LIMIT_S) == 0
+    assert kernel.process(pid) is None
