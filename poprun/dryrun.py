@@ -15,6 +15,8 @@ def render(made: Setup, program: Sequence[str]) -> str:
     for assignment in made.plan.assignments:
         lines.append(f"instance {assignment.rank} on {assignment.host}:")
         lines.append(f"  runs {_shell_words(program)}")
+        if assignment.directory is not None:
+            lines.append(f"  in {_shell_word(assignment.directory)}")
         lines += [f"  {line}" for line in _binding(assignment)]
         lines += [
             f"  {name}={_shell_word(value)}"

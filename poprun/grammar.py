@@ -23,8 +23,6 @@ _HABITS: Mapping[str, str] = {
     "-x": 'To pass variables on, write --mpi-local-args="-x NAME=VALUE".',
     "--bind-to": 'It is mpirun\'s: write --mpi-global-args="--bind-to ...".',
     "--mca": 'It is mpirun\'s: write --mpi-global-args="--mca NAME VALUE".',
-    "--output-filename": "It is mpirun's: write --mpi-global-args=\""
-    '--output-filename DIR".',
     "--oversubscribe": "poprun starts more instances than cores without it.",
     "--tag-output": "It is mpirun's: write --mpi-global-args=--tag-output.",
 }

@@ -285,6 +285,15 @@ _MPI = (
 
 _OUTPUT = (
     Option(
+        "output-filename",
+        Kind.PATH,
+        "DIR",
+        "Copy what each instance prints to DIR/1/rank.N/stdout and stderr; with "
+        ":nocopy after DIR, keep it from the console. The same as mpirun's.",
+        aliases=("log-dir",),
+        vendor=False,
+    ),
+    Option(
         "only-output-from-instance",
         Kind.WHOLE,
         "INDEX",

@@ -54,13 +54,11 @@ def run(settings: Settings, program: Sequence[str], guard: StartedGuard | None) 
 
         return _print(dryrun.render(made, program), log)
     refuse_what_cannot_start(settings, made.plan.hosts)
-    cwd = _current_directory()
-    search_path = made.plan.assignments[0].variables.get("PATH", environ.get("PATH"))
-    path = resolve(program, search_path, cwd)
+    paths = _find_program(made, program, environ)
     _check_output_directory(made)
     job = start.make_job(
         made,
-        path,
+        paths,
         program,
         environ,
         grace=settings["grace"],
@@ -174,6 +172,22 @@ def _check_output_directory(made: Setup) -> None:
                 f"{error.strerror}. Name a directory that can."
             )
             raise refusal from None
+
+
+def _find_program(
+    made: Setup, program: Sequence[str], environ: Mapping[str, str]
+) -> list[str]:
+    """Return the program's file for each instance: each may have a PATH of its own."""
+    cwd = _current_directory()
+    found: dict[tuple[str | None, str], str] = {}
+    paths = []
+    for assignment in made.plan.assignments:
+        search_path = assignment.variables.get("PATH", environ.get("PATH"))
+        key = search_path, assignment.directory or cwd
+        if key not in found:
+            found[key] = resolve(program, *key)
+        paths.append(found[key])
+    return paths
 
 
 def _current_directory() -> str:

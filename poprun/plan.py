@@ -43,6 +43,8 @@ class Request(NamedTuple):
     # What the user asks for by -x, of all instances and of single ones.
     exports: Mapping[str, str] = MappingProxyType({})
     instance_exports: Mapping[int, Mapping[str, str]] = MappingProxyType({})
+    # Where each instance runs; None, or nothing at all, for the current directory.
+    directories: Sequence[str | None] = ()
 
 
 class Assignment(NamedTuple):
@@ -56,6 +58,8 @@ class Assignment(NamedTuple):
     shown: Mapping[str, str]
     # All that is added to the caller's environment, `shown` included.
     variables: Mapping[str, str]
+    # The absolute path of the directory it runs in; None for the current one.
+    directory: str | None = None
 
 
 class Plan(NamedTuple):
@@ -83,10 +87,12 @@ def make(
     for rank, instance in enumerate(topology.instances()):
         local = instance.local_instance_index
         shown = _shown(topology, request, rank, instance)
+        directory = request.directories[rank] if request.directories else None
         variables = {
             **_for_other_launchers(topology, request, rank),
             **_threads(threads, local),
             **_log_level(request.log_level),
+            **({} if directory is None else {"PWD": directory}),
             **shown,
             env.CONTROL: request.control,
             env.ARENA: f"{request.arena}-{topology.host_of(rank)}",
@@ -101,6 +107,7 @@ def make(
                 binding=bindings[local],
                 shown={name: variables[name] for name in shown},
                 variables=variables,
+                directory=directory,
             )
         )
     return Plan(topology=topology, hosts=request.hosts, assignments=assignments)

@@ -19,7 +19,13 @@ from poprun.feeder import Stdin
 from poprun.hosts import Host, parse_hostfile, parse_hosts
 from poprun.log import DEBUG
 from poprun.mpirun import adapter
-from poprun.mpirun.arguments import parse_global, parse_instance_arguments, parse_local
+from poprun.mpirun.arguments import (
+    merge,
+    parse_global,
+    parse_instance_arguments,
+    parse_local,
+    parse_output_directory,
+)
 from poprun.mpirun.choose import choose
 from poprun.mpirun.options import INSTANCE
 from poprun.mpirun.values import (
@@ -59,9 +65,14 @@ class Setup(NamedTuple):
 class _Asked(NamedTuple):
     """What the user has asked of mpirun."""
 
+    # With what counts for the whole job in the arguments of instances.
     job: GlobalArguments
     each: LocalArguments
     single: Mapping[int, LocalArguments]
+
+    def directory(self, rank: int) -> str | None:
+        """Return where an instance runs; None for the current directory."""
+        return self.single.get(rank, self.each).wdir or self.each.wdir or self.job.wdir
 
     @property
     def warnings(self) -> list[str]:
@@ -105,6 +116,7 @@ def make(settings: Settings, environ: Mapping[str, str], temporary: str) -> Setu
         instance_exports={
             rank: _values(one.exports, environ) for rank, one in asked.single.items()
         },
+        directories=_directories(asked, shape.num_instances),
     )
     threads = None
     if env.OMP_NUM_THREADS not in environ:
@@ -134,13 +146,31 @@ def _shape(settings: Settings, num_hosts: int) -> topology.Topology:
 
 
 def _asked(settings: Settings, mpi: Mpi, shape: topology.Topology) -> _Asked:
-    asked = _Asked(
-        job=parse_global(_joined(settings["mpi-global-args"]), mpi.flavour),
-        each=parse_local(_joined(settings["mpi-local-args"]), mpi.flavour),
-        single=_instance_arguments(settings, mpi, shape.num_instances),
-    )
-    _check_npernode((asked.job.npernode, asked.each.npernode), shape)
-    return asked
+    job = parse_global(_joined(settings["mpi-global-args"]), mpi.flavour)
+    each = parse_local(_joined(settings["mpi-local-args"]), mpi.flavour)
+    single = _instance_arguments(settings, mpi, shape.num_instances)
+    _check_npernode((job.npernode, each.npernode), shape)
+    others = [each.job, *(one.job for one in single.values())]
+    if settings["output-filename"] is not None:
+        directory, nocopy = parse_output_directory(
+            settings["output-filename"], "--output-filename"
+        )
+        others.append(GlobalArguments(output_filename=directory, output_nocopy=nocopy))
+    return _Asked(job=merge(job, others), each=each, single=single)
+
+
+def _directories(asked: _Asked, num_instances: int) -> list[str | None]:
+    """Return the absolute path of the directory of each instance, if it has its own."""
+    wishes = [asked.directory(rank) for rank in range(num_instances)]
+    for wish in filter(None, dict.fromkeys(wishes)):
+        if not os.path.isdir(wish):
+            what = "is no directory" if os.path.exists(wish) else "does not exist"
+            raise OptionError(
+                f"--wdir {wish!r} {what}, so no instance can run in it. Make it, or "
+                "name another."
+            )
+    # What is_dir() has seen is below a current directory that exists.
+    return [None if wish is None else os.path.abspath(wish) for wish in wishes]
 
 
 def given_target_options(environ: Mapping[str, str]) -> dict[str, str]:
@@ -276,8 +306,20 @@ def _values(
     exports: Mapping[str, str | None], environ: Mapping[str, str]
 ) -> dict[str, str]:
     """Look up what is to be forwarded; what the caller has not is not forwarded."""
-    found = {name: environ.get(name) if v is None else v for name, v in exports.items()}
-    return {name: value for name, value in found.items() if value is not None}
+    found: dict[str, str] = {}
+    for name, value in exports.items():
+        if value is not None:
+            found[name] = value
+        elif name.endswith("*"):
+            found |= {n: v for n, v in environ.items() if _is_named(n, name[:-1])}
+        elif name in environ:
+            found[name] = environ[name]
+    return found
+
+
+def _is_named(name: str, beginning: str) -> bool:
+    own = name in env.TOPOLOGY_VARIABLES or name in env.JOB_VARIABLES
+    return name.startswith(beginning) and not own
 
 
 def _contexts(

@@ -28,7 +28,7 @@ POINTER = 8
 
 def make_job(
     setup: Setup,
-    path: str,
+    paths: Sequence[str],
     program: Sequence[str],
     environ: Mapping[str, str],
     *,
@@ -40,7 +40,7 @@ def make_job(
     """Describe a job to launch, without a doubt left.
 
     Args:
-        path: The program, found.
+        paths: The program's file, found for each instance.
 
     Raises:
         OptionError: exec would not accept the program's words or environment.
@@ -55,7 +55,7 @@ def make_job(
         inherited.setdefault("HOME", directory)
     specs = [
         _spec(setup, assignment, path, program, inherited, grace)
-        for assignment in setup.plan.assignments
+        for assignment, path in zip(setup.plan.assignments, paths, strict=True)
     ]
     mpi = adapter(setup.mpi.flavour)
     own = mpi.environment(setup.mpi, environ, directory)
@@ -102,7 +102,7 @@ def _spec(
         path=os.fsencode(path),
         argv=argv,
         environment=environment,
-        cwd=os.getcwdb(),
+        cwd=os.fsencode(assignment.directory or os.getcwd()),
         gifts=[prefix.encode() for prefix in GIFT_PREFIXES],
         no_gifts=[prefix.encode() for prefix in NO_GIFT_PREFIXES],
         users=[name.encode() for name in users],

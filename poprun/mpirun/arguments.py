@@ -13,9 +13,11 @@ from popdist.environment import JOB_VARIABLES, TOPOLOGY_VARIABLES
 from poprun.errors import MpiArgumentError
 from poprun.mpirun import values
 from poprun.mpirun.options import (
+    FULFILLED,
     GLOBAL,
     INSTANCE,
     LOCAL,
+    NOT_SHOWN,
     NUMBER_OF_VALUES,
     PLACEMENTS,
     REFUSED,
@@ -35,8 +37,29 @@ _CALLED = {
     values.LOCAL: "poprun's own launcher",
 }
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-# Open MPI 4.1 allows such words after the directory.
-_DIRECTORY_WITH_WORDS = re.compile(r".*:(no)?(copy|jobid|pattern|raw)\b.*", re.DOTALL)
+# All variables whose names begin so, as Open MPI 5 has it.
+_VARIABLES = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\*")
+# The words that Open MPI takes after the directory for output, behind a colon.
+_COPY_WORDS = frozenset({"copy", "nocopy"})
+_LAYOUT_WORDS = frozenset({"jobid", "nojobid", "pattern", "nopattern", "raw"})
+# The words in Open MPI 5's --output that stand for an option of 4.1.
+_OUTPUT_WORDS = {
+    "tag": "tag-output",
+    "timestamp": "timestamp-output",
+    "xml": "xml",
+    "merge-stderr-to-stdout": "merge-stderr-to-stdout",
+}
+_FOR_THE_JOB = frozenset(
+    {
+        "tag-output",
+        "timestamp-output",
+        "xml",
+        "merge-stderr-to-stdout",
+        "output-filename",
+        "bind-to",
+        "allow-run-as-root",
+    }
+)
 
 
 def parse_global(text: str, flavour: str) -> GlobalArguments:
@@ -46,12 +69,9 @@ def parse_global(text: str, flavour: str) -> GlobalArguments:
         MpiArgumentError: One contradicts poprun, or this mpirun has no such one.
     """
     found = _parse(text, flavour, GLOBAL)
-    return GlobalArguments(
-        tag_output=found.tag_output,
-        output_filename=found.settings.get("output-filename"),
-        allow_run_as_root=found.allow_run_as_root,
-        placement=found.placement(),
+    return _for_the_job(found)._replace(
         npernode=found.npernode(),
+        wdir=found.settings.get("wdir"),
         exports=found.exports,
         passed_on=tuple(found.passed_on),
         warnings=tuple(found.warnings),
@@ -59,7 +79,9 @@ def parse_global(text: str, flavour: str) -> GlobalArguments:
 
 
 def parse_local(text: str, flavour: str, option: str = LOCAL) -> LocalArguments:
-    """Understand the arguments for mpirun that count for every instance, or one.
+    """Understand the arguments for mpirun that stand with every instance, or one.
+
+    What mpirun takes there and counts for the whole job is in the field `job`.
 
     Args:
         option: Where the text comes from, for messages.
@@ -68,18 +90,64 @@ def parse_local(text: str, flavour: str, option: str = LOCAL) -> LocalArguments:
         MpiArgumentError: One contradicts poprun, or this mpirun has no such one.
     """
     found = _parse(text, flavour, option)
-    for name in ("tag-output", "output-filename", "bind-to", "allow-run-as-root"):
-        if name in found.settings:
-            raise MpiArgumentError(
-                f"{option} has --{name}, which counts for the whole job. "
-                f"Give it by {GLOBAL}."
-            )
     return LocalArguments(
+        job=_for_the_job(found),
         npernode=found.npernode(),
+        wdir=found.settings.get("wdir"),
         exports=found.exports,
         passed_on=tuple(found.passed_on),
         warnings=tuple(found.warnings),
     )
+
+
+def merge(job: GlobalArguments, others: Sequence[GlobalArguments]) -> GlobalArguments:
+    """Add what was asked for the whole job in the arguments of instances.
+
+    Raises:
+        MpiArgumentError: Two places contradict each other.
+    """
+    for other in others:
+        job = job._replace(
+            tag_output=job.tag_output or other.tag_output,
+            timestamp_output=job.timestamp_output or other.timestamp_output,
+            xml=job.xml or other.xml,
+            merge_stderr=job.merge_stderr or other.merge_stderr,
+            output_filename=_same(
+                "--output-filename", job.output_filename, other.output_filename
+            ),
+            output_nocopy=job.output_nocopy or other.output_nocopy,
+            allow_run_as_root=job.allow_run_as_root or other.allow_run_as_root,
+            placement=_same("--bind-to", job.placement, other.placement),
+        )
+    return job
+
+
+def _same(name: str, one: str | None, other: str | None) -> str | None:
+    if one is not None and other is not None and one != other:
+        raise MpiArgumentError(
+            f"{name} counts for the whole job, but is given as {one!r} and as "
+            f"{other!r}. Leave one of them out."
+        )
+    return other if one is None else one
+
+
+def parse_output_directory(value: str, option: str) -> tuple[str, bool]:
+    """Return the directory for output, and whether the console gets no copy.
+
+    Raises:
+        MpiArgumentError: There is no directory, or its files would be named otherwise.
+    """
+    directory, colon, ending = value.rpartition(":")
+    words = {word.lower() for word in ending.split(",")}
+    if not colon or not words <= _COPY_WORDS | _LAYOUT_WORDS:
+        directory, words = value, set()
+    if not directory or words & _LAYOUT_WORDS or words == _COPY_WORDS:
+        raise MpiArgumentError(
+            f"{option} is {value!r}, but must be the name of a directory, with :nocopy "
+            "after it to have no copy on the console. Its files are 1/rank.N/stdout "
+            "and stderr."
+        )
+    return directory, "nocopy" in words
 
 
 def parse_instance_arguments(texts: Sequence[str]) -> dict[int, str]:
@@ -111,14 +179,6 @@ class _Found:
     exports: dict[str, str | None] = field(default_factory=dict)
     passed_on: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
-
-    @property
-    def tag_output(self) -> bool:
-        return "tag-output" in self.settings
-
-    @property
-    def allow_run_as_root(self) -> bool:
-        return "allow-run-as-root" in self.settings
 
     @property
     def open_mpi(self) -> bool:
@@ -166,6 +226,26 @@ def _parse(text: str, flavour: str, option: str) -> _Found:
     return found
 
 
+def _for_the_job(found: _Found) -> GlobalArguments:
+    asked = found.settings
+    directory, nocopy = None, "nocopy" in asked
+    if "output-filename" in asked:
+        directory, no_copy = parse_output_directory(
+            asked["output-filename"], f"--output-filename in {found.option}"
+        )
+        nocopy = nocopy or no_copy
+    return GlobalArguments(
+        tag_output="tag-output" in asked,
+        timestamp_output="timestamp-output" in asked,
+        xml="xml" in asked,
+        merge_stderr="merge-stderr-to-stdout" in asked,
+        output_filename=directory,
+        output_nocopy=nocopy,
+        allow_run_as_root="allow-run-as-root" in asked,
+        placement=found.placement(),
+    )
+
+
 def _understand(found: _Found, given: Option) -> None:
     name, word = given.name, given.word
     if name in REFUSED:
@@ -174,18 +254,30 @@ def _understand(found: _Found, given: Option) -> None:
         )
     match name:
         case "x":
-            _export(found, given.values[0])
-        case "tag-output" | "allow-run-as-root":
-            found.set(name, "")
-        case "output-filename":
-            found.set(name, _directory(given.values[0], found.option))
-        case "bind-to" | "npernode":
+            _export(found, given)
+        case "output":
+            _output(found, given)
+        case "bind-to-core" | "bind-to-socket":
+            found.set("bind-to", name.removeprefix("bind-to-"))
+        case "pernode":
+            found.set("npernode", "1")
+        case "wdir" if not given.values[0]:
+            raise MpiArgumentError(
+                f"{found.option} has {word!r} with an empty value. Name a directory."
+            )
+        case "npernode" | "wdir":
             found.set(name, given.values[0])
-        case "mca" | "gmca" | "prtemca" | "pmixmca":
+        case "mca" | "gmca" | "prtemca" | "pmixmca" | "gpmixmca":
             _parameter(found, given)
-        case "quiet":
-            # mpirun's own words are kept back anyway, and wanted when it fails.
+        case _ if name in _FOR_THE_JOB:
+            found.set(name, given.values[0] if given.values else "")
+        case _ if name in FULFILLED:
             pass
+        case _ if name in NOT_SHOWN:
+            found.warnings.append(
+                f"{found.option} has {word!r}, which has no effect: mpirun's output "
+                f"is shown only when it fails. {NOT_SHOWN[name]}."
+            )
         case "oversubscribe" if not found.open_mpi:
             # Others count no slots.
             pass
@@ -202,6 +294,11 @@ def _understand(found: _Found, given: Option) -> None:
 
 
 def _pass_on(found: _Found, given: Option) -> None:
+    if given.name in ("report-pid", "report-uri") and given.values[0] in ("-", "+"):
+        raise MpiArgumentError(
+            f"{found.option} has {given.word} {given.values[0]}, but mpirun's output "
+            f"is shown only when it fails. Name a file: {given.word} FILE."
+        )
     # Open MPI 5 does not start when an option is said twice.
     if given.name in NUMBER_OF_VALUES:
         value = " ".join(given.values)
@@ -210,13 +307,21 @@ def _pass_on(found: _Found, given: Option) -> None:
     found.passed_on += [given.word, *given.values]
 
 
-def _export(found: _Found, assignment: str) -> None:
+def _export(found: _Found, given: Option) -> None:
+    assignment = given.values[0]
+    if given.word.endswith("set-env") and "=" not in assignment:
+        raise MpiArgumentError(
+            f"{found.option} has {given.word} {assignment!r}, which lacks a value. "
+            f"Write {given.word} NAME=VALUE."
+        )
     name, equals, value = assignment.partition("=")
-    if not _VARIABLE.fullmatch(name):
+    pattern = _VARIABLE if equals else _VARIABLES
+    if not (_VARIABLE.fullmatch(name) or pattern.fullmatch(name)):
         raise MpiArgumentError(
             f"{found.option} has -x {assignment!r}, but {name!r} cannot be the name of "
             "a variable: that consists of letters, digits and '_', and does not begin "
-            "with a digit. Write -x NAME or -x NAME=VALUE."
+            "with a digit. Write -x NAME, -x NAME=VALUE, or -x NAME* for all "
+            "names that begin so."
         )
     if name in TOPOLOGY_VARIABLES or name in JOB_VARIABLES:
         raise MpiArgumentError(
@@ -228,20 +333,31 @@ def _export(found: _Found, assignment: str) -> None:
     found.exports[name] = value if equals else None
 
 
-def _directory(value: str, option: str) -> str:
-    if not value or _DIRECTORY_WITH_WORDS.fullmatch(value):
-        raise MpiArgumentError(
-            f"{option} has --output-filename {value!r}, but it must be the name of a "
-            "directory and nothing else. Its files are 1/rank.N/stdout and stderr, "
-            "and the console keeps its copy."
-        )
-    return value
+def _output(found: _Found, given: Option) -> None:
+    """Carry out Open MPI 5's --output, as far as poprun has the same."""
+    for word in given.values[0].split(","):
+        key, equals, value = word.partition("=")
+        key = key.lower()
+        names = [name for name in _OUTPUT_WORDS if name.startswith(key)]
+        if equals and key in ("dir", "directory"):
+            found.set("output-filename", value)
+        elif key == "nocopy":
+            found.set("nocopy", "")
+        elif key and len(names) == 1 and not equals:
+            found.set(_OUTPUT_WORDS[names[0]], "")
+        else:
+            known = ", ".join(_OUTPUT_WORDS)
+            raise MpiArgumentError(
+                f"{found.option} has {given.word} {word!r}, but poprun carries the "
+                f"output of the instances itself, and knows {known}, nocopy and "
+                "dir=DIRECTORY only."
+            )
 
 
 def _parameter(found: _Found, given: Option) -> None:
     parameter, value = given.values
     # mpirun has one table for both, and does not start when one is said twice.
-    table = "mca" if given.name == "gmca" else given.name
+    table = {"gmca": "mca", "gpmixmca": "pmixmca"}.get(given.name, given.name)
     if not found.set(f"{table} {parameter}", value):
         return
     for_others = found.flavour == OPENMPI4 and table != "mca"

@@ -11,8 +11,11 @@ _SYNONYMS = {
     "c": "n",
     "hosts": "host",
     "H": "host",
+    "add-host": "host",
+    "nolocal": "host",
     "machinefile": "hostfile",
     "default-hostfile": "hostfile",
+    "add-hostfile": "hostfile",
     "f": "hostfile",
     "wd": "wdir",
     "N": "npernode",
@@ -24,40 +27,128 @@ _SYNONYMS = {
     "v": "verbose",
     "V": "version",
     "h": "help",
+    "d": "debug-devel",
+    "s": "preload-binary",
+    "preload-files": "preload-binary",
     "am": "tune",
+    "bycore": "map-by",
+    "bynode": "map-by",
+    "byslot": "map-by",
+    "cartofile": "map-by",
+    "cf": "map-by",
+    "npersocket": "map-by",
+    "ppr": "map-by",
     "rank-by": "map-by",
+    "rankfile": "map-by",
+    "rf": "map-by",
+    "cpus-per-rank": "cpus-per-proc",
+    "cpu-list": "cpu-set",
+    "set-env": "x",
+    "unset-env": "append-env",
+    "prepend-env": "append-env",
     "env": "genv",
     "envlist": "genv",
     "genvlist": "genv",
-    "outfile-pattern": "output",
-    "errfile-pattern": "output",
+    "outfile-pattern": "xml-file",
+    "errfile-pattern": "xml-file",
+    "debugger": "debug",
+    "tv": "debug",
+    "xterm": "debug",
+    "stop-on-exec": "debug",
+    "stop-in-init": "debug",
+    "stop-in-app": "debug",
+    "output-proctable": "debug",
+    "debug-daemons": "debug-devel",
+    "debug-daemons-file": "debug-devel",
+    "report-events": "debug-devel",
+    "get-stack-traces": "timeout",
+    "report-state-on-timeout": "timeout",
+    "spawn-timeout": "start-timeout",
+    "enable-recovery": "runtime-options",
+    "max-restarts": "runtime-options",
+    "continuous": "runtime-options",
+    "hnp": "dvm",
+    "keepalive": "dvm",
+    "max-vm-size": "dvm",
+    "system-server": "dvm",
+    "singleton": "dvm",
 }
 
 # How many words follow each that has a meaning here.
 NUMBER_OF_VALUES = {
     "x": 1,
     "tag-output": 0,
-    "allow-run-as-root": 0,
+    "timestamp-output": 0,
+    "merge-stderr-to-stdout": 0,
+    "xml": 0,
+    "output": 1,
     "output-filename": 1,
+    "wdir": 1,
+    "allow-run-as-root": 0,
     "bind-to": 1,
+    "bind-to-core": 0,
+    "bind-to-socket": 0,
     "npernode": 1,
+    "pernode": 0,
     "mca": 2,
     "gmca": 2,
     "prtemca": 2,
     "pmixmca": 2,
+    "gpmixmca": 2,
     "quiet": 0,
     "verbose": 0,
+    "report-child-jobs-separately": 0,
+    "disable-recovery": 0,
     "oversubscribe": 0,
-    "nooversubscribe": 0,
     "use-hwthread-cpus": 0,
     "report-bindings": 0,
     "display-map": 0,
     "display-allocation": 0,
     "display-topo": 0,
     "display-devel-map": 0,
+    "display-devel-allocation": 0,
+    "display-diffable-map": 0,
     "display": 1,
+    "show-progress": 0,
+    "report-pid": 1,
+    "report-uri": 1,
     "prefix": 1,
+    "noprefix": 0,
+    "pmix-prefix": 1,
+    "app-pmix-prefix": 1,
+    "no-app-prefix": 0,
     "tune": 1,
+    "launch-agent": 1,
+    "leave-session-attached": 0,
+    "do-not-resolve": 0,
+    "enable-instant-on-support": 0,
+    "fwd-mpirun-port": 0,
+    "hetero-nodes": 0,
+    "novm": 0,
+    "use-regexp": 0,
+    "ompi-server": 1,
+    "stream-buffering": 1,
+    "gpu-support": 1,
+    "pset": 1,
+    "with-ft": 1,
+}
+
+# poprun does what these ask for in any case.
+FULFILLED = ("quiet", "report-child-jobs-separately", "disable-recovery")
+
+_SHOWN_ELSEWHERE = "--dry-run shows where instances run and what they are bound to"
+# mpirun prints what these ask for, and poprun shows mpirun's output only when it fails.
+NOT_SHOWN = {
+    "verbose": "-vv says what poprun does",
+    "report-bindings": _SHOWN_ELSEWHERE,
+    "display-map": _SHOWN_ELSEWHERE,
+    "display-allocation": _SHOWN_ELSEWHERE,
+    "display-topo": _SHOWN_ELSEWHERE,
+    "display-devel-map": _SHOWN_ELSEWHERE,
+    "display-devel-allocation": _SHOWN_ELSEWHERE,
+    "display-diffable-map": _SHOWN_ELSEWHERE,
+    "display": _SHOWN_ELSEWHERE,
+    "show-progress": "-v shows each instance as it starts",
 }
 
 # What --bind-to means in the words of --process-placement.
@@ -70,11 +161,9 @@ PLACEMENTS = {
     "package": "spreadnuma",
 }
 
-_OUTPUT = (
-    "poprun carries the output of the instances itself. Ask for --tag-output, or for "
-    "--output-filename DIRECTORY."
-)
+_PROCESS_PLACEMENT = "Use poprun's own --process-placement."
 _QUESTION = "It asks mpirun a question: call mpirun itself for that."
+_ONE_PROGRAM = "poprun starts one program. Give it after poprun's own options."
 
 # What contradicts poprun's own arguments, with the reason and the way out.
 REFUSED = {
@@ -82,28 +171,62 @@ REFUSED = {
     "host": "poprun says itself where instances run. Use poprun's own --host.",
     "hostfile": "poprun says itself where instances run. Use poprun's own --host.",
     "timeout": "poprun stops the job itself. Use poprun's own --timeout.",
+    "start-timeout": "poprun stops the job itself. Use poprun's own --start-timeout.",
     "stdin": "poprun carries the input itself. Use poprun's own --stdin.",
-    "wdir": (
-        "The instances run in the directory in which poprun is called. "
-        "Change to another before you call it."
-    ),
     "map-by": (
         "Instances are numbered in the order of hosts, and poprun gives them their "
-        "cores itself. Use poprun's own --process-placement."
+        f"cores itself. {_PROCESS_PLACEMENT}"
     ),
-    "cpus-per-proc": (
-        "poprun gives the instances their cores itself. "
-        "Use poprun's own --process-placement."
+    "cpus-per-proc": f"poprun gives the instances their cores. {_PROCESS_PLACEMENT}",
+    "cpu-set": (
+        "poprun gives the instances their cores, of those that it may use itself. "
+        "Start it by taskset --cpu-list LIST poprun ..."
     ),
-    "app": "poprun starts one program. Give it after poprun's own options.",
-    "configfile": "poprun starts one program. Give it after poprun's own options.",
-    ":": "poprun starts one program. Give it after poprun's own options.",
+    "app": _ONE_PROGRAM,
+    "configfile": _ONE_PROGRAM,
+    ":": _ONE_PROGRAM,
+    "index-argv-by-rank": (
+        "All instances have the same arguments. A program finds its instance's index "
+        "in the variable RANK."
+    ),
+    "personality": "poprun starts programs of the MPI that mpirun belongs to.",
+    "path": "Each instance looks for the program on its PATH: -x PATH=DIR:...",
+    "preload-binary": (
+        "poprun copies no files. Put the program and its files where all hosts see "
+        "them."
+    ),
+    "set-cwd-to-session-dir": (
+        "The session directory is removed with the job. Ask for --wdir DIR."
+    ),
     "genv": "It is written in the same way for all MPIs: -x NAME=VALUE.",
-    "output": _OUTPUT,
-    "xml": _OUTPUT,
-    "timestamp-output": _OUTPUT,
-    "merge-stderr-to-stdout": _OUTPUT,
+    "append-env": "Write the whole value: -x NAME=VALUE.",
+    "forward-signals": (
+        "poprun forwards SIGUSR1, SIGUSR2 and all signals that end or stop a job. "
+        "Leave it out."
+    ),
+    "xml-file": (
+        "poprun carries the output of the instances itself. Ask for --xml, or for "
+        "--output-filename DIR."
+    ),
+    "debug": (
+        "It is for a debugger that controls mpirun's processes, and those are poprun's "
+        "supervisors. Attach the debugger to an instance by its PID, which -vv shows."
+    ),
+    "debug-devel": (
+        "It debugs mpirun itself, whose output poprun shows only when it fails. Call "
+        "mpirun without poprun for that."
+    ),
+    "runtime-options": (
+        "poprun decides what the failure of an instance does. Use poprun's own "
+        "--keep-going."
+    ),
+    "dvm": "Each job has an mpirun of its own, which ends with it. Leave it out.",
+    "set-sid": "poprun could not supervise what leaves its session. Leave it out.",
+    "tmpdir": "poprun gives each job a directory of its own. Set the variable TMPDIR.",
     "do-not-launch": "Use poprun's own --dry-run.",
+    "nooversubscribe": (
+        "poprun starts as many instances as are asked for. Ask for fewer instances."
+    ),
     "version": _QUESTION,
     "help": _QUESTION,
 }

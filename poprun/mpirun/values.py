@@ -48,7 +48,10 @@ class GlobalArguments(NamedTuple):
     # A value of --process-placement that does what --bind-to asked for.
     placement: str | None = None
     npernode: int | None = None
-    # In the order given; None stands for the value that the caller has.
+    # The directory that instances run in; None for the caller's.
+    wdir: str | None = None
+    # In the order given; None stands for the value that the caller has. NAME* stands
+    # for all variables of the caller whose names begin so.
     exports: Mapping[str, str | None] = NOTHING
     passed_on: Sequence[str] = ()
     # Sentences for the user: what was understood and has no effect here.
@@ -58,7 +61,10 @@ class GlobalArguments(NamedTuple):
 class LocalArguments(NamedTuple):
     """What a user wants of mpirun for every instance, or for one."""
 
+    # What stands there and counts for the whole job: no exports, nothing passed on.
+    job: GlobalArguments = GlobalArguments()
     npernode: int | None = None
+    wdir: str | None = None
     exports: Mapping[str, str | None] = NOTHING
     passed_on: Sequence[str] = ()
     warnings: Sequence[str] = ()

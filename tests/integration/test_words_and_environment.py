@@ -297,7 +297,8 @@ def test_what_is_no_name_is_refused(poprun: Poprun, name: str) -> None:
     assert ran.stderr == (
         f"poprun: error: --mpi-global-args has -x '{name}=1', but {name!r} cannot be "
         "the name of a variable: that consists of letters, digits and '_', and does "
-        "not begin with a digit. Write -x NAME or -x NAME=VALUE.\n"
+        "not begin with a digit. Write -x NAME, -x NAME=VALUE, or -x NAME* for all "
+        "names that begin so.\n"
     )
     assert not (poprun.directory / "started").exists()
 
@@ -479,3 +480,65 @@ def test_the_secrets_of_a_job_are_in_environments_only(
     ran = poprun(*job(2, every_mpirun), "python", script)
 
     assert (ran.code, ran.stderr) == (0, "")
+
+
+# --- Directories and programs of single instances.
+
+
+def program_of(directory: Path, name: str) -> None:
+    directory.mkdir()
+    script = directory / "prog"
+    script.write_text(f"#!/bin/sh\necho {name} $(pwd -P) $PWD\n")
+    script.chmod(0o755)
+
+
+@pytest.mark.mpi
+def test_each_instance_may_have_a_directory_of_its_own(
+    poprun: Poprun, every_mpirun: str
+) -> None:
+    (poprun.directory / "one").mkdir()
+    here = os.path.realpath(poprun.directory)
+
+    ran = poprun(
+        *job(2, every_mpirun),
+        "--instance-mpi-local-args=1:--wdir one",
+        *("sh", "-c", "echo $RANK $(pwd -P)"),
+    )
+
+    assert (ran.code, ran.stderr) == (0, "")
+    assert sorted(ran.stdout.splitlines()) == [f"0 {here}", f"1 {here}/one"]
+
+
+def test_the_path_of_an_instance_says_which_program_it_runs(poprun: Poprun) -> None:
+    for name in ("a", "b"):
+        program_of(poprun.directory / name, name)
+    path = os.environ["PATH"]
+
+    ran = poprun(
+        *job(2),
+        f"--mpi-local-args=-x PATH={poprun.directory}/a:{path}",
+        f"--instance-mpi-local-args=1:-x PATH={poprun.directory}/b:{path}",
+        "prog",
+    )
+
+    assert (ran.code, ran.stderr) == (0, "")
+    assert sorted(line[0] for line in ran.stdout.splitlines()) == ["a", "b"]
+
+
+def test_a_program_is_looked_for_where_its_instance_runs(poprun: Poprun) -> None:
+    for name in ("a", "b"):
+        program_of(poprun.directory / name, name)
+    here = os.path.realpath(poprun.directory)
+
+    ran = poprun(
+        *job(2),
+        "--mpi-local-args=--wdir a",
+        "--instance-mpi-local-args=1:--wdir b",
+        "./prog",
+    )
+
+    assert (ran.code, ran.stderr) == (0, "")
+    assert sorted(ran.stdout.splitlines()) == [
+        f"a {here}/a {poprun.directory}/a",
+        f"b {here}/b {poprun.directory}/b",
+    ]

@@ -74,6 +74,7 @@ def test_the_options_that_poprun_alone_has_are_known_as_ours() -> None:
     assert {o.name: o.default for o in OPTIONS.values() if not o.vendor} == {
         "topology-format": "text",
         "mpirun": None,
+        "output-filename": None,
         "dry-run": False,
         "show-config": False,
         "keep-going": False,

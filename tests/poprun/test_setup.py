@@ -280,6 +280,56 @@ def test_what_has_no_effect_is_noted(tmp_path: Path) -> None:
     ]
 
 
+def test_what_counts_for_the_job_may_stand_with_the_instances_or_be_an_option() -> None:
+    found = shape(
+        2,
+        "--log-dir=logs:nocopy",
+        "--mpi-local-args=--tag-output",
+        "--instance-mpi-local-args=1:--allow-run-as-root --bind-to core",
+    )
+
+    assert found.arguments.tag_output
+    assert found.arguments.allow_run_as_root
+    assert found.arguments.placement == "spreadcores"
+    assert (found.arguments.output_filename, found.arguments.output_nocopy) == (
+        "logs",
+        True,
+    )
+
+
+def test_the_nearest_directory_counts_for_an_instance(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("all", "each", "one"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path)
+    job = "--mpi-global-args=--wdir all"
+    each = f"--mpi-local-args=-wd {tmp_path}/each"
+    one = "--instance-mpi-local-args=1:--wdir ./one"
+
+    def directories(*words: str) -> list[str]:
+        found = shape(2, *words).plan.assignments
+        assert all(one.variables.get("PWD") == one.directory for one in found)
+        return [Path(one.directory or "none").name for one in found]
+
+    assert directories() == ["none", "none"]
+    assert directories(job) == ["all", "all"]
+    assert directories(job, each) == ["each", "each"]
+    assert directories(job, one) == ["all", "one"]
+    assert directories(each, one) == ["each", "one"]
+
+
+def test_all_variables_of_one_beginning_are_exported_but_those_of_a_job() -> None:
+    environ = {**PATH, "MY_A": "1", "MY_B": "2", "YOUR_A": "3", "POPDIST_JOB_ID": "x"}
+
+    found = made("--mpi-local-args=-x MY_* -x POPDIST*", environ=environ)
+
+    assert variables(found)["MY_A"] == "1"
+    assert variables(found)["MY_B"] == "2"
+    assert "YOUR_A" not in variables(found)
+    assert variables(found)["POPDIST_JOB_ID"] == found.identity
+
+
 # --- Jobs that make none.
 
 
@@ -335,6 +385,27 @@ def test_what_has_no_effect_is_noted(tmp_path: Path) -> None:
             ("--hostfile", "/nothing/there"),
             "--hostfile '/nothing/there' cannot be read: No such file or directory.",
             id="hostfile",
+        ),
+        pytest.param(
+            OptionError,
+            ("--mpi-local-args=--wdir /nothing/there",),
+            "--wdir '/nothing/there' does not exist, so no instance can run in it. "
+            "Make it, or name another.",
+            id="wdir",
+        ),
+        pytest.param(
+            OptionError,
+            ("--mpi-global-args=-wd /etc/passwd",),
+            "--wdir '/etc/passwd' is no directory, so no instance can run in it. "
+            "Make it, or name another.",
+            id="wdir-file",
+        ),
+        pytest.param(
+            MpiArgumentError,
+            ("--output-filename=a", "--mpi-global-args=--output-filename b"),
+            "--output-filename counts for the whole job, but is given as 'b' and as "
+            "'a'. Leave one of them out.",
+            id="output-filename",
         ),
         pytest.param(
             MpiNotFoundError,

@@ -97,7 +97,7 @@ def job(
 ) -> Job:
     return start.make_job(
         made or setup(),
-        "/bin/train.py",
+        ["/bin/train.py"] * 2,
         program,
         {"PATH": "/usr/bin", "HOME": "/home/u"} if environ is None else environ,
         grace=2.5,
@@ -236,7 +236,7 @@ def test_a_job_that_is_only_described_leaves_nothing_behind() -> None:
 @pytest.mark.parametrize("timeout", [None, 7.0])
 def test_without_a_timeout_a_job_may_take_forever(timeout: float | None) -> None:
     made = start.make_job(
-        *(setup(), "/bin/true", ["true"], {}),
+        *(setup(), ["/bin/true"] * 2, ["true"], {}),
         grace=0,
         keep_going=False,
         timeout=timeout,

@@ -4,9 +4,11 @@ from hypothesis import strategies as st
 
 from poprun.errors import MpiArgumentError
 from poprun.mpirun.arguments import (
+    merge,
     parse_global,
     parse_instance_arguments,
     parse_local,
+    parse_output_directory,
 )
 from poprun.mpirun.values import GlobalArguments, LocalArguments
 
@@ -105,10 +107,10 @@ def test_an_unknown_place_to_bind_to_is_refused() -> None:
 
 @pytest.mark.parametrize("flavour", OPEN_MPIS)
 def test_unknown_options_are_passed_on_to_open_mpi(flavour: str) -> None:
-    text = "--display-map --tag-output --tree 3 -fast --set=a=b --prefix /opt/mpi"
+    text = "--use-regexp --tag-output --tree 3 -fast --set=a=b --prefix /opt/mpi"
 
     assert parse_global(text, flavour).passed_on == (
-        "--display-map",
+        "--use-regexp",
         "--tree",
         "3",
         "-fast",
@@ -126,10 +128,33 @@ def test_unknown_options_are_refused_for_hydra() -> None:
 
 
 def test_options_of_open_mpi_that_are_known_have_no_effect_on_hydra() -> None:
-    assert parse_global("--prefix=/opt --report-bindings", "hydra").warnings == (
+    assert parse_global("--prefix=/opt --use-hwthread-cpus", "hydra").warnings == (
         "--mpi-global-args has '--prefix', which has no effect on hydra.",
-        "--mpi-global-args has '--report-bindings', which has no effect on hydra.",
+        "--mpi-global-args has '--use-hwthread-cpus', which has no effect on hydra.",
     )
+
+
+@pytest.mark.parametrize("flavour", ALL)
+def test_what_mpirun_would_print_is_told_to_have_no_effect(flavour: str) -> None:
+    assert parse_global("--report-bindings --display map", flavour) == GlobalArguments(
+        warnings=(
+            "--mpi-global-args has '--report-bindings', which has no effect: mpirun's "
+            "output is shown only when it fails. --dry-run shows where instances run "
+            "and what they are bound to.",
+            "--mpi-global-args has '--display', which has no effect: mpirun's output "
+            "is shown only when it fails. --dry-run shows where instances run and what "
+            "they are bound to.",
+        )
+    )
+
+
+@pytest.mark.parametrize("value", ["-", "+"])
+def test_mpiruns_pid_is_written_to_files_only(value: str) -> None:
+    assert refusal(f"--report-pid {value}") == (
+        f"--mpi-global-args has --report-pid {value}, but mpirun's output is shown "
+        "only when it fails. Name a file: --report-pid FILE."
+    )
+    assert parse_global("--report-pid f", "openmpi4").passed_on == ("--report-pid", "f")
 
 
 def test_oversubscribing_is_what_every_mpi_does() -> None:
@@ -140,12 +165,10 @@ def test_oversubscribing_is_what_every_mpi_does() -> None:
 
 
 def test_what_is_said_twice_is_passed_on_once() -> None:
-    text = (
-        "--mca btl self --display-map --gmca btl self --display-map --tag-output " * 2
-    )
+    text = "--mca btl self --use-regexp --gmca btl self --use-regexp --tag-output " * 2
 
     assert parse_global(text, "openmpi5") == GlobalArguments(
-        tag_output=True, passed_on=("--mca", "btl", "self", "--display-map")
+        tag_output=True, passed_on=("--mca", "btl", "self", "--use-regexp")
     )
 
 
@@ -183,8 +206,11 @@ def test_of_a_variable_the_last_value_counts() -> None:
         ("--stdin all", "--stdin", "the input itself. Use poprun's own --stdin."),
         ("--map-by core", "--map-by", "Use poprun's own --process-placement."),
         ("--rank-by=slot", "--rank-by", "Use poprun's own --process-placement."),
-        ("--wdir /x", "--wdir", "Change to another before you call it."),
-        ("--output tag", "--output", "Ask for --tag-output, or for"),
+        ("--preload-binary", "--preload-binary", "copies no files."),
+        ("-s", "-s", "copies no files."),
+        ("--xterm 1", "--xterm", "Attach the debugger to an instance by its PID"),
+        ("--cpu-set=0,1", "--cpu-set", "Start it by taskset --cpu-list LIST poprun"),
+        ("--max-restarts 3", "--max-restarts", "Use poprun's own --keep-going."),
         ("-genv A 1", "-genv", "for all MPIs: -x NAME=VALUE."),
     ],
 )
@@ -242,13 +268,14 @@ def test_an_x_at_the_end_is_told_about_quotes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "name"), [("A-B=1", "A-B"), ("1A", "1A"), ("=x", ""), ("FOO*", "FOO*")]
+    ("word", "name"),
+    [("A-B=1", "A-B"), ("1A", "1A"), ("=x", ""), ("FOO*=1", "FOO*"), ("*", "*")],
 )
 def test_a_name_that_no_variable_can_have_is_refused(word: str, name: str) -> None:
     assert refusal(f"-x {word}") == (
         f"--mpi-global-args has -x {word!r}, but {name!r} cannot be the name of a "
         "variable: that consists of letters, digits and '_', and does not begin with a "
-        "digit. Write -x NAME or -x NAME=VALUE."
+        "digit. Write -x NAME, -x NAME=VALUE, or -x NAME* for all names that begin so."
     )
 
 
@@ -274,11 +301,92 @@ def test_npernode_is_a_number(number: str) -> None:
     )
 
 
-@pytest.mark.parametrize("directory", ["logs:nocopy", "logs:nojobid,nocopy", "''"])
-def test_the_directory_for_output_has_no_modifiers(directory: str) -> None:
-    assert refusal(f"--output-filename {directory}").endswith(
-        "but it must be the name of a directory and nothing else. Its files are "
-        "1/rank.N/stdout and stderr, and the console keeps its copy."
+@pytest.mark.parametrize(
+    "directory", ["", ":nocopy", "logs:nojobid,nocopy", "a%r:pattern", "a:copy,nocopy"]
+)
+def test_the_files_for_output_have_one_layout(directory: str) -> None:
+    assert refusal(f"--output-filename '{directory}'") == (
+        f"--output-filename in --mpi-global-args is {directory!r}, but must be the "
+        "name of a directory, with :nocopy after it to have no copy on the console. "
+        "Its files are 1/rank.N/stdout and stderr."
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "directory", "nocopy"),
+    [
+        ("logs", "logs", False),
+        ("logs:nocopy", "logs", True),
+        ("logs:NOCOPY", "logs", True),
+        ("logs:copy", "logs", False),
+        ("a:b", "a:b", False),
+        ("a:b:nocopy", "a:b", True),
+    ],
+)
+def test_a_directory_for_output_may_say_that_there_is_no_copy(
+    value: str, directory: str, nocopy: bool
+) -> None:
+    assert parse_output_directory(value, "--output-filename") == (directory, nocopy)
+
+
+@pytest.mark.parametrize("flavour", ALL)
+def test_options_for_the_output_are_carried_out(flavour: str) -> None:
+    text = (
+        "--timestamp-output --merge-stderr-to-stdout --xml --output-filename d:nocopy"
+    )
+
+    assert parse_global(text, flavour) == GlobalArguments(
+        timestamp_output=True,
+        merge_stderr=True,
+        xml=True,
+        output_filename="d",
+        output_nocopy=True,
+    )
+
+
+def test_the_output_option_of_open_mpi_5_is_carried_out() -> None:
+    text = "--output TAG,merge,time --output dir=logs --output nocopy,xml"
+
+    assert parse_global(text, "openmpi5") == GlobalArguments(
+        tag_output=True,
+        timestamp_output=True,
+        merge_stderr=True,
+        xml=True,
+        output_filename="logs",
+        output_nocopy=True,
+    )
+
+
+@pytest.mark.parametrize("word", ["tag-detailed", "file=x", "raw", "", "t", "tag=1"])
+def test_other_words_for_the_output_are_refused(word: str) -> None:
+    assert refusal(f"--output '{word}'") == (
+        f"--mpi-global-args has --output {word!r}, but poprun carries the output of "
+        "the instances itself, and knows tag, timestamp, xml, merge-stderr-to-stdout, "
+        "nocopy and dir=DIRECTORY only."
+    )
+
+
+@pytest.mark.parametrize("word", ["-wd", "--wd", "-wdir", "--wdir"])
+def test_a_working_directory_may_be_asked_for(word: str) -> None:
+    assert parse_global(f"{word} /x", "openmpi4").wdir == "/x"
+    assert parse_local(f"{word} /x", "hydra").wdir == "/x"
+
+
+def test_a_working_directory_has_a_name() -> None:
+    assert refusal("--wdir=") == (
+        "--mpi-global-args has '--wdir' with an empty value. Name a directory."
+    )
+
+
+def test_all_variables_of_one_beginning_may_be_exported() -> None:
+    assert parse_local("-x FOO*", "openmpi4").exports == {"FOO*": None}
+
+
+def test_set_env_is_another_name_for_x() -> None:
+    assert parse_local("--set-env A=1", "openmpi5").exports == {"A": "1"}
+    assert refusal("--set-env A") == (
+        "--mpi-global-args has --set-env 'A', which lacks a value. "
+        "Write --set-env NAME=VALUE."
     )
 
 
@@ -288,18 +396,34 @@ def test_a_line_may_be_continued() -> None:
     assert list(arguments.exports) == ["PATH", "A", "B"]
 
 
-@pytest.mark.parametrize(
-    "name", ["tag-output", "output-filename", "bind-to", "allow-run-as-root"]
-)
-def test_what_counts_for_the_job_is_refused_for_instances(name: str) -> None:
-    value = {"output-filename": " d", "bind-to": " core"}.get(name, "")
+def test_what_counts_for_the_job_may_stand_with_the_instances() -> None:
+    local = parse_local(
+        "--tag-output --output-filename d --bind-to core --allow-run-as-root -x A=1",
+        "hydra",
+    )
+
+    assert local.exports == {"A": "1"}
+    assert merge(GlobalArguments(xml=True), [local.job]) == GlobalArguments(
+        tag_output=True,
+        xml=True,
+        output_filename="d",
+        placement="spreadcores",
+        allow_run_as_root=True,
+    )
+
+
+def test_places_that_contradict_each_other_about_the_job_are_refused() -> None:
+    one, other = (
+        GlobalArguments(output_filename="a"),
+        parse_local("--output-filename b", "hydra"),
+    )
 
     with pytest.raises(MpiArgumentError) as caught:
-        parse_local(f"--{name}{value}", "hydra")
+        merge(one, [other.job])
 
     assert str(caught.value) == (
-        f"--mpi-local-args has --{name}, which counts for the whole job. "
-        "Give it by --mpi-global-args."
+        "--output-filename counts for the whole job, but is given as 'a' and as 'b'. "
+        "Leave one of them out."
     )
 
 
