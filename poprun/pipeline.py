@@ -79,8 +79,12 @@ def _run_job(
     relay = Relay(
         Routes(
             tag=made.arguments.tag_output,
+            timestamp=made.arguments.timestamp_output,
+            xml=made.arguments.xml,
+            merged=made.arguments.merge_stderr,
             only_instance=settings["only-output-from-instance"],
             directory=made.arguments.output_filename,
+            only_files=made.arguments.output_nocopy,
         )
     )
     log = Log(verbosity, relay.say)
@@ -90,6 +94,7 @@ def _run_job(
     from poprun import conclude
 
     ended = running.to_the_end()
+    relay.end()
     exit_code = conclude.conclude(
         ended, made, relay, log, memory, debug=settings["debug"]
     )

@@ -6,15 +6,20 @@ output; this is the plumbing.
 
 import errno
 import os
+import time
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from poprun.output import Console
+from poprun.screen import Screen
 from poprun.sink import Sink
+from poprun.tags import Mark, Prefix, Xml
 
 # How much of each stderr is kept for the report of a failure.
 TAIL = 16384
 
 STREAMS = ("stdout", "stderr")
+FOREVER = float("inf")
 Key = tuple[int, str]
 
 
@@ -22,30 +27,70 @@ class Routes(NamedTuple):
     """What a job's output is to look like."""
 
     tag: bool = False
+    # The time before each line, before its tag if it has one.
+    timestamp: bool = False
+    # All of it on stdout, as elements, instead of tags and times.
+    xml: bool = False
+    # What instances write to stderr comes by their stdout.
+    merged: bool = False
     only_instance: int | None = None
     # DIR/1/rank.N/stdout and stderr, as mpirun's --output-filename.
     directory: str | None = None
+    # And nothing on the console.
+    only_files: bool = False
+
+    def mark_of(
+        self, rank: int, stream: str, *, on_terminal: bool = False
+    ) -> Mark | None:
+        """Make what marks the lines of one stream in one place."""
+        if self.xml:
+            return Xml(rank, stream)
+        if not (self.tag or self.timestamp):
+            return None
+        tag = self.tag_of(rank, stream)
+        if not self.timestamp:
+            return Prefix(lambda: tag, on_terminal=on_terminal)
+        return Prefix(lambda: time.ctime().encode() + tag, on_terminal=on_terminal)
 
     def tag_of(self, rank: int, stream: str) -> bytes:
-        return b"[1,%d]<%s>:" % (rank, stream.encode()) if self.tag else b""
+        whose = b"[1,%d]" % rank if self.tag else b""
+        return b"%s<%s>:" % (whose, stream.encode())
 
     def is_shown(self, rank: int) -> bool:
-        return self.only_instance in (None, rank)
+        return not self.only_files and self.only_instance in (None, rank)
 
 
 class Relay:
     """All streams of one job on their way."""
 
-    def __init__(self, routes: Routes, stdout: int = 1, stderr: int = 2) -> None:
+    def __init__(
+        self,
+        routes: Routes,
+        stdout: int = 1,
+        stderr: int = 2,
+        screens: Mapping[str, Screen] | None = None,
+    ) -> None:
         self._routes = routes
+        screens = screens or {}
         self._out = Sink(stdout)
         # A terminal gets both, and then one queue keeps them in order.
         self._err = self._out if _same_file(stdout, stderr) else Sink(stderr)
-        self._consoles = {"stdout": Console(), "stderr": Console()}
+        self._screens = screens
+        self._consoles = {name: Console(screens.get(name)) for name in STREAMS}
+        self._sinks = {"stdout": self._out, "stderr": self._err}
+        # Where poprun's own words go.
+        self._own = self._consoles["stderr"]
         if self._err is self._out:
+            self._own = self._consoles["stderr"] = self._consoles["stdout"]
+        if routes.xml:
             self._consoles["stderr"] = self._consoles["stdout"]
+            self._sinks["stderr"] = self._out
+            self._out.write(b"<mpirun>\n")
         self._tails: dict[int, bytes] = {}
-        self._files: dict[Key, int] = {}
+        # By stream: what to write to, and what marks the lines there.
+        self._files: dict[Key, tuple[int, Mark | None]] = {}
+        # The streams whose last line in their file has not ended.
+        self._continues: set[Key] = set()
         self._last: Key | None = None
         self._file_failure: tuple[str, int] | None = None
 
@@ -91,44 +136,63 @@ class Relay:
 
     def open(self, rank: int, stream: str) -> None:
         """A stream begins."""
-        self._consoles[stream].open((rank, stream), self._routes.tag_of(rank, stream))
-        if self._routes.directory is None:
+        routes, is_stderr = self._routes, stream == "stderr"
+        marked = routes.tag or routes.xml
+        self._consoles[stream].open(
+            (rank, stream),
+            routes.mark_of(rank, stream, on_terminal=stream in self._screens),
+            name="" if marked or not is_stderr else f"instance {rank}",
+            is_stderr=is_stderr,
+        )
+        if routes.directory is None:
             return
         try:
-            self._files[rank, stream] = open_file(self._routes.directory, rank, stream)
+            descriptor = open_file(routes.directory, rank, stream)
+            self._files[rank, stream] = descriptor, routes.mark_of(rank, stream)
         except OSError as error:
             self._lose_file((rank, stream), error)
 
     def feed(self, rank: int, stream: str, data: bytes, now: float) -> None:
         """A stream goes on."""
-        if stream == "stderr":
+        if stream == self._error_stream:
             self._tails[rank] = (self._tails.get(rank, b"") + data)[-TAIL:]
         if (rank, stream) in self._files:
             self._write_file((rank, stream), data)
         if self._routes.is_shown(rank):
             self._consoles[stream].feed((rank, stream), data, now)
-            self._write(stream)
+            self._write(self._consoles[stream])
 
     def close(self, rank: int, stream: str) -> None:
         """A stream ends."""
-        self._consoles[stream].close((rank, stream))
-        self._write(stream)
-        descriptor = self._files.pop((rank, stream), None)
-        if descriptor is not None:
-            os.close(descriptor)
+        self._consoles[stream].close((rank, stream), time.monotonic())
+        self._write(self._consoles[stream])
+        file = self._files.pop((rank, stream), None)
+        self._continues.discard((rank, stream))
+        if file is not None:
+            os.close(file[0])
 
     def tick(self, now: float) -> None:
-        for stream, console in self._consoles.items():
-            console.tick(now)
-            self._write(stream)
+        for console in self._different_consoles():
+            if self.full:
+                console.pause(now)
+            else:
+                console.tick(now)
+                self._write(console)
 
     def deadline(self) -> float:
-        return min(console.deadline() for console in self._consoles.values())
+        if self.full:
+            return FOREVER  # when somebody reads, poll says so
+        return min(console.deadline() for console in self._different_consoles())
 
     def say(self, text: str) -> None:
         """Write poprun's own words, on a line of their own."""
-        before = self._consoles["stderr"].interrupt()
-        self._err.write(before + text.encode(errors="backslashreplace"))
+        self._own.say(text.encode(errors="backslashreplace"))
+        self._write(self._own)
+
+    def end(self) -> None:
+        """Take in that nothing more comes from the instances."""
+        if self._routes.xml:
+            self._out.write(b"</mpirun>\n")
 
     def tail(self, rank: int) -> bytes:
         """Return the end of an instance's stderr, shown or not."""
@@ -136,22 +200,42 @@ class Relay:
 
     def was_last(self, rank: int) -> bool:
         """Return whether an instance's stderr is the last thing where errors go."""
-        return self._last == (rank, "stderr")
+        return self._last == (rank, self._error_stream)
 
-    def _write(self, stream: str) -> None:
-        for key, data in self._consoles[stream].take():
-            sink = self._out if key[1] == "stdout" else self._err  # type: ignore[index]
+    @property
+    def _error_stream(self) -> str:
+        return "stdout" if self._routes.merged else "stderr"
+
+    def _different_consoles(self) -> list[Console]:
+        return list({id(c): c for c in (*self._consoles.values(), self._own)}.values())
+
+    def _write(self, console: Console) -> None:
+        for key, data in console.take():
+            # Words that are no stream's are on stderr's console, or end a line.
+            if key is not None:
+                sink = self._sinks[key[1]]  # type: ignore[index]
+            else:
+                sink = self._err if console is self._own else self._out
             sink.write(data)
-            if sink is self._err:
+            if sink is self._err and key is not None:
                 self._last = key  # type: ignore[assignment]
 
     def _write_file(self, key: Key, data: bytes) -> None:
+        descriptor, mark = self._files[key]
+        if mark is not None:
+            continues = key in self._continues
+            if data.endswith(b"\n"):
+                self._continues.discard(key)
+            else:
+                self._continues.add(key)
+            data = mark.apply(data, continues=continues)
         view = memoryview(data)
         try:
             while view:
-                view = view[os.write(self._files[key], view) :]
+                view = view[os.write(descriptor, view) :]
         except OSError as error:
-            os.close(self._files.pop(key))
+            os.close(descriptor)
+            del self._files[key]
             self._lose_file(key, error)
 
     def _lose_file(self, key: Key, error: OSError) -> None:

@@ -9,6 +9,7 @@ from poprun.outcome import Failed, Outcome
 LINES = 20
 WIDEST = 400
 MIB = 1 << 20
+TRACEBACK = "Traceback (most recent call last)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,12 +60,17 @@ def _limit(evidence: Evidence) -> str:
 
 
 def exception_line(lines: Sequence[str]) -> str:
-    """Return the line of a traceback that says what was wrong, or nothing."""
-    traceback = [i for i, line in enumerate(lines) if line.startswith("Traceback (")]
-    if not traceback:
+    """Return the line of a traceback that says what was wrong, or nothing.
+
+    Each line may have the same words before it, as torch's "[rank1]: ".
+    """
+    traceback = [(i, line.find(TRACEBACK)) for i, line in enumerate(lines)]
+    found = [(i, lines[i][:at]) for i, at in traceback if at >= 0]
+    if not found:
         return ""
-    after = [line for line in lines[traceback[-1] + 1 :] if line[:1].strip()]
-    return after[0] if after else ""
+    last, prefix = found[-1]
+    after = [line.removeprefix(prefix) for line in lines[last + 1 :]]
+    return next((line for line in after if line[:1].strip()), "")
 
 
 def _lines(stderr: bytes) -> list[str]:

@@ -47,9 +47,12 @@ LAYERS = {
         "poprun.output",
         "poprun.placement",
         "poprun.plan",
+        "poprun.screen",
         "poprun.stopping",
         "poprun.table",
+        "poprun.tags",
         "poprun.topology",
+        "poprun.tracebacks",
         "poprun.wire",
     ),
     "the machine and its terminal": (

@@ -101,8 +101,8 @@ def test_tags_are_the_same_on_every_mpi_and_the_only_addition(
         "[1,1]<stdout>:1",
     ]
     assert ran.stderr in (
-        "[1,0]<stderr>:error[1,1]<stderr>:error",
-        "[1,1]<stderr>:error[1,0]<stderr>:error",
+        "[1,0]<stderr>:error\n[1,1]<stderr>:error",
+        "[1,1]<stderr>:error\n[1,0]<stderr>:error",
     )
 
 
@@ -124,6 +124,48 @@ def test_no_line_of_two_in_a_hurry_is_lost_torn_or_late(
     for rank, tag in enumerate(tags):
         own = [line for line in lines if line.startswith(f"{tag}{rank} ")]
         assert own == [f"{tag}{rank} {number}" for number in range(1, 100_001)]
+
+
+def test_long_lines_of_several_do_not_mix(poprun: Poprun) -> None:
+    script = poprun.script(
+        "say.py",
+        "import os\n"
+        "for _ in range(2):\n"
+        "    print(os.environ['RANK'] * 10_000_000, flush=True)\n",
+    )
+    ran = poprun(*job(3), "python", script)
+
+    lines = ran.out.splitlines()
+    assert (ran.code, ran.stderr, len(lines)) == (0, "", 6)
+    assert all(line == line[:1] * 10_000_000 for line in lines)
+
+
+def test_tracebacks_of_several_do_not_mix_and_say_whose_they_are(
+    poprun: Poprun,
+) -> None:
+    script = poprun.script(
+        "fail.py",
+        WAIT + "wait('go')\n"
+        "def descend(depth):\n"
+        "    if depth: descend(depth - 1)  # and so on\n"
+        "    else: raise ValueError('instance ' + os.environ['RANK'])\n"
+        "descend(1)\n",
+    )
+    process = poprun.start(*job(3), "--keep-going", "python", script)
+    Path(poprun.directory, "go").touch()
+    _, err = process.communicate(timeout=50)
+
+    shown = err.decode().partition("poprun: the last lines of")[0]
+    first, *others = shown.split("Traceback (most recent call last):\n")
+    assert (process.returncode, first, len(others)) == (1, "", 3)
+    ranks = [re.findall(r"^ValueError: instance (\d)$", o, re.M) for o in others]
+    assert sorted(ranks) == [["0"], ["1"], ["2"]]
+    [a], [b], [c] = ranks
+    assert (
+        f"poprun: The traceback before this one is instance {a}'s, and this one is "
+        f"instance {b}'s:\n" in others[0]
+    )
+    assert f"poprun: This traceback is instance {c}'s:\n" in others[1]
 
 
 def test_prints_of_python_come_at_once(poprun: Poprun) -> None:
@@ -303,14 +345,23 @@ open("written", "w").write(str(written))
     assert len(out) == int(written.read_text()) > 1_000_000
 
 
+def wait_until_full(pipe: int) -> None:
+    poll = select.poll()
+    poll.register(pipe, select.POLLOUT)
+    wait_for(lambda: not poll.poll(0), "a full pipe")
+
+
 def test_a_reader_that_has_stopped_reading_does_not_keep_a_stopped_job(
     poprun: Poprun,
 ) -> None:
-    process = poprun.start(*job(2), "--grace", "0.5", "yes")
-    assert process.stdout
-    assert read(process.stdout.fileno(), 2) == b"y\n"
+    read_end, write_end = os.pipe()
+    process = poprun.start(*job(2), "--grace", "0.5", "yes", stdout=write_end)
+    wait_until_full(write_end)
+    time.sleep(0.5)  # and poprun's own queue, which nobody can see
     process.send_signal(signal.SIGTERM)
     process.wait(timeout=50)
+    os.close(read_end)
+    os.close(write_end)
 
     assert process.stderr
     lines = process.stderr.read().decode().splitlines()
@@ -336,9 +387,7 @@ def test_where_nothing_can_be_written_a_job_ends_all_the_same(
 ) -> None:
     read_end, write_end = os.pipe()
     process = poprun.start(*job(2), *options, "yes", stdout=write_end, stderr=write_end)
-    poll = select.poll()
-    poll.register(write_end, select.POLLOUT)
-    wait_for(lambda: not poll.poll(0), "a full pipe")
+    wait_until_full(write_end)
     for number in numbers:
         process.send_signal(number)
         time.sleep(0.2)  # or the kernel makes one of two

@@ -1,7 +1,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from poprun.output import FOREVER, Console
+from poprun.output import FOREVER, LONGEST_LINE, MOST_WAITING, Console
+from poprun.screen import Screen as Cursor
+from poprun.tags import Prefix
 
 
 class Screen:
@@ -10,7 +12,8 @@ class Screen:
     def __init__(self, *names: str, tags: bool = False) -> None:
         self.console = Console()
         for name in names:
-            self.console.open(name, f"[{name}]".encode() if tags else b"")
+            tag = f"[{name}]".encode()
+            self.console.open(name, Prefix(lambda tag=tag: tag) if tags else None)
 
     def says(self, name: str, data: bytes, now: float = 0.0) -> bytes:
         self.console.feed(name, data, now)
@@ -100,7 +103,7 @@ def test_lines_wait_for_anothers_partial_line_200_ms_at_most() -> None:
 
     assert screen.console.deadline() == 1.2
     assert screen.at(1.19) == b""
-    assert screen.at(1.2) == b"[b]one\n"
+    assert screen.at(1.2) == b"\n[b]one\n"
     assert screen.at(1.2) == b"[b]and"
     assert screen.says("b", b" so on\n", 1.3) == b" so on\n"
     assert screen.says("a", b"Ann\n", 1.4) == b"[a]Ann\n"
@@ -131,8 +134,8 @@ def test_those_who_waited_longest_come_first() -> None:
 def test_a_line_that_is_very_long_is_not_waited_for() -> None:
     screen = Screen("a")
 
-    assert screen.says("a", b"x" * 65536) == b""
-    assert screen.says("a", b"x") == b"x" * 65537
+    assert screen.says("a", b"x" * LONGEST_LINE) == b""
+    assert screen.says("a", b"x") == b"x" * (LONGEST_LINE + 1)
 
 
 def test_who_has_very_much_to_say_does_not_wait_for_anothers_line() -> None:
@@ -158,7 +161,7 @@ def test_a_stream_that_ends_leaves_the_line_to_others() -> None:
     screen.at(0.05)
     screen.says("b", b"one\n", 0.06)
 
-    assert screen.ends("a") == b"[b]one\n"
+    assert screen.ends("a") == b"\n[b]one\n"
 
 
 def test_the_last_words_of_one_wait_for_the_line_of_another() -> None:
@@ -198,12 +201,25 @@ def test_nothing_is_kept_back_when_all_have_ended() -> None:
 def test_other_words_begin_on_a_line_of_their_own() -> None:
     screen = Screen("a", tags=True)
 
-    assert screen.console.interrupt() == b""
+    screen.console.say(b"one\n")
+    assert screen.shown() == b"one\n"
     screen.says("a", b"10%")
     screen.at(0.05)
-    assert screen.console.interrupt() == b"\n"
-    assert screen.console.interrupt() == b""
+    screen.console.say(b"two\n")
+    screen.console.say(b"three\n")
+    assert screen.shown() == b"\ntwo\nthree\n"
     assert screen.says("a", b"20%\n", 0.1) == b"[a]20%\n"
+
+
+def test_a_line_that_was_ended_for_other_words_does_not_end_twice() -> None:
+    screen = Screen("a", tags=True)
+    screen.says("a", b"10%")
+    screen.at(0.05)
+    screen.console.say(b"two\n")
+    screen.shown()
+
+    assert screen.says("a", b"\nnext\n", 0.1) == b"[a]next\n"
+    assert screen.says("a", b"\n", 0.1) == b"[a]\n"
 
 
 names = st.sampled_from("abc")
@@ -248,3 +264,151 @@ def test_lines_that_keep_coming_never_mix(cuts: list[tuple[str, int]]) -> None:
     lines = screen.shown().splitlines()
     assert all(line in (b"a" * 7, b"b" * 7, b"c" * 7) for line in lines)
     assert len(lines) == sum(position // 8 for position in at.values())
+
+
+TRACEBACK = b"Traceback (most recent call last):\n", b"  File\n", b"Error: no\n"
+
+
+class Errors(Screen):
+    """A console of stderr, whose streams have names."""
+
+    def __init__(self, *names: str) -> None:
+        self.console = Console()
+        for name in names:
+            self.console.open(name, name=f"instance {name}", is_stderr=True)
+
+
+def test_tracebacks_that_come_line_by_line_do_not_mix() -> None:
+    screen = Errors("1", "2")
+    shown = b""
+    for line in TRACEBACK:
+        shown += screen.says("1", line) + screen.says("2", line)
+
+    assert shown == b""
+    assert screen.console.deadline() == 0.05
+    assert screen.at(0.05) == (
+        b"".join(TRACEBACK)
+        + b"poprun: The traceback before this one is instance 1's, and this one is "
+        b"instance 2's:\n" + b"".join(TRACEBACK)
+    )
+
+
+def test_the_end_of_a_stream_ends_its_traceback() -> None:
+    screen = Errors("1")
+    screen.says("1", b"loading\n" + TRACEBACK[0])
+
+    assert screen.says("1", TRACEBACK[2]) == b""
+    assert screen.ends("1") == b"loading\n" + TRACEBACK[0] + TRACEBACK[2]
+
+
+def test_only_a_traceback_of_another_is_named() -> None:
+    screen = Errors("1", "2")
+    whole = b"".join(TRACEBACK)
+    first = screen.says("1", whole) + screen.at(0.1)
+    again = screen.says("1", whole, 1.0) + screen.at(1.1)
+    other = screen.says("2", b"loading\n" + whole, 2.0) + screen.at(2.1)
+    back = screen.says("1", whole, 3.0) + screen.at(3.1)
+
+    assert (first, again) == (whole, whole)
+    assert other == (
+        b"loading\npoprun: The traceback before this one is instance 1's, and this one "
+        b"is instance 2's:\n" + whole
+    )
+    assert back == b"poprun: This traceback is instance 1's:\n" + whole
+
+
+def test_lines_of_others_do_not_wait_for_a_traceback() -> None:
+    screen = Errors("1", "2")
+    screen.says("1", TRACEBACK[0])
+
+    assert screen.says("2", b"step 1\n") == b"step 1\n"
+
+
+def test_long_lines_of_several_stay_whole() -> None:
+    screen = Screen("a", "b")
+    shown = b""
+    for _ in range(100):
+        shown += screen.says("a", b"a" * 100_000, 0.0)
+        shown += screen.says("b", b"b" * 100_000, 0.0)
+        shown += screen.at(0.2)
+    shown += screen.says("b", b"\n") + screen.says("a", b"\n")
+
+    assert shown == b"b" * 10_000_000 + b"\n" + b"a" * 10_000_000 + b"\n"
+
+
+def test_all_that_waits_is_bounded() -> None:
+    names = [str(number) for number in range(20)]
+    screen = Screen(*names)
+    waiting = 0
+    for _ in range(16):
+        for name in names:
+            waiting += 1_000_000 - len(screen.says(name, b"x" * 1_000_000))
+            assert waiting <= MOST_WAITING
+
+
+def test_time_in_which_nobody_could_write_does_not_count() -> None:
+    screen = Screen("a")
+    screen.says("a", b"hel", 0.0)
+    screen.console.pause(10.0)
+
+    assert screen.at(10.0) == b""
+    assert screen.at(10.05) == b"hel"
+
+
+class OnTerminal(Screen):
+    def __init__(self, *names: str) -> None:
+        super().__init__()
+        self.console = Console(Cursor(columns=40))
+        for name in names:
+            self.console.open(name)
+
+
+def test_lines_appear_above_the_bar_of_another_at_once() -> None:
+    screen = OnTerminal("a", "b")
+    screen.says("a", b"\r10%")
+    assert screen.at(0.05) == b"\r10%"
+
+    assert screen.says("b", b"one\n", 0.06) == b"\r\x1b[Kone\n10%"
+    screen.says("a", b"\r20%", 0.1)
+    assert screen.at(0.2) == b"\r20%"
+    assert screen.says("a", b" done\n", 0.2) == b" done\n"
+
+
+def test_of_two_bars_one_is_drawn_and_of_the_other_the_end_is_shown() -> None:
+    screen = OnTerminal("a", "b")
+    screen.says("a", b"\r10%")
+    screen.at(0.05)
+    for percent in (b"10", b"20", b"30"):
+        assert screen.says("b", b"\rB " + percent + b"%", 1.0) == b""
+        assert screen.at(100.0) == b""
+
+    assert screen.says("b", b"\n", 100.0) == b"\r\x1b[K\rB 30%\n10%"
+    assert screen.says("a", b"\n", 100.0) == b"\n"
+
+
+def test_a_bar_that_waits_is_shown_when_the_line_is_free() -> None:
+    screen = OnTerminal("a", "b")
+    screen.says("a", b"\r10%")
+    screen.at(0.05)
+    screen.says("b", b"\rB 10%\rB 20%", 1.0)
+
+    assert screen.says("a", b"\r    \r", 2.0) == b""
+    assert screen.at(2.05) == b"\r    \r\rB 20%"
+
+
+def test_on_a_terminal_poprun_s_own_words_appear_above_a_bar() -> None:
+    screen = OnTerminal("a")
+    screen.says("a", b"\r10%")
+    screen.at(0.05)
+    screen.console.say(b"stopping\n")
+
+    assert screen.shown() == b"\r\x1b[Kstopping\n10%"
+
+
+def test_on_a_terminal_no_line_begins_behind_a_prompt() -> None:
+    screen = OnTerminal("a", "b")
+    screen.says("a", b"Name? ")
+    screen.at(0.05)
+    screen.says("b", b"one\n", 0.1)
+
+    assert screen.at(0.31) == b"\none\n"

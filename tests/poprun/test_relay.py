@@ -213,3 +213,71 @@ def test_a_reader_that_has_gone_is_no_failure(
 
     assert relay.closed
     assert relay.failure is None
+
+
+def test_lines_in_files_are_tagged_as_on_the_console(
+    relays: Relays, out: Pipe, err: Pipe, tmp_path: Path
+) -> None:
+    relay = relays(Routes(tag=True, directory=str(tmp_path)), out.write, err.write)
+    relay.feed(0, "stdout", b"one\ntw", 0.0)
+    relay.feed(0, "stdout", b"o\n", 0.0)
+    relay.feed(0, "stdout", b"10%\r20%\n", 0.0)
+
+    tagged = b"".join(
+        b"[1,0]<stdout>:" + line for line in (b"one\n", b"two\n", b"10%\r20%\n")
+    )
+    assert out.taken() == tagged
+    assert (tmp_path / "1/rank.0/stdout").read_bytes() == tagged
+
+
+def test_files_may_be_all_there_is(
+    relays: Relays, out: Pipe, err: Pipe, tmp_path: Path
+) -> None:
+    routes = Routes(directory=str(tmp_path), only_files=True)
+    relay = relays(routes, out.write, err.write)
+    relay.feed(0, "stdout", b"one\n", 0.0)
+
+    assert out.taken() == b""
+    assert (tmp_path / "1/rank.0/stdout").read_bytes() == b"one\n"
+
+
+@pytest.mark.parametrize(("tag", "whose"), [(False, b""), (True, b"[1,0]")])
+def test_the_time_stands_before_the_tag(
+    relays: Relays,
+    out: Pipe,
+    err: Pipe,
+    monkeypatch: pytest.MonkeyPatch,
+    tag: bool,
+    whose: bytes,
+) -> None:
+    monkeypatch.setattr("poprun.relay.time.ctime", lambda: "Sun Nov  2 07:14:12 2026")
+    relay = relays(Routes(tag=tag, timestamp=True), out.write, err.write)
+    relay.feed(0, "stdout", b"one\n", 0.0)
+
+    assert out.taken() == b"Sun Nov  2 07:14:12 2026" + whose + b"<stdout>:one\n"
+
+
+def test_xml_is_one_document_on_stdout(relays: Relays, out: Pipe, err: Pipe) -> None:
+    relay = relays(Routes(xml=True, tag=True), out.write, err.write)
+    relay.feed(0, "stdout", b"one\n", 0.0)
+    relay.feed(1, "stderr", b"two\n", 0.0)
+    relay.say("poprun: done\n")
+    relay.end()
+
+    assert out.taken() == (
+        b"<mpirun>\n"
+        b'<stdout rank="0">one&#010;</stdout>\n'
+        b'<stderr rank="1">two&#010;</stderr>\n'
+        b"</mpirun>\n"
+    )
+    assert err.taken() == b"poprun: done\n"
+
+
+def test_where_stderr_comes_by_stdout_its_end_is_kept(
+    relays: Relays, out: Pipe, err: Pipe
+) -> None:
+    relay = relays(Routes(merged=True), out.write, err.write)
+    relay.feed(1, "stdout", b"no use\n", 0.0)
+
+    assert relay.tail(1) == b"no use\n"
+    assert not relay.was_last(1)

@@ -174,6 +174,16 @@ def test_of_a_progress_bar_the_last_state_is_quoted() -> None:
         pytest.param(
             ["Traceback (most recent call last):", "  File"], "", id="cut-off"
         ),
+        pytest.param(
+            [
+                "[rank1]: Traceback (most recent call last):",
+                '[rank1]:   File "train.py", line 3, in <module>',
+                "[rank1]:     step()",
+                "[rank1]: ValueError: the loss is nan",
+            ],
+            "ValueError: the loss is nan",
+            id="with-torch's-prefix",
+        ),
     ],
 )
 def test_the_line_that_says_what_was_wrong_is_found(

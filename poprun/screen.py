@@ -1,0 +1,98 @@
+"""The line at the cursor of a terminal: an unfinished one, or poprun's status. Pure.
+
+Both are redrawn when whole lines have to appear above them. What is returned is to be
+written at once, so that nothing flickers.
+"""
+
+import re
+
+ERASE = b"\r\x1b[K"
+# More of an unfinished line need not be known: it does not fit on a line anyway.
+LONGEST = 4096
+
+# Colours, erasing to the end of the line, the cursor's visibility.
+_HARMLESS = re.compile(rb"\x1b(?:\[[0-9;:]*[mK]|\[\?25[hl])")
+# What else moves the cursor; titles and links do not. A sequence that is cut off at the
+# end may be anything.
+_MOVES = re.compile(rb"\x1b(?!\[[0-9;:]*[mK]|\[\?25[hl]|\]|\\|\[[0-9;:?]*$|$)")
+# Characters that are two columns wide.
+_WIDE = re.compile(
+    "[\u1100-\u115f\u2e80-\ud7a3\uf900-\ufaff\ufe30-\ufe6f\uff00-\uff60"
+    "\U0001f300-\U0001faff\U00020000-\U0003fffd]"
+)
+
+
+class Screen:
+    """What is known of one terminal's cursor."""
+
+    def __init__(self, columns: int = 80) -> None:
+        self.columns = columns
+        # A program has moved the cursor by itself: where it is nobody knows.
+        self.is_strange = False
+        # What has been written of an unfinished line since it was last begun anew.
+        self._line = b""
+        self._status = b""
+        self._drawn = False
+
+    @property
+    def mid_line(self) -> bool:
+        return bool(self._line)
+
+    @property
+    def can_redraw(self) -> bool:
+        """Whether the unfinished line is a bar, which others may be written above."""
+        if self.is_strange or b"\r" not in self._line:
+            return False
+        visible = _HARMLESS.sub(b"", self._visible())
+        return b"\t" not in visible and _width(visible) <= self.columns
+
+    def write(self, text: bytes) -> bytes:
+        """Return what to write so that a text appears at the cursor."""
+        before = self._erase()
+        self._note(text)
+        return before + text + self._draw()
+
+    def write_above(self, text: bytes) -> bytes:
+        """Return what to write so that whole lines appear above the unfinished one."""
+        self.is_strange = self.is_strange or bool(_MOVES.search(text))
+        end = b"" if text.endswith(b"\n") else b"\n"
+        return ERASE + text + end + self._visible()
+
+    def show(self, status: bytes) -> bytes:
+        """Return what to write so that a status is shown while the line is free."""
+        if status == self._status and (self._drawn or self.mid_line):
+            return b""
+        before = self._erase()
+        self._status = status
+        return before + self._draw()
+
+    def _erase(self) -> bytes:
+        drawn, self._drawn = self._drawn, False
+        return ERASE if drawn else b""
+
+    def _draw(self) -> bytes:
+        if not self._status or self._line or self.is_strange:
+            return b""
+        self._drawn = True
+        return self._status[: max(0, self.columns - 1)]
+
+    def _visible(self) -> bytes:
+        ended = b"\r" if self._line.endswith(b"\r") else b""
+        return self._line.rstrip(b"\r").rpartition(b"\r")[2] + ended
+
+    def _note(self, text: bytes) -> None:
+        if b"\x1b" in text and _MOVES.search(text):
+            self.is_strange = True
+        cut = text.rfind(b"\n") + 1
+        line = text[cut:] if cut else self._line + text
+        if b"\r" in line:
+            line = line[max(0, line.rstrip(b"\r").rfind(b"\r")) :]
+            left = _HARMLESS.sub(b"", line)
+            if not left.strip(b" \r") and not left.endswith(b" "):
+                line = b""  # it has been wiped, and the cursor is at its beginning
+        self._line = line[-LONGEST:]
+
+
+def _width(text: bytes) -> int:
+    shown = text.strip(b"\r").decode(errors="replace")
+    return len(shown) + len(_WIDE.findall(shown))
