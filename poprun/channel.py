@@ -16,16 +16,23 @@ MOST_DESCRIPTORS = 4
 
 
 class Channel:
-    """A socket that is read and written only as far as it goes at once."""
+    """A socket that is read and written only as far as it goes at once.
 
-    def __init__(self, sock: _socket.socket) -> None:
+    Args:
+        limit: The longest message that the peer may send.
+    """
+
+    def __init__(self, sock: _socket.socket, limit: int = wire.MAX_LENGTH) -> None:
         sock.setblocking(False)
         self.sock = sock
         # What has come and has not been taken: descriptors come with the first byte
-        # of their message, which may be long before its last.
+        # of their message, which may be long before its last. Some may be missing: the
+        # kernel drops those that this process has no number left for.
         self.descriptors: list[int] = []
-        self._decoder = wire.Decoder()
-        self._unsent = b""
+        self._decoder = wire.Decoder(limit)
+        # What could not be sent at once: bytes, and the descriptors that go with the
+        # first of them, which are duplicates of the caller's.
+        self._unsent: list[tuple[bytes, tuple[int, ...]]] = []
 
     def fileno(self) -> int:
         return self.sock.fileno()
@@ -48,7 +55,8 @@ class Channel:
                 descriptor = int.from_bytes(packed[at : at + 4], sys.byteorder)
                 os.set_inheritable(descriptor, False)
                 self.descriptors.append(descriptor)
-        if not data:
+        # More than its messages can need: the peer would use up our descriptors.
+        if not data or len(self.descriptors) > MOST_DESCRIPTORS:
             return None
         try:
             return self._decoder.feed(data)
@@ -56,30 +64,49 @@ class Channel:
             return None
 
     def send(self, message: bytes, descriptors: tuple[int, ...] = ()) -> None:
-        """Send now what can be sent now; `flush` sends the rest."""
-        if self._unsent and not descriptors:
-            self._unsent += message
-            return
-        packed = b"".join(d.to_bytes(4, sys.byteorder) for d in descriptors)
-        rights = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, packed)] if packed else []
-        try:
-            sent = self.sock.sendmsg([message], rights)
-        except BlockingIOError:
-            sent = 0
-        except OSError:  # it is gone; receive says so
-            return
-        self._unsent = message[sent:]
+        """Send now what can be sent now; `flush` sends the rest.
+
+        Raises:
+            OSError: The message has to wait, and a descriptor cannot be duplicated.
+        """
+        sent = 0 if self._unsent else self._send(message, descriptors)
+        if sent < len(message):
+            waiting = () if sent else tuple(os.dup(d) for d in descriptors)
+            self._unsent.append((message[sent:], waiting))
 
     def flush(self) -> None:
         """Send more of what could not be sent at once."""
-        unsent, self._unsent = self._unsent, b""
-        if unsent:
-            self.send(unsent)
+        while self._unsent:
+            message, descriptors = self._unsent[0]
+            sent = self._send(message, descriptors)
+            if not sent:
+                return
+            for descriptor in descriptors:
+                os.close(descriptor)
+            if sent < len(message):
+                self._unsent[0] = (message[sent:], ())
+                return
+            self._unsent.pop(0)
+
+    def _send(self, message: bytes, descriptors: tuple[int, ...]) -> int:
+        """Return how many bytes of a message the socket has taken."""
+        packed = b"".join(d.to_bytes(4, sys.byteorder) for d in descriptors)
+        rights = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, packed)] if packed else []
+        try:
+            return self.sock.sendmsg([message], rights)
+        except BlockingIOError:
+            return 0
+        except OSError:  # the peer is gone, as receive says: nothing has to wait
+            return len(message)
 
     def close(self) -> None:
         for descriptor in self.descriptors:
             os.close(descriptor)
+        for _, descriptors in self._unsent:
+            for descriptor in descriptors:
+                os.close(descriptor)
         self.descriptors.clear()
+        self._unsent.clear()
         self.sock.close()
 
 

@@ -77,6 +77,18 @@ class ShimLost(NamedTuple):
     rank: int
 
 
+class Rejected(NamedTuple):
+    """A connection to the control socket was closed, and why."""
+
+    why: str
+
+
+class AcceptFailed(NamedTuple):
+    """A connection to the control socket cannot be accepted at the moment."""
+
+    errno: int
+
+
 class Interrupted(NamedTuple):
     """Somebody sent poprun a signal that ends the job."""
 
@@ -102,6 +114,8 @@ Event = (
     | Stuck
     | Clean
     | ShimLost
+    | Rejected
+    | AcceptFailed
     | Interrupted
     | OutputClosed
     | Tick

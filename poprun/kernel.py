@@ -17,6 +17,7 @@ IN_CREATE = 0x100
 # By machine, because no module that starts fast knows the numbers of system calls.
 SYS_SET_MEMPOLICY = {"x86_64": 238, "aarch64": 237, "ppc64le": 261, "riscv64": 237}
 
+LONGEST_POLL_MS = 3_600_000
 # Between two looks at a tree that is being ended.
 LOOK_AGAIN_S = 0.01
 
@@ -224,6 +225,16 @@ def reap() -> list[tuple[int, int]]:
         if pid == 0:
             return ended
         ended.append((pid, status))
+
+
+def poll_timeout(seconds: float) -> int:
+    """Return the timeout for poll() in milliseconds, -1 for none.
+
+    It may be earlier than asked for: poll() takes a C int, which is 24 days.
+    """
+    if seconds == float("inf"):
+        return -1
+    return min(max(0, int(seconds * 1000) + 1), LONGEST_POLL_MS)
 
 
 def wait_for(child: int) -> None:

@@ -6,20 +6,22 @@ happens is decided in stopping; what is shown is decided by those who listen to 
 events.
 """
 
+import errno
 import os
 import select
 import signal
-import socket
 import time
 from collections.abc import Callable, Iterator
 
 from poprun import kernel, stopping, wire
 from poprun.ahead import StartedGuard
-from poprun.channel import Channel, address_and_key, user_of
+from poprun.channel import Channel
+from poprun.control_socket import ControlSocket
 from poprun.doubts import Doubts
 from poprun.drain import drain, patience
 from poprun.errors import LaunchError
 from poprun.events import (
+    AcceptFailed,
     Clean,
     Connected,
     Event,
@@ -30,6 +32,7 @@ from poprun.events import (
     MpirunStarted,
     OutputClosed,
     Refused,
+    Rejected,
     ShimLost,
     Started,
     Stuck,
@@ -37,7 +40,7 @@ from poprun.events import (
 )
 from poprun.feeder import Feeder
 from poprun.guarding import Guarding
-from poprun.job import FOREVER, Ended, Job
+from poprun.job import Ended, Job
 from poprun.relay import STREAMS, Relay
 from poprun.sink import Sink
 from poprun.stopping import Course, Phase
@@ -84,7 +87,6 @@ class Launch:
             starts_by=now + job.start_timeout,
         )
         self.ended = Ended(course=self._course)
-        self._calling: set[Channel] = set()  # has not said yet which instance it is
         self._shims: dict[int, Channel] = {}
         self._clean: set[int] = set()
         self._feeder = Feeder(job.stdin)
@@ -98,11 +100,7 @@ class Launch:
         self._wake = kernel.wake_up_on(*_signals())
         kernel.become_subreaper()
         self._words = guard.words
-        address, self._key = address_and_key(os.fsencode(job.control))
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._listener.bind(address)
-        self._listener.listen(len(job.specs))
-        self._listener.setblocking(False)
+        self._control = ControlSocket(job.control, len(job.specs))
         self._guarding = Guarding(
             guard,
             mark=job.mark,
@@ -136,7 +134,7 @@ class Launch:
         self.write_out()
         self._streams.close()
         self._feeder.close()
-        self._listener.close()
+        self._control.close()
         self.ended.course = self._course
         self.ended.mpirun_words = os.pread(self._words, 1 << 20, 0)
         os.close(self._words)
@@ -167,10 +165,13 @@ class Launch:
         for descriptor, mask, call in self._interests():
             poll.register(descriptor, mask)
             calls[descriptor] = call
+        now = time.monotonic()
         due = min(deadline, self._relay.deadline(), self._doubts.deadline())
-        wait = -1 if due == FOREVER else max(0.0, due - time.monotonic()) * 1000
-        for descriptor, mask in poll.poll(wait):
+        due = min(due, self._control.deadline(now))
+        for descriptor, mask in poll.poll(kernel.poll_timeout(due - now)):
             calls[descriptor](descriptor, mask)
+        for _ in range(self._control.expire(time.monotonic())):
+            self._emit(Rejected("it said nothing"))
         self._relay.tick(time.monotonic())
         if self._relay.closed:
             self._emit(OutputClosed())
@@ -182,8 +183,10 @@ class Launch:
     def _interests(self) -> Iterator[tuple[int, int, Callable[[int, int], None]]]:
         """Yield what to wait for, and whom to call when it comes."""
         yield self._wake, IN, self._on_signals
-        yield self._listener.fileno(), IN, self._on_call
-        for link in (self._guarding.channel, *self._calling, *self._shims.values()):
+        if self._control.is_listening(time.monotonic()):
+            yield self._control.fileno(), IN, self._on_call
+        links = (*self._control.unknown, *self._shims.values())
+        for link in (self._guarding.channel, *links):
             yield (
                 link.fileno(),
                 IN | (OUT if link.has_unsent else 0),
@@ -255,6 +258,8 @@ class Launch:
 
     def _on_link(self, link: Channel) -> Callable[[int, int], None]:
         def call(_: int, mask: int) -> None:
+            if link.fileno() < 0:  # closed since poll returned
+                return
             if mask & OUT:
                 link.flush()
             if mask & ~OUT:
@@ -269,12 +274,21 @@ class Launch:
             if messages is None:
                 self._on_guard_lost()
             for kind, fields in messages or ():
+                if not wire.is_report(kind, fields):
+                    os.kill(self._guarding.pid, signal.SIGKILL)
+                    self._on_guard_lost()
+                    return
                 self._on_guard(kind, fields)
-        elif link in self._calling:
+        elif link in self._control.unknown:
             self._on_hello(link, messages)
         else:
             rank = next(r for r, shim in self._shims.items() if shim is link)
             for kind, fields in messages or ():
+                twice = kind == wire.STARTED and rank in self._course.started
+                if twice or not wire.is_report(kind, fields):
+                    self._emit(Rejected(f"a message of kind {kind} made no sense"))
+                    messages = None
+                    break
                 self._on_shim(rank, link, kind, fields)
             if messages is None:
                 self._on_shim_lost(rank)
@@ -336,50 +350,66 @@ class Launch:
 
     def _on_call(self, _: int, __: int) -> None:
         try:
-            sock, _address = self._listener.accept()
-        except OSError:
-            return
-        if user_of(sock) == os.geteuid():
-            self._calling.add(Channel(sock))
-        else:
-            sock.close()
+            for why in self._control.accept(time.monotonic()):
+                self._emit(Rejected(why))
+        except OSError as error:
+            self._emit(AcceptFailed(error.errno or 0))
 
     def _on_hello(
         self, link: Channel, messages: list[tuple[int, list[bytes]]] | None
     ) -> None:
         if messages == []:
             return
-        self._calling.discard(link)
+        del self._control.unknown[link]
         rank = self._rank_of(messages)
         if rank is None:
             link.close()
+            self._emit(Rejected("it did not prove that it belongs to the job"))
             return
         assert messages
         self._shims[rank] = link
         self._guarding.know(int(messages[0][1][4]), int(messages[0][1][5]))
         self._emit(Connected(rank))
         if self._course.phase is Phase.RUNNING:
-            descriptor = self._feeder.descriptor_for(rank)
-            sent = () if descriptor is None else (descriptor,)
-            link.send(self._job.specs[rank], sent)
-            if descriptor is not None:
-                os.close(descriptor)
+            self._send_spec(rank, link)
         else:
             link.send(wire.pack(wire.RELEASE))
             self._emit(Clean(rank, 0))
 
+    def _send_spec(self, rank: int, link: Channel) -> None:
+        try:
+            descriptor = self._feeder.descriptor_for(rank)
+        except OSError as error:
+            link.send(wire.pack(wire.RELEASE))
+            self._clean.add(rank)
+            self._emit(Refused(rank, error.errno or 0, "a pipe for its stdin"))
+            return
+        sent = () if descriptor is None else (descriptor,)
+        link.send(self._job.specs[rank], sent)
+        if descriptor is not None:
+            os.close(descriptor)
+
     def _rank_of(self, messages: list[tuple[int, list[bytes]]] | None) -> int | None:
-        if not messages or messages[0][0] != wire.HELLO or len(messages[0][1]) != 6:
+        if not messages or messages[0][0] != wire.HELLO:
+            return None
+        if not wire.is_report(*messages[0]):
             return None
         version, key, rank = messages[0][1][:3]
-        known = int(rank) in self._shims or int(rank) >= len(self._job.specs)
-        ours = int(version) == wire.VERSION and key == self._key
+        known = int(rank) in self._course.connected
+        known = known or int(rank) >= len(self._job.specs)
+        ours = int(version) == wire.VERSION and key == self._control.key
         return int(rank) if ours and not known else None
 
     def _on_shim(
         self, rank: int, link: Channel, kind: int, fields: list[bytes]
     ) -> None:
-        if kind == wire.STARTED:
+        if kind == wire.STARTED and len(link.descriptors) < len(STREAMS):
+            # The kernel has dropped what this process had no number left for.
+            link.send(wire.pack(wire.KILL))
+            self._clean.add(rank)
+            what = "poprun cannot receive its stdout and stderr"
+            self._emit(Refused(rank, errno.EMFILE, what))
+        elif kind == wire.STARTED:
             for stream in STREAMS:
                 self._streams.open(link.descriptors.pop(0), rank, stream)
             self._guarding.know(int(fields[0]), int(fields[1]))

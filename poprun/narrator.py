@@ -1,6 +1,9 @@
 """Tells of a job while it runs: the log of -v, Ctrl-C's answer, notes."""
 
+import os
+
 from poprun.events import (
+    AcceptFailed,
     Clean,
     Event,
     Exited,
@@ -8,6 +11,7 @@ from poprun.events import (
     Interrupted,
     MpirunExited,
     MpirunStarted,
+    Rejected,
     Started,
 )
 from poprun.log import Log
@@ -22,6 +26,8 @@ class Narrator:
         self._log = log
         self._mpirun = 0
         self._interrupts = 0
+        # Each errno is told once.
+        self._accept_failures: set[int] = set()
 
     def listen(self, event: Event) -> None:
         match event:
@@ -51,6 +57,14 @@ class Narrator:
                 )
             case GuardLost():
                 self._log.warn("poprun's guard was killed; another takes its place.")
+            case Rejected(why):
+                self._log.debug(f"A connection to the control socket was closed: {why}")
+            case AcceptFailed(number) if number not in self._accept_failures:
+                self._accept_failures.add(number)
+                self._log.warn(
+                    "poprun cannot accept connections of instances at the moment: "
+                    f"{os.strerror(number)}. It tries again until --start-timeout."
+                )
             case Interrupted(number):
                 self._on_interrupt(number)
 

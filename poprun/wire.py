@@ -6,8 +6,10 @@ that every value that exec accepts gets through as it is. It knows no sockets.
 
 VERSION = 1
 
-# A message longer than this is no message of ours.
+# The longest message that poprun sends: a command line and an environment.
 MAX_LENGTH = 1 << 28
+# The longest that poprun receives: what comes from others must not fill its memory.
+MAX_REPORT = 1 << 16
 
 # From a shim to poprun.
 HELLO = 1  # version, key, rank, host, pid, start time
@@ -45,6 +47,24 @@ FOUND = 34  # a path: one more to remove at the last
 # Who ended a program, in EXITED.
 BY_ITSELF, BY_POPRUN, BY_MPI = b"itself", b"poprun", b"mpi"
 
+# The fields of what poprun receives: i for a number that fits in a C int, n for one of
+# 64 bits, l for a list of i with commas, t for any bytes.
+REPORTS = {
+    HELLO: "ititin",
+    STARTED: "inl",
+    REFUSED: "it",
+    EXITED: "innnnt",
+    CLEAN: "i",
+    STUCK: "n",
+    MPIRUN_STARTED: "in",
+    MPIRUN_REFUSED: "i",
+    MPIRUN_EXITED: "i",
+    FINISHED: "i",
+    FOUND: "t",
+}
+# int() takes time that grows with the square of the length.
+MOST_DIGITS = 20
+
 
 def pack(kind: int, *fields: bytes | int) -> bytes:
     """Return one message; whole numbers are written in decimal."""
@@ -56,11 +76,33 @@ def pack(kind: int, *fields: bytes | int) -> bytes:
     return len(message).to_bytes(4, "big") + message
 
 
-class Decoder:
-    """Cut a stream of bytes into messages."""
+def is_report(kind: int, fields: list[bytes]) -> bool:
+    """Return whether a message to poprun has the fields that its kind must have."""
+    form = REPORTS.get(kind)
+    if form is None or len(form) != len(fields):
+        return False
+    return all(_is_field(*pair) for pair in zip(form, fields, strict=True))
 
-    def __init__(self) -> None:
+
+def _is_field(form: str, field: bytes) -> bool:
+    if form == "t":
+        return True
+    if form == "l":
+        return all(_is_field("i", number) for number in field.split(b","))
+    bits = 31 if form == "i" else 64
+    return field.isdigit() and len(field) <= MOST_DIGITS and int(field) < 1 << bits
+
+
+class Decoder:
+    """Cut a stream of bytes into messages.
+
+    Args:
+        limit: The longest message that the peer may send.
+    """
+
+    def __init__(self, limit: int = MAX_LENGTH) -> None:
         self._buffer = bytearray()
+        self._limit = limit
 
     def feed(self, data: bytes) -> list[tuple[int, list[bytes]]]:
         """Take in what has come; return the messages that are whole now.
@@ -72,7 +114,7 @@ class Decoder:
         messages = []
         while len(self._buffer) >= 4:
             length = int.from_bytes(self._buffer[:4], "big")
-            if not 1 <= length <= MAX_LENGTH:
+            if not 1 <= length <= self._limit:
                 raise ValueError(f"a message of {length} bytes")
             if len(self._buffer) < 4 + length:
                 break

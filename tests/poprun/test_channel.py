@@ -1,4 +1,5 @@
 import os
+import resource
 import select
 import socket
 from collections.abc import Iterator
@@ -133,3 +134,76 @@ def test_a_peer_that_speaks_another_language_counts_as_gone(pair: Pair) -> None:
 
 def test_the_kernel_tells_who_is_at_the_other_end(pair: Pair) -> None:
     assert user_of(pair[0].sock) == os.geteuid()
+
+
+def test_descriptors_wait_with_their_message_behind_what_is_unsent(pair: Pair) -> None:
+    one, other = pair
+    read, write = os.pipe()
+    big = bytes(8 << 20)
+
+    one.send(wire.pack(wire.SPEC, big))
+    one.send(wire.pack(wire.STARTED, 1, 2), (read,))
+    one.send(wire.pack(wire.SIGNAL, 15))
+    os.close(read)
+
+    assert drained(one, other) == [
+        (wire.SPEC, [big]),
+        (wire.STARTED, [b"1", b"2"]),
+        (wire.SIGNAL, [b"15"]),
+    ]
+    assert not one.has_unsent
+    [theirs] = other.descriptors
+    os.write(write, b"through")
+    os.close(write)
+    assert os.read(theirs, 99) == b"through"
+
+
+def test_descriptors_that_were_never_sent_are_closed_with_the_channel(
+    pair: Pair,
+) -> None:
+    one, _ = pair
+    read, write = os.pipe()
+
+    one.send(wire.pack(wire.SPEC, bytes(8 << 20)))
+    one.send(wire.pack(wire.STARTED, 1, 2), (write,))
+    os.close(write)
+    one.close()
+
+    assert os.read(read, 1) == b""
+    os.close(read)
+
+
+def test_a_process_without_free_descriptors_still_gets_the_message(pair: Pair) -> None:
+    one, other = pair
+    one.send(wire.pack(wire.STARTED, 1, 2), (0, 1))
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.dup(0)
+    os.close(free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free, limits[1]))
+    try:
+        received = other.receive()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+    assert (received, other.descriptors) == ([(wire.STARTED, [b"1", b"2"])], [])
+
+
+def test_a_peer_that_sends_descriptors_for_no_reason_counts_as_gone(pair: Pair) -> None:
+    one, other = pair
+
+    one.send(wire.pack(wire.STARTED, 1, 2), (0,) * 4)
+    one.send(wire.pack(wire.STARTED, 1, 2), (0,) * 4)
+
+    assert other.receive() is not None
+    assert other.receive() is None
+
+
+def test_a_peer_that_announces_too_long_a_message_counts_as_gone() -> None:
+    one, two = socket.socketpair()
+    channel = Channel(two, wire.MAX_REPORT)
+
+    one.send((wire.MAX_REPORT + 1).to_bytes(4, "big"))
+
+    assert channel.receive() is None
+    one.close()
+    channel.close()

@@ -183,3 +183,43 @@ def test_mpi_gives_only_what_begins_like_a_gift(name: bytes, is_gift: bool) -> N
     )
 
     assert Spec(decoded(message)[0][1]).is_gift(name) is is_gift
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        (wire.HELLO, [b"1", b"key", b"0", b"host", b"42", b"9999999"]),
+        (wire.STARTED, [b"42", b"18446744073709551615", b"0,2,3"]),
+        (wire.REFUSED, [b"2", b"/no/such\xff"]),
+        (wire.EXITED, [b"256", b"1", b"2", b"3", b"4", b"itself"]),
+        (wire.CLEAN, [b"0"]),
+        (wire.FINISHED, [b"3"]),
+        (wire.FOUND, [b""]),
+    ],
+)
+def test_what_has_the_fields_of_its_kind_is_a_report(
+    message: tuple[int, list[bytes]],
+) -> None:
+    kind, fields = message
+
+    assert wire.is_report(kind, fields)
+    assert not wire.is_report(kind, fields[:-1])
+    assert not wire.is_report(kind, [*fields, b"1"])
+
+
+@pytest.mark.parametrize(
+    "rank",
+    [b"-1", b"", b" 1", b"+1", b"1_0", b"x", b"2147483648", b"9" * 5000, b"\xb2"],
+)
+def test_what_is_no_small_whole_number_is_no_rank(rank: bytes) -> None:
+    assert not wire.is_report(wire.HELLO, [b"1", b"key", rank, b"host", b"42", b"1"])
+
+
+@pytest.mark.parametrize("cpus", [b"", b"0,", b",", b"0;1", b"-1"])
+def test_a_list_of_cpus_has_numbers_and_commas(cpus: bytes) -> None:
+    assert not wire.is_report(wire.STARTED, [b"42", b"1", cpus])
+
+
+def test_what_poprun_says_is_no_report_to_it() -> None:
+    assert not wire.is_report(wire.KILL, [])
+    assert not wire.is_report(255, [])
