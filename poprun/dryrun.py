@@ -10,8 +10,8 @@ from poprun.setup import Setup
 
 
 def render(made: Setup, program: Sequence[str]) -> str:
-    """Return mpirun's exact command, and what each instance gets besides."""
-    lines = [_shell_words(made.argv), ""]
+    """Return mpirun's command, and what each instance gets besides."""
+    lines = [command_line(made, program), ""]
     for assignment in made.plan.assignments:
         lines.append(f"instance {assignment.rank} on {assignment.host}:")
         lines.append(f"  runs {_shell_words(program)}")
@@ -69,6 +69,8 @@ def _find(words: Sequence[str], part: Sequence[str], start: int) -> int:
 
 
 def _quoted(word: str) -> str:
+    if not word.isprintable():
+        return _shell_word(word)
     return "'" + word.replace("'", "'\\''") + "'"
 
 

@@ -31,6 +31,7 @@ class Kind(Enum):
     TEXT = auto()  # str
     PATH = auto()  # str
     CHOICE = auto()  # str, one of Option.choices
+    SUBNET = auto()  # str, a network in CIDR notation
     MPI_ARGUMENTS = auto()  # str, still to be split into words
     INSTANCE_ARGUMENTS = auto()  # (int, str): an instance, and the same for it
 
@@ -50,6 +51,8 @@ class Option:
     short: str = ""
     aliases: tuple[str, ...] = ()
     choices: tuple[str, ...] = ()
+    # How the names of V-IPU's enumeration begin: ST_C2_COMPATIBLE is c2-compatible.
+    prefixes: tuple[str, ...] = ()
     multiple: bool = False
     minimum: int = 1
     maximum: int = LARGEST
@@ -163,7 +166,8 @@ def _seconds(option: Option, text: str, label: str) -> float:
 
 def _boolean(option: Option, text: str, label: str) -> bool:
     word = text.lower()
-    if word in TRUE_WORDS:
+    # An empty text is a yes to the original.
+    if word in TRUE_WORDS or not word:
         return True
     if word in FALSE_WORDS:
         return False
@@ -192,11 +196,37 @@ def _text(option: Option, text: str, label: str) -> str:
 
 def _choice(option: Option, text: str, label: str) -> str:
     word = text.lower()
-    if word not in option.choices:
-        raise refusal(
-            f"{label} is {shown(text)}, but must be {alternatives(option.choices)}."
-        )
-    return word
+    if word in option.choices:
+        return word
+    if option.prefixes:
+        for prefix in option.prefixes:
+            word = word.removeprefix(prefix)
+        for choice in option.choices:
+            if _letters(choice) == _letters(word):
+                return choice
+    raise refusal(
+        f"{label} is {shown(text)}, but must be {alternatives(option.choices)}."
+    )
+
+
+def _letters(word: str) -> str:
+    return word.replace("-", "").replace("_", "")
+
+
+def _subnet(option: Option, text: str, label: str) -> str:
+    # Imported here, because hardly any job needs it.
+    from ipaddress import ip_network
+
+    try:
+        if "/" in text:
+            ip_network(text, strict=False)
+            return text
+    except ValueError:
+        pass
+    raise refusal(
+        f"{label} is {shown(text)}, but must be the address of a network and how many "
+        "of its bits count, such as 10.5.0.0/16."
+    )
 
 
 def _mpi_arguments(option: Option, text: str, label: str) -> str:
@@ -236,6 +266,7 @@ _READERS: Mapping[Kind, Callable[[Option, str, str], Item]] = {
     Kind.TEXT: _text,
     Kind.PATH: _text,
     Kind.CHOICE: _choice,
+    Kind.SUBNET: _subnet,
     Kind.MPI_ARGUMENTS: _mpi_arguments,
     Kind.INSTANCE_ARGUMENTS: _instance_arguments,
 }

@@ -30,25 +30,40 @@ def wants_vipu(settings: Settings) -> bool:
     return not settings["offline-mode"] and any(map(settings.given, VIPU_OPTIONS))
 
 
-def refuse_what_cannot_start(settings: Settings, hosts: Sequence[str]) -> None:
-    """Say what this version of poprun plans, and cannot start yet."""
+def refuse_what_cannot_start(
+    settings: Settings, hosts: Sequence[Host], slurm_name: str = ""
+) -> None:
+    """Say what this version of poprun plans, and cannot start yet.
+
+    Args:
+        slurm_name: What Slurm calls this machine, if the job runs below it.
+    """
     if wants_vipu(settings):
         name = next(name for name in VIPU_OPTIONS if settings.given(name))
         raise NotYetError(
             f"--{name} asks for a partition of a V-IPU server, which this version of "
             "poprun cannot talk to yet. Add --offline-mode=yes to run without IPUs."
         )
-    if len(hosts) > 1 or not _is_here(hosts[0]):
+    if not (settings.given("host") or settings.given("hostfile")):
+        # Without either it is this machine, whatever Slurm calls it.
+        return
+    [first, *others] = hosts
+    if first.user is not None and not others:
         raise NotYetError(
-            f"--host {','.join(hosts)} asks for instances on other machines, where "
-            "this version of poprun cannot start any yet. Leave --host out to run "
-            "them all here, or add --dry-run to see the plan."
+            f"--host {first} asks for instances of the user {first.user}, and this "
+            "version of poprun starts instances of its own user only. Leave "
+            f"{first.user}@ out."
+        )
+    if others or not (first.name == slurm_name or _is_here(first)):
+        raise NotYetError(
+            f"--host {','.join(map(str, hosts))} asks for instances on other machines, "
+            "where this version of poprun cannot start any yet. Leave --host out to "
+            "run them all here, or add --dry-run to see the plan."
         )
 
 
-def _is_here(name: str) -> bool:
+def _is_here(host: Host) -> bool:
     # The names of this machine take a while to find, and are rarely needed.
-    host = Host(name=name)
     return is_local(host, [os.uname().nodename]) or is_local(host, own_names())
 
 

@@ -100,7 +100,7 @@ _HOSTS = (
     ),
     Option(
         "host-subnet",
-        Kind.TEXT,
+        Kind.SUBNET,
         "CIDR",
         "The network between the hosts that MPI is to use, as in 10.5.0.0/16.",
         unset="automatic",
@@ -210,23 +210,31 @@ _VIPU = (
     ),
     Option(
         "ipu-link-routing-type",
-        Kind.TEXT,
+        Kind.CHOICE,
         "TYPE",
-        "How the partition routes over IPU-Links.",
+        "How the partition routes over IPU-Links: default, dnc, swnc, ringswnc or "
+        "btnc.",
+        choices=("default", "dnc", "swnc", "ringswnc", "btnc"),
+        prefixes=("rt_", "irt_"),
         unset="the V-IPU server's",
     ),
     Option(
         "gw-link-routing-type",
-        Kind.TEXT,
+        Kind.CHOICE,
         "TYPE",
-        "How the partition routes over GW-Links.",
+        "How the partition routes over GW-Links: default.",
+        choices=("default",),
+        prefixes=("rt_",),
         unset="the V-IPU server's",
     ),
     Option(
         "sync-type",
-        Kind.TEXT,
+        Kind.CHOICE,
         "TYPE",
-        "How the IPUs of the partition synchronise, as in ST_POD_NATIVE_DEFAULT.",
+        "How the IPUs of the partition synchronise: c2-compatible or "
+        "pod-native-default, also written as ST_POD_NATIVE_DEFAULT.",
+        choices=("c2-compatible", "pod-native-default"),
+        prefixes=("st_",),
         unset="the V-IPU server's",
     ),
     Option(
@@ -270,8 +278,8 @@ _MPI = (
         "allow-run-as-root",
         Kind.BOOLEAN,
         "YES|NO",
-        "Pass --allow-run-as-root to mpirun.",
-        default=False,
+        "Whether root may start the job; as root, no is an error.",
+        unset="yes",
     ),
     Option(
         "mpirun",

@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from poprun import launch, oom, setup, start
 from poprun.ahead import StartedGuard
 from poprun.config import Settings
-from poprun.errors import LaunchError
+from poprun.errors import LaunchError, OptionError
+from poprun.hosts import SLURM_NODE_NAME
 from poprun.job import Job
 from poprun.log import DEBUG, Log
 from poprun.narrator import Narrator
@@ -22,11 +23,6 @@ from poprun.relay import Relay, Routes, open_file
 from poprun.setup import Setup
 from poprun.sink import Sink
 
-FOR_OTHER_HOSTS = (
-    "synchronise-python-venv",
-    "synchronise-poplar-sdk",
-    "distribute-ssh-key",
-)
 # What Python sets LC_CTYPE to, in its own environment, when it finds the C locale.
 PYTHONS_OWN_LOCALES = ("C.UTF-8", "C.utf8", "UTF-8")
 
@@ -43,19 +39,33 @@ def run(settings: Settings, program: Sequence[str], guard: StartedGuard | None) 
     made = setup.make(settings, environ, start.temporary_directory(environ))
     for note in made.notes:
         log.warn(note)
+    # Before anything is shown of a job that is refused.
+    job = None if guard is None else _make_job(made, settings, program, environ)
     if _shows_topology(settings) or verbosity >= DEBUG:
         code = _print(_topology(settings, made), log)
         if code:
             return code
     if verbosity:
         _log_plan(log, made, settings, program, environ)
-    if guard is None:
+    if guard is None or job is None:
         from poprun import dryrun
 
         return _print(dryrun.render(made, program), log)
-    refuse_what_cannot_start(settings, made.plan.hosts)
+    return _run_job(job, guard, made, settings, verbosity)
+
+
+def _make_job(
+    made: Setup,
+    settings: Settings,
+    program: Sequence[str],
+    environ: Mapping[str, str],
+) -> Job:
+    """Describe a job to launch; what cannot be started is refused here at the latest.
+
+    The directories that the user names are made.
+    """
+    refuse_what_cannot_start(settings, made.hosts, environ.get(SLURM_NODE_NAME, ""))
     paths = _find_program(made, program, environ)
-    _check_output_directory(made)
     job = start.make_job(
         made,
         paths,
@@ -66,7 +76,9 @@ def run(settings: Settings, program: Sequence[str], guard: StartedGuard | None) 
         timeout=settings["timeout"],
         start_timeout=settings["start-timeout"],
     )
-    return _run_job(job, guard, made, settings, verbosity)
+    _check_output_directory(made)
+    _make_cache_directory(made.named_cache)
+    return job
 
 
 def _run_job(
@@ -154,9 +166,6 @@ def _log_plan(
     log.debug(f"Target options from environment: {compact(given)}")
     if not (settings["host"] or settings["hostfile"]):
         log.debug("No hosts specified; ignoring host-subnet setting")
-        for name in FOR_OTHER_HOSTS:
-            if settings[name]:
-                log.info(f"No hosts specified; --{name} has nothing to do")
     log.debug("Default network/RNIC for host communication: None")
     log.debug(f"Using {made.mpi.title} ({made.mpi.path})")
     log.info(f"Running command: {command_line(made, program)}")
@@ -177,6 +186,21 @@ def _check_output_directory(made: Setup) -> None:
                 f"{error.strerror}. Name a directory that can."
             )
             raise refusal from None
+
+
+def _make_cache_directory(path: str | None) -> None:
+    """Make the directory of --executable-cache-path, in which instances write."""
+    if path is None:
+        return
+    try:
+        os.makedirs(path, exist_ok=True)
+        if not os.access(path, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        raise OptionError(
+            f"--executable-cache-path {path!r} cannot be used: {error.strerror}. Name "
+            "a directory in which you may write."
+        ) from None
 
 
 def _find_program(

@@ -16,7 +16,7 @@ from poprun.ahead import PYTHON
 from poprun.config import Settings
 from poprun.errors import OptionError
 from poprun.feeder import Stdin
-from poprun.hosts import Host, parse_hostfile, parse_hosts
+from poprun.hosts import SLURM_NODE_NAME, Host, parse_hostfile, parse_hosts
 from poprun.log import DEBUG
 from poprun.mpirun import adapter
 from poprun.mpirun.arguments import (
@@ -36,6 +36,14 @@ from poprun.mpirun.values import (
 )
 from poprun.notyet import wants_vipu
 
+FOR_SEVERAL_HOSTS = (
+    "host-subnet",
+    "synchronise-python-venv",
+    "synchronise-poplar-sdk",
+    "distribute-ssh-key",
+)
+LONGEST_HOSTFILE = 1 << 20
+
 
 class Setup(NamedTuple):
     """A job that has been thought through, and not been started."""
@@ -53,6 +61,10 @@ class Setup(NamedTuple):
     # Where instances share what they compile; made at the start, and removed.
     temporary_cache: str | None
     notes: Sequence[str]
+    # The hosts as the user wrote them, with users and slots.
+    hosts: Sequence[Host] = ()
+    # The directory that the user names for it; made at the start, and kept.
+    named_cache: str | None = None
 
     @property
     def argv(self) -> list[str]:
@@ -92,6 +104,7 @@ def make(settings: Settings, environ: Mapping[str, str], temporary: str) -> Setu
     """
     hosts = _hosts(settings, environ)
     shape = _shape(settings, len(hosts))
+    _check_slots(hosts, shape)
     mpi = choose(settings["mpirun"], environ)
     asked = _asked(settings, mpi, shape)
     _check_instance(settings, "only-output-from-instance", shape.num_instances)
@@ -131,8 +144,32 @@ def make(settings: Settings, environ: Mapping[str, str], temporary: str) -> Setu
         contexts=_contexts(made, identity, environ, asked),
         stdin=_stdin(settings["stdin"], shape.num_instances),
         temporary_cache=temporary_cache,
-        notes=asked.warnings,
+        notes=[*asked.warnings, *_without_effect(settings, hosts)],
+        hosts=hosts,
+        named_cache=cache if temporary_cache is None else None,
     )
+
+
+def _check_slots(hosts: Sequence[Host], shape: topology.Topology) -> None:
+    share = shape.instances_per_host
+    for host in hosts:
+        if host.slots is not None and host.slots < share:
+            raise OptionError(
+                f"The host {host} has fewer slots than instances: each host gets "
+                f"{_instances(share)}. Give it {share} slots, or ask for fewer "
+                "instances by --num-instances."
+            )
+
+
+def _without_effect(settings: Settings, hosts: Sequence[Host]) -> list[str]:
+    """Name the options about several hosts that are given for a job on one."""
+    if len(hosts) > 1:
+        return []
+    return [
+        f"--{name} has no effect on a job that runs on one host."
+        for name in FOR_SEVERAL_HOSTS
+        if settings[name]
+    ]
 
 
 def _shape(settings: Settings, num_hosts: int) -> topology.Topology:
@@ -156,7 +193,30 @@ def _asked(settings: Settings, mpi: Mpi, shape: topology.Topology) -> _Asked:
             settings["output-filename"], "--output-filename"
         )
         others.append(GlobalArguments(output_filename=directory, output_nocopy=nocopy))
+    others.append(_about_root(settings))
     return _Asked(job=merge(job, others), each=each, single=single)
+
+
+def _about_root(settings: Settings) -> GlobalArguments:
+    """Read --allow-run-as-root: without it, root is allowed and others do not need it.
+
+    Only a "no" is asked of poprun alone; mpirun has no such argument.
+    """
+    if settings["allow-run-as-root"] is False and os.geteuid() == 0:
+        raise OptionError(
+            "You are root, and --allow-run-as-root is no "
+            f"({settings.origin('allow-run-as-root')}). Leave it out, or run poprun "
+            "as another user."
+        )
+    return GlobalArguments(allow_run_as_root=bool(settings["allow-run-as-root"]))
+
+
+def _absolute(path: str) -> str:
+    try:
+        return os.path.abspath(path)
+    except FileNotFoundError:
+        # The current directory has been deleted, which ends every job with a sentence.
+        return path
 
 
 def _directories(asked: _Asked, num_instances: int) -> list[str | None]:
@@ -202,15 +262,20 @@ def _hosts(settings: Settings, environ: Mapping[str, str]) -> Sequence[Host]:
         path = settings["hostfile"]
         try:
             with open(path, encoding="utf-8", newline="") as file:
-                text = file.read(1 << 20)
+                text = file.read(LONGEST_HOSTFILE + 1)
         except (OSError, UnicodeDecodeError) as error:
             reason = getattr(error, "strerror", None) or "it is no UTF-8 text"
             raise OptionError(
                 f"--hostfile {path!r} cannot be read: {reason}."
             ) from None
+        if len(text) > LONGEST_HOSTFILE:
+            raise OptionError(
+                f"--hostfile {path!r} has more than {LONGEST_HOSTFILE} characters, "
+                "which is no list of hosts that a job can have. Name another file."
+            )
         return parse_hostfile(text, path)
     # Below Slurm the node has a name that its users know it by.
-    return [Host(name=environ.get("SLURMD_NODENAME") or "localhost")]
+    return [Host(name=environ.get(SLURM_NODE_NAME) or "localhost")]
 
 
 def _joined(texts: Sequence[str]) -> str:
@@ -266,6 +331,9 @@ def _cache(
 ) -> tuple[str | None, str | None]:
     """Return the cache's path, and the same again if it has to be made."""
     given = settings["executable-cache-path"] or environ.get(env.EXECUTABLE_CACHE_PATH)
+    if given is not None:
+        # Instances may run in directories of their own.
+        given = _absolute(given)
     if given is not None or shape.instances_per_host == 1:
         return given, None
     path = os.path.join(temporary, f"poprun-cache-{identity}")

@@ -141,7 +141,7 @@ def test_the_command_has_the_originals_words_in_the_originals_order(
     mpirun = request.getfixturevalue(name)
 
     ran = poprun(
-        *("-v", "--mpirun", mpirun, "--executable-cache-path", "/cache"),
+        *("-v", "--mpirun", mpirun, "--executable-cache-path", "cache"),
         "--mpi-global-args=--tag-output --allow-run-as-root",
         "--mpi-local-args=-x LIMIT=7 -x EMPTY=",
         *(*SHARED, "echo", "mode=train"),
@@ -165,7 +165,7 @@ def test_the_command_has_the_originals_words_in_the_originals_order(
             *("-x", "POPDIST_NUM_IPUS_PER_REPLICA=1"),
             *("-x", "POPDIST_NUM_LOCAL_REPLICAS=1"),
             *("-x", "POPDIST_UNIFORM_REPLICAS_PER_INSTANCE=1"),
-            *("-x", "POPDIST_EXECUTABLE_CACHE_PATH=/cache"),
+            *("-x", f"POPDIST_EXECUTABLE_CACHE_PATH={poprun.directory}/cache"),
             *("-x", f"POPDIST_REPLICA_INDEX_OFFSET={rank}"),
             *("-x", f"POPDIST_LOCAL_INSTANCE_INDEX={rank}"),
             *("-x", "PATH", "-x", "LD_LIBRARY_PATH", "-x", "PYTHONPATH"),
@@ -248,17 +248,37 @@ def test_a_dry_run_shows_the_command_that_the_job_is_started_with(
     poprun: Poprun, every_mpirun: str
 ) -> None:
     mpirun, calls = wrapped(poprun, every_mpirun)
-    words = ("--mpirun", mpirun, *SHARED, "--executable-cache-path", "/c", "true")
+    words = ("--mpirun", mpirun, *SHARED, "--executable-cache-path", "c", "true")
     job = re.compile(r"\b[0-9a-f]{32}\b")
 
     shown = poprun("--dry-run", *words).stdout.partition("\n\n")[0]
-    ran = poprun(*words)
+    ran = poprun("-v", *words)
 
     assert ran.code == 0
+    [line] = re.findall("Running command: (.*)", ran.stderr)
+    assert job.sub("ID", line) == job.sub("ID", shown)
+    # The program's words stand behind those of its shim, which mpirun is told.
     started = calls.read_text().splitlines()[-1].split()
-    assert job.sub("ID", shlex.join(started)) == job.sub(
-        "ID", shlex.join(shlex.split(shown)[1:])
-    )
+    assert started == [word for word in shlex.split(line)[1:] if word != "true"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--host", "elsewhere.example", "true"),
+        ("--vipu-partition=p", "true"),
+        ("no-program",),
+    ],
+    ids=["host", "v-ipu", "program"],
+)
+def test_a_job_that_is_refused_is_not_said_to_run(
+    poprun: Poprun, words: tuple[str, ...]
+) -> None:
+    ran = poprun("-v", "--mpirun", "local", "--print-topology=yes", *words)
+
+    assert ran.code in (2, 127)
+    assert "Running command" not in ran.stderr
+    assert ran.stdout == ""
 
 
 def test_jobs_that_cannot_be_started_yet_are_shown(

@@ -542,3 +542,33 @@ def test_a_program_is_looked_for_where_its_instance_runs(poprun: Poprun) -> None
         f"a {here}/a {poprun.directory}/a",
         f"b {here}/b {poprun.directory}/b",
     ]
+
+
+def test_a_directory_for_executables_is_made_and_kept(poprun: Poprun) -> None:
+    ran = poprun(
+        *job(2),
+        "--executable-cache-path=a/b",
+        *("sh", "-c", "cd / && test -d $POPDIST_EXECUTABLE_CACHE_PATH"),
+    )
+
+    assert (ran.code, ran.stderr) == (0, "")
+    assert (poprun.directory / "a/b").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [("file", "File exists"), ("file/below", "Not a directory")],
+)
+def test_a_directory_for_executables_that_cannot_be_used_starts_nothing(
+    poprun: Poprun, path: str, reason: str
+) -> None:
+    (poprun.directory / "file").touch()
+
+    ran = poprun(*job(1), f"--executable-cache-path={path}", "touch", "started")
+
+    assert (ran.code, ran.stderr) == (
+        2,
+        f"poprun: error: --executable-cache-path '{poprun.directory}/{path}' cannot be "
+        f"used: {reason}. Name a directory in which you may write.\n",
+    )
+    assert not (poprun.directory / "started").exists()

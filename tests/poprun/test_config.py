@@ -466,6 +466,8 @@ def a_text_for(option: Option) -> st.SearchStrategy[str]:
             return st.sampled_from(["yes", "no", "On", "0"])
         case Kind.CHOICE:
             return st.sampled_from(option.choices)
+        case Kind.SUBNET:
+            return st.sampled_from(["10.5.0.0/16", "fd00::1/8"])
         case Kind.INSTANCE_ARGUMENTS:
             return anything.map("3:{}".format).filter(lambda text: "-x" not in text)
         case _:

@@ -70,11 +70,13 @@ def test_the_command_comes_first_and_then_what_each_instance_gets() -> None:
 
     head, rest = text.split("\n\n")
     assert head == (
-        "/opt/bin/mpirun --bind-to none --tag-output --allow-run-as-root "
-        "-np 1 -x POPDIST_NUM_TOTAL_REPLICAS=2 -x N=0 -x PATH "
-        "/python beside.py shim cafe 0 : "
-        "-np 1 -x POPDIST_NUM_TOTAL_REPLICAS=2 -x N=1 -x PATH "
-        "/python beside.py shim cafe 1"
+        "/opt/bin/mpirun '--bind-to' 'none' '--tag-output' '--allow-run-as-root' "
+        "'-np' '1' '-x' 'POPDIST_NUM_TOTAL_REPLICAS=2' '-x' 'N=0' '-x' 'PATH' "
+        "'/python' 'beside.py' 'shim' 'cafe' '0' "
+        "'python' 'train.py' '--name' 'a b' ':' "
+        "'-np' '1' '-x' 'POPDIST_NUM_TOTAL_REPLICAS=2' '-x' 'N=1' '-x' 'PATH' "
+        "'/python' 'beside.py' 'shim' 'cafe' '1' "
+        "'python' 'train.py' '--name' 'a b'"
     )
     zero, one = rest.split("instance 1 on n1:\n")
     assert zero.splitlines() == [

@@ -60,7 +60,7 @@ def test_every_later_option_of_the_vendor_has_its_default() -> None:
         "sync-type": None,
         "instance-mpi-local-args": (),
         "process-placement": "spreadnuma",
-        "allow-run-as-root": False,
+        "allow-run-as-root": None,
         "host-subnet": None,
         "synchronise-python-venv": False,
         "synchronise-poplar-sdk": False,
@@ -280,3 +280,50 @@ def test_any_text_is_read_or_refused_in_a_sentence(option: Option, text: str) ->
 
     assert sentence.startswith(f"{option.flag} is ")
     assert sentence.endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("sync-type", "ST_POD_NATIVE_DEFAULT", "pod-native-default"),
+        ("sync-type", "st_c2_compatible", "c2-compatible"),
+        ("sync-type", "pod-native-default", "pod-native-default"),
+        ("ipu-link-routing-type", "ring-swnc", "ringswnc"),
+        ("ipu-link-routing-type", "RINGSWNC", "ringswnc"),
+        ("gw-link-routing-type", "DEFAULT", "default"),
+    ],
+)
+def test_types_of_a_partition_have_the_names_of_poprun_and_of_v_ipu(
+    name: str, text: str, value: str
+) -> None:
+    assert item(OPTIONS[name], text, f"--{name}") == value
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "rule"),
+    [
+        ("sync-type", "nonsense", "c2-compatible or pod-native-default"),
+        ("ipu-link-routing-type", "foo", "default, dnc, swnc, ringswnc or btnc"),
+        ("gw-link-routing-type", "st_default", "default"),
+        *(
+            (
+                "host-subnet",
+                text,
+                "the address of a network and how many of its bits count, such as "
+                "10.5.0.0/16",
+            )
+            for text in ("nonsense", "10.5.0.0", "10.5.0.0/33", "/8", "")
+        ),
+    ],
+)
+def test_what_no_partition_and_no_network_has_is_refused(
+    name: str, text: str, rule: str
+) -> None:
+    with pytest.raises(OptionError) as caught:
+        item(OPTIONS[name], text, f"--{name}")
+
+    assert str(caught.value) == f"--{name} is {text!r}, but must be {rule}."
+
+
+def test_an_empty_text_means_yes_as_in_the_original() -> None:
+    assert item(OPTIONS["offline-mode"], "", "--offline-mode") is True

@@ -170,8 +170,10 @@ def test_a_cache_is_made_for_instances_that_can_share_it_and_for_nobody_else() -
 
 
 @pytest.mark.parametrize("instances", [1, 2])
-def test_a_cache_that_the_user_names_is_told_and_not_made(instances: int) -> None:
+def test_a_cache_that_the_user_names_is_told_and_kept(instances: int) -> None:
     found = shape(instances, "--executable-cache-path", "/c")
+
+    assert found.named_cache == "/c"
 
     assert found.temporary_cache is None
     assert variables(found)["POPDIST_EXECUTABLE_CACHE_PATH"] == "/c"
@@ -319,6 +321,35 @@ def test_the_nearest_directory_counts_for_an_instance(
     assert directories(each, one) == ["each", "one"]
 
 
+def test_slots_that_suffice_are_accepted() -> None:
+    assert shape(4, "--host", "a:2,b:3").plan.hosts == ["a", "b"]
+
+
+def test_options_about_several_hosts_are_told_to_have_no_effect_on_one() -> None:
+    words = ("--host-subnet=10.5.0.0/16", "--distribute-ssh-key=yes")
+
+    assert made(*words, "--synchronise-poplar-sdk=no").notes == [
+        "--host-subnet has no effect on a job that runs on one host.",
+        "--distribute-ssh-key has no effect on a job that runs on one host.",
+    ]
+    assert shape(2, *words, "--host", "a,b").notes == []
+
+
+def test_root_may_start_a_job_unless_the_user_says_no(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+
+    assert not made().arguments.allow_run_as_root
+    assert made("--allow-run-as-root=1").arguments.allow_run_as_root
+    assert refusal(OptionError, "--allow-run-as-root=no") == (
+        "You are root, and --allow-run-as-root is no (command line). Leave it out, or "
+        "run poprun as another user."
+    )
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert not made("--allow-run-as-root=no").arguments.allow_run_as_root
+
+
 def test_all_variables_of_one_beginning_are_exported_but_those_of_a_job() -> None:
     environ = {**PATH, "MY_A": "1", "MY_B": "2", "YOUR_A": "3", "POPDIST_JOB_ID": "x"}
 
@@ -408,6 +439,13 @@ def test_all_variables_of_one_beginning_are_exported_but_those_of_a_job() -> Non
             id="output-filename",
         ),
         pytest.param(
+            OptionError,
+            ("--host", "a:2", "--num-instances=4", "--num-replicas=4"),
+            "The host a:2 has fewer slots than instances: each host gets 4 instances. "
+            "Give it 4 slots, or ask for fewer instances by --num-instances.",
+            id="slots",
+        ),
+        pytest.param(
             MpiNotFoundError,
             ("--mpirun", "/nothing/there"),
             "There is no /nothing/there to use as mpirun. Give --mpirun the path of an "
@@ -442,6 +480,16 @@ def test_target_options_that_are_no_object_are_refused(text: str) -> None:
     )
 
 
+def test_a_hostfile_is_read_whole_or_refused(tmp_path: Path) -> None:
+    file = tmp_path / "hosts"
+    file.write_text("a\n" + "#" * (1 << 20))
+
+    assert refusal(OptionError, "--hostfile", str(file)) == (
+        f"--hostfile '{file}' has more than 1048576 characters, which is no list of "
+        "hosts that a job can have. Name another file."
+    )
+
+
 def test_a_hostfile_that_is_no_text_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "hosts"
     file.write_bytes(b"\xff\xfe")
@@ -459,14 +507,14 @@ def test_a_hostfile_that_is_no_text_is_refused(tmp_path: Path) -> None:
     [
         pytest.param(
             ("--vipu-partition", "p64"),
-            ["localhost"],
+            [],
             "--vipu-partition asks for a partition of a V-IPU server, which this "
             "version of poprun cannot talk to yet. Add --offline-mode=yes to run "
             "without IPUs.",
             id="v-ipu",
         ),
         pytest.param(
-            (),
+            ("--num-instances=2", "--num-replicas=2"),
             ["a", "b"],
             "--host a,b asks for instances on other machines, where this version of "
             "poprun cannot start any yet. Leave --host out to run them all here, or "
@@ -481,13 +529,23 @@ def test_a_hostfile_that_is_no_text_is_refused(tmp_path: Path) -> None:
             "them all here, or add --dry-run to see the plan.",
             id="another-host",
         ),
+        pytest.param(
+            (),
+            ["alice@localhost"],
+            "--host alice@localhost asks for instances of the user alice, and this "
+            "version of poprun starts instances of its own user only. Leave alice@ "
+            "out.",
+            id="another-user",
+        ),
     ],
 )
 def test_what_cannot_be_started_yet_is_refused_in_a_sentence(
     words: tuple[str, ...], hosts: list[str], sentence: str
 ) -> None:
+    if hosts:
+        words = (*words, "--host", ",".join(hosts))
     with pytest.raises(NotYetError) as caught:
-        notyet.refuse_what_cannot_start(settings(*words), hosts)
+        notyet.refuse_what_cannot_start(settings(*words), made(*words).hosts)
 
     assert (str(caught.value), caught.value.exit_code) == (sentence, 2)
 
@@ -505,4 +563,19 @@ def test_what_cannot_be_started_yet_is_refused_in_a_sentence(
 def test_what_runs_here_and_offline_can_be_started(
     words: tuple[str, ...], host: str
 ) -> None:
-    notyet.refuse_what_cannot_start(settings(*words), [host])
+    words = (*words, "--host", host)
+    notyet.refuse_what_cannot_start(settings(*words), made(*words).hosts)
+
+
+def test_the_name_that_slurm_has_for_this_machine_is_this_machine() -> None:
+    environ = {**PATH, "SLURMD_NODENAME": "gc-poplar-02"}
+    asked = settings("--host", "gc-poplar-02")
+
+    notyet.refuse_what_cannot_start(settings(), made(environ=environ).hosts)
+    notyet.refuse_what_cannot_start(
+        asked, made("--host", "gc-poplar-02").hosts, "gc-poplar-02"
+    )
+    with pytest.raises(NotYetError):
+        notyet.refuse_what_cannot_start(
+            asked, made("--host", "gc-poplar-02").hosts, "gc-poplar-01"
+        )
