@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from poprun.events import Event
 from poprun.feeder import Stdin
 from poprun.stopping import Course
+from poprun.terminal import Terminals
 
 FOREVER = float("inf")
 
@@ -23,6 +24,8 @@ class Job:
     # One wire message for each instance, in rank order.
     specs: Sequence[bytes]
     stdin: Stdin = field(default_factory=Stdin)
+    terminals: Terminals = field(default_factory=Terminals)
+    merge_stderr: bool = False
     grace: float = 5.0
     keep_going: bool = False
     timeout: float = FOREVER

@@ -49,7 +49,7 @@ from poprun.streams import Streams
 IN, OUT = select.POLLIN, select.POLLOUT
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
-OTHER_SIGNALS = (signal.SIGTSTP, signal.SIGCHLD)
+OTHER_SIGNALS = (signal.SIGTSTP, signal.SIGCHLD, signal.SIGWINCH)
 HANDLED_SIGNALS = (*ENDING_SIGNALS, *PASSED_ON, *OTHER_SIGNALS)
 
 # The guard needs this long only where a process hangs in the kernel.
@@ -240,6 +240,8 @@ class Launch:
                 self._tell(wire.pack(wire.SIGNAL, number))
             elif number == signal.SIGTSTP:
                 self._pause()
+            elif number == signal.SIGWINCH:
+                self._resize()
         self._reap()
 
     def _reap(self) -> None:
@@ -253,6 +255,14 @@ class Launch:
         self._tell(wire.pack(wire.SIGNAL, signal.SIGSTOP))
         os.kill(os.getpid(), signal.SIGSTOP)
         self._tell(wire.pack(wire.SIGNAL, signal.SIGCONT))
+
+    def _resize(self) -> None:
+        """Give the instances' terminals the size that poprun's has now."""
+        self._relay.resize()
+        terminals = self._job.terminals
+        if terminals.stdout or terminals.stderr:
+            self._streams.resize(terminals.size())
+            self._tell(wire.pack(wire.SIGNAL, signal.SIGWINCH))
 
     # --- The guard, and mpirun behind it.
 
@@ -403,14 +413,15 @@ class Launch:
     def _on_shim(
         self, rank: int, link: Channel, kind: int, fields: list[bytes]
     ) -> None:
-        if kind == wire.STARTED and len(link.descriptors) < len(STREAMS):
+        streams = STREAMS[:1] if self._job.merge_stderr else STREAMS
+        if kind == wire.STARTED and len(link.descriptors) < len(streams):
             # The kernel has dropped what this process had no number left for.
             link.send(wire.pack(wire.KILL))
             self._clean.add(rank)
             what = "poprun cannot receive its stdout and stderr"
             self._emit(Refused(rank, errno.EMFILE, what))
         elif kind == wire.STARTED:
-            for stream in STREAMS:
+            for stream in streams:
                 self._streams.open(link.descriptors.pop(0), rank, stream)
             self._guarding.know(int(fields[0]), int(fields[1]))
             cpus = tuple(int(cpu) for cpu in fields[2].split(b","))

@@ -321,6 +321,16 @@ _OUTPUT = (
         vendor=False,
     ),
     Option(
+        "tty",
+        Kind.CHOICE,
+        "",
+        "Whether stdout and stderr of the instances are terminals: auto makes those "
+        "one that are one for poprun.",
+        choices=("auto", "yes", "no"),
+        default="auto",
+        vendor=False,
+    ),
+    Option(
         "verbose",
         Kind.COUNT,
         "",

@@ -8,7 +8,7 @@ import os
 import signal
 from collections.abc import Mapping, Sequence
 
-from poprun import launch, oom, setup, start
+from poprun import launch, oom, setup, start, terminal
 from poprun.ahead import StartedGuard
 from poprun.config import Settings
 from poprun.errors import LaunchError, OptionError
@@ -20,6 +20,7 @@ from poprun.nested import without_outer_job
 from poprun.notyet import refuse_what_cannot_start
 from poprun.program import resolve
 from poprun.relay import Relay, Routes, open_file
+from poprun.screen import Screen
 from poprun.setup import Setup
 from poprun.sink import Sink
 
@@ -66,6 +67,7 @@ def _make_job(
     """
     refuse_what_cannot_start(settings, made.hosts, environ.get(SLURM_NODE_NAME, ""))
     paths = _find_program(made, program, environ)
+    width = _routes(made, settings).width_of_mark(len(made.plan.assignments))
     job = start.make_job(
         made,
         paths,
@@ -75,10 +77,23 @@ def _make_job(
         keep_going=settings["keep-going"],
         timeout=settings["timeout"],
         start_timeout=settings["start-timeout"],
+        terminals=terminal.choose(settings["tty"], width),
     )
     _check_output_directory(made)
     _make_cache_directory(made.named_cache)
     return job
+
+
+def _routes(made: Setup, settings: Settings) -> Routes:
+    return Routes(
+        tag=made.arguments.tag_output,
+        timestamp=made.arguments.timestamp_output,
+        xml=made.arguments.xml,
+        merged=made.arguments.merge_stderr,
+        only_instance=settings["only-output-from-instance"],
+        directory=made.arguments.output_filename,
+        only_files=made.arguments.output_nocopy,
+    )
 
 
 def _run_job(
@@ -88,17 +103,7 @@ def _run_job(
     settings: Settings,
     verbosity: int,
 ) -> int:
-    relay = Relay(
-        Routes(
-            tag=made.arguments.tag_output,
-            timestamp=made.arguments.timestamp_output,
-            xml=made.arguments.xml,
-            merged=made.arguments.merge_stderr,
-            only_instance=settings["only-output-from-instance"],
-            directory=made.arguments.output_filename,
-            only_files=made.arguments.output_nocopy,
-        )
-    )
+    relay = Relay(_routes(made, settings), screens=_screens())
     log = Log(verbosity, relay.say)
     memory = oom.read()
     running = launch.Launch(job, guard, relay, Narrator(log).listen)
@@ -115,6 +120,13 @@ def _run_job(
     # would replace the exit code.
     signal.pthread_sigmask(signal.SIG_BLOCK, launch.HANDLED_SIGNALS)
     return exit_code
+
+
+def _screens() -> dict[str, Screen]:
+    """Return what is known of the terminals that poprun writes to."""
+    _, columns = terminal.own_size()
+    named = (("stdout", 1), ("stderr", 2))
+    return {name: Screen(columns) for name, number in named if os.isatty(number)}
 
 
 def _callers_environment() -> Mapping[str, str]:

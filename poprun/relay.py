@@ -14,6 +14,7 @@ from poprun.output import Console
 from poprun.screen import Screen
 from poprun.sink import Sink
 from poprun.tags import Mark, Prefix, Xml
+from poprun.terminal import own_size
 
 # How much of each stderr is kept for the report of a failure.
 TAIL = 16384
@@ -51,6 +52,13 @@ class Routes(NamedTuple):
         if not self.timestamp:
             return Prefix(lambda: tag, on_terminal=on_terminal)
         return Prefix(lambda: time.ctime().encode() + tag, on_terminal=on_terminal)
+
+    def width_of_mark(self, instances: int) -> int:
+        """Return how many columns the widest mark takes on a terminal."""
+        if self.xml or not (self.tag or self.timestamp):
+            return 0
+        time_width = len(time.ctime()) if self.timestamp else 0
+        return time_width + len(self.tag_of(instances - 1, "stdout"))
 
     def tag_of(self, rank: int, stream: str) -> bytes:
         whose = b"[1,%d]" % rank if self.tag else b""
@@ -183,6 +191,11 @@ class Relay:
         if self.full:
             return FOREVER  # when somebody reads, poll says so
         return min(console.deadline() for console in self._different_consoles())
+
+    def resize(self) -> None:
+        """Take in that the terminal may have another size."""
+        for screen in self._screens.values():
+            screen.columns = own_size()[1]
 
     def say(self, text: str) -> None:
         """Write poprun's own words, on a line of their own."""

@@ -159,8 +159,11 @@ class Shim:
         except OSError as error:
             self._poprun.send(wire.pack(wire.REFUSED, error.errno or 0, spec.stdin))
             return
-        out_read, out_write = _terminal_or_pipe()
-        err_read, err_write = os.pipe()
+        out_read, out_write = _terminal_or_pipe(spec, spec.terminals[0])
+        if spec.merge_stderr:
+            err_read, err_write = os.dup(out_read), os.dup(out_write)
+        else:
+            err_read, err_write = _terminal_or_pipe(spec, spec.terminals[1])
         fault_read, fault_write = os.pipe()
         shim = os.getpid()
         pid = os.fork()
@@ -179,7 +182,8 @@ class Shim:
             # It cannot vanish before it is reaped, so the kernel has an answer.
             cpus = b",".join(b"%d" % cpu for cpu in sorted(os.sched_getaffinity(pid)))
             message = wire.pack(wire.STARTED, pid, kernel.start_time(pid), cpus)
-            self._poprun.send(message, (out_read, err_read))
+            reads = (out_read,) if spec.merge_stderr else (out_read, err_read)
+            self._poprun.send(message, reads)
         os.close(out_read)
         os.close(err_read)
 
@@ -304,8 +308,10 @@ class Shim:
         )
 
 
-def _terminal_or_pipe() -> tuple[int, int]:
-    """Return stdout's two ends: a raw terminal, so that prints come at once."""
+def _terminal_or_pipe(spec: wire.Spec, is_terminal: bool) -> tuple[int, int]:
+    """Return a stream's two ends, of a raw terminal or a pipe: bytes are exact."""
+    if not is_terminal:
+        return os.pipe()
     try:
         import termios
 
@@ -313,6 +319,7 @@ def _terminal_or_pipe() -> tuple[int, int]:
         attributes = termios.tcgetattr(slave)
         attributes[0] = attributes[1] = attributes[3] = 0  # input, output, local
         termios.tcsetattr(slave, termios.TCSANOW, attributes)
+        termios.tcsetwinsize(slave, spec.size)
     except (ImportError, OSError):  # no /dev/pts, or none left
         return os.pipe()
     return master, slave
@@ -336,7 +343,7 @@ def _become_program(
         tried = spec.cwd
         os.chdir(spec.cwd)
         tried = spec.path
-        environment = _environment(spec, stdio_is_terminal=os.isatty(1))
+        environment = _environment(spec, stdout_is_terminal=os.isatty(1))
         kernel.default_signals(keep_hangup=spec.ignore_hangup)
         os.execve(spec.path, spec.argv, environment)
     except OSError as error:
@@ -346,13 +353,14 @@ def _become_program(
     os._exit(127)
 
 
-def _environment(spec: wire.Spec, *, stdio_is_terminal: bool) -> dict[bytes, bytes]:
+def _environment(spec: wire.Spec, *, stdout_is_terminal: bool) -> dict[bytes, bytes]:
     gifts = {name: value for name, value in os.environb.items() if spec.is_gift(name)}
     told: dict[bytes, bytes] = {}
     for word in spec.environment:
         name, _, value = word.partition(b"=")
         told[name] = value
-    if not stdio_is_terminal:
+    if not stdout_is_terminal:
+        # Or what Python prints would come in large pieces, and late.
         told.setdefault(b"PYTHONUNBUFFERED", b"1")
     # MPI's word counts in what is MPI's: it alone knows how to reach its server.
     return told | gifts

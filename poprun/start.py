@@ -14,6 +14,7 @@ from poprun.mpirun.inherited import GIFT_PREFIXES, NO_GIFT_PREFIXES, scrub
 from poprun.mpirun.values import OPENMPI5
 from poprun.plan import Assignment
 from poprun.setup import Setup
+from poprun.terminal import Terminals
 
 SHARED_MEMORY = "/dev/shm"
 # mpirun makes sockets in its directory, and their paths are cut at 107 bytes.
@@ -36,6 +37,7 @@ def make_job(
     keep_going: bool,
     timeout: float | None,
     start_timeout: float,
+    terminals: Terminals | None = None,
 ) -> Job:
     """Describe a job to launch, without a doubt left.
 
@@ -45,6 +47,7 @@ def make_job(
     Raises:
         OptionError: exec would not accept the program's words or environment.
     """
+    terminals = Terminals() if terminals is None else terminals
     directory = _private_directory(setup.identity, environ)
     directories = [directory]
     if setup.temporary_cache is not None:
@@ -54,7 +57,7 @@ def make_job(
         # Its MPI_Init fails for a user who has no home.
         inherited.setdefault("HOME", directory)
     specs = [
-        _spec(setup, assignment, path, program, inherited, grace)
+        _spec(setup, assignment, path, program, inherited, grace, terminals)
         for assignment, path in zip(setup.plan.assignments, paths, strict=True)
     ]
     mpi = adapter(setup.mpi.flavour)
@@ -68,6 +71,8 @@ def make_job(
         mpirun_environment={os.fsencode(k): os.fsencode(v) for k, v in own.items()},
         specs=specs,
         stdin=setup.stdin,
+        terminals=terminals,
+        merge_stderr=setup.arguments.merge_stderr,
         grace=grace,
         keep_going=keep_going,
         timeout=FOREVER if timeout is None else timeout,
@@ -91,6 +96,7 @@ def _spec(
     program: Sequence[str],
     inherited: Mapping[str, str],
     grace: float,
+    terminals: Terminals,
 ) -> bytes:
     variables = instance_environment(assignment, inherited)
     argv = [os.fsencode(word) for word in program]
@@ -111,6 +117,9 @@ def _spec(
         stdin=os.fsencode(setup.stdin.path),
         grace_ms=int(grace * 1000),
         ignore_hangup=_hangup_is_ignored(),
+        terminals=(terminals.stdout, terminals.stderr),
+        size=terminals.size(),
+        merge_stderr=setup.arguments.merge_stderr,
     )
 
 

@@ -1,6 +1,7 @@
 """The read ends of the instances' streams: what comes out of them goes to the relay."""
 
 import os
+import termios
 import time
 from collections.abc import Iterator
 
@@ -54,6 +55,12 @@ class Streams:
             self._reads += 1
             self._bytes += len(data)
             self._hear(*self._open[descriptor], data)
+
+    def resize(self, size: tuple[int, int]) -> None:
+        """Give those that are terminals a size, in rows and columns."""
+        for descriptor in self._open:
+            if os.isatty(descriptor):
+                termios.tcsetwinsize(descriptor, size)
 
     def take_breath(self) -> None:
         """Wait a moment if the last reads have brought little each."""

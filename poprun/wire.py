@@ -13,7 +13,8 @@ MAX_REPORT = 1 << 16
 
 # From a shim to poprun.
 HELLO = 1  # version, key, rank, host, pid, start time
-# pid of the program, its start time, its CPUs; with it stdout and stderr to read
+# pid of the program, its start time, its CPUs; with it stdout and stderr to read, or
+# stdout alone where stderr is merged into it
 STARTED = 2
 REFUSED = 3  # errno, what was tried
 EXITED = 4  # wait status, CLOCK_MONOTONIC ns, user us, system us, peak RSS KiB, by whom
@@ -148,6 +149,9 @@ def pack_spec(
     stdin: bytes,
     grace_ms: int,
     ignore_hangup: bool,
+    terminals: tuple[bool, bool] = (False, False),
+    size: tuple[int, int] = (0, 0),
+    merge_stderr: bool = False,
 ) -> bytes:
     """Return the message that tells a shim what to run.
 
@@ -157,6 +161,9 @@ def pack_spec(
         no_gifts: How those of them begin that are not the program's.
         users: Whole names of variables in which the user's value counts for more.
         stdin: "sent" for a descriptor that comes with the message, else a path.
+        terminals: Whether stdout and stderr are to be one.
+        size: Rows and columns of those that are.
+        merge_stderr: stderr is stdout.
     """
     return pack(
         SPEC,
@@ -170,6 +177,7 @@ def pack_spec(
         b",".join(gifts),
         b",".join(no_gifts),
         b",".join(users),
+        b",".join(b"%d" % number for number in (*terminals, *size, merge_stderr)),
         len(argv),
         *argv,
         *environment,
@@ -188,9 +196,13 @@ class Spec:
         self._gifts = tuple(filter(None, fields[7].split(b",")))
         self._no_gifts = tuple(filter(None, fields[8].split(b",")))
         self._users = frozenset(fields[9].split(b","))
-        count = int(fields[10])
-        self.argv = fields[11 : 11 + count]
-        self.environment = fields[11 + count :]
+        stdout, stderr, rows, columns, merge = map(int, fields[10].split(b","))
+        self.terminals = bool(stdout), bool(stderr)
+        self.size = rows, columns
+        self.merge_stderr = bool(merge)
+        count = int(fields[11])
+        self.argv = fields[12 : 12 + count]
+        self.environment = fields[12 + count :]
 
     def is_gift(self, name: bytes) -> bool:
         """Return whether a variable is MPI's word to the program."""

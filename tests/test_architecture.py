@@ -71,6 +71,7 @@ LAYERS = {
         "poprun.relay",
         "poprun.report",
         "poprun.sink",
+        "poprun.terminal",
         "poprun.versions",
     ),
     "processes": (

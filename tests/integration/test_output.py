@@ -207,6 +207,19 @@ else:
     assert process.communicate(timeout=50) == (b"Ann\n", b"")
 
 
+def test_stderr_that_is_merged_keeps_its_place_among_the_lines(poprun: Poprun) -> None:
+    ran = poprun(
+        *job(1),
+        "--mpi-global-args=--merge-stderr-to-stdout",
+        *("sh", "-c", "for n in 1 2 3; do echo out $n; echo err $n >&2; done; exit 3"),
+    )
+
+    assert ran.stdout == "out 1\nerr 1\nout 2\nerr 2\nout 3\nerr 3\n"
+    assert ran.stderr.startswith(
+        "poprun: the last lines of instance 0's stderr:\n    out 1\n    err 1\n"
+    )
+
+
 def test_only_the_output_of_one_instance_is_shown(poprun: Poprun) -> None:
     ran = poprun(
         *job(3),
