@@ -93,6 +93,8 @@ def _answer(words: Sequence[str], environ: Mapping[str, str]) -> int:
     if _asked(line, "help"):
         return _print(_help(environ))
     settings = config.resolve(line.given, environ)
+    for warning in settings.warnings:
+        _say("warning", warning)
     if settings["version"] or settings.given("version-format"):
         return _print(_versions(settings, environ))
     if settings["show-config"]:

@@ -5,6 +5,8 @@ a configuration file, a file for more than the defaults. Files are YAML, keyed b
 long names of options; a value in a file is read by the rules of the command line.
 """
 
+import os
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -22,7 +24,7 @@ from poprun.kinds import (
     shown,
     variable,
 )
-from poprun.options import BY_NAME, OPTIONS
+from poprun.options import BY_NAME, OPTIONS, VIPU_OPTIONS
 
 if TYPE_CHECKING:
     from yaml import MappingNode, Node
@@ -49,6 +51,8 @@ class Settings:
     """The values of all options, by long name."""
 
     entries: Mapping[str, Setting]
+    # Sentences for the user about what was given and is read by nothing.
+    warnings: Sequence[str] = ()
 
     # Any, because each option has a type of its own, which the table of options
     # says and no annotation can.
@@ -61,6 +65,13 @@ class Settings:
     def given(self, name: str) -> bool:
         """Whether anybody gave the option, be it with its default value."""
         return self.origin(name) != DEFAULT
+
+    @property
+    def offline(self) -> bool:
+        """Whether the job runs without IPUs."""
+        if self["offline-mode"] is not None:
+            return bool(self["offline-mode"])
+        return not any(map(self.given, VIPU_OPTIONS))
 
     @property
     def verbosity(self) -> int:
@@ -87,7 +98,30 @@ def resolve(
     if file:
         layers.append(from_file(str(file.value)))
         _refuse_exclusive(layers[-1])
-    return Settings(entries={o.name: _uppermost(o, layers) for o in OPTIONS.values()})
+    return Settings(
+        entries={o.name: _uppermost(o, layers) for o in OPTIONS.values()},
+        warnings=list(_mistyped(environ)),
+    )
+
+
+def _mistyped(environ: Mapping[str, str]) -> Iterator[str]:
+    """Yield a warning for each variable whose name is nearly that of an option.
+
+    No error: any program may have variables that begin like poprun's.
+    """
+    known = {variable(name): name for name in BY_NAME}
+    begin = variable("")
+    for name in environ:
+        if not name.startswith(begin) or name in known or not environ[name]:
+            continue
+        beginning = name.removeprefix(begin).lower().replace("_", "-")
+        from difflib import get_close_matches
+
+        for near in get_close_matches(beginning, known.values(), n=1, cutoff=0.8):
+            yield (
+                f"The variable {name} is no option of poprun, and has no effect. Did "
+                f"you mean {variable(near)}?"
+            )
 
 
 def _from_command_line(given: Sequence[tuple[Option, str]]) -> _Layer:
@@ -262,7 +296,11 @@ def export(settings: Settings, path: str, *, overwrite: bool) -> None:
     """
     text = to_yaml(settings)
     try:
-        with open(path, "w" if overwrite else "x", encoding="utf-8") as file:
+        # It may name secrets, as in -x KEY=VALUE: for its owner alone.
+        flags = os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if overwrite else os.O_EXCL)
+        with open(os.open(path, flags, 0o600), "w", encoding="utf-8") as file:
+            if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                os.fchmod(file.fileno(), 0o600)
             file.write(text)
     except FileExistsError:
         raise refusal(
@@ -309,14 +347,24 @@ def _node(option: Option, setting: Setting) -> "Node":
 
 
 def table(settings: Settings) -> str:
-    """Show every option, its value and where that comes from."""
+    """Show every option, the value that holds and where that comes from."""
     rows = [
-        (OPTIONS[name].flag, _in_words(OPTIONS[name], setting), setting.origin)
+        (OPTIONS[name].flag, _that_holds(settings, OPTIONS[name]), setting.origin)
         for name, setting in settings.entries.items()
     ]
     first = max(len(row[0]) for row in rows)
     second = min(max(len(row[1]) for row in rows), 40)
     return "".join(f"{a:{first}}  {b:{second}}  {c}\n" for a, b, c in rows)
+
+
+def _that_holds(settings: Settings, option: Option) -> str:
+    setting = settings.entries[option.name]
+    if setting.origin == DEFAULT:
+        if option.name == "offline-mode":
+            return "yes" if settings.offline else "no"
+        if option.rival and not option.exclusive and settings.given(option.rival):
+            return f"see --{option.rival}"
+    return _in_words(option, setting)
 
 
 def _in_words(option: Option, setting: Setting) -> str:

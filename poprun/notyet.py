@@ -7,27 +7,7 @@ from collections.abc import Sequence
 from poprun.config import Settings
 from poprun.errors import NotYetError
 from poprun.hosts import Host, is_local
-
-VIPU_OPTIONS = (
-    "vipu-partition",
-    "vipu-server-host",
-    "vipu-server-port",
-    "vipu-server-timeout",
-    "vipu-partition-attempts",
-    "update-partition",
-    "reset-partition",
-    "remove-partition",
-    "vipu-cluster",
-    "vipu-allocation",
-    "ipu-link-routing-type",
-    "gw-link-routing-type",
-    "sync-type",
-)
-
-
-def wants_vipu(settings: Settings) -> bool:
-    """Return whether a job asks for emulated IPUs from a V-IPU server."""
-    return not settings["offline-mode"] and any(map(settings.given, VIPU_OPTIONS))
+from poprun.options import VIPU_OPTIONS
 
 
 def refuse_what_cannot_start(
@@ -38,8 +18,9 @@ def refuse_what_cannot_start(
     Args:
         slurm_name: What Slurm calls this machine, if the job runs below it.
     """
-    if wants_vipu(settings):
-        name = next(name for name in VIPU_OPTIONS if settings.given(name))
+    if not settings.offline:
+        names = filter(settings.given, VIPU_OPTIONS)
+        name = next(names, "offline-mode=no")
         raise NotYetError(
             f"--{name} asks for a partition of a V-IPU server, which this version of "
             "poprun cannot talk to yet. Add --offline-mode=yes to run without IPUs."

@@ -134,7 +134,7 @@ _VIPU = (
         Kind.BOOLEAN,
         "YES|NO",
         "Run with no IPU, and without asking the V-IPU server for any.",
-        default=False,
+        unset="automatic: yes unless an option asks for a partition",
     ),
     Option(
         "vipu-server-host",
@@ -465,6 +465,23 @@ _GENERAL = (
         "Help to find out why a job does not run.",
         default=False,
     ),
+)
+
+# Each of these asks for a partition of a V-IPU server, unless --offline-mode is given.
+VIPU_OPTIONS = (
+    "vipu-partition",
+    "vipu-server-host",
+    "vipu-server-port",
+    "vipu-server-timeout",
+    "vipu-partition-attempts",
+    "update-partition",
+    "reset-partition",
+    "remove-partition",
+    "vipu-cluster",
+    "vipu-allocation",
+    "ipu-link-routing-type",
+    "gw-link-routing-type",
+    "sync-type",
 )
 
 GROUPS: Mapping[str, tuple[Option, ...]] = {

@@ -34,7 +34,6 @@ from poprun.mpirun.values import (
     LocalArguments,
     Mpi,
 )
-from poprun.notyet import wants_vipu
 
 FOR_SEVERAL_HOSTS = (
     "host-subnet",
@@ -116,7 +115,7 @@ def make(settings: Settings, environ: Mapping[str, str], temporary: str) -> Setu
     request = plan.Request(
         identity=identity,
         hosts=[host.name for host in hosts],
-        offline=not wants_vipu(settings),
+        offline=settings.offline,
         control=control,
         arena=os.urandom(16).hex(),
         partition=_partition(settings),
@@ -360,7 +359,7 @@ def _bindings(
 
 
 def _partition(settings: Settings) -> plan.Partition | None:
-    if not wants_vipu(settings):
+    if settings.offline:
         return None
     return plan.Partition(
         server_host=settings["vipu-server-host"],

@@ -519,3 +519,62 @@ def test_the_table_shows_every_option_its_value_and_its_origin() -> None:
     assert rows["--timeout"] == "no limit default"
     assert rows["--vipu-server-port"] == "8090 default"
     assert rows["--mpi-global-args"] == "none default"
+
+
+@pytest.mark.parametrize(
+    ("words", "holds"),
+    [
+        ((), "yes"),
+        (("--vipu-partition=p",), "no"),
+        (("--vipu-partition=p", "--offline-mode=yes"), "yes"),
+        (("--offline-mode=no",), "no"),
+    ],
+)
+def test_the_table_shows_whether_the_job_runs_offline(
+    words: tuple[str, ...], holds: str
+) -> None:
+    settings = resolve(*words)
+    [row] = [
+        line.split()
+        for line in config.table(settings).splitlines()
+        if line.startswith("--offline-mode ")
+    ]
+
+    assert row[1] == holds
+    assert settings.offline is (holds == "yes")
+
+
+def test_the_table_shows_what_counts_in_the_place_of_a_default() -> None:
+    table = config.table(resolve("--numa-aware=no"))
+
+    [row] = [line for line in table.splitlines() if "--process-placement " in line]
+    assert row.split() == ["--process-placement", "see", "--numa-aware", "default"]
+
+
+def test_a_variable_that_is_nearly_an_option_is_warned_about() -> None:
+    given = {
+        "POPRUN_NUM_REPLICA": "4",
+        "POPRUN_HOSTS": "a",
+        # Another's, not given, not an option's by name, and an option's own.
+        "POPRUN_BUILD_DIRECTORY": "x",
+        "POPRUN_NUM_INSTANCE": "",
+        "POPRUN_VERSION": "3.3",
+        "POPRUN_NUM_ILDS": "1",
+    }
+
+    assert config.resolve([], given).warnings == [
+        "The variable POPRUN_NUM_REPLICA is no option of poprun, and has no effect. "
+        "Did you mean POPRUN_NUM_REPLICAS?",
+        "The variable POPRUN_HOSTS is no option of poprun, and has no effect. "
+        "Did you mean POPRUN_HOST?",
+    ]
+
+
+@pytest.mark.parametrize("exists", [False, True])
+def test_what_is_exported_may_be_read_by_its_owner_alone(exists: bool) -> None:
+    if exists:
+        Path("out.yaml").touch(0o644)
+
+    config.export(resolve("--mpi-local-args=-x KEY=S"), "out.yaml", overwrite=exists)
+
+    assert Path("out.yaml").stat().st_mode & 0o777 == 0o600

@@ -514,6 +514,14 @@ def test_a_hostfile_that_is_no_text_is_refused(tmp_path: Path) -> None:
             id="v-ipu",
         ),
         pytest.param(
+            ("--offline-mode=no",),
+            [],
+            "--offline-mode=no asks for a partition of a V-IPU server, which this "
+            "version of poprun cannot talk to yet. Add --offline-mode=yes to run "
+            "without IPUs.",
+            id="not-offline",
+        ),
+        pytest.param(
             ("--num-instances=2", "--num-replicas=2"),
             ["a", "b"],
             "--host a,b asks for instances on other machines, where this version of "
