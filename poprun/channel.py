@@ -142,6 +142,12 @@ def address_and_key(control: bytes) -> tuple[bytes, bytes]:
     return b"\0" + name[1:], key
 
 
+def process_of(sock: _socket.socket) -> int:
+    """Return the process that made the connection, as the kernel knows it."""
+    credentials = sock.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12)
+    return int.from_bytes(credentials[:4], sys.byteorder)
+
+
 def user_of(sock: _socket.socket) -> int:
     """Return the user at the other end, as the kernel knows it."""
     credentials = sock.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12)

@@ -57,11 +57,21 @@ class Exited(NamedTuple):
     by_itself: bool
 
 
-class Stuck(NamedTuple):
-    """A program has failed, and waits in MPI_Finalize for the others."""
+class FailedInFinalize(NamedTuple):
+    """A program has failed, and waits in MPI_Finalize for the other instances.
+
+    The status is the one that waitpid would give.
+    """
 
     rank: int
+    status: int
     at_ns: int
+
+
+class WaitsInFinalize(NamedTuple):
+    """A program has waited long in MPI_Finalize; whether it failed is not known."""
+
+    rank: int
 
 
 class Clean(NamedTuple):
@@ -111,7 +121,8 @@ Event = (
     | Started
     | Refused
     | Exited
-    | Stuck
+    | FailedInFinalize
+    | WaitsInFinalize
     | Clean
     | ShimLost
     | Rejected

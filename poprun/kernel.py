@@ -138,26 +138,6 @@ def with_variable(assignment: bytes) -> list[Process]:
     return found
 
 
-def has_left_python(pid: int) -> bool:
-    """Return whether a Python program with MPI runs no Python any more.
-
-    Python takes SIGINT when it starts and gives it back when it ends. What mpi4py then
-    does, after the last line of Python, is MPI_Finalize.
-    """
-    try:
-        executable = os.readlink(f"/proc/{pid}/exe")
-        with open(f"/proc/{pid}/status", "rb") as file:
-            lines = file.read().splitlines()
-        with open(f"/proc/{pid}/maps", "rb") as file:
-            has_mpi = b"/libmpi" in file.read()
-    except OSError:
-        return False
-    status = dict(line.partition(b":\t")[::2] for line in lines)
-    taken = int(status[b"SigCgt"], 16) | int(status[b"SigIgn"], 16)
-    is_python = executable.rpartition("/")[2].startswith("python")
-    return is_python and has_mpi and not taken & 1 << _signal.SIGINT - 1
-
-
 def ignores(pid: int, signal: int) -> bool:
     """Return whether a process ignores a signal."""
     try:

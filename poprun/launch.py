@@ -15,9 +15,8 @@ from collections.abc import Callable, Iterator
 
 from poprun import kernel, stopping, wire
 from poprun.ahead import StartedGuard
-from poprun.channel import Channel
+from poprun.channel import Channel, process_of
 from poprun.control_socket import ControlSocket
-from poprun.doubts import Doubts
 from poprun.drain import drain, patience
 from poprun.errors import LaunchError
 from poprun.events import (
@@ -35,10 +34,10 @@ from poprun.events import (
     Rejected,
     ShimLost,
     Started,
-    Stuck,
     Tick,
 )
 from poprun.feeder import Feeder
+from poprun.finalizing import Finalizing
 from poprun.guarding import Guarding
 from poprun.job import Ended, Job
 from poprun.relay import STREAMS, Relay
@@ -90,8 +89,10 @@ class Launch:
         self._shims: dict[int, Channel] = {}
         self._clean: set[int] = set()
         self._feeder = Feeder(job.stdin)
-        self._doubts = Doubts()
-        self._streams = Streams(relay, self._doubts)
+        self._finalizing = Finalizing(len(job.specs))
+        self._interpreters: set[Channel] = set()  # that have told of their end
+        self._programs: dict[int, int] = {}  # the rank of each, by its pid
+        self._streams = Streams(relay)
         self._finished = False
         # Signals to end the job that came when it was over.
         self._is_over = False
@@ -166,7 +167,7 @@ class Launch:
             poll.register(descriptor, mask)
             calls[descriptor] = call
         now = time.monotonic()
-        due = min(deadline, self._relay.deadline(), self._doubts.deadline())
+        due = min(deadline, self._relay.deadline(), self._finalizing.deadline())
         due = min(due, self._control.deadline(now))
         for descriptor, mask in poll.poll(kernel.poll_timeout(due - now)):
             calls[descriptor](descriptor, mask)
@@ -176,8 +177,8 @@ class Launch:
         if self._relay.closed:
             self._emit(OutputClosed())
         self._emit(Tick())
-        for rank in self._doubts.to_ask(time.monotonic()):
-            self._shims[rank].send(wire.pack(wire.ASK))
+        for event in self._finalizing.due(time.monotonic()):
+            self._emit(event)
         self._streams.take_breath()
 
     def _interests(self) -> Iterator[tuple[int, int, Callable[[int, int], None]]]:
@@ -185,7 +186,7 @@ class Launch:
         yield self._wake, IN, self._on_signals
         if self._control.is_listening(time.monotonic()):
             yield self._control.fileno(), IN, self._on_call
-        links = (*self._control.unknown, *self._shims.values())
+        links = (*self._control.unknown, *self._interpreters, *self._shims.values())
         for link in (self._guarding.channel, *links):
             yield (
                 link.fileno(),
@@ -291,6 +292,11 @@ class Launch:
                 self._on_guard(kind, fields)
         elif link in self._control.unknown:
             self._on_hello(link, messages)
+        elif link in self._interpreters:
+            if messages is None:
+                self._interpreters.discard(link)
+                self._finalizing.forget(link)
+                link.close()
         else:
             rank = next(r for r, shim in self._shims.items() if shim is link)
             for kind, fields in messages or ():
@@ -371,6 +377,9 @@ class Launch:
         if messages == []:
             return
         del self._control.unknown[link]
+        if messages and messages[0][0] == wire.FINALIZING:
+            self._on_finalizing(link, messages[0][1])
+            return
         rank = self._rank_of(messages)
         if rank is None:
             link.close()
@@ -410,6 +419,23 @@ class Launch:
         ours = int(version) == wire.VERSION and key == self._control.key
         return int(rank) if ours and not known else None
 
+    def _on_finalizing(self, link: Channel, fields: list[bytes]) -> None:
+        """Note what the interpreter of an instance has told of its end."""
+        known = wire.is_report(wire.FINALIZING, fields)
+        if not known or fields[:2] != [b"%d" % wire.VERSION, self._control.key]:
+            link.close()
+            return
+        self._interpreters.add(link)
+        # What ends once the job is being stopped has not ended by itself.
+        if self._course.phase is Phase.RUNNING:
+            self._finalizing.tell(
+                link,
+                rank=self._programs.get(pid := process_of(link.sock), int(fields[2])),
+                status=int(fields[3]) or None,
+                own=pid in self._programs,
+                now=time.monotonic(),
+            )
+
     def _on_shim(
         self, rank: int, link: Channel, kind: int, fields: list[bytes]
     ) -> None:
@@ -424,13 +450,14 @@ class Launch:
             for stream in streams:
                 self._streams.open(link.descriptors.pop(0), rank, stream)
             self._guarding.know(int(fields[0]), int(fields[1]))
+            self._programs[int(fields[0])] = rank
             cpus = tuple(int(cpu) for cpu in fields[2].split(b","))
             self._emit(Started(rank, int(fields[0]), cpus))
         elif kind == wire.REFUSED:
             self._clean.add(rank)
             self._emit(Refused(rank, int(fields[0]), os.fsdecode(fields[1])))
         elif kind == wire.EXITED:
-            self._doubts.end(rank)
+            self._finalizing.end(rank)
             status, at, user, system, peak = (int(field) for field in fields[:5])
             self._emit(
                 Exited(
@@ -443,16 +470,13 @@ class Launch:
                     by_itself=fields[5] == wire.BY_ITSELF,
                 )
             )
-        elif kind == wire.STUCK:
-            self._doubts.end(rank)
-            self._emit(Stuck(rank, int(fields[0])))
         elif kind == wire.CLEAN:
             self._clean.add(rank)
             self._emit(Clean(rank, int(fields[0])))
 
     def _on_shim_lost(self, rank: int) -> None:
         self._shims.pop(rank).close()
-        self._doubts.end(rank)
+        self._finalizing.end(rank)
         if rank not in self._clean and self._course.phase < Phase.LEAVING:
             self._clean.add(rank)
             self._emit(ShimLost(rank))

@@ -7,12 +7,14 @@ from poprun.events import (
     Clean,
     Event,
     Exited,
+    FailedInFinalize,
     GuardLost,
     Interrupted,
     MpirunExited,
     MpirunStarted,
     Rejected,
     Started,
+    WaitsInFinalize,
 )
 from poprun.log import Log
 from poprun.placement import describe_cpus
@@ -47,6 +49,18 @@ class Narrator:
                 self._log.debug(
                     f"Instance {rank} ended with exit code {exit_code(status)} after "
                     f"{event.user_s + event.system_s:.2f} s of CPU time"
+                )
+            case FailedInFinalize(rank, status):
+                self._log.info(
+                    f"Instance {rank} failed with exit code {exit_code(status)} and "
+                    "waits in MPI_Finalize for the others"
+                )
+            case WaitsInFinalize(rank):
+                self._log.warn(
+                    f"The Python program of instance {rank} has ended and waits in "
+                    "MPI_Finalize for the other instances. Its exit status is not "
+                    "known; if it has failed, they may wait for it. 'python -m mpi4py "
+                    "PROGRAM' instead of 'python PROGRAM' ends all when one fails."
                 )
             case Clean(rank, left_behind) if left_behind:
                 processes = (

@@ -6,13 +6,11 @@ import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from poprun.events import Event, Exited, Refused, Stuck
+from poprun.events import Event, Exited, FailedInFinalize, Refused
 from poprun.mpirun.values import Failure, MpiVerdict
 from poprun.status import exit_code, signal_name
 from poprun.stopping import Cause, Course, Reason
 
-# What Python exits with after an exception.
-EXCEPTION = 1
 TIMED_OUT = 124
 MACHINERY_FAILED = 125
 NOT_EXECUTABLE = 126
@@ -27,8 +25,8 @@ class Failed:
     rank: int
     status: int
     at_ns: int
-    # It could not end, because MPI_Finalize waits for the other instances.
-    stuck: bool = False
+    # It did not end, because MPI_Finalize waits for the other instances.
+    finalizing: bool = False
 
     @property
     def exit_code(self) -> int:
@@ -40,8 +38,11 @@ class Failed:
 
     @property
     def how(self) -> str:
-        if self.stuck:
-            return "failed, and waited in MPI_Finalize for the others"
+        if self.finalizing:
+            return (
+                f"failed with exit code {self.exit_code}, and waited in MPI_Finalize "
+                "for the others"
+            )
         if self.killed_by is not None:
             return f"was killed by {signal_name(self.killed_by)}"
         return f"exited with code {self.exit_code}"
@@ -104,9 +105,9 @@ def failures(events: Sequence[Event]) -> list[Failed]:
     ]
     ended = {failed.rank for failed in found}
     found += [
-        Failed(rank=e.rank, status=EXCEPTION << 8, at_ns=e.at_ns, stuck=True)
+        Failed(rank=e.rank, status=e.status, at_ns=e.at_ns, finalizing=True)
         for e in events
-        if isinstance(e, Stuck) and e.rank not in ended
+        if isinstance(e, FailedInFinalize) and e.rank not in ended
     ]
     return sorted(found, key=lambda f: (f.at_ns, f.rank))
 

@@ -139,8 +139,6 @@ class Shim:
                 self._stop(0, wire.BY_POPRUN)
             elif kind == wire.RELEASE:
                 self._released = True
-            elif kind == wire.ASK:
-                self._answer()
         return True
 
     def _on_signals(self, numbers: bytes) -> None:
@@ -191,13 +189,6 @@ class Shim:
         if self._poprun.descriptors:
             return self._poprun.descriptors.pop()
         return os.open(spec.stdin, os.O_RDONLY)
-
-    def _answer(self) -> None:
-        if self._ended:
-            return
-        below = [p.pid for p in kernel.descendants([os.getpid()])]
-        if any(kernel.has_left_python(pid) for pid in below):
-            self._poprun.send(wire.pack(wire.STUCK, time.monotonic_ns()))
 
     def _on_signal(self, number: int) -> None:
         if not self._program or self._clean:

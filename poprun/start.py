@@ -16,6 +16,9 @@ from poprun.plan import Assignment
 from poprun.setup import Setup
 from poprun.terminal import Terminals
 
+# The folder of the sitecustomize that runs in every Python of an instance.
+INTERPRETER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "interpreter")
+PYTHONPATH = "PYTHONPATH"
 SHARED_MEMORY = "/dev/shm"
 # mpirun makes sockets in its directory, and their paths are cut at 107 bytes.
 LONGEST_TEMPORARY = 50
@@ -89,6 +92,21 @@ def instance_environment(
     return {**inherited, **assignment.variables}
 
 
+def with_interpreter(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment in which Python imports poprun's sitecustomize first.
+
+    It takes itself out again: interpreter/sitecustomize.py knows these three forms.
+    """
+    if ":" in INTERPRETER:
+        return dict(variables)  # what PYTHONPATH cannot name
+    given = variables.get(PYTHONPATH)
+    if given is None:
+        path = f"{INTERPRETER}//"
+    else:
+        path = f"{INTERPRETER}:{given}" if given else f"{INTERPRETER}/"
+    return {**variables, PYTHONPATH: path}
+
+
 def _spec(
     setup: Setup,
     assignment: Assignment,
@@ -98,7 +116,7 @@ def _spec(
     grace: float,
     terminals: Terminals,
 ) -> bytes:
-    variables = instance_environment(assignment, inherited)
+    variables = with_interpreter(instance_environment(assignment, inherited))
     argv = [os.fsencode(word) for word in program]
     environment = [os.fsencode(f"{name}={value}") for name, value in variables.items()]
     _check_sizes(argv, environment)

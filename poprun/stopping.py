@@ -18,13 +18,13 @@ from poprun.events import (
     Connected,
     Event,
     Exited,
+    FailedInFinalize,
     Interrupted,
     MpirunExited,
     OutputClosed,
     Refused,
     ShimLost,
     Started,
-    Stuck,
 )
 
 # When machinery dies, nobody waits longer than this for programs to say farewell.
@@ -154,7 +154,7 @@ def _react(course: Course, event: Event, now: float) -> Step:
             if course.keep_going:
                 return course, []
             return _stop(course, Cause(Reason.FAILED, rank), now, course.grace)
-        case Stuck(rank) if running and not course.keep_going:
+        case FailedInFinalize(rank) if running and not course.keep_going:
             return _stop(course, Cause(Reason.FAILED, rank), now, course.grace)
         case Refused(rank) if running:
             return _stop(course, Cause(Reason.REFUSED, rank), now, course.grace)

@@ -5,7 +5,6 @@ import termios
 import time
 from collections.abc import Iterator
 
-from poprun.doubts import Doubts
 from poprun.relay import Relay
 
 # How much is taken from one stream before the others get their turn.
@@ -19,9 +18,8 @@ FEW_BYTES = 2048
 class Streams:
     """All stdouts and stderrs of a job that have not come to their end."""
 
-    def __init__(self, relay: Relay, doubts: Doubts) -> None:
+    def __init__(self, relay: Relay) -> None:
         self._relay = relay
-        self._doubts = doubts
         self._open: dict[int, tuple[int, str]] = {}
         # Since the last pause for breath.
         self._reads = self._bytes = 0
@@ -54,7 +52,7 @@ class Streams:
             taken += len(data)
             self._reads += 1
             self._bytes += len(data)
-            self._hear(*self._open[descriptor], data)
+            self._relay.feed(*self._open[descriptor], data, time.monotonic())
 
     def resize(self, size: tuple[int, int]) -> None:
         """Give those that are terminals a size, in rows and columns."""
@@ -72,12 +70,6 @@ class Streams:
         """Give up those that are open still."""
         for descriptor in list(self._open):
             self._close(descriptor)
-
-    def _hear(self, rank: int, stream: str, data: bytes) -> None:
-        now = time.monotonic()
-        self._relay.feed(rank, stream, data, now)
-        if stream == "stderr":
-            self._doubts.heard(rank, self._relay.tail(rank), now)
 
     def _close(self, descriptor: int) -> None:
         self._relay.close(*self._open.pop(descriptor))

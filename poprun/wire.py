@@ -19,14 +19,12 @@ STARTED = 2
 REFUSED = 3  # errno, what was tried
 EXITED = 4  # wait status, CLOCK_MONOTONIC ns, user us, system us, peak RSS KiB, by whom
 CLEAN = 5  # how many processes the program left behind, all of them gone now
-STUCK = 6  # CLOCK_MONOTONIC ns; the program is over, and waits for others to end
 
 # From poprun to a shim.
 SPEC = 10  # see pack_spec
 SIGNAL = 11  # number, to the program's process group
 KILL = 12  # everything that the program started, until nothing is left
 RELEASE = 13  # leave
-ASK = 14  # whether the program is STUCK; no answer is a no
 
 # From poprun to its guard.
 # grace in ms, mark, count of argv, argv..., environment...; with it a file for output
@@ -45,6 +43,11 @@ MPIRUN_EXITED = 32  # wait status
 FINISHED = 33  # how many processes were left
 FOUND = 34  # a path: one more to remove at the last
 
+# From the Python interpreter of an instance to poprun, when it has ended and is about
+# to call MPI_Finalize: interpreter/sitecustomize.py writes it. The connection stays
+# until the process ends.
+FINALIZING = 40  # version, key, rank, wait status that it will end with, 0 if unknown
+
 # Who ended a program, in EXITED.
 BY_ITSELF, BY_POPRUN, BY_MPI = b"itself", b"poprun", b"mpi"
 
@@ -56,12 +59,12 @@ REPORTS = {
     REFUSED: "it",
     EXITED: "innnnt",
     CLEAN: "i",
-    STUCK: "n",
     MPIRUN_STARTED: "in",
     MPIRUN_REFUSED: "i",
     MPIRUN_EXITED: "i",
     FINISHED: "i",
     FOUND: "t",
+    FINALIZING: "itii",
 }
 # int() takes time that grows with the square of the length.
 MOST_DIGITS = 20

@@ -184,44 +184,139 @@ def test_an_instance_that_exits_early_ends_nobody(
 # --- In the middle of MPI, where others wait for the one that ends.
 
 
-def test_an_exception_among_mpis_ranks_ends_the_job(
-    poprun: Poprun, every_mpirun: str
-) -> None:
-    # On its way out the rank calls MPI_Finalize, and that waits for the barrier.
-    text = """from mpi4py import MPI
+AMONG_RANKS = """import sys
+from mpi4py import MPI
 world = MPI.COMM_WORLD
 if world.Get_rank() == 1:
-    raise ValueError("no such layer")
+    {}
 world.Barrier()
 """
 
-    ran = poprun(*job(every_mpirun, 2), "python", poprun.script("end.py", text))
 
-    assert (ran.code, ran.stdout) == (1, "")
-    assert ran.stderr.count("Traceback (most recent call last):\n") == 1
+@pytest.mark.parametrize(
+    ("end", "code", "words", "cause"),
+    [
+        pytest.param(
+            "raise ValueError('no such layer')",
+            1,
+            "ValueError: no such layer\n",
+            ": ValueError: no such layer",
+            id="exception",
+        ),
+        pytest.param("sys.exit(3)", 3, "", ".", id="exit-code"),
+        pytest.param("sys.exit('no data')", 1, "no data\n", ".", id="message"),
+        pytest.param(
+            "sys.excepthook = lambda *e: print('no layer', file=sys.stderr); 1 / 0",
+            1,
+            "no layer\n",
+            ".",
+            id="own-excepthook",
+        ),
+        pytest.param(
+            "raise KeyboardInterrupt", 130, "", ": KeyboardInterrupt", id="interrupt"
+        ),
+    ],
+)
+def test_a_failure_among_mpis_ranks_ends_the_job(
+    poprun: Poprun, every_mpirun: str, end: str, code: int, words: str, cause: str
+) -> None:
+    # On its way out the rank calls MPI_Finalize, and that waits for the barrier.
+    script = poprun.script("end.py", AMONG_RANKS.format(end))
+
+    ran = poprun(*job(every_mpirun, 2), "python", script)
+
+    assert (ran.code, ran.stdout) == (code, "")
+    assert words in ran.stderr
     assert ran.stderr.endswith(
-        "poprun: error: Instance 1 on localhost failed, and waited in MPI_Finalize for "
-        "the others: ValueError: no such layer\n"
+        f"poprun: error: Instance 1 on localhost failed with exit code {code}, and "
+        f"waited in MPI_Finalize for the others{cause}\n"
     )
 
 
-def test_a_traceback_that_a_rank_survives_ends_nothing(
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(
+            "import logging\ntry: 1 / 0\nexcept Exception: logging.exception('no')",
+            id="logged-exception",
+        ),
+        pytest.param(
+            "class A:\n  def __del__(self): 1 / 0\na = A(); del a", id="unraisable"
+        ),
+        pytest.param(
+            "import signal, sys\nsignal.signal(signal.SIGINT, signal.SIG_DFL)\n"
+            "print('Traceback (most recent call last):', file=sys.stderr)",
+            id="quotation-and-sigint",
+        ),
+        pytest.param("raise SystemExit(0)", id="exit-by-hand"),
+    ],
+)
+def test_a_rank_that_succeeds_and_waits_in_finalize_ends_nothing(
+    poprun: Poprun, every_mpirun: str, text: str
+) -> None:
+    script = f"""import sys, time
+from mpi4py import MPI
+if MPI.COMM_WORLD.Get_rank() == 0:
+    time.sleep(1.5)
+    print("done", flush=True)
+    sys.exit()
+{text}
+"""
+
+    ran = poprun(*job(every_mpirun, 2), "python", poprun.script("early.py", script))
+
+    assert (ran.code, ran.stdout) == (0, "done\n")
+    assert "poprun" not in ran.stderr
+
+
+def test_a_failure_below_a_script_ends_nothing(poprun: Poprun, openmpi5: str) -> None:
+    script = """import sys, time
+from mpi4py import MPI
+if MPI.COMM_WORLD.Get_rank() == 1:
+    sys.exit(3)
+time.sleep(1.5)
+"""
+    poprun.script("end.py", script)
+
+    ran = poprun(*job(openmpi5, 2), "sh", "-c", "python end.py || true")
+
+    assert (ran.code, ran.stdout, ran.stderr) == (0, "", "")
+
+
+def test_with_keep_going_a_failure_in_finalize_lets_the_others_finish(
     poprun: Poprun, openmpi5: str
 ) -> None:
-    text = """import time, traceback
+    script = """import sys, time
 from mpi4py import MPI
-try:
-    1 / 0
-except ZeroDivisionError:
-    traceback.print_exc()
-time.sleep(2)
-MPI.COMM_WORLD.Barrier()
+if MPI.COMM_WORLD.Get_rank() == 1:
+    sys.exit(3)
+time.sleep(1.5)
 print("done", flush=True)
 """
 
-    ran = poprun(*job(openmpi5, 2), "python", poprun.script("survive.py", text))
+    ran = poprun(
+        *job(openmpi5, 2, "--keep-going"), "python", poprun.script("end.py", script)
+    )
 
-    assert (ran.code, ran.stdout) == (0, "done\ndone\n")
+    assert (ran.code, ran.stdout) == (3, "done\n")
+    assert ran.stderr == "poprun: error: Instance 1 on localhost exited with code 3.\n"
+
+
+def test_a_wait_whose_outcome_is_unknown_is_a_warning(
+    poprun: Poprun, openmpi5: str
+) -> None:
+    script = """import time
+from mpi4py import MPI
+if MPI.COMM_WORLD.Get_rank() == 1:
+    raise SystemExit(0)
+time.sleep(11.5)
+"""
+
+    ran = poprun(*job(openmpi5, 2), "python", poprun.script("end.py", script))
+
+    assert (ran.code, ran.stdout) == (0, "")
+    assert ran.stderr.startswith("poprun: warning: The Python program of instance 1 ")
+    assert ran.stderr.count("\n") == 1
 
 
 def test_mpi_abort_ends_the_job_with_its_code(

@@ -9,7 +9,6 @@ from typing import NamedTuple
 import pytest
 
 from poprun import drain
-from poprun.doubts import Doubts
 from poprun.drain import FOREVER, patience
 from poprun.relay import Relay, Routes
 from poprun.stopping import Cause, Reason
@@ -59,7 +58,7 @@ class Ends(NamedTuple):
 def ends() -> Iterator[Ends]:
     pipes = [os.pipe() for _ in range(3)]
     relay = Relay(Routes(), pipes[0][1], pipes[0][1])
-    made = Ends(*pipes, relay, Streams(relay, Doubts()))
+    made = Ends(*pipes, relay, Streams(relay))
     made.streams.open(os.dup(pipes[1][0]), 0, "stdout")
     yield made
     made.streams.close()

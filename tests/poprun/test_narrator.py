@@ -10,6 +10,7 @@ from poprun.events import (
     Connected,
     Event,
     Exited,
+    FailedInFinalize,
     GuardLost,
     Interrupted,
     MpirunExited,
@@ -19,6 +20,7 @@ from poprun.events import (
     ShimLost,
     Started,
     Tick,
+    WaitsInFinalize,
 )
 from poprun.log import DEBUG, INFO, Log
 from poprun.narrator import Narrator
@@ -92,6 +94,23 @@ def test_processes_that_a_program_forgot_are_told_of_in_any_case(
 ) -> None:
     assert told(0, Clean(2, number)) == [
         f"poprun: Instance 2 left {words} running, which poprun ended.\n"
+    ]
+
+
+def test_a_wait_in_finalize_that_may_be_for_ever_is_told_of_in_any_case() -> None:
+    assert told(0, WaitsInFinalize(2)) == [
+        "poprun: warning: The Python program of instance 2 has ended and waits in "
+        "MPI_Finalize for the other instances. Its exit status is not known; if it has "
+        "failed, they may wait for it. 'python -m mpi4py PROGRAM' instead of 'python "
+        "PROGRAM' ends all when one fails.\n"
+    ]
+
+
+def test_a_failure_in_finalize_is_told_of_at_the_end_and_before_it_with_v() -> None:
+    assert told(0, FailedInFinalize(1, 3 << 8, 0)) == []
+    assert told(INFO, FailedInFinalize(1, 3 << 8, 0)) == [
+        "POPRUN [I] Instance 1 failed with exit code 3 and waits in MPI_Finalize for "
+        "the others\n"
     ]
 
 

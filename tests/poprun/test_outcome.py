@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from poprun.events import Event, Exited, Refused
+from poprun.events import Event, Exited, FailedInFinalize, Refused
 from poprun.mpirun.values import Failure, MpiVerdict
 from poprun.outcome import Failed, Outcome, failures, judge
 from poprun.stopping import Cause, Course, Reason
@@ -85,6 +85,37 @@ def test_the_code_is_that_of_the_instance_or_128_and_its_signal(
     assert found == Outcome(exit_code=code, first=failed(1, status))
     assert found.first
     assert found.first.how == how
+
+
+@pytest.mark.parametrize(
+    ("status", "code"), [(3 << 8, 3), (1 << 8, 1), (signal.SIGINT, 130)]
+)
+def test_an_instance_that_waits_in_finalize_has_failed_with_what_it_ends_with(
+    status: int, code: int
+) -> None:
+    # It is ended by poprun then.
+    events = [
+        FailedInFinalize(rank=1, status=status, at_ns=5),
+        exited(1, signal.SIGTERM, at=9, by_itself=False),
+        exited(0, signal.SIGTERM, at=9, by_itself=False),
+    ]
+    found = outcome(stopped_by(Reason.FAILED, 1), events)
+
+    first = Failed(rank=1, status=status, at_ns=5, finalizing=True)
+    assert found == Outcome(exit_code=code, first=first)
+    assert first.how == (
+        f"failed with exit code {code}, and waited in MPI_Finalize for the others"
+    )
+
+
+def test_one_that_ends_after_a_wait_in_finalize_counts_once() -> None:
+    events = [
+        FailedInFinalize(rank=1, status=3 << 8, at_ns=5),
+        exited(1, 3 << 8, at=9),
+        exited(0, 0, at=9),
+    ]
+
+    assert failures(events) == [failed(1, 3 << 8, at=9)]
 
 
 def test_the_first_failure_is_the_first_in_time_and_not_the_first_heard_of() -> None:

@@ -145,6 +145,34 @@ def test_an_instance_gets_its_binding() -> None:
     assert (spec(job()).cpus, spec(job()).memory_nodes) == ([], [])
 
 
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({}, f"{start.INTERPRETER}//"),
+        ({"PYTHONPATH": ""}, f"{start.INTERPRETER}/"),
+        ({"PYTHONPATH": "/a::/b"}, f"{start.INTERPRETER}:/a::/b"),
+    ],
+)
+def test_poprun_is_first_on_pythonpath_in_a_form_that_tells_the_callers_value(
+    given: dict[str, str], told: str
+) -> None:
+    assert environment(job(environ=given))["PYTHONPATH"] == told
+
+
+def test_an_exported_pythonpath_counts() -> None:
+    made = job(setup(PYTHONPATH="/mine"), environ={"PYTHONPATH": "/a"})
+
+    assert environment(made)["PYTHONPATH"] == f"{start.INTERPRETER}:/mine"
+
+
+def test_a_folder_that_pythonpath_cannot_name_is_not_on_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(start, "INTERPRETER", "/with:colon/interpreter")
+
+    assert environment(job(environ={"PYTHONPATH": "/a"}))["PYTHONPATH"] == "/a"
+
+
 def test_each_instance_gets_its_own_part_of_the_contract() -> None:
     made = job()
 

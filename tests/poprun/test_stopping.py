@@ -14,6 +14,7 @@ from poprun.events import (
     Connected,
     Event,
     Exited,
+    FailedInFinalize,
     GuardLost,
     Interrupted,
     MpirunExited,
@@ -23,6 +24,7 @@ from poprun.events import (
     ShimLost,
     Started,
     Tick,
+    WaitsInFinalize,
 )
 from poprun.stopping import (
     FOREVER,
@@ -141,7 +143,9 @@ def test_an_instance_that_has_not_come_yet_is_waited_for() -> None:
     assert story.phase is Phase.RUNNING
 
 
-@pytest.mark.parametrize("event", [GuardLost(), MpirunStarted(100), Clean(0, 3)])
+@pytest.mark.parametrize(
+    "event", [GuardLost(), MpirunStarted(100), Clean(0, 3), WaitsInFinalize(0)]
+)
 def test_some_events_stop_nothing(event: Event) -> None:
     story = running()
 
@@ -203,6 +207,21 @@ def test_keep_going_lets_the_others_finish() -> None:
     assert (story.phase, story.cause) == (Phase.RUNNING, None)
     assert story(2, exited(1), Clean(1, 0)) == ["release shims"]
     assert story.phase is Phase.LEAVING
+
+
+def test_an_instance_that_failed_and_waits_in_finalize_stops_the_job() -> None:
+    story = running()
+
+    assert story(1, FailedInFinalize(1, 3 << 8, 0)) == ["SIGTERM to instances"]
+    assert story.cause == Cause(Reason.FAILED, 1)
+    assert story.deadline == 6
+
+
+def test_with_keep_going_a_wait_in_finalize_stops_nothing() -> None:
+    story = running(keep_going=True)
+
+    assert story(1, FailedInFinalize(1, 3 << 8, 0)) == []
+    assert story.phase is Phase.RUNNING
 
 
 def test_no_grace_kills_at_the_next_tick() -> None:
@@ -513,6 +532,7 @@ def anything(num_instances: int) -> st.SearchStrategy[Event]:
         st.builds(Started, ranks, st.just(200)),
         st.builds(Refused, ranks, st.just(2), st.just("x")),
         st.builds(exited, ranks, statuses, by_itself=st.booleans()),
+        st.builds(FailedInFinalize, ranks, st.just(1 << 8), st.just(0)),
         st.builds(Clean, ranks, st.integers(0, 2)),
         st.builds(ShimLost, ranks),
         st.builds(Interrupted, st.sampled_from([INT, TERM])),
