@@ -11,6 +11,8 @@ from pathlib import Path
 from textwrap import dedent, indent
 from typing import NamedTuple
 
+from popdist.engine.rendezvous import address_of
+
 ROOT = Path(__file__).parent.parent
 
 # What every member runs. Its own lines take the place of BODY.
@@ -96,7 +98,8 @@ class Meeting:
     def sockets(self) -> int:
         """Return how many sockets member 0 has: one that listens, one per guest."""
         lines = Path("/proc/net/unix").read_text().splitlines()
-        return sum(line.endswith(f"-{self.name}") for line in lines)
+        address = address_of(self.name)[1:].decode()
+        return sum(line.endswith(f"@{address}") for line in lines)
 
     def wait_for_guests(self, guests: int) -> None:
         wait_until(lambda: self.sockets() == 1 + guests)

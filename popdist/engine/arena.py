@@ -52,7 +52,8 @@ class Arena:
 
     def __repr__(self) -> str:
         size = in_words(len(self.memory)) if not self.memory.closed else "closed"
-        return f"<Arena {self.name!r}: {self.rank} of {len(self.pids)}, {size}>"
+        # Not the name: it may be a secret.
+        return f"<Arena: {self.rank} of {len(self.pids)}, {size}>"
 
     def close(self) -> None:
         """Let go of everything. Arrays that still look into the memory keep it."""
@@ -127,6 +128,7 @@ def meet(
     stall: float,
     instances: Sequence[int] | None = None,
     known: Mapping[int, int] | None = None,
+    ended_file: str = "",
 ) -> Arena:
     """Meet the other members of this host, and return the memory they share.
 
@@ -144,6 +146,7 @@ def meet(
         instances: What the members are called, by rank; None for their ranks.
         known: A pidfd of each instance that is known before the meeting. The end of
             one of these is noticed at once, even if it never comes.
+        ended_file: Where the launcher writes which instances have ended; see Roster.
 
     Raises:
         ArenaError: The memory cannot be made or mapped.
@@ -159,7 +162,7 @@ def meet(
         if size == 1:
             arena.attach(offer(), [me])
             return arena
-        with _roster(arena, known or {}) as roster:
+        with _roster(arena, known or {}, ended_file) as roster:
             rendezvous(
                 name,
                 hello,
@@ -182,7 +185,9 @@ def meet(
 
 
 @contextmanager
-def _roster(arena: Arena, known: Mapping[int, int]) -> Iterator[Roster]:
+def _roster(
+    arena: Arena, known: Mapping[int, int], ended_file: str
+) -> Iterator[Roster]:
     """Yield whom to meet, with the pidfds that are known."""
     pidfds = [-1] * len(arena.instances)
     with ExitStack() as meanwhile:
@@ -191,7 +196,7 @@ def _roster(arena: Arena, known: Mapping[int, int]) -> Iterator[Roster]:
                 # Another thread may close the group that they are of.
                 pidfds[rank] = os.dup(known[instance])
                 meanwhile.callback(os.close, pidfds[rank])
-        yield Roster(arena.instances, pidfds)
+        yield Roster(arena.instances, pidfds, ended_file)
 
 
 def started(pid: int) -> int:

@@ -42,12 +42,15 @@ class Group(Reductions, Exchanges, Letters):
         simd: str | None = None,
         tuning: Tuning | None = None,
         known: Mapping[int, int] | None = None,
+        ended_file: str = "",
     ) -> None:
         """Meet the other members, and return when all have come.
 
         Args:
             known: A pidfd of each instance that this process knows from another
                 group. The end of one of these is noticed even before it has come.
+            ended_file: To which the launcher appends the number of each instance that
+                has ended, one in a line; empty where none does.
         """
         seat = Seat(
             name,
@@ -59,6 +62,7 @@ class Group(Reductions, Exchanges, Letters):
             simd=simd,
             tuning=tuning,
             known=known,
+            ended_file=ended_file,
         )
         self._join(seat, replicas)
         self._prefer(algorithm)

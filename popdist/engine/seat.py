@@ -38,6 +38,7 @@ class Seat:
         simd: str | None,
         tuning: Tuning | None,
         known: Mapping[int, int] | None = None,
+        ended_file: str = "",
     ) -> None:
         self.rank = rank
         self.size = size
@@ -60,6 +61,7 @@ class Seat:
             stall=stall,
             instances=self.instances,
             known=known,
+            ended_file=ended_file,
         )
         # It maps nothing before somebody asks for an array.
         self._heap = Heap(self._arena.heap_fd, rank, size)

@@ -6,22 +6,20 @@ a meeting succeeds for all members or fails for all: an error of one is told to 
 others, and the end of one ends its connection.
 """
 
-import os
+# Not hashlib, which takes longer to import than members take to meet.
+from _blake2 import blake2b
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import TypeVar
 
 from popdist.engine.rendezvous.guest import Guest
 from popdist.engine.rendezvous.host import Host
-from popdist.engine.rendezvous.messages import Hello, Member
+from popdist.engine.rendezvous.messages import PROOF_BYTES, Hello, Member
 from popdist.engine.rendezvous.patience import Patience
 from popdist.engine.rendezvous.roster import Roster
 from popdist.errors import ArenaError, PopdistError
 
 T = TypeVar("T")
-
-# The address of a unix socket has 108 bytes, and an abstract one begins with a zero.
-_LONGEST_ADDRESS = 107
 
 
 def rendezvous(
@@ -36,7 +34,9 @@ def rendezvous(
 ) -> T:
     """Meet the other members, and return what `attach` makes of what they share.
 
-    Every member calls this, with the same name, size and layout.
+    Every member calls this, with the same name, size and layout. All users see the
+    address of the socket, but it tells neither the name nor the address of another
+    group: with a secret in the name, only members can meet under it.
 
     Args:
         roster: Whom it is to meet. The end of one whose pidfd is known is noticed
@@ -53,22 +53,23 @@ def rendezvous(
     who = roster.name([hello.rank]).capitalize()
     where = f"the group of {roster.name_all()}"
     behind = hello.rank > 0
+    hello = hello._replace(proof=_digest(name, b"proof", PROOF_BYTES))
     patience = Patience(who, where, timeout=timeout, stall=stall, behind=behind)
-    address = address_of(name)
+    address, answer = address_of(name), _digest(name, b"answer", PROOF_BYTES)
     if behind:
-        return _be_guest(Guest(address, hello, patience, roster), who, attach)
-    return _be_host(Host(address, hello, patience, roster), who, offer, attach)
+        return _be_guest(Guest(address, answer, hello, patience, roster), who, attach)
+    host = Host(address, answer, hello, patience, roster)
+    return _be_host(host, who, offer, attach)
 
 
 def address_of(name: str) -> bytes:
-    """Return the abstract address that belongs to a name, for this user."""
-    address = f"\0popdist-{os.geteuid()}-{name}".encode()
-    if len(address) <= _LONGEST_ADDRESS:
-        return address
-    # Few names are so long, and this costs milliseconds.
-    from hashlib import blake2b
+    """Return the abstract address that belongs to a name."""
+    return b"\0popdist-" + _digest(name, b"address", 20).hex().encode()
 
-    return f"\0popdist#{blake2b(address, digest_size=24).hexdigest()}".encode()
+
+def _digest(name: str, purpose: bytes, nbytes: int) -> bytes:
+    text = name.encode("utf-8", "surrogateescape")
+    return blake2b(text, digest_size=nbytes, person=purpose).digest()
 
 
 def _be_host(

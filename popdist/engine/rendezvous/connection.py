@@ -5,6 +5,7 @@ It never waits: who has nothing to receive waits in poll().
 
 # Not socket, which takes longer to import than members take to meet.
 import _socket
+import errno
 import os
 import struct
 from collections.abc import Sequence
@@ -79,15 +80,18 @@ def accept(listener: _socket.socket) -> Connection:
 
 
 def connect(address: bytes) -> Connection | None:
-    """Return a connection, or None while nobody accepts one."""
+    """Return a connection, or None while none is accepted."""
     socket = _new_socket()
     try:
         socket.connect(address)
         return Connection(socket)
-    except (ConnectionRefusedError, BlockingIOError):
-        # Nobody listens, or too many wait to be accepted.
+    except OSError as error:
         socket.close()
-        return None
+        # No socket listens, too many connections wait to be accepted, or the address
+        # belongs to a socket of another type, which is none of ours.
+        if error.errno in (errno.ECONNREFUSED, errno.EAGAIN, errno.EPROTOTYPE):
+            return None
+        raise
     except BaseException:
         socket.close()
         raise

@@ -4,16 +4,24 @@ import errno
 import os
 import select
 from collections.abc import Sequence
-from time import monotonic
+from time import monotonic, sleep
 
-from popdist.engine.rendezvous.connection import Connection, accept, listen
+from popdist.engine.rendezvous.connection import (
+    Connection,
+    accept,
+    connect,
+    listen,
+)
+from popdist.engine.rendezvous.late import LateMembers, free_address
 from popdist.engine.rendezvous.messages import (
     BEGIN,
     NOTICE,
+    OTHER_USER,
     READY,
     REFUSAL,
     WELCOME,
     Hello,
+    MalformedMessageError,
     Member,
     decode_refusal,
     encode_members,
@@ -30,38 +38,45 @@ from popdist.errors import (
     PopdistError,
 )
 
-# After a failure, how many seconds member 0 stays for those that have not come yet.
-# They would wait in vain for it otherwise.
-_LINGER = 5.0
+# How many connections may be open besides those of members, and how many of these of
+# other users: they have yet to say what they want. One more ends the oldest.
+_MOST_UNNAMED = 64
+_MOST_OF_OTHERS = 16
+# For how many seconds an address may be bound and yet nobody accept connections there.
+_OCCUPIED = 0.5
 
 
 class Host:
     """The meeting place, from the first hello to the last word."""
 
     def __init__(
-        self, address: bytes, hello: Hello, patience: Patience, roster: Roster
+        self,
+        address: bytes,
+        answer: bytes,
+        hello: Hello,
+        patience: Patience,
+        roster: Roster,
     ) -> None:
+        self._answer = answer
         self._hello = hello
         self._patience = patience
         self._roster = roster
         self._members = {0: hello.member}
         self._guests: dict[int, Connection] = {}
         self._connections: dict[int, Connection] = {}
-        # How many processes have come, and how many are there to come.
+        # How many members have said who they are, and how many are there to come.
         self._came = 0
         self._expected = hello.size - 1
         self._poll = select.poll()
+        free_address(address)
+        self._address = address
+        self._has_late_members = False
         try:
             self._listener = listen(address, hello.size)
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
                 raise
-            place = address[1:].decode(errors="replace")
-            raise ArenaError(
-                f"The socket {place!r} is in use: another process is already "
-                f"{roster.name([0])} of this group. Start one process for each "
-                "instance."
-            ) from error
+            raise self._occupied() from error
         self._poll.register(self._listener, select.POLLIN)
         for pidfd in roster.pidfds:
             if pidfd >= 0:
@@ -71,7 +86,7 @@ class Host:
         """Wait until all have come, and return them in the order of their ranks."""
         while missing := self._missing():
             for connection, message in self._hear(missing):
-                self._admit(connection, message)
+                raise self._malformed(connection, f"{message[:20]!r}")
         return [self._members[rank] for rank in sorted(self._members)]
 
     def welcome(self, fds: Sequence[int]) -> None:
@@ -91,8 +106,9 @@ class Host:
         missing = sorted(self._guests)
         while missing:
             for connection, message in self._hear(missing):
-                if message == READY and connection.rank in missing:
-                    missing.remove(connection.rank)
+                if message != READY or connection.rank not in missing:
+                    raise self._malformed(connection, f"{message[:20]!r}")
+                missing.remove(connection.rank)
         # From here on the meeting has succeeded. Who ends now is missed by its pidfd,
         # by all in the same way.
         for connection in self._guests.values():
@@ -107,11 +123,22 @@ class Host:
             return
         if isinstance(error, PeerLostError) and self._all_see(error.instances):
             return
-        if self._listener.fileno() >= 0:
-            self._refuse_late_ones(message)
+        if self._listener.fileno() >= 0 and self._came < self._expected:
+            self._has_late_members = True
+            # In a thread, because the program is to have the error now.
+            late = LateMembers(
+                self._address,
+                self._listener,
+                self._hello.proof,
+                message,
+                self._expected - self._came,
+            )
+            # With the launcher's file, late ones see for themselves who has ended.
+            late.start(daemon=bool(self._roster.ended_file))
 
     def close(self) -> None:
-        self._listener.close()
+        if not self._has_late_members:
+            self._listener.close()
         for connection in self._connections.values():
             connection.close()
 
@@ -120,65 +147,85 @@ class Host:
         found = zip(self._roster.instances, self._roster.pidfds, strict=True)
         return set(lost) <= {instance for instance, pidfd in found if pidfd >= 0}
 
-    def _refuse_late_ones(self, message: bytes) -> None:
-        late = select.poll()
-        late.register(self._listener, select.POLLIN)
-        until = monotonic() + _LINGER
-        while self._came < self._expected and (left := until - monotonic()) > 0:
-            if late.poll(left * 1000) and (connection := self._accept()):
-                _send_if_there(connection, message)
-
     def _hear(self, missing: Sequence[int]) -> list[tuple[Connection, bytes]]:
-        """Return what was said, after a wait. Raises when somebody has ended."""
-        events = self._poll.poll(self._patience.left() * 1000)
+        """Return what members said, after a wait. Raises when one has ended."""
+        wait = self._roster.wait(self._patience.left())
+        events = self._poll.poll(wait * 1000)
         stalled = self._patience.stalled
         self._patience.check(lambda: self._roster.name(missing))
         if self._patience.stalled and not stalled:
             for connection in self._guests.values():
                 self._send(connection, NOTICE + encode_ranks(missing))
-        heard = []
         descriptors = [d for d, _ in events if d not in self._roster.pidfds]
         if events and not descriptors:
             # Whoever has ended may have said why before, and has been heard by now.
             self._roster.check()
+        if not events and self._roster.ended_file:
+            self._roster.check_file()
+        heard = []
         for descriptor in descriptors:
             if descriptor == self._listener.fileno():
                 self._accept()
-                continue
-            connection = self._connections[descriptor]
-            message, fds = connection.receive()
-            for fd in fds:
-                os.close(fd)
-            if not message:
-                raise self._lost(connection)
-            if message[:1] == REFUSAL:
-                raise decode_refusal(message[1:])
-            heard.append((connection, message))
+            elif descriptor in self._connections:
+                heard += self._hear_one(self._connections[descriptor])
         return heard
 
-    def _accept(self) -> Connection | None:
+    def _hear_one(self, connection: Connection) -> list[tuple[Connection, bytes]]:
+        try:
+            message, fds = connection.receive()
+        except ConnectionError:
+            message, fds = b"", []
+        for fd in fds:
+            os.close(fd)
+        if connection.rank is None:
+            self._admit(connection, message)
+            return []
+        if not message:
+            raise self._lost(connection)
+        if message[:1] != REFUSAL:
+            return [(connection, message)]
+        raise self._refusal(connection, message[1:])
+
+    def _accept(self) -> None:
         connection = accept(self._listener)
-        if connection.uid != os.geteuid():
-            # An abstract address is open to all users. This one is no member.
-            connection.close()
-            return None
-        self._came += 1
+        other = connection.uid != os.geteuid()
+        # An abstract address is open to all users, and whatever looks at sockets.
+        unnamed = [
+            one
+            for one in self._connections.values()
+            if one.rank is None and (one.uid != os.geteuid()) == other
+        ]
+        if len(unnamed) >= (_MOST_OF_OTHERS if other else _MOST_UNNAMED):
+            self._drop(unnamed[0])
         self._connections[connection.fileno()] = connection
         self._poll.register(connection, select.POLLIN)
-        return connection
 
     def _admit(self, connection: Connection, message: bytes) -> None:
+        """Take a process for a member if its first message proves that it is one."""
+        proof = REFUSAL + self._hello.proof
+        if message.startswith(proof) and connection.uid == os.geteuid():
+            # A member that knows another process as member 0.
+            raise self._refusal(connection, message[len(proof) :])
         hello = Hello.decode(message)
-        if hello is None:
-            self._came -= 1
+        if hello is None or hello.proof != self._hello.proof:
             self._drop(connection)
             return
+        if connection.uid != os.geteuid():
+            _send_if_there(connection, OTHER_USER + self._answer)
+            who = "A process"
+            if 0 < hello.rank < len(self._roster.instances):
+                who = self._roster.name([hello.rank]).capitalize()
+            raise ArenaError(
+                f"{who} (process {connection.pid}) belongs to user {connection.uid}, "
+                f"but {self._roster.name([0])} to user {os.geteuid()}. Start all "
+                "instances as the same user."
+            )
         if false := self._roster.objection(hello.rank, connection.pid):
             # It alone is told: the real one is still to come.
-            self._came -= 1
             _send_if_there(connection, REFUSAL + encode_refusal(MismatchError(false)))
             self._drop(connection)
             return
+        self._came += 1
         self._expected = max(self._expected, hello.size - 1)
         objection = hello.objection(self._hello, connection.pid, self._roster.instances)
         if objection is None and hello.rank in self._members:
@@ -194,6 +241,30 @@ class Host:
         self._members[hello.rank] = hello.member
         if self._patience.stalled:
             self._send(connection, NOTICE + encode_ranks(self._missing() or [0]))
+
+    def _occupied(self) -> ArenaError:
+        """Return the error for an address at which another process listens."""
+        until = monotonic() + _OCCUPIED
+        while (other := connect(self._address)) is None and monotonic() < until:
+            sleep(0.01)
+        place = self._address[1:].decode()
+        me = self._roster.name([0])
+        if other is None:
+            return ArenaError(
+                f"{me.capitalize()} cannot listen at the socket {place!r}: another "
+                "process holds it and accepts no connections. Start the job again."
+            )
+        other.close()
+        if other.uid != os.geteuid():
+            return ArenaError(
+                f"{me.capitalize()} cannot listen at the socket {place!r}: process "
+                f"{other.pid} of user {other.uid} does. Start all instances as the "
+                "same user, and the job again."
+            )
+        return ArenaError(
+            f"The socket {place!r} is in use: process {other.pid} is already {me} of "
+            "this group. Start one process for each instance."
+        )
 
     def _missing(self) -> list[int]:
         return [r for r in range(self._hello.size) if r not in self._members]
@@ -222,17 +293,28 @@ class Host:
             raise self._lost(connection) from error
 
     def _lost(self, connection: Connection) -> PeerLostError:
-        rank, pid = connection.rank, connection.pid
-        if rank is None:
-            return PeerLostError(
-                f"Process {pid} ended or gave up while the instances met, before it "
-                "said which of them it is. Look above for what it said last.",
-                (),
-            )
+        assert connection.rank is not None
+        instance = self._roster.instances[connection.rank]
         return PeerLostError(
-            f"Instance {self._roster.instances[rank]} (process {pid}) ended or gave up "
-            "while the instances met. Look above for what it said last.",
-            (self._roster.instances[rank],),
+            f"Instance {instance} (process {connection.pid}) ended or gave up while "
+            "the instances met. Look above for what it said last.",
+            (instance,),
+        )
+
+    def _refusal(self, connection: Connection, message: bytes) -> PopdistError:
+        try:
+            return decode_refusal(message)
+        except MalformedMessageError as error:
+            return self._malformed(connection, str(error))
+
+    def _malformed(self, connection: Connection, what: str) -> MismatchError:
+        who = "A member"
+        if connection.rank is not None:
+            who = self._roster.name([connection.rank]).capitalize()
+        return MismatchError(
+            f"{who} (process {connection.pid}) sent {self._roster.name([0])} {what} "
+            "while the instances met, which is no message of theirs. Start all of "
+            "them with the same installation of popdist."
         )
 
 

@@ -18,16 +18,19 @@ from popdist.errors import (
 
 # It goes up when any message or the order of messages changes. A hello alone stays
 # as it is for ever, so that members of two versions can tell each other so.
-VERSION = 1
+VERSION = 2
 
 # What member 0 says: all have come, here is the memory; all have it, begin; somebody
 # has not come yet. What anybody says: this fails for all of us.
 WELCOME, BEGIN, NOTICE, REFUSAL = b"W", b"B", b"N", b"R"
+# What member 0 says to a process of another user that knows the group's name.
+OTHER_USER = b"U"
 # What the others say after the welcome.
 READY = b"A"
 
 _MAGIC = b"popdist\0"
-_HELLO = struct.Struct("=8sIIIIQ")
+PROOF_BYTES = 16
+_HELLO = struct.Struct(f"=8sIIIIQ{PROOF_BYTES}s")
 _MEMBER = struct.Struct("=IQ")
 _RANK = struct.Struct("=I")
 
@@ -39,6 +42,10 @@ _REFUSALS: dict[bytes, type[PopdistError]] = {
 _LOST = b"l"
 
 
+class MalformedMessageError(ValueError):
+    """A message is none of those that members send each other."""
+
+
 class Member(NamedTuple):
     """A process, and when it was started: the numbers of processes are reused."""
 
@@ -47,28 +54,37 @@ class Member(NamedTuple):
 
 
 class Hello(NamedTuple):
-    """What a member says of itself and of what it expects."""
+    """What a member says of itself and of what it expects.
+
+    proof: Follows from the group's name, and is not shown by the socket's address.
+    """
 
     rank: int
     size: int
     member: Member
     layout: bytes
     version: int = VERSION
+    proof: bytes = bytes(PROOF_BYTES)
 
     def encode(self) -> bytes:
         pid, started = self.member.pid, self.member.started
         head = (_MAGIC, self.version, self.rank, self.size, pid, started)
-        return _HELLO.pack(*head) + self.layout
+        return _HELLO.pack(*head, self.proof) + self.layout
 
     @classmethod
     def decode(cls, message: bytes) -> Self | None:
         """Return the hello, or None when it comes from something that is not ours."""
         if len(message) < _HELLO.size or not message.startswith(_MAGIC):
             return None
-        _, version, rank, size, pid, started = _HELLO.unpack_from(message)
-        member = Member(pid=pid, started=started)
-        layout = message[_HELLO.size :]
-        return cls(version=version, rank=rank, size=size, member=member, layout=layout)
+        _, version, rank, size, pid, started, proof = _HELLO.unpack_from(message)
+        return cls(
+            version=version,
+            rank=rank,
+            size=size,
+            member=Member(pid=pid, started=started),
+            layout=message[_HELLO.size :],
+            proof=proof,
+        )
 
     def objection(
         self, mine: "Hello", pid: int, instances: Sequence[int]
@@ -119,8 +135,14 @@ def encode_members(members: Sequence[Member]) -> bytes:
     return b"".join(_MEMBER.pack(m.pid, m.started) for m in members)
 
 
-def decode_members(message: bytes) -> list[Member]:
-    """Read what `encode_members` has written."""
+def decode_members(message: bytes, size: int) -> list[Member]:
+    """Read what `encode_members` has written about so many members.
+
+    Raises:
+        MalformedMessageError: It is no such table.
+    """
+    if len(message) != size * _MEMBER.size:
+        raise MalformedMessageError(f"a table of members with {len(message)} bytes")
     found = _MEMBER.iter_unpack(message)
     return [Member(pid=pid, started=started) for pid, started in found]
 
@@ -131,7 +153,13 @@ def encode_ranks(ranks: Sequence[int]) -> bytes:
 
 
 def decode_ranks(message: bytes) -> list[int]:
-    """Read what `encode_ranks` has written."""
+    """Read what `encode_ranks` has written.
+
+    Raises:
+        MalformedMessageError: It is no such list.
+    """
+    if len(message) % _RANK.size:
+        raise MalformedMessageError(f"a list of ranks with {len(message)} bytes")
     return [rank for (rank,) in _RANK.iter_unpack(message)]
 
 
@@ -146,12 +174,26 @@ def encode_refusal(error: PopdistError) -> bytes:
 
 
 def decode_refusal(message: bytes) -> PopdistError:
-    """Return the error to raise here because of another member."""
+    """Return the error to raise here because of another member.
+
+    Raises:
+        MalformedMessageError: No member has written this.
+    """
     letter, rest = message[:1], message[1:]
-    if letter != _LOST:
-        return _REFUSALS[letter](rest.decode())
-    end = _RANK.size * (1 + _RANK.unpack_from(rest)[0])
-    return PeerLostError(rest[end:].decode(), decode_ranks(rest[_RANK.size : end]))
+    lost: list[int] = []
+    if letter == _LOST:
+        count = _RANK.unpack(rest[: _RANK.size])[0] if len(rest) >= _RANK.size else -1
+        end = _RANK.size * (1 + count)
+        if not _RANK.size <= end <= len(rest):
+            raise MalformedMessageError("an error whose instances are cut off")
+        lost, rest = decode_ranks(rest[_RANK.size : end]), rest[end:]
+    elif letter not in _REFUSALS:
+        raise MalformedMessageError(f"an error of the unknown kind {letter!r}")
+    try:
+        text = rest.decode()
+    except UnicodeDecodeError as error:
+        raise MalformedMessageError("an error whose text is not UTF-8") from error
+    return PeerLostError(text, lost) if letter == _LOST else _REFUSALS[letter](text)
 
 
 def _readable(layout: bytes) -> str:

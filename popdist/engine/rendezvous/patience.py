@@ -32,11 +32,12 @@ class Patience:
         until = self._timeout if self.stalled else min(self._stall, self._timeout)
         return max(0.0, min(self._begin + until - monotonic(), _LONGEST))
 
-    def check(self, missing: Callable[[], str | None]) -> None:
+    def check(self, missing: Callable[[], str | None], remark: str = "") -> None:
         """Report a stall, once, and give up at the deadline.
 
         Args:
             missing: Says who has not come; None when somebody else has reported it.
+            remark: What else is known of the reason, a sentence after a space.
         """
         waited = monotonic() - self._begin
         if waited >= self._timeout:
@@ -44,6 +45,7 @@ class Patience:
                 f"{self._who} has waited {self._timeout:.4g} s for "
                 f"{missing() or 'the others'} to join {self._where}. Look above for "
                 "what they said last. If they were only slow, raise POPDIST_TIMEOUT."
+                f"{remark}"
             )
         if waited >= self._stall and not self.stalled:
             self.stalled = True
@@ -51,7 +53,7 @@ class Patience:
                 report(
                     f"popdist: {self._who.lower()} has waited {waited:.4g} s for "
                     f"{whom} to join {self._where}, and gives up after "
-                    f"{self._timeout:.4g} s."
+                    f"{self._timeout:.4g} s.{remark}"
                 )
 
 

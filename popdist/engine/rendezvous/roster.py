@@ -1,13 +1,16 @@
 """Who is to meet: what each member is called, and how its end is seen beforehand."""
 
 import select
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from popdist.errors import PeerLostError
 
 # Instances whose numbers follow each other are named one by one up to so many.
 _MOST_IN_A_LIST = 3
+# How many seconds pass between two looks into the file of ended instances.
+_LOOK = 0.2
 
 
 class Roster(NamedTuple):
@@ -16,10 +19,13 @@ class Roster(NamedTuple):
     instances: What each is called, in whatever is said to people.
     pidfds: A pidfd of each, which turns readable when it ends; -1 where none is
         known before the meeting.
+    ended_file: To which the launcher appends the number of each instance that has
+        ended, one in a line; empty where the launcher does not.
     """
 
     instances: Sequence[int]
     pidfds: Sequence[int]
+    ended_file: str = ""
 
     def name(self, ranks: Sequence[int]) -> str:
         """Return what these members are called, for a sentence."""
@@ -40,6 +46,10 @@ class Roster(NamedTuple):
             "collectives: make the calls in the instance itself."
         )
 
+    def wait(self, left: float) -> float:
+        """Return after how many seconds, `left` at most, to check once more."""
+        return min(left, _LOOK) if self.ended_file else left
+
     def check(self) -> None:
         """Raise PeerLostError if members have ended of which that can be seen."""
         poll = select.poll()
@@ -47,8 +57,19 @@ class Roster(NamedTuple):
             if pidfd >= 0:
                 poll.register(pidfd, select.POLLIN)
         ready = {pidfd for pidfd, _ in poll.poll(0)}
-        ended = [rank for rank, pidfd in enumerate(self.pidfds) if pidfd in ready]
-        if ended:
+        self._raise_for(rank for rank, fd in enumerate(self.pidfds) if fd in ready)
+
+    def check_file(self) -> None:
+        """Raise PeerLostError if the launcher says that members have ended."""
+        ended: set[int] = set()
+        # Out of reach for an instance in a container or of another user: then it
+        # waits as it does where the launcher tells nothing.
+        with suppress(OSError), open(self.ended_file, "rb") as file:
+            ended = {int(line) for line in file if line.strip().isdigit()}
+        self._raise_for(r for r, one in enumerate(self.instances) if one in ended)
+
+    def _raise_for(self, ranks: Iterable[int]) -> None:
+        if ended := list(ranks):
             they = "it" if len(ended) == 1 else "they"
             raise PeerLostError(
                 f"{self.name(ended).capitalize()} ended before {they} could join the "

@@ -130,13 +130,13 @@ def test_closing_twice_is_closing_once() -> None:
     shared.close()
 
     assert open_files() == before
-    assert repr(shared) == "<Arena 'alone': 0 of 1, closed>"
+    assert repr(shared) == "<Arena: 0 of 1, closed>"
 
 
 def test_its_name_shows_who_and_how_much() -> None:
     shared = meet_alone(3 << 20)
 
-    assert repr(shared) == "<Arena 'alone': 0 of 1, 3 MiB>"
+    assert repr(shared) == "<Arena: 0 of 1, 3 MiB>"
     shared.close()
 
 

@@ -61,14 +61,13 @@ def test_any_name_is_a_meeting_place(name: str) -> None:
     assert run(3, body) == [(0, "met\n", "")] * 3
 
 
-def test_long_names_have_addresses_of_their_own() -> None:
-    uid = os.geteuid()
-    short, one, other = (address_of(n) for n in ("a", "x" * 999 + "1", "x" * 999 + "2"))
+def test_an_address_tells_neither_the_name_nor_other_addresses() -> None:
+    names = ["secret.a", "secret.b", "x" * 999 + "1", "x" * 999 + "2", "\udcff"]
+    addresses = [address_of(name) for name in names]
 
-    assert short == b"\0popdist-%d-a" % uid
-    assert one != other
-    assert one.startswith(b"\0popdist#")
-    assert max(len(address_of("x" * length)) for length in range(200)) <= 107
+    assert len(set(addresses)) == len(names)
+    for address in addresses:
+        assert re.fullmatch(rb"\0popdist-[0-9a-f]{40}", address)
 
 
 def test_groups_of_two_names_do_not_disturb_each_other() -> None:
@@ -96,13 +95,31 @@ def test_no_socket_is_left_after_a_meeting() -> None:
         assert meeting.sockets() == 0
 
 
-def test_one_that_says_something_else_does_not_disturb() -> None:
-    stranger = """
-        from popdist.engine.rendezvous.connection import connect
-        from popdist.engine.rendezvous import address_of
-        import select
+STRANGER = """
+from popdist.engine.rendezvous.connection import connect
+from popdist.engine.rendezvous import address_of
+import select
+"""
+
+
+@pytest.mark.parametrize(
+    "packet",
+    [
+        b"GET / HTTP/1.1",
+        b"R",
+        b"Rl",
+        b"Ra\xff",
+        b"Rl\xff\xff\xff\xff",
+        b"A",
+        # A hello of one that does not know the name.
+        HOST._replace(rank=1).encode(),
+    ],
+)
+def test_one_that_says_something_else_does_not_disturb(packet: bytes) -> None:
+    stranger = f"""
+        {STRANGER.replace(chr(10), chr(10) + " " * 8)}
         connection = connect(address_of(name))
-        connection.send(b"GET / HTTP/1.1")
+        connection.send({packet!r})
         select.select([connection], [], [])
         print(connection.receive())
     """
@@ -115,6 +132,88 @@ def test_one_that_says_something_else_does_not_disturb() -> None:
 
         said = meeting.finish()
     assert said == [(0, "met\n", ""), (0, "(b'', [])\n", ""), (0, "met\n", "")]
+
+
+def test_those_who_connect_and_go_or_say_nothing_do_not_disturb() -> None:
+    stranger = f"""
+        {STRANGER.replace(chr(10), chr(10) + " " * 8)}
+        mute = [connect(address_of(name)) for _ in range(2)]
+        for _ in range(200):
+            one = connect(address_of(name))
+            if one is not None:
+                one.close()
+        many = [connect(address_of(name)) for _ in range(300)]
+        print("gone", flush=True)
+        time.sleep(40)
+    """
+    with Meeting(2) as meeting:
+        meeting.start(0, KEEP)
+        meeting.wait_for_guests(0)
+        pid = meeting.start(1, stranger)
+        meeting.wait_for_line(1)
+        meeting.start(1, KEEP)
+        meeting.wait_for_end(0)
+        os.kill(pid, signal.SIGKILL)
+        first, _, last = meeting.finish()
+
+    assert (first, last) == ((0, "met\n", ""),) * 2
+
+
+@pytest.mark.parametrize(
+    ("packet", "what"),
+    [
+        (b"Zoo", "b'Zoo'"),
+        (b"Rl\x09", "an error whose instances are cut off"),
+        (b"R?", "an error of the unknown kind b'?'"),
+        (b"Ra\xff", "an error whose text is not UTF-8"),
+    ],
+)
+def test_a_member_that_says_what_it_cannot_mean_is_named(
+    packet: bytes, what: str
+) -> None:
+    garbled = f"""
+        from popdist.engine.rendezvous import guest
+        hear = guest.Guest._hear
+        def say_more(self, letter):
+            self._say({packet!r})
+            return hear(self, letter)
+        guest.Guest._hear = say_more
+        join()
+    """
+    with Meeting(3) as meeting:
+        meeting.start(0)
+        meeting.wait_for_guests(0)
+        pid = meeting.start(1, garbled)
+        meeting.start(2)
+        ended = meeting.finish()
+
+    refusal = (
+        f"MismatchError: Instance 1 (process {pid}) sent instance 0 {what} while the "
+        "instances met, which is no message of theirs. Start all of them with the same "
+        "installation of popdist.\n"
+    )
+    assert ended == [(0, refusal, "")] * 3
+
+
+@pytest.mark.parametrize("packet", [b"Zoo", b"N", b"N\0", b"N\x09\0\0\0", b"R", b"Wx"])
+def test_a_member_0_that_says_what_it_cannot_mean_is_named(packet: bytes) -> None:
+    garbled = f"""
+        from popdist.engine.rendezvous import host
+        def say_it(self, fds):
+            for guest in self._guests.values():
+                guest.send({packet!r})
+            time.sleep(1)
+        host.Host.welcome = say_it
+        join()
+    """
+    with Meeting(2) as meeting:
+        pid = meeting.start(0, garbled)
+        meeting.start(1)
+        _, ended = meeting.finish()
+
+    assert ended.out.startswith(
+        f"MismatchError: Instance 0 (process {pid}) sent instance 1 "
+    )
 
 
 def test_one_that_says_nothing_is_sent_away_when_all_have_come() -> None:
@@ -238,6 +337,49 @@ def test_a_report_that_nobody_can_be_told_does_not_end_the_meeting(waits: int) -
 # --- Somebody dies.
 
 
+def test_a_dead_member_is_named_before_an_absent_one_comes() -> None:
+    told = """
+        try:
+            join()
+        except PeerLostError as error:
+            print(error.instances, flush=True)
+    """
+    with Meeting(3) as meeting:
+        meeting.start(0, told)
+        meeting.wait_for_guests(0)
+        victim = meeting.start(1)
+        meeting.wait_for_guests(1)
+        os.kill(victim, signal.SIGKILL)
+        # Only the members that have come are told so far.
+        meeting.wait_for_line(0)
+        meeting.start(2)
+        *_, late = meeting.finish()
+
+    assert late.out.startswith(f"PeerLostError(1,): Instance 1 (process {victim})")
+
+
+def test_members_may_meet_again_right_after_a_failure() -> None:
+    again = """
+        try:
+            join()
+        except PopdistError:
+            print("failed", flush=True)
+        join()
+        print("met", flush=True)
+    """
+    with Meeting(3) as meeting:
+        meeting.start(0, again)
+        meeting.wait_for_guests(0)
+        meeting.start(1, "join(layout=b'two')")
+        meeting.wait_for_line(0)
+        meeting.wait_for_end(1)
+        meeting.start(1, KEEP)
+        meeting.start(2, KEEP)
+        ended = meeting.finish()
+
+    assert [one.out for one in ended[2:]] == ["met\n"] * 2
+
+
 @pytest.mark.parametrize("victim", [1, 2, 3])
 def test_a_member_that_is_killed_is_named_by_all_others(victim: int) -> None:
     with Meeting(5) as meeting:
@@ -359,25 +501,6 @@ def test_a_lost_member_is_known_by_its_instance() -> None:
     assert (first, last) == ((0, lost, ""),) * 2
 
 
-def test_one_that_ends_before_its_hello_is_named_by_its_process() -> None:
-    mute = """
-        from popdist.engine.rendezvous.connection import connect
-        from popdist.engine.rendezvous import address_of
-        connection = connect(address_of(name))
-    """
-    with Meeting(2) as meeting:
-        meeting.start(0)
-        meeting.wait_for_guests(0)
-        pid = meeting.start(1, mute)
-        ended = meeting.finish()
-
-    lost = (
-        f"PeerLostError(): Process {pid} ended or gave up while the instances met, "
-        f"before it said which of them it is. {LAST_WORDS}"
-    )
-    assert ended == [(0, lost, ""), (0, "", "")]
-
-
 def test_a_process_that_only_has_the_number_of_a_member_is_none() -> None:
     body = """
         started = arena.started
@@ -444,8 +567,8 @@ def test_a_layout_of_its_own_is_told_to_all_and_names_both_sides() -> None:
 def test_a_group_of_another_size_is_told_to_all() -> None:
     # Member 0 stays for the third, which never comes, and only then raises.
     hasty = """
-        from popdist.engine.rendezvous import host
-        host._LINGER = 0.1
+        from popdist.engine.rendezvous import late
+        late.LINGER = 0.1
         join()
     """
     ended = run(2, hasty, {1: "size = 3\njoin()"})
@@ -532,7 +655,7 @@ def test_one_that_listens_in_place_of_a_known_one_is_not_believed() -> None:
 
 def test_a_second_member_0_is_refused() -> None:
     with Meeting(2) as meeting:
-        meeting.start(0)
+        pid = meeting.start(0)
         meeting.wait_for_guests(0)
         meeting.start(0)
         meeting.wait_for_end(1)
@@ -540,11 +663,130 @@ def test_a_second_member_0_is_refused() -> None:
         first, second, third = meeting.finish()
 
     assert (first, third) == ((0, "", ""), (0, "", ""))
+    address = address_of(meeting.name)[1:].decode()
     assert second.out == (
-        f"ArenaError: The socket 'popdist-{os.geteuid()}-{meeting.name}' is in use: "
-        "another process is already instance 0 of this group. Start one process for "
-        "each instance.\n"
+        f"ArenaError: The socket {address!r} is in use: process {pid} is already "
+        "instance 0 of this group. Start one process for each instance.\n"
     )
+
+
+# --- Other users.
+
+OTHER_USER = "os.setuid(65534)\n"
+AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes another user")
+
+
+@AS_ROOT
+@pytest.mark.parametrize("other", [0, 1])
+def test_members_of_two_users_say_so_at_once(other: int) -> None:
+    begin = {other: OTHER_USER}
+    with Meeting(3) as meeting:
+        pids = [meeting.start(0, begin.get(0, "") + "join()")]
+        meeting.wait_for_guests(0)
+        pids.append(meeting.start(1, begin.get(1, "") + "join()"))
+        first, second = meeting.finish()
+
+    users = (65534, 0) if other == 0 else (0, 65534)
+    assert first.out == (
+        f"ArenaError: Instance 1 (process {pids[1]}) belongs to user {users[1]}, but "
+        f"instance 0 to user {users[0]}. Start all instances as the same user.\n"
+    )
+    assert second.out == (
+        f"ArenaError: Instance 0 (process {pids[0]}) belongs to user {users[0]}, but "
+        f"instance 1 to user {users[1]}. Start all instances as the same user.\n"
+    )
+
+
+@AS_ROOT
+def test_another_user_that_comes_without_the_name_does_not_disturb() -> None:
+    stranger = f"""
+        {OTHER_USER}
+        {STRANGER.replace(chr(10), chr(10) + " " * 8)}
+        many = [connect(address_of(name)) for _ in range(300)]
+        for one in many:
+            if one is not None:
+                try:
+                    one.send(b"R")
+                except ConnectionError:
+                    pass
+        print("said", flush=True)
+        time.sleep(40)
+    """
+    with Meeting(2) as meeting:
+        meeting.start(0, KEEP)
+        meeting.wait_for_guests(0)
+        pid = meeting.start(1, stranger)
+        meeting.wait_for_line(1)
+        meeting.start(1, KEEP)
+        meeting.wait_for_end(0)
+        os.kill(pid, signal.SIGKILL)
+        first, _, last = meeting.finish()
+
+    assert (first, last) == ((0, "met\n", ""),) * 2
+
+
+@AS_ROOT
+def test_another_user_that_listens_first_is_ignored_and_named() -> None:
+    squatter = f"""
+        {OTHER_USER}
+        from popdist.engine.rendezvous.connection import listen
+        from popdist.engine.rendezvous import address_of
+        listener = listen(address_of(name), 1)
+        listener.setblocking(True)
+        connection, _ = listener._accept()
+        os.write(connection, b"U" + bytes(16))
+        os.close(connection)
+        listener.close()
+        print("heard", flush=True)
+        time.sleep(40)
+    """
+    with Meeting(2) as meeting:
+        pid = meeting.start(0, squatter)
+        meeting.wait_for_guests(0)
+        meeting.start(1, KEEP)
+        meeting.wait_for_line(0)
+        meeting.start(0, KEEP)
+        meeting.wait_for_end(1)
+        os.kill(pid, signal.SIGKILL)
+        _, *ended = meeting.finish()
+
+    assert ended == [(0, "met\n", "")] * 2
+
+
+@AS_ROOT
+def test_an_address_that_another_user_holds_is_said_in_words() -> None:
+    squatter = f"""
+        {OTHER_USER}
+        from popdist.engine.rendezvous.connection import listen
+        from popdist.engine.rendezvous import address_of
+        listener = listen(address_of(name), 1)
+        time.sleep(40)
+    """
+    with Meeting(2) as meeting:
+        pid = meeting.start(0, squatter)
+        meeting.wait_for_guests(0)
+        meeting.start(0)
+        meeting.wait_for_end(1)
+        os.kill(pid, signal.SIGKILL)
+        _, ended = meeting.finish()
+
+    address = address_of(meeting.name)[1:].decode()
+    assert ended.out == (
+        f"ArenaError: Instance 0 cannot listen at the socket {address!r}: process "
+        f"{pid} of user 65534 does. Start all instances as the same user, and the job "
+        "again.\n"
+    )
+
+
+def test_members_in_two_user_namespaces_meet() -> None:
+    away = (
+        "import ctypes\nassert ctypes.CDLL(None).unshare(0x10000000) == 0\n"
+        "open('/proc/self/setgroups', 'w').write('deny')\n"
+        f"open('/proc/self/uid_map', 'w').write('0 {os.geteuid()} 1')\n"
+    )
+    ended = run(3, KEEP, {1: away + KEEP})
+
+    assert ended == [(0, "met\n", "")] * 3
 
 
 def test_another_version_is_told_to_all() -> None:
@@ -557,7 +799,7 @@ def test_another_version_is_told_to_all() -> None:
 
     refusal = (
         "MismatchError: Instance 2 (process N) speaks version 9 of how instances meet, "
-        "but instance 0 speaks version 1. Start all of them with the same "
+        "but instance 0 speaks version 2. Start all of them with the same "
         "installation of popdist.\n"
     )
     assert [anonymous(e) for e in ended] == [refusal] * 3
@@ -608,7 +850,7 @@ def test_what_is_no_hello_is_none(message: bytes) -> None:
 def test_members_and_ranks_are_read_as_they_were_written() -> None:
     members = [MEMBER, Member(pid=4194304, started=0)]
 
-    assert decode_members(encode_members(members)) == members
+    assert decode_members(encode_members(members), 2) == members
     assert decode_ranks(encode_ranks([0, 12, 70000])) == [0, 12, 70000]
 
 
