@@ -60,6 +60,9 @@ OFFLINE_MODE = "POPDIST_OFFLINE_MODE"
 # From this the instances of a host derive where they meet for their collectives. A
 # secret of the job, as above.
 ARENA = "POPDIST_ARENA"
+# A file to which poprun appends the number of each instance that has ended, one in a
+# line: the others need not wait for it.
+ENDED_INSTANCES = "POPDIST_ENDED_INSTANCES"
 # How often this job has been started again after a failure.
 RESTART_COUNT = "POPDIST_RESTART_COUNT"
 # Set by popdist itself, for what an instance starts once it has joined its groups:
@@ -72,6 +75,7 @@ JOB_VARIABLES = (
     CONTROL,
     OFFLINE_MODE,
     ARENA,
+    ENDED_INSTANCES,
     RESTART_COUNT,
     JOINED,
 )

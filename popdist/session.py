@@ -15,7 +15,7 @@ from threading import Lock, RLock, active_count
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from popdist.claim import Claim
-from popdist.environment import Instance
+from popdist.environment import ENDED_INSTANCES, Instance
 from popdist.errors import ArenaError, GroupUnusableError
 from popdist.place import Place, instance_of, meeting_of
 from popdist.runs import tell
@@ -40,6 +40,8 @@ class Job:
     settings: Settings
     # What the instances of this host call their meeting place; empty when alone.
     meeting: str
+    # Where poprun says which instances have ended; empty without it.
+    ended_file: str
 
     @property
     def members(self) -> tuple[int, ...]:
@@ -81,6 +83,7 @@ class Session:
             instance=instance_of(os.environ),
             settings=Settings.decode(os.environ),
             meeting=meeting_of(os.environ) if place.size > 1 else "",
+            ended_file=os.environ.get(ENDED_INSTANCES, ""),
         )
 
     def check(self) -> None:
@@ -208,6 +211,7 @@ class Session:
             algorithm=settings.algorithm,
             simd=settings.simd,
             known=self._pidfds(),
+            ended_file=self.job.ended_file,
         )
         with self.lock:
             if not self._groups:

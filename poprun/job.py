@@ -32,6 +32,8 @@ class Job:
     start_timeout: float = FOREVER
     # Directories to make for this job alone, and to remove with all that is in them.
     directories: Sequence[str] = ()
+    # Where instances read which of them have ended; in one of the directories.
+    ended_file: str = ""
     # How the paths begin of what MPI may leave where everybody's files are.
     leftovers: Sequence[str] = ()
 

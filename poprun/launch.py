@@ -12,6 +12,7 @@ import select
 import signal
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 from poprun import kernel, stopping, wire
 from poprun.ahead import StartedGuard
@@ -211,8 +212,16 @@ class Launch:
         if not isinstance(event, Tick | OutputClosed):
             self.ended.events.append(event)
             self._listen(event)
+        if isinstance(event, Exited | Refused | ShimLost):
+            self._note_end(event.rank)
         for action in actions:
             self._act(action)
+
+    def _note_end(self, rank: int) -> None:
+        """Tell the other instances, which may be waiting for this one to join them."""
+        # On a full disk, or without the directory, they learn of it by their timeout.
+        with suppress(OSError), open(self._job.ended_file, "ab") as file:
+            file.write(b"%d\n" % rank)
 
     def _act(self, action: stopping.Action) -> None:
         match action:

@@ -59,6 +59,8 @@ def make_job(
     if setup.mpi.flavour == OPENMPI5:
         # Its MPI_Init fails for a user who has no home.
         inherited.setdefault("HOME", directory)
+    ended_file = os.path.join(directory, "ended-instances")
+    inherited[env.ENDED_INSTANCES] = ended_file
     specs = [
         _spec(setup, assignment, path, program, inherited, grace, terminals)
         for assignment, path in zip(setup.plan.assignments, paths, strict=True)
@@ -81,6 +83,7 @@ def make_job(
         timeout=FOREVER if timeout is None else timeout,
         start_timeout=start_timeout,
         directories=directories,
+        ended_file=ended_file,
         leftovers=mpi.LEFTOVERS,
     )
 

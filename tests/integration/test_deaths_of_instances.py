@@ -383,3 +383,31 @@ print(MPI.COMM_WORLD.Get_size(), flush=True)
     ran = poprun(*job(every_mpirun, 3), "python", poprun.script("size.py", text))
 
     assert (ran.code, ran.stdout, ran.stderr) == (0, "3\n3\n3\n", "")
+
+
+@pytest.mark.parametrize("absent", [0, 2])
+def test_one_that_ends_before_it_joins_is_known_to_all_others_at_once(
+    poprun: Poprun, every_mpirun: str, absent: int
+) -> None:
+    script = poprun.script(
+        "program.py",
+        f"""
+import sys, popdist
+if popdist.getInstanceIndex() == {absent}:
+    sys.exit()
+try:
+    popdist.init()
+except popdist.PeerLostError as error:
+    print({absent} in error.instances, error)
+""",
+    )
+
+    ran = poprun(*job(every_mpirun, 3, "--keep-going"), "python", script)
+
+    # The second one to look may find the first one ended, too.
+    assert (ran.code, ran.stderr) == (0, "")
+    assert re.fullmatch(
+        rf"True Instance {absent} ended before .*\n"
+        rf"True Instances? .*\b{absent}\b.* ended before .*\n",
+        ran.stdout,
+    )

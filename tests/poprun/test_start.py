@@ -198,6 +198,13 @@ def test_an_inner_job_describes_itself() -> None:
     assert {"POPDIST_EXECUTABLE_CACHE_PATH", "PMIX_RANK"}.isdisjoint(told)
 
 
+def test_instances_know_where_poprun_says_which_of_them_have_ended() -> None:
+    made = job(environ={**USERS, "POPDIST_ENDED_INSTANCES": "/outer"})
+
+    assert made.ended_file == "/dev/shm/poprun-cafe/ended-instances"
+    assert environment(made)["POPDIST_ENDED_INSTANCES"] == made.ended_file
+
+
 def test_a_users_export_counts_more_than_what_he_has() -> None:
     made = job(setup(PATH="/mine"))
 

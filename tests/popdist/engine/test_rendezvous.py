@@ -3,6 +3,7 @@ import re
 import signal
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from meeting import Ended, Meeting, run, stop
@@ -440,6 +441,32 @@ def test_one_that_is_known_and_ends_before_it_comes_is_named_at_once(rank: int) 
         meeting.wait_for_line(1)
         os.kill(victim, signal.SIGKILL)
         _, ended = meeting.finish()
+
+    lost = (
+        "PeerLostError(9,): Instance 9 ended before it could join the group of "
+        f"instances 7, 8 and 9. {LAST_WORDS}"
+    )
+    assert ended == (0, lost, "")
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_one_that_ends_before_it_comes_is_named_if_the_launcher_says_so(
+    rank: int, tmp_path: Path
+) -> None:
+    file = tmp_path / "ended"
+    with Meeting(3) as meeting:
+        meeting.start(
+            rank,
+            f"print('ready', flush=True)\n"
+            f"join(instances=(7, 8, 9), ended_file={str(file)!r})",
+        )
+        meeting.wait_for_line(0)
+        # Others than its members, and a number that is being written.
+        file.write_text("1\n90\n")
+        time.sleep(0.5)
+        with file.open("a") as more:
+            more.write("9\n")
+        (ended,) = meeting.finish()
 
     lost = (
         "PeerLostError(9,): Instance 9 ended before it could join the group of "
