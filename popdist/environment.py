@@ -109,6 +109,9 @@ OMP_NUM_THREADS = "OMP_NUM_THREADS"
 # Which libmpi an mpi4py wheel loads.
 MPI4PY_LIBMPI = "MPI4PY_LIBMPI"
 
+# What instances need besides the topology, to meet.
+MEETING_VARIABLES = (OMPI_RANK, OMPI_SIZE, OMPI_LOCAL_RANK, OMPI_LOCAL_SIZE, ARENA)
+
 # --- What an mpirun without poprun tells besides, or instead.
 
 # Open MPI's: which job this is, and where its daemon on this host listens.
@@ -119,6 +122,23 @@ PMI_RANK = "PMI_RANK"
 PMI_SIZE = "PMI_SIZE"
 HYDRA_LOCAL_RANK = "MPI_LOCALRANKID"
 HYDRA_LOCAL_SIZE = "MPI_LOCALNRANKS"
+
+# --- What torchrun and Slurm's srun tell a process.
+
+TORCH_RUN_ID = "TORCHELASTIC_RUN_ID"
+TORCH_RESTART_COUNT = "TORCHELASTIC_RESTART_COUNT"
+SLURM_RANK = "SLURM_PROCID"
+SLURM_LOCAL_RANK = "SLURM_LOCALID"
+SLURM_NODE = "SLURM_NODEID"
+SLURM_JOB = "SLURM_JOB_ID"
+# Of a whole allocation, and in a step the same as that of the step.
+SLURM_SIZE = "SLURM_NTASKS"
+# These srun alone sets.
+SLURM_STEP = "SLURM_STEP_ID"
+SLURM_STEP_SIZE = "SLURM_STEP_NUM_TASKS"
+SLURM_STEP_TASKS_PER_NODE = "SLURM_STEP_TASKS_PER_NODE"
+# "BATCH" in what sbatch starts.
+SLURM_ENVIRONMENT = "ENVIRONMENT"
 
 
 def _variable(name: str, **default: Any) -> Any:
@@ -164,6 +184,9 @@ class Instance:
             MissingVariableError: Some of the variables are not there.
             UnreadableVariableError: One is no number, or contradicts another.
         """
+        missing = [name for name in TOPOLOGY_VARIABLES if name not in environ]
+        if missing:
+            raise MissingVariableError(*missing, *_missing_of_several(environ))
         self = cls(**{f.name: whole_number(environ, _name(f)) for f in fields(cls)})
         _check(self)
         return self
@@ -197,6 +220,14 @@ def whole_number(environ: Mapping[str, str], name: str, by: str = "poprun") -> i
     if not (text.isascii() and text.isdigit() and len(text) < 19):
         raise UnreadableVariableError(name, text[:40], "a whole number", by)
     return int(text)
+
+
+def _missing_of_several(environ: Mapping[str, str]) -> list[str]:
+    """Return what else is not set that a job with several instances needs."""
+    local, total = environ.get(NUM_LOCAL_REPLICAS), environ.get(NUM_TOTAL_REPLICAS)
+    if local is not None and local == total:
+        return []
+    return [name for name in MEETING_VARIABLES if not environ.get(name)]
 
 
 def _check(instance: Instance) -> None:

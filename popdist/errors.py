@@ -23,13 +23,20 @@ class UnreadableVariableError(PopdistError):
 class MissingVariableError(PopdistError):
     """Some of the variables that poprun sets are there, and some are not."""
 
-    def __init__(self, variable: str) -> None:
+    def __init__(self, *variables: str) -> None:
+        *most, last = variables
+        they = f"{', '.join(most)} and {last} are" if most else f"{last} is"
         super().__init__(
-            f"{variable} is not set, although other POPDIST_ variables are. "
+            f"{they} not set, although other POPDIST_ variables are. "
             "poprun sets all of them or none: start the program with poprun, or "
             "unset them all to run without it."
         )
-        self.variable = variable
+        self.variable = variables[0]
+        self.variables = variables
+
+
+class LauncherError(PopdistError):
+    """Another launcher started several processes, which cannot find each other."""
 
 
 class NotUniformError(PopdistError):

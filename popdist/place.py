@@ -1,27 +1,76 @@
-"""Where a process stands in its job: by poprun's variables, or by a bare mpirun's.
+"""Where a process stands in its job: by poprun's variables, or by another launcher's.
 
-Below neither of them a process is alone in its job. Below mpirun without poprun each
-instance owns one replica.
+Below mpirun, torchrun or srun without poprun each process is an instance that owns one
+replica. Below none of them it is alone in its job.
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Self
+from typing import NamedTuple, Self
 
 from popdist import environment as env
 from popdist.environment import Instance, whole_number
 from popdist.errors import (
     ArenaError,
+    LauncherError,
     MissingVariableError,
     UnreadableVariableError,
 )
 
-# Rank and size in the job, then on the host. poprun sets Open MPI's on every MPI.
-_OPEN_MPI = (env.OMPI_RANK, env.OMPI_SIZE, env.OMPI_LOCAL_RANK, env.OMPI_LOCAL_SIZE)
-_HYDRA = (env.PMI_RANK, env.PMI_SIZE, env.HYDRA_LOCAL_RANK, env.HYDRA_LOCAL_SIZE)
 
-# What hydra calls the process that starts a job's ranks on a host.
-_PROXY = "hydra_pmi_proxy"
+class _Launcher(NamedTuple):
+    """A launcher, and the variables by which it tells a process where it stands."""
+
+    name: str
+    # Rank and size in the job, then on the host.
+    places: tuple[str, ...]
+    # What else it sets, by which the processes find each other.
+    others: tuple[str, ...] = ()
+
+    def started(self, environ: Mapping[str, str]) -> bool:
+        return all(name in environ for name in (*self.places, *self.others))
+
+
+# poprun sets Open MPI's on every MPI.
+_OPEN_MPI = _Launcher(
+    "mpirun",
+    (env.OMPI_RANK, env.OMPI_SIZE, env.OMPI_LOCAL_RANK, env.OMPI_LOCAL_SIZE),
+)
+_HYDRA = _Launcher(
+    "mpirun",
+    (env.PMI_RANK, env.PMI_SIZE, env.HYDRA_LOCAL_RANK, env.HYDRA_LOCAL_SIZE),
+)
+_TORCHRUN = _Launcher(
+    "torchrun",
+    (env.RANK, env.WORLD_SIZE, env.LOCAL_RANK, env.LOCAL_WORLD_SIZE),
+    (env.MASTER_ADDR, env.MASTER_PORT),
+)
+# The place on the host has to be found out: see _read_slurm.
+_SRUN = _Launcher(
+    "srun",
+    (env.SLURM_RANK, env.SLURM_STEP_SIZE, env.SLURM_LOCAL_RANK, env.SLURM_NODE),
+    (env.SLURM_STEP_TASKS_PER_NODE, env.SLURM_JOB, env.SLURM_STEP),
+)
+# From the one that other launchers start to the one that starts others: srun starts
+# torchrun's and mpirun's agents.
+_LAUNCHERS = (_OPEN_MPI, _HYDRA, _TORCHRUN, _SRUN)
+
+# What further launchers set, or these in other versions: rank and size in the job.
+_SIGNS = (
+    (env.OMPI_RANK, env.OMPI_SIZE),
+    (env.PMI_RANK, env.PMI_SIZE),
+    (env.RANK, env.WORLD_SIZE),
+    (env.SLURM_RANK, env.SLURM_STEP_SIZE),
+    (env.SLURM_RANK, env.SLURM_SIZE),
+)
+
+# What hydra calls the process that starts a job's ranks on a host, and Open MPI.
+_HYDRA_PROXIES = ("hydra_pmi_proxy",)
+_OPEN_MPI_DAEMONS = (
+    *("mpirun", "mpiexec", "orterun", "prterun"),
+    *("orted", "prted", "prte"),
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,11 +89,17 @@ class Place:
         Raises:
             MissingVariableError: Some variables of those that belong together.
             UnreadableVariableError: One is no number, or contradicts another.
+            LauncherError: Another launcher started several processes, but does not
+                say enough for them to meet.
         """
         if is_launched(environ):
             return cls._of_poprun(environ)
-        names = _mpirun(environ)
-        return cls._read(environ, names, "mpirun") if names else cls()
+        launcher = _launcher_of(environ)
+        if launcher is None:
+            return cls()
+        if launcher is _SRUN:
+            environ = _with_slurms_hosts(environ)
+        return cls._read(environ, launcher)
 
     @classmethod
     def _of_poprun(cls, environ: Mapping[str, str]) -> Self:
@@ -53,7 +108,10 @@ class Place:
         # Whoever sets only the replicas, by hand, means a job with one instance.
         if alone and env.OMPI_SIZE not in environ:
             return cls()
-        self = cls._read(environ, _OPEN_MPI, "poprun")
+        missing = [name for name in env.MEETING_VARIABLES if not environ.get(name)]
+        if missing:
+            raise MissingVariableError(*missing)
+        self = cls._read(environ, _OPEN_MPI._replace(name="poprun"))
         if instance.uniform and instance.num_instances != self.size:
             raise UnreadableVariableError(
                 env.OMPI_SIZE, str(self.size), str(instance.num_instances)
@@ -65,7 +123,8 @@ class Place:
         return self
 
     @classmethod
-    def _read(cls, environ: Mapping[str, str], names: tuple[str, ...], by: str) -> Self:
+    def _read(cls, environ: Mapping[str, str], launcher: _Launcher) -> Self:
+        by, names = launcher.name, launcher.places
         rank, size, local_rank, local_size = (
             whole_number(environ, name, by) for name in names
         )
@@ -112,6 +171,9 @@ def instance_of(environ: Mapping[str, str]) -> Instance:
 def meeting_of(environ: Mapping[str, str], proc: str = "/proc") -> str:
     """Return the name that the instances of this host share, and no other job has.
 
+    It is as secret as the launcher makes it: other users cannot derive it from what
+    they see of a job of poprun or mpirun.
+
     Raises:
         MissingVariableError: poprun started the process, but did not say.
         ArenaError: mpirun started the process, but nothing tells which one.
@@ -120,22 +182,67 @@ def meeting_of(environ: Mapping[str, str], proc: str = "/proc") -> str:
         if not environ.get(env.ARENA):
             raise MissingVariableError(env.ARENA)
         return environ[env.ARENA]
-    if _mpirun(environ) == _OPEN_MPI:
-        return _meeting_of_open_mpi(environ)
-    return _meeting_of_hydra(proc)
+    launcher = _launcher_of(environ)
+    if launcher is _OPEN_MPI:
+        return _meeting_of_open_mpi(environ, proc)
+    if launcher is _HYDRA:
+        return _meeting_of_hydra(proc)
+    if launcher is _SRUN:
+        names = [env.SLURM_JOB, env.SLURM_STEP]
+    else:
+        names = [env.MASTER_ADDR, env.MASTER_PORT]
+        names += [env.TORCH_RUN_ID, env.TORCH_RESTART_COUNT]
+    return " ".join(["launcher", *(f"{n}={environ.get(n, '')}" for n in names)])
 
 
-def _mpirun(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the variables of the mpirun that started this process, if one did."""
-    # All four of them: Slurm sets hydra's first two as well, but does not say what
-    # shares a host.
-    for names in (_OPEN_MPI, _HYDRA):
-        if all(name in environ for name in names):
-            return names
-    return ()
+def _launcher_of(environ: Mapping[str, str]) -> _Launcher | None:
+    """Return the launcher that started this process, None if it is alone.
+
+    Raises:
+        LauncherError: It started several, but does not say how they find each other.
+    """
+    for launcher in _LAUNCHERS:
+        if launcher.started(environ):
+            return launcher
+    for rank, size in _SIGNS:
+        number = environ.get(size, "")
+        several = number.isascii() and number.isdigit() and len(number.strip("0")) > 0
+        if rank not in environ or not several or int(number) < 2:
+            continue
+        # sbatch starts its script once, and describes the whole allocation.
+        if size == env.SLURM_SIZE and environ.get(env.SLURM_ENVIRONMENT) == "BATCH":
+            continue
+        raise LauncherError(
+            f"{size} is {number} and {rank} is {environ[rank]}, so a launcher has "
+            f"started this process as one of {number}, but it does not tell popdist "
+            "how they find each other. Start the program with poprun, mpirun, torchrun "
+            f"or srun, or unset {size} to run it alone."
+        )
+    return None
 
 
-def _meeting_of_open_mpi(environ: Mapping[str, str]) -> str:
+def _with_slurms_hosts(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment with the tasks of this node in place of its number.
+
+    Slurm lists the tasks on all nodes of a step as "2(x3),1".
+    """
+    node = whole_number(environ, env.SLURM_NODE, "srun")
+    text = environ[env.SLURM_STEP_TASKS_PER_NODE]
+    for part in text.split(","):
+        tasks, _, times = part.removesuffix(")").partition("(x")
+        if not (tasks.isascii() and tasks.isdigit() and (times or "1").isdigit()):
+            raise UnreadableVariableError(
+                env.SLURM_STEP_TASKS_PER_NODE, text[:40], "a list as 2(x3),1", "srun"
+            )
+        node -= int(times or 1)
+        if node < 0:
+            return {**environ, env.SLURM_NODE: tasks}
+    raise UnreadableVariableError(
+        env.SLURM_NODE, environ[env.SLURM_NODE], f"a node of {text}", "srun"
+    )
+
+
+def _meeting_of_open_mpi(environ: Mapping[str, str], proc: str) -> str:
     job = environ.get(env.PMIX_NAMESPACE)
     if not job:
         raise ArenaError(
@@ -144,16 +251,30 @@ def _meeting_of_open_mpi(environ: Mapping[str, str]) -> str:
             "Start the program with poprun or mpirun, or unset "
             f"{env.OMPI_SIZE} to run it alone."
         )
-    # Not above: all programs import this module, few of them need a hash.
-    from hashlib import blake2b
-
     # Jobs have short numbers, and those of two mpiruns may be equal. The daemons'
     # addresses are not, as long as they live.
-    told = f"{job} {environ.get(env.PMIX_SERVER, '')}"
-    return f"mpirun-{blake2b(told.encode(), digest_size=16).hexdigest()}"
+    daemon = _ancestor(_OPEN_MPI_DAEMONS, proc)
+    return f"mpirun {job} {environ.get(env.PMIX_SERVER, '')} {daemon}"
 
 
 def _meeting_of_hydra(proc: str) -> str:
+    proxy = _ancestor(_HYDRA_PROXIES, proc)
+    if proxy:
+        return f"hydra {proxy}"
+    raise ArenaError(
+        f"{env.PMI_SIZE} is set, as MPICH's and Intel MPI's mpirun do, but no process "
+        f"above this one is a {_HYDRA_PROXIES[0]}: the instances cannot find each "
+        "other. Start the program with poprun or mpirun, or unset "
+        f"{env.PMI_SIZE} to run it alone."
+    )
+
+
+def _ancestor(names: tuple[str, ...], proc: str) -> str:
+    """Return what identifies the nearest process above with one of these names.
+
+    Its number, its start time, and what only its own user may read of it: where the
+    kernel has put its parts in memory, at random.
+    """
     pid = "self"
     while pid != "0":
         with open(f"{proc}/{pid}/stat", encoding="utf-8", errors="replace") as file:
@@ -162,11 +283,10 @@ def _meeting_of_hydra(proc: str) -> str:
         head, _, rest = stat.rpartition(")")
         number, _, name = head.partition(" (")
         fields = rest.split()
-        if name == _PROXY:
-            return f"hydra-{number}-{fields[19]}"
+        if name in names:
+            secret = b""
+            with suppress(OSError), open(f"{proc}/{number}/auxv", "rb") as file_:
+                secret = file_.read()
+            return f"{number}-{fields[19]}-{secret.hex()}"
         pid = fields[1]
-    raise ArenaError(
-        f"{env.PMI_SIZE} is set, as MPICH's and Intel MPI's mpirun do, but no process "
-        f"above this one is a {_PROXY}: the instances cannot find each other. Start "
-        f"the program with poprun or mpirun, or unset {env.PMI_SIZE} to run it alone."
-    )
+    return ""

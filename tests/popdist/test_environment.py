@@ -4,6 +4,7 @@ from hypothesis import strategies as st
 
 from popdist.environment import (
     JOB_VARIABLES,
+    MEETING_VARIABLES,
     NUM_TOTAL_REPLICAS,
     TOPOLOGY_VARIABLES,
     Instance,
@@ -84,12 +85,14 @@ def test_no_variable_of_the_job_describes_the_topology() -> None:
 
 @pytest.mark.parametrize("variable", TOPOLOGY_VARIABLES)
 def test_a_missing_variable_is_named(variable: str) -> None:
-    environ = {name: text for name, text in ENVIRON.items() if name != variable}
+    told = {**ENVIRON, **dict.fromkeys(MEETING_VARIABLES, "1")}
+    environ = {name: text for name, text in told.items() if name != variable}
 
     with pytest.raises(MissingVariableError) as refusal:
         Instance.decode(environ)
 
     assert refusal.value.variable == variable
+    assert refusal.value.variables == (variable,)
     assert str(refusal.value) == (
         f"{variable} is not set, although other POPDIST_ variables are. "
         "poprun sets all of them or none: start the program with poprun, or "

@@ -11,6 +11,7 @@ from jobs import environments
 from popdist.environment import Instance
 from popdist.errors import (
     ArenaError,
+    LauncherError,
     MissingVariableError,
     UnreadableVariableError,
 )
@@ -71,8 +72,173 @@ def test_poprun_has_the_last_word_below_mpirun() -> None:
     assert instance_of({**HYDRA, **told}).num_total_replicas == 4
 
 
-def test_slurms_variables_alone_are_no_mpirun() -> None:
-    assert Place.decode({"PMI_RANK": "1", "PMI_SIZE": "2"}) == Place()
+TORCHRUN = {
+    "RANK": "5",
+    "WORLD_SIZE": "12",
+    "LOCAL_RANK": "1",
+    "LOCAL_WORLD_SIZE": "4",
+    "MASTER_ADDR": "localhost",
+    "MASTER_PORT": "29500",
+    "TORCHELASTIC_RUN_ID": "none",
+    "TORCHELASTIC_RESTART_COUNT": "0",
+}
+SRUN = {
+    "SLURM_PROCID": "5",
+    "SLURM_NTASKS": "12",
+    "SLURM_STEP_NUM_TASKS": "12",
+    "SLURM_LOCALID": "1",
+    "SLURM_NODEID": "2",
+    "SLURM_STEP_TASKS_PER_NODE": "2(x2),4(x2)",
+    "SLURM_JOB_ID": "71",
+    "SLURM_STEP_ID": "0",
+    # With --mpi=pmi2.
+    "PMI_RANK": "5",
+    "PMI_SIZE": "12",
+}
+
+
+@pytest.mark.parametrize("environ", [TORCHRUN, SRUN], ids=["torchrun", "srun"])
+def test_below_another_launcher_each_process_owns_one_replica(
+    environ: dict[str, str],
+) -> None:
+    assert Place.decode(environ) == SIXTH
+    assert instance_of(environ) == Instance(
+        num_total_replicas=12, replica_index_offset=5, local_instance_index=1
+    )
+
+
+def test_the_inner_of_two_launchers_counts() -> None:
+    assert Place.decode({**SRUN, **TORCHRUN, "RANK": "4"}).rank == 4
+    assert Place.decode({**SRUN, **TORCHRUN, **OPEN_MPI}) == SIXTH
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        # What starts others itself, as with torch.multiprocessing.
+        {"WORLD_SIZE": "4"},
+        {"RANK": "0", "WORLD_SIZE": "1"},
+        {**TORCHRUN, "RANK": "0", "WORLD_SIZE": "1"}
+        | {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"},
+        # A script of sbatch, and a shell of salloc.
+        {"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "ENVIRONMENT": "BATCH"},
+        {"SLURM_NTASKS": "4", "SLURM_JOB_ID": "71"},
+    ],
+)
+def test_a_process_that_is_one_of_one_is_alone(environ: dict[str, str]) -> None:
+    assert Place.decode(environ) == Place()
+
+
+@pytest.mark.parametrize(
+    ("rank", "size"),
+    [
+        ("PMI_RANK", "PMI_SIZE"),
+        ("RANK", "WORLD_SIZE"),
+        ("SLURM_PROCID", "SLURM_NTASKS"),
+        ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+        ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ],
+)
+def test_one_of_several_that_cannot_find_the_others_is_refused(
+    rank: str, size: str
+) -> None:
+    for read in (Place.decode, instance_of):
+        with pytest.raises(LauncherError) as refusal:
+            read({rank: "1", size: "2"})
+
+        assert str(refusal.value) == (
+            f"{size} is 2 and {rank} is 1, so a launcher has started this process as "
+            "one of 2, but it does not tell popdist how they find each other. Start "
+            "the program with poprun, mpirun, torchrun or srun, or unset "
+            f"{size} to run it alone."
+        )
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "rule"),
+    [
+        ("SLURM_STEP_TASKS_PER_NODE", "2(y2)", "a list as 2(x3),1"),
+        ("SLURM_NODEID", "4", "a node of 2(x2),4(x2)"),
+    ],
+)
+def test_what_srun_cannot_mean_is_refused(name: str, value: str, rule: str) -> None:
+    with pytest.raises(UnreadableVariableError) as refusal:
+        Place.decode({**SRUN, name: value})
+
+    assert str(refusal.value) == (
+        f"{name} is '{value}', but must be {rule}. srun sets it; unset it to run "
+        "without srun."
+    )
+
+
+def test_processes_of_another_launcher_meet_as_one_job() -> None:
+    for environ, rank, job in (
+        (TORCHRUN, "RANK", "MASTER_PORT"),
+        (TORCHRUN, "RANK", "TORCHELASTIC_RESTART_COUNT"),
+        (SRUN, "SLURM_PROCID", "SLURM_STEP_ID"),
+    ):
+        assert meeting_of(environ) == meeting_of({**environ, rank: "6"})
+        assert meeting_of(environ) != meeting_of({**environ, job: "9"})
+
+
+@pytest.mark.parametrize("by", ["torchrun", "srun"])
+def test_processes_below_another_launcher_reduce_among_all(by: str) -> None:
+    port = str(os.getpid())
+    told = {
+        "torchrun": [
+            {**TORCHRUN, "MASTER_PORT": port, "RANK": str(r), "LOCAL_RANK": str(r)}
+            | {"WORLD_SIZE": "3", "LOCAL_WORLD_SIZE": "3"}
+            for r in range(3)
+        ],
+        "srun": [
+            {**SRUN, "SLURM_JOB_ID": port, "SLURM_PROCID": str(r)}
+            | {"SLURM_LOCALID": str(r), "SLURM_NODEID": "0"}
+            | {"SLURM_STEP_NUM_TASKS": "3", "SLURM_STEP_TASKS_PER_NODE": "3"}
+            for r in range(3)
+        ],
+    }[by]
+    program = (
+        "import numpy, popdist\n"
+        "popdist.init()\n"
+        "mine = numpy.array([popdist.getInstanceIndex()])\n"
+        "print(popdist.collectives.allGather(mine).tolist())\n"
+    )
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", program],
+            env={**os.environ, **one},
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for one in told
+    ]
+
+    assert [one.communicate(timeout=50)[0] for one in started] == [
+        "[[0], [1], [2]]\n"
+    ] * 3
+
+
+def test_all_that_is_missing_is_told_at_once() -> None:
+    by_hand = {"POPDIST_NUM_TOTAL_REPLICAS": "2", "POPDIST_NUM_LOCAL_REPLICAS": "1"}
+    of_several = (
+        "OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE, OMPI_COMM_WORLD_LOCAL_RANK, "
+        "OMPI_COMM_WORLD_LOCAL_SIZE and POPDIST_ARENA are not set, although other "
+        "POPDIST_ variables are. poprun sets all of them or none: start the program "
+        "with poprun, or unset them all to run without it."
+    )
+    for read in (Place.decode, instance_of):
+        with pytest.raises(MissingVariableError) as refusal:
+            read(by_hand)
+
+        assert str(refusal.value) == (
+            "POPDIST_NUM_IPUS_PER_REPLICA, POPDIST_UNIFORM_REPLICAS_PER_INSTANCE, "
+            "POPDIST_REPLICA_INDEX_OFFSET, POPDIST_LOCAL_INSTANCE_INDEX, " + of_several
+        )
+    with pytest.raises(MissingVariableError) as refusal:
+        Place.decode(Instance(num_total_replicas=2).encode())
+
+    assert str(refusal.value) == of_several
 
 
 @pytest.mark.parametrize(
@@ -172,7 +338,17 @@ def test_ranks_of_hydra_meet_by_the_proxy_above_them(tmp_path: Path) -> None:
         "60 (mpiexec.hydra) S 0",
     )
 
-    assert meeting_of(HYDRA, proc) == "hydra-70-4711"
+    assert meeting_of(HYDRA, proc) == "hydra 70-4711-"
+    # Other users see the proxy and its start, but not where its memory lies.
+    (tmp_path / "70" / "auxv").write_bytes(b"\1\2")
+    assert meeting_of(HYDRA, proc) == "hydra 70-4711-0102"
+
+
+def test_ranks_of_open_mpi_meet_by_the_daemon_above_them(tmp_path: Path) -> None:
+    proc = processes(tmp_path, "90 (python) S 70", "70 (prterun) S 0")
+    (tmp_path / "70" / "auxv").write_bytes(b"\1\2")
+
+    assert meeting_of(OPEN_MPI, proc).endswith(" 70-4711-0102")
 
 
 def test_without_a_proxy_the_ranks_of_hydra_cannot_meet(tmp_path: Path) -> None:

@@ -8,7 +8,12 @@ from hypothesis import strategies as st
 
 import popdist
 from popdist import popdist_core
-from popdist.environment import NODE_DEVICE_ID, TOPOLOGY_VARIABLES, Instance
+from popdist.environment import (
+    MEETING_VARIABLES,
+    NODE_DEVICE_ID,
+    TOPOLOGY_VARIABLES,
+    Instance,
+)
 from popdist.errors import (
     MissingVariableError,
     NotUniformError,
@@ -138,12 +143,15 @@ def test_instances_that_are_not_alike_have_no_index(
     assert popdist.getReplicaIndexOffset() == 3
 
 
+MEETING = dict.fromkeys(MEETING_VARIABLES, "1")
+
+
 @pytest.mark.parametrize("name", GETTERS)
 @pytest.mark.parametrize("missing", TOPOLOGY_VARIABLES)
 def test_a_missing_variable_is_named(
     name: str, missing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    become(monkeypatch, job(2, 4)[1].encode())
+    become(monkeypatch, {**job(2, 4)[1].encode(), **MEETING})
     monkeypatch.delenv(missing)
 
     with pytest.raises(MissingVariableError, match=f"^{missing} is not set"):
