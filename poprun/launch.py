@@ -187,8 +187,11 @@ class Launch:
         yield self._wake, IN, self._on_signals
         if self._control.is_listening(time.monotonic()):
             yield self._control.fileno(), IN, self._on_call
+        # The guard last: poll returns what is ready in this order, and mpirun's exit
+        # usually follows from that of an instance or a shim. Where it is the other way
+        # round, mpirun was killed, and its status says so.
         links = (*self._control.unknown, *self._interpreters, *self._shims.values())
-        for link in (self._guarding.channel, *links):
+        for link in (*links, self._guarding.channel):
             yield (
                 link.fileno(),
                 IN | (OUT if link.has_unsent else 0),
