@@ -89,9 +89,9 @@ def judge(
             also=failed[1:],
             warnings=_warnings(course),
         )
-    if cause is not None:
+    if cause is not None and not _lost_its_proxy(cause, verdict):
         return _stopped(course, cause, events, mpirun_status)
-    if any(isinstance(e, Exited) and e.status for e in events):
+    if cause or any(isinstance(e, Exited) and e.status for e in events):
         return _ended_by_mpirun(course, mpirun_status, verdict)
     return _all_succeeded(course, mpirun_status, verdict)
 
@@ -110,6 +110,11 @@ def failures(events: Sequence[Event]) -> list[Failed]:
         if isinstance(e, FailedInFinalize) and e.rank not in ended
     ]
     return sorted(found, key=lambda f: (f.at_ns, f.rank))
+
+
+def _lost_its_proxy(cause: Cause, verdict: MpiVerdict) -> bool:
+    # mpirun then ends before or after the instances, as the machine's load has it.
+    return cause.reason is Reason.MPIRUN_ENDED and verdict.failure is Failure.PROXY_LOST
 
 
 def _says_aborted(verdict: MpiVerdict, mpirun_status: int | None) -> bool:

@@ -279,6 +279,23 @@ def test_a_failure_explains_why_mpirun_died() -> None:
     )
 
 
+@pytest.mark.parametrize("cause", [None, stopped_by(Reason.MPIRUN_ENDED)])
+def test_a_lost_proxy_is_named_whether_mpirun_ended_before_the_instances_or_after(
+    cause: Cause | None,
+) -> None:
+    verdict = MpiVerdict(failure=Failure.PROXY_LOST, code=255)
+    victim = exited(0, signal.SIGTERM, by_itself=False)
+
+    assert outcome(cause, [victim], 255 << 8, verdict) == Outcome(
+        exit_code=125,
+        sentence=(
+            "mpirun ended the instances, because a process of its own was killed, and "
+            "then ended with exit code 255."
+        ),
+        quote_mpirun=True,
+    )
+
+
 def test_a_lost_shim_is_125_and_says_that_poprun_did_not_do_it() -> None:
     assert outcome(stopped_by(Reason.SHIM_LOST, 1)) == Outcome(
         exit_code=125,
