@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from poprun import kernel
+from poprun.errors import LaunchError
+from poprun.resource_limits import explain
 
 BESIDE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "beside.py")
 # Isolated, and without site-packages: see beside.
@@ -38,9 +40,24 @@ def start_guard(
     Args:
         words: The file that another guard before this one spoke into.
         orders: Messages that it finds when it comes up, even if poprun is gone by then.
+
+    Raises:
+        LaunchError: The kernel allows no more processes or descriptors.
     """
-    if words is None:
-        words = os.memfd_create("mpirun")
+    call = "memfd_create"
+    try:
+        if words is None:
+            words = os.memfd_create("mpirun")
+        call = "posix_spawn"
+        return _spawn(environ, words, orders)
+    except OSError as error:
+        raise LaunchError(
+            f"poprun's guard could not be started: {call}(): "
+            f"{explain(error.errno or 0)}"
+        ) from None
+
+
+def _spawn(environ: Mapping[str, str], words: int, orders: bytes) -> StartedGuard:
     others = kernel.descendants([os.getpid()]) if kernel.has_children() else []
     ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_STREAM)
     ours.sendall(orders)
@@ -53,12 +70,18 @@ def start_guard(
         (os.POSIX_SPAWN_DUP2, words, 1),
         (os.POSIX_SPAWN_DUP2, words, 2),
     ]
-    pid = os.posix_spawn(
-        sys.executable,
-        [*PYTHON, "guard", str(number)],
-        environ,
-        file_actions=actions,
-        setsigdef=[signal.SIGPIPE],
-    )
-    theirs.close()
+    try:
+        pid = os.posix_spawn(
+            sys.executable,
+            [*PYTHON, "guard", str(number)],
+            # exec accepts no variable without a name, and no program can read one.
+            {name: value for name, value in environ.items() if name},
+            file_actions=actions,
+            setsigdef=[signal.SIGPIPE],
+        )
+    except OSError:
+        ours.close()
+        raise
+    finally:
+        theirs.close()
     return StartedGuard(pid, ours.detach(), words, frozenset(p.pid for p in others))

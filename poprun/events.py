@@ -18,6 +18,13 @@ class MpirunExited(NamedTuple):
     status: int
 
 
+class MpirunRefused(NamedTuple):
+    """mpirun could not be started: an errno, and the guard's call if one failed."""
+
+    errno: int
+    call: str
+
+
 class GuardLost(NamedTuple):
     """The guard died; another takes its place."""
 
@@ -34,14 +41,20 @@ class Started(NamedTuple):
     rank: int
     pid: int
     cpus: tuple[int, ...] = ()
+    # As asked for, if it was.
+    memory_is_bound: bool = True
 
 
 class Refused(NamedTuple):
-    """The kernel would not run the program: an errno, and what it was about."""
+    """The kernel would not run the program: an errno, and what it was about.
+
+    `call` is the call of the supervisor's own that failed, if it did not come so far.
+    """
 
     rank: int
     errno: int
     tried: str
+    call: str = ""
 
 
 class Exited(NamedTuple):
@@ -116,6 +129,7 @@ class Tick(NamedTuple):
 Event = (
     MpirunStarted
     | MpirunExited
+    | MpirunRefused
     | GuardLost
     | Connected
     | Started

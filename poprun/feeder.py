@@ -21,6 +21,9 @@ class Stdin(NamedTuple):
     # How many instances get a copy each of poprun's stdin.
     copies: int = 0
 
+    def is_sent_to(self, rank: int) -> bool:
+        return self.copies > 0 or self.rank == rank
+
 
 class Feeder:
     """poprun's stdin on its way to one instance or to all."""

@@ -7,6 +7,7 @@ subreaper, so what shims and mpirun leave when they are killed becomes its child
 
 import _signal  # type: ignore[import-not-found]  # typeshed has signal only
 import _socket
+import errno
 import os
 import select
 import time
@@ -82,6 +83,11 @@ class Guard:
         if kind == wire.START:
             self._be_told(fields)
             count = int(fields[2])
+            if not self._poprun.descriptors:
+                # The kernel drops what its receiver has no number left for.
+                message = wire.pack(wire.MPIRUN_REFUSED, errno.EMFILE, b"recvmsg()")
+                self._poprun.send(message)
+                return
             self._start(
                 fields[3 : 3 + count],
                 fields[3 + count :],
@@ -118,8 +124,14 @@ class Guard:
         self._mark = fields[1]
 
     def _start(self, argv: list[bytes], environment: list[bytes], output: int) -> None:
-        fault_read, fault_write = os.pipe()
-        pid = os.fork()
+        call = b"pipe()"
+        try:
+            fault_read, fault_write = os.pipe()
+            call = b"fork()"
+            pid = os.fork()
+        except OSError as error:
+            self._poprun.send(wire.pack(wire.MPIRUN_REFUSED, error.errno or 0, call))
+            return
         if pid == 0:
             _become_mpirun(argv, environment, output, fault_write)
         os.close(fault_write)
@@ -128,7 +140,7 @@ class Guard:
         os.close(fault_read)
         if fault:
             os.waitpid(pid, 0)
-            self._poprun.send(wire.pack(wire.MPIRUN_REFUSED, fault))
+            self._poprun.send(wire.pack(wire.MPIRUN_REFUSED, fault, b""))
         else:
             self._mpirun = pid
             message = wire.pack(wire.MPIRUN_STARTED, pid, kernel.start_time(pid))

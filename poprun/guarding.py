@@ -13,6 +13,7 @@ from poprun import kernel, wire
 from poprun.ahead import StartedGuard, start_guard
 from poprun.channel import Channel
 from poprun.leftovers import remove
+from poprun.resource_limits import caller_limits
 
 
 class Guarding:
@@ -27,10 +28,13 @@ class Guarding:
         grace: float,
         remove: Sequence[str],
         watch: Sequence[str],
+        descriptor_limits: tuple[int, int],
     ) -> None:
         self._mark = mark.encode()
         self._environment = environment
         self._words = started.words
+        # What the caller had: they are for mpirun and the instances too.
+        self._descriptor_limits = descriptor_limits
         self._grace_ms = int(grace * 1000)
         self._remove = [os.fsencode(path) for path in remove]
         self._watch = [os.fsencode(prefix) for prefix in watch]
@@ -73,7 +77,8 @@ class Guarding:
         environ = {os.fsdecode(k): os.fsdecode(v) for k, v in self._environment.items()}
         # There may be no time to tell it more: poprun may be about to be killed too.
         orders = wire.pack(wire.ADOPT, self._grace_ms, self._mark) + self._leftovers()
-        self._take(start_guard(environ, self._words, orders))
+        with caller_limits(self._descriptor_limits):
+            self._take(start_guard(environ, self._words, orders))
         for pair in self._known.items():
             self.channel.send(wire.pack(wire.KNOWN, *pair))
 

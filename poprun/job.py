@@ -30,6 +30,8 @@ class Job:
     keep_going: bool = False
     timeout: float = FOREVER
     start_timeout: float = FOREVER
+    # The caller's soft and hard limit of open files: what the instances get.
+    descriptor_limits: tuple[int, int]
     # Directories to make for this job alone, and to remove with all that is in them.
     directories: Sequence[str] = ()
     # Where instances read which of them have ended; in one of the directories.

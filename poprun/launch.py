@@ -29,6 +29,7 @@ from poprun.events import (
     GuardLost,
     Interrupted,
     MpirunExited,
+    MpirunRefused,
     MpirunStarted,
     OutputClosed,
     Refused,
@@ -110,6 +111,7 @@ class Launch:
             grace=job.grace,
             remove=job.directories,
             watch=job.leftovers,
+            descriptor_limits=job.descriptor_limits,
         )
         # Now that the guard knows of them: poprun may be killed at any time.
         for directory in job.directories:
@@ -325,18 +327,16 @@ class Launch:
         if kind == wire.FOUND:
             self._guarding.found(fields[0])
             return
-        numbers = [int(field) for field in fields]
         if kind == wire.MPIRUN_STARTED:
-            self._on_mpirun_start(*numbers)
+            self._on_mpirun_start(int(fields[0]), int(fields[1]))
         elif kind == wire.MPIRUN_REFUSED:
-            words = f"{self._job.mpirun[0]}: {os.strerror(numbers[0])}\n"
-            os.write(self._words, words.encode())
+            self._emit(MpirunRefused(int(fields[0]), os.fsdecode(fields[1])))
             self._on_mpirun_exit(127 << 8)
         elif kind == wire.MPIRUN_EXITED:
-            self._on_mpirun_exit(numbers[0])
+            self._on_mpirun_exit(int(fields[0]))
         elif kind == wire.FINISHED:
             self._finished = True
-            self.ended.left_behind += numbers[0]
+            self.ended.left_behind += int(fields[0])
 
     def _on_mpirun_exit(self, status: int) -> None:
         self.ended.mpirun_status = status
@@ -351,7 +351,11 @@ class Launch:
                 f"poprun's guard died {MOST_GUARDS + 1} times in one job. "
                 "The job was ended, because nothing else ends it should poprun die."
             )
-        self._guarding.replace()
+        try:
+            self._guarding.replace()
+        except LaunchError:
+            self._guarding.do_without()
+            raise
         self._emit(GuardLost())
         if not self.ended.mpirun_pid and not self._course.mpirun_ended:
             self._find_mpirun()
@@ -413,7 +417,7 @@ class Launch:
         except OSError as error:
             link.send(wire.pack(wire.RELEASE))
             self._clean.add(rank)
-            self._emit(Refused(rank, error.errno or 0, "a pipe for its stdin"))
+            self._emit(Refused(rank, error.errno or 0, "", "making a pipe for stdin"))
             return
         sent = () if descriptor is None else (descriptor,)
         link.send(self._job.specs[rank], sent)
@@ -456,18 +460,19 @@ class Launch:
             # The kernel has dropped what this process had no number left for.
             link.send(wire.pack(wire.KILL))
             self._clean.add(rank)
-            what = "poprun cannot receive its stdout and stderr"
-            self._emit(Refused(rank, errno.EMFILE, what))
+            self._emit(Refused(rank, errno.EMFILE, "", "receiving stdout and stderr"))
         elif kind == wire.STARTED:
             for stream in streams:
                 self._streams.open(link.descriptors.pop(0), rank, stream)
             self._guarding.know(int(fields[0]), int(fields[1]))
             self._programs[int(fields[0])] = rank
             cpus = tuple(int(cpu) for cpu in fields[2].split(b","))
-            self._emit(Started(rank, int(fields[0]), cpus))
+            is_bound = fields[3] == b"1"
+            self._emit(Started(rank, int(fields[0]), cpus, memory_is_bound=is_bound))
         elif kind == wire.REFUSED:
             self._clean.add(rank)
-            self._emit(Refused(rank, int(fields[0]), os.fsdecode(fields[1])))
+            about, call = map(os.fsdecode, fields[1:])
+            self._emit(Refused(rank, int(fields[0]), about, call))
         elif kind == wire.EXITED:
             self._finalizing.end(rank)
             status, at, user, system, peak = (int(field) for field in fields[:5])

@@ -2,18 +2,25 @@
 
     local WORD... : WORD... : WORD...
 
-It forks one process for each group of words, waits for all, and passes SIGTERM on.
-It is for machines without an MPI, and for everything that can be tested without one.
+It forks one process for each group of words, waits for all, and passes SIGTERM on. When
+one of them fails it ends the others, as every mpirun does: poprun may not have heard of
+that one yet, and would wait for it. It is for machines without an MPI, and for tests
+that need none.
 """
 
 import _signal  # type: ignore[import-not-found]  # typeshed has signal only
 import os
+import select
 import time
 
 from poprun import kernel
 
 # As Open MPI 5 does: so long from SIGTERM to SIGKILL.
 PATIENCE_S = 0.25
+# From the failure of a process to the end of the others. When poprun knows of the
+# failure it stops them itself within this time.
+FAILURE_S = 1.5
+NEVER = float("inf")
 
 
 def main(words: list[str]) -> None:
@@ -21,18 +28,38 @@ def main(words: list[str]) -> None:
     wake = kernel.wake_up_on(
         _signal.SIGCHLD, _signal.SIGTERM, _signal.SIGINT, _signal.SIGHUP
     )
-    os.set_blocking(wake, True)
-    children = {_start(argv) for argv in groups(words)}
-    worst = 0
+    poll = select.poll()
+    poll.register(wake, select.POLLIN)
+    children: set[int] = set()
+    worst, end_at = 0, NEVER
+    try:
+        for argv in groups(words):
+            children.add(_start(argv))
+    except OSError as error:
+        _say(f"The local launcher cannot fork: {error.strerror}.")
+        worst, end_at = 1, 0.0
     while children:
-        for number in os.read(wake, 4096):
-            if number != _signal.SIGCHLD:
-                _end(children)
-                worst = worst or 1
+        for descriptor, _ in poll.poll(kernel.poll_timeout(end_at - time.monotonic())):
+            if set(os.read(descriptor, 4096)) - {_signal.SIGCHLD}:
+                worst, end_at = worst or 1, 0.0
+        if time.monotonic() >= end_at:
+            _end(children)
+            end_at = NEVER
         for pid, status in kernel.reap():
             children.discard(pid)
-            worst = worst or os.waitstatus_to_exitcode(status) & 0xFF
+            code = os.waitstatus_to_exitcode(status)
+            if code and not worst:
+                how = (
+                    f"was killed by signal {-code}" if code < 0 else f"returned {code}"
+                )
+                _say(f"Process {pid} {how}, and the local launcher ends the others.")
+                worst = code if code > 0 else 128 - code
+                end_at = time.monotonic() + FAILURE_S
     raise SystemExit(worst)
+
+
+def _say(sentence: str) -> None:
+    os.write(2, f"{sentence}\n".encode())
 
 
 def groups(words: list[str]) -> list[list[str]]:

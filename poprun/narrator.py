@@ -28,6 +28,7 @@ class Narrator:
         self._log = log
         self._mpirun = 0
         self._interrupts = 0
+        self._warned_of_memory = False
         # Each errno is told once.
         self._accept_failures: set[int] = set()
 
@@ -41,7 +42,13 @@ class Narrator:
                 self._log.info(
                     f"mpirun (PID {self._mpirun}) terminated with exit code {code}"
                 )
-            case Started(rank, pid, cpus):
+            case Started(rank, pid, cpus, memory_is_bound):
+                if not memory_is_bound and not self._warned_of_memory:
+                    self._warned_of_memory = True
+                    self._log.warn(
+                        f"The memory of instance {rank} is not bound to NUMA nodes: "
+                        "the kernel or a container forbids set_mempolicy()."
+                    )
                 self._log.info(
                     f"Instance {rank} (PID {pid}) runs on CPUs {describe_cpus(cpus)}"
                 )

@@ -6,8 +6,9 @@ import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from poprun.events import Event, Exited, FailedInFinalize, Refused
+from poprun.events import Event, Exited, FailedInFinalize, MpirunRefused, Refused
 from poprun.mpirun.values import Failure, MpiVerdict
+from poprun.resource_limits import explain
 from poprun.status import exit_code, signal_name
 from poprun.stopping import Cause, Course, Reason
 
@@ -74,6 +75,9 @@ def judge(
     The exit code is that of the first instance that failed by itself. What failed
     because it was being stopped counts for nothing.
     """
+    for event in events:
+        if isinstance(event, MpirunRefused):
+            return _mpirun_refused(event)
     failed = failures(events)
     cause = course.cause
     machinery = (Reason.MPIRUN_ENDED, Reason.SHIM_LOST)
@@ -190,13 +194,24 @@ def _mpirun_ended(mpirun_status: int | None) -> Outcome:
 
 def _refused(events: Sequence[Event]) -> Outcome:
     refused = next(e for e in events if isinstance(e, Refused))
-    code = NOT_FOUND if refused.errno == errno.ENOENT else NOT_EXECUTABLE
-    reason = os.strerror(refused.errno) if refused.errno else "see above"
+    if refused.call:
+        code = MACHINERY_FAILED
+    else:
+        code = NOT_FOUND if refused.errno == errno.ENOENT else NOT_EXECUTABLE
+    what = f"{refused.call} failed in its supervisor" if refused.call else ""
+    reason = explain(refused.errno) if refused.errno else ""
+    parts = [part for part in (what, refused.tried, reason) if part]
     return Outcome(
         exit_code=code,
-        sentence=(
-            f"Instance {refused.rank} could not be started: {refused.tried}: {reason}."
-        ),
+        sentence=f"Instance {refused.rank} could not be started: {': '.join(parts)}",
+    )
+
+
+def _mpirun_refused(refused: MpirunRefused) -> Outcome:
+    what = f"{refused.call}: " if refused.call else ""
+    return Outcome(
+        exit_code=MACHINERY_FAILED,
+        sentence=f"mpirun could not be started: {what}{explain(refused.errno)}",
     )
 
 

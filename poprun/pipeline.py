@@ -131,7 +131,8 @@ def _screens() -> dict[str, Screen]:
 
 def _callers_environment() -> Mapping[str, str]:
     """Return the environment as it was given, without what Python has added to it."""
-    environ = dict(os.environ)
+    # exec accepts no variable without a name, and no program can read one.
+    environ = {name: value for name, value in os.environ.items() if name}
     if environ.get("LC_CTYPE") in PYTHONS_OWN_LOCALES:
         with open("/proc/self/environ", "rb") as file:
             given = file.read().split(b"\0")

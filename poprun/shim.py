@@ -7,6 +7,7 @@ called MPI_Init dies and its parent leaves too, every MPI ends the other ranks.
 
 import _signal  # type: ignore[import-not-found]  # typeshed has signal only
 import _socket
+import errno
 import os
 import select
 import sys
@@ -33,6 +34,8 @@ MPI_PATIENCE_S = 0.1
 ORPHAN_PATIENCE_S = 1.0
 
 NEVER = float("inf")
+# What a fork tells the shim before it becomes the program: it goes on without.
+UNBOUND = b"memory is not bound\n"
 ENDING = (_signal.SIGTERM, _signal.SIGINT)
 
 
@@ -117,10 +120,8 @@ class Shim:
         return self._released or not self._connected
 
     def _wait_ms(self) -> int:
-        due = min(self._ask_at, self._kill_at)
-        if due == NEVER or self._clean:
-            return -1
-        return max(0, int((due - time.monotonic()) * 1000) + 1)
+        due = NEVER if self._clean else min(self._ask_at, self._kill_at)
+        return kernel.poll_timeout(due - time.monotonic())
 
     # --- Messages.
 
@@ -152,43 +153,61 @@ class Shim:
 
     def _start(self, spec: wire.Spec) -> None:
         self._spec = spec
+        opened: list[int] = []
+        about, call = spec.stdin, b""
+        if spec.stdin == wire.SENT:
+            about, call = b"", b"receiving stdin"
         try:
-            stdin = self._stdin(spec)
+            opened.append(self._stdin(spec))
+            about, call = b"", b"making pipes"
+            opened += _terminal_or_pipe(spec, spec.terminals[0])
+            if spec.merge_stderr:
+                opened += map(os.dup, opened[1:3])
+            else:
+                opened += _terminal_or_pipe(spec, spec.terminals[1])
+            opened += os.pipe()
+            call = b"fork()"
+            shim = os.getpid()
+            pid = os.fork()
         except OSError as error:
-            self._poprun.send(wire.pack(wire.REFUSED, error.errno or 0, spec.stdin))
+            for descriptor in opened:
+                os.close(descriptor)
+            self._refuse(error.errno or 0, about, call)
             return
-        out_read, out_write = _terminal_or_pipe(spec, spec.terminals[0])
-        if spec.merge_stderr:
-            err_read, err_write = os.dup(out_read), os.dup(out_write)
-        else:
-            err_read, err_write = _terminal_or_pipe(spec, spec.terminals[1])
-        fault_read, fault_write = os.pipe()
-        shim = os.getpid()
-        pid = os.fork()
+        stdin, out_read, out_write, err_read, err_write, fault_read, fault_write = (
+            opened
+        )
         if pid == 0:
             _become_program(spec, shim, (stdin, out_write, err_write), fault_write)
         for descriptor in (stdin, out_write, err_write, fault_write):
             os.close(descriptor)
-        fault = os.read(fault_read, 4096)
-        os.close(fault_read)
-        if fault:
+        fault = _read_to_end(fault_read)
+        memory_is_bound = not fault.startswith(UNBOUND)
+        if fault := fault.removeprefix(UNBOUND):
             os.waitpid(pid, 0)
-            number, _, tried = fault.partition(b" ")
-            self._poprun.send(wire.pack(wire.REFUSED, number, tried))
+            number, call, about = fault.split(b" ", 2)
+            self._refuse(int(number), about, call)
         else:
             self._program = pid
             # It cannot vanish before it is reaped, so the kernel has an answer.
             cpus = b",".join(b"%d" % cpu for cpu in sorted(os.sched_getaffinity(pid)))
-            message = wire.pack(wire.STARTED, pid, kernel.start_time(pid), cpus)
+            start = kernel.start_time(pid)
+            message = wire.pack(wire.STARTED, pid, start, cpus, int(memory_is_bound))
             reads = (out_read,) if spec.merge_stderr else (out_read, err_read)
             self._poprun.send(message, reads)
         os.close(out_read)
         os.close(err_read)
 
+    def _refuse(self, number: int, about: bytes, call: bytes) -> None:
+        self._poprun.send(wire.pack(wire.REFUSED, number, about, call))
+
     def _stdin(self, spec: wire.Spec) -> int:
-        if self._poprun.descriptors:
-            return self._poprun.descriptors.pop()
-        return os.open(spec.stdin, os.O_RDONLY)
+        if spec.stdin != wire.SENT:
+            return os.open(spec.stdin, os.O_RDONLY)
+        if not self._poprun.descriptors:
+            # The kernel drops what its receiver has no number left for.
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return self._poprun.descriptors.pop()
 
     def _on_signal(self, number: int) -> None:
         if not self._program or self._clean:
@@ -320,28 +339,38 @@ def _become_program(
     spec: wire.Spec, shim: int, stdio: tuple[int, int, int], fault: int
 ) -> None:
     """Turn this fork into the program; on failure say why, and end."""
-    tried = spec.path
+    about, call = b"", b"setsid()"
     try:
         os.setsid()
         if not kernel.die_with_parent(_signal.SIGKILL, shim):
             os._exit(1)
+        call = b"dup2()"
         for target, descriptor in enumerate(stdio):
             os.dup2(descriptor, target)
         if spec.cpus:
+            call = b"sched_setaffinity()"
             os.sched_setaffinity(0, spec.cpus)
-        if spec.memory_nodes:
-            kernel.bind_memory(spec.memory_nodes)
-        tried = spec.cwd
+        if spec.memory_nodes and not kernel.bind_memory(spec.memory_nodes):
+            os.write(fault, UNBOUND)
+        about, call = spec.cwd, b""
         os.chdir(spec.cwd)
-        tried = spec.path
+        about = spec.path
         environment = _environment(spec, stdout_is_terminal=os.isatty(1))
         kernel.default_signals(keep_hangup=spec.ignore_hangup)
         os.execve(spec.path, spec.argv, environment)
     except OSError as error:
-        os.write(fault, b"%d %s" % (error.errno or 0, tried[:2048]))
+        os.write(fault, b"%d %s %s" % (error.errno or 0, call, about[:2048]))
     except BaseException as error:
-        os.write(fault, b"0 " + repr(error).encode(errors="replace")[:2048])
+        os.write(fault, b"0  " + repr(error).encode(errors="replace")[:2048])
     os._exit(127)
+
+
+def _read_to_end(descriptor: int) -> bytes:
+    data = b""
+    while piece := os.read(descriptor, 4096):
+        data += piece
+    os.close(descriptor)
+    return data
 
 
 def _environment(spec: wire.Spec, *, stdout_is_terminal: bool) -> dict[bytes, bytes]:

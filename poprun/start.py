@@ -13,6 +13,7 @@ from poprun.mpirun import adapter
 from poprun.mpirun.inherited import GIFT_PREFIXES, NO_GIFT_PREFIXES, scrub
 from poprun.mpirun.values import OPENMPI5
 from poprun.plan import Assignment
+from poprun.resource_limits import raise_descriptor_limit
 from poprun.setup import Setup
 from poprun.terminal import Terminals
 
@@ -82,10 +83,17 @@ def make_job(
         keep_going=keep_going,
         timeout=FOREVER if timeout is None else timeout,
         start_timeout=start_timeout,
+        descriptor_limits=_raise_descriptor_limit(setup),
         directories=directories,
         ended_file=ended_file,
         leftovers=mpi.LEFTOVERS,
     )
+
+
+def _raise_descriptor_limit(setup: Setup) -> tuple[int, int]:
+    files = 2 if setup.arguments.output_filename else 0
+    each = files + (1 if setup.stdin.copies else 0)
+    return raise_descriptor_limit(len(setup.plan.assignments), each)
 
 
 def instance_environment(
@@ -135,7 +143,9 @@ def _spec(
         users=[name.encode() for name in users],
         cpus=list(assignment.binding.cpus or ()),
         memory_nodes=list(assignment.binding.memory_nodes or ()),
-        stdin=os.fsencode(setup.stdin.path),
+        stdin=wire.SENT
+        if setup.stdin.is_sent_to(assignment.rank)
+        else os.fsencode(setup.stdin.path),
         grace_ms=int(grace * 1000),
         ignore_hangup=_hangup_is_ignored(),
         terminals=(terminals.stdout, terminals.stderr),

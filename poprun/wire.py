@@ -13,10 +13,11 @@ MAX_REPORT = 1 << 16
 
 # From a shim to poprun.
 HELLO = 1  # version, key, rank, host, pid, start time
-# pid of the program, its start time, its CPUs; with it stdout and stderr to read, or
-# stdout alone where stderr is merged into it
+# pid of the program, its start time, its CPUs, whether its memory is bound as asked
+# for; with it stdout and stderr to read, or stdout alone where stderr is merged into it
 STARTED = 2
-REFUSED = 3  # errno, what was tried
+# errno, the path that it was about, the call of the shim's own that failed, if any
+REFUSED = 3
 EXITED = 4  # wait status, CLOCK_MONOTONIC ns, user us, system us, peak RSS KiB, by whom
 CLEAN = 5  # how many processes the program left behind, all of them gone now
 
@@ -38,7 +39,7 @@ WATCH = 26  # how the paths begin of what MPI may leave where everybody's files 
 
 # From the guard to poprun.
 MPIRUN_STARTED = 30  # pid, its start time
-MPIRUN_REFUSED = 31  # errno
+MPIRUN_REFUSED = 31  # errno, the call of the guard's own that failed, if any
 MPIRUN_EXITED = 32  # wait status
 FINISHED = 33  # how many processes were left
 FOUND = 34  # a path: one more to remove at the last
@@ -48,6 +49,9 @@ FOUND = 34  # a path: one more to remove at the last
 # until the process ends.
 FINALIZING = 40  # version, key, rank, wait status that it will end with, 0 if unknown
 
+# In SPEC, for a stdin that comes with it as a descriptor.
+SENT = b"sent"
+
 # Who ended a program, in EXITED.
 BY_ITSELF, BY_POPRUN, BY_MPI = b"itself", b"poprun", b"mpi"
 
@@ -55,12 +59,12 @@ BY_ITSELF, BY_POPRUN, BY_MPI = b"itself", b"poprun", b"mpi"
 # 64 bits, l for a list of i with commas, t for any bytes.
 REPORTS = {
     HELLO: "ititin",
-    STARTED: "inl",
-    REFUSED: "it",
+    STARTED: "inli",
+    REFUSED: "itt",
     EXITED: "innnnt",
     CLEAN: "i",
     MPIRUN_STARTED: "in",
-    MPIRUN_REFUSED: "i",
+    MPIRUN_REFUSED: "it",
     MPIRUN_EXITED: "i",
     FINISHED: "i",
     FOUND: "t",
@@ -163,7 +167,7 @@ def pack_spec(
         gifts: How the names of what MPI gave begin.
         no_gifts: How those of them begin that are not the program's.
         users: Whole names of variables in which the user's value counts for more.
-        stdin: "sent" for a descriptor that comes with the message, else a path.
+        stdin: SENT for a descriptor that comes with the message, else a path.
         terminals: Whether stdout and stderr are to be one.
         size: Rows and columns of those that are.
         merge_stderr: stderr is stdout.

@@ -156,3 +156,72 @@ def test_a_small_stack_leaves_room_enough_for_words(poprun: Poprun) -> None:
 
     assert (ran.returncode, ran.stderr) == (0, b"")
     assert len(ran.stdout) == 100_002
+
+
+@pytest.mark.parametrize(
+    ("processes", "told"),
+    [
+        pytest.param(
+            1, "poprun's guard could not be started: posix_spawn(): ", id="guard"
+        ),
+        pytest.param(2, "mpirun could not be started: fork(): ", id="mpirun"),
+        pytest.param(3, "mpirun ended with exit code 1 before it had ", id="shim"),
+        pytest.param(
+            4,
+            "Instance 0 could not be started: fork() failed in its supervisor: ",
+            id="instance",
+        ),
+    ],
+)
+def test_a_limit_of_processes_is_told_with_the_part_that_could_not_start(
+    poprun: Poprun, processes: int, told: str
+) -> None:
+    with cgroup("pids", {"pids.max": str(processes)}) as group:
+        ran = run_in(group, poprun, "--mpirun", "local", "true")
+
+    err = ran.stderr.decode()
+    assert (ran.returncode, ran.stdout) == (125, b"")
+    assert f"poprun: error: {told}" in err
+    assert "Resource temporarily unavailable" in err
+    assert "Traceback" not in err
+    if "before it had" in told:
+        assert "    The local launcher cannot fork: " in err
+    else:
+        assert "see 'ulimit -u' and pids.max" in err
+
+
+def run_with_open_files(
+    poprun: Poprun, limits: str, *words: str
+) -> "subprocess.CompletedProcess[bytes]":
+    return subprocess.run(
+        ["sh", "-c", f'{limits} && exec "$@"', "sh", POPRUN, *words],
+        cwd=poprun.directory,
+        env=poprun.environ,
+        capture_output=True,
+        timeout=50,
+    )
+
+
+def test_more_instances_than_open_files_are_refused_before_the_start(
+    poprun: Poprun,
+) -> None:
+    ran = run_with_open_files(poprun, "ulimit -n 1024", *job(400), "touch", "started")
+
+    assert (ran.returncode, ran.stdout) == (125, b"")
+    assert re.fullmatch(
+        r"poprun: error: 400 instances need 16\d\d open files in poprun, 4 for each, "
+        r"but the hard limit is 1024\. Raise it with 'ulimit -Hn', or start fewer "
+        r"instances\.\n",
+        ran.stderr.decode(),
+    )
+    assert not (poprun.directory / "started").exists()
+
+
+def test_poprun_raises_its_own_limit_of_open_files_and_not_the_programs(
+    poprun: Poprun,
+) -> None:
+    limits = "ulimit -Sn 70 && ulimit -Hn 2048"
+    ran = run_with_open_files(poprun, limits, *job(30), "sh", "-c", "ulimit -Sn")
+
+    assert (ran.returncode, ran.stderr) == (0, b"")
+    assert ran.stdout == b"70\n" * 30

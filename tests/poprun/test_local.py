@@ -2,6 +2,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -40,7 +41,7 @@ def sh(script: str) -> list[str]:
     [
         (["exit 0", "exit 0"], 0),
         (["exit 0", "exit 7"], 7),
-        (["kill -KILL $$"], 247),
+        (["kill -KILL $$"], 137),
         (["exit 0", "exec /nothing/there 2>/dev/null"], 127),
     ],
 )
@@ -56,6 +57,25 @@ def test_it_waits_for_all_and_ends_with_a_code_that_one_of_them_had(
 def test_a_program_that_is_not_there_ends_with_127(tmp_path: Path) -> None:
     with local("/nothing/there", cwd=tmp_path) as launcher:
         assert launcher.wait(30) == 127
+
+
+def test_the_death_of_one_ends_the_others(tmp_path: Path) -> None:
+    words = [*sh("kill -KILL $$"), ":", *sh("exec sleep 60")]
+
+    began = time.monotonic()
+    launcher = subprocess.run(
+        [sys.executable, "-I", "-S", BESIDE, "local", *words],
+        cwd=tmp_path,
+        capture_output=True,
+        timeout=50,
+    )
+
+    assert launcher.returncode == 137
+    assert time.monotonic() - began < 50
+    said = launcher.stderr.decode()
+    assert said.endswith(
+        " was killed by signal 9, and the local launcher ends the others.\n"
+    )
 
 
 def test_sigterm_ends_even_those_that_do_not_listen(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from poprun.events import Event, Exited, FailedInFinalize, Refused
+from poprun.events import Event, Exited, FailedInFinalize, MpirunRefused, Refused
 from poprun.mpirun.values import Failure, MpiVerdict
 from poprun.outcome import Failed, Outcome, failures, judge
 from poprun.stopping import Cause, Course, Reason
@@ -180,6 +180,47 @@ def test_a_program_that_cannot_run_is_127_or_126(
     assert outcome(stopped_by(Reason.REFUSED, 1), events) == Outcome(
         exit_code=code, sentence=sentence
     )
+
+
+@pytest.mark.parametrize(
+    ("refused", "sentence"),
+    [
+        pytest.param(
+            Refused(1, errno.EAGAIN, "", "fork()"),
+            "Instance 1 could not be started: fork() failed in its supervisor: "
+            "Resource temporarily unavailable. The limit of processes is reached: see "
+            "'ulimit -u' and pids.max of the cgroup.",
+            id="fork",
+        ),
+        pytest.param(
+            Refused(1, errno.EINVAL, "", "sched_setaffinity()"),
+            "Instance 1 could not be started: sched_setaffinity() failed in its "
+            "supervisor: Invalid argument.",
+            id="affinity",
+        ),
+    ],
+)
+def test_a_supervisor_that_cannot_start_its_program_is_no_error_of_the_program(
+    refused: Refused, sentence: str
+) -> None:
+    assert outcome(stopped_by(Reason.REFUSED, 1), [refused]) == Outcome(
+        exit_code=125, sentence=sentence
+    )
+
+
+def test_a_failure_without_an_errno_points_to_nothing_that_is_not_there() -> None:
+    found = outcome(stopped_by(Reason.REFUSED, 0), [Refused(0, 0, "KeyError('x')")])
+
+    assert found.sentence == "Instance 0 could not be started: KeyError('x')"
+
+
+def test_an_mpirun_that_could_not_be_forked_did_not_end_with_a_code() -> None:
+    events = [MpirunRefused(errno.EAGAIN, "fork()")]
+
+    found = outcome(stopped_by(Reason.MPIRUN_ENDED), events, 127 << 8)
+
+    assert found.exit_code == 125
+    assert found.sentence.startswith("mpirun could not be started: fork(): Resource ")
 
 
 # --- Whoever stops poprun.

@@ -189,8 +189,8 @@ def test_mpi_gives_only_what_begins_like_a_gift(name: bytes, is_gift: bool) -> N
     "message",
     [
         (wire.HELLO, [b"1", b"key", b"0", b"host", b"42", b"9999999"]),
-        (wire.STARTED, [b"42", b"18446744073709551615", b"0,2,3"]),
-        (wire.REFUSED, [b"2", b"/no/such\xff"]),
+        (wire.STARTED, [b"42", b"18446744073709551615", b"0,2,3", b"1"]),
+        (wire.REFUSED, [b"2", b"/no/such\xff", b""]),
         (wire.EXITED, [b"256", b"1", b"2", b"3", b"4", b"itself"]),
         (wire.CLEAN, [b"0"]),
         (wire.FINISHED, [b"3"]),
@@ -217,7 +217,7 @@ def test_what_is_no_small_whole_number_is_no_rank(rank: bytes) -> None:
 
 @pytest.mark.parametrize("cpus", [b"", b"0,", b",", b"0;1", b"-1"])
 def test_a_list_of_cpus_has_numbers_and_commas(cpus: bytes) -> None:
-    assert not wire.is_report(wire.STARTED, [b"42", b"1", cpus])
+    assert not wire.is_report(wire.STARTED, [b"42", b"1", cpus, b"1"])
 
 
 def test_what_poprun_says_is_no_report_to_it() -> None:

@@ -1,0 +1,73 @@
+"""What the kernel limits: descriptors of this process, and words for what ran out."""
+
+import errno
+import os
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from poprun.errors import LaunchError
+
+# For each instance: the connection to its shim, its stdout and its stderr, and the
+# connection of its Python interpreter when that ends.
+PER_INSTANCE = 4
+# For all: the control socket, and what is open for a moment.
+SPARE = 32
+
+_WAYS_OUT = {
+    errno.EAGAIN: "The limit of processes is reached: see 'ulimit -u' and pids.max of "
+    "the cgroup.",
+    errno.EMFILE: "Raise the limit of open files with 'ulimit -n'.",
+    errno.ENFILE: "The machine's limit of open files is reached: see fs.file-max.",
+    errno.ENOMEM: "There is not enough memory.",
+    errno.ENOSPC: "Make room there.",
+    errno.EDQUOT: "Make room there.",
+}
+
+
+def explain(number: int) -> str:
+    """Return the reason of an errno, and the way out if there is one."""
+    text = f"{os.strerror(number)}."
+    return f"{text} {_WAYS_OUT[number]}" if number in _WAYS_OUT else text
+
+
+def is_shortage(number: int) -> bool:
+    """Return whether an errno says that something has run out."""
+    return number in _WAYS_OUT
+
+
+def raise_descriptor_limit(num_instances: int, each: int) -> tuple[int, int]:
+    """Allow this process the open files that a job needs; return the limits before.
+
+    Args:
+        each: How many an instance needs besides what all need.
+
+    Raises:
+        LaunchError: The hard limit does not allow that.
+    """
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    hard = before[1]
+    per_instance = PER_INSTANCE + each
+    needed = len(os.listdir("/proc/self/fd")) + SPARE + num_instances * per_instance
+    if hard not in (resource.RLIM_INFINITY, before[0]):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    elif hard == resource.RLIM_INFINITY and before[0] < needed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+    if hard != resource.RLIM_INFINITY and needed > hard:
+        raise LaunchError(
+            f"{num_instances} instances need {needed} open files in poprun, "
+            f"{per_instance} for each, but the hard limit is {hard}. Raise it with "
+            "'ulimit -Hn', or start fewer instances."
+        )
+    return before
+
+
+@contextmanager
+def caller_limits(limits: tuple[int, int]) -> Iterator[None]:
+    """Give a process that is started meanwhile the caller's limit of descriptors."""
+    own = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limits[0], own[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, own)
