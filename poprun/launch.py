@@ -146,6 +146,7 @@ class Launch:
     def write_out(self) -> None:
         """Write what is unwritten when the job is over, while somebody reads it."""
         self._is_over = True
+        self._relay.hide_status(forever=True)
         drain(
             self._relay,
             self._streams,
@@ -266,6 +267,7 @@ class Launch:
                 self._on_mpirun_exit(status)
 
     def _pause(self) -> None:
+        self._relay.hide_status()
         # SIGSTOP, because what leads a session of its own never sees SIGTSTP.
         self._tell(wire.pack(wire.SIGNAL, signal.SIGSTOP))
         os.kill(os.getpid(), signal.SIGSTOP)

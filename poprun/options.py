@@ -321,6 +321,15 @@ _OUTPUT = (
         vendor=False,
     ),
     Option(
+        "progress",
+        Kind.BOOLEAN,
+        "YES|NO",
+        "Show on stderr how far the job is, in one line that goes away, if that is a "
+        "terminal.",
+        default=True,
+        vendor=False,
+    ),
+    Option(
         "tty",
         Kind.CHOICE,
         "",

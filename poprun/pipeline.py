@@ -6,12 +6,15 @@ settings -> Setup -> Job -> Ended -> Outcome -> words
 import errno
 import os
 import signal
+import time
 from collections.abc import Mapping, Sequence
 
 from poprun import launch, oom, setup, start, terminal
 from poprun.ahead import StartedGuard
 from poprun.config import Settings
 from poprun.errors import LaunchError, OptionError
+from poprun.events import Event
+from poprun.feeder import Stdin
 from poprun.hosts import SLURM_NODE_NAME
 from poprun.job import Job
 from poprun.log import DEBUG, Log
@@ -19,6 +22,7 @@ from poprun.narrator import Narrator
 from poprun.nested import without_outer_job
 from poprun.notyet import refuse_what_cannot_start
 from poprun.program import resolve
+from poprun.progress import Progress
 from poprun.relay import Relay, Routes, open_file
 from poprun.screen import Screen
 from poprun.setup import Setup
@@ -103,14 +107,31 @@ def _run_job(
     settings: Settings,
     verbosity: int,
 ) -> int:
-    relay = Relay(_routes(made, settings), screens=_screens())
+    progress = Progress(len(job.specs), time.monotonic())
+    has_status = settings["progress"] and terminal.has_status_line(os.environ)
+    # Who types on the terminal would type behind the status.
+    has_status &= job.stdin == Stdin() or not os.isatty(0)
+    relay = Relay(
+        _routes(made, settings),
+        screens=_screens(),
+        status=progress.text if has_status else None,
+    )
     log = Log(verbosity, relay.say)
     memory = oom.read()
-    running = launch.Launch(job, guard, relay, Narrator(log).listen)
+    narrator = Narrator(log)
+
+    def listen(event: Event) -> None:
+        progress.listen(event)
+        narrator.listen(event)
+
+    running = launch.Launch(job, guard, relay, listen)
     # It takes a while until the first instance runs: time to import what comes last.
     from poprun import conclude
 
-    ended = running.to_the_end()
+    try:
+        ended = running.to_the_end()
+    finally:
+        relay.hide_status(forever=True)
     relay.end()
     exit_code = conclude.conclude(
         ended, made, relay, log, memory, debug=settings["debug"]
@@ -124,6 +145,8 @@ def _run_job(
 
 def _screens() -> dict[str, Screen]:
     """Return what is known of the terminals that poprun writes to."""
+    if terminal.is_dumb(os.environ):
+        return {}
     _, columns = terminal.own_size()
     named = (("stdout", 1), ("stderr", 2))
     return {name: Screen(columns) for name, number in named if os.isatty(number)}

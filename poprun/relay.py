@@ -7,20 +7,22 @@ output; this is the plumbing.
 import errno
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from poprun.output import Console
 from poprun.screen import Screen
 from poprun.sink import Sink
 from poprun.tags import Mark, Prefix, Xml
-from poprun.terminal import own_size
+from poprun.terminal import is_foreground, own_size
 
 # How much of each stderr is kept for the report of a failure.
 TAIL = 16384
 
 STREAMS = ("stdout", "stderr")
 FOREVER = float("inf")
+# How often the status is looked at; it is drawn only when it has changed.
+STATUS_INTERVAL_S = 0.25
 Key = tuple[int, str]
 
 
@@ -77,6 +79,7 @@ class Relay:
         stdout: int = 1,
         stderr: int = 2,
         screens: Mapping[str, Screen] | None = None,
+        status: Callable[[float], str] | None = None,
     ) -> None:
         self._routes = routes
         screens = screens or {}
@@ -94,6 +97,10 @@ class Relay:
             self._consoles["stderr"] = self._consoles["stdout"]
             self._sinks["stderr"] = self._out
             self._out.write(b"<mpirun>\n")
+        # What to show on stderr while nothing else is on its line, and when next.
+        self._status = status
+        self._status_due = 0.0 if status else FOREVER
+        self._stderr = stderr
         self._tails: dict[int, bytes] = {}
         # By stream: what to write to, and what marks the lines there.
         self._files: dict[Key, tuple[int, Mark | None]] = {}
@@ -187,10 +194,26 @@ class Relay:
                 console.tick(now)
                 self._write(console)
 
+        if now >= self._status_due and self._status is not None and not self.full:
+            self._status_due = now + STATUS_INTERVAL_S
+            is_ours = is_foreground(self._stderr)
+            self._show(self._status(now) if is_ours else "")
+
     def deadline(self) -> float:
         if self.full:
             return FOREVER  # when somebody reads, poll says so
-        return min(console.deadline() for console in self._different_consoles())
+        due = min(console.deadline() for console in self._different_consoles())
+        return min(due, self._status_due)
+
+    def hide_status(self, *, forever: bool = False) -> None:
+        """Erase the status; it comes back unless that is for ever."""
+        self._show("")
+        if forever:
+            self._status, self._status_due = None, FOREVER
+
+    def _show(self, status: str) -> None:
+        self._own.show(status.encode())
+        self._write(self._own)
 
     def resize(self) -> None:
         """Take in that the terminal may have another size."""

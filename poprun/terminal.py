@@ -1,6 +1,8 @@
 """Which streams of the instances are terminals: by default those of poprun that are."""
 
 import os
+import stat
+from collections.abc import Mapping
 from typing import NamedTuple
 
 # Of a terminal that poprun does not have itself.
@@ -30,6 +32,31 @@ def choose(tty: str, mark_width: int) -> Terminals:
     if tty == "auto":
         return Terminals(os.isatty(1), os.isatty(2), mark_width)
     return Terminals(tty == "yes", tty == "yes", mark_width)
+
+
+def is_foreground(descriptor: int) -> bool:
+    """Return whether poprun may use a terminal, which a shell may have taken back."""
+    try:
+        return os.tcgetpgrp(descriptor) == os.getpgrp()
+    except OSError:  # it is not the terminal of this session: no shell shares it
+        return True
+
+
+def has_status_line(environ: Mapping[str, str]) -> bool:
+    """Return whether a line on stderr can be drawn that disturbs no output.
+
+    What reads a pipe on stdout may write to the same terminal, and nobody knows when.
+    """
+    if not os.isatty(2) or is_dumb(environ):
+        return False
+    out, err = os.fstat(1), os.fstat(2)
+    to_process = stat.S_ISFIFO(out.st_mode) or stat.S_ISSOCK(out.st_mode)
+    return not to_process and (not os.isatty(1) or out.st_rdev == err.st_rdev)
+
+
+def is_dumb(environ: Mapping[str, str]) -> bool:
+    """Return whether a terminal cannot erase a line."""
+    return environ.get("TERM", "dumb") in ("", "dumb")
 
 
 def own_size() -> tuple[int, int]:

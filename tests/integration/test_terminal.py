@@ -1,6 +1,7 @@
 """On a terminal: what the instances see of it, and what remains to be seen on it."""
 
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
 
 import pexpect
 import pyte
@@ -67,6 +68,23 @@ class Terminal:
         )
 
 
+Start = Callable[..., Terminal]
+
+
+@pytest.fixture
+def on_terminal(poprun: Poprun) -> Iterator[Start]:
+    """Start commands on terminals of their own."""
+    started: list[Terminal] = []
+
+    def start(*words: str, **environ: str) -> Terminal:
+        started.append(Terminal(poprun, *words, **environ))
+        return started[-1]
+
+    yield start
+    for terminal in started:
+        terminal.process.close(force=True)
+
+
 ASK = """
 import os, sys
 def size(number):
@@ -90,13 +108,12 @@ print(size(1), size(2), os.environ.get("PYTHONUNBUFFERED", "-"))
     ],
 )
 def test_what_poprun_s_stream_is_is_what_the_instances_see(
-    poprun: Poprun, words: str, seen: str
+    poprun: Poprun, on_terminal: Start, words: str, seen: str
 ) -> None:
     script = poprun.script("ask.py", ASK)
     options, _, redirection = words.partition("2>" if "2>" in words else "|")
     redirection = words[len(options) :]
-    terminal = Terminal(
-        poprun,
+    terminal = on_terminal(
         *("sh", "-c", f'"$0" "$@" {options} python {script} {redirection}'),
         *(POPRUN, *job(1)),
     )
@@ -111,7 +128,7 @@ def test_a_caller_s_own_word_on_buffering_counts(poprun: Poprun) -> None:
     assert ran.stdout == "- - \n"
 
 
-def test_a_new_size_reaches_the_instances(poprun: Poprun) -> None:
+def test_a_new_size_reaches_the_instances(poprun: Poprun, on_terminal: Start) -> None:
     script = poprun.script(
         "resize.py",
         "import os, signal\n"
@@ -120,7 +137,7 @@ def test_a_new_size_reaches_the_instances(poprun: Poprun) -> None:
         "while os.get_terminal_size(1).columns != 50: signal.pause()\n"
         "print(*os.get_terminal_size(1), *os.get_terminal_size(2))\n",
     )
-    terminal = Terminal(poprun, POPRUN, *job(1), "python", script)
+    terminal = on_terminal(POPRUN, *job(1), "python", script)
     terminal.wait(lambda: b"ready" in terminal.shown, "the program")
     terminal.process.setwinsize(20, 50)
 
@@ -148,7 +165,7 @@ def draw(percent):
     ],
 )
 def test_bars_of_several_do_not_garble_each_other(
-    poprun: Poprun, options: tuple[str, ...], tag: str
+    poprun: Poprun, on_terminal: Start, options: tuple[str, ...], tag: str
 ) -> None:
     script = poprun.script(
         "bars.py",
@@ -158,10 +175,131 @@ def test_bars_of_several_do_not_garble_each_other(
         "    if percent == 50: print('half of', rank)\n"
         "sys.stderr.write('\\n')\n",
     )
-    terminal = Terminal(poprun, POPRUN, *job(3), *options, "python", script)
+    terminal = on_terminal(POPRUN, *job(3), *options, "python", script)
 
     assert terminal.end() == 0
     bars = [tag.replace("R", str(r)) + f"{r}: 100% ##########" for r in range(3)]
     out = tag.replace("stderr", "stdout")
     halves = [out.replace("R", str(rank)) + f"half of {rank}" for rank in range(3)]
     assert sorted(terminal.lines()) == sorted(bars + halves)
+
+
+WAIT = """
+import os, sys, time
+def wait(name):
+    while not os.path.exists(name):
+        time.sleep(0.01)
+"""
+TWO_RUN = "poprun: 2 instances running (0:0"
+
+
+def status_is_shown(terminal: Terminal, words: str = TWO_RUN) -> Callable[[], bool]:
+    return lambda: any(words in line for line in terminal.lines())
+
+
+def test_a_status_is_shown_while_a_job_runs_and_nothing_of_it_remains(
+    poprun: Poprun,
+    on_terminal: Start,
+) -> None:
+    script = poprun.script(
+        "work.py",
+        WAIT + "print('one of', os.environ['RANK'])\n"
+        "wait('two')\n"
+        "print('two of', os.environ['RANK'])\n"
+        "if os.environ['RANK'] == '0': wait('three')\n"
+        "else: wait('four')\n",
+    )
+    terminal = on_terminal(POPRUN, *job(2), "python", script)
+    terminal.wait(status_is_shown(terminal), "the status")
+    terminal.wait(lambda: len(terminal.lines()) == 3, "the first lines")
+    assert sorted(terminal.lines()[:2]) == ["one of 0", "one of 1"]
+    assert terminal.lines()[2].startswith(TWO_RUN)
+    (poprun.directory / "two").touch()
+    terminal.wait(lambda: len(terminal.lines()) == 5, "the second lines")
+    assert terminal.lines()[4].startswith(TWO_RUN)
+    (poprun.directory / "three").touch()
+    terminal.wait(
+        status_is_shown(terminal, "poprun: 1 instance running, 1 ended (0:"),
+        "the end of one",
+    )
+    (poprun.directory / "four").touch()
+
+    assert terminal.end() == 0
+    assert sorted(terminal.lines()) == ["one of 0", "one of 1", "two of 0", "two of 1"]
+    assert (terminal.screen.cursor.x, terminal.screen.cursor.y) == (0, 4)
+
+
+def test_there_is_no_status_while_a_line_is_unfinished(
+    poprun: Poprun, on_terminal: Start
+) -> None:
+    script = poprun.script(
+        "ask.py",
+        WAIT + "wait('go')\nprint('Name? ', end='', flush=True)\n"
+        "wait('answer')\nprint('Ann')\nwait('end')\n",
+    )
+    terminal = on_terminal(POPRUN, *job(1), "python", script)
+    shown = status_is_shown(terminal, "poprun: 1 instance running (0:")
+    terminal.wait(shown, "the status")
+    (poprun.directory / "go").touch()
+    terminal.wait(lambda: terminal.lines() == ["Name?"], "the question alone")
+    (poprun.directory / "answer").touch()
+    terminal.wait(shown, "the status again")
+    assert terminal.lines()[0] == "Name? Ann"
+    (poprun.directory / "end").touch()
+
+    assert (terminal.end(), terminal.lines()) == (0, ["Name? Ann"])
+
+
+@pytest.mark.parametrize(
+    ("words", "environ"),
+    [
+        pytest.param("--progress no", {}, id="no"),
+        pytest.param("| cat", {}, id="pipe"),
+        pytest.param("2>&1 | cat", {}, id="pipes"),
+        pytest.param("", {"TERM": "dumb"}, id="dumb"),
+        pytest.param("--stdin 0", {}, id="typing"),
+        pytest.param("--stdin all", {}, id="typing-for-all"),
+    ],
+)
+def test_there_is_no_status_where_it_would_disturb(
+    poprun: Poprun, on_terminal: Start, words: str, environ: dict[str, str]
+) -> None:
+    at = next((i for i, c in enumerate(words) if c in "|2"), len(words))
+    terminal = on_terminal(
+        *("sh", "-c", f'"$0" "$@" {words[:at]} sleep 1.5 {words[at:]}'),
+        *(POPRUN, *job(1)),
+        **environ,
+    )
+
+    assert (terminal.end(), terminal.shown) == (0, b"")
+
+
+def test_poprun_s_own_words_leave_nothing_of_the_status(
+    poprun: Poprun, on_terminal: Start
+) -> None:
+    terminal = on_terminal(POPRUN, *job(2), "sleep", "600")
+    terminal.wait(status_is_shown(terminal), "the status")
+    terminal.process.kill(signal.SIGTERM)
+
+    assert terminal.end() == 143
+    assert terminal.lines() == [
+        "poprun: SIGTERM: stopping the instances; once more kills the",
+        "m.",
+        "poprun: error: Stopped by SIGTERM.",
+    ]
+
+
+def test_a_program_that_draws_its_own_screen_is_left_alone(
+    poprun: Poprun, on_terminal: Start
+) -> None:
+    script = poprun.script(
+        "draw.py",
+        WAIT + "print('\\x1b[2J\\x1b[5;3Hx', end='', flush=True)\n"
+        "time.sleep(1)\n"
+        "print('\\x1b[7;1H')\n",
+    )
+    terminal = on_terminal(POPRUN, *job(1), "python", script)
+
+    assert terminal.end() == 0
+    assert terminal.lines() == ["", "", "", "", "  x"]
+    assert b"running" not in terminal.shown

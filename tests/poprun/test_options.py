@@ -84,6 +84,7 @@ def test_the_options_that_poprun_alone_has_are_known_as_ours() -> None:
         "start-timeout": 60.0,
         "stdin": "none",
         "tty": "auto",
+        "progress": True,
     }
 
 
