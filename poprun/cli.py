@@ -7,11 +7,11 @@ prefixes, values that look like options, a program whose words nobody may touch.
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TextIO
 
 from poprun import __version__
-from poprun.errors import PoprunError
+from poprun.errors import PoprunError, ProgramNotFoundError, TopologyError
 
 if TYPE_CHECKING:
     import click
@@ -133,7 +133,33 @@ def _start(
     # Slow to import, and meanwhile the guard comes up.
     from poprun import pipeline
 
-    return pipeline.run(settings, line.program, guard)
+    try:
+        return pipeline.run(settings, line.program, guard)
+    except PoprunError as error:
+        for hint in _hints(line, error):
+            error.add_note(hint)
+        raise
+
+
+def _hints(line: "CommandLine", error: PoprunError) -> Iterator[str]:
+    """Yield what may be the cause of an error, as the words of the line have it."""
+    from poprun.kinds import FALSE_WORDS, TRUE_WORDS
+    from poprun.options import GROUPS
+
+    first, *others = line.program
+    is_value = first.isdigit() or first.lower() in (*TRUE_WORDS, *FALSE_WORDS)
+    if isinstance(error, ProgramNotFoundError) and is_value and line.given:
+        option, _ = line.given[-1]
+        if not option.takes_value:
+            yield f"To give {option.flag} a value, write {option.flag}={first}."
+    if isinstance(error, TopologyError):
+        flags = {option.flag for option in GROUPS["Topology"]}
+        for word in others:
+            if word.partition("=")[0] in flags:
+                yield (
+                    f"{word} stands after the program, and belongs to it. Write "
+                    "poprun's options before the program."
+                )
 
 
 def _no_program(line: "CommandLine", words: Sequence[str]) -> PoprunError:

@@ -88,4 +88,5 @@ def _evidence(
         just_shown=relay.was_last(rank),
         out_of_memory=after if starved else None,
         peak_kib=max(peaks, default=0),
+        no_stdin=not made.stdin.gives(rank),
     )

@@ -98,10 +98,19 @@ def resolve(
     if file:
         layers.append(from_file(str(file.value)))
         _refuse_exclusive(layers[-1])
-    return Settings(
-        entries={o.name: _uppermost(o, layers) for o in OPTIONS.values()},
-        warnings=list(_mistyped(environ)),
-    )
+    entries = {o.name: _uppermost(o, layers) for o in OPTIONS.values()}
+    return Settings(entries=_with_processes(entries), warnings=list(_mistyped(environ)))
+
+
+def _with_processes(entries: dict[str, Setting]) -> dict[str, Setting]:
+    """Put the numbers of instances and replicas in the place of --num-processes."""
+    processes = entries["num-processes"]
+    if processes.origin == DEFAULT:
+        return entries
+    changed = {"num-processes": Setting(None, (), DEFAULT), "num-instances": processes}
+    if entries["num-replicas"].origin == DEFAULT:
+        changed["num-replicas"] = processes
+    return entries | changed
 
 
 def _mistyped(environ: Mapping[str, str]) -> Iterator[str]:

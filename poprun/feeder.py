@@ -24,6 +24,10 @@ class Stdin(NamedTuple):
     def is_sent_to(self, rank: int) -> bool:
         return self.copies > 0 or self.rank == rank
 
+    def gives(self, rank: int) -> bool:
+        """Return whether an instance gets anything to read."""
+        return self.is_sent_to(rank) or self.path != NOTHING
+
 
 class Feeder:
     """poprun's stdin on its way to one instance or to all."""

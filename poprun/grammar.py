@@ -17,9 +17,13 @@ _OTHER_DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"
 
 # What users of mpirun write out of habit, and what to write here.
 _HABITS: Mapping[str, str] = {
-    "-n": "Did you mean --num-instances?",
-    "-np": "Did you mean --num-instances?",
-    "--np": "Did you mean --num-instances?",
+    "-N": "Did you mean -n, the number of instances?",
+    "-V": "Did you mean --version?",
+    "--nproc_per_node": "Did you mean -n, the number of instances?",
+    "--nproc-per-node": "Did you mean -n, the number of instances?",
+    "--nnodes": "Did you mean --host, the hosts to start instances on?",
+    "--wdir": 'It is mpirun\'s: write --mpi-global-args="--wdir DIR".',
+    "-wdir": 'It is mpirun\'s: write --mpi-global-args="--wdir DIR".',
     "-x": 'To pass variables on, write --mpi-local-args="-x NAME=VALUE".',
     "--bind-to": 'It is mpirun\'s: write --mpi-global-args="--bind-to ...".',
     "--mca": 'It is mpirun\'s: write --mpi-global-args="--mca NAME VALUE".',
@@ -74,7 +78,7 @@ def scan_words(words: Sequence[str]) -> Scan:
         if not is_option(word):
             _refuse_other_dashes(word)
             return Scan(given=tuple(given), program=tuple(words[position:]))
-        read = _long(word) if word.startswith("--") else _short(word)
+        read = _read_word(word)
         given += read.given
         position += 1
         if not read.pending:
@@ -106,6 +110,13 @@ def resolve(name: str) -> Option:
         flags = [option.flag for option in candidates]
         raise refusal(f"--{name} is ambiguous: it can be {alternatives(flags)}.")
     raise _unknown(f"--{name}")
+
+
+def _read_word(word: str) -> Scan:
+    # mpirun's spelling, and not -n with the value p.
+    if word.partition("=")[0] == "-np":
+        return _long(f"-{word}")
+    return _long(word) if word.startswith("--") else _short(word)
 
 
 def _long(word: str) -> Scan:
@@ -167,7 +178,9 @@ def _unknown(word: str) -> OptionError:
     flags = [f"--{name}" for name in BY_NAME]
     return refusal(
         f"poprun has no option {_plain(word)}.",
-        _HABITS.get(word) or did_you_mean(word, flags) or "poprun --help shows all.",
+        _HABITS.get(word if word.startswith("--") else word.partition("=")[0])
+        or did_you_mean(word, flags)
+        or "poprun --help shows all.",
     )
 
 

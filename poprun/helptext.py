@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from textwrap import wrap
 
 from poprun.kinds import Option
-from poprun.options import GROUPS
+from poprun.options import GROUPS, NOT_BUILT_YET
 
 _USAGE = "Usage: poprun [OPTIONS] PROGRAM [ARGUMENTS]..."
 
@@ -29,6 +29,7 @@ Often used:
 
   --num-instances N    how many processes of the program to start
   --num-replicas R     how many copies of the model they share
+  -n N                 the same number of both
   --host a,b           on which hosts
   --dry-run            show what would be started, and start nothing
   -v, -vv              log what poprun does
@@ -56,6 +57,8 @@ def full_page(width: int) -> str:
     lines = [_USAGE, "", *_wrapped(_INTRODUCTION, width)]
     for title, options in GROUPS.items():
         lines += ["", f"{title}:"]
+        if note := NOT_BUILT_YET.get(title):
+            lines += [f"  {line}" for line in _wrapped(note, width - 2)]
         for option in options:
             lines += _entry(option, width)
     lines += ["", *_wrapped(_CLOSING, width)]

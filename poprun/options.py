@@ -18,6 +18,8 @@ _TOPOLOGY = (
         "How many processes of the program to start. The replicas are shared out "
         "among them.",
         default=1,
+        rival="num-processes",
+        exclusive=True,
     ),
     Option(
         "num-replicas",
@@ -25,6 +27,18 @@ _TOPOLOGY = (
         "R",
         "How many copies of the model the whole job has.",
         default=1,
+    ),
+    Option(
+        "num-processes",
+        Kind.WHOLE,
+        "N",
+        "N instances of one replica each, as mpirun's -n: the same as --num-instances "
+        "N, and as --num-replicas N where that is not given.",
+        short="n",
+        aliases=("np",),
+        rival="num-instances",
+        exclusive=True,
+        vendor=False,
     ),
     Option(
         "ipus-per-replica",
@@ -501,6 +515,14 @@ GROUPS: Mapping[str, tuple[Option, ...]] = {
     "Output": _OUTPUT,
     "Limits": _LIMITS,
     "Debug and general": _GENERAL,
+}
+
+# What this version cannot do yet, by group.
+NOT_BUILT_YET: Mapping[str, str] = {
+    "Hosts": "This version plans jobs on several hosts (--dry-run), and starts jobs on "
+    "this host only.",
+    "V-IPU": "This version talks to no V-IPU server yet: it plans jobs that ask for a "
+    "partition (--dry-run), and starts jobs without IPUs.",
 }
 
 OPTIONS: Mapping[str, Option] = {o.name: o for group in GROUPS.values() for o in group}

@@ -35,14 +35,32 @@ def resolve(words: Sequence[str], search_path: str | None, cwd: str) -> str:
         raise ProgramNotFoundError(
             f"There is no program {name!r}: a name cannot have a NUL byte."
         )
-    if "/" in name:
-        path = os.path.join(cwd, name)
-        _reach(name, path)
-    else:
-        path = _search(name, search_path, cwd)
+    try:
+        path = _find(name, search_path, cwd)
+    except ProgramNotFoundError as error:
+        first, *others = name.split() or [name]
+        if others and _is_found(first, search_path, cwd):
+            error.add_note(f"It is one word. Without quotes around it: poprun {name}")
+        raise
     _check_file(name, path)
     _check_format(name, path, cwd)
     return path
+
+
+def _find(name: str, search_path: str | None, cwd: str) -> str:
+    if "/" not in name:
+        return _search(name, search_path, cwd)
+    path = os.path.join(cwd, name)
+    _reach(name, path)
+    return path
+
+
+def _is_found(name: str, search_path: str | None, cwd: str) -> bool:
+    try:
+        _find(name, search_path, cwd)
+    except (ProgramNotFoundError, ProgramNotExecutableError):
+        return False
+    return True
 
 
 def _search(name: str, search_path: str | None, cwd: str) -> str:

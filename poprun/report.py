@@ -9,6 +9,8 @@ from poprun.outcome import Failed, Outcome
 LINES = 20
 WIDEST = 400
 MIB = 1 << 20
+# What input() raises.
+END_OF_INPUT = "EOFError: EOF when reading a line"
 TRACEBACK = "Traceback (most recent call last)"
 
 
@@ -22,6 +24,8 @@ class Evidence:
     just_shown: bool = False
     out_of_memory: Memory | None = None
     peak_kib: int = 0
+    # Whether the instance had an empty standard input.
+    no_stdin: bool = False
 
 
 def render(outcome: Outcome, evidence: Evidence, mpirun_words: str) -> list[str]:
@@ -48,6 +52,10 @@ def _cause(first: Failed, evidence: Evidence, lines: Sequence[str]) -> str:
     if evidence.out_of_memory is not None:
         return f"{who}: out of memory{_limit(evidence)}."
     exception = exception_line(lines)
+    if evidence.no_stdin and exception == END_OF_INPUT:
+        return (
+            f"{who}: {exception}. It has no standard input: add --stdin {first.rank}."
+        )
     return f"{who}: {exception}" if exception else f"{who}."
 
 

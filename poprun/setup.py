@@ -14,7 +14,7 @@ from popdist import environment as env
 from poprun import machine, placement, plan, topology
 from poprun.ahead import PYTHON
 from poprun.config import Settings
-from poprun.errors import OptionError
+from poprun.errors import OptionError, TopologyError
 from poprun.feeder import Stdin
 from poprun.hosts import SLURM_NODE_NAME, Host, parse_hostfile, parse_hosts
 from poprun.log import DEBUG
@@ -172,13 +172,23 @@ def _without_effect(settings: Settings, hosts: Sequence[Host]) -> list[str]:
 
 
 def _shape(settings: Settings, num_hosts: int) -> topology.Topology:
-    return topology.Topology(
-        num_instances=settings["num-instances"],
-        num_replicas=settings["num-replicas"],
-        ipus_per_replica=settings["ipus-per-replica"],
-        num_ilds=settings["num-ilds"],
-        num_hosts=num_hosts,
-    )
+    instances = settings["num-instances"]
+    try:
+        return topology.Topology(
+            num_instances=instances,
+            num_replicas=settings["num-replicas"],
+            ipus_per_replica=settings["ipus-per-replica"],
+            num_ilds=settings["num-ilds"],
+            num_hosts=num_hosts,
+        )
+    except TopologyError as error:
+        if not settings.given("num-replicas"):
+            error.add_note(
+                "Without --num-replicas a job has 1 replica. For one replica in each "
+                f"instance add --num-replicas {instances}, or write -n {instances} in "
+                f"the place of --num-instances {instances}."
+            )
+        raise
 
 
 def _asked(settings: Settings, mpi: Mpi, shape: topology.Topology) -> _Asked:

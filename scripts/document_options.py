@@ -4,7 +4,7 @@ from pathlib import Path
 
 from poprun.helptext import default_text, spelling
 from poprun.kinds import Option, variable
-from poprun.options import GROUPS
+from poprun.options import GROUPS, NOT_BUILT_YET
 
 PAGE = Path(__file__).parent.parent / "docs" / "options.md"
 
@@ -27,6 +27,8 @@ def page() -> str:
     parts = [INTRODUCTION]
     for title, options in GROUPS.items():
         parts.append(f"\n## {title}\n")
+        if note := NOT_BUILT_YET.get(title):
+            parts.append(f"{note}\n")
         parts.append("| option | variable | default | meaning |")
         parts.append("| --- | --- | --- | --- |")
         parts += [row(option) for option in options]

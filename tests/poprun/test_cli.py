@@ -15,6 +15,12 @@ from click.testing import CliRunner
 import poprun
 from poprun import ahead, cli
 from poprun.config import Settings
+from poprun.errors import (
+    OptionError,
+    PoprunError,
+    ProgramNotFoundError,
+    TopologyError,
+)
 from poprun.options import OPTIONS
 
 
@@ -203,7 +209,7 @@ def test_the_configuration_is_shown_and_nothing_started(
     assert [line.split() for line in lines][:3] == [
         ["--num-instances", "1", "default"],
         ["--num-replicas", "4", "POPRUN_NUM_REPLICAS"],
-        ["--ipus-per-replica", "1", "default"],
+        ["--num-processes", "none", "default"],
     ]
     assert len(lines) == len(OPTIONS)
     assert pipeline.jobs == []
@@ -466,3 +472,63 @@ def test_a_shell_that_nobody_knows_is_refused() -> None:
         b"poprun: error: _POPRUN_COMPLETE is 'cmd_source', but must be bash_source, "
         b"zsh_source or fish_source.\n",
     )
+
+
+# --- Hints at what may be the cause of an error.
+
+
+@pytest.mark.parametrize(
+    ("error", "words", "hints"),
+    [
+        (
+            ProgramNotFoundError,
+            ["--verbose", "2", "x"],
+            ["To give --verbose a value, write --verbose=2."],
+        ),
+        (
+            ProgramNotFoundError,
+            ["--keep-going", "yes", "x"],
+            ["To give --keep-going a value, write --keep-going=yes."],
+        ),
+        (ProgramNotFoundError, ["--num-replicas", "2", "2"], []),
+        (ProgramNotFoundError, ["2", "--num-replicas", "2"], []),
+        (
+            TopologyError,
+            ["--num-instances=2", "x", "--num-replicas", "2", "--lr=1"],
+            [
+                "--num-replicas stands after the program, and belongs to it. Write "
+                "poprun's options before the program."
+            ],
+        ),
+        (OptionError, ["--num-instances=2", "x", "--num-replicas", "2"], []),
+    ],
+)
+def test_the_words_of_the_line_hint_at_what_was_meant(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    pipeline: Pipeline,
+    error: type[PoprunError],
+    words: list[str],
+    hints: list[str],
+) -> None:
+    def fail(*_: object) -> int:
+        raise error("No.")
+
+    monkeypatch.setattr(pipeline, "run", fail)
+
+    assert cli.main(words, {}) == error.exit_code
+    assert capsys.readouterr().err.splitlines() == [
+        "poprun: error: No.",
+        *(f"poprun: hint: {hint}" for hint in hints),
+    ]
+
+
+def test_a_mistyped_variable_is_warned_about(
+    pipeline: Pipeline, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["x"], {"POPRUN_NUM_REPLCAS": "4"}) == 0
+    assert capsys.readouterr().err == (
+        "poprun: warning: The variable POPRUN_NUM_REPLCAS is no option of poprun, and "
+        "has no effect. Did you mean POPRUN_NUM_REPLICAS?\n"
+    )
+    assert len(pipeline.jobs) == 1

@@ -578,3 +578,31 @@ def test_what_is_exported_may_be_read_by_its_owner_alone(exists: bool) -> None:
     config.export(resolve("--mpi-local-args=-x KEY=S"), "out.yaml", overwrite=exists)
 
     assert Path("out.yaml").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(
+    ("words", "file", "numbers"),
+    [
+        (["-n", "4"], "", (4, 4)),
+        (["-n", "4", "--num-replicas=8"], "", (4, 8)),
+        (["-n", "4"], "num-replicas: 12\n", (4, 12)),
+        (["-n", "4"], "num-instances: 2\n", (4, 4)),
+        (["--num-instances=2"], "num-processes: 4\n", (2, 1)),
+        ([], "num-processes: 4\n", (4, 4)),
+    ],
+)
+def test_processes_are_instances_of_one_replica_unless_the_user_says(
+    words: list[str], file: str, numbers: tuple[int, int]
+) -> None:
+    settings = resolve(job(file), *words)
+
+    assert (settings["num-instances"], settings["num-replicas"]) == numbers
+    assert not settings.given("num-processes")
+
+
+def test_processes_and_instances_in_one_place_contradict_each_other() -> None:
+    assert refused("-n", "4", "--num-instances", "4") == (
+        "--num-processes and --num-instances are both given (command line), but they "
+        "exclude each other.",
+        ["Leave one of them out."],
+    )

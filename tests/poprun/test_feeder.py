@@ -145,3 +145,10 @@ def test_a_stdin_that_somebody_else_has_emptied_is_asked_again(stdin: int) -> No
     feeder.close()
     os.close(descriptor)
     os.close(stdin)
+
+
+def test_who_gets_anything_to_read() -> None:
+    assert not Stdin().gives(0)
+    assert [Stdin(rank=1).gives(rank) for rank in (0, 1)] == [False, True]
+    assert Stdin(copies=2).gives(1)
+    assert Stdin(path="/etc/hosts").gives(1)

@@ -167,7 +167,10 @@ def test_an_ambiguous_prefix_names_the_candidates() -> None:
         ("--num_replicas", "Did you mean --num-replicas?"),
         ("--Num-Replicas", "Did you mean --num-replicas?"),
         ("--vipu-parttion", "Did you mean --vipu-partition?"),
-        ("-np", "Did you mean --num-instances?"),
+        ("-N", "Did you mean -n, the number of instances?"),
+        ("-V", "Did you mean --version?"),
+        ("--nproc_per_node", "Did you mean -n, the number of instances?"),
+        ("--nproc-per-node", "Did you mean -n, the number of instances?"),
         (
             "-x",
             'To pass variables on, write --mpi-local-args="-x NAME=VALUE".',
@@ -183,6 +186,21 @@ def test_an_unknown_option_is_refused_with_what_may_be_meant(
     word: str, hint: str
 ) -> None:
     assert refused(word, "4", "x") == (f"poprun has no option {word}.", [hint])
+
+
+def test_a_habit_is_known_with_its_value_too() -> None:
+    hint = ["Did you mean -n, the number of instances?"]
+
+    assert refused("--nproc_per_node=4", "x")[1] == hint
+    assert refused("-N=4", "x")[1] == hint
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["-n", "4"], ["-n4"], ["-np", "4"], ["-np=4"], ["--np", "4"], ["--num-proc=4"]],
+)
+def test_mpiruns_number_of_processes_is_understood(words: list[str]) -> None:
+    assert read(*words, "x") == ([("num-processes", "4")], ["x"])
 
 
 def test_an_unknown_short_option_is_refused_with_its_whole_word() -> None:

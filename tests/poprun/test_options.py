@@ -73,6 +73,7 @@ def test_every_later_option_of_the_vendor_has_its_default() -> None:
 
 def test_the_options_that_poprun_alone_has_are_known_as_ours() -> None:
     assert {o.name: o.default for o in OPTIONS.values() if not o.vendor} == {
+        "num-processes": None,
         "topology-format": "text",
         "mpirun": None,
         "output-filename": None,
@@ -107,6 +108,7 @@ def test_no_name_stands_twice() -> None:
     assert len(names) == len(set(names)) == len(BY_NAME)
     assert {short: option.name for short, option in BY_SHORT.items()} == {
         "H": "host",
+        "n": "num-processes",
         "v": "verbose",
         "h": "help",
     }

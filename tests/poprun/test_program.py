@@ -258,3 +258,22 @@ def test_any_bytes_are_a_program_or_are_refused(name: bytes, search_path: str) -
         str(refusal).encode()
     else:
         assert os.access(path, os.X_OK)
+
+
+@pytest.mark.parametrize("name", ["tool x.py", "./tool x.py", "tool  -v"])
+def test_a_command_in_quotes_is_told_to_be_one_word(tmp_path: Path, name: str) -> None:
+    script(tmp_path / "tool")
+
+    with pytest.raises(ProgramNotFoundError) as refusal:
+        resolve([name], str(tmp_path), str(tmp_path))
+
+    assert refusal.value.__notes__ == [
+        f"It is one word. Without quotes around it: poprun {name}"
+    ]
+
+
+def test_other_names_with_spaces_get_no_hint(tmp_path: Path) -> None:
+    with pytest.raises(ProgramNotFoundError) as refusal:
+        resolve(["no tool"], str(tmp_path), str(tmp_path))
+
+    assert not hasattr(refusal.value, "__notes__")

@@ -587,3 +587,17 @@ def test_the_name_that_slurm_has_for_this_machine_is_this_machine() -> None:
         notyet.refuse_what_cannot_start(
             asked, made("--host", "gc-poplar-02").hosts, "gc-poplar-01"
         )
+
+
+def hints(*words: str) -> list[str]:
+    with pytest.raises(TopologyError) as caught:
+        made(*words)
+    return getattr(caught.value, "__notes__", [])
+
+
+def test_instances_without_replicas_are_told_of_the_default() -> None:
+    assert hints("--num-instances=4") == [
+        "Without --num-replicas a job has 1 replica. For one replica in each instance "
+        "add --num-replicas 4, or write -n 4 in the place of --num-instances 4."
+    ]
+    assert hints("--num-instances=4", "--num-replicas=1") == []
