@@ -1,6 +1,7 @@
 """What tests have in common: the MPIs, poprun as a user runs it, and what it left."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -9,7 +10,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psutil
 import pytest
+from hypothesis import settings
 
 ROOT = Path(__file__).parent.parent
 BIN = Path(sys.executable).parent
@@ -32,6 +35,10 @@ def reset_signals() -> None:
 
 
 reset_signals()
+
+# Not "this example took longer than the others": a machine may be busy.
+settings.register_profile("poprun", deadline=None)
+settings.load_profile("poprun")
 
 # Each MPI, and where its mpirun may be: beside this Python, from Debian, or in the
 # environment that `make test` makes for it.
@@ -89,6 +96,17 @@ class Ran:
         return self.err.decode(errors="backslashreplace")
 
 
+# poprun's own command line, and not that of a test of it.
+POPRUN_RUNS = re.compile(r"/bin/poprun |-m poprun ")
+
+
+def _changed(path: str) -> float:
+    try:
+        return os.stat(path).st_ctime
+    except FileNotFoundError:  # removed since it was listed
+        return 0.0
+
+
 class Footprint:
     """Finds what is left of the jobs that one test has started.
 
@@ -124,21 +142,34 @@ class Footprint:
         return found
 
     def files(self) -> set[str]:
+        """Return new files in the usual places, but for those of other jobs.
+
+        A machine may not be ours alone. Shims have the name of their job's directories
+        on their command lines. A job that has no shims, at its beginning and its end,
+        has a poprun that is older than they are.
+        """
         found = self._files() - self.before
-        # A job of somebody else's, on a machine that is not ours alone, is named in
-        # the words of its shims as long as it lives.
         if not found:
             return found
-        others = " ".join(self._words_of_others())
-        return {path for path in found if path.rpartition("-")[2] not in others}
+        others = list(self._others())
+        named = " ".join(words for _, words in others)
+        began = [p.create_time() for p, words in others if POPRUN_RUNS.search(words)]
+        return {
+            path
+            for path in found
+            if path.rpartition("-")[2] not in named
+            and not any(time < _changed(path) for time in began)
+        }
 
-    def _words_of_others(self) -> Iterator[str]:
-        for pid in filter(str.isdigit, os.listdir("/proc")):
+    def _others(self) -> Iterator[tuple[psutil.Process, str]]:
+        """Yield the processes of other jobs, and their command lines."""
+        for process in psutil.process_iter():
             try:
-                words = Path(f"/proc/{pid}/cmdline").read_bytes()
-                if self.mark not in Path(f"/proc/{pid}/environ").read_bytes():
-                    yield words.decode(errors="replace")
-            except OSError:
+                words = Path(f"/proc/{process.pid}/cmdline").read_bytes()
+                if self.mark not in Path(f"/proc/{process.pid}/environ").read_bytes():
+                    process.create_time()
+                    yield process, words.replace(b"\0", b" ").decode(errors="replace")
+            except (OSError, psutil.NoSuchProcess):
                 continue
 
     def assert_nothing_is_left(self, within: float = 20.0) -> None:

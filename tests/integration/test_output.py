@@ -9,6 +9,7 @@ import subprocess
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 from conftest import POPRUN, Poprun, wait_for
 
@@ -364,13 +365,19 @@ def wait_until_full(pipe: int) -> None:
     wait_for(lambda: not poll.poll(0), "a full pipe")
 
 
+def written_below(pid: int) -> int:
+    """Return how many bytes the instances of a job have written, if they are `yes`."""
+    below = psutil.Process(pid).children(recursive=True)
+    return sum(p.io_counters().write_chars for p in below if p.name() == "yes")
+
+
 def test_a_reader_that_has_stopped_reading_does_not_keep_a_stopped_job(
     poprun: Poprun,
 ) -> None:
     read_end, write_end = os.pipe()
     process = poprun.start(*job(2), "--grace", "0.5", "yes", stdout=write_end)
-    wait_until_full(write_end)
-    time.sleep(0.5)  # and poprun's own queue, which nobody can see
+    # More than the pipe and the terminals of both hold: the rest is poprun's to write.
+    wait_for(lambda: written_below(process.pid) > 1 << 19, "a queue in poprun")
     process.send_signal(signal.SIGTERM)
     process.wait(timeout=50)
     os.close(read_end)
