@@ -25,6 +25,7 @@ class Comm:
         rank: int,
         simd: str | None,
         pidfds: Sequence[int],  # each one higher, so that 0 stands for none
+        pids: Sequence[int],
         timeout: float,
         stall: float,
         on_stall: Callable[[int, float], object],

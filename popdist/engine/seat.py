@@ -83,6 +83,7 @@ class Seat:
             self.rank,
             simd,
             [fd + 1 for fd in self._arena.pidfds],
+            self._arena.pids,
             self.timeout,
             stall,
             teller(self),

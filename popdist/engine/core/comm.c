@@ -3,7 +3,6 @@
 
 #include <errno.h>
 #include <linux/futex.h>
-#include <poll.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
@@ -48,7 +47,7 @@ bool comm_open(comm *c, void *base, int rank)
     c->pid = getpid();
     c->size = (int)c->agreed.size;
     for (int i = 0; i < MAX_MEMBERS; i++)
-        c->pidfds[i] = -1;
+        c->peers[i].pidfd = -1;
     c->scratch = aligned_alloc(PAGE, SCRATCH_BLOCKS * SCRATCH_BYTES);
     c->rows = malloc(sizeof *c->rows);
     return c->scratch && c->rows;
@@ -116,20 +115,9 @@ void copy_descriptor(descriptor *to, const descriptor *from)
                          __ATOMIC_RELAXED);
 }
 
-static bool is_gone(int *pidfd)
-{
-    struct pollfd fd = {*pidfd, POLLIN, 0};
-    if (poll(&fd, 1, 0) != 1)
-        return false;
-    /* The program has closed it, and may give its number to another file. */
-    if (fd.revents & POLLNVAL)
-        *pidfd = -1;
-    return fd.revents & POLLIN;
-}
-
 bool has_gone(comm *c, int peer)
 {
-    return is_gone(&c->pidfds[peer])
+    return peer_ended(&c->peers[peer])
            || atomic_load_explicit(&member_at(c, peer)->left, memory_order_acquire);
 }
 

@@ -7,6 +7,7 @@
 
 #include "arena.h"
 #include "kernels.h"
+#include "peer.h"
 
 #include <stdbool.h>
 #include <sys/types.h>
@@ -62,7 +63,7 @@ struct comm {
     uint64_t blocks; /* that have gone through the slots: the next one's number */
     uint64_t letters_to[MAX_MEMBERS], letters_from[MAX_MEMBERS];
 
-    int pidfds[MAX_MEMBERS]; /* -1 where there is none to watch */
+    peer peers[MAX_MEMBERS];
     uint64_t timeout_ns;
     status broken; /* not DONE once the group has come to its end */
 
@@ -154,7 +155,7 @@ static inline status wait_posted(comm *c, int peer, uint64_t target)
     return wait_word(c, peer, &b->count, target, b);
 }
 
-/* Whether a member has died, or closed its group. */
+/* Whether a member has died, runs another program, or has closed its group. */
 bool has_gone(comm *c, int peer);
 
 /* Wake whoever sleeps until some member takes a step. */

@@ -149,9 +149,9 @@ static uint64_t nanoseconds(double seconds)
 }
 
 static bool take_seat(CommObject *self, PyObject *memory, int rank, const char *simd,
-                      PyObject *pidfds, double timeout, double stall)
+                      PyObject *pidfds, PyObject *pids, double timeout, double stall)
 {
-    uint64_t fds[MAX_MEMBERS];
+    uint64_t fds[MAX_MEMBERS], numbers[MAX_MEMBERS];
     if (PyObject_GetBuffer(memory, &self->memory, PyBUF_WRITABLE) < 0)
         return false;
     const header *head = self->memory.buf;
@@ -171,27 +171,29 @@ static bool take_seat(CommObject *self, PyObject *memory, int rank, const char *
     }
     self->open = true;
     Py_ssize_t count = numbers_from(pidfds, fds, MAX_MEMBERS);
-    for (Py_ssize_t i = 0; i < count; i++)
-        self->c.pidfds[i] = (int)(int64_t)fds[i] - 1; /* they come one higher */
+    Py_ssize_t processes = numbers_from(pids, numbers, MAX_MEMBERS);
+    for (Py_ssize_t i = 0; i < count && i < processes; i++)
+        /* Descriptors come one higher. */
+        watch_peer(&self->c.peers[i], (int)(int64_t)fds[i] - 1, (pid_t)numbers[i]);
     self->c.simd = level;
     self->c.timeout_ns = nanoseconds(timeout);
     self->stall_ns = nanoseconds(stall);
     self->c.owner = self;
     self->c.before_long_wait = let_others_run;
     self->c.during_long_wait = look_after_python;
-    return count >= 0;
+    return count >= 0 && processes >= 0;
 }
 
 static PyObject *comm_make(PyTypeObject *type, PyObject *args, PyObject *keywords)
 {
-    static char *names[] = {"memory", "rank", "simd", "pidfds", "timeout",
+    static char *names[] = {"memory", "rank", "simd", "pidfds", "pids", "timeout",
                             "stall",  "on_stall", NULL};
-    PyObject *memory, *pidfds, *on_stall;
+    PyObject *memory, *pidfds, *pids, *on_stall;
     const char *simd;
     int rank;
     double timeout, stall;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "OizOddO", names, &memory, &rank,
-                                     &simd, &pidfds, &timeout, &stall, &on_stall))
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "OizOOddO", names, &memory, &rank,
+                                     &simd, &pidfds, &pids, &timeout, &stall, &on_stall))
         return NULL;
     allocfunc allocate = (allocfunc)(uintptr_t)PyType_GetSlot(type, Py_tp_alloc);
     CommObject *self = (CommObject *)allocate(type, 0);
@@ -204,7 +206,7 @@ static PyObject *comm_make(PyTypeObject *type, PyObject *args, PyObject *keyword
         PyThread_acquire_lock(self->gate, NOWAIT_LOCK);
     if (!self->gate)
         PyErr_NoMemory();
-    else if (take_seat(self, memory, rank, simd, pidfds, timeout, stall))
+    else if (take_seat(self, memory, rank, simd, pidfds, pids, timeout, stall))
         return (PyObject *)self;
     Py_DECREF(self);
     return NULL;

@@ -1,7 +1,9 @@
+import ctypes
 import itertools
 import mmap
 import os
 import re
+import select
 import signal
 import threading
 import time
@@ -210,6 +212,107 @@ def test_a_program_may_close_the_files_that_show_who_lives() -> None:
         return float(group.all_reduce(ONES)[0])
 
     assert results(2, member) == [2.0] * 2
+
+
+def a_pidfd_of_the_dead() -> int:
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    pidfd = os.pidfd_open(child)
+    select.select([pidfd], [], [])
+    return pidfd
+
+
+# What a program may open after it has closed all files.
+OTHER_FILES: dict[str, Callable[[], int]] = {
+    "closed": lambda: -1,
+    "readable": lambda: os.open("/dev/zero", os.O_RDONLY),
+    "silent": lambda: os.pipe()[0],
+    "a pidfd of a process that has ended": a_pidfd_of_the_dead,
+    "a pidfd of a process that lives": lambda: os.pidfd_open(os.getppid()),
+}
+
+
+def replace_files_that_show_who_lives(group: Group, other: str) -> None:
+    watched = [fd for fd in group._seat._arena.pidfds if fd >= 0]
+    assert watched
+    os.closerange(min(watched), max(watched) + 1)
+    file = OTHER_FILES[other]()
+    for fd in watched if file >= 0 else ():
+        os.dup2(file, fd)
+
+
+@pytest.mark.parametrize("other", OTHER_FILES)
+def test_a_peer_lives_though_the_file_that_shows_it_is_another(other: str) -> None:
+    def member(me: Me) -> float:
+        group = me.join()
+        if me.rank == 0:
+            replace_files_that_show_who_lives(group, other)
+        else:
+            # Until member 0 has looked who is still there.
+            time.sleep(1)
+        return float(group.all_reduce(ONES)[0])
+
+    assert results(2, member) == [2.0] * 2
+
+
+@pytest.mark.parametrize("other", OTHER_FILES)
+def test_a_peer_is_lost_though_the_file_that_shows_it_is_another(other: str) -> None:
+    def member(me: Me) -> None:
+        group = me.join(timeout=1000)
+        group.barrier()
+        if me.rank == 0:
+            replace_files_that_show_who_lives(group, other)
+        else:
+            os.kill(os.getpid(), signal.SIGKILL)
+        group.barrier()
+
+    (survivor, _) = run(2, member)
+
+    assert isinstance(survivor.error, PeerLostError)
+    assert survivor.error.instances == (1,)
+
+
+def test_a_member_that_runs_another_program_is_lost() -> None:
+    def member(me: Me) -> None:
+        group = me.join(timeout=1000)
+        group.barrier()
+        if me.rank == 1:
+            # It keeps its number and its start time.
+            os.execvp("sleep", ["sleep", "1000"])
+        group.barrier()
+
+    with Members(3, member) as members:
+        wait_until(lambda: members.finished([0, 2]))
+        members.signal(1, signal.SIGKILL)
+        first, _, third = members.finish()
+
+    for survivor in (first, third):
+        assert isinstance(survivor.error, PeerLostError)
+        assert survivor.error.instances == (1,)
+
+
+def test_a_member_whose_main_thread_has_ended_lives() -> None:
+    def member(me: Me) -> float:
+        group = me.join()
+        if me.rank == 0:
+            return float(group.all_reduce(ONES)[0])
+        totals: list[float] = []
+
+        def reduce() -> None:
+            time.sleep(1)
+            totals.append(float(group.all_reduce(ONES)[0]))
+            me.say(totals[0])
+            os._exit(0)
+
+        threading.Thread(target=reduce).start()
+        # The system call ends this thread alone.
+        ctypes.CDLL(None).syscall({"aarch64": 93}.get(os.uname().machine, 60), 0)
+        raise AssertionError
+
+    with Members(2, member) as members:
+        assert members.hear(1) == 2.0
+        assert members.finish()[0].value == 2.0
 
 
 def test_who_is_killed_is_told_in_full() -> None:
