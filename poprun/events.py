@@ -94,6 +94,14 @@ class Clean(NamedTuple):
     left_behind: int
 
 
+class Remains(NamedTuple):
+    """A process of the job lives on, because poprun's user may not signal it."""
+
+    pid: int
+    user: int
+    command: str
+
+
 class ShimLost(NamedTuple):
     """A shim went away without a word, and its program with it."""
 
@@ -138,6 +146,7 @@ Event = (
     | FailedInFinalize
     | WaitsInFinalize
     | Clean
+    | Remains
     | ShimLost
     | Rejected
     | AcceptFailed

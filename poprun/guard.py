@@ -153,9 +153,13 @@ class Guard:
                 self._poprun.send(wire.pack(wire.MPIRUN_EXITED, status))
 
     def _finish(self) -> None:
-        left = kernel.end(self._tree, FINISH_PATIENCE_S, LIMIT_S)
+        left, remaining = kernel.end(
+            self._tree, FINISH_PATIENCE_S, LIMIT_S, all_children=True
+        )
         remove(self._leftovers.paths)
-        self._poprun.send(wire.pack(wire.FINISHED, left))
+        for p in remaining:
+            self._poprun.send(wire.pack(wire.REMAINS, p.pid, *kernel.describe(p)))
+        self._poprun.send(wire.pack(wire.FINISHED, left - len(remaining)))
 
     def _end_all(self, patience: float) -> None:
         """End the job without poprun."""
@@ -168,7 +172,7 @@ class Guard:
             self._claim()
             kernel.reap()
             time.sleep(kernel.LOOK_AGAIN_S)
-        kernel.end(self._tree, 0, LIMIT_S)
+        kernel.end(self._tree, 0, LIMIT_S, all_children=True)
         if self._mark:
             kernel.end(self._marked, 0, LIMIT_S)
         remove(self._leftovers.paths)

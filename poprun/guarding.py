@@ -103,10 +103,10 @@ class Guarding:
         """End what came to poprun itself because a guard had died."""
         if not self.replaced:
             return 0
-        ended = kernel.end(self._orphans, 0.1, 5.0)
+        ended, remaining = kernel.end(self._orphans, 0.1, 5.0)
         # The guard has removed them, but what it did not know may have gone on writing.
         remove(self._remove)
-        return ended
+        return ended - len(remaining)
 
     def do_without(self) -> None:
         """Do what a guard does at the last, where none can live."""

@@ -20,6 +20,8 @@ SYS_SET_MEMPOLICY = {"x86_64": 238, "aarch64": 237, "ppc64le": 261, "riscv64": 2
 LONGEST_POLL_MS = 3_600_000
 # Between two looks at a tree that is being ended.
 LOOK_AGAIN_S = 0.01
+# How long to wait for processes that may not be signalled.
+NOT_OURS_S = 0.5
 
 _libc = _ctypes.dlopen(None, 0)  # type: ignore[arg-type]  # None: this process
 _prctl = _ctypes.dlsym(_libc, "prctl")
@@ -148,57 +150,105 @@ def ignores(pid: int, signal: int) -> bool:
     return bool(mask) and bool(int(mask, 16) & 1 << signal - 1)
 
 
-def send(signal: int, target: Process) -> None:
-    """Signal one process, and never another that has got its number since."""
+def send(signal: int, target: Process) -> bool:
+    """Signal one process, and never another that has got its number since.
+
+    Returns False if this user may not signal it.
+    """
     if target.pid <= 1:
-        return
+        return True
     try:
         handle = os.pidfd_open(target.pid)
     except OSError:
-        return
+        return True
     try:
         if start_time(target.pid) == target.start:
             _signal.pidfd_send_signal(handle, signal)
+    except PermissionError:
+        return False
     except OSError:
-        pass  # it has ended, or is not ours to signal
+        pass  # it has ended
     finally:
         os.close(handle)
+    return True
 
 
-def end(find: Callable[[], list[Process]], patience: float, limit: float) -> int:
+def kill(tree: list[Process]) -> list[Process]:
+    """Send SIGKILL to a tree, the youngest first, and return who may not get it.
+
+    The supervisors in it come last: if this process is killed on the way they go on.
+    """
+    return [p for p in reversed(tree) if not send(_signal.SIGKILL, p)]
+
+
+def end(
+    find: Callable[[], list[Process]],
+    patience: float,
+    limit: float,
+    *,
+    all_children: bool = False,
+) -> tuple[int, list[Process]]:
     """End what `find` finds: SIGTERM, then after `patience` seconds SIGKILL.
 
     Children of this process are reaped on the way, all others are somebody else's
-    to reap. Returns how many different processes there were.
+    to reap. Returns how many different processes there were, and those among them that
+    remain because this user may not signal them.
 
     Args:
         limit: Give up after so many seconds: a process in an uninterruptible wait
             dies when the wait ends, and not before.
+        all_children: End all children of this process, also those that `find` is too
+            slow for.
     """
     began = time.monotonic()
     seen: set[tuple[int, int]] = set()
+    refused: dict[tuple[int, int], Process] = {}
     while True:
-        reap()
-        left = find()
         waited = time.monotonic() - began
-        if not left or waited > limit:
-            return len(seen)
-        for p in left:
-            fresh = (p.pid, p.start) not in seen
-            seen.add((p.pid, p.start))
-            if waited >= patience:
-                send(_signal.SIGKILL, p)
-            elif fresh:
-                send(_signal.SIGTERM, p)
+        reap(killing=all_children and waited >= patience)
+        left = find()
+        if not left and not (all_children and has_children()):
+            return len(seen), []
+        remaining = [p for p in left if (p.pid, p.start) in refused]
+        if waited > limit or (waited > NOT_OURS_S and left and left == remaining):
+            return len(seen), remaining
+        if waited >= patience:
+            refused.update({(p.pid, p.start): p for p in kill(left)})
+        else:
+            fresh = [p for p in left if (p.pid, p.start) not in seen]
+            for p in fresh:
+                if not send(_signal.SIGTERM, p):
+                    refused[p.pid, p.start] = p
                 send(_signal.SIGCONT, p)  # a stopped process cannot act on SIGTERM
+        seen.update((p.pid, p.start) for p in left)
         time.sleep(LOOK_AGAIN_S)
 
 
-def reap() -> list[tuple[int, int]]:
-    """Collect the children that have ended, as pid and wait status."""
+def describe(p: Process) -> tuple[int, bytes]:
+    """Return a process's real user and its command line, for a sentence about it."""
+    try:
+        with open(f"/proc/{p.pid}/status", "rb") as file:
+            status = file.read()
+        with open(f"/proc/{p.pid}/cmdline", "rb") as file:
+            words = file.read(4096).rstrip(b"\0").replace(b"\0", b" ")
+    except OSError:
+        return 0, b""
+    user = int(status.partition(b"\nUid:")[2].split(maxsplit=1)[0])
+    name = status.partition(b"Name:\t")[2].partition(b"\n")[0]
+    return user, words or name
+
+
+def reap(*, killing: bool = False) -> list[tuple[int, int]]:
+    """Collect the children that have ended, as pid and wait status.
+
+    Args:
+        killing: SIGKILL the process group of each: see kill_group_of_ended.
+    """
     ended: list[tuple[int, int]] = []
     while True:
         try:
+            if killing:
+                kill_group_of_ended()
             pid, status = os.waitpid(-1, os.WNOHANG)
         except ChildProcessError:
             return ended
@@ -215,6 +265,27 @@ def poll_timeout(seconds: float) -> int:
     if seconds == float("inf"):
         return -1
     return min(max(0, int(seconds * 1000) + 1), LONGEST_POLL_MS)
+
+
+def kill_group_of_ended() -> None:
+    """SIGKILL the process group of a child that has ended, before it is reaped.
+
+    A chain of processes, each of which starts the next and ends, is faster than any
+    look at /proc. The kernel signals a process group in one step, in which no member
+    can fork, and does not reuse the group's number before the child is reaped.
+
+    Raises:
+        ChildProcessError: There are no children.
+    """
+    ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    if ended is None:
+        return
+    try:
+        group = os.getpgid(ended.si_pid)
+        if group != os.getpgrp():
+            os.killpg(group, _signal.SIGKILL)
+    except OSError:
+        return  # none of the group lives, or none may be signalled
 
 
 def wait_for(child: int) -> None:

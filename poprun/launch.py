@@ -34,6 +34,7 @@ from poprun.events import (
     OutputClosed,
     Refused,
     Rejected,
+    Remains,
     ShimLost,
     Started,
     Tick,
@@ -329,6 +330,9 @@ class Launch:
         if kind == wire.FOUND:
             self._guarding.found(fields[0])
             return
+        if kind == wire.REMAINS:
+            self._on_remains(fields)
+            return
         if kind == wire.MPIRUN_STARTED:
             self._on_mpirun_start(int(fields[0]), int(fields[1]))
         elif kind == wire.MPIRUN_REFUSED:
@@ -339,6 +343,13 @@ class Launch:
         elif kind == wire.FINISHED:
             self._finished = True
             self.ended.left_behind += int(fields[0])
+
+    def _on_remains(self, fields: list[bytes]) -> None:
+        pid, user = (int(field) for field in fields[:2])
+        known = {e.pid for e in self.ended.events if isinstance(e, Remains)}
+        if pid not in known:
+            command = fields[2].decode(errors="backslashreplace")
+            self._emit(Remains(pid, user, command))
 
     def _on_mpirun_exit(self, status: int) -> None:
         self.ended.mpirun_status = status
@@ -489,6 +500,8 @@ class Launch:
                     by_itself=fields[5] == wire.BY_ITSELF,
                 )
             )
+        elif kind == wire.REMAINS:
+            self._on_remains(fields)
         elif kind == wire.CLEAN:
             self._clean.add(rank)
             self._emit(Clean(rank, int(fields[0])))

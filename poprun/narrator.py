@@ -1,6 +1,7 @@
 """Tells of a job while it runs: the log of -v, Ctrl-C's answer, notes."""
 
 import os
+import pwd
 
 from poprun.events import (
     AcceptFailed,
@@ -13,6 +14,7 @@ from poprun.events import (
     MpirunExited,
     MpirunStarted,
     Rejected,
+    Remains,
     Started,
     WaitsInFinalize,
 )
@@ -76,6 +78,11 @@ class Narrator:
                 self._log.say(
                     f"Instance {rank} left {processes} running, which poprun ended."
                 )
+            case Remains(pid, user, command):
+                self._log.warn(
+                    f"Process {pid} of user {_name(user)} goes on ({command}): the "
+                    f"kernel forbids user {_name(os.geteuid())} to end it."
+                )
             case GuardLost():
                 self._log.warn("poprun's guard was killed; another takes its place.")
             case Rejected(why):
@@ -96,3 +103,10 @@ class Narrator:
             self._log.say(f"{name}: stopping the instances; once more kills them.")
         else:
             self._log.say(f"{name} again: killing everything.")
+
+
+def _name(user: int) -> str:
+    try:
+        return pwd.getpwuid(user).pw_name
+    except KeyError:
+        return str(user)

@@ -94,6 +94,9 @@ class Shim:
         self._asked: set[tuple[int, int]] = set()
         self._ask_at = NEVER
         self._kill_at = NEVER
+        self._killing = False
+        # Since when all that is left may not be signalled.
+        self._refused_since = NEVER
 
     def run(self, hello: bytes) -> None:
         """Do everything; returns when there is nothing left to do."""
@@ -281,20 +284,40 @@ class Shim:
             kernel.send(_signal.SIGCONT, p)  # a stopped process cannot act on it
 
     def _kill(self) -> None:
+        now = time.monotonic()
         left = kernel.descendants([os.getpid()])
-        for p in left:
-            kernel.send(_signal.SIGKILL, p)
+        refused = kernel.kill(left)
+        if not left or len(refused) < len(left):
+            self._refused_since = NEVER
+        else:
+            self._refused_since = min(self._refused_since, now)
+            if now >= self._refused_since + kernel.NOT_OURS_S:
+                self._leave(refused)
+                return
+        self._killing = True
         # Once more soon, for what was being forked while we looked.
-        self._kill_at = time.monotonic() + kernel.LOOK_AGAIN_S
+        self._kill_at = now + kernel.LOOK_AGAIN_S
+
+    def _leave(self, remaining: list[kernel.Process]) -> None:
+        """Say what remains because this user may not signal it, and be done."""
+        for p in remaining:
+            self._poprun.send(wire.pack(wire.REMAINS, p.pid, *kernel.describe(p)))
+        self._left_behind = max(0, self._left_behind - len(remaining))
+        self._be_clean()
+
+    def _be_clean(self) -> None:
+        self._clean = True
+        self._ask_at = self._kill_at = NEVER
+        self._poprun.send(wire.pack(wire.CLEAN, self._left_behind))
 
     def _reap(self) -> None:
         while self._program and not self._clean:
             try:
+                if self._killing:
+                    kernel.kill_group_of_ended()
                 pid, status, usage = os.wait4(-1, os.WNOHANG)
             except ChildProcessError:
-                self._clean = True
-                self._ask_at = self._kill_at = NEVER
-                self._poprun.send(wire.pack(wire.CLEAN, self._left_behind))
+                self._be_clean()
                 return
             if pid == 0:
                 return

@@ -19,7 +19,9 @@ STARTED = 2
 # errno, the path that it was about, the call of the shim's own that failed, if any
 REFUSED = 3
 EXITED = 4  # wait status, CLOCK_MONOTONIC ns, user us, system us, peak RSS KiB, by whom
-CLEAN = 5  # how many processes the program left behind, all of them gone now
+CLEAN = 5  # how many processes the program left behind, all of them ended now
+# pid, user, command line of a process that may not be signalled; from the guard too
+REMAINS = 7
 
 # From poprun to a shim.
 SPEC = 10  # see pack_spec

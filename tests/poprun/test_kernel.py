@@ -260,7 +260,7 @@ for script in ("exec sleep 60", "trap '' TERM; while :; do sleep 60 & wait; done
         os.execv("/bin/sh", ["sh", "-c", script])
 while len(kernel.descendants([os.getpid()])) < 8: time.sleep(0.01)
 time.sleep(0.05)
-count = kernel.end(lambda: kernel.descendants([os.getpid()]), 0.1, 30.0)
+count, _ = kernel.end(lambda: kernel.descendants([os.getpid()]), 0.1, 30.0)
 print(count >= 8, kernel.has_children())
 """).splitlines() == ["True False"]
 
@@ -284,7 +284,43 @@ def test_end_gives_up_on_what_cannot_be_ended() -> None:
     stuck = found(os.getpid())
     stuck.start -= 1
 
-    assert kernel.end(lambda: [stuck], 0.0, 0.05) == 1
+    assert kernel.end(lambda: [stuck], 0.0, 0.05) == (1, [])
+
+
+def test_end_ends_what_is_too_fast_to_be_found() -> None:
+    # Each process starts the next and ends.
+    assert in_a_process("""
+if not os.fork():
+    os.setsid()
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    while not os.fork(): time.sleep(0.0003)
+    os._exit(0)
+time.sleep(0.1)
+print(kernel.end(lambda: [], 0.0, 30.0, all_children=True), kernel.has_children())
+""").splitlines() == ["(0, []) False"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="two users take root to start them")
+def test_end_does_not_wait_for_another_users_processes() -> None:
+    assert in_a_process("""
+ready, come = os.pipe()
+alive, end = os.pipe()
+others = os.fork()
+if not others:
+    os.close(end)
+    os.read(alive, 1)
+    os._exit(0)
+if not os.fork():
+    os.close(end)
+    os.setresuid(65534, 65534, 65534)
+    os.write(come, b"x")
+    signal.pause()
+os.read(ready, 1)
+os.setresuid(65534, 65534, 65534)
+count, left = kernel.end(lambda: kernel.descendants([os.getpid()]), 0.1, 60.0)
+print(count, [kernel.describe(p)[0] for p in left], kernel.has_children())
+print(left[0].pid == others, kernel.send(signal.SIGKILL, left[0]))
+""").splitlines() == ["2 [0] True", "True False"]
 
 
 def test_whoever_asks_dies_with_its_parent() -> None:

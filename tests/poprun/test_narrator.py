@@ -1,4 +1,5 @@
 import os
+import pwd
 import re
 import signal
 import time
@@ -17,6 +18,7 @@ from poprun.events import (
     MpirunStarted,
     OutputClosed,
     Refused,
+    Remains,
     ShimLost,
     Started,
     Tick,
@@ -126,4 +128,15 @@ def test_ctrl_c_is_answered_and_the_answer_says_what_the_next_one_does() -> None
     assert told(0, *interrupts) == [
         "poprun: SIGINT: stopping the instances; once more kills them.\n",
         "poprun: SIGTERM again: killing everything.\n",
+    ]
+
+
+def test_a_process_that_may_not_be_ended_is_named() -> None:
+    me = pwd.getpwuid(os.geteuid()).pw_name
+
+    assert told(0, Remains(4711, 65534, "sudo sleep 600"), Remains(12, 54321, "x")) == [
+        "poprun: warning: Process 4711 of user nobody goes on (sudo sleep 600): the "
+        f"kernel forbids user {me} to end it.\n",
+        "poprun: warning: Process 12 of user 54321 goes on (x): the kernel forbids "
+        f"user {me} to end it.\n",
     ]

@@ -17,25 +17,35 @@ from poprun import kernel, wire
 from poprun.channel import Channel
 
 SHIM = """
-import signal, socket, sys
+import os, resource, signal, socket, sys
 from poprun import kernel
 from poprun.shim import Shim
+class Unprivileged(Shim):
+    def _start(self, spec):
+        super()._start(spec)
+        os.setresuid(65534, 65534, 65534)
 kernel.become_subreaper()
 wake = kernel.wake_up_on(signal.SIGCHLD, signal.SIGTERM)
-Shim(socket.socket(fileno=int(sys.argv[1])), wake).run(b"")
+kind = Unprivileged if sys.argv[2:] else Shim
+kind(socket.socket(fileno=int(sys.argv[1])), wake).run(b"")
 """
 LIMIT_S = 30.0
 
 
 class Driven:
-    """A shim, and poprun's end of the socket to it."""
+    """A shim, and poprun's end of the socket to it.
 
-    def __init__(self, directory: Path) -> None:
+    Args:
+        options: "unprivileged" for a shim that changes its user when it has started the
+            program, which is another user's from then on.
+    """
+
+    def __init__(self, directory: Path, *options: str) -> None:
         ours, theirs = socket.socketpair()
         self.directory = directory
         with theirs:
             self.process = subprocess.Popen(
-                [sys.executable, "-c", SHIM, str(theirs.fileno())],
+                [sys.executable, "-c", SHIM, str(theirs.fileno()), *options],
                 pass_fds=[theirs.fileno()],
             )
         self.poprun = Channel(ours)
@@ -77,7 +87,9 @@ class Driven:
                 messages = self.poprun.receive()
                 assert messages is not None, "the shim is gone"
                 self._came += messages
-        raise AssertionError(f"no message of kind {kind} in {LIMIT_S} s")
+        left = kernel.descendants([self.process.pid])
+        words = [kernel.describe(p) for p in left]
+        raise AssertionError(f"no message of kind {kind} in {LIMIT_S} s: {words}")
 
     def appears(self, *names: str) -> None:
         for name in names:
@@ -162,7 +174,7 @@ def test_kill_ends_the_grace(shim: Driven) -> None:
 
 def test_ctrl_c_ends_what_a_shell_has_in_the_background(shim: Driven) -> None:
     # A shell without job control starts it with SIGINT ignored.
-    shim.start("sh", "-c", "sleep 600 & touch ready; sleep 600", grace=600.0)
+    shim.start("sh", "-c", "sleep 600 & : > ready; wait", grace=600.0)
     shim.appears("ready")
 
     shim.send(wire.SIGNAL, signal.SIGINT)
@@ -194,3 +206,55 @@ def test_when_poprun_is_gone_the_program_ends(shim: Driven) -> None:
 
     assert shim.process.wait(LIMIT_S) == 0
     assert kernel.process(pid) is None
+
+
+CHAIN = r"""
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+int main(int argc, char **argv) {
+    struct timespec link = {0, 300000};
+    signal(SIGTERM, SIG_IGN);
+    fclose(fopen("ready", "w"));
+    if (fork())
+        pause();
+    for (;;) {
+        if (atoi(argv[1]))
+            setsid();
+        nanosleep(&link, NULL);
+        if (fork())
+            _exit(0);
+    }
+}
+"""
+
+
+@pytest.mark.parametrize("sessions", ["0", "1"], ids=["one group", "many sessions"])
+def test_a_chain_of_processes_each_of_which_starts_the_next_is_ended(
+    shim: Driven, sessions: str
+) -> None:
+    source, program = shim.directory / "chain.c", shim.directory / "chain"
+    source.write_text(CHAIN)
+    subprocess.run(["cc", "-o", program, source], check=True)
+    shim.start(str(program), sessions)
+    shim.appears("ready")
+    time.sleep(0.1)
+
+    shim.send(wire.KILL)
+
+    assert shim.wait(wire.CLEAN) == [b"0"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="two users take root to start them")
+def test_a_process_of_another_user_is_named_and_not_waited_for(tmp_path: Path) -> None:
+    shim = Driven(tmp_path, "unprivileged")
+    pid = shim.start("sleep", "600")
+
+    shim.send(wire.KILL)
+
+    assert shim.wait(wire.REMAINS) == [b"%d" % pid, b"0", b"sleep 600"]
+    assert shim.wait(wire.CLEAN) == [b"0"]
+    shim.close()
+    os.kill(pid, signal.SIGKILL)
