@@ -37,6 +37,8 @@ def _handle_signals() -> None:
     for number in _ENDING_SIGNALS:
         if _signal.getsignal(number) in (_signal.default_int_handler, _signal.SIG_DFL):
             _signal.signal(number, _stopped)
+    # A caller may have blocked them for reasons of its own, and forgotten that.
+    _signal.pthread_sigmask(_signal.SIG_UNBLOCK, _ENDING_SIGNALS)
 
 
 def _ignore_signals() -> None:

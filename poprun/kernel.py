@@ -310,13 +310,18 @@ def has_children() -> bool:
 
 
 def wake_up_on(*signals: int) -> int:
-    """Make signals readable: returns a descriptor that gets one byte for each."""
+    """Make signals readable: returns a descriptor that gets one byte for each.
+
+    Their mask and disposition are the caller's no more.
+    """
     read, write = os.pipe()
     for end_of_pipe in (read, write):
         os.set_blocking(end_of_pipe, False)
     _signal.set_wakeup_fd(write, warn_on_full_buffer=False)
     for number in signals:
         _signal.signal(number, _nothing)
+    # A caller may have blocked them: a signal that ends a job must not wait for ever.
+    _signal.pthread_sigmask(_signal.SIG_UNBLOCK, signals)
     return read
 
 

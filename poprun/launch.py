@@ -116,7 +116,7 @@ class Launch:
         )
         # Now that the guard knows of them: poprun may be killed at any time.
         for directory in job.directories:
-            os.mkdir(directory, mode=0o700)
+            _make_directory(directory)
         self._guarding.start(job.mpirun)
 
     # --- The life of a job.
@@ -512,6 +512,16 @@ class Launch:
         if rank not in self._clean and self._course.phase < Phase.LEAVING:
             self._clean.add(rank)
             self._emit(ShimLost(rank))
+
+
+def _make_directory(path: str) -> None:
+    try:
+        os.mkdir(path, mode=0o700)
+    except OSError as error:
+        raise LaunchError(
+            f"The job's directory {path} cannot be made: {error.strerror}. Set TMPDIR "
+            "to a directory with room for files."
+        ) from None
 
 
 def _signals() -> list[int]:

@@ -186,10 +186,10 @@ def _hangup_is_ignored() -> bool:
 
 
 def temporary_directory(environ: Mapping[str, str]) -> str:
-    """Return where temporary files go: TMPDIR, if it can be written to."""
+    """Return where temporary files go: TMPDIR or /tmp, the first that takes a file."""
     wish = environ.get("TMPDIR", "")
-    usable = os.path.isabs(wish) and os.access(wish, os.W_OK | os.X_OK)
-    return wish if usable and os.path.isdir(wish) else "/tmp"
+    candidates = [wish] if os.path.isabs(wish) else []
+    return _first_writable([*candidates, "/tmp"])
 
 
 def _private_directory(identity: str, environ: Mapping[str, str]) -> str:
@@ -197,13 +197,39 @@ def _private_directory(identity: str, environ: Mapping[str, str]) -> str:
 
     In memory if there is enough of it: MPI's shared segments are there too.
     """
-    name = f"poprun-{identity}"
+    candidates = []
     try:
         room = os.statvfs(SHARED_MEMORY)
-        enough = room.f_bavail * room.f_frsize >= ENOUGH_SHARED_MEMORY
+        if room.f_bavail * room.f_frsize >= ENOUGH_SHARED_MEMORY:
+            candidates.append(SHARED_MEMORY)
     except OSError:
-        enough = False
-    if enough and os.access(SHARED_MEMORY, os.W_OK):
-        return os.path.join(SHARED_MEMORY, name)
-    parent = temporary_directory(environ)
-    return os.path.join(parent if len(parent) <= LONGEST_TEMPORARY else "/tmp", name)
+        pass
+    wish = environ.get("TMPDIR", "")
+    if os.path.isabs(wish) and len(wish) <= LONGEST_TEMPORARY:
+        candidates.append(wish)
+    return os.path.join(_first_writable([*candidates, "/tmp"]), f"poprun-{identity}")
+
+
+def _first_writable(directories: Sequence[str]) -> str:
+    """Return the first one in which files can be made, or else the last."""
+    return next(filter(_is_writable, directories), directories[-1])
+
+
+def _is_writable(directory: str) -> bool:
+    # Rights do not say whether there is room, or an inode left.
+    path = os.path.join(directory, f"poprun-{os.getpid()}-{os.urandom(8).hex()}")
+    try:
+        os.mkdir(path, mode=0o700)
+    except OSError:
+        return False
+    try:
+        descriptor = os.open(os.path.join(path, "file"), os.O_WRONLY | os.O_CREAT)
+        try:
+            return os.write(descriptor, bytes(4096)) == 4096
+        finally:
+            os.close(descriptor)
+            os.unlink(os.path.join(path, "file"))
+    except OSError:
+        return False
+    finally:
+        os.rmdir(path)

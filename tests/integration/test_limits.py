@@ -5,13 +5,15 @@ import json
 import random
 import re
 import shlex
+import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from conftest import POPRUN, Poprun
+from conftest import POPRUN, Poprun, wait_for
 
 MIB = 1 << 20
 CGROUPS = Path("/sys/fs/cgroup")
@@ -225,3 +227,118 @@ def test_poprun_raises_its_own_limit_of_open_files_and_not_the_programs(
 
     assert (ran.returncode, ran.stderr) == (0, b"")
     assert ran.stdout == b"70\n" * 30
+
+
+@pytest.mark.parametrize("option", ["--timeout", "--start-timeout", "--grace"])
+@pytest.mark.parametrize("seconds", ["2147484", "4294968", "99999999999"])
+def test_a_time_may_be_longer_than_poll_can_count(
+    poprun: Poprun, option: str, seconds: str
+) -> None:
+    ran = poprun(*job(1), option, seconds, "sh", "-c", "sleep 0.1; exit 3")
+
+    assert (ran.code, ran.out) == (3, b"")
+    assert "Traceback" not in ran.stderr
+
+
+def test_variables_without_a_name_or_a_value_are_no_obstacle(poprun: Poprun) -> None:
+    # No program can read one, and exec by Python refuses them.
+    script = f"""
+import ctypes
+libc = ctypes.CDLL(None)
+argv = [{POPRUN!r}, "--mpirun", "local", "env"]
+env = [f"POPRUN_TEST={poprun.environ["POPRUN_TEST"]}", "PATH=/usr/bin:/bin"]
+env += ["=nameless", "valueless", "A=1", "="]
+array = lambda words: (ctypes.c_char_p * (len(words) + 1))(*map(str.encode, words))
+libc.execve(argv[0].encode(), array(argv), array(env))
+"""
+    ran = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=poprun.directory,
+        capture_output=True,
+        timeout=50,
+    )
+
+    assert (ran.returncode, ran.stderr) == (0, b"")
+    told = ran.stdout.splitlines()
+    assert b"A=1" in told
+    assert not [line for line in told if b"nameless" in line or line[:1] == b"="]
+
+
+def run_with_mounts(
+    poprun: Poprun, mounts: str, *words: str, **environ: str
+) -> "subprocess.CompletedProcess[bytes]":
+    return subprocess.run(
+        ["unshare", "-m", "sh", "-c", f'{mounts} && exec "$@"', "sh", POPRUN, *words],
+        cwd=poprun.directory,
+        env={**poprun.environ, **environ},
+        capture_output=True,
+        timeout=50,
+    )
+
+
+@pytest.mark.parametrize(
+    "mounts",
+    [
+        pytest.param("mount -t tmpfs -o nr_inodes=1 none /dev/shm", id="no-inodes"),
+        pytest.param("mount -t tmpfs -o ro none /dev/shm", id="read-only"),
+    ],
+)
+def test_without_room_in_shared_memory_a_job_uses_another_place(
+    poprun: Poprun, mounts: str
+) -> None:
+    ran = run_with_mounts(poprun, mounts, "--mpirun", "local", "true")
+
+    assert (ran.returncode, ran.stderr) == (0, b"")
+
+
+def test_with_a_full_disk_below_tmpdir_a_job_uses_tmp(poprun: Poprun) -> None:
+    (poprun.directory / "t").mkdir()
+    full = "mount -t tmpfs -o size=64k none t && ! cat /dev/zero 2>/dev/null >t/file"
+    ran = run_with_mounts(
+        poprun,
+        full,
+        *job(2),
+        *("sh", "-c", "echo $POPDIST_EXECUTABLE_CACHE_PATH"),
+        TMPDIR=str(poprun.directory / "t"),
+    )
+
+    assert (ran.returncode, ran.stderr) == (0, b"")
+    assert all(line.startswith(b"/tmp/poprun-cache-") for line in ran.stdout.split())
+    assert len(ran.stdout.split()) == 2
+
+
+def test_without_room_anywhere_the_directory_is_named(poprun: Poprun) -> None:
+    nowhere = (
+        "mount -t tmpfs -o nr_inodes=1 none /dev/shm && "
+        "mount -t tmpfs -o nr_inodes=1 none /tmp"
+    )
+    ran = run_with_mounts(poprun, nowhere, "--mpirun", "local", "true")
+
+    assert ran.returncode == 125
+    assert re.fullmatch(
+        r"poprun: error: The job's directory /tmp/poprun-[0-9a-f]{32} cannot be made: "
+        r"No space left on device\. Set TMPDIR to a directory with room for files\.\n",
+        ran.stderr.decode(),
+    )
+
+
+def test_a_signal_that_the_caller_has_blocked_still_ends_a_job(poprun: Poprun) -> None:
+    block = (
+        "import os, signal, sys; "
+        "signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 32)); "
+        "os.execv(sys.argv[1], sys.argv[1:])"
+    )
+    script = "touch ready; grep SigBlk /proc/self/status; exec sleep 600"
+    process = subprocess.Popen(
+        [sys.executable, "-c", block, POPRUN, *job(1), "sh", "-c", script],
+        cwd=poprun.directory,
+        env=poprun.environ,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    poprun.started.append(process)
+    wait_for((poprun.directory / "ready").exists, "the instance")
+    process.send_signal(signal.SIGTERM)
+    out, _ = process.communicate(timeout=50)
+
+    assert (process.returncode, out.split()) == (143, [b"SigBlk:", b"0" * 16])

@@ -384,3 +384,31 @@ allowed = kernel.bind_memory([0])
 policy = open("/proc/self/numa_maps").read() if allowed else "bind:0"
 print("bind:0" in policy, kernel.bind_memory([1023]))
 """).splitlines() == ["True False"]
+
+
+def test_a_signal_that_the_caller_has_blocked_still_wakes_up() -> None:
+    assert in_a_process("""
+import select
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGUSR2})
+wake = kernel.wake_up_on(signal.SIGTERM)
+os.kill(os.getpid(), signal.SIGTERM)
+print(bool(select.select([wake], [], [], 20)[0]))
+print(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+""").splitlines() == ["True", "{<Signals.SIGUSR2: 12>}"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "milliseconds"),
+    [
+        (float("inf"), -1),
+        (0.0, 1),
+        (-5.0, 0),
+        (1.5, 1501),
+        (1e6, kernel.LONGEST_POLL_MS),
+        (1e300, kernel.LONGEST_POLL_MS),
+    ],
+)
+def test_no_wait_is_longer_than_poll_can_count(
+    seconds: float, milliseconds: int
+) -> None:
+    assert kernel.poll_timeout(seconds) == milliseconds
