@@ -4,6 +4,7 @@ The one place of the engine with state. Groups are views of it.
 """
 
 import os
+import sys
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -48,6 +49,8 @@ class Seat:
         # Whether the program has been told why the group came to its end.
         self._told = False
         _check_level(simd)
+        _check_seconds("timeout", timeout)
+        _check_seconds("stall", stall)
         sizes, layout = _sizes(size, tuning)
         self._arena: Arena = meet(
             name,
@@ -135,7 +138,9 @@ class Seat:
 
     def close(self) -> None:
         """Leave the group. The others need this member no more."""
-        if self.closed:
+        # Python has stopped its other threads in the middle of whatever they did, so
+        # nothing can be waited for. The others see that this process ends.
+        if self.closed or sys.is_finalizing():
             return
         try:
             self.worker.close()
@@ -170,6 +175,14 @@ def _check_level(simd: str | None) -> None:
         raise ValueError(
             f"simd is {simd!r}, but must be one of {', '.join(levels)}: this processor "
             "has no other."
+        )
+
+
+def _check_seconds(name: str, seconds: float) -> None:
+    # What is no number is not more than 0, either.
+    if not seconds > 0:
+        raise ValueError(
+            f"{name} is {seconds:g}, but must be a number of seconds more than 0."
         )
 
 

@@ -1,11 +1,18 @@
 """Calls that run beside the program, in the order in which they were made."""
 
+import os
 import queue
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
+from popdist.errors import GroupUnusableError
+
 T = TypeVar("T")
+
+# How often one who waits for a call looks whether a thread that makes it is left.
+_LOOK_SECONDS = 0.2
 
 
 class Handle(Generic[T]):
@@ -14,6 +21,7 @@ class Handle(Generic[T]):
     def __init__(self, give_up: Callable[[BaseException], None]) -> None:
         """Make a handle that calls `give_up` if whoever waits for it is interrupted."""
         self._give_up = give_up
+        self._pid = os.getpid()
         self._done = threading.Event()
         self._result: T | None = None
         self._error: BaseException | None = None
@@ -32,7 +40,9 @@ class Handle(Generic[T]):
         it does in a call: nobody can be sure of this one any more.
         """
         try:
-            self._done.wait()
+            while not self.test():
+                self._check_that_it_is_made()
+                self._done.wait(_LOOK_SECONDS)
         except BaseException as error:
             if not self.test():
                 self._give_up(error)
@@ -56,6 +66,15 @@ class Handle(Generic[T]):
         result: Any = self._result
         return result  # type: ignore[no-any-return]
 
+    def _check_that_it_is_made(self) -> None:
+        if os.getpid() != self._pid:
+            raise GroupUnusableError(
+                "This handle is of a call that the process makes from which this one "
+                "was forked, so it cannot be waited for here. Call wait() there, before "
+                "the fork."
+            )
+        check_interpreter()
+
     def _run(self, action: Callable[[], T]) -> None:
         try:
             self._result = action()
@@ -63,6 +82,16 @@ class Handle(Generic[T]):
         except BaseException as error:
             self._error = error
         self._done.set()
+
+
+def check_interpreter() -> None:
+    """Raise GroupUnusableError if threads beside this one have stopped for good."""
+    if sys.is_finalizing():
+        raise GroupUnusableError(
+            "Python is ending, and has stopped the thread that makes the group's calls "
+            "with async_op=True. Wait for all handles before the program ends, and make "
+            "no calls in __del__ after that."
+        )
 
 
 class Helper(threading.Thread):
@@ -89,6 +118,7 @@ class Worker:
         Args:
             give_up: Called if somebody is interrupted who waits for it.
         """
+        check_interpreter()
         handle: Handle[T] = Handle(give_up)
 
         def run() -> None:

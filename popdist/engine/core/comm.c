@@ -53,10 +53,15 @@ bool comm_open(comm *c, void *base, int rank)
     return c->scratch && c->rows;
 }
 
+bool is_ours(const comm *c)
+{
+    return c->base && c->pid == getpid();
+}
+
 void comm_close(comm *c)
 {
     /* A forked child lets go of what is its parent's. */
-    if (c->base && c->pid == getpid())
+    if (is_ours(c))
         atomic_store_explicit(&member_at(c, c->rank)->left, 1, memory_order_release);
     free(c->scratch);
     free(c->rows);
@@ -126,8 +131,8 @@ bool has_gone(comm *c, int peer)
  * more for us than what it has done before. */
 static bool is_ahead(const comm *c, int peer)
 {
-    const box *next = &member_at(c, peer)->boxes[(c->calls + 1) & 1];
-    return atomic_load_explicit(&next->stamp, memory_order_acquire) == c->calls + 1;
+    const box *next = &member_at(c, peer)->boxes[(calls_of(c) + 1) & 1];
+    return atomic_load_explicit(&next->stamp, memory_order_acquire) == calls_of(c) + 1;
 }
 
 /* End the group if a letter is waited for that cannot come: what the peer did before
@@ -135,7 +140,7 @@ static bool is_ahead(const comm *c, int peer)
 static status look_for_letter(comm *c, int peer, const _Atomic uint64_t *word,
                               uint64_t target)
 {
-    const uint8_t ours = member_at(c, c->rank)->calls[c->calls & 1].operation;
+    const uint8_t ours = member_at(c, c->rank)->calls[calls_of(c) & 1].operation;
     if (ours != SEND && ours != RECEIVE)
         return DONE;
     const bool ahead = is_ahead(c, peer);
@@ -144,7 +149,7 @@ static status look_for_letter(comm *c, int peer, const _Atomic uint64_t *word,
     if (atomic_load_explicit(word, memory_order_acquire) >= target)
         return DONE;
     descriptor theirs;
-    copy_descriptor(&theirs, &member_at(c, peer)->calls[(c->calls + ahead) & 1]);
+    copy_descriptor(&theirs, &member_at(c, peer)->calls[(calls_of(c) + ahead) & 1]);
     return end_over(c, MISMATCH, peer, &theirs, "");
 }
 
@@ -161,9 +166,11 @@ static status look_around(comm *c, int peer, const _Atomic uint64_t *word,
         return s;
     if (waited > c->timeout_ns)
         return end_group(c, TIMED_OUT, peer, "");
-    if (c->during_long_wait && c->during_long_wait(c, peer, waited))
-        return end_group(c, STOPPED, c->rank, "");
-    return DONE;
+    const bool stop = c->during_long_wait && c->during_long_wait(c, peer, waited);
+    /* In a child that a signal's handler has forked, the group is its parent's. */
+    if (!is_ours(c))
+        return STOPPED;
+    return stop ? end_group(c, STOPPED, c->rank, "") : DONE;
 }
 
 status wait_long(comm *c, int peer, const _Atomic uint64_t *word, uint64_t target,
@@ -176,7 +183,7 @@ status wait_long(comm *c, int peer, const _Atomic uint64_t *word, uint64_t targe
         if (atomic_load_explicit(word, memory_order_acquire) >= target)
             return DONE;
         if (atomic_load_explicit(&c->head->ended, memory_order_relaxed))
-            return c->broken = ENDED;
+            return ENDED;
         if (now >= next_look) {
             status s = look_around(c, peer, word, target, now - began);
             if (s != DONE)
@@ -217,13 +224,13 @@ static uint64_t signature_of(const descriptor *d)
 void describe(comm *c, const descriptor *d)
 {
     c->told = false;
-    copy_descriptor(&member_at(c, c->rank)->calls[c->calls & 1], d);
+    copy_descriptor(&member_at(c, c->rank)->calls[calls_of(c) & 1], d);
 }
 
 box *begin(comm *c, const descriptor *d)
 {
-    c->calls++;
-    box *said = &member_at(c, c->rank)->boxes[c->calls & 1];
+    atomic_store_explicit(&c->calls, calls_of(c) + 1, memory_order_relaxed);
+    box *said = &member_at(c, c->rank)->boxes[calls_of(c) & 1];
     describe(c, d);
     said->signature = signature_of(d);
     return said;
@@ -231,19 +238,19 @@ box *begin(comm *c, const descriptor *d)
 
 void announce(comm *c)
 {
-    box *said = &member_at(c, c->rank)->boxes[c->calls & 1];
-    atomic_store_explicit(&said->stamp, c->calls, memory_order_release);
+    box *said = &member_at(c, c->rank)->boxes[calls_of(c) & 1];
+    atomic_store_explicit(&said->stamp, calls_of(c), memory_order_release);
     post(c);
 }
 
 status meet_one(comm *c, int peer)
 {
     member *other = member_at(c, peer);
-    const box *said = &other->boxes[c->calls & 1];
-    status s = wait_word(c, peer, &said->stamp, c->calls, &other->posted);
+    const box *said = &other->boxes[calls_of(c) & 1];
+    status s = wait_word(c, peer, &said->stamp, calls_of(c), &other->posted);
     if (s != DONE)
         return s;
-    const box *mine = &member_at(c, c->rank)->boxes[c->calls & 1];
+    const box *mine = &member_at(c, c->rank)->boxes[calls_of(c) & 1];
     if (said->signature == mine->signature)
         return DONE;
     return end_group(c, MISMATCH, peer, "");

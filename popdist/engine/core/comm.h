@@ -58,14 +58,14 @@ struct comm {
     pid_t pid; /* of the process that opened it */
     const kernels *simd;
 
-    uint64_t calls;  /* that this member has begun */
+    /* That this member has begun. Another thread may ask while one is in a call. */
+    _Atomic uint64_t calls;
     uint64_t posted; /* steps it has taken: its own beacon's value */
     uint64_t blocks; /* that have gone through the slots: the next one's number */
     uint64_t letters_to[MAX_MEMBERS], letters_from[MAX_MEMBERS];
 
     peer peers[MAX_MEMBERS];
     uint64_t timeout_ns;
-    status broken; /* not DONE once the group has come to its end */
 
     /* The heap as this process maps it, NULL while it does not. */
     unsigned char *heap;
@@ -103,6 +103,11 @@ static inline channel *channel_at(const comm *c, int from, int to)
     return (channel *)(c->base + c->at.channels) + (from * c->size + to);
 }
 
+static inline uint64_t calls_of(const comm *c)
+{
+    return atomic_load_explicit(&c->calls, memory_order_relaxed);
+}
+
 uint64_t now_ns(void);
 
 /* Make the arena's header; only member 0 does, before anyone else sees it. */
@@ -112,6 +117,9 @@ void arena_initialise(void *base, const settings *agreed);
  * frees with comm_close. False if there is no memory for the scratch. */
 bool comm_open(comm *c, void *base, int rank);
 void comm_close(comm *c);
+
+/* Whether it is open, and was opened by this process and not by its parent. */
+bool is_ours(const comm *c);
 
 /* Take a step, and wake whoever sleeps until we do. */
 void post(comm *c);
@@ -188,8 +196,8 @@ static inline uint32_t writing(int rank)
     return TOLD + 1 + (uint32_t)rank;
 }
 
-/* End the group: the first reason counts, on all members. Returns `why`. The other
- * one is for whoever knows better than its line in the arena what `about` does. */
+/* End the group: the first reason counts, on all members. Returns `why`. Any thread may
+ * call it, also while another one is in a call. The other one is for whoever knows better than its line in the arena what `about` does. */
 status end_group(comm *c, status why, int about, const char *words);
 status end_over(comm *c, status why, int about, const descriptor *theirs,
                 const char *words);

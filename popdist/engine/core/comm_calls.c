@@ -101,7 +101,7 @@ PyObject *comm_peek(CommObject *self, PyObject *unused)
     if (!enter(self, 0))
         return NULL;
     comm *c = &self->c;
-    const uint64_t next = c->calls + 1;
+    const uint64_t next = calls_of(c) + 1;
     member *first = member_at(c, 0);
     status s = DONE;
     uint64_t name = 0;

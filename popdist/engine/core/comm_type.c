@@ -13,7 +13,7 @@ static PyObject *comm_end(CommObject *self, PyObject *args)
     const char *words;
     if (!PyArg_ParseTuple(args, "s", &words))
         return NULL;
-    if (self->open)
+    if (self->open && is_ours(&self->c))
         end_group(&self->c, ASKED, self->c.rank, words);
     Py_RETURN_NONE;
 }
@@ -74,7 +74,7 @@ static PyObject *comm_queue(CommObject *self, PyObject *args)
 static PyObject *comm_last(CommObject *self, PyObject *unused)
 {
     (void)unused;
-    return Py_BuildValue("(iK)", (int)self->c.ran, (unsigned long long)self->c.calls);
+    return Py_BuildValue("(iK)", (int)self->c.ran, (unsigned long long)calls_of(&self->c));
 }
 
 static PyObject *comm_doing(CommObject *self, PyObject *unused)
@@ -82,8 +82,10 @@ static PyObject *comm_doing(CommObject *self, PyObject *unused)
     (void)unused;
     if (!self->open)
         Py_RETURN_NONE;
+    descriptor doing;
     member *mine = member_at(&self->c, self->c.rank);
-    return described(&mine->calls[self->c.calls & 1]);
+    copy_descriptor(&doing, &mine->calls[calls_of(&self->c) & 1]);
+    return described(&doing);
 }
 
 static PyObject *comm_ring_segment(CommObject *self, PyObject *args)
@@ -145,6 +147,8 @@ static PyObject *comm_shut(CommObject *self, PyObject *unused)
 /* Whoever asks for centuries gets as many as a clock can count. */
 static uint64_t nanoseconds(double seconds)
 {
+    if (!(seconds > 0)) /* nor is it a number, perhaps */
+        return 0;
     return seconds < 9e9 ? (uint64_t)(seconds * 1e9) : UINT64_MAX / 2;
 }
 

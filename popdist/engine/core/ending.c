@@ -28,8 +28,8 @@ static void tell(comm *c, status why, int about, const descriptor *theirs,
     e->reason = why;
     e->by = c->rank;
     e->about = about;
-    e->call = c->calls;
-    e->mine = member_at(c, c->rank)->calls[c->calls & 1];
+    e->call = calls_of(c);
+    copy_descriptor(&e->mine, &member_at(c, c->rank)->calls[e->call & 1]);
     e->theirs = *theirs;
     put_words(e->words, sizeof e->words, words);
     atomic_store(&c->head->ended, TOLD);
@@ -40,9 +40,8 @@ status end_over(comm *c, status why, int about, const descriptor *theirs,
                 const char *words)
 {
     uint32_t none = 0;
-    c->broken = why;
     if (!atomic_compare_exchange_strong(&c->head->ended, &none, writing(c->rank)))
-        return c->broken = why == STOPPED ? STOPPED : ENDED;
+        return why == STOPPED ? STOPPED : ENDED;
     tell(c, why, about, theirs, words);
     return why;
 }
@@ -51,7 +50,7 @@ static descriptor call_of(const comm *c, int rank)
 {
     descriptor d = {0};
     if (rank >= 0)
-        copy_descriptor(&d, &member_at(c, rank)->calls[c->calls & 1]);
+        copy_descriptor(&d, &member_at(c, rank)->calls[calls_of(c) & 1]);
     return d;
 }
 
@@ -81,7 +80,7 @@ bool why_ended(comm *c, ending *why)
             *why = (ending){.reason = STOPPED,
                             .by = writer,
                             .about = writer,
-                            .call = c->calls,
+                            .call = calls_of(c),
                             .mine = theirs,
                             .theirs = theirs};
             return true;

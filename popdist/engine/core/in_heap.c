@@ -9,7 +9,7 @@
 
 static const descriptor *said_by(const call *k, int q)
 {
-    return &member_at(k->c, q)->calls[k->c->calls & 1];
+    return &member_at(k->c, q)->calls[calls_of(k->c) & 1];
 }
 
 bool all_in_heap(const call *k)

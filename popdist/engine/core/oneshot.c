@@ -38,7 +38,7 @@ static status at_once(const work *w)
         status s = meet_one(c, q);
         if (s != DONE)
             return s;
-        p.from[q] = member_at(c, q)->boxes[c->calls & 1].data;
+        p.from[q] = member_at(c, q)->boxes[calls_of(c) & 1].data;
     }
     traffic_begin(&t, c->blocks);
     if (w->t.wanted)

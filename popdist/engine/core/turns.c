@@ -40,9 +40,23 @@ bool in_own_call(const CommObject *self)
     return self->busy && self->whose == PyThread_get_thread_ident();
 }
 
+/* Whether Python is ending: then it has stopped all threads but this one. */
+static bool is_finalizing(void)
+{
+    PyObject *ask = PySys_GetObject("is_finalizing");
+    PyObject *told = ask ? PyObject_CallNoArgs(ask) : NULL;
+    const bool ending = !told || PyObject_IsTrue(told);
+    Py_XDECREF(told);
+    return ending;
+}
+
 /* Wait for another thread's call, but not long. */
 static bool wait_a_little(CommObject *self)
 {
+    if (is_finalizing()) {
+        PyErr_SetObject(failure, NULL);
+        return false;
+    }
     if (in_own_call(self)) {
         PyErr_SetString(PyExc_RuntimeError,
                         "This thread is in the middle of a call to this group, and what "
@@ -85,9 +99,7 @@ bool enter(CommObject *self, uint64_t bytes)
         return false;
     }
     uint32_t ended = self->open ? atomic_load(&self->c.head->ended) : 0;
-    if (!self->open || self->c.broken != DONE || ended) {
-        if (self->open && ended && self->c.broken == DONE)
-            self->c.broken = ENDED;
+    if (!self->open || ended) {
         give_turn(self);
         PyErr_SetObject(failure, NULL);
         return false;
@@ -105,8 +117,6 @@ PyObject *leave(CommObject *self, status s)
         self->saved = NULL;
     }
     float_mode_leave(self->float_mode);
-    if (s != DONE)
-        self->c.broken = s;
     give_turn(self);
     if (s == STOPPED && PyErr_Occurred())
         return NULL;

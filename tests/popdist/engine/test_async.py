@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from meeting import run as meet
 
 from popdist.engine.group import Group
 from popdist.engine.work import Handle
@@ -281,3 +282,59 @@ def test_closing_waits_for_the_calls_that_were_made() -> None:
         return [handle.test() and handle.result()[0] for handle in handles]
 
     assert results(2, member) == [[2.0] * 20] * 2
+
+
+# Member 0 ends while a thread of it is in a call; member 1 waits for its end.
+AT_THE_END = """
+    import select, threading
+    import numpy
+    from popdist.engine.group import Group
+    group = Group(name, rank, size, timeout=40, stall=30)
+    if rank == 1:
+        select.select([group.pidfds[0]], [], [], 40)
+        sys.exit()
+
+    class Last:
+        def __del__(self):
+            try:
+                CALL
+                print("done")
+            except PopdistError as error:
+                print(type(error).__name__)
+
+    last = Last()
+    BEGIN
+    while not group._comm.last()[1]:
+        time.sleep(0.001)
+"""
+BESIDE = "threading.Thread(target=group.barrier, daemon=True).start()"
+LATER = "handle = group.barrier(async_op=True)"
+
+
+@pytest.mark.parametrize(
+    ("begin", "call", "said"),
+    [
+        (LATER, "group.barrier()", "GroupUnusableError"),
+        (LATER, "group.barrier(async_op=True)", "GroupUnusableError"),
+        (LATER, "handle.wait()", "GroupUnusableError"),
+        (LATER, "group.close()", "done"),
+        (BESIDE, "group.barrier()", "GroupUnusableError"),
+        (BESIDE, "group.close()", "done"),
+    ],
+)
+def test_at_the_end_of_the_interpreter_nothing_waits_for_a_thread_that_is_gone(
+    begin: str, call: str, said: str
+) -> None:
+    ended = meet(2, AT_THE_END.replace("BEGIN", begin).replace("CALL", call))
+
+    assert ended[0] == (0, f"{said}\n", "")
+    assert ended[1].code == 0
+
+
+@pytest.mark.parametrize("seconds", [-1.0, 0.0, float("nan")])
+@pytest.mark.parametrize("name", ["timeout", "stall"])
+def test_a_deadline_that_is_no_time_is_refused(name: str, seconds: float) -> None:
+    with pytest.raises(
+        ValueError, match=f"{name} is {seconds:g}, but must be a number"
+    ):
+        Group("refused", 0, 1, **{name: seconds})

@@ -1,6 +1,7 @@
 import os
 import pickle
 import re
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from popdist.engine.group import Group
+from popdist.engine.work import Handle
 from popdist.errors import GroupUnusableError, MismatchError
 from tests.popdist.engine.members import MANY, ONES, Me, Members, run
 
@@ -102,6 +104,129 @@ def test_a_fork_in_the_middle_of_a_call_of_another_thread_is_harmless() -> None:
         ended = members.finish()
 
     assert [e.value for e in ended] == [({NO_MORE}, 2.0), (None, 2.0)]
+
+
+def test_a_child_that_returns_into_its_parents_call_leaves_it() -> None:
+    """A signal's handler forks in the middle of a call, and returns in both."""
+
+    def member(me: Me) -> Any:
+        group = me.join()
+        reads, writes = os.pipe()
+        parent = os.getpid()
+
+        def fork(*_: object) -> None:
+            if os.fork():
+                me.say("forked")
+
+        signal.signal(signal.SIGUSR1, fork)
+        if me.rank == 0:
+            me.say("ready")
+        else:
+            me.hear()
+        try:
+            found = group.all_reduce(MANY)[0]
+        except GroupUnusableError as error:
+            os.write(writes, str(error).encode())
+            os._exit(0)
+        finally:
+            if os.getpid() != parent:
+                os._exit(1)
+        if me.rank == 1:
+            return found, group.all_reduce(ONES)[0]
+        _, status = os.wait()
+        told = os.read(reads, 1000).decode()
+        return status, told, found, group.all_reduce(ONES)[0]
+
+    with Members(2, member) as members:
+        members.hear(0)
+        time.sleep(0.1)
+        members.signal(0, signal.SIGUSR1)
+        assert members.hear(0) == "forked"
+        members.tell(1, "go")
+        first, second = members.finish()
+
+    assert first.value == (0, NO_MORE, 2.0, 2.0)
+    assert second.value == (2.0, 2.0)
+
+
+def wait_for(handle: Handle[Any]) -> str:
+    with pytest.raises(GroupUnusableError) as refusal:
+        handle.wait()
+    return str(refusal.value)
+
+
+def test_a_child_cannot_wait_for_its_parents_handle() -> None:
+    def member(me: Me) -> Any:
+        group = me.join()
+        if me.rank == 1:
+            me.hear()
+            return group.all_reduce(MANY)[0]
+        handle = group.all_reduce(MANY, async_op=True)
+        told = in_a_fork(lambda: wait_for(handle))
+        me.say("told")
+        return told, handle.wait()[0]
+
+    with Members(2, member) as members:
+        members.hear(0)
+        members.tell(1, "go")
+        first, second = members.finish()
+
+    assert first.value == (NOT_HERE, 2.0)
+    assert second.value == 2.0
+
+
+NOT_HERE = (
+    "This handle is of a call that the process makes from which this one was forked, so "
+    "it cannot be waited for here. Call wait() there, before the fork."
+)
+
+
+def test_a_child_that_returns_into_its_parents_wait_leaves_it() -> None:
+    def member(me: Me) -> Any:
+        group = me.join()
+        if me.rank == 1:
+            me.hear()
+            return group.all_reduce(MANY)[0]
+        reads, writes = os.pipe()
+        parent = os.getpid()
+
+        def fork(*_: object) -> None:
+            if os.fork():
+                me.say("forked")
+
+        signal.signal(signal.SIGUSR1, fork)
+        handle = group.all_reduce(MANY, async_op=True)
+        me.say("ready")
+        try:
+            found = handle.wait()[0]
+        except GroupUnusableError as error:
+            os.write(writes, str(error).encode())
+            os._exit(0)
+        finally:
+            if os.getpid() != parent:
+                os._exit(1)
+        _, status = os.wait()
+        return status, os.read(reads, 1000).decode(), found
+
+    with Members(2, member) as members:
+        members.hear(0)
+        time.sleep(0.1)
+        members.signal(0, signal.SIGUSR1)
+        assert members.hear(0) == "forked"
+        members.tell(1, "go")
+        first, second = members.finish()
+
+    assert first.value == (0, NOT_HERE, 2.0)
+    assert second.value == 2.0
+
+
+def test_a_child_can_have_the_result_of_a_call_that_was_over() -> None:
+    def member(me: Me) -> Any:
+        handle = me.join().all_reduce(ONES, async_op=True)
+        handle.wait()
+        return in_a_fork(lambda: handle.wait().tolist())
+
+    assert [e.value for e in run(2, member)] == [[2.0] * 10] * 2
 
 
 def test_a_closed_group_says_so() -> None:
