@@ -27,6 +27,9 @@ FINISH_PATIENCE_S = 0.5
 def main(descriptor: int) -> None:
     os.setsid()
     kernel.become_subreaper()
+    # If something has stopped this process, it continues when it is needed: the end of
+    # poprun itself is told by the socket.
+    kernel.die_with_parent(_signal.SIGCONT, os.getppid())
     wake = kernel.wake_up_on(
         _signal.SIGCHLD,
         _signal.SIGTERM,

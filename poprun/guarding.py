@@ -6,6 +6,7 @@ what it has to end if poprun goes.
 """
 
 import os
+import signal
 import socket
 from collections.abc import Mapping, Sequence
 
@@ -112,6 +113,18 @@ class Guarding:
         """Do what a guard does at the last, where none can live."""
         kernel.end(self._orphans, 0, 5.0)
         remove(self._remove)
+
+    def keep_running(self) -> bool:
+        """Continue a guard that has been stopped, and return whether it was."""
+        found = kernel.process(self.pid)
+        if found is None or not found.stopped:
+            return False
+        kernel.send(signal.SIGCONT, found)
+        return True
+
+    def kill(self) -> None:
+        """Kill a guard that does not answer, so that another can take its place."""
+        os.kill(self.pid, signal.SIGKILL)
 
     def _take(self, started: StartedGuard) -> None:
         self.pid = started.pid

@@ -56,6 +56,9 @@ HANDLED_SIGNALS = (*ENDING_SIGNALS, *PASSED_ON, *OTHER_SIGNALS)
 
 # The guard needs this long only where a process hangs in the kernel.
 FINISH_S = 35.0
+# One that stays stopped (state T) for so long is replaced, and this often looked at.
+STOPPED_S = 1.0
+LOOK_AT_GUARD_S = 0.1
 # One that is killed is replaced; one that cannot live is not replaced for ever.
 MOST_GUARDS = 20
 
@@ -132,9 +135,7 @@ class Launch:
         """End whatever is left, read the last words, write all that is unwritten."""
         self._tell(wire.pack(wire.RELEASE))
         self._guarding.finish()
-        limit = time.monotonic() + FINISH_S
-        while not self._finished and time.monotonic() < limit:
-            self._turn(limit)
+        self._await_finish(time.monotonic())
         self.ended.left_behind += self._guarding.end_own_orphans()
         self.write_out()
         self._streams.close()
@@ -143,6 +144,19 @@ class Launch:
         self.ended.course = self._course
         self.ended.mpirun_words = os.pread(self._words, 1 << 20, 0)
         os.close(self._words)
+
+    def _await_finish(self, began: float) -> None:
+        """Wait until the guard has finished, and do its work if it does not."""
+        while not self._finished:
+            now = time.monotonic()
+            if now >= began + FINISH_S:
+                self._guarding.kill()
+                self._guarding.do_without()
+                return
+            # A debugger may hold it, or something may stop it again and again.
+            if self._guarding.keep_running() and now >= began + STOPPED_S:
+                self._guarding.kill()
+            self._turn(now + LOOK_AT_GUARD_S)
 
     def write_out(self) -> None:
         """Write what is unwritten when the job is over, while somebody reads it."""
@@ -266,6 +280,8 @@ class Launch:
         for pid, status in kernel.reap():
             if pid == self.ended.mpirun_pid:
                 self._on_mpirun_exit(status)
+        # SIGCHLD comes when a child is stopped, too.
+        self._guarding.keep_running()
 
     def _pause(self) -> None:
         self._relay.hide_status()

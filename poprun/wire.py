@@ -65,6 +65,7 @@ REPORTS = {
     REFUSED: "itt",
     EXITED: "innnnt",
     CLEAN: "i",
+    REMAINS: "int",
     MPIRUN_STARTED: "in",
     MPIRUN_REFUSED: "it",
     MPIRUN_EXITED: "i",

@@ -114,6 +114,35 @@ def test_the_second_guard_ends_the_job_too(
     job.assert_nothing_is_left()
 
 
+def test_a_stopped_guard_is_continued(poprun: Poprun, openmpi5: str) -> None:
+    job = Doomed(poprun, openmpi5, "crowd", "--grace", "0.3")
+    guard = job.find("guard")
+
+    guard.send_signal(signal.SIGSTOP)
+    wait_for(lambda: guard.status() != psutil.STATUS_STOPPED, "the guard to go on")
+    guard.send_signal(signal.SIGSTOP)
+    job.kill("poprun", signal.SIGTERM)
+
+    assert job.end()[0] == 143
+    job.assert_nothing_is_left()
+
+
+def test_a_stopped_guard_ends_the_job_of_a_poprun_that_was_killed(
+    poprun: Poprun, every_mpirun: str
+) -> None:
+    job = Doomed(poprun, every_mpirun, "crowd", "--grace", "0.3")
+    guard = job.find("guard")
+    # A stopped poprun does not continue its guard.
+    job.kill("poprun", signal.SIGSTOP)
+    guard.send_signal(signal.SIGSTOP)
+    wait_for(lambda: guard.status() == psutil.STATUS_STOPPED, "the guard to stop")
+
+    job.kill("poprun")
+
+    assert job.end()[0] == -signal.SIGKILL
+    job.assert_nothing_is_left()
+
+
 @pytest.mark.parametrize("moment", [0.0, 0.02, 0.05])
 def test_a_guard_killed_while_the_job_starts_costs_nothing_but_a_warning(
     poprun: Poprun, every_mpirun: str, moment: float

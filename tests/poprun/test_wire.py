@@ -223,3 +223,8 @@ def test_a_list_of_cpus_has_numbers_and_commas(cpus: bytes) -> None:
 def test_what_poprun_says_is_no_report_to_it() -> None:
     assert not wire.is_report(wire.KILL, [])
     assert not wire.is_report(255, [])
+
+
+def test_a_process_that_remains_is_a_report() -> None:
+    assert wire.is_report(wire.REMAINS, [b"12", b"4294967294", b"sudo sleep 600"])
+    assert not wire.is_report(wire.REMAINS, [b"12", b"root", b"sudo sleep 600"])
