@@ -115,6 +115,9 @@ def item(option: Option, text: str, label: str) -> Item:
     Raises:
         OptionError: The text makes no sense for this option.
     """
+    if "\0" in text:
+        # A file can have it, and no path, argument or variable can.
+        raise refusal(f"{label} is {shown(text)}, but cannot have a NUL byte.")
     return _READERS[option.kind](option, text, label)
 
 
