@@ -89,4 +89,12 @@ class CollectiveAbortedError(PopdistError):
 
 
 class GroupUnusableError(PopdistError):
-    """The group is closed, has failed before, or belongs to another process."""
+    """The group is closed, has failed before, or belongs to another process.
+
+    If it has failed before, the cause is that error, and `instances` are those that
+    were lost then.
+    """
+
+    def __init__(self, message: str, instances: Sequence[int] = ()) -> None:
+        super().__init__(message)
+        self.instances = tuple(instances)

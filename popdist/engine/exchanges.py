@@ -14,7 +14,7 @@ from popdist.engine.arrays import Array, address, plain
 from popdist.engine.codes import Operation, number_of
 from popdist.engine.dtypes import DTYPES, code_of
 from popdist.engine.headers import HEADER, described, header_of, headers_of
-from popdist.engine.membership import Membership
+from popdist.engine.membership import Membership, ends_group_without_memory
 
 
 class Exchanges(Membership):
@@ -26,6 +26,7 @@ class Exchanges(Membership):
             "barrier", lambda: self._call(self._comm.barrier, 0), async_op
         )
 
+    @ends_group_without_memory
     def broadcast(
         self,
         x: Any,
@@ -64,6 +65,7 @@ class Exchanges(Membership):
 
         return self._submit("broadcast", action, async_op)
 
+    @ends_group_without_memory
     def all_gather(
         self, x: Any, *, async_op: bool = False, name: str | None = None
     ) -> Any:
@@ -81,6 +83,7 @@ class Exchanges(Membership):
 
         return self._submit("all_gather", action, async_op)
 
+    @ends_group_without_memory
     def gather(self, x: Any, root: int = 0, *, async_op: bool = False) -> Any:
         """Return a list of the arrays of all replicas where `root` lives, else None."""
         rows = [plain(row) for row in self._rows(x, alike=False)]
@@ -94,6 +97,7 @@ class Exchanges(Membership):
 
         return self._submit("gather", action, async_op)
 
+    @ends_group_without_memory
     def scatter(self, x: Any, root: int = 0, *, async_op: bool = False) -> Any:
         """Give each replica one of the arrays that `root` has.
 
@@ -129,6 +133,7 @@ class Exchanges(Membership):
 
         return self._submit("scatter", action, async_op)
 
+    @ends_group_without_memory
     def all_to_all(self, x: Any, *, async_op: bool = False) -> Any:
         """Hand each replica its part: what replica i has for j, j gets from i.
 

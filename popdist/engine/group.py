@@ -111,7 +111,9 @@ class Group(Reductions, Exchanges, Letters):
         try:
             return self._comm.peek()
         except _core.Failure:
-            raise self._seat.failure() from None
+            # Explained below, as in _call.
+            pass
+        raise self._seat.failure()
 
     def give_up(self, what: str, error: BaseException) -> None:
         """End the group for all, because an error keeps this member from a call."""

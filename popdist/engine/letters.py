@@ -6,12 +6,13 @@ import numpy as np
 
 from popdist.engine.arrays import Array, address, plain, written
 from popdist.engine.dtypes import code_of
-from popdist.engine.membership import Membership
+from popdist.engine.membership import Membership, ends_group_without_memory
 
 
 class Letters(Membership):
     """The part of a group in which two members write to each other."""
 
+    @ends_group_without_memory
     def send(self, x: Any, to: int, *, async_op: bool = False) -> Any:
         """Send an array to one member, which must recv() one of its shape and dtype.
 
@@ -29,6 +30,7 @@ class Letters(Membership):
 
         return self._submit("send", action, async_op)
 
+    @ends_group_without_memory
     def recv(self, out: Array, source: int, *, async_op: bool = False) -> Any:
         """Fill `out` with what one member sends, and return it.
 

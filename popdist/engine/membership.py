@@ -1,8 +1,8 @@
 """Who is in a group: its members and replicas, and how arrays stand for them."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any, TypeVar
+from functools import partial, wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -12,6 +12,10 @@ from popdist.engine.seat import Seat
 from popdist.engine.work import Handle
 
 T = TypeVar("T")
+P = ParamSpec("P")
+
+
+M = TypeVar("M", bound="Membership")
 
 
 class Membership:
@@ -75,8 +79,11 @@ class Membership:
     def _call(self, function: Callable[..., None], *args: Any) -> None:
         try:
             function(*args)
+            return
         except _core.Failure:
-            raise self._seat.failure() from None
+            # Explained below: Ctrl-C while that is done must not show this number.
+            pass
+        raise self._seat.failure()
 
     def _starts(self) -> list[int]:
         return [sum(self.replicas[:q]) for q in range(self.size)]
@@ -141,6 +148,25 @@ class Membership:
         return (whole[0, ...] if self._flat else whole), [
             whole[i, ...] for i in range(len(rows))
         ]
+
+
+def ends_group_without_memory(
+    method: Callable[Concatenate[M, P], T],
+) -> Callable[Concatenate[M, P], T]:
+    """Return a collective that tells the others if this member has no memory for it.
+
+    Arrays are made before the first step of a call, for which the others wait.
+    """
+
+    @wraps(method)
+    def call(self: M, /, *args: P.args, **keywords: P.kwargs) -> T:
+        try:
+            return method(self, *args, **keywords)
+        except MemoryError as error:
+            self._seat.give_up(method.__name__.removeprefix("_"), error)
+            raise
+
+    return call
 
 
 def _array(x: Any, writable: bool) -> Array:

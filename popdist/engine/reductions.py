@@ -10,7 +10,7 @@ from popdist.engine.arrays import Array, Parcel, address, parcel, plain
 from popdist.engine.codes import ALGORITHM_NAMES, CHOICES, RING, Operation, number_of
 from popdist.engine.crossings import Pair, parcels
 from popdist.engine.dtypes import REDUCTIONS, code_of, reduction_code_of
-from popdist.engine.membership import Membership
+from popdist.engine.membership import Membership, ends_group_without_memory
 
 
 class Reductions(_core.Reducer, Membership):
@@ -27,6 +27,7 @@ class Reductions(_core.Reducer, Membership):
         """How the last reduction was carried out."""
         return ALGORITHM_NAMES[self._comm.last()[0]]
 
+    @ends_group_without_memory
     def _all_reduce(
         self,
         x: Any,
@@ -48,6 +49,7 @@ class Reductions(_core.Reducer, Membership):
         one: Callable[[], Any] = self._reduction(*given, op, how, number_of(name))
         return self._submit("all_reduce", lambda: one()[0], async_op)
 
+    @ends_group_without_memory
     def grouped_all_reduce(
         self,
         arrays: Sequence[Any],
@@ -75,11 +77,16 @@ class Reductions(_core.Reducer, Membership):
             try:
                 if out and self._reduce_lists(arrays, out, REDUCTIONS[op], how) is None:
                     return list(out)
+                failed = False
             except _core.Failure:
-                raise self._seat.failure() from None
+                # Explained below, as in _call.
+                failed = True
+            if failed:
+                raise self._seat.failure()
         action = self._reduction(arrays, out, op, how, number_of(name))
         return self._submit("grouped_all_reduce", action, async_op)
 
+    @ends_group_without_memory
     def reduce(
         self,
         x: Any,
@@ -106,6 +113,7 @@ class Reductions(_core.Reducer, Membership):
 
         return self._submit("reduce", action, async_op)
 
+    @ends_group_without_memory
     def reduce_scatter(self, x: Any, op: str = "sum", *, async_op: bool = False) -> Any:
         """Reduce the replicas' arrays, and give each replica its part of the result.
 

@@ -19,7 +19,7 @@ from popdist.engine.heap import HEAP_SPAN, Heap
 from popdist.engine.rendezvous.patience import report
 from popdist.engine.tuning import Tuning, cores_of_host
 from popdist.engine.work import Worker
-from popdist.errors import PopdistError
+from popdist.errors import GroupUnusableError, PeerLostError, PopdistError
 
 _seats: "weakref.WeakSet[Seat]" = weakref.WeakSet()
 
@@ -107,7 +107,9 @@ class Seat:
             return why
         error = unusable(ending, self.instances)
         # That one may be in a handle for which nobody has waited yet.
-        error.add_note(str(why))
+        error.__cause__ = why
+        if isinstance(why, PeerLostError) and isinstance(error, GroupUnusableError):
+            error.instances = why.instances
         return error
 
     def give_up(self, what: str, error: BaseException) -> None:

@@ -1,3 +1,4 @@
+import os
 import signal
 import sys
 import threading
@@ -150,9 +151,28 @@ def test_a_call_behind_one_that_failed_tells_why_it_did() -> None:
             group.barrier()
         with pytest.raises(MismatchError) as reason:
             handle.wait()
-        return refusal.value.__notes__[0] == str(reason.value)
+        return str(refusal.value.__cause__) == str(reason.value)
 
     assert results(2, member) == [True, None]
+
+
+def test_handles_waited_for_in_another_order_all_name_who_was_lost() -> None:
+    def member(me: Me) -> Any:
+        group = me.join(instances=(4, 7))
+        if me.rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        handles = [group.all_reduce(MANY, async_op=True) for _ in range(3)]
+        told = []
+        for handle in reversed(handles):
+            with pytest.raises((GroupUnusableError, PeerLostError)) as refusal:
+                handle.wait()
+            cause = refusal.value.__cause__
+            told.append((refusal.value.instances, type(cause).__name__))
+        return told
+
+    survivor, _ = run(2, member)
+    unusable = ((7,), "PeerLostError")
+    assert survivor.value == [unusable, unusable, ((7,), "NoneType")]
 
 
 def test_members_that_both_receive_before_they_send_are_told_why_it_ended() -> None:
@@ -165,7 +185,7 @@ def test_members_that_both_receive_before_they_send_are_told_why_it_ended() -> N
         with pytest.raises((MismatchError, CollectiveTimeoutError)) as reason:
             handle.wait()
         said = str(reason.value)
-        return "recv of 3 float64" in said, refusal.value.__notes__[0] == said
+        return "recv of 3 float64" in said, str(refusal.value.__cause__) == said
 
     assert results(2, member) == [(True, True)] * 2
 

@@ -1,4 +1,7 @@
 import mmap
+import re
+import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -8,7 +11,7 @@ from popdist.engine import headers, reference
 from popdist.engine.dtypes import REDUCTIONS
 from popdist.engine.group import Group
 from popdist.errors import CollectiveAbortedError, GroupUnusableError
-from tests.popdist.engine.members import SMALL, Me, results
+from tests.popdist.engine.members import SMALL, Me, Members, results
 from tests.popdist.engine.samples import BFLOAT16, DTYPES, Array, same, sample
 
 ROWS = [(1,), (3,), (1, 1), (2, 2), (1, 2), (3, 1, 2), (1, 1, 1, 1, 1), (2, 1, 3, 1)]
@@ -339,6 +342,47 @@ def test_what_stops_a_member_between_the_steps_of_a_call_ends_it_for_all(
     said = f"Instance 11 {why.format(call=call)}"
     assert (first, third) == (said, said)
     assert f"found: {said} Let the first error end the program" in second
+
+
+HUGE = np.lib.stride_tricks.as_strided(np.ones(2), (2, 1 << 50), (0, 0))
+
+# Calls whose arrays no machine can hold, and one that the others make meanwhile.
+WITHOUT_MEMORY: dict[str, Callable[[Group], Any]] = {
+    "all_reduce": lambda group: group.all_reduce(HUGE),
+    "grouped_all_reduce": lambda group: group.grouped_all_reduce([HUGE]),
+    "reduce": lambda group: group.reduce(HUGE),
+    "reduce_scatter": lambda group: group.reduce_scatter(HUGE),
+    "broadcast": lambda group: group.broadcast(HUGE),
+    "all_gather": lambda group: group.all_gather(HUGE),
+    "gather": lambda group: group.gather(HUGE),
+    "scatter": lambda group: group.scatter(HUGE, 1),
+    "all_to_all": lambda group: group.all_to_all(HUGE),
+    "send": lambda group: group.send(HUGE, 0),
+}
+
+
+@pytest.mark.parametrize("call", WITHOUT_MEMORY)
+def test_one_without_memory_for_a_call_tells_the_others(call: str) -> None:
+    def member(me: Me) -> str:
+        group = me.join()
+        if me.rank == 1:
+            with pytest.raises(MemoryError):
+                WITHOUT_MEMORY[call](group)
+            me.hear()
+            return ""
+        with pytest.raises(CollectiveAbortedError) as told:
+            group.barrier()
+        return str(told.value)
+
+    with Members(2, member) as members:
+        while not members.finished([0]):
+            time.sleep(0.01)
+        members.tell(1, "go")
+        first, _ = members.finish()
+    assert re.match(
+        rf"Instance 1 failed in {call}, which ended it for all: \w*MemoryError: ",
+        first.value,
+    )
 
 
 def test_wrong_arguments_leave_the_group_as_it_was() -> None:

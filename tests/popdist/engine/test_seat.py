@@ -154,3 +154,18 @@ def test_a_stall_that_nobody_can_be_told_does_not_end_the_call(kind: str) -> Non
         return found
 
     assert [(one.value, one.error) for one in run(2, member)] == [([2, 2], None)] * 2
+
+
+@pytest.mark.parametrize("call", ["barrier", "peek", "grouped_all_reduce"])
+def test_ctrl_c_while_an_error_is_explained_shows_none_of_the_core(call: str) -> None:
+    def interrupted() -> Any:
+        raise KeyboardInterrupt
+
+    group = alone()
+    group.abort("over")
+    group._seat.failure = interrupted  # type: ignore[method-assign]
+    given = [[np.ones(3)]] if call == "grouped_all_reduce" else []
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        getattr(group, call)(*given)
+
+    assert stopped.value.__context__ is None
