@@ -28,6 +28,11 @@ class Stdin(NamedTuple):
         """Return whether an instance gets anything to read."""
         return self.is_sent_to(rank) or self.path != NOTHING
 
+    @property
+    def is_own(self) -> bool:
+        """Whether it is poprun's own stdin that somebody reads."""
+        return self.rank is not None or self.copies > 0
+
 
 class Feeder:
     """poprun's stdin on its way to one instance or to all."""

@@ -47,6 +47,7 @@ from poprun.relay import STREAMS, Relay
 from poprun.sink import Sink
 from poprun.stopping import Course, Phase
 from poprun.streams import Streams
+from poprun.terminal import is_foreground, wait_until_readable
 
 IN, OUT = select.POLLIN, select.POLLOUT
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
@@ -221,7 +222,7 @@ class Launch:
             if sink.queued:
                 yield sink.fileno(), OUT, self._on_writable(sink)
         for descriptor in self._feeder.readers():
-            yield descriptor, IN, lambda _, __: self._feeder.read()
+            yield descriptor, IN, lambda _, __: self._read_stdin()
         for descriptor in self._feeder.writers():
             yield descriptor, OUT, lambda d, __: self._feeder.write(d)
 
@@ -283,11 +284,14 @@ class Launch:
         # SIGCHLD comes when a child is stopped, too.
         self._guarding.keep_running()
 
-    def _pause(self) -> None:
+    def _pause(self, number: int = signal.SIGSTOP) -> None:
         self._relay.hide_status()
         # SIGSTOP, because what leads a session of its own never sees SIGTSTP.
         self._tell(wire.pack(wire.SIGNAL, signal.SIGSTOP))
-        os.kill(os.getpid(), signal.SIGSTOP)
+        os.kill(os.getpid(), number)
+        if self._job.stdin.is_own:
+            # Continued by "bg", it may not let an instance read what the shell reads.
+            wait_until_readable(0)
         self._tell(wire.pack(wire.SIGNAL, signal.SIGCONT))
 
     def _resize(self) -> None:
@@ -297,6 +301,11 @@ class Launch:
         if terminals.stdout or terminals.stderr:
             self._streams.resize(terminals.size())
             self._tell(wire.pack(wire.SIGNAL, signal.SIGWINCH))
+
+    def _read_stdin(self) -> None:
+        if os.isatty(0) and not is_foreground(0):
+            self._pause(signal.SIGTTIN)
+        self._feeder.read()
 
     # --- The guard, and mpirun behind it.
 

@@ -14,7 +14,6 @@ from poprun.ahead import StartedGuard
 from poprun.config import Settings
 from poprun.errors import LaunchError, OptionError
 from poprun.events import Event
-from poprun.feeder import Stdin
 from poprun.hosts import SLURM_NODE_NAME
 from poprun.job import Job
 from poprun.log import DEBUG, Log
@@ -107,10 +106,16 @@ def _run_job(
     settings: Settings,
     verbosity: int,
 ) -> int:
+    if job.stdin.is_own and not terminal.wait_until_readable(0):
+        raise OptionError(
+            "--stdin would read the terminal, which another job has, and no shell "
+            "could continue poprun when it is free. Run poprun in the foreground, or "
+            "give it another input, such as < /dev/null."
+        )
     progress = Progress(len(job.specs), time.monotonic())
     has_status = settings["progress"] and terminal.has_status_line(os.environ)
     # Who types on the terminal would type behind the status.
-    has_status &= job.stdin == Stdin() or not os.isatty(0)
+    has_status &= not (job.stdin.is_own and os.isatty(0))
     relay = Relay(
         _routes(made, settings),
         screens=_screens(),

@@ -1,9 +1,12 @@
 """Which streams of the instances are terminals: by default those of poprun that are."""
 
 import os
+import signal
 import stat
 from collections.abc import Mapping
 from typing import NamedTuple
+
+from poprun import kernel
 
 # Of a terminal that poprun does not have itself.
 ROWS, COLUMNS = 24, 80
@@ -40,6 +43,36 @@ def is_foreground(descriptor: int) -> bool:
         return os.tcgetpgrp(descriptor) == os.getpgrp()
     except OSError:  # it is not the terminal of this session: no shell shares it
         return True
+
+
+def wait_until_readable(descriptor: int) -> bool:
+    """Stop while this is a terminal that another job has, as the kernel stops readers.
+
+    An instance reads poprun's terminal from a session of its own, in which the kernel
+    stops nobody.
+
+    Returns False where nobody could continue poprun, so that it does not stop.
+    """
+    if not os.isatty(descriptor):
+        return True
+    while not is_foreground(descriptor):
+        if not _can_be_continued():
+            return False
+        os.kill(os.getpid(), signal.SIGTTIN)
+    return True
+
+
+def _can_be_continued() -> bool:
+    """Return whether poprun belongs to a job of a shell that controls jobs."""
+    if signal.getsignal(signal.SIGTTIN) is not signal.SIG_DFL:
+        return False
+    group, found = os.getpgrp(), kernel.process(os.getpid())
+    try:
+        while found is not None and os.getpgid(found.pid) == group:
+            found = kernel.process(found.parent)
+        return found is not None and os.getsid(found.pid) == os.getsid(0)
+    except OSError:  # it has ended
+        return False
 
 
 def has_status_line(environ: Mapping[str, str]) -> bool:

@@ -1,5 +1,6 @@
 """On a terminal: what the instances see of it, and what remains to be seen on it."""
 
+import re
 import signal
 from collections.abc import Callable, Iterator
 
@@ -303,3 +304,91 @@ def test_a_program_that_draws_its_own_screen_is_left_alone(
     assert terminal.end() == 0
     assert terminal.lines() == ["", "", "", "", "  x"]
     assert b"running" not in terminal.shown
+
+
+READ = """
+import os, sys
+open("ready", "w")
+print("got", sys.stdin.readline().strip())
+"""
+
+
+@pytest.fixture
+def shell(on_terminal: Start) -> Terminal:
+    """Start a shell that controls jobs."""
+    terminal = on_terminal("bash", "--norc", "--noprofile", "-i", PS1="$ ")
+    terminal.wait(lambda: terminal.lines() == ["$"], "a prompt")
+    return terminal
+
+
+def types(terminal: Terminal, line: str) -> None:
+    terminal.process.sendline(line)
+
+
+def says(terminal: Terminal, pattern: str) -> None:
+    """Wait for a line; what it was made of does not match it."""
+    terminal.wait(
+        lambda: any(re.fullmatch(pattern, line) for line in terminal.lines()), pattern
+    )
+
+
+@pytest.mark.parametrize("which", ["0", "all"])
+def test_in_the_background_what_is_typed_is_the_shell_s(
+    poprun: Poprun, shell: Terminal, which: str
+) -> None:
+    script = poprun.script("read.py", READ)
+    command = f"{POPRUN} {' '.join(job(1))} --stdin {which} python {script}"
+    (poprun.directory / "run.sh").write_text(f"exec {command}\n")
+    types(shell, "sh run.sh &")
+    types(shell, "while jobs -r | grep -q .; do sleep 0.1; done; jobs")
+    says(shell, r"\[1\]\+ +Stopped .*")
+    types(shell, "echo $((40 + 2))")
+    says(shell, "42")
+    assert not (poprun.directory / "ready").exists()
+    types(shell, "fg")
+    shell.wait((poprun.directory / "ready").exists, "the program")
+    types(shell, "Ann")
+
+    says(shell, "got Ann")
+
+
+@pytest.mark.parametrize("which", ["0", "all"])
+def test_a_job_that_is_continued_in_the_background_stops_again(
+    poprun: Poprun, shell: Terminal, which: str
+) -> None:
+    script = poprun.script("read.py", READ)
+    command = f"{POPRUN} {' '.join(job(1))} --stdin {which} python {script}"
+    (poprun.directory / "run.sh").write_text(f"exec {command}\n")
+    types(shell, "sh run.sh")
+    shell.wait((poprun.directory / "ready").exists, "the program")
+    shell.process.sendcontrol("z")
+    says(shell, r"\[1\]\+ +Stopped .*")
+    types(shell, "bg; while jobs -r | grep -q .; do sleep 0.1; done; echo once more")
+    says(shell, "once more")
+    types(shell, "echo $((40 + 2))")
+    says(shell, "42")
+    types(shell, "fg")
+    types(shell, "Ann")
+
+    says(shell, "got Ann")
+
+
+def test_what_nobody_could_continue_does_not_stop(
+    poprun: Poprun, shell: Terminal
+) -> None:
+    script = poprun.script("read.py", READ)
+    command = f"{POPRUN} {' '.join(job(1))} --stdin 0 python {script}"
+    (poprun.directory / "run.sh").write_text(
+        f"(sleep 0.5; exec {command}) < /dev/tty > out 2>&1 &\n"
+    )
+    # A shell of no jobs, in the background, that has ended when poprun asks.
+    types(shell, "sh run.sh & wait; echo $((40 + 2))")
+    says(shell, "42")
+    out = poprun.directory / "out"
+    shell.wait(lambda: out.exists() and bool(out.read_text()), "a word")
+
+    assert out.read_text() == (
+        "poprun: error: --stdin would read the terminal, which another job has, and no "
+        "shell could continue poprun when it is free. Run poprun in the foreground, or "
+        "give it another input, such as < /dev/null.\n"
+    )
