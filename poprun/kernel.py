@@ -329,10 +329,20 @@ def _nothing(number: int, frame: object) -> None:
     """Stand for a handler: the byte in the pipe is all that is wanted."""
 
 
-def default_signals(*, keep_hangup: bool = False) -> None:
-    """Give a child about to exec the signals of a fresh process."""
+def ignored_signals() -> list[int]:
+    """Return which signals of a terminal the caller has ignored for this process.
+
+    nohup does so with SIGHUP, a shell without job control with SIGINT and SIGQUIT for
+    what it starts in the background.
+    """
+    terminals = (_signal.SIGHUP, _signal.SIGINT, _signal.SIGQUIT, _signal.SIGTSTP)
+    return [int(n) for n in terminals if _signal.getsignal(n) == _signal.SIG_IGN]
+
+
+def default_signals(*, ignored: Iterable[int] = ()) -> None:
+    """Give a child about to exec the signals of a fresh process, but for some."""
     for number in _signal.valid_signals():
-        if keep_hangup and number == _signal.SIGHUP:
+        if number in ignored:
             _signal.signal(number, _signal.SIG_IGN)
         elif number not in (_signal.SIGKILL, _signal.SIGSTOP):
             try:

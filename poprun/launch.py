@@ -550,8 +550,6 @@ def _make_directory(path: str) -> None:
 
 
 def _signals() -> list[int]:
-    """Return what poprun handles: not SIGHUP if nohup had it ignored."""
-    handled: list[int] = list(HANDLED_SIGNALS)
-    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
-        handled.remove(signal.SIGHUP)
-    return handled
+    """Return what poprun handles: not what the caller has ignored."""
+    ignored = kernel.ignored_signals()
+    return [number for number in HANDLED_SIGNALS if number not in ignored]

@@ -379,7 +379,7 @@ def _become_program(
         os.chdir(spec.cwd)
         about = spec.path
         environment = _environment(spec, stdout_is_terminal=os.isatty(1))
-        kernel.default_signals(keep_hangup=spec.ignore_hangup)
+        kernel.default_signals(ignored=spec.ignored)
         os.execve(spec.path, spec.argv, environment)
     except OSError as error:
         os.write(fault, b"%d %s %s" % (error.errno or 0, call, about[:2048]))

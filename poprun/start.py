@@ -2,11 +2,10 @@
 
 import os
 import resource
-import signal
 from collections.abc import Mapping, Sequence
 
 from popdist import environment as env
-from poprun import wire
+from poprun import kernel, wire
 from poprun.errors import OptionError
 from poprun.job import FOREVER, Job
 from poprun.mpirun import adapter
@@ -147,7 +146,7 @@ def _spec(
         if setup.stdin.is_sent_to(assignment.rank)
         else os.fsencode(setup.stdin.path),
         grace_ms=int(grace * 1000),
-        ignore_hangup=_hangup_is_ignored(),
+        ignored=kernel.ignored_signals(),
         terminals=(terminals.stdout, terminals.stderr),
         size=terminals.size(),
         merge_stderr=setup.arguments.merge_stderr,
@@ -179,10 +178,6 @@ def _check_sizes(argv: Sequence[bytes], environment: Sequence[bytes]) -> None:
             f"kernel accepts {room}. Make them shorter, or raise the limit with "
             "'ulimit -s'."
         )
-
-
-def _hangup_is_ignored() -> bool:
-    return signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
 
 
 def temporary_directory(environ: Mapping[str, str]) -> str:

@@ -158,7 +158,7 @@ def pack_spec(
     memory_nodes: list[int],
     stdin: bytes,
     grace_ms: int,
-    ignore_hangup: bool,
+    ignored: list[int],
     terminals: tuple[bool, bool] = (False, False),
     size: tuple[int, int] = (0, 0),
     merge_stderr: bool = False,
@@ -171,6 +171,7 @@ def pack_spec(
         no_gifts: How those of them begin that are not the program's.
         users: Whole names of variables in which the user's value counts for more.
         stdin: SENT for a descriptor that comes with the message, else a path.
+        ignored: Signals that the program ignores, until it says otherwise.
         terminals: Whether stdout and stderr are to be one.
         size: Rows and columns of those that are.
         merge_stderr: stderr is stdout.
@@ -183,7 +184,7 @@ def pack_spec(
         b",".join(b"%d" % node for node in memory_nodes),
         stdin,
         grace_ms,
-        int(ignore_hangup),
+        b",".join(b"%d" % number for number in ignored),
         b",".join(gifts),
         b",".join(no_gifts),
         b",".join(users),
@@ -202,7 +203,7 @@ class Spec:
         self.cpus = [int(cpu) for cpu in cpus.split(b",") if cpu]
         self.memory_nodes = [int(node) for node in nodes.split(b",") if node]
         self.grace = int(fields[5]) / 1000
-        self.ignore_hangup = fields[6] == b"1"
+        self.ignored = [int(number) for number in fields[6].split(b",") if number]
         self._gifts = tuple(filter(None, fields[7].split(b",")))
         self._no_gifts = tuple(filter(None, fields[8].split(b",")))
         self._users = frozenset(fields[9].split(b","))

@@ -1,6 +1,7 @@
 """What a user sends to poprun, what outlives its parent, and what takes too long."""
 
 import signal
+import subprocess
 
 import pexpect
 import psutil
@@ -167,6 +168,29 @@ def test_user_signals_reach_every_live_rank_once(
     assert process.returncode == 0
     counted = [line for line in out.split() if line.startswith(b"SIG")]
     assert counted == [b"SIGUSR1", b"SIGUSR1", b"SIGUSR2", b"SIGUSR2"]
+
+
+@pytest.mark.parametrize("name", ["INT", "QUIT", "HUP"])
+def test_a_signal_that_the_caller_ignores_ends_nothing(
+    poprun: Poprun, openmpi5: str, name: str
+) -> None:
+    # A script's background job is in the terminal's process group.
+    number = signal.Signals[f"SIG{name}"]
+    ignoring = ["env", f"--ignore-signal={name}", POPRUN]
+    script = f"touch up.$RANK; until [ -e go ]; do sleep 0.05; done; kill -{name} $$"
+    process = subprocess.Popen(
+        [*ignoring, *job(openmpi5, 2), "sh", "-c", f"{script}; echo done"],
+        cwd=poprun.directory,
+        env=poprun.environ,
+        stdout=subprocess.PIPE,
+    )
+    wait_for(lambda: len(list(poprun.directory.glob("up.*"))) == 2, "the ranks")
+
+    process.send_signal(number)
+    (poprun.directory / "go").touch()
+    out, _ = process.communicate(timeout=30)
+
+    assert (process.returncode, out) == (0, b"done\ndone\n")
 
 
 # --- What outlives its parent.

@@ -66,7 +66,7 @@ class Driven:
             "memory_nodes": [],
             "stdin": b"/dev/null",
             "grace_ms": int(grace * 1000),
-            "ignore_hangup": False,
+            "ignored": [],
             **spec,
         }
         self.poprun.send(wire.pack_spec(**asked))  # type: ignore[arg-type]

@@ -227,16 +227,15 @@ def test_a_user_without_a_home_gets_one_where_the_mpi_needs_it(
 
 
 @pytest.mark.parametrize(
-    ("handler", "ignored"), [(signal.SIG_IGN, True), (signal.SIG_DFL, False)]
+    "number", [signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP]
 )
-def test_a_hangup_that_nohup_had_ignored_stays_ignored(
-    handler: signal.Handlers, ignored: bool
-) -> None:
-    before = signal.signal(signal.SIGHUP, handler)
+def test_what_the_caller_ignores_stays_ignored(number: signal.Signals) -> None:
+    assert spec(job()).ignored == []
+    before = signal.signal(number, signal.SIG_IGN)
     try:
-        assert spec(job()).ignore_hangup is ignored
+        assert spec(job()).ignored == [number]
     finally:
-        signal.signal(signal.SIGHUP, before)
+        signal.signal(number, before)
 
 
 # --- What mpirun is told.

@@ -117,7 +117,7 @@ def test_noise_is_refused_or_waited_for_and_never_anything_else(data: bytes) -> 
     cpus=numbers,
     nodes=numbers,
     grace_ms=st.integers(0, 10**7),
-    hangup=st.booleans(),
+    ignored=numbers,
 )
 def test_a_shim_reads_what_poprun_wrote(
     argv: list[bytes],
@@ -127,7 +127,7 @@ def test_a_shim_reads_what_poprun_wrote(
     cpus: list[int],
     nodes: list[int],
     grace_ms: int,
-    hangup: bool,
+    ignored: list[int],
 ) -> None:
     message = pack_spec(
         path=path,
@@ -141,7 +141,7 @@ def test_a_shim_reads_what_poprun_wrote(
         memory_nodes=nodes,
         stdin=b"/dev/null",
         grace_ms=grace_ms,
-        ignore_hangup=hangup,
+        ignored=ignored,
     )
 
     [(kind, fields)] = decoded(message)
@@ -150,7 +150,7 @@ def test_a_shim_reads_what_poprun_wrote(
     assert kind == wire.SPEC
     assert (spec.path, spec.argv, spec.environment) == (path, argv, environment)
     assert (spec.cwd, spec.cpus, spec.memory_nodes) == (cwd, cpus, nodes)
-    assert (spec.stdin, spec.ignore_hangup) == (b"/dev/null", hangup)
+    assert (spec.stdin, spec.ignored) == (b"/dev/null", ignored)
     assert spec.grace == grace_ms / 1000
 
 
@@ -179,7 +179,7 @@ def test_mpi_gives_only_what_begins_like_a_gift(name: bytes, is_gift: bool) -> N
         memory_nodes=[],
         stdin=b"/dev/null",
         grace_ms=0,
-        ignore_hangup=False,
+        ignored=[],
     )
 
     assert Spec(decoded(message)[0][1]).is_gift(name) is is_gift
