@@ -7,8 +7,9 @@ from poprun import oom, report
 from poprun.events import Exited
 from poprun.job import Ended
 from poprun.log import Log
-from poprun.mpirun import adapter
-from poprun.outcome import OUTPUT_CLOSED, Outcome, judge
+from poprun.mpirun import adapter, hydra
+from poprun.mpirun.values import HYDRA, Failure, MpiVerdict
+from poprun.outcome import MACHINERY, OUTPUT_CLOSED, Outcome, judge
 from poprun.relay import Relay
 from poprun.setup import Setup
 from poprun.status import exit_code
@@ -34,6 +35,8 @@ def conclude(
     code = 1 if status is None else exit_code(status)
     words = ended.mpirun_words.decode(errors="replace")
     verdict = adapter(made.mpi.flavour).explain(words, code)
+    if made.mpi.flavour == HYDRA and verdict.failure in (Failure.ABORTED, Failure.NONE):
+        verdict = _explain_abort(ended, made, relay) or verdict
     outcome = judge(ended.course, ended.events, status, verdict)
     for warning in outcome.warnings:
         log.warn(warning)
@@ -63,6 +66,18 @@ def conclude(
     return outcome.exit_code
 
 
+def _explain_abort(ended: Ended, made: Setup, relay: Relay) -> MpiVerdict | None:
+    """Find out which instance called MPI_Abort, where mpirun has ended the job."""
+    cause = ended.course.cause
+    if cause is not None and cause.reason not in MACHINERY:
+        return None
+    for assignment in made.plan.assignments:
+        stderr = relay.tail(assignment.rank).decode(errors="replace")
+        if verdict := hydra.explain_abort(stderr, assignment.rank):
+            return verdict
+    return None
+
+
 def _machine_memory() -> int:
     import psutil
 
@@ -76,7 +91,9 @@ def _evidence(
         return report.Evidence()
     rank = outcome.first.rank
     after = oom.read()
-    starved = outcome.first.killed_by == signal.SIGKILL and after.kills > before.kills
+    # A shell, and other programs that start one, exit with 128 and the signal's number.
+    killed = outcome.first.exit_code == 128 + signal.SIGKILL
+    starved = killed and after.kills > before.kills
     if starved and after.limit is None:
         after = after._replace(limit=_machine_memory())
     peaks = [

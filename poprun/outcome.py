@@ -18,6 +18,8 @@ NOT_EXECUTABLE = 126
 NOT_FOUND = 127
 OUTPUT_CLOSED = 128 + signal.SIGPIPE
 
+MACHINERY = (Reason.MPIRUN_ENDED, Reason.SHIM_LOST)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failed:
@@ -80,19 +82,20 @@ def judge(
             return _mpirun_refused(event)
     failed = failures(events)
     cause = course.cause
-    machinery = (Reason.MPIRUN_ENDED, Reason.SHIM_LOST)
     # Open MPI's MPI_Abort ends the instance too, which may be heard of first.
-    explained = cause is None or cause.reason in machinery
+    explained = cause is None or cause.reason in MACHINERY
     explained = explained or cause == Cause(Reason.FAILED, verdict.rank)
     if explained and _says_aborted(verdict, mpirun_status):
         return _aborted(verdict, failed)
-    if failed and (cause is None or cause.reason in (Reason.FAILED, *machinery)):
+    if failed and (cause is None or cause.reason in (Reason.FAILED, *MACHINERY)):
         return Outcome(
             exit_code=failed[0].exit_code,
             first=failed[0],
             also=failed[1:],
             warnings=_warnings(course),
         )
+    if cause is not None and cause.reason in MACHINERY and mpirun_status == 0:
+        return _ended_with_0()
     if cause is not None and not _lost_its_proxy(cause, verdict):
         return _stopped(course, cause, events, mpirun_status)
     if cause or any(isinstance(e, Exited) and e.status for e in events):
@@ -129,13 +132,15 @@ def _says_aborted(verdict: MpiVerdict, mpirun_status: int | None) -> bool:
 
 
 def _aborted(verdict: MpiVerdict, failed: Sequence[Failed]) -> Outcome:
-    code = verdict.code or 1
+    error = verdict.code or 0
+    # It is a failure in any case.
+    code = error & 0xFF or 1
     also = [f for f in failed if f.rank != verdict.rank]
     if verdict.rank is None:
         return Outcome(
             exit_code=code,
             also=also,
-            sentence=f"An instance called MPI_Abort with error code {code}.",
+            sentence=f"An instance called MPI_Abort with error code {error}.",
         )
     status = code << 8
     return Outcome(
@@ -143,9 +148,20 @@ def _aborted(verdict: MpiVerdict, failed: Sequence[Failed]) -> Outcome:
         first=Failed(rank=verdict.rank, status=status, at_ns=0),
         also=also,
         sentence=(
-            f"Instance {verdict.rank} called MPI_Abort with error code {code}, and "
+            f"Instance {verdict.rank} called MPI_Abort with error code {error}, and "
             "mpirun ended the others."
         ),
+    )
+
+
+def _ended_with_0() -> Outcome:
+    # No supervisor was killed: every mpirun would have ended with another code.
+    return Outcome(
+        exit_code=MACHINERY_FAILED,
+        sentence="mpirun ended with exit code 0 while instances were running, and they "
+        "were stopped. It does that when one of them calls MPI_Abort with error code 0 "
+        "or a multiple of 256.",
+        quote_mpirun=True,
     )
 
 
@@ -253,7 +269,8 @@ def _all_succeeded(
             quote_mpirun=True,
         )
     warnings = _warnings(course)
-    if not mpirun_status or course.mpirun_hung:
+    # A signal that comes when all have succeeded ends what is left, and no more.
+    if not mpirun_status or course.mpirun_hung or course.mpirun_killed:
         return Outcome(exit_code=0, warnings=warnings)
     if verdict.failure is Failure.NOT_FINALIZED:
         who = "An instance" if verdict.rank is None else f"Instance {verdict.rank}"

@@ -56,7 +56,7 @@ def explain(text: str, exit_code: int) -> MpiVerdict:
         return MpiVerdict(
             failure=Failure.ABORTED,
             rank=int(found[2]),
-            code=int(found[1]) & 0xFF,
+            code=int(found[1]),
             words=words,
         )
     if found := _STRING.search(words):
@@ -76,6 +76,22 @@ def explain(text: str, exit_code: int) -> MpiVerdict:
         return MpiVerdict(failure=Failure.ABORTED, code=exit_code)
     failure = Failure.UNEXPLAINED if exit_code else Failure.NONE
     return MpiVerdict(failure=failure, code=exit_code, words=words)
+
+
+def explain_abort(stderr: str, rank: int) -> MpiVerdict | None:
+    """Find MPICH's own line on MPI_Abort in what an instance wrote.
+
+    mpirun passes the error code on without a word, and of it the last byte only.
+    """
+    found = [m for m in _ABORTED.finditer(stderr) if int(m[2]) == rank]
+    if not found:
+        return None
+    return MpiVerdict(
+        failure=Failure.ABORTED,
+        rank=rank,
+        code=int(found[-1][1]),
+        words=clean(found[-1][0]),
+    )
 
 
 def _exports(context: Context) -> Iterator[str]:

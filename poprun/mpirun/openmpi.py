@@ -100,7 +100,7 @@ def explain(text: str, exit_code: int) -> MpiVerdict:
         return MpiVerdict(
             failure=Failure.ABORTED,
             rank=int(found[1]),
-            code=int(found[2]) & 0xFF,
+            code=int(found[2]),
             words=words,
         )
     if found := _CALLED_ABORT.search(words):

@@ -99,6 +99,7 @@ class MpiVerdict(NamedTuple):
 
     failure: Failure
     rank: int | None = None
+    # Of MPI_Abort the whole error code, if it is known: the exit code is its last byte.
     code: int | None = None
     signal: int | None = None
     # mpirun's own words, fit for a terminal.

@@ -91,6 +91,24 @@ def test_an_instance_that_was_killed_for_want_of_memory_is_named_with_the_limit(
     )
 
 
+def test_a_child_of_a_shell_that_was_killed_for_want_of_memory_is_told_too(
+    poprun: Poprun,
+) -> None:
+    poprun.script("greedy.py", "much = b'x' * (200 << 20)\n")
+    limit = str(60 * MIB)
+    with cgroup(
+        "memory", {"memory.limit_in_bytes": limit, "memory.max": limit}
+    ) as group:
+        ran = run_in(group, poprun, *job(1), "sh", "-c", "python greedy.py; exit $?")
+
+    assert (ran.returncode, ran.stdout) == (137, b"")
+    assert re.search(
+        r"poprun: error: Instance 0 on localhost exited with code 137: out of memory "
+        r"\(the limit is 60 MiB, it had used \d+ MiB\)\.\n$",
+        ran.stderr.decode(),
+    )
+
+
 def test_an_instance_that_somebody_killed_was_not_short_of_memory(
     poprun: Poprun,
 ) -> None:

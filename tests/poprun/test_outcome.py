@@ -280,7 +280,6 @@ def test_a_reader_that_has_gone_is_141_without_a_word() -> None:
 @pytest.mark.parametrize(
     ("status", "how"),
     [
-        (0, "ended with exit code 0"),
         (213 << 8, "ended with exit code 213"),
         (signal.SIGKILL, "was killed by SIGKILL"),
     ],
@@ -338,7 +337,7 @@ def test_a_lost_proxy_is_named_whether_mpirun_ended_before_the_instances_or_afte
 
 
 def test_a_lost_shim_is_125_and_says_that_poprun_did_not_do_it() -> None:
-    assert outcome(stopped_by(Reason.SHIM_LOST, 1)) == Outcome(
+    assert outcome(stopped_by(Reason.SHIM_LOST, 1), (), 137 << 8) == Outcome(
         exit_code=125,
         sentence=(
             "The supervisor of instance 1 was killed, and the job with it. poprun did "
@@ -437,7 +436,41 @@ def test_mpi_abort_of_nobody_knows_whom_is_its_code_too() -> None:
 def test_mpi_abort_with_0_is_a_failure_nevertheless() -> None:
     verdict = MpiVerdict(failure=Failure.ABORTED, rank=1, code=0)
 
-    assert outcome(None, [], 0, verdict).exit_code == 1
+    found = outcome(None, [], 0, verdict)
+
+    assert found.exit_code == 1
+    assert found.sentence.startswith("Instance 1 called MPI_Abort with error code 0,")
+
+
+@pytest.mark.parametrize(("error", "code"), [(256, 1), (300, 44), (-1, 255)])
+def test_mpi_abort_ends_with_the_last_byte_of_its_code(error: int, code: int) -> None:
+    verdict = MpiVerdict(failure=Failure.ABORTED, rank=1, code=error)
+
+    found = outcome(None, [], (error & 0xFF) << 8, verdict)
+
+    assert found.exit_code == code
+    assert f" error code {error}, and mpirun ended the others." in found.sentence
+
+
+@pytest.mark.parametrize("reason", [Reason.MPIRUN_ENDED, Reason.SHIM_LOST])
+def test_an_mpirun_that_ends_the_job_with_0_was_not_killed(reason: Reason) -> None:
+    # MPI_Abort with 0, and MPI's words are lost.
+    found = outcome(stopped_by(reason, 0), [exited(1, 0)], 0)
+
+    assert found.exit_code == 125
+    assert found.sentence == (
+        "mpirun ended with exit code 0 while instances were running, and they were "
+        "stopped. It does that when one of them calls MPI_Abort with error code 0 or a "
+        "multiple of 256."
+    )
+
+
+def test_a_signal_after_all_have_succeeded_fails_nothing() -> None:
+    course = Course(num_instances=2, started=BOTH, mpirun_killed=True)
+
+    found = judge(course, [exited(0, 0), exited(1, 0)], signal.SIGKILL, NOTHING)
+
+    assert found == Outcome(exit_code=0, warnings=[])
 
 
 def test_who_called_mpi_abort_did_not_fail_besides() -> None:

@@ -1,6 +1,6 @@
 import pytest
 
-from poprun.mpirun import adapter
+from poprun.mpirun import adapter, hydra
 from poprun.mpirun.values import Failure, MpiVerdict
 
 RULE = "-" * 74 + "\n"
@@ -148,10 +148,24 @@ def test_the_words_of_mpirun_say_what_failed(
     )
 
 
-def test_a_code_beyond_a_byte_is_cut_as_the_kernel_cuts_it() -> None:
+def test_the_error_code_of_mpi_abort_is_the_whole_one() -> None:
     text = ABORT_4.replace("42", "300")
 
-    assert adapter("openmpi4").explain(text, 44).code == 44
+    assert adapter("openmpi4").explain(text, 44).code == 300
+
+
+def test_mpich_says_in_an_instances_stderr_who_called_mpi_abort() -> None:
+    stderr = f"before\n{ABORT_HYDRA}"
+
+    assert hydra.explain_abort(stderr, 1) == MpiVerdict(
+        failure=Failure.ABORTED,
+        rank=1,
+        code=42,
+        words="Abort(42) on node 1 (rank 1 in comm 0): application called MPI_Abort",
+    )
+    # Another instance's line is a quotation.
+    assert hydra.explain_abort(stderr, 0) is None
+    assert hydra.explain_abort("MPI_Abort", 1) is None
 
 
 def test_the_words_are_kept_without_what_no_terminal_should_see() -> None:
