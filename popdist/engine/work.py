@@ -70,8 +70,8 @@ class Handle(Generic[T]):
         if os.getpid() != self._pid:
             raise GroupUnusableError(
                 "This handle is of a call that the process makes from which this one "
-                "was forked, so it cannot be waited for here. Call wait() there, before "
-                "the fork."
+                "was forked, so it cannot be waited for here. Call wait() there, "
+                "before the fork."
             )
         check_interpreter()
 
@@ -88,9 +88,9 @@ def check_interpreter() -> None:
     """Raise GroupUnusableError if threads beside this one have stopped for good."""
     if sys.is_finalizing():
         raise GroupUnusableError(
-            "Python is ending, and has stopped the thread that makes the group's calls "
-            "with async_op=True. Wait for all handles before the program ends, and make "
-            "no calls in __del__ after that."
+            "Python is ending, and has stopped the thread that makes the group's "
+            "calls with async_op=True. Wait for all handles before the program ends, "
+            "and make no calls in __del__ after that."
         )
 
 

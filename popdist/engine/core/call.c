@@ -69,7 +69,7 @@ void write_node(const call *k, const terms *t, cursor *at, const node *which,
 {
     const bool as_given = which->rows == 1 && !t->widened;
     const program part = {which->rows, k->l->of_node.merges};
-    const void *leaf[MAX_LEAVES];
+    const void **leaf = k->c->rows->leaf;
     while (begin < end) {
         piece p = piece_at(k, at, begin, end);
         uint64_t n = as_given ? p.count : least(p.count, t->a.piece);
@@ -117,8 +117,8 @@ static void to_rows(const call *k, const terms *t, piece p, const void *from, ui
 void reduce_range(const call *k, const terms *t, cursor *at, const published *p,
                   uint64_t begin, uint64_t end, unsigned char *also, bool streaming)
 {
-    const void *leaf[MAX_LEAVES];
-    bool accumulated[MAX_LEAVES];
+    const void **leaf = k->c->rows->leaf;
+    bool *accumulated = k->c->rows->accumulated;
     const uint64_t first = begin;
     while (begin < end) {
         piece own = piece_at(k, at, begin, end);

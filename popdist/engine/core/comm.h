@@ -85,11 +85,13 @@ struct comm {
     /* From the begin of a slot's part to where the call at hand has its blocks. */
     uint64_t lane_input, lane_result;
     unsigned char *scratch; /* SCRATCH_BLOCKS blocks for sums in the making */
-    /* Room for where all replicas' rows are read and written: threads may have stacks
-     * that have not. */
+    /* Room for what there is of each replica in a call: threads may have stacks that
+     * have not. */
     struct rows {
         const void *from[MAX_LEAVES];
         unsigned char *to[MAX_LEAVES];
+        const void *leaf[MAX_LEAVES];
+        bool accumulated[MAX_LEAVES]; /* of the leaf: whether it is */
     } *rows;
 };
 

@@ -69,6 +69,9 @@ static bool fits(const Py_buffer *x, const Py_buffer *out, bool same, int type,
            || ((uintptr_t)out->buf % (size_t)x->itemsize == 0 && simple_pair(x, out));
 }
 
+/* The rows of a member whose addresses fit the stack, which is small in some threads. */
+enum { FEW_ROWS = 16 };
+
 /* Memory that an array takes up. */
 typedef struct {
     uintptr_t begin, end;
@@ -164,15 +167,21 @@ PyObject *reduce_arrays(PyObject *object, PyObject *given, PyObject *from, PyObj
     const layout *l = ((LayoutObject *)given)->l;
     Py_buffer x, out;
     bool same;
-    char *addresses[2 * MAX_LEAVES];
+    char *few[2 * FEW_ROWS];
     segment whole;
+    const uint32_t rows = l->rows[l->rank];
+    char **addresses = rows > FEW_ROWS ? PyMem_Calloc(2 * (size_t)rows, sizeof *few) : few;
     plain_arrays p = {.x = &x, .out = &out, .same = &same, .addresses = addresses,
                       .segments = &whole};
-    if (!self->queued && take(&p, from, to, l, reduction, leading)) {
-        PyObject *result = reduce_plain(self, l, &p, reduction, wanted);
-        let_go(&p);
+    PyObject *result = NULL;
+    const bool taken = addresses && !self->queued && take(&p, from, to, l, reduction, leading);
+    if (taken)
+        result = reduce_plain(self, l, &p, reduction, wanted);
+    let_go(&p);
+    if (addresses != few)
+        PyMem_Free(addresses);
+    if (taken)
         return result;
-    }
     /* Whoever is asked next finds out what they are, and says what is wrong. */
     PyErr_Clear();
     Py_RETURN_NOTIMPLEMENTED;

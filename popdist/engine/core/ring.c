@@ -47,7 +47,7 @@ static unsigned char *slot_at(const ring *r, int member, int k)
 /* This member's rows of a piece, added up. */
 static const void *own_sum(const ring *r, piece p, uint64_t n)
 {
-    const void *leaf[MAX_LEAVES];
+    const void **leaf = r->k->c->rows->leaf;
     const layout *l = r->k->l;
     for (uint32_t row = 0; row < l->rows[l->rank]; row++)
         leaf[row] = p.s->in[row] + p.offset * r->t.a.element;

@@ -3,6 +3,7 @@ import signal
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -302,6 +303,41 @@ def test_closing_waits_for_the_calls_that_were_made() -> None:
         return [handle.test() and handle.result()[0] for handle in handles]
 
     assert results(2, member) == [[2.0] * 20] * 2
+
+
+@pytest.mark.parametrize("replicas", [None, [20, 3]])
+def test_threads_with_small_stacks_can_make_all_calls(
+    replicas: list[int] | None,
+) -> None:
+    def calls(group: Group) -> None:
+        own = replicas[group.rank] if replicas else 1
+        few, many = np.ones((own, 46), np.float16), np.ones((own, 46000), np.float16)
+        parts: tuple[int, ...] = (own, 23, -1)
+        if replicas is None:
+            few, many, parts = few[0], many[0], (2, -1)
+        for x in (few, many):
+            for how in ("oneshot", "direct", "ring"):
+                group.all_reduce(x, out=x.copy(), algorithm=how)
+            group.grouped_all_reduce([x, x])
+            group.all_reduce(x, name="a")
+            group.reduce(x)
+            group.reduce_scatter(x)
+            group.broadcast(x)
+            group.all_gather(x)
+            group.all_to_all(x.reshape(parts))
+        held = group.empty(few.shape)
+        held[...] = 1
+        group.all_reduce(held, out=held, algorithm="direct")
+        group.barrier()
+
+    def member(me: Me) -> str:
+        made = Group(me.name, me.rank, 2, replicas=replicas, timeout=40, tuning=SMALL)
+        threading.stack_size(48 << 10)
+        with ThreadPoolExecutor(1) as threads:
+            threads.submit(calls, made).result()
+        return made.last_algorithm
+
+    assert results(2, member) == ["arena"] * 2
 
 
 # Member 0 ends while a thread of it is in a call; member 1 waits for its end.

@@ -176,8 +176,8 @@ def test_a_child_cannot_wait_for_its_parents_handle() -> None:
 
 
 NOT_HERE = (
-    "This handle is of a call that the process makes from which this one was forked, so "
-    "it cannot be waited for here. Call wait() there, before the fork."
+    "This handle is of a call that the process makes from which this one was forked, "
+    "so it cannot be waited for here. Call wait() there, before the fork."
 )
 
 
