@@ -130,6 +130,10 @@ class OutputClosed(NamedTuple):
     """Whoever read poprun's stdout has gone."""
 
 
+class StacksShown(NamedTuple):
+    """The instances have shown their Python stacks."""
+
+
 class Tick(NamedTuple):
     """Time has passed."""
 
@@ -152,5 +156,6 @@ Event = (
     | AcceptFailed
     | Interrupted
     | OutputClosed
+    | StacksShown
     | Tick
 )

@@ -142,9 +142,18 @@ def with_variable(assignment: bytes) -> list[Process]:
 
 def ignores(pid: int, signal: int) -> bool:
     """Return whether a process ignores a signal."""
+    return _has_signal(b"SigIgn:\t", pid, signal)
+
+
+def catches(pid: int, signal: int) -> bool:
+    """Return whether a process has a handler for a signal."""
+    return _has_signal(b"SigCgt:\t", pid, signal)
+
+
+def _has_signal(name: bytes, pid: int, signal: int) -> bool:
     try:
         with open(f"/proc/{pid}/status", "rb") as file:
-            mask = file.read().partition(b"SigIgn:\t")[2].partition(b"\n")[0]
+            mask = file.read().partition(name)[2].partition(b"\n")[0]
     except OSError:
         return False
     return bool(mask) and bool(int(mask, 16) & 1 << signal - 1)

@@ -36,6 +36,7 @@ from poprun.events import (
     Rejected,
     Remains,
     ShimLost,
+    StacksShown,
     Started,
     Tick,
 )
@@ -45,6 +46,7 @@ from poprun.guarding import Guarding
 from poprun.job import Ended, Job
 from poprun.relay import STREAMS, Relay
 from poprun.sink import Sink
+from poprun.stacks import Stacks
 from poprun.stopping import Course, Phase
 from poprun.streams import Streams
 from poprun.terminal import is_foreground, wait_until_readable
@@ -100,6 +102,12 @@ class Launch:
         self._interpreters: set[Channel] = set()  # that have told of their end
         self._programs: dict[int, int] = {}  # the rank of each, by its pid
         self._streams = Streams(relay)
+        shims = self._shims
+        self._stacks = Stacks(
+            lambda rank, pid: _ask_for_stacks(shims.get(rank), pid),
+            relay.tail,
+            lambda sentence: relay.say(f"poprun: {sentence}\n"),
+        )
         self._finished = False
         # Signals to end the job that came when it was over.
         self._is_over = False
@@ -188,7 +196,7 @@ class Launch:
             calls[descriptor] = call
         now = time.monotonic()
         due = min(deadline, self._relay.deadline(), self._finalizing.deadline())
-        due = min(due, self._control.deadline(now))
+        due = min(due, self._control.deadline(now), self._stacks.deadline())
         for descriptor, mask in poll.poll(kernel.poll_timeout(due - now)):
             calls[descriptor](descriptor, mask)
         for _ in range(self._control.expire(time.monotonic())):
@@ -196,6 +204,7 @@ class Launch:
         self._relay.tick(time.monotonic())
         if self._relay.closed:
             self._emit(OutputClosed())
+        self._show_stacks()
         self._emit(Tick())
         for event in self._finalizing.due(time.monotonic()):
             self._emit(event)
@@ -255,6 +264,17 @@ class Launch:
                 self._tell(wire.pack(wire.RELEASE))
             case stopping.SignalMpirun(number) if self.ended.mpirun_pid:
                 self._guarding.signal_mpirun(self.ended.mpirun_pid, number)
+
+            case stopping.ShowStacks():
+                self._stacks.start(sorted(self._shims), time.monotonic())
+
+    def _show_stacks(self) -> None:
+        if self._course.phase is Phase.TRACING:
+            self._stacks.tick(time.monotonic())
+            if self._stacks.over:
+                self._emit(StacksShown())
+        elif not self._stacks.over:
+            self._stacks.stop()
 
     def _tell(self, message: bytes) -> None:
         for shim in self._shims.values():
@@ -527,6 +547,9 @@ class Launch:
             )
         elif kind == wire.REMAINS:
             self._on_remains(fields)
+        elif kind == wire.STACKS:
+            pids = [int(pid) for pid in fields[0].split(b",") if pid != b"0"]
+            self._stacks.answer(rank, pids, time.monotonic())
         elif kind == wire.CLEAN:
             self._clean.add(rank)
             self._emit(Clean(rank, int(fields[0])))
@@ -547,6 +570,11 @@ def _make_directory(path: str) -> None:
             f"The job's directory {path} cannot be made: {error.strerror}. Set TMPDIR "
             "to a directory with room for files."
         ) from None
+
+
+def _ask_for_stacks(shim: Channel | None, pid: int) -> None:
+    if shim is not None:
+        shim.send(wire.pack(wire.SHOW_STACKS, pid))
 
 
 def _signals() -> list[int]:

@@ -143,6 +143,8 @@ class Shim:
                 self._stop(0, wire.BY_POPRUN)
             elif kind == wire.RELEASE:
                 self._released = True
+            elif kind == wire.SHOW_STACKS:
+                self._show_stacks(int(fields[0]))
         return True
 
     def _on_signals(self, numbers: bytes) -> None:
@@ -225,6 +227,21 @@ class Shim:
             self._ask_to_end(number)
         else:
             self._signal_group(number)
+
+    def _show_stacks(self, pid: int) -> None:
+        """Signal a Python interpreter, so that it writes its stacks to stderr."""
+        number = wire.STACKS_SIGNAL
+        below = kernel.descendants([os.getpid()]) if self._program else []
+        # Any other process would be killed by it.
+        found = [p for p in below if kernel.catches(p.pid, number)]
+        if pid:
+            for p in found:
+                if p.pid == pid:
+                    kernel.send(number, p)
+            return
+        found.sort(key=lambda p: (p.pid != self._program, p.start))
+        pids = b",".join(b"%d" % p.pid for p in found) or b"0"
+        self._poprun.send(wire.pack(wire.STACKS, pids))
 
     def _ask_to_end(self, number: int) -> None:
         """Signal the program's process group, and soon the rest of its tree."""

@@ -2,7 +2,7 @@
 
 A job goes through its phases in one direction only:
 
-    RUNNING -> STOPPING -> KILLING -> LEAVING -> ENDING -> OVER
+    RUNNING -> TRACING -> STOPPING -> KILLING -> LEAVING -> ENDING -> OVER
 
 and may leave some out. Whoever holds a Course asks `decide` at each event, does the
 actions that come back, and calls again with a Tick when `deadline` has come.
@@ -24,11 +24,14 @@ from poprun.events import (
     OutputClosed,
     Refused,
     ShimLost,
+    StacksShown,
     Started,
 )
 
 # When machinery dies, nobody waits longer than this for programs to say farewell.
 MACHINERY_PATIENCE_S = 1.0
+# How long instances may take to show their Python stacks, all together.
+STACKS_S = 5.0
 # From "kill everything" to "then without the shims".
 KILL_PATIENCE_S = 1.0
 # How long mpirun may take to leave after its last child.
@@ -40,11 +43,12 @@ class Phase(IntEnum):
     """What a job is at."""
 
     RUNNING = 0
-    STOPPING = 1  # a signal has been sent, and may be obeyed
-    KILLING = 2
-    LEAVING = 3  # all instances have ended; shims and mpirun may go
-    ENDING = 4  # mpirun did not go by itself
-    OVER = 5
+    TRACING = 1  # it is to be stopped, and shows before where it is
+    STOPPING = 2  # a signal has been sent, and may be obeyed
+    KILLING = 3
+    LEAVING = 4  # all instances have ended; shims and mpirun may go
+    ENDING = 5  # mpirun did not go by itself
+    OVER = 6
 
 
 class Reason(IntEnum):
@@ -82,7 +86,11 @@ class SignalMpirun(NamedTuple):
     signal: int
 
 
-Action = SignalInstances | KillInstances | ReleaseShims | SignalMpirun
+class ShowStacks(NamedTuple):
+    """Show the Python stacks of all instances; StacksShown is the end of it."""
+
+
+Action = ShowStacks | SignalInstances | KillInstances | ReleaseShims | SignalMpirun
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,6 +172,8 @@ def _react(course: Course, event: Event, now: float) -> Step:
             return _stop(course, Cause(Reason.MPIRUN_ENDED), now, machinery)
         case OutputClosed() if running:
             return _stop(course, Cause(Reason.OUTPUT_CLOSED), now, machinery)
+        case StacksShown() if course.phase is Phase.TRACING:
+            return _signal(course, now, course.grace)
         case Interrupted(number):
             return _interrupt(course, number, now)
     return _tick(course, now) if now >= course.deadline else (course, [])
@@ -173,22 +183,35 @@ def _stop(course: Course, cause: Cause, now: float, patience: float) -> Step:
     if course.phase is Phase.STOPPING:
         ends = min(course.phase_ends, now + patience)
         return replace(course, phase_ends=ends), []
+    if course.phase is Phase.TRACING:
+        return _signal(course, now, patience)
     if course.phase is not Phase.RUNNING:
         return course, []
+    return _signal(replace(course, cause=cause), now, patience)
+
+
+def _signal(course: Course, now: float, patience: float) -> Step:
     number = signal.SIGTERM
-    if cause.signal == signal.SIGINT:
+    if course.cause and course.cause.signal == signal.SIGINT:
         number = signal.SIGINT  # as a terminal would: it is what programs expect
-    course = replace(
-        course, phase=Phase.STOPPING, cause=cause, phase_ends=now + patience
-    )
+    course = replace(course, phase=Phase.STOPPING, phase_ends=now + patience)
     return course, [SignalInstances(number)]
+
+
+def _trace(course: Course, cause: Cause, now: float) -> Step:
+    """Stop a job of which somebody will ask where it was."""
+    ends = now + STACKS_S
+    course = replace(course, phase=Phase.TRACING, cause=cause, phase_ends=ends)
+    return course, [ShowStacks()]
 
 
 def _interrupt(course: Course, number: int, now: float) -> Step:
     if course.phase is Phase.RUNNING:
         cause = Cause(Reason.INTERRUPTED, signal=number)
+        if number == signal.SIGQUIT:
+            return _trace(course, cause, now)
         return _stop(course, cause, now, course.grace)
-    if course.phase is Phase.STOPPING:
+    if course.phase in (Phase.TRACING, Phase.STOPPING):
         return _kill(course, now)
     if course.phase is Phase.LEAVING:
         return _end_mpirun(course, now)
@@ -199,10 +222,12 @@ def _interrupt(course: Course, number: int, now: float) -> Step:
 def _tick(course: Course, now: float) -> Step:
     match course.phase:
         case Phase.RUNNING if now >= course.ends_by:
-            return _stop(course, Cause(Reason.TIMEOUT), now, course.grace)
+            return _trace(course, Cause(Reason.TIMEOUT), now)
         case Phase.RUNNING:
             patience = min(course.grace, MACHINERY_PATIENCE_S)
             return _stop(course, Cause(Reason.START_TIMEOUT), now, patience)
+        case Phase.TRACING:
+            return _signal(course, now, course.grace)
         case Phase.STOPPING:
             return _kill(course, now)
         case Phase.KILLING:

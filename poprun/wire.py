@@ -19,6 +19,7 @@ STARTED = 2
 # errno, the path that it was about, the call of the shim's own that failed, if any
 REFUSED = 3
 EXITED = 4  # wait status, CLOCK_MONOTONIC ns, user us, system us, peak RSS KiB, by whom
+STACKS = 6  # pids of the processes that can show their Python stacks, 0 for none
 CLEAN = 5  # how many processes the program left behind, all of them ended now
 # pid, user, command line of a process that may not be signalled; from the guard too
 REMAINS = 7
@@ -28,6 +29,8 @@ SPEC = 10  # see pack_spec
 SIGNAL = 11  # number, to the program's process group
 KILL = 12  # everything that the program started, until nothing is left
 RELEASE = 13  # leave
+# pid of a Python interpreter that is to show its stacks; 0 asks which can
+SHOW_STACKS = 14
 
 # From poprun to its guard.
 # grace in ms, mark, count of argv, argv..., environment...; with it a file for output
@@ -54,6 +57,10 @@ FINALIZING = 40  # version, key, rank, wait status that it will end with, 0 if u
 # In SPEC, for a stdin that comes with it as a descriptor.
 SENT = b"sent"
 
+# The signal on which a Python interpreter of an instance shows its stacks: a real-time
+# signal that neither C libraries (the first ones) nor tools (the last ones) use.
+STACKS_SIGNAL = 55
+
 # Who ended a program, in EXITED.
 BY_ITSELF, BY_POPRUN, BY_MPI = b"itself", b"poprun", b"mpi"
 
@@ -64,6 +71,7 @@ REPORTS = {
     STARTED: "inli",
     REFUSED: "itt",
     EXITED: "innnnt",
+    STACKS: "l",
     CLEAN: "i",
     REMAINS: "int",
     MPIRUN_STARTED: "in",

@@ -29,6 +29,7 @@ BEFORE_VALUE, FOR_EMPTY, FOR_UNSET = HERE, HERE + "/", HERE + "//"
 CONTROL, RANK = "POPDIST_CONTROL", "RANK"
 # As in poprun/wire.py.
 VERSION, FINALIZING = 1, 40
+STACKS_SIGNAL = 55
 # So long a program is held up at most by a poprun that does not answer.
 LONGEST_S = 0.5
 SO_SNDTIMEO, SO_PEERCRED = 21, 17
@@ -246,6 +247,17 @@ def tell(control, rank, status):
         sock.detach()
 
 
+def show_stacks_on_signal():
+    # type: () -> None
+    """Let poprun's signal write the stacks of all threads to stderr."""
+    import _signal  # type: ignore[import-not-found]  # typeshed has signal only
+    import faulthandler
+
+    # What the end of the interpreter restores: a late signal is ignored then.
+    _signal.signal(STACKS_SIGNAL, _signal.SIG_IGN)
+    faulthandler.register(STACKS_SIGNAL, file=2, all_threads=True)
+
+
 def observe(environ):
     # type: (dict[str, str]) -> None
     """Watch how this interpreter ends, and tell poprun if it then finalises MPI."""
@@ -272,6 +284,7 @@ def observe(environ):
     atexit.register(at_exit)
     watch_exit()
     watch_main()
+    show_stacks_on_signal()
 
 
 def is_supported():

@@ -93,6 +93,7 @@ def end(
 def test_constants_are_those_of_poprun() -> None:
     assert (hook.CONTROL, hook.RANK) == (env.CONTROL, env.RANK)
     assert (hook.VERSION, hook.FINALIZING) == (wire.VERSION, wire.FINALIZING)
+    assert hook.STACKS_SIGNAL == wire.STACKS_SIGNAL
     assert hook.HERE == start.INTERPRETER
 
 

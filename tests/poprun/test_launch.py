@@ -2,6 +2,7 @@
 
 import errno
 import os
+import resource
 import select
 import signal
 import socket
@@ -21,6 +22,7 @@ from poprun.events import (
     Exited,
     Interrupted,
     MpirunExited,
+    MpirunRefused,
     MpirunStarted,
     Refused,
     ShimLost,
@@ -33,6 +35,7 @@ from poprun.stopping import Cause, Phase, Reason
 
 Messages = list[tuple[int, list[bytes]]]
 MPIRUN_PID = 4_000_000  # above what the kernel gives
+GUARD_PID = 4_100_000
 
 
 class Peer:
@@ -76,7 +79,7 @@ class Shim(Peer):
         for stream in ("stdout", "stderr"):
             reader, self.writers[stream] = os.pipe()
             readers.append(reader)
-        self.say(wire.STARTED, 1000 + self.rank, 1, b"0,1", descriptors=readers)
+        self.say(wire.STARTED, 1000 + self.rank, 1, b"0,1", 1, descriptors=readers)
         for reader in readers:
             os.close(reader)
 
@@ -106,6 +109,7 @@ class Driven:
         self._err = os.memfd_create("stderr")
         self.job = Job(
             control=f"@poprun-test-{os.urandom(8).hex()}/key",
+            descriptor_limits=resource.getrlimit(resource.RLIMIT_NOFILE),
             mark="POPDIST_JOB_ID=abc",
             mpirun=["/bin/mpirun", "-n", str(size), "shim"],
             mpirun_environment={b"HOME": b"/root"},
@@ -113,7 +117,9 @@ class Driven:
             **job,  # type: ignore[arg-type]
         )
         self.told: list[Event] = []
-        started = StartedGuard(0, ours.detach(), os.memfd_create("words"), frozenset())
+        started = StartedGuard(
+            GUARD_PID, ours.detach(), os.memfd_create("words"), frozenset()
+        )
         relay = Relay(Routes(), self._out, self._err)
         self.launch = Launch(self.job, started, relay, self.told.append)
         self.ended: Ended | None = None
@@ -353,11 +359,11 @@ def test_a_shim_that_comes_when_the_job_stops_is_released(
 
 
 def test_an_mpirun_that_cannot_be_executed_ends_the_job_in_words(two: Driven) -> None:
-    two.guard.say(wire.MPIRUN_REFUSED, errno.EACCES)
+    two.guard.say(wire.MPIRUN_REFUSED, errno.EACCES, b"")
     ended = two.finish()
 
     assert ended.mpirun_status == 127 << 8
-    assert ended.mpirun_words == b"/bin/mpirun: Permission denied\n"
+    assert MpirunRefused(errno.EACCES, "") in ended.events
     assert (ended.mpirun_pid, ended.course.started) == (0, frozenset())
 
 
@@ -365,7 +371,7 @@ def test_a_program_that_cannot_be_executed_stops_the_job(two: Driven) -> None:
     one, other = two.run(1)[0], two.shim(1)
 
     other.heard()
-    other.say(wire.REFUSED, errno.ENOENT, b"/no/program")
+    other.say(wire.REFUSED, errno.ENOENT, b"/no/program", b"")
     two.turn()
 
     assert two.told[-1] == Refused(1, errno.ENOENT, "/no/program")
@@ -400,6 +406,10 @@ def test_a_limit_that_is_reached_stops_what_has_started(
     deadline = driven.launch._course.deadline
     while driven.launch._course.phase is Phase.RUNNING:
         driven.launch._turn(deadline)
+    while driven.launch._course.phase is Phase.TRACING:
+        assert (wire.SHOW_STACKS, [b"0"]) in shim.heard()
+        shim.say(wire.STACKS, b"0")
+        driven.launch._turn(driven.launch._course.deadline)
 
     assert time.monotonic() >= deadline
     assert shim.heard()[-1] == SIGNAL_TERM

@@ -22,6 +22,7 @@ from poprun.events import (
     OutputClosed,
     Refused,
     ShimLost,
+    StacksShown,
     Started,
     Tick,
     WaitsInFinalize,
@@ -35,6 +36,7 @@ from poprun.stopping import (
     Phase,
     Reason,
     ReleaseShims,
+    ShowStacks,
     SignalInstances,
     SignalMpirun,
     decide,
@@ -58,6 +60,8 @@ def exited(rank: int, status: int = 0, *, by_itself: bool = True) -> Exited:
 def words(action: Action) -> str:
     # Not the actions themselves: named tuples of two classes may well be equal.
     match action:
+        case ShowStacks():
+            return "show stacks"
         case SignalInstances(number):
             return f"{signal.Signals(number).name} to instances"
         case KillInstances():
@@ -263,7 +267,7 @@ def test_ctrl_c_is_passed_on_as_it_came() -> None:
     assert (story.phase, story.deadline) == (Phase.STOPPING, 6)
 
 
-@pytest.mark.parametrize("number", [TERM, signal.SIGHUP, signal.SIGQUIT])
+@pytest.mark.parametrize("number", [TERM, signal.SIGHUP])
 def test_other_signals_that_end_poprun_reach_the_instances_as_sigterm(
     number: int,
 ) -> None:
@@ -413,9 +417,38 @@ def test_a_job_that_takes_too_long_is_stopped() -> None:
 
     assert story.deadline == 100
     assert story(99.9, Tick()) == []
-    assert story(100, Tick()) == ["SIGTERM to instances"]
+    assert story(100, Tick()) == ["show stacks"]
     assert story.cause == Cause(Reason.TIMEOUT)
-    assert (story.phase, story.deadline) == (Phase.STOPPING, 105)
+    assert (story.phase, story.deadline) == (Phase.TRACING, 105)
+    assert story(101, StacksShown()) == ["SIGTERM to instances"]
+    assert (story.phase, story.deadline) == (Phase.STOPPING, 106)
+
+
+def test_stacks_that_take_too_long_do_not_keep_a_job() -> None:
+    story = running(ends_by=100, grace=5)
+    story(100, Tick())
+
+    assert story(105, Tick()) == ["SIGTERM to instances"]
+    assert (story.phase, story.deadline) == (Phase.STOPPING, 110)
+    assert story(106, StacksShown()) == []
+
+
+def test_sigquit_shows_stacks_and_a_signal_meanwhile_kills() -> None:
+    story = running()
+
+    assert story(1, Interrupted(signal.SIGQUIT)) == ["show stacks"]
+    assert story.cause == Cause(Reason.INTERRUPTED, signal=signal.SIGQUIT)
+    assert story(1.1, Interrupted(INT)) == ["kill instances"]
+    assert story(1.2, StacksShown()) == []
+
+
+def test_an_mpirun_that_dies_while_stacks_are_shown_stops_the_job() -> None:
+    story = running(ends_by=100, grace=5)
+    story(100, Tick())
+
+    assert story(101, MpirunExited(9)) == ["SIGTERM to instances"]
+    assert (story.phase, story.deadline) == (Phase.STOPPING, 102)
+    assert story.cause == Cause(Reason.TIMEOUT)
 
 
 def test_a_job_that_does_not_start_in_time_is_stopped() -> None:
@@ -535,9 +568,10 @@ def anything(num_instances: int) -> st.SearchStrategy[Event]:
         st.builds(FailedInFinalize, ranks, st.just(1 << 8), st.just(0)),
         st.builds(Clean, ranks, st.integers(0, 2)),
         st.builds(ShimLost, ranks),
-        st.builds(Interrupted, st.sampled_from([INT, TERM])),
+        st.builds(Interrupted, st.sampled_from([INT, TERM, signal.SIGQUIT])),
         st.builds(MpirunExited, statuses),
         st.sampled_from([MpirunStarted(100), GuardLost(), OutputClosed(), Tick()]),
+        st.just(StacksShown()),
     )
 
 
@@ -574,8 +608,8 @@ def test_every_job_comes_to_its_end_if_only_time_passes(
 ) -> None:
     steps = list(told(course, history))
 
-    # At the end every tick is a step on: from RUNNING there are five at most.
-    assert len(steps) <= len(history) + 5
+    # At the end every tick is a step on: from RUNNING there are six at most.
+    assert len(steps) <= len(history) + 6
 
 
 @given(courses, histories)
@@ -597,7 +631,7 @@ def test_a_job_that_stops_has_one_cause_and_keeps_it(
     assert all(
         step.cause is not None
         for step, _ in told(course, history)
-        if step.phase in (Phase.STOPPING, Phase.KILLING)
+        if step.phase in (Phase.TRACING, Phase.STOPPING, Phase.KILLING)
     )
 
 
