@@ -108,6 +108,12 @@ class ShimLost(NamedTuple):
     rank: int
 
 
+class AloneInMpi(NamedTuple):
+    """An instance of several uses MPI, and takes itself for the only one."""
+
+    rank: int
+
+
 class Rejected(NamedTuple):
     """A connection to the control socket was closed, and why."""
 
@@ -152,6 +158,7 @@ Event = (
     | Clean
     | Remains
     | ShimLost
+    | AloneInMpi
     | Rejected
     | AcceptFailed
     | Interrupted

@@ -28,6 +28,8 @@ class Job:
     merge_stderr: bool = False
     grace: float = 5.0
     keep_going: bool = False
+    # Whether mpirun gives the instances an MPI: the local launcher does not.
+    has_mpi: bool = True
     timeout: float = FOREVER
     start_timeout: float = FOREVER
     # The caller's soft and hard limit of open files: what the instances get.

@@ -22,6 +22,7 @@ from poprun.drain import drain, patience
 from poprun.errors import LaunchError
 from poprun.events import (
     AcceptFailed,
+    AloneInMpi,
     Clean,
     Connected,
     Event,
@@ -454,6 +455,9 @@ class Launch:
         if messages and messages[0][0] == wire.FINALIZING:
             self._on_finalizing(link, messages[0][1])
             return
+        if messages and messages[0][0] == wire.ALONE_IN_MPI:
+            self._on_alone(link, messages[0][1])
+            return
         rank = self._rank_of(messages)
         if rank is None:
             link.close()
@@ -492,6 +496,15 @@ class Launch:
         known = known or int(rank) >= len(self._job.specs)
         ours = int(version) == wire.VERSION and key == self._control.key
         return int(rank) if ours and not known else None
+
+    def _on_alone(self, link: Channel, fields: list[bytes]) -> None:
+        """Warn of an instance that imports mpi4py where there is no MPI."""
+        known = wire.is_report(wire.ALONE_IN_MPI, fields)
+        ours = known and fields[:2] == [b"%d" % wire.VERSION, self._control.key]
+        link.close()
+        # A program below an instance may be without the variables of an MPI for good.
+        if ours and not self._job.has_mpi and len(self._job.specs) > 1:
+            self._emit(AloneInMpi(int(fields[2])))
 
     def _on_finalizing(self, link: Channel, fields: list[bytes]) -> None:
         """Note what the interpreter of an instance has told of its end."""

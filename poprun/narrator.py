@@ -5,6 +5,7 @@ import pwd
 
 from poprun.events import (
     AcceptFailed,
+    AloneInMpi,
     Clean,
     Event,
     Exited,
@@ -31,6 +32,7 @@ class Narrator:
         self._mpirun = 0
         self._interrupts = 0
         self._warned_of_memory = False
+        self._warned_of_mpi = False
         # Each errno is told once.
         self._accept_failures: set[int] = set()
 
@@ -85,6 +87,12 @@ class Narrator:
                 )
             case GuardLost():
                 self._log.warn("poprun's guard was killed; another takes its place.")
+            case AloneInMpi(rank) if not self._warned_of_mpi:
+                self._warned_of_mpi = True
+                self._log.warn(
+                    f"Instance {rank} imports mpi4py, but --mpirun local starts no "
+                    "MPI: in MPI each instance is rank 0 of 1. Use an mpirun of an MPI."
+                )
             case Rejected(why):
                 self._log.debug(f"A connection to the control socket was closed: {why}")
             case AcceptFailed(number) if number not in self._accept_failures:

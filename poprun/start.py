@@ -10,7 +10,7 @@ from poprun.errors import OptionError
 from poprun.job import FOREVER, Job
 from poprun.mpirun import adapter
 from poprun.mpirun.inherited import GIFT_PREFIXES, NO_GIFT_PREFIXES, scrub
-from poprun.mpirun.values import OPENMPI5
+from poprun.mpirun.values import LOCAL, OPENMPI5
 from poprun.plan import Assignment
 from poprun.resource_limits import raise_descriptor_limit
 from poprun.setup import Setup
@@ -80,6 +80,7 @@ def make_job(
         merge_stderr=setup.arguments.merge_stderr,
         grace=grace,
         keep_going=keep_going,
+        has_mpi=setup.mpi.flavour != LOCAL,
         timeout=FOREVER if timeout is None else timeout,
         start_timeout=start_timeout,
         descriptor_limits=_raise_descriptor_limit(setup),

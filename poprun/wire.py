@@ -53,6 +53,8 @@ FOUND = 34  # a path: one more to remove at the last
 # to call MPI_Finalize: interpreter/sitecustomize.py writes it. The connection stays
 # until the process ends.
 FINALIZING = 40  # version, key, rank, wait status that it will end with, 0 if unknown
+# From the same: it imports mpi4py, and no MPI has told it which rank it is.
+ALONE_IN_MPI = 41  # version, key, rank
 
 # In SPEC, for a stdin that comes with it as a descriptor.
 SENT = b"sent"
@@ -80,6 +82,7 @@ REPORTS = {
     FINISHED: "i",
     FOUND: "t",
     FINALIZING: "itii",
+    ALONE_IN_MPI: "iti",
 }
 # int() takes time that grows with the square of the length.
 MOST_DIGITS = 20

@@ -28,7 +28,9 @@ BEFORE_VALUE, FOR_EMPTY, FOR_UNSET = HERE, HERE + "/", HERE + "//"
 # Spelled in popdist/environment.py too, which not every Python can import.
 CONTROL, RANK = "POPDIST_CONTROL", "RANK"
 # As in poprun/wire.py.
-VERSION, FINALIZING = 1, 40
+VERSION, FINALIZING, ALONE_IN_MPI = 1, 40, 41
+# By one of these every MPI tells its processes which rank they are.
+RANKS_IN_MPI = ("PMI_RANK", "PMIX_RANK")
 STACKS_SIGNAL = 55
 # So long a program is held up at most by a poprun that does not answer.
 LONGEST_S = 0.5
@@ -141,12 +143,19 @@ def watch_exit():
         quitters.SystemExit = cls
 
 
-def watch_main():
-    # type: () -> None
-    """Keep the frame of the main module when mpi4py is imported."""
+def watch_main(at_import):
+    # type: (Any) -> None
+    """Keep the frame of the main module when mpi4py is imported.
+
+    Args:
+        at_import: Is called then, once, unless it is None.
+    """
+    calls = [] if at_import is None else [at_import]
 
     def find(path):
         # type: (object) -> Any
+        if str(path).endswith("mpi4py") and calls:
+            attempt(calls.pop())
         if str(path).endswith("mpi4py") and not _main_frames:
             frame = sys._getframe()
             while frame.f_back is not None:
@@ -156,6 +165,15 @@ def watch_main():
         raise ImportError
 
     sys.path_hooks.insert(0, find)
+
+
+def attempt(call):
+    # type: (Any) -> None
+    """Call, and ignore a failure: the program must not see it."""
+    try:
+        call()
+    except Exception:
+        return
 
 
 def is_main(frame):
@@ -218,33 +236,35 @@ def exit_code(code):
 # --- How poprun is told.
 
 
-def message(fields):
-    # type: (list[bytes]) -> bytes
+def message(kind, fields):
+    # type: (int, list[bytes]) -> bytes
     """Pack a message as poprun/wire.py does."""
-    body = bytes([FINALIZING])
+    body = bytes([kind])
     for field in fields:
         body += len(field).to_bytes(4, "big") + field
     return len(body).to_bytes(4, "big") + body
 
 
-def tell(control, rank, status):
-    # type: (str, str, int | None) -> None
-    """Tell poprun; the connection stays until the process ends, and says so then."""
+def tell(control, rank, kind, *numbers):
+    # type: (str, str, int, int) -> Any
+    """Tell poprun, and return the socket if it has been told."""
     # Not socket: it makes a namedtuple, and that makes CPython forget that it is to end
     # by SIGINT.
     import _socket as socket
     import struct
 
     name, _, key = os.fsencode(control).partition(b"/")
-    fields = [str(VERSION).encode(), key, os.fsencode(rank), b"%d" % (status or 0)]
+    fields = [b"%d" % VERSION, key, os.fsencode(rank)]
+    fields += [b"%d" % number for number in numbers]
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     limit = struct.pack("ll", 0, int(LONGEST_S * 1e6))
     sock.setsockopt(socket.SOL_SOCKET, SO_SNDTIMEO, limit)
     sock.connect(b"\0" + name[1:])
     user = sock.getsockopt(socket.SOL_SOCKET, SO_PEERCRED, 12)[4:8]
-    if int.from_bytes(user, sys.byteorder) == os.geteuid():
-        sock.send(message(fields), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
-        sock.detach()
+    if int.from_bytes(user, sys.byteorder) != os.geteuid():
+        return None
+    sock.send(message(kind, fields), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+    return sock
 
 
 def show_stacks_on_signal():
@@ -274,7 +294,10 @@ def observe(environ):
             if mpi.Is_initialized() and not mpi.Is_finalized():
                 status = wait_status()
                 if status != 0:
-                    tell(control, rank, status)
+                    # The connection stays until the process ends, and says so then.
+                    sock = tell(control, rank, FINALIZING, status or 0)
+                    if sock is not None:
+                        sock.detach()
         except Exception:  # then nothing is known
             pass
         finally:
@@ -283,8 +306,14 @@ def observe(environ):
     # Registered first, so it runs after all that the program registers.
     atexit.register(at_exit)
     watch_exit()
-    watch_main()
+    watch_main(None if has_mpi(environ) else lambda: tell(control, rank, ALONE_IN_MPI))
     show_stacks_on_signal()
+
+
+def has_mpi(environ):
+    # type: (dict[str, str]) -> bool
+    """Return whether an MPI has told this process which rank it is."""
+    return any(name in environ for name in RANKS_IN_MPI)
 
 
 def is_supported():

@@ -145,3 +145,37 @@ def test_sixty_four_short_instances(
     )
 
     assert (ran.code, ran.stdout, ran.stderr) == (0, "", "")
+
+
+def use_mpi(poprun: Poprun) -> str:
+    """Write a program that imports an mpi4py which starts no MPI."""
+    (poprun.directory / "mpi4py").mkdir()
+    (poprun.directory / "mpi4py" / "__init__.py").touch()
+    (poprun.directory / "mpi4py" / "MPI.py").touch()
+    return poprun.script("use.py", "from mpi4py import MPI\nprint('done')\n")
+
+
+def test_mpi4py_under_the_local_launcher_is_warned_of_once(poprun: Poprun) -> None:
+    options = ("--mpirun", "local", "--num-instances", "2", "--num-replicas", "2")
+    ran = poprun(*options, "python", use_mpi(poprun))
+
+    assert (ran.code, ran.stdout) == (0, "done\n" * 2)
+    assert re.fullmatch(
+        r"poprun: warning: Instance [01] imports mpi4py, but --mpirun local starts no "
+        r"MPI: in MPI each instance is rank 0 of 1\. Use an mpirun of an MPI\.\n",
+        ran.stderr,
+    )
+
+
+def test_mpi4py_in_a_single_instance_is_rank_0_of_1_rightly(poprun: Poprun) -> None:
+    ran = poprun("--mpirun", "local", "python", use_mpi(poprun))
+
+    assert (ran.code, ran.out, ran.err) == (0, b"done\n", b"")
+
+
+def test_mpi4py_under_an_mpirun_is_not_warned_of(
+    poprun: Poprun, every_mpirun: str
+) -> None:
+    ran = poprun("--mpirun", every_mpirun, *TWO, "python", use_mpi(poprun))
+
+    assert (ran.code, ran.stdout, ran.stderr) == (0, "done\n" * 2, "")

@@ -85,6 +85,7 @@ def end(
     """Run a program with MPI; return its wait status, and what it told of it."""
     name = listener.getsockname()[1:].decode()
     told_it = {env.CONTROL: f"@{name}/key", env.RANK: "7", "PYTHONPATH": str(packages)}
+    told_it["PMI_RANK"] = "7"
     ran = run(python, *words, **{**told_it, **variables})
     code = ran.returncode
     return (code << 8 if code >= 0 else -code), told(listener)
@@ -93,6 +94,7 @@ def end(
 def test_constants_are_those_of_poprun() -> None:
     assert (hook.CONTROL, hook.RANK) == (env.CONTROL, env.RANK)
     assert (hook.VERSION, hook.FINALIZING) == (wire.VERSION, wire.FINALIZING)
+    assert hook.ALONE_IN_MPI == wire.ALONE_IN_MPI
     assert hook.STACKS_SIGNAL == wire.STACKS_SIGNAL
     assert hook.HERE == start.INTERPRETER
 
