@@ -22,13 +22,9 @@ _HABITS: Mapping[str, str] = {
     "--nproc_per_node": "Did you mean -n, the number of instances?",
     "--nproc-per-node": "Did you mean -n, the number of instances?",
     "--nnodes": "Did you mean --host, the hosts to start instances on?",
-    "--wdir": 'It is mpirun\'s: write --mpi-global-args="--wdir DIR".',
-    "-wdir": 'It is mpirun\'s: write --mpi-global-args="--wdir DIR".',
     "-x": 'To pass variables on, write --mpi-local-args="-x NAME=VALUE".',
-    "--bind-to": 'It is mpirun\'s: write --mpi-global-args="--bind-to ...".',
     "--mca": 'It is mpirun\'s: write --mpi-global-args="--mca NAME VALUE".',
     "--oversubscribe": "poprun starts more instances than cores without it.",
-    "--tag-output": "It is mpirun's: write --mpi-global-args=--tag-output.",
 }
 
 
@@ -176,12 +172,25 @@ def _missing_value(option: Option, found: str) -> OptionError:
 
 def _unknown(word: str) -> OptionError:
     flags = [f"--{name}" for name in BY_NAME]
+    name = word.partition("=")[0]
     return refusal(
         f"poprun has no option {_plain(word)}.",
-        _HABITS.get(word if word.startswith("--") else word.partition("=")[0])
+        _HABITS.get(name)
+        or _hint_at_mpirun(name)
         or did_you_mean(word, flags)
         or "poprun --help shows all.",
     )
+
+
+def _hint_at_mpirun(word: str) -> str:
+    # Imported here, since it serves bad news only.
+    from poprun.mpirun.options import NUMBER_OF_VALUES, canonical
+
+    count = NUMBER_OF_VALUES.get(canonical(word.lstrip("-")))
+    if count is None:
+        return ""
+    arguments = " ".join([word, *["..."] * bool(count)])
+    return f'It is mpirun\'s: write --mpi-global-args="{arguments}".'
 
 
 def _plain(word: str) -> str:

@@ -177,8 +177,10 @@ def test_an_ambiguous_prefix_names_the_candidates() -> None:
         ),
         (
             "--tag-output",
-            "It is mpirun's: write --mpi-global-args=--tag-output.",
+            'It is mpirun\'s: write --mpi-global-args="--tag-output".',
         ),
+        ("-wd", 'It is mpirun\'s: write --mpi-global-args="-wd ...".'),
+        ("--xml", 'It is mpirun\'s: write --mpi-global-args="--xml".'),
         ("--zzz", "poprun --help shows all."),
     ],
 )
