@@ -14,6 +14,8 @@ PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 MPOL_BIND = 2
 IN_CREATE = 0x100
+F_SETSIG = 10
+HIGH_DESCRIPTOR = 100
 # By machine, because no module that starts fast knows the numbers of system calls.
 SYS_SET_MEMPOLICY = {"x86_64": 238, "aarch64": 237, "ppc64le": 261, "riscv64": 237}
 
@@ -39,6 +41,25 @@ def die_with_parent(signal: int, parent: int) -> bool:
     """Ask for a signal when the parent goes; False if it has gone already."""
     _ctypes.call_function(_prctl, (PR_SET_PDEATHSIG, signal, 0, 0, 0))
     return os.getppid() == parent
+
+
+def die_with_pipe(read: int) -> None:
+    """Let the kernel kill this process's group when a pipe has no writer any more.
+
+    A parent-death signal is not inherited by children. This reaches all of the group,
+    as long as one process has the read end open.
+    """
+    import fcntl
+
+    try:
+        # Where a script that numbers its own files is not in its way.
+        number = fcntl.fcntl(read, fcntl.F_DUPFD, HIGH_DESCRIPTOR)
+    except OSError:  # the limit of open files is lower
+        number = os.dup(read)
+        os.set_inheritable(number, True)
+    fcntl.fcntl(number, fcntl.F_SETOWN, -os.getpgrp())
+    fcntl.fcntl(number, F_SETSIG, _signal.SIGKILL)
+    fcntl.fcntl(number, fcntl.F_SETFL, os.O_ASYNC)
 
 
 def bind_memory(nodes: Iterable[int]) -> bool:

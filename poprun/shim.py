@@ -171,6 +171,9 @@ class Shim:
             else:
                 opened += _terminal_or_pipe(spec, spec.terminals[1])
             opened += os.pipe()
+            # When the shim ends, its end of this closes, and that kills the program's
+            # process group.
+            opened += os.pipe()
             call = b"fork()"
             shim = os.getpid()
             pid = os.fork()
@@ -179,12 +182,12 @@ class Shim:
                 os.close(descriptor)
             self._refuse(error.errno or 0, about, call)
             return
-        stdin, out_read, out_write, err_read, err_write, fault_read, fault_write = (
-            opened
-        )
+        stdin, out_read, out_write, err_read, err_write, *opened = opened
+        fault_read, fault_write, alive_read, _ = opened
         if pid == 0:
-            _become_program(spec, shim, (stdin, out_write, err_write), fault_write)
-        for descriptor in (stdin, out_write, err_write, fault_write):
+            stdio = (stdin, out_write, err_write)
+            _become_program(spec, shim, stdio, fault_write, alive_read)
+        for descriptor in (stdin, out_write, err_write, fault_write, alive_read):
             os.close(descriptor)
         fault = _read_to_end(fault_read)
         memory_is_bound = not fault.startswith(UNBOUND)
@@ -376,14 +379,20 @@ def _terminal_or_pipe(spec: wire.Spec, is_terminal: bool) -> tuple[int, int]:
 
 
 def _become_program(
-    spec: wire.Spec, shim: int, stdio: tuple[int, int, int], fault: int
+    spec: wire.Spec, shim: int, stdio: tuple[int, int, int], fault: int, alive: int
 ) -> None:
-    """Turn this fork into the program; on failure say why, and end."""
+    """Turn this fork into the program; on failure say why, and end.
+
+    Args:
+        alive: A pipe whose write end only the shim has.
+    """
     about, call = b"", b"setsid()"
     try:
         os.setsid()
         if not kernel.die_with_parent(_signal.SIGKILL, shim):
             os._exit(1)
+        call = b"fcntl()"
+        kernel.die_with_pipe(alive)
         call = b"dup2()"
         for target, descriptor in enumerate(stdio):
             os.dup2(descriptor, target)

@@ -122,6 +122,7 @@ FOR_LIGHT = {
     "_signal",
     "_socket",
     "errno",
+    "fcntl",
     "os",
     "poprun",
     "poprun.channel",

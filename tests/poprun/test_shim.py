@@ -258,3 +258,20 @@ def test_a_process_of_another_user_is_named_and_not_waited_for(tmp_path: Path) -
     assert shim.wait(wire.CLEAN) == [b"0"]
     shim.close()
     os.kill(pid, signal.SIGKILL)
+
+
+def test_the_kernel_kills_the_programs_group_when_the_shim_is_killed(
+    shim: Driven,
+) -> None:
+    script = "trap '' TERM HUP; sleep 600 & echo $! > pid; : > ready; wait"
+    program = shim.start("sh", "-c", script)
+    shim.appears("ready")
+    child = int((shim.directory / "pid").read_text())
+
+    shim.process.kill()
+
+    def alive(pid: int) -> bool:
+        found = kernel.process(pid)
+        return found is not None and not found.zombie
+
+    wait_for(lambda: not alive(program) and not alive(child), "their end")
