@@ -12,6 +12,8 @@ LONGEST = 4096
 
 # Colours, erasing to the end of the line, the cursor's visibility.
 _HARMLESS = re.compile(rb"\x1b(?:\[[0-9;:]*[mK]|\[\?25[hl])")
+# What moves the cursor within a line, or erases the rest of it.
+_MOTIONS = re.compile(rb"(\r|\x1b\[0?K)")
 # What else moves the cursor; titles and links do not. A sequence that is cut off at the
 # end may be anything.
 _MOVES = re.compile(rb"\x1b(?!\[[0-9;:]*[mK]|\[\?25[hl]|\]|\\|\[[0-9;:?]*$|$)")
@@ -31,6 +33,9 @@ class Screen:
         self.is_strange = False
         # What has been written of an unfinished line since it was last begun anew.
         self._line = b""
+        # All characters that are to be seen on that line, and the cursor's place.
+        self._row = ""
+        self._column = 0
         self._status = b""
         self._drawn = False
 
@@ -84,13 +89,28 @@ class Screen:
         if b"\x1b" in text and _MOVES.search(text):
             self.is_strange = True
         cut = text.rfind(b"\n") + 1
-        line = text[cut:] if cut else self._line + text
+        if cut:
+            self._line, self._row, self._column = b"", "", 0
+        self._overwrite(text[cut:])
+        line = self._line + text[cut:]
         if b"\r" in line:
             line = line[max(0, line.rstrip(b"\r").rfind(b"\r")) :]
-            left = _HARMLESS.sub(b"", line)
-            if not left.strip(b" \r") and not left.endswith(b" "):
-                line = b""  # it has been wiped, and the cursor is at its beginning
+            if not self._column and not self._row.strip():
+                line = b""  # it has been wiped
         self._line = line[-LONGEST:]
+
+    def _overwrite(self, text: bytes) -> None:
+        for part in _MOTIONS.split(text):
+            if part == b"\r":
+                self._column = 0
+            elif _MOTIONS.fullmatch(part):
+                self._row = self._row[: self._column]
+            else:
+                plain = _HARMLESS.sub(b"", part).decode(errors="replace")
+                end = self._column + len(plain)
+                if end <= LONGEST:
+                    self._row = self._row[: self._column] + plain + self._row[end:]
+                    self._column = end
 
 
 def _width(text: bytes) -> int:

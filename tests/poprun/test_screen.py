@@ -1,8 +1,13 @@
 """What is drawn at the cursor of a terminal, and drawn again."""
 
+import pyte
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from poprun.output import Console
 from poprun.screen import ERASE, Screen
+from poprun.tags import Prefix
 
 
 def test_the_status_goes_away_before_a_line_and_comes_back_after_it() -> None:
@@ -111,3 +116,81 @@ def test_a_bar_that_was_wiped_leaves_the_line_free() -> None:
     screen.write(b"\r100%")
     screen.write(b"\r\x1b[K")
     assert not screen.mid_line
+
+
+COLUMNS, ROWS = 20, 100
+
+
+def seen(data: bytes) -> tuple[list[str], int, int]:
+    """Return what a terminal shows, and where its cursor is."""
+    screen = pyte.Screen(COLUMNS, ROWS)
+    screen.set_mode(pyte.modes.LNM)  # as terminals do with what programs write
+    pyte.ByteStream(screen).feed(data)
+    lines = [line.rstrip() for line in screen.display]
+    return lines, screen.cursor.x, screen.cursor.y
+
+
+pieces = st.lists(
+    st.tuples(
+        st.sampled_from(
+            [
+                *(b"x", b"one\n", b"\n", b"\r", b"\r10%", b"20%\r", b"\r    \r"),
+                *(b"\r\n", b"\x1b[31mred\x1b[0m", b"\r\x1b[K", b"\x1b[K", b"y" * 19),
+                *(b"\r" + b"#" * 20, b" "),
+            ]
+        ),
+        st.sampled_from([0.0, 0.06]),
+        st.sampled_from([None, b"busy", b"very busy"]),
+    ),
+    max_size=30,
+)
+
+
+@given(pieces)
+def test_a_status_changes_nothing_that_a_program_draws(
+    pieces: list[tuple[bytes, float, bytes | None]],
+) -> None:
+    console = Console(Screen(COLUMNS))
+    console.open("a")
+    now, drawn, whole = 0.0, b"", b""
+    for data, pause, status in pieces:
+        now += pause
+        console.tick(now)
+        console.feed("a", data, now)
+        whole += data
+        if status is not None:
+            console.show(status)
+    console.close("a")
+    console.show(b"")
+    drawn = b"".join(data for _, data in console.take())
+
+    assert seen(drawn) == seen(whole)
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 9)), max_size=30))
+def test_bars_and_lines_of_two_end_as_lines_of_their_own(
+    steps: list[tuple[str, int]],
+) -> None:
+    """Each draws a bar, and says a line now and then."""
+    console = Console(Screen(COLUMNS))
+    for name in "ab":
+        tag = f"[{name}]".encode()
+        console.open(name, Prefix(lambda tag=tag: tag, on_terminal=True))
+        console.open(name + " lines", Prefix(lambda tag=tag: tag, on_terminal=True))
+    now, lines = 0.0, []
+    for name, number in steps:
+        now += 0.06
+        console.tick(now)
+        console.feed(name, b"\r%d0%%" % number, now)
+        if number == 9:
+            lines.append(f"[{name}]line of {name}")
+            console.feed(name + " lines", f"line of {name}\n".encode(), now)
+    for name in "ab":
+        console.feed(name, b"\r100%\n", now)
+        lines.append(f"[{name}]100%")
+    for name in ("a", "b", "a lines", "b lines"):
+        console.close(name)
+
+    shown, _, row = seen(b"".join(data for _, data in console.take()))
+    assert sorted(shown[:row]) == sorted(lines)
+    assert row == len(lines)
