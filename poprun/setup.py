@@ -238,8 +238,7 @@ def _directories(asked: _Asked, num_instances: int) -> list[str | None]:
                 f"--wdir {wish!r} {what}, so no instance can run in it. Make it, or "
                 "name another."
             )
-    # What is_dir() has seen is below a current directory that exists.
-    return [None if wish is None else os.path.abspath(wish) for wish in wishes]
+    return [None if wish is None else _absolute(wish) for wish in wishes]
 
 
 def given_target_options(environ: Mapping[str, str]) -> dict[str, str]:

@@ -442,11 +442,18 @@ def test_a_language_that_python_sets_for_itself_is_not_handed_on(
     assert "\nLC_CTYPE=C\n" in given.stdout
 
 
-def test_a_directory_that_is_gone_is_a_sentence(poprun: Poprun) -> None:
+@pytest.mark.parametrize(
+    "options",
+    [(), ("--mpi-local-args=--wdir .",), ("--executable-cache-path=c",)],
+    ids=["none", "wdir", "cache"],
+)
+def test_a_directory_that_is_gone_is_a_sentence(
+    poprun: Poprun, options: tuple[str, ...]
+) -> None:
     ran = subprocess.run(
         [
             *("sh", "-c", 'mkdir gone && cd gone && rmdir ../gone && exec "$@"', "sh"),
-            *(POPRUN, *job(2), "true"),
+            *(POPRUN, *job(2), *options, "true"),
         ],
         cwd=poprun.directory,
         env=poprun.environ,
