@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 
-from popdist.engine.heap import HEAP_SPAN, close_mapping
+from popdist.engine.heap import HEAP_SPAN, close_mapping, file_of
 from popdist.engine.memory import commits_strictly, in_words, memory_left
 from popdist.engine.rendezvous import rendezvous
 from popdist.engine.rendezvous.messages import Hello, Member
@@ -105,7 +105,7 @@ class Arena:
         )
 
     def _own(self, fd: int) -> int:
-        self._undo.callback(os.close, fd)
+        self._undo.callback(_close, fd, file_of(fd))
         return fd
 
     def _map(self, fd: int) -> mmap.mmap:
@@ -254,6 +254,12 @@ def _commit(fd: int, needed: int, parts: Iterable[tuple[int, int]]) -> None:
             "2 here. Raise vm.overcommit_ratio, add swap, or start fewer instances on "
             "this host."
         ) from error
+
+
+def _close(fd: int, file: tuple[int, int] | None) -> None:
+    """Close a file, unless the program has done so and has another one there now."""
+    if file is not None and file_of(fd) == file:
+        os.close(fd)
 
 
 def _memfd(name: str) -> int:

@@ -60,6 +60,7 @@ class Heap:
 
     def __init__(self, heap_fd: int, rank: int, size: int) -> None:
         self._fd = heap_fd
+        self._file = file_of(heap_fd)
         self._pid = os.getpid()
         self._begin = rank * HEAP_SPAN
         self._length = size * HEAP_SPAN
@@ -143,6 +144,7 @@ class Heap:
     def _map(self) -> _Span | None:
         with self._lock:
             if self._span is None and not self._refused:
+                self._check_file()
                 try:
                     self._span = _Span(self._fd, self._length)
                 except (OSError, ValueError):
@@ -174,6 +176,7 @@ class Heap:
                 f"of this process has only {in_words(left)} left. Raise its limit, "
                 "or free memory."
             )
+        self._check_file()
         try:
             for at in range(begin, begin + length, _PIECE):
                 piece = min(_PIECE, begin + length - at)
@@ -183,6 +186,15 @@ class Heap:
                 f"An array of {in_words(length)} cannot be shared: {error.strerror}. "
                 "Free memory, or use fewer instances."
             ) from error
+
+    def _check_file(self) -> None:
+        """See that the descriptor still is of the heap: a program may close any."""
+        if self._file is None or file_of(self._fd) != self._file:
+            raise ArenaError(
+                f"The program has closed file descriptor {self._fd}, which the group "
+                "needs to share arrays, as os.closerange(3, ...) does. Close files "
+                "before popdist.init(), or only those that the program has opened."
+            )
 
     def _make_accessible(self, end: int) -> None:
         if self._span is not None and end > self._accessible:
@@ -213,6 +225,15 @@ class Heap:
             i -= 1
             begin = self._free.pop(i)[0]
         self._free.insert(i, (begin, end))
+
+
+def file_of(fd: int) -> tuple[int, int] | None:
+    """Return which file a descriptor is of, None where it is of none."""
+    try:
+        status = os.fstat(fd)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def close_mapping(memory: mmap.mmap) -> None:

@@ -197,7 +197,8 @@ def _sizes(size: int, tuning: Tuning | None) -> tuple[tuple[int, int, int, int],
     chosen = tuning or Tuning.measured(size, cores_of_host())
     fitted = chosen.fitted(size)
     sizes = (size, fitted.block_bytes, fitted.oneshot_bytes, fitted.spins)
-    return sizes, f"popdist arena 1, sizes {sizes if tuning else 'as measured'}"
+    how = f"layout {_core.arena_layout():016x}"
+    return sizes, f"popdist arena, {how}, sizes {sizes if tuning else 'as measured'}"
 
 
 def teller(seat: Seat) -> Callable[[int, float], None]:

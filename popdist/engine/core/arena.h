@@ -7,6 +7,7 @@
 #define POPDIST_ARENA_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -27,7 +28,6 @@ enum {
     CHUNK_UNIT = 64,
     /* Sizes of blocks for which the kind of stores is chosen apart. */
     STORE_CLASSES = 5,
-    ARENA_VERSION = 1,
 };
 
 #define ARENA_MAGIC UINT64_C(0x616e657261706f70)
@@ -114,7 +114,7 @@ typedef struct {
 } choice;
 
 typedef struct {
-    uint64_t magic, version;
+    uint64_t magic, layout; /* as arena_layout() has it */
     settings agreed;
     /* 0, then who is about to tell, then TOLD: see comm.h. */
     _Alignas(APART) _Atomic uint32_t ended;
@@ -153,6 +153,19 @@ static inline places places_of(const settings *s)
     p.slot_bytes = 2 * (p.input_bytes + p.result_bytes);
     p.total = p.slots + s->size * p.slot_bytes;
     return p;
+}
+
+/* A hash of where everything lies and how much there may be of it: equal for builds of
+ * the core that can share an arena. */
+uint64_t arena_layout(void);
+
+/* Whether an arena can have these sizes. */
+static inline bool settings_possible(const settings *s)
+{
+    /* Every member's chunk, of whatever type and nodes, must be a line or more. */
+    return s->size >= 1 && s->size <= MAX_MEMBERS && s->block_bytes >= 1u << 16
+           && s->block_bytes >= s->size * 32768 && s->block_bytes <= UINT64_C(1) << 32
+           && s->oneshot_bytes <= MOST_ONESHOT_BYTES;
 }
 
 #endif

@@ -33,7 +33,7 @@ void arena_initialise(void *base, const settings *agreed)
     head->agreed = *agreed;
     for (int i = 0; i < STORE_CLASSES; i++)
         atomic_init(&head->stores[i].trial, FIRST_TRIAL);
-    head->version = ARENA_VERSION;
+    head->layout = arena_layout();
     head->magic = ARENA_MAGIC;
 }
 

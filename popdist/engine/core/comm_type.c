@@ -160,11 +160,16 @@ static bool take_seat(CommObject *self, PyObject *memory, int rank, const char *
         return false;
     const header *head = self->memory.buf;
     const kernels *level = kernels_named(simd);
-    bool known = (size_t)self->memory.len >= sizeof *head && head->magic == ARENA_MAGIC
-                 && head->version == ARENA_VERSION && rank >= 0
+    const uint64_t length = (uint64_t)self->memory.len;
+    /* All that is read later lies where the header says, and must be there. */
+    bool known = length >= sizeof *head && head->magic == ARENA_MAGIC
+                 && head->layout == arena_layout() && settings_possible(&head->agreed)
+                 && places_of(&head->agreed).total <= length && rank >= 0
                  && (uint64_t)rank < head->agreed.size;
     if (!known)
-        PyErr_Format(PyExc_ValueError, "This memory is no arena with a member %d.", rank);
+        PyErr_Format(PyExc_ValueError,
+                     "These %zd bytes are no arena of this build with a member %d.",
+                     self->memory.len, rank);
     else if (!level)
         PyErr_Format(PyExc_ValueError, "This processor has no SIMD level %s.", simd);
     else if (!comm_open(&self->c, self->memory.buf, rank))

@@ -94,9 +94,8 @@ static bool settings_from(PyObject *args, const char *format, PyObject **memory,
                          : PyArg_ParseTuple(args, format, &size, &block, &oneshot, &spins);
     if (!parsed)
         return false;
-    /* Every member's chunk, of whatever type and nodes, must be a line or more. */
-    if (size < 1 || size > MAX_MEMBERS || block < (1u << 16) || block < size * 32768
-        || block > (UINT64_C(1) << 32) || oneshot > MOST_ONESHOT_BYTES) {
+    *s = (settings){size, block, oneshot, spins};
+    if (!settings_possible(s)) {
         PyErr_Format(PyExc_ValueError,
                      "An arena for %llu members with blocks of %llu bytes and one-shot "
                      "up to %llu bytes cannot be: it can have 1 to %d members, blocks of "
@@ -105,7 +104,6 @@ static bool settings_from(PyObject *args, const char *format, PyObject **memory,
                      size, block, oneshot, MAX_MEMBERS, MOST_ONESHOT_BYTES);
         return false;
     }
-    *s = (settings){size, block, oneshot, spins};
     return true;
 }
 
@@ -128,6 +126,12 @@ static PyObject *arena_channels(PyObject *module, PyObject *args)
     places at = places_of(&s);
     return Py_BuildValue("(KK)", (unsigned long long)at.channels,
                          (unsigned long long)at.slots);
+}
+
+static PyObject *layout_of_arenas(PyObject *module, PyObject *unused)
+{
+    (void)module, (void)unused;
+    return PyLong_FromUnsignedLongLong(arena_layout());
 }
 
 static PyObject *initialise(PyObject *module, PyObject *args)
@@ -191,6 +195,7 @@ static PyMethodDef functions[] = {
     {"remove_pages", remove_these_pages, METH_VARARGS, NULL},
     {"arena_bytes", arena_bytes, METH_VARARGS, NULL},
     {"arena_channels", arena_channels, METH_VARARGS, NULL},
+    {"arena_layout", layout_of_arenas, METH_NOARGS, NULL},
     {"initialise", initialise, METH_VARARGS, NULL},
     {"simd_levels", simd_levels, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},

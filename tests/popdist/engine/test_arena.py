@@ -133,6 +133,15 @@ def test_closing_twice_is_closing_once() -> None:
     assert repr(shared) == "<Arena: 0 of 1, closed>"
 
 
+def test_files_that_the_program_has_put_in_place_of_its_own_stay_open() -> None:
+    shared = meet_alone()
+    os.dup2(0, shared.heap_fd)
+    shared.close()
+
+    assert os.path.sameopenfile(0, shared.heap_fd)
+    os.close(shared.heap_fd)
+
+
 def test_its_name_shows_who_and_how_much() -> None:
     shared = meet_alone(3 << 20)
 

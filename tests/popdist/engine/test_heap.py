@@ -273,6 +273,37 @@ def test_with_a_file_that_is_too_short_it_is_not_available() -> None:
     os.close(fd)
 
 
+@pytest.mark.parametrize("again", [False, True], ids=["closed", "another-file"])
+@pytest.mark.parametrize("used_before", [False, True])
+def test_a_file_of_the_programs_is_not_taken_for_its_own(
+    again: bool, used_before: bool, tmp_path: Path
+) -> None:
+    own = sparse_file(1)
+    heap = Heap(own, 0, 1)
+    if used_before:
+        heap.allocate(1)
+    os.close(own)
+    theirs = tmp_path / "theirs"
+    theirs.write_bytes(b"theirs")
+    fd = os.open(theirs, os.O_RDWR)
+    if again and fd != own:
+        os.dup2(fd, own)
+        os.close(fd)
+    elif not again and fd == own:
+        os.dup2(fd, fd + 1)
+        os.close(fd)
+    with pytest.raises(ArenaError) as refusal:
+        heap.allocate(1)
+
+    assert str(refusal.value) == (
+        f"The program has closed file descriptor {own}, which the group needs to share "
+        "arrays, as os.closerange(3, ...) does. Close files before popdist.init(), or "
+        "only those that the program has opened."
+    )
+    assert theirs.read_bytes() == b"theirs"
+    os.close(own if again else fd + 1 if fd == own else fd)
+
+
 def test_it_maps_nothing_before_its_first_use(file: int) -> None:
     before = len(os.listdir("/proc/self/fd"))
     heap = Heap(file, 0, 3)

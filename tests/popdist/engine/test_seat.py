@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from popdist.engine import seat
+from popdist.engine import _core, seat
 from popdist.engine.group import Group
 from popdist.engine.heap import Heap
 from tests.popdist.engine.members import SMALL, Me, results, run
@@ -169,3 +169,36 @@ def test_ctrl_c_while_an_error_is_explained_shows_none_of_the_core(call: str) ->
         getattr(group, call)(*given)
 
     assert stopped.value.__context__ is None
+
+
+def opened(memory: Any, rank: int = 0) -> _core.Comm:
+    nothing = [0, 0]
+    return _core.Comm(memory, rank, None, nothing, nothing, 1.0, 1.0, print)
+
+
+@pytest.mark.parametrize(
+    ("word", "value"),
+    [
+        pytest.param(0, 1, id="magic"),
+        pytest.param(1, 1, id="layout"),
+        pytest.param(2, 0, id="no-members"),
+        pytest.param(2, 3, id="more-members"),
+        pytest.param(2, 1 << 60, id="very-many-members"),
+        pytest.param(3, 1 << 17, id="longer-blocks"),
+        pytest.param(3, 0, id="no-blocks"),
+        pytest.param(4, 1 << 40, id="longer-announcements"),
+    ],
+)
+def test_a_header_that_claims_what_is_not_there_is_refused(
+    word: int, value: int
+) -> None:
+    sizes = (2, 1 << 16, 2048, 0)
+    memory = np.zeros(_core.arena_bytes(*sizes) // 8, np.uint64)
+    _core.initialise(memory, *sizes)
+    opened(memory).close()
+    with pytest.raises(ValueError, match="are no arena of this build"):
+        opened(memory[:-1])
+    memory[word] = value
+
+    with pytest.raises(ValueError, match="are no arena of this build with a member 0"):
+        opened(memory)
