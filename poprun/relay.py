@@ -188,22 +188,22 @@ class Relay:
 
     def tick(self, now: float) -> None:
         for console in self._different_consoles():
-            if self.full:
+            if self._is_full(console):
                 console.pause(now)
             else:
                 console.tick(now)
                 self._write(console)
 
-        if now >= self._status_due and self._status is not None and not self.full:
+        if now >= self._status_due and self._status is not None and not self._err.full:
             self._status_due = now + STATUS_INTERVAL_S
             is_ours = is_foreground(self._stderr)
             self._show(self._status(now) if is_ours else "")
 
     def deadline(self) -> float:
-        if self.full:
-            return FOREVER  # when somebody reads, poll says so
-        due = min(console.deadline() for console in self._different_consoles())
-        return min(due, self._status_due)
+        # When somebody reads what is full, poll says so.
+        waiting = [c for c in self._different_consoles() if not self._is_full(c)]
+        status_due = FOREVER if self._err.full else self._status_due
+        return min([status_due, *(console.deadline() for console in waiting)])
 
     def hide_status(self, *, forever: bool = False) -> None:
         """Erase the status; it comes back unless that is for ever."""
@@ -244,6 +244,12 @@ class Relay:
 
     def _different_consoles(self) -> list[Console]:
         return list({id(c): c for c in (*self._consoles.values(), self._own)}.values())
+
+    def _is_full(self, console: Console) -> bool:
+        sinks = [
+            self._sinks[name] for name in STREAMS if self._consoles[name] is console
+        ]
+        return any(sink.full for sink in sinks)
 
     def _write(self, console: Console) -> None:
         for key, data in console.take():

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from poprun.relay import Relay, Routes
+from poprun.relay import FOREVER, Relay, Routes
+from poprun.screen import Screen
+from poprun.sink import ENOUGH
 
 
 class Pipe:
@@ -281,3 +283,38 @@ def test_where_stderr_comes_by_stdout_its_end_is_kept(
 
     assert relay.tail(1) == b"no use\n"
     assert not relay.was_last(1)
+
+
+def test_stderr_goes_on_while_nobody_reads_stdout(
+    relays: Relays, out: Pipe, err: Pipe
+) -> None:
+    relay = relays(Routes(), out.write, err.write)
+    relay.feed(0, "stderr", b"Name? ", 0.0)
+    relay.feed(0, "stdout", b"x" * (2 * ENOUGH) + b"\nhalf", 0.0)
+
+    assert relay.full
+    assert relay.deadline() == 0.05
+    relay.tick(0.05)
+    assert err.taken() == b"Name? "
+    assert relay.deadline() == FOREVER
+
+
+def test_a_status_does_not_wait_for_a_terminal_that_takes_nothing(
+    out: Pipe, err: Pipe
+) -> None:
+    asked: list[float] = []
+
+    def status(now: float) -> str:
+        asked.append(now)
+        return "busy"
+
+    relay = Relay(Routes(), out.write, err.write, {"stderr": Screen()}, status)
+    relay.open(0, "stderr")
+    relay.tick(1.0)
+    assert (err.taken(), relay.deadline()) == (b"busy", 1.25)
+    relay.feed(0, "stderr", b"x" * (2 * ENOUGH) + b"\n", 1.5)
+    relay.tick(2.0)
+
+    assert (asked, relay.deadline()) == ([1.0], FOREVER)
+    for sink in relay.sinks:
+        sink.close()
