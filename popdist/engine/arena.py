@@ -104,6 +104,14 @@ class Arena:
             for rank, member in enumerate(members)
         )
 
+    def watching(self) -> dict[int, int]:
+        """Return the pidfd of each other member, by rank, that is still one.
+
+        The program may have closed it, and given its number to another file.
+        """
+        found = enumerate(zip(self.pidfds, self.pids, strict=True))
+        return {rank: fd for rank, (fd, pid) in found if _is_pidfd_of(fd, pid)}
+
     def _own(self, fd: int) -> int:
         self._undo.callback(_close, fd, file_of(fd))
         return fd
@@ -209,6 +217,11 @@ def started(pid: int) -> int:
         with open(f"/proc/{pid}/stat", "rb") as file:
             stat = file.read()
     except FileNotFoundError as error:
+        if not os.path.exists("/proc/self/stat"):
+            raise ArenaError(
+                "/proc is not mounted here, but popdist sees in it whether the other "
+                "instances live. Mount it: mount -t proc proc /proc."
+            ) from error
         raise ProcessLookupError(f"There is no process {pid}.") from error
     # The second field is the program's name in parentheses, and may hold anything.
     return int(stat[stat.rindex(b")") + 2 :].split()[19])
@@ -218,9 +231,11 @@ def _watch(instance: int, member: Member) -> int:
     """Return a pidfd of the member, and not of one that has its number now."""
     try:
         # In this order: what the pidfd names can no longer change its number.
-        pidfd = os.pidfd_open(member.pid)
+        pidfd = _pidfd(member.pid)
         try:
             same = started(member.pid) == member.started
+            # The clock of another time namespace shows another time.
+            same = same or _other_clock(member.pid)
         except BaseException:
             os.close(pidfd)
             raise
@@ -234,6 +249,40 @@ def _watch(instance: int, member: Member) -> int:
         "instances met. Look above for what it said last.",
         (instance,),
     )
+
+
+def _pidfd(pid: int) -> int:
+    try:
+        return os.pidfd_open(pid)
+    except ProcessLookupError:
+        raise
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            raise
+        raise ArenaError(
+            f"The kernel refuses pidfd_open ({error.strerror}), by which popdist sees "
+            "whether the other instances live. Allow it in the seccomp profile of the "
+            "container, or use Linux 5.3 or newer."
+        ) from error
+
+
+def _other_clock(pid: int) -> bool:
+    """Return whether a process is known to be in another time namespace."""
+    try:
+        return os.readlink(f"/proc/{pid}/ns/time") != os.readlink("/proc/self/ns/time")
+    except OSError:
+        # A kernel without them, or a process that may not be looked at.
+        return False
+
+
+def _is_pidfd_of(fd: int, pid: int) -> bool:
+    try:
+        with open(f"/proc/self/fdinfo/{fd}", encoding="ascii") as file:
+            fields = dict(line.split(":", 1) for line in file if ":" in line)
+    except OSError:
+        return False
+    # 0 where the process cannot be seen from here, -1 where it has ended.
+    return fields.get("Pid", "").strip() in (str(pid), "0", "-1")
 
 
 def _commit(fd: int, needed: int, parts: Iterable[tuple[int, int]]) -> None:
@@ -267,6 +316,12 @@ def _memfd(name: str) -> int:
     try:
         return os.memfd_create(name, flags | _MFD_NOEXEC_SEAL)
     except OSError as error:
-        if error.errno != errno.EINVAL:
+        if error.errno == errno.EINVAL:
+            return os.memfd_create(name, flags)
+        if error.errno not in (errno.EPERM, errno.ENOSYS):
             raise
-        return os.memfd_create(name, flags)
+        raise ArenaError(
+            f"The kernel refuses memfd_create ({error.strerror}), by which popdist "
+            "makes the memory that instances share. Allow it in the seccomp profile of "
+            "the container."
+        ) from error

@@ -55,6 +55,11 @@ def number_of(name: str | None) -> int:
     """Return the number that stands for a call's name among the members."""
     if name is None:
         return 0
+    if not isinstance(name, str):
+        raise TypeError(
+            f"The name of the call is {name!r}, but must be a text, or None for a call "
+            "without a name."
+        )
     # Not above: it takes longer to import than a group takes to meet.
     from hashlib import blake2b
 

@@ -99,6 +99,11 @@ class Group(Reductions, Exchanges, Letters):
         machine does not let memory be shared so, it is an ordinary array.
         """
         kind = np.dtype(dtype)
+        if kind.hasobject:
+            raise TypeError(
+                f"The dtype is {kind}, but other processes cannot use the objects of "
+                "this one. Give a dtype of numbers."
+            )
         ordinary: Array = np.empty(shape, kind)
         held = self._seat.allocate(ordinary.nbytes)
         return ordinary if held is None else held.view(kind).reshape(ordinary.shape)

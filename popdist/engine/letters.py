@@ -6,7 +6,11 @@ import numpy as np
 
 from popdist.engine.arrays import Array, address, plain, written
 from popdist.engine.dtypes import code_of
-from popdist.engine.membership import Membership, ends_group_without_memory
+from popdist.engine.membership import (
+    Membership,
+    ends_group_without_memory,
+    whole_number,
+)
 
 
 class Letters(Membership):
@@ -49,6 +53,7 @@ class Letters(Membership):
         return self._submit("recv", action, async_op)
 
     def _peer(self, member: int) -> int:
+        member = whole_number("other member", member)
         if not 0 <= member < self.size or member == self.rank:
             raise ValueError(
                 f"The other member is {member}, but must be one of 0 to "

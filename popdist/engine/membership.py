@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial, wraps
+from operator import index
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
@@ -90,6 +91,7 @@ class Membership:
 
     def _owner(self, replica: int) -> tuple[int, int]:
         """Return which member a replica is of, and which of that one's it is."""
+        replica = whole_number("root", replica)
         if not 0 <= replica < self.num_replicas:
             raise ValueError(
                 f"The root is replica {replica}, but the group has replicas 0 to "
@@ -148,6 +150,20 @@ class Membership:
         return (whole[0, ...] if self._flat else whole), [
             whole[i, ...] for i in range(len(rows))
         ]
+
+
+def whole_number(what: str, number: Any) -> int:
+    """Return a number that may be of any type of whole numbers.
+
+    Raises:
+        TypeError: It is none.
+    """
+    try:
+        return index(number)
+    except TypeError:
+        raise TypeError(
+            f"The {what} is {number!r}, but must be a whole number."
+        ) from None
 
 
 def ends_group_without_memory(

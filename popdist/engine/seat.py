@@ -77,8 +77,8 @@ class Seat:
         """A pidfd of each other instance, while this member is in the group."""
         if self.closed:
             return {}
-        found = zip(self.instances, self._arena.pidfds, strict=True)
-        return {instance: pidfd for instance, pidfd in found if pidfd >= 0}
+        found = self._arena.watching().items()
+        return {self.instances[rank]: pidfd for rank, pidfd in found}
 
     def _open(self, simd: str | None, stall: float) -> _core.Comm:
         return _core.Comm(
@@ -167,7 +167,8 @@ class Seat:
         what = in_words(call, self.instances) if call else Operation.BARRIER.words
         report(
             f"popdist: instance {self.instances[self.rank]} has waited {waited:.0f} s "
-            f"for instance {self.instances[peer]} in {what}."
+            f"for instance {self.instances[peer]} (process {self._arena.pids[peer]} on "
+            f"{os.uname().nodename}) in {what}."
         )
 
 

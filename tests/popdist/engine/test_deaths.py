@@ -136,7 +136,7 @@ def test_a_member_that_is_stopped_is_told_and_waited_for(
             turns[me.rank] += 1
 
     others = [rank for rank in range(3) if rank != victim]
-    told = f" s for instance {victim} in "
+    told = f" s for instance {victim} (process "
     with Members(3, member) as members:
         wait_until(lambda: turns.min() > 2)
         members.signal(victim, signal.SIGSTOP)
@@ -426,7 +426,10 @@ def test_a_stopped_member_is_told_on_stderr_and_waited_for() -> None:
         ended = members.finish()
 
     assert [e.value.tolist() for e in ended] == [[2.0] * 10] * 2
-    told = r"popdist: instance 8 has waited \d+ s for instance 9 in "
+    told = (
+        r"popdist: instance 8 has waited \d+ s for instance 9 "
+        rf"\(process \d+ on {os.uname().nodename}\) in "
+    )
     told += r"all_reduce \(sum, oneshot\) of 10 float32\.\n"
     assert re.fullmatch(told, ended[0].stderr)
     assert ended[1].stderr == ""
@@ -464,7 +467,10 @@ def test_each_call_that_waits_long_for_one_member_is_told(call: str) -> None:
             else:
                 waits(group)
 
-    told = rf"popdist: instance 1 has waited \d+ s for instance 0 in {words}\.\n"
+    told = (
+        r"popdist: instance 1 has waited \d+ s for instance 0 "
+        rf"\(process \d+ on {os.uname().nodename}\) in {words}\.\n"
+    )
     with Members(2, member) as members:
         wait_until(lambda: len(re.findall(told, members.stderr(1))) == 1)
         members.tell(0, "go")

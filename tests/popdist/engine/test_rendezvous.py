@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from meeting import Ended, Meeting, run, stop
 
+from popdist.engine import arena
 from popdist.engine.rendezvous import address_of
 from popdist.engine.rendezvous.messages import (
     Hello,
@@ -803,6 +804,67 @@ def test_an_address_that_another_user_holds_is_said_in_words() -> None:
         f"{pid} of user 65534 does. Start all instances as the same user, and the job "
         "again.\n"
     )
+
+
+@AS_ROOT
+def test_members_in_two_time_namespaces_meet() -> None:
+    away = """
+if "AWAY" not in os.environ:
+    os.environ["AWAY"] = "1"
+    away = ["unshare", "--fork", "--time", "--boottime", "100000"]
+    os.execvp("unshare", [*away, *sys.orig_argv])
+"""
+    ended = run(3, KEEP, {1: away + KEEP})
+
+    assert ended == [(0, "met\n", "")] * 3
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (
+            "pidfd_open",
+            "The kernel refuses pidfd_open (Operation not permitted), by which popdist "
+            "sees whether the other instances live. Allow it in the seccomp profile of "
+            "the container, or use Linux 5.3 or newer.",
+        ),
+        (
+            "memfd_create",
+            "The kernel refuses memfd_create (Operation not permitted), by which "
+            "popdist makes the memory that instances share. Allow it in the seccomp "
+            "profile of the container.",
+        ),
+    ],
+)
+def test_a_forbidden_system_call_is_named(call: str, words: str) -> None:
+    forbid = f"""
+        def forbidden(*_):
+            raise PermissionError(1, os.strerror(1))
+        os.{call} = forbidden
+        join()
+    """
+    ended = run(2, forbid)
+
+    assert ended[0].out == f"ArenaError: {words}\n"
+    assert ended[1].out.startswith("ArenaError: The kernel refuses")
+
+
+def test_a_machine_without_proc_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("builtins.open", missing)
+    monkeypatch.setattr("os.path.exists", lambda _: False)
+
+    with pytest.raises(ArenaError) as refusal:
+        arena.started(1)
+
+    monkeypatch.undo()
+    assert str(refusal.value) == (
+        "/proc is not mounted here, but popdist sees in it whether the other instances "
+        "live. Mount it: mount -t proc proc /proc."
+    )
+
+
+def missing(*_: object) -> None:
+    raise FileNotFoundError
 
 
 def test_members_in_two_user_namespaces_meet() -> None:

@@ -202,3 +202,45 @@ def test_a_header_that_claims_what_is_not_there_is_refused(
 
     with pytest.raises(ValueError, match="are no arena of this build with a member 0"):
         opened(memory)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (
+            lambda g: g.empty(3, object),
+            "The dtype is object, but other processes cannot use the objects of this "
+            "one. Give a dtype of numbers.",
+        ),
+        (
+            lambda g: g.all_reduce(np.ones(3), name=5),
+            "The name of the call is 5, but must be a text, or None for a call without "
+            "a name.",
+        ),
+        (
+            lambda g: g.broadcast(np.ones(3), root=0.5),
+            "The root is 0.5, but must be a whole number.",
+        ),
+        (
+            lambda g: g.send(np.ones(3), "1"),
+            "The other member is '1', but must be a whole number.",
+        ),
+    ],
+)
+def test_arguments_of_wrong_types_are_told_in_words(call: Any, words: str) -> None:
+    with pytest.raises(TypeError) as refusal:
+        call(alone())
+
+    assert str(refusal.value) == words
+
+
+def test_another_file_in_place_of_a_groups_is_not_closed_with_it() -> None:
+    group = alone()
+    own = group._seat._arena.heap_fd
+    null = os.open("/dev/null", os.O_RDONLY)
+    os.dup2(null, own)
+    group.close()
+
+    assert os.readlink(f"/proc/self/fd/{own}") == "/dev/null"
+    os.close(own)
+    os.close(null)
