@@ -14,7 +14,7 @@ import time
 
 from poprun import kernel, wire
 from poprun.channel import Channel
-from poprun.leftovers import Leftovers, remove
+from poprun.leftovers import Leftovers, hold, remove, remove_abandoned
 
 # The shims see poprun's end themselves, and end their programs with this patience.
 SHIM_PATIENCE_S = 1.0
@@ -54,6 +54,7 @@ class Guard:
         self._grace = SHIM_PATIENCE_S
         self._known: dict[int, int] = {}
         self._leftovers = Leftovers()
+        self._lock = -1
         self._poll = select.poll()
         self._served = True
 
@@ -102,6 +103,8 @@ class Guard:
             self._known[int(fields[0])] = int(fields[1])
         elif kind == wire.REMOVE:
             self._leftovers.paths += fields
+        elif kind == wire.HOLD:
+            self._lock = hold(fields[0])
         elif kind == wire.WATCH:
             self._watch(fields)
         elif kind == wire.SIGNAL_MPIRUN and self._mpirun:
@@ -121,6 +124,8 @@ class Guard:
         if self._leftovers.in_doubt:
             for path in self._leftovers.claim(p.pid for p in self._tree()):
                 self._poprun.send(wire.pack(wire.FOUND, path))
+                if self._lock >= 0:
+                    os.write(self._lock, path + b"\0")
 
     def _be_told(self, fields: list[bytes]) -> None:
         self._grace = min(int(fields[0]) / 1000, SHIM_PATIENCE_S)
@@ -159,7 +164,7 @@ class Guard:
         left, remaining = kernel.end(
             self._tree, FINISH_PATIENCE_S, LIMIT_S, all_children=True
         )
-        remove(self._leftovers.paths)
+        self._remove_files()
         for p in remaining:
             self._poprun.send(wire.pack(wire.REMAINS, p.pid, *kernel.describe(p)))
         self._poprun.send(wire.pack(wire.FINISHED, left - len(remaining)))
@@ -178,7 +183,12 @@ class Guard:
         kernel.end(self._tree, 0, LIMIT_S, all_children=True)
         if self._mark:
             kernel.end(self._marked, 0, LIMIT_S)
+        self._remove_files()
+
+    def _remove_files(self) -> None:
         remove(self._leftovers.paths)
+        # Also those of jobs that were killed whole: of a poprun below this one, say.
+        remove_abandoned({os.path.dirname(path) for path in self._leftovers.paths})
 
     def _marked(self) -> list[kernel.Process]:
         found = kernel.with_variable(self._mark)

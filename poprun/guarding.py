@@ -40,10 +40,16 @@ class Guarding:
         self._remove = [os.fsencode(path) for path in remove]
         self._watch = [os.fsencode(prefix) for prefix in watch]
         self._known: dict[int, int] = {}
+        self._hold = b""
         self.replaced = 0
         self._take(started)
         self._others = started.others
         self.channel.send(self._leftovers())
+
+    def hold(self, lock: bytes) -> None:
+        """Let the guard hold the job's lock file, and each that takes its place."""
+        self._hold = wire.pack(wire.HOLD, lock)
+        self.channel.send(self._hold)
 
     def start(self, argv: Sequence[str]) -> None:
         """Ask the guard to start mpirun."""
@@ -78,6 +84,7 @@ class Guarding:
         environ = {os.fsdecode(k): os.fsdecode(v) for k, v in self._environment.items()}
         # There may be no time to tell it more: poprun may be about to be killed too.
         orders = wire.pack(wire.ADOPT, self._grace_ms, self._mark) + self._leftovers()
+        orders += self._hold
         with caller_limits(self._descriptor_limits):
             self._take(start_guard(environ, self._words, orders))
         for pair in self._known.items():

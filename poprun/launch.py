@@ -45,6 +45,7 @@ from poprun.feeder import Feeder
 from poprun.finalizing import Finalizing
 from poprun.guarding import Guarding
 from poprun.job import Ended, Job
+from poprun.leftovers import LOCK, make_lock
 from poprun.relay import STREAMS, Relay
 from poprun.sink import Sink
 from poprun.stacks import Stacks
@@ -130,7 +131,20 @@ class Launch:
         # Now that the guard knows of them: poprun may be killed at any time.
         for directory in job.directories:
             _make_directory(directory)
+        self._make_lock()
         self._guarding.start(job.mpirun)
+
+    def _make_lock(self) -> None:
+        """Let each supervisor know, when it ends, whether it is the last."""
+        self._lock, self._hold = -1, b""
+        directories = [os.fsencode(path) for path in self._job.directories]
+        if directories:
+            lock = os.path.join(directories[0], LOCK)
+            # On a full disk the guard still removes everything.
+            with suppress(OSError):
+                self._lock = make_lock(directories[0], directories)
+                self._hold = wire.pack(wire.HOLD, lock)
+                self._guarding.hold(lock)
 
     # --- The life of a job.
 
@@ -154,6 +168,8 @@ class Launch:
         self.ended.course = self._course
         self.ended.mpirun_words = os.pread(self._words, 1 << 20, 0)
         os.close(self._words)
+        if self._lock >= 0:
+            os.close(self._lock)
 
     def _await_finish(self, began: float) -> None:
         """Wait until the guard has finished, and do its work if it does not."""
@@ -482,6 +498,8 @@ class Launch:
             self._emit(Refused(rank, error.errno or 0, "", "making a pipe for stdin"))
             return
         sent = () if descriptor is None else (descriptor,)
+        if self._hold:
+            link.send(self._hold)
         link.send(self._job.specs[rank], sent)
         if descriptor is not None:
             os.close(descriptor)

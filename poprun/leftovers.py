@@ -6,7 +6,9 @@ job's if a process of the job has it open. Processes are killed without a warnin
 that is looked up when the file is made and not when it is to be removed.
 """
 
+import fcntl
 import os
+import stat
 import sys
 import time
 from _collections_abc import Iterable, Iterator  # os has imported it already
@@ -120,3 +122,68 @@ def _remove(path: bytes) -> None:
             os.unlink(path)
     except OSError:
         return
+
+
+# --- The files of jobs whose supervisors have all died.
+
+# In a job's directory: what is to be removed with it, each path with a zero byte. As
+# long as they live poprun, its guard and its shims hold a shared lock on it.
+LOCK = b"supervisors"
+
+
+def make_lock(directory: bytes, paths: Iterable[bytes]) -> int:
+    """Make the lock file of a job, and return it, held and open."""
+    # It appears under its name when it is whole and held.
+    made = os.path.join(directory, b"new-" + LOCK)
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    lock = os.open(made, flags, 0o600)
+    fcntl.flock(lock, fcntl.LOCK_SH)
+    os.write(lock, b"".join(path + b"\0" for path in paths))
+    os.rename(made, os.path.join(directory, LOCK))
+    return lock
+
+
+def hold(lock: bytes) -> int:
+    """Hold the lock of a job as long as this process lives; -1 if it is gone."""
+    try:
+        held = os.open(lock, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
+        fcntl.flock(held, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return -1
+    return held
+
+
+def remove_if_last(lock: bytes) -> bool:
+    """Remove the files of a job if no supervisor of it lives; returns whether so."""
+    directory = os.path.dirname(lock)
+    try:
+        # Others may make files in /tmp, and links, under any name.
+        found = os.lstat(directory)
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+            return False
+        own = os.open(lock, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:  # they have been removed
+        return False
+    try:
+        fcntl.flock(own, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        paths = os.pread(own, 1 << 20, 0).split(b"\0")
+    except OSError:  # a supervisor lives
+        return False
+    finally:
+        os.close(own)
+    # The directory with the lock last: what is left when this is killed has a lock.
+    remove(path for path in paths if path and path != directory)
+    remove([directory])
+    return True
+
+
+def remove_abandoned(places: Iterable[bytes]) -> None:
+    """Remove the files of this user's jobs whose supervisors have all died."""
+    for place in places:
+        try:
+            names = os.listdir(place)
+        except OSError:
+            continue
+        for name in names:
+            if name.startswith(b"poprun-"):
+                remove_if_last(os.path.join(place, name, LOCK))

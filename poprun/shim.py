@@ -15,6 +15,7 @@ import time
 
 from poprun import kernel, wire
 from poprun.channel import Channel, connect
+from poprun.leftovers import hold, remove_if_last
 
 # The name is the type checker's; importing typing would cost 5 ms here.
 TYPE_CHECKING = False
@@ -94,6 +95,8 @@ class Shim:
         self._asked: set[tuple[int, int]] = set()
         self._ask_at = NEVER
         self._kill_at = NEVER
+        # The job's lock file, and this process's hold on it.
+        self._lock, self._held = b"", -1
         self._killing = False
         # Since when all that is left may not be signalled.
         self._refused_since = NEVER
@@ -116,6 +119,10 @@ class Shim:
             if now >= self._kill_at:
                 self._kill()
             self._reap()
+        if self._held >= 0:
+            # Only if poprun and its guard are gone, and this is the last shim.
+            os.close(self._held)
+            remove_if_last(self._lock)
 
     def _done(self) -> bool:
         if self._program and not self._clean:
@@ -137,6 +144,8 @@ class Shim:
         for kind, fields in messages:
             if kind == wire.SPEC:
                 self._start(wire.Spec(fields))
+            elif kind == wire.HOLD:
+                self._lock, self._held = fields[0], hold(fields[0])
             elif kind == wire.SIGNAL:
                 self._on_signal(int(fields[0]))
             elif kind == wire.KILL:

@@ -42,6 +42,9 @@ SIGNAL_MPIRUN = 24  # number
 FINISH = 25  # end whatever is left, and leave
 WATCH = 26  # how the paths begin of what MPI may leave where everybody's files are
 
+# From poprun to its guard and to a shim.
+HOLD = 50  # a lock file, see leftovers: to be held as long as the receiver lives
+
 # From the guard to poprun.
 MPIRUN_STARTED = 30  # pid, its start time
 MPIRUN_REFUSED = 31  # errno, the call of the guard's own that failed, if any

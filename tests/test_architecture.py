@@ -130,6 +130,7 @@ FOR_LIGHT = {
     "poprun.leftovers",
     "poprun.wire",
     "select",
+    "stat",
     "sys",
     "termios",
     "time",

@@ -2,6 +2,7 @@
 
 import signal
 import time
+from pathlib import Path
 
 import psutil
 import pytest
@@ -161,3 +162,40 @@ def test_a_guard_killed_while_the_job_starts_costs_nothing_but_a_warning(
     assert err == (
         b"poprun: warning: poprun's guard was killed; another takes its place.\n"
     )
+
+
+def test_the_last_shim_removes_the_files_of_poprun_and_guard(
+    poprun: Poprun, every_mpirun: str
+) -> None:
+    job = Doomed(poprun, every_mpirun, "crowd", "--grace", "0.3")
+    guard = job.find("guard")
+
+    job.kill("poprun", signal.SIGSTOP)
+    guard.kill()
+    job.kill("poprun")
+
+    job.end()
+    job.assert_nothing_is_left()
+    poprun.footprint.assert_nothing_is_left()
+
+
+def test_the_next_job_removes_the_files_of_one_that_was_killed_whole(
+    poprun: Poprun, openmpi5: str
+) -> None:
+    job = Doomed(poprun, openmpi5, "ranks", "--grace", "0.3")
+    launcher = psutil.Process(job.process.pid)
+    below = launcher.children(recursive=True)
+    identity = job.find("shim 0").cmdline()[5]
+    directories = [Path(place, f"poprun-{identity}") for place in ("/dev/shm", "/tmp")]
+    # What is not poprun's own is left to the kernel.
+    own = [p for p in (launcher, *below) if "poprun" in " ".join(p.cmdline())]
+    for process in own:
+        process.suspend()
+
+    for process in own:
+        process.kill()
+
+    job.end()
+    job.assert_nothing_is_left()
+    assert poprun("--mpirun", openmpi5, "true").code == 0
+    assert not any(directory.exists() for directory in directories)

@@ -7,7 +7,16 @@ from pathlib import Path
 import pytest
 from conftest import wait_for
 
-from poprun.leftovers import PATIENCE_S, Leftovers, remove
+from poprun.leftovers import (
+    LOCK,
+    PATIENCE_S,
+    Leftovers,
+    hold,
+    make_lock,
+    remove,
+    remove_abandoned,
+    remove_if_last,
+)
 
 
 def test_a_directory_goes_with_all_that_is_in_it(tmp_path: Path) -> None:
@@ -116,3 +125,66 @@ def test_who_has_gone_claims_nothing(tmp_path: Path) -> None:
     leftovers.watch([os.fsencode(tmp_path / "shm_")])
 
     assert leftovers.claim([gone.pid]) == []
+
+
+# --- Jobs whose supervisors have died.
+
+
+def make_job(place: Path) -> tuple[Path, int]:
+    directory, cache = place / "poprun-1", place / "cache"
+    directory.mkdir()
+    cache.mkdir()
+    paths = [os.fsencode(directory), os.fsencode(cache)]
+    return directory, make_lock(paths[0], paths)
+
+
+def test_files_stay_as_long_as_one_supervisor_lives(tmp_path: Path) -> None:
+    directory, lock = make_job(tmp_path)
+    path = os.fsencode(directory / os.fsdecode(LOCK))
+    another = hold(path)
+
+    os.close(lock)
+    assert not remove_if_last(path)
+    assert not remove_if_last(path)
+    remove_abandoned([os.fsencode(tmp_path)])
+    assert sorted(os.listdir(tmp_path)) == ["cache", "poprun-1"]
+
+    os.close(another)
+    assert remove_if_last(path)
+    assert os.listdir(tmp_path) == []
+    assert not remove_if_last(path)
+    assert hold(path) == -1
+
+
+def test_what_a_guard_has_found_goes_with_the_rest(tmp_path: Path) -> None:
+    directory, lock = make_job(tmp_path)
+    guards = hold(os.fsencode(directory / os.fsdecode(LOCK)))
+    (tmp_path / "segment").touch()
+    os.write(guards, os.fsencode(tmp_path / "segment") + b"\0")
+    os.close(lock)
+    os.close(guards)
+
+    remove_abandoned([os.fsencode(tmp_path), b"/nowhere"])
+
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_directory_without_a_lock_is_not_touched(tmp_path: Path) -> None:
+    (tmp_path / "poprun-2").mkdir()
+    (tmp_path / "poprun-3").symlink_to(tmp_path / "poprun-2")
+
+    remove_abandoned([os.fsencode(tmp_path)])
+
+    assert sorted(os.listdir(tmp_path)) == ["poprun-2", "poprun-3"]
+
+
+def test_a_link_to_a_directory_with_a_lock_is_not_followed(tmp_path: Path) -> None:
+    directory, lock = make_job(tmp_path)
+    os.close(lock)
+    place = tmp_path / "place"
+    place.mkdir()
+    (place / "poprun-9").symlink_to(directory)
+
+    remove_abandoned([os.fsencode(place)])
+
+    assert directory.exists()
