@@ -1,5 +1,6 @@
 """A shim without mpirun: driven over a socket pair, as poprun would."""
 
+import errno
 import os
 import select
 import signal
@@ -53,6 +54,11 @@ class Driven:
 
     def start(self, *argv: str, grace: float = 5.0, **spec: object) -> int:
         """Let it start a program, and return the program's pid."""
+        self.ask(*argv, grace=grace, **spec)
+        return int(self.wait(wire.STARTED)[0])
+
+    def ask(self, *argv: str, grace: float = 5.0, **spec: object) -> None:
+        """Ask it to start a program."""
         path = argv[0] if "/" in argv[0] else f"/bin/{argv[0]}"
         asked: dict[str, object] = {
             "path": path.encode(),
@@ -70,7 +76,6 @@ class Driven:
             **spec,
         }
         self.poprun.send(wire.pack_spec(**asked))  # type: ignore[arg-type]
-        return int(self.wait(wire.STARTED)[0])
 
     def send(self, kind: int, *fields: int) -> None:
         self.poprun.send(wire.pack(kind, *fields))
@@ -275,3 +280,39 @@ def test_the_kernel_kills_the_programs_group_when_the_shim_is_killed(
         return found is not None and not found.zombie
 
     wait_for(lambda: not alive(program) and not alive(child), "their end")
+
+
+def test_a_cpu_that_is_not_there_is_the_shims_failure_and_not_the_programs(
+    shim: Driven,
+) -> None:
+    shim.ask("true", cpus=[5000])
+
+    refused = shim.wait(wire.REFUSED)
+
+    assert refused == [b"%d" % errno.EINVAL, b"", b"sched_setaffinity()"]
+
+
+def test_a_program_that_is_not_there_is_no_failure_of_the_shims(shim: Driven) -> None:
+    shim.ask("/no/such program")
+
+    refused = shim.wait(wire.REFUSED)
+
+    assert refused == [b"%d" % errno.ENOENT, b"/no/such program", b""]
+
+
+def test_memory_that_cannot_be_bound_is_told_and_the_program_runs(
+    shim: Driven,
+) -> None:
+    shim.ask("true", memory_nodes=[900])
+
+    *_, is_bound = shim.wait(wire.STARTED)
+
+    assert is_bound == b"0"
+    assert shim.wait(wire.EXITED)[0] == b"0"
+
+
+def test_a_stdin_that_did_not_come_is_told(shim: Driven) -> None:
+    # The kernel drops a descriptor for which its receiver has no number left.
+    shim.ask("true", stdin=wire.SENT)
+
+    assert shim.wait(wire.REFUSED) == [b"%d" % errno.EMFILE, b"", b"receiving stdin"]
