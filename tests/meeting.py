@@ -15,6 +15,12 @@ from popdist.engine.rendezvous import address_of
 
 ROOT = Path(__file__).parent.parent
 
+# What follows a report of a long wait on stderr.
+STACKS = (
+    r"popdist: its Python stacks \(PID \d+\):\n"
+    r"(?:(?:Current thread|Thread|  [<F]).*\n|\n)+"
+)
+
 # What every member runs. Its own lines take the place of BODY.
 PROGRAM = """
 import os, resource, signal, sys, time

@@ -1,9 +1,11 @@
+import re
 import subprocess
 import sys
 
 import pytest
 from conftest import ROOT
 from jobs import outputs, run, run_alone
+from meeting import STACKS
 
 
 def test_without_poprun_every_call_works_with_one_instance() -> None:
@@ -358,10 +360,12 @@ def test_a_group_of_some_names_its_instances_while_they_meet() -> None:
     ended = run(3, body, {"POPDIST_TIMEOUT": "1", "POPDIST_STALL_TIMEOUT": "0.2"})
 
     assert ended[1].err.startswith("popdist: instance 1 has waited 0.2")
-    assert ended[1].err.endswith(
+    told, *stacks = ended[1].err.splitlines(keepends=True)
+    assert told.endswith(
         " s for instance 2 to join the group of instances 1 and 2, and gives up after "
         "1 s.\n"
     )
+    assert re.fullmatch(STACKS, "".join(stacks))
     assert ended[1].out == (
         "Instance 1 has waited 1 s for instance 2 to join the group of instances 1 and "
         "2. Look above for what they said last. If they were only slow, raise "

@@ -1,5 +1,7 @@
 """How long a member waits for the others while they meet, and what it says then."""
 
+import faulthandler
+import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -58,8 +60,20 @@ class Patience:
 
 
 def report(words: str) -> None:
-    """Say on stderr what a wait is for, if anybody can be told."""
+    """Say on stderr what a long wait is for, and where in the program it is."""
     # A full disk, a reader that has gone or a closed stderr must not end a wait that
-    # is only long.
+    # is only long. One print, so that reports of several instances do not mix.
     with suppress(OSError, ValueError):
-        print(words, file=sys.stderr, flush=True)
+        print(f"{words}\n{_stacks()}", end="", file=sys.stderr, flush=True)
+
+
+def _stacks() -> str:
+    """Return the Python stacks of all threads with a label, if they can be had."""
+    try:
+        with open(os.memfd_create("stacks"), "w+", errors="replace") as file:
+            faulthandler.dump_traceback(file, all_threads=True)
+            file.seek(0)
+            text = file.read()
+    except OSError:  # no descriptor left, or memfd_create is forbidden
+        return ""
+    return f"popdist: its Python stacks (PID {os.getpid()}):\n{text.strip()}\n"

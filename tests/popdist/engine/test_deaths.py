@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from meeting import STACKS
 
 from popdist.engine.group import Group
 from popdist.errors import (
@@ -431,7 +432,9 @@ def test_a_stopped_member_is_told_on_stderr_and_waited_for() -> None:
         rf"\(process \d+ on {os.uname().nodename}\) in "
     )
     told += r"all_reduce \(sum, oneshot\) of 10 float32\.\n"
-    assert re.fullmatch(told, ended[0].stderr)
+    assert re.fullmatch(told + STACKS, ended[0].stderr)
+    # Of the caller, not of the engine alone.
+    assert "in member\n" in ended[0].stderr
     assert ended[1].stderr == ""
 
 
