@@ -27,12 +27,17 @@ _CHUNK_GRAIN = 16
 
 
 def _lesser(a: Array, b: Array) -> Array:
-    # Only a NaN differs from itself. It wins, and of equals (0.0 and -0.0) the first.
-    return np.where((b < a) | (b != b), b, a)
+    """Return the minimum of IEEE 754-2019: a NaN wins, and -0.0 is less than 0.0."""
+    if a.dtype.kind != "f":
+        return np.where(b < a, b, a)
+    # Only a NaN differs from itself.
+    return np.where((b < a) | (b != b) | ((b == a) & np.signbit(b)), b, a)
 
 
 def _greater(a: Array, b: Array) -> Array:
-    return np.where((b > a) | (b != b), b, a)
+    if a.dtype.kind != "f":
+        return np.where(b > a, b, a)
+    return np.where((b > a) | (b != b) | ((b == a) & np.signbit(a)), b, a)
 
 
 # For bool, sum is OR and prod is AND in numpy, and so are these two.

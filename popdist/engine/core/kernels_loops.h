@@ -73,10 +73,42 @@ static inline uint16_t FN(brain_of)(float v)
     return (b & 0x7fffffff) > 0x7f800000 ? 0x7fc0 : (uint16_t)rounded;
 }
 
+/* Minimum and maximum of IEEE 754-2019, whatever the order: -0.0 is less than 0.0, and a
+ * NaN gives a NaN. Both selections are the same number unless the two are equal, when
+ * only signs of zeros can differ, or one is a NaN: then they are one operand each. */
+#define FLOAT_EXTREMES(suffix, type, word)                                         \
+    static inline type FN(min_of_##suffix)(type a, type b)                         \
+    {                                                                              \
+        type one = a < b ? a : b, other = b < a ? b : a;                           \
+        word x, y;                                                                 \
+        memcpy(&x, &one, sizeof x);                                                \
+        memcpy(&y, &other, sizeof y);                                              \
+        x |= y;                                                                    \
+        memcpy(&one, &x, sizeof x);                                                \
+        return one;                                                                \
+    }                                                                              \
+    static inline type FN(max_of_##suffix)(type a, type b)                         \
+    {                                                                              \
+        type one = a > b ? a : b, other = b > a ? b : a;                           \
+        word x, y;                                                                 \
+        memcpy(&x, &one, sizeof x);                                                \
+        memcpy(&y, &other, sizeof y);                                              \
+        x = a != a || b != b ? x | y : x & y;                                      \
+        memcpy(&one, &x, sizeof x);                                                \
+        return one;                                                                \
+    }
+
+FLOAT_EXTREMES(f32, float, uint32_t)
+FLOAT_EXTREMES(f64, double, uint64_t)
+
 #define SUM_OF(u, a, b) ((u)(a) + (u)(b))
 #define PROD_OF(u, a, b) ((u)(a) * (u)(b))
-#define MIN_OF(u, a, b) ((b) < (a) || (b) != (b) ? (b) : (a))
-#define MAX_OF(u, a, b) ((b) > (a) || (b) != (b) ? (b) : (a))
+#define MIN_OF(u, a, b) ((b) < (a) ? (b) : (a))
+#define MAX_OF(u, a, b) ((b) > (a) ? (b) : (a))
+#define MIN_F32(u, a, b) FN(min_of_f32)((a), (b))
+#define MAX_F32(u, a, b) FN(max_of_f32)((a), (b))
+#define MIN_F64(u, a, b) FN(min_of_f64)((a), (b))
+#define MAX_F64(u, a, b) FN(max_of_f64)((a), (b))
 #define OR_OF(u, a, b) ((a) != 0 || (b) != 0)
 #define AND_OF(u, a, b) ((a) != 0 && (b) != 0)
 
@@ -88,22 +120,22 @@ static inline uint16_t FN(brain_of)(float v)
         EACH(n) t[i] = (type)of(wide, x[i], y[i]);                                 \
     }
 
-#define COMBINE_ALL(name, type, wide)                                              \
+#define COMBINE_ALL(name, type, wide, min_of, max_of)                              \
     COMBINE(sum_##name, type, wide, SUM_OF)                                        \
-    COMBINE(min_##name, type, wide, MIN_OF)                                        \
-    COMBINE(max_##name, type, wide, MAX_OF)                                        \
+    COMBINE(min_##name, type, wide, min_of)                                        \
+    COMBINE(max_##name, type, wide, max_of)                                        \
     COMBINE(prod_##name, type, wide, PROD_OF)
 
-COMBINE_ALL(f32, float, float)
-COMBINE_ALL(f64, double, double)
-COMBINE_ALL(i8, int8_t, uint32_t)
-COMBINE_ALL(i16, int16_t, uint32_t)
-COMBINE_ALL(i32, int32_t, uint32_t)
-COMBINE_ALL(i64, int64_t, uint64_t)
-COMBINE_ALL(u8, uint8_t, uint32_t)
-COMBINE_ALL(u16, uint16_t, uint32_t)
-COMBINE_ALL(u32, uint32_t, uint32_t)
-COMBINE_ALL(u64, uint64_t, uint64_t)
+COMBINE_ALL(f32, float, float, MIN_F32, MAX_F32)
+COMBINE_ALL(f64, double, double, MIN_F64, MAX_F64)
+COMBINE_ALL(i8, int8_t, uint32_t, MIN_OF, MAX_OF)
+COMBINE_ALL(i16, int16_t, uint32_t, MIN_OF, MAX_OF)
+COMBINE_ALL(i32, int32_t, uint32_t, MIN_OF, MAX_OF)
+COMBINE_ALL(i64, int64_t, uint64_t, MIN_OF, MAX_OF)
+COMBINE_ALL(u8, uint8_t, uint32_t, MIN_OF, MAX_OF)
+COMBINE_ALL(u16, uint16_t, uint32_t, MIN_OF, MAX_OF)
+COMBINE_ALL(u32, uint32_t, uint32_t, MIN_OF, MAX_OF)
+COMBINE_ALL(u64, uint64_t, uint64_t, MIN_OF, MAX_OF)
 COMBINE(or_bool, uint8_t, uint8_t, OR_OF)
 COMBINE(and_bool, uint8_t, uint8_t, AND_OF)
 
@@ -115,15 +147,15 @@ COMBINE(and_bool, uint8_t, uint8_t, AND_OF)
         EACH(n) t[i] = FN(made)(of(from, x[i], y[i]));                             \
     }
 
-#define LAST_ALL(name, type, from, made)                                           \
+#define LAST_ALL(name, type, from, made, min_of, max_of)                           \
     LAST(last_sum_##name, type, from, SUM_OF, made)                                \
-    LAST(last_min_##name, type, from, MIN_OF, made)                                \
-    LAST(last_max_##name, type, from, MAX_OF, made)                                \
+    LAST(last_min_##name, type, from, min_of, made)                                \
+    LAST(last_max_##name, type, from, max_of, made)                                \
     LAST(last_prod_##name, type, from, PROD_OF, made)
 
-LAST_ALL(f32, float, float, clean_f32)
-LAST_ALL(f64, double, double, clean_f64)
-LAST_ALL(brain, uint16_t, float, brain_of)
+LAST_ALL(f32, float, float, clean_f32, MIN_F32, MAX_F32)
+LAST_ALL(f64, double, double, clean_f64, MIN_F64, MAX_F64)
+LAST_ALL(brain, uint16_t, float, brain_of, MIN_F32, MAX_F32)
 
 /* --- Halves: by the processor where it knows them, else as above. */
 
@@ -178,8 +210,8 @@ static void FN(narrow_half)(uint16_t *t, const float *f, size_t n)
     }
 
 LAST_HALF(sum, SUM_OF)
-LAST_HALF(min, MIN_OF)
-LAST_HALF(max, MAX_OF)
+LAST_HALF(min, MIN_F32)
+LAST_HALF(max, MAX_F32)
 LAST_HALF(prod, PROD_OF)
 
 static void FN(widen_brain)(void *to, const void *from, size_t n)
