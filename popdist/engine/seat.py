@@ -71,6 +71,11 @@ class Seat:
         self.comm = self._open(simd, stall)
         self.worker = Worker(self.comm.queue)
         _seats.add(self)
+        # For a group that is dropped without close(). Calls under way keep it alive.
+        self._release = weakref.finalize(
+            self, _release, self.comm, self.worker, self._heap, self._arena
+        )
+        self._release.atexit = False
 
     @property
     def pidfds(self) -> dict[int, int]:
@@ -152,8 +157,7 @@ class Seat:
         # Refused from inside a call of its own; once that is over, it can be closed.
         self.comm.close()
         self.closed = True
-        self._heap.close()
-        self._arena.close()
+        self._release()
 
     def disown(self) -> None:
         """Let go, in a child, of what is its parent's."""
@@ -170,6 +174,14 @@ class Seat:
             f"for instance {self.instances[peer]} (process {self._arena.pids[peer]} on "
             f"{os.uname().nodename}) in {what}."
         )
+
+
+def _release(comm: _core.Comm, worker: Worker, heap: Heap, arena: Arena) -> None:
+    """Give back what a group has, in the order in which its parts use each other."""
+    worker.stop()
+    comm.close()
+    heap.close()
+    arena.close()
 
 
 def _check_level(simd: str | None) -> None:

@@ -144,6 +144,19 @@ class Worker:
             self._queue.put(None)
             thread.join()
 
+    def stop(self) -> None:
+        """Let the thread end, without waiting for it: no call is under way."""
+        if self._thread is not None:
+            self._queue.put(None)
+
     def _work(self) -> None:
-        while (run := self._queue.get()) is not None:
-            run()
+        # No call stays here while the thread waits: it would keep its group alive.
+        while self._run_next():
+            pass
+
+    def _run_next(self) -> bool:
+        run = self._queue.get()
+        if run is None:
+            return False
+        run()
+        return True

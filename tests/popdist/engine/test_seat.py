@@ -244,3 +244,40 @@ def test_another_file_in_place_of_a_groups_is_not_closed_with_it() -> None:
     assert os.readlink(f"/proc/self/fd/{own}") == "/dev/null"
     os.close(own)
     os.close(null)
+
+
+@pytest.mark.parametrize("used", ["not at all", "async_op", "empty", "fails"])
+def test_a_group_that_is_dropped_gives_back_its_files_and_thread(used: str) -> None:
+    def member(me: Me) -> Any:
+        left = []
+        for turn in range(3):
+            me.name += str(turn)
+            group = me.join()
+            if used == "async_op":
+                group.all_reduce(np.ones(3), async_op=True).wait()
+            if used == "empty":
+                group.empty(1000)[...] = 1
+            if used == "fails":
+                with pytest.raises(ValueError, match="algorithm"):
+                    group.all_reduce(np.ones(3), algorithm="none")
+            group.barrier()
+            del group
+            gc.collect()
+            deadline = time.monotonic() + 20
+            while threading.active_count() > 1 and time.monotonic() < deadline:
+                time.sleep(0.01)
+            left.append((len(os.listdir("/proc/self/fd")), threading.active_count()))
+        return left
+
+    for left in results(2, member):
+        assert left == [(left[0][0], 1)] * 3
+
+
+def test_an_array_outlives_its_group() -> None:
+    group = alone()
+    array = group.empty(1000)
+    array[...] = 3
+    del group
+    gc.collect()
+
+    assert (array == 3).all()
