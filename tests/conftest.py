@@ -144,16 +144,17 @@ class Footprint:
     def files(self) -> set[str]:
         """Return new files in the usual places, but for those of other jobs.
 
-        A machine may not be ours alone. Shims have the name of their job's directories
-        on their command lines. A job that has no shims, at its beginning and its end,
-        has a poprun that is older than they are.
+        A machine may not be ours alone. Shims have the job's identity, with which its
+        directories are named, on their command lines, and mpirun and the instances in
+        their environments. A job that has none of these, at its beginning and its end,
+        has a poprun that is older than the directories are.
         """
         found = self._files() - self.before
         if not found:
             return found
         others = list(self._others())
-        named = " ".join(words for _, words in others)
-        began = [p.create_time() for p, words in others if POPRUN_RUNS.search(words)]
+        named = " ".join(words + environ for _, words, environ in others)
+        began = [p.create_time() for p, words, _ in others if POPRUN_RUNS.search(words)]
         return {
             path
             for path in found
@@ -161,16 +162,20 @@ class Footprint:
             and not any(time < _changed(path) for time in began)
         }
 
-    def _others(self) -> Iterator[tuple[psutil.Process, str]]:
-        """Yield the processes of other jobs, and their command lines."""
+    def _others(self) -> Iterator[tuple[psutil.Process, str, str]]:
+        """Yield the processes of other jobs, their command lines and environments."""
         for process in psutil.process_iter():
             try:
-                words = Path(f"/proc/{process.pid}/cmdline").read_bytes()
-                if self.mark not in Path(f"/proc/{process.pid}/environ").read_bytes():
-                    process.create_time()
-                    yield process, words.replace(b"\0", b" ").decode(errors="replace")
+                words, environ = (
+                    Path(f"/proc/{process.pid}/{name}").read_bytes()
+                    for name in ("cmdline", "environ")
+                )
+                process.create_time()
             except (OSError, psutil.NoSuchProcess):
                 continue
+            if self.mark not in environ:
+                text = words.replace(b"\0", b" ").decode(errors="replace")
+                yield process, text, environ.decode(errors="replace")
 
     def assert_nothing_is_left(self, within: float = 20.0) -> None:
         limit = time.monotonic() + within
