@@ -41,6 +41,9 @@ def main(descriptor: int) -> None:
     sock = _socket.socket(fileno=descriptor)
     os.set_inheritable(descriptor, False)
     Guard(sock, wake).run()
+    # At once: poprun has been told, and a poprun above that one would take this process
+    # for a leftover.
+    os._exit(0)
 
 
 class Guard:

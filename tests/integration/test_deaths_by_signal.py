@@ -2,6 +2,7 @@
 
 import signal
 import subprocess
+from pathlib import Path
 
 import pexpect
 import psutil
@@ -191,6 +192,46 @@ def test_a_signal_that_the_caller_ignores_ends_nothing(
     out, _ = process.communicate(timeout=30)
 
     assert (process.returncode, out) == (0, b"done\ndone\n")
+
+
+def nested(poprun: Poprun, grace: str) -> "subprocess.Popen[bytes]":
+    inner = [POPRUN, *job("local", 2), "--grace", "60", "sh", "inner.sh"]
+    poprun.script(
+        "inner.sh", "trap '' TERM INT; touch up.$$; while :; do sleep 1; done"
+    )
+    process = poprun.start(*job("local", 1), "--grace", grace, *inner)
+    wait_for(lambda: len(list(poprun.directory.glob("up.*"))) == 2, "the inner ranks")
+    return process
+
+
+def directories_of(process: psutil.Process) -> set[Path]:
+    shims = [p.cmdline()[5] for p in process.children(recursive=True) if is_shim(p)]
+    places = [Path("/dev/shm"), Path("/tmp")]
+    named = {place / f"poprun-{name}" for place in places for name in shims}
+    return {path for path in named if path.exists()}
+
+
+def is_shim(process: psutil.Process) -> bool:
+    return command_line(process.pid)[4:5] == ["shim"]
+
+
+def test_a_poprun_below_another_one_leaves_nothing_when_it_is_killed(
+    poprun: Poprun,
+) -> None:
+    process = nested(poprun, grace="0.3")
+    made = directories_of(psutil.Process(process.pid))
+
+    process.send_signal(signal.SIGTERM)
+
+    process.communicate(timeout=30)
+    assert len(made) == 2
+    assert not any(path.exists() for path in made)
+
+
+def test_a_poprun_below_another_one_leaves_no_process_behind(poprun: Poprun) -> None:
+    ran = poprun(*job("local", 1), POPRUN, *job("local", 2), "true")
+
+    assert (ran.code, ran.stdout, ran.stderr) == (0, "", "")
 
 
 # --- What outlives its parent.

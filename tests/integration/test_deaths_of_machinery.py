@@ -164,11 +164,17 @@ def test_a_guard_killed_while_the_job_starts_costs_nothing_but_a_warning(
     )
 
 
+def directories_of(job: Doomed) -> list[Path]:
+    identity = job.find("shim 0").cmdline()[5]
+    return [Path(place, f"poprun-{identity}") for place in ("/dev/shm", "/tmp")]
+
+
 def test_the_last_shim_removes_the_files_of_poprun_and_guard(
     poprun: Poprun, every_mpirun: str
 ) -> None:
     job = Doomed(poprun, every_mpirun, "crowd", "--grace", "0.3")
     guard = job.find("guard")
+    directories = directories_of(job)
 
     job.kill("poprun", signal.SIGSTOP)
     guard.kill()
@@ -176,7 +182,7 @@ def test_the_last_shim_removes_the_files_of_poprun_and_guard(
 
     job.end()
     job.assert_nothing_is_left()
-    poprun.footprint.assert_nothing_is_left()
+    wait_for(lambda: not any(map(Path.exists, directories)), "the last shim")
 
 
 def test_the_next_job_removes_the_files_of_one_that_was_killed_whole(
@@ -185,8 +191,7 @@ def test_the_next_job_removes_the_files_of_one_that_was_killed_whole(
     job = Doomed(poprun, openmpi5, "ranks", "--grace", "0.3")
     launcher = psutil.Process(job.process.pid)
     below = launcher.children(recursive=True)
-    identity = job.find("shim 0").cmdline()[5]
-    directories = [Path(place, f"poprun-{identity}") for place in ("/dev/shm", "/tmp")]
+    directories = directories_of(job)
     # What is not poprun's own is left to the kernel.
     own = [p for p in (launcher, *below) if "poprun" in " ".join(p.cmdline())]
     for process in own:
