@@ -1,39 +1,62 @@
-"""Keeps what an instance starts from taking the instance's place in collectives."""
+"""Keeps other processes from taking an instance's place in collectives."""
 
+import errno
 import os
-from collections.abc import MutableMapping
+from typing import TYPE_CHECKING
 
-from popdist.environment import JOINED
 from popdist.errors import GroupUnusableError
+
+if TYPE_CHECKING:
+    from _socket import socket
 
 
 class Claim:
-    """A mark in the environment, which processes inherit, that somebody has joined.
+    """An abstract unix socket, which only one process can have for each instance.
 
     What an instance starts has the same variables. It would take the instance's place
-    in a group that this has yet to join, or wait in vain where it has.
+    in a group that this has yet to join, or wait in vain where it has. The socket
+    ends with the process, and with exec().
     """
 
-    def __init__(self, environ: MutableMapping[str, str]) -> None:
-        self._environ = environ
-        self._mark: str | None = None
+    def __init__(self) -> None:
+        self._socket: socket | None = None
 
-    def stake(self, meeting: str) -> None:
-        """Say to all that this process starts that it has joined that meeting."""
-        self._mark = f"{os.getpid()} {meeting}"
-        self._environ[JOINED] = self._mark
+    def stake(self, meeting: str, rank: int) -> None:
+        """Claim to be this instance, until the claim is dropped.
+
+        Raises:
+            GroupUnusableError: Another process has claimed it.
+        """
+        # Not above: only programs with collectives need them.
+        from popdist.engine.rendezvous import address_of
+        from popdist.engine.rendezvous.connection import connect, listen
+
+        if self._socket is not None:
+            return
+        address = address_of(f"{meeting} instance {rank}")
+        try:
+            self._socket = listen(address, 128)
+            return
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+        other = connect(address)
+        if other is None:
+            # It is asked by very many processes, or has just ended.
+            process = "Another process"
+        else:
+            other.close()
+            if other.uid != os.geteuid() or other.pid == os.getpid():
+                return
+            process = f"Process {other.pid}"
+        raise GroupUnusableError(
+            f"{process} has joined its groups as instance {rank} and takes part in "
+            f"collectives itself, so process {os.getpid()} cannot. Make the calls in "
+            "that process, or start a job of its own with poprun."
+        )
 
     def drop(self) -> None:
-        """Let what this process starts from now on join in its place."""
-        if self._mark is not None and self._environ.get(JOINED) == self._mark:
-            del self._environ[JOINED]
-
-    def check(self, meeting: str, rank: int) -> None:
-        """Raise GroupUnusableError if another process has joined as this instance."""
-        pid, _, theirs = self._environ.get(JOINED, "").partition(" ")
-        if theirs == meeting and pid != str(os.getpid()):
-            raise GroupUnusableError(
-                f"This process was started from instance {rank} (process {pid}), which "
-                "has joined its groups and takes part in collectives itself. Make the "
-                "calls in that process, or start a job of its own with poprun."
-            )
+        """Let another process be this instance from now on."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None

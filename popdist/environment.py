@@ -65,9 +65,6 @@ ARENA = "POPDIST_ARENA"
 ENDED_INSTANCES = "POPDIST_ENDED_INSTANCES"
 # How often this job has been started again after a failure.
 RESTART_COUNT = "POPDIST_RESTART_COUNT"
-# Set by popdist itself, for what an instance starts once it has joined its groups:
-# the instance's process, a space, and what ARENA says.
-JOINED = "POPDIST_JOINED"
 
 JOB_VARIABLES = (
     CONTRACT,
@@ -77,7 +74,6 @@ JOB_VARIABLES = (
     ARENA,
     ENDED_INSTANCES,
     RESTART_COUNT,
-    JOINED,
 )
 
 # --- Our own parts. These are the user's to set; poprun passes them on.

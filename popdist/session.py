@@ -71,7 +71,7 @@ class Session:
         self._slots: dict[Hashable, _Slot] = {}
         # In the order in which they were made.
         self._groups: list[Group] = []
-        self._claim = Claim(os.environ)
+        self._claim = Claim()
         self._why_unusable: str | None = None
 
     @cached_property
@@ -189,7 +189,6 @@ class Session:
     def _make(self, purpose: str, members: tuple[int, ...]) -> "Group":
         # Not above: without collectives, numpy and the engine are not needed.
         from popdist.engine._core import simd_levels
-        from popdist.engine.group import Group
 
         place, settings = self.job.place, self.job.settings
         settings.check_level(simd_levels())
@@ -200,8 +199,26 @@ class Session:
                 "of one host only. Start all of them on one host, or use mpi4py."
             )
         if len(members) > 1:
-            self._claim.check(self.job.meeting, place.rank)
-        group = Group(
+            self._claim.stake(self.job.meeting, place.rank)
+        try:
+            group = self._join(purpose, members)
+        except BaseException:
+            with self.lock:
+                if not self._groups:
+                    self._claim.drop()
+            raise
+        with self.lock:
+            if not self._groups:
+                atexit.register(self.close_at_exit)
+            self._groups.append(group)
+        return group
+
+    def _join(self, purpose: str, members: tuple[int, ...]) -> "Group":
+        # Not above, as in _make.
+        from popdist.engine.group import Group
+
+        place, settings = self.job.place, self.job.settings
+        return Group(
             f"{self.job.meeting}.{purpose}{self._digest(members)}",
             members.index(place.rank),
             len(members),
@@ -213,13 +230,6 @@ class Session:
             known=self._pidfds(),
             ended_file=self.job.ended_file,
         )
-        with self.lock:
-            if not self._groups:
-                atexit.register(self.close_at_exit)
-            self._groups.append(group)
-            if len(members) > 1:
-                self._claim.stake(self.job.meeting)
-        return group
 
     def _tell_runs(self) -> None:
         """Say how often each algorithm ran, if the user asks for that."""

@@ -149,8 +149,6 @@ THIRD_PARTY = {
     "yaml": ("poprun",),
 }
 
-# popdist.session hands it on to popdist.claim, which leaves a mark there: processes
-# that an instance starts must find it.
 READS_ENVIRON = (
     "popdist.popdist_core",
     "popdist.session",
