@@ -139,6 +139,49 @@ def test_one_name_may_mean_two_tensors_of_two_communicators() -> None:
     assert outputs(run(2, body)) == ["[2, 20]"] * 2
 
 
+def test_calls_beside_the_program_share_one_thread() -> None:
+    body = SHUFFLED + (
+        "before = threading.active_count()\n"
+        "handles, most = [], before\n"
+        "for name in names * 10:\n"
+        "    handles.append(collectives.allReduceSum(\n"
+        "        np.full(2, number(name)), name, async_op=True\n"
+        "    ))\n"
+        "    most = max(most, threading.active_count())\n"
+        "found = sum(handle.wait()[0].item() for handle in handles)\n"
+        "while threading.active_count() > before: time.sleep(0.01)\n"
+        "print(found, most - before)\n"
+    )
+
+    assert outputs(run(2, body)) == [f"{2 * 10 * sum(range(30))} 1"] * 2
+
+
+def test_a_call_that_is_interrupted_as_it_comes_keeps_no_other_waiting() -> None:
+    body = """
+    from popdist.named import order_of
+    collectives.allReduceSum(np.ones(1), "first")
+    order = order_of((0, 1))
+    tell = order._condition.notify_all
+
+    def interrupt():
+        order._condition.notify_all = tell
+        raise KeyboardInterrupt
+
+    if rank == 1:
+        order._condition.notify_all = interrupt
+    for name in ("interrupted", "next"):
+        try:
+            collectives.allReduceSum(np.ones(1), name)
+        except (KeyboardInterrupt, popdist.PopdistError) as error:
+            print(type(error).__name__)
+    """
+
+    assert outputs(run(2, body)) == [
+        "CollectiveAbortedError\nGroupUnusableError",
+        "KeyboardInterrupt\nGroupUnusableError",
+    ]
+
+
 def test_names_that_are_never_used_again_take_no_more_memory() -> None:
     body = """
     from popdist.named import order_of
