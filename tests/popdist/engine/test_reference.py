@@ -301,6 +301,10 @@ def test_bytes_without_a_common_bit_are_both_true() -> None:
     assert all_reduce([rows], "prod").view(np.uint8).tolist() == [1]
 
 
+def test_the_sum_that_a_mean_divides_wraps() -> None:
+    assert all_reduce(column(100, 100, dtype="int8"), "mean").tolist() == [-28]
+
+
 def test_the_mean_of_bool_is_refused() -> None:
     with pytest.raises(TypeError, match="mean of bool"):
         all_reduce([np.ones((2, 1), bool)], "mean")
