@@ -15,7 +15,7 @@ import time
 
 from poprun import kernel, wire
 from poprun.channel import Channel, connect
-from poprun.leftovers import hold, remove_if_last
+from poprun.leftovers import hold, remove_abandoned, remove_if_last
 
 # The name is the type checker's; importing typing would cost 5 ms here.
 TYPE_CHECKING = False
@@ -60,6 +60,7 @@ def main(variable: str, rank: int) -> None:
     except KeyError:
         sys.exit(f"The shim of instance {rank} has no {variable} in its environment.")
     except OSError as error:
+        _remove_abandoned()
         sys.exit(f"The shim of instance {rank} cannot reach poprun: {error.strerror}.")
     pid = os.getpid()
     Shim(sock, wake).run(
@@ -73,6 +74,13 @@ def main(variable: str, rank: int) -> None:
             kernel.start_time(pid),
         )
     )
+
+
+def _remove_abandoned() -> None:
+    """Remove the job's files if poprun and its guard died before they told of them."""
+    # mpirun's TMPDIR is the job's directory.
+    temporary = os.path.dirname(os.environb.get(b"TMPDIR", b""))
+    remove_abandoned({b"/dev/shm", b"/tmp", temporary or b"/tmp"})
 
 
 class Shim:
@@ -123,6 +131,8 @@ class Shim:
             # Only if poprun and its guard are gone, and this is the last shim.
             os.close(self._held)
             remove_if_last(self._lock)
+        elif not self._connected:
+            _remove_abandoned()
 
     def _done(self) -> bool:
         if self._program and not self._clean:

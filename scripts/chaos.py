@@ -2,10 +2,12 @@
 
     python scripts/chaos.py --rounds 300 --mpirun /usr/bin/mpirun.openmpi
 
-Each round starts a job, kills one of its processes or poprun's helpers with SIGKILL,
-and ends what goes on all the same. Then poprun must be gone soon, three seconds later
-every process of the job, and all files that poprun and MPI make outside of it. A round
-that fails is told in full; --seed and --first bring it back.
+Each round starts a job, kills one of its processes or poprun's helpers with SIGKILL, or
+poprun and its guard within 80 ms, or stops the guard with SIGSTOP, and ends what goes
+on all the same. Then poprun must be gone soon, three seconds later every process of the
+job, and all files that poprun and MPI make outside of it. A round that fails is told in
+full; --seed and --first bring it back. With --private (for root) /dev/shm and /tmp are
+this script's own, where other jobs run on the machine.
 """
 
 import argparse
@@ -26,6 +28,9 @@ GONE_S = 3.0
 PLACES = ("/dev/shm", "/tmp")
 PREFIXES = ("poprun-", "mpich_", "hydra_hwloc_", "ompi", "prte", "sm_segment", "vader")
 
+PRIVATE = (
+    """mount -t tmpfs none /dev/shm && mount -t tmpfs none /tmp && exec "$0" "$@" """
+)
 STUBBORN = "trap '' TERM INT; sleep $0 & (env -i setsid sleep $0 &); sleep $0"
 BARRIERS = """
 import sys, time
@@ -96,11 +101,39 @@ class Round:
 
     def _harm(self) -> None:
         time.sleep(self.dice.uniform(0, JOBS[self.kind][1]))
-        self._kill(self.dice.choice(self._parts()))
+        deed = self.dice.random()
+        if deed < 0.3:
+            self._kill_both()
+        elif deed < 0.4:
+            self._stop_guard()
+        else:
+            self._kill(self.dice.choice(self._parts()))
         # Who kills poprun and its guard in one instant kills all who could clean up.
         time.sleep(self.dice.uniform(0.1, 0.5))
         if self.process.poll() is None:
             self._end()
+
+    def _guard(self) -> psutil.Process | None:
+        try:
+            return next(iter(self.process.children()), None)
+        except psutil.NoSuchProcess:
+            return None
+
+    def _kill_both(self) -> None:
+        both = [p for p in (self.process, self._guard()) if p]
+        self.dice.shuffle(both)
+        for victim in both:
+            self._kill(victim)
+            time.sleep(self.dice.uniform(0, 0.08))
+
+    def _stop_guard(self) -> None:
+        guard = self._guard()
+        try:
+            if guard:
+                self.story.append("SIGSTOP to the guard")
+                guard.suspend()
+        except psutil.NoSuchProcess:
+            self.story.append("which has ended already")
 
     def _parts(self) -> list[psutil.Process]:
         """Return poprun as often as all the rest: it is the one that users kill."""
@@ -179,7 +212,14 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="The first round.")
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))
     parser.add_argument("--mpirun", default=str(Path(sys.executable).parent / "mpirun"))
+    parser.add_argument(
+        "--private", action="store_true", help="Use a new /dev/shm and /tmp."
+    )
     asked = parser.parse_args()
+    if asked.private:
+        words = [word for word in sys.argv if word != "--private"]
+        shell = ["unshare", "-m", "sh", "-c", PRIVATE, sys.executable]
+        os.execvp(shell[0], [*shell, *words])
     print(f"seed {asked.seed}", flush=True)
     failed = 0
     for number in range(asked.first, asked.first + asked.rounds):

@@ -15,7 +15,9 @@ import pytest
 from conftest import wait_for
 
 from poprun import kernel, wire
+from poprun.ahead import PYTHON
 from poprun.channel import Channel
+from poprun.leftovers import make_lock
 
 SHIM = """
 import os, resource, signal, socket, sys
@@ -316,3 +318,20 @@ def test_a_stdin_that_did_not_come_is_told(shim: Driven) -> None:
     shim.ask("true", stdin=wire.SENT)
 
     assert shim.wait(wire.REFUSED) == [b"%d" % errno.EMFILE, b"", b"receiving stdin"]
+
+
+def test_a_shim_that_cannot_reach_poprun_removes_the_files_of_the_job(
+    tmp_path: Path,
+) -> None:
+    directory = tmp_path / "poprun-1"
+    directory.mkdir()
+    os.close(make_lock(os.fsencode(directory), [os.fsencode(directory)]))
+
+    ended = subprocess.run(
+        [*PYTHON, "shim", "1", "CONTROL", "0"],
+        env={"CONTROL": f"@poprun-test-{os.getpid()}/key", "TMPDIR": str(directory)},
+        stderr=subprocess.PIPE,
+    )
+
+    assert b"cannot reach poprun" in ended.stderr
+    assert not directory.exists()
