@@ -94,8 +94,8 @@ def judge(
             also=failed[1:],
             warnings=_warnings(course),
         )
-    if cause is not None and cause.reason in MACHINERY and mpirun_status == 0:
-        return _ended_with_0()
+    if mpirun_status == 0 and _ended_while_running(cause, events):
+        return _ended_with_0(verdict)
     if cause is not None and not _lost_its_proxy(cause, verdict):
         return _stopped(course, cause, events, mpirun_status)
     if cause or any(isinstance(e, Exited) and e.status for e in events):
@@ -154,10 +154,19 @@ def _aborted(verdict: MpiVerdict, failed: Sequence[Failed]) -> Outcome:
     )
 
 
-def _ended_with_0() -> Outcome:
-    # No supervisor was killed: every mpirun would have ended with another code.
+def _ended_while_running(cause: Cause | None, events: Sequence[Event]) -> bool:
+    if cause is not None:
+        return cause.reason in MACHINERY
+    # poprun has stopped none of them, so it was mpirun.
+    return any(isinstance(e, Exited) and e.status and not e.by_itself for e in events)
+
+
+def _ended_with_0(verdict: MpiVerdict) -> Outcome:
+    # No supervisor was killed: mpirun would have ended with another code.
+    if verdict.if_running is not Failure.ABORTED:
+        return _mpirun_ended(0)
     return Outcome(
-        exit_code=MACHINERY_FAILED,
+        exit_code=1,
         sentence="mpirun ended with exit code 0 while instances were running, and they "
         "were stopped. It does that when one of them calls MPI_Abort with error code 0 "
         "or a multiple of 256.",

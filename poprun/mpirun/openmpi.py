@@ -93,7 +93,9 @@ def environment(mpi: Mpi, caller: Mapping[str, str], directory: str) -> dict[str
 def explain(text: str, exit_code: int) -> MpiVerdict:
     """Find out what mpirun says went wrong.
 
-    Under Open MPI 4.1 words are lost now and then on MPI_Abort; its code is not.
+    Under Open MPI 4.1 words are lost now and then on MPI_Abort; its code is not. Of
+    that the last byte is the exit code, and a signal to mpirun, or a process that dies,
+    never comes to exit code 0.
     """
     words = clean(text)
     if found := _ABORTED.search(words):
@@ -134,6 +136,8 @@ def _explain_process(words: str, exit_code: int) -> MpiVerdict:
             words=words,
         )
     failure = Failure.UNEXPLAINED if exit_code else Failure.NONE
+    if failure is Failure.NONE:
+        return MpiVerdict(failure, code=0, words=words, if_running=Failure.ABORTED)
     if _NO_SLOTS.search(words):
         failure = Failure.NO_SLOTS
     elif _REFUSED.search(words):

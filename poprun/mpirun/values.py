@@ -104,3 +104,5 @@ class MpiVerdict(NamedTuple):
     signal: int | None = None
     # mpirun's own words, fit for a terminal.
     words: str = ""
+    # What it means that mpirun ends with code 0 while instances run.
+    if_running: Failure = Failure.UNEXPLAINED

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from poprun.events import Event, Exited, FailedInFinalize, MpirunRefused, Refused
+from poprun.mpirun import hydra, openmpi
 from poprun.mpirun.values import Failure, MpiVerdict
 from poprun.outcome import Failed, Outcome, failures, judge
 from poprun.stopping import Cause, Course, Reason
@@ -452,16 +453,41 @@ def test_mpi_abort_ends_with_the_last_byte_of_its_code(error: int, code: int) ->
     assert f" error code {error}, and mpirun ended the others." in found.sentence
 
 
-@pytest.mark.parametrize("reason", [Reason.MPIRUN_ENDED, Reason.SHIM_LOST])
-def test_an_mpirun_that_ends_the_job_with_0_was_not_killed(reason: Reason) -> None:
-    # MPI_Abort with 0, and MPI's words are lost.
-    found = outcome(stopped_by(reason, 0), [exited(1, 0)], 0)
+# In which order mpirun's end and that of the instances are heard of is chance.
+@pytest.mark.parametrize(
+    "cause", [None, stopped_by(Reason.MPIRUN_ENDED), stopped_by(Reason.SHIM_LOST, 0)]
+)
+def test_open_mpi_that_ends_with_0_too_early_has_seen_mpi_abort(
+    cause: Cause | None,
+) -> None:
+    # With 0 or 256, and MPI's words are lost.
+    events = [exited(1, 0), exited(0, signal.SIGTERM, by_itself=False)]
 
-    assert found.exit_code == 125
+    found = outcome(cause, events, 0, openmpi.explain("", 0))
+
+    assert found.exit_code == 1
     assert found.sentence == (
         "mpirun ended with exit code 0 while instances were running, and they were "
         "stopped. It does that when one of them calls MPI_Abort with error code 0 or a "
         "multiple of 256."
+    )
+
+
+@pytest.mark.parametrize(
+    "cause", [None, stopped_by(Reason.MPIRUN_ENDED), stopped_by(Reason.SHIM_LOST, 0)]
+)
+def test_hydra_ends_with_0_too_early_for_reasons_of_its_own(
+    cause: Cause | None,
+) -> None:
+    # On SIGTERM, for one.
+    events = [exited(1, 0), exited(0, signal.SIGTERM, by_itself=False)]
+
+    found = outcome(cause, events, 0, hydra.explain("", 0))
+
+    assert found.exit_code == 125
+    assert found.sentence == (
+        "mpirun ended with exit code 0 while instances were running, and they were "
+        "stopped."
     )
 
 
