@@ -46,7 +46,7 @@ from popdist.popdist_core import (
 
 if TYPE_CHECKING:
     from popdist import collectives
-    from popdist.replicas import replica_group
+    from popdist.groups.replica_group import replica_group
 
 __all__ = [
     "ArenaError",
@@ -93,7 +93,7 @@ def __getattr__(name: str) -> Any:
     if name == "collectives":
         return import_module("popdist.collectives")
     if name == "replica_group":
-        return import_module("popdist.replicas").replica_group
+        return import_module("popdist.groups.replica_group").replica_group
     raise AttributeError(f"module 'popdist' has no attribute {name!r}")
 
 

@@ -165,7 +165,7 @@ def registerCommunicator(
     import numpy as np
 
     from popdist.communicators import DEFAULT, checked
-    from popdist.named import order_of
+    from popdist.named.order import order_of
     from popdist.session import STATE
 
     chosen = checked(participants)

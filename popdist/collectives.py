@@ -23,9 +23,9 @@ import numpy as np
 
 from popdist.communicators import DEFAULT, participants
 from popdist.engine.group import Group
-from popdist.engine.work import Handle
+from popdist.engine.handle import Handle
 from popdist.errors import MismatchError
-from popdist.named import order_of
+from popdist.named.order import order_of
 
 # Any, because arrays of every dtype that the engine knows are taken.
 Array = np.ndarray[Any, np.dtype[Any]]

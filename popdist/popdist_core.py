@@ -24,7 +24,7 @@ from popdist.backend import (
 )
 from popdist.environment import NODE_DEVICE_ID, Instance
 from popdist.errors import NotUniformError, UnreadableVariableError
-from popdist.place import instance_of, is_launched
+from popdist.job import instance_of, is_launched
 
 __all__ = [
     "checkNumIpusPerReplica",

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from popdist.claim import Claim
 from popdist.environment import ENDED_INSTANCES, Instance
 from popdist.errors import ArenaError, GroupUnusableError
-from popdist.place import Place, instance_of, meeting_of
+from popdist.job import Place, instance_of, meeting_of
 from popdist.runs import tell
 from popdist.settings import Settings
 

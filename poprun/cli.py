@@ -16,8 +16,8 @@ from poprun.errors import PoprunError, ProgramNotFoundError, TopologyError
 if TYPE_CHECKING:
     import click
 
-    from poprun.config import Settings
-    from poprun.grammar import CommandLine
+    from poprun.options.grammar import CommandLine
+    from poprun.options.settings import Settings
 
 # The exit codes for output that nobody reads any more, and that cannot be written.
 _CLOSED_PIPE = 141
@@ -54,7 +54,7 @@ def command() -> "click.Command":
 
     class Command(click.Command):
         def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-            from poprun.options import OPTIONS
+            from poprun.options.table import OPTIONS
 
             return [
                 click.Option(
@@ -82,29 +82,31 @@ def command() -> "click.Command":
 
 def _answer(words: Sequence[str], environ: Mapping[str, str]) -> int:
     if not words:
-        from poprun.helptext import SHORT_PAGE
+        from poprun.options.help import SHORT_PAGE
 
         return _print(SHORT_PAGE)
 
-    from poprun import config, grammar
+    from poprun.options import grammar
+    from poprun.options.settings import as_table
+    from poprun.options.sources import resolve
 
     line = grammar.parse(words)
     # Help comes before everything that may be wrong with the rest.
     if _asked(line, "help"):
         return _print(_help(environ))
-    settings = config.resolve(line.given, environ)
+    settings = resolve(line.given, environ)
     for warning in settings.warnings:
         _say("warning", warning)
     if settings["version"] or settings.given("version-format"):
         return _print(_versions(settings, environ))
     if settings["show-config"]:
-        return _print(config.table(settings))
+        return _print(as_table(settings))
     return _start(line, settings, words, environ)
 
 
 def _asked(line: "CommandLine", name: str) -> bool:
-    from poprun.kinds import item
-    from poprun.options import OPTIONS
+    from poprun.options.table import OPTIONS
+    from poprun.options.types import item
 
     option = OPTIONS[name]
     texts = [text for given, text in line.given if given is option]
@@ -117,24 +119,24 @@ def _start(
     words: Sequence[str],
     environ: Mapping[str, str],
 ) -> int:
-    from poprun import config
+    from poprun.options.config_file import export
 
     if file := settings["export-config"]:
-        config.export(settings, file, overwrite=settings["overwrite-config"])
+        export(settings, file, overwrite=settings["overwrite-config"])
         # Without a program, writing the file was all there was to do.
         if not line.program:
             return 0
     if not line.program:
         raise _no_program(line, words)
 
-    from poprun.ahead import start_guard
+    from poprun.job.guard_start import start_guard
 
     guard = None if settings["dry-run"] else start_guard(environ)
     # Slow to import, and meanwhile the guard comes up.
-    from poprun import pipeline
+    from poprun import run
 
     try:
-        return pipeline.run(settings, line.program, guard)
+        return run.run(settings, line.program, guard)
     except PoprunError as error:
         for hint in _hints(line, error):
             error.add_note(hint)
@@ -143,8 +145,8 @@ def _start(
 
 def _hints(line: "CommandLine", error: PoprunError) -> Iterator[str]:
     """Yield what may be the cause of an error, as the words of the line have it."""
-    from poprun.kinds import FALSE_WORDS, TRUE_WORDS
-    from poprun.options import GROUPS
+    from poprun.options.table import GROUPS
+    from poprun.options.types import FALSE_WORDS, TRUE_WORDS
 
     first, *others = line.program
     is_value = first.isdigit() or first.lower() in (*TRUE_WORDS, *FALSE_WORDS)
@@ -163,7 +165,7 @@ def _hints(line: "CommandLine", error: PoprunError) -> Iterator[str]:
 
 
 def _no_program(line: "CommandLine", words: Sequence[str]) -> PoprunError:
-    from poprun.kinds import refusal, shown
+    from poprun.options.types import refusal, shown
 
     option, text = line.given[-1] if line.given else (None, "")
     if option and words[-1] == text:
@@ -174,7 +176,7 @@ def _no_program(line: "CommandLine", words: Sequence[str]) -> PoprunError:
 
 
 def _help(environ: Mapping[str, str]) -> str:
-    from poprun.helptext import full_page
+    from poprun.options.help import full_page
 
     columns = environ.get("COLUMNS", "")
     if columns.isascii() and columns.isdigit():
@@ -206,12 +208,12 @@ def _completion(made: "click.Command", instruction: str) -> str:
     """Answer a shell: the script to load, or what the word at the cursor can become."""
     from click.shell_completion import CompletionItem, get_completion_class
 
-    from poprun import grammar
+    from poprun.options.completion import complete
 
     name, _, action = instruction.partition("_")
     shell = get_completion_class(name)
     if shell is None or action not in ("source", "complete"):
-        from poprun.kinds import refusal
+        from poprun.options.types import refusal
 
         raise refusal(
             f"{_COMPLETION} is {instruction!r}, but must be bash_source, zsh_source "
@@ -221,7 +223,7 @@ def _completion(made: "click.Command", instruction: str) -> str:
     if action == "source":
         return speaker.source()
     try:
-        candidates = grammar.complete(*speaker.get_completion_args())
+        candidates = complete(*speaker.get_completion_args())
     except PoprunError:
         # Nothing to offer; the error will be told when the line is run.
         return ""

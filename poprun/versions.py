@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from poprun import __version__
 from poprun.errors import MpiNotFoundError
 from poprun.mpirun.choose import choose
-from poprun.placement import describe_cpus
+from poprun.plan.placement import describe_cpus
 
 # What poprun needs, what an mpirun may come from, and what programs compute with.
 PACKAGES = (

@@ -17,7 +17,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from poprun import kernel
+from poprun.helpers import processes
 
 BIN = Path(sys.executable).parent
 POPRUN, MPIRUN = str(BIN / "poprun"), str(BIN / "mpirun")
@@ -44,8 +44,8 @@ def run(words: Sequence[str], stdout: int = subprocess.DEVNULL) -> tuple[float, 
     if code:
         raise SystemExit(f"{words} ended with exit code {code}")
     wall = time.perf_counter() - began
-    while kernel.has_children():
-        kernel.reap()
+    while processes.has_children():
+        processes.reap()
         time.sleep(0.0005)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
@@ -150,7 +150,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=9)
     rounds = parser.parse_args().rounds
-    kernel.become_subreaper()
+    processes.become_subreaper()
     launches(rounds)
     starts(rounds)
     output(3)

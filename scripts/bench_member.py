@@ -17,8 +17,8 @@ import numpy as np
 from popdist.bench import inputs
 from popdist.bench.candidates import Candidate, Engine
 from popdist.bench.cells import check
+from popdist.bench.job import Floats, GroupMeeting, Meeting
 from popdist.bench.measure import Lane, measure
-from popdist.bench.meeting import Floats, GroupMeeting, Meeting
 from popdist.bench.peers import Mpi
 from popdist.bench.sizes import parse
 

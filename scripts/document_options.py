@@ -2,16 +2,16 @@
 
 from pathlib import Path
 
-from poprun.helptext import default_text, spelling
-from poprun.kinds import Option, variable
-from poprun.options import GROUPS, NOT_BUILT_YET
+from poprun.options.help import default_text, spelling
+from poprun.options.table import GROUPS, NOT_BUILT_YET
+from poprun.options.types import Option, variable
 
 PAGE = Path(__file__).parent.parent / "docs" / "options.md"
 
 INTRODUCTION = """\
 # Options
 
-Made from the table in `poprun/options.py` by `python scripts/document_options.py`.
+Made from `poprun/options/table.py` by `python scripts/document_options.py`.
 
     poprun [OPTIONS] PROGRAM [ARGUMENTS]...
 

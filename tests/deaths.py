@@ -100,7 +100,7 @@ class Doomed:
     def _with_words(
         self, below: list[psutil.Process], role: str, rank: str = ""
     ) -> psutil.Process:
-        # python -I -S beside.py ROLE ... RANK
+        # python -I -S entry.py ROLE ... RANK
         words = {p: command_line(p.pid) for p in below}
         return next(
             p for p, w in words.items() if w[4:5] == [role] and w[-1].endswith(rank)

@@ -11,7 +11,7 @@ from pathlib import Path
 from textwrap import dedent, indent
 from typing import NamedTuple
 
-from popdist.engine.rendezvous import address_of
+from popdist.engine.meet import address_of
 
 ROOT = Path(__file__).parent.parent
 
@@ -24,7 +24,7 @@ STACKS = (
 # What every member runs. Its own lines take the place of BODY.
 PROGRAM = """
 import os, resource, signal, sys, time
-from popdist.engine import arena
+from popdist.engine.shm import arena
 from popdist.errors import PeerLostError, PopdistError
 name, rank, size = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 

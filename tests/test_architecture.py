@@ -33,61 +33,72 @@ SCRIPTS = {
     for path in sorted((ROOT / folder).rglob("*.py"))
 }
 
-# From the inside out. A module depends on its own layer and on those before it.
-LAYERS = {
-    "values": (
-        "poprun.errors",
-        "poprun.events",
-        "poprun.grammar",
-        "poprun.helptext",
-        "poprun.hosts",
-        "poprun.mpirun",
-        "poprun.kinds",
-        "poprun.options",
-        "poprun.output",
-        "poprun.placement",
-        "poprun.plan",
-        "poprun.screen",
-        "poprun.stopping",
-        "poprun.table",
-        "poprun.tags",
-        "poprun.topology",
-        "poprun.tracebacks",
-        "poprun.wire",
+# The stages of a run, from the inside out. A module imports of its own package only
+# what stands in its own stage or in one before it. Every module stands in one.
+STAGES = {
+    "poprun": (
+        ("poprun.errors", "poprun.log"),
+        ("poprun.helpers", "poprun.interpreter"),
+        ("poprun.stdio",),
+        ("poprun.options", "poprun.mpirun"),
+        ("poprun.plan",),
+        ("poprun.job",),
+        ("poprun.result",),
+        ("poprun.run",),
+        ("poprun.versions", "poprun.cli"),
+        ("poprun.__main__",),
     ),
-    "the machine and its terminal": (
-        "poprun.channel",
-        "poprun.config",
-        "poprun.console",
-        "poprun.drain",
-        "poprun.kernel",
-        "poprun.leftovers",
-        "poprun.log",
-        "poprun.machine",
-        "poprun.mpirun.choose",
-        "poprun.mpirun.detect",
-        "poprun.mpirun.find",
-        "poprun.program",
-        "poprun.relay",
-        "poprun.report",
-        "poprun.sink",
-        "poprun.terminal",
-        "poprun.versions",
+    "popdist": (
+        ("popdist.errors", "popdist.environment", "popdist.settings"),
+        ("popdist.engine",),
+        ("popdist.job", "popdist.claim", "popdist.runs"),
+        ("popdist.session",),
+        ("popdist.communicators", "popdist.groups", "popdist.named"),
+        ("popdist.collectives", "popdist.backend"),
+        ("popdist.popdist_core", "popdist.bench"),
     ),
-    "processes": (
-        "poprun.beside",
-        "poprun.guard",
-        "poprun.guarding",
-        "poprun.launch",
-        "poprun.local",
-        "poprun.shim",
-    ),
-    "the run": ("poprun.pipeline",),
-    "the command": ("poprun.__main__", "poprun.cli"),
 }
+# The packages themselves: what users import, and the version.
+PACKAGES = ("poprun", "popdist")
 
-# A value has no life: what it needs to know of the world is passed to it.
-NOT_FOR_VALUES = {
+# Values and functions of them: what they know of the world is passed to them.
+PURE = (
+    "poprun.errors",
+    "poprun.helpers.protocol",
+    "poprun.job.events",
+    "poprun.job.finalizing",
+    "poprun.job.stacks",
+    "poprun.job.stopping",
+    "poprun.mpirun.arguments",
+    "poprun.mpirun.environment",
+    "poprun.mpirun.hydra",
+    "poprun.mpirun.no_mpi",
+    "poprun.mpirun.openmpi",
+    "poprun.mpirun.option_table",
+    "poprun.mpirun.said",
+    "poprun.mpirun.values",
+    "poprun.mpirun.words",
+    "poprun.options.completion",
+    "poprun.options.grammar",
+    "poprun.options.help",
+    "poprun.options.table",
+    "poprun.options.types",
+    "poprun.plan.assignments",
+    "poprun.plan.drawing",
+    "poprun.plan.hosts",
+    "poprun.plan.placement",
+    "poprun.plan.topology",
+    "poprun.result.outcome",
+    "poprun.result.progress",
+    "poprun.result.report",
+    "poprun.job.wait_status",
+    "poprun.stdio.lines",
+    "poprun.stdio.screen",
+    "poprun.stdio.tags",
+    "poprun.stdio.tracebacks",
+)
+
+NOT_FOR_PURE = {
     "asyncio",
     "ctypes",
     "multiprocessing",
@@ -109,12 +120,12 @@ ACROSS = {
 
 # They start once for every instance, in milliseconds, so they import next to nothing.
 LIGHT = (
-    "poprun.beside",
-    "poprun.channel",
-    "poprun.guard",
-    "poprun.kernel",
-    "poprun.shim",
-    "poprun.wire",
+    "poprun.helpers.entry",
+    "poprun.helpers.channel",
+    "poprun.helpers.guard",
+    "poprun.helpers.processes",
+    "poprun.helpers.shim",
+    "poprun.helpers.protocol",
 )
 FOR_LIGHT = {
     "_collections_abc",
@@ -125,10 +136,10 @@ FOR_LIGHT = {
     "fcntl",
     "os",
     "poprun",
-    "poprun.channel",
-    "poprun.kernel",
-    "poprun.leftovers",
-    "poprun.wire",
+    "poprun.helpers.channel",
+    "poprun.helpers.processes",
+    "poprun.helpers.job_files",
+    "poprun.helpers.protocol",
     "select",
     "stat",
     "sys",
@@ -136,11 +147,15 @@ FOR_LIGHT = {
     "time",
 }
 # The door to them opens these.
-FOR_THE_DOOR = {"poprun.guard", "poprun.local", "poprun.shim"}
+FOR_THE_DOOR = {
+    "poprun.helpers.guard",
+    "poprun.helpers.local_launcher",
+    "poprun.helpers.shim",
+}
 
 # Who may import what was not written here and is not Python's.
 THIRD_PARTY = {
-    "click": ("poprun.cli", "poprun.helptext"),
+    "click": ("poprun.cli", "poprun.options.help"),
     "mpi4py": ("popdist",),
     "numpy": ("popdist",),
     "psutil": ("poprun",),
@@ -154,11 +169,11 @@ READS_ENVIRON = (
     "popdist.session",
     "poprun.__main__",
     "poprun.cli",
-    "poprun.guard",
+    "poprun.helpers.guard",
     "poprun.interpreter",
-    "poprun.local",
-    "poprun.pipeline",
-    "poprun.shim",
+    "poprun.helpers.local_launcher",
+    "poprun.run",
+    "poprun.helpers.shim",
 )
 
 # It takes poprun's entry out of the PYTHONPATH of the program that it runs in.
@@ -175,11 +190,12 @@ def below(module: str, names: tuple[str, ...]) -> bool:
     return any(module == name or module.startswith(f"{name}.") for name in names)
 
 
-def layer_of(module: str) -> str | None:
-    """Return the layer that names the module itself, or else what it lies below."""
-    names = {name: layer for layer, names in LAYERS.items() for name in names}
-    above = [name for name in names if below(module, (name,))]
-    return names[max(above, key=len)] if above else None
+def stage_of(module: str) -> int | None:
+    """Return the stage of its package in which a module stands."""
+    for number, names in enumerate(STAGES[module.partition(".")[0]]):
+        if below(module, names):
+            return number
+    return None
 
 
 @cache
@@ -213,17 +229,6 @@ def imported(nodes: Iterator[ast.AST]) -> set[str]:
 
 def imports(module: str) -> set[str]:
     return imported(ast.walk(parse(MODULES[module])))
-
-
-def ways(module: str) -> dict[str, tuple[str, ...]]:
-    """Return every module of ours that this one depends on, and by way of which."""
-    found: dict[str, tuple[str, ...]] = {module: ()}
-    queue = [module]
-    for step in queue:
-        for name in sorted(imports(step) & MODULES.keys() - found.keys()):
-            found[name] = (*found[step], name)
-            queue.append(name)
-    return found
 
 
 def lines(tree: ast.Module) -> Iterator[tuple[int, ast.AST]]:
@@ -295,26 +300,44 @@ def forbidden(tree: ast.Module) -> Iterator[str]:
             yield f"{what} in line {line}"
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_a_module_depends_on_no_layer_outside_its_own(module: str) -> None:
-    order = list(LAYERS)
-    layer = layer_of(module)
-    for name, way in ways(module).items() if layer else ():
-        other = layer_of(name)
-        by = f" by way of {', '.join(way[:-1])}" if way[:-1] else ""
-        assert not other or order.index(other) <= order.index(layer or ""), (
-            f"{module} depends on {name}{by}, but {layer} must not know of {other}."
-        )
+@pytest.mark.parametrize("module", MODULES.keys() - set(PACKAGES))
+def test_a_module_stands_in_a_stage_and_imports_from_none_after_it(module: str) -> None:
+    stage = stage_of(module)
+    assert stage is not None, f"{module} stands in no stage. Add it to STAGES."
+
+    package = module.partition(".")[0]
+    for name in sorted(imports(module) & MODULES.keys()):
+        if below(name, (package,)) and name not in PACKAGES:
+            other = stage_of(name)
+            assert other is not None, name
+            assert other <= stage, (
+                f"{module} imports {name}, which stands in a later stage of a run."
+            )
 
 
-@pytest.mark.parametrize(
-    "module", [name for name in MODULES if layer_of(name) == "values"]
-)
-def test_a_value_has_no_life(module: str) -> None:
-    strays = imports(module) & NOT_FOR_VALUES
+def test_what_the_tables_name_exists() -> None:
+    stages = {
+        name for package in STAGES.values() for names in package for name in names
+    }
+    tables = {
+        *stages,
+        *PURE,
+        *LIGHT,
+        *READS_ENVIRON,
+        *WRITES_ENVIRON,
+        *SPELLS_VARIABLES,
+    }
+    missing = {name for name in tables if name not in MODULES}
+
+    assert not missing, f"There is no {', '.join(sorted(missing))}."
+
+
+@pytest.mark.parametrize("module", PURE)
+def test_a_pure_module_asks_nothing_of_the_world(module: str) -> None:
+    strays = imports(module) & NOT_FOR_PURE
 
     assert not strays, (
-        f"{module} makes values and may not import {', '.join(sorted(strays))}."
+        f"{module} is pure and may not import {', '.join(sorted(strays))}."
     )
 
 
@@ -350,7 +373,7 @@ def test_third_party_packages_stay_where_they_belong(module: str) -> None:
 
 @pytest.mark.parametrize("module", LIGHT)
 def test_what_runs_beside_an_instance_imports_next_to_nothing(module: str) -> None:
-    allowed = FOR_LIGHT | (FOR_THE_DOOR if module == "poprun.beside" else set())
+    allowed = FOR_LIGHT | (FOR_THE_DOOR if module == "poprun.helpers.entry" else set())
     strays = imported(when_running(parse(MODULES[module]))) - allowed
 
     assert not strays, (

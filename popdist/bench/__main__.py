@@ -14,12 +14,12 @@ from popdist.bench import peers, plot, sizes, table, tune
 from popdist.bench.candidates import Engine
 from popdist.bench.cells import Bench
 from popdist.bench.inputs import DTYPES, MOST_MEMBERS
-from popdist.bench.meeting import GroupMeeting, Meeting, placement, refuse
-from popdist.bench.mode import Probe
+from popdist.bench.job import GroupMeeting, Meeting, placement, refuse
+from popdist.bench.machine_state import Probe
 from popdist.bench.peers import NAMES as PEERS
 from popdist.bench.results import Result
 from popdist.bench.sizes import DEFAULT as DEFAULT_SIZES
-from popdist.engine.codes import CHOICES
+from popdist.engine.calls.operations import CHOICES
 
 if TYPE_CHECKING:
     from popdist.engine.group import Group

@@ -9,9 +9,9 @@ import numpy as np
 from popdist.bench import inputs, results
 from popdist.bench.candidates import Candidate, Engine, Floor
 from popdist.bench.inputs import Array
+from popdist.bench.job import Meeting, refuse
+from popdist.bench.machine_state import Probe, bandwidth, mode
 from popdist.bench.measure import Lane, Samples, measure
-from popdist.bench.meeting import Meeting, refuse
-from popdist.bench.mode import Probe, bandwidth, mode
 from popdist.bench.results import ENGINE, FLOOR, Result
 from popdist.bench.sizes import in_short
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from popdist.bench.candidates import Run
 from popdist.bench.inputs import Array
-from popdist.bench.meeting import Floats, Meeting
+from popdist.bench.job import Floats, Meeting
 
 # How long a burst is, if a call takes less.
 BURST_SECONDS = 0.0025

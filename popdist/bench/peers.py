@@ -14,7 +14,7 @@ import numpy as np
 
 from popdist.bench.candidates import Run
 from popdist.bench.inputs import Array
-from popdist.bench.meeting import Meeting
+from popdist.bench.job import Meeting
 
 _LIBRARIES = {
     "Open MPI": "openmpi",

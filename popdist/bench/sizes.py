@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Sequence
 
-from popdist.engine.memory import in_words, memory_left
+from popdist.engine.shm.memory_limits import in_words, memory_left
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from popdist.bench import inputs
 from popdist.bench.candidates import Engine
+from popdist.bench.job import Meeting
 from popdist.bench.measure import Lane, measure
-from popdist.bench.meeting import Meeting
 from popdist.bench.results import Spread
 from popdist.bench.sizes import in_short
 from popdist.engine.tuning import Tuning, cores_of_host

@@ -2,8 +2,13 @@
 
 from collections.abc import Sequence
 
-from popdist.engine.codes import ALGORITHM_NAMES, Described, Operation, Status
-from popdist.engine.dtypes import name_of, reduction_name_of
+from popdist.engine.calls.operations import (
+    ALGORITHM_NAMES,
+    Described,
+    Operation,
+    Status,
+)
+from popdist.engine.spec.dtypes import name_of, reduction_name_of
 from popdist.errors import (
     CollectiveAbortedError,
     CollectiveTimeoutError,

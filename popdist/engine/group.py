@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from popdist.engine import _core
-from popdist.engine.arrays import Array
-from popdist.engine.codes import ALGORITHMS
-from popdist.engine.exchanges import Exchanges
-from popdist.engine.letters import Letters
-from popdist.engine.reductions import Reductions
-from popdist.engine.seat import Seat
+from popdist.engine.calls.exchanges import Exchanges
+from popdist.engine.calls.operations import ALGORITHMS
+from popdist.engine.calls.point_to_point import Letters
+from popdist.engine.calls.reductions import Reductions
+from popdist.engine.calls.rows import Array
+from popdist.engine.endpoint import Seat
 from popdist.engine.tuning import Tuning
 
 

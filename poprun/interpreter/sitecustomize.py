@@ -27,7 +27,7 @@ BEFORE_VALUE, FOR_EMPTY, FOR_UNSET = HERE, HERE + "/", HERE + "//"
 
 # Spelled in popdist/environment.py too, which not every Python can import.
 CONTROL, RANK = "POPDIST_CONTROL", "RANK"
-# As in poprun/wire.py.
+# As in poprun/helpers/protocol.py.
 VERSION, FINALIZING, ALONE_IN_MPI = 1, 40, 41
 # By one of these every MPI tells its processes which rank they are.
 RANKS_IN_MPI = ("PMI_RANK", "PMIX_RANK")
@@ -238,7 +238,7 @@ def exit_code(code):
 
 def message(kind, fields):
     # type: (int, list[bytes]) -> bytes
-    """Pack a message as poprun/wire.py does."""
+    """Pack a message as poprun/helpers/protocol.py does."""
     body = bytes([kind])
     for field in fields:
         body += len(field).to_bytes(4, "big") + field

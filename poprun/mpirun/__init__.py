@@ -43,9 +43,9 @@ def adapter(flavour: str) -> Adapter:
 
         return hydra
     if flavour == LOCAL:
-        from poprun.mpirun import local
+        from poprun.mpirun import no_mpi
 
-        return local
+        return no_mpi
     from poprun.mpirun import openmpi
 
     return openmpi

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from popdist.environment import JOB_VARIABLES, TOPOLOGY_VARIABLES
 from poprun.errors import MpiArgumentError
 from poprun.mpirun import values
-from poprun.mpirun.options import (
+from poprun.mpirun.option_table import (
     FULFILLED,
     GLOBAL,
     INSTANCE,

@@ -5,10 +5,10 @@ import sys
 from collections.abc import Mapping
 
 from poprun import __version__
-from poprun.ahead import PYTHON
-from poprun.mpirun.detect import detect
+from poprun.helpers.command import PYTHON
 from poprun.mpirun.find import find
-from poprun.mpirun.local import launcher
+from poprun.mpirun.identify import detect
+from poprun.mpirun.no_mpi import launcher
 from poprun.mpirun.values import LOCAL, Mpi
 
 

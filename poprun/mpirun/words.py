@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from poprun.errors import MpiArgumentError
-from poprun.mpirun.options import INSTANCE, NUMBER_OF_VALUES, REFUSED, canonical
+from poprun.mpirun.option_table import INSTANCE, NUMBER_OF_VALUES, REFUSED, canonical
 
 _OPTION = re.compile(r"--?([A-Za-z].*)", re.DOTALL)
 

@@ -8,7 +8,7 @@ import socket
 import pytest
 from conftest import Poprun, wait_for
 
-from poprun import wire
+from poprun.helpers import protocol
 
 KEY = b"KEY"
 HELLO = (b"1", KEY, b"0", b"h", b"1", b"1")
@@ -72,7 +72,7 @@ def test_a_hello_that_is_wrong_ends_its_connection_and_nothing_else(
     address, key = start(poprun, "-vv")
     told = [key if field == KEY else field for field in fields]
     with connect(address) as sock:
-        sock.sendall(wire.pack(wire.HELLO, *told))
+        sock.sendall(protocol.pack(protocol.HELLO, *told))
         assert is_closed(sock)
 
     code, out, err = finish(poprun)
@@ -93,7 +93,9 @@ def test_noise_and_silence_do_not_disturb_a_job(poprun: Poprun) -> None:
                 for _ in range(chance.randrange(8))
             ]
             with contextlib.suppress(BrokenPipeError):
-                sock.sendall(chance.choice([wire.pack(kind, *fields), os.urandom(99)]))
+                sock.sendall(
+                    chance.choice([protocol.pack(kind, *fields), os.urandom(99)])
+                )
     # The oldest that say nothing make room for others.
     assert is_closed(silent[0])
     with connect(address) as sock:
@@ -118,7 +120,7 @@ def test_another_user_gets_no_word_and_disturbs_nothing(poprun: Poprun) -> None:
                 with connect(address) as sock:
                     fields = [key if field == KEY else field for field in HELLO]
                     with contextlib.suppress(BrokenPipeError):
-                        sock.sendall(wire.pack(wire.HELLO, *fields))
+                        sock.sendall(protocol.pack(protocol.HELLO, *fields))
                     if not is_closed(sock):
                         os.write(write, b"heard")
             os.write(write, b"end")

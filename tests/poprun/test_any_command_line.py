@@ -7,8 +7,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from poprun import cli
-from poprun.kinds import Option, variable
-from poprun.options import BY_NAME, OPTIONS
+from poprun.options.table import BY_NAME, OPTIONS
+from poprun.options.types import Option, variable
 
 ODD = [
     *("", "0", "1", "2", "-1", "9" * 30, "0.5", "nan", "yes", "no", "all", "none"),

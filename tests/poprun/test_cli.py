@@ -13,15 +13,16 @@ import pytest
 from click.testing import CliRunner
 
 import poprun
-from poprun import ahead, cli
-from poprun.config import Settings
+from poprun import cli
 from poprun.errors import (
     OptionError,
     PoprunError,
     ProgramNotFoundError,
     TopologyError,
 )
-from poprun.options import OPTIONS
+from poprun.job import guard_start
+from poprun.options.settings import Settings
+from poprun.options.table import OPTIONS
 
 
 @dataclass
@@ -45,7 +46,7 @@ def put_in_place(monkeypatch: pytest.MonkeyPatch, name: str, fake: object) -> No
 def pipeline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Pipeline:
     fake = Pipeline()
     put_in_place(monkeypatch, "pipeline", fake)
-    monkeypatch.setattr(ahead, "start_guard", lambda environ: None)
+    monkeypatch.setattr(guard_start, "start_guard", lambda environ: None)
     monkeypatch.chdir(tmp_path)
     return fake
 
@@ -313,7 +314,7 @@ def test_the_command_can_be_invoked_as_clicks(pipeline: Pipeline) -> None:
 def test_nothing_heavy_is_imported_before_the_pipeline() -> None:
     code = (
         "import sys, types; from poprun import cli;"
-        "sys.modules['poprun.pipeline'] = cli;"
+        "sys.modules['poprun.run'] = cli;"
         "cli.run = lambda settings, program, guard: 0; cli.main(sys.argv[1:]);"
         "print(*sorted(sys.modules), file=sys.stderr)"
     )

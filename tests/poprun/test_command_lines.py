@@ -8,8 +8,8 @@ import shlex
 
 import pytest
 
-from poprun import config
-from poprun.grammar import parse
+from poprun.options import sources
+from poprun.options.grammar import parse
 
 
 def meaning(line: str) -> tuple[dict[str, object], list[str]]:
@@ -17,7 +17,7 @@ def meaning(line: str) -> tuple[dict[str, object], list[str]]:
     command, *words = shlex.split(line.replace("\\\n", ""))
     assert command == "poprun"
     parsed = parse(words)
-    settings = config.resolve(parsed.given, {})
+    settings = sources.resolve(parsed.given, {})
     given: dict[str, object] = {
         name: setting.value
         for name, setting in settings.entries.items()

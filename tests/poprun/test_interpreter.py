@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from popdist import environment as env
-from poprun import start, wire
-from poprun.channel import process_of
+from poprun.helpers import protocol
+from poprun.helpers.channel import process_of
 from poprun.interpreter import sitecustomize as hook
+from poprun.job import prepare
 
 OTHERS = os.getenv("POPRUN_TEST_PYTHONS", "")
 PYTHONS = [sys.executable, *filter(None, OTHERS.split(":"))]
@@ -57,7 +58,7 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [python, *words],
-        env=start.with_interpreter({"PATH": "/usr/bin:/bin", **variables}),
+        env=prepare.with_interpreter({"PATH": "/usr/bin:/bin", **variables}),
         cwd=cwd,
         capture_output=True,
         text=True,
@@ -73,9 +74,12 @@ def told(listener: socket.socket) -> bytes | None:
     except BlockingIOError:
         return None
     with sock:
-        [(kind, fields)] = wire.Decoder().feed(sock.recv(4096))
+        [(kind, fields)] = protocol.Decoder().feed(sock.recv(4096))
         assert process_of(sock) > 0
-    assert (kind, fields[:3]) == (wire.FINALIZING, [b"%d" % wire.VERSION, b"key", b"7"])
+    assert (kind, fields[:3]) == (
+        protocol.FINALIZING,
+        [b"%d" % protocol.VERSION, b"key", b"7"],
+    )
     return fields[3]
 
 
@@ -93,10 +97,10 @@ def end(
 
 def test_constants_are_those_of_poprun() -> None:
     assert (hook.CONTROL, hook.RANK) == (env.CONTROL, env.RANK)
-    assert (hook.VERSION, hook.FINALIZING) == (wire.VERSION, wire.FINALIZING)
-    assert hook.ALONE_IN_MPI == wire.ALONE_IN_MPI
-    assert hook.STACKS_SIGNAL == wire.STACKS_SIGNAL
-    assert hook.HERE == start.INTERPRETER
+    assert (hook.VERSION, hook.FINALIZING) == (protocol.VERSION, protocol.FINALIZING)
+    assert hook.ALONE_IN_MPI == protocol.ALONE_IN_MPI
+    assert hook.STACKS_SIGNAL == protocol.STACKS_SIGNAL
+    assert hook.HERE == prepare.INTERPRETER
 
 
 # --- What is told of an end.

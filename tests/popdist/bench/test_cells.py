@@ -9,9 +9,9 @@ from popdist.bench import inputs
 from popdist.bench.candidates import Engine, Run
 from popdist.bench.cells import Bench, check
 from popdist.bench.inputs import Array
+from popdist.bench.job import Floats
+from popdist.bench.machine_state import Probe
 from popdist.bench.measure import Lane
-from popdist.bench.meeting import Floats
-from popdist.bench.mode import Probe
 from popdist.engine.group import Group
 from tests.popdist.bench.lone import Lone
 

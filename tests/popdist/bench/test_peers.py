@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from popdist.bench import peers
-from popdist.bench.meeting import Floats
+from popdist.bench.job import Floats
 from tests.popdist.bench.fake_torch import PORT, Torch
 from tests.popdist.bench.lone import Lone
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from popdist.engine import _core
-from popdist.engine.codes import Operation
+from popdist.engine.calls.operations import Operation
 from popdist.engine.group import Group
 from popdist.errors import MismatchError
 from tests.popdist.engine.members import SMALL, Me, results, run

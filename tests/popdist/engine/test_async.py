@@ -11,7 +11,7 @@ import pytest
 from meeting import run as meet
 
 from popdist.engine.group import Group
-from popdist.engine.work import Handle
+from popdist.engine.handle import Handle
 from popdist.errors import (
     CollectiveAbortedError,
     CollectiveTimeoutError,

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from popdist.engine.group import Group
-from popdist.engine.work import Handle
+from popdist.engine.handle import Handle
 from popdist.errors import GroupUnusableError, MismatchError
 from tests.popdist.engine.members import MANY, ONES, Me, Members, run
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from popdist.engine import reference
-from popdist.engine.dtypes import REDUCTIONS, code_of
 from popdist.engine.group import Group
+from popdist.engine.spec import reference
+from popdist.engine.spec.dtypes import REDUCTIONS, code_of
 from popdist.engine.tuning import Tuning
 from popdist.errors import GroupUnusableError
 from tests.popdist.engine.members import LONG, SMALL, Me, Pool, results

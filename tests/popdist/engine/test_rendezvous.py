@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 from meeting import STACKS, Ended, Meeting, run, stop
 
-from popdist.engine import arena
-from popdist.engine.rendezvous import address_of
-from popdist.engine.rendezvous.messages import (
+from popdist.engine.meet import address_of
+from popdist.engine.meet.messages import (
     Hello,
     Member,
     decode_members,
@@ -20,7 +19,8 @@ from popdist.engine.rendezvous.messages import (
     encode_ranks,
     encode_refusal,
 )
-from popdist.engine.rendezvous.roster import name_instances
+from popdist.engine.meet.roster import name_instances
+from popdist.engine.shm import arena
 from popdist.errors import (
     ArenaError,
     CollectiveTimeoutError,
@@ -98,8 +98,8 @@ def test_no_socket_is_left_after_a_meeting() -> None:
 
 
 STRANGER = """
-from popdist.engine.rendezvous.connection import connect
-from popdist.engine.rendezvous import address_of
+from popdist.engine.meet.connection import connect
+from popdist.engine.meet import address_of
 import select
 """
 
@@ -174,7 +174,7 @@ def test_a_member_that_says_what_it_cannot_mean_is_named(
     packet: bytes, what: str
 ) -> None:
     garbled = f"""
-        from popdist.engine.rendezvous import guest
+        from popdist.engine.meet import guest
         hear = guest.Guest._hear
         def say_more(self, letter):
             self._say({packet!r})
@@ -200,7 +200,7 @@ def test_a_member_that_says_what_it_cannot_mean_is_named(
 @pytest.mark.parametrize("packet", [b"Zoo", b"N", b"N\0", b"N\x09\0\0\0", b"R", b"Wx"])
 def test_a_member_0_that_says_what_it_cannot_mean_is_named(packet: bytes) -> None:
     garbled = f"""
-        from popdist.engine.rendezvous import host
+        from popdist.engine.meet import host
         def say_it(self, fds):
             for guest in self._guests.values():
                 guest.send({packet!r})
@@ -220,8 +220,8 @@ def test_a_member_0_that_says_what_it_cannot_mean_is_named(packet: bytes) -> Non
 
 def test_one_that_says_nothing_is_sent_away_when_all_have_come() -> None:
     stranger = """
-        from popdist.engine.rendezvous.connection import connect
-        from popdist.engine.rendezvous import address_of, messages
+        from popdist.engine.meet.connection import connect
+        from popdist.engine.meet import address_of, messages
         import select
         connection = connect(address_of(name))
         select.select([connection], [], [])
@@ -483,8 +483,8 @@ def test_when_member_0_gives_up_because_of_a_known_one_that_one_is_named() -> No
         meeting.start(
             0,
             f"""
-            from popdist.engine.rendezvous.connection import listen
-            from popdist.engine.rendezvous import address_of
+            from popdist.engine.meet.connection import listen
+            from popdist.engine.meet import address_of
             import select
             listener = listen(address_of(name), size)
             select.select([listener], [], [])
@@ -595,7 +595,7 @@ def test_a_layout_of_its_own_is_told_to_all_and_names_both_sides() -> None:
 def test_a_group_of_another_size_is_told_to_all() -> None:
     # Member 0 stays for the third, which never comes, and only then raises.
     hasty = """
-        from popdist.engine.rendezvous import late
+        from popdist.engine.meet import late
         late.LINGER = 0.1
         join()
     """
@@ -757,8 +757,8 @@ def test_another_user_that_comes_without_the_name_does_not_disturb() -> None:
 def test_another_user_that_listens_first_is_ignored_and_named() -> None:
     squatter = f"""
         {OTHER_USER}
-        from popdist.engine.rendezvous.connection import listen
-        from popdist.engine.rendezvous import address_of
+        from popdist.engine.meet.connection import listen
+        from popdist.engine.meet import address_of
         listener = listen(address_of(name), 1)
         listener.setblocking(True)
         connection, _ = listener._accept()
@@ -785,8 +785,8 @@ def test_another_user_that_listens_first_is_ignored_and_named() -> None:
 def test_an_address_that_another_user_holds_is_said_in_words() -> None:
     squatter = f"""
         {OTHER_USER}
-        from popdist.engine.rendezvous.connection import listen
-        from popdist.engine.rendezvous import address_of
+        from popdist.engine.meet.connection import listen
+        from popdist.engine.meet import address_of
         listener = listen(address_of(name), 1)
         time.sleep(40)
     """
@@ -880,7 +880,7 @@ if "AWAY" not in os.environ:
 
 def test_another_version_is_told_to_all() -> None:
     newer = """
-        from popdist.engine.rendezvous import messages
+        from popdist.engine.meet import messages
         arena.Hello = lambda **words: messages.Hello(version=9, **words)
         join()
     """

@@ -5,9 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from popdist.engine import _core, reference
-from popdist.engine.dtypes import REDUCTIONS, code_of
+from popdist.engine import _core
 from popdist.engine.group import Group
+from popdist.engine.spec import reference
+from popdist.engine.spec.dtypes import REDUCTIONS, code_of
 from tests.popdist.engine.members import SMALL, Me, results
 from tests.popdist.engine.samples import DTYPES, FLOATS, Array, same, sample
 

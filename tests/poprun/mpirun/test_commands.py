@@ -1,6 +1,6 @@
 import pytest
 
-from poprun.mpirun import adapter, local
+from poprun.mpirun import adapter, no_mpi
 from poprun.mpirun.values import Context, GlobalArguments, Mpi
 
 SHIM = ("/usr/bin/python3", "-I", "-S", "/opt/beside.py", "shim", "JOB")
@@ -109,7 +109,7 @@ def test_hydra_starts_two_instances() -> None:
 
 def test_the_local_launcher_starts_one_instance_and_two() -> None:
     words = ["/usr/bin/python3", "-I", "-S", "/opt/beside.py", "local"]
-    launcher = local.launcher(words, "0.1.0")
+    launcher = no_mpi.launcher(words, "0.1.0")
     start = adapter("local").command
 
     assert start(launcher, GlobalArguments(), [ONE], as_root=True) == [

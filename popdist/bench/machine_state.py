@@ -1,0 +1,90 @@
+"""Whether core-to-core traffic is fast or slow right now.
+
+Virtual processors move between parts of a machine, and what one core has just written
+then reaches another four times as slowly, until they move again.
+"""
+
+import mmap
+import os
+from collections.abc import Sequence
+from time import perf_counter
+
+import numpy as np
+
+from popdist.bench.job import Floats, Meeting
+
+# What one core writes and another reads: it fits in the caches next to each of them.
+PIECE = 256 << 10
+# Between the 2 GB/s of the slow mode and the 8 or more of the fast one.
+_BOUND_GB_PER_S = 4.0
+_READINGS = 4
+
+
+class Probe:
+    """One member writes a piece with ordinary stores, another times its reading."""
+
+    def __init__(self, meeting: Meeting, placement: Sequence[str]) -> None:
+        self._meeting = meeting
+        self._reader = reader(placement)
+        self._piece = _shared(meeting) if self._reader else np.empty(0)
+
+    def __call__(self) -> float:
+        """Return the seconds that the reader took; 0 from everybody else."""
+        if not self._reader:
+            return 0.0
+        # The first reading finds cold code and cold tables of pages: the least is
+        # what the way between the two cores takes.
+        return min(self._read_once() for _ in range(_READINGS))
+
+    def _read_once(self) -> float:
+        if self._meeting.rank == 0:
+            self._piece.fill(1.0)
+        self._meeting.barrier()
+        seconds = 0.0
+        if self._meeting.rank == self._reader:
+            began = perf_counter()
+            # It reads faster than any memory can follow; a sum would not.
+            self._piece.max()
+            seconds = perf_counter() - began
+        self._meeting.barrier()
+        return seconds
+
+
+def reader(placement: Sequence[str]) -> int:
+    """Return the first member on other CPUs than member 0; 1 if there is none.
+
+    With more members than cores both may run on one, and the probe then finds the
+    cache of that core, which is fast. 0 if there is no other member.
+    """
+    others = (i for i, cpus in enumerate(placement) if cpus != placement[0])
+    return next(others, min(1, len(placement) - 1))
+
+
+def bandwidth(seconds: Floats) -> float | None:
+    """Return the median of what was probed in GB/s; None if nothing was."""
+    median = float(np.median(seconds))
+    return PIECE / median / 1e9 if median else None
+
+
+def mode(gb_per_s: float | None) -> str:
+    """Return the mode's name; `unknown` where one member is alone."""
+    if gb_per_s is None:
+        return "unknown"
+    return "fast" if gb_per_s >= _BOUND_GB_PER_S else "slow"
+
+
+def _shared(meeting: Meeting) -> Floats:
+    """Return a piece of memory that all members see."""
+    where = np.zeros(2)
+    if meeting.rank == 0:
+        own = os.memfd_create("popdist.bench", os.MFD_CLOEXEC)
+        os.ftruncate(own, PIECE)
+        where[:] = os.getpid(), own
+    pid, number = meeting.greatest(where).astype(int)
+    opened = os.open(f"/proc/{pid}/fd/{number}", os.O_RDWR | os.O_CLOEXEC)
+    memory = mmap.mmap(opened, PIECE)
+    os.close(opened)
+    meeting.barrier()
+    if meeting.rank == 0:
+        os.close(own)
+    return np.frombuffer(memory, np.float64)

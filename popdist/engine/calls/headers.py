@@ -1,0 +1,34 @@
+"""What members tell each other of an array before it is handed over."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from popdist.engine.calls.rows import Array
+from popdist.engine.spec.dtypes import code_of, dtype_of
+
+# Dtype, axes, and their lengths.
+_MOST_AXES = 14
+HEADER = _MOST_AXES + 2
+
+
+def header_of(row: Array) -> Array:
+    """Return an array's header."""
+    if row.ndim > _MOST_AXES:
+        raise ValueError(
+            f"The array has {row.ndim} axes, but can have at most {_MOST_AXES} here."
+        )
+    lengths = [*row.shape, *[0] * (_MOST_AXES - row.ndim)]
+    return np.array([code_of(row.dtype), row.ndim, *lengths], np.int64)
+
+
+def headers_of(rows: Sequence[Array]) -> Array:
+    """Return the headers of some arrays, one below the other."""
+    return np.stack([header_of(row) for row in rows])
+
+
+def described(header: Array) -> tuple["np.dtype[Any]", tuple[int, ...]]:
+    """Return the dtype and the shape that a header tells of."""
+    code, axes, *lengths = (int(number) for number in header)
+    return dtype_of(code), tuple(lengths[:axes])

@@ -1,0 +1,189 @@
+"""Who is in a group: its members and replicas, and how arrays stand for them."""
+
+from collections.abc import Callable, Sequence
+from functools import partial, wraps
+from operator import index
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+import numpy as np
+
+from popdist.engine import _core
+from popdist.engine.calls.rows import Array, written
+from popdist.engine.endpoint import Seat
+from popdist.engine.handle import Handle
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+
+M = TypeVar("M", bound="Membership")
+
+
+class Membership:
+    """One member's place in a group, and what all its calls share."""
+
+    rank: int
+    size: int
+    replicas: tuple[int, ...]
+
+    def _join(self, seat: Seat, replicas: Sequence[int] | None) -> None:
+        """Sit down: flat, or with so many replicas in each member."""
+        if replicas is not None and len(replicas) != seat.size:
+            raise ValueError(
+                f"Numbers of replicas are given for {len(replicas)} members, but the "
+                f"group has {seat.size}. Give one for each member."
+            )
+        self._seat = seat
+        self._comm = seat.comm
+        self._flat = replicas is None
+        self.rank = seat.rank
+        self.size = seat.size
+        self.replicas = (1,) * seat.size if replicas is None else tuple(replicas)
+        self._layout = _core.Layout(seat.rank, self.replicas)
+
+    def __len__(self) -> int:
+        return self.num_replicas
+
+    @property
+    def num_replicas(self) -> int:
+        """How many replicas the group has in all its members."""
+        return sum(self.replicas)
+
+    @property
+    def num_local_replicas(self) -> int:
+        """How many of them are this member's."""
+        return self.replicas[self.rank]
+
+    def _submit(
+        self, what: str, action: Callable[[], T], async_op: bool
+    ) -> T | Handle[T]:
+        """Carry a call out, at once or after those that were made before it.
+
+        All arguments have been checked. Whatever is raised from here on ends the
+        group, or the others would wait for the rest of the call.
+        """
+        worker = self._seat.worker
+        if not (async_op or worker.pending):
+            return self._carry_out(what, action)
+        handle = worker.submit(
+            partial(self._carry_out, what, action), partial(self._seat.give_up, what)
+        )
+        return handle if async_op else handle.wait()
+
+    def _carry_out(self, what: str, action: Callable[[], T]) -> T:
+        try:
+            return action()
+        except BaseException as error:
+            self._seat.give_up(what, error)
+            raise
+
+    def _call(self, function: Callable[..., None], *args: Any) -> None:
+        try:
+            function(*args)
+            return
+        except _core.Failure:
+            # Explained below: Ctrl-C while that is done must not show this number.
+            pass
+        raise self._seat.failure()
+
+    def _starts(self) -> list[int]:
+        return [sum(self.replicas[:q]) for q in range(self.size)]
+
+    def _owner(self, replica: int) -> tuple[int, int]:
+        """Return which member a replica is of, and which of that one's it is."""
+        replica = whole_number("root", replica)
+        if not 0 <= replica < self.num_replicas:
+            raise ValueError(
+                f"The root is replica {replica}, but the group has replicas 0 to "
+                f"{self.num_replicas - 1}."
+            )
+        member = 0
+        while replica >= self.replicas[member]:
+            replica -= self.replicas[member]
+            member += 1
+        return member, replica
+
+    def _rows(
+        self, x: Any, *, writable: bool = False, alike: bool = True
+    ) -> list[Array]:
+        """Return one array for each local replica."""
+        rows: list[Array]
+        if self._flat:
+            rows = [_array(x, writable)]
+        elif isinstance(x, list | tuple):
+            rows = [_array(row, writable) for row in x]
+        else:
+            whole = _array(x, writable)
+            # Also of an array with one axis, each row is an array that can be written.
+            rows = [whole[i, ...] for i in range(len(whole))] if whole.ndim else []
+        if len(rows) != self.num_local_replicas:
+            raise ValueError(
+                f"{len(rows)} rows are given, but this instance has "
+                f"{self.num_local_replicas} replicas in the group. Give an array with "
+                "a leading axis of that length, or a list of so many arrays."
+            )
+        for row in rows if alike else ():
+            if row.shape != rows[0].shape or row.dtype != rows[0].dtype:
+                raise ValueError(
+                    f"The rows are {rows[0].dtype} of shape {rows[0].shape} and "
+                    f"{row.dtype} of shape {row.shape}, but must be alike."
+                )
+        return rows
+
+    def _targets(
+        self, x: Any, rows: Sequence[Array], out: Any
+    ) -> tuple[Any, Sequence[Array]]:
+        """Return what the caller gets, and its rows."""
+        if out is not None:
+            targets = self._rows(out, writable=True)
+            for row, target in zip(rows, targets, strict=True):
+                if row.shape != target.shape or row.dtype != target.dtype:
+                    raise ValueError(
+                        f"out has {target.dtype} of shape {target.shape} for a row of "
+                        f"{row.dtype} of shape {row.shape}. Give one that fits."
+                    )
+            return out, targets
+        if isinstance(x, list | tuple) and not self._flat:
+            made = [np.empty(row.shape, row.dtype) for row in rows]
+            return made, made
+        whole = np.empty((len(rows), *rows[0].shape), rows[0].dtype)
+        return (whole[0, ...] if self._flat else whole), [
+            whole[i, ...] for i in range(len(rows))
+        ]
+
+
+def whole_number(what: str, number: Any) -> int:
+    """Return a number that may be of any type of whole numbers.
+
+    Raises:
+        TypeError: It is none.
+    """
+    try:
+        return index(number)
+    except TypeError:
+        raise TypeError(
+            f"The {what} is {number!r}, but must be a whole number."
+        ) from None
+
+
+def ends_group_without_memory(
+    method: Callable[Concatenate[M, P], T],
+) -> Callable[Concatenate[M, P], T]:
+    """Return a collective that tells the others if this member has no memory for it.
+
+    Arrays are made before the first step of a call, for which the others wait.
+    """
+
+    @wraps(method)
+    def call(self: M, /, *args: P.args, **keywords: P.kwargs) -> T:
+        try:
+            return method(self, *args, **keywords)
+        except MemoryError as error:
+            self._seat.give_up(method.__name__.removeprefix("_"), error)
+            raise
+
+    return call
+
+
+def _array(x: Any, writable: bool) -> Array:
+    return written(x) if writable else np.asarray(x)

@@ -1,0 +1,62 @@
+"""Send and receive: calls between two members only."""
+
+from typing import Any
+
+import numpy as np
+
+from popdist.engine.calls.membership import (
+    Membership,
+    ends_group_without_memory,
+    whole_number,
+)
+from popdist.engine.calls.rows import Array, address, plain, written
+from popdist.engine.spec.dtypes import code_of
+
+
+class Letters(Membership):
+    """The part of a group in which two members write to each other."""
+
+    @ends_group_without_memory
+    def send(self, x: Any, to: int, *, async_op: bool = False) -> Any:
+        """Send an array to one member, which must recv() one of its shape and dtype.
+
+        Small arrays are on their way when it returns; for others the receiver must
+        have come. Only the two of them take part. It is a call of the group like any
+        other: it waits for those that were made before it, also with async_op, so two
+        members that both receive first wait for each other.
+        """
+        array = plain(np.asarray(x))
+        peer = self._peer(to)
+        code = code_of(array.dtype)
+
+        def action() -> None:
+            self._call(self._comm.send, peer, code, address(array), array.nbytes)
+
+        return self._submit("send", action, async_op)
+
+    @ends_group_without_memory
+    def recv(self, out: Array, source: int, *, async_op: bool = False) -> Any:
+        """Fill `out` with what one member sends, and return it.
+
+        With async_op, the calls that follow wait until it has come, also send().
+        """
+        held = plain(written(out))
+        peer = self._peer(source)
+        code = code_of(held.dtype)
+
+        def action() -> Array:
+            self._call(self._comm.receive, peer, code, address(held), held.nbytes)
+            if held is not out:
+                out[...] = held
+            return out
+
+        return self._submit("recv", action, async_op)
+
+    def _peer(self, member: int) -> int:
+        member = whole_number("other member", member)
+        if not 0 <= member < self.size or member == self.rank:
+            raise ValueError(
+                f"The other member is {member}, but must be one of 0 to "
+                f"{self.size - 1}, and not {self.rank}, which is this one."
+            )
+        return member

@@ -1,0 +1,234 @@
+"""One member's seat in an arena: the memory, the heap, the worker and the C core.
+
+The one place of the engine with state. Groups are views of it.
+"""
+
+import os
+import sys
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from popdist.engine import _core
+from popdist.engine.calls.operations import Operation, Status
+from popdist.engine.failures import explain, failed, in_words, unusable
+from popdist.engine.handle import Worker
+from popdist.engine.meet.deadlines import report
+from popdist.engine.shm.arena import Arena, meet
+from popdist.engine.shm.heap import HEAP_SPAN, Heap
+from popdist.engine.tuning import Tuning, cores_of_host
+from popdist.errors import GroupUnusableError, PeerLostError, PopdistError
+
+_seats: "weakref.WeakSet[Seat]" = weakref.WeakSet()
+
+
+class Seat:
+    """What this process holds of one arena."""
+
+    def __init__(
+        self,
+        name: str,
+        rank: int,
+        size: int,
+        *,
+        instances: Sequence[int],
+        timeout: float,
+        stall: float,
+        simd: str | None,
+        tuning: Tuning | None,
+        known: Mapping[int, int] | None = None,
+        ended_file: str = "",
+    ) -> None:
+        self.rank = rank
+        self.size = size
+        self.instances = tuple(instances)
+        self.timeout = timeout
+        self.closed = False
+        # Whether the program has been told why the group came to its end.
+        self._told = False
+        _check_level(simd)
+        _check_seconds("timeout", timeout)
+        _check_seconds("stall", stall)
+        sizes, layout = _sizes(size, tuning)
+        self._arena: Arena = meet(
+            name,
+            rank,
+            size,
+            nbytes=_core.arena_bytes(*sizes),
+            seldom=_core.arena_channels(*sizes),
+            initialise=lambda memory: _core.initialise(memory, *sizes),
+            layout=layout.encode(),
+            timeout=timeout,
+            stall=stall,
+            instances=self.instances,
+            known=known,
+            ended_file=ended_file,
+        )
+        # It maps nothing before somebody asks for an array.
+        self._heap = Heap(self._arena.heap_fd, rank, size)
+        self.comm = self._open(simd, stall)
+        self.worker = Worker(self.comm.queue)
+        _seats.add(self)
+        # For a group that is dropped without close(). Calls under way keep it alive.
+        self._release = weakref.finalize(
+            self, _release, self.comm, self.worker, self._heap, self._arena
+        )
+        self._release.atexit = False
+
+    @property
+    def pidfds(self) -> dict[int, int]:
+        """A pidfd of each other instance, while this member is in the group."""
+        if self.closed:
+            return {}
+        found = self._arena.watching().items()
+        return {self.instances[rank]: pidfd for rank, pidfd in found}
+
+    def _open(self, simd: str | None, stall: float) -> _core.Comm:
+        return _core.Comm(
+            self._arena.memory,
+            self.rank,
+            simd,
+            [fd + 1 for fd in self._arena.pidfds],
+            self._arena.pids,
+            self.timeout,
+            stall,
+            teller(self),
+        )
+
+    def failure(self) -> PopdistError:
+        """Return what to raise for a call that the core did not finish."""
+        ending = self.comm.ending()
+        # Whoever was interrupted has its KeyboardInterrupt.
+        if ending is not None and ending[:2] == (Status.STOPPED, self.rank):
+            self._told = True
+        if ending is None:
+            return unusable(None, self.instances)
+        why = explain(ending, self.instances, self.timeout)
+        # The first call to fail tells why, even if the others ended it before.
+        if not self._told:
+            self._told = True
+            return why
+        error = unusable(ending, self.instances)
+        # That one may be in a handle for which nobody has waited yet.
+        error.__cause__ = why
+        if isinstance(why, PeerLostError) and isinstance(error, GroupUnusableError):
+            error.instances = why.instances
+        return error
+
+    def give_up(self, what: str, error: BaseException) -> None:
+        """End the group for all, because of an error between the steps of a call.
+
+        The others would wait for the steps to come. If the group has come to its end
+        already, or is closed, nothing happens.
+        """
+        if self.closed or self.comm.ending() is not None:
+            return
+        # The program has the error itself.
+        self._told = True
+        self.comm.end(failed(self.instances[self.rank], what, error))
+
+    def allocate(self, nbytes: int) -> "np.ndarray[Any, np.dtype[np.uint8]] | None":
+        """Return bytes in the arena, or None where no arrays can live there."""
+        if self.closed:
+            raise unusable(None, self.instances)
+        heap = self._heap
+        if nbytes == 0 or not heap.available:
+            return None
+        offset, memory = heap.allocate(nbytes)
+        array = np.frombuffer(memory, np.uint8)
+        begin = self.rank * HEAP_SPAN + offset
+        self.comm.set_heap(array.__array_interface__["data"][0] - begin, HEAP_SPAN)
+        weakref.finalize(array, heap.free, offset, nbytes).atexit = False
+        return array
+
+    def close(self) -> None:
+        """Leave the group. The others need this member no more."""
+        # Python has stopped its other threads in the middle of whatever they did, so
+        # nothing can be waited for. The others see that this process ends.
+        if self.closed or sys.is_finalizing():
+            return
+        try:
+            self.worker.close()
+        except BaseException as error:
+            self.give_up("close", error)
+            raise
+        # Refused from inside a call of its own; once that is over, it can be closed.
+        self.comm.close()
+        self.closed = True
+        self._release()
+
+    def disown(self) -> None:
+        """Let go, in a child, of what is its parent's."""
+        self.closed = True
+        self.worker = Worker(self.comm.queue)
+        self.comm.close()
+
+    def tell_stall(self, peer: int, waited: float) -> None:
+        """Say on stderr for whom a call has been waiting."""
+        call = self.comm.doing()
+        what = in_words(call, self.instances) if call else Operation.BARRIER.words
+        report(
+            f"popdist: instance {self.instances[self.rank]} has waited {waited:.0f} s "
+            f"for instance {self.instances[peer]} (process {self._arena.pids[peer]} on "
+            f"{os.uname().nodename}) in {what}."
+        )
+
+
+def _release(comm: _core.Comm, worker: Worker, heap: Heap, arena: Arena) -> None:
+    """Give back what a group has, in the order in which its parts use each other."""
+    worker.stop()
+    comm.close()
+    heap.close()
+    arena.close()
+
+
+def _check_level(simd: str | None) -> None:
+    levels = _core.simd_levels()
+    if simd is not None and simd not in levels:
+        raise ValueError(
+            f"simd is {simd!r}, but must be one of {', '.join(levels)}: this processor "
+            "has no other."
+        )
+
+
+def _check_seconds(name: str, seconds: float) -> None:
+    # What is no number is not more than 0, either.
+    if not seconds > 0:
+        raise ValueError(
+            f"{name} is {seconds:g}, but must be a number of seconds more than 0."
+        )
+
+
+def _sizes(size: int, tuning: Tuning | None) -> tuple[tuple[int, int, int, int], str]:
+    """Return the arena's sizes, and what all members must agree on.
+
+    Where the sizes are not given, those of member 0 count, as it makes the arena:
+    another member's cgroup may grant it other cores.
+    """
+    chosen = tuning or Tuning.measured(size, cores_of_host())
+    fitted = chosen.fitted(size)
+    sizes = (size, fitted.block_bytes, fitted.oneshot_bytes, fitted.spins)
+    how = f"layout {_core.arena_layout():016x}"
+    return sizes, f"popdist arena, {how}, sizes {sizes if tuning else 'as measured'}"
+
+
+def teller(seat: Seat) -> Callable[[int, float], None]:
+    """Return what the core calls in a stall; it does not keep the seat alive."""
+    known = weakref.ref(seat)
+
+    def tell(peer: int, waited: float) -> None:
+        there = known()
+        if there is not None:
+            there.tell_stall(peer, waited)
+
+    return tell
+
+
+def _disown_all() -> None:
+    for seat in list(_seats):
+        seat.disown()
+
+
+os.register_at_fork(after_in_child=_disown_all)

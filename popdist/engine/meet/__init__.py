@@ -1,0 +1,116 @@
+"""Where the members of one host meet: an abstract unix socket of member 0.
+
+Member 0 collects a hello of every other member, sends each the file descriptors to
+share and the table of all, and says "begin" when every one has taken them over. So
+a meeting succeeds for all members or fails for all: an error of one is told to the
+others, and the end of one ends its connection.
+"""
+
+# Not hashlib, which takes longer to import than members take to meet.
+from _blake2 import blake2b
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from typing import TypeVar
+
+from popdist.engine.meet.deadlines import Patience
+from popdist.engine.meet.joiner import Guest
+from popdist.engine.meet.leader import Host
+from popdist.engine.meet.messages import PROOF_BYTES, Hello, Member
+from popdist.engine.meet.roster import Roster
+from popdist.errors import ArenaError, PopdistError
+
+T = TypeVar("T")
+
+
+def rendezvous(
+    name: str,
+    hello: Hello,
+    roster: Roster,
+    *,
+    offer: Callable[[], Sequence[int]],
+    attach: Callable[[Sequence[int], Sequence[Member]], T],
+    timeout: float,
+    stall: float,
+) -> T:
+    """Meet the other members, and return what `attach` makes of what they share.
+
+    Every member calls this, with the same name, size and layout. All users see the
+    address of the socket, but it tells neither the name nor the address of another
+    group: with a secret in the name, only members can meet under it.
+
+    Args:
+        roster: Whom it is to meet. The end of one whose pidfd is known is noticed
+            even before it has come.
+        offer: Makes the file descriptors to share; called by member 0 only.
+        attach: Takes them over on every member, and with them the duty to close
+            them. Gets all members, in the order of their ranks.
+
+    Raises:
+        MismatchError: The members do not belong together; on all of them.
+        PeerLostError: One ended or gave up meanwhile; on all others.
+        CollectiveTimeoutError: Some have not come.
+    """
+    who = roster.name([hello.rank]).capitalize()
+    where = f"the group of {roster.name_all()}"
+    behind = hello.rank > 0
+    hello = hello._replace(proof=_digest(name, b"proof", PROOF_BYTES))
+    patience = Patience(who, where, timeout=timeout, stall=stall, behind=behind)
+    address, answer = address_of(name), _digest(name, b"answer", PROOF_BYTES)
+    if behind:
+        return _be_guest(Guest(address, answer, hello, patience, roster), who, attach)
+    host = Host(address, answer, hello, patience, roster)
+    return _be_host(host, who, offer, attach)
+
+
+def address_of(name: str) -> bytes:
+    """Return the abstract address that belongs to a name."""
+    return b"\0popdist-" + _digest(name, b"address", 20).hex().encode()
+
+
+def _digest(name: str, purpose: bytes, nbytes: int) -> bytes:
+    text = name.encode("utf-8", "surrogateescape")
+    return blake2b(text, digest_size=nbytes, person=purpose).digest()
+
+
+def _be_host(
+    host: Host,
+    who: str,
+    offer: Callable[[], Sequence[int]],
+    attach: Callable[[Sequence[int], Sequence[Member]], T],
+) -> T:
+    with closing(host):
+        try:
+            fds = offer()
+            members = host.collect()
+            host.welcome(fds)
+            attached = attach(fds, members)
+            host.begin()
+        except Exception as error:
+            host.refuse(_for_all(who, error))
+            raise
+    return attached
+
+
+def _be_guest(
+    guest: Guest,
+    who: str,
+    attach: Callable[[Sequence[int], Sequence[Member]], T],
+) -> T:
+    with closing(guest):
+        fds, members = guest.enter()
+        try:
+            attached = attach(fds, members)
+        except Exception as error:
+            guest.refuse(_for_all(who, error))
+            raise
+        guest.begin()
+    return attached
+
+
+def _for_all(who: str, error: Exception) -> PopdistError:
+    if isinstance(error, PopdistError):
+        return error
+    return ArenaError(
+        f"{who} could not join the others: {type(error).__name__}: {error}. "
+        "Look above for what it said."
+    )

@@ -1,0 +1,214 @@
+"""The part of every member but the first in a meeting: it comes and asks to enter."""
+
+import os
+import select
+from collections.abc import Sequence
+from contextlib import closing, suppress
+from time import monotonic, sleep
+
+from popdist.engine.meet.connection import Connection, connect
+from popdist.engine.meet.deadlines import Patience
+from popdist.engine.meet.messages import (
+    BEGIN,
+    NOTICE,
+    OTHER_USER,
+    READY,
+    REFUSAL,
+    WELCOME,
+    Hello,
+    MalformedMessageError,
+    Member,
+    decode_members,
+    decode_ranks,
+    decode_refusal,
+    encode_refusal,
+)
+from popdist.engine.meet.roster import Roster
+from popdist.errors import ArenaError, MismatchError, PeerLostError, PopdistError
+
+# How many seconds a member sleeps until it looks again whether member 0 listens.
+_SHORTEST_NAP = 0.0002
+_LONGEST_NAP = 0.02
+# How many seconds a process of another user that listens may take to prove that it
+# is a member.
+_PROOF = 5.0
+
+
+class Guest:
+    """A member that has found member 0, up to the word to begin."""
+
+    def __init__(
+        self,
+        address: bytes,
+        answer: bytes,
+        hello: Hello,
+        patience: Patience,
+        roster: Roster,
+    ) -> None:
+        """Wait until member 0 listens, and introduce this member to it."""
+        self._roster = roster
+        self._answer = answer
+        self._hello = hello
+        self._me = roster.name([hello.rank])
+        self._host = roster.name([0])
+        self._patience = patience
+        # Whom this member waits for, as far as it knows.
+        self._missing: Sequence[int] = (0,)
+        # Which process of another user listens in place of member 0, if one does.
+        self._intruder = ""
+        self._connection = self._find(address)
+        self._poll = select.poll()
+        self._poll.register(self._connection, select.POLLIN)
+        self._say(hello.encode())
+
+    def enter(self) -> tuple[list[int], list[Member]]:
+        """Wait until all have come, and return what they share and who they are."""
+        message, fds = self._hear(WELCOME)
+        count = message[0] if message else -1
+        try:
+            members = decode_members(message[1:], len(self._roster.instances))
+            if len(fds) == count:
+                return fds, members
+            error: PopdistError = ArenaError(
+                f"{self._me.capitalize()} could take over only {len(fds)} of {count} "
+                f"file descriptors of {self._host}. Raise its limit of open files "
+                "(ulimit -n)."
+            )
+        except MalformedMessageError as found:
+            error = self._malformed(found)
+        for fd in fds:
+            os.close(fd)
+        self.refuse(error)
+        raise error
+
+    def begin(self) -> None:
+        """Say that this member is ready, and wait until all are."""
+        self._say(READY)
+        self._hear(BEGIN)
+
+    def refuse(self, error: PopdistError) -> None:
+        """Tell member 0, and through it all others, why it fails."""
+        self._say(REFUSAL + encode_refusal(error))
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _find(self, address: bytes) -> Connection:
+        nap = _SHORTEST_NAP
+        looked = monotonic()
+        while (connection := self._connect(address)) is None:
+            sleep(min(nap, self._patience.left()))
+            nap = min(nap * 1.5, _LONGEST_NAP)
+            # As long as nobody listens, no member has a right to have ended. Once
+            # this one has member 0, that one looks after all others.
+            self._roster.check()
+            if monotonic() - looked >= self._roster.wait(1.0):
+                looked = monotonic()
+                self._roster.check_file()
+            self._check()
+        return connection
+
+    def _connect(self, address: bytes) -> Connection | None:
+        """Return a connection to member 0, or None while that does not listen."""
+        connection = connect(address)
+        if connection is None:
+            return None
+        if connection.uid != os.geteuid():
+            with closing(connection):
+                self._check_user(connection)
+            return None
+        false = self._roster.objection(0, connection.pid)
+        if false is None:
+            return connection
+        with closing(connection):
+            # Something else listens in its place. That one is told, and nobody else.
+            error = MismatchError(false)
+            with suppress(ConnectionError):
+                proof = REFUSAL + self._hello.proof
+                connection.send(proof + encode_refusal(error))
+        return None
+
+    def _check_user(self, connection: Connection) -> None:
+        """Raise ArenaError if member 0 is another user's process.
+
+        Any user may listen at an abstract address. Only a member knows the proof.
+        """
+        self._intruder = (
+            f" Process {connection.pid} of user {connection.uid} listens where "
+            f"{self._host} should, and is ignored."
+        )
+        poll = select.poll()
+        poll.register(connection, select.POLLIN)
+        try:
+            connection.send(self._hello.encode())
+            if not poll.poll(min(_PROOF, self._patience.left()) * 1000):
+                return
+            answer, fds = connection.receive()
+        except ConnectionError:
+            return
+        for fd in fds:
+            os.close(fd)
+        if answer == OTHER_USER + self._answer:
+            raise ArenaError(
+                f"{self._host.capitalize()} (process {connection.pid}) belongs to user "
+                f"{connection.uid}, but {self._me} to user {os.geteuid()}. Start all "
+                "instances as the same user."
+            )
+
+    def _say(self, message: bytes) -> None:
+        try:
+            self._connection.send(message)
+        except ConnectionError:
+            # Member 0 has ended, or has refused this member without hearing it. What
+            # it said last is still there to be heard, and says which.
+            return
+
+    def _hear(self, letter: bytes) -> tuple[bytes, list[int]]:
+        while True:
+            if not self._poll.poll(self._patience.left() * 1000):
+                self._check()
+                continue
+            message, fds = self._connection.receive()
+            if not message:
+                # Member 0 may have given up because of another one.
+                self._roster.check()
+                raise PeerLostError(
+                    f"{self._host.capitalize()} (process {self._connection.pid}) "
+                    "ended or gave up while the instances met. Look above for what it "
+                    "said last.",
+                    (self._roster.instances[0],),
+                )
+            kind, rest = message[:1], message[1:]
+            if kind != WELCOME or kind != letter:
+                for fd in fds:
+                    os.close(fd)
+                fds = []
+            try:
+                if kind == REFUSAL:
+                    raise decode_refusal(rest)
+                if kind == letter:
+                    return rest, fds
+                if kind != NOTICE:
+                    raise MalformedMessageError(f"{message[:20]!r}")
+                self._missing = self._ranks(rest)
+                self._patience.stalled = True
+            except MalformedMessageError as error:
+                raise self._malformed(error) from error
+
+    def _ranks(self, message: bytes) -> list[int]:
+        ranks = decode_ranks(message)
+        if not ranks or max(ranks) >= len(self._roster.instances):
+            raise MalformedMessageError(f"the ranks {ranks}")
+        return ranks
+
+    def _malformed(self, error: MalformedMessageError) -> MismatchError:
+        return MismatchError(
+            f"{self._host.capitalize()} (process {self._connection.pid}) sent "
+            f"{self._me} {error} while the instances met, which is no message of "
+            "theirs. Start all of them with the same installation of popdist."
+        )
+
+    def _check(self) -> None:
+        self._patience.check(
+            lambda: self._roster.name(self._missing), remark=self._intruder
+        )

@@ -1,0 +1,109 @@
+"""Tells members that come after a meeting has failed why it did.
+
+They would wait in vain for member 0 otherwise.
+"""
+
+import _socket
+import os
+import select
+from threading import Thread
+from time import monotonic
+
+from popdist.engine.meet.connection import Connection, accept
+from popdist.engine.meet.messages import Hello
+
+# For how many seconds, and after how many to look whether to stop.
+LINGER = 5.0
+_LOOK = 0.1
+
+_running: "dict[bytes, LateMembers]" = {}
+
+
+class LateMembers:
+    """A thread that answers at the address of a meeting that has failed."""
+
+    def __init__(
+        self,
+        address: bytes,
+        listener: _socket.socket,
+        proof: bytes,
+        answer: bytes,
+        expected: int,
+    ) -> None:
+        """Take over the listener of member 0.
+
+        Args:
+            proof: What a member says of itself.
+            answer: The message to each of them.
+            expected: How many members have not come yet.
+        """
+        self._address = address
+        self._listener = listener
+        self._proof = proof
+        self._answer = answer
+        self._expected = expected
+        self._wanted = True
+
+    def start(self, daemon: bool) -> None:
+        """Begin to answer, until all have come or some seconds have passed.
+
+        Args:
+            daemon: Whether the process may end meanwhile.
+        """
+        self._thread = Thread(target=self._run, daemon=daemon)
+        self._thread.start()
+        _running[self._address] = self
+
+    def end(self) -> None:
+        """Answer no more, and free the address."""
+        self._wanted = False
+        self._thread.join()
+
+    def _run(self) -> None:
+        connections: dict[int, Connection] = {}
+        poll = select.poll()
+        poll.register(self._listener, select.POLLIN)
+        until = monotonic() + LINGER
+        try:
+            while self._wanted and self._expected > 0 and monotonic() < until:
+                for descriptor, _ in poll.poll(_LOOK * 1000):
+                    if descriptor in connections:
+                        poll.unregister(descriptor)
+                        self._hear(connections.pop(descriptor))
+                    else:
+                        connection = accept(self._listener)
+                        connections[connection.fileno()] = connection
+                        poll.register(connection, select.POLLIN)
+        except OSError:
+            # Out of file descriptors, say. Those that come now learn nothing here.
+            return
+        finally:
+            self._listener.close()
+            for connection in connections.values():
+                connection.close()
+
+    def _hear(self, connection: Connection) -> None:
+        try:
+            message, fds = connection.receive()
+            for fd in fds:
+                os.close(fd)
+            hello = Hello.decode(message)
+            if (
+                connection.uid == os.geteuid()
+                and hello is not None
+                and hello.proof == self._proof
+            ):
+                self._expected -= 1
+                connection.send(self._answer)
+        except ConnectionError:
+            # It has ended, so it need not be told.
+            return
+        finally:
+            connection.close()
+
+
+def free_address(address: bytes) -> None:
+    """End what this process says at an address, for another meeting there."""
+    late = _running.pop(address, None)
+    if late is not None:
+        late.end()

@@ -1,0 +1,326 @@
+"""The part of member 0 in a meeting: it listens, checks, welcomes and tells."""
+
+import errno
+import os
+import select
+from collections.abc import Sequence
+from time import monotonic, sleep
+
+from popdist.engine.meet.connection import (
+    Connection,
+    accept,
+    connect,
+    listen,
+)
+from popdist.engine.meet.deadlines import Patience
+from popdist.engine.meet.late import LateMembers, free_address
+from popdist.engine.meet.messages import (
+    BEGIN,
+    NOTICE,
+    OTHER_USER,
+    READY,
+    REFUSAL,
+    WELCOME,
+    Hello,
+    MalformedMessageError,
+    Member,
+    decode_refusal,
+    encode_members,
+    encode_ranks,
+    encode_refusal,
+)
+from popdist.engine.meet.roster import Roster
+from popdist.errors import (
+    ArenaError,
+    CollectiveTimeoutError,
+    MismatchError,
+    PeerLostError,
+    PopdistError,
+)
+
+# How many connections may be open besides those of members, and how many of these of
+# other users: they have yet to say what they want. One more ends the oldest.
+_MOST_UNNAMED = 64
+_MOST_OF_OTHERS = 16
+# For how many seconds an address may be bound and yet nobody accept connections there.
+_OCCUPIED = 0.5
+
+
+class Host:
+    """The meeting place, from the first hello to the last word."""
+
+    def __init__(
+        self,
+        address: bytes,
+        answer: bytes,
+        hello: Hello,
+        patience: Patience,
+        roster: Roster,
+    ) -> None:
+        self._answer = answer
+        self._hello = hello
+        self._patience = patience
+        self._roster = roster
+        self._members = {0: hello.member}
+        self._guests: dict[int, Connection] = {}
+        self._connections: dict[int, Connection] = {}
+        # How many members have said who they are, and how many are there to come.
+        self._came = 0
+        self._expected = hello.size - 1
+        self._poll = select.poll()
+        free_address(address)
+        self._address = address
+        self._has_late_members = False
+        try:
+            self._listener = listen(address, hello.size)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+            raise self._occupied() from error
+        self._poll.register(self._listener, select.POLLIN)
+        for pidfd in roster.pidfds:
+            if pidfd >= 0:
+                self._poll.register(pidfd, select.POLLIN)
+
+    def collect(self) -> list[Member]:
+        """Wait until all have come, and return them in the order of their ranks."""
+        while missing := self._missing():
+            for connection, message in self._hear(missing):
+                raise self._malformed(connection, f"{message[:20]!r}")
+        return [self._members[rank] for rank in sorted(self._members)]
+
+    def welcome(self, fds: Sequence[int]) -> None:
+        """Send the table of members and the file descriptors to all."""
+        # The listener ends before anybody goes on: those that meet once more under
+        # this name are not to come to the old place.
+        self._poll.unregister(self._listener)
+        self._listener.close()
+        self._send_away_strangers()
+        members = [self._members[rank] for rank in sorted(self._members)]
+        table = encode_members(members)
+        for connection in self._guests.values():
+            self._send(connection, WELCOME + bytes([len(fds)]) + table, fds)
+
+    def begin(self) -> None:
+        """Wait until all have taken over what they share, and let them go."""
+        missing = sorted(self._guests)
+        while missing:
+            for connection, message in self._hear(missing):
+                if message != READY or connection.rank not in missing:
+                    raise self._malformed(connection, f"{message[:20]!r}")
+                missing.remove(connection.rank)
+        # From here on the meeting has succeeded. Who ends now is missed by its pidfd,
+        # by all in the same way.
+        for connection in self._guests.values():
+            _send_if_there(connection, BEGIN)
+
+    def refuse(self, error: PopdistError) -> None:
+        """Tell all that have come, and those that still come, why it fails."""
+        message = REFUSAL + encode_refusal(error)
+        for connection in self._connections.values():
+            _send_if_there(connection, message)
+        if isinstance(error, CollectiveTimeoutError):
+            return
+        if isinstance(error, PeerLostError) and self._all_see(error.instances):
+            return
+        if self._listener.fileno() >= 0 and self._came < self._expected:
+            self._has_late_members = True
+            # In a thread, because the program is to have the error now.
+            late = LateMembers(
+                self._address,
+                self._listener,
+                self._hello.proof,
+                message,
+                self._expected - self._came,
+            )
+            # With the launcher's file, late ones see for themselves who has ended.
+            late.start(daemon=bool(self._roster.ended_file))
+
+    def close(self) -> None:
+        if not self._has_late_members:
+            self._listener.close()
+        for connection in self._connections.values():
+            connection.close()
+
+    def _all_see(self, lost: Sequence[int]) -> bool:
+        """Return whether those that come later see for themselves who is lost."""
+        found = zip(self._roster.instances, self._roster.pidfds, strict=True)
+        return set(lost) <= {instance for instance, pidfd in found if pidfd >= 0}
+
+    def _hear(self, missing: Sequence[int]) -> list[tuple[Connection, bytes]]:
+        """Return what members said, after a wait. Raises when one has ended."""
+        wait = self._roster.wait(self._patience.left())
+        events = self._poll.poll(wait * 1000)
+        stalled = self._patience.stalled
+        self._patience.check(lambda: self._roster.name(missing))
+        if self._patience.stalled and not stalled:
+            for connection in self._guests.values():
+                self._send(connection, NOTICE + encode_ranks(missing))
+        descriptors = [d for d, _ in events if d not in self._roster.pidfds]
+        if events and not descriptors:
+            # Whoever has ended may have said why before, and has been heard by now.
+            self._roster.check()
+        if not events and self._roster.ended_file:
+            self._roster.check_file()
+        heard = []
+        for descriptor in descriptors:
+            if descriptor == self._listener.fileno():
+                self._accept()
+            elif descriptor in self._connections:
+                heard += self._hear_one(self._connections[descriptor])
+        return heard
+
+    def _hear_one(self, connection: Connection) -> list[tuple[Connection, bytes]]:
+        try:
+            message, fds = connection.receive()
+        except ConnectionError:
+            message, fds = b"", []
+        for fd in fds:
+            os.close(fd)
+        if connection.rank is None:
+            self._admit(connection, message)
+            return []
+        if not message:
+            raise self._lost(connection)
+        if message[:1] != REFUSAL:
+            return [(connection, message)]
+        raise self._refusal(connection, message[1:])
+
+    def _accept(self) -> None:
+        connection = accept(self._listener)
+        other = connection.uid != os.geteuid()
+        # An abstract address is open to all users, and whatever looks at sockets.
+        unnamed = [
+            one
+            for one in self._connections.values()
+            if one.rank is None and (one.uid != os.geteuid()) == other
+        ]
+        if len(unnamed) >= (_MOST_OF_OTHERS if other else _MOST_UNNAMED):
+            self._drop(unnamed[0])
+        self._connections[connection.fileno()] = connection
+        self._poll.register(connection, select.POLLIN)
+
+    def _admit(self, connection: Connection, message: bytes) -> None:
+        """Take a process for a member if its first message proves that it is one."""
+        proof = REFUSAL + self._hello.proof
+        if message.startswith(proof) and connection.uid == os.geteuid():
+            # A member that knows another process as member 0.
+            raise self._refusal(connection, message[len(proof) :])
+        hello = Hello.decode(message)
+        if hello is None or hello.proof != self._hello.proof:
+            self._drop(connection)
+            return
+        if connection.uid != os.geteuid():
+            _send_if_there(connection, OTHER_USER + self._answer)
+            who = "A process"
+            if 0 < hello.rank < len(self._roster.instances):
+                who = self._roster.name([hello.rank]).capitalize()
+            raise ArenaError(
+                f"{who} (process {connection.pid}) belongs to user {connection.uid}, "
+                f"but {self._roster.name([0])} to user {os.geteuid()}. Start all "
+                "instances as the same user."
+            )
+        if false := self._roster.objection(hello.rank, connection.pid):
+            # It alone is told: the real one is still to come.
+            _send_if_there(connection, REFUSAL + encode_refusal(MismatchError(false)))
+            self._drop(connection)
+            return
+        self._came += 1
+        self._expected = max(self._expected, hello.size - 1)
+        objection = hello.objection(self._hello, connection.pid, self._roster.instances)
+        if objection is None and hello.rank in self._members:
+            objection = (
+                f"Processes {self._members[hello.rank].pid} and {connection.pid} both "
+                f"say that they are {self._roster.name([hello.rank])} of this group. "
+                "Give each process of the group a rank of its own."
+            )
+        if objection is not None:
+            raise MismatchError(objection)
+        connection.rank = hello.rank
+        self._guests[hello.rank] = connection
+        self._members[hello.rank] = hello.member
+        if self._patience.stalled:
+            self._send(connection, NOTICE + encode_ranks(self._missing() or [0]))
+
+    def _occupied(self) -> ArenaError:
+        """Return the error for an address at which another process listens."""
+        until = monotonic() + _OCCUPIED
+        while (other := connect(self._address)) is None and monotonic() < until:
+            sleep(0.01)
+        place = self._address[1:].decode()
+        me = self._roster.name([0])
+        if other is None:
+            return ArenaError(
+                f"{me.capitalize()} cannot listen at the socket {place!r}: another "
+                "process holds it and accepts no connections. Start the job again."
+            )
+        other.close()
+        if other.uid != os.geteuid():
+            return ArenaError(
+                f"{me.capitalize()} cannot listen at the socket {place!r}: process "
+                f"{other.pid} of user {other.uid} does. Start all instances as the "
+                "same user, and the job again."
+            )
+        return ArenaError(
+            f"The socket {place!r} is in use: process {other.pid} is already {me} of "
+            "this group. Start one process for each instance."
+        )
+
+    def _missing(self) -> list[int]:
+        return [r for r in range(self._hello.size) if r not in self._members]
+
+    def _send_away_strangers(self) -> None:
+        error = MismatchError(
+            f"All {self._hello.size} instances of this group have come already, and "
+            "this process is one more. Start one process for each instance."
+        )
+        for connection in list(self._connections.values()):
+            if connection.rank is None:
+                _send_if_there(connection, REFUSAL + encode_refusal(error))
+                self._drop(connection)
+
+    def _drop(self, connection: Connection) -> None:
+        self._poll.unregister(connection)
+        del self._connections[connection.fileno()]
+        connection.close()
+
+    def _send(
+        self, connection: Connection, message: bytes, fds: Sequence[int] = ()
+    ) -> None:
+        try:
+            connection.send(message, fds)
+        except ConnectionError as error:
+            raise self._lost(connection) from error
+
+    def _lost(self, connection: Connection) -> PeerLostError:
+        assert connection.rank is not None
+        instance = self._roster.instances[connection.rank]
+        return PeerLostError(
+            f"Instance {instance} (process {connection.pid}) ended or gave up while "
+            "the instances met. Look above for what it said last.",
+            (instance,),
+        )
+
+    def _refusal(self, connection: Connection, message: bytes) -> PopdistError:
+        try:
+            return decode_refusal(message)
+        except MalformedMessageError as error:
+            return self._malformed(connection, str(error))
+
+    def _malformed(self, connection: Connection, what: str) -> MismatchError:
+        who = "A member"
+        if connection.rank is not None:
+            who = self._roster.name([connection.rank]).capitalize()
+        return MismatchError(
+            f"{who} (process {connection.pid}) sent {self._roster.name([0])} {what} "
+            "while the instances met, which is no message of theirs. Start all of "
+            "them with the same installation of popdist."
+        )
+
+
+def _send_if_there(connection: Connection, message: bytes) -> None:
+    try:
+        connection.send(message)
+    except ConnectionError:
+        # It has ended, so it need not be told.
+        return

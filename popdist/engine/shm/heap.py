@@ -1,0 +1,253 @@
+"""Memory that a member hands out to its arrays and that all members can see.
+
+Every member owns one region of a sparse file in memory, and maps the regions of all.
+Pages exist only where something is allocated. What is mapped cannot be accessed beyond
+that, so that mlockall() does not make the kernel fill the whole file.
+"""
+
+import mmap
+import os
+import threading
+from bisect import bisect_left
+from typing import Any
+
+import numpy as np
+
+from popdist.engine import _core
+from popdist.engine.shm.memory_limits import in_words, memory_left
+from popdist.errors import ArenaError
+
+# How far the region of one member reaches. Only addresses are spent on it.
+HEAP_SPAN = 1 << 36
+
+_HUGE = 2 << 20
+# What mmap() calls "promise no memory"; Python has no name for it before 3.13.
+_MAP_NORESERVE = 0x4000
+_PROT_NONE = 0
+# Pages are made in pieces, because a signal makes the kernel throw a piece away.
+_PIECE = 64 << 20
+
+
+class _Span:
+    """The addresses of all regions, mapped as long as anything refers to this."""
+
+    def __init__(self, fd: int, length: int) -> None:
+        flags = mmap.MAP_SHARED | _MAP_NORESERVE
+        self._mapping = mmap.mmap(fd, length, flags, _PROT_NONE)
+        # A dump of a process that crashes would fill the file with zeros.
+        self._mapping.madvise(mmap.MADV_DONTDUMP)
+        self.address: int = np.frombuffer(self._mapping, np.uint8).__array_interface__[
+            "data"
+        ][0]
+        self.__array_interface__: dict[str, Any] = {
+            "version": 3,
+            "typestr": "|u1",
+            "shape": (length,),
+            "data": (self.address, False),
+        }
+
+    def view(self) -> memoryview:
+        """Return all of it, writable: Python takes what is mapped to be read-only."""
+        return np.asarray(self).data
+
+
+class Heap:
+    """The region of this member: arrays come and go in it.
+
+    Any thread may call it. `free` may also be called by the garbage collector, at
+    any moment, even in the middle of `allocate`.
+    """
+
+    def __init__(self, heap_fd: int, rank: int, size: int) -> None:
+        self._fd = heap_fd
+        self._file = file_of(heap_fd)
+        self._pid = os.getpid()
+        self._begin = rank * HEAP_SPAN
+        self._length = size * HEAP_SPAN
+        self._span: _Span | None = None
+        # How much of the own region, from its begin, can be accessed.
+        self._accessible = 0
+        self._refused = False
+        self._lock = threading.Lock()
+        # What is free, as (begin, end): sorted, never empty, never touching.
+        self._free: list[tuple[int, int]] = [(0, HEAP_SPAN)]
+        self._taken: dict[int, int] = {}
+        # What was given back and is not yet in the list of what is free.
+        self._returned: list[tuple[int, int]] = []
+
+    @property
+    def available(self) -> bool:
+        """Whether the kernel lets this process map the regions; the first use asks."""
+        return self._map() is not None
+
+    @property
+    def memory(self) -> memoryview:
+        """The regions of all members. Region r begins at r * HEAP_SPAN.
+
+        Only what this member has allocated can be accessed, and what the core has made
+        accessible, as it does with arrays of others that it reduces.
+        """
+        span = self._map()
+        if span is None:
+            raise ArenaError(
+                f"The kernel does not let this process map {in_words(self._length)} "
+                "of addresses for shared arrays. Raise its limit of address space "
+                "(ulimit -v), or use arrays in ordinary memory."
+            )
+        return span.view()
+
+    def allocate(self, nbytes: int) -> tuple[int, memoryview]:
+        """Return the offset in this member's region, and zeroed memory that is there.
+
+        Raises:
+            MemoryError: There is no memory left. Nothing was taken.
+            ArenaError: The heap is not available.
+        """
+        view = self.memory
+        length = _whole_pages(nbytes)
+        with self._lock:
+            self._settle()
+            begin = self._find(length)
+            try:
+                self._commit(begin, length)
+                self._make_accessible(begin + length)
+            except BaseException:
+                self._give_back(begin, length)
+                raise
+            self._taken[begin] = nbytes
+        self._settle_if_idle()
+        first = self._begin + begin
+        return begin, view[first : first + nbytes]
+
+    def free(self, offset: int, nbytes: int) -> None:
+        """Give back what `allocate` returned. No member may look at it any more.
+
+        In a forked child nothing happens: the memory is its parent's.
+        """
+        if os.getpid() != self._pid:
+            return
+        if self._taken.get(offset) != nbytes:
+            raise ValueError(
+                f"No {nbytes} bytes are allocated at offset {offset}. Free what "
+                "allocate() returned, and only once."
+            )
+        del self._taken[offset]
+        self._returned.append((offset, _whole_pages(nbytes)))
+        self._settle_if_idle()
+
+    def close(self) -> None:
+        """Let go of the memory. What still looks into it keeps it."""
+        with self._lock:
+            self._span = None
+            self._refused = True
+
+    def _map(self) -> _Span | None:
+        with self._lock:
+            if self._span is None and not self._refused:
+                self._check_file()
+                try:
+                    self._span = _Span(self._fd, self._length)
+                except (OSError, ValueError):
+                    # No address space, or the file could not be made so long.
+                    self._refused = True
+            return self._span
+
+    def _find(self, length: int) -> int:
+        """Take the first place that is large enough."""
+        alignment = _HUGE if length >= _HUGE else mmap.PAGESIZE
+        for i, (begin, end) in enumerate(self._free):
+            first = _round_up(begin, alignment)
+            if first + length <= end:
+                rest = [(begin, first), (first + length, end)]
+                self._free[i : i + 1] = [(a, b) for a, b in rest if a < b]
+                return first
+        raise MemoryError(
+            f"An array of {in_words(length)} does not fit into what is free of the "
+            f"{in_words(HEAP_SPAN)} that an instance can share. Free arrays, or use "
+            "ordinary memory."
+        )
+
+    def _commit(self, begin: int, length: int) -> None:
+        left = memory_left()
+        if left is not None and length > left:
+            # The kernel would end a process instead of refusing.
+            raise MemoryError(
+                f"An array of {in_words(length)} cannot be shared: the memory cgroup "
+                f"of this process has only {in_words(left)} left. Raise its limit, "
+                "or free memory."
+            )
+        self._check_file()
+        try:
+            for at in range(begin, begin + length, _PIECE):
+                piece = min(_PIECE, begin + length - at)
+                os.posix_fallocate(self._fd, self._begin + at, piece)
+        except OSError as error:
+            raise MemoryError(
+                f"An array of {in_words(length)} cannot be shared: {error.strerror}. "
+                "Free memory, or use fewer instances."
+            ) from error
+
+    def _check_file(self) -> None:
+        """See that the descriptor still is of the heap: a program may close any."""
+        if self._file is None or file_of(self._fd) != self._file:
+            raise ArenaError(
+                f"The program has closed file descriptor {self._fd}, which the group "
+                "needs to share arrays, as os.closerange(3, ...) does. Close files "
+                "before popdist.init(), or only those that the program has opened."
+            )
+
+    def _make_accessible(self, end: int) -> None:
+        if self._span is not None and end > self._accessible:
+            end = min(_round_up(end, _HUGE), HEAP_SPAN)
+            _core.make_accessible(self._span.address + self._begin, end)
+            self._accessible = end
+
+    def _settle_if_idle(self) -> None:
+        """Settle, or leave it to the one who holds the lock: it asks again after."""
+        while self._returned and self._lock.acquire(blocking=False):
+            try:
+                self._settle()
+            finally:
+                self._lock.release()
+
+    def _settle(self) -> None:
+        while self._returned:
+            self._give_back(*self._returned.pop())
+
+    def _give_back(self, begin: int, length: int) -> None:
+        end = begin + length
+        if self._span is not None:
+            _core.remove_pages(self._span.address + self._begin + begin, length)
+        i = bisect_left(self._free, (begin, end))
+        if i < len(self._free) and self._free[i][0] == end:
+            end = self._free.pop(i)[1]
+        if i > 0 and self._free[i - 1][1] == begin:
+            i -= 1
+            begin = self._free.pop(i)[0]
+        self._free.insert(i, (begin, end))
+
+
+def file_of(fd: int) -> tuple[int, int] | None:
+    """Return which file a descriptor is of, None where it is of none."""
+    try:
+        status = os.fstat(fd)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def close_mapping(memory: mmap.mmap) -> None:
+    """Unmap memory, now or when the last one who looks into it has gone."""
+    try:
+        memory.close()
+    except BufferError:
+        # Somebody does. The mapping ends with the last of them.
+        return
+
+
+def _whole_pages(nbytes: int) -> int:
+    return _round_up(max(nbytes, 1), mmap.PAGESIZE)
+
+
+def _round_up(number: int, multiple: int) -> int:
+    return -(-number // multiple) * multiple

@@ -1,0 +1,1 @@
+"""The specification of reductions: dtypes, and a reference in numpy."""

@@ -1,0 +1,1 @@
+"""Groups of replicas: what users call, on arrays."""

@@ -1,0 +1,91 @@
+"""Groups of replicas: all of the job, or parts of it as GCL divides them.
+
+A group's calls take an array with a leading axis, one row for each local replica.
+"""
+
+from collections.abc import Sequence
+from typing import Literal
+
+from popdist.communicators import participants
+from popdist.engine.group import Group
+from popdist.groups.partitioned import ReplicaGroups
+from popdist.groups.rows import Part
+from popdist.session import STATE
+
+
+def replica_group(
+    groups: Literal["consecutive", "orthogonal"] | None = None,
+    size: int | None = None,
+) -> Group | ReplicaGroups:
+    """Return the group of all replicas of the job, or this instance's part of some.
+
+    All instances must call it, in the same order as their other collective calls:
+    the first call for each set of instances blocks until they have come. Within
+    execute_on_instances it is about the replicas of those instances, numbered anew
+    from 0, and only those instances call it.
+
+    With R replicas and size k, "consecutive" makes the groups of replicas 0 to k - 1,
+    k to 2k - 1 and so on; "orthogonal" makes R / k groups, of which group j has the
+    replicas j, j + R/k, j + 2R/k and so on. A call is then made in each group that
+    this instance has replicas in.
+
+    Args:
+        groups: How the replicas are divided; None for one group of all.
+        size: How many replicas each group has; must divide their number.
+
+    Raises:
+        ArenaError: The instances are on several hosts, or cannot share memory.
+        ValueError: The replicas cannot be divided so.
+    """
+    members = participants()
+    counts = STATE.rows(members)
+    if groups is None and size is None:
+        return STATE.group("replicas", members).view(counts)
+    return ReplicaGroups(
+        [
+            Part(group=_group_of(replicas, members, counts), rows=rows)
+            for replicas in _divided(sum(counts), groups, size)
+            if (rows := _local(replicas, members, counts))
+        ]
+    )
+
+
+def _divided(total: int, groups: str | None, size: int | None) -> list[range]:
+    """Return the replicas of each group."""
+    if groups not in ("consecutive", "orthogonal"):
+        raise ValueError(
+            f"groups is {groups!r}, but must be 'consecutive' or 'orthogonal', or left "
+            "out together with size for one group of all replicas."
+        )
+    if size is None or size < 1 or total % size:
+        raise ValueError(
+            f"size is {size}, but must be a divisor of the {total} replicas that are "
+            "divided into groups."
+        )
+    count = total // size
+    if groups == "consecutive":
+        return [range(j * size, (j + 1) * size) for j in range(count)]
+    return [range(j, total, count) for j in range(count)]
+
+
+def _shares(replicas: range, counts: Sequence[int]) -> list[list[int]]:
+    """Return which rows of each member are of these replicas."""
+    found, begin = [], 0
+    for count in counts:
+        found.append([row for row in range(count) if begin + row in replicas])
+        begin += count
+    return found
+
+
+def _local(replicas: range, members: Sequence[int], counts: Sequence[int]) -> list[int]:
+    return _shares(replicas, counts)[members.index(STATE.job.place.rank)]
+
+
+def _group_of(replicas: range, members: Sequence[int], counts: Sequence[int]) -> Group:
+    owners = [
+        (member, len(share))
+        for member, share in zip(members, _shares(replicas, counts), strict=True)
+        if share
+    ]
+    group = STATE.group("replicas", tuple(member for member, _ in owners))
+    return group.view([count for _, count in owners])

@@ -1,0 +1,74 @@
+"""Which threads of this process can still come to a named call, and which cannot."""
+
+import sys
+import threading
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from popdist.engine.handle import Helper
+
+
+class Callers:
+    """The threads that make a group's calls. Whoever has it locks it, too."""
+
+    def __init__(self) -> None:
+        # Those that wait in a call or for one, until the event, if there is one.
+        self._held: dict[threading.Thread, threading.Event | None] = {}
+        self._seen: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+
+    def come(self) -> None:
+        """Note that the running thread makes calls."""
+        self._seen.add(threading.current_thread())
+
+    @contextmanager
+    def held(
+        self, lock: threading.Condition, until: threading.Event | None = None
+    ) -> Iterator[None]:
+        """Say that the running thread can come to no call before it goes on.
+
+        Args:
+            lock: Protects this object.
+            until: When it is set, the thread goes on in a moment.
+        """
+        thread = threading.current_thread()
+        with lock:
+            # A signal's handler may call while the thread it interrupts is held.
+            outer = thread in self._held
+            before = self._held.get(thread)
+            self._held[thread] = until
+        try:
+            yield
+        finally:
+            with lock:
+                if outer:
+                    self._held[thread] = before
+                else:
+                    del self._held[thread]
+
+    def free(self) -> list[threading.Thread]:
+        """Return the threads that could come to a call now.
+
+        The engine's own make none that have not been begun.
+        """
+        return [
+            thread
+            for thread in threading.enumerate()
+            if not isinstance(thread, Helper) and not self._is_held(thread)
+        ]
+
+    def strangers(self) -> bool:
+        """Return whether there are threads that Python's own list does not have.
+
+        Such were not made by the module threading, and nobody can tell what of.
+        """
+        known = {thread.ident for thread in threading.enumerate()}
+        return not known.issuperset(sys._current_frames())
+
+    def makes_calls(self, thread: threading.Thread) -> bool:
+        """Return whether a thread is one that calls are to be expected of."""
+        return thread in self._seen or thread is threading.main_thread()
+
+    def _is_held(self, thread: threading.Thread) -> bool:
+        until = self._held.get(thread)
+        return thread in self._held and not (until and until.is_set())

@@ -1,0 +1,1 @@
+"""The programs beside a job, and the protocol between them and poprun."""

@@ -1,0 +1,8 @@
+"""How a helper is started: the first words of its command line."""
+
+import os
+import sys
+
+ENTRY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "entry.py")
+# Isolated, and without site-packages: see entry.py.
+PYTHON = (sys.executable, "-I", "-S", ENTRY)

@@ -1,0 +1,33 @@
+"""The door through which poprun's small helpers come in.
+
+    python -I -S entry.py shim JOB VARIABLE RANK
+    python -I -S entry.py guard DESCRIPTOR
+    python -I -S entry.py local WORD... : WORD...
+
+Isolated and without site-packages, so that they start in milliseconds and no
+variable or file of the user's changes what they do. A script, because that leaves
+words that can be read in the list of processes; all the rest is in modules, which
+come compiled from their cache.
+"""
+
+import sys
+
+if __name__ == "__main__":
+    # The folder that holds poprun, after the standard library.
+    sys.path.append(__file__.rpartition("/poprun/")[0])
+    role, *words = sys.argv[1:]
+    if role == "shim":
+        from poprun.helpers import shim
+
+        # The job is named for those who read the list of processes.
+        shim.main(variable=words[1], rank=int(words[2]))
+    elif role == "guard":
+        from poprun.helpers import guard
+
+        guard.main(descriptor=int(words[0]))
+    elif role == "local":
+        from poprun.helpers import local_launcher
+
+        local_launcher.main(words)
+    else:
+        sys.exit(f"poprun's helpers are shim, guard and local, but not {role!r}.")

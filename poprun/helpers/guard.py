@@ -1,0 +1,233 @@
+"""mpirun's parent: outlives poprun, and ends whatever the job left.
+
+It reads a socket whose other end only poprun holds. End of file means that poprun is
+gone, in whatever way, and then this process ends everything below it. It is a
+subreaper, so what shims and mpirun leave when they are killed becomes its child.
+"""
+
+import _signal  # type: ignore[import-not-found]  # typeshed has signal only
+import _socket
+import errno
+import os
+import select
+import time
+
+from poprun.helpers import processes, protocol
+from poprun.helpers.channel import Channel
+from poprun.helpers.job_files import Leftovers, hold, remove, remove_abandoned
+
+# The shims see poprun's end themselves, and end their programs with this patience.
+SHIM_PATIENCE_S = 1.0
+# What is left after so long waits for a disk or a network; it dies when that ends.
+LIMIT_S = 30.0
+# poprun, when it lives, gives the tree that long before SIGKILL.
+FINISH_PATIENCE_S = 0.5
+
+
+def main(descriptor: int) -> None:
+    os.setsid()
+    processes.become_subreaper()
+    # If something has stopped this process, it continues when it is needed: the end of
+    # poprun itself is told by the socket.
+    processes.die_with_parent(_signal.SIGCONT, os.getppid())
+    wake = processes.wake_up_on(
+        _signal.SIGCHLD,
+        _signal.SIGTERM,
+        _signal.SIGINT,
+        _signal.SIGHUP,
+        _signal.SIGQUIT,
+        _signal.SIGTSTP,
+    )
+    sock = _socket.socket(fileno=descriptor)
+    os.set_inheritable(descriptor, False)
+    Guard(sock, wake).run()
+    # At once: poprun has been told, and a poprun above that one would take this process
+    # for a leftover.
+    os._exit(0)
+
+
+class Guard:
+    """One job's mpirun, and all processes that came of it."""
+
+    def __init__(self, sock: _socket.socket, wake: int) -> None:
+        self._poprun = Channel(sock)
+        self._wake = wake
+        self._mark = b""  # NAME=VALUE in the environment of everything of this job
+        self._mpirun = 0
+        self._grace = SHIM_PATIENCE_S
+        self._known: dict[int, int] = {}
+        self._leftovers = Leftovers()
+        self._lock = -1
+        self._poll = select.poll()
+        self._served = True
+
+    def run(self) -> None:
+        """Serve poprun until it asks to finish, or is gone."""
+        self._poll.register(self._poprun.fileno(), select.POLLIN)
+        self._poll.register(self._wake, select.POLLIN)
+        while self._served:
+            in_doubt = self._leftovers.in_doubt
+            wait = processes.LOOK_AGAIN_S * 1000 if in_doubt else None
+            for descriptor, _ in self._poll.poll(wait):
+                if descriptor == self._wake:
+                    os.read(self._wake, 4096)
+                    self._reap()
+                elif descriptor == self._poprun.fileno():
+                    self._on_poprun()
+                else:
+                    self._leftovers.notice()
+            self._claim()
+
+    def _on_poprun(self) -> None:
+        messages = self._poprun.receive()
+        if messages is None:
+            self._end_all(self._grace)
+            self._served = False
+        for kind, fields in messages or ():
+            self._on_message(kind, fields)
+
+    def _on_message(self, kind: int, fields: list[bytes]) -> None:
+        if kind == protocol.START:
+            self._be_told(fields)
+            count = int(fields[2])
+            if not self._poprun.descriptors:
+                # The kernel drops what its receiver has no number left for.
+                message = protocol.pack(
+                    protocol.MPIRUN_REFUSED, errno.EMFILE, b"recvmsg()"
+                )
+                self._poprun.send(message)
+                return
+            self._start(
+                fields[3 : 3 + count],
+                fields[3 + count :],
+                self._poprun.descriptors.pop(),
+            )
+        elif kind == protocol.ADOPT:
+            self._be_told(fields)
+        elif kind == protocol.KNOWN:
+            self._known[int(fields[0])] = int(fields[1])
+        elif kind == protocol.REMOVE:
+            self._leftovers.paths += fields
+        elif kind == protocol.HOLD:
+            self._lock = hold(fields[0])
+        elif kind == protocol.WATCH:
+            self._watch(fields)
+        elif kind == protocol.SIGNAL_MPIRUN and self._mpirun:
+            os.kill(self._mpirun, int(fields[0]))
+        elif kind == protocol.FINISH:
+            self._finish()
+            self._served = False
+
+    def _watch(self, prefixes: list[bytes]) -> None:
+        if prefixes:
+            self._leftovers.watch(prefixes)
+            if self._leftovers.descriptor >= 0:
+                self._poll.register(self._leftovers.descriptor, select.POLLIN)
+
+    def _claim(self) -> None:
+        """Find out whether the job has made the files that have come up."""
+        if self._leftovers.in_doubt:
+            for path in self._leftovers.claim(p.pid for p in self._tree()):
+                self._poprun.send(protocol.pack(protocol.FOUND, path))
+                if self._lock >= 0:
+                    os.write(self._lock, path + b"\0")
+
+    def _be_told(self, fields: list[bytes]) -> None:
+        self._grace = min(int(fields[0]) / 1000, SHIM_PATIENCE_S)
+        self._mark = fields[1]
+
+    def _start(self, argv: list[bytes], environment: list[bytes], output: int) -> None:
+        call = b"pipe()"
+        try:
+            fault_read, fault_write = os.pipe()
+            call = b"fork()"
+            pid = os.fork()
+        except OSError as error:
+            self._poprun.send(
+                protocol.pack(protocol.MPIRUN_REFUSED, error.errno or 0, call)
+            )
+            return
+        if pid == 0:
+            _become_mpirun(argv, environment, output, fault_write)
+        os.close(fault_write)
+        os.close(output)
+        fault = os.read(fault_read, 64)
+        os.close(fault_read)
+        if fault:
+            os.waitpid(pid, 0)
+            self._poprun.send(protocol.pack(protocol.MPIRUN_REFUSED, fault, b""))
+        else:
+            self._mpirun = pid
+            message = protocol.pack(
+                protocol.MPIRUN_STARTED, pid, processes.start_time(pid)
+            )
+            self._poprun.send(message)
+
+    def _reap(self) -> None:
+        for pid, status in processes.reap():
+            if pid == self._mpirun:
+                self._mpirun = 0
+                self._poprun.send(protocol.pack(protocol.MPIRUN_EXITED, status))
+
+    def _finish(self) -> None:
+        left, remaining = processes.end(
+            self._tree, FINISH_PATIENCE_S, LIMIT_S, all_children=True
+        )
+        self._remove_files()
+        for p in remaining:
+            self._poprun.send(
+                protocol.pack(protocol.REMAINS, p.pid, *processes.describe(p))
+            )
+        self._poprun.send(protocol.pack(protocol.FINISHED, left - len(remaining)))
+
+    def _end_all(self, patience: float) -> None:
+        """End the job without poprun."""
+        # mpirun first: it would take the end of its children for an accident, and
+        # look for words. The shims end by themselves, which is kinder to programs.
+        began = time.monotonic()
+        self._leftovers.doubt_all()
+        while processes.has_children() and time.monotonic() < began + patience + 0.2:
+            self._leftovers.notice()
+            self._claim()
+            processes.reap()
+            time.sleep(processes.LOOK_AGAIN_S)
+        processes.end(self._tree, 0, LIMIT_S, all_children=True)
+        if self._mark:
+            processes.end(self._marked, 0, LIMIT_S)
+        self._remove_files()
+
+    def _remove_files(self) -> None:
+        remove(self._leftovers.paths)
+        # Also those of jobs that were killed whole: of a poprun below this one, say.
+        remove_abandoned({os.path.dirname(path) for path in self._leftovers.paths})
+
+    def _marked(self) -> list[processes.Process]:
+        found = processes.with_variable(self._mark)
+        return [p for p in found if p.pid != os.getpid()]
+
+    def _tree(self) -> list[processes.Process]:
+        found = processes.descendants([os.getpid()]) if processes.has_children() else []
+        if self._known:
+            table = processes.processes()
+            alive = [
+                p
+                for pid, start in self._known.items()
+                if (p := table.get(pid)) and p.start == start and not p.zombie
+            ]
+            found += alive + processes.descendants([p.pid for p in alive])
+        return found
+
+
+def _become_mpirun(
+    argv: list[bytes], environment: list[bytes], output: int, fault: int
+) -> None:
+    try:
+        os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        processes.default_signals()
+        pairs = (word.partition(b"=") for word in environment)
+        os.execve(argv[0], argv, {name: value for name, _, value in pairs})
+    except OSError as error:
+        os.write(fault, b"%d" % (error.errno or 0))
+    os._exit(127)

@@ -1,0 +1,93 @@
+"""The smallest of mpiruns: starts shims on this machine, and knows no MPI.
+
+    local WORD... : WORD... : WORD...
+
+It forks one process for each group of words, waits for all, and passes SIGTERM on. When
+one of them fails it ends the others, as every mpirun does: poprun may not have heard of
+that one yet, and would wait for it. It is for machines without an MPI, and for tests
+that need none.
+"""
+
+import _signal  # type: ignore[import-not-found]  # typeshed has signal only
+import os
+import select
+import time
+
+from poprun.helpers import processes
+
+# As Open MPI 5 does: so long from SIGTERM to SIGKILL.
+PATIENCE_S = 0.25
+# From the failure of a process to the end of the others. When poprun knows of the
+# failure it stops them itself within this time.
+FAILURE_S = 1.5
+NEVER = float("inf")
+
+
+def main(words: list[str]) -> None:
+    # Before the first start: a child may end at once.
+    wake = processes.wake_up_on(
+        _signal.SIGCHLD, _signal.SIGTERM, _signal.SIGINT, _signal.SIGHUP
+    )
+    poll = select.poll()
+    poll.register(wake, select.POLLIN)
+    children: set[int] = set()
+    worst, end_at = 0, NEVER
+    try:
+        for argv in groups(words):
+            children.add(_start(argv))
+    except OSError as error:
+        _say(f"The local launcher cannot fork: {error.strerror}.")
+        worst, end_at = 1, 0.0
+    while children:
+        for descriptor, _ in poll.poll(
+            processes.poll_timeout(end_at - time.monotonic())
+        ):
+            if set(os.read(descriptor, 4096)) - {_signal.SIGCHLD}:
+                worst, end_at = worst or 1, 0.0
+        if time.monotonic() >= end_at:
+            _end(children)
+            end_at = NEVER
+        for pid, status in processes.reap():
+            children.discard(pid)
+            code = os.waitstatus_to_exitcode(status)
+            if code and not worst:
+                how = (
+                    f"was killed by signal {-code}" if code < 0 else f"returned {code}"
+                )
+                _say(f"Process {pid} {how}, and the local launcher ends the others.")
+                worst = code if code > 0 else 128 - code
+                end_at = time.monotonic() + FAILURE_S
+    raise SystemExit(worst)
+
+
+def _say(sentence: str) -> None:
+    os.write(2, f"{sentence}\n".encode())
+
+
+def groups(words: list[str]) -> list[list[str]]:
+    """Cut words at each ":"."""
+    found: list[list[str]] = [[]]
+    for word in words:
+        if word == ":":
+            found.append([])
+        else:
+            found[-1].append(word)
+    return found
+
+
+def _start(argv: list[str]) -> int:
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.execv(argv[0], argv)
+        finally:
+            os._exit(127)
+    return pid
+
+
+def _end(children: set[int]) -> None:
+    for pid in children:
+        os.kill(pid, _signal.SIGTERM)
+    time.sleep(PATIENCE_S)
+    for pid in children:
+        os.kill(pid, _signal.SIGKILL)

@@ -1,0 +1,1 @@
+"""Plan -> a finished job: starts instances over mpirun, supervises and ends them."""

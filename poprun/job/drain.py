@@ -1,0 +1,102 @@
+"""The end of a job's output: what the instances wrote last, and a reader that is slow.
+
+It owns the wait for whoever reads poprun's stdout and stderr when the job is over. That
+wait ends: after a time without any progress that depends on how the job ended.
+"""
+
+import select
+import time
+from collections.abc import Callable
+
+from poprun.job.stopping import Cause, Reason
+from poprun.stdio.readers import Streams
+from poprun.stdio.router import Relay
+
+FOREVER = float("inf")
+# How long a reader may take nothing at all before the rest is given up: of a job that
+# failed, of one that was told to stop, and of one that was told so twice.
+AFTER_FAILURE_S = 60.0
+AFTER_STOP_S = 5.0
+AFTER_SECOND_SIGNAL_S = 0.2
+# How long to wait for the end of streams when all who could write are gone.
+LAST_WORDS_S = 1.0
+
+STOPPED = (Reason.INTERRUPTED, Reason.TIMEOUT, Reason.START_TIMEOUT)
+
+
+def patience(cause: Cause | None, *, failed: bool, signals: int) -> float:
+    """Return for how long a reader may take nothing before the rest is given up.
+
+    Args:
+        cause: Why the job was stopped, if it was.
+        failed: Whether an instance failed.
+        signals: How often poprun has been told to stop, before the end or after it.
+    """
+    if signals > 1:
+        return AFTER_SECOND_SIGNAL_S
+    if signals or (cause is not None and cause.reason in STOPPED):
+        return AFTER_STOP_S
+    if failed or cause is not None:
+        return AFTER_FAILURE_S
+    return FOREVER
+
+
+def drain(
+    relay: Relay,
+    streams: Streams,
+    wake: int,
+    on_signal: Callable[[], None],
+    limit: Callable[[], float],
+) -> None:
+    """Read what is left in the streams, and write all that is unwritten.
+
+    Args:
+        wake: Is readable when a signal has come; `on_signal` is called then.
+        limit: Says for how long a reader may take nothing; signals change it.
+    """
+    now = time.monotonic()
+    progress, moved, streams_end = relay.written, now, now + LAST_WORDS_S
+    while streams or relay.queued:
+        if not relay.queued or relay.written != progress:
+            progress, moved = relay.written, now
+        elif now >= moved + limit():
+            relay.give_up()
+            continue
+        if relay.full:
+            # Nothing is read before somebody reads us: that time does not count.
+            streams_end = now + LAST_WORDS_S
+        elif streams and now >= streams_end:
+            streams.close()
+            continue
+        due = moved + limit() if relay.queued else FOREVER
+        if streams and not relay.full:
+            due = min(due, streams_end)
+        _wait(relay, streams, wake, on_signal, min(due, relay.deadline()))
+        now = time.monotonic()
+        relay.tick(now)
+
+
+def _wait(
+    relay: Relay,
+    streams: Streams,
+    wake: int,
+    on_signal: Callable[[], None],
+    due: float,
+) -> None:
+    """Wait for one of the descriptors until `due`, and serve those that are ready."""
+    waiting = {sink.fileno(): sink for sink in relay.sinks if sink.queued}
+    reading = set(streams.readers())
+    poll = select.poll()
+    poll.register(wake, select.POLLIN)
+    for descriptor in waiting:
+        poll.register(descriptor, select.POLLOUT)
+    for descriptor in reading:
+        poll.register(descriptor, select.POLLIN)
+    wait = None if due == FOREVER else max(0.0, due - time.monotonic()) * 1000
+    for descriptor, _ in poll.poll(wait):
+        if descriptor == wake:
+            on_signal()
+        elif descriptor in waiting:
+            waiting[descriptor].flush()
+        else:
+            streams.read(descriptor)

@@ -1,0 +1,151 @@
+"""poprun's side of its guard: starts it, replaces it when it dies, and asks it things.
+
+mpirun is the guard's child as long as the first guard lives. When that dies the
+kernel gives mpirun to poprun, a subreaper too, and a new guard is told by number
+what it has to end if poprun goes.
+"""
+
+import os
+import signal
+import socket
+from collections.abc import Mapping, Sequence
+
+from poprun.helpers import processes, protocol
+from poprun.helpers.channel import Channel
+from poprun.helpers.job_files import remove
+from poprun.job.guard_start import StartedGuard, start_guard
+from poprun.job.resource_limits import caller_limits
+
+
+class Guarding:
+    """The guard of one job, whichever process it is at the moment."""
+
+    def __init__(
+        self,
+        started: StartedGuard,
+        *,
+        mark: str,
+        environment: Mapping[bytes, bytes],
+        grace: float,
+        remove: Sequence[str],
+        watch: Sequence[str],
+        descriptor_limits: tuple[int, int],
+    ) -> None:
+        self._mark = mark.encode()
+        self._environment = environment
+        self._words = started.words
+        # What the caller had: they are for mpirun and the instances too.
+        self._descriptor_limits = descriptor_limits
+        self._grace_ms = int(grace * 1000)
+        self._remove = [os.fsencode(path) for path in remove]
+        self._watch = [os.fsencode(prefix) for prefix in watch]
+        self._known: dict[int, int] = {}
+        self._hold = b""
+        self.replaced = 0
+        self._take(started)
+        self._others = started.others
+        self.channel.send(self._leftovers())
+
+    def hold(self, lock: bytes) -> None:
+        """Let the guard hold the job's lock file, and each that takes its place."""
+        self._hold = protocol.pack(protocol.HOLD, lock)
+        self.channel.send(self._hold)
+
+    def start(self, argv: Sequence[str]) -> None:
+        """Ask the guard to start mpirun."""
+        words = [os.fsencode(word) for word in argv]
+        assignments = [b"%s=%s" % pair for pair in self._environment.items()]
+        message = protocol.pack(
+            protocol.START,
+            self._grace_ms,
+            self._mark,
+            len(words),
+            *words,
+            *assignments,
+        )
+        self.channel.send(message, (self._words,))
+
+    def know(self, pid: int, start: int) -> None:
+        """Remember a process of the job, for a guard that is not its ancestor."""
+        self._known[pid] = start
+        if self.replaced:
+            self.channel.send(protocol.pack(protocol.KNOWN, pid, start))
+
+    def found(self, path: bytes) -> None:
+        """Remember a file that the guard has found to be the job's, for the next."""
+        self._remove.append(path)
+
+    def replace(self) -> None:
+        """Start another guard in the place of one that has died."""
+        self.channel.close()
+        # Its children become poprun's a moment after its end of the socket is closed.
+        processes.wait_for(self.pid)
+        self.replaced += 1
+        environ = {os.fsdecode(k): os.fsdecode(v) for k, v in self._environment.items()}
+        # There may be no time to tell it more: poprun may be about to be killed too.
+        orders = (
+            protocol.pack(protocol.ADOPT, self._grace_ms, self._mark)
+            + self._leftovers()
+        )
+        orders += self._hold
+        with caller_limits(self._descriptor_limits):
+            self._take(start_guard(environ, self._words, orders))
+        for pair in self._known.items():
+            self.channel.send(protocol.pack(protocol.KNOWN, *pair))
+
+    def orphaned_mpirun(self) -> processes.Process | None:
+        """Return the mpirun that a guard had started without a word of it."""
+        own = [p for p in self._orphans() if p.parent == os.getpid()]
+        return min(own, key=lambda p: p.start, default=None)
+
+    def signal_mpirun(self, pid: int, number: int) -> None:
+        if self.replaced:
+            found = processes.process(pid)
+            if found and found.start == self._known.get(pid):
+                processes.send(number, found)
+        else:
+            self.channel.send(protocol.pack(protocol.SIGNAL_MPIRUN, number))
+
+    def finish(self) -> None:
+        """Ask the guard to end whatever is left, and to leave."""
+        self.channel.send(protocol.pack(protocol.FINISH))
+
+    def end_own_orphans(self) -> int:
+        """End what came to poprun itself because a guard had died."""
+        if not self.replaced:
+            return 0
+        ended, remaining = processes.end(self._orphans, 0.1, 5.0)
+        # The guard has removed them, but what it did not know may have gone on writing.
+        remove(self._remove)
+        return ended - len(remaining)
+
+    def do_without(self) -> None:
+        """Do what a guard does at the last, where none can live."""
+        processes.end(self._orphans, 0, 5.0)
+        remove(self._remove)
+
+    def keep_running(self) -> bool:
+        """Continue a guard that has been stopped, and return whether it was."""
+        found = processes.process(self.pid)
+        if found is None or not found.stopped:
+            return False
+        processes.send(signal.SIGCONT, found)
+        return True
+
+    def kill(self) -> None:
+        """Kill a guard that does not answer, so that another can take its place."""
+        os.kill(self.pid, signal.SIGKILL)
+
+    def _take(self, started: StartedGuard) -> None:
+        self.pid = started.pid
+        self.channel = Channel(socket.socket(fileno=started.descriptor))
+
+    def _leftovers(self) -> bytes:
+        """Return what a guard is told about files."""
+        return protocol.pack(protocol.REMOVE, *self._remove) + protocol.pack(
+            protocol.WATCH, *self._watch
+        )
+
+    def _orphans(self) -> list[processes.Process]:
+        keep = self._others | {self.pid}
+        return [p for p in processes.descendants([os.getpid()]) if p.pid not in keep]

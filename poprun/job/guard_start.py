@@ -1,0 +1,84 @@
+"""Starts the guard before anything else: it takes as long to start as poprun takes to
+import the rest of itself, and there are two cores.
+
+A guard that is never told to start an mpirun ends with poprun and has done nothing.
+"""
+
+import _socket
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from poprun.errors import LaunchError
+from poprun.helpers import processes
+from poprun.helpers.command import PYTHON
+from poprun.job.resource_limits import explain
+
+
+class StartedGuard(NamedTuple):
+    """A guard that waits for its first message."""
+
+    pid: int
+    # Our end of the socket to it, and the file that it and mpirun speak into.
+    descriptor: int
+    words: int
+    # Children that poprun was born with: whoever called exec in its place had them,
+    # and they are none of the job's.
+    others: frozenset[int]
+
+
+def start_guard(
+    environ: Mapping[str, str], words: int | None = None, orders: bytes = b""
+) -> StartedGuard:
+    """Start a guard.
+
+    Args:
+        words: The file that another guard before this one spoke into.
+        orders: Messages that it finds when it comes up, even if poprun is gone by then.
+
+    Raises:
+        LaunchError: The kernel allows no more processes or descriptors.
+    """
+    call = "memfd_create"
+    try:
+        if words is None:
+            words = os.memfd_create("mpirun")
+        call = "posix_spawn"
+        return _spawn(environ, words, orders)
+    except OSError as error:
+        raise LaunchError(
+            f"poprun's guard could not be started: {call}(): "
+            f"{explain(error.errno or 0)}"
+        ) from None
+
+
+def _spawn(environ: Mapping[str, str], words: int, orders: bytes) -> StartedGuard:
+    others = processes.descendants([os.getpid()]) if processes.has_children() else []
+    ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_STREAM)
+    ours.sendall(orders)
+    number = theirs.fileno()
+    os.set_inheritable(number, True)
+    # Its words, should it fail, are shown with mpirun's when nothing else explains
+    # how a job ended.
+    actions = [
+        (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
+        (os.POSIX_SPAWN_DUP2, words, 1),
+        (os.POSIX_SPAWN_DUP2, words, 2),
+    ]
+    try:
+        pid = os.posix_spawn(
+            sys.executable,
+            [*PYTHON, "guard", str(number)],
+            # exec accepts no variable without a name, and no program can read one.
+            {name: value for name, value in environ.items() if name},
+            file_actions=actions,
+            setsigdef=[signal.SIGPIPE],
+        )
+    except OSError:
+        ours.close()
+        raise
+    finally:
+        theirs.close()
+    return StartedGuard(pid, ours.detach(), words, frozenset(p.pid for p in others))

@@ -1,0 +1,232 @@
+"""From a plan to a running job: its directories, its environment, its messages."""
+
+import os
+import resource
+from collections.abc import Mapping, Sequence
+
+from popdist import environment as env
+from poprun.errors import OptionError
+from poprun.helpers import processes, protocol
+from poprun.job.resource_limits import raise_descriptor_limit
+from poprun.job.values import FOREVER, Job
+from poprun.mpirun import adapter
+from poprun.mpirun.environment import GIFT_PREFIXES, NO_GIFT_PREFIXES, scrub
+from poprun.mpirun.values import LOCAL, OPENMPI5
+from poprun.plan.assignments import Assignment
+from poprun.plan.planner import Setup
+from poprun.stdio.terminal import Terminals
+
+# The folder of the sitecustomize that runs in every Python of an instance.
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+INTERPRETER = os.path.join(_PACKAGE, "interpreter")
+PYTHONPATH = "PYTHONPATH"
+SHARED_MEMORY = "/dev/shm"
+# mpirun makes sockets in its directory, and their paths are cut at 107 bytes.
+LONGEST_TEMPORARY = 50
+# Less than this and MPI's segments do not fit anyway.
+ENOUGH_SHARED_MEMORY = 64 << 20
+# The kernel's limits: of one word, and of all together a share of the stack's.
+PAGES_PER_WORD = 32
+LEAST_ROOM, MOST_ROOM = 128 << 10, 6 << 20
+POINTER = 8
+
+
+def make_job(
+    setup: Setup,
+    paths: Sequence[str],
+    program: Sequence[str],
+    environ: Mapping[str, str],
+    *,
+    grace: float,
+    keep_going: bool,
+    timeout: float | None,
+    start_timeout: float,
+    terminals: Terminals | None = None,
+) -> Job:
+    """Describe a job to launch, without a doubt left.
+
+    Args:
+        paths: The program's file, found for each instance.
+
+    Raises:
+        OptionError: exec would not accept the program's words or environment.
+    """
+    terminals = Terminals() if terminals is None else terminals
+    directory = _private_directory(setup.identity, environ)
+    directories = [directory]
+    if setup.temporary_cache is not None:
+        directories.append(setup.temporary_cache)
+    inherited = scrub(environ)
+    if setup.mpi.flavour == OPENMPI5:
+        # Its MPI_Init fails for a user who has no home.
+        inherited.setdefault("HOME", directory)
+    ended_file = os.path.join(directory, "ended-instances")
+    inherited[env.ENDED_INSTANCES] = ended_file
+    specs = [
+        _spec(setup, assignment, path, program, inherited, grace, terminals)
+        for assignment, path in zip(setup.plan.assignments, paths, strict=True)
+    ]
+    mpi = adapter(setup.mpi.flavour)
+    own = mpi.environment(setup.mpi, environ, directory)
+    own[env.JOB_ID] = setup.identity
+    own[env.CONTROL] = setup.control
+    return Job(
+        control=setup.control,
+        mark=f"{env.JOB_ID}={setup.identity}",
+        mpirun=setup.argv,
+        mpirun_environment={os.fsencode(k): os.fsencode(v) for k, v in own.items()},
+        specs=specs,
+        stdin=setup.stdin,
+        terminals=terminals,
+        merge_stderr=setup.arguments.merge_stderr,
+        grace=grace,
+        keep_going=keep_going,
+        has_mpi=setup.mpi.flavour != LOCAL,
+        timeout=FOREVER if timeout is None else timeout,
+        start_timeout=start_timeout,
+        descriptor_limits=_raise_descriptor_limit(setup),
+        directories=directories,
+        ended_file=ended_file,
+        leftovers=mpi.LEFTOVERS,
+    )
+
+
+def _raise_descriptor_limit(setup: Setup) -> tuple[int, int]:
+    files = 2 if setup.arguments.output_filename else 0
+    each = files + (1 if setup.stdin.copies else 0)
+    return raise_descriptor_limit(len(setup.plan.assignments), each)
+
+
+def instance_environment(
+    assignment: Assignment, inherited: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the environment of one instance, but for what MPI gives it."""
+    return {**inherited, **assignment.variables}
+
+
+def with_interpreter(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment in which Python imports poprun's sitecustomize first.
+
+    It takes itself out again: interpreter/sitecustomize.py knows these three forms.
+    """
+    if ":" in INTERPRETER:
+        return dict(variables)  # what PYTHONPATH cannot name
+    given = variables.get(PYTHONPATH)
+    if given is None:
+        path = f"{INTERPRETER}//"
+    else:
+        path = f"{INTERPRETER}:{given}" if given else f"{INTERPRETER}/"
+    return {**variables, PYTHONPATH: path}
+
+
+def _spec(
+    setup: Setup,
+    assignment: Assignment,
+    path: str,
+    program: Sequence[str],
+    inherited: Mapping[str, str],
+    grace: float,
+    terminals: Terminals,
+) -> bytes:
+    variables = with_interpreter(instance_environment(assignment, inherited))
+    argv = [os.fsencode(word) for word in program]
+    environment = [os.fsencode(f"{name}={value}") for name, value in variables.items()]
+    _check_sizes(argv, environment)
+    # What a user asks for counts more than the same variable handed on by mpirun.
+    users = [name for name in assignment.variables if name.startswith(GIFT_PREFIXES)]
+    return protocol.pack_spec(
+        path=os.fsencode(path),
+        argv=argv,
+        environment=environment,
+        cwd=os.fsencode(assignment.directory or os.getcwd()),
+        gifts=[prefix.encode() for prefix in GIFT_PREFIXES],
+        no_gifts=[prefix.encode() for prefix in NO_GIFT_PREFIXES],
+        users=[name.encode() for name in users],
+        cpus=list(assignment.binding.cpus or ()),
+        memory_nodes=list(assignment.binding.memory_nodes or ()),
+        stdin=protocol.SENT
+        if setup.stdin.is_sent_to(assignment.rank)
+        else os.fsencode(setup.stdin.path),
+        grace_ms=int(grace * 1000),
+        ignored=processes.ignored_signals(),
+        terminals=(terminals.stdout, terminals.stderr),
+        size=terminals.size(),
+        merge_stderr=setup.arguments.merge_stderr,
+    )
+
+
+def _check_sizes(argv: Sequence[bytes], environment: Sequence[bytes]) -> None:
+    longest = PAGES_PER_WORD * resource.getpagesize() - 1
+    for word in argv:
+        if len(word) > longest:
+            raise OptionError(
+                f"A word of the program's command line has {len(word)} bytes, but the "
+                f"kernel accepts {longest} at most. Pass it in a file."
+            )
+    for assignment in environment:
+        if len(assignment) > longest:
+            name = assignment.partition(b"=")[0].decode(errors="replace")
+            raise OptionError(
+                f"The variable {name} has {len(assignment)} bytes with its name, but "
+                f"the kernel accepts {longest} at most. Pass it in a file."
+            )
+    total = sum(len(word) + 1 + POINTER for word in (*argv, *environment))
+    limit = resource.getrlimit(resource.RLIMIT_STACK)[0]
+    share = MOST_ROOM if limit == resource.RLIM_INFINITY else limit // 4
+    room = max(LEAST_ROOM, min(MOST_ROOM, share))
+    if total > room:
+        raise OptionError(
+            f"The program's words and environment have {total} bytes together, but the "
+            f"kernel accepts {room}. Make them shorter, or raise the limit with "
+            "'ulimit -s'."
+        )
+
+
+def temporary_directory(environ: Mapping[str, str]) -> str:
+    """Return where temporary files go: TMPDIR or /tmp, the first that takes a file."""
+    wish = environ.get("TMPDIR", "")
+    candidates = [wish] if os.path.isabs(wish) else []
+    return _first_writable([*candidates, "/tmp"])
+
+
+def _private_directory(identity: str, environ: Mapping[str, str]) -> str:
+    """Return where mpirun and MPI keep what must go with the job.
+
+    In memory if there is enough of it: MPI's shared segments are there too.
+    """
+    candidates = []
+    try:
+        room = os.statvfs(SHARED_MEMORY)
+        if room.f_bavail * room.f_frsize >= ENOUGH_SHARED_MEMORY:
+            candidates.append(SHARED_MEMORY)
+    except OSError:
+        pass
+    wish = environ.get("TMPDIR", "")
+    if os.path.isabs(wish) and len(wish) <= LONGEST_TEMPORARY:
+        candidates.append(wish)
+    return os.path.join(_first_writable([*candidates, "/tmp"]), f"poprun-{identity}")
+
+
+def _first_writable(directories: Sequence[str]) -> str:
+    """Return the first one in which files can be made, or else the last."""
+    return next(filter(_is_writable, directories), directories[-1])
+
+
+def _is_writable(directory: str) -> bool:
+    # Rights do not say whether there is room, or an inode left.
+    path = os.path.join(directory, f"poprun-{os.getpid()}-{os.urandom(8).hex()}")
+    try:
+        os.mkdir(path, mode=0o700)
+    except OSError:
+        return False
+    try:
+        descriptor = os.open(os.path.join(path, "file"), os.O_WRONLY | os.O_CREAT)
+        try:
+            return os.write(descriptor, bytes(4096)) == 4096
+        finally:
+            os.close(descriptor)
+            os.unlink(os.path.join(path, "file"))
+    except OSError:
+        return False
+    finally:
+        os.rmdir(path)

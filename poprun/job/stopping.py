@@ -1,0 +1,265 @@
+"""When and how a job stops: (what happened, now) -> what to do. Pure.
+
+A job goes through its phases in one direction only:
+
+    RUNNING -> TRACING -> STOPPING -> KILLING -> LEAVING -> ENDING -> OVER
+
+and may leave some out. Whoever holds a Course asks `decide` at each event, does the
+actions that come back, and calls again with a Tick when `deadline` has come.
+"""
+
+import signal
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
+from typing import NamedTuple
+
+from poprun.job.events import (
+    Clean,
+    Connected,
+    Event,
+    Exited,
+    FailedInFinalize,
+    Interrupted,
+    MpirunExited,
+    OutputClosed,
+    Refused,
+    ShimLost,
+    StacksShown,
+    Started,
+)
+
+# When machinery dies, nobody waits longer than this for programs to say farewell.
+MACHINERY_PATIENCE_S = 1.0
+# How long instances may take to show their Python stacks, all together.
+STACKS_S = 5.0
+# From "kill everything" to "then without the shims".
+KILL_PATIENCE_S = 1.0
+# How long mpirun may take to leave after its last child.
+MPIRUN_PATIENCE_S = 2.0
+FOREVER = float("inf")
+
+
+class Phase(IntEnum):
+    """What a job is at."""
+
+    RUNNING = 0
+    TRACING = 1  # it is to be stopped, and shows before where it is
+    STOPPING = 2  # a signal has been sent, and may be obeyed
+    KILLING = 3
+    LEAVING = 4  # all instances have ended; shims and mpirun may go
+    ENDING = 5  # mpirun did not go by itself
+    OVER = 6
+
+
+class Reason(IntEnum):
+    """Why a job stops before all its instances have ended by themselves."""
+
+    FAILED = 0
+    REFUSED = 1
+    INTERRUPTED = 2
+    TIMEOUT = 3
+    START_TIMEOUT = 4
+    OUTPUT_CLOSED = 5
+    MPIRUN_ENDED = 6
+    SHIM_LOST = 7
+
+
+class Cause(NamedTuple):
+    reason: Reason
+    rank: int | None = None
+    signal: int | None = None
+
+
+class SignalInstances(NamedTuple):
+    signal: int
+
+
+class KillInstances(NamedTuple):
+    pass
+
+
+class ReleaseShims(NamedTuple):
+    pass
+
+
+class SignalMpirun(NamedTuple):
+    signal: int
+
+
+class ShowStacks(NamedTuple):
+    """Show the Python stacks of all instances; StacksShown is the end of it."""
+
+
+Action = ShowStacks | SignalInstances | KillInstances | ReleaseShims | SignalMpirun
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Course:
+    """How far a job has come."""
+
+    num_instances: int
+    grace: float = 5.0
+    keep_going: bool = False
+    # Absolute times, on the clock that `now` is read from.
+    ends_by: float = FOREVER
+    starts_by: float = FOREVER
+
+    phase: Phase = Phase.RUNNING
+    phase_ends: float = FOREVER
+    cause: Cause | None = None
+    connected: frozenset[int] = field(default_factory=frozenset)
+    started: frozenset[int] = field(default_factory=frozenset)
+    gone: frozenset[int] = field(default_factory=frozenset)
+    mpirun_ended: bool = False
+    mpirun_hung: bool = False
+    mpirun_killed: bool = False  # by poprun
+
+    @property
+    def deadline(self) -> float:
+        """When something is to be done even if nothing happens."""
+        if self.phase is Phase.RUNNING:
+            return min(self.ends_by, self.starts_by)
+        return self.phase_ends
+
+
+Step = tuple[Course, list[Action]]
+
+
+def decide(course: Course, event: Event, now: float) -> Step:
+    """Return how the job goes on after an event, and what to do for it."""
+    course = _note(course, event)
+    course, actions = _react(course, event, now)
+    if course.phase < Phase.LEAVING and _all_gone(course):
+        course, more = _leave(course, now)
+        actions += more
+    if course.phase >= Phase.LEAVING and course.mpirun_ended:
+        course = replace(course, phase=Phase.OVER, phase_ends=FOREVER)
+    return course, actions
+
+
+def _note(course: Course, event: Event) -> Course:
+    """Write down what happened, whatever follows from it."""
+    match event:
+        case Connected(rank):
+            return replace(course, connected=course.connected | {rank})
+        case Started(rank):
+            started = course.started | {rank}
+            if len(started) == course.num_instances:
+                return replace(course, started=started, starts_by=FOREVER)
+            return replace(course, started=started)
+        case Clean(rank) | Refused(rank) | ShimLost(rank):
+            return replace(course, gone=course.gone | {rank})
+        case MpirunExited():
+            return replace(course, mpirun_ended=True)
+    return course
+
+
+def _react(course: Course, event: Event, now: float) -> Step:
+    running = course.phase is Phase.RUNNING
+    machinery = min(course.grace, MACHINERY_PATIENCE_S)
+    match event:
+        case Exited(rank, status, by_itself=True) if status and running:
+            if course.keep_going:
+                return course, []
+            return _stop(course, Cause(Reason.FAILED, rank), now, course.grace)
+        case FailedInFinalize(rank) if running and not course.keep_going:
+            return _stop(course, Cause(Reason.FAILED, rank), now, course.grace)
+        case Refused(rank) if running:
+            return _stop(course, Cause(Reason.REFUSED, rank), now, course.grace)
+        case ShimLost(rank) if running:
+            return _stop(course, Cause(Reason.SHIM_LOST, rank), now, machinery)
+        case MpirunExited() if course.phase < Phase.LEAVING and not _all_gone(course):
+            return _stop(course, Cause(Reason.MPIRUN_ENDED), now, machinery)
+        case OutputClosed() if running:
+            return _stop(course, Cause(Reason.OUTPUT_CLOSED), now, machinery)
+        case StacksShown() if course.phase is Phase.TRACING:
+            return _signal(course, now, course.grace)
+        case Interrupted(number):
+            return _interrupt(course, number, now)
+    return _tick(course, now) if now >= course.deadline else (course, [])
+
+
+def _stop(course: Course, cause: Cause, now: float, patience: float) -> Step:
+    if course.phase is Phase.STOPPING:
+        ends = min(course.phase_ends, now + patience)
+        return replace(course, phase_ends=ends), []
+    if course.phase is Phase.TRACING:
+        return _signal(course, now, patience)
+    if course.phase is not Phase.RUNNING:
+        return course, []
+    return _signal(replace(course, cause=cause), now, patience)
+
+
+def _signal(course: Course, now: float, patience: float) -> Step:
+    number = signal.SIGTERM
+    if course.cause and course.cause.signal == signal.SIGINT:
+        number = signal.SIGINT  # as a terminal would: it is what programs expect
+    course = replace(course, phase=Phase.STOPPING, phase_ends=now + patience)
+    return course, [SignalInstances(number)]
+
+
+def _trace(course: Course, cause: Cause, now: float) -> Step:
+    """Stop a job of which somebody will ask where it was."""
+    ends = now + STACKS_S
+    course = replace(course, phase=Phase.TRACING, cause=cause, phase_ends=ends)
+    return course, [ShowStacks()]
+
+
+def _interrupt(course: Course, number: int, now: float) -> Step:
+    if course.phase is Phase.RUNNING:
+        cause = Cause(Reason.INTERRUPTED, signal=number)
+        if number == signal.SIGQUIT:
+            return _trace(course, cause, now)
+        return _stop(course, cause, now, course.grace)
+    if course.phase in (Phase.TRACING, Phase.STOPPING):
+        return _kill(course, now)
+    if course.phase is Phase.LEAVING:
+        return _end_mpirun(course, now)
+    # Everything that still lives has been killed already.
+    return course, []
+
+
+def _tick(course: Course, now: float) -> Step:
+    match course.phase:
+        case Phase.RUNNING if now >= course.ends_by:
+            return _trace(course, Cause(Reason.TIMEOUT), now)
+        case Phase.RUNNING:
+            patience = min(course.grace, MACHINERY_PATIENCE_S)
+            return _stop(course, Cause(Reason.START_TIMEOUT), now, patience)
+        case Phase.TRACING:
+            return _signal(course, now, course.grace)
+        case Phase.STOPPING:
+            return _kill(course, now)
+        case Phase.KILLING:
+            return _end_mpirun(course, now)
+        case Phase.LEAVING:
+            return _end_mpirun(replace(course, mpirun_hung=True), now)
+    return replace(course, phase=Phase.OVER, phase_ends=FOREVER), []
+
+
+def _kill(course: Course, now: float) -> Step:
+    ends = now + KILL_PATIENCE_S
+    return replace(course, phase=Phase.KILLING, phase_ends=ends), [KillInstances()]
+
+
+def _end_mpirun(course: Course, now: float) -> Step:
+    ends = now + KILL_PATIENCE_S
+    course = replace(course, phase=Phase.ENDING, phase_ends=ends, mpirun_killed=True)
+    return course, [SignalMpirun(signal.SIGKILL)]
+
+
+def _all_gone(course: Course) -> bool:
+    """Return whether no instance is left, nor one that may still come."""
+    if course.phase is Phase.RUNNING and not course.mpirun_ended:
+        return len(course.gone) == course.num_instances
+    return course.gone >= course.connected
+
+
+def _leave(course: Course, now: float) -> Step:
+    ends = now + MPIRUN_PATIENCE_S
+    course = replace(course, phase=Phase.LEAVING, phase_ends=ends)
+    actions: list[Action] = [ReleaseShims()]
+    if len(course.connected) < course.num_instances and not course.mpirun_ended:
+        # It has not even started them all, and need not begin now.
+        actions.append(SignalMpirun(signal.SIGTERM))
+    return course, actions

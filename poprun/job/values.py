@@ -1,0 +1,54 @@
+"""What launch is given, and what it gives back."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from poprun.job.events import Event
+from poprun.job.stopping import Course
+from poprun.stdio.stdin import Stdin
+from poprun.stdio.terminal import Terminals
+
+FOREVER = float("inf")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """Everything that is needed to start a job, without a doubt left."""
+
+    # The address and the key of the control socket.
+    control: str
+    # NAME=VALUE in the environment of every process of the job.
+    mark: str
+    mpirun: Sequence[str]
+    mpirun_environment: Mapping[bytes, bytes]
+    # One wire message for each instance, in rank order.
+    specs: Sequence[bytes]
+    stdin: Stdin = field(default_factory=Stdin)
+    terminals: Terminals = field(default_factory=Terminals)
+    merge_stderr: bool = False
+    grace: float = 5.0
+    keep_going: bool = False
+    # Whether mpirun gives the instances an MPI: the local launcher does not.
+    has_mpi: bool = True
+    timeout: float = FOREVER
+    start_timeout: float = FOREVER
+    # The caller's soft and hard limit of open files: what the instances get.
+    descriptor_limits: tuple[int, int]
+    # Directories to make for this job alone, and to remove with all that is in them.
+    directories: Sequence[str] = ()
+    # Where instances read which of them have ended; in one of the directories.
+    ended_file: str = ""
+    # How the paths begin of what MPI may leave where everybody's files are.
+    leftovers: Sequence[str] = ()
+
+
+@dataclass(slots=True, kw_only=True)
+class Ended:
+    """How a job went: what report makes an outcome of."""
+
+    course: Course
+    events: list[Event] = field(default_factory=list)
+    mpirun_pid: int = 0
+    mpirun_status: int | None = None
+    mpirun_words: bytes = b""
+    left_behind: int = 0

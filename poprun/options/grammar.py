@@ -1,0 +1,208 @@
+"""The grammar of the command line: words -> options with their texts, and the program.
+
+Pure. What a text means is for the table of options to say; here it is only found out
+which words belong to which option, and where the program begins.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from poprun.errors import OptionError
+from poprun.options.help import did_you_mean
+from poprun.options.table import BY_NAME, BY_SHORT
+from poprun.options.types import Kind, Option, alternatives, refusal, shown
+
+# Typesetters and mail programs make these out of hyphens.
+_OTHER_DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"
+
+# What users of mpirun write out of habit, and what to write here.
+_HABITS: Mapping[str, str] = {
+    "-N": "Did you mean -n, the number of instances?",
+    "-V": "Did you mean --version?",
+    "--nproc_per_node": "Did you mean -n, the number of instances?",
+    "--nproc-per-node": "Did you mean -n, the number of instances?",
+    "--nnodes": "Did you mean --host, the hosts to start instances on?",
+    "-x": 'To pass variables on, write --mpi-local-args="-x NAME=VALUE".',
+    "--mca": 'It is mpirun\'s: write --mpi-global-args="--mca NAME VALUE".',
+    "--oversubscribe": "poprun starts more instances than cores without it.",
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CommandLine:
+    """The words of a command line, each where it belongs."""
+
+    given: tuple[tuple[Option, str], ...]
+    program: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scan:
+    """How far a command line goes, complete or not."""
+
+    given: tuple[tuple[Option, str], ...]
+    # None where the options go on to the end: then a program may still come.
+    program: tuple[str, ...] | None
+    # The option at the end whose value is still to come.
+    pending: Option | None = None
+
+
+def parse(words: Sequence[str]) -> CommandLine:
+    """Take a command line apart.
+
+    Raises:
+        OptionError: A word is no option of poprun, or an option lacks its value.
+    """
+    scan = scan_words(words)
+    if scan.pending:
+        raise _missing_value(scan.pending, "")
+    return CommandLine(given=scan.given, program=scan.program or ())
+
+
+def scan_words(words: Sequence[str]) -> Scan:
+    """Take apart what may be the beginning of a command line.
+
+    Raises:
+        OptionError: A word is no option of poprun, or an option lacks its value.
+    """
+    given: list[tuple[Option, str]] = []
+    position = 0
+    while position < len(words):
+        word = words[position]
+        if word == "--":
+            return Scan(given=tuple(given), program=tuple(words[position + 1 :]))
+        if not is_option(word):
+            _refuse_other_dashes(word)
+            return Scan(given=tuple(given), program=tuple(words[position:]))
+        read = _read_word(word)
+        given += read.given
+        position += 1
+        if not read.pending:
+            continue
+        if position == len(words):
+            return Scan(given=tuple(given), program=None, pending=read.pending)
+        given.append((read.pending, _value(read.pending, words[position])))
+        position += 1
+    return Scan(given=tuple(given), program=None)
+
+
+def is_option(word: str) -> bool:
+    return word.startswith("-") and word != "-"
+
+
+def resolve(name: str) -> Option:
+    """Find the option of this long name, or the only one whose name begins so.
+
+    Raises:
+        OptionError: There is none, or more than one.
+    """
+    if option := BY_NAME.get(name):
+        return option
+    matches = {o.name: o for n, o in BY_NAME.items() if name and n.startswith(name)}
+    candidates = [o for o in matches.values() if o.vendor] or list(matches.values())
+    if len(candidates) == 1:
+        return candidates[0]
+    if candidates:
+        flags = [option.flag for option in candidates]
+        raise refusal(f"--{name} is ambiguous: it can be {alternatives(flags)}.")
+    raise _unknown(f"--{name}")
+
+
+def _read_word(word: str) -> Scan:
+    # mpirun's spelling, and not -n with the value p.
+    if word.partition("=")[0] == "-np":
+        return _long(f"-{word}")
+    return _long(word) if word.startswith("--") else _short(word)
+
+
+def _long(word: str) -> Scan:
+    name, equals, text = word[2:].partition("=")
+    option = resolve(name)
+    if equals:
+        return Scan(given=((option, text),), program=None)
+    if option.takes_value:
+        return Scan(given=(), program=None, pending=option)
+    return Scan(given=((option, _implied(option)),), program=None)
+
+
+def _short(word: str) -> Scan:
+    """Take `-vv`, `-v`, `-H` (its value comes next) or `-Hx` apart."""
+    given: list[tuple[Option, str]] = []
+    for position, letter in enumerate(word[1:], start=1):
+        option = BY_SHORT.get(letter)
+        if option is None:
+            raise _unknown(word)
+        if not option.takes_value:
+            given.append((option, _implied(option)))
+            continue
+        rest = word[position + 1 :]
+        if rest:
+            given.append((option, rest.removeprefix("=")))
+        return Scan(given=tuple(given), program=None, pending=None if rest else option)
+    return Scan(given=tuple(given), program=None)
+
+
+def _implied(option: Option) -> str:
+    return "1" if option.kind is Kind.COUNT else "yes"
+
+
+def _value(option: Option, word: str) -> str:
+    """Accept any word as a value that is not itself one of our options."""
+    if word == "--" or _is_ours(word):
+        raise _missing_value(option, word)
+    return word
+
+
+def _is_ours(word: str) -> bool:
+    if word.startswith("--"):
+        return word[2:].partition("=")[0] in BY_NAME
+    return len(word) > 1 and word[0] == "-" and all(c in BY_SHORT for c in word[1:])
+
+
+def _missing_value(option: Option, found: str) -> OptionError:
+    where = f"before {found}" if found else "at the end of the line"
+    example = "yes" if option.kind is Kind.BOOLEAN else option.metavar or "VALUE"
+    if option.choices:
+        example = option.choices[0]
+    hint = f"Write {option.flag}={example}."
+    if found and found != "--":
+        hint += f" If {found} is the value, write {option.flag}={found}."
+    return refusal(f"The value of {option.flag} is missing {where}.", hint)
+
+
+def _unknown(word: str) -> OptionError:
+    flags = [f"--{name}" for name in BY_NAME]
+    name = word.partition("=")[0]
+    return refusal(
+        f"poprun has no option {_plain(word)}.",
+        _HABITS.get(name)
+        or _hint_at_mpirun(name)
+        or did_you_mean(word, flags)
+        or "poprun --help shows all.",
+    )
+
+
+def _hint_at_mpirun(word: str) -> str:
+    # Imported here, since it serves bad news only.
+    from poprun.mpirun.option_table import NUMBER_OF_VALUES, canonical
+
+    count = NUMBER_OF_VALUES.get(canonical(word.lstrip("-")))
+    if count is None:
+        return ""
+    arguments = " ".join([word, *["..."] * bool(count)])
+    return f'It is mpirun\'s: write --mpi-global-args="{arguments}".'
+
+
+def _plain(word: str) -> str:
+    return word if word.isascii() and word.isprintable() else shown(word)
+
+
+def _refuse_other_dashes(word: str) -> None:
+    if word.startswith(tuple(_OTHER_DASHES)):
+        name = word.lstrip(_OTHER_DASHES + "-").partition("=")[0]
+        hint = f"Did you mean --{name}?" if name in BY_NAME else ""
+        raise refusal(
+            f"{shown(word)} begins with a dash that is no hyphen, "
+            "as in text copied from a document.",
+            hint or "Type the hyphens, or put -- before a program of this name.",
+        )

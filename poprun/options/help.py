@@ -1,0 +1,114 @@
+"""What poprun says about itself: the short page, the full help, "did you mean".
+
+Plain ASCII throughout, so that no locale can spoil it.
+"""
+
+from collections.abc import Iterable
+from textwrap import wrap
+
+from poprun.options.table import GROUPS, NOT_BUILT_YET
+from poprun.options.types import Option
+
+_USAGE = "Usage: poprun [OPTIONS] PROGRAM [ARGUMENTS]..."
+
+SHORT_PAGE = f"""\
+poprun starts instances of a program over mpirun, and tells each of them which of
+the job's replicas it owns.
+
+{_USAGE}
+
+Two instances say hello:
+
+  poprun --num-instances 2 --num-replicas 2 --offline-mode=1 echo "Hello world!"
+
+Four instances train a model with eight replicas; show who owns which:
+
+  poprun --num-instances 4 --num-replicas 8 --print-topology=yes python3 train.py
+
+Often used:
+
+  --num-instances N    how many processes of the program to start
+  --num-replicas R     how many copies of the model they share
+  -n N                 the same number of both
+  --host a,b           on which hosts
+  --dry-run            show what would be started, and start nothing
+  -v, -vv              log what poprun does
+
+poprun --help shows all options.
+"""
+
+_INTRODUCTION = (
+    "Start instances of PROGRAM over mpirun, and tell each of them which of the "
+    "job's replicas it owns. Options come first; everything after PROGRAM belongs "
+    "to PROGRAM. Names of options may be shortened as far as they stay unique."
+)
+
+_CLOSING = (
+    "YES|NO may also be written as on|off, true|false or 1|0. Every option may also "
+    "be set by a variable, as in POPRUN_NUM_REPLICAS=8, or in the file that "
+    "--import-config names; what asks for a page, such as --help, may not."
+)
+
+_COLUMN = 30
+
+
+def full_page(width: int) -> str:
+    """Return the help: every option, by task, with what it means and its default."""
+    lines = [_USAGE, "", *_wrapped(_INTRODUCTION, width)]
+    for title, options in GROUPS.items():
+        lines += ["", f"{title}:"]
+        if note := NOT_BUILT_YET.get(title):
+            lines += [f"  {line}" for line in _wrapped(note, width - 2)]
+        for option in options:
+            lines += _entry(option, width)
+    lines += ["", *_wrapped(_CLOSING, width)]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _entry(option: Option, width: int) -> list[str]:
+    head = f"  {spelling(option)}"
+    margin = " " * _COLUMN
+    lines = [margin + line for line in _wrapped(_description(option), width - _COLUMN)]
+    if len(head) + 2 > _COLUMN:
+        return [head, *lines]
+    return [head + lines[0][len(head) :], *lines[1:]]
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    # An option that is cut at one of its hyphens could not be found or copied.
+    return wrap(text, width, break_on_hyphens=False, break_long_words=False)
+
+
+def default_text(option: Option) -> str:
+    """Return in words what holds when nobody gives the option."""
+    match option.default:
+        case None | ():
+            return option.unset
+        case bool(on):
+            return "yes" if on else "no"
+        case float(seconds):
+            return f"{seconds:g}"
+        case value:
+            return str(value)
+
+
+def spelling(option: Option) -> str:
+    short = [f"-{option.short}"] if option.short else []
+    names = ", ".join([*short, *(f"--{name}" for name in option.names)])
+    metavar = option.metavar or "|".join(option.choices)
+    return f"{names} {metavar}".rstrip()
+
+
+def _description(option: Option) -> str:
+    if option.name in ("help", "version"):
+        return option.help
+    return f"{option.help} [default: {default_text(option)}]"
+
+
+def did_you_mean(word: str, names: Iterable[str]) -> str:
+    """Return a question with the name nearest to a mistyped one, or nothing."""
+    from difflib import get_close_matches
+
+    tidy = word.lower().replace("_", "-")
+    nearest = get_close_matches(tidy, list(names), n=1, cutoff=0.7)
+    return f"Did you mean {nearest[0]}?" if nearest else ""

@@ -1,0 +1,104 @@
+"""The value of every option, and where it comes from."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from poprun.options.help import default_text
+from poprun.options.table import OPTIONS, VIPU_OPTIONS
+from poprun.options.types import Item, Kind, Option, Value, combine, item
+
+COMMAND_LINE = "command line"
+
+
+DEFAULT = "default"
+
+
+class Setting(NamedTuple):
+    """The value of one option, the texts it was read from, and where they stood."""
+
+    value: Value
+    texts: tuple[str, ...]
+    origin: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Settings:
+    """The values of all options, by long name."""
+
+    entries: Mapping[str, Setting]
+    # Sentences for the user about what was given and is read by nothing.
+    warnings: Sequence[str] = ()
+
+    # Any, because each option has a type of its own, which the table of options
+    # says and no annotation can.
+    def __getitem__(self, name: str) -> Any:
+        return self.entries[name].value
+
+    def origin(self, name: str) -> str:
+        return self.entries[name].origin
+
+    def given(self, name: str) -> bool:
+        """Whether anybody gave the option, be it with its default value."""
+        return self.origin(name) != DEFAULT
+
+    @property
+    def offline(self) -> bool:
+        """Whether the job runs without IPUs."""
+        if self["offline-mode"] is not None:
+            return bool(self["offline-mode"])
+        return not any(map(self.given, VIPU_OPTIONS))
+
+    @property
+    def verbosity(self) -> int:
+        """0, 1 for -v or 2 for -vv, however it was said."""
+        verbose: int = self["verbose"]
+        return 2 if self["vv"] else min(verbose, 2)
+
+
+Layer = Mapping[str, Setting]
+
+
+def make_setting(
+    option: Option, labelled: Sequence[tuple[str, str]], origin: str
+) -> Setting:
+    items: list[Item] = [item(option, text, label) for text, label in labelled]
+    return Setting(
+        value=combine(option, items),
+        texts=tuple(text for text, _ in labelled),
+        origin=origin,
+    )
+
+
+def as_table(settings: Settings) -> str:
+    """Show every option, the value that holds and where that comes from."""
+    rows = [
+        (OPTIONS[name].flag, _that_holds(settings, OPTIONS[name]), setting.origin)
+        for name, setting in settings.entries.items()
+    ]
+    first = max(len(row[0]) for row in rows)
+    second = min(max(len(row[1]) for row in rows), 40)
+    return "".join(f"{a:{first}}  {b:{second}}  {c}\n" for a, b, c in rows)
+
+
+def _that_holds(settings: Settings, option: Option) -> str:
+    setting = settings.entries[option.name]
+    if setting.origin == DEFAULT:
+        if option.name == "offline-mode":
+            return "yes" if settings.offline else "no"
+        if option.rival and not option.exclusive and settings.given(option.rival):
+            return f"see --{option.rival}"
+    return _in_words(option, setting)
+
+
+def _in_words(option: Option, setting: Setting) -> str:
+    if setting.origin == DEFAULT:
+        return default_text(option)
+    if isinstance(setting.value, bool):
+        return "yes" if setting.value else "no"
+    if option.kind is Kind.COUNT:
+        return str(setting.value)
+    if option.multiple:
+        return ", ".join(repr(text) for text in setting.texts)
+    text = setting.texts[-1]
+    return text if text.isprintable() and " " not in text else repr(text)

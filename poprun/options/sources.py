@@ -1,0 +1,113 @@
+"""Where settings come from: the command line, variables, a file and the defaults.
+
+The command line counts for more than the environment, the environment for more than
+a configuration file, a file for more than the defaults.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from poprun.options.config_file import read_file
+from poprun.options.settings import (
+    COMMAND_LINE,
+    DEFAULT,
+    Layer,
+    Setting,
+    Settings,
+    make_setting,
+)
+from poprun.options.table import BY_NAME, OPTIONS
+from poprun.options.types import Option, refusal, variable
+
+
+def resolve(
+    given: Sequence[tuple[Option, str]], environ: Mapping[str, str]
+) -> Settings:
+    """Lay the command line over the environment, a file and the defaults.
+
+    Raises:
+        OptionError: A value makes no sense; the sentence says where it stands.
+    """
+    layers = [_from_command_line(given), _from_environment(environ)]
+    for layer in layers:
+        _refuse_exclusive(layer)
+    file = next((la["import-config"] for la in layers if "import-config" in la), None)
+    if file:
+        layers.append(read_file(str(file.value)))
+        _refuse_exclusive(layers[-1])
+    entries = {o.name: _uppermost(o, layers) for o in OPTIONS.values()}
+    return Settings(entries=_with_processes(entries), warnings=list(_mistyped(environ)))
+
+
+def _with_processes(entries: dict[str, Setting]) -> dict[str, Setting]:
+    """Put the numbers of instances and replicas in the place of --num-processes."""
+    processes = entries["num-processes"]
+    if processes.origin == DEFAULT:
+        return entries
+    changed = {"num-processes": Setting(None, (), DEFAULT), "num-instances": processes}
+    if entries["num-replicas"].origin == DEFAULT:
+        changed["num-replicas"] = processes
+    return entries | changed
+
+
+def _mistyped(environ: Mapping[str, str]) -> Iterator[str]:
+    """Yield a warning for each variable whose name is nearly that of an option.
+
+    No error: any program may have variables that begin like poprun's.
+    """
+    known = {variable(name): name for name in BY_NAME}
+    begin = variable("")
+    for name in environ:
+        if not name.startswith(begin) or name in known or not environ[name]:
+            continue
+        beginning = name.removeprefix(begin).lower().replace("_", "-")
+        from difflib import get_close_matches
+
+        for near in get_close_matches(beginning, known.values(), n=1, cutoff=0.8):
+            yield (
+                f"The variable {name} is no option of poprun, and has no effect. Did "
+                f"you mean {variable(near)}?"
+            )
+
+
+def _from_command_line(given: Sequence[tuple[Option, str]]) -> Layer:
+    texts: dict[str, list[str]] = {}
+    for option, text in given:
+        texts.setdefault(option.name, []).append(text)
+    return {
+        name: make_setting(
+            OPTIONS[name], [(t, f"--{name}") for t in found], COMMAND_LINE
+        )
+        for name, found in texts.items()
+    }
+
+
+def _from_environment(environ: Mapping[str, str]) -> Layer:
+    layer: dict[str, Setting] = {}
+    for name, option in BY_NAME.items():
+        # An empty variable is how people take away one that is exported.
+        text = environ.get(variable(name), "")
+        if text and option.in_environment and option.name not in layer:
+            origin = variable(name)
+            layer[option.name] = make_setting(option, [(text, origin)], origin)
+    return layer
+
+
+def _uppermost(option: Option, layers: Sequence[Layer]) -> Setting:
+    for layer in layers:
+        if setting := layer.get(option.name):
+            return setting
+        if option.rival in layer:
+            break
+    return Setting(value=option.default, texts=(), origin=DEFAULT)
+
+
+def _refuse_exclusive(layer: Layer) -> None:
+    for name, setting in layer.items():
+        option = OPTIONS[name]
+        if option.exclusive and option.rival in layer:
+            places = {setting.origin: None, layer[option.rival].origin: None}
+            raise refusal(
+                f"{option.flag} and --{option.rival} are both given "
+                f"({', '.join(places)}), but they exclude each other.",
+                "Leave one of them out.",
+            )

@@ -1,0 +1,533 @@
+"""The one table of all options.
+
+The command line, the help, completion, variables, configuration files and docs are all
+fed from it; none of them knows an option that does not stand here.
+"""
+
+from collections.abc import Mapping
+
+from poprun.options.types import Kind, Option
+
+# In the order of the help.
+
+_TOPOLOGY = (
+    Option(
+        "num-instances",
+        Kind.WHOLE,
+        "N",
+        "How many processes of the program to start. The replicas are shared out "
+        "among them.",
+        default=1,
+        rival="num-processes",
+        exclusive=True,
+    ),
+    Option(
+        "num-replicas",
+        Kind.WHOLE,
+        "R",
+        "How many copies of the model the whole job has.",
+        default=1,
+    ),
+    Option(
+        "num-processes",
+        Kind.WHOLE,
+        "N",
+        "N instances of one replica each, as mpirun's -n: the same as --num-instances "
+        "N, and as --num-replicas N where that is not given.",
+        short="n",
+        aliases=("np",),
+        rival="num-instances",
+        exclusive=True,
+        vendor=False,
+    ),
+    Option(
+        "ipus-per-replica",
+        Kind.WHOLE,
+        "P",
+        "How many IPUs each replica gets.",
+        default=1,
+    ),
+    Option(
+        "num-ilds",
+        Kind.WHOLE,
+        "D",
+        "How many IPU-Link domains the replicas are spread over.",
+        default=1,
+    ),
+    Option(
+        "print-topology",
+        Kind.BOOLEAN,
+        "YES|NO",
+        "Show which replicas live in which instance, on which host.",
+        default=False,
+    ),
+    Option(
+        "topology-format",
+        Kind.CHOICE,
+        "",
+        "Show it, as a table or for other programs.",
+        choices=("text", "json"),
+        default="text",
+        vendor=False,
+    ),
+)
+
+_HOSTS = (
+    Option(
+        "host",
+        Kind.TEXT,
+        "HOSTS",
+        "The hosts to start instances on, as in a,b or node[0-2,4]. They share the "
+        "instances equally.",
+        short="H",
+        unset="this host",
+        rival="hostfile",
+        exclusive=True,
+    ),
+    Option(
+        "hostfile",
+        Kind.PATH,
+        "FILE",
+        "A file that names the hosts, one on each line. Not together with --host.",
+        aliases=("host-file",),
+        rival="host",
+        exclusive=True,
+    ),
+    Option(
+        "process-placement",
+        Kind.CHOICE,
+        "",
+        "Which cores each instance may use: its share of the host's NUMA nodes, its "
+        "share of the cores, or all.",
+        choices=("spreadnuma", "spreadcores", "disabled"),
+        default="spreadnuma",
+        rival="numa-aware",
+    ),
+    Option(
+        "numa-aware",
+        Kind.BOOLEAN,
+        "YES|NO",
+        "Deal the instances out to the NUMA nodes in turn. The older way to say "
+        "--process-placement, which wins over it.",
+        unset="automatic: yes with several instances on a host",
+        rival="process-placement",
+    ),
+    Option(
+        "host-subnet",
+        Kind.SUBNET,
+        "CIDR",
+        "The network between the hosts that MPI is to use, as in 10.5.0.0/16.",
+        unset="automatic",
+    ),
+    Option(
+        "synchronise-python-venv",
+        Kind.BOOLEAN,
+        "YES|NO",
+        "Copy the active virtual environment to the other hosts first.",
+        default=False,
+    ),
+    Option(
+        "synchronise-poplar-sdk",
+        Kind.BOOLEAN,
+        "YES|NO",
+        "Copy the Poplar SDK to the other hosts first.",
+        default=False,
+    ),
+    Option(
+        "distribute-ssh-key",
+        Kind.BOOLEAN,
+        "YES|NO",
+        "Make the other hosts accept your SSH key first; they may ask for passwords.",
+        default=False,
+    ),
+)
+
+_VIPU = (
+    Option(
+        "offline-mode",
+        Kind.BOOLEAN,
+        "YES|NO",
+        "Run with no IPU, and without asking the V-IPU server for any.",
+        unset="automatic: yes unless an option asks for a partition",
+    ),
+    Option(
+        "vipu-server-host",
+        Kind.TEXT,
+        "HOST",
+        "Name or address of the V-IPU server.",
+        default="localhost",
+    ),
+    Option(
+        "vipu-server-port",
+        Kind.WHOLE,
+        "PORT",
+        "Port of the V-IPU server.",
+        default=8090,
+        maximum=65535,
+    ),
+    Option(
+        "vipu-server-timeout",
+        Kind.WHOLE,
+        "SECONDS",
+        "How long to wait for an answer of the V-IPU server.",
+        default=10,
+    ),
+    Option(
+        "vipu-partition",
+        Kind.TEXT,
+        "NAME",
+        "The partition to run on. It is made if it does not exist.",
+        unset="the only one there is",
+    ),
+    Option(
+        "vipu-partition-attempts",
+        Kind.WHOLE,
+        "N",
+        "How often to try to get the partition into its active state.",
+        default=1,
+    ),
+    Option(
+        "update-partition",
+        Kind.BOOLEAN,
+        "YES|NO",
+        "Change an existing partition that does not fit the job.",
+        default=False,
+    ),
+    Option(
+        "reset-partition",
+        Kind.BOOLEAN,
+        "YES|NO",
+        "Reset the partition before the program starts.",
+        unset="automatic: yes unless the partition is reconfigurable",
+    ),
+    Option(
+        "remove-partition",
+        Kind.BOOLEAN,
+        "YES|NO",
+        "Remove the partition afterwards, if this job made it.",
+        default=True,
+    ),
+    Option(
+        "vipu-allocation",
+        Kind.TEXT,
+        "NAME",
+        "The allocation to take the IPUs of a new partition from.",
+        rival="vipu-cluster",
+    ),
+    Option(
+        "vipu-cluster",
+        Kind.TEXT,
+        "NAME",
+        "The cluster to take the IPUs of a new partition from. Deprecated: "
+        "use --vipu-allocation.",
+        rival="vipu-allocation",
+    ),
+    Option(
+        "ipu-link-routing-type",
+        Kind.CHOICE,
+        "TYPE",
+        "How the partition routes over IPU-Links: default, dnc, swnc, ringswnc or "
+        "btnc.",
+        choices=("default", "dnc", "swnc", "ringswnc", "btnc"),
+        prefixes=("rt_", "irt_"),
+        unset="the V-IPU server's",
+    ),
+    Option(
+        "gw-link-routing-type",
+        Kind.CHOICE,
+        "TYPE",
+        "How the partition routes over GW-Links: default.",
+        choices=("default",),
+        prefixes=("rt_",),
+        unset="the V-IPU server's",
+    ),
+    Option(
+        "sync-type",
+        Kind.CHOICE,
+        "TYPE",
+        "How the IPUs of the partition synchronise: c2-compatible or "
+        "pod-native-default, also written as ST_POD_NATIVE_DEFAULT.",
+        choices=("c2-compatible", "pod-native-default"),
+        prefixes=("st_",),
+        unset="the V-IPU server's",
+    ),
+    Option(
+        "executable-cache-path",
+        Kind.PATH,
+        "DIR",
+        "Where compiled executables are kept for the next run.",
+        unset="a temporary one where instances share a host",
+    ),
+)
+
+_MPI = (
+    Option(
+        "mpi-global-args",
+        Kind.MPI_ARGUMENTS,
+        "ARGS",
+        'Arguments for mpirun as a whole, as in "--tag-output". '
+        "Given more than once, they add up.",
+        default=(),
+        multiple=True,
+    ),
+    Option(
+        "mpi-local-args",
+        Kind.MPI_ARGUMENTS,
+        "ARGS",
+        'Arguments for mpirun about every instance, as in "-x NAME=VALUE". '
+        "Given more than once, they add up.",
+        default=(),
+        multiple=True,
+    ),
+    Option(
+        "instance-mpi-local-args",
+        Kind.INSTANCE_ARGUMENTS,
+        "INDEX:ARGS",
+        'The same for one instance, as in "1:-x NAME=VALUE". '
+        "Given more than once, they add up.",
+        default=(),
+        multiple=True,
+    ),
+    Option(
+        "allow-run-as-root",
+        Kind.BOOLEAN,
+        "YES|NO",
+        "Whether root may start the job; as root, no is an error.",
+        unset="yes",
+    ),
+    Option(
+        "mpirun",
+        Kind.PATH,
+        "PATH",
+        "The mpirun to use.",
+        unset="this virtual environment's, or the first on PATH",
+        vendor=False,
+    ),
+)
+
+_OUTPUT = (
+    Option(
+        "output-filename",
+        Kind.PATH,
+        "DIR",
+        "Copy what each instance prints to DIR/1/rank.N/stdout and stderr; with "
+        ":nocopy after DIR, keep it from the console. The same as mpirun's.",
+        aliases=("log-dir",),
+        vendor=False,
+    ),
+    Option(
+        "only-output-from-instance",
+        Kind.WHOLE,
+        "INDEX",
+        "Show what this instance prints, and nothing of the others. Warning: use it "
+        "with great care, because errors of the other instances are hidden with the "
+        "rest of their output.",
+        minimum=0,
+        unset="all",
+    ),
+    Option(
+        "stdin",
+        Kind.PATH,
+        "none|INDEX|all|FILE",
+        "Which instances read the standard input of poprun: none, that one, or all; "
+        "or a file that they read instead.",
+        default="none",
+        vendor=False,
+    ),
+    Option(
+        "progress",
+        Kind.BOOLEAN,
+        "YES|NO",
+        "Show on stderr how far the job is, in one line that goes away, if that is a "
+        "terminal.",
+        default=True,
+        vendor=False,
+    ),
+    Option(
+        "tty",
+        Kind.CHOICE,
+        "",
+        "Whether stdout and stderr of the instances are terminals: auto makes those "
+        "one that are one for poprun.",
+        choices=("auto", "yes", "no"),
+        default="auto",
+        vendor=False,
+    ),
+    Option(
+        "verbose",
+        Kind.COUNT,
+        "",
+        "Log what poprun does.",
+        short="v",
+        default=0,
+        minimum=0,
+        rival="vv",
+    ),
+    Option(
+        "vv",
+        Kind.FLAG,
+        "",
+        "Log it in detail, with the topology. The same as -vv.",
+        default=False,
+        rival="verbose",
+    ),
+)
+
+_LIMITS = (
+    Option(
+        "timeout",
+        Kind.SECONDS,
+        "SECONDS",
+        "Stop the job after this time.",
+        unset="no limit",
+        vendor=False,
+    ),
+    Option(
+        "start-timeout",
+        Kind.SECONDS,
+        "SECONDS",
+        "Stop the job if not all instances run after this time.",
+        default=60.0,
+        vendor=False,
+    ),
+    Option(
+        "grace",
+        Kind.SECONDS,
+        "SECONDS",
+        "How long instances have to end by themselves before they are killed.",
+        default=5.0,
+        vendor=False,
+    ),
+    Option(
+        "keep-going",
+        Kind.FLAG,
+        "",
+        "Let the other instances run on when one fails.",
+        default=False,
+        vendor=False,
+    ),
+)
+
+_GENERAL = (
+    Option(
+        "help",
+        Kind.FLAG,
+        "",
+        "Show this page.",
+        short="h",
+        default=False,
+        in_environment=False,
+        in_file=False,
+    ),
+    # Not from the environment: POPRUN_VERSION is what people call the variable
+    # that holds the version they want installed.
+    Option(
+        "version",
+        Kind.FLAG,
+        "",
+        "Show the version.",
+        default=False,
+        in_environment=False,
+        in_file=False,
+    ),
+    Option(
+        "version-format",
+        Kind.CHOICE,
+        "",
+        "Show the version in this form; the full ones name all that poprun uses.",
+        choices=("text", "full-text", "full-json"),
+        default="text",
+        in_environment=False,
+        in_file=False,
+    ),
+    Option(
+        "dry-run",
+        Kind.FLAG,
+        "",
+        "Show the mpirun command and every instance's environment; start nothing.",
+        default=False,
+        vendor=False,
+        in_file=False,
+    ),
+    Option(
+        "show-config",
+        Kind.FLAG,
+        "",
+        "Show the value of every option and where it comes from.",
+        default=False,
+        vendor=False,
+        in_file=False,
+    ),
+    Option(
+        "import-config",
+        Kind.PATH,
+        "FILE",
+        "Read options from this YAML file. Variables named POPRUN_<OPTION> count for "
+        "more, and the command line counts for most.",
+        in_file=False,
+    ),
+    Option(
+        "export-config",
+        Kind.PATH,
+        "FILE",
+        "Write the options in force to this YAML file.",
+        in_file=False,
+    ),
+    Option(
+        "overwrite-config",
+        Kind.BOOLEAN,
+        "YES|NO",
+        "Let --export-config replace a file.",
+        default=False,
+        in_file=False,
+    ),
+    Option(
+        "debug",
+        Kind.BOOLEAN,
+        "YES|NO",
+        "Help to find out why a job does not run.",
+        default=False,
+    ),
+)
+
+# Each of these asks for a partition of a V-IPU server, unless --offline-mode is given.
+VIPU_OPTIONS = (
+    "vipu-partition",
+    "vipu-server-host",
+    "vipu-server-port",
+    "vipu-server-timeout",
+    "vipu-partition-attempts",
+    "update-partition",
+    "reset-partition",
+    "remove-partition",
+    "vipu-cluster",
+    "vipu-allocation",
+    "ipu-link-routing-type",
+    "gw-link-routing-type",
+    "sync-type",
+)
+
+GROUPS: Mapping[str, tuple[Option, ...]] = {
+    "Topology": _TOPOLOGY,
+    "Hosts": _HOSTS,
+    "V-IPU": _VIPU,
+    "MPI": _MPI,
+    "Output": _OUTPUT,
+    "Limits": _LIMITS,
+    "Debug and general": _GENERAL,
+}
+
+# What this version cannot do yet, by group.
+NOT_BUILT_YET: Mapping[str, str] = {
+    "Hosts": "This version plans jobs on several hosts (--dry-run), and starts jobs on "
+    "this host only.",
+    "V-IPU": "This version talks to no V-IPU server yet: it plans jobs that ask for a "
+    "partition (--dry-run), and starts jobs without IPUs.",
+}
+
+OPTIONS: Mapping[str, Option] = {o.name: o for group in GROUPS.values() for o in group}
+# Every long name, aliases too.
+BY_NAME: Mapping[str, Option] = {
+    name: option for option in OPTIONS.values() for name in option.names
+}
+BY_SHORT: Mapping[str, Option] = {o.short: o for o in OPTIONS.values() if o.short}

@@ -1,0 +1,1 @@
+"""Settings and the machine -> Plan: what each instance is given. Starts nothing."""

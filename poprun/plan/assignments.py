@@ -1,0 +1,213 @@
+"""What each instance is told and given: topology and options -> Plan. Pure."""
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple
+
+from popdist import environment as env
+from popdist.environment import Instance
+from poprun.plan.placement import Binding
+from poprun.plan.topology import Topology
+
+# What the original forwards to its instances by name, if the caller has it.
+FORWARDED = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH")
+# A rack's worth: the most IPUs that IPU-Links join.
+LARGEST_ILD = 64
+
+
+class Partition(NamedTuple):
+    """The V-IPU partition that a job asks for."""
+
+    server_host: str
+    server_port: int
+    server_timeout: int
+    name: str
+
+
+class Request(NamedTuple):
+    """What the variables of a job are made from, besides its topology."""
+
+    identity: str
+    hosts: Sequence[str]
+    offline: bool
+    # Secrets of the job: neither is ever in argv.
+    control: str
+    arena: str
+    partition: Partition | None = None
+    cache_path: str | None = None
+    target_options: Mapping[str, str] = MappingProxyType({})
+    libmpi: str | None = None
+    master_port: int = 0
+    # What popdist is to say on stderr; None for what it says by itself.
+    log_level: str | None = None
+    # What the user asks for by -x, of all instances and of single ones.
+    exports: Mapping[str, str] = MappingProxyType({})
+    instance_exports: Mapping[int, Mapping[str, str]] = MappingProxyType({})
+    # Where each instance runs; None, or nothing at all, for the current directory.
+    directories: Sequence[str | None] = ()
+
+
+class Assignment(NamedTuple):
+    """One instance: where it runs, and what it is told."""
+
+    rank: int
+    host: str
+    instance: Instance
+    binding: Binding
+    # What stands on mpirun's command line, in the original's order.
+    shown: Mapping[str, str]
+    # All that is added to the caller's environment, `shown` included.
+    variables: Mapping[str, str]
+    # The absolute path of the directory it runs in; None for the current one.
+    directory: str | None = None
+
+
+class Plan(NamedTuple):
+    """A whole job, before anything is started."""
+
+    topology: Topology
+    hosts: Sequence[str]
+    assignments: Sequence[Assignment]
+
+
+def make(
+    topology: Topology,
+    request: Request,
+    bindings: Sequence[Binding],
+    threads: Sequence[int] | None,
+) -> Plan:
+    """Say of each instance what it gets.
+
+    Args:
+        bindings: One for each instance of a host; all hosts are alike.
+        threads: Likewise, how many threads each should start; None if the caller
+            has said so.
+    """
+    assignments = []
+    for rank, instance in enumerate(topology.instances()):
+        local = instance.local_instance_index
+        shown = _shown(topology, request, rank, instance)
+        directory = request.directories[rank] if request.directories else None
+        variables = {
+            **_for_other_launchers(topology, request, rank),
+            **_threads(threads, local),
+            **_log_level(request.log_level),
+            **({} if directory is None else {"PWD": directory}),
+            **shown,
+            env.CONTROL: request.control,
+            env.ARENA: f"{request.arena}-{topology.host_of(rank)}",
+            **request.exports,
+            **request.instance_exports.get(rank, {}),
+        }
+        assignments.append(
+            Assignment(
+                rank=rank,
+                host=request.hosts[topology.host_of(rank)],
+                instance=instance,
+                binding=bindings[local],
+                shown={name: variables[name] for name in shown},
+                variables=variables,
+                directory=directory,
+            )
+        )
+    return Plan(topology=topology, hosts=request.hosts, assignments=assignments)
+
+
+def exported(
+    shown: Mapping[str, str], environ: Mapping[str, str]
+) -> dict[str, str | None]:
+    """Return what mpirun is told of one instance; None for what it is to forward.
+
+    What is forwarded stands where the original has it: behind what is the
+    instance's, before what Poplar is told, and before what is ours alone.
+    """
+    forwards = dict.fromkeys(name for name in FORWARDED if name in environ)
+    found: dict[str, str | None] = {}
+    for name, value in shown.items():
+        if name in (env.POPLAR_TARGET_OPTIONS, env.CONTRACT):
+            found |= forwards
+        found[name] = value
+    return found
+
+
+def target_options(topology: Topology, given: Mapping[str, str]) -> dict[str, str]:
+    """Return what Poplar is told of the partition; what the caller gave counts more."""
+    return {
+        "ipuLinkDomainSize": str(
+            min(topology.num_ipus // topology.num_ilds, LARGEST_ILD)
+        ),
+        "ipuLinkConfiguration": "default",
+        "ipuLinkTopology": "mesh",
+        "gatewayMode": "true",
+        "instanceSize": str(topology.ipus_per_instance),
+        **given,
+    }
+
+
+def compact(options: Mapping[str, str]) -> str:
+    """Write target options as Poplar reads them."""
+    import json
+
+    return json.dumps(options, separators=(",", ":"))
+
+
+def _shown(
+    topology: Topology, request: Request, rank: int, instance: Instance
+) -> dict[str, str]:
+    shown = instance.encode()
+    if request.cache_path is not None:
+        # Before the two that differ from instance to instance, as in the original.
+        last_two = {
+            name: shown.pop(name)
+            for name in (env.REPLICA_INDEX_OFFSET, env.LOCAL_INSTANCE_INDEX)
+        }
+        shown = {**shown, env.EXECUTABLE_CACHE_PATH: request.cache_path, **last_two}
+    if request.partition is not None:
+        shown |= {
+            env.VIPU_API_HOST: request.partition.server_host,
+            env.VIPU_API_PORT: str(request.partition.server_port),
+            env.VIPU_API_PARTITION_ID: request.partition.name,
+            env.VIPU_API_TIMEOUT: str(request.partition.server_timeout),
+            env.VIPU_API_GCD_ID: str(rank),
+            env.IPUOF_LOG_LEVEL: "WARN",
+            env.POPLAR_TARGET_OPTIONS: compact(
+                target_options(topology, request.target_options)
+            ),
+        }
+    return shown | {
+        env.CONTRACT: str(env.CONTRACT_VERSION),
+        env.JOB_ID: request.identity,
+        env.OFFLINE_MODE: str(int(request.offline)),
+        env.RESTART_COUNT: "0",
+    }
+
+
+def _for_other_launchers(
+    topology: Topology, request: Request, rank: int
+) -> dict[str, str]:
+    local = str(topology.local_index(rank))
+    size, local_size = str(topology.num_instances), str(topology.instances_per_host)
+    first = request.hosts[0]
+    variables = {
+        env.RANK: str(rank),
+        env.WORLD_SIZE: size,
+        env.LOCAL_RANK: local,
+        env.LOCAL_WORLD_SIZE: local_size,
+        env.MASTER_ADDR: first if topology.num_hosts > 1 else "127.0.0.1",
+        env.MASTER_PORT: str(request.master_port),
+        env.OMPI_RANK: str(rank),
+        env.OMPI_SIZE: size,
+        env.OMPI_LOCAL_RANK: local,
+        env.OMPI_LOCAL_SIZE: local_size,
+    }
+    if request.libmpi is not None:
+        variables[env.MPI4PY_LIBMPI] = request.libmpi
+    return variables
+
+
+def _log_level(level: str | None) -> dict[str, str]:
+    return {} if level is None else {env.LOG_LEVEL: level}
+
+
+def _threads(threads: Sequence[int] | None, local: int) -> dict[str, str]:
+    return {} if threads is None else {env.OMP_NUM_THREADS: str(threads[local])}

@@ -1,0 +1,85 @@
+"""What a job would be, in words that can be read, compared and kept. Pure."""
+
+import os
+import shlex
+from collections.abc import Sequence
+
+from poprun.plan.assignments import Assignment
+from poprun.plan.placement import describe_cpus
+from poprun.plan.planner import Setup
+
+
+def render(made: Setup, program: Sequence[str]) -> str:
+    """Return mpirun's command, and what each instance gets besides."""
+    lines = [command_line(made, program), ""]
+    for assignment in made.plan.assignments:
+        lines.append(f"instance {assignment.rank} on {assignment.host}:")
+        lines.append(f"  runs {_shell_words(program)}")
+        if assignment.directory is not None:
+            lines.append(f"  in {_shell_word(assignment.directory)}")
+        lines += [f"  {line}" for line in _binding(assignment)]
+        lines += [
+            f"  {name}={_shell_word(value)}"
+            for name, value in assignment.variables.items()
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def command_line(made: Setup, program: Sequence[str]) -> str:
+    """Return mpirun's command in the original's form.
+
+    The program's words stand where the shim stands that is told of them, and each
+    argument in quotes.
+    """
+    words: list[str] = []
+    ends = [context.words for context in made.contexts]
+    argv = made.argv
+    at = 0
+    for end in ends:
+        stop = _find(argv, end, at) + len(end)
+        words += [*argv[at:stop], *program]
+        at = stop
+    return " ".join([words[0], *(_quoted(word) for word in words[1:])])
+
+
+def _shell_words(words: Sequence[str]) -> str:
+    return " ".join(map(_shell_word, words))
+
+
+def _shell_word(word: str) -> str:
+    """Quote a word so that a shell reads it as it is, and a terminal obeys nothing."""
+    if word.isprintable():
+        return shlex.quote(word)
+    return "$'" + "".join(map(_shell_character, word)) + "'"
+
+
+def _shell_character(character: str) -> str:
+    if character in "\\'":
+        return f"\\{character}"
+    if character.isprintable():
+        return character
+    return "".join(f"\\{byte:03o}" for byte in os.fsencode(character))
+
+
+def _find(words: Sequence[str], part: Sequence[str], start: int) -> int:
+    span = len(part)
+    return next(
+        at for at in range(start, len(words)) if list(words[at : at + span]) == [*part]
+    )
+
+
+def _quoted(word: str) -> str:
+    if not word.isprintable():
+        return _shell_word(word)
+    return "'" + word.replace("'", "'\\''") + "'"
+
+
+def _binding(assignment: Assignment) -> list[str]:
+    binding = assignment.binding
+    lines = []
+    if binding.cpus is not None:
+        lines.append(f"bound to CPUs {describe_cpus(binding.cpus)}")
+    if binding.memory_nodes is not None:
+        nodes = describe_cpus(binding.memory_nodes)
+        lines.append(f"allocates memory on NUMA nodes {nodes}")
+    return lines

@@ -1,0 +1,61 @@
+"""What this version of poprun understands and plans, and cannot start yet."""
+
+import os
+import socket
+from collections.abc import Sequence
+
+from poprun.errors import NotYetError
+from poprun.options.settings import Settings
+from poprun.options.table import VIPU_OPTIONS
+from poprun.plan.hosts import Host, is_local
+
+
+def refuse_what_cannot_start(
+    settings: Settings, hosts: Sequence[Host], slurm_name: str = ""
+) -> None:
+    """Say what this version of poprun plans, and cannot start yet.
+
+    Args:
+        slurm_name: What Slurm calls this machine, if the job runs below it.
+    """
+    if not settings.offline:
+        names = filter(settings.given, VIPU_OPTIONS)
+        name = next(names, "offline-mode=no")
+        raise NotYetError(
+            f"--{name} asks for a partition of a V-IPU server, which this version of "
+            "poprun cannot talk to yet. Add --offline-mode=yes to run without IPUs."
+        )
+    if not (settings.given("host") or settings.given("hostfile")):
+        # Without either it is this machine, whatever Slurm calls it.
+        return
+    [first, *others] = hosts
+    if first.user is not None and not others:
+        raise NotYetError(
+            f"--host {first} asks for instances of the user {first.user}, and this "
+            "version of poprun starts instances of its own user only. Leave "
+            f"{first.user}@ out."
+        )
+    if others or not (first.name == slurm_name or _is_here(first)):
+        raise NotYetError(
+            f"--host {','.join(map(str, hosts))} asks for instances on other machines, "
+            "where this version of poprun cannot start any yet. Leave --host out to "
+            "run them all here, or add --dry-run to see the plan."
+        )
+
+
+def _is_here(host: Host) -> bool:
+    # The names of this machine take a while to find, and are rarely needed.
+    return is_local(host, [os.uname().nodename]) or is_local(host, own_names())
+
+
+def own_names() -> list[str]:
+    """Return the names and addresses of this machine."""
+    import psutil
+
+    addresses = [
+        address.address.partition("%")[0]
+        for interface in psutil.net_if_addrs().values()
+        for address in interface
+        if address.family in (socket.AF_INET, socket.AF_INET6)
+    ]
+    return [os.uname().nodename, socket.getfqdn(), *addresses]

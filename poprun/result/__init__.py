@@ -1,0 +1,1 @@
+"""A finished job -> exit code and words."""

@@ -1,0 +1,311 @@
+"""How a job ended: (what happened, mpirun's verdict) -> exit code and cause. Pure."""
+
+import errno
+import os
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from poprun.job.events import Event, Exited, FailedInFinalize, MpirunRefused, Refused
+from poprun.job.resource_limits import explain
+from poprun.job.stopping import Cause, Course, Reason
+from poprun.job.wait_status import exit_code, signal_name
+from poprun.mpirun.values import Failure, MpiVerdict
+
+TIMED_OUT = 124
+MACHINERY_FAILED = 125
+NOT_EXECUTABLE = 126
+NOT_FOUND = 127
+OUTPUT_CLOSED = 128 + signal.SIGPIPE
+
+MACHINERY = (Reason.MPIRUN_ENDED, Reason.SHIM_LOST)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    """An instance that failed by itself."""
+
+    rank: int
+    status: int
+    at_ns: int
+    # It did not end, because MPI_Finalize waits for the other instances.
+    finalizing: bool = False
+
+    @property
+    def exit_code(self) -> int:
+        return exit_code(self.status)
+
+    @property
+    def killed_by(self) -> int | None:
+        return os.WTERMSIG(self.status) if os.WIFSIGNALED(self.status) else None
+
+    @property
+    def how(self) -> str:
+        if self.finalizing:
+            return (
+                f"failed with exit code {self.exit_code}, and waited in MPI_Finalize "
+                "for the others"
+            )
+        if self.killed_by is not None:
+            return f"was killed by {signal_name(self.killed_by)}"
+        return f"exited with code {self.exit_code}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What poprun exits with, and why, as far as words are needed."""
+
+    exit_code: int
+    # The instance whose failure it is, if it is one's.
+    first: Failed | None = None
+    also: Sequence[Failed] = ()
+    # The cause as a sentence, where it is not an instance's failure.
+    sentence: str = ""
+    # mpirun's words belong to the explanation.
+    quote_mpirun: bool = False
+    warnings: Sequence[str] = ()
+
+
+def judge(
+    course: Course,
+    events: Sequence[Event],
+    mpirun_status: int | None,
+    verdict: MpiVerdict,
+) -> Outcome:
+    """Return how the job ended.
+
+    The exit code is that of the first instance that failed by itself. What failed
+    because it was being stopped counts for nothing.
+    """
+    for event in events:
+        if isinstance(event, MpirunRefused):
+            return _mpirun_refused(event)
+    failed = failures(events)
+    cause = course.cause
+    # Open MPI's MPI_Abort ends the instance too, which may be heard of first.
+    explained = cause is None or cause.reason in MACHINERY
+    explained = explained or cause == Cause(Reason.FAILED, verdict.rank)
+    if explained and _says_aborted(verdict, mpirun_status):
+        return _aborted(verdict, failed)
+    if failed and (cause is None or cause.reason in (Reason.FAILED, *MACHINERY)):
+        return Outcome(
+            exit_code=failed[0].exit_code,
+            first=failed[0],
+            also=failed[1:],
+            warnings=_warnings(course),
+        )
+    if mpirun_status == 0 and _ended_while_running(cause, events):
+        return _ended_with_0(verdict)
+    if cause is not None and not _lost_its_proxy(cause, verdict):
+        return _stopped(course, cause, events, mpirun_status)
+    if cause or any(isinstance(e, Exited) and e.status for e in events):
+        return _ended_by_mpirun(course, mpirun_status, verdict)
+    return _all_succeeded(course, mpirun_status, verdict)
+
+
+def failures(events: Sequence[Event]) -> list[Failed]:
+    """Return the instances that failed by themselves, the first one first."""
+    found = [
+        Failed(rank=e.rank, status=e.status, at_ns=e.at_ns)
+        for e in events
+        if isinstance(e, Exited) and e.status and e.by_itself
+    ]
+    ended = {failed.rank for failed in found}
+    found += [
+        Failed(rank=e.rank, status=e.status, at_ns=e.at_ns, finalizing=True)
+        for e in events
+        if isinstance(e, FailedInFinalize) and e.rank not in ended
+    ]
+    return sorted(found, key=lambda f: (f.at_ns, f.rank))
+
+
+def _lost_its_proxy(cause: Cause, verdict: MpiVerdict) -> bool:
+    # mpirun then ends before or after the instances, as the machine's load has it.
+    return cause.reason is Reason.MPIRUN_ENDED and verdict.failure is Failure.PROXY_LOST
+
+
+def _says_aborted(verdict: MpiVerdict, mpirun_status: int | None) -> bool:
+    # hydra tells of MPI_Abort by its exit code alone, and one that was killed has
+    # none of its own.
+    known = bool(verdict.words) or not _was_killed(mpirun_status)
+    return known and verdict.failure is Failure.ABORTED
+
+
+def _aborted(verdict: MpiVerdict, failed: Sequence[Failed]) -> Outcome:
+    error = verdict.code or 0
+    # It is a failure in any case.
+    code = error & 0xFF or 1
+    also = [f for f in failed if f.rank != verdict.rank]
+    if verdict.rank is None:
+        return Outcome(
+            exit_code=code,
+            also=also,
+            sentence=f"An instance called MPI_Abort with error code {error}.",
+        )
+    status = code << 8
+    return Outcome(
+        exit_code=code,
+        first=Failed(rank=verdict.rank, status=status, at_ns=0),
+        also=also,
+        sentence=(
+            f"Instance {verdict.rank} called MPI_Abort with error code {error}, and "
+            "mpirun ended the others."
+        ),
+    )
+
+
+def _ended_while_running(cause: Cause | None, events: Sequence[Event]) -> bool:
+    if cause is not None:
+        return cause.reason in MACHINERY
+    # poprun has stopped none of them, so it was mpirun.
+    return any(isinstance(e, Exited) and e.status and not e.by_itself for e in events)
+
+
+def _ended_with_0(verdict: MpiVerdict) -> Outcome:
+    # No supervisor was killed: mpirun would have ended with another code.
+    if verdict.if_running is not Failure.ABORTED:
+        return _mpirun_ended(0)
+    return Outcome(
+        exit_code=1,
+        sentence="mpirun ended with exit code 0 while instances were running, and they "
+        "were stopped. It does that when one of them calls MPI_Abort with error code 0 "
+        "or a multiple of 256.",
+        quote_mpirun=True,
+    )
+
+
+def _stopped(
+    course: Course, cause: Cause, events: Sequence[Event], mpirun_status: int | None
+) -> Outcome:
+    match cause.reason:
+        case Reason.REFUSED:
+            return _refused(events)
+        case Reason.INTERRUPTED:
+            number = cause.signal or signal.SIGINT
+            return Outcome(
+                exit_code=128 + number,
+                sentence=f"Stopped by {signal_name(number)}.",
+            )
+        case Reason.TIMEOUT:
+            return Outcome(
+                exit_code=TIMED_OUT,
+                sentence="The job took longer than --timeout allows, and was stopped.",
+            )
+        case Reason.START_TIMEOUT:
+            return _not_started(course)
+        case Reason.OUTPUT_CLOSED:
+            return Outcome(exit_code=OUTPUT_CLOSED)
+        # An mpirun that is killed may take shims with it, and they are missed first.
+        case Reason.SHIM_LOST if course.mpirun_killed or not _was_killed(mpirun_status):
+            return Outcome(
+                exit_code=MACHINERY_FAILED,
+                sentence=(
+                    f"The supervisor of instance {cause.rank} was killed, and the job "
+                    "with it. poprun did not do that: look for who sends SIGKILL, the "
+                    "kernel for want of memory among others."
+                ),
+            )
+    return _mpirun_ended(mpirun_status)
+
+
+def _mpirun_ended(mpirun_status: int | None) -> Outcome:
+    return Outcome(
+        exit_code=MACHINERY_FAILED,
+        sentence=f"mpirun {_how(mpirun_status)} while instances were running, and "
+        "they were stopped.",
+        quote_mpirun=True,
+    )
+
+
+def _refused(events: Sequence[Event]) -> Outcome:
+    refused = next(e for e in events if isinstance(e, Refused))
+    if refused.call:
+        code = MACHINERY_FAILED
+    else:
+        code = NOT_FOUND if refused.errno == errno.ENOENT else NOT_EXECUTABLE
+    what = f"{refused.call} failed in its supervisor" if refused.call else ""
+    reason = explain(refused.errno) if refused.errno else ""
+    parts = [part for part in (what, refused.tried, reason) if part]
+    return Outcome(
+        exit_code=code,
+        sentence=f"Instance {refused.rank} could not be started: {': '.join(parts)}",
+    )
+
+
+def _mpirun_refused(refused: MpirunRefused) -> Outcome:
+    what = f"{refused.call}: " if refused.call else ""
+    return Outcome(
+        exit_code=MACHINERY_FAILED,
+        sentence=f"mpirun could not be started: {what}{explain(refused.errno)}",
+    )
+
+
+def _not_started(course: Course) -> Outcome:
+    missing = sorted(set(range(course.num_instances)) - course.started)
+    return Outcome(
+        exit_code=TIMED_OUT,
+        sentence=(
+            f"After --start-timeout {len(missing)} of {course.num_instances} instances "
+            f"had not been started by mpirun, instance {missing[0]} among them."
+        ),
+        quote_mpirun=True,
+    )
+
+
+def _ended_by_mpirun(
+    course: Course, mpirun_status: int | None, verdict: MpiVerdict
+) -> Outcome:
+    """Nobody asked for an end, and none of the instances failed."""
+    if _was_killed(mpirun_status) and not course.mpirun_killed:
+        return _mpirun_ended(mpirun_status)
+    broken = verdict.failure is Failure.PROXY_LOST
+    why = ", because a process of its own was killed" if broken else ""
+    return Outcome(
+        exit_code=MACHINERY_FAILED,
+        sentence=f"mpirun ended the instances{why}, and then {_how(mpirun_status)}.",
+        quote_mpirun=True,
+    )
+
+
+def _all_succeeded(
+    course: Course, mpirun_status: int | None, verdict: MpiVerdict
+) -> Outcome:
+    if len(course.started) < course.num_instances:
+        return Outcome(
+            exit_code=MACHINERY_FAILED,
+            sentence=f"mpirun {_how(mpirun_status)} before it had started "
+            f"{'any' if not course.started else 'every'} instance.",
+            quote_mpirun=True,
+        )
+    warnings = _warnings(course)
+    # A signal that comes when all have succeeded ends what is left, and no more.
+    if not mpirun_status or course.mpirun_hung or course.mpirun_killed:
+        return Outcome(exit_code=0, warnings=warnings)
+    if verdict.failure is Failure.NOT_FINALIZED:
+        who = "An instance" if verdict.rank is None else f"Instance {verdict.rank}"
+        warnings.append(f"{who} called MPI_Init and ended without MPI_Finalize.")
+        return Outcome(exit_code=0, warnings=warnings)
+    return Outcome(
+        exit_code=MACHINERY_FAILED,
+        sentence=f"All instances succeeded, and then mpirun {_how(mpirun_status)}.",
+        quote_mpirun=True,
+        warnings=warnings,
+    )
+
+
+def _warnings(course: Course) -> list[str]:
+    if not course.mpirun_hung:
+        return []
+    return ["mpirun did not end after its last instance, and was killed."]
+
+
+def _was_killed(status: int | None) -> bool:
+    return status is not None and os.WIFSIGNALED(status)
+
+
+def _how(status: int | None) -> str:
+    if status is None:
+        return "did not end"
+    if _was_killed(status):
+        return f"was killed by {signal_name(os.WTERMSIG(status))}"
+    return f"ended with exit code {os.WEXITSTATUS(status)}"

@@ -1,0 +1,71 @@
+"""One line that says how far a running job is: events -> text. Pure.
+
+It listens to the events of the job and knows no terminal; the relay shows the line
+where that disturbs nothing.
+"""
+
+from poprun.job.events import (
+    Event,
+    Exited,
+    Interrupted,
+    Refused,
+    ShimLost,
+    Started,
+)
+
+# A job that is over sooner needs no line.
+FIRST_AFTER_S = 0.5
+
+
+class Progress:
+    """How many instances of one job have started and ended.
+
+    Args:
+        began: When the job did, on the clock that `text` is asked with.
+    """
+
+    def __init__(self, instances: int, began: float) -> None:
+        self._instances = instances
+        self._began = began
+        self._started: set[int] = set()
+        self._ended: set[int] = set()
+        self._is_stopping = False
+
+    def listen(self, event: Event) -> None:
+        match event:
+            case Started(rank):
+                self._started.add(rank)
+            case Exited(rank) | Refused(rank) | ShimLost(rank):
+                self._ended.add(rank)
+            case Interrupted():
+                self._is_stopping = True
+
+    def text(self, now: float) -> str:
+        """Return the line, or nothing if it is too early for one."""
+        elapsed = now - self._began
+        if elapsed < FIRST_AFTER_S:
+            return ""
+        return f"poprun: {self._phase()} ({_clock(int(elapsed))})"
+
+    def _phase(self) -> str:
+        running = len(self._started - self._ended)
+        ended = f", {len(self._ended)} ended" if self._ended else ""
+        if len(self._ended) == self._instances:
+            return f"all {_count(self._instances)} ended"
+        if self._is_stopping:
+            return f"stopping, {_count(running)} running{ended}"
+        if len(self._started | self._ended) < self._instances:
+            return f"starting, {running} of {_count(self._instances)} running{ended}"
+        return f"{_count(running)} running{ended}"
+
+
+def _count(instances: int) -> str:
+    return f"{instances} instance{'' if instances == 1 else 's'}"
+
+
+def _clock(seconds: int) -> str:
+    minutes, seconds = divmod(seconds, 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours}:{minutes:02}:{seconds:02}"
+    return f"{minutes}:{seconds:02}"

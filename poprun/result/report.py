@@ -1,0 +1,98 @@
+"""What poprun says when a job is over: Outcome -> words. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from poprun.result.out_of_memory import Memory
+from poprun.result.outcome import Failed, Outcome
+
+LINES = 20
+WIDEST = 400
+MIB = 1 << 20
+# What input() raises.
+END_OF_INPUT = "EOFError: EOF when reading a line"
+TRACEBACK = "Traceback (most recent call last)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """What is known besides the outcome, for the instance that failed first."""
+
+    host: str = ""
+    stderr: bytes = b""
+    # The instance's last words are the last thing on the terminal already.
+    just_shown: bool = False
+    out_of_memory: Memory | None = None
+    peak_kib: int = 0
+    # Whether the instance had an empty standard input.
+    no_stdin: bool = False
+
+
+def render(outcome: Outcome, evidence: Evidence, mpirun_words: str) -> list[str]:
+    """Return the sentences to say, the cause last."""
+    said = []
+    if outcome.quote_mpirun and mpirun_words.strip():
+        said.append("mpirun said:\n" + _indented(mpirun_words.splitlines()))
+    if outcome.first is None:
+        said += [f"Also failed: {_list(outcome.also)}."] if outcome.also else []
+        return said + ([outcome.sentence] if outcome.sentence else [])
+    lines = _lines(evidence.stderr)
+    if lines and not evidence.just_shown:
+        said.append(
+            f"the last lines of instance {outcome.first.rank}'s stderr:\n"
+            + _indented(lines[-LINES:])
+        )
+    if outcome.also:
+        said.append(f"also failed: {_list(outcome.also)}.")
+    return [*said, outcome.sentence or _cause(outcome.first, evidence, lines)]
+
+
+def _cause(first: Failed, evidence: Evidence, lines: Sequence[str]) -> str:
+    who = f"Instance {first.rank} on {evidence.host} {first.how}"
+    if evidence.out_of_memory is not None:
+        return f"{who}: out of memory{_limit(evidence)}."
+    exception = exception_line(lines)
+    if evidence.no_stdin and exception == END_OF_INPUT:
+        return (
+            f"{who}: {exception}. It has no standard input: add --stdin {first.rank}."
+        )
+    return f"{who}: {exception}" if exception else f"{who}."
+
+
+def _limit(evidence: Evidence) -> str:
+    memory = evidence.out_of_memory
+    peak = f"it had used {evidence.peak_kib // 1024} MiB"
+    if memory is None or memory.limit is None:
+        return f" ({peak})"
+    return f" (the limit is {memory.limit // MIB} MiB, {peak})"
+
+
+def exception_line(lines: Sequence[str]) -> str:
+    """Return the line of a traceback that says what was wrong, or nothing.
+
+    Each line may have the same words before it, as torch's "[rank1]: ".
+    """
+    traceback = [(i, line.find(TRACEBACK)) for i, line in enumerate(lines)]
+    found = [(i, lines[i][:at]) for i, at in traceback if at >= 0]
+    if not found:
+        return ""
+    last, prefix = found[-1]
+    after = [line.removeprefix(prefix) for line in lines[last + 1 :]]
+    return next((line for line in after if line[:1].strip()), "")
+
+
+def _lines(stderr: bytes) -> list[str]:
+    text = stderr.decode(errors="backslashreplace").rstrip()
+    if not text:
+        return []
+    # Of a progress bar, what is on the terminal: the rest has been written over.
+    lines = [line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n")]
+    return [line[:WIDEST] for line in lines]
+
+
+def _list(failed: Sequence[Failed]) -> str:
+    return ", ".join(f"instance {f.rank} ({f.how})" for f in failed)
+
+
+def _indented(lines: Sequence[str]) -> str:
+    return "\n".join(f"    {line}".rstrip() for line in lines)

@@ -1,0 +1,1 @@
+"""The instances' streams on their way between the instances, the terminal and files."""

@@ -1,0 +1,322 @@
+"""Many streams onto one console, line by line: (bytes, now) -> bytes. Pure.
+
+A line goes out when it is whole, so that lines of two instances never mix. What is
+not a line yet, a prompt or a progress bar, goes out too if it stays so for a moment;
+from then on the console's line is taken, and others wait until it ends, but not for
+long. A traceback goes out as one. Bytes are never changed, dropped or added, except
+for marks on lines, and on a terminal, where a bar is redrawn below the lines of others.
+"""
+
+from collections.abc import Hashable
+
+from poprun.stdio.screen import Screen
+from poprun.stdio.tags import Mark
+from poprun.stdio.tracebacks import Tracebacks, first_line
+
+# A partial line is shown when it has been one for so long.
+PARTIAL_PATIENCE_S = 0.05
+# One that is longer than any prompt or bar is the beginning of a long line, and is
+# shown only if it does not go on for so long.
+LONG_PARTIAL = 4096
+LONG_PARTIAL_PATIENCE_S = 0.5
+# So long do whole lines wait for somebody else's partial line to end.
+LINE_PATIENCE_S = 0.2
+# A stream that has more lines than this to say waits for nobody.
+ENOUGH_WAITING = 1 << 16
+# A longer line goes out in pieces; and so does any if all that waits is more than that.
+LONGEST_LINE = 1 << 24
+MOST_WAITING = 1 << 26
+
+FOREVER = float("inf")
+
+
+class _Stream:
+    __slots__ = (
+        "broken",
+        "ended",
+        "heard",
+        "lines",
+        "lines_size",
+        "mark",
+        "name",
+        "rest",
+        "rest_size",
+        "since",
+        "tracebacks",
+    )
+
+    def __init__(self, mark: Mark | None, name: str, *, is_stderr: bool) -> None:
+        self.mark = mark
+        self.name = name
+        self.tracebacks = Tracebacks() if is_stderr else None
+        # Not on the console yet: whole lines, and the beginning of one.
+        self.lines: list[bytes] = []
+        self.rest: list[bytes] = []
+        self.lines_size = self.rest_size = 0
+        self.since = 0.0  # when the oldest of it came
+        self.heard = 0.0  # and the newest
+        self.ended = False
+        # Its line was ended for it, because other words had to begin one.
+        self.broken = False
+
+    @property
+    def size(self) -> int:
+        return self.lines_size + self.rest_size
+
+    @property
+    def has_whole(self) -> bool:
+        """Whether what waits is whole, or some of it: lines, or its last words."""
+        return bool(self.lines_size or (self.ended and self.rest_size))
+
+    @property
+    def held_until(self) -> float:
+        """Until when a traceback is expected to go on."""
+        if self.tracebacks is None or self.ended or self.size > ENOUGH_WAITING:
+            return 0.0
+        return self.tracebacks.until
+
+    @property
+    def partial_due(self) -> float:
+        if self.rest_size > LONG_PARTIAL:
+            return self.heard + LONG_PARTIAL_PATIENCE_S
+        return self.since + PARTIAL_PATIENCE_S
+
+    def take_in(self, data: bytes, now: float) -> None:
+        if not self.size:
+            self.since = now
+        self.heard = now
+        cut = data.rfind(b"\n") + 1
+        if cut:
+            lines = data if cut == len(data) else data[:cut]
+            if self.rest:
+                lines = b"".join([*self.rest, lines])
+                self.rest, self.rest_size = [], 0
+            self.lines.append(lines)
+            self.lines_size += len(lines)
+            if self.tracebacks is not None:
+                self.tracebacks.see(lines, now)
+        if cut < len(data):
+            self.rest.append(data[cut:])
+            self.rest_size += len(data) - cut
+
+    def take_out(self, *, partial: bool) -> bytes:
+        pieces, self.lines, self.lines_size = self.lines, [], 0
+        if partial or self.ended:
+            pieces += self.rest
+            self.rest, self.rest_size = [], 0
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def forget_overwritten(self) -> None:
+        """Of a bar that nobody sees, keep the last state only."""
+        line = b"".join(self.rest)
+        at = line.rstrip(b"\r").rfind(b"\r")
+        if at > 0 and b"\x1b" not in line[:at]:
+            line = line[at:]
+        self.rest, self.rest_size = [line], len(line)
+
+
+class Console:
+    """One console line, and the streams that write to it.
+
+    Args:
+        screen: If it is a terminal.
+    """
+
+    def __init__(self, screen: Screen | None = None) -> None:
+        self._screen = screen
+        self._streams: dict[Hashable, _Stream] = {}
+        # Whose partial line is on the console, if any.
+        self._owner: Hashable | None = None
+        self._mid_line = False
+        self._out: list[tuple[Hashable, bytes]] = []
+        # Whose traceback was the last one, and whether that has been said of any.
+        self._last_traceback = ""
+        self._names_tracebacks = False
+
+    def open(
+        self,
+        key: Hashable,
+        mark: Mark | None = None,
+        *,
+        name: str = "",
+        is_stderr: bool = False,
+    ) -> None:
+        """Add a stream.
+
+        Args:
+            name: What its tracebacks are called where several have one.
+            is_stderr: Keep its tracebacks together.
+        """
+        self._streams[key] = _Stream(mark, name, is_stderr=is_stderr)
+
+    def feed(self, key: Hashable, data: bytes, now: float) -> None:
+        """Take in what a stream has said."""
+        stream = self._streams[key]
+        stream.take_in(data, now)
+        is_due = self._may_write_lines(key) and now >= stream.held_until
+        if stream.lines_size and is_due:
+            self._put(key)
+            stream.since = now
+        if stream.rest_size and self._is_hidden_bar(key, data):
+            stream.forget_overwritten()
+        if stream.rest_size > LONGEST_LINE or (
+            stream.size > ENOUGH_WAITING and self._waiting() > MOST_WAITING
+        ):
+            self._put(key, partial=True)
+        self._let_others(now)
+
+    def close(self, key: Hashable, now: float = 0.0) -> None:
+        """Take the end of a stream: its last words need no line's end to be whole."""
+        self._streams[key].ended = True
+        if self._may_write_lines(key):
+            self._put(key)
+        if self._owner == key:
+            self._owner = None
+        self._let_others(now)
+        self._streams = {
+            k: s for k, s in self._streams.items() if s.size or not s.ended
+        }
+
+    def tick(self, now: float) -> None:
+        """Put out what has waited for long enough."""
+        for key, stream in self._streams.items():
+            if not stream.size or now < stream.held_until:
+                continue
+            if stream.has_whole and self._may_write_lines(key):
+                self._put(key)
+            elif self._is_free_for(key):
+                if now >= stream.partial_due:
+                    self._put(key, partial=True)
+            elif stream.has_whole and now >= stream.since + LINE_PATIENCE_S:
+                self._put(key)
+        self._let_others(now)
+
+    def pause(self, now: float) -> None:
+        """Take in that nobody could write for a while: that time does not count."""
+        for stream in self._streams.values():
+            stream.since = stream.heard = now
+
+    def deadline(self) -> float:
+        """Return when the next tick is due."""
+        due = FOREVER
+        for key, stream in self._streams.items():
+            if not stream.size:
+                continue
+            if stream.has_whole and self._may_write_lines(key):
+                at = stream.held_until
+            elif self._is_free_for(key):
+                at = max(stream.partial_due, stream.held_until)
+            elif stream.has_whole:
+                at = max(stream.since + LINE_PATIENCE_S, stream.held_until)
+            else:
+                continue
+            due = min(due, at)
+        return due
+
+    def take(self) -> list[tuple[Hashable, bytes]]:
+        """Return what is to be written now, and by which stream it came, if by one."""
+        out, self._out = self._out, []
+        return out
+
+    def say(self, text: bytes) -> None:
+        """Put out lines that are no stream's."""
+        screen = self._screen
+        if screen is not None and self._owner is not None and screen.can_redraw:
+            self._out.append((None, screen.write_above(text)))
+            return
+        if self._mid_line:
+            self._break_line()
+        self._write(None, text)
+        self._mid_line, self._owner = False, None
+
+    def show(self, status: bytes) -> None:
+        """Show a status on a terminal, while no stream's line is unfinished."""
+        if self._screen is not None and (drawn := self._screen.show(status)):
+            self._out.append((None, drawn))
+
+    def _waiting(self) -> int:
+        return sum(stream.size for stream in self._streams.values())
+
+    def _is_free_for(self, key: Hashable) -> bool:
+        return self._owner in (None, key)
+
+    def _may_write_lines(self, key: Hashable) -> bool:
+        if self._is_free_for(key) or self._streams[key].lines_size > ENOUGH_WAITING:
+            return True
+        return self._screen is not None and self._screen.can_redraw
+
+    def _is_hidden_bar(self, key: Hashable, data: bytes) -> bool:
+        return self._screen is not None and b"\r" in data and not self._is_free_for(key)
+
+    def _let_others(self, now: float) -> None:
+        """Give a line that has just ended to those who waited for it, in turn."""
+        if self._owner is not None:
+            return
+        waiting = [(s.since, k, s) for k, s in self._streams.items() if s.has_whole]
+        for _, key, stream in sorted(waiting, key=lambda entry: entry[0]):
+            if self._owner is None and now >= stream.held_until:
+                self._put(key)
+
+    def _put(self, key: Hashable, *, partial: bool = False) -> None:
+        """Write the lines that a stream has waiting, or all of it."""
+        stream = self._streams[key]
+        data = stream.take_out(partial=partial)
+        if stream.broken and data:
+            stream.broken = False
+            data = data.removeprefix(b"\n")
+        if not data:
+            return
+        if stream.name and (at := first_line(data)) >= 0:
+            self._name_traceback(key, stream, data, at)
+        else:
+            self._put_text(key, stream, data)
+
+    def _name_traceback(
+        self, key: Hashable, stream: _Stream, data: bytes, at: int
+    ) -> None:
+        """Write a traceback, after words that say whose it is if that is not clear."""
+        last, self._last_traceback = self._last_traceback, stream.name
+        if last in ("", stream.name):
+            self._put_text(key, stream, data)
+            return
+        if at:
+            self._put_text(key, stream, data[:at])
+        if self._names_tracebacks:
+            words = f"poprun: This traceback is {stream.name}'s:\n"
+        else:
+            words = (
+                f"poprun: The traceback before this one is {last}'s, "
+                f"and this one is {stream.name}'s:\n"
+            )
+        self._names_tracebacks = True
+        self.say(words.encode())
+        self._put_text(key, stream, data[at:])
+
+    def _put_text(self, key: Hashable, stream: _Stream, data: bytes) -> None:
+        continues, screen = self._mid_line and self._owner == key, self._screen
+        text = data
+        if stream.mark is not None:
+            text = stream.mark.apply(data, continues=continues)
+        if self._mid_line and not continues:
+            if screen is not None and self._owner is not None and screen.can_redraw:
+                self._out.append((key, screen.write_above(text)))
+                return
+            if screen is not None or (stream.mark and stream.mark.own_line):
+                self._break_line()
+        self._write(key, text)
+        if screen is not None:
+            self._mid_line = screen.mid_line
+        else:
+            self._mid_line = not data.endswith(b"\n")
+        self._owner = key if self._mid_line and not stream.ended else None
+
+    def _break_line(self) -> None:
+        """End a line for the stream that has left it unfinished."""
+        self._write(None, b"\n")
+        if self._owner in self._streams:
+            self._streams[self._owner].broken = True
+
+    def _write(self, key: Hashable, text: bytes) -> None:
+        if self._screen is not None:
+            text = self._screen.write(text)
+        self._out.append((key, text))

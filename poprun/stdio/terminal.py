@@ -1,0 +1,104 @@
+"""Which streams of the instances are terminals: by default those of poprun that are."""
+
+import os
+import signal
+import stat
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from poprun.helpers import processes
+
+# Of a terminal that poprun does not have itself.
+ROWS, COLUMNS = 24, 80
+
+
+class Terminals(NamedTuple):
+    """What the instances' stdout and stderr are, and how much a line of them takes."""
+
+    stdout: bool = False
+    stderr: bool = False
+    # Of each line, what poprun's mark before it takes.
+    mark_width: int = 0
+
+    def size(self) -> tuple[int, int]:
+        """Return rows and columns as they are now."""
+        rows, columns = own_size()
+        return rows, max(1, columns - self.mark_width)
+
+
+def choose(tty: str, mark_width: int) -> Terminals:
+    """Carry out --tty.
+
+    Args:
+        tty: yes, no or auto.
+    """
+    if tty == "auto":
+        return Terminals(os.isatty(1), os.isatty(2), mark_width)
+    return Terminals(tty == "yes", tty == "yes", mark_width)
+
+
+def is_foreground(descriptor: int) -> bool:
+    """Return whether poprun may use a terminal, which a shell may have taken back."""
+    try:
+        return os.tcgetpgrp(descriptor) == os.getpgrp()
+    except OSError:  # it is not the terminal of this session: no shell shares it
+        return True
+
+
+def wait_until_readable(descriptor: int) -> bool:
+    """Stop while this is a terminal that another job has, as the kernel stops readers.
+
+    An instance reads poprun's terminal from a session of its own, in which the kernel
+    stops nobody.
+
+    Returns False where nobody could continue poprun, so that it does not stop.
+    """
+    if not os.isatty(descriptor):
+        return True
+    while not is_foreground(descriptor):
+        if not _can_be_continued():
+            return False
+        os.kill(os.getpid(), signal.SIGTTIN)
+    return True
+
+
+def _can_be_continued() -> bool:
+    """Return whether poprun belongs to a job of a shell that controls jobs."""
+    if signal.getsignal(signal.SIGTTIN) is not signal.SIG_DFL:
+        return False
+    group, found = os.getpgrp(), processes.process(os.getpid())
+    try:
+        while found is not None and os.getpgid(found.pid) == group:
+            found = processes.process(found.parent)
+        return found is not None and os.getsid(found.pid) == os.getsid(0)
+    except OSError:  # it has ended
+        return False
+
+
+def has_status_line(environ: Mapping[str, str]) -> bool:
+    """Return whether a line on stderr can be drawn that disturbs no output.
+
+    What reads a pipe on stdout may write to the same terminal, and nobody knows when.
+    """
+    if not os.isatty(2) or is_dumb(environ):
+        return False
+    out, err = os.fstat(1), os.fstat(2)
+    to_process = stat.S_ISFIFO(out.st_mode) or stat.S_ISSOCK(out.st_mode)
+    return not to_process and (not os.isatty(1) or out.st_rdev == err.st_rdev)
+
+
+def is_dumb(environ: Mapping[str, str]) -> bool:
+    """Return whether a terminal cannot erase a line."""
+    return environ.get("TERM", "dumb") in ("", "dumb")
+
+
+def own_size() -> tuple[int, int]:
+    """Return the rows and columns of poprun's terminal."""
+    for descriptor in (1, 2):
+        try:
+            columns, rows = os.get_terminal_size(descriptor)
+        except OSError:
+            continue
+        if rows and columns:
+            return rows, columns
+    return ROWS, COLUMNS

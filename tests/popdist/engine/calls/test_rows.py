@@ -1,0 +1,99 @@
+import numpy as np
+import pytest
+
+from popdist.engine.calls.rows import address, parcel, plain, written
+
+
+def odd(shape: tuple[int, ...]) -> np.ndarray:
+    """Return an array that begins between two elements."""
+    memory = bytearray(1 + 8 * int(np.prod(shape)))
+    return np.frombuffer(memory, np.float64, offset=1).reshape(shape)
+
+
+def test_an_array_in_one_piece_is_taken_as_it_is() -> None:
+    x = np.ones((3, 4))
+
+    assert plain(x) is x
+    assert address(x[1]) == address(x) + 32
+
+
+@pytest.mark.parametrize(
+    "x",
+    [np.ones((4, 6))[:, ::2], np.ones((4, 6)).T, np.ones(5)[::-1], odd((2, 3))],
+    ids=["strided", "transposed", "backwards", "odd address"],
+)
+def test_other_arrays_are_copied(x: np.ndarray) -> None:
+    copy = plain(x)
+
+    assert copy is not x
+    assert copy.flags.c_contiguous
+    assert copy.flags.aligned
+    assert np.array_equal(copy, x)
+
+
+def test_what_cannot_be_written_is_refused() -> None:
+    x = np.ones(3)
+    assert written(x) is x
+    x.flags.writeable = False
+
+    for out in (x, [1.0], None):
+        name = type(out).__name__
+        with pytest.raises(ValueError, match=f"out is {name}, but must be a numpy"):
+            written(out)
+
+
+def test_rows_that_lie_apart_are_written_in_place() -> None:
+    x, out = np.ones((2, 5)), np.zeros((2, 5))
+    one = parcel(list(x), list(out))
+
+    assert one.segment() == (
+        5,
+        [address(x[0]), address(x[1])],
+        [address(out[0]), address(out[1])],
+    )
+    assert one.copies == []
+
+
+def test_each_row_may_take_its_own_place() -> None:
+    x = np.ones((2, 5))
+    one = parcel(list(x), list(x))
+
+    assert one.segment()[1] == one.segment()[2]
+    assert one.copies == []
+
+
+@pytest.mark.parametrize(
+    ("sources", "targets"),
+    [
+        ([0, 1], [1, 0]),
+        ([0, 1], [2, 2]),
+        ([0, 1], [0, 0]),
+    ],
+    ids=["crossed", "twice the same", "the place of another"],
+)
+def test_rows_that_would_overwrite_others_go_through_a_copy(
+    sources: list[int], targets: list[int]
+) -> None:
+    rows = np.zeros((3, 5))
+    one = parcel([rows[i] for i in sources], [rows[i] for i in targets])
+
+    assert one.copies
+    for row in one.targets:
+        row[...] = 7
+    for to, held in one.copies:
+        assert not np.shares_memory(held, rows)
+        assert np.shares_memory(to, rows)
+    one.settle()
+    for i in targets:
+        assert (rows[i] == 7).all()
+
+
+def test_rows_in_pieces_are_written_once_the_call_is_over() -> None:
+    wide = np.zeros((5, 2))
+    one = parcel([np.ones(5)], [wide[:, 0]])
+
+    one.targets[0][...] = 3
+
+    assert not wide.any()
+    one.settle()
+    assert wide.tolist() == [[3.0, 0.0]] * 5

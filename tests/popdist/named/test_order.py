@@ -1,0 +1,379 @@
+import pytest
+from jobs import outputs, run
+
+# Every instance comes to the names in another order.
+SHUFFLED = """
+import random
+names = [f"tensor{i}" for i in range(30)]
+random.Random(rank).shuffle(names)
+
+def number(name):
+    return int(name.removeprefix("tensor"))
+"""
+
+
+@pytest.mark.parametrize("size", [2, 3, 5])
+def test_threads_may_come_to_names_in_any_order(size: int) -> None:
+    body = SHUFFLED + (
+        "found = {}\n"
+        "def add(name):\n"
+        "    for _ in range(3):\n"
+        "        data = np.full(2, number(name))\n"
+        "        found[name] = collectives.allReduceSum(data, name).tolist()\n"
+        "threads = [threading.Thread(target=add, args=[name]) for name in names]\n"
+        "for thread in threads: thread.start()\n"
+        "for thread in threads: thread.join()\n"
+        "print([found[name][1] for name in sorted(names, key=number)])\n"
+    )
+
+    assert outputs(run(size, body)) == [str([size * i for i in range(30)])] * size
+
+
+def test_one_thread_may_begin_names_in_any_order_with_async_op() -> None:
+    body = SHUFFLED + (
+        "handles = {\n"
+        "    name: collectives.allReduceSum(\n"
+        "        np.full(2, number(name)), name, async_op=True\n"
+        "    )\n"
+        "    for name in names\n"
+        "}\n"
+        "random.Random(rank + 10).shuffle(names)\n"
+        "found = {name: handles[name].wait()[0].item() for name in names}\n"
+        "print(sorted(found.values()), handles['tensor0'].test())\n"
+    )
+
+    assert outputs(run(3, body)) == [f"{[3 * i for i in range(30)]} True"] * 3
+
+
+def test_calls_of_one_name_are_matched_in_the_order_in_which_they_are_made() -> None:
+    body = """
+    handles = [
+        collectives.broadcast(np.array([10 * rank + i]), 0, "same", async_op=True)
+        for i in range(20)
+    ]
+    print([handle.wait().item() for handle in handles])
+    """
+
+    assert outputs(run(3, body)) == [str(list(range(20)))] * 3
+
+
+def test_calls_without_a_name_are_matched_by_their_order() -> None:
+    body = """
+    print([collectives.broadcast(np.array([i + rank]), 0).item() for i in range(5)])
+    """
+
+    assert outputs(run(2, body)) == ["[0, 1, 2, 3, 4]"] * 2
+
+
+@pytest.mark.parametrize("odd", [0, 1, 2])
+def test_out_of_order_in_one_thread_is_an_error_on_all_instances(odd: int) -> None:
+    body = f"""
+    names = ["first", "second"]
+    if rank == {odd}:
+        names.reverse()
+    try:
+        for name in names:
+            collectives.allReduceSum(np.ones(1), name)
+    except popdist.MismatchError as error:
+        print(error)
+    """
+
+    for said in outputs(run(3, body)):
+        assert said.startswith(
+            "Named collectives were called in different orders: instance 0 is in "
+        )
+        assert "'first'" in said
+        assert "'second'" in said
+
+
+def test_waiting_for_a_call_that_cannot_come_is_an_error_on_all_instances() -> None:
+    body = """
+    names = ["a", "c"] if rank else ["a", "b"]
+    handles = [
+        collectives.allReduceSum(np.ones(1), name, async_op=True) for name in names
+    ]
+    try:
+        for handle in handles:
+            handle.wait()
+    except popdist.MismatchError as error:
+        print(error)
+    """
+
+    words = (
+        "Named collectives were called in different orders: instance 0 is in 'b', but "
+        "instance 1 waits in 'c', with all its threads. Call them in one order, from "
+        "threads, or with async_op=True."
+    )
+    assert outputs(run(2, body)) == [words] * 2
+
+
+def test_a_call_waits_as_long_as_another_thread_can_make_the_awaited_one() -> None:
+    body = """
+    def late():
+        time.sleep(1)
+        collectives.barrier("first")
+
+    if rank == 1:
+        threading.Thread(target=late).start()
+    else:
+        collectives.barrier("first")
+    print(collectives.allReduceSum(np.ones(1), "second").tolist())
+    """
+
+    assert outputs(run(2, body)) == ["[2.0]"] * 2
+
+
+def test_one_name_may_mean_two_tensors_of_two_communicators() -> None:
+    body = """
+    for communicator in ("one", "two"):
+        popdist.registerCommunicator([0, 1], communicator)
+    order = ["one", "two"] if rank else ["two", "one"]
+    values = {"one": 1, "two": 10}
+    handles = {
+        key: collectives.allReduceSum(np.array([values[key]]), "w", key, async_op=True)
+        for key in order
+    }
+    print([handles[key].wait().item() for key in ("one", "two")])
+    """
+
+    assert outputs(run(2, body)) == ["[2, 20]"] * 2
+
+
+def test_calls_beside_the_program_share_one_thread() -> None:
+    body = SHUFFLED + (
+        "before = threading.active_count()\n"
+        "handles, most = [], before\n"
+        "for name in names * 10:\n"
+        "    handles.append(collectives.allReduceSum(\n"
+        "        np.full(2, number(name)), name, async_op=True\n"
+        "    ))\n"
+        "    most = max(most, threading.active_count())\n"
+        "found = sum(handle.wait()[0].item() for handle in handles)\n"
+        "while threading.active_count() > before: time.sleep(0.01)\n"
+        "print(found, most - before)\n"
+    )
+
+    assert outputs(run(2, body)) == [f"{2 * 10 * sum(range(30))} 1"] * 2
+
+
+def test_a_call_that_is_interrupted_as_it_comes_keeps_no_other_waiting() -> None:
+    body = """
+    from popdist.named.order import order_of
+    collectives.allReduceSum(np.ones(1), "first")
+    order = order_of((0, 1))
+    tell = order._condition.notify_all
+
+    def interrupt():
+        order._condition.notify_all = tell
+        raise KeyboardInterrupt
+
+    if rank == 1:
+        order._condition.notify_all = interrupt
+    for name in ("interrupted", "next"):
+        try:
+            collectives.allReduceSum(np.ones(1), name)
+        except (KeyboardInterrupt, popdist.PopdistError) as error:
+            print(type(error).__name__)
+    """
+
+    assert outputs(run(2, body)) == [
+        "CollectiveAbortedError\nGroupUnusableError",
+        "KeyboardInterrupt\nGroupUnusableError",
+    ]
+
+
+def test_names_that_are_never_used_again_take_no_more_memory() -> None:
+    body = """
+    from popdist.named.order import order_of
+    for i in range(9000):
+        collectives.allReduceSum(np.ones(1), f"step {i}")
+    order = order_of((0, 1))
+    print(len(order._names._texts) <= 4096, len(order._queue), order._callers._held)
+    """
+
+    assert outputs(run(2, body)) == ["True 0 {}"] * 2
+
+
+def test_long_and_strange_names_are_told_apart_and_shown_in_short() -> None:
+    body = """
+    long = "\\u2603" * 200
+    print(collectives.allReduceSum(np.ones(1), long + "a").tolist())
+    try:
+        collectives.allReduceSum(np.ones(1 + rank), long)
+    except popdist.MismatchError as error:
+        print("named '" + r"\\u2603" * 15 in str(error), len(str(error)) < 500)
+    """
+
+    assert outputs(run(2, body)) == ["[2.0]\nTrue True"] * 2
+
+
+def test_all_threads_of_a_failed_group_get_an_error() -> None:
+    body = """
+    collectives.barrier("begin")
+    if rank == 0:
+        time.sleep(0.3)
+        os.kill(os.getpid(), signal.SIGKILL)
+    failed = []
+
+    def wait(name):
+        try:
+            collectives.barrier(name)
+        except popdist.PopdistError as error:
+            failed.append(type(error).__name__)
+
+    threads = [threading.Thread(target=wait, args=[f"{i}"]) for i in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    print(sorted(failed))
+    """
+
+    ended = run(2, body)
+
+    assert [one.code for one in ended] == [-9, 0]
+    assert ended[1].out.count("Error") == 3
+    assert "PeerLostError" in ended[1].out
+
+
+def test_ctrl_c_ends_a_call_that_waits_for_its_turn() -> None:
+    body = """
+    collectives.barrier("begin")
+    if rank == 0:
+        try:
+            collectives.barrier("never")
+        except popdist.PopdistError as error:
+            print(type(error).__name__)
+    else:
+        threading.Timer(0.3, os.kill, [os.getpid(), signal.SIGINT]).start()
+        try:
+            collectives.barrier("other")
+        except KeyboardInterrupt:
+            print("interrupted")
+    """
+
+    assert outputs(run(2, body)) == ["CollectiveAbortedError", "interrupted"]
+
+
+# Out of order in the one thread that makes calls, on two instances.
+CROSSED = """
+names = ["first", "second"]
+if rank:
+    names.reverse()
+try:
+    for name in names:
+        collectives.allReduceSum(np.ones(1), name)
+except popdist.MismatchError as error:
+    print(error)
+"""
+
+
+def test_threads_of_the_engine_do_not_keep_calls_out_of_order_from_being_found() -> (
+    None
+):
+    earlier = """
+popdist.replica_group().all_reduce(np.ones((1, 4)), async_op=True).wait()
+collectives.allReduceSum(np.ones(1), "both", async_op=True).wait()
+"""
+
+    words = (
+        "Named collectives were called in different orders: instance 0 is in 'first', "
+        "but instance 1 waits in 'second', with all its threads. Call them in one "
+        "order, from threads, or with async_op=True."
+    )
+    assert outputs(run(2, earlier + CROSSED)) == [words] * 2
+
+
+def test_threads_that_make_no_calls_delay_the_error_by_the_stall_timeout() -> None:
+    bar = """
+threading.Thread(target=time.sleep, args=[30], daemon=True).start()
+"""
+    settings = {"POPDIST_STALL_TIMEOUT": "0.7", "POPDIST_TIMEOUT": "20"}
+
+    ended = run(2, bar + CROSSED, settings)
+
+    words = (
+        "Named collectives were called in different orders: instance 0 is in 'first', "
+        "but instance 1 waits in 'second', and has for 0.7 s, with all its threads "
+        "that make such calls. Call them in one order, from threads, or with "
+        "async_op=True.\n"
+    )
+    assert [(one.code, one.out) for one in ended] == [(0, words)] * 2
+
+
+@pytest.mark.parametrize("late", ["main", "other"])
+def test_a_thread_that_calls_are_expected_of_is_waited_for_longer_than_a_stall(
+    late: str,
+) -> None:
+    body = f"""
+    def work():
+        collectives.barrier("begin")
+        time.sleep(2)
+        collectives.barrier("first")
+
+    def wait():
+        collectives.barrier("second")
+
+    if rank == 0:
+        for name in ("begin", "first", "second"):
+            collectives.barrier(name)
+    else:
+        main, other = (work, wait) if {late!r} == "main" else (wait, work)
+        thread = threading.Thread(target=other)
+        thread.start()
+        main()
+        thread.join()
+    print("done")
+    """
+
+    ended = run(2, body, {"POPDIST_STALL_TIMEOUT": "0.7"})
+
+    assert [(one.code, one.out) for one in ended] == [(0, "done\n")] * 2
+
+
+def test_threads_that_python_does_not_list_may_still_make_the_awaited_call() -> None:
+    body = """
+    import _thread
+
+    def late():
+        time.sleep(0.5)
+        collectives.barrier("first")
+        done.release()
+
+    done = _thread.allocate_lock()
+    done.acquire()
+    if rank == 0:
+        collectives.barrier("first")
+        collectives.barrier("second")
+    else:
+        _thread.start_new_thread(late, ())
+        collectives.barrier("second")
+        done.acquire()
+    print("done")
+    """
+
+    assert outputs(run(2, body)) == ["done"] * 2
+
+
+def test_ctrl_c_in_the_wait_for_a_handle_ends_the_call_for_all() -> None:
+    body = """
+    collectives.barrier("begin")
+    try:
+        if rank == 0:
+            collectives.barrier("never")
+        else:
+            # As long as it lives, nobody can say that the calls are out of order.
+            threading.Thread(target=time.sleep, args=[40], daemon=True).start()
+            handle = collectives.allReduceSum(np.ones(1), "other", async_op=True)
+            threading.Timer(0.3, os.kill, [os.getpid(), signal.SIGINT]).start()
+            handle.wait()
+    except popdist.CollectiveAbortedError as error:
+        print(error)
+    except KeyboardInterrupt:
+        print("interrupted")
+    """
+
+    assert outputs(run(2, body)) == [
+        "Instance 1 was interrupted in 'other', which ended it for all.",
+        "interrupted",
+    ]

@@ -1,0 +1,91 @@
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from poprun.helpers.command import ENTRY
+from poprun.helpers.local_launcher import groups
+
+
+@pytest.mark.parametrize(
+    ("words", "cut"),
+    [
+        (["a"], [["a"]]),
+        (["a", "b", ":", "a", "c"], [["a", "b"], ["a", "c"]]),
+        (["a", "::", ":", "b"], [["a", "::"], ["b"]]),
+    ],
+)
+def test_words_are_cut_at_each_colon(words: list[str], cut: list[list[str]]) -> None:
+    assert groups(words) == cut
+
+
+def local(*words: str, cwd: Path) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", ENTRY, "local", *words],
+        cwd=cwd,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def sh(script: str) -> list[str]:
+    return ["/bin/sh", "-c", script]
+
+
+@pytest.mark.parametrize(
+    ("scripts", "code"),
+    [
+        (["exit 0", "exit 0"], 0),
+        (["exit 0", "exit 7"], 7),
+        (["kill -KILL $$"], 137),
+        (["exit 0", "exec /nothing/there 2>/dev/null"], 127),
+    ],
+)
+def test_it_waits_for_all_and_ends_with_a_code_that_one_of_them_had(
+    scripts: list[str], code: int, tmp_path: Path
+) -> None:
+    words = [word for script in scripts for word in (*sh(script), ":")][:-1]
+
+    with local(*words, cwd=tmp_path) as launcher:
+        assert launcher.wait(30) == code
+
+
+def test_a_program_that_is_not_there_ends_with_127(tmp_path: Path) -> None:
+    with local("/nothing/there", cwd=tmp_path) as launcher:
+        assert launcher.wait(30) == 127
+
+
+def test_the_death_of_one_ends_the_others(tmp_path: Path) -> None:
+    words = [*sh("kill -KILL $$"), ":", *sh("exec sleep 60")]
+
+    began = time.monotonic()
+    launcher = subprocess.run(
+        [sys.executable, "-I", "-S", ENTRY, "local", *words],
+        cwd=tmp_path,
+        capture_output=True,
+        timeout=50,
+    )
+
+    assert launcher.returncode == 137
+    assert time.monotonic() - began < 50
+    said = launcher.stderr.decode()
+    assert said.endswith(
+        " was killed by signal 9, and the local launcher ends the others.\n"
+    )
+
+
+def test_sigterm_ends_even_those_that_do_not_listen(tmp_path: Path) -> None:
+    deaf = sh("trap '' TERM; echo ready; while :; do sleep 0.1; done")
+
+    with local(*deaf, ":", *sh("echo ready; exec sleep 60"), cwd=tmp_path) as launcher:
+        assert launcher.stdout
+        assert [launcher.stdout.readline() for _ in range(2)] == ["ready\n"] * 2
+        launcher.send_signal(signal.SIGTERM)
+        assert launcher.wait(30) == 1
+        # The end of file says that nobody is left who could write.
+        assert launcher.stdout.read() == ""
+        assert os.listdir(tmp_path) == []

@@ -1,0 +1,341 @@
+"""A shim without mpirun: driven over a socket pair, as poprun would."""
+
+import errno
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+from conftest import wait_for
+
+from poprun.helpers import processes, protocol
+from poprun.helpers.channel import Channel
+from poprun.helpers.command import PYTHON
+from poprun.helpers.job_files import make_lock
+
+SHIM = """
+import os, resource, signal, socket, sys
+from poprun.helpers import processes
+from poprun.helpers.shim import Shim
+class Unprivileged(Shim):
+    def _start(self, spec):
+        super()._start(spec)
+        os.setresuid(65534, 65534, 65534)
+processes.become_subreaper()
+wake = processes.wake_up_on(signal.SIGCHLD, signal.SIGTERM)
+kind = Unprivileged if sys.argv[2:] else Shim
+kind(socket.socket(fileno=int(sys.argv[1])), wake).run(b"")
+"""
+LIMIT_S = 30.0
+
+
+class Driven:
+    """A shim, and poprun's end of the socket to it.
+
+    Args:
+        options: "unprivileged" for a shim that changes its user when it has started the
+            program, which is another user's from then on.
+    """
+
+    def __init__(self, directory: Path, *options: str) -> None:
+        ours, theirs = socket.socketpair()
+        self.directory = directory
+        with theirs:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", SHIM, str(theirs.fileno()), *options],
+                pass_fds=[theirs.fileno()],
+            )
+        self.poprun = Channel(ours)
+        self._came: list[tuple[int, list[bytes]]] = []
+
+    def start(self, *argv: str, grace: float = 5.0, **spec: object) -> int:
+        """Let it start a program, and return the program's pid."""
+        self.ask(*argv, grace=grace, **spec)
+        return int(self.wait(protocol.STARTED)[0])
+
+    def ask(self, *argv: str, grace: float = 5.0, **spec: object) -> None:
+        """Ask it to start a program."""
+        path = argv[0] if "/" in argv[0] else f"/bin/{argv[0]}"
+        asked: dict[str, object] = {
+            "path": path.encode(),
+            "argv": [os.fsencode(word) for word in argv],
+            "environment": [b"PATH=" + os.environb[b"PATH"]],
+            "cwd": os.fsencode(self.directory),
+            "gifts": [],
+            "no_gifts": [],
+            "users": [],
+            "cpus": [],
+            "memory_nodes": [],
+            "stdin": b"/dev/null",
+            "grace_ms": int(grace * 1000),
+            "ignored": [],
+            **spec,
+        }
+        self.poprun.send(protocol.pack_spec(**asked))  # type: ignore[arg-type]
+
+    def send(self, kind: int, *fields: int) -> None:
+        self.poprun.send(protocol.pack(kind, *fields))
+
+    def wait(self, kind: int) -> list[bytes]:
+        """Return the next message of a kind; others that come before it are dropped."""
+        limit = time.monotonic() + LIMIT_S
+        while time.monotonic() < limit:
+            while self._came:
+                found, fields = self._came.pop(0)
+                if found == kind:
+                    return fields
+            if select.select([self.poprun], [], [], 0.1)[0]:
+                messages = self.poprun.receive()
+                assert messages is not None, "the shim is gone"
+                self._came += messages
+        left = processes.descendants([self.process.pid])
+        words = [processes.describe(p) for p in left]
+        raise AssertionError(f"no message of kind {kind} in {LIMIT_S} s: {words}")
+
+    def appears(self, *names: str) -> None:
+        for name in names:
+            wait_for((self.directory / name).exists, f"the file {name}")
+
+    def close(self) -> None:
+        self.poprun.close()
+        self.process.wait(LIMIT_S)
+
+
+@pytest.fixture
+def shim(tmp_path: Path) -> Iterator[Driven]:
+    driven = Driven(tmp_path)
+    yield driven
+    driven.close()
+
+
+# A process that takes a while to save its work when it is asked to end.
+SAVING = """
+import signal, sys, time
+from pathlib import Path
+def save(number, frame):
+    time.sleep(1.5)
+    Path("saved").write_text(signal.Signals(number).name)
+    sys.exit()
+signal.signal(signal.SIGTERM, save)
+signal.signal(signal.SIGINT, save)
+Path("ready").touch()
+time.sleep(600)
+"""
+WRAPPERS: Mapping[str, list[str]] = {
+    "a shell that has more to do": ["sh", "-c", "$PYTHON saving.py; true"],
+    "a script": ["bash", "-c", "$PYTHON saving.py\ntrue"],
+    "a pipe": ["sh", "-c", "$PYTHON saving.py | cat"],
+    "a session of its own": ["sh", "-c", "setsid -w $PYTHON saving.py; true"],
+    "a time limit": ["sh", "-c", "timeout 600 $PYTHON saving.py; true"],
+    "a daemon": ["sh", "-c", "(env -i setsid $PYTHON saving.py &); sleep 600"],
+}
+
+
+def saving(shim: Driven, wrapper: str) -> list[str]:
+    (shim.directory / "saving.py").write_text(SAVING)
+    return [word.replace("$PYTHON", sys.executable) for word in WRAPPERS[wrapper]]
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_what_is_below_a_wrapper_has_the_grace_of_the_job(
+    shim: Driven, wrapper: str
+) -> None:
+    shim.start(*saving(shim, wrapper), grace=60.0)
+    shim.appears("ready")
+
+    shim.send(protocol.SIGNAL, signal.SIGTERM)
+
+    assert shim.wait(protocol.CLEAN) == [b"0"]
+    assert (shim.directory / "saved").read_text() == "SIGTERM"
+
+
+def test_a_failed_instances_children_have_the_grace_of_the_job(shim: Driven) -> None:
+    words = saving(shim, "a shell that has more to do")
+    words[2] = words[2].replace("; true", " & until [ -e ready ]; do :; done; exit 3")
+    shim.start(*words, grace=60.0)
+
+    assert shim.wait(protocol.EXITED)[0] == b"%d" % (3 << 8)
+    shim.send(protocol.SIGNAL, signal.SIGTERM)
+
+    shim.wait(protocol.CLEAN)
+    assert (shim.directory / "saved").read_text() == "SIGTERM"
+
+
+def test_kill_ends_the_grace(shim: Driven) -> None:
+    script = "trap '' TERM; (trap '' TERM; sleep 600) & touch ready; sleep 600; wait"
+    shim.start("sh", "-c", script, grace=600.0)
+    shim.appears("ready")
+
+    shim.send(protocol.SIGNAL, signal.SIGTERM)
+    shim.send(protocol.KILL)
+
+    assert shim.wait(protocol.EXITED)[5] == protocol.BY_POPRUN
+    assert shim.wait(protocol.CLEAN) == [b"0"]
+
+
+def test_ctrl_c_ends_what_a_shell_has_in_the_background(shim: Driven) -> None:
+    # A shell without job control starts it with SIGINT ignored.
+    shim.start("sh", "-c", "sleep 600 & : > ready; wait", grace=600.0)
+    shim.appears("ready")
+
+    shim.send(protocol.SIGNAL, signal.SIGINT)
+
+    assert shim.wait(protocol.CLEAN) == [b"0"]
+
+
+def test_leftovers_of_a_program_that_has_ended_are_ended(shim: Driven) -> None:
+    script = "(trap '' TERM; touch ready; sleep 600) & until [ -e ready ]; do :; done"
+    shim.start("sh", "-c", script, grace=600.0)
+
+    assert shim.wait(protocol.EXITED)[0] == b"0"
+    assert shim.wait(protocol.CLEAN) == [b"1"]
+
+
+def test_what_ends_soon_after_its_program_is_no_leftover(shim: Driven) -> None:
+    script = "(trap 'touch asked' TERM; sleep 0.05; touch done) & exit 0"
+    shim.start("sh", "-c", script)
+
+    assert shim.wait(protocol.CLEAN) == [b"0"]
+    assert (shim.directory / "done").exists()
+    assert not (shim.directory / "asked").exists()
+
+
+def test_when_poprun_is_gone_the_program_ends(shim: Driven) -> None:
+    pid = shim.start("sh", "-c", "trap '' TERM; sleep 600", grace=600.0)
+
+    shim.poprun.close()
+
+    assert shim.process.wait(LIMIT_S) == 0
+    assert processes.process(pid) is None
+
+
+CHAIN = r"""
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+int main(int argc, char **argv) {
+    struct timespec link = {0, 300000};
+    signal(SIGTERM, SIG_IGN);
+    fclose(fopen("ready", "w"));
+    if (fork())
+        pause();
+    for (;;) {
+        if (atoi(argv[1]))
+            setsid();
+        nanosleep(&link, NULL);
+        if (fork())
+            _exit(0);
+    }
+}
+"""
+
+
+@pytest.mark.parametrize("sessions", ["0", "1"], ids=["one group", "many sessions"])
+def test_a_chain_of_processes_each_of_which_starts_the_next_is_ended(
+    shim: Driven, sessions: str
+) -> None:
+    source, program = shim.directory / "chain.c", shim.directory / "chain"
+    source.write_text(CHAIN)
+    subprocess.run(["cc", "-o", program, source], check=True)
+    shim.start(str(program), sessions)
+    shim.appears("ready")
+    time.sleep(0.1)
+
+    shim.send(protocol.KILL)
+
+    assert shim.wait(protocol.CLEAN) == [b"0"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="two users take root to start them")
+def test_a_process_of_another_user_is_named_and_not_waited_for(tmp_path: Path) -> None:
+    shim = Driven(tmp_path, "unprivileged")
+    pid = shim.start("sleep", "600")
+
+    shim.send(protocol.KILL)
+
+    assert shim.wait(protocol.REMAINS) == [b"%d" % pid, b"0", b"sleep 600"]
+    assert shim.wait(protocol.CLEAN) == [b"0"]
+    shim.close()
+    os.kill(pid, signal.SIGKILL)
+
+
+def test_the_kernel_kills_the_programs_group_when_the_shim_is_killed(
+    shim: Driven,
+) -> None:
+    script = "trap '' TERM HUP; sleep 600 & echo $! > pid; : > ready; wait"
+    program = shim.start("sh", "-c", script)
+    shim.appears("ready")
+    child = int((shim.directory / "pid").read_text())
+
+    shim.process.kill()
+
+    def alive(pid: int) -> bool:
+        found = processes.process(pid)
+        return found is not None and not found.zombie
+
+    wait_for(lambda: not alive(program) and not alive(child), "their end")
+
+
+def test_a_cpu_that_is_not_there_is_the_shims_failure_and_not_the_programs(
+    shim: Driven,
+) -> None:
+    shim.ask("true", cpus=[5000])
+
+    refused = shim.wait(protocol.REFUSED)
+
+    assert refused == [b"%d" % errno.EINVAL, b"", b"sched_setaffinity()"]
+
+
+def test_a_program_that_is_not_there_is_no_failure_of_the_shims(shim: Driven) -> None:
+    shim.ask("/no/such program")
+
+    refused = shim.wait(protocol.REFUSED)
+
+    assert refused == [b"%d" % errno.ENOENT, b"/no/such program", b""]
+
+
+def test_memory_that_cannot_be_bound_is_told_and_the_program_runs(
+    shim: Driven,
+) -> None:
+    shim.ask("true", memory_nodes=[900])
+
+    *_, is_bound = shim.wait(protocol.STARTED)
+
+    assert is_bound == b"0"
+    assert shim.wait(protocol.EXITED)[0] == b"0"
+
+
+def test_a_stdin_that_did_not_come_is_told(shim: Driven) -> None:
+    # The kernel drops a descriptor for which its receiver has no number left.
+    shim.ask("true", stdin=protocol.SENT)
+
+    assert shim.wait(protocol.REFUSED) == [
+        b"%d" % errno.EMFILE,
+        b"",
+        b"receiving stdin",
+    ]
+
+
+def test_a_shim_that_cannot_reach_poprun_removes_the_files_of_the_job(
+    tmp_path: Path,
+) -> None:
+    directory = tmp_path / "poprun-1"
+    directory.mkdir()
+    os.close(make_lock(os.fsencode(directory), [os.fsencode(directory)]))
+
+    ended = subprocess.run(
+        [*PYTHON, "shim", "1", "CONTROL", "0"],
+        env={"CONTROL": f"@poprun-test-{os.getpid()}/key", "TMPDIR": str(directory)},
+        stderr=subprocess.PIPE,
+    )
+
+    assert b"cannot reach poprun" in ended.stderr
+    assert not directory.exists()

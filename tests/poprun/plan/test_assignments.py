@@ -1,0 +1,238 @@
+import json
+from collections.abc import Mapping
+
+import pytest
+
+from poprun.plan.assignments import (
+    Partition,
+    Plan,
+    Request,
+    compact,
+    make,
+    target_options,
+)
+from poprun.plan.placement import Binding
+from poprun.plan.topology import Topology
+
+FOUR_BY_EIGHT = Topology(num_instances=4, num_replicas=8, ipus_per_replica=2)
+P64 = Partition(
+    server_host="10.1.3.101", server_port=8090, server_timeout=120, name="p64"
+)
+
+
+def plan(
+    topology: Topology = FOUR_BY_EIGHT,
+    bindings: list[Binding] | None = None,
+    threads: list[int] | None = None,
+    **request: object,
+) -> Plan:
+    settings: dict[str, object] = {
+        "identity": "cafe",
+        "control": "@poprun-babe/key",
+        "arena": "beef",
+        "hosts": ["n1", "n2", "n3"][: topology.num_hosts],
+        "offline": True,
+        "master_port": 4711,
+    }
+    return make(
+        topology,
+        Request(**{**settings, **request}),  # type: ignore[arg-type]
+        bindings or [Binding()] * topology.instances_per_host,
+        threads,
+    )
+
+
+def in_order(variables: Mapping[str, str]) -> list[str]:
+    return [f"{name}={value}" for name, value in variables.items()]
+
+
+@pytest.mark.parametrize("rank", [0, 1, 2, 3])
+def test_an_offline_instance_is_told_this_and_nothing_else(rank: int) -> None:
+    made = plan(threads=[1, 2, 1, 2], libmpi="/opt/lib/libmpi.so.40")
+
+    assert in_order(made.assignments[rank].variables) == [
+        f"RANK={rank}",
+        "WORLD_SIZE=4",
+        f"LOCAL_RANK={rank}",
+        "LOCAL_WORLD_SIZE=4",
+        "MASTER_ADDR=127.0.0.1",
+        "MASTER_PORT=4711",
+        f"OMPI_COMM_WORLD_RANK={rank}",
+        "OMPI_COMM_WORLD_SIZE=4",
+        f"OMPI_COMM_WORLD_LOCAL_RANK={rank}",
+        "OMPI_COMM_WORLD_LOCAL_SIZE=4",
+        "MPI4PY_LIBMPI=/opt/lib/libmpi.so.40",
+        f"OMP_NUM_THREADS={[1, 2, 1, 2][rank]}",
+        "POPDIST_NUM_TOTAL_REPLICAS=8",
+        "POPDIST_NUM_IPUS_PER_REPLICA=2",
+        "POPDIST_NUM_LOCAL_REPLICAS=2",
+        "POPDIST_UNIFORM_REPLICAS_PER_INSTANCE=1",
+        f"POPDIST_REPLICA_INDEX_OFFSET={[0, 2, 4, 6][rank]}",
+        f"POPDIST_LOCAL_INSTANCE_INDEX={rank}",
+        "POPDIST_CONTRACT_VERSION=1",
+        "POPDIST_JOB_ID=cafe",
+        "POPDIST_OFFLINE_MODE=1",
+        "POPDIST_RESTART_COUNT=0",
+        "POPDIST_CONTROL=@poprun-babe/key",
+        "POPDIST_ARENA=beef-0",
+    ]
+
+
+@pytest.mark.parametrize("rank", [0, 1, 2, 3])
+def test_with_a_partition_mpirun_shows_this_in_the_order_of_the_original(
+    rank: int,
+) -> None:
+    made = plan(offline=False, partition=P64, cache_path="/cache")
+
+    # PopRun's first, up to the target options; then our own.
+    assert in_order(made.assignments[rank].shown) == [
+        "POPDIST_NUM_TOTAL_REPLICAS=8",
+        "POPDIST_NUM_IPUS_PER_REPLICA=2",
+        "POPDIST_NUM_LOCAL_REPLICAS=2",
+        "POPDIST_UNIFORM_REPLICAS_PER_INSTANCE=1",
+        "POPDIST_EXECUTABLE_CACHE_PATH=/cache",
+        f"POPDIST_REPLICA_INDEX_OFFSET={[0, 2, 4, 6][rank]}",
+        f"POPDIST_LOCAL_INSTANCE_INDEX={rank}",
+        "IPUOF_VIPU_API_HOST=10.1.3.101",
+        "IPUOF_VIPU_API_PORT=8090",
+        "IPUOF_VIPU_API_PARTITION_ID=p64",
+        "IPUOF_VIPU_API_TIMEOUT=120",
+        f"IPUOF_VIPU_API_GCD_ID={rank}",
+        "IPUOF_LOG_LEVEL=WARN",
+        'POPLAR_TARGET_OPTIONS={"ipuLinkDomainSize":"16","ipuLinkConfiguration":'
+        '"default","ipuLinkTopology":"mesh","gatewayMode":"true","instanceSize":"4"}',
+        "POPDIST_CONTRACT_VERSION=1",
+        "POPDIST_JOB_ID=cafe",
+        "POPDIST_OFFLINE_MODE=0",
+        "POPDIST_RESTART_COUNT=0",
+    ]
+
+
+def test_every_instance_has_the_same_names() -> None:
+    # Open MPI 5 gives the names of the first context to all others too.
+    made = plan(partition=P64, cache_path="/cache", threads=[1] * 4)
+
+    assert len({tuple(a.shown) for a in made.assignments}) == 1
+    assert len({tuple(a.variables) for a in made.assignments}) == 1
+
+
+def test_mpirun_shows_nothing_that_an_instance_is_not_told() -> None:
+    made = plan(
+        partition=P64,
+        exports={"IPUOF_LOG_LEVEL": "DEBUG", "SECRET": "x"},
+        instance_exports={1: {"TOKEN": "y"}},
+    )
+
+    for assignment in made.assignments:
+        assert assignment.shown.items() <= assignment.variables.items()
+        secrets = {"SECRET", "TOKEN", "POPDIST_CONTROL", "POPDIST_ARENA"}
+        assert secrets.isdisjoint(assignment.shown)
+
+
+def test_on_several_hosts_local_numbers_begin_again_and_rank_0_is_the_master() -> None:
+    made = plan(
+        Topology(num_instances=4, num_replicas=4, num_hosts=2),
+        bindings=[Binding(cpus=(0,)), Binding(cpus=(1,))],
+        threads=[3, 5],
+    )
+
+    names = ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "OMP_NUM_THREADS")
+    assert [
+        (a.host, a.binding.cpus, *(a.variables[name] for name in names))
+        for a in made.assignments
+    ] == [
+        ("n1", (0,), "0", "0", "2", "n1", "3"),
+        ("n1", (1,), "1", "1", "2", "n1", "5"),
+        ("n2", (0,), "2", "0", "2", "n1", "3"),
+        ("n2", (1,), "3", "1", "2", "n1", "5"),
+    ]
+    # Shared memory does not reach from host to host.
+    assert [a.variables["POPDIST_ARENA"] for a in made.assignments] == [
+        *("beef-0", "beef-0", "beef-1", "beef-1")
+    ]
+    assert (made.hosts, made.topology.num_hosts) == (["n1", "n2"], 2)
+
+
+def test_a_users_exports_reach_all_instances_and_single_ones_count_more() -> None:
+    made = plan(
+        exports={"A": "all", "B": "", "IPUOF_LOG_LEVEL": "DEBUG"},
+        instance_exports={2: {"A": "two", "C": "2"}},
+    )
+
+    assert [
+        (a.variables["A"], a.variables["B"], a.variables.get("C"))
+        for a in made.assignments
+    ] == [("all", "", None), ("all", "", None), ("two", "", "2"), ("all", "", None)]
+
+
+def test_a_users_exports_count_more_than_all_that_is_not_the_contract() -> None:
+    [assignment] = plan(
+        Topology(),
+        partition=P64,
+        libmpi="/opt/lib/libmpi.so.40",
+        threads=[8],
+        exports={"IPUOF_LOG_LEVEL": "DEBUG", "OMP_NUM_THREADS": "3", "RANK": "7"},
+        instance_exports={0: {"MPI4PY_LIBMPI": "/mine.so"}},
+    ).assignments
+
+    assert assignment.variables["OMP_NUM_THREADS"] == "3"
+    assert assignment.variables["RANK"] == "7"
+    assert assignment.variables["MPI4PY_LIBMPI"] == "/mine.so"
+    # What mpirun is told is what the instance is told.
+    assert assignment.variables["IPUOF_LOG_LEVEL"] == "DEBUG"
+    assert assignment.shown["IPUOF_LOG_LEVEL"] == "DEBUG"
+
+
+def test_what_the_caller_has_settled_is_left_to_him() -> None:
+    [assignment] = plan(Topology()).assignments
+
+    assert {"OMP_NUM_THREADS", "MPI4PY_LIBMPI"}.isdisjoint(assignment.variables)
+    assert "POPDIST_EXECUTABLE_CACHE_PATH" not in assignment.variables
+
+
+@pytest.mark.parametrize(
+    ("topology", "domain", "instance"),
+    [
+        pytest.param(Topology(), "1", "1", id="one"),
+        pytest.param(FOUR_BY_EIGHT, "16", "4", id="four-by-eight"),
+        pytest.param(
+            Topology(num_instances=2, num_replicas=128), "64", "64", id="beyond-a-rack"
+        ),
+        pytest.param(
+            Topology(num_instances=2, num_replicas=8, num_ilds=2), "4", "4", id="ilds"
+        ),
+        pytest.param(
+            Topology(num_instances=3, num_replicas=9), "9", "3", id="odd-numbers"
+        ),
+    ],
+)
+def test_target_options_follow_from_the_topology(
+    topology: Topology, domain: str, instance: str
+) -> None:
+    assert list(target_options(topology, {}).items()) == [
+        ("ipuLinkDomainSize", domain),
+        ("ipuLinkConfiguration", "default"),
+        ("ipuLinkTopology", "mesh"),
+        ("gatewayMode", "true"),
+        ("instanceSize", instance),
+    ]
+
+
+def test_target_options_of_the_caller_count_more() -> None:
+    given = {"ipuLinkTopology": "torus", "syncConfiguration": "ipuAndAll"}
+
+    [assignment] = plan(Topology(), partition=P64, target_options=given).assignments
+
+    assert json.loads(assignment.shown["POPLAR_TARGET_OPTIONS"]) == {
+        "ipuLinkDomainSize": "1",
+        "ipuLinkConfiguration": "default",
+        "ipuLinkTopology": "torus",
+        "gatewayMode": "true",
+        "instanceSize": "1",
+        "syncConfiguration": "ipuAndAll",
+    }
+
+
+def test_target_options_are_written_without_a_space() -> None:
+    assert compact({"a": "b c", "d": "e"}) == '{"a":"b c","d":"e"}'
+    assert compact({}) == "{}"

@@ -1,0 +1,174 @@
+import subprocess
+
+import pytest
+
+from poprun.mpirun.values import Context, GlobalArguments, Mpi
+from poprun.plan.assignments import Plan, Request, make
+from poprun.plan.dry_run import command_line, render
+from poprun.plan.placement import Binding
+from poprun.plan.planner import Setup
+from poprun.plan.topology import Topology
+from poprun.stdio.stdin import Stdin
+
+
+def setup(
+    plan: Plan, flavour: str = "openmpi5", passed_on: tuple[str, ...] = ()
+) -> Setup:
+    return Setup(
+        identity="cafe",
+        control="@poprun-babe/key",
+        mpi=Mpi(
+            path="/opt/bin/mpirun", flavour=flavour, vendor="Open MPI", version="5"
+        ),
+        arguments=GlobalArguments(
+            tag_output=True, allow_run_as_root=True, passed_on=passed_on
+        ),
+        plan=plan,
+        contexts=[
+            Context(
+                exports={
+                    "POPDIST_NUM_TOTAL_REPLICAS": "2",
+                    "N": str(a.rank),
+                    "PATH": None,
+                },
+                words=["/python", "beside.py", "shim", "cafe", str(a.rank)],
+            )
+            for a in plan.assignments
+        ],
+        stdin=Stdin(),
+        temporary_cache=None,
+        notes=[],
+    )
+
+
+def plan(
+    num_instances: int = 2, bindings: tuple[Binding, ...] = (), **exports: str
+) -> Plan:
+    return make(
+        Topology(num_instances=num_instances, num_replicas=num_instances),
+        Request(
+            identity="cafe",
+            hosts=["n1"],
+            offline=True,
+            control="@poprun-babe/key",
+            arena="beef",
+            exports=exports,
+        ),
+        bindings or [Binding()] * num_instances,
+        None,
+    )
+
+
+def test_the_command_comes_first_and_then_what_each_instance_gets() -> None:
+    bindings = (
+        Binding(cpus=(0, 1, 2, 3, 8), memory_nodes=(0,)),
+        Binding(cpus=(4,), memory_nodes=(0, 1)),
+    )
+    made = setup(plan(2, bindings, GREETING="it's me", EMPTY=""))
+
+    text = render(made, ["python", "train.py", "--name", "a b"])
+
+    head, rest = text.split("\n\n")
+    assert head == (
+        "/opt/bin/mpirun '--bind-to' 'none' '--tag-output' '--allow-run-as-root' "
+        "'-np' '1' '-x' 'POPDIST_NUM_TOTAL_REPLICAS=2' '-x' 'N=0' '-x' 'PATH' "
+        "'/python' 'beside.py' 'shim' 'cafe' '0' "
+        "'python' 'train.py' '--name' 'a b' ':' "
+        "'-np' '1' '-x' 'POPDIST_NUM_TOTAL_REPLICAS=2' '-x' 'N=1' '-x' 'PATH' "
+        "'/python' 'beside.py' 'shim' 'cafe' '1' "
+        "'python' 'train.py' '--name' 'a b'"
+    )
+    zero, one = rest.split("instance 1 on n1:\n")
+    assert zero.splitlines() == [
+        "instance 0 on n1:",
+        "  runs python train.py --name 'a b'",
+        "  bound to CPUs 0-3,8",
+        "  allocates memory on NUMA nodes 0",
+        "  RANK=0",
+        "  WORLD_SIZE=2",
+        "  LOCAL_RANK=0",
+        "  LOCAL_WORLD_SIZE=2",
+        "  MASTER_ADDR=127.0.0.1",
+        "  MASTER_PORT=0",
+        "  OMPI_COMM_WORLD_RANK=0",
+        "  OMPI_COMM_WORLD_SIZE=2",
+        "  OMPI_COMM_WORLD_LOCAL_RANK=0",
+        "  OMPI_COMM_WORLD_LOCAL_SIZE=2",
+        "  POPDIST_NUM_TOTAL_REPLICAS=2",
+        "  POPDIST_NUM_IPUS_PER_REPLICA=1",
+        "  POPDIST_NUM_LOCAL_REPLICAS=1",
+        "  POPDIST_UNIFORM_REPLICAS_PER_INSTANCE=1",
+        "  POPDIST_REPLICA_INDEX_OFFSET=0",
+        "  POPDIST_LOCAL_INSTANCE_INDEX=0",
+        "  POPDIST_CONTRACT_VERSION=1",
+        "  POPDIST_JOB_ID=cafe",
+        "  POPDIST_OFFLINE_MODE=1",
+        "  POPDIST_RESTART_COUNT=0",
+        "  POPDIST_CONTROL=@poprun-babe/key",
+        "  POPDIST_ARENA=beef-0",
+        "  GREETING='it'\"'\"'s me'",
+        "  EMPTY=''",
+    ]
+    assert one.splitlines()[:4] == [
+        "  runs python train.py --name 'a b'",
+        "  bound to CPUs 4",
+        "  allocates memory on NUMA nodes 0-1",
+        "  RANK=1",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        pytest.param("\x1b[2J", r"$'\033[2J'", id="escape"),
+        pytest.param("a'\\\n1", r"$'a\'\\\0121'", id="quote-backslash-newline-digit"),
+        pytest.param("caf\udce9 é", r"$'caf\351 é'", id="a-byte-that-is-no-utf-8"),
+        pytest.param("\u202eé", r"$'\342\200\256é'", id="right-to-left"),
+    ],
+)
+def test_no_value_acts_on_a_terminal_and_a_shell_still_reads_it(
+    value: str, shown: str
+) -> None:
+    text = render(setup(plan(1, V=value)), ["echo", value])
+
+    assert f"\n  V={shown}\n" in text
+    assert f"\n  runs echo {shown}\n" in text
+    echoed = subprocess.run(
+        ["bash", "-c", f"printf %s {shown}".encode()], stdout=subprocess.PIPE
+    )
+    assert echoed.stdout == value.encode(errors="surrogateescape")
+
+
+def test_the_log_shows_the_command_as_the_original_does() -> None:
+    made = setup(plan(), passed_on=("--mca", "btl_tcp_if_include", "10.10.0.0/16"))
+
+    # The executable bare, every argument in quotes, and the program's words where
+    # the shim gets them.
+    assert command_line(made, ["python", "bin/exec.py", "it's", ""]) == (
+        "/opt/bin/mpirun '--bind-to' 'none' '--tag-output' "
+        "'--mca' 'btl_tcp_if_include' '10.10.0.0/16' '--allow-run-as-root' "
+        "'-np' '1' '-x' 'POPDIST_NUM_TOTAL_REPLICAS=2' '-x' 'N=0' '-x' 'PATH' "
+        "'/python' 'beside.py' 'shim' 'cafe' '0' "
+        "'python' 'bin/exec.py' 'it'\\''s' '' ':' "
+        "'-np' '1' '-x' 'POPDIST_NUM_TOTAL_REPLICAS=2' '-x' 'N=1' '-x' 'PATH' "
+        "'/python' 'beside.py' 'shim' 'cafe' '1' "
+        "'python' 'bin/exec.py' 'it'\\''s' ''"
+    )
+
+
+def test_the_command_of_hydra_is_shown_in_the_same_form() -> None:
+    assert command_line(setup(plan(1), "hydra"), ["true"]) == (
+        "/opt/bin/mpirun '-bind-to' 'none' '-n' '1' "
+        "'-env' 'POPDIST_NUM_TOTAL_REPLICAS' '2' '-env' 'N' '0' "
+        "'/python' 'beside.py' 'shim' 'cafe' '0' 'true'"
+    )
+
+
+def test_a_program_of_the_same_words_as_a_shim_confuses_nothing() -> None:
+    words = ["/python", "beside.py", "shim", "cafe", "1"]
+
+    shown = command_line(setup(plan()), words)
+
+    quoted = " ".join(f"'{word}'" for word in words)
+    assert shown.count(quoted) == 3
+    assert shown.endswith(f" 'PATH' {quoted} {quoted}")

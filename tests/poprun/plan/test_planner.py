@@ -1,0 +1,606 @@
+import os
+import re
+import socket
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+import poprun
+from poprun.errors import (
+    MpiArgumentError,
+    MpiNotFoundError,
+    NotYetError,
+    OptionError,
+    PoprunError,
+    TopologyError,
+)
+from poprun.options import grammar, sources
+from poprun.options.settings import Settings
+from poprun.plan import planner, unsupported
+from poprun.plan.placement import Binding
+from poprun.plan.planner import Setup
+from poprun.stdio.stdin import Stdin
+
+PATH = {"PATH": "/usr/bin:/bin"}
+
+
+def settings(*words: str) -> Settings:
+    return sources.resolve(grammar.parse([*words, "program"]).given, {})
+
+
+def made(*words: str, environ: Mapping[str, str] = PATH) -> Setup:
+    return planner.make(settings("--mpirun", "local", *words), environ, "/tmp")
+
+
+def shape(instances: int, *words: str) -> Setup:
+    number = str(instances)
+    return made("--num-instances", number, "--num-replicas", number, *words)
+
+
+def refusal(
+    kind: type[PoprunError], *words: str, environ: Mapping[str, str] = PATH
+) -> str:
+    with pytest.raises(kind) as caught:
+        made(*words, environ=environ)
+    return str(caught.value)
+
+
+def variables(found: Setup, rank: int = 0) -> Mapping[str, str]:
+    return found.plan.assignments[rank].variables
+
+
+# --- Jobs that make sense.
+
+
+def test_without_a_word_a_job_is_one_instance_here_and_offline() -> None:
+    found = made()
+
+    [assignment] = found.plan.assignments
+    assert (assignment.host, assignment.binding) == ("localhost", Binding())
+    assert found.plan.topology.num_replicas == 1
+    assert assignment.variables["POPDIST_OFFLINE_MODE"] == "1"
+    assert (found.stdin, found.temporary_cache, found.notes) == (Stdin(), None, [])
+
+
+def test_every_job_has_a_name_that_no_other_has() -> None:
+    one, other = made(), made()
+
+    assert re.fullmatch("[0-9a-f]{32}", one.identity)
+    assert one.identity != other.identity
+    assert variables(one)["POPDIST_JOB_ID"] == one.identity
+
+
+def test_no_secret_of_a_job_is_made_from_another_or_shown_in_argv() -> None:
+    found, other = made(), made()
+    control, arena = (variables(found)[f"POPDIST_{n}"] for n in ("CONTROL", "ARENA"))
+
+    name, key = re.fullmatch("@poprun-([0-9a-f]{16})/([0-9a-f]{32})", control).groups()  # type: ignore[union-attr]
+    secret = re.fullmatch("([0-9a-f]{32})-0", arena)[1]  # type: ignore[index]
+    values = {found.identity[:16], name, key[:16], secret[:16]}
+    assert len(values) == 4
+    words = " ".join(found.argv)
+    assert found.identity in words
+    assert not any(value in words for value in (name, key, secret))
+    assert control != variables(other)["POPDIST_CONTROL"]
+    assert arena != variables(other)["POPDIST_ARENA"]
+
+
+def test_the_local_launcher_starts_one_shim_for_each_instance() -> None:
+    found = shape(2)
+
+    entry = str(Path(poprun.__file__).parent / "helpers" / "entry.py")
+    python = [sys.executable, "-I", "-S", entry]
+    variable = "POPDIST_CONTROL"
+    assert found.argv == [
+        *(*python, "local", *python, "shim", found.identity, variable, "0", ":"),
+        *(*python, "shim", found.identity, variable, "1"),
+    ]
+
+
+def test_what_is_forwarded_by_name_stands_before_what_is_ours_alone() -> None:
+    environ = {**PATH, "PYTHONPATH": "/p", "LD_LIBRARY_PATH": ""}
+    [context] = made(environ=environ).contexts
+
+    assert list(context.exports)[5:10] == [
+        "POPDIST_LOCAL_INSTANCE_INDEX",
+        *("PATH", "LD_LIBRARY_PATH", "PYTHONPATH"),
+        "POPDIST_CONTRACT_VERSION",
+    ]
+    assert [n for n, v in context.exports.items() if v is None] == [
+        *("PATH", "LD_LIBRARY_PATH", "PYTHONPATH"),
+    ]
+
+
+def test_only_names_that_the_caller_has_are_forwarded() -> None:
+    [context] = made().contexts
+
+    assert [name for name, value in context.exports.items() if value is None] == [
+        "PATH"
+    ]
+
+
+def test_a_node_of_slurm_has_the_name_that_its_users_know() -> None:
+    found = made(environ={**PATH, "SLURMD_NODENAME": "gc-poplar-02"})
+
+    assert found.plan.hosts == ["gc-poplar-02"]
+
+
+def test_hosts_come_from_the_option_or_from_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "hosts"
+    file.write_text("a\nb\n")
+
+    for words in (("--host", "a,b"), ("--hostfile", str(file))):
+        assert shape(2, *words).plan.hosts == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("word", "told"), [("-vv", "debug"), ("--debug=yes", "debug"), ("-v", None)]
+)
+def test_from_vv_on_popdist_is_to_say_which_algorithms_ran(
+    word: str, told: str | None
+) -> None:
+    assert variables(made(word)).get("POPDIST_LOG_LEVEL") == told
+
+
+def test_what_the_caller_lets_popdist_say_counts_more_than_vv() -> None:
+    environ = {**PATH, "POPDIST_LOG_LEVEL": "warn"}
+    exported = made("-vv", "--mpi-local-args", "-x POPDIST_LOG_LEVEL=off")
+
+    assert "POPDIST_LOG_LEVEL" not in variables(made("-vv", environ=environ))
+    assert variables(exported)["POPDIST_LOG_LEVEL"] == "off"
+
+
+def test_the_port_for_the_first_rank_is_free_and_another_each_time() -> None:
+    ports = {int(variables(made())["MASTER_PORT"]) for _ in range(4)}
+
+    assert len(ports) > 1
+    for port in ports:
+        with socket.socket() as sock:
+            assert sock.connect_ex(("127.0.0.1", port)) != 0
+
+
+def test_a_cache_is_made_for_instances_that_can_share_it_and_for_nobody_else() -> None:
+    found = shape(2)
+
+    assert found.temporary_cache == f"/tmp/poprun-cache-{found.identity}"
+    assert {
+        variables(found, rank)["POPDIST_EXECUTABLE_CACHE_PATH"] for rank in (0, 1)
+    } == {found.temporary_cache}
+    assert "POPDIST_EXECUTABLE_CACHE_PATH" not in variables(shape(1))
+    assert shape(2, "--host", "a,b").temporary_cache is None
+
+
+@pytest.mark.parametrize("instances", [1, 2])
+def test_a_cache_that_the_user_names_is_told_and_kept(instances: int) -> None:
+    found = shape(instances, "--executable-cache-path", "/c")
+
+    assert found.named_cache == "/c"
+
+    assert found.temporary_cache is None
+    assert variables(found)["POPDIST_EXECUTABLE_CACHE_PATH"] == "/c"
+
+
+def test_threads_are_counted_unless_the_user_has_done_so() -> None:
+    assert int(variables(made())["OMP_NUM_THREADS"]) == len(os.sched_getaffinity(0))
+    mine = made(environ={**PATH, "OMP_NUM_THREADS": "3"})
+    assert "OMP_NUM_THREADS" not in variables(mine)
+
+
+def test_exports_have_the_value_given_or_that_of_the_caller() -> None:
+    found = made(
+        *("--num-instances", "2", "--num-replicas", "2"),
+        "--mpi-global-args=-x A=1 -x MINE -x NOBODYS",
+        "--mpi-local-args=-x A=2 -x B=",
+        *("--instance-mpi-local-args", "1:-x A=3"),
+        environ={**PATH, "MINE": "m", "UNASKED": "u"},
+    )
+
+    for rank, a in enumerate("23"):
+        told = variables(found, rank)
+        assert (told["A"], told["B"], told["MINE"]) == (a, "", "m")
+        assert {"NOBODYS", "UNASKED"}.isdisjoint(told)
+
+
+def test_programs_are_told_which_libmpi_is_this_mpiruns_unless_the_user_says(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "lib").mkdir()
+    mpirun = tmp_path / "bin/mpirun"
+    mpirun.write_text("#!/bin/sh\necho 'mpirun (Open MPI) 4.1.9'\n")
+    mpirun.chmod(0o755)
+    (tmp_path / "lib/libmpi.so.40").touch()
+
+    ours = made("--mpirun", str(mpirun))
+    users = made("--mpirun", str(mpirun), environ={**PATH, "MPI4PY_LIBMPI": "/mine.so"})
+
+    assert variables(ours)["MPI4PY_LIBMPI"] == f"{tmp_path}/lib/libmpi.so.40"
+    assert "MPI4PY_LIBMPI" not in variables(users)
+
+
+def test_v_ipu_and_other_hosts_are_planned() -> None:
+    found = shape(
+        2,
+        *("--host", "a,b", "--vipu-partition", "p64", "--vipu-server-host", "10.1.3.1"),
+        *("--vipu-server-port", "8091", "--vipu-server-timeout", "600"),
+    )
+
+    told = variables(found, 1)
+    assert [told[f"IPUOF_VIPU_API_{name}"] for name in ("HOST", "PORT", "TIMEOUT")] == [
+        *("10.1.3.1", "8091", "600")
+    ]
+    assert told["IPUOF_VIPU_API_PARTITION_ID"] == "p64"
+    assert told["POPDIST_OFFLINE_MODE"] == "0"
+
+
+def test_offline_mode_counts_more_than_a_partition() -> None:
+    found = made("--offline-mode", "yes", "--vipu-partition", "p64")
+
+    assert variables(found)["POPDIST_OFFLINE_MODE"] == "1"
+    assert not [name for name in variables(found) if name.startswith("IPUOF_")]
+
+
+def test_target_options_of_the_caller_are_merged() -> None:
+    environ = {**PATH, "POPLAR_TARGET_OPTIONS": '{"ipuLinkTopology":"torus"}'}
+
+    found = made("--vipu-partition", "p", environ=environ)
+
+    assert '"ipuLinkTopology":"torus"' in variables(found)["POPLAR_TARGET_OPTIONS"]
+    assert planner.given_target_options({"POPLAR_TARGET_OPTIONS": ""}) == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "stdin"),
+    [
+        ("none", Stdin()),
+        ("all", Stdin(copies=2)),
+        ("1", Stdin(rank=1)),
+        ("/dev/zero", Stdin(path="/dev/zero")),
+    ],
+)
+def test_stdin_is_nobodys_everybodys_ones_or_a_file(text: str, stdin: Stdin) -> None:
+    assert shape(2, "--stdin", text).stdin == stdin
+
+
+def test_a_file_for_stdin_is_found_wherever_a_program_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "0").touch()
+    monkeypatch.chdir(tmp_path)
+
+    assert made("--stdin", "./0").stdin == Stdin(path=str(tmp_path / "0"))
+
+
+def test_what_has_no_effect_is_noted(tmp_path: Path) -> None:
+    mpirun = tmp_path / "mpirun"
+    mpirun.write_text("#!/bin/sh\necho HYDRA build details:; echo ' Version: 5.0.2'\n")
+    mpirun.chmod(0o755)
+
+    found = made("--mpirun", str(mpirun), "--mpi-local-args=--mca btl tcp")
+
+    assert found.notes == [
+        "--mpi-local-args has '--mca btl', which has no effect on hydra."
+    ]
+
+
+def test_what_counts_for_the_job_may_stand_with_the_instances_or_be_an_option() -> None:
+    found = shape(
+        2,
+        "--log-dir=logs:nocopy",
+        "--mpi-local-args=--tag-output",
+        "--instance-mpi-local-args=1:--allow-run-as-root --bind-to core",
+    )
+
+    assert found.arguments.tag_output
+    assert found.arguments.allow_run_as_root
+    assert found.arguments.placement == "spreadcores"
+    assert (found.arguments.output_filename, found.arguments.output_nocopy) == (
+        "logs",
+        True,
+    )
+
+
+def test_the_nearest_directory_counts_for_an_instance(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("all", "each", "one"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path)
+    job = "--mpi-global-args=--wdir all"
+    each = f"--mpi-local-args=-wd {tmp_path}/each"
+    one = "--instance-mpi-local-args=1:--wdir ./one"
+
+    def directories(*words: str) -> list[str]:
+        found = shape(2, *words).plan.assignments
+        assert all(one.variables.get("PWD") == one.directory for one in found)
+        return [Path(one.directory or "none").name for one in found]
+
+    assert directories() == ["none", "none"]
+    assert directories(job) == ["all", "all"]
+    assert directories(job, each) == ["each", "each"]
+    assert directories(job, one) == ["all", "one"]
+    assert directories(each, one) == ["each", "one"]
+
+
+def test_slots_that_suffice_are_accepted() -> None:
+    assert shape(4, "--host", "a:2,b:3").plan.hosts == ["a", "b"]
+
+
+def test_options_about_several_hosts_are_told_to_have_no_effect_on_one() -> None:
+    words = ("--host-subnet=10.5.0.0/16", "--distribute-ssh-key=yes")
+
+    assert made(*words, "--synchronise-poplar-sdk=no").notes == [
+        "--host-subnet has no effect on a job that runs on one host.",
+        "--distribute-ssh-key has no effect on a job that runs on one host.",
+    ]
+    assert shape(2, *words, "--host", "a,b").notes == []
+
+
+def test_root_may_start_a_job_unless_the_user_says_no(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+
+    assert not made().arguments.allow_run_as_root
+    assert made("--allow-run-as-root=1").arguments.allow_run_as_root
+    assert refusal(OptionError, "--allow-run-as-root=no") == (
+        "You are root, and --allow-run-as-root is no (command line). Leave it out, or "
+        "run poprun as another user."
+    )
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert not made("--allow-run-as-root=no").arguments.allow_run_as_root
+
+
+def test_all_variables_of_one_beginning_are_exported_but_those_of_a_job() -> None:
+    environ = {**PATH, "MY_A": "1", "MY_B": "2", "YOUR_A": "3", "POPDIST_JOB_ID": "x"}
+
+    found = made("--mpi-local-args=-x MY_* -x POPDIST*", environ=environ)
+
+    assert variables(found)["MY_A"] == "1"
+    assert variables(found)["MY_B"] == "2"
+    assert "YOUR_A" not in variables(found)
+    assert variables(found)["POPDIST_JOB_ID"] == found.identity
+
+
+# --- Jobs that make none.
+
+
+@pytest.mark.parametrize(
+    ("kind", "words", "sentence"),
+    [
+        pytest.param(
+            TopologyError,
+            ("--num-instances", "3", "--num-replicas", "8"),
+            "8 replicas cannot be shared equally among 3 instances. "
+            "Ask for 6 or 9 replicas.",
+            id="topology",
+        ),
+        pytest.param(
+            OptionError,
+            ("--only-output-from-instance", "1"),
+            "--only-output-from-instance is 1, but the job has only 1 instance. Say 0.",
+            id="output",
+        ),
+        pytest.param(
+            OptionError,
+            (
+                *("--instance-mpi-local-args", "4:-x A=1"),
+                *("--num-instances", "4", "--num-replicas", "4"),
+            ),
+            "--instance-mpi-local-args names instance 4, but the job has only "
+            "4 instances. Say a number from 0 to 3.",
+            id="arguments",
+        ),
+        pytest.param(
+            OptionError,
+            ("--stdin", "2", "--num-instances", "2", "--num-replicas", "2"),
+            "--stdin is 2, but the job has only 2 instances. Say a number from 0 to 1. "
+            "A file of that name is ./2.",
+            id="stdin-number",
+        ),
+        pytest.param(
+            OptionError,
+            ("--stdin", "/nothing/there"),
+            "--stdin is '/nothing/there', which cannot be read: No such file or "
+            "directory. It must be none, all, the number of an instance or a file.",
+            id="stdin-file",
+        ),
+        pytest.param(
+            OptionError,
+            ("--mpi-global-args=--npernode 2",),
+            "--npernode 2 contradicts --num-instances and --host, by which each host "
+            "gets 1. Leave --npernode out.",
+            id="npernode",
+        ),
+        pytest.param(
+            OptionError,
+            ("--hostfile", "/nothing/there"),
+            "--hostfile '/nothing/there' cannot be read: No such file or directory.",
+            id="hostfile",
+        ),
+        pytest.param(
+            OptionError,
+            ("--mpi-local-args=--wdir /nothing/there",),
+            "--wdir '/nothing/there' does not exist, so no instance can run in it. "
+            "Make it, or name another.",
+            id="wdir",
+        ),
+        pytest.param(
+            OptionError,
+            ("--mpi-global-args=-wd /etc/passwd",),
+            "--wdir '/etc/passwd' is no directory, so no instance can run in it. "
+            "Make it, or name another.",
+            id="wdir-file",
+        ),
+        pytest.param(
+            MpiArgumentError,
+            ("--output-filename=a", "--mpi-global-args=--output-filename b"),
+            "--output-filename counts for the whole job, but is given as 'b' and as "
+            "'a'. Leave one of them out.",
+            id="output-filename",
+        ),
+        pytest.param(
+            OptionError,
+            ("--host", "a:2", "--num-instances=4", "--num-replicas=4"),
+            "The host a:2 has fewer slots than instances: each host gets 4 instances. "
+            "Give it 4 slots, or ask for fewer instances by --num-instances.",
+            id="slots",
+        ),
+        pytest.param(
+            MpiNotFoundError,
+            ("--mpirun", "/nothing/there"),
+            "There is no /nothing/there to use as mpirun. Give --mpirun the path of an "
+            "mpirun, or leave it out to use the one that is installed.",
+            id="mpirun",
+        ),
+        pytest.param(
+            MpiArgumentError,
+            ("--mpi-local-args=-x POPDIST_NUM_LOCAL_REPLICAS=2",),
+            "--mpi-local-args has -x 'POPDIST_NUM_LOCAL_REPLICAS=2', but nobody except "
+            "poprun sets POPDIST_NUM_LOCAL_REPLICAS: it tells each instance its place "
+            "in the job. Leave it out.",
+            id="contract",
+        ),
+    ],
+)
+def test_a_job_that_makes_no_sense_is_refused_in_a_sentence(
+    kind: type[PoprunError], words: tuple[str, ...], sentence: str
+) -> None:
+    assert refusal(kind, *words) == sentence
+
+
+def test_npernode_that_agrees_is_accepted() -> None:
+    assert len(shape(2, "--mpi-global-args=--npernode 2").plan.assignments) == 2
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '"x"', "null"])
+def test_target_options_that_are_no_object_are_refused(text: str) -> None:
+    assert refusal(OptionError, environ={**PATH, "POPLAR_TARGET_OPTIONS": text}) == (
+        f"POPLAR_TARGET_OPTIONS is {text!r}, but must be a JSON object such as "
+        '{"ipuLinkTopology":"mesh"}. Unset it if you do not need it.'
+    )
+
+
+def test_a_hostfile_is_read_whole_or_refused(tmp_path: Path) -> None:
+    file = tmp_path / "hosts"
+    file.write_text("a\n" + "#" * (1 << 20))
+
+    assert refusal(OptionError, "--hostfile", str(file)) == (
+        f"--hostfile '{file}' has more than 1048576 characters, which is no list of "
+        "hosts that a job can have. Name another file."
+    )
+
+
+def test_a_hostfile_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "hosts"
+    file.write_bytes(b"\xff\xfe")
+
+    assert refusal(OptionError, "--hostfile", str(file)) == (
+        f"--hostfile '{file}' cannot be read: it is no UTF-8 text."
+    )
+
+
+# --- Jobs that make sense, and cannot be started yet.
+
+
+@pytest.mark.parametrize(
+    ("words", "hosts", "sentence"),
+    [
+        pytest.param(
+            ("--vipu-partition", "p64"),
+            [],
+            "--vipu-partition asks for a partition of a V-IPU server, which this "
+            "version of poprun cannot talk to yet. Add --offline-mode=yes to run "
+            "without IPUs.",
+            id="v-ipu",
+        ),
+        pytest.param(
+            ("--offline-mode=no",),
+            [],
+            "--offline-mode=no asks for a partition of a V-IPU server, which this "
+            "version of poprun cannot talk to yet. Add --offline-mode=yes to run "
+            "without IPUs.",
+            id="not-offline",
+        ),
+        pytest.param(
+            ("--num-instances=2", "--num-replicas=2"),
+            ["a", "b"],
+            "--host a,b asks for instances on other machines, where this version of "
+            "poprun cannot start any yet. Leave --host out to run them all here, or "
+            "add --dry-run to see the plan.",
+            id="two-hosts",
+        ),
+        pytest.param(
+            (),
+            ["elsewhere.example"],
+            "--host elsewhere.example asks for instances on other machines, where "
+            "this version of poprun cannot start any yet. Leave --host out to run "
+            "them all here, or add --dry-run to see the plan.",
+            id="another-host",
+        ),
+        pytest.param(
+            (),
+            ["alice@localhost"],
+            "--host alice@localhost asks for instances of the user alice, and this "
+            "version of poprun starts instances of its own user only. Leave alice@ "
+            "out.",
+            id="another-user",
+        ),
+    ],
+)
+def test_what_cannot_be_started_yet_is_refused_in_a_sentence(
+    words: tuple[str, ...], hosts: list[str], sentence: str
+) -> None:
+    if hosts:
+        words = (*words, "--host", ",".join(hosts))
+    with pytest.raises(NotYetError) as caught:
+        unsupported.refuse_what_cannot_start(settings(*words), made(*words).hosts)
+
+    assert (str(caught.value), caught.value.exit_code) == (sentence, 2)
+
+
+@pytest.mark.parametrize(
+    ("words", "host"),
+    [
+        ((), "localhost"),
+        ((), "127.0.0.1"),
+        ((), os.uname().nodename),
+        (("--offline-mode", "yes", "--vipu-partition", "p64"), "localhost"),
+        (("--num-ilds", "2", "--num-instances", "2", "--num-replicas", "2"), "::1"),
+    ],
+)
+def test_what_runs_here_and_offline_can_be_started(
+    words: tuple[str, ...], host: str
+) -> None:
+    words = (*words, "--host", host)
+    unsupported.refuse_what_cannot_start(settings(*words), made(*words).hosts)
+
+
+def test_the_name_that_slurm_has_for_this_machine_is_this_machine() -> None:
+    environ = {**PATH, "SLURMD_NODENAME": "gc-poplar-02"}
+    asked = settings("--host", "gc-poplar-02")
+
+    unsupported.refuse_what_cannot_start(settings(), made(environ=environ).hosts)
+    unsupported.refuse_what_cannot_start(
+        asked, made("--host", "gc-poplar-02").hosts, "gc-poplar-02"
+    )
+    with pytest.raises(NotYetError):
+        unsupported.refuse_what_cannot_start(
+            asked, made("--host", "gc-poplar-02").hosts, "gc-poplar-01"
+        )
+
+
+def hints(*words: str) -> list[str]:
+    with pytest.raises(TopologyError) as caught:
+        made(*words)
+    return getattr(caught.value, "__notes__", [])
+
+
+def test_instances_without_replicas_are_told_of_the_default() -> None:
+    assert hints("--num-instances=4") == [
+        "Without --num-replicas a job has 1 replica. For one replica in each instance "
+        "add --num-replicas 4, or write -n 4 in the place of --num-instances 4."
+    ]
+    assert hints("--num-instances=4", "--num-replicas=1") == []

@@ -1,0 +1,199 @@
+"""The last words of a job and its exit code, from all that is known of its end."""
+
+import errno
+import os
+import signal
+from collections.abc import Sequence
+from types import SimpleNamespace
+
+import pytest
+
+from poprun.job.events import Event, Exited
+from poprun.job.stopping import Cause, Course, Reason
+from poprun.job.values import Ended
+from poprun.log import Log
+from poprun.mpirun.values import OPENMPI5
+from poprun.result import conclusion as module
+from poprun.result.conclusion import conclude
+from poprun.result.out_of_memory import Memory
+from poprun.stdio.stdin import Stdin
+
+STARTED = frozenset({0, 1})
+SUCCESS = Course(num_instances=2, started=STARTED)
+FAILED = Course(num_instances=2, started=STARTED, cause=Cause(Reason.FAILED, 1))
+NONE = Memory(kills=0, limit=None)
+
+
+class Output:
+    """What conclude asks of the relay."""
+
+    def __init__(
+        self,
+        *,
+        failure: tuple[str, int] | None = None,
+        lost: dict[str, int] | None = None,
+        closed: bool = False,
+        stderr: bytes = b"",
+        was_last: bool = False,
+    ) -> None:
+        self.failure, self.lost, self.closed = failure, lost or {}, closed
+        self._stderr, self._was_last = stderr, was_last
+
+    def tail(self, rank: int) -> bytes:
+        return self._stderr if rank == 1 else b""
+
+    def was_last(self, rank: int) -> bool:
+        return self._was_last and rank == 1
+
+
+def exited(rank: int, status: int, peak_kib: int = 0) -> Exited:
+    return Exited(
+        rank=rank,
+        status=status,
+        at_ns=1,
+        user_s=0.0,
+        system_s=0.0,
+        peak_kib=peak_kib,
+        by_itself=True,
+    )
+
+
+def ends(
+    output: Output,
+    course: Course = SUCCESS,
+    events: Sequence[Event] = (),
+    *,
+    status: int = 0,
+    words: bytes = b"",
+    debug: bool = False,
+) -> tuple[int, list[str]]:
+    """Return the exit code and what is said."""
+    said: list[str] = []
+    assignments = [SimpleNamespace(host=f"n{rank}") for rank in range(2)]
+    made = SimpleNamespace(
+        mpi=SimpleNamespace(flavour=OPENMPI5),
+        plan=SimpleNamespace(assignments=assignments),
+        stdin=Stdin(),
+    )
+    ended = Ended(
+        course=course, events=list(events), mpirun_status=status, mpirun_words=words
+    )
+    code = conclude(
+        ended,
+        made,  # type: ignore[arg-type]
+        output,  # type: ignore[arg-type]
+        Log(0, said.append),
+        NONE,
+        debug=debug,
+    )
+    return code, [line.removesuffix("\n") for line in said]
+
+
+ALL_WELL = exited(0, 0), exited(1, 0)
+ONE_FAILED = exited(0, 0), exited(1, 3 << 8)
+
+
+def test_a_job_that_went_well_needs_no_words() -> None:
+    assert ends(Output(), events=ALL_WELL) == (0, [])
+
+
+def test_the_cause_comes_last_with_the_code_of_the_instance() -> None:
+    output = Output(stderr=b"no use\n")
+
+    assert ends(output, FAILED, ONE_FAILED) == (
+        3,
+        [
+            "poprun: the last lines of instance 1's stderr:\n    no use",
+            "poprun: error: Instance 1 on n1 exited with code 3.",
+        ],
+    )
+
+
+def test_what_is_the_last_on_the_terminal_is_not_quoted() -> None:
+    output = Output(stderr=b"no use\n", was_last=True)
+
+    assert ends(output, FAILED, ONE_FAILED) == (
+        3,
+        ["poprun: error: Instance 1 on n1 exited with code 3."],
+    )
+
+
+UNREAD = (
+    "poprun: error: Output was lost: nobody read stdout, so its last 7 bytes or more "
+    "were not written."
+)
+FULL = (
+    f"poprun: error: Output was lost: stderr cannot be written: "
+    f"{os.strerror(errno.ENOSPC)}. The instances were not stopped for that."
+)
+CAUSE = "poprun: error: Instance 1 on n1 exited with code 3."
+
+
+@pytest.mark.parametrize(
+    ("output", "failed", "code", "said"),
+    [
+        pytest.param({"lost": {"stdout": 7}}, False, 74, [UNREAD], id="unread"),
+        pytest.param({"lost": {"stdout": 7}}, True, 3, [UNREAD, CAUSE], id="both"),
+        pytest.param({"failure": ("stderr", 28)}, False, 74, [FULL], id="full"),
+        pytest.param({"failure": ("stderr", 28)}, True, 3, [FULL, CAUSE], id="full-3"),
+        pytest.param({"closed": True}, False, 141, [], id="closed"),
+        pytest.param({"closed": True}, True, 3, [CAUSE], id="closed-and-failed"),
+    ],
+)
+def test_output_that_was_lost_is_told_and_counts_for_less_than_a_failure(
+    output: dict[str, object], failed: bool, code: int, said: list[str]
+) -> None:
+    course, events = (FAILED, ONE_FAILED) if failed else (SUCCESS, ALL_WELL)
+
+    assert ends(Output(**output), course, events) == (code, said)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("kills", "limit", "words"),
+    [
+        (1, 256 << 20, ": out of memory (the limit is 256 MiB, it had used 255 MiB)."),
+        (1, None, ": out of memory (the limit is 4096 MiB, it had used 255 MiB)."),
+        (0, 256 << 20, "."),
+    ],
+)
+def test_want_of_memory_is_told_if_the_counter_has_moved(
+    monkeypatch: pytest.MonkeyPatch, kills: int, limit: int | None, words: str
+) -> None:
+    monkeypatch.setattr(module.oom, "read", lambda: Memory(kills=kills, limit=limit))
+    monkeypatch.setattr(module, "_machine_memory", lambda: 4096 << 20)
+    events = exited(0, 0), exited(1, signal.SIGKILL, peak_kib=261_700)
+
+    code, [cause] = ends(Output(), FAILED, events)
+
+    assert code == 137
+    assert cause == f"poprun: error: Instance 1 on n1 was killed by SIGKILL{words}"
+
+
+def test_another_signal_is_no_want_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module.oom, "read", lambda: Memory(kills=1, limit=None))
+    events = exited(0, 0), exited(1, signal.SIGSEGV)
+
+    assert ends(Output(), FAILED, events) == (
+        139,
+        ["poprun: error: Instance 1 on n1 was killed by SIGSEGV."],
+    )
+
+
+@pytest.mark.parametrize("debug", [False, True])
+def test_mpirun_s_words_are_for_those_who_debug(debug: bool) -> None:
+    code, said = ends(Output(), events=ALL_WELL, words=b"A note.\n", debug=debug)
+
+    assert code == 0
+    assert [line.partition("\n")[0] for line in said] == ["poprun: mpirun said:"][
+        :debug
+    ]
+
+
+def test_a_signal_s_exit_code_is_the_shell_s() -> None:
+    cause = Cause(Reason.INTERRUPTED, signal=signal.SIGTERM)
+    course = Course(num_instances=2, cause=cause)
+
+    assert ends(Output(lost={"stdout": 7}), course) == (
+        143,
+        [UNREAD, "poprun: error: Stopped by SIGTERM."],
+    )

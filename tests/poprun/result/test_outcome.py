@@ -1,0 +1,515 @@
+"""The exit code and the cause, for every way in which a job may end."""
+
+import errno
+import signal
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from poprun.job.events import Event, Exited, FailedInFinalize, MpirunRefused, Refused
+from poprun.job.stopping import Cause, Course, Reason
+from poprun.mpirun import hydra, openmpi
+from poprun.mpirun.values import Failure, MpiVerdict
+from poprun.result.outcome import Failed, Outcome, failures, judge
+
+NOTHING = MpiVerdict(failure=Failure.NONE, code=0)
+BOTH = frozenset({0, 1})
+
+
+def exited(rank: int, status: int, at: int = 0, *, by_itself: bool = True) -> Exited:
+    return Exited(
+        rank=rank,
+        status=status,
+        at_ns=at,
+        user_s=0.0,
+        system_s=0.0,
+        peak_kib=0,
+        by_itself=by_itself,
+    )
+
+
+def failed(rank: int, status: int, at: int = 0) -> Failed:
+    return Failed(rank=rank, status=status, at_ns=at)
+
+
+def outcome(
+    cause: Cause | None = None,
+    events: Sequence[Event] = (),
+    mpirun_status: int | None = 0,
+    verdict: MpiVerdict = NOTHING,
+    started: frozenset[int] = BOTH,
+    mpirun_hung: bool = False,
+) -> Outcome:
+    course = Course(
+        num_instances=2, cause=cause, started=started, mpirun_hung=mpirun_hung
+    )
+    found = judge(course, events, mpirun_status, verdict)
+    # A sequence is a sequence: the expected values below have tuples.
+    return replace(found, also=tuple(found.also), warnings=tuple(found.warnings))
+
+
+def stopped_by(reason: Reason, rank: int | None = None) -> Cause:
+    return Cause(reason, rank=rank)
+
+
+# --- Instances.
+
+
+def test_success_is_0_and_without_a_word() -> None:
+    events = [exited(0, 0), exited(1, 0)]
+
+    assert outcome(events=events) == Outcome(exit_code=0)
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "how"),
+    [
+        pytest.param(1 << 8, 1, "exited with code 1", id="1"),
+        pytest.param(2 << 8, 2, "exited with code 2", id="2"),
+        pytest.param(124 << 8, 124, "exited with code 124", id="124"),
+        pytest.param(255 << 8, 255, "exited with code 255", id="255"),
+        pytest.param(signal.SIGHUP, 129, "was killed by SIGHUP", id="hup"),
+        pytest.param(signal.SIGINT, 130, "was killed by SIGINT", id="int"),
+        pytest.param(signal.SIGQUIT, 131, "was killed by SIGQUIT", id="quit"),
+        pytest.param(signal.SIGKILL, 137, "was killed by SIGKILL", id="kill"),
+        pytest.param(signal.SIGSEGV | 0x80, 139, "was killed by SIGSEGV", id="segv"),
+        pytest.param(signal.SIGTERM, 143, "was killed by SIGTERM", id="term"),
+        pytest.param(40, 168, "was killed by signal 40", id="real-time"),
+    ],
+)
+def test_the_code_is_that_of_the_instance_or_128_and_its_signal(
+    status: int, code: int, how: str
+) -> None:
+    found = outcome(stopped_by(Reason.FAILED, 1), [exited(1, status)])
+
+    assert found == Outcome(exit_code=code, first=failed(1, status))
+    assert found.first
+    assert found.first.how == how
+
+
+@pytest.mark.parametrize(
+    ("status", "code"), [(3 << 8, 3), (1 << 8, 1), (signal.SIGINT, 130)]
+)
+def test_an_instance_that_waits_in_finalize_has_failed_with_what_it_ends_with(
+    status: int, code: int
+) -> None:
+    # It is ended by poprun then.
+    events = [
+        FailedInFinalize(rank=1, status=status, at_ns=5),
+        exited(1, signal.SIGTERM, at=9, by_itself=False),
+        exited(0, signal.SIGTERM, at=9, by_itself=False),
+    ]
+    found = outcome(stopped_by(Reason.FAILED, 1), events)
+
+    first = Failed(rank=1, status=status, at_ns=5, finalizing=True)
+    assert found == Outcome(exit_code=code, first=first)
+    assert first.how == (
+        f"failed with exit code {code}, and waited in MPI_Finalize for the others"
+    )
+
+
+def test_one_that_ends_after_a_wait_in_finalize_counts_once() -> None:
+    events = [
+        FailedInFinalize(rank=1, status=3 << 8, at_ns=5),
+        exited(1, 3 << 8, at=9),
+        exited(0, 0, at=9),
+    ]
+
+    assert failures(events) == [failed(1, 3 << 8, at=9)]
+
+
+def test_the_first_failure_is_the_first_in_time_and_not_the_first_heard_of() -> None:
+    events = [exited(0, 3 << 8, at=500), exited(2, 0, at=50), exited(1, 7 << 8, at=100)]
+
+    assert outcome(stopped_by(Reason.FAILED, 0), events) == Outcome(
+        exit_code=7, first=failed(1, 7 << 8, 100), also=(failed(0, 3 << 8, 500),)
+    )
+
+
+def test_victims_of_the_stop_are_no_failures() -> None:
+    events = [
+        exited(1, 7 << 8, at=100),
+        exited(0, signal.SIGTERM, at=200, by_itself=False),
+        exited(2, 1 << 8, at=300, by_itself=False),
+    ]
+
+    assert failures(events) == [failed(1, 7 << 8, 100)]
+    assert outcome(stopped_by(Reason.FAILED, 1), events).also == ()
+
+
+def test_of_two_that_failed_in_the_same_instant_the_lower_one_is_first() -> None:
+    events = [exited(1, 7 << 8, at=5), exited(0, 3 << 8, at=5)]
+
+    assert outcome(events=events).exit_code == 3
+
+
+def test_keep_going_ends_with_the_code_of_the_first_failure_too() -> None:
+    events = [exited(1, 7 << 8, at=1), exited(0, 0, at=2)]
+
+    assert outcome(None, events) == Outcome(exit_code=7, first=failed(1, 7 << 8, 1))
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "sentence"),
+    [
+        pytest.param(
+            errno.ENOENT,
+            127,
+            "Instance 1 could not be started: ./x: No such file or directory.",
+            id="missing",
+        ),
+        pytest.param(
+            errno.EACCES,
+            126,
+            "Instance 1 could not be started: ./x: Permission denied.",
+            id="not-executable",
+        ),
+        pytest.param(
+            errno.ENOEXEC,
+            126,
+            "Instance 1 could not be started: ./x: Exec format error.",
+            id="no-program",
+        ),
+    ],
+)
+def test_a_program_that_cannot_run_is_127_or_126(
+    number: int, code: int, sentence: str
+) -> None:
+    events = [Refused(1, number, "./x"), exited(0, signal.SIGTERM, by_itself=False)]
+
+    assert outcome(stopped_by(Reason.REFUSED, 1), events) == Outcome(
+        exit_code=code, sentence=sentence
+    )
+
+
+@pytest.mark.parametrize(
+    ("refused", "sentence"),
+    [
+        pytest.param(
+            Refused(1, errno.EAGAIN, "", "fork()"),
+            "Instance 1 could not be started: fork() failed in its supervisor: "
+            "Resource temporarily unavailable. The limit of processes is reached: see "
+            "'ulimit -u' and pids.max of the cgroup.",
+            id="fork",
+        ),
+        pytest.param(
+            Refused(1, errno.EINVAL, "", "sched_setaffinity()"),
+            "Instance 1 could not be started: sched_setaffinity() failed in its "
+            "supervisor: Invalid argument.",
+            id="affinity",
+        ),
+    ],
+)
+def test_a_supervisor_that_cannot_start_its_program_is_no_error_of_the_program(
+    refused: Refused, sentence: str
+) -> None:
+    assert outcome(stopped_by(Reason.REFUSED, 1), [refused]) == Outcome(
+        exit_code=125, sentence=sentence
+    )
+
+
+def test_a_failure_without_an_errno_points_to_nothing_that_is_not_there() -> None:
+    found = outcome(stopped_by(Reason.REFUSED, 0), [Refused(0, 0, "KeyError('x')")])
+
+    assert found.sentence == "Instance 0 could not be started: KeyError('x')"
+
+
+def test_an_mpirun_that_could_not_be_forked_did_not_end_with_a_code() -> None:
+    events = [MpirunRefused(errno.EAGAIN, "fork()")]
+
+    found = outcome(stopped_by(Reason.MPIRUN_ENDED), events, 127 << 8)
+
+    assert found.exit_code == 125
+    assert found.sentence.startswith("mpirun could not be started: fork(): Resource ")
+
+
+# --- Whoever stops poprun.
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "name"),
+    [
+        (signal.SIGHUP, 129, "SIGHUP"),
+        (signal.SIGINT, 130, "SIGINT"),
+        (signal.SIGQUIT, 131, "SIGQUIT"),
+        (signal.SIGTERM, 143, "SIGTERM"),
+    ],
+)
+def test_a_signal_to_poprun_is_128_and_its_number(
+    number: int, code: int, name: str
+) -> None:
+    cause = Cause(Reason.INTERRUPTED, signal=number)
+    events = [exited(0, number, by_itself=False), exited(1, 3 << 8, by_itself=False)]
+
+    assert outcome(cause, events) == Outcome(
+        exit_code=code, sentence=f"Stopped by {name}."
+    )
+
+
+def test_a_failure_before_ctrl_c_does_not_make_it_another_code() -> None:
+    cause = Cause(Reason.INTERRUPTED, signal=signal.SIGINT)
+
+    assert outcome(cause, [exited(0, 3 << 8)]).exit_code == 130
+
+
+def test_a_job_that_took_too_long_is_124() -> None:
+    assert outcome(stopped_by(Reason.TIMEOUT)) == Outcome(
+        exit_code=124,
+        sentence="The job took longer than --timeout allows, and was stopped.",
+    )
+
+
+def test_a_job_that_did_not_start_in_time_is_124_and_names_an_instance() -> None:
+    assert outcome(stopped_by(Reason.START_TIMEOUT), started=frozenset({0})) == Outcome(
+        exit_code=124,
+        sentence=(
+            "After --start-timeout 1 of 2 instances had not been started by mpirun, "
+            "instance 1 among them."
+        ),
+        quote_mpirun=True,
+    )
+
+
+def test_a_reader_that_has_gone_is_141_without_a_word() -> None:
+    assert outcome(stopped_by(Reason.OUTPUT_CLOSED)) == Outcome(exit_code=141)
+
+
+# --- mpirun, and what poprun puts beside the instances.
+
+
+@pytest.mark.parametrize(
+    ("status", "how"),
+    [
+        (213 << 8, "ended with exit code 213"),
+        (signal.SIGKILL, "was killed by SIGKILL"),
+    ],
+)
+def test_mpirun_that_dies_is_125(status: int, how: str) -> None:
+    events = [exited(0, signal.SIGTERM, by_itself=False)]
+    verdict = MpiVerdict(failure=Failure.UNEXPLAINED, code=1)
+
+    assert outcome(stopped_by(Reason.MPIRUN_ENDED), events, status, verdict) == Outcome(
+        exit_code=125,
+        sentence=f"mpirun {how} while instances were running, and they were stopped.",
+        quote_mpirun=True,
+    )
+
+
+def test_mpirun_that_was_killed_called_no_mpi_abort() -> None:
+    # hydra says nothing of MPI_Abort but its code, and nothing when it is killed.
+    verdict = MpiVerdict(failure=Failure.ABORTED, code=137)
+
+    assert outcome(
+        stopped_by(Reason.MPIRUN_ENDED), [], signal.SIGKILL, verdict
+    ) == Outcome(
+        exit_code=125,
+        sentence=(
+            "mpirun was killed by SIGKILL while instances were running, and they were "
+            "stopped."
+        ),
+        quote_mpirun=True,
+    )
+
+
+def test_a_failure_explains_why_mpirun_died() -> None:
+    events = [exited(1, signal.SIGSEGV, at=9)]
+
+    assert outcome(stopped_by(Reason.MPIRUN_ENDED), events, 139 << 8) == Outcome(
+        exit_code=139, first=failed(1, signal.SIGSEGV, 9)
+    )
+
+
+@pytest.mark.parametrize("cause", [None, stopped_by(Reason.MPIRUN_ENDED)])
+def test_a_lost_proxy_is_named_whether_mpirun_ended_before_the_instances_or_after(
+    cause: Cause | None,
+) -> None:
+    verdict = MpiVerdict(failure=Failure.PROXY_LOST, code=255)
+    victim = exited(0, signal.SIGTERM, by_itself=False)
+
+    assert outcome(cause, [victim], 255 << 8, verdict) == Outcome(
+        exit_code=125,
+        sentence=(
+            "mpirun ended the instances, because a process of its own was killed, and "
+            "then ended with exit code 255."
+        ),
+        quote_mpirun=True,
+    )
+
+
+def test_a_lost_shim_is_125_and_says_that_poprun_did_not_do_it() -> None:
+    assert outcome(stopped_by(Reason.SHIM_LOST, 1), (), 137 << 8) == Outcome(
+        exit_code=125,
+        sentence=(
+            "The supervisor of instance 1 was killed, and the job with it. poprun did "
+            "not do that: look for who sends SIGKILL, the kernel for want of memory "
+            "among others."
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("started", "which"), [(frozenset(), "any"), (frozenset({0}), "every")]
+)
+@pytest.mark.parametrize(
+    ("status", "how"),
+    [(0, "ended with exit code 0"), (251 << 8, "ended with exit code 251")],
+)
+def test_mpirun_that_ends_too_early_is_125_whatever_its_code(
+    started: frozenset[int], which: str, status: int, how: str
+) -> None:
+    assert outcome(None, [], status, NOTHING, started) == Outcome(
+        exit_code=125,
+        sentence=f"mpirun {how} before it had started {which} instance.",
+        quote_mpirun=True,
+    )
+
+
+def test_mpirun_that_fails_after_all_have_succeeded_is_125() -> None:
+    verdict = MpiVerdict(failure=Failure.UNEXPLAINED, code=1)
+
+    assert outcome(None, [exited(0, 0), exited(1, 0)], 1 << 8, verdict) == Outcome(
+        exit_code=125,
+        sentence="All instances succeeded, and then mpirun ended with exit code 1.",
+        quote_mpirun=True,
+    )
+
+
+@pytest.mark.parametrize(("rank", "who"), [(1, "Instance 1"), (None, "An instance")])
+def test_an_end_without_finalize_is_a_success_with_a_warning(
+    rank: int | None, who: str
+) -> None:
+    verdict = MpiVerdict(failure=Failure.NOT_FINALIZED, rank=rank, code=1)
+
+    assert outcome(None, [exited(0, 0), exited(1, 0)], 1 << 8, verdict) == Outcome(
+        exit_code=0,
+        warnings=(f"{who} called MPI_Init and ended without MPI_Finalize.",),
+    )
+
+
+@pytest.mark.parametrize("status", [signal.SIGKILL, None])
+def test_mpirun_that_hangs_after_all_have_succeeded_costs_a_warning(
+    status: int | None,
+) -> None:
+    assert outcome(mpirun_status=status, mpirun_hung=True) == Outcome(
+        exit_code=0,
+        warnings=("mpirun did not end after its last instance, and was killed.",),
+    )
+
+
+def test_mpirun_that_hangs_after_a_failure_is_warned_about_too() -> None:
+    found = outcome(stopped_by(Reason.FAILED, 0), [exited(0, 3 << 8)], mpirun_hung=True)
+
+    assert (found.exit_code, found.warnings) == (
+        3,
+        ("mpirun did not end after its last instance, and was killed.",),
+    )
+
+
+# --- MPI_Abort.
+
+
+@pytest.mark.parametrize(
+    "cause", [None, stopped_by(Reason.MPIRUN_ENDED), stopped_by(Reason.SHIM_LOST, 0)]
+)
+def test_mpi_abort_is_its_code_as_mpirun_gives_it(cause: Cause | None) -> None:
+    verdict = MpiVerdict(failure=Failure.ABORTED, rank=1, code=42)
+    victim = exited(0, signal.SIGTERM, by_itself=False)
+
+    assert outcome(cause, [victim], 42 << 8, verdict) == Outcome(
+        exit_code=42,
+        first=failed(1, 42 << 8),
+        sentence=(
+            "Instance 1 called MPI_Abort with error code 42, and mpirun ended the "
+            "others."
+        ),
+    )
+
+
+def test_mpi_abort_of_nobody_knows_whom_is_its_code_too() -> None:
+    verdict = MpiVerdict(failure=Failure.ABORTED, code=42)
+
+    assert outcome(None, [], 42 << 8, verdict) == Outcome(
+        exit_code=42, sentence="An instance called MPI_Abort with error code 42."
+    )
+
+
+def test_mpi_abort_with_0_is_a_failure_nevertheless() -> None:
+    verdict = MpiVerdict(failure=Failure.ABORTED, rank=1, code=0)
+
+    found = outcome(None, [], 0, verdict)
+
+    assert found.exit_code == 1
+    assert found.sentence.startswith("Instance 1 called MPI_Abort with error code 0,")
+
+
+@pytest.mark.parametrize(("error", "code"), [(256, 1), (300, 44), (-1, 255)])
+def test_mpi_abort_ends_with_the_last_byte_of_its_code(error: int, code: int) -> None:
+    verdict = MpiVerdict(failure=Failure.ABORTED, rank=1, code=error)
+
+    found = outcome(None, [], (error & 0xFF) << 8, verdict)
+
+    assert found.exit_code == code
+    assert f" error code {error}, and mpirun ended the others." in found.sentence
+
+
+# In which order mpirun's end and that of the instances are heard of is chance.
+@pytest.mark.parametrize(
+    "cause", [None, stopped_by(Reason.MPIRUN_ENDED), stopped_by(Reason.SHIM_LOST, 0)]
+)
+def test_open_mpi_that_ends_with_0_too_early_has_seen_mpi_abort(
+    cause: Cause | None,
+) -> None:
+    # With 0 or 256, and MPI's words are lost.
+    events = [exited(1, 0), exited(0, signal.SIGTERM, by_itself=False)]
+
+    found = outcome(cause, events, 0, openmpi.explain("", 0))
+
+    assert found.exit_code == 1
+    assert found.sentence == (
+        "mpirun ended with exit code 0 while instances were running, and they were "
+        "stopped. It does that when one of them calls MPI_Abort with error code 0 or a "
+        "multiple of 256."
+    )
+
+
+@pytest.mark.parametrize(
+    "cause", [None, stopped_by(Reason.MPIRUN_ENDED), stopped_by(Reason.SHIM_LOST, 0)]
+)
+def test_hydra_ends_with_0_too_early_for_reasons_of_its_own(
+    cause: Cause | None,
+) -> None:
+    # On SIGTERM, for one.
+    events = [exited(1, 0), exited(0, signal.SIGTERM, by_itself=False)]
+
+    found = outcome(cause, events, 0, hydra.explain("", 0))
+
+    assert found.exit_code == 125
+    assert found.sentence == (
+        "mpirun ended with exit code 0 while instances were running, and they were "
+        "stopped."
+    )
+
+
+def test_a_signal_after_all_have_succeeded_fails_nothing() -> None:
+    course = Course(num_instances=2, started=BOTH, mpirun_killed=True)
+
+    found = judge(course, [exited(0, 0), exited(1, 0)], signal.SIGKILL, NOTHING)
+
+    assert found == Outcome(exit_code=0, warnings=[])
+
+
+def test_who_called_mpi_abort_did_not_fail_besides() -> None:
+    verdict = MpiVerdict(failure=Failure.ABORTED, rank=1, code=42)
+    events = [exited(1, 42 << 8, at=1), exited(0, 3 << 8, at=2)]
+
+    assert outcome(None, events, 42 << 8, verdict).also == (failed(0, 3 << 8, 2),)
+
+
+def test_a_failure_that_poprun_saw_first_counts_more_than_mpis_words() -> None:
+    verdict = MpiVerdict(failure=Failure.ABORTED, rank=1, code=42)
+    events = [exited(0, 3 << 8)]
+
+    found = outcome(stopped_by(Reason.FAILED, 0), events, 42 << 8, verdict)
+
+    assert (found.exit_code, found.first) == (3, failed(0, 3 << 8))

@@ -1,0 +1,204 @@
+"""The last words of a job, whole: the cause comes last."""
+
+import signal
+
+import pytest
+
+from poprun.result.out_of_memory import Memory
+from poprun.result.outcome import Failed, Outcome
+from poprun.result.report import Evidence, exception_line, render
+
+TRACEBACK = b"""\
+loading
+Traceback (most recent call last):
+  File "train.py", line 3, in <module>
+    step()
+ValueError: the loss is nan
+"""
+
+
+def failed(rank: int, status: int) -> Failed:
+    return Failed(rank=rank, status=status, at_ns=0)
+
+
+def of(rank: int, status: int, *also: Failed, sentence: str = "") -> Outcome:
+    first = failed(rank, status)
+    return Outcome(exit_code=first.exit_code, first=first, also=also, sentence=sentence)
+
+
+def test_a_job_that_went_well_needs_no_words() -> None:
+    assert render(Outcome(exit_code=0), Evidence(), "mpirun is well") == []
+
+
+def test_an_instance_without_words_of_its_own_is_named_with_host_and_code() -> None:
+    assert render(of(3, 7 << 8), Evidence(host="n1"), "") == [
+        "Instance 3 on n1 exited with code 7."
+    ]
+
+
+def test_a_signal_is_named_and_not_numbered() -> None:
+    assert render(of(0, signal.SIGSEGV), Evidence(host="n1"), "") == [
+        "Instance 0 on n1 was killed by SIGSEGV."
+    ]
+
+
+def test_a_traceback_is_quoted_and_its_last_line_is_the_cause() -> None:
+    assert render(of(3, 1 << 8), Evidence(host="n1", stderr=TRACEBACK), "") == [
+        "the last lines of instance 3's stderr:\n"
+        "    loading\n"
+        "    Traceback (most recent call last):\n"
+        '      File "train.py", line 3, in <module>\n'
+        "        step()\n"
+        "    ValueError: the loss is nan",
+        "Instance 3 on n1 exited with code 1: ValueError: the loss is nan",
+    ]
+
+
+def test_the_cause_is_found_where_the_traceback_is_longer_than_what_is_quoted() -> None:
+    deep = b'  File "train.py", line 1, in f\n' * 30
+    stderr = b"Traceback (most recent call last):\n" + deep + b"ValueError: nan\n"
+    *_, quoted, cause = render(of(3, 1 << 8), Evidence(host="n1", stderr=stderr), "")
+
+    assert len(quoted.splitlines()) == 21
+    assert cause == "Instance 3 on n1 exited with code 1: ValueError: nan"
+
+
+def test_what_has_just_been_shown_is_not_shown_again() -> None:
+    evidence = Evidence(host="n1", stderr=TRACEBACK, just_shown=True)
+
+    assert render(of(3, 1 << 8), evidence, "") == [
+        "Instance 3 on n1 exited with code 1: ValueError: the loss is nan"
+    ]
+
+
+def test_others_that_failed_by_themselves_are_listed() -> None:
+    outcome = of(1, 7 << 8, failed(0, 3 << 8), failed(12, signal.SIGKILL))
+
+    assert render(outcome, Evidence(host="n1"), "") == [
+        "also failed: instance 0 (exited with code 3), "
+        "instance 12 (was killed by SIGKILL).",
+        "Instance 1 on n1 exited with code 7.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("limit", "words"),
+    [
+        (256 << 20, "the limit is 256 MiB, it had used 255 MiB"),
+        (None, "it had used 255 MiB"),
+    ],
+)
+def test_want_of_memory_is_named_with_the_limit(limit: int | None, words: str) -> None:
+    evidence = Evidence(
+        host="n1", out_of_memory=Memory(kills=1, limit=limit), peak_kib=261_700
+    )
+
+    assert render(of(0, signal.SIGKILL), evidence, "") == [
+        f"Instance 0 on n1 was killed by SIGKILL: out of memory ({words})."
+    ]
+
+
+def test_a_cause_that_is_no_instances_is_a_sentence() -> None:
+    outcome = Outcome(exit_code=130, sentence="Stopped by SIGINT.")
+
+    assert render(outcome, Evidence(), "words") == ["Stopped by SIGINT."]
+
+
+def test_mpiruns_words_stand_before_the_cause_that_they_explain() -> None:
+    outcome = Outcome(exit_code=125, sentence="mpirun ended.", quote_mpirun=True)
+
+    assert render(outcome, Evidence(), "No slots.\n\nSorry.") == [
+        "mpirun said:\n    No slots.\n\n    Sorry.",
+        "mpirun ended.",
+    ]
+    assert render(outcome, Evidence(), " \n") == ["mpirun ended."]
+
+
+def test_the_sentence_of_an_instance_counts_more_than_its_code() -> None:
+    outcome = of(1, 42 << 8, sentence="Instance 1 called MPI_Abort.")
+
+    assert render(outcome, Evidence(host="n1"), "") == ["Instance 1 called MPI_Abort."]
+
+
+def test_only_the_last_20_lines_are_quoted_and_long_ones_are_cut() -> None:
+    stderr = b"".join(b"%d\n" % number for number in range(100)) + b"x" * 1000
+
+    [quoted, _] = render(of(0, 1 << 8), Evidence(stderr=stderr), "")
+
+    assert quoted.splitlines() == [
+        "the last lines of instance 0's stderr:",
+        *(f"    {number}" for number in range(81, 100)),
+        "    " + "x" * 400,
+    ]
+
+
+def test_of_a_progress_bar_the_last_state_is_quoted() -> None:
+    stderr = b"\r 10%\r 50%\r100%\ndone \xff\n\n"
+
+    assert render(of(0, 1 << 8), Evidence(host="n1", stderr=stderr), "") == [
+        "the last lines of instance 0's stderr:\n    100%\n    done \\xff",
+        "Instance 0 on n1 exited with code 1.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("lines", "line"),
+    [
+        pytest.param([], "", id="none"),
+        pytest.param(["ValueError: x"], "", id="no-traceback"),
+        pytest.param(
+            ["Traceback (most recent call last):", "  File", "KeyboardInterrupt"],
+            "KeyboardInterrupt",
+            id="without-a-message",
+        ),
+        pytest.param(
+            [
+                "Traceback (most recent call last):",
+                "  File",
+                "E: 1",
+                "more",
+                "and more",
+            ],
+            "E: 1",
+            id="with-lines-after-it",
+        ),
+        pytest.param(
+            [
+                *("Traceback (most recent call last):", "  File", "KeyError: 1", ""),
+                *("During handling of the above exception, another occurred:", ""),
+                *("Traceback (most recent call last):", "  File", "TypeError: 2"),
+            ],
+            "TypeError: 2",
+            id="the-last-of-several",
+        ),
+        pytest.param(
+            ["Traceback (most recent call last):", "  File"], "", id="cut-off"
+        ),
+        pytest.param(
+            [
+                "[rank1]: Traceback (most recent call last):",
+                '[rank1]:   File "train.py", line 3, in <module>',
+                "[rank1]:     step()",
+                "[rank1]: ValueError: the loss is nan",
+            ],
+            "ValueError: the loss is nan",
+            id="with-torch's-prefix",
+        ),
+    ],
+)
+def test_the_line_that_says_what_was_wrong_is_found(
+    lines: list[str], line: str
+) -> None:
+    assert exception_line(lines) == line
+
+
+@pytest.mark.parametrize("no_stdin", [True, False])
+def test_a_program_that_reads_no_input_is_told_of_stdin(no_stdin: bool) -> None:
+    stderr = (
+        b"Traceback (most recent call last):\n  x\nEOFError: EOF when reading a line\n"
+    )
+    evidence = Evidence(host="n1", stderr=stderr, just_shown=True, no_stdin=no_stdin)
+
+    cause = "Instance 3 on n1 exited with code 1: EOFError: EOF when reading a line"
+    advice = ". It has no standard input: add --stdin 3."
+    assert render(of(3, 1 << 8), evidence, "") == [cause + advice * no_stdin]

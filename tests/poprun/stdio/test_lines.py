@@ -1,0 +1,414 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from poprun.stdio.lines import FOREVER, LONGEST_LINE, MOST_WAITING, Console
+from poprun.stdio.screen import Screen as Cursor
+from poprun.stdio.tags import Prefix
+
+
+class Screen:
+    """A console with streams, named by letters, and what has come out of it."""
+
+    def __init__(self, *names: str, tags: bool = False) -> None:
+        self.console = Console()
+        for name in names:
+            tag = f"[{name}]".encode()
+            self.console.open(name, Prefix(lambda tag=tag: tag) if tags else None)
+
+    def says(self, name: str, data: bytes, now: float = 0.0) -> bytes:
+        self.console.feed(name, data, now)
+        return self.shown()
+
+    def ends(self, name: str) -> bytes:
+        self.console.close(name)
+        return self.shown()
+
+    def at(self, now: float) -> bytes:
+        self.console.tick(now)
+        return self.shown()
+
+    def shown(self) -> bytes:
+        return b"".join(data for _, data in self.console.take())
+
+
+def test_a_whole_line_goes_out_at_once() -> None:
+    screen = Screen("a")
+
+    assert screen.says("a", b"one\ntwo\n") == b"one\ntwo\n"
+    assert screen.console.deadline() == FOREVER
+
+
+def test_the_tag_stands_before_each_line_and_nowhere_else() -> None:
+    screen = Screen("a", tags=True)
+
+    assert screen.says("a", b"one\n\ntwo\n") == b"[a]one\n[a]\n[a]two\n"
+
+
+def test_bytes_that_are_no_text_are_left_alone() -> None:
+    screen = Screen("a")
+
+    assert screen.says("a", b"\0\r\x1b[2J\xff\xc3\n") == b"\0\r\x1b[2J\xff\xc3\n"
+
+
+def test_a_line_in_two_parts_is_shown_as_one() -> None:
+    screen = Screen("a", tags=True)
+
+    assert screen.says("a", b"hel") == b""
+    assert screen.says("a", b"lo\n", 0.04) == b"[a]hello\n"
+
+
+def test_a_partial_line_is_shown_when_it_stays_one_for_50_ms() -> None:
+    screen = Screen("a", tags=True)
+
+    assert screen.says("a", b"Name? ") == b""
+    assert screen.console.deadline() == 0.05
+    assert screen.at(0.049) == b""
+    assert screen.at(0.05) == b"[a]Name? "
+    assert screen.console.deadline() == FOREVER
+
+
+def test_what_follows_a_partial_line_has_no_tag_of_its_own() -> None:
+    screen = Screen("a", tags=True)
+    screen.says("a", b"10%")
+    screen.at(0.05)
+
+    assert screen.says("a", b"\r20%", 0.1) == b""
+    assert screen.at(0.16) == b"\r20%"
+    assert screen.says("a", b" done\nnext\n", 0.2) == b" done\n[a]next\n"
+
+
+def test_a_partial_line_after_a_whole_one_is_as_old_as_its_own_bytes() -> None:
+    screen = Screen("a")
+    screen.says("a", b"hel", 0.0)
+
+    assert screen.says("a", b"lo\nyou", 0.04) == b"hello\n"
+    assert screen.at(0.08) == b""
+    assert screen.at(0.09) == b"you"
+
+
+def test_lines_wait_for_anothers_partial_line_to_end() -> None:
+    screen = Screen("a", "b")
+    screen.says("a", b"Name? ")
+    screen.at(0.05)
+
+    assert screen.says("b", b"one\n", 0.1) == b""
+    assert screen.says("a", b"Ann\n", 0.2) == b"Ann\none\n"
+
+
+def test_lines_wait_for_anothers_partial_line_200_ms_at_most() -> None:
+    screen = Screen("a", "b", tags=True)
+    screen.says("a", b"Name? ")
+    screen.at(0.05)
+    screen.says("b", b"one\nand", 1.0)
+
+    assert screen.console.deadline() == 1.2
+    assert screen.at(1.19) == b""
+    assert screen.at(1.2) == b"\n[b]one\n"
+    assert screen.at(1.2) == b"[b]and"
+    assert screen.says("b", b" so on\n", 1.3) == b" so on\n"
+    assert screen.says("a", b"Ann\n", 1.4) == b"[a]Ann\n"
+
+
+def test_a_partial_line_waits_for_anothers_however_long_that_takes() -> None:
+    screen = Screen("a", "b")
+    screen.says("a", b"10%")
+    screen.at(0.05)
+    screen.says("b", b"Name? ", 0.1)
+
+    assert screen.console.deadline() == FOREVER
+    assert screen.at(100.0) == b""
+    assert screen.says("a", b"\n", 100.0) == b"\n"
+    assert screen.at(100.0) == b"Name? "
+
+
+def test_those_who_waited_longest_come_first() -> None:
+    screen = Screen("a", "b", "c")
+    screen.says("a", b"10%")
+    screen.at(0.05)
+    screen.says("c", b"first\n", 0.1)
+    screen.says("b", b"second\n", 0.11)
+
+    assert screen.says("a", b"\n", 0.12) == b"\nfirst\nsecond\n"
+
+
+def test_a_line_that_is_very_long_is_not_waited_for() -> None:
+    screen = Screen("a")
+
+    assert screen.says("a", b"x" * LONGEST_LINE) == b""
+    assert screen.says("a", b"x") == b"x" * (LONGEST_LINE + 1)
+
+
+def test_who_has_very_much_to_say_does_not_wait_for_anothers_line() -> None:
+    screen = Screen("a", "b")
+    screen.says("a", b"10%")
+    screen.at(0.05)
+    lines = b"0123456\n" * 8192
+
+    assert screen.says("b", lines, 0.1) == b""
+    assert screen.says("b", b"more\nrest", 0.1) == lines + b"more\n"
+
+
+def test_last_words_need_no_end_of_line() -> None:
+    screen = Screen("a", tags=True)
+    screen.says("a", b"half \xc3")
+
+    assert screen.ends("a") == b"[a]half \xc3"
+
+
+def test_a_stream_that_ends_leaves_the_line_to_others() -> None:
+    screen = Screen("a", "b", tags=True)
+    screen.says("a", b"10%")
+    screen.at(0.05)
+    screen.says("b", b"one\n", 0.06)
+
+    assert screen.ends("a") == b"\n[b]one\n"
+
+
+def test_the_last_words_of_one_wait_for_the_line_of_another() -> None:
+    screen = Screen("a", "b")
+    screen.says("a", b"Name? ")
+    screen.at(0.05)
+    screen.says("b", b"one\nbye", 0.1)
+
+    assert screen.ends("b") == b""
+    assert screen.says("a", b"Ann\n", 0.2) == b"Ann\none\nbye"
+    assert screen.says("a", b"next\n", 0.2) == b"next\n"
+
+
+def test_the_last_words_of_one_wait_200_ms_at_most() -> None:
+    screen = Screen("a", "b")
+    screen.says("a", b"Name? ")
+    screen.at(0.05)
+    screen.says("b", b"bye", 0.1)
+    screen.ends("b")
+
+    assert screen.console.deadline() == 0.1 + 0.2
+    assert screen.at(0.31) == b"bye"
+
+
+def test_nothing_is_kept_back_when_all_have_ended() -> None:
+    screen = Screen("a", "b", "c")
+    screen.says("a", b"10%")
+    screen.at(0.05)
+    screen.says("b", b"bee", 0.06)
+    screen.says("c", b"see\n", 0.07)
+
+    assert screen.ends("c") == b""
+    assert screen.ends("b") == b""
+    assert screen.ends("a") == b"beesee\n"
+
+
+def test_other_words_begin_on_a_line_of_their_own() -> None:
+    screen = Screen("a", tags=True)
+
+    screen.console.say(b"one\n")
+    assert screen.shown() == b"one\n"
+    screen.says("a", b"10%")
+    screen.at(0.05)
+    screen.console.say(b"two\n")
+    screen.console.say(b"three\n")
+    assert screen.shown() == b"\ntwo\nthree\n"
+    assert screen.says("a", b"20%\n", 0.1) == b"[a]20%\n"
+
+
+def test_a_line_that_was_ended_for_other_words_does_not_end_twice() -> None:
+    screen = Screen("a", tags=True)
+    screen.says("a", b"10%")
+    screen.at(0.05)
+    screen.console.say(b"two\n")
+    screen.shown()
+
+    assert screen.says("a", b"\nnext\n", 0.1) == b"[a]next\n"
+    assert screen.says("a", b"\n", 0.1) == b"[a]\n"
+
+
+names = st.sampled_from("abc")
+pieces = st.lists(st.sampled_from([b"x", b"yy", b"\n", b"\r", b"\xff"]), max_size=6)
+speeches = st.lists(
+    st.tuples(names, st.builds(b"".join, pieces), st.sampled_from([0.0, 0.06, 0.3])),
+    max_size=30,
+)
+
+
+@given(speeches)
+def test_each_stream_comes_out_as_it_went_in(
+    speeches: list[tuple[str, bytes, float]],
+) -> None:
+    screen = Screen("a", "b", "c")
+    now, said = 0.0, dict.fromkeys("abc", b"")
+    for name, data, pause in speeches:
+        now += pause
+        screen.console.tick(now)
+        screen.console.feed(name, data, now)
+        said[name] += data
+    for name in "bca":
+        screen.console.close(name)
+
+    came = dict.fromkeys("abc", b"")
+    for key, data in screen.console.take():
+        came[str(key)] += data
+    assert came == said
+
+
+@given(st.lists(st.tuples(names, st.integers(0, 20)), max_size=40))
+def test_lines_that_keep_coming_never_mix(cuts: list[tuple[str, int]]) -> None:
+    """Whatever the pieces, as long as none stays partial for 50 ms."""
+    screen = Screen("a", "b", "c")
+    text = {name: (name.encode() * 7 + b"\n") * 100 for name in "abc"}
+    at = dict.fromkeys("abc", 0)
+    for name, size in cuts:
+        screen.console.feed(name, text[name][at[name] : at[name] + size], 0.0)
+        screen.console.tick(0.04)
+        at[name] += size
+
+    lines = screen.shown().splitlines()
+    assert all(line in (b"a" * 7, b"b" * 7, b"c" * 7) for line in lines)
+    assert len(lines) == sum(position // 8 for position in at.values())
+
+
+TRACEBACK = b"Traceback (most recent call last):\n", b"  File\n", b"Error: no\n"
+
+
+class Errors(Screen):
+    """A console of stderr, whose streams have names."""
+
+    def __init__(self, *names: str) -> None:
+        self.console = Console()
+        for name in names:
+            self.console.open(name, name=f"instance {name}", is_stderr=True)
+
+
+def test_tracebacks_that_come_line_by_line_do_not_mix() -> None:
+    screen = Errors("1", "2")
+    shown = b""
+    for line in TRACEBACK:
+        shown += screen.says("1", line) + screen.says("2", line)
+
+    assert shown == b""
+    assert screen.console.deadline() == 0.05
+    assert screen.at(0.05) == (
+        b"".join(TRACEBACK)
+        + b"poprun: The traceback before this one is instance 1's, and this one is "
+        b"instance 2's:\n" + b"".join(TRACEBACK)
+    )
+
+
+def test_the_end_of_a_stream_ends_its_traceback() -> None:
+    screen = Errors("1")
+    screen.says("1", b"loading\n" + TRACEBACK[0])
+
+    assert screen.says("1", TRACEBACK[2]) == b""
+    assert screen.ends("1") == b"loading\n" + TRACEBACK[0] + TRACEBACK[2]
+
+
+def test_only_a_traceback_of_another_is_named() -> None:
+    screen = Errors("1", "2")
+    whole = b"".join(TRACEBACK)
+    first = screen.says("1", whole) + screen.at(0.1)
+    again = screen.says("1", whole, 1.0) + screen.at(1.1)
+    other = screen.says("2", b"loading\n" + whole, 2.0) + screen.at(2.1)
+    back = screen.says("1", whole, 3.0) + screen.at(3.1)
+
+    assert (first, again) == (whole, whole)
+    assert other == (
+        b"loading\npoprun: The traceback before this one is instance 1's, and this one "
+        b"is instance 2's:\n" + whole
+    )
+    assert back == b"poprun: This traceback is instance 1's:\n" + whole
+
+
+def test_lines_of_others_do_not_wait_for_a_traceback() -> None:
+    screen = Errors("1", "2")
+    screen.says("1", TRACEBACK[0])
+
+    assert screen.says("2", b"step 1\n") == b"step 1\n"
+
+
+def test_long_lines_of_several_stay_whole() -> None:
+    screen = Screen("a", "b")
+    shown = b""
+    for _ in range(100):
+        shown += screen.says("a", b"a" * 100_000, 0.0)
+        shown += screen.says("b", b"b" * 100_000, 0.0)
+        shown += screen.at(0.2)
+    shown += screen.says("b", b"\n") + screen.says("a", b"\n")
+
+    assert shown == b"b" * 10_000_000 + b"\n" + b"a" * 10_000_000 + b"\n"
+
+
+def test_all_that_waits_is_bounded() -> None:
+    names = [str(number) for number in range(20)]
+    screen = Screen(*names)
+    waiting = 0
+    for _ in range(16):
+        for name in names:
+            waiting += 1_000_000 - len(screen.says(name, b"x" * 1_000_000))
+            assert waiting <= MOST_WAITING
+
+
+def test_time_in_which_nobody_could_write_does_not_count() -> None:
+    screen = Screen("a")
+    screen.says("a", b"hel", 0.0)
+    screen.console.pause(10.0)
+
+    assert screen.at(10.0) == b""
+    assert screen.at(10.05) == b"hel"
+
+
+class OnTerminal(Screen):
+    def __init__(self, *names: str) -> None:
+        super().__init__()
+        self.console = Console(Cursor(columns=40))
+        for name in names:
+            self.console.open(name)
+
+
+def test_lines_appear_above_the_bar_of_another_at_once() -> None:
+    screen = OnTerminal("a", "b")
+    screen.says("a", b"\r10%")
+    assert screen.at(0.05) == b"\r10%"
+
+    assert screen.says("b", b"one\n", 0.06) == b"\r\x1b[Kone\n10%"
+    screen.says("a", b"\r20%", 0.1)
+    assert screen.at(0.2) == b"\r20%"
+    assert screen.says("a", b" done\n", 0.2) == b" done\n"
+
+
+def test_of_two_bars_one_is_drawn_and_of_the_other_the_end_is_shown() -> None:
+    screen = OnTerminal("a", "b")
+    screen.says("a", b"\r10%")
+    screen.at(0.05)
+    for percent in (b"10", b"20", b"30"):
+        assert screen.says("b", b"\rB " + percent + b"%", 1.0) == b""
+        assert screen.at(100.0) == b""
+
+    assert screen.says("b", b"\n", 100.0) == b"\r\x1b[K\rB 30%\n10%"
+    assert screen.says("a", b"\n", 100.0) == b"\n"
+
+
+def test_a_bar_that_waits_is_shown_when_the_line_is_free() -> None:
+    screen = OnTerminal("a", "b")
+    screen.says("a", b"\r10%")
+    screen.at(0.05)
+    screen.says("b", b"\rB 10%\rB 20%", 1.0)
+
+    assert screen.says("a", b"\r    \r", 2.0) == b""
+    assert screen.at(2.05) == b"\r    \r\rB 20%"
+
+
+def test_on_a_terminal_poprun_s_own_words_appear_above_a_bar() -> None:
+    screen = OnTerminal("a")
+    screen.says("a", b"\r10%")
+    screen.at(0.05)
+    screen.console.say(b"stopping\n")
+
+    assert screen.shown() == b"\r\x1b[Kstopping\n10%"
+
+
+def test_on_a_terminal_no_line_begins_behind_a_prompt() -> None:
+    screen = OnTerminal("a", "b")
+    screen.says("a", b"Name? ")
+    screen.at(0.05)
+    screen.says("b", b"one\n", 0.1)
+
+    assert screen.at(0.31) == b"\none\n"

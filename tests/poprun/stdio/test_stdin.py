@@ -1,0 +1,154 @@
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from poprun.stdio.stdin import Feeder, Stdin
+
+MUCH = bytes(range(256)) * 256  # with anything else, more than a pipe takes
+
+
+@pytest.fixture
+def stdin() -> Iterator[int]:
+    """Let the test write poprun's stdin."""
+    kept = os.dup(0)
+    read, write = os.pipe()
+    os.dup2(read, 0)
+    os.close(read)
+    yield write
+    os.dup2(kept, 0)
+    os.close(kept)
+
+
+def given(feeder: Feeder, rank: int) -> int:
+    descriptor = feeder.descriptor_for(rank)
+    assert descriptor is not None
+    return descriptor
+
+
+def taken(descriptor: int) -> bytes:
+    os.set_blocking(descriptor, False)
+    return os.read(descriptor, 1 << 20)
+
+
+def test_by_default_nobody_is_sent_anything() -> None:
+    feeder = Feeder(Stdin())
+
+    assert feeder.descriptor_for(0) is None
+    assert list(feeder.readers()) == []
+
+
+def test_a_file_is_opened_by_each_instance_itself() -> None:
+    assert Feeder(Stdin(path="/etc/hosts")).descriptor_for(0) is None
+
+
+def test_one_instance_gets_stdin_itself(stdin: int) -> None:
+    feeder = Feeder(Stdin(rank=1))
+
+    assert feeder.descriptor_for(0) is None
+    descriptor = given(feeder, 1)
+    assert os.path.sameopenfile(descriptor, 0)
+    assert list(feeder.readers()) == []
+    os.close(descriptor)
+    os.close(stdin)
+
+
+def test_all_get_every_byte_and_the_end(stdin: int) -> None:
+    feeder = Feeder(Stdin(copies=2))
+    readers = [given(feeder, rank) for rank in (1, 0)]
+    os.write(stdin, b"one\n")
+    os.close(stdin)
+
+    assert list(feeder.readers()) == [0]
+    feeder.read()
+    assert [taken(descriptor) for descriptor in readers] == [b"one\n", b"one\n"]
+    feeder.read()
+    assert [taken(descriptor) for descriptor in readers] == [b"", b""]
+    assert list(feeder.readers()) == []
+    for descriptor in readers:
+        os.close(descriptor)
+
+
+def test_nothing_is_read_before_the_last_instance_is_there(stdin: int) -> None:
+    feeder = Feeder(Stdin(copies=2))
+    first = given(feeder, 0)
+
+    assert list(feeder.readers()) == []
+    second = given(feeder, 1)
+    assert list(feeder.readers()) == [0]
+    feeder.close()
+    for descriptor in (first, second, stdin):
+        os.close(descriptor)
+
+
+def test_the_slowest_decides_when_more_is_read(stdin: int) -> None:
+    feeder = Feeder(Stdin(copies=2))
+    fast, slow = given(feeder, 0), given(feeder, 1)
+    for data in (b"begin", MUCH):
+        os.write(stdin, data)
+        feeder.read()
+
+    came = {fast: taken(fast), slow: b""}
+    assert list(feeder.readers()) == []
+    for descriptor in feeder.writers():
+        feeder.write(descriptor)
+    came[fast] += taken(fast)
+    assert list(feeder.readers()) == []
+    while list(feeder.writers()):
+        came[slow] += taken(slow)
+        for descriptor in feeder.writers():
+            feeder.write(descriptor)
+    came[slow] += taken(slow)
+    assert list(feeder.readers()) == [0]
+    assert came == dict.fromkeys((fast, slow), b"begin" + MUCH)
+    feeder.close()
+    for descriptor in (fast, slow, stdin):
+        os.close(descriptor)
+
+
+def test_an_instance_that_reads_no_more_is_not_waited_for(stdin: int) -> None:
+    feeder = Feeder(Stdin(copies=2))
+    first, second = given(feeder, 0), given(feeder, 1)
+    os.close(first)
+    os.write(stdin, b"one\n")
+    feeder.read()
+
+    assert taken(second) == b"one\n"
+    assert list(feeder.readers()) == [0]
+    os.close(second)
+    os.write(stdin, b"two\n")
+    feeder.read()
+    assert list(feeder.readers()) == []
+    os.close(stdin)
+
+
+def test_a_stdin_that_cannot_be_read_is_at_its_end(stdin: int) -> None:
+    directory = os.open("/", os.O_RDONLY)
+    os.dup2(directory, 0)
+    feeder = Feeder(Stdin(copies=1))
+    descriptor = given(feeder, 0)
+    feeder.read()
+
+    assert taken(descriptor) == b""
+    assert list(feeder.readers()) == []
+    for number in (directory, descriptor, stdin):
+        os.close(number)
+
+
+def test_a_stdin_that_somebody_else_has_emptied_is_asked_again(stdin: int) -> None:
+    feeder = Feeder(Stdin(copies=1))
+    descriptor = given(feeder, 0)
+    os.set_blocking(0, False)
+    feeder.read()
+
+    assert list(feeder.readers()) == [0]
+    feeder.close()
+    os.close(descriptor)
+    os.close(stdin)
+
+
+def test_who_gets_anything_to_read() -> None:
+    assert not Stdin().gives(0)
+    assert [Stdin(rank=1).gives(rank) for rank in (0, 1)] == [False, True]
+    assert Stdin(copies=2).gives(1)
+    assert Stdin(path="/etc/hosts").gives(1)

@@ -1,0 +1,60 @@
+"""Tracebacks are kept together for a moment, and no longer."""
+
+from poprun.stdio.tracebacks import LONGEST_S, MARKER, Tracebacks, first_line
+
+FIRST = MARKER + b"\n"
+FRAME = b'  File "train.py", line 3, in <module>\n'
+
+
+def held(*lines: bytes, now: float = 10.0) -> float:
+    """Return for how long a stream is held after the last of these lines."""
+    tracebacks = Tracebacks()
+    for line in lines:
+        tracebacks.see(line, now)
+    return round(max(0.0, tracebacks.until - now), 6)
+
+
+def test_lines_that_are_no_traceback_are_not_held() -> None:
+    assert held(b"step 1\n", b"ValueError: this is no traceback\n") == 0.0
+
+
+def test_a_traceback_is_held_until_its_exception() -> None:
+    assert held(FIRST) == 0.3
+    assert held(FIRST, FRAME) == 0.3
+    assert held(FIRST, FRAME, b"ValueError: nan\n") == 0.05
+    assert held(FIRST + FRAME + b"ValueError: nan\n") == 0.05
+
+
+def test_another_exception_while_it_is_handled_belongs_to_it() -> None:
+    chained = b"\nDuring handling of the above exception, another ...:\n\n"
+
+    assert held(FIRST, FRAME, b"KeyError: 1\n", chained, FIRST) == 0.3
+
+
+def test_torch_s_prefix_is_no_exception() -> None:
+    prefix = b"[rank1]: "
+
+    assert held(prefix + FIRST, prefix + FRAME) == 0.3
+    assert held(prefix + FIRST, prefix + FRAME, prefix + b"ValueError\n") == 0.05
+
+
+def test_nothing_is_held_for_longer_than_a_second() -> None:
+    tracebacks = Tracebacks()
+    for tenth in range(30):
+        tracebacks.see(FIRST if not tenth else FRAME, 10.0 + tenth / 10)
+
+    assert tracebacks.until == 10.0 + LONGEST_S
+
+
+def test_the_next_one_has_a_second_of_its_own() -> None:
+    tracebacks = Tracebacks()
+    tracebacks.see(FIRST, 10.0)
+    tracebacks.see(FIRST, 20.0)
+
+    assert tracebacks.until == 20.3
+
+
+def test_the_line_is_found_that_begins_a_traceback() -> None:
+    assert first_line(b"one\n[rank1]: " + FIRST + FRAME) == 4
+    assert first_line(FIRST) == 0
+    assert first_line(b"one\n") == -1
