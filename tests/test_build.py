@@ -19,10 +19,11 @@ from poprun import __version__
 
 ROOT = Path(__file__).parent.parent
 CORE = Path("popdist", "engine", "core")
+SOURCES = CORE / "python"
 MODULE = """\
 #include <Python.h>
 #include <stdio.h>
-#include "core.h"
+#include "python/core.h"
 
 static struct PyModuleDef core = {PyModuleDef_HEAD_INIT, .m_name = "_core"};
 
@@ -49,7 +50,7 @@ Build = Callable[..., "subprocess.CompletedProcess[str]"]
 def project(tmp_path: Path) -> Path:
     """The project's own build files around a core of one function."""
     folder = tmp_path / "project"
-    (folder / CORE).mkdir(parents=True)
+    (folder / SOURCES).mkdir(parents=True)
     (folder / "poprun").mkdir()
     for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE", CORE / "flags"):
         shutil.copy(ROOT / name, folder / name)
@@ -57,8 +58,8 @@ def project(tmp_path: Path) -> Path:
     (folder / "popdist" / "__init__.py").touch()
     (folder / "popdist" / "engine" / "__init__.py").touch()
     (folder / "popdist" / "engine" / "_core.pyi").touch()
-    (folder / CORE / "core.h").write_text("int narrowed(long wide);\n")
-    (folder / CORE / "module.c").write_text(MODULE)
+    (folder / SOURCES / "core.h").write_text("int narrowed(long wide);\n")
+    (folder / SOURCES / "module.c").write_text(MODULE)
     return folder
 
 
@@ -115,8 +116,10 @@ def test_the_source_archive_holds_all_that_the_core_is_built_from(
 
     assert built.returncode == 0, built.stdout
     with tarfile.open(project / "dist" / f"poprun-{__version__}.tar.gz") as archive:
-        files = {Path(name).name for name in archive.getnames() if "core/" in name}
-    assert files == {"core.h", "flags", "module.c"}
+        files = {
+            m.name.partition("core/")[2] for m in archive.getmembers() if m.isfile()
+        }
+    assert files - {""} == {"python/core.h", "flags", "python/module.c"}
 
 
 @pytest.mark.parametrize("hook", ["wheel", "editable"])
@@ -161,7 +164,7 @@ def test_without_headers_the_install_ends_in_one_sentence(
 def test_an_error_in_the_core_is_left_to_the_compiler_to_tell(
     build: Build, project: Path
 ) -> None:
-    with (project / CORE / "module.c").open("a") as module:
+    with (project / SOURCES / "module.c").open("a") as module:
         module.write("int broken(void) { return missing; }\n")
     built = build("wheel")
 
@@ -173,7 +176,7 @@ def test_an_error_in_the_core_is_left_to_the_compiler_to_tell(
 def test_a_warning_is_an_error_only_where_that_is_asked_for(
     build: Build, project: Path
 ) -> None:
-    (project / CORE / "narrowing.c").write_text(NARROWING)
+    (project / SOURCES / "narrowing.c").write_text(NARROWING)
     strict = build("wheel", POPRUN_CORE_CFLAGS="-Werror")
     lenient = build("wheel")
 

@@ -92,9 +92,9 @@ def test_the_wheel_holds_the_packages_and_nothing_else(checkout: Path) -> None:
         for name in files_below(checkout)
         if name.startswith(("poprun/", "popdist/")) and not name.startswith(f"{CORE}/")
     }
-    for source in (checkout / CORE).glob("*.[ch]"):
+    for source in (checkout / CORE).rglob("*.[ch]"):
         source.unlink()
-    (checkout / CORE / "module.c").write_text(MODULE)
+    (checkout / CORE / "python" / "module.c").write_text(MODULE)
 
     with zipfile.ZipFile(build("wheel", checkout)) as archive:
         found = set(archive.namelist())

@@ -66,7 +66,7 @@ def test_the_algorithms_are_those_that_the_engine_takes() -> None:
 
 
 def test_the_levels_are_those_that_the_core_has_kernels_for() -> None:
-    sources = Path(popdist.engine.__path__[0]).glob("core/kernels_*.c")
+    sources = Path(popdist.engine.__path__[0]).glob("core/kernels/*.c")
     found = [re.findall(r'LEVEL_NAME "(\w+)"', file.read_text()) for file in sources]
     levels = {level for names in found for level in names}
 

@@ -5,7 +5,7 @@
  * what a call must give can be said without the core. The calls follow from numbers
  * that never change; all members draw the same ones. Any failure ends the program.
  */
-#include "exchange.h"
+#include "move/exchange.h"
 
 #include <pthread.h>
 #include <sched.h>

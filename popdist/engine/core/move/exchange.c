@@ -1,0 +1,146 @@
+#include "move/exchange.h"
+
+#include "move/blocks.h"
+#include "shm/slots.h"
+
+#include <string.h>
+
+typedef struct {
+    const exchange *x;
+    uint64_t share; /* bytes of a part that go at once */
+    bool parted;    /* a slot holds a share for each receiver */
+} plan;
+
+typedef struct {
+    uint64_t begin, bytes;
+} stretch;
+
+/* What of a part of that length goes in a block. */
+static stretch stretch_of(const plan *p, uint64_t length, uint64_t block)
+{
+    uint64_t begin = block * p->share;
+    if (begin >= length)
+        return (stretch){length, 0};
+    return (stretch){begin, length - begin < p->share ? length - begin : p->share};
+}
+
+/* Where the part of a member begins in an array of all members' parts. */
+static uint64_t part_begin(const exchange *x, int member)
+{
+    uint64_t begin = 0;
+    for (int q = 0; q < member; q++)
+        begin += x->lengths[q];
+    return begin;
+}
+
+static bool writes(const exchange *x, int member)
+{
+    bool one_only = x->op == BROADCAST || x->op == SCATTER;
+    return !one_only || member == x->root;
+}
+
+static void write_block(const void *what, uint64_t block, uint64_t number, bool streaming)
+{
+    const plan *p = what;
+    const exchange *x = p->x;
+    const int rank = x->c->rank;
+    unsigned char *slot = input_at(x->c, rank, number);
+    if (!writes(x, rank))
+        return;
+    if (!p->parted) {
+        stretch s = stretch_of(p, x->lengths[rank], block);
+        copy(x->c->simd, slot, x->in + s.begin, s.bytes, streaming);
+        return;
+    }
+    for (int q = 0; q < x->c->size; q++) {
+        stretch s = stretch_of(p, x->lengths[q], block);
+        if (q != rank)
+            copy(x->c->simd, slot + (uint64_t)q * p->share,
+                 x->in + part_begin(x, q) + s.begin, s.bytes, streaming);
+    }
+}
+
+/* Take what a member wrote for us: its part, or our part of what it has. */
+static void read_from(const plan *p, int q, uint64_t block, uint64_t number)
+{
+    const exchange *x = p->x;
+    const int rank = x->c->rank;
+    stretch s = stretch_of(p, x->lengths[p->parted ? rank : q], block);
+    const bool alone = x->op == BROADCAST || x->op == SCATTER;
+    char *to = x->out + (alone ? 0 : part_begin(x, q)) + s.begin;
+    if (q == rank) {
+        const char *own = x->in + (p->parted ? part_begin(x, q) : 0) + s.begin;
+        if (own != to)
+            memcpy(to, own, s.bytes);
+        return;
+    }
+    copy(x->c->simd, to,
+         input_at(x->c, q, number) + (p->parted ? (uint64_t)rank * p->share : 0), s.bytes,
+         false);
+}
+
+static void read_block(const void *what, uint64_t block, uint64_t number)
+{
+    const plan *p = what;
+    const exchange *x = p->x;
+    if (x->op == GATHER && x->c->rank != x->root)
+        return;
+    for (int i = 0; i < x->c->size; i++) {
+        int q = (x->c->rank + i) % x->c->size;
+        if (writes(x, q))
+            read_from(p, q, block, number);
+    }
+}
+
+static uint64_t hash_of(const exchange *x)
+{
+    uint64_t hash = UINT64_C(0xcbf29ce484222325) ^ x->shape;
+    for (int q = 0; q < x->c->size; q++)
+        hash = (hash ^ x->lengths[q]) * UINT64_C(0x100000001b3);
+    return hash;
+}
+
+status exchange_run(const exchange *x)
+{
+    comm *c = x->c;
+    uint64_t longest = 0, all = 0;
+    plan p = {.x = x, .parted = x->op == SCATTER || x->op == ALL_TO_ALL};
+    for (int q = 0; q < c->size; q++) {
+        longest = x->lengths[q] > longest ? x->lengths[q] : longest;
+        all += x->lengths[q];
+    }
+    p.share = p.parted ? c->agreed.block_bytes / (uint64_t)c->size / CACHE_LINE * CACHE_LINE
+                       : c->agreed.block_bytes;
+    if (longest && longest < p.share)
+        p.share = round_up(longest, CACHE_LINE);
+    blocks b = {
+        .c = c,
+        .count = (longest + p.share - 1) / p.share,
+        .bytes = p.share,
+        .extent = p.share * (p.parted ? (uint64_t)c->size : 1),
+        .what = &p,
+        .write = write_block,
+        .read = read_block,
+    };
+    const descriptor d = {
+        .count = (x->op == BROADCAST ? longest : all) / element_bytes(x->type),
+        .name = x->name,
+        .shape = hash_of(x),
+        .operation = (uint8_t)x->op,
+        .dtype = (uint8_t)x->type,
+        .reduction = (uint8_t)x->headers_of,
+        .root = x->root,
+        .in = NOT_IN_HEAP,
+        .out = NOT_IN_HEAP,
+    };
+    return blocks_run(&b, &d);
+}
+
+status barrier(comm *c, uint64_t name)
+{
+    const descriptor d = {
+        .operation = BARRIER, .name = name, .in = NOT_IN_HEAP, .out = NOT_IN_HEAP};
+    begin(c, &d);
+    announce(c);
+    return meet_all(c);
+}

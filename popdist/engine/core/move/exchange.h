@@ -1,0 +1,32 @@
+/* The operations that hand data from members to members, in blocks through slots. */
+#ifndef POPDIST_EXCHANGE_H
+#define POPDIST_EXCHANGE_H
+
+#include "reduce/call.h"
+
+/* All lengths are in bytes. What is not used by the operation is zero. */
+typedef struct {
+    comm *c;
+    operation op;
+    dtype type;
+    uint64_t name;
+    int root;
+    const uint64_t *lengths; /* of each member's part */
+    uint64_t shape; /* of the arrays, where all members must pass the same */
+    operation headers_of; /* the call for which headers are exchanged, for messages, or 0 */
+    const char *in;
+    char *out;
+} exchange;
+
+status exchange_run(const exchange *x);
+
+/* Each member gets its own replicas' equal shares of the rows' sum, at `out`. */
+status reduce_scatter(const call *k, char *out);
+
+status barrier(comm *c, uint64_t name);
+
+/* One member to another; the others take no part. */
+status send_letters(comm *c, int to, dtype type, const char *from, uint64_t bytes);
+status receive_letters(comm *c, int from, dtype type, char *to, uint64_t bytes);
+
+#endif

@@ -1,0 +1,97 @@
+#include "move/streaming.h"
+
+enum {
+    /* Below this, a block is not worth looking at the clock. */
+    LEAST_BYTES = 2 << 10,
+    /* A trial is so many blocks long, and compared with as many before it. A slot
+     * shows what stores of one kind cost once both its phases were written so. */
+    TRIAL = 8,
+    UNSETTLED = 2,
+    LEAST_SEEN = 4,
+    /* Blocks from one trial to the next. */
+    SHORTEST_PAUSE = 128,
+    LONGEST_PAUSE = 4096,
+};
+
+/* A trial of what turned out to be slower may cost that much of the time. */
+static const double BEARABLE = 0.015;
+
+traffic traffic_of(comm *c, uint64_t block_bytes, uint64_t count)
+{
+    traffic t = {.c = c, .size_class = -1};
+    if (c->size == 1)
+        return t;
+    for (uint64_t least = LEAST_BYTES; block_bytes >= least; least *= 4)
+        if (++t.size_class == STORE_CLASSES - 1)
+            break;
+    if (t.size_class < 0)
+        return t;
+    t.offset = c->stores[t.size_class].blocks - c->blocks;
+    c->stores[t.size_class].blocks += count;
+    return t;
+}
+
+static uint64_t pause_after(double ratio)
+{
+    double blocks = TRIAL * (ratio - 1) / BEARABLE;
+    if (blocks < SHORTEST_PAUSE)
+        return SHORTEST_PAUSE;
+    return blocks < LONGEST_PAUSE ? (uint64_t)blocks : LONGEST_PAUSE;
+}
+
+static void conclude(choice *shared, observed *o, uint64_t block)
+{
+    const int usual_seen = __builtin_popcount(o->seen & ((1U << TRIAL) - 1));
+    const int tried_seen = __builtin_popcount(o->seen >> TRIAL);
+    uint64_t pause = SHORTEST_PAUSE;
+    if (usual_seen >= LEAST_SEEN && tried_seen >= LEAST_SEEN && o->usual_ns) {
+        double ratio = (double)o->tried_ns * usual_seen
+                       / ((double)o->usual_ns * tried_seen);
+        if (ratio < 0.9) {
+            bool usual = atomic_load_explicit(&shared->streaming, memory_order_relaxed);
+            atomic_store_explicit(&shared->streaming, !usual, memory_order_relaxed);
+            ratio = 1 / ratio;
+        }
+        pause = pause_after(ratio);
+    }
+    *o = (observed){.blocks = o->blocks};
+    atomic_store_explicit(&shared->trial, block + pause, memory_order_relaxed);
+}
+
+bool traffic_usual(const traffic *t)
+{
+    return t->size_class >= 0
+           && atomic_load_explicit(&t->c->head->stores[t->size_class].streaming,
+                                   memory_order_relaxed);
+}
+
+void traffic_begin(traffic *t, uint64_t block)
+{
+    if (t->size_class < 0)
+        return;
+    choice *shared = &t->c->head->stores[t->size_class];
+    observed *o = &t->c->stores[t->size_class];
+    block += t->offset;
+    int64_t since =
+        (int64_t)(block - atomic_load_explicit(&shared->trial, memory_order_relaxed));
+    if (t->c->rank == 0 && since >= TRIAL) {
+        conclude(shared, o, block);
+        since = -SHORTEST_PAUSE;
+    }
+    t->tried = since >= 0 && since < TRIAL;
+    t->streaming =
+        atomic_load_explicit(&shared->streaming, memory_order_relaxed) != t->tried;
+    t->timed = t->c->rank == 0 && since >= -TRIAL && (since < 0 || since >= UNSETTLED);
+    if (!t->timed)
+        return;
+    o->seen |= 1U << (since + TRIAL);
+    t->began = now_ns();
+}
+
+void traffic_end(traffic *t)
+{
+    if (!t->timed)
+        return;
+    observed *o = &t->c->stores[t->size_class];
+    *(t->tried ? &o->tried_ns : &o->usual_ns) += now_ns() - t->began;
+}

@@ -1,0 +1,33 @@
+/* Which stores to publish with: ordinary ones, or such that pass the caches by.
+ *
+ * How fast a core gets a line that another one has just written changes by a factor
+ * of four on virtual machines, from one second to the next. Where it is slow, lines
+ * that went to memory come sooner. So now and then all members try the other kind for
+ * a few blocks, and member 0 sees what publishing and reading cost just before and
+ * then. The results do not depend on it.
+ */
+#ifndef POPDIST_STREAMING_H
+#define POPDIST_STREAMING_H
+
+#include "sync/comm.h"
+
+typedef struct {
+    comm *c;
+    int size_class;     /* -1 where there is nothing to choose */
+    uint64_t offset;    /* from a block's number to its number within its class */
+    bool streaming;     /* the kind for the block at hand */
+    bool timed, tried;  /* whether member 0 times it; whether it is of a trial */
+    uint64_t began;
+} traffic;
+
+/* For the next `count` blocks of a group. */
+traffic traffic_of(comm *c, uint64_t block_bytes, uint64_t count);
+
+/* Whether blocks like these pass the caches by when nothing is tried. */
+bool traffic_usual(const traffic *t);
+
+/* Around whatever touches the slots; waiting does not count. */
+void traffic_begin(traffic *t, uint64_t block);
+void traffic_end(traffic *t);
+
+#endif

@@ -1,0 +1,49 @@
+/* A member's seat in a group, and how its calls take turns, for the core's Python side. */
+#ifndef POPDIST_COMM_OBJECT_H
+#define POPDIST_COMM_OBJECT_H
+
+#include "python/binding.h"
+
+enum { ALGORITHMS = IN_ARENA + 1 };
+
+typedef struct {
+    PyObject_HEAD
+    comm c;
+    bool open;
+    Py_buffer memory;
+    /* One call at a time. Who holds the GIL may look at `busy`, which is quicker than
+     * a lock; the gate is locked, and opened once for each that waits. */
+    bool busy;
+    unsigned long whose; /* the call's thread once it lets others run, else 0 */
+    int waiting;
+    PyThread_type_lock gate;
+    int queued; /* calls that a thread of our own will make before any other */
+    PyThreadState *saved;    /* while a call lets other threads run */
+    uint64_t float_mode;
+    uint64_t stall_ns;
+    PyObject *on_stall;
+    uint64_t runs[ALGORITHMS]; /* reductions that were carried out by each */
+} CommObject;
+
+/* For comm's hooks: what Python needs around a long wait. */
+void let_others_run(comm *c);
+bool look_after_python(comm *c, int peer, uint64_t waited_ns);
+
+/* Whether this very thread is in the middle of a call: then what has interrupted that
+ * one must not wait for its end. */
+bool in_own_call(const CommObject *self);
+
+/* Wait until no other thread makes a call. False with an exception set, and no turn,
+ * where that cannot be waited for, or a signal's handler has raised. */
+bool take_turn(CommObject *self);
+void give_turn(CommObject *self);
+
+/* Around every call. False with an exception set where there can be none; leave
+ * returns None, or NULL with an exception for all but DONE. */
+bool enter(CommObject *self, uint64_t bytes);
+PyObject *leave(CommObject *self, status s);
+
+/* Carry out a reduction, and count by what algorithm it was. */
+status reduce_counted(CommObject *self, const call *k);
+
+#endif

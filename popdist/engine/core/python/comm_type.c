@@ -1,0 +1,273 @@
+/* A member's seat in a group, as Python holds it. */
+#include "python/binding.h"
+
+#include "python/comm_calls.h"
+
+#include <string.h>
+#include <unistd.h>
+
+/* --- About the group */
+
+static PyObject *comm_end(CommObject *self, PyObject *args)
+{
+    const char *words;
+    if (!PyArg_ParseTuple(args, "s", &words))
+        return NULL;
+    if (self->open && is_ours(&self->c))
+        end_group(&self->c, ASKED, self->c.rank, words);
+    Py_RETURN_NONE;
+}
+
+static PyObject *described(const descriptor *d)
+{
+    return Py_BuildValue("(iiiiiKK)", d->operation, d->dtype, d->reduction, d->algorithm,
+                         d->root, (unsigned long long)d->count,
+                         (unsigned long long)d->name);
+}
+
+static PyObject *comm_ending(CommObject *self, PyObject *unused)
+{
+    (void)unused;
+    ending why;
+    const uint32_t state = self->open ? atomic_load(&self->c.head->ended) : 0;
+    bool ended = state == TOLD && why_ended(&self->c, &why);
+    if (!ended && state) {
+        /* Another member is still telling why. Meanwhile our other threads may run,
+         * but not close the group. */
+        if (!take_turn(self))
+            return NULL;
+        if (self->open) {
+            Py_BEGIN_ALLOW_THREADS
+            ended = why_ended(&self->c, &why);
+            Py_END_ALLOW_THREADS
+        }
+        give_turn(self);
+    }
+    if (!ended)
+        Py_RETURN_NONE;
+    PyObject *words = PyUnicode_DecodeUTF8(why.words, (Py_ssize_t)strlen(why.words),
+                                           "replace");
+    return Py_BuildValue("(iiiKNNN)", (int)why.reason, why.by, why.about,
+                         (unsigned long long)why.call, described(&why.mine),
+                         described(&why.theirs), words);
+}
+
+static PyObject *comm_set_heap(CommObject *self, PyObject *args)
+{
+    unsigned long long address, span;
+    if (!PyArg_ParseTuple(args, "KK", &address, &span))
+        return NULL;
+    self->c.heap = (unsigned char *)(uintptr_t)address;
+    self->c.heap_span = span;
+    Py_RETURN_NONE;
+}
+
+static PyObject *comm_queue(CommObject *self, PyObject *args)
+{
+    int more;
+    if (!PyArg_ParseTuple(args, "i", &more))
+        return NULL;
+    self->queued += more;
+    return PyLong_FromLong(self->queued);
+}
+
+static PyObject *comm_last(CommObject *self, PyObject *unused)
+{
+    (void)unused;
+    return Py_BuildValue("(iK)", (int)self->c.ran, (unsigned long long)calls_of(&self->c));
+}
+
+static PyObject *comm_doing(CommObject *self, PyObject *unused)
+{
+    (void)unused;
+    if (!self->open)
+        Py_RETURN_NONE;
+    descriptor doing;
+    member *mine = member_at(&self->c, self->c.rank);
+    copy_descriptor(&doing, &mine->calls[calls_of(&self->c) & 1]);
+    return described(&doing);
+}
+
+static PyObject *comm_ring_segment(CommObject *self, PyObject *args)
+{
+    int type;
+    if (!PyArg_ParseTuple(args, "i", &type))
+        return NULL;
+    return PyLong_FromUnsignedLongLong(ring_segment(&self->c, (dtype)type));
+}
+
+static PyObject *comm_runs(CommObject *self, PyObject *unused)
+{
+    (void)unused;
+    const uint64_t *runs = self->runs;
+    return Py_BuildValue("(KKKK)", (unsigned long long)runs[ONESHOT],
+                         (unsigned long long)runs[DIRECT], (unsigned long long)runs[RING],
+                         (unsigned long long)runs[IN_ARENA]);
+}
+
+/* Close in the middle of a call of this thread: it cannot be waited for, but it and the
+ * others can be told. */
+static PyObject *end_own_call(CommObject *self)
+{
+    end_group(&self->c, STOPPED, self->c.rank, "");
+    PyErr_SetString(PyExc_RuntimeError,
+                    "close() was called in the middle of a call to the same group, by "
+                    "what interrupted it, a signal's handler perhaps, so the group has "
+                    "come to its end for all members. Let the handler raise an exception, "
+                    "and close the group once the call is over.");
+    return NULL;
+}
+
+static PyObject *comm_shut(CommObject *self, PyObject *unused)
+{
+    (void)unused;
+    if (!self->open)
+        Py_RETURN_NONE;
+    /* In a forked child, whoever had the turn is in the parent. */
+    if (self->c.pid == getpid()) {
+        if (in_own_call(self))
+            return end_own_call(self);
+        if (!take_turn(self))
+            return NULL;
+    }
+    /* Another thread may have closed it while this one waited. */
+    if (!self->open) {
+        give_turn(self);
+        Py_RETURN_NONE;
+    }
+    self->open = false;
+    comm_close(&self->c);
+    PyBuffer_Release(&self->memory);
+    give_turn(self);
+    Py_RETURN_NONE;
+}
+
+/* --- Its life */
+
+/* Whoever asks for centuries gets as many as a clock can count. */
+static uint64_t nanoseconds(double seconds)
+{
+    if (!(seconds > 0)) /* nor is it a number, perhaps */
+        return 0;
+    return seconds < 9e9 ? (uint64_t)(seconds * 1e9) : UINT64_MAX / 2;
+}
+
+static bool take_seat(CommObject *self, PyObject *memory, int rank, const char *simd,
+                      PyObject *pidfds, PyObject *pids, double timeout, double stall)
+{
+    uint64_t fds[MAX_MEMBERS], numbers[MAX_MEMBERS];
+    if (PyObject_GetBuffer(memory, &self->memory, PyBUF_WRITABLE) < 0)
+        return false;
+    const header *head = self->memory.buf;
+    const kernels *level = kernels_named(simd);
+    const uint64_t length = (uint64_t)self->memory.len;
+    /* All that is read later lies where the header says, and must be there. */
+    bool known = length >= sizeof *head && head->magic == ARENA_MAGIC
+                 && head->layout == arena_layout() && settings_possible(&head->agreed)
+                 && places_of(&head->agreed).total <= length && rank >= 0
+                 && (uint64_t)rank < head->agreed.size;
+    if (!known)
+        PyErr_Format(PyExc_ValueError,
+                     "These %zd bytes are no arena of this build with a member %d.",
+                     self->memory.len, rank);
+    else if (!level)
+        PyErr_Format(PyExc_ValueError, "This processor has no SIMD level %s.", simd);
+    else if (!comm_open(&self->c, self->memory.buf, rank))
+        PyErr_NoMemory();
+    if (PyErr_Occurred()) {
+        PyBuffer_Release(&self->memory);
+        return false;
+    }
+    self->open = true;
+    Py_ssize_t count = numbers_from(pidfds, fds, MAX_MEMBERS);
+    Py_ssize_t processes = numbers_from(pids, numbers, MAX_MEMBERS);
+    for (Py_ssize_t i = 0; i < count && i < processes; i++)
+        /* Descriptors come one higher. */
+        watch_peer(&self->c.peers[i], (int)(int64_t)fds[i] - 1, (pid_t)numbers[i]);
+    self->c.simd = level;
+    self->c.timeout_ns = nanoseconds(timeout);
+    self->stall_ns = nanoseconds(stall);
+    self->c.owner = self;
+    self->c.before_long_wait = let_others_run;
+    self->c.during_long_wait = look_after_python;
+    return count >= 0 && processes >= 0;
+}
+
+static PyObject *comm_make(PyTypeObject *type, PyObject *args, PyObject *keywords)
+{
+    static char *names[] = {"memory", "rank", "simd", "pidfds", "pids", "timeout",
+                            "stall",  "on_stall", NULL};
+    PyObject *memory, *pidfds, *pids, *on_stall;
+    const char *simd;
+    int rank;
+    double timeout, stall;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "OizOOddO", names, &memory, &rank,
+                                     &simd, &pidfds, &pids, &timeout, &stall, &on_stall))
+        return NULL;
+    allocfunc allocate = (allocfunc)(uintptr_t)PyType_GetSlot(type, Py_tp_alloc);
+    CommObject *self = (CommObject *)allocate(type, 0);
+    if (!self)
+        return NULL;
+    self->gate = PyThread_allocate_lock();
+    Py_INCREF(on_stall);
+    self->on_stall = on_stall;
+    if (self->gate)
+        PyThread_acquire_lock(self->gate, NOWAIT_LOCK);
+    if (!self->gate)
+        PyErr_NoMemory();
+    else if (take_seat(self, memory, rank, simd, pidfds, pids, timeout, stall))
+        return (PyObject *)self;
+    Py_DECREF(self);
+    return NULL;
+}
+
+static void comm_end_of_life(PyObject *object)
+{
+    CommObject *self = (CommObject *)object;
+    PyTypeObject *type = Py_TYPE(object);
+    if (self->open) {
+        comm_close(&self->c);
+        PyBuffer_Release(&self->memory);
+    }
+    if (self->gate)
+        PyThread_free_lock(self->gate);
+    Py_XDECREF(self->on_stall);
+    ((freefunc)(uintptr_t)PyType_GetSlot(type, Py_tp_free))(object);
+    Py_DECREF(type);
+}
+
+#define METHOD(name, function, flags)                                              \
+    {                                                                              \
+        name, (PyCFunction)(void (*)(void))(function), flags, NULL                 \
+    }
+
+PyObject *make_comm_type(PyObject *module)
+{
+    static PyMethodDef methods[] = {
+        METHOD("reduce_rows", comm_reduce_rows, METH_VARARGS),
+        METHOD("exchange", comm_exchange, METH_VARARGS),
+        METHOD("barrier", comm_barrier, METH_VARARGS),
+        METHOD("send", comm_send, METH_VARARGS),
+        METHOD("receive", comm_receive, METH_VARARGS),
+        METHOD("peek", comm_peek, METH_NOARGS),
+        METHOD("end", comm_end, METH_VARARGS),
+        METHOD("ending", comm_ending, METH_NOARGS),
+        METHOD("set_heap", comm_set_heap, METH_VARARGS),
+        METHOD("queue", comm_queue, METH_VARARGS),
+        METHOD("last", comm_last, METH_NOARGS),
+        METHOD("runs", comm_runs, METH_NOARGS),
+        METHOD("doing", comm_doing, METH_NOARGS),
+        METHOD("ring_segment", comm_ring_segment, METH_VARARGS),
+        METHOD("close", comm_shut, METH_NOARGS),
+        {NULL, NULL, 0, NULL},
+    };
+    static PyType_Slot slots[] = {
+        {Py_tp_new, (void *)(uintptr_t)comm_make},
+        {Py_tp_dealloc, (void *)(uintptr_t)comm_end_of_life},
+        {Py_tp_methods, methods},
+        {0, NULL},
+    };
+    static PyType_Spec spec = {"popdist.engine._core.Comm", sizeof(CommObject), 0,
+                               Py_TPFLAGS_DEFAULT, slots};
+    return PyType_FromModuleAndSpec(module, &spec, NULL);
+}

@@ -1,0 +1,238 @@
+#include "python/binding.h"
+
+#include "shm/pages.h"
+
+PyTypeObject *layout_type;
+PyObject *failure;
+
+Py_ssize_t numbers_from(PyObject *sequence, uint64_t *to, Py_ssize_t most)
+{
+    Py_ssize_t count = PySequence_Size(sequence);
+    if (count > most)
+        PyErr_Format(PyExc_ValueError, "%zd are given, but at most %zd can be.", count,
+                     most);
+    if (count < 0 || count > most)
+        return -1;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *item = PySequence_GetItem(sequence, i);
+        to[i] = item ? PyLong_AsUnsignedLongLong(item) : 0;
+        Py_XDECREF(item);
+        if (PyErr_Occurred())
+            return -1;
+    }
+    return count;
+}
+
+/* --- Layout */
+
+static PyObject *layout_make(PyTypeObject *type, PyObject *args, PyObject *keywords)
+{
+    static char *names[] = {"rank", "rows", NULL};
+    int rank;
+    PyObject *given;
+    uint64_t wide[MAX_MEMBERS];
+    uint32_t rows[MAX_MEMBERS];
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "iO", names, &rank, &given))
+        return NULL;
+    Py_ssize_t size = numbers_from(given, wide, MAX_MEMBERS);
+    if (size < 0)
+        return NULL;
+    uint64_t all = 0;
+    for (Py_ssize_t i = 0; i < size; i++) {
+        if (wide[i] < 1 || wide[i] > MAX_LEAVES)
+            return PyErr_Format(PyExc_ValueError,
+                                "Member %zd has %llu replicas in the group, but must have "
+                                "1 to %d. Leave members without any out of the group.",
+                                i, (unsigned long long)wide[i], MAX_LEAVES);
+        rows[i] = (uint32_t)wide[i];
+        all += wide[i];
+    }
+    if (rank < 0 || rank >= size || all > MAX_LEAVES)
+        return PyErr_Format(PyExc_ValueError,
+                            "A group has %llu replicas and this is member %d of %zd, but "
+                            "it can have 1 to %d replicas, and members count from 0.",
+                            (unsigned long long)all, rank, size, MAX_LEAVES);
+    allocfunc allocate = (allocfunc)(uintptr_t)PyType_GetSlot(type, Py_tp_alloc);
+    LayoutObject *self = (LayoutObject *)allocate(type, 0);
+    if (!self)
+        return NULL;
+    self->l = layout_new(rank, (int)size, rows);
+    if (self->l)
+        return (PyObject *)self;
+    Py_DECREF(self);
+    return PyErr_NoMemory();
+}
+
+static void layout_end(PyObject *object)
+{
+    PyTypeObject *type = Py_TYPE(object);
+    layout_free(((LayoutObject *)object)->l);
+    ((freefunc)(uintptr_t)PyType_GetSlot(type, Py_tp_free))(object);
+    Py_DECREF(type);
+}
+
+PyObject *make_layout_type(PyObject *module)
+{
+    static PyType_Slot slots[] = {
+        {Py_tp_new, (void *)(uintptr_t)layout_make},
+        {Py_tp_dealloc, (void *)(uintptr_t)layout_end},
+        {0, NULL},
+    };
+    static PyType_Spec spec = {"popdist.engine._core.Layout", sizeof(LayoutObject), 0,
+                               Py_TPFLAGS_DEFAULT, slots};
+    return PyType_FromModuleAndSpec(module, &spec, NULL);
+}
+
+/* --- Functions */
+
+static bool settings_from(PyObject *args, const char *format, PyObject **memory,
+                          settings *s)
+{
+    unsigned long long size, block, oneshot, spins;
+    bool parsed = memory ? PyArg_ParseTuple(args, format, memory, &size, &block, &oneshot,
+                                            &spins)
+                         : PyArg_ParseTuple(args, format, &size, &block, &oneshot, &spins);
+    if (!parsed)
+        return false;
+    *s = (settings){size, block, oneshot, spins};
+    if (!settings_possible(s)) {
+        PyErr_Format(PyExc_ValueError,
+                     "An arena for %llu members with blocks of %llu bytes and one-shot "
+                     "up to %llu bytes cannot be: it can have 1 to %d members, blocks of "
+                     "65536 bytes and 32768 for each member or more, and one-shot up "
+                     "to %d.",
+                     size, block, oneshot, MAX_MEMBERS, MOST_ONESHOT_BYTES);
+        return false;
+    }
+    return true;
+}
+
+static PyObject *arena_bytes(PyObject *module, PyObject *args)
+{
+    settings s;
+    (void)module;
+    if (!settings_from(args, "KKKK", NULL, &s))
+        return NULL;
+    return PyLong_FromUnsignedLongLong(places_of(&s).total);
+}
+
+/* Which part of the arena is for send and receive alone. */
+static PyObject *arena_channels(PyObject *module, PyObject *args)
+{
+    settings s;
+    (void)module;
+    if (!settings_from(args, "KKKK", NULL, &s))
+        return NULL;
+    places at = places_of(&s);
+    return Py_BuildValue("(KK)", (unsigned long long)at.channels,
+                         (unsigned long long)at.slots);
+}
+
+static PyObject *layout_of_arenas(PyObject *module, PyObject *unused)
+{
+    (void)module, (void)unused;
+    return PyLong_FromUnsignedLongLong(arena_layout());
+}
+
+static PyObject *initialise(PyObject *module, PyObject *args)
+{
+    settings s;
+    PyObject *memory;
+    Py_buffer view;
+    (void)module;
+    if (!settings_from(args, "OKKKK", &memory, &s)
+        || PyObject_GetBuffer(memory, &view, PyBUF_WRITABLE) < 0)
+        return NULL;
+    bool fits = (uint64_t)view.len >= places_of(&s).total;
+    if (fits)
+        arena_initialise(view.buf, &s);
+    PyBuffer_Release(&view);
+    if (!fits)
+        return PyErr_Format(PyExc_ValueError, "The memory is smaller than arena_bytes().");
+    Py_RETURN_NONE;
+}
+
+static PyObject *simd_levels(PyObject *module, PyObject *unused)
+{
+    static const char *const names[] = {"baseline", "avx2", "avx512", "neon"};
+    PyObject *found = PyList_New(0);
+    (void)module, (void)unused;
+    for (size_t i = 0; found && i < sizeof names / sizeof *names; i++) {
+        if (!kernels_named(names[i]))
+            continue;
+        PyObject *name = PyUnicode_FromString(names[i]);
+        if (!name || PyList_Append(found, name) < 0)
+            Py_CLEAR(found);
+        Py_XDECREF(name);
+    }
+    return found;
+}
+
+static PyObject *on_pages(PyObject *args, bool (*function)(void *, size_t))
+{
+    unsigned long long address, length;
+    if (!PyArg_ParseTuple(args, "KK", &address, &length))
+        return NULL;
+    if (!function((void *)(uintptr_t)address, (size_t)length))
+        return PyErr_SetFromErrno(PyExc_OSError);
+    Py_RETURN_NONE;
+}
+
+static PyObject *make_pages_accessible(PyObject *module, PyObject *args)
+{
+    (void)module;
+    return on_pages(args, make_accessible);
+}
+
+static PyObject *remove_these_pages(PyObject *module, PyObject *args)
+{
+    (void)module;
+    return on_pages(args, remove_pages);
+}
+
+static PyMethodDef functions[] = {
+    {"make_accessible", make_pages_accessible, METH_VARARGS, NULL},
+    {"remove_pages", remove_these_pages, METH_VARARGS, NULL},
+    {"arena_bytes", arena_bytes, METH_VARARGS, NULL},
+    {"arena_channels", arena_channels, METH_VARARGS, NULL},
+    {"arena_layout", layout_of_arenas, METH_NOARGS, NULL},
+    {"initialise", initialise, METH_VARARGS, NULL},
+    {"simd_levels", simd_levels, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "popdist.engine._core",
+    .m_size = -1,
+    .m_methods = functions,
+};
+
+static bool add(PyObject *module, const char *name, PyObject *value)
+{
+    if (!value)
+        return false;
+    bool added = PyModule_AddObjectRef(module, name, value) == 0;
+    Py_DECREF(value);
+    return added;
+}
+
+PyMODINIT_FUNC PyInit__core(void);
+
+PyMODINIT_FUNC PyInit__core(void)
+{
+    PyObject *module = PyModule_Create(&definition);
+    if (!module)
+        return NULL;
+    layout_type = (PyTypeObject *)make_layout_type(module);
+    failure = PyErr_NewException("popdist.engine._core.Failure", NULL, NULL);
+    /* Kept for good, as the module is. */
+    Py_XINCREF((PyObject *)layout_type);
+    Py_XINCREF(failure);
+    if (add(module, "Layout", (PyObject *)layout_type) && add(module, "Failure", failure)
+        && add(module, "Comm", make_comm_type(module))
+        && add(module, "Reducer", make_reducer_type(module)))
+        return module;
+    Py_DECREF(module);
+    return NULL;
+}

@@ -1,0 +1,215 @@
+/* What a group inherits: the shortest way from Python to an all-reduce in place.
+ *
+ * For tiny arrays a call costs more in Python than among the members. So the common
+ * case is taken here, and everything else is left to the group's own method.
+ */
+#include "python/binding.h"
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *comm, *layout;
+    int usual; /* the algorithm, or -1 to choose by size */
+    bool leading;
+} ReducerObject;
+
+PyDoc_STRVAR(all_reduce_words,
+"all_reduce($self, x, op='sum', *, out=None, algorithm=None,\n"
+"           reproducible=False, async_op=False, name=None)\n"
+"--\n"
+"\n"
+"Reduce the replicas' arrays, and give every replica the result.\n"
+"\n"
+"All members must call this with arrays of one shape and dtype. The order of\n"
+"the additions follows from the topology alone, so the result is the same to\n"
+"the bit on every member and in every run. With `reproducible` it also is the\n"
+"same however the same replicas are spread over instances; all algorithms but\n"
+"\"ring\" keep that order anyway. float16 and bfloat16 are added up in float32\n"
+"and rounded once; means of integers are truncated; NaNs are canonical.\n"
+"\n"
+"Args:\n"
+"    op: \"sum\", \"mean\", \"min\", \"max\" or \"prod\".\n"
+"    out: Where the result goes; x itself for in place. None for a new array.\n"
+"    algorithm: \"auto\", \"oneshot\", \"direct\" or \"ring\"; None for the usual one.\n"
+"    async_op: Return a handle at once. Neither x nor out may be touched until\n"
+"        its wait() returns.\n"
+"    name: What the call is called; all members must call it the same.\n"
+"\n"
+"Raises:\n"
+"    PeerLostError: An instance died. This and all other errors end the group.\n");
+
+static PyObject *name_op, *name_out, *name_algorithm, *general;
+static PyObject *reductions[REDUCTIONS + 1];
+/* "auto" and those that can be asked for; each one's code is one less than its place. */
+static PyObject *choices[4];
+
+/* The arguments of a call, as far as they are common. */
+typedef struct {
+    PyObject *op, *out, *algorithm;
+} arguments;
+
+static PyObject *reducer_sit(ReducerObject *self, PyObject *args)
+{
+    PyObject *comm, *layout;
+    int usual, leading;
+    if (!PyArg_ParseTuple(args, "OOip", &comm, &layout, &usual, &leading))
+        return NULL;
+    Py_INCREF(comm);
+    Py_INCREF(layout);
+    Py_XDECREF(self->comm);
+    Py_XDECREF(self->layout);
+    self->comm = comm;
+    self->layout = layout;
+    self->usual = usual;
+    self->leading = leading;
+    Py_RETURN_NONE;
+}
+
+/* Where a word stands among others, or -1. Most words are the very same objects. */
+static int place_of(PyObject *word, PyObject *const *words, int count)
+{
+    for (int i = 0; i < count; i++)
+        if (word == words[i])
+            return i;
+    for (int i = 0; PyUnicode_Check(word) && i < count; i++)
+        if (PyUnicode_Compare(word, words[i]) == 0)
+            return i;
+    return -1;
+}
+
+/* Whether these are x, op, out and algorithm at most, and out is given. */
+static bool common_case(PyObject *const *args, Py_ssize_t count, PyObject *keywords,
+                        arguments *a)
+{
+    Py_ssize_t named = keywords ? PyTuple_Size(keywords) : 0;
+    if (count < 1 || count > 2)
+        return false;
+    a->op = count == 2 ? args[1] : reductions[SUM];
+    for (Py_ssize_t i = 0; i < named; i++) {
+        PyObject *name = PyTuple_GetItem(keywords, i);
+        if (name == name_out)
+            a->out = args[count + i];
+        else if (name == name_op && count == 1)
+            a->op = args[count + i];
+        else if (name == name_algorithm)
+            a->algorithm = args[count + i];
+        else
+            return false;
+    }
+    return a->out && a->out != Py_None;
+}
+
+static PyObject *call_general(PyObject *self, PyObject *const *args, Py_ssize_t count,
+                              PyObject *keywords)
+{
+    Py_ssize_t named = keywords ? PyTuple_Size(keywords) : 0;
+    PyObject *method = PyObject_GetAttr(self, general), *result = NULL;
+    PyObject *positional = PyTuple_New(count), *by_name = PyDict_New();
+    bool ready = method && positional && by_name;
+    for (Py_ssize_t i = 0; ready && i < count; i++) {
+        Py_INCREF(args[i]);
+        ready = PyTuple_SetItem(positional, i, args[i]) == 0;
+    }
+    for (Py_ssize_t i = 0; ready && i < named; i++)
+        ready = PyDict_SetItem(by_name, PyTuple_GetItem(keywords, i), args[count + i]) == 0;
+    if (ready)
+        result = PyObject_Call(method, positional, by_name);
+    Py_XDECREF(method);
+    Py_XDECREF(positional);
+    Py_XDECREF(by_name);
+    return result;
+}
+
+static PyObject *reducer_all_reduce(ReducerObject *self, PyObject *const *args,
+                                    Py_ssize_t count, PyObject *keywords)
+{
+    arguments a = {NULL, NULL, NULL};
+    if (self->comm && common_case(args, count, keywords, &a)) {
+        int reduction = place_of(a.op, reductions, REDUCTIONS + 1);
+        int how = a.algorithm ? place_of(a.algorithm, choices, 4) - 1 : self->usual;
+        PyObject *done = NULL;
+        if (reduction >= 0 && how >= -1)
+            done = reduce_arrays(self->comm, self->layout, args[0], a.out, reduction, how,
+                                 self->leading);
+        if (done == Py_None) {
+            Py_DECREF(done);
+            Py_INCREF(a.out);
+            return a.out;
+        }
+        if (PyErr_Occurred() && !PyErr_ExceptionMatches(failure))
+            return NULL;
+        /* Where the group has come to its end, the general way says why. */
+        Py_XDECREF(done);
+        PyErr_Clear();
+    }
+    return call_general((PyObject *)self, args, count, keywords);
+}
+
+static PyObject *reducer_reduce_lists(ReducerObject *self, PyObject *args)
+{
+    PyObject *from, *to;
+    int reduction, how;
+    if (!PyArg_ParseTuple(args, "OOii", &from, &to, &reduction, &how))
+        return NULL;
+    return reduce_lists(self->comm, self->layout, from, to, reduction, how, self->leading);
+}
+
+static void reducer_end(PyObject *object)
+{
+    ReducerObject *self = (ReducerObject *)object;
+    PyTypeObject *type = Py_TYPE(object);
+    PyObject_GC_UnTrack(object);
+    Py_XDECREF(self->comm);
+    Py_XDECREF(self->layout);
+    ((freefunc)(uintptr_t)PyType_GetSlot(type, Py_tp_free))(object);
+    Py_DECREF(type);
+}
+
+static int reducer_traverse(PyObject *object, visitproc visit, void *arg)
+{
+    ReducerObject *self = (ReducerObject *)object;
+    Py_VISIT(self->comm);
+    Py_VISIT(self->layout);
+    Py_VISIT(Py_TYPE(object));
+    return 0;
+}
+
+static bool intern_names(void)
+{
+    static const char *const names[] = {"sum", "min", "max", "prod", "mean"};
+    static const char *const ways[] = {"auto", "oneshot", "direct", "ring"};
+    name_op = PyUnicode_InternFromString("op");
+    name_out = PyUnicode_InternFromString("out");
+    general = PyUnicode_InternFromString("_all_reduce");
+    for (size_t i = 0; i <= REDUCTIONS; i++)
+        if (!(reductions[i] = PyUnicode_InternFromString(names[i])))
+            return false;
+    for (size_t i = 0; i < 4; i++)
+        if (!(choices[i] = PyUnicode_InternFromString(ways[i])))
+            return false;
+    name_algorithm = PyUnicode_InternFromString("algorithm");
+    return name_op && name_out && name_algorithm && general;
+}
+
+PyObject *make_reducer_type(PyObject *module)
+{
+    static PyMethodDef methods[] = {
+        {"all_reduce", (PyCFunction)(void (*)(void))reducer_all_reduce,
+         METH_FASTCALL | METH_KEYWORDS,
+         all_reduce_words},
+        {"_take", (PyCFunction)(void (*)(void))reducer_sit, METH_VARARGS, NULL},
+        {"_reduce_lists", (PyCFunction)(void (*)(void))reducer_reduce_lists, METH_VARARGS,
+         NULL},
+        {NULL, NULL, 0, NULL},
+    };
+    static PyType_Slot slots[] = {
+        {Py_tp_dealloc, (void *)(uintptr_t)reducer_end},
+        {Py_tp_traverse, (void *)(uintptr_t)reducer_traverse},
+        {Py_tp_methods, methods},
+        {0, NULL},
+    };
+    static PyType_Spec spec = {"popdist.engine._core.Reducer", sizeof(ReducerObject), 0,
+                               Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE
+                                   | Py_TPFLAGS_HAVE_GC,
+                               slots};
+    return intern_names() ? PyType_FromModuleAndSpec(module, &spec, NULL) : NULL;
+}

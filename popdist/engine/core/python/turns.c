@@ -1,0 +1,138 @@
+/* One call at a time, and Python's needs while it waits: the GIL, signals, stalls. */
+#include "python/binding.h"
+
+#include "python/comm_object.h"
+
+enum {
+    /* Calls that move more let other threads run from their beginning. */
+    LONG_CALL_BYTES = 64 << 10,
+    /* How long a wait for another thread's call lasts before signals are looked at. */
+    LOOK_US = 50000,
+};
+
+void let_others_run(comm *c)
+{
+    CommObject *self = c->owner;
+    if (self->saved)
+        return;
+    self->whose = PyThread_get_thread_ident();
+    self->saved = PyEval_SaveThread();
+}
+
+bool look_after_python(comm *c, int peer, uint64_t waited_ns)
+{
+    CommObject *self = c->owner;
+    PyEval_RestoreThread(self->saved);
+    bool stop = PyErr_CheckSignals() < 0;
+    if (!stop && waited_ns > self->stall_ns && !c->told) {
+        c->told = true;
+        PyObject *said = PyObject_CallFunction(self->on_stall, "id", peer,
+                                               (double)waited_ns / 1e9);
+        stop = !said;
+        Py_XDECREF(said);
+    }
+    self->saved = PyEval_SaveThread();
+    return stop;
+}
+
+bool in_own_call(const CommObject *self)
+{
+    return self->busy && self->whose == PyThread_get_thread_ident();
+}
+
+/* Whether Python is ending: then it has stopped all threads but this one. */
+static bool is_finalizing(void)
+{
+    PyObject *ask = PySys_GetObject("is_finalizing");
+    PyObject *told = ask ? PyObject_CallNoArgs(ask) : NULL;
+    const bool ending = !told || PyObject_IsTrue(told);
+    Py_XDECREF(told);
+    return ending;
+}
+
+/* Wait for another thread's call, but not long. */
+static bool wait_a_little(CommObject *self)
+{
+    if (is_finalizing()) {
+        PyErr_SetObject(failure, NULL);
+        return false;
+    }
+    if (in_own_call(self)) {
+        PyErr_SetString(PyExc_RuntimeError,
+                        "This thread is in the middle of a call to this group, and what "
+                        "interrupted it, a signal's handler perhaps, made another one, "
+                        "which would wait for the first for ever. Let the handler only "
+                        "note the signal, and make the call once the first one is over.");
+        return false;
+    }
+    self->waiting++;
+    Py_BEGIN_ALLOW_THREADS
+    PyThread_acquire_lock_timed(self->gate, LOOK_US, 1);
+    Py_END_ALLOW_THREADS
+    self->waiting--;
+    return PyErr_CheckSignals() == 0;
+}
+
+bool take_turn(CommObject *self)
+{
+    while (self->busy)
+        if (!wait_a_little(self))
+            return false;
+    self->busy = true;
+    return true;
+}
+
+void give_turn(CommObject *self)
+{
+    self->busy = false;
+    self->whose = 0;
+    if (self->waiting)
+        PyThread_release_lock(self->gate);
+}
+
+bool enter(CommObject *self, uint64_t bytes)
+{
+    if (!take_turn(self)) {
+        /* The others would wait for a call that this member has given up. */
+        if (self->open && !in_own_call(self))
+            end_group(&self->c, STOPPED, self->c.rank, "");
+        return false;
+    }
+    uint32_t ended = self->open ? atomic_load(&self->c.head->ended) : 0;
+    if (!self->open || ended) {
+        give_turn(self);
+        PyErr_SetObject(failure, NULL);
+        return false;
+    }
+    self->float_mode = float_mode_enter();
+    if (bytes >= LONG_CALL_BYTES)
+        let_others_run(&self->c);
+    return true;
+}
+
+PyObject *leave(CommObject *self, status s)
+{
+    if (self->saved) {
+        PyEval_RestoreThread(self->saved);
+        self->saved = NULL;
+    }
+    float_mode_leave(self->float_mode);
+    give_turn(self);
+    if (s == STOPPED && PyErr_Occurred())
+        return NULL;
+    if (s != DONE) {
+        PyObject *number = PyLong_FromLong(s);
+        PyErr_SetObject(failure, number);
+        Py_XDECREF(number);
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+status reduce_counted(CommObject *self, const call *k)
+{
+    status s = reduce(k);
+    if (s == DONE)
+        self->runs[self->c.ran]++;
+    return s;
+}

@@ -1,0 +1,147 @@
+#include "reduce/call.h"
+
+#include <string.h>
+
+/* From here on, what is written will not be read from the cache again. */
+enum { STREAM_OUT_BYTES = 4 << 20 };
+
+/* Shorter copies are what the C library is good at. */
+enum { MANY_LINES = 32 << 10 };
+
+terms terms_of(const call *k)
+{
+    terms t = {
+        .a = arithmetic_of(k->c, k->type, k->reduction, k->l->replicas),
+        .wanted = k->root < 0 || k->root == k->c->rank,
+    };
+    t.widened = !k->l->single && t.a.accumulated != t.a.element;
+    t.slot_element = t.widened ? t.a.accumulated : t.a.element;
+    t.stream_out = k->total * t.a.element >= STREAM_OUT_BYTES;
+    t.stream_in_place = t.stream_out && shares_core(k->c);
+    return t;
+}
+
+descriptor descriptor_of(const call *k)
+{
+    return (descriptor){
+        .count = k->total,
+        .name = k->name,
+        .shape = k->l->hash ^ k->shape,
+        .operation = (uint8_t)k->op,
+        .dtype = (uint8_t)k->type,
+        .reduction = (uint8_t)k->reduction,
+        .algorithm = (uint8_t)k->how,
+        .root = k->root,
+        .in = k->heap_in,
+        .out = k->heap_out,
+        .stride = k->heap_stride,
+    };
+}
+
+piece piece_at(const call *k, cursor *at, uint64_t begin, uint64_t end)
+{
+    while (begin < at->before)
+        at->before -= k->segments[--at->segment].count;
+    while (begin >= at->before + k->segments[at->segment].count)
+        at->before += k->segments[at->segment++].count;
+    const segment *s = &k->segments[at->segment];
+    uint64_t offset = begin - at->before, left = s->count - offset;
+    return (piece){s, offset, end - begin < left ? end - begin : left};
+}
+
+void copy(const kernels *simd, void *to, const void *from, size_t bytes, bool streaming)
+{
+    if (streaming)
+        simd->stream(to, from, bytes, NULL);
+    else if (bytes >= MANY_LINES)
+        simd->copy(to, from, bytes);
+    else
+        memcpy(to, from, bytes);
+}
+
+static uint64_t least(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+void write_node(const call *k, const terms *t, cursor *at, const node *which,
+                uint64_t begin, uint64_t end, unsigned char *to, bool streaming)
+{
+    const bool as_given = which->rows == 1 && !t->widened;
+    const program part = {which->rows, k->l->of_node.merges};
+    const void **leaf = k->c->rows->leaf;
+    while (begin < end) {
+        piece p = piece_at(k, at, begin, end);
+        uint64_t n = as_given ? p.count : least(p.count, t->a.piece);
+        for (uint32_t i = 0; i < which->rows; i++)
+            leaf[i] = p.s->in[which->first + i] + p.offset * t->a.element;
+        const void *sum = as_given ? leaf[0] : fold(&t->a, &part, leaf, NULL, n);
+        copy(t->a.simd, to, sum, n * t->slot_element, streaming);
+        to += n * t->slot_element;
+        begin += n;
+    }
+}
+
+/* Fill in where this member's rows, and the others' nodes, have element `skip`. */
+static void find_leaves(const call *k, const terms *t, const published *p, piece own,
+                        uint64_t skip, const void **leaf, bool *accumulated)
+{
+    uint32_t i = 0;
+    for (int q = 0; q < k->l->size; q++) {
+        if (q == k->l->rank) {
+            for (uint32_t row = 0; row < k->l->rows[q]; row++, i++) {
+                leaf[i] = own.s->in[row] + own.offset * t->a.element;
+                accumulated[i] = false;
+            }
+            continue;
+        }
+        const unsigned char *first = p->from[q] + skip * t->slot_element;
+        for (uint32_t node = 0; node < k->l->nodes[q]; node++, i++) {
+            leaf[i] = first + node * p->pitch * t->slot_element;
+            accumulated[i] = t->widened;
+        }
+    }
+}
+
+static void to_rows(const call *k, const terms *t, piece p, const void *from, uint64_t n)
+{
+    for (uint32_t row = 0; t->wanted && row < k->l->rows[k->l->rank]; row++) {
+        char *to = p.s->out[row] + p.offset * t->a.element;
+        bool in_place = p.s->out[row] == p.s->in[row];
+        if (to != from)
+            copy(t->a.simd, to, from, n * t->a.element,
+                 in_place ? t->stream_in_place : t->stream_out);
+    }
+}
+
+void reduce_range(const call *k, const terms *t, cursor *at, const published *p,
+                  uint64_t begin, uint64_t end, unsigned char *also, bool streaming)
+{
+    const void **leaf = k->c->rows->leaf;
+    bool *accumulated = k->c->rows->accumulated;
+    const uint64_t first = begin;
+    while (begin < end) {
+        piece own = piece_at(k, at, begin, end);
+        uint64_t n = least(own.count, t->a.piece), skip = begin - first;
+        find_leaves(k, t, p, own, skip, leaf, accumulated);
+        unsigned char *result = also ? also + skip * t->a.element : NULL;
+        unsigned char *to = also && !streaming ? result
+                                               : scratch_block(&t->a, SPARE_BLOCK);
+        fold_finished(&t->a, &k->l->of_all, leaf, accumulated, n, to);
+        if (result && result != to)
+            copy(t->a.simd, result, to, n * t->a.element, streaming);
+        to_rows(k, t, own, to, n);
+        begin += n;
+    }
+}
+
+void copy_out(const call *k, const terms *t, cursor *at, uint64_t begin, uint64_t end,
+              const unsigned char *from)
+{
+    while (t->wanted && begin < end) {
+        piece p = piece_at(k, at, begin, end);
+        to_rows(k, t, p, from, p.count);
+        from += p.count * t->a.element;
+        begin += p.count;
+    }
+}

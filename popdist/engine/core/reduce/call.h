@@ -1,0 +1,124 @@
+/* A call of a reducing collective, and the ways to carry it out. */
+#ifndef POPDIST_CALL_H
+#define POPDIST_CALL_H
+
+#include "reduce/tree.h"
+
+/* An array as it lies in each of the member's rows. */
+typedef struct {
+    uint64_t count; /* elements of a row */
+    char *const *in;
+    char *const *out; /* one for each row; NULL where no result is wanted */
+} segment;
+
+typedef struct {
+    comm *c;
+    const layout *l;
+    dtype type;
+    unsigned reduction;
+    operation op;
+    int root; /* who gets the result, or -1 for all */
+    algorithm how;
+    uint64_t name;
+    const segment *segments; /* one after the other they are one long row */
+    uint32_t count_of_segments;
+    uint64_t total; /* elements of that row */
+    uint64_t shape; /* of all arrays, as add_shape() mixes it */
+    /* Where the only segment's rows lie in the heap, or NOT_IN_HEAP. */
+    uint64_t heap_in, heap_out, heap_stride;
+} call;
+
+/* What follows from a call for the one who carries it out. */
+typedef struct {
+    arithmetic a;
+    size_t slot_element;  /* bytes of an element in slots and boxes */
+    bool widened;         /* those are accumulated, not as the program gave them */
+    bool wanted;          /* we get the result */
+    bool stream_out;      /* the result is larger than the caches */
+    bool stream_in_place; /* and replaces what was just read, yet is not cached */
+} terms;
+
+/* Mix one more array's axes into what stands for the shapes of those before. Members
+ * compare that, so it also tells where one array ends and the next begins. */
+static inline uint64_t add_shape(uint64_t before, const ssize_t *lengths, int axes)
+{
+    uint64_t hash = (before ^ (uint64_t)axes) * UINT64_C(0x9e3779b97f4a7c15);
+    for (int i = 0; i < axes; i++) {
+        hash ^= hash >> 32;
+        hash = (hash ^ (uint64_t)lengths[i]) * UINT64_C(0x9e3779b97f4a7c15);
+    }
+    return hash ^ (hash >> 32);
+}
+
+/* Find where the arrays of an all-reduce lie in the heap, and settle how to carry the
+ * call out: as `wanted`, or where that is -1, by size. */
+void prepare(call *k, int wanted);
+
+terms terms_of(const call *k);
+descriptor descriptor_of(const call *k);
+
+/* A part of the long row that lies within one segment. */
+typedef struct {
+    const segment *s;
+    uint64_t offset, count;
+} piece;
+
+/* Where in the segments we are; makes walking through many of them cheap. */
+typedef struct {
+    uint32_t segment;
+    uint64_t before;
+} cursor;
+
+piece piece_at(const call *k, cursor *at, uint64_t begin, uint64_t end);
+
+/* Copy, past the caches if so told. */
+void copy(const kernels *simd, void *to, const void *from, size_t bytes, bool streaming);
+
+/* Write one of this member's nodes, for elements [begin, end), to `to`. */
+void write_node(const call *k, const terms *t, cursor *at, const node *which,
+                uint64_t begin, uint64_t end, unsigned char *to, bool streaming);
+
+/* The leaves of others: for each member its nodes, `pitch` elements apart, of which
+ * `from[member]` is the first element of the first node. */
+typedef struct {
+    const unsigned char *from[MAX_MEMBERS];
+    uint64_t pitch;
+} published;
+
+/* Reduce elements [begin, end), of which the first one is the first one published.
+ * The result goes to `also` (unless NULL) and to this member's rows. */
+void reduce_range(const call *k, const terms *t, cursor *at, const published *p,
+                  uint64_t begin, uint64_t end, unsigned char *also, bool streaming);
+
+/* Copy elements [begin, end) of a result to all of this member's rows. */
+void copy_out(const call *k, const terms *t, cursor *at, uint64_t begin, uint64_t end,
+              const unsigned char *from);
+
+/* Where chunk `number` of `count` elements begins and ends. */
+typedef struct {
+    uint64_t begin, end;
+} chunk;
+
+static inline chunk chunk_of(uint64_t count, int size, int number, uint64_t unit)
+{
+    uint64_t share = round_up((count + (uint64_t)size - 1) / (uint64_t)size, unit);
+    uint64_t begin = share * (uint64_t)number, end = begin + share;
+    return (chunk){begin < count ? begin : count, end < count ? end : count};
+}
+
+status all_reduce_oneshot(const call *k);
+status all_reduce_direct(const call *k);
+status all_reduce_ring(const call *k);
+
+/* Elements of the ring's longest chunk: the order of its additions follows. */
+uint64_t ring_segment(const comm *c, dtype type);
+
+/* Once all have begun: reduce where the arrays lie. */
+bool all_in_heap(const call *k);
+bool some_in_heap(const call *k);
+status all_reduce_in_heap(const call *k, uint64_t steps_before);
+
+/* Carry out a call in whichever way it says; IN_ARENA stands for the best. */
+status reduce(const call *k);
+
+#endif

@@ -1,0 +1,169 @@
+/* The direct algorithm: each member adds up its chunk of all the others' slots.
+ *
+ * The array goes through the slots in blocks. Of each block a member publishes all
+ * but its own chunk (step 1), adds up its chunk and publishes the total (step 2), and
+ * takes the other totals. Steps are counted over the whole call, so that one counter
+ * a member tells all: the inputs of block b are there from step 2b + 1 on, its totals
+ * from step 2b + 2.
+ *
+ * Two phases of a slot take turns. What block b overwrites is what block b - 2 left,
+ * and a member that has taken the step of a block's totals has read all its inputs,
+ * one that has published a block's inputs has read the totals of the block but one
+ * before it.
+ */
+#include "reduce/call.h"
+#include "shm/slots.h"
+#include "move/streaming.h"
+
+typedef struct {
+    const call *k;
+    terms t;
+    cursor at;
+    uint64_t length; /* elements of a whole block */
+    uint64_t blocks;
+    uint64_t before; /* steps taken before the first block */
+    uint64_t number; /* of the first block, counted over the arena's life */
+    traffic traffic;
+} work;
+
+static chunk block_of(const work *w, uint64_t b)
+{
+    uint64_t begin = b * w->length, left = w->k->total - begin;
+#ifdef BREAK_BOUNDS
+    left = w->length;
+#endif
+    return (chunk){begin, begin + (left < w->length ? left : w->length)};
+}
+
+static chunk part_of(chunk block, int size, int member)
+{
+    chunk c = chunk_of(block.end - block.begin, size, member, CHUNK_UNIT);
+    return (chunk){block.begin + c.begin, block.begin + c.end};
+}
+
+/* Write this member's nodes of a block to its slot, but for its own chunk. */
+static void publish_inputs(work *w, uint64_t b)
+{
+    const call *k = w->k;
+    const size_t width = w->t.slot_element;
+    chunk all = block_of(w, b), own = part_of(all, k->c->size, k->c->rank);
+    unsigned char *slot = input_at(k->c, k->c->rank, w->number + b);
+    traffic_begin(&w->traffic, w->number + b);
+    for (uint32_t i = 0; i < k->l->nodes[k->c->rank]; i++) {
+        unsigned char *to = slot + i * w->length * width;
+        write_node(k, &w->t, &w->at, &k->l->mine[i], all.begin, own.begin, to,
+                   w->traffic.streaming);
+        write_node(k, &w->t, &w->at, &k->l->mine[i], own.end, all.end,
+                   to + (own.end - all.begin) * width, w->traffic.streaming);
+    }
+    if (w->traffic.streaming)
+        stores_done();
+    traffic_end(&w->traffic);
+}
+
+static void publish_totals(work *w, uint64_t b)
+{
+    comm *c = w->k->c;
+    chunk all = block_of(w, b), own = part_of(all, c->size, c->rank);
+    published p = {.pitch = w->length};
+    for (int q = 0; q < c->size; q++)
+        p.from[q] = input_at(c, q, w->number + b)
+                    + (own.begin - all.begin) * w->t.slot_element;
+    traffic_begin(&w->traffic, w->number + b);
+    reduce_range(w->k, &w->t, &w->at, &p, own.begin, own.end,
+                 c->size > 1 ? result_at(c, c->rank, w->number + b) : NULL,
+                 w->traffic.streaming);
+    if (w->traffic.streaming)
+        stores_done();
+    traffic_end(&w->traffic);
+}
+
+static status take_totals(work *w, uint64_t b)
+{
+    comm *c = w->k->c;
+    chunk all = block_of(w, b);
+    for (int i = 1; i < c->size; i++) {
+        int q = (c->rank + i) % c->size;
+        status s = wait_posted(c, q, w->before + 2 * b + 2);
+        if (s != DONE)
+            return s;
+        chunk theirs = part_of(all, c->size, q);
+        traffic_begin(&w->traffic, w->number + b);
+        copy_out(w->k, &w->t, &w->at, theirs.begin, theirs.end,
+                 result_at(c, q, w->number + b));
+        traffic_end(&w->traffic);
+    }
+    return DONE;
+}
+
+static status one_block(work *w, uint64_t b)
+{
+    comm *c = w->k->c;
+    status s = DONE;
+    if (b > 0 && (s = wait_all(c, w->before + 2 * b + 1)) != DONE)
+        return s;
+    publish_totals(w, b);
+    post(c);
+    if (b + 1 < w->blocks) {
+        if (b > 0 && (s = wait_all(c, w->before + 2 * b)) != DONE)
+            return s;
+        publish_inputs(w, b + 1);
+        post(c);
+    }
+    return take_totals(w, b);
+}
+
+/* Begin the call, and see whether the arrays can stay where they are. */
+static status begin_direct(work *w, bool *in_place)
+{
+    comm *c = w->k->c;
+    const descriptor d = descriptor_of(w->k);
+    const bool at_once = d.in == NOT_IN_HEAP;
+    w->before = c->posted;
+    begin(c, &d);
+    if (at_once)
+        publish_inputs(w, 0);
+    announce(c);
+    status s = meet_all(c);
+    /* Without elements nobody waits once more for us to have seen where arrays lie. */
+    if (s != DONE || !w->blocks)
+        return s;
+    *in_place = all_in_heap(w->k);
+    if (*in_place || !some_in_heap(w->k))
+        return DONE;
+    /* Some arrays lie in the heap and some do not: those go through slots too. */
+    if (!at_once)
+        publish_inputs(w, 0);
+    post(c);
+    w->before++;
+    return wait_all(c, w->before + 1);
+}
+
+status all_reduce_direct(const call *k)
+{
+    comm *c = k->c;
+    work w = {.k = k, .t = terms_of(k), .number = c->blocks};
+    uint64_t fit = c->agreed.block_bytes / (k->l->most_nodes * w.t.slot_element);
+    bool in_place = false;
+
+    c->ran = DIRECT;
+    w.length = fit / CHUNK_UNIT * CHUNK_UNIT;
+    w.blocks = (k->total + w.length - 1) / w.length;
+    w.traffic = traffic_of(
+        c, (k->total < w.length ? k->total : w.length) * w.t.slot_element, w.blocks);
+    if (w.blocks == 1)
+        w.length = round_up(k->total, CHUNK_UNIT);
+    choose_lane(c, w.length * k->l->most_nodes * w.t.slot_element, w.blocks);
+    w.t.stream_in_place |= w.t.stream_out && traffic_usual(&w.traffic);
+    status s = begin_direct(&w, &in_place);
+    if (s != DONE)
+        return s;
+    if (in_place)
+        return all_reduce_in_heap(k, w.before);
+    for (uint64_t b = 0; b < w.blocks && s == DONE; b++)
+        s = one_block(&w, b);
+    if (w.t.stream_out)
+        stores_done();
+    c->blocks += w.blocks;
+    return s;
+}

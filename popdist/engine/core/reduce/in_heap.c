@@ -1,0 +1,134 @@
+/* Arrays that lie in the heap are reduced where they are: each member adds up its
+ * chunk of everybody's rows, and writes the total into everybody's rows. */
+#include "reduce/call.h"
+#include "shm/pages.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+static const descriptor *said_by(const call *k, int q)
+{
+    return &member_at(k->c, q)->calls[calls_of(k->c) & 1];
+}
+
+bool all_in_heap(const call *k)
+{
+    for (int q = 0; q < k->c->size; q++)
+        if (said_by(k, q)->in == NOT_IN_HEAP)
+            return false;
+    return true;
+}
+
+bool some_in_heap(const call *k)
+{
+    for (int q = 0; q < k->c->size; q++)
+        if (said_by(k, q)->in != NOT_IN_HEAP)
+            return true;
+    return false;
+}
+
+static unsigned char *region_of(const call *k, int q)
+{
+    return k->c->heap + (uint64_t)q * k->c->heap_span;
+}
+
+/* Up to where in a member's region its rows reach, UINT64_MAX where that is nowhere. */
+static uint64_t reach_of(const call *k, const terms *t, int q)
+{
+    const descriptor *d = said_by(k, q);
+    const uint64_t span = k->c->heap_span, bytes = k->total * t->a.element;
+    const uint64_t steps = k->l->rows[q] - 1, last = d->in > d->out ? d->in : d->out;
+    if (last > span || bytes > span || d->stride > span
+        || (steps && d->stride > (span - bytes) / steps)
+        || last > span - bytes - steps * d->stride)
+        return UINT64_MAX;
+    return last + steps * d->stride + bytes;
+}
+
+/* Make sure that this process can access all rows of all members. */
+static status reach_rows(const call *k, const terms *t)
+{
+    comm *c = k->c;
+    for (int q = 0; q < c->size; q++) {
+        uint64_t reach = reach_of(k, t, q);
+        if (reach <= c->accessible[q])
+            continue;
+        uint64_t end = reach < c->heap_span ? round_up(reach, ACCESS_UNIT) : reach;
+        end = end < c->heap_span ? end : c->heap_span;
+        if (reach == UINT64_MAX || !make_accessible(region_of(k, q), (size_t)end)) {
+            char words[200];
+            /* The first byte says that no call was wrong: see failures.py. */
+            snprintf(words, sizeof words,
+                     "\x15Member %d could not access the array of member %d in the arena: %s. "
+                     "Use arrays in ordinary memory.",
+                     c->rank, q,
+                     reach == UINT64_MAX ? "it lies outside of that member's region"
+                                         : strerror(errno));
+            return end_group(c, ASKED, c->rank, words);
+        }
+        c->accessible[q] = end;
+    }
+    return DONE;
+}
+
+/* Find where all rows of all members are read and written, from that byte on. */
+static void find_rows(const call *k, struct rows *at, uint64_t begin)
+{
+    uint32_t i = 0;
+    for (int q = 0; q < k->c->size; q++) {
+        const descriptor *d = said_by(k, q);
+        for (uint32_t row = 0; row < k->l->rows[q]; row++, i++) {
+            at->from[i] = region_of(k, q) + d->in + row * d->stride + begin;
+            at->to[i] = region_of(k, q) + d->out + row * d->stride + begin;
+        }
+    }
+}
+
+/* Every total is written to all arrays, by whoever does not have them in its cache:
+ * that pays later than for a member's own array. */
+enum { STREAM_OUT_BYTES = 32 << 20 };
+
+/* While the total of one piece is written, what the next one needs is fetched: else
+ * the memory would rest whenever we only write. */
+static void write_total(const terms *t, unsigned char *to, const unsigned char *total,
+                        size_t bytes, const unsigned char *next)
+{
+    if (t->stream_out)
+        t->a.simd->stream(to, total, bytes, next);
+    else
+        memcpy(to, total, bytes);
+}
+
+static void reduce_chunk(const call *k, const terms *t, chunk own)
+{
+    struct rows *at = k->c->rows;
+    unsigned char *total = scratch_block(&t->a, SPARE_BLOCK);
+    const uint64_t rows = k->l->replicas;
+    find_rows(k, at, own.begin * t->a.element);
+    for (uint64_t done = own.begin; done < own.end; done += t->a.piece) {
+        uint64_t n = own.end - done < t->a.piece ? own.end - done : t->a.piece;
+        size_t bytes = n * t->a.element;
+        fold_finished(&t->a, &k->l->of_rows, at->from, NULL, n, total);
+        for (uint64_t i = 0; i < rows; i++) {
+            at->from[i] = (const unsigned char *)at->from[i] + bytes;
+            write_total(t, at->to[i], total, bytes, at->from[i]);
+            at->to[i] += bytes;
+        }
+    }
+}
+
+status all_reduce_in_heap(const call *k, uint64_t steps_before)
+{
+    terms t = terms_of(k);
+    t.stream_out = k->total * t.a.element >= STREAM_OUT_BYTES && !shares_core(k->c);
+    k->c->ran = IN_ARENA;
+    status s = reach_rows(k, &t);
+    if (s != DONE)
+        return s;
+    reduce_chunk(k, &t, chunk_of(k->total, k->c->size, k->c->rank, PAGE));
+    if (t.stream_out)
+        stores_done();
+    post(k->c);
+    return wait_all(k->c, steps_before + 2);
+}

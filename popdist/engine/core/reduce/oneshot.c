@@ -1,0 +1,105 @@
+/* The one-shot algorithm: everybody says all it has, and everybody adds up all of it.
+ * One wait a block, N times the additions: for tiny arrays, and for two members, where
+ * it moves as much as the direct algorithm does in half the steps.
+ *
+ * What fits goes with the announcement itself, larger arrays in blocks through slots.
+ */
+#include "move/blocks.h"
+#include "reduce/call.h"
+#include "shm/slots.h"
+
+typedef struct {
+    const call *k;
+    terms t;
+    cursor *at;
+    uint64_t length; /* elements of a whole block */
+} work;
+
+static status at_once(const work *w)
+{
+    const call *k = w->k;
+    const layout *l = k->l;
+    comm *c = k->c;
+    const descriptor d = descriptor_of(k);
+    published p = {.pitch = k->total};
+    traffic t = traffic_of(c, k->total * w->t.slot_element, 1);
+    box *said = begin(c, &d);
+
+    traffic_begin(&t, c->blocks);
+    for (uint32_t i = 0; i < l->nodes[c->rank]; i++)
+        write_node(k, &w->t, w->at, &l->mine[i], 0, k->total,
+                   said->data + i * p.pitch * w->t.slot_element, t.streaming);
+    if (t.streaming)
+        stores_done();
+    traffic_end(&t);
+    announce(c);
+    for (int i = 1; i < c->size; i++) {
+        int q = c->rank + i < c->size ? c->rank + i : c->rank + i - c->size;
+        status s = meet_one(c, q);
+        if (s != DONE)
+            return s;
+        p.from[q] = member_at(c, q)->boxes[calls_of(c) & 1].data;
+    }
+    traffic_begin(&t, c->blocks);
+    if (w->t.wanted)
+        reduce_range(k, &w->t, w->at, &p, 0, k->total, NULL, false);
+    traffic_end(&t);
+    return DONE;
+}
+
+static chunk block_of(const work *w, uint64_t block)
+{
+    uint64_t begin = block * w->length, left = w->k->total - begin;
+    return (chunk){begin, begin + (left < w->length ? left : w->length)};
+}
+
+static void write_block(const void *what, uint64_t block, uint64_t number, bool streaming)
+{
+    const work *w = what;
+    const layout *l = w->k->l;
+    chunk all = block_of(w, block);
+    unsigned char *slot = input_at(w->k->c, l->rank, number);
+    for (uint32_t i = 0; i < l->nodes[l->rank]; i++)
+        write_node(w->k, &w->t, w->at, &l->mine[i], all.begin, all.end,
+                   slot + i * w->length * w->t.slot_element, streaming);
+}
+
+static void read_block(const void *what, uint64_t block, uint64_t number)
+{
+    const work *w = what;
+    comm *c = w->k->c;
+    chunk all = block_of(w, block);
+    published p = {.pitch = w->length};
+    for (int q = 0; q < c->size; q++)
+        p.from[q] = input_at(c, q, number);
+    if (w->t.wanted)
+        reduce_range(w->k, &w->t, w->at, &p, all.begin, all.end, NULL, false);
+}
+
+status all_reduce_oneshot(const call *k)
+{
+    comm *c = k->c;
+    cursor at = {0, 0};
+    work w = {.k = k, .t = terms_of(k), .at = &at};
+    const uint64_t width = k->l->most_nodes * w.t.slot_element;
+    c->ran = ONESHOT;
+    if (k->total * width <= BOX_BYTES)
+        return at_once(&w);
+    w.length = c->agreed.block_bytes / width / CHUNK_UNIT * CHUNK_UNIT;
+    blocks b = {
+        .c = c,
+        .count = (k->total + w.length - 1) / w.length,
+        .bytes = (k->total < w.length ? k->total : w.length) * w.t.slot_element,
+        .what = &w,
+        .write = write_block,
+        .read = read_block,
+    };
+    if (b.count == 1)
+        w.length = round_up(k->total, CHUNK_UNIT);
+    b.extent = w.length * width;
+    const descriptor d = descriptor_of(k);
+    status s = blocks_run(&b, &d);
+    if (w.t.stream_out)
+        stores_done();
+    return s;
+}

@@ -1,0 +1,192 @@
+/* The ring: chunks travel from neighbour to neighbour, as they do among IPUs.
+ *
+ * A chunk starts at the member of its own number and gathers one member's rows at
+ * each stop (reduce-scatter), then travels round once more to hand out the total
+ * (all-gather). So what a member reads at its step s is what its left neighbour wrote
+ * at its own step s - 1, and one rule serves both journeys: move only when the left
+ * neighbour has taken as many steps as you have.
+ *
+ * The array goes round in rounds, as much at a time as fits a slot. Two phases of the
+ * slot take turns, so a member may be one round ahead of its right neighbour.
+ */
+#include "reduce/call.h"
+#include "shm/slots.h"
+
+#include <string.h>
+
+enum { RING_UNIT = 16 };
+
+typedef struct {
+    const call *k;
+    terms t;
+    cursor at;
+    uint64_t segment; /* elements of the longest chunk */
+    uint64_t number;  /* of the first round, counted over the arena's life */
+    uint64_t before;  /* steps taken before this round */
+    uint64_t begin, end; /* of this round */
+    uint64_t round;
+    int left, right;
+} ring;
+
+/* The part of the long row that chunk k, any integer, is in this round. */
+static chunk chunk_at(const ring *r, int k)
+{
+    const int size = r->k->c->size;
+    chunk c = chunk_of(r->end - r->begin, size, (k % size + size) % size, RING_UNIT);
+    return (chunk){r->begin + c.begin, r->begin + c.end};
+}
+
+static unsigned char *slot_at(const ring *r, int member, int k)
+{
+    const int size = r->k->c->size;
+    uint64_t which = (uint64_t)((k % size + size) % size);
+    return input_at(r->k->c, member, r->number + r->round)
+           + which * r->segment * r->t.a.accumulated;
+}
+
+/* This member's rows of a piece, added up. */
+static const void *own_sum(const ring *r, piece p, uint64_t n)
+{
+    const void **leaf = r->k->c->rows->leaf;
+    const layout *l = r->k->l;
+    for (uint32_t row = 0; row < l->rows[l->rank]; row++)
+        leaf[row] = p.s->in[row] + p.offset * r->t.a.element;
+    return fold(&r->t.a, &l->of_local, leaf, NULL, n);
+}
+
+/* Put this member's rows of chunk k into its slot, added to `partial` if given. */
+static void add_own(ring *r, int k, const unsigned char *partial)
+{
+    const arithmetic *a = &r->t.a;
+    chunk c = chunk_at(r, k);
+    unsigned char *to = slot_at(r, r->k->c->rank, k);
+    while (c.begin < c.end) {
+        piece p = piece_at(r->k, &r->at, c.begin, c.end);
+        uint64_t n = p.count < a->piece ? p.count : a->piece;
+        const void *own = own_sum(r, p, n);
+        if (partial) {
+            a->simd->combine[a->type][a->op](to, own, partial, n);
+            partial += n * a->accumulated;
+        } else {
+            memcpy(to, own, n * a->accumulated);
+        }
+        to += n * a->accumulated;
+        c.begin += n;
+    }
+}
+
+/* The same for the last stop of a chunk: what comes out is the total. */
+static void complete(ring *r, int k, const unsigned char *partial)
+{
+    const arithmetic *a = &r->t.a;
+    chunk c = chunk_at(r, k);
+    unsigned char *to = slot_at(r, r->k->c->rank, k);
+    while (c.begin < c.end) {
+        piece p = piece_at(r->k, &r->at, c.begin, c.end);
+        uint64_t n = p.count < a->piece ? p.count : a->piece;
+        unsigned char *sum = scratch_block(a, SPARE_BLOCK);
+        a->simd->combine[a->type][a->op](sum, own_sum(r, p, n), partial, n);
+        a->simd->finish[a->type](to, sum, n, a->divisor);
+        copy_out(r->k, &r->t, &r->at, c.begin, c.begin + n, to);
+        partial += n * a->accumulated;
+        to += n * a->element;
+        c.begin += n;
+    }
+}
+
+static void hand_on(ring *r, int k, bool further)
+{
+    chunk c = chunk_at(r, k);
+    const unsigned char *total = slot_at(r, r->left, k);
+    copy_out(r->k, &r->t, &r->at, c.begin, c.end, total);
+    if (further)
+        memcpy(slot_at(r, r->k->c->rank, k), total,
+               (c.end - c.begin) * r->t.a.element);
+}
+
+/* Steps 2 to 2N - 1 of a round; step 1 was to publish our own chunk. */
+static status go_round(ring *r)
+{
+    comm *c = r->k->c;
+    const int size = c->size;
+    for (int step = 2; step < 2 * size; step++) {
+        status s = wait_posted(c, r->left, r->before + (uint64_t)step - 1);
+        if (s != DONE)
+            return s;
+        const int k = c->rank + 1 - step; /* also right for the second journey */
+        if (step < size)
+            add_own(r, k, slot_at(r, r->left, k));
+        else if (step == size)
+            complete(r, k, slot_at(r, r->left, k));
+        else
+            hand_on(r, k + size, step < 2 * size - 1);
+        post(c);
+    }
+    return DONE;
+}
+
+static status first_step(ring *r)
+{
+    comm *c = r->k->c;
+    const uint64_t steps = 2 * (uint64_t)c->size - 1;
+    if (r->round > 1) {
+        /* The right neighbour has read what lies where this round will write. */
+        status s = wait_posted(c, r->right, r->before - steps);
+        if (s != DONE)
+            return s;
+    }
+    if (r->round > 0) {
+        add_own(r, c->rank, NULL);
+        post(c);
+        return DONE;
+    }
+    const descriptor d = descriptor_of(r->k);
+    begin(c, &d);
+    add_own(r, c->rank, NULL);
+    announce(c);
+    return meet_all(c);
+}
+
+status all_reduce_ring(const call *k)
+{
+    comm *c = k->c;
+    const int size = c->size;
+    if (size == 1)
+        return all_reduce_direct(k);
+    ring r = {
+        .k = k,
+        .t = terms_of(k),
+        .number = c->blocks,
+        .before = c->posted,
+        .left = (c->rank + size - 1) % size,
+        .right = (c->rank + 1) % size,
+    };
+    c->ran = RING;
+    r.segment = ring_segment(c, k->type);
+    choose_lane(c, c->agreed.block_bytes, 2);
+    status s = DONE;
+    do {
+        uint64_t rest = k->total - r.begin, most = r.segment * (uint64_t)size;
+        r.end = r.begin + (rest < most ? rest : most);
+        s = first_step(&r);
+        if (s == DONE)
+            s = go_round(&r);
+        if (s != DONE)
+            return s;
+        r.before += 2 * (uint64_t)size - 1;
+        r.begin = r.end;
+        r.round++;
+    } while (r.begin < k->total);
+    c->blocks += r.round;
+    if (r.t.stream_out)
+        stores_done();
+    if (r.round > 1)
+        s = wait_posted(c, r.right, r.before - (2 * (uint64_t)size - 1));
+    return s;
+}
+
+uint64_t ring_segment(const comm *c, dtype type)
+{
+    uint64_t fit = c->agreed.block_bytes / ((uint64_t)c->size * accumulated_bytes(type));
+    return fit / RING_UNIT * RING_UNIT;
+}

@@ -1,0 +1,225 @@
+#include "reduce/tree.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct {
+    uint64_t begin, size;
+} span;
+
+static bool siblings(span below, span above)
+{
+    return below.size == above.size && below.begin % (2 * below.size) == 0;
+}
+
+/* Merge what can be merged on top of the stack; return how often. */
+static uint8_t merge_top(span *stack, uint32_t *depth, bool all)
+{
+    uint8_t merges = 0;
+    while (*depth >= 2 && (all || siblings(stack[*depth - 2], stack[*depth - 1]))) {
+        stack[*depth - 2].size += stack[*depth - 1].size;
+        (*depth)--;
+        merges++;
+    }
+    return merges;
+}
+
+static bool program_of(program *p, const span *leaves, uint32_t count)
+{
+    span stack[MAX_DEPTH];
+    uint32_t depth = 0;
+    p->leaves = count;
+    p->merges = calloc(count + 1, 1);
+    if (!p->merges)
+        return false;
+    for (uint32_t i = 0; i < count; i++) {
+        stack[depth++] = leaves[i];
+        p->merges[i] = merge_top(stack, &depth, false);
+    }
+    /* What is left when the count is no power of two: fold it from the right. */
+    if (count)
+        p->merges[count - 1] = (uint8_t)(p->merges[count - 1]
+                                         + merge_top(stack, &depth, true));
+    return true;
+}
+
+/* The largest node that begins at `at` and ends by `end`. */
+static uint64_t node_size(uint64_t at, uint64_t end)
+{
+    uint64_t size = 1;
+    while (at % (2 * size) == 0 && at + 2 * size <= end)
+        size *= 2;
+    return size;
+}
+
+static uint32_t nodes_of(uint64_t begin, uint64_t end, span *out)
+{
+    uint32_t count = 0;
+    while (begin < end) {
+        uint64_t size = node_size(begin, end);
+        if (out)
+            out[count] = (span){begin, size};
+        count++;
+        begin += size;
+    }
+    return count;
+}
+
+static uint32_t rows_of(uint64_t begin, uint64_t end, span *out)
+{
+    uint32_t count = 0;
+    while (begin < end)
+        out[count++] = (span){begin++, 1};
+    return count;
+}
+
+static bool make_programs(layout *l, span *leaves)
+{
+    uint32_t count = 0, first = l->first[l->rank], rows = l->rows[l->rank];
+    for (int q = 0; q < l->size; q++) {
+        uint64_t begin = l->first[q], end = begin + l->rows[q];
+        count += q == l->rank ? rows_of(begin, end, leaves + count)
+                              : nodes_of(begin, end, leaves + count);
+    }
+    if (!program_of(&l->of_all, leaves, count))
+        return false;
+    count = nodes_of(first, first + rows, leaves);
+    l->mine = calloc(count + 1, sizeof *l->mine);
+    if (!l->mine)
+        return false;
+    uint32_t largest = 1;
+    for (uint32_t i = 0; i < count; i++) {
+        l->mine[i] = (node){(uint32_t)(leaves[i].begin - first),
+                            (uint32_t)leaves[i].size};
+        largest = l->mine[i].rows > largest ? l->mine[i].rows : largest;
+    }
+    count = rows_of(0, largest, leaves);
+    if (!program_of(&l->of_node, leaves, count))
+        return false;
+    count = rows_of(0, rows, leaves);
+    if (!program_of(&l->of_local, leaves, count))
+        return false;
+    count = rows_of(0, l->replicas, leaves);
+    return program_of(&l->of_rows, leaves, count);
+}
+
+layout *layout_new(int rank, int size, const uint32_t *rows)
+{
+    layout *l = calloc(1, sizeof *l);
+    if (!l)
+        return NULL;
+    l->rank = rank;
+    l->size = size;
+    l->single = true;
+    l->hash = UINT64_C(0xcbf29ce484222325);
+    for (int q = 0; q < size; q++) {
+        l->rows[q] = rows[q];
+        l->first[q] = (uint32_t)l->replicas;
+        l->replicas += rows[q];
+        l->single &= rows[q] == 1;
+        l->hash = (l->hash ^ rows[q]) * UINT64_C(0x100000001b3);
+        l->nodes[q] = nodes_of(l->first[q], l->replicas, NULL);
+        l->most_nodes = l->nodes[q] > l->most_nodes ? l->nodes[q] : l->most_nodes;
+    }
+    span *leaves = l->replicas && l->replicas <= MAX_LEAVES
+                       ? calloc(l->replicas, sizeof *leaves)
+                       : NULL;
+    bool made = leaves && make_programs(l, leaves);
+    free(leaves);
+    if (made)
+        return l;
+    layout_free(l);
+    return NULL;
+}
+
+void layout_free(layout *l)
+{
+    if (!l)
+        return;
+    free(l->mine);
+    free(l->of_node.merges);
+    free(l->of_all.merges);
+    free(l->of_rows.merges);
+    free(l->of_local.merges);
+    free(l);
+}
+
+arithmetic arithmetic_of(const comm *c, dtype type, unsigned op, uint64_t replicas)
+{
+    arithmetic a = {
+        .simd = c->simd,
+        .type = type,
+        .op = op == MEAN ? SUM : (reduction)op,
+        .divisor = op == MEAN ? replicas : 1,
+        .element = element_bytes(type),
+        .accumulated = accumulated_bytes(type),
+        .piece = SCRATCH_BYTES / accumulated_bytes(type),
+        .scratch = c->scratch,
+    };
+    return a;
+}
+
+/* A stack of sums: the one at depth d lies in scratch block d, or is a leaf. */
+typedef struct {
+    const void *stack[MAX_DEPTH];
+    uint32_t depth;
+} folding;
+
+unsigned char *scratch_block(const arithmetic *a, uint32_t number)
+{
+    return a->scratch + (size_t)number * SCRATCH_BYTES;
+}
+
+static void push(const arithmetic *a, folding *f, const void *leaf, bool accumulated,
+                 size_t n)
+{
+    widen_fn *widen = accumulated ? NULL : a->simd->widen[a->type];
+    if (widen) {
+        unsigned char *wide = scratch_block(a, f->depth);
+        widen(wide, leaf, n);
+        leaf = wide;
+    }
+    f->stack[f->depth++] = leaf;
+}
+
+static void merge(const arithmetic *a, folding *f, size_t n)
+{
+    f->depth--;
+    unsigned char *to = scratch_block(a, f->depth - 1);
+    a->simd->combine[a->type][a->op](to, f->stack[f->depth - 1], f->stack[f->depth], n);
+    f->stack[f->depth - 1] = to;
+}
+
+/* Push and merge, all but the last `kept` merges. */
+static void run(const arithmetic *a, const program *p, const void *const *leaf,
+                const bool *accumulated, size_t n, unsigned kept, folding *f)
+{
+    f->depth = 0;
+    for (uint32_t i = 0; i < p->leaves; i++) {
+        push(a, f, leaf[i], accumulated && accumulated[i], n);
+        unsigned merges = p->merges[i] - (i + 1 == p->leaves ? kept : 0);
+        for (unsigned m = 0; m < merges; m++)
+            merge(a, f, n);
+    }
+}
+
+const void *fold(const arithmetic *a, const program *p, const void *const *leaf,
+                 const bool *accumulated, size_t n)
+{
+    folding f;
+    run(a, p, leaf, accumulated, n, 0, &f);
+    return f.stack[0];
+}
+
+void fold_finished(const arithmetic *a, const program *p, const void *const *leaf,
+                   const bool *accumulated, size_t n, void *to)
+{
+    folding f;
+    if (p->leaves == 1 || a->divisor != 1) {
+        const void *sum = fold(a, p, leaf, accumulated, n);
+        a->simd->finish[a->type](to, sum, n, a->divisor);
+        return;
+    }
+    run(a, p, leaf, accumulated, n, 1, &f);
+    a->simd->combine_last[a->type][a->op](to, f.stack[0], f.stack[1], n);
+}

@@ -1,0 +1,74 @@
+/* The order of additions: one fixed binary tree over the replicas of a group.
+ *
+ * Its nodes are the aligned spans of powers of two, so it does not depend on how the
+ * replicas are shared out among members. What a member publishes are the largest
+ * nodes that lie wholly in its block of replicas.
+ */
+#ifndef POPDIST_TREE_H
+#define POPDIST_TREE_H
+
+#include "sync/comm.h"
+
+enum { MAX_DEPTH = 16 };
+
+/* A scratch block that no sum in the making uses. */
+enum { SPARE_BLOCK = MAX_DEPTH };
+
+/* What to do with a row of leaves: push each, then merge the two topmost so often. */
+typedef struct {
+    uint32_t leaves;
+    uint8_t *merges;
+} program;
+
+typedef struct {
+    uint32_t first, rows; /* local rows that it sums */
+} node;
+
+/* How the replicas of a group are shared out, as one member sees it. */
+typedef struct {
+    int rank, size;
+    uint64_t replicas;            /* of the whole group */
+    uint64_t hash;                /* equal for equal layouts */
+    uint32_t rows[MAX_MEMBERS];   /* of each member */
+    uint32_t first[MAX_MEMBERS];  /* the number of its first row */
+    uint32_t nodes[MAX_MEMBERS];  /* how many each publishes */
+    uint32_t most_nodes;
+    bool single; /* each member has one row: its node is the row itself */
+    node *mine;  /* nodes[rank] of them */
+    program of_node;  /* the leaves of the largest node; smaller ones are prefixes */
+    program of_all;   /* own rows singly, the others' nodes */
+    program of_rows;  /* all rows of all members */
+    program of_local; /* own rows by local number */
+} layout;
+
+/* NULL when there is no memory, or there are more than MAX_LEAVES replicas. */
+layout *layout_new(int rank, int size, const uint32_t *rows);
+void layout_free(layout *l);
+
+/* How one dtype is reduced. */
+typedef struct {
+    const kernels *simd;
+    dtype type;
+    reduction op; /* never MEAN: that is a SUM with a divisor */
+    uint64_t divisor;
+    size_t element, accumulated; /* bytes */
+    size_t piece;                /* elements that fit a scratch block */
+    unsigned char *scratch;
+} arithmetic;
+
+arithmetic arithmetic_of(const comm *c, dtype type, unsigned reduction,
+                         uint64_t replicas);
+
+unsigned char *scratch_block(const arithmetic *a, uint32_t number);
+
+/* Reduce n <= piece elements of the leaves. A leaf is of elements, or accumulated
+ * where its bit in `accumulated` is set (NULL: none are). The result is accumulated;
+ * it lies in scratch, or is the only leaf itself. */
+const void *fold(const arithmetic *a, const program *p, const void *const *leaf,
+                 const bool *accumulated, size_t n);
+
+/* The same to elements at `to`, finished. `to` may be one of the leaves. */
+void fold_finished(const arithmetic *a, const program *p, const void *const *leaf,
+                   const bool *accumulated, size_t n, void *to);
+
+#endif

@@ -1,0 +1,51 @@
+/* What tells whether two builds of the core can share an arena. */
+#include "sync/comm.h"
+
+#define FIELD(type, field) offsetof(type, field), sizeof(((type *)NULL)->field)
+
+static const uint64_t layout[] = {
+    /* Sizes, and what numbers stand for. */
+    CACHE_LINE, APART, PAGE, MAX_MEMBERS, MAX_LEAVES, BOX_BYTES, MOST_ONESHOT_BYTES,
+    LETTER_BYTES, CHUNK_UNIT, STORE_CLASSES, TOLD, DTYPES, REDUCTIONS, MEAN,
+    PEEK, IN_ARENA, ASKED, __BYTE_ORDER__,
+    /* Where everything lies. */
+    sizeof(beacon), FIELD(beacon, count), FIELD(beacon, sleepers),
+    sizeof(descriptor), FIELD(descriptor, count), FIELD(descriptor, name),
+    FIELD(descriptor, shape), FIELD(descriptor, operation), FIELD(descriptor, dtype),
+    FIELD(descriptor, reduction), FIELD(descriptor, algorithm), FIELD(descriptor, root),
+    FIELD(descriptor, in), FIELD(descriptor, out), FIELD(descriptor, stride),
+    sizeof(box), FIELD(box, stamp), FIELD(box, signature), FIELD(box, data),
+    sizeof(member), FIELD(member, posted), FIELD(member, left), FIELD(member, calls),
+    FIELD(member, boxes),
+    sizeof(channel), FIELD(channel, sent), FIELD(channel, taken), FIELD(channel, labels),
+    FIELD(channel, letters),
+    sizeof(ending), FIELD(ending, reason), FIELD(ending, by), FIELD(ending, about),
+    FIELD(ending, call), FIELD(ending, mine), FIELD(ending, theirs), FIELD(ending, words),
+    sizeof(settings), FIELD(settings, size), FIELD(settings, block_bytes),
+    FIELD(settings, oneshot_bytes), FIELD(settings, spins),
+    sizeof(choice), FIELD(choice, trial), FIELD(choice, streaming),
+    sizeof(header), FIELD(header, magic), FIELD(header, layout), FIELD(header, agreed),
+    FIELD(header, ended), FIELD(header, end), FIELD(header, stores),
+};
+
+static uint64_t mixed(uint64_t hash, uint64_t value)
+{
+    for (int i = 0; i < 8; i++, value >>= 8)
+        hash = (hash ^ (value & 0xff)) * UINT64_C(0x100000001b3);
+    return hash;
+}
+
+uint64_t arena_layout(void)
+{
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    for (size_t i = 0; i < sizeof layout / sizeof *layout; i++)
+        hash = mixed(hash, layout[i]);
+    /* Where the parts begin follows from the sizes of an arena: any will do. */
+    const settings s = {.size = 3, .block_bytes = 100000};
+    const places p = places_of(&s);
+    const uint64_t begins[] = {p.members, p.channels, p.slots, p.input_bytes,
+                               p.result_bytes, p.slot_bytes, p.total};
+    for (size_t i = 0; i < sizeof begins / sizeof *begins; i++)
+        hash = mixed(hash, begins[i]);
+    return hash;
+}

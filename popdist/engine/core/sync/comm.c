@@ -1,0 +1,275 @@
+#define _GNU_SOURCE
+#include "sync/comm.h"
+
+#include <errno.h>
+#include <linux/futex.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+    /* How long the core is only yielded before we sleep. Yielding costs the others
+     * nothing and answers at once; sleeping spares the power. */
+    YIELD_NS = 2000000,
+    /* How long one sleep lasts before we look after the others. */
+    SLEEP_NS = 20000000,
+    /* The block at which a new group tries the other kind of stores. */
+    FIRST_TRIAL = 8,
+};
+
+uint64_t now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+void arena_initialise(void *base, const settings *agreed)
+{
+    header *head = base;
+    head->agreed = *agreed;
+    for (int i = 0; i < STORE_CLASSES; i++)
+        atomic_init(&head->stores[i].trial, FIRST_TRIAL);
+    head->layout = arena_layout();
+    head->magic = ARENA_MAGIC;
+}
+
+bool comm_open(comm *c, void *base, int rank)
+{
+    c->head = base;
+    c->base = base;
+    c->agreed = c->head->agreed;
+    c->at = places_of(&c->agreed);
+    c->rank = rank;
+    c->pid = getpid();
+    c->size = (int)c->agreed.size;
+    for (int i = 0; i < MAX_MEMBERS; i++)
+        c->peers[i].pidfd = -1;
+    c->scratch = aligned_alloc(PAGE, SCRATCH_BLOCKS * SCRATCH_BYTES);
+    c->rows = malloc(sizeof *c->rows);
+    return c->scratch && c->rows;
+}
+
+bool is_ours(const comm *c)
+{
+    return c->base && c->pid == getpid();
+}
+
+void comm_close(comm *c)
+{
+    /* A forked child lets go of what is its parent's. */
+    if (is_ours(c))
+        atomic_store_explicit(&member_at(c, c->rank)->left, 1, memory_order_release);
+    free(c->scratch);
+    free(c->rows);
+    c->scratch = NULL;
+    c->rows = NULL;
+    c->base = NULL;
+}
+
+/* A futex is 32 bits wide: of a counter, those that move. */
+static uint32_t *futex_word(beacon *b)
+{
+    uint32_t *halves = (uint32_t *)(void *)&b->count;
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+    return halves;
+#else
+    return halves + 1;
+#endif
+}
+
+void advance(beacon *b, uint64_t count)
+{
+    /* Sequentially consistent on both sides: either the sleeper sees the new count
+     * when it looks once more, or we see that it sleeps. */
+#ifdef BREAK_ORDERING
+    atomic_store_explicit(&b->count, count, memory_order_relaxed);
+#else
+    atomic_store(&b->count, count);
+#endif
+    if (atomic_load(&b->sleepers))
+        syscall(SYS_futex, futex_word(b), FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
+}
+
+void post(comm *c)
+{
+    advance(&member_at(c, c->rank)->posted, ++c->posted);
+}
+
+static void sleep_for(beacon *b, const _Atomic uint64_t *word, uint64_t target)
+{
+    struct timespec limit = {0, SLEEP_NS};
+    atomic_fetch_add(&b->sleepers, 1);
+    uint64_t seen = atomic_load(&b->count);
+    if (atomic_load_explicit(word, memory_order_acquire) < target)
+        syscall(SYS_futex, futex_word(b), FUTEX_WAIT, (uint32_t)seen, &limit, NULL, 0);
+    atomic_fetch_sub(&b->sleepers, 1);
+}
+
+typedef uint64_t __attribute__((__may_alias__)) word;
+
+void copy_descriptor(descriptor *to, const descriptor *from)
+{
+    word *t = (word *)to;
+    const word *f = (const word *)from;
+    for (size_t i = 0; i < sizeof *to / sizeof *t; i++)
+        __atomic_store_n(t + i, __atomic_load_n(f + i, __ATOMIC_RELAXED),
+                         __ATOMIC_RELAXED);
+}
+
+bool has_gone(comm *c, int peer)
+{
+    return peer_ended(&c->peers[peer])
+           || atomic_load_explicit(&member_at(c, peer)->left, memory_order_acquire);
+}
+
+/* Whether a member waits for us in a call that comes after the one we are in. Nobody
+ * gets through a call that not all have begun, so while we are here it does nothing
+ * more for us than what it has done before. */
+static bool is_ahead(const comm *c, int peer)
+{
+    const box *next = &member_at(c, peer)->boxes[(calls_of(c) + 1) & 1];
+    return atomic_load_explicit(&next->stamp, memory_order_acquire) == calls_of(c) + 1;
+}
+
+/* End the group if a letter is waited for that cannot come: what the peer did before
+ * it began to wait for us is here to see, and yet the word has not moved. */
+static status look_for_letter(comm *c, int peer, const _Atomic uint64_t *word,
+                              uint64_t target)
+{
+    const uint8_t ours = member_at(c, c->rank)->calls[calls_of(c) & 1].operation;
+    if (ours != SEND && ours != RECEIVE)
+        return DONE;
+    const bool ahead = is_ahead(c, peer);
+    if (!ahead && !letters_crossed(c, (operation)ours, peer))
+        return DONE;
+    if (atomic_load_explicit(word, memory_order_acquire) >= target)
+        return DONE;
+    descriptor theirs;
+    copy_descriptor(&theirs, &member_at(c, peer)->calls[(calls_of(c) + ahead) & 1]);
+    return end_over(c, MISMATCH, peer, &theirs, "");
+}
+
+/* Look after the others, now that one of them lets us wait. */
+static status look_around(comm *c, int peer, const _Atomic uint64_t *word,
+                          uint64_t target, uint64_t waited)
+{
+    /* Whoever has done its part may go: only the one that we wait for is missed.
+     * Whoever waits for another one that is gone will tell us. */
+    if (has_gone(c, peer) && atomic_load_explicit(word, memory_order_acquire) < target)
+        return end_group(c, PEER_LOST, peer, "");
+    status s = look_for_letter(c, peer, word, target);
+    if (s != DONE)
+        return s;
+    if (waited > c->timeout_ns)
+        return end_group(c, TIMED_OUT, peer, "");
+    const bool stop = c->during_long_wait && c->during_long_wait(c, peer, waited);
+    /* In a child that a signal's handler has forked, the group is its parent's. */
+    if (!is_ours(c))
+        return STOPPED;
+    return stop ? end_group(c, STOPPED, c->rank, "") : DONE;
+}
+
+status wait_long(comm *c, int peer, const _Atomic uint64_t *word, uint64_t target,
+                 beacon *b)
+{
+    uint64_t began = now_ns(), next_look = began + SLEEP_NS;
+    if (c->before_long_wait)
+        c->before_long_wait(c);
+    for (uint64_t now = began;; now = now_ns()) {
+        if (atomic_load_explicit(word, memory_order_acquire) >= target)
+            return DONE;
+        if (atomic_load_explicit(&c->head->ended, memory_order_relaxed))
+            return ENDED;
+        if (now >= next_look) {
+            status s = look_around(c, peer, word, target, now - began);
+            if (s != DONE)
+                return s;
+            next_look = now + SLEEP_NS;
+        }
+        if (now - began < YIELD_NS)
+            sched_yield();
+        else
+            sleep_for(b, word, target);
+    }
+}
+
+status wait_all(comm *c, uint64_t target)
+{
+    for (int i = 1; i < c->size; i++) {
+        status s = wait_posted(c, (c->rank + i) % c->size, target);
+        if (s != DONE)
+            return s;
+    }
+    return DONE;
+}
+
+static uint64_t mixed(uint64_t hash, uint64_t value)
+{
+    hash = (hash ^ value) * UINT64_C(0x9e3779b97f4a7c15);
+    return hash ^ (hash >> 32);
+}
+
+static uint64_t signature_of(const descriptor *d)
+{
+    uint64_t small = (uint64_t)d->operation | (uint64_t)d->dtype << 8
+                     | (uint64_t)d->reduction << 16 | (uint64_t)d->algorithm << 24
+                     | (uint64_t)(uint32_t)d->root << 32;
+    return mixed(mixed(mixed(mixed(1, small), d->count), d->name), d->shape);
+}
+
+void describe(comm *c, const descriptor *d)
+{
+    c->told = false;
+    copy_descriptor(&member_at(c, c->rank)->calls[calls_of(c) & 1], d);
+}
+
+box *begin(comm *c, const descriptor *d)
+{
+    atomic_store_explicit(&c->calls, calls_of(c) + 1, memory_order_relaxed);
+    box *said = &member_at(c, c->rank)->boxes[calls_of(c) & 1];
+    describe(c, d);
+    said->signature = signature_of(d);
+    return said;
+}
+
+void announce(comm *c)
+{
+    box *said = &member_at(c, c->rank)->boxes[calls_of(c) & 1];
+    atomic_store_explicit(&said->stamp, calls_of(c), memory_order_release);
+    post(c);
+}
+
+status meet_one(comm *c, int peer)
+{
+    member *other = member_at(c, peer);
+    const box *said = &other->boxes[calls_of(c) & 1];
+    status s = wait_word(c, peer, &said->stamp, calls_of(c), &other->posted);
+    if (s != DONE)
+        return s;
+    const box *mine = &member_at(c, c->rank)->boxes[calls_of(c) & 1];
+    if (said->signature == mine->signature)
+        return DONE;
+    return end_group(c, MISMATCH, peer, "");
+}
+
+status meet_all(comm *c)
+{
+    for (int i = 1; i < c->size; i++) {
+        status s = meet_one(c, (c->rank + i) % c->size);
+        if (s != DONE)
+            return s;
+    }
+    return DONE;
+}
+
+void wake_all(comm *c)
+{
+    for (int i = 0; i < c->size; i++) {
+        beacon *b = &member_at(c, i)->posted;
+        syscall(SYS_futex, futex_word(b), FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
+    }
+}

@@ -1,0 +1,215 @@
+/* One member's private view of an arena, and how it waits for the others.
+ *
+ * This file knows nothing of Python and nothing of how the memory was made.
+ */
+#ifndef POPDIST_COMM_H
+#define POPDIST_COMM_H
+
+#include "shm/arena.h"
+#include "kernels/kernels.h"
+#include "sync/peer.h"
+
+#include <stdbool.h>
+#include <sys/types.h>
+
+typedef enum {
+    DONE,
+    STOPPED,   /* the caller's own hook wants to stop: Ctrl-C */
+    ENDED,     /* another member ended the group; the arena's ending says why */
+    TIMED_OUT, /* a member took too long */
+    PEER_LOST, /* a member's process is gone */
+    MISMATCH,  /* two members do different things */
+    ASKED,     /* a member's program asked for the end */
+} status;
+
+typedef enum {
+    BARRIER,
+    ALL_REDUCE,
+    REDUCE,
+    REDUCE_SCATTER,
+    ALL_GATHER,
+    BROADCAST,
+    GATHER,
+    SCATTER,
+    ALL_TO_ALL,
+    SEND,
+    RECEIVE,
+    PEEK, /* waiting to see what member 0 calls next */
+} operation;
+
+/* What member 0 has seen around a trial of the other kind of stores, for blocks of
+ * one class of sizes. */
+typedef struct {
+    uint64_t blocks; /* of this class so far, counted by all members alike */
+    uint64_t usual_ns, tried_ns;
+    uint32_t seen; /* one bit for each block, those of the trial above the others */
+} observed;
+
+typedef enum { ONESHOT, DIRECT, RING, IN_ARENA } algorithm;
+
+typedef struct comm comm;
+
+struct comm {
+    header *head;
+    unsigned char *base;
+    places at;
+    settings agreed;
+    int rank, size;
+    pid_t pid; /* of the process that opened it */
+    const kernels *simd;
+
+    /* That this member has begun. Another thread may ask while one is in a call. */
+    _Atomic uint64_t calls;
+    uint64_t posted; /* steps it has taken: its own beacon's value */
+    uint64_t blocks; /* that have gone through the slots: the next one's number */
+    uint64_t letters_to[MAX_MEMBERS], letters_from[MAX_MEMBERS];
+
+    peer peers[MAX_MEMBERS];
+    uint64_t timeout_ns;
+
+    /* The heap as this process maps it, NULL while it does not. */
+    unsigned char *heap;
+    uint64_t heap_span; /* bytes of one member's region */
+    /* How much of each region, from its begin, we can access. */
+    uint64_t accessible[MAX_MEMBERS];
+
+    /* Called before the first long wait of a call, and every few hundredths of a
+     * second while it lasts; the second one returns true to stop. */
+    void (*before_long_wait)(comm *);
+    bool (*during_long_wait)(comm *, int peer, uint64_t waited_ns);
+    void *owner;
+
+    bool told; /* of a stall in the call in progress */
+    algorithm ran; /* how the last reduction was carried out */
+    observed stores[STORE_CLASSES];
+    /* From the begin of a slot's part to where the call at hand has its blocks. */
+    uint64_t lane_input, lane_result;
+    unsigned char *scratch; /* SCRATCH_BLOCKS blocks for sums in the making */
+    /* Room for what there is of each replica in a call: threads may have stacks that
+     * have not. */
+    struct rows {
+        const void *from[MAX_LEAVES];
+        unsigned char *to[MAX_LEAVES];
+        const void *leaf[MAX_LEAVES];
+        bool accumulated[MAX_LEAVES]; /* of the leaf: whether it is */
+    } *rows;
+};
+
+static inline member *member_at(const comm *c, int rank)
+{
+    return (member *)(c->base + c->at.members) + rank;
+}
+
+static inline channel *channel_at(const comm *c, int from, int to)
+{
+    return (channel *)(c->base + c->at.channels) + (from * c->size + to);
+}
+
+static inline uint64_t calls_of(const comm *c)
+{
+    return atomic_load_explicit(&c->calls, memory_order_relaxed);
+}
+
+uint64_t now_ns(void);
+
+/* Make the arena's header; only member 0 does, before anyone else sees it. */
+void arena_initialise(void *base, const settings *agreed);
+
+/* Take part in an initialised arena. The caller fills in hooks and pidfds, and
+ * frees with comm_close. False if there is no memory for the scratch. */
+bool comm_open(comm *c, void *base, int rank);
+void comm_close(comm *c);
+
+/* Whether it is open, and was opened by this process and not by its parent. */
+bool is_ours(const comm *c);
+
+/* Take a step, and wake whoever sleeps until we do. */
+void post(comm *c);
+void advance(beacon *b, uint64_t count);
+
+/* Wait until a word that `peer` writes reaches `target`; the word moves no later
+ * than the beacon that its writer advances. */
+status wait_long(comm *c, int peer, const _Atomic uint64_t *word, uint64_t target,
+                 beacon *b);
+
+/* Whether members take turns on a core: then nobody looks twice at a counter, and
+ * what one has in the caches the next one pushes out. */
+static inline bool shares_core(const comm *c)
+{
+    return c->agreed.spins == 0;
+}
+
+static inline void relax(void)
+{
+#if defined __x86_64__ || defined __i386__
+    __builtin_ia32_pause();
+#elif defined __aarch64__
+    __asm__ __volatile__("yield");
+#endif
+}
+
+static inline status wait_word(comm *c, int peer, const _Atomic uint64_t *word,
+                               uint64_t target, beacon *b)
+{
+    for (uint64_t looks = 0; looks <= c->agreed.spins; looks++) {
+        if (atomic_load_explicit(word, memory_order_acquire) >= target)
+            return DONE;
+        relax();
+    }
+    return wait_long(c, peer, word, target, b);
+}
+
+static inline status wait_posted(comm *c, int peer, uint64_t target)
+{
+    beacon *b = &member_at(c, peer)->posted;
+    return wait_word(c, peer, &b->count, target, b);
+}
+
+/* Whether a member has died, runs another program, or has closed its group. */
+bool has_gone(comm *c, int peer);
+
+/* Wake whoever sleeps until some member takes a step. */
+void wake_all(comm *c);
+
+/* Wait until all others have taken their steps up to `target`. */
+status wait_all(comm *c, uint64_t target);
+
+/* Put down what we do. Whoever ends the group may look at any time, and then find a
+ * mixture of this and what was there before: it is for a message only. */
+void describe(comm *c, const descriptor *d);
+
+void copy_descriptor(descriptor *to, const descriptor *from);
+
+/* Say what we begin. `begin` makes it ours to write, `announce` lets the others
+ * see it together with whatever was put into slot or box before. */
+box *begin(comm *c, const descriptor *d);
+void announce(comm *c);
+
+/* Wait until a member has begun the same call, and see that it is the same. */
+status meet_one(comm *c, int peer);
+status meet_all(comm *c);
+
+/* What the arena's `ended` holds once the reason stands there, and what while a member
+ * writes it, who may die or be stopped over it. The group has ended in either case. */
+enum { TOLD = 2 };
+
+static inline uint32_t writing(int rank)
+{
+    return TOLD + 1 + (uint32_t)rank;
+}
+
+/* End the group: the first reason counts, on all members. Returns `why`. Any thread may
+ * call it, also while another one is in a call. The other one is for whoever knows better than its line in the arena what `about` does. */
+status end_group(comm *c, status why, int about, const char *words);
+status end_over(comm *c, status why, int about, const descriptor *theirs,
+                const char *words);
+
+/* Copy why the group ended, or return false if it has not. It may take some tenths of
+ * a second if whoever ended it does not get round to saying why. */
+bool why_ended(comm *c, ending *why);
+
+/* Whether that member and this one, in such a call with it, both wait for a letter
+ * of the other, or for the other to take one. It never is if it does not stay so. */
+bool letters_crossed(const comm *c, operation ours, int peer);
+
+#endif

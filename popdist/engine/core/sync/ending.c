@@ -1,0 +1,93 @@
+#define _GNU_SOURCE
+#include "sync/comm.h"
+
+#include <string.h>
+#include <time.h>
+
+enum {
+    /* How long a member that tells why it ends the group may take over it. */
+    TELL_NS = 200000000,
+};
+
+/* Cut what is too long where a character of UTF-8 ends. */
+static void put_words(char *to, size_t room, const char *words)
+{
+    size_t length = strnlen(words, room - 1);
+    if (words[length])
+        while (length > 0 && ((unsigned char)words[length] & 0xc0) == 0x80)
+            length--;
+    memcpy(to, words, length);
+    to[length] = '\0';
+}
+
+/* Whoever made `ended` say that it writes does so once, and lets all others know. */
+static void tell(comm *c, status why, int about, const descriptor *theirs,
+                 const char *words)
+{
+    ending *e = &c->head->end;
+    e->reason = why;
+    e->by = c->rank;
+    e->about = about;
+    e->call = calls_of(c);
+    copy_descriptor(&e->mine, &member_at(c, c->rank)->calls[e->call & 1]);
+    e->theirs = *theirs;
+    put_words(e->words, sizeof e->words, words);
+    atomic_store(&c->head->ended, TOLD);
+    wake_all(c);
+}
+
+status end_over(comm *c, status why, int about, const descriptor *theirs,
+                const char *words)
+{
+    uint32_t none = 0;
+    if (!atomic_compare_exchange_strong(&c->head->ended, &none, writing(c->rank)))
+        return why == STOPPED ? STOPPED : ENDED;
+    tell(c, why, about, theirs, words);
+    return why;
+}
+
+static descriptor call_of(const comm *c, int rank)
+{
+    descriptor d = {0};
+    if (rank >= 0)
+        copy_descriptor(&d, &member_at(c, rank)->calls[calls_of(c) & 1]);
+    return d;
+}
+
+status end_group(comm *c, status why, int about, const char *words)
+{
+    const descriptor theirs = call_of(c, about);
+    return end_over(c, why, about, &theirs, words);
+}
+
+bool why_ended(comm *c, ending *why)
+{
+    const uint64_t began = now_ns();
+    const struct timespec nap = {0, 1000000};
+    _Atomic uint32_t *state = &c->head->ended;
+    uint32_t ended;
+    while ((ended = atomic_load_explicit(state, memory_order_acquire)) != TOLD) {
+        if (!ended)
+            return false;
+        const int writer = (int)(ended - writing(0));
+        const descriptor theirs = call_of(c, writer);
+        /* It will never write again, so somebody else may. */
+        if (has_gone(c, writer)
+            && atomic_compare_exchange_strong(state, &ended, writing(c->rank))) {
+            tell(c, PEER_LOST, writer, &theirs, "");
+        } else if (now_ns() - began > TELL_NS) {
+            /* It may write at any time, so this is for nobody but us. */
+            *why = (ending){.reason = STOPPED,
+                            .by = writer,
+                            .about = writer,
+                            .call = calls_of(c),
+                            .mine = theirs,
+                            .theirs = theirs};
+            return true;
+        } else {
+            nanosleep(&nap, NULL);
+        }
+    }
+    *why = c->head->end;
+    return true;
+}

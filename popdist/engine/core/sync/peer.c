@@ -1,0 +1,151 @@
+#define _GNU_SOURCE
+#include "sync/peer.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+    /* How long a pidfd alone is believed: it does not show exec(), and its number may
+     * have been given to a pidfd of another process. */
+    LOOK_NS = 250000000,
+    /* Room for all 52 fields of /proc/PID/stat. */
+    STAT_BYTES = 1536,
+    /* Of proc(5), from the third field on, which is the first after the name. */
+    STATE = 0,
+    NUM_THREADS = 17,
+    STARTTIME = 19,
+    STARTCODE = 23,
+    ENDCODE = 24,
+    STARTSTACK = 25,
+    START_DATA = 42,
+    END_DATA = 43,
+    START_BRK = 44,
+    FIELDS = 45,
+};
+
+typedef enum { HIDDEN, NO_PROCESS, FOUND } finding;
+
+typedef struct {
+    bool ended; /* a zombie, of which no thread is left */
+    uint64_t started, program;
+} facts;
+
+static uint64_t now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* Where exec() has put the program, at random as a rule; nothing else moves it. */
+static uint64_t program_of(const uint64_t *fields)
+{
+    static const int places[] = {STARTCODE,  ENDCODE,  STARTSTACK,
+                                 START_DATA, END_DATA, START_BRK};
+    uint64_t hash = 1;
+    /* A process that may not be traced shows 1 and 0 instead. */
+    if (fields[STARTCODE] <= 1 || fields[STARTSTACK] == 0)
+        return 0;
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        hash = (hash ^ fields[places[i]]) * UINT64_C(0x9e3779b97f4a7c15);
+        hash ^= hash >> 32;
+    }
+    return hash | 1;
+}
+
+static finding look_up(pid_t pid, facts *found)
+{
+    char text[STAT_BYTES];
+    uint64_t fields[FIELDS];
+    snprintf(text, sizeof text, "/proc/%d/stat", (int)pid);
+    int fd = open(text, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        /* Without /proc nothing is known. */
+        return errno == ENOENT && access("/proc/self/stat", F_OK) == 0 ? NO_PROCESS
+                                                                       : HIDDEN;
+    ssize_t length = read(fd, text, sizeof text - 1);
+    int error = errno;
+    close(fd);
+    if (length <= 0)
+        return length < 0 && error == ESRCH ? NO_PROCESS : HIDDEN;
+    text[length] = 0;
+    /* The name stands in parentheses, and may hold anything. */
+    char *at = strrchr(text, ')');
+    if (!at || at[1] != ' ')
+        return HIDDEN;
+    const char state = at[2];
+    at += 3;
+    for (int i = STATE + 1; i < FIELDS; i++) {
+        char *end;
+        fields[i] = strtoull(at, &end, 10);
+        if (end == at)
+            return HIDDEN;
+        at = end;
+    }
+    /* A main thread that has ended is a zombie as well; the others go on. */
+    found->ended = (state == 'Z' || state == 'X') && fields[NUM_THREADS] <= 1;
+    found->started = fields[STARTTIME];
+    found->program = program_of(fields);
+    return FOUND;
+}
+
+void watch_peer(peer *p, int pidfd, pid_t pid)
+{
+    facts seen;
+    *p = (peer){.pidfd = pidfd, .next_look = now() + LOOK_NS};
+    if (pidfd < 0 || look_up(pid, &seen) != FOUND)
+        return;
+    p->pid = pid;
+    p->started = seen.started;
+    p->program = seen.program;
+}
+
+/* Whether the pidfd says that its process has ended. The program may have closed it,
+ * and its number may belong to another file now. */
+static bool pidfd_says_so(peer *p)
+{
+    if (p->pidfd < 0)
+        return false;
+    if (syscall(SYS_pidfd_send_signal, p->pidfd, 0, NULL, 0) < 0) {
+        if (errno == ESRCH)
+            return true;
+        if (errno == EBADF) {
+            p->pidfd = -1;
+            return false;
+        }
+    }
+    struct pollfd fd = {p->pidfd, POLLIN, 0};
+    return poll(&fd, 1, 0) == 1 && fd.revents & POLLIN;
+}
+
+bool peer_ended(peer *p)
+{
+    bool said = pidfd_says_so(p);
+    if (!p->pid)
+        return said;
+    uint64_t at = now();
+    if (!said && p->pidfd >= 0 && at < p->next_look)
+        return false;
+    p->next_look = at + LOOK_NS;
+    facts seen;
+    switch (look_up(p->pid, &seen)) {
+    case NO_PROCESS:
+        return true;
+    case HIDDEN:
+        return said;
+    case FOUND:
+        break;
+    }
+    if (seen.ended || seen.started != p->started)
+        return true;
+    if (said)
+        p->pidfd = -1; /* of another process */
+    return seen.program && p->program && seen.program != p->program;
+}
