@@ -1,4 +1,4 @@
-"""poprun's listening end of the control socket, and clients that are not known yet.
+"""poprun's listening end of the control socket, and the connections that come by it.
 
 Any user can connect to it, and a client can say anything or nothing: what has not
 proved that it belongs to the job is bounded in number, in size and in time.
@@ -6,6 +6,7 @@ proved that it belongs to the job is bounded in number, in size and in time.
 
 import errno
 import os
+import select
 import socket
 
 from poprun.helpers import protocol
@@ -91,3 +92,27 @@ class ControlSocket:
             link.close()
         self.unknown.clear()
         self._sock.close()
+
+
+class Hangups:
+    """In which order connections have been closed by their peers.
+
+    poll() tells of all that have been closed by now, in an order of its own. The
+    kernel appends a descriptor to the list of an epoll when it becomes ready, so that
+    list has the order of time.
+    """
+
+    def __init__(self) -> None:
+        self._epoll = select.epoll()
+
+    def watch(self, descriptor: int) -> None:
+        """Take in a connection; closing it takes it out."""
+        # Edge-triggered: a descriptor comes up once, and data is none of its events.
+        self._epoll.register(descriptor, select.EPOLLRDHUP | select.EPOLLET)
+
+    def come(self) -> list[int]:
+        """Return what has been closed since the last call, the first one first."""
+        return [descriptor for descriptor, _ in self._epoll.poll(0)]
+
+    def close(self) -> None:
+        self._epoll.close()

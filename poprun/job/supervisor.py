@@ -19,7 +19,7 @@ from poprun.helpers import processes, protocol
 from poprun.helpers.channel import Channel, process_of
 from poprun.helpers.job_files import LOCK, make_lock
 from poprun.job import stopping
-from poprun.job.control_socket import ControlSocket
+from poprun.job.control_socket import ControlSocket, Hangups
 from poprun.job.drain import drain, patience
 from poprun.job.events import (
     AcceptFailed,
@@ -99,6 +99,7 @@ class Launch:
         )
         self.ended = Ended(course=self._course)
         self._shims: dict[int, Channel] = {}
+        self._hangups = Hangups()
         self._clean: set[int] = set()
         self._feeder = Feeder(job.stdin)
         self._finalizing = Finalizing(len(job.specs))
@@ -166,6 +167,7 @@ class Launch:
         self._streams.close()
         self._feeder.close()
         self._control.close()
+        self._hangups.close()
         self.ended.course = self._course
         self.ended.mpirun_words = os.pread(self._words, 1 << 20, 0)
         os.close(self._words)
@@ -215,7 +217,12 @@ class Launch:
         now = time.monotonic()
         due = min(deadline, self._relay.deadline(), self._finalizing.deadline())
         due = min(due, self._control.deadline(now), self._stacks.deadline())
-        for descriptor, mask in poll.poll(processes.poll_timeout(due - now)):
+        ready = poll.poll(processes.poll_timeout(due - now))
+        if ready and ready[0][0] == self._wake:
+            self._on_signals(*ready.pop(0))
+        if any(mask & select.POLLHUP for _, mask in ready):
+            self._on_hangups()
+        for descriptor, mask in ready:
             calls[descriptor](descriptor, mask)
         for _ in range(self._control.expire(time.monotonic())):
             self._emit(Rejected("it said nothing"))
@@ -482,6 +489,7 @@ class Launch:
             return
         assert messages
         self._shims[rank] = link
+        self._hangups.watch(link.fileno())
         self._guarding.know(int(messages[0][1][4]), int(messages[0][1][5]))
         self._emit(Connected(rank))
         if self._course.phase is Phase.RUNNING:
@@ -585,6 +593,17 @@ class Launch:
         elif kind == protocol.CLEAN:
             self._clean.add(rank)
             self._emit(Clean(rank, int(fields[0])))
+
+    def _on_hangups(self) -> None:
+        """Note which shims have gone, in the order in which they went.
+
+        When one is killed, hydra kills the others before poprun may come to look.
+        """
+        links = {shim.fileno(): shim for shim in self._shims.values()}
+        for descriptor in self._hangups.come():
+            link = links.get(descriptor)
+            while link is not None and link.fileno() >= 0:
+                self._on_messages(link, link.receive())
 
     def _on_shim_lost(self, rank: int) -> None:
         self._shims.pop(rank).close()

@@ -292,6 +292,27 @@ def test_a_lost_shim_is_the_cause_even_if_mpirun_has_ended_of_it_meanwhile(
     assert two.launch._course.cause == Cause(Reason.SHIM_LOST, rank=1)
 
 
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (1, 2, 0)])
+def test_of_shims_that_are_lost_together_the_first_one_is_the_cause(
+    monkeypatch: pytest.MonkeyPatch, order: tuple[int, ...]
+) -> None:
+    driven = Driven(monkeypatch, 3, grace=0.0)
+    try:
+        shims = driven.run(3)
+
+        # hydra kills the others of one that is killed, and poprun comes to look later.
+        for rank in order:
+            shims[rank].say(protocol.STACKS, 0)  # unread when the connection is closed
+            shims[rank].channel.close()
+        driven.guard.say(protocol.MPIRUN_EXITED, 9 << 8)
+        driven.turn()
+
+        assert driven.told[:3] == [ShimLost(rank) for rank in order]
+        assert driven.launch._course.cause == Cause(Reason.SHIM_LOST, rank=order[0])
+    finally:
+        driven.close()
+
+
 def test_an_instance_that_failed_is_the_cause_even_if_mpirun_has_ended_meanwhile(
     two: Driven,
 ) -> None:
