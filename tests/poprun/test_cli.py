@@ -45,7 +45,7 @@ def put_in_place(monkeypatch: pytest.MonkeyPatch, name: str, fake: object) -> No
 @pytest.fixture(autouse=True)
 def pipeline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Pipeline:
     fake = Pipeline()
-    put_in_place(monkeypatch, "pipeline", fake)
+    put_in_place(monkeypatch, "run", fake)
     monkeypatch.setattr(guard_start, "start_guard", lambda environ: None)
     monkeypatch.chdir(tmp_path)
     return fake
