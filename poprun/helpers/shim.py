@@ -326,6 +326,9 @@ class Shim:
 
     def _kill(self) -> None:
         now = time.monotonic()
+        if not self._killing:
+            # In one step, or a shell would report that its children were killed.
+            self._signal_group(_signal.SIGKILL)
         left = processes.descendants([os.getpid()])
         refused = processes.kill(left)
         if not left or len(refused) < len(left):

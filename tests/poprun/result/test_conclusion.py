@@ -159,7 +159,9 @@ def test_output_that_was_lost_is_told_and_counts_for_less_than_a_failure(
 def test_want_of_memory_is_told_if_the_counter_has_moved(
     monkeypatch: pytest.MonkeyPatch, kills: int, limit: int | None, words: str
 ) -> None:
-    monkeypatch.setattr(module.out_of_memory, "read", lambda: Memory(kills=kills, limit=limit))
+    monkeypatch.setattr(
+        module.out_of_memory, "read", lambda: Memory(kills=kills, limit=limit)
+    )
     monkeypatch.setattr(module, "_machine_memory", lambda: 4096 << 20)
     events = exited(0, 0), exited(1, signal.SIGKILL, peak_kib=261_700)
 
@@ -170,7 +172,9 @@ def test_want_of_memory_is_told_if_the_counter_has_moved(
 
 
 def test_another_signal_is_no_want_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module.out_of_memory, "read", lambda: Memory(kills=1, limit=None))
+    monkeypatch.setattr(
+        module.out_of_memory, "read", lambda: Memory(kills=1, limit=None)
+    )
     events = exited(0, 0), exited(1, signal.SIGSEGV)
 
     assert ends(Output(), FAILED, events) == (
