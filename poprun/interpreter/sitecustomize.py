@@ -206,12 +206,34 @@ def was_raised(traceback):
     return name in again or (name == "RAISE_VARARGS" and argument == 0)
 
 
+def hook_runs():
+    # type: () -> bool
+    """Return whether sys.excepthook may not have returned.
+
+    An own one that raises SystemExit by hand decides the exit code, and the interpreter
+    ends inside its call. The caller of the hook in CPython refers to the traceback as
+    long as the call lasts, so no other reference than those that follow means that it
+    has returned.
+    """
+    count = sys.getrefcount
+    name = "last_traceback"
+    one = {name: object()}
+    if name not in vars(sys):
+        return False
+    others = count(vars(sys)[name]) - count(one[name])
+    value = getattr(sys, "last_value", None)
+    is_values = getattr(value, "__traceback__", None) is vars(sys)[name]
+    return others != (1 if is_values else 0)
+
+
 def wait_status():
     # type: () -> int | None
     """Return what the interpreter exits with, as waitpid gives it; None if unknown."""
     if _codes:
         return exit_code(_codes[-1]) << 8
     if sys.flags.inspect or sys.flags.interactive or "PYTHONINSPECT" in os.environ:
+        return None
+    if hook_runs():
         return None
     traceback = getattr(sys, "last_traceback", None)
     if traceback and is_main(traceback.tb_frame) and was_raised(traceback):

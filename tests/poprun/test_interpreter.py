@@ -107,6 +107,14 @@ def test_constants_are_those_of_poprun() -> None:
 
 IMPORT = "import sys; from mpi4py import MPI\n"
 HOOK = "def hook(*exception): pass\nsys.excepthook = hook\n"
+HOOKS_THAT_LOG = """
+import functools, logging, traceback
+def hook(again, *exception):
+    logging.critical("no", exc_info=exception)
+    traceback.print_exception(*exception)
+    again(*exception)
+sys.excepthook = functools.partial(hook, sys.excepthook)
+"""
 
 
 @pytest.mark.parametrize(
@@ -127,6 +135,15 @@ HOOK = "def hook(*exception): pass\nsys.excepthook = hook\n"
         pytest.param("raise KeyboardInterrupt", id="interrupt"),
         pytest.param(HOOK + "1 / 0", id="own-excepthook"),
         pytest.param(HOOK + "hook.__code__ = 0", id="own-excepthook-type-error"),
+        pytest.param(HOOKS_THAT_LOG + "1 / 0", id="own-excepthook-that-logs"),
+        pytest.param(
+            "def hook(*e): raise KeyError\nsys.excepthook = hook\n1 / 0",
+            id="own-excepthook-that-fails",
+        ),
+        pytest.param(
+            "def hook(t, v, tb): v.__traceback__ = None\nsys.excepthook = hook\n1 / 0",
+            id="own-excepthook-without-traceback",
+        ),
         pytest.param("def f(): g()\ndef g(): 1 / 0\nf()", id="deep"),
         pytest.param("try: 1 / 0\nfinally: print()", id="finally"),
         pytest.param("try: 1 / 0\nexcept KeyError: pass", id="other-except"),
@@ -230,6 +247,38 @@ def test_a_system_exit_raised_by_hand_is_unknown(
     program = f"{IMPORT}raise SystemExit({code})"
 
     assert end(python, listener, packages, "-c", program) == (code << 8, UNKNOWN)
+
+
+HOOKS_THAT_EXIT = {
+    "function": "def hook(*e): raise SystemExit({code})",
+    "deep": "def hook(*e): end()\ndef end(): raise SystemExit({code})",
+    "from-context": "def hook(*e):\n  try: 1 / 0\n"
+    "  except Exception: raise SystemExit({code})",
+    "without-traceback": "def hook(t, v, tb):\n"
+    "  v.__traceback__ = None\n  raise SystemExit({code})",
+    "from-exception": "def hook(t, v, tb): raise SystemExit({code}) from v",
+    "partial": "def end(code, *e): raise SystemExit(code)\n"
+    "import functools; hook = functools.partial(end, {code})",
+    "method": "class A:\n  def end(self, *e): raise SystemExit({code})\nhook = A().end",
+    "callable": "class A:\n  def __call__(self, *e): raise SystemExit({code})\n"
+    "hook = A()",
+    "subclass": "class A(SystemExit): pass\ndef hook(*e): raise A({code})",
+    "exit-functions": "import atexit\ndef hook(*e):\n"
+    "  atexit._run_exitfuncs()\n  raise SystemExit({code})",
+}
+
+
+@pytest.mark.parametrize("code", [0, 3])
+@pytest.mark.parametrize("hook", HOOKS_THAT_EXIT)
+def test_an_own_hook_that_raises_system_exit_by_hand_is_unknown(
+    python: str, listener: socket.socket, packages: Path, hook: str, code: int
+) -> None:
+    text = HOOKS_THAT_EXIT[hook].format(code=code)
+    program = f"{IMPORT}{text}\nsys.excepthook = hook\n1 / 0"
+
+    status, said = end(python, listener, packages, "-c", program)
+
+    assert (status, said) == (code << 8, UNKNOWN)
 
 
 def test_an_interactive_interpreter_is_unknown(
