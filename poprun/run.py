@@ -126,7 +126,7 @@ def _run_job(
     )
     log = Log(verbosity, relay.say)
     memory = out_of_memory.read()
-    narrator = Narrator(log)
+    narrator = Narrator(log, keep_going=job.keep_going)
 
     def listen(event: Event) -> None:
         progress.listen(event)

@@ -25,14 +25,20 @@ from poprun.plan.placement import describe_cpus
 
 
 class Narrator:
-    """Listens to the events of one job."""
+    """Listens to the events of one job.
 
-    def __init__(self, log: Log) -> None:
+    Args:
+        keep_going: A failure does not end the job.
+    """
+
+    def __init__(self, log: Log, *, keep_going: bool = False) -> None:
         self._log = log
+        self._keep_going = keep_going
         self._mpirun = 0
         self._interrupts = 0
         self._warned_of_memory = False
         self._warned_of_mpi = False
+        self._warned_of_finalize = False
         # Each errno is told once.
         self._accept_failures: set[int] = set()
 
@@ -60,6 +66,15 @@ class Narrator:
                 self._log.debug(
                     f"Instance {rank} ended with exit code {exit_code(status)} after "
                     f"{event.user_s + event.system_s:.2f} s of CPU time"
+                )
+            case FailedInFinalize(rank, status) if (
+                self._keep_going and not self._warned_of_finalize
+            ):
+                self._warned_of_finalize = True
+                self._log.warn(
+                    f"Instance {rank} failed with exit code {exit_code(status)} and "
+                    "waits in MPI_Finalize for the other instances. If they wait for "
+                    "it, the job does not end: --keep-going lets them run on."
                 )
             case FailedInFinalize(rank, status):
                 self._log.info(

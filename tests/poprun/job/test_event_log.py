@@ -28,10 +28,10 @@ from poprun.job.events import (
 from poprun.log import DEBUG, INFO, Log
 
 
-def told(verbosity: int, *events: Event) -> list[str]:
+def told(verbosity: int, *events: Event, keep_going: bool = False) -> list[str]:
     """Return what is said of events, without the time and the PID of each line."""
     said: list[str] = []
-    narrator = Narrator(Log(verbosity, said.append))
+    narrator = Narrator(Log(verbosity, said.append), keep_going=keep_going)
     for event in events:
         narrator.listen(event)
     return [re.sub(r"^[\d:.]+ \d+ ", "", line) for line in said]
@@ -113,6 +113,16 @@ def test_a_failure_in_finalize_is_told_of_at_the_end_and_before_it_with_v() -> N
     assert told(INFO, FailedInFinalize(1, 3 << 8, 0)) == [
         "POPRUN [I] Instance 1 failed with exit code 3 and waits in MPI_Finalize for "
         "the others\n"
+    ]
+
+
+def test_with_keep_going_a_failure_in_finalize_is_told_of_at_once_and_once() -> None:
+    failures = FailedInFinalize(1, 3 << 8, 0), FailedInFinalize(2, 1 << 8, 0)
+
+    assert told(0, *failures, keep_going=True) == [
+        "poprun: warning: Instance 1 failed with exit code 3 and waits in MPI_Finalize "
+        "for the other instances. If they wait for it, the job does not end: "
+        "--keep-going lets them run on.\n"
     ]
 
 
