@@ -13,7 +13,7 @@ class Log:
     05:39:56.884 1825444 POPRUN [I] Waiting for mpirun (PID 1825998)
     """
 
-    def __init__(self, verbosity: int, write: Callable[[str], None]) -> None:
+    def __init__(self, verbosity: int, write: Callable[[str], object]) -> None:
         self._verbosity = verbosity
         self._write = write
 

@@ -88,6 +88,7 @@ PURE = (
     "poprun.plan.hosts",
     "poprun.plan.placement",
     "poprun.plan.topology",
+    "poprun.result.exit_codes",
     "poprun.result.outcome",
     "poprun.result.progress",
     "poprun.result.report",

@@ -1,5 +1,6 @@
 """From a plan to a running job: its directories, its environment, its messages."""
 
+import errno
 import os
 import resource
 from collections.abc import Mapping, Sequence
@@ -89,6 +90,21 @@ def make_job(
         ended_file=ended_file,
         leftovers=mpi.LEFTOVERS,
     )
+
+
+def make_cache_directory(path: str | None) -> None:
+    """Make the directory of --executable-cache-path, in which instances write."""
+    if path is None:
+        return
+    try:
+        os.makedirs(path, exist_ok=True)
+        if not os.access(path, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        raise OptionError(
+            f"--executable-cache-path {path!r} cannot be used: {error.strerror}. Name "
+            "a directory in which you may write."
+        ) from None
 
 
 def _raise_descriptor_limit(setup: Setup) -> tuple[int, int]:

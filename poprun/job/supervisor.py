@@ -628,6 +628,15 @@ def _ask_for_stacks(shim: Channel | None, pid: int) -> None:
         shim.send(protocol.pack(protocol.SHOW_STACKS, pid))
 
 
+def block_signals() -> None:
+    """Block what poprun handles, for the rest of this process's life.
+
+    Python restores the default actions at its end, and a signal that came then would
+    replace the exit code.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED_SIGNALS)
+
+
 def _signals() -> list[int]:
     """Return what poprun handles: not what the caller has ignored."""
     ignored = processes.ignored_signals()

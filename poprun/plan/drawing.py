@@ -6,9 +6,34 @@ text without a newline at its end.
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from poprun.options.settings import Settings
 from poprun.plan.topology import Topology
 
 TITLE = "poprun topology"
+
+
+def is_requested(settings: Settings) -> bool:
+    """Return whether the topology is to be printed."""
+    # To choose its format is to ask for it, unless --print-topology is no.
+    if settings.given("topology-format") and not settings.given("print-topology"):
+        return True
+    return bool(settings["print-topology"])
+
+
+def draw(
+    topology: Topology, hosts: Sequence[str], form: str, columns: int | None
+) -> str:
+    """Return the topology in the form that --topology-format asks for.
+
+    Args:
+        columns: The width of the terminal, if it is shown on one.
+    """
+    if form == "json":
+        return as_json(topology, hosts)
+    text = render(topology, hosts)
+    if columns and max(map(len, text.splitlines())) > columns:
+        return render_compact(topology, hosts, columns)
+    return text
 
 
 def render(topology: Topology, hosts: Sequence[str]) -> str:

@@ -2,11 +2,13 @@
 
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from poprun.plan.assignments import Assignment
+from poprun.log import Log
+from poprun.options.settings import Settings
+from poprun.plan.assignments import Assignment, compact
 from poprun.plan.placement import describe_cpus
-from poprun.plan.planner import Setup
+from poprun.plan.planner import Setup, given_target_options
 
 
 def render(made: Setup, program: Sequence[str]) -> str:
@@ -23,6 +25,23 @@ def render(made: Setup, program: Sequence[str]) -> str:
             for name, value in assignment.variables.items()
         ]
     return "\n".join(lines) + "\n"
+
+
+def log_plan(
+    log: Log,
+    made: Setup,
+    settings: Settings,
+    program: Sequence[str],
+    environ: Mapping[str, str],
+) -> None:
+    """Log what -v and -vv show of a plan."""
+    given = given_target_options(environ)
+    log.debug(f"Target options from environment: {compact(given)}")
+    if not (settings["host"] or settings["hostfile"]):
+        log.debug("No hosts specified; ignoring host-subnet setting")
+    log.debug("Default network/RNIC for host communication: None")
+    log.debug(f"Using {made.mpi.title} ({made.mpi.path})")
+    log.info(f"Running command: {command_line(made, program)}")
 
 
 def command_line(made: Setup, program: Sequence[str]) -> str:

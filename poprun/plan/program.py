@@ -3,9 +3,14 @@
 import os
 import re
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from poprun.errors import ProgramNotExecutableError, ProgramNotFoundError
+from poprun.errors import (
+    LaunchError,
+    ProgramNotExecutableError,
+    ProgramNotFoundError,
+)
+from poprun.plan.assignments import Assignment
 
 # As much of a file's first line as the kernel looks at.
 _FIRST_LINE_BYTES = 256
@@ -45,6 +50,39 @@ def resolve(words: Sequence[str], search_path: str | None, cwd: str) -> str:
     _check_file(name, path)
     _check_format(name, path, cwd)
     return path
+
+
+def resolve_for_instances(
+    words: Sequence[str],
+    instances: Sequence[Assignment],
+    environ: Mapping[str, str],
+) -> list[str]:
+    """Return the program's file for each instance: each may have a PATH of its own.
+
+    Raises:
+        LaunchError: The current directory has been deleted.
+        PoprunError: As of `resolve`.
+    """
+    cwd = _current_directory()
+    found: dict[tuple[str | None, str], str] = {}
+    paths = []
+    for instance in instances:
+        search_path = instance.variables.get("PATH", environ.get("PATH"))
+        key = search_path, instance.directory or cwd
+        if key not in found:
+            found[key] = resolve(words, *key)
+        paths.append(found[key])
+    return paths
+
+
+def _current_directory() -> str:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        raise LaunchError(
+            "The current directory has been deleted, so no program can start in it. "
+            "Go to another one with cd."
+        ) from None
 
 
 def _find(name: str, search_path: str | None, cwd: str) -> str:

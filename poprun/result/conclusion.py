@@ -11,10 +11,9 @@ from poprun.mpirun import adapter, hydra
 from poprun.mpirun.values import HYDRA, Failure, MpiVerdict
 from poprun.plan.planner import Setup
 from poprun.result import out_of_memory, report
-from poprun.result.outcome import MACHINERY, OUTPUT_CLOSED, Outcome, judge
+from poprun.result.exit_codes import OUTPUT_CLOSED, UNWRITTEN
+from poprun.result.outcome import MACHINERY, Outcome, judge
 from poprun.stdio.router import Relay
-
-UNWRITTEN = 74
 
 
 def conclude(

@@ -11,12 +11,13 @@ from poprun.job.resource_limits import explain
 from poprun.job.stopping import Cause, Course, Reason
 from poprun.job.wait_status import exit_code, signal_name
 from poprun.mpirun.values import Failure, MpiVerdict
-
-TIMED_OUT = 124
-MACHINERY_FAILED = 125
-NOT_EXECUTABLE = 126
-NOT_FOUND = 127
-OUTPUT_CLOSED = 128 + signal.SIGPIPE
+from poprun.result.exit_codes import (
+    MACHINERY_FAILED,
+    NOT_EXECUTABLE,
+    NOT_FOUND,
+    OUTPUT_CLOSED,
+    TIMED_OUT,
+)
 
 MACHINERY = (Reason.MPIRUN_ENDED, Reason.SHIM_LOST)
 

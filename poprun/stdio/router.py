@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from poprun.errors import LaunchError
 from poprun.stdio.lines import Console
 from poprun.stdio.screen import Screen
 from poprun.stdio.tags import Mark, Prefix, Xml
@@ -295,6 +296,24 @@ def open_file(directory: str, rank: int, stream: str) -> int:
     path = path_of(directory, rank, stream)
     os.makedirs(os.path.dirname(path), exist_ok=True)
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+
+
+def make_files(directory: str, instances: int) -> None:
+    """Make the files of --output-filename, before anything is started.
+
+    Raises:
+        LaunchError: One of them cannot be written.
+    """
+    for rank in range(instances):
+        for stream in STREAMS:
+            try:
+                os.close(open_file(directory, rank, stream))
+            except OSError as error:
+                refusal = LaunchError(
+                    f"--output-filename {directory}: {error.filename} cannot be "
+                    f"written: {error.strerror}. Name a directory that can."
+                )
+                raise refusal from None
 
 
 def _same_file(one: int, other: int) -> bool:

@@ -102,3 +102,10 @@ def own_size() -> tuple[int, int]:
         if rows and columns:
             return rows, columns
     return ROWS, COLUMNS
+
+
+def columns_of(descriptor: int) -> int | None:
+    """Return the width of a terminal; None for what is no terminal or has no width."""
+    if not os.isatty(descriptor):
+        return None
+    return os.get_terminal_size(descriptor).columns or None

@@ -123,3 +123,12 @@ class Sink:
             except OSError:  # another user's, after su
                 self._may_wait = True
         return descriptor
+
+
+def write_text(descriptor: int, text: str) -> int:
+    """Write a text whole; return 0, or the errno if it cannot be written."""
+    sink = Sink(descriptor)
+    sink.write(text.encode(errors="surrogateescape"))
+    sink.drain()
+    sink.close()
+    return sink.failure

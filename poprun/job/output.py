@@ -1,0 +1,69 @@
+"""Where the output of a job goes: Setup and settings -> Routes, OutputRouter."""
+
+import os
+from collections.abc import Callable, Mapping
+
+from poprun.errors import OptionError
+from poprun.options.settings import Settings
+from poprun.plan.planner import Setup
+from poprun.stdio import terminal
+from poprun.stdio.router import Relay, Routes
+from poprun.stdio.screen import Screen
+from poprun.stdio.stdin import Stdin
+
+
+def routes(setup: Setup, settings: Settings) -> Routes:
+    """Return how the output is marked, and where it is shown."""
+    return Routes(
+        tag=setup.arguments.tag_output,
+        timestamp=setup.arguments.timestamp_output,
+        xml=setup.arguments.xml,
+        merged=setup.arguments.merge_stderr,
+        only_instance=settings["only-output-from-instance"],
+        directory=setup.arguments.output_filename,
+        only_files=setup.arguments.output_nocopy,
+    )
+
+
+def make_router(
+    setup: Setup,
+    settings: Settings,
+    environ: Mapping[str, str],
+    status: Callable[[float], str],
+) -> Relay:
+    """Return the router of a job's output.
+
+    Args:
+        status: Returns the status line, for --progress.
+    """
+    has_status = settings["progress"] and terminal.has_status_line(environ)
+    # What the user types on the terminal would appear after the status.
+    has_status &= not (setup.stdin.is_own and os.isatty(0))
+    return Relay(
+        routes(setup, settings),
+        screens=_screens(environ),
+        status=status if has_status else None,
+    )
+
+
+def _screens(environ: Mapping[str, str]) -> dict[str, Screen]:
+    """Return what is known of the terminals that poprun writes to."""
+    if terminal.is_dumb(environ):
+        return {}
+    _, columns = terminal.own_size()
+    named = (("stdout", 1), ("stderr", 2))
+    return {name: Screen(columns) for name, number in named if os.isatty(number)}
+
+
+def wait_for_stdin(stdin: Stdin) -> None:
+    """Wait until poprun may read its terminal, if an instance gets its stdin.
+
+    Raises:
+        OptionError: poprun is in the background, and no shell can continue it.
+    """
+    if stdin.is_own and not terminal.wait_until_readable(0):
+        raise OptionError(
+            "--stdin would read the terminal, which another job has, and no shell "
+            "could continue poprun when it is free. Run poprun in the foreground, or "
+            "give it another input, such as < /dev/null."
+        )
