@@ -17,7 +17,7 @@ class Layout:
     def __new__(cls, rank: int, rows: Sequence[int]) -> Layout: ...
 
 class Comm:
-    """A member's seat in an arena. One call at a time; others wait for it."""
+    """One member's endpoint in an arena. One call at a time; others wait for it."""
 
     def __new__(
         cls,

@@ -1,4 +1,4 @@
-"""One member's seat in an arena: the memory, the heap, the worker and the C core.
+"""What one process holds of a group: its arena, heap, worker and the C core.
 
 The one place of the engine with state. Groups are views of it.
 """
@@ -21,10 +21,10 @@ from popdist.engine.shm.heap import HEAP_SPAN, Heap
 from popdist.engine.tuning import Tuning, cores_of_host
 from popdist.errors import GroupUnusableError, PeerLostError, PopdistError
 
-_seats: "weakref.WeakSet[Seat]" = weakref.WeakSet()
+_endpoints: "weakref.WeakSet[Endpoint]" = weakref.WeakSet()
 
 
-class Seat:
+class Endpoint:
     """What this process holds of one arena."""
 
     def __init__(
@@ -47,7 +47,7 @@ class Seat:
         self.timeout = timeout
         self.closed = False
         # Whether the program has been told why the group came to its end.
-        self._told = False
+        self._reported = False
         _check_level(simd)
         _check_seconds("timeout", timeout)
         _check_seconds("stall", stall)
@@ -70,7 +70,7 @@ class Seat:
         self._heap = Heap(self._arena.heap_fd, rank, size)
         self.comm = self._open(simd, stall)
         self.worker = Worker(self.comm.queue)
-        _seats.add(self)
+        _endpoints.add(self)
         # For a group that is dropped without close(). Calls under way keep it alive.
         self._release = weakref.finalize(
             self, _release, self.comm, self.worker, self._heap, self._arena
@@ -94,7 +94,7 @@ class Seat:
             self._arena.pids,
             self.timeout,
             stall,
-            teller(self),
+            stall_reporter(self),
         )
 
     def failure(self) -> PopdistError:
@@ -102,13 +102,13 @@ class Seat:
         ending = self.comm.ending()
         # Whoever was interrupted has its KeyboardInterrupt.
         if ending is not None and ending[:2] == (Status.STOPPED, self.rank):
-            self._told = True
+            self._reported = True
         if ending is None:
             return unusable(None, self.instances)
         why = explain(ending, self.instances, self.timeout)
         # The first call to fail tells why, even if the others ended it before.
-        if not self._told:
-            self._told = True
+        if not self._reported:
+            self._reported = True
             return why
         error = unusable(ending, self.instances)
         # That one may be in a handle for which nobody has waited yet.
@@ -126,7 +126,7 @@ class Seat:
         if self.closed or self.comm.ending() is not None:
             return
         # The program has the error itself.
-        self._told = True
+        self._reported = True
         self.comm.end(failed(self.instances[self.rank], what, error))
 
     def allocate(self, nbytes: int) -> "np.ndarray[Any, np.dtype[np.uint8]] | None":
@@ -165,7 +165,7 @@ class Seat:
         self.worker = Worker(self.comm.queue)
         self.comm.close()
 
-    def tell_stall(self, peer: int, waited: float) -> None:
+    def report_stall(self, peer: int, waited: float) -> None:
         """Say on stderr for whom a call has been waiting."""
         call = self.comm.doing()
         what = in_words(call, self.instances) if call else Operation.BARRIER.words
@@ -214,21 +214,21 @@ def _sizes(size: int, tuning: Tuning | None) -> tuple[tuple[int, int, int, int],
     return sizes, f"popdist arena, {how}, sizes {sizes if tuning else 'as measured'}"
 
 
-def teller(seat: Seat) -> Callable[[int, float], None]:
-    """Return what the core calls in a stall; it does not keep the seat alive."""
-    known = weakref.ref(seat)
+def stall_reporter(endpoint: Endpoint) -> Callable[[int, float], None]:
+    """Return what the core calls in a stall; it does not keep the endpoint alive."""
+    known = weakref.ref(endpoint)
 
     def tell(peer: int, waited: float) -> None:
         there = known()
         if there is not None:
-            there.tell_stall(peer, waited)
+            there.report_stall(peer, waited)
 
     return tell
 
 
 def _disown_all() -> None:
-    for seat in list(_seats):
-        seat.disown()
+    for endpoint in list(_endpoints):
+        endpoint.disown()
 
 
 os.register_at_fork(after_in_child=_disown_all)

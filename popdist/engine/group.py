@@ -13,14 +13,14 @@ import numpy as np
 from popdist.engine import _core
 from popdist.engine.calls.exchanges import Exchanges
 from popdist.engine.calls.operations import ALGORITHMS
-from popdist.engine.calls.point_to_point import Letters
+from popdist.engine.calls.point_to_point import PointToPoint
 from popdist.engine.calls.reductions import Reductions
 from popdist.engine.calls.rows import Array
-from popdist.engine.endpoint import Seat
+from popdist.engine.endpoint import Endpoint
 from popdist.engine.tuning import Tuning
 
 
-class Group(Reductions, Exchanges, Letters):
+class Group(Reductions, Exchanges, PointToPoint):
     """The replicas of some instances, as one instance sees them.
 
     A flat group takes one array from each member. A group with replicas takes an
@@ -52,7 +52,7 @@ class Group(Reductions, Exchanges, Letters):
             ended_file: To which the launcher appends the number of each instance that
                 has ended, one in a line; empty where none does.
         """
-        seat = Seat(
+        endpoint = Endpoint(
             name,
             rank,
             size,
@@ -64,18 +64,18 @@ class Group(Reductions, Exchanges, Letters):
             known=known,
             ended_file=ended_file,
         )
-        self._join(seat, replicas)
+        self._join(endpoint, replicas)
         self._prefer(algorithm)
 
     def view(self, replicas: Sequence[int] | None) -> "Group":
         """Return a group of the same members, with so many rows in each of them."""
         other = Group.__new__(Group)
-        other._join(self._seat, replicas)
+        other._join(self._endpoint, replicas)
         other._prefer(self._algorithm)
         return other
 
     def __repr__(self) -> str:
-        state = ", closed" if self._seat.closed else ""
+        state = ", closed" if self._endpoint.closed else ""
         return (
             f"<Group: member {self.rank} of {self.size}, "
             f"{self.num_replicas} replicas{state}>"
@@ -84,7 +84,7 @@ class Group(Reductions, Exchanges, Letters):
     @property
     def pidfds(self) -> dict[int, int]:
         """A pidfd of each other instance, by what it is called."""
-        return self._seat.pidfds
+        return self._endpoint.pidfds
 
     @property
     def runs(self) -> dict[str, int]:
@@ -105,7 +105,7 @@ class Group(Reductions, Exchanges, Letters):
                 "this one. Give a dtype of numbers."
             )
         ordinary: Array = np.empty(shape, kind)
-        held = self._seat.allocate(ordinary.nbytes)
+        held = self._endpoint.allocate(ordinary.nbytes)
         return ordinary if held is None else held.view(kind).reshape(ordinary.shape)
 
     def peek(self) -> int:
@@ -118,11 +118,11 @@ class Group(Reductions, Exchanges, Letters):
         except _core.Failure:
             # Explained below, as in _call.
             pass
-        raise self._seat.failure()
+        raise self._endpoint.failure()
 
     def give_up(self, what: str, error: BaseException) -> None:
         """End the group for all, because an error keeps this member from a call."""
-        self._seat.give_up(what, error)
+        self._endpoint.give_up(what, error)
 
     def abort(self, message: str) -> None:
         """End the group: all members get a MismatchError with this message."""
@@ -133,4 +133,4 @@ class Group(Reductions, Exchanges, Letters):
 
         Arrays made by empty() stay what they are.
         """
-        self._seat.close()
+        self._endpoint.close()

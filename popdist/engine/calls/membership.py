@@ -9,7 +9,7 @@ import numpy as np
 
 from popdist.engine import _core
 from popdist.engine.calls.rows import Array, written
-from popdist.engine.endpoint import Seat
+from popdist.engine.endpoint import Endpoint
 from popdist.engine.handle import Handle
 
 T = TypeVar("T")
@@ -26,20 +26,20 @@ class Membership:
     size: int
     replicas: tuple[int, ...]
 
-    def _join(self, seat: Seat, replicas: Sequence[int] | None) -> None:
+    def _join(self, endpoint: Endpoint, replicas: Sequence[int] | None) -> None:
         """Sit down: flat, or with so many replicas in each member."""
-        if replicas is not None and len(replicas) != seat.size:
+        if replicas is not None and len(replicas) != endpoint.size:
             raise ValueError(
                 f"Numbers of replicas are given for {len(replicas)} members, but the "
-                f"group has {seat.size}. Give one for each member."
+                f"group has {endpoint.size}. Give one for each member."
             )
-        self._seat = seat
-        self._comm = seat.comm
+        self._endpoint = endpoint
+        self._comm = endpoint.comm
         self._flat = replicas is None
-        self.rank = seat.rank
-        self.size = seat.size
-        self.replicas = (1,) * seat.size if replicas is None else tuple(replicas)
-        self._layout = _core.Layout(seat.rank, self.replicas)
+        self.rank = endpoint.rank
+        self.size = endpoint.size
+        self.replicas = (1,) * endpoint.size if replicas is None else tuple(replicas)
+        self._layout = _core.Layout(endpoint.rank, self.replicas)
 
     def __len__(self) -> int:
         return self.num_replicas
@@ -62,11 +62,12 @@ class Membership:
         All arguments have been checked. Whatever is raised from here on ends the
         group, or the others would wait for the rest of the call.
         """
-        worker = self._seat.worker
+        worker = self._endpoint.worker
         if not (async_op or worker.pending):
             return self._carry_out(what, action)
         handle = worker.submit(
-            partial(self._carry_out, what, action), partial(self._seat.give_up, what)
+            partial(self._carry_out, what, action),
+            partial(self._endpoint.give_up, what),
         )
         return handle if async_op else handle.wait()
 
@@ -74,7 +75,7 @@ class Membership:
         try:
             return action()
         except BaseException as error:
-            self._seat.give_up(what, error)
+            self._endpoint.give_up(what, error)
             raise
 
     def _call(self, function: Callable[..., None], *args: Any) -> None:
@@ -84,7 +85,7 @@ class Membership:
         except _core.Failure:
             # Explained below: Ctrl-C while that is done must not show this number.
             pass
-        raise self._seat.failure()
+        raise self._endpoint.failure()
 
     def _starts(self) -> list[int]:
         return [sum(self.replicas[:q]) for q in range(self.size)]
@@ -179,7 +180,7 @@ def ends_group_without_memory(
         try:
             return method(self, *args, **keywords)
         except MemoryError as error:
-            self._seat.give_up(method.__name__.removeprefix("_"), error)
+            self._endpoint.give_up(method.__name__.removeprefix("_"), error)
             raise
 
     return call

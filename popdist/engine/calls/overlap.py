@@ -4,33 +4,35 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from popdist.engine.calls.rows import Array, Parcel, address, parcel, plain
+from popdist.engine.calls.rows import Array, Prepared, address, plain, prepare
 
 # An array as its rows, and the rows that its result goes to.
 Pair = tuple[Sequence[Array], Sequence[Array]]
 
 
-def parcels(given: Sequence[Pair]) -> list[Parcel]:
+def prepare_all(given: Sequence[Pair]) -> list[Prepared]:
     """Prepare arrays for one call.
 
     Results that would be written over what another array reads or writes go through
-    copies: they must be settled when all of the arrays have been reduced.
+    copies: call copy_results() when all of the arrays have been reduced.
     """
-    crossing = _crossing(given) if len(given) > 1 else set()
+    overlapping = _overlapping(given) if len(given) > 1 else set()
     return [
-        _apart(rows, targets) if index in crossing else parcel(rows, targets)
+        _through_copies(rows, targets)
+        if index in overlapping
+        else prepare(rows, targets)
         for index, (rows, targets) in enumerate(given)
     ]
 
 
-def _apart(rows: Sequence[Array], targets: Sequence[Array]) -> Parcel:
+def _through_copies(rows: Sequence[Array], targets: Sequence[Array]) -> Prepared:
     held = tuple(np.empty(target.shape, target.dtype) for target in targets)
-    return Parcel(
+    return Prepared(
         tuple(plain(row) for row in rows), held, list(zip(targets, held, strict=True))
     )
 
 
-def _crossing(given: Sequence[Pair]) -> set[int]:
+def _overlapping(given: Sequence[Pair]) -> set[int]:
     """Return whose results lie where another array is read or written."""
     spans = sorted(
         (*_span(row), index, written)

@@ -13,7 +13,7 @@ from popdist.engine.calls.rows import Array, address, plain, written
 from popdist.engine.spec.dtypes import code_of
 
 
-class Letters(Membership):
+class PointToPoint(Membership):
     """The part of a group in which two members write to each other."""
 
     @ends_group_without_memory

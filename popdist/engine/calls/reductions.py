@@ -14,8 +14,8 @@ from popdist.engine.calls.operations import (
     Operation,
     number_of,
 )
-from popdist.engine.calls.overlap import Pair, parcels
-from popdist.engine.calls.rows import Array, Parcel, address, parcel, plain
+from popdist.engine.calls.overlap import Pair, prepare_all
+from popdist.engine.calls.rows import Array, Prepared, address, plain, prepare
 from popdist.engine.spec.dtypes import REDUCTIONS, code_of, reduction_code_of
 
 
@@ -88,7 +88,7 @@ class Reductions(_core.Reducer, Membership):
                 # Explained below, as in _call.
                 failed = True
             if failed:
-                raise self._seat.failure()
+                raise self._endpoint.failure()
         action = self._reduction(arrays, out, op, how, number_of(name))
         return self._submit("grouped_all_reduce", action, async_op)
 
@@ -109,7 +109,7 @@ class Reductions(_core.Reducer, Membership):
         owner, _ = self._owner(root)
         code = reduction_code_of(op, rows[0].dtype)
         total = np.empty(rows[0].shape, rows[0].dtype)
-        one = parcel(rows, [total])
+        one = prepare(rows, [total])
         where = [address(one.targets[0])] * len(rows)
 
         def action() -> Array | None:
@@ -179,8 +179,8 @@ class Reductions(_core.Reducer, Membership):
             reduction_code_of(op, rows[0].dtype)
             results.append(result)
             given.append((rows, targets))
-        batches: dict[np.dtype[Any], list[Parcel]] = {}
-        for one in parcels(given):
+        batches: dict[np.dtype[Any], list[Prepared]] = {}
+        for one in prepare_all(given):
             batches.setdefault(one.sources[0].dtype, []).append(one)
 
         def action() -> list[Any]:
@@ -200,7 +200,7 @@ class Reductions(_core.Reducer, Membership):
                 )
             for batch in batches.values():
                 for one in batch:
-                    one.settle()
+                    one.copy_results()
             return results
 
         return action

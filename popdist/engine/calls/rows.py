@@ -11,7 +11,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Parcel:
+class Prepared:
     """One array of a call: what is read and written for each local replica."""
 
     sources: tuple[Array, ...]
@@ -30,7 +30,7 @@ class Parcel:
             [address(row) for row in self.targets],
         )
 
-    def settle(self) -> None:
+    def copy_results(self) -> None:
         for to, source in self.copies:
             to[...] = source
 
@@ -58,7 +58,7 @@ def plain(array: Array) -> Array:
     return copy
 
 
-def parcel(sources: Sequence[Array], targets: Sequence[Array]) -> Parcel:
+def prepare(sources: Sequence[Array], targets: Sequence[Array]) -> Prepared:
     """Prepare rows to be read and rows to be written, of equal shapes.
 
     Where a row to be written is in pieces, or shares memory with another one but is
@@ -80,7 +80,7 @@ def parcel(sources: Sequence[Array], targets: Sequence[Array]) -> Parcel:
         held = np.empty(target.shape, target.dtype)
         copies.append((target, held))
         ready.append(held)
-    return Parcel(tuple(plain(row) for row in sources), tuple(ready), copies)
+    return Prepared(tuple(plain(row) for row in sources), tuple(ready), copies)
 
 
 def _same(one: Array, other: Array) -> bool:

@@ -158,7 +158,7 @@ def wait_until(true: Callable[[], Any]) -> None:
 
 def silenced(me: Me, group: Group, number: int) -> None:
     """Get a signal after saying that the group has ended, and before saying why."""
-    word = np.frombuffer(group._seat._arena.memory, np.uint32)[32:33]
+    word = np.frombuffer(group._endpoint._arena.memory, np.uint32)[32:33]
     time.sleep(0.05)  # The others wait for this one by now.
     word[0] = 3 + me.rank
     os.kill(os.getpid(), number)
@@ -203,7 +203,7 @@ def test_a_member_that_is_stopped_while_it_ends_the_group_holds_up_nobody() -> N
 def test_a_program_may_close_the_files_that_show_who_lives() -> None:
     def member(me: Me) -> float:
         group = me.join()
-        watched = [fd for fd in group._seat._arena.pidfds if fd >= 0]
+        watched = [fd for fd in group._endpoint._arena.pidfds if fd >= 0]
         assert watched
         if me.rank == 0:
             os.closerange(min(watched), max(watched) + 1)
@@ -235,7 +235,7 @@ OTHER_FILES: dict[str, Callable[[], int]] = {
 
 
 def replace_files_that_show_who_lives(group: Group, other: str) -> None:
-    watched = [fd for fd in group._seat._arena.pidfds if fd >= 0]
+    watched = [fd for fd in group._endpoint._arena.pidfds if fd >= 0]
     assert watched
     os.closerange(min(watched), max(watched) + 1)
     file = OTHER_FILES[other]()

@@ -163,7 +163,7 @@ def test_ctrl_c_while_an_error_is_explained_shows_none_of_the_core(call: str) ->
 
     group = alone()
     group.abort("over")
-    group._seat.failure = interrupted  # type: ignore[method-assign]
+    group._endpoint.failure = interrupted  # type: ignore[method-assign]
     given = [[np.ones(3)]] if call == "grouped_all_reduce" else []
     with pytest.raises(KeyboardInterrupt) as stopped:
         getattr(group, call)(*given)
@@ -236,7 +236,7 @@ def test_arguments_of_wrong_types_are_told_in_words(call: Any, words: str) -> No
 
 def test_another_file_in_place_of_a_groups_is_not_closed_with_it() -> None:
     group = alone()
-    own = group._seat._arena.heap_fd
+    own = group._endpoint._arena.heap_fd
     null = os.open("/dev/null", os.O_RDONLY)
     os.dup2(null, own)
     group.close()

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from popdist.engine.calls.overlap import parcels
+from popdist.engine.calls.overlap import prepare_all
 from tests.popdist.engine.samples import Array
 
 Arrays = list[Array]
@@ -10,7 +10,7 @@ Arrays = list[Array]
 def copied(sources: Arrays, targets: Arrays) -> list[int]:
     """Return which results go through a copy. Each array has one row."""
     given = [([x], [y]) for x, y in zip(sources, targets, strict=True)]
-    return [i for i, one in enumerate(parcels(given)) if one.copies]
+    return [i for i, one in enumerate(prepare_all(given)) if one.copies]
 
 
 def rows_of(count: int) -> Arrays:

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from popdist.engine.calls.rows import address, parcel, plain, written
+from popdist.engine.calls.rows import address, plain, prepare, written
 
 
 def odd(shape: tuple[int, ...]) -> np.ndarray:
@@ -44,7 +44,7 @@ def test_what_cannot_be_written_is_refused() -> None:
 
 def test_rows_that_lie_apart_are_written_in_place() -> None:
     x, out = np.ones((2, 5)), np.zeros((2, 5))
-    one = parcel(list(x), list(out))
+    one = prepare(list(x), list(out))
 
     assert one.segment() == (
         5,
@@ -56,7 +56,7 @@ def test_rows_that_lie_apart_are_written_in_place() -> None:
 
 def test_each_row_may_take_its_own_place() -> None:
     x = np.ones((2, 5))
-    one = parcel(list(x), list(x))
+    one = prepare(list(x), list(x))
 
     assert one.segment()[1] == one.segment()[2]
     assert one.copies == []
@@ -75,7 +75,7 @@ def test_rows_that_would_overwrite_others_go_through_a_copy(
     sources: list[int], targets: list[int]
 ) -> None:
     rows = np.zeros((3, 5))
-    one = parcel([rows[i] for i in sources], [rows[i] for i in targets])
+    one = prepare([rows[i] for i in sources], [rows[i] for i in targets])
 
     assert one.copies
     for row in one.targets:
@@ -83,17 +83,17 @@ def test_rows_that_would_overwrite_others_go_through_a_copy(
     for to, held in one.copies:
         assert not np.shares_memory(held, rows)
         assert np.shares_memory(to, rows)
-    one.settle()
+    one.copy_results()
     for i in targets:
         assert (rows[i] == 7).all()
 
 
 def test_rows_in_pieces_are_written_once_the_call_is_over() -> None:
     wide = np.zeros((5, 2))
-    one = parcel([np.ones(5)], [wide[:, 0]])
+    one = prepare([np.ones(5)], [wide[:, 0]])
 
     one.targets[0][...] = 3
 
     assert not wide.any()
-    one.settle()
+    one.copy_results()
     assert wide.tolist() == [[3.0, 0.0]] * 5
