@@ -85,7 +85,7 @@ class CollectiveTimeoutError(PopdistError):
 
 
 class CollectiveAbortedError(PopdistError):
-    """Another instance failed inside a collective call, and ended it for all."""
+    """An instance failed in a collective call or called abort(); the group ended."""
 
 
 class GroupUnusableError(PopdistError):

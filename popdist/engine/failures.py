@@ -20,8 +20,8 @@ from popdist.errors import (
 
 Ending = tuple[int, int, int, int, Described, Described, str]
 
-# Stands before the words of a member that could not finish its call. Words without it
-# are a program's own, about calls that do not fit together.
+# The first character of a message for CollectiveAbortedError. A message without it is
+# about calls that do not match.
 _FAILED = "\x15"
 
 _REDUCING = (Operation.ALL_REDUCE, Operation.REDUCE, Operation.REDUCE_SCATTER)
@@ -87,8 +87,16 @@ def failed(instance: int, what: str, error: BaseException) -> str:
     else:
         happened, why = "failed", f": {type(error).__name__}: {error}"
     said = f"Instance {instance} {happened} in {what}, which ended it for all{why}"
+    return aborted(said)
+
+
+def aborted(message: str) -> str:
+    """Return what a member passes to the core to end the group with this message.
+
+    `explain` turns it into a CollectiveAbortedError.
+    """
     # The core takes UTF-8 without zeros.
-    return _FAILED + said.replace("\0", " ").encode(errors="replace").decode()
+    return _FAILED + message.replace("\0", " ").encode(errors="replace").decode()
 
 
 def unusable(ending: Ending | None, instances: Sequence[int]) -> PopdistError:

@@ -17,6 +17,7 @@ from popdist.engine.calls.point_to_point import PointToPoint
 from popdist.engine.calls.reductions import Reductions
 from popdist.engine.calls.rows import Array
 from popdist.engine.endpoint import Endpoint
+from popdist.engine.failures import aborted
 from popdist.engine.tuning import Tuning
 
 
@@ -125,6 +126,10 @@ class Group(Reductions, Exchanges, PointToPoint):
         self._endpoint.give_up(what, error)
 
     def abort(self, message: str) -> None:
+        """End the group: all members get a CollectiveAbortedError with this message."""
+        self._comm.end(aborted(message))
+
+    def end_with_mismatch(self, message: str) -> None:
         """End the group: all members get a MismatchError with this message."""
         self._comm.end(message)
 

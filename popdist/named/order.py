@@ -242,7 +242,7 @@ class Order:
             f"{self._instances[self.group.rank]} waits in {mine}, {rest}. Call them in "
             "one order, from threads, or with async_op=True."
         )
-        self.group.abort(message)
+        self.group.end_with_mismatch(message)
         raise MismatchError(message)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from popdist.engine.group import Group
-from popdist.errors import MismatchError
+from popdist.errors import CollectiveAbortedError, MismatchError
 from tests.popdist.engine.members import MANY, ONES, Me, Members, errors, results, run
 
 CALLS: dict[str, Callable[[Group], Any]] = {
@@ -208,16 +208,32 @@ def test_letters_that_come_late_are_no_mismatch() -> None:
     assert results(2, member) == [1 << 16] * 2
 
 
-def test_a_program_may_end_the_group_in_its_own_words() -> None:
+@pytest.mark.parametrize(
+    ("end", "error"),
+    [("abort", CollectiveAbortedError), ("end_with_mismatch", MismatchError)],
+)
+def test_a_program_ends_the_group_with_its_own_message(
+    end: str, error: type[Exception]
+) -> None:
     def member(me: Me) -> None:
         group = me.join()
         if me.rank == 0:
-            group.abort("The tensors have other names.")
+            getattr(group, end)("The loss is not a number.")
         group.barrier()
 
     found = errors(run(2, member))
 
-    assert found == [(MismatchError, "The tensors have other names.")] * 2
+    assert found == [(error, "The loss is not a number.")] * 2
+
+
+def test_abort_takes_characters_that_no_utf_8_has() -> None:
+    def member(me: Me) -> None:
+        group = me.join()
+        if me.rank == 0:
+            group.abort("a\0b\udc80")
+        group.barrier()
+
+    assert errors(run(2, member)) == [(CollectiveAbortedError, "a b?")] * 2
 
 
 @pytest.mark.parametrize("character", ["x", "é", "€", "\N{GRINNING FACE}"])
@@ -227,7 +243,7 @@ def test_words_that_are_too_long_are_cut_after_a_whole_character(
     def member(me: Me) -> None:
         group = me.join()
         if me.rank == 0:
-            group.abort(character * 1000)
+            group.end_with_mismatch(character * 1000)
         group.barrier()
 
     kept = character * (511 // len(character.encode()))
