@@ -174,12 +174,12 @@ def test_a_member_that_says_what_it_cannot_mean_is_named(
     packet: bytes, what: str
 ) -> None:
     garbled = f"""
-        from popdist.engine.meet import guest
-        hear = guest.Guest._hear
+        from popdist.engine.meet import joiner
+        hear = joiner.Guest._hear
         def say_more(self, letter):
             self._say({packet!r})
             return hear(self, letter)
-        guest.Guest._hear = say_more
+        joiner.Guest._hear = say_more
         join()
     """
     with Meeting(3) as meeting:
@@ -200,12 +200,12 @@ def test_a_member_that_says_what_it_cannot_mean_is_named(
 @pytest.mark.parametrize("packet", [b"Zoo", b"N", b"N\0", b"N\x09\0\0\0", b"R", b"Wx"])
 def test_a_member_0_that_says_what_it_cannot_mean_is_named(packet: bytes) -> None:
     garbled = f"""
-        from popdist.engine.meet import host
+        from popdist.engine.meet import leader
         def say_it(self, fds):
             for guest in self._guests.values():
                 guest.send({packet!r})
             time.sleep(1)
-        host.Host.welcome = say_it
+        leader.Host.welcome = say_it
         join()
     """
     with Meeting(2) as meeting:
