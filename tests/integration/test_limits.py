@@ -346,7 +346,7 @@ def test_a_signal_that_the_caller_has_blocked_still_ends_a_job(poprun: Poprun) -
         "signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 32)); "
         "os.execv(sys.argv[1], sys.argv[1:])"
     )
-    script = "touch ready; grep SigBlk /proc/self/status; exec sleep 600"
+    script = "grep SigBlk /proc/self/status; touch ready; exec sleep 600"
     process = subprocess.Popen(
         [sys.executable, "-c", block, POPRUN, *job(1), "sh", "-c", script],
         cwd=poprun.directory,
