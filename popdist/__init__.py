@@ -46,6 +46,8 @@ from popdist.popdist_core import (
 
 if TYPE_CHECKING:
     from popdist import collectives
+    from popdist.groups.arrays import empty, empty_like, zeros
+    from popdist.groups.instance_group import instance_group
     from popdist.groups.replica_group import replica_group
 
 __all__ = [
@@ -65,6 +67,8 @@ __all__ = [
     "checkNumIpusPerReplica",
     "collectives",
     "defaultCommunicatorId",
+    "empty",
+    "empty_like",
     "execute_on_instances",
     "finalizeBackend",
     "getDeviceId",
@@ -77,6 +81,7 @@ __all__ = [
     "getReplicaIndexOffset",
     "init",
     "initializeBackend",
+    "instance_group",
     "isBackendInitialized",
     "isPopdistEnvSet",
     "isUniformReplicasPerInstance",
@@ -84,19 +89,29 @@ __all__ = [
     "registerCommunicator",
     "registerDefaultBackend",
     "replica_group",
+    "zeros",
 ]
+
+# What needs numpy and the engine, and the modules that have it.
+_HEAVY = {
+    "empty": "popdist.groups.arrays",
+    "empty_like": "popdist.groups.arrays",
+    "instance_group": "popdist.groups.instance_group",
+    "replica_group": "popdist.groups.replica_group",
+    "zeros": "popdist.groups.arrays",
+}
 
 
 # Any, because each name has a type of its own, which type checkers see above.
 def __getattr__(name: str) -> Any:
-    """Import what is heavy, when it is first asked for."""
+    """Import what needs numpy and the engine at its first use."""
     if name == "collectives":
         return import_module("popdist.collectives")
-    if name == "replica_group":
-        return import_module("popdist.groups.replica_group").replica_group
+    if name in _HEAVY:
+        return getattr(import_module(_HEAVY[name]), name)
     raise AttributeError(f"module 'popdist' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    """Name what is heavy as well."""
+    """Return all public names, also of what is not imported yet."""
     return sorted({*globals(), *__all__})

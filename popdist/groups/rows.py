@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from popdist.engine.calls.rows import Array, written
+from popdist.engine.calls.rows import Array, written, wrong_rows
 from popdist.engine.group import Group
 
 T = TypeVar("T")
@@ -116,11 +116,7 @@ class Parts:
 
     def _check(self, length: int) -> None:
         if length != self.num_rows:
-            raise ValueError(
-                f"{length} rows are given, but this instance has "
-                f"{self.num_rows} replicas in the groups. Give an array with "
-                "a leading axis of that length, or a list of so many arrays."
-            )
+            raise wrong_rows(length, self.num_rows)
 
 
 class Handles:

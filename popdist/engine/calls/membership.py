@@ -8,7 +8,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import numpy as np
 
 from popdist.engine import _core
-from popdist.engine.calls.rows import Array, written
+from popdist.engine.calls.rows import Array, written, wrong_rows
 from popdist.engine.endpoint import Endpoint
 from popdist.engine.handle import Handle
 
@@ -94,8 +94,9 @@ class Membership:
         """Return which member a replica is of, and which of that one's it is."""
         replica = whole_number("root", replica)
         if not 0 <= replica < self.num_replicas:
+            peer = "member" if self._flat else "replica"
             raise ValueError(
-                f"The root is replica {replica}, but the group has replicas 0 to "
+                f"The root is {peer} {replica}, but the group has {peer}s 0 to "
                 f"{self.num_replicas - 1}."
             )
         member = 0
@@ -118,11 +119,7 @@ class Membership:
             # Also of an array with one axis, each row is an array that can be written.
             rows = [whole[i, ...] for i in range(len(whole))] if whole.ndim else []
         if len(rows) != self.num_local_replicas:
-            raise ValueError(
-                f"{len(rows)} rows are given, but this instance has "
-                f"{self.num_local_replicas} replicas in the group. Give an array with "
-                "a leading axis of that length, or a list of so many arrays."
-            )
+            raise wrong_rows(len(rows), self.num_local_replicas)
         for row in rows if alike else ():
             if row.shape != rows[0].shape or row.dtype != rows[0].dtype:
                 raise ValueError(

@@ -53,6 +53,11 @@ class PointToPoint(Membership):
         return self._submit("recv", action, async_op)
 
     def _peer(self, member: int) -> int:
+        if not self._flat:
+            raise ValueError(
+                "send and recv are between two instances, but the peers of this group "
+                "are replicas. Use those of popdist.instance_group()."
+            )
         member = whole_number("other member", member)
         if not 0 <= member < self.size or member == self.rank:
             raise ValueError(

@@ -49,6 +49,16 @@ def written(x: object) -> Array:
     return x
 
 
+def wrong_rows(given: int, replicas: int) -> ValueError:
+    """Return the error for an array whose rows are not those of the local replicas."""
+    return ValueError(
+        f"{given} rows are given, but this instance has {replicas} replicas in the "
+        f"group. Give an array with a leading axis of {replicas}, one row for each "
+        f"local replica, or a list of {replicas} arrays. popdist.instance_group() "
+        "takes arrays as they are, without that axis."
+    )
+
+
 def plain(array: Array) -> Array:
     """Return the array itself if it is in one piece and aligned, else a copy."""
     if array.flags.c_contiguous and array.flags.aligned:

@@ -74,7 +74,8 @@ def test_the_program_goes_on_while_a_call_waits_for_the_others() -> None:
 
 def test_every_call_can_run_beside_the_program() -> None:
     def member(me: Me) -> Any:
-        group = me.join(replicas=(1, 1))
+        flat = me.join()
+        group = flat.view((1, 1))
         x = np.arange(8.0).reshape(1, 2, 4) + me.rank
         out = np.zeros(3)
         handles = [
@@ -88,9 +89,9 @@ def test_every_call_can_run_beside_the_program() -> None:
             group.scatter(x[0] if me.rank == 0 else None, async_op=True),
             group.all_to_all(x, async_op=True),
             group.barrier(async_op=True),
-            group.send(np.ones(3), 1, async_op=True)
+            flat.send(np.ones(3), 1, async_op=True)
             if me.rank == 0
-            else group.recv(out, 0, async_op=True),
+            else flat.recv(out, 0, async_op=True),
         ]
         later = [handle.wait() for handle in handles]
         now = [
@@ -104,7 +105,7 @@ def test_every_call_can_run_beside_the_program() -> None:
             group.scatter(x[0] if me.rank == 0 else None),
             group.all_to_all(x),
             group.barrier(),
-            group.send(np.ones(3), 1) if me.rank == 0 else group.recv(out, 0),
+            flat.send(np.ones(3), 1) if me.rank == 0 else flat.recv(out, 0),
         ]
         return len(now), [repr(one) for one in later] == [repr(one) for one in now]
 
@@ -116,7 +117,7 @@ def test_wrong_arguments_are_refused_at_once() -> None:
 
     with pytest.raises(TypeError):
         group.all_reduce(np.ones(3, complex), async_op=True)
-    with pytest.raises(ValueError, match="The root is replica 9"):
+    with pytest.raises(ValueError, match="The root is member 9"):
         group.broadcast(np.ones(3), 9, async_op=True)
     group.close()
 

@@ -247,14 +247,18 @@ def test_calls_of_several_groups_may_be_under_way_at_once() -> None:
     [
         pytest.param(
             "all_reduce(np.ones((3, 2)))",
-            "3 rows are given, but this instance has 2 replicas in the groups. Give an "
-            "array with a leading axis of that length, or a list of so many arrays.",
+            "3 rows are given, but this instance has 2 replicas in the group. Give an "
+            "array with a leading axis of 2, one row for each local replica, or a list "
+            "of 2 arrays. popdist.instance_group() takes arrays as they are, without "
+            "that axis.",
             id="too-many-rows",
         ),
         pytest.param(
             "all_reduce(np.ones(()))",
-            "0 rows are given, but this instance has 2 replicas in the groups. Give an "
-            "array with a leading axis of that length, or a list of so many arrays.",
+            "0 rows are given, but this instance has 2 replicas in the group. Give an "
+            "array with a leading axis of 2, one row for each local replica, or a list "
+            "of 2 arrays. popdist.instance_group() takes arrays as they are, without "
+            "that axis.",
             id="no-axis",
         ),
         pytest.param(

@@ -442,9 +442,18 @@ def test_what_cannot_be_handed_on_is_refused_before_the_others_know() -> None:
         "for each replica."
     )
     assert refused(lambda: group.send(x, 0)) == (
+        "send and recv are between two instances, but the peers of this group are "
+        "replicas. Use those of popdist.instance_group()."
+    )
+    flat = Group("flat", 0, 1, tuning=SMALL)
+    assert refused(lambda: flat.send(x, 0)) == (
         "The other member is 0, but must be one of 0 to 0, and not 0, which is this "
         "one."
     )
+    assert refused(lambda: flat.broadcast(x, 1)) == (
+        "The root is member 1, but the group has members 0 to 0."
+    )
+    flat.close()
     assert refused(lambda: group.all_gather(np.ones((2,) + (1,) * 15))) == (
         "The array has 15 axes, but can have at most 14 here."
     )

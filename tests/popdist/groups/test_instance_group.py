@@ -1,0 +1,75 @@
+import pytest
+from jobs import outputs, run, run_alone
+
+
+def test_a_group_of_instances_takes_arrays_without_an_axis_for_replicas() -> None:
+    body = """
+    group = popdist.instance_group()
+    x = np.full(3, rank + 1.0)
+    print(len(group), group.rank == rank, group.all_reduce(x).tolist())
+    print(group.broadcast(x, 1).tolist(), [a.tolist() for a in group.all_gather(x)])
+    """
+
+    said = "[3.0, 3.0, 3.0]\n[2.0, 2.0, 2.0] [[1.0, 1.0, 1.0], [2.0, 2.0, 2.0]]"
+    assert outputs(run((2, 3), body)) == [f"2 True {said}"] * 2
+
+
+def test_members_of_a_group_of_instances_send_and_receive() -> None:
+    body = """
+    group = popdist.instance_group()
+    if rank == 0:
+        group.send(np.arange(3.0), 1)
+    else:
+        print(group.recv(np.zeros(3), 0).tolist())
+    """
+
+    assert outputs(run((2, 2), body)) == ["", "[0.0, 1.0, 2.0]"]
+
+
+def test_one_instance_without_poprun_has_a_group_of_itself() -> None:
+    body = "print(popdist.instance_group().all_reduce(np.arange(2.0)).tolist())"
+
+    assert outputs(run_alone(body)) == ["[0.0, 1.0]"]
+
+
+def test_within_execute_on_instances_members_are_numbered_anew() -> None:
+    body = """
+    def among_them():
+        group = popdist.instance_group()
+        return group.rank, len(group), group.broadcast(np.array(rank), 0).item()
+
+    print(popdist.execute_on_instances({1, 2}, among_them))
+    """
+
+    assert outputs(run(3, body)) == ["None", "(0, 2, 1)", "(1, 2, 1)"]
+
+
+def test_it_shares_the_order_of_calls_with_the_group_of_replicas() -> None:
+    body = """
+    instances, replicas = popdist.instance_group(), popdist.replica_group()
+    handle = instances.all_reduce(np.ones(2), async_op=True)
+    print(replicas.all_reduce(np.ones((2, 1))).tolist(), handle.test())
+    """
+
+    assert outputs(run((2, 2), body)) == ["[[4.0], [4.0]] True"] * 2
+
+
+@pytest.mark.parametrize(
+    "call", ["all_reduce(x)", "broadcast(x)", "all_gather(x)", "reduce(x)"]
+)
+def test_a_leading_axis_that_a_group_of_replicas_misses_is_an_error(call: str) -> None:
+    body = f"""
+    x = np.ones((5, 3))
+    try:
+        popdist.replica_group().{call}
+    except ValueError as error:
+        print(error)
+    """
+
+    message = (
+        "5 rows are given, but this instance has 2 replicas in the group. Give an "
+        "array with a leading axis of 2, one row for each local replica, or a list of "
+        "2 arrays. popdist.instance_group() takes arrays as they are, without that "
+        "axis."
+    )
+    assert outputs(run((2,), body)) == [message]
