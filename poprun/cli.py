@@ -159,8 +159,8 @@ def _hints(line: "CommandLine", error: PoprunError) -> Iterator[str]:
         for word in others:
             if word.partition("=")[0] in flags:
                 yield (
-                    f"{word} stands after the program, and belongs to it. Write "
-                    "poprun's options before the program."
+                    f"{word} comes after the program, so it is an argument of it. "
+                    "Write poprun's options before the program."
                 )
 
 

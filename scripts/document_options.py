@@ -15,10 +15,10 @@ Made from `poprun/options/table.py` by `python scripts/document_options.py`.
 
     poprun [OPTIONS] PROGRAM [ARGUMENTS]...
 
-Every option may stand on the command line, in a variable (the second column), or in the
-YAML file that `--import-config` names, there by its long name. The command line counts
-for more than a variable, that for more than a file; `poprun --show-config` says what
-holds and where it comes from. Names may be shortened as far as they stay unique.
+An option is given on the command line, in a variable (the second column), or by its
+long name in the YAML file of `--import-config`. The command line overrides variables,
+and variables override the file; `poprun --show-config` shows each value and its origin.
+Names may be shortened to unique prefixes.
 """
 
 

@@ -213,8 +213,8 @@ class _Found:
         place = wish.partition(":")[0]
         if place not in PLACEMENTS:
             raise MpiArgumentError(
-                f"{self.option} has --bind-to {wish!r}, but poprun can bind to "
-                f"{', '.join(PLACEMENTS)} only. See --process-placement."
+                f"{self.option} has --bind-to {wish!r}, but poprun binds only to "
+                f"{', '.join(PLACEMENTS)}. See --process-placement."
             )
         return PLACEMENTS[place]
 
@@ -325,8 +325,8 @@ def _export(found: _Found, given: Option) -> None:
         )
     if name in TOPOLOGY_VARIABLES or name in JOB_VARIABLES:
         raise MpiArgumentError(
-            f"{found.option} has -x {assignment!r}, but nobody except poprun sets "
-            f"{name}: it tells each instance its place in the job. Leave it out."
+            f"{found.option} has -x {assignment!r}, but {name} is set by "
+            "poprun for each instance. Leave it out."
         )
     # The last one counts, and stands where it was given.
     found.exports.pop(name, None)
@@ -348,9 +348,9 @@ def _output(found: _Found, given: Option) -> None:
         else:
             known = ", ".join(_OUTPUT_WORDS)
             raise MpiArgumentError(
-                f"{found.option} has {given.word} {word!r}, but poprun carries the "
-                f"output of the instances itself, and knows {known}, nocopy and "
-                "dir=DIRECTORY only."
+                f"{found.option} has {given.word} {word!r}, but poprun handles the "
+                f"output of the instances itself and supports only {known}, nocopy and "
+                "dir=DIRECTORY."
             )
 
 

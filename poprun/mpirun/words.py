@@ -71,7 +71,7 @@ def _name(word: str, source: str) -> tuple[str, str | None]:
     """Return the option's canonical name, and its value if that is joined by "="."""
     if word == ":":
         raise MpiArgumentError(
-            f"{source} has ':', which would start a program of its own. {REFUSED[':']}"
+            f"{source} has ':', which would start another program. {REFUSED[':']}"
         )
     option_word = _OPTION.fullmatch(word)
     if option_word is None:

@@ -48,8 +48,8 @@ def read_file(path: str) -> Layer:
         option = _option_of_file(key, f"{path}:{line}")
         if earlier := lines.get(option.name):
             raise refusal(
-                f"{path}:{line}: {option.name} stands here a second time; "
-                f"the first is in line {earlier}.",
+                f"{path}:{line}: {option.name} is given twice; the first "
+                f"is in line {earlier}.",
                 "Leave one of them out.",
             )
         lines[option.name] = line
@@ -69,14 +69,14 @@ def _read(path: str) -> str:
         ) from None
     if len(data) > _LARGEST_FILE:
         raise refusal(
-            f"The configuration file {path} has more than {_LARGEST_FILE} bytes, "
-            "so it is hardly one."
+            f"The configuration file {path} has more than {_LARGEST_FILE} bytes.",
+            "Name a smaller one.",
         )
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise refusal(f"{path}:{line}: this is not written in UTF-8.") from None
+        raise refusal(f"{path}:{line}: this is not valid UTF-8.") from None
 
 
 def _compose(path: str, text: str) -> "MappingNode | None":
@@ -87,17 +87,21 @@ def _compose(path: str, text: str) -> "MappingNode | None":
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark else 1
-        raise refusal(f"{path}:{line}: this is no YAML: {error.problem}.") from None
+        raise refusal(
+            f"{path}:{line}: this is not valid YAML: {error.problem}."
+        ) from None
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
-        raise refusal(f"{path}:{line}: this is no YAML: {error.reason}.") from None
+        raise refusal(
+            f"{path}:{line}: this is not valid YAML: {error.reason}."
+        ) from None
     except RecursionError:
         raise refusal(f"{path}:1: this is nested too deeply.") from None
     if root is None or isinstance(root, yaml.MappingNode):
         return root
     raise refusal(
-        f"{path}:{root.start_mark.line + 1}: here stands {_kind(root)}, but must "
-        "stand the long names of options with their values, as in num-replicas: 8."
+        f"{path}:{root.start_mark.line + 1}: the file is {_kind(root)}, but "
+        "must map long names of options to values, such as num-replicas: 8."
     )
 
 
@@ -111,7 +115,7 @@ def _option_of_file(key: "Node", place: str) -> Option:
         raise refusal(f"{place}: poprun has no option named {shown(name)}.", hint)
     if not option.in_file:
         raise refusal(
-            f"{place}: {name} cannot stand in a configuration file.",
+            f"{place}: {name} is not allowed in a configuration file.",
             "Give it on the command line.",
         )
     return option

@@ -202,7 +202,7 @@ def _refuse_other_dashes(word: str) -> None:
         name = word.lstrip(_OTHER_DASHES + "-").partition("=")[0]
         hint = f"Did you mean --{name}?" if name in BY_NAME else ""
         raise refusal(
-            f"{shown(word)} begins with a dash that is no hyphen, "
+            f"{shown(word)} begins with a dash that is not a hyphen, "
             "as in text copied from a document.",
             hint or "Type the hyphens, or put -- before a program of this name.",
         )

@@ -12,41 +12,41 @@ from poprun.options.types import Option
 _USAGE = "Usage: poprun [OPTIONS] PROGRAM [ARGUMENTS]..."
 
 SHORT_PAGE = f"""\
-poprun starts instances of a program over mpirun, and tells each of them which of
-the job's replicas it owns.
+poprun starts instances of a program through mpirun and assigns each of them its
+share of the job's replicas.
 
 {_USAGE}
 
-Two instances say hello:
+Start two instances:
 
   poprun --num-instances 2 --num-replicas 2 --offline-mode=1 echo "Hello world!"
 
-Four instances train a model with eight replicas; show who owns which:
+Train a model with eight replicas on four instances, and show the topology:
 
   poprun --num-instances 4 --num-replicas 8 --print-topology=yes python3 train.py
 
 Often used:
 
   --num-instances N    how many processes of the program to start
-  --num-replicas R     how many copies of the model they share
+  --num-replicas R     how many copies of the model the job has
   -n N                 the same number of both
   --host a,b           on which hosts
-  --dry-run            show what would be started, and start nothing
+  --dry-run            show what would be started; start nothing
   -v, -vv              log what poprun does
 
 poprun --help shows all options.
 """
 
 _INTRODUCTION = (
-    "Start instances of PROGRAM over mpirun, and tell each of them which of the "
-    "job's replicas it owns. Options come first; everything after PROGRAM belongs "
-    "to PROGRAM. Names of options may be shortened as far as they stay unique."
+    "Start instances of PROGRAM through mpirun and assign each of them its share of "
+    "the job's replicas. Options come first; everything after PROGRAM is passed to "
+    "it. Names of options may be shortened to unique prefixes."
 )
 
 _CLOSING = (
     "YES|NO may also be written as on|off, true|false or 1|0. Every option may also "
-    "be set by a variable, as in POPRUN_NUM_REPLICAS=8, or in the file that "
-    "--import-config names; what asks for a page, such as --help, may not."
+    "be set by a variable, such as POPRUN_NUM_REPLICAS=8, or in the file of "
+    "--import-config, except those that only show text, such as --help."
 )
 
 _COLUMN = 30

@@ -64,8 +64,8 @@ def _mistyped(environ: Mapping[str, str]) -> Iterator[str]:
 
         for near in get_close_matches(beginning, known.values(), n=1, cutoff=0.8):
             yield (
-                f"The variable {name} is no option of poprun, and has no effect. Did "
-                f"you mean {variable(near)}?"
+                f"The variable {name} is not an option of poprun and has no effect. "
+                f"Did you mean {variable(near)}?"
             )
 
 

@@ -15,7 +15,7 @@ _TOPOLOGY = (
         "num-instances",
         Kind.WHOLE,
         "N",
-        "How many processes of the program to start. The replicas are shared out "
+        "How many processes of the program to start. The replicas are divided equally "
         "among them.",
         default=1,
         rival="num-processes",
@@ -58,7 +58,7 @@ _TOPOLOGY = (
         "print-topology",
         Kind.BOOLEAN,
         "YES|NO",
-        "Show which replicas live in which instance, on which host.",
+        "Show which replicas belong to which instance, on which host.",
         default=False,
     ),
     Option(
@@ -88,7 +88,7 @@ _HOSTS = (
         "hostfile",
         Kind.PATH,
         "FILE",
-        "A file that names the hosts, one on each line. Not together with --host.",
+        "A file that lists the hosts, one per line. Not together with --host.",
         aliases=("host-file",),
         rival="host",
         exclusive=True,
@@ -107,8 +107,8 @@ _HOSTS = (
         "numa-aware",
         Kind.BOOLEAN,
         "YES|NO",
-        "Deal the instances out to the NUMA nodes in turn. The older way to say "
-        "--process-placement, which wins over it.",
+        "Assign the instances to the NUMA nodes in turn. The older form of "
+        "--process-placement, which overrides it.",
         unset="automatic: yes with several instances on a host",
         rival="process-placement",
     ),
@@ -116,7 +116,7 @@ _HOSTS = (
         "host-subnet",
         Kind.SUBNET,
         "CIDR",
-        "The network between the hosts that MPI is to use, as in 10.5.0.0/16.",
+        "The network between the hosts that MPI uses, such as 10.5.0.0/16.",
         unset="automatic",
     ),
     Option(
@@ -147,7 +147,7 @@ _VIPU = (
         "offline-mode",
         Kind.BOOLEAN,
         "YES|NO",
-        "Run with no IPU, and without asking the V-IPU server for any.",
+        "Run without IPUs and without a V-IPU server.",
         unset="automatic: yes unless an option asks for a partition",
     ),
     Option(
@@ -169,21 +169,21 @@ _VIPU = (
         "vipu-server-timeout",
         Kind.WHOLE,
         "SECONDS",
-        "How long to wait for an answer of the V-IPU server.",
+        "How long to wait for a reply of the V-IPU server.",
         default=10,
     ),
     Option(
         "vipu-partition",
         Kind.TEXT,
         "NAME",
-        "The partition to run on. It is made if it does not exist.",
+        "The partition to run on. It is created if it does not exist.",
         unset="the only one there is",
     ),
     Option(
         "vipu-partition-attempts",
         Kind.WHOLE,
         "N",
-        "How often to try to get the partition into its active state.",
+        "How often to try to activate the partition.",
         default=1,
     ),
     Option(
@@ -204,7 +204,7 @@ _VIPU = (
         "remove-partition",
         Kind.BOOLEAN,
         "YES|NO",
-        "Remove the partition afterwards, if this job made it.",
+        "Remove the partition afterwards, if this job created it.",
         default=True,
     ),
     Option(
@@ -266,7 +266,7 @@ _MPI = (
         Kind.MPI_ARGUMENTS,
         "ARGS",
         'Arguments for mpirun as a whole, as in "--tag-output". '
-        "Given more than once, they add up.",
+        "May be repeated; all are used.",
         default=(),
         multiple=True,
     ),
@@ -275,7 +275,7 @@ _MPI = (
         Kind.MPI_ARGUMENTS,
         "ARGS",
         'Arguments for mpirun about every instance, as in "-x NAME=VALUE". '
-        "Given more than once, they add up.",
+        "May be repeated; all are used.",
         default=(),
         multiple=True,
     ),
@@ -284,7 +284,7 @@ _MPI = (
         Kind.INSTANCE_ARGUMENTS,
         "INDEX:ARGS",
         'The same for one instance, as in "1:-x NAME=VALUE". '
-        "Given more than once, they add up.",
+        "May be repeated; all are used.",
         default=(),
         multiple=True,
     ),
@@ -292,7 +292,7 @@ _MPI = (
         "allow-run-as-root",
         Kind.BOOLEAN,
         "YES|NO",
-        "Whether root may start the job; as root, no is an error.",
+        "Whether root may start the job; with no, it is an error for root.",
         unset="yes",
     ),
     Option(
@@ -310,8 +310,8 @@ _OUTPUT = (
         "output-filename",
         Kind.PATH,
         "DIR",
-        "Copy what each instance prints to DIR/1/rank.N/stdout and stderr; with "
-        ":nocopy after DIR, keep it from the console. The same as mpirun's.",
+        "Write the output of each instance to DIR/1/rank.N/stdout and stderr, too; "
+        "with :nocopy after DIR, only there. The same as mpirun's.",
         aliases=("log-dir",),
         vendor=False,
     ),
@@ -319,9 +319,8 @@ _OUTPUT = (
         "only-output-from-instance",
         Kind.WHOLE,
         "INDEX",
-        "Show what this instance prints, and nothing of the others. Warning: use it "
-        "with great care, because errors of the other instances are hidden with the "
-        "rest of their output.",
+        "Show the output of this instance only. Warning: use it with great care, "
+        "because the errors of the other instances are hidden, too.",
         minimum=0,
         unset="all",
     ),
@@ -329,8 +328,8 @@ _OUTPUT = (
         "stdin",
         Kind.PATH,
         "none|INDEX|all|FILE",
-        "Which instances read the standard input of poprun: none, that one, or all; "
-        "or a file that they read instead.",
+        "Which instances read the standard input of poprun: none, one or all; or a "
+        "file that all read instead.",
         default="none",
         vendor=False,
     ),
@@ -338,7 +337,7 @@ _OUTPUT = (
         "progress",
         Kind.BOOLEAN,
         "YES|NO",
-        "Show on stderr how far the job is, in one line that goes away, if that is a "
+        "Show the progress of the job in a status line on stderr, if that is a "
         "terminal.",
         default=True,
         vendor=False,
@@ -347,8 +346,8 @@ _OUTPUT = (
         "tty",
         Kind.CHOICE,
         "",
-        "Whether stdout and stderr of the instances are terminals: auto makes those "
-        "one that are one for poprun.",
+        "Whether stdout and stderr of the instances are terminals; auto: those that "
+        "are terminals for poprun.",
         choices=("auto", "yes", "no"),
         default="auto",
         vendor=False,
@@ -386,7 +385,7 @@ _LIMITS = (
         "start-timeout",
         Kind.SECONDS,
         "SECONDS",
-        "Stop the job if not all instances run after this time.",
+        "Stop the job if not all instances have started after this time.",
         default=60.0,
         vendor=False,
     ),
@@ -394,7 +393,7 @@ _LIMITS = (
         "grace",
         Kind.SECONDS,
         "SECONDS",
-        "How long instances have to end by themselves before they are killed.",
+        "How long to wait for instances to exit before they are killed.",
         default=5.0,
         vendor=False,
     ),
@@ -402,7 +401,7 @@ _LIMITS = (
         "keep-going",
         Kind.FLAG,
         "",
-        "Let the other instances run on when one fails.",
+        "Do not stop the other instances when one fails.",
         default=False,
         vendor=False,
     ),
@@ -462,15 +461,15 @@ _GENERAL = (
         "import-config",
         Kind.PATH,
         "FILE",
-        "Read options from this YAML file. Variables named POPRUN_<OPTION> count for "
-        "more, and the command line counts for most.",
+        "Read options from this YAML file. Variables named POPRUN_<OPTION> override "
+        "it, and the command line overrides both.",
         in_file=False,
     ),
     Option(
         "export-config",
         Kind.PATH,
         "FILE",
-        "Write the options in force to this YAML file.",
+        "Write the options that are given to this YAML file.",
         in_file=False,
     ),
     Option(
@@ -485,7 +484,7 @@ _GENERAL = (
         "debug",
         Kind.BOOLEAN,
         "YES|NO",
-        "Help to find out why a job does not run.",
+        "Show what helps to find out why a job fails.",
         default=False,
     ),
 )
@@ -521,7 +520,7 @@ GROUPS: Mapping[str, tuple[Option, ...]] = {
 NOT_BUILT_YET: Mapping[str, str] = {
     "Hosts": "This version plans jobs on several hosts (--dry-run), and starts jobs on "
     "this host only.",
-    "V-IPU": "This version talks to no V-IPU server yet: it plans jobs that ask for a "
+    "V-IPU": "This version cannot use a V-IPU server yet: it plans jobs that ask for a "
     "partition (--dry-run), and starts jobs without IPUs.",
 }
 

@@ -117,7 +117,7 @@ def item(option: Option, text: str, label: str) -> Item:
     """
     if "\0" in text:
         # A file can have it, and no path, argument or variable can.
-        raise refusal(f"{label} is {shown(text)}, but cannot have a NUL byte.")
+        raise refusal(f"{label} is {shown(text)}, but must not contain a NUL byte.")
     return _READERS[option.kind](option, text, label)
 
 
@@ -227,8 +227,8 @@ def _subnet(option: Option, text: str, label: str) -> str:
     except ValueError:
         pass
     raise refusal(
-        f"{label} is {shown(text)}, but must be the address of a network and how many "
-        "of its bits count, such as 10.5.0.0/16."
+        f"{label} is {shown(text)}, but must be a network in CIDR notation, such as "
+        "10.5.0.0/16."
     )
 
 

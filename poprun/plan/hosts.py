@@ -43,9 +43,9 @@ class Host:
         _check_name(self.name)
         if self.user is not None and not _USER.fullmatch(self.user):
             raise HostError(
-                f"{_quote(self.user)} is no user name: it has at most 32 lower-case "
-                "letters, digits, '_', '.' and '-', and begins with a letter or '_'; "
-                "write it as in alice@node-1."
+                f"{_quote(self.user)} is not a user name: that has at most 32 "
+                "lower-case letters, digits, '_', '.' and '-', and begins with a "
+                "letter or '_'; write it as in alice@node-1."
             )
         if self.slots is not None and not 1 <= self.slots <= MOST_SLOTS:
             raise _slots_error(str(self.slots))
@@ -66,8 +66,8 @@ def parse_hosts(text: str) -> tuple[Host, ...]:
     for piece in _split(text):
         if not piece:
             raise HostError(
-                f"{_quote(text)} has an empty place: hosts are separated by single "
-                "commas; leave out the comma that is too many."
+                f"{_quote(text)} has an empty item: hosts are separated by single "
+                "commas; remove the extra comma."
             )
         for host in _expand(piece):
             _add(found, host)
@@ -174,7 +174,7 @@ def _names(pattern: str) -> Iterator[str]:
     parts = re.split(r"\[([^][]*)\]", pattern)
     if any("[" in part or "]" in part for part in parts[::2]):
         raise HostError(
-            f"{_quote(pattern)} has a bracket without its partner: ranges stand "
+            f"{_quote(pattern)} has an unmatched bracket: ranges stand "
             "between '[' and ']'; write it as in node[0-2,4]."
         )
     choices = [_ranges(text) for text in parts[1::2]]
@@ -193,7 +193,7 @@ def _ranges(text: str) -> list[tuple[int, int, int]]:
         numbers = _RANGE.fullmatch(piece)
         if not numbers:
             raise HostError(
-                f"{_quote(piece)} in {_quote(f'[{text}]')} is no range: a range is a "
+                f"{_quote(piece)} in {_quote(f'[{text}]')} is not a range: that is a "
                 "number, or two joined by '-'; write it as in node[0-2,4]."
             )
         first, last = numbers[1], numbers[2] or numbers[1]
@@ -224,8 +224,8 @@ def _read_one(piece: str) -> list[Host]:
 def _read_slots_word(hosts: Sequence[Host], word: str) -> list[Host]:
     if not word.startswith("slots="):
         raise HostError(
-            f"{_quote(word)} means nothing here: a host is followed by its slots or by "
-            "nothing; write it as in node-1 slots=2."
+            f"{_quote(word)} is not valid here: only slots may follow a host; "
+            "write it as in node-1 slots=2."
         )
     if hosts[0].slots is not None:
         raise HostError(
@@ -244,8 +244,8 @@ def _read_slots(text: str, piece: str) -> int:
 
 def _slots_error(value: str) -> HostError:
     return HostError(
-        f"{value} is no number of slots: it is a whole number from 1 to {MOST_SLOTS}; "
-        "write it as in node-1:2."
+        f"{value} is not a number of slots: that is a whole number from 1 to "
+        f"{MOST_SLOTS}; write it as in node-1:2."
     )
 
 
@@ -274,20 +274,20 @@ def _check_name(name: str) -> None:
     if ":" in name:
         if _ipv6(name) is None:
             raise HostError(
-                f"{_quote(name)} is no IPv6 address: it is hexadecimal numbers between "
-                "colons; write it as in [fd00::1] or [fd00::1]:2."
+                f"{_quote(name)} is not an IPv6 address: that is hexadecimal numbers "
+                "between colons; write it as in [fd00::1] or [fd00::1]:2."
             )
     elif re.fullmatch(r"[0-9.]+", name):
         if not _IPV4.fullmatch(name):
             raise HostError(
-                f"{_quote(name)} is no IPv4 address: it has four numbers from 0 to 255 "
-                "without leading zeros; write it as in 10.1.3.101."
+                f"{_quote(name)} is not an IPv4 address: that has four numbers from 0 "
+                "to 255 without leading zeros; write it as in 10.1.3.101."
             )
     elif not _NAME.fullmatch(name):
         raise HostError(
-            f"{_quote(name)} is no host name: between its dots it has 1 to 63 letters, "
-            "digits, '-' and '_', and begins and ends with a letter or digit; write it "
-            "as in node-1 or node-1.example.org."
+            f"{_quote(name)} is not a host name: between its dots that has 1 to 63 "
+            "letters, digits, '-' and '_', and begins and ends with a letter or digit; "
+            "write it as in node-1 or node-1.example.org."
         )
 
 

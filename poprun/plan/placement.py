@@ -114,14 +114,14 @@ def parse_cpus(text: str) -> tuple[int, ...]:
     """Read what the kernel, or describe_cpus, has written.
 
     Raises:
-        ValueError: It is no list of CPUs.
+        ValueError: It is not a list of CPUs.
     """
     cpus: set[int] = set()
     for part in text.strip().split(",") if text.strip() else ():
         first, dash, last = part.partition("-")
         last = last if dash else first
         if not all(word.isascii() and word.isdigit() for word in (first, last)):
-            raise ValueError(f"{text.strip()!r} is no list of CPUs such as 0-3,8.")
+            raise ValueError(f"{text.strip()!r} is not a list of CPUs such as 0-3,8.")
         if int(first) > int(last):
             raise ValueError(f"{part} in {text.strip()!r} runs backwards.")
         cpus.update(range(int(first), int(last) + 1))

@@ -233,9 +233,9 @@ def _directories(asked: _Asked, num_instances: int) -> list[str | None]:
     wishes = [asked.directory(rank) for rank in range(num_instances)]
     for wish in filter(None, dict.fromkeys(wishes)):
         if not os.path.isdir(wish):
-            what = "is no directory" if os.path.exists(wish) else "does not exist"
+            what = "is not a directory" if os.path.exists(wish) else "does not exist"
             raise OptionError(
-                f"--wdir {wish!r} {what}, so no instance can run in it. Make it, or "
+                f"--wdir {wish!r} {what}, so no instance can run in it. Create it, or "
                 "name another."
             )
     return [None if wish is None else _absolute(wish) for wish in wishes]
@@ -272,14 +272,14 @@ def _hosts(settings: Settings, environ: Mapping[str, str]) -> Sequence[Host]:
             with open(path, encoding="utf-8", newline="") as file:
                 text = file.read(LONGEST_HOSTFILE + 1)
         except (OSError, UnicodeDecodeError) as error:
-            reason = getattr(error, "strerror", None) or "it is no UTF-8 text"
+            reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
             raise OptionError(
                 f"--hostfile {path!r} cannot be read: {reason}."
             ) from None
         if len(text) > LONGEST_HOSTFILE:
             raise OptionError(
                 f"--hostfile {path!r} has more than {LONGEST_HOSTFILE} characters, "
-                "which is no list of hosts that a job can have. Name another file."
+                "more than any list of hosts has. Name another file."
             )
         return parse_hostfile(text, path)
     # Below Slurm the node has a name that its users know it by.
@@ -318,7 +318,7 @@ def _instances(number: int) -> str:
 
 
 def _which(number: int) -> str:
-    return "Say 0." if number == 1 else f"Say a number from 0 to {number - 1}."
+    return "Give 0." if number == 1 else f"Give a number from 0 to {number - 1}."
 
 
 def _check_npernode(asked: Sequence[int | None], shape: topology.Topology) -> None:

@@ -189,7 +189,9 @@ def _check_file(name: str, path: str) -> None:
             f"{name!r} is a directory, not a program. Name a file in it."
         )
     if not stat.S_ISREG(os.stat(path).st_mode):
-        raise ProgramNotExecutableError(f"{name!r} is no file, and cannot be run.")
+        raise ProgramNotExecutableError(
+            f"{name!r} is not a regular file and cannot be run."
+        )
     if os.access(path, os.X_OK):
         return
     word = _as_typed(name)

@@ -23,7 +23,7 @@ def refuse_what_cannot_start(
         name = next(names, "offline-mode=no")
         raise NotYetError(
             f"--{name} asks for a partition of a V-IPU server, which this version of "
-            "poprun cannot talk to yet. Add --offline-mode=yes to run without IPUs."
+            "poprun cannot use yet. Add --offline-mode=yes to run without IPUs."
         )
     if not (settings.given("host") or settings.given("hostfile")):
         # Without either it is this machine, whatever Slurm calls it.
@@ -31,8 +31,8 @@ def refuse_what_cannot_start(
     [first, *others] = hosts
     if first.user is not None and not others:
         raise NotYetError(
-            f"--host {first} asks for instances of the user {first.user}, and this "
-            "version of poprun starts instances of its own user only. Leave "
+            f"--host {first} asks for instances that run as the user {first.user}, and "
+            "this version of poprun starts instances of its own user only. Leave "
             f"{first.user}@ out."
         )
     if others or not (first.name == slurm_name or _is_here(first)):

@@ -108,7 +108,7 @@ def test_a_file_that_is_poprun_s_own_stdin_has_a_name_too(poprun: Poprun) -> Non
     [
         (
             "2",
-            "--stdin is 2, but the job has only 2 instances. Say a number from 0 to "
+            "--stdin is 2, but the job has only 2 instances. Give a number from 0 to "
             "1. A file of that name is ./2.",
         ),
         ("directory", "--stdin is 'directory', a directory. Name a file in it."),

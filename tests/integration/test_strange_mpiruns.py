@@ -31,10 +31,12 @@ def around(poprun: Poprun, mpirun: str, after: str) -> str:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        pytest.param("exit 0", "is no mpirun that poprun knows", id="silent"),
-        pytest.param("echo rm 9.1", "is no mpirun that poprun knows", id="another"),
+        pytest.param("exit 0", "is not an mpirun that poprun supports", id="silent"),
+        pytest.param(
+            "echo rm 9.1", "is not an mpirun that poprun supports", id="another"
+        ),
         pytest.param("echo no; exit 1", "cannot be used as mpirun", id="failing"),
-        pytest.param("sleep 600", "is no mpirun that works", id="hanging"),
+        pytest.param("sleep 600", "is not a working mpirun", id="hanging"),
     ],
 )
 def test_what_is_no_mpirun_is_refused_by_name(

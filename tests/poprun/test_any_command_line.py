@@ -121,5 +121,6 @@ def test_a_nul_byte_in_a_file_is_refused(
 
     assert cli.main(["--dry-run", "--import-config", str(file), "true"], {}) == 2
     assert capfd.readouterr().err == (
-        f"poprun: error: {file}:1: {name} is 'a\\x00b', but cannot have a NUL byte.\n"
+        f"poprun: error: {file}:1: {name} is 'a\\x00b', but must not contain a NUL "
+        f"byte.\n"
     )

@@ -134,9 +134,8 @@ def test_help_shows_every_option_with_description_and_default(
     assert shown["--vipu-server-timeout"].endswith(" [default: 10]")
     assert shown["--remove-partition"].endswith(" [default: yes]")
     assert shown["--only-output-from-instance"] == (
-        "Show what this instance prints, and nothing of the others. Warning: use it "
-        "with great care, because errors of the other instances are hidden with the "
-        "rest of their output. [default: all]"
+        "Show the output of this instance only. Warning: use it with great care, "
+        "because the errors of the other instances are hidden, too. [default: all]"
     )
 
 
@@ -497,8 +496,8 @@ def test_a_shell_that_nobody_knows_is_refused() -> None:
             TopologyError,
             ["--num-instances=2", "x", "--num-replicas", "2", "--lr=1"],
             [
-                "--num-replicas stands after the program, and belongs to it. Write "
-                "poprun's options before the program."
+                "--num-replicas comes after the program, so it is an argument of it. "
+                "Write poprun's options before the program."
             ],
         ),
         (OptionError, ["--num-instances=2", "x", "--num-replicas", "2"], []),
@@ -529,7 +528,7 @@ def test_a_mistyped_variable_is_warned_about(
 ) -> None:
     assert cli.main(["x"], {"POPRUN_NUM_REPLCAS": "4"}) == 0
     assert capsys.readouterr().err == (
-        "poprun: warning: The variable POPRUN_NUM_REPLCAS is no option of poprun, and "
-        "has no effect. Did you mean POPRUN_NUM_REPLICAS?\n"
+        "poprun: warning: The variable POPRUN_NUM_REPLCAS is not an option of poprun "
+        "and has no effect. Did you mean POPRUN_NUM_REPLICAS?\n"
     )
     assert len(pipeline.jobs) == 1

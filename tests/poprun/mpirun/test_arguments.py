@@ -100,8 +100,8 @@ def test_binding_to_a_node_is_a_placement(place: str) -> None:
 
 def test_an_unknown_place_to_bind_to_is_refused() -> None:
     assert refusal("--bind-to moon") == (
-        "--mpi-global-args has --bind-to 'moon', but poprun can bind to none, core, "
-        "hwthread, numa, socket, package only. See --process-placement."
+        "--mpi-global-args has --bind-to 'moon', but poprun binds only to none, core, "
+        "hwthread, numa, socket, package. See --process-placement."
     )
 
 
@@ -226,7 +226,7 @@ def test_what_contradicts_poprun_is_refused_by_name(
 
 def test_a_colon_is_refused() -> None:
     assert refusal("--tag-output : -x A=1") == (
-        "--mpi-global-args has ':', which would start a program of its own. "
+        "--mpi-global-args has ':', which would start another program. "
         "poprun starts one program. Give it after poprun's own options."
     )
 
@@ -281,11 +281,10 @@ def test_a_name_that_no_variable_can_have_is_refused(word: str, name: str) -> No
 
 def test_the_place_of_an_instance_is_not_the_users_to_set() -> None:
     assert refusal("-x POPDIST_NUM_TOTAL_REPLICAS=3") == (
-        "--mpi-global-args has -x 'POPDIST_NUM_TOTAL_REPLICAS=3', but nobody except "
-        "poprun sets POPDIST_NUM_TOTAL_REPLICAS: it tells each instance its place in "
-        "the job. Leave it out."
+        "--mpi-global-args has -x 'POPDIST_NUM_TOTAL_REPLICAS=3', but "
+        "POPDIST_NUM_TOTAL_REPLICAS is set by poprun for each instance. Leave it out."
     )
-    assert "nobody except poprun sets POPDIST_JOB_ID" in refusal("-x POPDIST_JOB_ID")
+    assert "POPDIST_JOB_ID is set by poprun" in refusal("-x POPDIST_JOB_ID")
 
 
 def test_what_concerns_the_ipus_is_the_users_to_set() -> None:
@@ -360,9 +359,9 @@ def test_the_output_option_of_open_mpi_5_is_carried_out() -> None:
 @pytest.mark.parametrize("word", ["tag-detailed", "file=x", "raw", "", "t", "tag=1"])
 def test_other_words_for_the_output_are_refused(word: str) -> None:
     assert refusal(f"--output '{word}'") == (
-        f"--mpi-global-args has --output {word!r}, but poprun carries the output of "
-        "the instances itself, and knows tag, timestamp, xml, merge-stderr-to-stdout, "
-        "nocopy and dir=DIRECTORY only."
+        f"--mpi-global-args has --output {word!r}, but poprun handles the output of "
+        f"the instances itself and supports only tag, timestamp, xml, "
+        "merge-stderr-to-stdout, nocopy and dir=DIRECTORY."
     )
 
 

@@ -62,8 +62,8 @@ def test_an_old_open_mpi_is_refused() -> None:
         identify("/opt/mpirun", "mpirun (Open MPI) 3.1.6\n", 0)
 
     assert str(caught.value) == (
-        "/opt/mpirun belongs to Open MPI 3.1.6, which is too old. poprun knows Open "
-        f"MPI from 4.0 on, MPICH's hydra and Intel MPI. {WAYS_OUT}"
+        "/opt/mpirun belongs to Open MPI 3.1.6, which is too old. poprun supports Open "
+        f"MPI 4.0 and newer, MPICH's hydra and Intel MPI. {WAYS_OUT}"
     )
 
 
@@ -107,23 +107,24 @@ def test_one_that_says_something_else_is_refused(tmp_path: Path) -> None:
     path = stub(tmp_path, "echo junk 1.2; echo more")
 
     assert refusal(path) == (
-        f"{path} is no mpirun that poprun knows: '{path} --version' said 'junk 1.2'. "
-        "poprun knows Open MPI from 4.0 on, MPICH's hydra and Intel MPI. " + WAYS_OUT
+        f"{path} is not an mpirun that poprun supports: '{path} --version' printed "
+        "'junk 1.2'. poprun supports Open MPI 4.0 and newer, MPICH's hydra and Intel "
+        "MPI. " + WAYS_OUT
     )
 
 
 def test_one_that_never_stops_talking_is_refused(tmp_path: Path) -> None:
     path = stub(tmp_path, "exec yes")
 
-    assert f"{path} is no mpirun that poprun knows: " in refusal(path)
+    assert f"{path} is not an mpirun that poprun supports: " in refusal(path)
 
 
 def test_one_that_fails_is_refused(tmp_path: Path) -> None:
     path = stub(tmp_path, "echo libopen.so: cannot open >&2; exit 1")
 
     assert refusal(path) == (
-        f"{path} cannot be used as mpirun: '{path} --version' exited with 1 and said "
-        "'libopen.so: cannot open'. " + WAYS_OUT
+        f"{path} cannot be used as mpirun: '{path} --version' exited with 1 and "
+        "printed 'libopen.so: cannot open'. " + WAYS_OUT
     )
 
 
@@ -132,7 +133,7 @@ def test_one_that_is_killed_is_refused(tmp_path: Path) -> None:
 
     assert refusal(path) == (
         f"{path} cannot be used as mpirun: '{path} --version' was killed by signal 9 "
-        "and said nothing. " + WAYS_OUT
+        "and printed nothing. " + WAYS_OUT
     )
 
 
@@ -147,7 +148,7 @@ def test_one_that_hangs_is_ended_when_the_limit_is_reached(
     message = refusal(path)
 
     assert message == (
-        f"{path} is no mpirun that works: '{path} --version' took longer than 1.5 s "
+        f"{path} is not a working mpirun: '{path} --version' took longer than 1.5 s "
         "and was stopped. " + WAYS_OUT
     )
     with pytest.raises(ProcessLookupError):

@@ -217,7 +217,7 @@ def test_an_unknown_option_that_cannot_be_printed_is_quoted() -> None:
 @pytest.mark.parametrize("dash", ["\u2013", "\u2014", "\u2212"])
 def test_a_dash_out_of_a_document_is_no_program(dash: str) -> None:
     assert refused(f"{dash}num-replicas", "4", "x") == (
-        f"'{dash}num-replicas' begins with a dash that is no hyphen, "
+        f"'{dash}num-replicas' begins with a dash that is not a hyphen, "
         "as in text copied from a document.",
         ["Did you mean --num-replicas?"],
     )

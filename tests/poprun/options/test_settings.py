@@ -261,13 +261,12 @@ def test_an_empty_file_gives_nothing(text: str) -> None:
         ),
         pytest.param(
             "num-replicas: 4\n\nnum-replicas: 4\n",
-            "job.yaml:3: num-replicas stands here a second time; "
-            "the first is in line 1.",
+            "job.yaml:3: num-replicas is given twice; the first is in line 1.",
             id="duplicate",
         ),
         pytest.param(
             "hostfile: a\nhost-file: a\n",
-            "job.yaml:2: hostfile stands here a second time; the first is in line 1.",
+            "job.yaml:2: hostfile is given twice; the first is in line 1.",
             id="duplicate-by-alias",
         ),
         pytest.param(
@@ -302,14 +301,14 @@ def test_an_empty_file_gives_nothing(text: str) -> None:
         ),
         pytest.param(
             "# Hosts\n- a\n",
-            "job.yaml:2: here stands a list, but must stand the long names of options "
-            "with their values, as in num-replicas: 8.",
+            "job.yaml:2: the file is a list, but must map long names of options to "
+            "values, such as num-replicas: 8.",
             id="list-at-the-top",
         ),
         pytest.param(
             "num-replicas\n",
-            "job.yaml:1: here stands a single value, but must stand the long names of "
-            "options with their values, as in num-replicas: 8.",
+            "job.yaml:1: the file is a single value, but must map long names of "
+            "options to values, such as num-replicas: 8.",
             id="text-at-the-top",
         ),
         pytest.param(
@@ -319,22 +318,23 @@ def test_an_empty_file_gives_nothing(text: str) -> None:
         ),
         pytest.param(
             "num-ilds: 1\nhost: [a\n",
-            "job.yaml:3: this is no YAML: expected ',' or ']', but got '<stream end>'.",
+            "job.yaml:3: this is not valid YAML: expected ',' or ']', but got '<stream "
+            "end>'.",
             id="syntax",
         ),
         pytest.param(
             "num-ilds: 1\n---\nnum-ilds: 1\n",
-            "job.yaml:2: this is no YAML: but found another document.",
+            "job.yaml:2: this is not valid YAML: but found another document.",
             id="two-documents",
         ),
         pytest.param(
             "num-ilds: 1\nhost: \x01\n",
-            "job.yaml:2: this is no YAML: special characters are not allowed.",
+            "job.yaml:2: this is not valid YAML: special characters are not allowed.",
             id="control-character",
         ),
         pytest.param(
             b"num-ilds: 1\nhost: \xff\n",
-            "job.yaml:2: this is not written in UTF-8.",
+            "job.yaml:2: this is not valid UTF-8.",
             id="no-UTF-8",
         ),
         pytest.param(
@@ -342,8 +342,7 @@ def test_an_empty_file_gives_nothing(text: str) -> None:
         ),
         pytest.param(
             "#" * 1_000_001,
-            "The configuration file job.yaml has more than 1000000 bytes, "
-            "so it is hardly one.",
+            "The configuration file job.yaml has more than 1000000 bytes.",
             id="too-long",
         ),
     ],
@@ -369,7 +368,7 @@ def test_a_mistake_in_a_file_is_refused_with_its_line(
 )
 def test_what_is_for_one_call_only_cannot_stand_in_a_file(name: str) -> None:
     assert refused(job(f"{name}: yes\n")) == (
-        f"job.yaml:1: {name} cannot stand in a configuration file.",
+        f"job.yaml:1: {name} is not allowed in a configuration file.",
         ["Give it on the command line."],
     )
 
@@ -563,9 +562,9 @@ def test_a_variable_that_is_nearly_an_option_is_warned_about() -> None:
     }
 
     assert sources.resolve([], given).warnings == [
-        "The variable POPRUN_NUM_REPLICA is no option of poprun, and has no effect. "
+        "The variable POPRUN_NUM_REPLICA is not an option of poprun and has no effect. "
         "Did you mean POPRUN_NUM_REPLICAS?",
-        "The variable POPRUN_HOSTS is no option of poprun, and has no effect. "
+        "The variable POPRUN_HOSTS is not an option of poprun and has no effect. "
         "Did you mean POPRUN_HOST?",
     ]
 

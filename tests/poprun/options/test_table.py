@@ -314,8 +314,7 @@ def test_types_of_a_partition_have_the_names_of_poprun_and_of_v_ipu(
             (
                 "host-subnet",
                 text,
-                "the address of a network and how many of its bits count, such as "
-                "10.5.0.0/16",
+                "a network in CIDR notation, such as 10.5.0.0/16",
             )
             for text in ("nonsense", "10.5.0.0", "10.5.0.0/33", "/8", "")
         ),

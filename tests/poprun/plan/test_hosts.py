@@ -9,37 +9,36 @@ from poprun.errors import HostError
 from poprun.plan.hosts import Host, from_slurm, is_local, parse_hostfile, parse_hosts
 
 NO_NAME = (
-    "is no host name: between its dots it has 1 to 63 letters, digits, '-' and '_', "
-    "and begins and ends with a letter or digit; write it as in node-1 or "
+    "is not a host name: between its dots that has 1 to 63 letters, digits, '-' and "
+    "'_', and begins and ends with a letter or digit; write it as in node-1 or "
     "node-1.example.org."
 )
 NO_SLOTS = (
-    "is no number of slots: it is a whole number from 1 to 65536; "
+    "is not a number of slots: that is a whole number from 1 to 65536; "
     "write it as in node-1:2."
 )
 NO_USER = (
-    "is no user name: it has at most 32 lower-case letters, digits, '_', '.' and '-', "
-    "and begins with a letter or '_'; write it as in alice@node-1."
+    "is not a user name: that has at most 32 lower-case letters, digits, '_', '.' and "
+    "'-', and begins with a letter or '_'; write it as in alice@node-1."
 )
 NO_IPV4 = (
-    "is no IPv4 address: it has four numbers from 0 to 255 without leading zeros; "
-    "write it as in 10.1.3.101."
+    "is not an IPv4 address: that has four numbers from 0 to 255 without leading "
+    "zeros; write it as in 10.1.3.101."
 )
 NO_IPV6 = (
-    "is no IPv6 address: it is hexadecimal numbers between colons; "
+    "is not an IPv6 address: that is hexadecimal numbers between colons; "
     "write it as in [fd00::1] or [fd00::1]:2."
 )
 NO_RANGE = (
-    "is no range: a range is a number, or two joined by '-'; "
+    "is not a range: that is a number, or two joined by '-'; "
     "write it as in node[0-2,4]."
 )
 NO_PARTNER = (
-    "has a bracket without its partner: ranges stand between '[' and ']'; "
+    "has an unmatched bracket: ranges stand between '[' and ']'; "
     "write it as in node[0-2,4]."
 )
 EMPTY_PLACE = (
-    "has an empty place: hosts are separated by single commas; "
-    "leave out the comma that is too many."
+    "has an empty item: hosts are separated by single commas; remove the extra comma."
 )
 INCOMPLETE = (
     "is incomplete: '@' stands between a user and a host name, and ':' after a host "
@@ -206,7 +205,7 @@ def test_a_range_that_is_too_long_costs_no_memory(text: str) -> None:
 
 
 def test_a_number_longer_than_a_name_is_no_range() -> None:
-    with pytest.raises(HostError, match="is no range"):
+    with pytest.raises(HostError, match="is not a range"):
         parse_hosts(f"h[{'9' * 5000}]")
 
 
@@ -290,8 +289,8 @@ def test_a_hostfile_may_come_from_windows() -> None:
         ),
         (
             "a max_slots=2",
-            "hosts:1:3: 'max_slots=2' means nothing here: a host is followed by its "
-            "slots or by nothing; write it as in node-1 slots=2.",
+            "hosts:1:3: 'max_slots=2' is not valid here: only slots may follow a host; "
+            "write it as in node-1 slots=2.",
         ),
         (
             "a,b",

@@ -249,11 +249,11 @@ def test_what_is_described_is_parsed(cpus: set[int]) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("0,,1", "'0,,1' is no list of CPUs such as 0-3,8."),
-        ("0-", "'0-' is no list of CPUs such as 0-3,8."),
-        ("-1", "'-1' is no list of CPUs such as 0-3,8."),
-        ("all", "'all' is no list of CPUs such as 0-3,8."),
-        ("\u0663", "'\u0663' is no list of CPUs such as 0-3,8."),
+        ("0,,1", "'0,,1' is not a list of CPUs such as 0-3,8."),
+        ("0-", "'0-' is not a list of CPUs such as 0-3,8."),
+        ("-1", "'-1' is not a list of CPUs such as 0-3,8."),
+        ("all", "'all' is not a list of CPUs such as 0-3,8."),
+        ("\u0663", "'\u0663' is not a list of CPUs such as 0-3,8."),
         ("0,3-1", "3-1 in '0,3-1' runs backwards."),
     ],
 )

@@ -380,7 +380,8 @@ def test_all_variables_of_one_beginning_are_exported_but_those_of_a_job() -> Non
         pytest.param(
             OptionError,
             ("--only-output-from-instance", "1"),
-            "--only-output-from-instance is 1, but the job has only 1 instance. Say 0.",
+            "--only-output-from-instance is 1, but the job has only 1 instance. Give "
+            "0.",
             id="output",
         ),
         pytest.param(
@@ -390,14 +391,14 @@ def test_all_variables_of_one_beginning_are_exported_but_those_of_a_job() -> Non
                 *("--num-instances", "4", "--num-replicas", "4"),
             ),
             "--instance-mpi-local-args names instance 4, but the job has only "
-            "4 instances. Say a number from 0 to 3.",
+            "4 instances. Give a number from 0 to 3.",
             id="arguments",
         ),
         pytest.param(
             OptionError,
             ("--stdin", "2", "--num-instances", "2", "--num-replicas", "2"),
-            "--stdin is 2, but the job has only 2 instances. Say a number from 0 to 1. "
-            "A file of that name is ./2.",
+            "--stdin is 2, but the job has only 2 instances. Give a number from 0 to "
+            "1. A file of that name is ./2.",
             id="stdin-number",
         ),
         pytest.param(
@@ -424,14 +425,14 @@ def test_all_variables_of_one_beginning_are_exported_but_those_of_a_job() -> Non
             OptionError,
             ("--mpi-local-args=--wdir /nothing/there",),
             "--wdir '/nothing/there' does not exist, so no instance can run in it. "
-            "Make it, or name another.",
+            "Create it, or name another.",
             id="wdir",
         ),
         pytest.param(
             OptionError,
             ("--mpi-global-args=-wd /etc/passwd",),
-            "--wdir '/etc/passwd' is no directory, so no instance can run in it. "
-            "Make it, or name another.",
+            "--wdir '/etc/passwd' is not a directory, so no instance can run in it. "
+            "Create it, or name another.",
             id="wdir-file",
         ),
         pytest.param(
@@ -458,9 +459,9 @@ def test_all_variables_of_one_beginning_are_exported_but_those_of_a_job() -> Non
         pytest.param(
             MpiArgumentError,
             ("--mpi-local-args=-x POPDIST_NUM_LOCAL_REPLICAS=2",),
-            "--mpi-local-args has -x 'POPDIST_NUM_LOCAL_REPLICAS=2', but nobody except "
-            "poprun sets POPDIST_NUM_LOCAL_REPLICAS: it tells each instance its place "
-            "in the job. Leave it out.",
+            "--mpi-local-args has -x 'POPDIST_NUM_LOCAL_REPLICAS=2', but "
+            "POPDIST_NUM_LOCAL_REPLICAS is set by poprun for each instance. Leave it "
+            "out.",
             id="contract",
         ),
     ],
@@ -488,8 +489,8 @@ def test_a_hostfile_is_read_whole_or_refused(tmp_path: Path) -> None:
     file.write_text("a\n" + "#" * (1 << 20))
 
     assert refusal(OptionError, "--hostfile", str(file)) == (
-        f"--hostfile '{file}' has more than 1048576 characters, which is no list of "
-        "hosts that a job can have. Name another file."
+        f"--hostfile '{file}' has more than 1048576 characters, more than any list of "
+        f"hosts has. Name another file."
     )
 
 
@@ -498,7 +499,7 @@ def test_a_hostfile_that_is_no_text_is_refused(tmp_path: Path) -> None:
     file.write_bytes(b"\xff\xfe")
 
     assert refusal(OptionError, "--hostfile", str(file)) == (
-        f"--hostfile '{file}' cannot be read: it is no UTF-8 text."
+        f"--hostfile '{file}' cannot be read: it is not UTF-8 text."
     )
 
 
@@ -512,7 +513,7 @@ def test_a_hostfile_that_is_no_text_is_refused(tmp_path: Path) -> None:
             ("--vipu-partition", "p64"),
             [],
             "--vipu-partition asks for a partition of a V-IPU server, which this "
-            "version of poprun cannot talk to yet. Add --offline-mode=yes to run "
+            "version of poprun cannot use yet. Add --offline-mode=yes to run "
             "without IPUs.",
             id="v-ipu",
         ),
@@ -520,7 +521,7 @@ def test_a_hostfile_that_is_no_text_is_refused(tmp_path: Path) -> None:
             ("--offline-mode=no",),
             [],
             "--offline-mode=no asks for a partition of a V-IPU server, which this "
-            "version of poprun cannot talk to yet. Add --offline-mode=yes to run "
+            "version of poprun cannot use yet. Add --offline-mode=yes to run "
             "without IPUs.",
             id="not-offline",
         ),
@@ -543,9 +544,9 @@ def test_a_hostfile_that_is_no_text_is_refused(tmp_path: Path) -> None:
         pytest.param(
             (),
             ["alice@localhost"],
-            "--host alice@localhost asks for instances of the user alice, and this "
-            "version of poprun starts instances of its own user only. Leave alice@ "
-            "out.",
+            "--host alice@localhost asks for instances that run as the user alice, and "
+            "this version of poprun starts instances of its own user only. Leave "
+            "alice@ out.",
             id="another-user",
         ),
     ],

@@ -162,7 +162,7 @@ def test_a_directory_is_refused(tmp_path: Path) -> None:
 
 def test_a_device_is_refused(tmp_path: Path) -> None:
     assert not_executable("/dev/null", "", tmp_path) == (
-        "'/dev/null' is no file, and cannot be run."
+        "'/dev/null' is not a regular file and cannot be run."
     )
 
 
