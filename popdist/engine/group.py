@@ -6,7 +6,7 @@ An error ends the group for all members: let it end the program.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -139,3 +139,17 @@ class Group(Reductions, Exchanges, PointToPoint):
         Arrays made by empty() stay what they are.
         """
         self._endpoint.close()
+
+    def __enter__(self) -> Self:
+        """Return the group, which is closed at the end of the `with` block."""
+        return self
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        """Close the group.
+
+        If the block has raised while calls of this member are under way, the group is
+        ended for all members: close() would wait for calls that others may never make.
+        """
+        if error is not None and self._endpoint.worker.pending:
+            self.give_up("a with block", error)
+        self.close()

@@ -1,7 +1,8 @@
 """The calls of several groups of replicas, made for all local replicas at once."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from contextlib import ExitStack
+from typing import Any, Self
 
 import numpy as np
 
@@ -239,6 +240,16 @@ class ReplicaGroups:
         """Leave the groups, and give back their memory. Every member does so."""
         for part in self._parts:
             part.group.close()
+
+    def __enter__(self) -> Self:
+        """Return the groups, which are closed at the end of the `with` block."""
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        """Close the groups, also if the block has raised: see Group."""
+        with ExitStack() as closing:
+            for part in self._parts:
+                closing.callback(part.group.__exit__, *raised)
 
     def _each(
         self,

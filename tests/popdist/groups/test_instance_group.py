@@ -73,3 +73,53 @@ def test_a_leading_axis_that_a_group_of_replicas_misses_is_an_error(call: str) -
         "axis."
     )
     assert outputs(run((2,), body)) == [message]
+
+
+def test_a_group_is_closed_at_the_end_of_a_with_block() -> None:
+    body = """
+    with popdist.instance_group() as group:
+        print(group.all_reduce(np.ones(1)).tolist())
+    try:
+        group.barrier()
+    except popdist.GroupUnusableError:
+        print(group)
+    """
+
+    said = "[2.0]\n<Group: member {} of 2, 2 replicas, closed>"
+    assert outputs(run(2, body)) == [said.format(0), said.format(1)]
+
+
+def test_groups_of_replicas_are_closed_at_the_end_of_a_with_block() -> None:
+    body = """
+    try:
+        with popdist.replica_group("orthogonal", 2) as groups:
+            groups.barrier()
+            raise KeyError("mine")
+    except KeyError as error:
+        print(error)
+    try:
+        groups.barrier()
+    except popdist.GroupUnusableError:
+        print("closed")
+    """
+
+    assert outputs(run((2, 2), body)) == ["'mine'\nclosed"] * 2
+
+
+def test_an_error_in_a_with_block_ends_the_group_if_calls_are_under_way() -> None:
+    body = """
+    try:
+        with popdist.instance_group() as group:
+            if rank == 0:
+                group.recv(np.zeros(3), 1, async_op=True)
+                raise ValueError("mine")
+            group.recv(np.zeros(3), 0)
+    except (ValueError, popdist.PopdistError) as error:
+        print(type(error).__name__, error)
+    """
+
+    assert outputs(run(2, body)) == [
+        "ValueError mine",
+        "CollectiveAbortedError Instance 0 failed in a with block, which ended it for "
+        "all: ValueError: mine",
+    ]
