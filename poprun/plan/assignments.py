@@ -76,21 +76,20 @@ def make(
     bindings: Sequence[Binding],
     threads: Sequence[int] | None,
 ) -> Plan:
-    """Say of each instance what it gets.
+    """Return the plan: for each instance its host, variables and binding.
 
     Args:
-        bindings: One for each instance of a host; all hosts are alike.
-        threads: Likewise, how many threads each should start; None if the caller
-            has said so.
+        bindings: One for each instance of the job, in rank order.
+        threads: How many threads each of them should start; None if the caller has
+            set a number.
     """
     assignments = []
     for rank, instance in enumerate(topology.instances()):
-        local = instance.local_instance_index
         shown = _shown(topology, request, rank, instance)
         directory = request.directories[rank] if request.directories else None
         variables = {
             **_for_other_launchers(topology, request, rank),
-            **_threads(threads, local),
+            **_threads(threads, rank),
             **_log_level(request.log_level),
             **({} if directory is None else {"PWD": directory}),
             **shown,
@@ -104,7 +103,7 @@ def make(
                 rank=rank,
                 host=request.hosts[topology.host_of(rank)],
                 instance=instance,
-                binding=bindings[local],
+                binding=bindings[rank],
                 shown={name: variables[name] for name in shown},
                 variables=variables,
                 directory=directory,
@@ -209,5 +208,5 @@ def _log_level(level: str | None) -> dict[str, str]:
     return {} if level is None else {env.LOG_LEVEL: level}
 
 
-def _threads(threads: Sequence[int] | None, local: int) -> dict[str, str]:
-    return {} if threads is None else {env.OMP_NUM_THREADS: str(threads[local])}
+def _threads(threads: Sequence[int] | None, rank: int) -> dict[str, str]:
+    return {} if threads is None else {env.OMP_NUM_THREADS: str(threads[rank])}

@@ -8,6 +8,7 @@ import os
 import socket
 import stat
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 from popdist import environment as env
@@ -73,6 +74,15 @@ class Setup(NamedTuple):
         )
 
 
+class HostFacts(NamedTuple):
+    """What the plan has to know of one host."""
+
+    # The CPUs and NUMA nodes that instances may use there.
+    machine: placement.Machine
+    # A TCP port that no process listens on there.
+    free_port: int
+
+
 class _Asked(NamedTuple):
     """What the user has asked of mpirun."""
 
@@ -111,7 +121,8 @@ def make(settings: Settings, environ: Mapping[str, str], temporary: str) -> Setu
     identity = os.urandom(16).hex()
     control = f"@poprun-{os.urandom(8).hex()}/{os.urandom(16).hex()}"
     cache, temporary_cache = _cache(settings, environ, shape, identity, temporary)
-    bindings = _bindings(settings, asked.job, shape)
+    facts = _facts(hosts)
+    bindings = _bindings(settings, asked.job, shape, facts)
     request = assignments.Request(
         identity=identity,
         hosts=[host.name for host in hosts],
@@ -122,7 +133,8 @@ def make(settings: Settings, environ: Mapping[str, str], temporary: str) -> Setu
         cache_path=cache,
         target_options=given_target_options(environ),
         libmpi=None if env.MPI4PY_LIBMPI in environ else mpi.libmpi,
-        master_port=_free_port(),
+        # Rank 0 listens on it, which runs on the first host.
+        master_port=facts[0].free_port,
         log_level=_log_level(settings, environ),
         exports=_values({**asked.job.exports, **asked.each.exports}, environ),
         instance_exports={
@@ -132,8 +144,12 @@ def make(settings: Settings, environ: Mapping[str, str], temporary: str) -> Setu
     )
     threads = None
     if env.OMP_NUM_THREADS not in environ:
-        threads = placement.fair_threads(bindings, machine.describe())
-    made = assignments.make(shape, request, bindings, threads)
+        threads = [
+            number
+            for host, own in zip(facts, bindings, strict=True)
+            for number in placement.fair_threads(own, host.machine)
+        ]
+    made = assignments.make(shape, request, list(chain(*bindings)), threads)
     return Setup(
         identity=identity,
         control=control,
@@ -354,9 +370,22 @@ def _log_level(settings: Settings, environ: Mapping[str, str]) -> str | None:
     return "debug" if asked and not environ.get(env.LOG_LEVEL) else None
 
 
+def _facts(hosts: Sequence[Host]) -> list[HostFacts]:
+    """Return the facts of each host.
+
+    Other hosts are planned as copies of this one: this version starts nothing there.
+    """
+    local = HostFacts(machine=machine.describe(), free_port=_free_port())
+    return [local for _ in hosts]
+
+
 def _bindings(
-    settings: Settings, arguments: GlobalArguments, shape: topology.Topology
-) -> list[placement.Binding]:
+    settings: Settings,
+    arguments: GlobalArguments,
+    shape: topology.Topology,
+    facts: Sequence[HostFacts],
+) -> list[list[placement.Binding]]:
+    """Return the bindings of the instances of each host."""
     strategy = placement.choose(
         numa_aware=settings["numa-aware"],
         process_placement=settings["process-placement"]
@@ -364,7 +393,10 @@ def _bindings(
         else arguments.placement,
         instances_per_host=shape.instances_per_host,
     )
-    return placement.place(strategy, shape.instances_per_host, machine.describe())
+    return [
+        placement.place(strategy, shape.instances_per_host, host.machine)
+        for host in facts
+    ]
 
 
 def _partition(settings: Settings) -> assignments.Partition | None:
@@ -457,7 +489,7 @@ def _readable(name: str) -> str:
 
 
 def _free_port() -> int:
-    """Return a port that nobody listens on, for rank 0 to listen on in a moment."""
+    """Return a TCP port of this host that no process listens on."""
     with socket.socket() as sock:
         sock.bind(("", 0))
         return int(sock.getsockname()[1])

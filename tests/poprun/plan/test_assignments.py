@@ -37,7 +37,7 @@ def plan(
     return make(
         topology,
         Request(**{**settings, **request}),  # type: ignore[arg-type]
-        bindings or [Binding()] * topology.instances_per_host,
+        bindings or [Binding()] * topology.num_instances,
         threads,
     )
 
@@ -132,8 +132,8 @@ def test_mpirun_shows_nothing_that_an_instance_is_not_told() -> None:
 def test_on_several_hosts_local_numbers_begin_again_and_rank_0_is_the_master() -> None:
     made = plan(
         Topology(num_instances=4, num_replicas=4, num_hosts=2),
-        bindings=[Binding(cpus=(0,)), Binding(cpus=(1,))],
-        threads=[3, 5],
+        bindings=[Binding(cpus=(cpu,)) for cpu in (0, 1, 0, 2)],
+        threads=[3, 5, 7, 9],
     )
 
     names = ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "OMP_NUM_THREADS")
@@ -143,8 +143,8 @@ def test_on_several_hosts_local_numbers_begin_again_and_rank_0_is_the_master() -
     ] == [
         ("n1", (0,), "0", "0", "2", "n1", "3"),
         ("n1", (1,), "1", "1", "2", "n1", "5"),
-        ("n2", (0,), "2", "0", "2", "n1", "3"),
-        ("n2", (1,), "3", "1", "2", "n1", "5"),
+        ("n2", (0,), "2", "0", "2", "n1", "7"),
+        ("n2", (2,), "3", "1", "2", "n1", "9"),
     ]
     # Shared memory does not reach from host to host.
     assert [a.variables["POPDIST_ARENA"] for a in made.assignments] == [

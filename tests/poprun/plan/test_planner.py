@@ -19,8 +19,8 @@ from poprun.errors import (
 from poprun.options import grammar, sources
 from poprun.options.settings import Settings
 from poprun.plan import planner, unsupported
-from poprun.plan.placement import Binding
-from poprun.plan.planner import Setup
+from poprun.plan.placement import Binding, Machine, Node
+from poprun.plan.planner import HostFacts, Setup
 from poprun.stdio.stdin import Stdin
 
 PATH = {"PATH": "/usr/bin:/bin"}
@@ -605,3 +605,28 @@ def test_instances_without_replicas_are_told_of_the_default() -> None:
         "add --num-replicas 4, or write -n 4 in the place of --num-instances 4."
     ]
     assert hints("--num-instances=4", "--num-replicas=1") == []
+
+
+def test_hosts_with_different_cpus_get_bindings_and_threads_of_their_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def machine(*cpus: int) -> Machine:
+        return Machine(nodes=(Node(index=0, cpus=cpus),))
+
+    facts = [
+        HostFacts(machine=machine(0, 1), free_port=4711),
+        HostFacts(machine=machine(0, 1, 2, 3, 4, 5), free_port=4712),
+    ]
+    monkeypatch.setattr(planner, "_facts", lambda hosts: facts)
+
+    found = shape(4, "--host", "a,b", "--process-placement", "spreadcores")
+
+    assert [a.binding.cpus for a in found.plan.assignments] == [
+        (0,),
+        (1,),
+        (0, 1, 2),
+        (3, 4, 5),
+    ]
+    ranks = range(4)
+    assert [variables(found, r)["OMP_NUM_THREADS"] for r in ranks] == list("1133")
+    assert {variables(found, rank)["MASTER_PORT"] for rank in ranks} == {"4711"}
