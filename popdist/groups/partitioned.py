@@ -220,10 +220,10 @@ class ReplicaGroups:
             async_op,
         )
 
-    def barrier(self, *, async_op: bool = False) -> Any:
+    def barrier(self, *, async_op: bool = False, **options: Any) -> Any:
         """Return when all instances of each of the groups have called it."""
         return self._each(
-            lambda part: part.group.barrier(async_op=async_op),
+            lambda part: part.group.barrier(async_op=async_op, **options),
             lambda _: None,
             async_op,
         )

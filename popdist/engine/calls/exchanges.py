@@ -20,10 +20,11 @@ from popdist.engine.spec.dtypes import DTYPES, code_of
 class Exchanges(Membership):
     """The part of a group that brings arrays from member to member."""
 
-    def barrier(self, *, async_op: bool = False) -> Any:
+    def barrier(self, *, async_op: bool = False, name: str | None = None) -> Any:
         """Return when all members have called it."""
+        number = number_of(name)
         return self._submit(
-            "barrier", lambda: self._call(self._comm.barrier, 0), async_op
+            "barrier", lambda: self._call(self._comm.barrier, number), async_op
         )
 
     @ends_group_without_memory
@@ -84,21 +85,35 @@ class Exchanges(Membership):
         return self._submit("all_gather", action, async_op)
 
     @ends_group_without_memory
-    def gather(self, x: Any, root: int = 0, *, async_op: bool = False) -> Any:
+    def gather(
+        self,
+        x: Any,
+        root: int = 0,
+        *,
+        async_op: bool = False,
+        name: str | None = None,
+    ) -> Any:
         """Return a list of the arrays of all replicas where `root` lives, else None."""
         rows = [plain(row) for row in self._rows(x, alike=False)]
         owner, _ = self._owner(root)
-        mine = headers_of(rows)
+        mine, number = headers_of(rows), number_of(name)
 
         def action() -> list[Array] | None:
-            headers = self._headers(Operation.GATHER, mine, 0)
-            found = self._gathered(Operation.GATHER, rows, headers, owner, 0)
+            headers = self._headers(Operation.GATHER, mine, number)
+            found = self._gathered(Operation.GATHER, rows, headers, owner, number)
             return found if self.rank == owner else None
 
         return self._submit("gather", action, async_op)
 
     @ends_group_without_memory
-    def scatter(self, x: Any, root: int = 0, *, async_op: bool = False) -> Any:
+    def scatter(
+        self,
+        x: Any,
+        root: int = 0,
+        *,
+        async_op: bool = False,
+        name: str | None = None,
+    ) -> Any:
         """Give each replica one of the arrays that `root` has.
 
         Where the root lives, x is an array with a leading axis of as many rows as the
@@ -107,6 +122,7 @@ class Exchanges(Membership):
         """
         owner, _ = self._owner(root)
         block, header = None, np.zeros(HEADER, np.int64)
+        number = number_of(name)
         if self.rank == owner:
             block = self._scattered(x)
             header = header_of(block[0, ...])
@@ -119,7 +135,7 @@ class Exchanges(Membership):
                 [header.nbytes] * self.size,
                 header,
                 header,
-                0,
+                number,
                 headers_of=Operation.SCATTER,
             )
             dtype, shape = described(header)
@@ -128,13 +144,17 @@ class Exchanges(Membership):
             source = mine if block is None else block
             lengths = [rows * each for rows in self.replicas]
             code = code_of(dtype)
-            self._exchange(Operation.SCATTER, code, owner, lengths, source, mine, 0)
+            self._exchange(
+                Operation.SCATTER, code, owner, lengths, source, mine, number
+            )
             return mine[0, ...] if self._flat else mine
 
         return self._submit("scatter", action, async_op)
 
     @ends_group_without_memory
-    def all_to_all(self, x: Any, *, async_op: bool = False) -> Any:
+    def all_to_all(
+        self, x: Any, *, async_op: bool = False, name: str | None = None
+    ) -> Any:
         """Hand each replica its part: what replica i has for j, j gets from i.
 
         Each replica's array has a leading axis of as many parts as the group has
@@ -151,7 +171,7 @@ class Exchanges(Membership):
         code = code_of(dtype)
         # Where members differ in replicas, the smaller ones leave some places empty.
         sent = np.zeros((self.size, most, most, *shape), dtype)
-        starts = self._starts()
+        starts, number = self._starts(), number_of(name)
 
         def action() -> Array:
             for q, begin in enumerate(starts):
@@ -162,7 +182,14 @@ class Exchanges(Membership):
             got = np.empty_like(sent)
             lengths = [sent[0].nbytes] * self.size
             self._exchange(
-                Operation.ALL_TO_ALL, code, -1, lengths, sent, got, 0, [(total, *shape)]
+                Operation.ALL_TO_ALL,
+                code,
+                -1,
+                lengths,
+                sent,
+                got,
+                number,
+                [(total, *shape)],
             )
             result = np.empty((len(rows), total, *shape), dtype)
             for q, begin in enumerate(starts):

@@ -100,6 +100,7 @@ class Reductions(_core.Reducer, Membership):
         root: int = 0,
         *,
         async_op: bool = False,
+        name: str | None = None,
     ) -> Any:
         """Reduce the replicas' arrays, and return the result where `root` lives.
 
@@ -111,16 +112,26 @@ class Reductions(_core.Reducer, Membership):
         total = np.empty(rows[0].shape, rows[0].dtype)
         one = prepare(rows, [total])
         where = [address(one.targets[0])] * len(rows)
+        number = number_of(name)
 
         def action() -> Array | None:
             segment = (one.count, [address(row) for row in one.sources], where)
-            self._reduce_rows(Operation.REDUCE, segment, rows[0], code, owner, 0)
+            self._reduce_rows(
+                Operation.REDUCE, segment, rows[0], code, owner, number, 0
+            )
             return total if self.rank == owner else None
 
         return self._submit("reduce", action, async_op)
 
     @ends_group_without_memory
-    def reduce_scatter(self, x: Any, op: str = "sum", *, async_op: bool = False) -> Any:
+    def reduce_scatter(
+        self,
+        x: Any,
+        op: str = "sum",
+        *,
+        async_op: bool = False,
+        name: str | None = None,
+    ) -> Any:
         """Reduce the replicas' arrays, and give each replica its part of the result.
 
         The leading axis of each replica's array must be divisible by the number of
@@ -137,11 +148,18 @@ class Reductions(_core.Reducer, Membership):
         sources = [plain(row) for row in rows]
         shape = (len(rows[0]) // total, *rows[0].shape[1:])
         mine = np.empty((len(rows), *shape), rows[0].dtype)
+        number = number_of(name)
 
         def action() -> Array:
             segment = (sources[0].size, [address(row) for row in sources], None)
             self._reduce_rows(
-                Operation.REDUCE_SCATTER, segment, rows[0], code, -1, address(mine)
+                Operation.REDUCE_SCATTER,
+                segment,
+                rows[0],
+                code,
+                -1,
+                number,
+                address(mine),
             )
             return mine[0, ...] if self._flat else mine
 
@@ -212,6 +230,7 @@ class Reductions(_core.Reducer, Membership):
         row: Array,
         reduction: int,
         root: int,
+        name: int,
         out: int,
     ) -> None:
         # In steps of the direct algorithm; for one-shot there is too little to gain.
@@ -225,7 +244,7 @@ class Reductions(_core.Reducer, Membership):
             reduction,
             1,
             root,
-            0,
+            name,
             out,
         )
 

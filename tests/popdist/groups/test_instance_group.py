@@ -123,3 +123,31 @@ def test_an_error_in_a_with_block_ends_the_group_if_calls_are_under_way() -> Non
         "CollectiveAbortedError Instance 0 failed in a with block, which ended it for "
         "all: ValueError: mine",
     ]
+
+
+COLLECTIVES = (
+    "all_reduce(x, ",
+    "grouped_all_reduce([x], ",
+    "reduce(x, ",
+    "reduce_scatter(x, ",
+    "broadcast(x, ",
+    "all_gather(x, ",
+    "gather(x, ",
+    "scatter(x, ",
+    "all_to_all(x, ",
+    "barrier(",
+)
+
+
+@pytest.mark.parametrize("call", COLLECTIVES)
+def test_every_collective_has_a_name_that_all_members_must_give(call: str) -> None:
+    body = f"""
+    group, x = popdist.instance_group(), np.ones((2, 3))
+    group.{call}name="one")
+    try:
+        group.{call}name=f"of {{rank}}")
+    except popdist.MismatchError as error:
+        print("named" in str(error))
+    """
+
+    assert outputs(run(2, body)) == ["True"] * 2
