@@ -11,6 +11,7 @@ from poprun.job import output, prepare, supervisor
 from poprun.job.event_log import Narrator
 from poprun.job.events import Event
 from poprun.job.guard_start import StartedGuard
+from poprun.job.local_host import LocalHost
 from poprun.job.values import Job
 from poprun.log import DEBUG, Log
 from poprun.options.settings import Settings
@@ -124,12 +125,12 @@ def _run_job(
         progress.listen(event)
         narrator.listen(event)
 
-    running = supervisor.Launch(job, guard, relay, listen)
+    running = supervisor.Supervisor(job, LocalHost(job, guard, relay), relay, listen)
     # It takes a while until the first instance runs: time to import what comes last.
     from poprun.result import conclusion
 
     try:
-        ended = running.to_the_end()
+        ended = running.run()
     finally:
         relay.hide_status(forever=True)
     relay.end()

@@ -105,6 +105,9 @@ class Hangups:
     def __init__(self) -> None:
         self._epoll = select.epoll()
 
+    def fileno(self) -> int:
+        return self._epoll.fileno()
+
     def watch(self, descriptor: int) -> None:
         """Take in a connection; closing it takes it out."""
         # Edge-triggered: a descriptor comes up once, and data is none of its events.

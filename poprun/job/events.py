@@ -58,7 +58,7 @@ class Refused(NamedTuple):
 
 
 class Exited(NamedTuple):
-    """A program ended; the status is that of waitpid, the time CLOCK_MONOTONIC."""
+    """A program ended; the status is that of waitpid, the time on poprun's clock."""
 
     rank: int
     status: int
@@ -136,6 +136,13 @@ class OutputClosed(NamedTuple):
     """Whoever read poprun's stdout has gone."""
 
 
+class StacksAvailable(NamedTuple):
+    """These processes of an instance can show Python stacks, its program first."""
+
+    rank: int
+    pids: tuple[int, ...]
+
+
 class StacksShown(NamedTuple):
     """The instances have shown their Python stacks."""
 
@@ -163,6 +170,7 @@ Event = (
     | AcceptFailed
     | Interrupted
     | OutputClosed
+    | StacksAvailable
     | StacksShown
     | Tick
 )

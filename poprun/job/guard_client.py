@@ -17,7 +17,7 @@ from poprun.job.guard_start import StartedGuard, start_guard
 from poprun.job.resource_limits import caller_limits
 
 
-class Guarding:
+class GuardClient:
     """The guard of one job, whichever process it is at the moment."""
 
     def __init__(
@@ -110,14 +110,13 @@ class Guarding:
         """Ask the guard to end whatever is left, and to leave."""
         self.channel.send(protocol.pack(protocol.FINISH))
 
-    def end_own_orphans(self) -> int:
+    def end_own_orphans(self) -> None:
         """End what came to poprun itself because a guard had died."""
         if not self.replaced:
-            return 0
-        ended, remaining = processes.end(self._orphans, 0.1, 5.0)
+            return
+        processes.end(self._orphans, 0.1, 5.0)
         # The guard has removed them, but what it did not know may have gone on writing.
         remove(self._remove)
-        return ended - len(remaining)
 
     def do_without(self) -> None:
         """Do what a guard does at the last, where none can live."""

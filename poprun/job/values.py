@@ -48,7 +48,5 @@ class Ended:
 
     course: Course
     events: list[Event] = field(default_factory=list)
-    mpirun_pid: int = 0
     mpirun_status: int | None = None
-    mpirun_words: bytes = b""
-    left_behind: int = 0
+    mpirun_output: bytes = b""

@@ -32,7 +32,7 @@ def conclude(
     """
     status = ended.mpirun_status
     code = 1 if status is None else exit_code(status)
-    words = ended.mpirun_words.decode(errors="replace")
+    words = ended.mpirun_output.decode(errors="replace")
     verdict = adapter(made.mpi.flavour).explain(words, code)
     if made.mpi.flavour == HYDRA and verdict.failure in (Failure.ABORTED, Failure.NONE):
         verdict = _explain_abort(ended, made, relay) or verdict

@@ -1,452 +1,466 @@
-"""A job without processes: guard and shims are socket ends that the test holds."""
+"""The supervisor's loop with a host that has no processes, no sockets and no clock."""
 
-import errno
 import os
 import resource
-import select
 import signal
-import socket
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from selectors import EVENT_READ
 
 import pytest
 
-from poprun.helpers import processes, protocol
-from poprun.helpers.channel import Channel, connect
+from poprun.helpers import processes
 from poprun.job.events import (
     Clean,
     Connected,
     Event,
     Exited,
+    FailedInFinalize,
     Interrupted,
     MpirunExited,
-    MpirunRefused,
     MpirunStarted,
     Refused,
     ShimLost,
+    StacksAvailable,
     Started,
 )
-from poprun.job.guard_start import StartedGuard
+from poprun.job.host import Interest
 from poprun.job.stopping import Cause, Phase, Reason
-from poprun.job.supervisor import Launch
+from poprun.job.supervisor import Supervisor
 from poprun.job.values import Ended, Job
+from poprun.stdio.readers import Streams
 from poprun.stdio.router import Relay, Routes
+from poprun.stdio.stdin import Feeder, Stdin
 
-Messages = list[tuple[int, list[bytes]]]
-MPIRUN_PID = 4_000_000  # above what the kernel gives
-GUARD_PID = 4_100_000
+KILLED = signal.SIGKILL
+TERM, INT = signal.SIGTERM, signal.SIGINT
 
 
-class Peer:
-    """The far end of a socket to poprun."""
+def exited(rank: int, status: int = 0, *, by_itself: bool = True) -> Exited:
+    return Exited(rank, status, time.monotonic_ns(), 0.0, 0.0, 0, by_itself)
 
-    def __init__(self, channel: Channel) -> None:
-        self.channel = channel
 
-    def say(
-        self, kind: int, *fields: bytes | int, descriptors: Sequence[int] = ()
+class FakeHost:
+    """A Host that records what it is told, and reports what the test plays.
+
+    Args:
+        obeys: The signals at which its instances end at once.
+    """
+
+    def __init__(self, size: int, relay: Relay, obeys: Sequence[int] = ()) -> None:
+        self.size = size
+        self.streams = Streams(relay)
+        self.finished = False
+        self.calls: list[tuple[object, ...]] = []
+        self.ticks = 0
+        self.alive: set[int] = set()
+        self._obeys = obeys
+        # One byte in this pipe plays the next batch of events.
+        self._reader, self._writer = os.pipe()
+        self._batches: list[list[Event]] = []
+
+    # --- What the test plays.
+
+    def play(self, *events: Event) -> None:
+        """Let the loop find these events together, behind one readable descriptor."""
+        self._batches.append(list(events))
+        os.write(self._writer, b".")
+
+    def end(self, rank: int, status: int, *, by_itself: bool) -> list[Event]:
+        """Return the events of an instance's end."""
+        return [exited(rank, status, by_itself=by_itself), Clean(rank, 0)]
+
+    # --- The Host.
+
+    def start(self, emit: Callable[[Event], None], stdin: Feeder) -> None:
+        self.emit = emit
+        self.stdin = stdin
+        self.calls.append(("start",))
+
+    def interests(self, now: float) -> Iterator[Interest]:
+        yield Interest(self._reader, EVENT_READ, self._on_batch)
+
+    def _on_batch(self, _: int) -> None:
+        os.read(self._reader, 1)
+        for event in self._batches.pop(0):
+            if isinstance(event, Started):
+                self.alive.add(event.rank)
+            elif isinstance(event, Exited):
+                self.alive.discard(event.rank)
+            self.emit(event)
+
+    def deadline(self, now: float) -> float:
+        return float("inf")
+
+    def tick(self, now: float) -> None:
+        self.ticks += 1
+
+    def stop_starting(self) -> None:
+        if ("stop_starting",) not in self.calls:
+            self.calls.append(("stop_starting",))
+
+    def signal_instances(self, number: int) -> None:
+        self.calls.append(("signal", number))
+        if number in self._obeys:
+            self._end_all(number)
+
+    def kill_instances(self) -> None:
+        self.calls.append(("kill",))
+        self._end_all(KILLED)
+
+    def _end_all(self, status: int) -> None:
+        for rank in sorted(self.alive):
+            self.play(*self.end(rank, status, by_itself=False))
+        self.alive.clear()
+
+    def release_shims(self) -> None:
+        self.calls.append(("release",))
+        self.play(MpirunExited(0))
+
+    def signal_mpirun(self, number: int) -> None:
+        self.calls.append(("signal_mpirun", number))
+
+    def show_stacks(self, rank: int, pid: int) -> None:
+        self.calls.append(("show_stacks", rank, pid))
+        if not pid:
+            self.play(StacksAvailable(rank, ()))
+
+    def note_end(self, rank: int) -> None:
+        self.calls.append(("note_end", rank))
+
+    def resize(self, rows: int, columns: int) -> None:
+        self.calls.append(("resize", rows, columns))
+
+    def reap(self) -> None:
+        pass
+
+    def finish(self) -> None:
+        self.calls.append(("finish",))
+        self.finished = True
+
+    def close(self) -> bytes:
+        self.calls.append(("close",))
+        self.streams.close()
+        os.close(self._reader)
+        os.close(self._writer)
+        return b"what mpirun wrote"
+
+
+class Loop:
+    """A supervisor, its fake host, and the descriptors around it."""
+
+    def __init__(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        size: int = 2,
+        *,
+        obeys: Sequence[int] = (),
+        stdout: int | None = None,
+        **job: object,
     ) -> None:
-        self.channel.send(protocol.pack(kind, *fields), tuple(descriptors))
-
-    def heard(self) -> Messages:
-        """Return what poprun has sent so far."""
-        messages: Messages = []
-        while select.select([self.channel], [], [], 0)[0]:
-            received = self.channel.receive()
-            if received is None:
-                break
-            messages += received
-        return messages
-
-    def is_cut_off(self) -> bool:
-        return self.channel.receive() is None
-
-
-class Shim(Peer):
-    """What stands for the shim of one instance, and for the instance."""
-
-    def __init__(self, job: Job, rank: int, *, key: bytes | None = None) -> None:
-        sock, own_key = connect(job.control.encode())
-        super().__init__(Channel(sock))
-        self.rank = rank
-        self.writers: dict[str, int] = {}
-        version, pid, start = protocol.VERSION, MPIRUN_PID + 1 + rank, 1
-        self.say(protocol.HELLO, version, key or own_key, rank, b"here", pid, start)
-
-    def start(self) -> None:
-        readers = []
-        for stream in ("stdout", "stderr"):
-            reader, self.writers[stream] = os.pipe()
-            readers.append(reader)
-        self.say(protocol.STARTED, 1000 + self.rank, 1, b"0,1", 1, descriptors=readers)
-        for reader in readers:
-            os.close(reader)
-
-    def exit(self, status: int, by: bytes = protocol.BY_ITSELF) -> None:
-        self.say(protocol.EXITED, status, 5, 0, 0, 0, by)
-
-    def end(self) -> None:
-        """Close the streams, and report that nothing is left."""
-        for writer in self.writers.values():
-            os.close(writer)
-        self.writers.clear()
-        self.say(protocol.CLEAN, 0)
-
-
-class Driven:
-    """A Launch whose surroundings the test plays, one turn of its loop at a time."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, size: int, **job: float):
-        self.wake, self._signals = os.pipe()
-        # Dispositions and children belong to the process that runs the tests.
-        monkeypatch.setattr(processes, "wake_up_on", lambda *_: self.wake)
-        monkeypatch.setattr(processes, "become_subreaper", lambda: None)
-        monkeypatch.setattr(processes, "reap", lambda: [])
-        ours, theirs = socket.socketpair()
-        self.guard = Peer(Channel(theirs))
-        self._out = os.memfd_create("stdout")
-        self._err = os.memfd_create("stderr")
+        wake, self._signals = os.pipe()
+        # The actions on signals belong to the process that runs the tests.
+        monkeypatch.setattr(processes, "wake_up_on", lambda *_: wake)
+        self.output = os.memfd_create("stdout")
+        relay = Relay(Routes(), stdout or self.output, os.memfd_create("stderr"))
+        self.host = FakeHost(size, relay, obeys)
+        self.events: list[Event] = []
         self.job = Job(
-            control=f"@poprun-test-{os.urandom(8).hex()}/key",
+            control="@none/key",
             descriptor_limits=resource.getrlimit(resource.RLIMIT_NOFILE),
-            mark="POPDIST_JOB_ID=abc",
-            mpirun=["/bin/mpirun", "-n", str(size), "shim"],
-            mpirun_environment={b"HOME": b"/root"},
-            specs=[
-                protocol.pack(protocol.SPEC, b"spec %d" % rank) for rank in range(size)
-            ],
+            mark="MARK=1",
+            mpirun=["/bin/mpirun"],
+            mpirun_environment={},
+            specs=[b"spec"] * size,
             **job,  # type: ignore[arg-type]
         )
-        self.told: list[Event] = []
-        started = StartedGuard(
-            GUARD_PID, ours.detach(), os.memfd_create("words"), frozenset()
-        )
-        relay = Relay(Routes(), self._out, self._err)
-        self.launch = Launch(self.job, started, relay, self.told.append)
-        self.ended: Ended | None = None
-        self._shims: list[Shim] = []
+        self.supervisor = Supervisor(self.job, self.host, relay, self.events.append)
 
-    def turn(self, times: int = 1) -> None:
-        """Let poprun deal with what has come by now."""
-        for _ in range(times):
-            self.launch._turn(time.monotonic())
-
-    def shim(self, rank: int, key: bytes | None = None) -> Shim:
-        """Connect a shim, and let poprun read its hello."""
-        shim = Shim(self.job, rank, key=key)
-        self._shims.append(shim)
-        self.turn(2)  # it is accepted, and read in the next turn
-        return shim
-
-    def run(self, size: int) -> list[Shim]:
-        """Start mpirun and all instances."""
-        self.guard.say(protocol.MPIRUN_STARTED, MPIRUN_PID, 1)
-        self.turn()
-        shims = [self.shim(rank) for rank in range(size)]
-        for shim in shims:
-            shim.start()
-        self.turn()
-        for peer in (self.guard, *shims):
-            peer.heard()
-        self.told.clear()
-        return shims
+    def run_all(self) -> None:
+        """Let all instances run."""
+        self.host.play(MpirunStarted(1), *map(Connected, range(self.host.size)))
+        self.host.play(*(Started(rank, 100 + rank) for rank in range(self.host.size)))
 
     def signal(self, number: int) -> None:
         os.write(self._signals, bytes([number]))
-        self.turn()
 
-    def finish(self) -> Ended:
-        """See the job through: all that it waits for has been said."""
-        self.guard.say(protocol.FINISHED, 0)
-        self.ended = self.launch.to_the_end()
-        return self.ended
+    def turn(self, times: int = 1) -> None:
+        for _ in range(times):
+            self.supervisor._turn(time.monotonic())
 
-    def output(self) -> tuple[bytes, bytes]:
-        return os.pread(self._out, 1 << 16, 0), os.pread(self._err, 1 << 16, 0)
+    def run(self) -> Ended:
+        return self.supervisor.run()
 
-    def close(self) -> None:
-        for shim in self._shims:
-            for writer in shim.writers.values():
-                os.close(writer)
-            shim.channel.close()
-        if self.ended is None:
-            self.launch._course = replace(self.launch._course, phase=Phase.OVER)
-            self.finish()
-        for shim in self.launch._shims.values():
-            shim.close()
-        self.guard.channel.close()
-        self.launch._guarding.channel.close()
-        for descriptor in (self.wake, self._signals, self._out, self._err):
-            os.close(descriptor)
+    @property
+    def sent(self) -> list[tuple[object, ...]]:
+        """What the loop has sent to instances and mpirun."""
+        kinds = ("signal", "kill", "release", "signal_mpirun")
+        return [call for call in self.host.calls if call[0] in kinds]
 
 
-@pytest.fixture
-def two(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driven]:
-    """A job of two instances without a grace."""
-    driven = Driven(monkeypatch, 2, grace=0.0)
-    yield driven
-    driven.close()
-
-
-SIGNAL_TERM = (protocol.SIGNAL, [b"15"])
-KILL, RELEASE = (protocol.KILL, []), (protocol.RELEASE, [])
-
-
-def test_the_guard_is_told_of_the_job_before_it_is_to_start_mpirun(two: Driven) -> None:
-    assert two.guard.heard() == [
-        (protocol.REMOVE, []),
-        (protocol.WATCH, []),
-        (
-            protocol.START,
-            [
-                *(b"0", b"POPDIST_JOB_ID=abc", b"4"),
-                *(b"/bin/mpirun", b"-n", b"2", b"shim", b"HOME=/root"),
-            ],
-        ),
-    ]
-
-
-def test_a_job_goes_from_mpirun_by_its_shims_to_its_end(two: Driven) -> None:
-    two.guard.say(protocol.MPIRUN_STARTED, MPIRUN_PID, 1)
-    two.turn()
-    shims = [two.shim(1), two.shim(0)]
-
-    assert [shim.heard() for shim in shims] == [
-        [(protocol.SPEC, [b"spec 1"])],
-        [(protocol.SPEC, [b"spec 0"])],
-    ]
-    for shim in shims:
-        shim.start()
-    os.write(shims[0].writers["stdout"], b"from 1\n")
-    os.write(shims[1].writers["stderr"], b"from 0\n")
-    two.turn(2)
-    assert two.output() == (b"from 1\n", b"from 0\n")
-
-    for shim in shims:
-        shim.exit(0)
-        shim.end()
-    two.turn()
-    assert [shim.heard() for shim in shims] == [[RELEASE]] * 2
-    two.guard.say(protocol.MPIRUN_EXITED, 0)
-    ended = two.finish()
-
-    assert two.guard.heard()[-1] == (protocol.FINISH, [])
-    assert ended.course.phase is Phase.OVER
-    assert (ended.course.cause, ended.mpirun_status, ended.left_behind) == (None, 0, 0)
-    assert ended.events == two.told
-    assert [event for event in ended.events if not isinstance(event, Exited)] == [
-        MpirunStarted(MPIRUN_PID),
-        Connected(1),
-        Connected(0),
-        Started(1, 1001, (0, 1)),
-        Started(0, 1000, (0, 1)),
-        Clean(1, 0),
-        Clean(0, 0),
-        MpirunExited(0),
-    ]
-
-
-def test_what_was_written_before_the_end_is_shown_in_full(two: Driven) -> None:
-    shims = two.run(2)
-    os.write(shims[0].writers["stdout"], b"a line and no")
-    for shim in shims:
-        shim.exit(0)
-        shim.end()
-    two.guard.say(protocol.MPIRUN_EXITED, 0)
-    two.finish()
-
-    assert two.output() == (b"a line and no", b"")
-
-
-def test_a_failure_stops_the_others_which_are_killed_after_the_grace(
-    two: Driven,
+def test_a_job_without_failures_goes_through_the_host_in_order(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    failing, other = two.run(2)
+    loop = Loop(monkeypatch)
+    loop.run_all()
+    loop.host.play(*loop.host.end(1, 0, by_itself=True))
+    loop.host.play(*loop.host.end(0, 0, by_itself=True))
 
-    failing.exit(3 << 8)
-    failing.end()
-    two.turn()
+    ended = loop.run()
 
-    assert other.heard() == [SIGNAL_TERM, KILL]
-    other.exit(signal.SIGKILL, by=protocol.BY_POPRUN)
-    other.end()
-    two.guard.say(protocol.MPIRUN_EXITED, 0)
-    ended = two.finish()
+    assert ended.course.cause is None
+    assert (ended.mpirun_status, ended.mpirun_output) == (0, b"what mpirun wrote")
+    assert ended.events == loop.events
+    names = [call for call in loop.host.calls if call[0] != "stop_starting"]
+    assert names == [
+        ("start",),
+        ("note_end", 1),
+        ("note_end", 0),
+        ("release",),
+        ("finish",),
+        ("close",),
+    ]
+
+
+def test_a_failure_stops_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = Loop(monkeypatch, 3, obeys=[TERM], grace=600.0)
+    loop.run_all()
+    loop.host.play(*loop.host.end(1, 3 << 8, by_itself=True))
+
+    ended = loop.run()
+
+    assert ended.course.cause == Cause(Reason.FAILED, rank=1)
+    assert loop.sent == [("signal", TERM), ("release",)]
+    stopped = [e.rank for e in loop.events if isinstance(e, Exited) and not e.by_itself]
+    assert stopped == [0, 2]
+    stop, told = (
+        loop.host.calls.index(c) for c in (("stop_starting",), ("signal", TERM))
+    )
+    assert stop < told
+
+
+def test_instances_that_ignore_the_signal_are_killed_after_the_grace_period(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop = Loop(monkeypatch, grace=0.2)
+    loop.run_all()
+    loop.turn(2)
+    loop.host.play(*loop.host.end(0, 1 << 8, by_itself=True))
+    began = time.monotonic()
+
+    ended = loop.run()
+
+    assert time.monotonic() - began >= 0.2
+    assert loop.sent == [("signal", TERM), ("kill",), ("release",)]
     assert ended.course.cause == Cause(Reason.FAILED, rank=0)
-    found = [(e.rank, e.status, e.by_itself) for e in two.told if isinstance(e, Exited)]
-    assert found == [(0, 3 << 8, True), (1, signal.SIGKILL, False)]
 
 
-def test_a_lost_shim_is_the_cause_even_if_mpirun_has_ended_of_it_meanwhile(
-    two: Driven,
+def test_the_grace_period_is_not_cut_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = Loop(monkeypatch, grace=600.0)
+    loop.run_all()
+    loop.host.play(*loop.host.end(0, 1 << 8, by_itself=True))
+
+    loop.turn(10)
+
+    assert loop.sent == [("signal", TERM)]
+
+
+def test_with_keep_going_the_others_run_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = Loop(monkeypatch, keep_going=True)
+    loop.run_all()
+    loop.host.play(*loop.host.end(0, 3 << 8, by_itself=True))
+    loop.turn(5)
+    assert loop.sent == []
+    assert loop.host.alive == {1}
+
+    loop.host.play(*loop.host.end(1, 0, by_itself=True))
+    ended = loop.run()
+
+    assert ended.course.cause is None
+    assert loop.sent == [("release",)]
+
+
+def test_the_second_interrupt_kills(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = Loop(monkeypatch, grace=600.0)
+    loop.run_all()
+    loop.turn(2)
+    loop.signal(INT)
+    loop.turn()
+    assert loop.sent == [("signal", INT)]
+
+    loop.signal(INT)
+    ended = loop.run()
+
+    assert loop.sent == [("signal", INT), ("kill",), ("release",)]
+    assert ended.course.cause == Cause(Reason.INTERRUPTED, signal=INT)
+    assert [e for e in loop.events if isinstance(e, Interrupted)] == [
+        Interrupted(INT)
+    ] * 2
+
+
+def test_the_timeout_shows_stacks_of_each_instance_and_stops_all(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    shims = two.run(2)
+    loop = Loop(monkeypatch, obeys=[TERM], grace=600.0, timeout=0.3)
+    loop.run_all()
 
-    # Both are there at once when poprun comes to look, on a busy machine.
-    shims[1].channel.close()
-    two.guard.say(protocol.MPIRUN_EXITED, 9 << 8)
-    two.turn()
+    ended = loop.run()
 
-    assert two.told[:2] == [ShimLost(1), MpirunExited(9 << 8)]
-    assert two.launch._course.cause == Cause(Reason.SHIM_LOST, rank=1)
+    assert ended.course.cause == Cause(Reason.TIMEOUT)
+    assert [call for call in loop.host.calls if call[0] == "show_stacks"] == [
+        ("show_stacks", 0, 0),
+        ("show_stacks", 1, 0),
+    ]
+    assert loop.sent == [("signal", TERM), ("release",)]
 
 
-@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (1, 2, 0)])
-def test_of_shims_that_are_lost_together_the_first_one_is_the_cause(
-    monkeypatch: pytest.MonkeyPatch, order: tuple[int, ...]
+def test_the_start_timeout_stops_a_job_whose_instances_do_not_all_start(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    driven = Driven(monkeypatch, 3, grace=0.0)
+    loop = Loop(monkeypatch, obeys=[TERM], grace=600.0, start_timeout=0.3)
+    loop.host.play(MpirunStarted(1), Connected(0), Started(0, 100))
+
+    ended = loop.run()
+
+    assert ended.course.cause == Cause(Reason.START_TIMEOUT)
+    # mpirun has not started all instances, and is told not to.
+    assert loop.sent == [("signal", TERM), ("release",), ("signal_mpirun", TERM)]
+
+
+def test_a_closed_stdout_stops_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, writer = os.pipe()
+    loop = Loop(monkeypatch, 1, obeys=[TERM], grace=600.0, stdout=writer)
+    loop.run_all()
+    loop.turn(2)
+    stream, program = os.pipe()
+    loop.host.streams.open(stream, 0, "stdout")
+    os.close(reader)
+    os.write(program, b"a line\n")
+    os.close(program)
+
+    ended = loop.run()
+
+    assert ended.course.cause == Cause(Reason.OUTPUT_CLOSED)
+    assert loop.sent == [("signal", TERM), ("release",)]
+    os.close(writer)
+
+
+def test_output_that_comes_before_the_end_is_written_in_full(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop = Loop(monkeypatch, 1)
+    loop.run_all()
+    stream, program = os.pipe()
+    loop.host.streams.open(stream, 0, "stdout")
+    os.write(program, b"a line\n" * 5000)
+    os.close(program)
+    loop.host.play(*loop.host.end(0, 0, by_itself=True))
+
+    loop.run()
+
+    assert os.pread(loop.output, 1 << 20, 0) == b"a line\n" * 5000
+
+
+def test_a_lost_shim_stops_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = Loop(monkeypatch, obeys=[TERM], grace=600.0)
+    loop.run_all()
+    loop.turn(2)
+    loop.host.alive.discard(1)
+    loop.host.play(ShimLost(1))
+
+    ended = loop.run()
+
+    assert ended.course.cause == Cause(Reason.SHIM_LOST, rank=1)
+    assert ("note_end", 1) in loop.host.calls
+    assert loop.sent == [("signal", TERM), ("release",)]
+
+
+def test_a_program_that_cannot_start_stops_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop = Loop(monkeypatch, obeys=[TERM], grace=600.0)
+    loop.host.play(MpirunStarted(1), Connected(0), Connected(1), Started(0, 100))
+    loop.host.play(Refused(1, 2, "/no/program"))
+
+    ended = loop.run()
+
+    assert ended.course.cause == Cause(Reason.REFUSED, rank=1)
+    assert loop.host.alive == set()
+
+
+def test_an_instance_that_failed_in_finalize_stops_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop = Loop(monkeypatch, obeys=[TERM], grace=600.0)
+    loop.run_all()
+    loop.host.play(FailedInFinalize(1, 1 << 8, time.monotonic_ns()))
+
+    ended = loop.run()
+
+    assert ended.course.cause == Cause(Reason.FAILED, rank=1)
+    assert loop.sent == [("signal", TERM), ("release",)]
+
+
+def test_events_of_one_turn_count_in_the_order_in_which_they_arrive(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop = Loop(monkeypatch, obeys=[TERM], grace=600.0)
+    loop.run_all()
+    loop.host.play(*loop.host.end(1, 3 << 8, by_itself=True), MpirunExited(9 << 8))
+
+    ended = loop.run()
+
+    assert ended.course.cause == Cause(Reason.FAILED, rank=1)
+
+
+def test_an_mpirun_that_stays_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = Loop(monkeypatch, 1)
+    monkeypatch.setattr(loop.host, "release_shims", lambda: None)
+
+    def kill_mpirun(number: int) -> None:
+        loop.host.calls.append(("signal_mpirun", number))
+        loop.host.play(MpirunExited(number))
+
+    monkeypatch.setattr(loop.host, "signal_mpirun", kill_mpirun)
+    loop.run_all()
+    loop.host.play(*loop.host.end(0, 0, by_itself=True))
+
+    ended = loop.run()
+
+    assert ended.course.mpirun_hung
+    assert ended.mpirun_status == KILLED
+    assert loop.sent == [("signal_mpirun", KILLED)]
+
+
+def test_user_signals_and_sizes_reach_the_host_and_stop_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop = Loop(monkeypatch)
+    loop.run_all()
+    loop.signal(signal.SIGUSR1)
+    loop.signal(signal.SIGWINCH)
+
+    loop.turn(3)
+
+    assert loop.sent == [("signal", signal.SIGUSR1)]
+    assert loop.supervisor._course.phase is Phase.RUNNING
+
+
+def test_the_host_gets_the_standard_input_of_the_instances(
+    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    file = tmp_path_factory.mktemp("stdin") / "input"
+    file.write_bytes(b"for all")
+    given = os.open(file, os.O_RDONLY)
+    kept = os.dup(0)
+    os.dup2(given, 0)  # a regular file, which epoll would refuse
     try:
-        shims = driven.run(3)
-
-        # hydra kills the others of one that is killed, and poprun comes to look later.
-        for rank in order:
-            shims[rank].say(protocol.STACKS, 0)  # unread when the connection is closed
-            shims[rank].channel.close()
-        driven.guard.say(protocol.MPIRUN_EXITED, 9 << 8)
-        driven.turn()
-
-        assert driven.told[:3] == [ShimLost(rank) for rank in order]
-        assert driven.launch._course.cause == Cause(Reason.SHIM_LOST, rank=order[0])
+        loop = Loop(monkeypatch, stdin=Stdin(copies=2))
+        pipes = [loop.host.stdin.descriptor_for(rank) for rank in range(2)]
+        loop.turn(2)
+        assert [os.read(pipe or -1, 100) for pipe in pipes] == [b"for all"] * 2
+        assert [os.read(pipe or -1, 100) for pipe in pipes] == [b""] * 2
     finally:
-        driven.close()
-
-
-def test_an_instance_that_failed_is_the_cause_even_if_mpirun_has_ended_meanwhile(
-    two: Driven,
-) -> None:
-    failing, _ = two.run(2)
-
-    failing.exit(3 << 8)
-    two.guard.say(protocol.MPIRUN_EXITED, 3 << 8)
-    two.turn()
-
-    assert two.launch._course.cause == Cause(Reason.FAILED, rank=0)
-
-
-def test_an_interrupt_is_passed_on_and_the_second_one_kills(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    driven = Driven(monkeypatch, 1, grace=600.0)
-    [shim] = driven.run(1)
-
-    driven.signal(signal.SIGINT)
-    assert shim.heard() == [(protocol.SIGNAL, [b"2"])]
-    driven.signal(signal.SIGINT)
-    assert shim.heard() == [KILL]
-
-    assert driven.told == [Interrupted(2), Interrupted(2)]
-    driven.close()
-
-
-def test_user_signals_are_passed_on_and_stop_nothing(two: Driven) -> None:
-    shims = two.run(2)
-
-    two.signal(signal.SIGUSR1)
-    two.signal(signal.SIGUSR2)
-
-    passed_on = [(protocol.SIGNAL, [b"10"]), (protocol.SIGNAL, [b"12"])]
-    assert [shim.heard() for shim in shims] == [passed_on] * 2
-    assert two.launch._course.phase is Phase.RUNNING
-    assert two.told == []
-
-
-@pytest.mark.parametrize(
-    ("rank", "key"), [(0, b"wrong"), (2, None), (1, None)], ids=["key", "rank", "twice"]
-)
-def test_what_does_not_prove_that_it_belongs_to_the_job_gets_nothing(
-    two: Driven, rank: int, key: bytes | None
-) -> None:
-    two.shim(1)
-
-    stranger = two.shim(rank, key)
-
-    assert stranger.is_cut_off()
-    assert two.launch._course.connected == {1}
-
-
-def test_a_shim_that_comes_when_the_job_stops_is_released(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    driven = Driven(monkeypatch, 2, grace=600.0)
-    driven.shim(0).start()
-    driven.turn()
-    driven.signal(signal.SIGTERM)
-
-    late = driven.shim(1)
-
-    assert late.heard() == [RELEASE]
-    assert driven.told[-1] == Clean(1, 0)
-    driven.close()
-
-
-def test_an_mpirun_that_cannot_be_executed_ends_the_job_in_words(two: Driven) -> None:
-    two.guard.say(protocol.MPIRUN_REFUSED, errno.EACCES, b"")
-    ended = two.finish()
-
-    assert ended.mpirun_status == 127 << 8
-    assert MpirunRefused(errno.EACCES, "") in ended.events
-    assert (ended.mpirun_pid, ended.course.started) == (0, frozenset())
-
-
-def test_a_program_that_cannot_be_executed_stops_the_job(two: Driven) -> None:
-    one, other = two.run(1)[0], two.shim(1)
-
-    other.heard()
-    other.say(protocol.REFUSED, errno.ENOENT, b"/no/program", b"")
-    two.turn()
-
-    assert two.told[-1] == Refused(1, errno.ENOENT, "/no/program")
-    assert two.launch._course.cause == Cause(Reason.REFUSED, rank=1) or two.told
-    assert one.heard() == [SIGNAL_TERM, KILL]
-
-
-def test_a_message_that_makes_no_sense_is_the_end_of_its_shim_alone(
-    two: Driven,
-) -> None:
-    shims = two.run(2)
-
-    shims[1].say(protocol.EXITED, b"many")
-    two.turn()
-
-    assert ShimLost(1) in two.told
-    assert shims[0].heard()[0] == SIGNAL_TERM
-    assert shims[1].heard() == []
-    assert shims[1].is_cut_off()
-
-
-@pytest.mark.parametrize(
-    ("limit", "reason"),
-    [("timeout", Reason.TIMEOUT), ("start_timeout", Reason.START_TIMEOUT)],
-)
-def test_a_limit_that_is_reached_stops_what_has_started(
-    monkeypatch: pytest.MonkeyPatch, limit: str, reason: Reason
-) -> None:
-    driven = Driven(monkeypatch, 2, grace=600.0, **{limit: 1.0})
-    shim = driven.shim(0)
-    shim.start()
-    deadline = driven.launch._course.deadline
-    while driven.launch._course.phase is Phase.RUNNING:
-        driven.launch._turn(deadline)
-    while driven.launch._course.phase is Phase.TRACING:
-        assert (protocol.SHOW_STACKS, [b"0"]) in shim.heard()
-        shim.say(protocol.STACKS, b"0")
-        driven.launch._turn(driven.launch._course.deadline)
-
-    assert time.monotonic() >= deadline
-    assert shim.heard()[-1] == SIGNAL_TERM
-    assert driven.launch._course.cause == Cause(reason)
-    driven.close()
-
-
-def test_how_many_processes_were_left_is_added_up(two: Driven) -> None:
-    shims = two.run(2)
-    for shim in shims:
-        shim.exit(0)
-        shim.end()
-    two.guard.say(protocol.MPIRUN_EXITED, 0)
-    two.guard.say(protocol.FINISHED, 3)
-    two.turn()
-
-    assert two.finish().left_behind == 3
+        os.dup2(kept, 0)
+        os.close(kept)
+        os.close(given)

@@ -76,7 +76,7 @@ def ends(
         stdin=Stdin(),
     )
     ended = Ended(
-        course=course, events=list(events), mpirun_status=status, mpirun_words=words
+        course=course, events=list(events), mpirun_status=status, mpirun_output=words
     )
     code = conclude(
         ended,

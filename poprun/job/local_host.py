@@ -1,0 +1,492 @@
+"""The host that poprun runs on: its guard, its mpirun and the shims that call.
+
+It owns the sockets to the guard and the shims, and the read ends of the instances'
+streams. What they report becomes events; what the supervisor decides is sent to them.
+"""
+
+import errno
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from selectors import EVENT_READ, EVENT_WRITE
+
+from poprun.errors import LaunchError
+from poprun.helpers import processes, protocol
+from poprun.helpers.channel import Channel, process_of
+from poprun.helpers.job_files import LOCK, make_lock
+from poprun.job.control_socket import ControlSocket, Hangups
+from poprun.job.events import (
+    AcceptFailed,
+    AloneInMpi,
+    Clean,
+    Connected,
+    Event,
+    Exited,
+    GuardLost,
+    MpirunExited,
+    MpirunRefused,
+    MpirunStarted,
+    Refused,
+    Rejected,
+    Remains,
+    ShimLost,
+    StacksAvailable,
+    Started,
+)
+from poprun.job.finalizing import Finalizing
+from poprun.job.guard_client import GuardClient
+from poprun.job.guard_start import StartedGuard
+from poprun.job.host import Interest
+from poprun.job.values import Job
+from poprun.stdio.readers import Streams
+from poprun.stdio.router import STREAMS, Relay
+from poprun.stdio.stdin import Feeder
+
+FOREVER = float("inf")
+# The guard needs this long only where a process hangs in the kernel.
+FINISH_S = 35.0
+# A guard that stays stopped (state T) for so long is replaced; how often it is checked.
+STOPPED_S = 1.0
+CHECK_GUARD_S = 0.1
+# A guard that is killed is replaced, but not without end.
+MAX_GUARDS = 20
+
+Messages = list[tuple[int, list[bytes]]]
+
+
+class LocalHost:
+    """The Host that poprun runs on.
+
+    Args:
+        guard: Runs already, and waits for its first message.
+        relay: Gets the output of the instances.
+    """
+
+    def __init__(self, job: Job, guard: StartedGuard, relay: Relay) -> None:
+        self._job = job
+        self._started_guard = guard
+        self._output = guard.words
+        self.streams = Streams(relay)
+        self.finished = False
+        self._finish_began = FOREVER
+        self._starts_instances = True
+        # Shims that end now are no event: they were released, or mpirun was signalled.
+        self._is_leaving = False
+        self._mpirun_pid = 0
+        self._mpirun_ended = False
+        self._shims: dict[int, Channel] = {}
+        self._connected: set[int] = set()
+        self._started: set[int] = set()
+        self._clean: set[int] = set()
+        self._hangups = Hangups()
+        self._finalizing = Finalizing(len(job.specs))
+        self._interpreters: set[Channel] = set()  # that have reported their end
+        self._programs: dict[int, int] = {}  # the rank of each, by its pid
+        self._remaining: set[int] = set()  # processes that may not be signalled
+
+    def start(self, emit: Callable[[Event], None], stdin: Feeder) -> None:
+        """Start mpirun."""
+        job = self._job
+        self._emit, self._stdin = emit, stdin
+        processes.become_subreaper()
+        self._control = ControlSocket(job.control, len(job.specs))
+        self._guard = GuardClient(
+            self._started_guard,
+            mark=job.mark,
+            environment=job.mpirun_environment,
+            grace=job.grace,
+            remove=job.directories,
+            watch=job.leftovers,
+            descriptor_limits=job.descriptor_limits,
+        )
+        # Now that the guard knows of them: poprun may be killed at any time.
+        for directory in job.directories:
+            _make_directory(directory)
+        self._make_lock()
+        self._guard.start(job.mpirun)
+
+    def _make_lock(self) -> None:
+        """Let each supervisor know, when it ends, whether it is the last."""
+        self._lock, self._hold = -1, b""
+        directories = [os.fsencode(path) for path in self._job.directories]
+        if directories:
+            lock = os.path.join(directories[0], LOCK)
+            # On a full disk the guard still removes everything.
+            with suppress(OSError):
+                self._lock = make_lock(directories[0], directories)
+                self._hold = protocol.pack(protocol.HOLD, lock)
+                self._guard.hold(lock)
+
+    # --- What the loop waits for.
+
+    def interests(self, now: float) -> Iterator[Interest]:
+        # In the order in which connections were closed, which poll does not know.
+        yield Interest(self._hangups.fileno(), EVENT_READ, self._on_hangups)
+        if self._control.is_listening(now):
+            yield Interest(self._control.fileno(), EVENT_READ, self._on_connection)
+        # The guard last: mpirun's exit usually follows from that of an instance or a
+        # shim. Where it is the other way round, mpirun was killed, and its status
+        # says so.
+        links = (*self._control.unknown, *self._interpreters, *self._shims.values())
+        for link in (*links, self._guard.channel):
+            events = EVENT_READ | (EVENT_WRITE if link.has_unsent else 0)
+            yield Interest(link.fileno(), events, self._on_link(link))
+
+    def deadline(self, now: float) -> float:
+        due = min(self._finalizing.deadline(), self._control.deadline(now))
+        return min(due, now + CHECK_GUARD_S) if self._is_finishing else due
+
+    def tick(self, now: float) -> None:
+        for _ in range(self._control.expire(now)):
+            self._emit(Rejected("it sent no message"))
+        for event in self._finalizing.due(now):
+            self._emit(event)
+        if self._is_finishing:
+            self._check_guard(now)
+
+    # --- What the supervisor decides.
+
+    def stop_starting(self) -> None:
+        self._starts_instances = False
+
+    def signal_instances(self, number: int) -> None:
+        self._tell(protocol.pack(protocol.SIGNAL, number))
+
+    def kill_instances(self) -> None:
+        self._tell(protocol.pack(protocol.KILL))
+
+    def release_shims(self) -> None:
+        self._is_leaving = True
+        self._tell(protocol.pack(protocol.RELEASE))
+
+    def signal_mpirun(self, number: int) -> None:
+        self._is_leaving = True
+        if self._mpirun_pid:
+            self._guard.signal_mpirun(self._mpirun_pid, number)
+
+    def show_stacks(self, rank: int, pid: int) -> None:
+        if rank in self._shims:
+            self._shims[rank].send(protocol.pack(protocol.SHOW_STACKS, pid))
+
+    def note_end(self, rank: int) -> None:
+        # On a full disk, or without the directory, they learn of it by their timeout.
+        with suppress(OSError), open(self._job.ended_file, "ab") as file:
+            file.write(b"%d\n" % rank)
+
+    def resize(self, rows: int, columns: int) -> None:
+        self.streams.resize((rows, columns))
+        self.signal_instances(signal.SIGWINCH)
+
+    def reap(self) -> None:
+        # mpirun is poprun's own child only when a guard has died.
+        for pid, status in processes.reap():
+            if pid == self._mpirun_pid:
+                self._on_mpirun_exit(status)
+        # SIGCHLD comes when a child is stopped, too.
+        self._guard.keep_running()
+
+    def finish(self) -> None:
+        self._finish_began = time.monotonic()
+        self.release_shims()
+        self._guard.finish()
+
+    def close(self) -> bytes:
+        self.streams.close()
+        self._control.close()
+        self._hangups.close()
+        output = os.pread(self._output, 1 << 20, 0)
+        os.close(self._output)
+        if self._lock >= 0:
+            os.close(self._lock)
+        return output
+
+    def _tell(self, message: bytes) -> None:
+        for shim in self._shims.values():
+            shim.send(message)
+
+    @property
+    def _is_finishing(self) -> bool:
+        return self._finish_began < FOREVER and not self.finished
+
+    def _check_guard(self, now: float) -> None:
+        """Replace a guard that does not finish, or do its work in its place."""
+        if now >= self._finish_began + FINISH_S:
+            self._guard.kill()
+            self._guard.do_without()
+            self._set_finished()
+        # A debugger may hold it, or something may stop it again and again.
+        elif self._guard.keep_running() and now >= self._finish_began + STOPPED_S:
+            self._guard.kill()
+
+    def _set_finished(self) -> None:
+        self.finished = True
+        self._guard.end_own_orphans()
+
+    # --- The guard, and mpirun behind it.
+
+    def _on_link(self, link: Channel) -> Callable[[int], None]:
+        def call(events: int) -> None:
+            if link.fileno() < 0:  # closed since poll returned
+                return
+            if events & EVENT_WRITE:
+                link.flush()
+            if events & EVENT_READ:
+                self._on_messages(link, link.receive())
+
+        return call
+
+    def _on_messages(self, link: Channel, messages: Messages | None) -> None:
+        if link is self._guard.channel:
+            if messages is None:
+                self._on_guard_lost()
+            for kind, fields in messages or ():
+                if not protocol.is_report(kind, fields):
+                    os.kill(self._guard.pid, signal.SIGKILL)
+                    self._on_guard_lost()
+                    return
+                self._on_guard(kind, fields)
+        elif link in self._control.unknown:
+            self._on_hello(link, messages)
+        elif link in self._interpreters:
+            if messages is None:
+                self._interpreters.discard(link)
+                self._finalizing.forget(link)
+                link.close()
+        else:
+            rank = next(r for r, shim in self._shims.items() if shim is link)
+            for kind, fields in messages or ():
+                twice = kind == protocol.STARTED and rank in self._started
+                if twice or not protocol.is_report(kind, fields):
+                    self._emit(Rejected(f"a message of kind {kind} made no sense"))
+                    messages = None
+                    break
+                self._on_shim(rank, link, kind, fields)
+            if messages is None:
+                self._on_shim_lost(rank)
+
+    def _on_guard(self, kind: int, fields: list[bytes]) -> None:
+        if kind == protocol.FOUND:
+            self._guard.found(fields[0])
+            return
+        if kind == protocol.REMAINS:
+            self._on_remains(fields)
+            return
+        if kind == protocol.MPIRUN_STARTED:
+            self._on_mpirun_start(int(fields[0]), int(fields[1]))
+        elif kind == protocol.MPIRUN_REFUSED:
+            self._emit(MpirunRefused(int(fields[0]), os.fsdecode(fields[1])))
+            self._on_mpirun_exit(127 << 8)
+        elif kind == protocol.MPIRUN_EXITED:
+            self._on_mpirun_exit(int(fields[0]))
+        elif kind == protocol.FINISHED:
+            self._set_finished()
+
+    def _on_remains(self, fields: list[bytes]) -> None:
+        pid, user = (int(field) for field in fields[:2])
+        if pid not in self._remaining:
+            self._remaining.add(pid)
+            command = fields[2].decode(errors="backslashreplace")
+            self._emit(Remains(pid, user, command))
+
+    def _on_mpirun_exit(self, status: int) -> None:
+        self._mpirun_ended = True
+        self._emit(MpirunExited(status))
+
+    def _on_guard_lost(self) -> None:
+        if self.finished:
+            return
+        if self._guard.replaced == MAX_GUARDS:
+            self._guard.do_without()
+            raise LaunchError(
+                f"poprun's guard died {MAX_GUARDS + 1} times in one job. "
+                "The job was ended, because nothing else ends it should poprun die."
+            )
+        try:
+            self._guard.replace()
+        except LaunchError:
+            self._guard.do_without()
+            raise
+        self._emit(GuardLost())
+        if not self._mpirun_pid and not self._mpirun_ended:
+            self._find_mpirun()
+        self.reap()
+        if self._is_finishing:
+            self._guard.finish()
+
+    def _find_mpirun(self) -> None:
+        """Go on where a guard died before it could say which process mpirun is."""
+        mpirun = self._guard.orphaned_mpirun()
+        if mpirun is not None:
+            self._on_mpirun_start(mpirun.pid, mpirun.start)
+        elif self._starts_instances:
+            self._guard.start(self._job.mpirun)
+        else:
+            self._on_mpirun_exit(signal.SIGKILL)
+
+    def _on_mpirun_start(self, pid: int, start: int) -> None:
+        self._mpirun_pid = pid
+        self._guard.know(pid, start)
+        self._emit(MpirunStarted(pid))
+
+    # --- The shims.
+
+    def _on_connection(self, _: int) -> None:
+        try:
+            for why in self._control.accept(time.monotonic()):
+                self._emit(Rejected(why))
+        except OSError as error:
+            self._emit(AcceptFailed(error.errno or 0))
+
+    def _on_hello(self, link: Channel, messages: Messages | None) -> None:
+        if messages == []:
+            return
+        del self._control.unknown[link]
+        if messages and messages[0][0] == protocol.FINALIZING:
+            self._on_finalizing(link, messages[0][1])
+            return
+        if messages and messages[0][0] == protocol.ALONE_IN_MPI:
+            self._on_alone(link, messages[0][1])
+            return
+        rank = self._rank_of(messages)
+        if rank is None:
+            link.close()
+            self._emit(Rejected("it did not prove that it belongs to the job"))
+            return
+        assert messages
+        self._shims[rank] = link
+        self._hangups.watch(link.fileno())
+        self._guard.know(int(messages[0][1][4]), int(messages[0][1][5]))
+        self._connected.add(rank)
+        self._emit(Connected(rank))
+        if self._starts_instances:
+            self._send_spec(rank, link)
+        else:
+            link.send(protocol.pack(protocol.RELEASE))
+            self._emit(Clean(rank, 0))
+
+    def _send_spec(self, rank: int, link: Channel) -> None:
+        try:
+            descriptor = self._stdin.descriptor_for(rank)
+        except OSError as error:
+            link.send(protocol.pack(protocol.RELEASE))
+            self._clean.add(rank)
+            self._emit(Refused(rank, error.errno or 0, "", "making a pipe for stdin"))
+            return
+        sent = () if descriptor is None else (descriptor,)
+        if self._hold:
+            link.send(self._hold)
+        link.send(self._job.specs[rank], sent)
+        if descriptor is not None:
+            os.close(descriptor)
+
+    def _rank_of(self, messages: Messages | None) -> int | None:
+        if not messages or messages[0][0] != protocol.HELLO:
+            return None
+        if not protocol.is_report(*messages[0]):
+            return None
+        version, key, rank = messages[0][1][:3]
+        known = int(rank) in self._connected
+        known = known or int(rank) >= len(self._job.specs)
+        ours = int(version) == protocol.VERSION and key == self._control.key
+        return int(rank) if ours and not known else None
+
+    def _on_alone(self, link: Channel, fields: list[bytes]) -> None:
+        """Warn of an instance that imports mpi4py where there is no MPI."""
+        known = protocol.is_report(protocol.ALONE_IN_MPI, fields)
+        ours = known and fields[:2] == [b"%d" % protocol.VERSION, self._control.key]
+        link.close()
+        # A program below an instance may be without the variables of an MPI for good.
+        if ours and not self._job.has_mpi and len(self._job.specs) > 1:
+            self._emit(AloneInMpi(int(fields[2])))
+
+    def _on_finalizing(self, link: Channel, fields: list[bytes]) -> None:
+        """Note what the interpreter of an instance has told of its end."""
+        known = protocol.is_report(protocol.FINALIZING, fields)
+        if not known or fields[:2] != [b"%d" % protocol.VERSION, self._control.key]:
+            link.close()
+            return
+        self._interpreters.add(link)
+        # What ends once the job is being stopped has not ended by itself.
+        if self._starts_instances:
+            self._finalizing.tell(
+                link,
+                rank=self._programs.get(pid := process_of(link.sock), int(fields[2])),
+                status=int(fields[3]) or None,
+                own=pid in self._programs,
+                now=time.monotonic(),
+            )
+
+    def _on_shim(
+        self, rank: int, link: Channel, kind: int, fields: list[bytes]
+    ) -> None:
+        streams = STREAMS[:1] if self._job.merge_stderr else STREAMS
+        if kind == protocol.STARTED and len(link.descriptors) < len(streams):
+            # The kernel has dropped what this process had no number left for.
+            link.send(protocol.pack(protocol.KILL))
+            self._clean.add(rank)
+            self._emit(Refused(rank, errno.EMFILE, "", "receiving stdout and stderr"))
+        elif kind == protocol.STARTED:
+            for stream in streams:
+                self.streams.open(link.descriptors.pop(0), rank, stream)
+            self._guard.know(int(fields[0]), int(fields[1]))
+            self._programs[int(fields[0])] = rank
+            self._started.add(rank)
+            cpus = tuple(int(cpu) for cpu in fields[2].split(b","))
+            is_bound = fields[3] == b"1"
+            self._emit(Started(rank, int(fields[0]), cpus, memory_is_bound=is_bound))
+        elif kind == protocol.REFUSED:
+            self._clean.add(rank)
+            about, call = map(os.fsdecode, fields[1:])
+            self._emit(Refused(rank, int(fields[0]), about, call))
+        elif kind == protocol.EXITED:
+            self._finalizing.end(rank)
+            status, at, user, system, peak = (int(field) for field in fields[:5])
+            self._emit(
+                Exited(
+                    rank=rank,
+                    status=status,
+                    at_ns=min(at, time.monotonic_ns()),
+                    user_s=user / 1e6,
+                    system_s=system / 1e6,
+                    peak_kib=peak,
+                    by_itself=fields[5] == protocol.BY_ITSELF,
+                )
+            )
+        elif kind == protocol.REMAINS:
+            self._on_remains(fields)
+        elif kind == protocol.STACKS:
+            pids = [int(pid) for pid in fields[0].split(b",") if pid != b"0"]
+            self._emit(StacksAvailable(rank, tuple(pids)))
+        elif kind == protocol.CLEAN:
+            self._clean.add(rank)
+            self._emit(Clean(rank, int(fields[0])))
+
+    def _on_hangups(self, _: int) -> None:
+        """Note which shims have gone, in the order in which they went.
+
+        When one is killed, hydra kills the others before poprun may come to look.
+        """
+        links = {shim.fileno(): shim for shim in self._shims.values()}
+        for descriptor in self._hangups.come():
+            link = links.get(descriptor)
+            while link is not None and link.fileno() >= 0:
+                self._on_messages(link, link.receive())
+
+    def _on_shim_lost(self, rank: int) -> None:
+        self._shims.pop(rank).close()
+        self._finalizing.end(rank)
+        if rank not in self._clean and not self._is_leaving:
+            self._clean.add(rank)
+            self._emit(ShimLost(rank))
+
+
+def _make_directory(path: str) -> None:
+    try:
+        os.mkdir(path, mode=0o700)
+    except OSError as error:
+        raise LaunchError(
+            f"The job's directory {path} cannot be made: {error.strerror}. Set TMPDIR "
+            "to a directory with room for files."
+        ) from None
