@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from poprun import __version__
 from poprun.errors import MpiNotFoundError
-from poprun.mpirun.choose import choose
+from poprun.mpirun.find import find_mpirun
 from poprun.plan.placement import describe_cpus
 
 # What poprun needs, what an mpirun may come from, and what programs compute with.
@@ -46,7 +46,7 @@ def collect(environ: Mapping[str, str], mpirun: str | None) -> dict[str, str]:
         "/dev/shm": _room("/dev/shm"),
     }
     try:
-        mpi = choose(mpirun, environ)
+        mpi = find_mpirun(mpirun, environ)
         found["mpirun"] = f"{mpi.title} ({mpi.path})"
         found["libmpi"] = mpi.libmpi or "not found"
     except MpiNotFoundError as error:

@@ -75,7 +75,7 @@ PURE = (
     "poprun.mpirun.no_mpi",
     "poprun.mpirun.openmpi",
     "poprun.mpirun.option_table",
-    "poprun.mpirun.said",
+    "poprun.mpirun.messages",
     "poprun.mpirun.values",
     "poprun.mpirun.words",
     "poprun.options.completion",

@@ -28,7 +28,7 @@ from poprun.mpirun.values import (
     GlobalArguments,
     LocalArguments,
 )
-from poprun.mpirun.words import Option, options
+from poprun.mpirun.words import MpiArgument, split_arguments
 
 _CALLED = {
     OPENMPI4: "Open MPI 4",
@@ -221,7 +221,7 @@ class _Found:
 
 def _parse(text: str, flavour: str, option: str) -> _Found:
     found = _Found(option=option, flavour=flavour)
-    for given in options(text, option):
+    for given in split_arguments(text, option):
         _understand(found, given)
     return found
 
@@ -246,7 +246,7 @@ def _for_the_job(found: _Found) -> GlobalArguments:
     )
 
 
-def _understand(found: _Found, given: Option) -> None:
+def _understand(found: _Found, given: MpiArgument) -> None:
     name, word = given.name, given.word
     if name in REFUSED:
         raise MpiArgumentError(
@@ -293,7 +293,7 @@ def _understand(found: _Found, given: Option) -> None:
             )
 
 
-def _pass_on(found: _Found, given: Option) -> None:
+def _pass_on(found: _Found, given: MpiArgument) -> None:
     if given.name in ("report-pid", "report-uri") and given.values[0] in ("-", "+"):
         raise MpiArgumentError(
             f"{found.option} has {given.word} {given.values[0]}, but mpirun's output "
@@ -307,7 +307,7 @@ def _pass_on(found: _Found, given: Option) -> None:
     found.passed_on += [given.word, *given.values]
 
 
-def _export(found: _Found, given: Option) -> None:
+def _export(found: _Found, given: MpiArgument) -> None:
     assignment = given.values[0]
     if given.word.endswith("set-env") and "=" not in assignment:
         raise MpiArgumentError(
@@ -333,7 +333,7 @@ def _export(found: _Found, given: Option) -> None:
     found.exports[name] = value if equals else None
 
 
-def _output(found: _Found, given: Option) -> None:
+def _output(found: _Found, given: MpiArgument) -> None:
     """Carry out Open MPI 5's --output, as far as poprun has the same."""
     for word in given.values[0].split(","):
         key, equals, value = word.partition("=")
@@ -354,7 +354,7 @@ def _output(found: _Found, given: Option) -> None:
             )
 
 
-def _parameter(found: _Found, given: Option) -> None:
+def _parameter(found: _Found, given: MpiArgument) -> None:
     parameter, value = given.values
     # mpirun has one table for both, and does not start when one is said twice.
     table = {"gmca": "mca", "gpmixmca": "pmixmca"}.get(given.name, given.name)

@@ -1,9 +1,35 @@
-"""Where mpirun is looked for, and in which order."""
+"""Find the mpirun to start a job with: the one asked for, or the nearest."""
 
 import os
+import sys
 from collections.abc import Mapping
 
+from poprun import __version__
 from poprun.errors import MpiNotFoundError
+from poprun.helpers.command import PYTHON
+from poprun.mpirun.identify import detect
+from poprun.mpirun.no_mpi import launcher
+from poprun.mpirun.values import LOCAL, Mpi
+
+
+def find_mpirun(asked: str | None, environ: Mapping[str, str]) -> Mpi:
+    """Return the mpirun to start a job with.
+
+    Args:
+        asked: A path, a name, or "local" for poprun's own launcher.
+
+    Raises:
+        MpiNotFoundError: There is none, or it is not an mpirun.
+    """
+    if asked == LOCAL:
+        return launcher([*PYTHON, "local"], __version__)
+    return detect(find(environ, asked, sys.prefix), environ, _packages())
+
+
+def _packages() -> str:
+    """Return the site-packages of this Python, without a slow import."""
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    return os.path.join(sys.prefix, "lib", version, "site-packages")
 
 
 def find(environ: Mapping[str, str], asked: str | None, prefix: str) -> str:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from poprun.mpirun.environment import scrub, without_batch_system
-from poprun.mpirun.said import clean
+from poprun.mpirun.messages import clean
 from poprun.mpirun.values import Context, Failure, GlobalArguments, Mpi, MpiVerdict
 
 # Segments of shared memory, and a description of the machine.

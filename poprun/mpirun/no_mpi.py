@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from poprun.mpirun.environment import scrub
-from poprun.mpirun.said import clean
+from poprun.mpirun.messages import clean
 from poprun.mpirun.values import (
     LOCAL,
     Context,

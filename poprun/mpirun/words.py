@@ -11,7 +11,7 @@ _OPTION = re.compile(r"--?([A-Za-z].*)", re.DOTALL)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Option:
+class MpiArgument:
     """One option as it was given."""
 
     # The name under which the tables know it.
@@ -21,7 +21,7 @@ class Option:
     values: Sequence[str]
 
 
-def options(text: str, source: str) -> Iterator[Option]:
+def split_arguments(text: str, source: str) -> Iterator[MpiArgument]:
     """Read one option after the other.
 
     Args:
@@ -42,7 +42,7 @@ def options(text: str, source: str) -> Iterator[Option]:
         if len(values) < count:
             raise _value_is_missing(word, count, source)
         known = name in NUMBER_OF_VALUES or name in REFUSED
-        yield Option(
+        yield MpiArgument(
             name=name,
             word=word.partition("=")[0] if known else word,
             values=values,

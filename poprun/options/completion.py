@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from poprun.options.grammar import resolve, scan_words
+from poprun.options.grammar import find_option, scan_words
 from poprun.options.table import BY_NAME
 from poprun.options.types import Kind, Option
 
@@ -33,7 +33,7 @@ def complete(words: Sequence[str], begun: str) -> list[Candidate]:
         return [Candidate(text=begun, kind="file")]
     name, equals, text = begun[2:].partition("=")
     if equals:
-        return _values(resolve(name), text, "" if cut else f"--{name}=")
+        return _values(find_option(name), text, "" if cut else f"--{name}=")
     return [
         Candidate(text=f"--{name}", help=option.help.partition(". ")[0])
         for name, option in BY_NAME.items()

@@ -90,7 +90,7 @@ def is_option(word: str) -> bool:
     return word.startswith("-") and word != "-"
 
 
-def resolve(name: str) -> Option:
+def find_option(name: str) -> Option:
     """Find the option of this long name, or the only one whose name begins so.
 
     Raises:
@@ -117,7 +117,7 @@ def _read_word(word: str) -> Scan:
 
 def _long(word: str) -> Scan:
     name, equals, text = word[2:].partition("=")
-    option = resolve(name)
+    option = find_option(name)
     if equals:
         return Scan(given=((option, text),), program=None)
     if option.takes_value:

@@ -23,7 +23,7 @@ from poprun.mpirun.arguments import (
     parse_local,
     parse_output_directory,
 )
-from poprun.mpirun.choose import choose
+from poprun.mpirun.find import find_mpirun
 from poprun.mpirun.option_table import INSTANCE
 from poprun.mpirun.values import (
     Context,
@@ -114,7 +114,7 @@ def make(settings: Settings, environ: Mapping[str, str], temporary: str) -> Setu
     hosts = _hosts(settings, environ)
     shape = _shape(settings, len(hosts))
     _check_slots(hosts, shape)
-    mpi = choose(settings["mpirun"], environ)
+    mpi = find_mpirun(settings["mpirun"], environ)
     asked = _asked(settings, mpi, shape)
     _check_instance(settings, "only-output-from-instance", shape.num_instances)
 

@@ -1,4 +1,4 @@
-"""mpirun's own words, made fit to be read by people."""
+"""The text that mpirun prints, cleaned for a report."""
 
 import re
 
@@ -7,5 +7,5 @@ _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
 
 def clean(text: str) -> str:
-    """Leave out what no terminal should see, and empty lines at both ends."""
+    """Remove unprintable characters, and empty lines at both ends."""
     return _UNPRINTABLE.sub("", text).strip()
