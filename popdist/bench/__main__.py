@@ -15,6 +15,7 @@ from popdist.bench.candidates import Engine
 from popdist.bench.cells import Bench
 from popdist.bench.inputs import DTYPES, MOST_MEMBERS
 from popdist.bench.job import GroupMeeting, Meeting, placement, refuse
+from popdist.bench.load import busy_processes
 from popdist.bench.machine_state import Probe
 from popdist.bench.peers import NAMES as PEERS
 from popdist.bench.results import Result
@@ -35,6 +36,7 @@ class Wishes:
     peers: tuple[str, ...] = PEERS
     algorithm: str | None = None
     in_arena: bool = False
+    load: int = 0
     json: Path | None = None
     plot: Path | None = None
     tune: Path | None = None
@@ -42,6 +44,7 @@ class Wishes:
 
 # All else says what of the comparison is wanted, and would mean nothing to --tune.
 _FOR_TUNING = {"tune", "seconds"}
+_MOST_LOAD = 1024
 
 
 def read(argv: Sequence[str] | None) -> Wishes:
@@ -61,6 +64,7 @@ def read(argv: Sequence[str] | None) -> Wishes:
     add("--peers", type=_among((*PEERS, "none")))
     add("--algorithm", choices=sorted(CHOICES), help="instead of the engine's choice")
     add("--in-arena", action="store_true", help="give the engine arrays of its arena")
+    add("--load", type=_count, metavar="N", help="keep N processes busy beside")
     add("--json", type=_file, metavar="FILE", help="write the results as JSON")
     add("--plot", type=_picture, metavar="FILE.png", help="draw them")
     add("--tune", type=_file, metavar="FILE", help="measure the engine's table instead")
@@ -98,7 +102,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     if wishes.tune:
         tune.run(meeting, wishes.tune, wishes.seconds)
         return
-    results = list(_results(wishes, group, meeting))
+    with busy_processes(wishes.load if meeting.rank == 0 else 0):
+        results = list(_results(wishes, group, meeting))
     if meeting.rank == 0 and wishes.json:
         text = json.dumps([result.as_json() for result in results], indent=1)
         wishes.json.write_text(f"{text}\n", encoding="utf-8")
@@ -126,14 +131,19 @@ def _results(wishes: Wishes, group: "Group", meeting: Meeting) -> Iterator[Resul
         placement=where,
         seconds=wishes.seconds,
         in_arena=wishes.in_arena,
+        load=wishes.load,
     )
     for dtype in wishes.dtypes:
         say("", table.heading(dtype, meeting.size, where, names))
         item = np.dtype(dtype).itemsize
+        here: list[Result] = []
         for nbytes in dict.fromkeys(max(item, n // item * item) for n in fit):
             result = bench.cell(dtype, nbytes)
             say(table.line(result, names), *table.sentences(result))
+            here.append(result)
             yield result
+        if here:
+            say(table.waits(here))
     say("", table.LEGEND)
 
 
@@ -175,6 +185,14 @@ def _seconds(text: str) -> float:
             f"{text!r} is no time. Give seconds above 0 and below 3600, as in 0.5."
         )
     return seconds
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and int(text) <= _MOST_LOAD):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no number of processes. Give one from 0 to {_MOST_LOAD}."
+        )
+    return int(text)
 
 
 def _file(text: str) -> Path:

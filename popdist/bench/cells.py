@@ -9,7 +9,7 @@ import numpy as np
 from popdist.bench import inputs, results
 from popdist.bench.candidates import Candidate, Engine, Floor
 from popdist.bench.inputs import Array
-from popdist.bench.job import Meeting, refuse
+from popdist.bench.job import Floats, Meeting, refuse
 from popdist.bench.machine_state import Probe, bandwidth, mode
 from popdist.bench.measure import Lane, Samples, measure
 from popdist.bench.results import ENGINE, FLOOR, Result
@@ -29,6 +29,7 @@ class Bench:
     placement: Sequence[str]
     seconds: float
     in_arena: bool
+    load: int = 0
 
     def cell(self, dtype: str, nbytes: int) -> Result:
         """Measure one size. Every member must call it alike.
@@ -50,13 +51,20 @@ class Bench:
         floor = Lane(name=FLOOR, rows=rows, run=Floor().runner(rows, source))
         lanes = [engine, *lanes, floor]
         samples = measure(self.meeting, lanes, source, self.seconds, self.probe)
-        return self._result(source, algorithm, lanes, samples, errors)
+        waits = self.meeting.greatest(np.array(engine.waited[1:]) / engine.waited[0])
+        return self._result(source, algorithm, lanes, samples, errors, waits)
 
     def _engine_lane(self, rows: Sequence[Array], source: Array) -> Lane:
         if self.in_arena:
             empty = self.engine.group.empty
             rows = [empty(row.shape, row.dtype) for row in rows]
-        return Lane(name=ENGINE, rows=rows, run=self.engine.runner(rows, source))
+        group = self.engine.group
+        return Lane(
+            name=ENGINE,
+            rows=rows,
+            run=self.engine.runner(rows, source),
+            waits=lambda: group.waits,
+        )
 
     def _peer_lanes(
         self, rows: Sequence[Array], source: Array
@@ -78,6 +86,7 @@ class Bench:
         lanes: Sequence[Lane],
         samples: Samples,
         errors: Mapping[str, str],
+        waits: Floats,
     ) -> Result:
         names = [lane.name for lane in lanes]
         times = results.microseconds(names, samples.seconds)
@@ -98,6 +107,8 @@ class Bench:
             peers=times,
             ratios=results.ratios(names, samples.seconds),
             errors=errors,
+            busy_processes=self.load,
+            waits=dict(zip(results.WAITS, waits.tolist(), strict=True)),
         )
 
 

@@ -9,7 +9,7 @@ the way out of the barrier counts. A burst's time is that of its slowest member.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import perf_counter, perf_counter_ns
 
 import numpy as np
@@ -32,6 +32,10 @@ class Lane:
     name: str
     rows: Sequence[Array]
     run: Run
+    # How this member has waited so far, in counters that only grow: see Group.waits.
+    waits: Callable[[], Sequence[int]] = tuple
+    # What bursts add to: the number of calls, and how this member waited in them.
+    waited: list[int] = field(default_factory=lambda: [0] * 5)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,10 +84,20 @@ def burst(meeting: Meeting, lane: Lane, source: Array, calls: int) -> float:
         for row in lane.rows[:depth]:
             np.copyto(row, source)
         meeting.barrier()
+        before = lane.waits()
         began = perf_counter_ns()
         lane.run(depth)
         spent += perf_counter_ns() - began
+        _count(lane, before, depth)
     return spent / 1e9 / (passes * depth)
+
+
+def _count(lane: Lane, before: Sequence[int], calls: int) -> None:
+    after = lane.waits()
+    more = [calls, *(now - then for now, then in zip(after, before, strict=True))]
+    lane.waited[: len(more)] = [
+        total + new for total, new in zip(lane.waited, more, strict=False)
+    ]
 
 
 def _calls_a_burst(meeting: Meeting, lanes: Sequence[Lane], source: Array) -> list[int]:

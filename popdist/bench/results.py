@@ -11,6 +11,8 @@ from popdist.bench.job import Floats
 # The lane that all others are compared with, and the one that is no peer.
 ENGINE = "engine"
 FLOOR = "floor"
+# How a member of the engine waits, as Group.waits counts it.
+WAITS = ("spins", "yields", "late_yields", "sleeps")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,6 +53,11 @@ class Result:
     ratios: Mapping[str, Spread]
     # Why a peer has no time here.
     errors: Mapping[str, str]
+    # How many processes were kept busy beside the members.
+    busy_processes: int
+    # How often an engine's member spun with success, yielded, yielded for longer than
+    # peers work, and slept: in each call, of the member with the most.
+    waits: Mapping[str, float]
 
     def as_json(self) -> dict[str, Any]:
         """Return this as one object of the list that --json writes."""

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from popdist.bench.results import FLOOR, Result, Spread
 from popdist.bench.sizes import in_short
 
@@ -48,6 +50,21 @@ def sentences(result: Result) -> list[str]:
     """Return what has to be said of the peers that have no time."""
     size = f"{in_short(result.bytes)} of {result.dtype}"
     return [f"{name}, {size}: {why}." for name, why in result.errors.items()]
+
+
+def waits(results: Sequence[Result]) -> str:
+    """Return how the engine waited in each call, over some results."""
+    medians = {
+        name: np.median([result.waits[name] for result in results])
+        for name in results[0].waits
+    }
+    counts = ", ".join(
+        f"{name.replace('_', ' ')} {_three_digits(float(n))}"
+        for name, n in medians.items()
+    )
+    busy = results[0].busy_processes
+    beside = f" Busy processes beside: {busy}." if busy else ""
+    return f"Waits in a call, of the member with the most: {counts}.{beside}"
 
 
 def time(us: float) -> str:

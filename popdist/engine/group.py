@@ -92,6 +92,14 @@ class Group(Reductions, Exchanges, PointToPoint):
         """How many reductions each algorithm has carried out, in all views of this."""
         return dict(zip(ALGORITHMS, self._comm.runs(), strict=True))
 
+    @property
+    def waits(self) -> tuple[int, int, int, int]:
+        """Spins that sufficed, yields, late yields and sleeps of this member so far.
+
+        Of all views of this group together. Late yields are among the yields.
+        """
+        return self._comm.waits()
+
     def empty(self, shape: int | Sequence[int], dtype: Any = np.float32) -> Array:
         """Return a new array that lives in the arena.
 

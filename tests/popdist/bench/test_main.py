@@ -31,6 +31,7 @@ def test_by_default_everything_is_measured_and_no_file_written() -> None:
         (["--dtypes", "float32,complex64"], "'complex64' is none of float32, "),
         (["--peers", "nccl"], "'nccl' is none of mpi, gloo, none."),
         (["--seconds", "0"], "'0' is no time. Give seconds above 0 and below 3600"),
+        (["--load", "-1"], "'-1' is no number of processes. Give one from 0 to 1024."),
         (["--seconds", "nan"], "'nan' is no time."),
         (["--json", "/no/such/file"], "'/no/such/file' cannot be written: there is a"),
         (["--json", "/"], "'/' cannot be written: there is a folder of that name"),
@@ -65,6 +66,7 @@ def test_a_wrong_argument_is_refused_in_words(
         ["--peers", "none"],
         ["--algorithm", "ring"],
         ["--in-arena"],
+        ["--load", "1"],
         ["--json", "found.json"],
         ["--plot", "found.png"],
     ],
@@ -84,7 +86,7 @@ def test_one_process_alone_measures_the_engine_and_the_floor(tmp_path: Path) -> 
     file = tmp_path / "found.json"
     picture = tmp_path / "found.png"
     words = [*COMMAND, "--sizes", "2,1K,64K", "--peers", "none", "--json", str(file)]
-    words += ["--plot", str(picture)]
+    words += ["--plot", str(picture), "--load", "1"]
 
     ran = subprocess.run([sys.executable, *words], capture_output=True, text=True)
 
@@ -92,6 +94,8 @@ def test_one_process_alone_measures_the_engine_and_the_floor(tmp_path: Path) -> 
     assert "Never a time without its ratio" in ran.stdout
     assert picture.read_bytes().startswith(b"\x89PNG")
     found = json.loads(file.read_text())
+    assert "Busy processes beside: 1." in ran.stdout
+    assert {r["busy_processes"] for r in found} == {1}
     # Less than one element is one.
     assert [result["bytes"] for result in found] == [4, 1024, 65536]
     assert {(r["members"], r["mode"]) for r in found} == {(1, "unknown")}

@@ -54,4 +54,6 @@ def test_json_has_times_ratios_and_what_failed() -> None:
             "floor": {"median": 2.0, "lower": 1.995, "upper": 12.34},
         },
         "errors": {"openmpi": "it raised an error"},
+        "busy_processes": 2,
+        "waits": {"spins": 0.0, "yields": 1.5, "late_yields": 0.25, "sleeps": 3.0},
     }

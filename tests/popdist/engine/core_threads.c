@@ -1009,8 +1009,36 @@ static int run_level(const kernels *simd, uint64_t seed)
     return calls;
 }
 
+/* A late yield is followed by sleep, for longer each time; a quiet machine by yields. */
+static void check_waiting(void)
+{
+    waiting w = {0};
+    const uint64_t late = LATE_YIELD_NS + 1;
+    uint64_t now = 1000;
+    note_yield(&w, now, now + LATE_YIELD_NS);
+    bool right = may_yield(&w, now) && w.late_yields == 0;
+    uint64_t pause = 0;
+    for (int i = 0; i < 20; i++) {
+        note_yield(&w, now, now + late);
+        now += late;
+        right = right && w.yield_from - now >= pause && !may_yield(&w, w.yield_from - 1);
+        pause = w.yield_from - now;
+        right = right && pause >= FIRST_PAUSE * late && pause <= LONGEST_PAUSE_NS;
+        now = w.yield_from;
+        right = right && may_yield(&w, now);
+    }
+    right = right && pause == LONGEST_PAUSE_NS && w.late_yields == 20;
+    now += 3 * pause;
+    note_yield(&w, now, now + late);
+    if (!right || w.yield_from != now + late + FIRST_PAUSE * late) {
+        fprintf(stderr, "Members do not sleep and yield as late yields say.\n");
+        exit(1);
+    }
+}
+
 int main(void)
 {
+    check_waiting();
     static const char *const levels[] = {"baseline", "avx2", "avx512", "neon"};
     for (int i = 0; i < 4; i++) {
         const kernels *simd = kernels_named(levels[i]);

@@ -105,6 +105,16 @@ static PyObject *comm_runs(CommObject *self, PyObject *unused)
                          (unsigned long long)runs[IN_ARENA]);
 }
 
+static PyObject *comm_waits(CommObject *self, PyObject *unused)
+{
+    (void)unused;
+    const waiting *w = &self->c.waits;
+    return Py_BuildValue("(KKKK)", (unsigned long long)w->spins,
+                         (unsigned long long)w->yields,
+                         (unsigned long long)w->late_yields,
+                         (unsigned long long)w->sleeps);
+}
+
 /* Close in the middle of a call of this thread: it cannot be waited for, but it and the
  * others can be told. */
 static PyObject *end_own_call(CommObject *self)
@@ -256,6 +266,7 @@ PyObject *make_comm_type(PyObject *module)
         METHOD("queue", comm_queue, METH_VARARGS),
         METHOD("last", comm_last, METH_NOARGS),
         METHOD("runs", comm_runs, METH_NOARGS),
+        METHOD("waits", comm_waits, METH_NOARGS),
         METHOD("doing", comm_doing, METH_NOARGS),
         METHOD("ring_segment", comm_ring_segment, METH_VARARGS),
         METHOD("close", comm_shut, METH_NOARGS),

@@ -11,8 +11,8 @@
 #include <unistd.h>
 
 enum {
-    /* How long the core is only yielded before we sleep. Yielding costs the others
-     * nothing and answers at once; sleeping spares the power. */
+    /* How long the core is only yielded before we sleep, unless yields return late.
+     * Yielding costs the others nothing and answers at once; sleeping spares the power. */
     YIELD_NS = 2000000,
     /* How long one sleep lasts before we look after the others. */
     SLEEP_NS = 20000000,
@@ -190,10 +190,13 @@ status wait_long(comm *c, int peer, const _Atomic uint64_t *word, uint64_t targe
                 return s;
             next_look = now + SLEEP_NS;
         }
-        if (now - began < YIELD_NS)
+        if (now - began < YIELD_NS && may_yield(&c->waits, now)) {
             sched_yield();
-        else
+            note_yield(&c->waits, now, now_ns());
+        } else {
+            c->waits.sleeps++;
             sleep_for(b, word, target);
+        }
     }
 }
 

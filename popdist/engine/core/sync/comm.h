@@ -8,6 +8,7 @@
 #include "shm/arena.h"
 #include "kernels/kernels.h"
 #include "sync/peer.h"
+#include "sync/waiting.h"
 
 #include <stdbool.h>
 #include <sys/types.h>
@@ -66,6 +67,7 @@ struct comm {
 
     peer peers[MAX_MEMBERS];
     uint64_t timeout_ns;
+    waiting waits;
 
     /* The heap as this process maps it, NULL while it does not. */
     unsigned char *heap;
@@ -152,8 +154,10 @@ static inline status wait_word(comm *c, int peer, const _Atomic uint64_t *word,
                                uint64_t target, beacon *b)
 {
     for (uint64_t looks = 0; looks <= c->agreed.spins; looks++) {
-        if (atomic_load_explicit(word, memory_order_acquire) >= target)
+        if (atomic_load_explicit(word, memory_order_acquire) >= target) {
+            c->waits.spins += looks > 0;
             return DONE;
+        }
         relax();
     }
     return wait_long(c, peer, word, target, b);

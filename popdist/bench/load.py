@@ -1,0 +1,41 @@
+"""Busy processes beside the members: what a machine with other work on it does."""
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+# Dies with the process that started it, also where that one is killed; and runs on
+# all cores, whichever one its parent is bound to.
+_BUSY = """
+import ctypes, os, signal, sys
+PR_SET_PDEATHSIG = 1
+if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL) != 0:
+    raise OSError(ctypes.get_errno(), "prctl")
+os.sched_setaffinity(0, range(os.cpu_count()))
+sys.stdout.write("busy\\n")
+sys.stdout.flush()
+while os.getppid() == int(sys.argv[1]):
+    for _ in range(100000):
+        pass
+"""
+
+
+@contextlib.contextmanager
+def busy_processes(count: int) -> Iterator[list[int]]:
+    """Run so many busy processes; yield their pids once all of them are busy."""
+    command = [sys.executable, "-I", "-S", "-c", _BUSY, str(os.getpid())]
+    with contextlib.ExitStack() as stack:
+        started = []
+        for _ in range(count):
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True
+            )
+            stack.enter_context(process)
+            stack.callback(process.kill)
+            started.append(process)
+        for process in started:
+            if process.stdout is None or process.stdout.readline() != "busy\n":
+                raise RuntimeError(f"The busy process {process.pid} did not start.")
+        yield [process.pid for process in started]

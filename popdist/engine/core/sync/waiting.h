@@ -1,0 +1,53 @@
+/* How one member waits: whether to yield its core or to sleep at once.
+ *
+ * On a quiet machine a yield returns within microseconds. Beside other busy processes
+ * it hands the core to one of them for a whole time slice, whereas a sleeper that is
+ * woken goes first. So a yield that returns late is followed by a pause in which all
+ * waits sleep at once; after it, yielding is tried again.
+ */
+#ifndef POPDIST_WAITING_H
+#define POPDIST_WAITING_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum {
+    /* A yield that takes longer is late. Other members' work between two waits takes
+     * less as a rule, time slices take 1 to 4 ms. */
+    LATE_YIELD_NS = 300000,
+    /* How many times as long as the late yield the first pause lasts. Each next one is
+     * twice as long, so that trials cost little where they keep failing. */
+    FIRST_PAUSE = 16,
+    LONGEST_PAUSE_NS = 1000000000,
+};
+
+typedef struct {
+    uint64_t yield_from; /* until then, sleep at once */
+    uint64_t pause_ns;   /* the last pause */
+    /* Since the group was made: waits that ended while spinning, and what else there
+     * was. Late yields are among the yields. */
+    uint64_t spins, yields, late_yields, sleeps;
+} waiting;
+
+static inline bool may_yield(const waiting *w, uint64_t now)
+{
+    return now >= w->yield_from;
+}
+
+/* Take note of a yield that began and returned at these times. */
+static inline void note_yield(waiting *w, uint64_t began, uint64_t returned)
+{
+    const uint64_t took = returned - began;
+    w->yields++;
+    if (took <= LATE_YIELD_NS)
+        return;
+    w->late_yields++;
+    /* Yielding that went well for longer than the last pause starts afresh. */
+    const bool again = w->pause_ns && began - w->yield_from < 2 * w->pause_ns;
+    w->pause_ns = again ? 2 * w->pause_ns : FIRST_PAUSE * took;
+    if (w->pause_ns > LONGEST_PAUSE_NS)
+        w->pause_ns = LONGEST_PAUSE_NS;
+    w->yield_from = returned + w->pause_ns;
+}
+
+#endif
