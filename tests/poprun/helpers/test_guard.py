@@ -1,0 +1,255 @@
+"""A guard without poprun and mpirun: driven over a socket pair, as poprun would."""
+
+import errno
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conftest import wait_for
+
+from poprun.helpers import processes, protocol
+from poprun.helpers.channel import Channel
+from poprun.helpers.command import PYTHON
+
+LIMIT_S = 30.0
+MARK = f"POPRUN_TEST_GUARD={os.getpid()}".encode()
+
+
+class Driven:
+    """A guard, and poprun's end of the socket to it."""
+
+    def __init__(self, directory: Path) -> None:
+        ours, theirs = socket.socketpair()
+        self.directory = directory
+        self.words = os.memfd_create("mpirun")
+        with theirs:
+            self.process = subprocess.Popen(
+                [sys.executable, *PYTHON[1:], "guard", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                cwd=directory,
+            )
+        self.poprun = Channel(ours)
+        self._came: list[tuple[int, list[bytes]]] = []
+
+    def send(self, kind: int, *fields: bytes | int) -> None:
+        self.poprun.send(protocol.pack(kind, *fields))
+
+    def start(self, *argv: str, grace: float = 1.0, **environ: str) -> int:
+        """Let it start what stands for mpirun, and return that one's pid."""
+        self.ask(*argv, grace=grace, **environ)
+        return int(self.wait(protocol.MPIRUN_STARTED)[0])
+
+    def ask(self, *argv: str, grace: float = 1.0, **environ: str) -> None:
+        told = {"PATH": os.environ["PATH"], **environ}
+        message = protocol.pack(
+            protocol.START,
+            int(grace * 1000),
+            MARK,
+            len(argv),
+            *map(os.fsencode, argv),
+            *(f"{name}={value}".encode() for name, value in told.items()),
+        )
+        self.poprun.send(message, (self.words,))
+
+    def wait(self, kind: int) -> list[bytes]:
+        """Return the next message of a kind; others that come before it are dropped."""
+        limit = time.monotonic() + LIMIT_S
+        while time.monotonic() < limit:
+            while self._came:
+                found, fields = self._came.pop(0)
+                if found == kind:
+                    return fields
+            if select.select([self.poprun], [], [], 0.1)[0]:
+                messages = self.poprun.receive()
+                assert messages is not None, "the guard is gone"
+                self._came += messages
+        raise AssertionError(f"no message of kind {kind} in {LIMIT_S} s")
+
+    def appears(self, *names: str) -> None:
+        for name in names:
+            wait_for((self.directory / name).exists, f"the file {name}")
+
+    def end(self) -> int:
+        """Close poprun's end; return the guard's exit status."""
+        self.poprun.close()
+        return self.process.wait(LIMIT_S)
+
+    def close(self) -> None:
+        self.end()
+        os.close(self.words)
+
+
+@pytest.fixture
+def guard(tmp_path: Path) -> Iterator[Driven]:
+    driven = Driven(tmp_path)
+    yield driven
+    driven.close()
+
+
+def pids(guard: Driven, *names: str) -> list[int]:
+    guard.appears(*names)
+    return [int((guard.directory / name).read_text()) for name in names]
+
+
+def lives(pid: int) -> bool:
+    found = processes.process(pid)
+    return found is not None and not found.zombie
+
+
+# A process that obeys no signal, one in a session and with an environment of its own,
+# and both their numbers.
+STUBBORN = (
+    "trap '' TERM INT HUP; (env -i setsid sh -c 'echo $$ > d && mv d daemon; "
+    "exec sleep 600' &); echo $$ > o && mv o own; while :; do sleep 1; done"
+)
+
+
+# --- mpirun.
+
+
+def test_mpirun_gets_the_words_the_environment_and_the_file(guard: Driven) -> None:
+    pid = guard.start("/bin/sh", "-c", 'echo "$NAME $0"; echo no >&2', "x y", NAME="a")
+
+    assert guard.wait(protocol.MPIRUN_EXITED) == [b"0"]
+    assert os.pread(guard.words, 100, 0) == b"a x y\nno\n"
+    assert not lives(pid)
+
+
+@pytest.mark.parametrize(
+    ("script", "status"), [("exit 3", 3 << 8), ("kill -9 $$", signal.SIGKILL)]
+)
+def test_mpiruns_end_is_told_as_waitpid_has_it(
+    guard: Driven, script: str, status: int
+) -> None:
+    guard.start("/bin/sh", "-c", script)
+
+    assert guard.wait(protocol.MPIRUN_EXITED) == [b"%d" % status]
+
+
+def test_an_mpirun_that_cannot_run_is_refused_with_the_errno(guard: Driven) -> None:
+    guard.ask(f"{guard.directory}/missing")
+
+    assert guard.wait(protocol.MPIRUN_REFUSED) == [b"%d" % errno.ENOENT, b""]
+
+
+def test_an_mpirun_without_its_file_is_refused(guard: Driven) -> None:
+    guard.send(protocol.START, 0, MARK, 1, b"/bin/true")
+
+    refused = guard.wait(protocol.MPIRUN_REFUSED)
+    assert refused == [b"%d" % errno.EMFILE, b"recvmsg()"]
+
+
+def test_a_signal_for_mpirun_gets_there(guard: Driven) -> None:
+    guard.start("/bin/sleep", "600")
+
+    guard.send(protocol.SIGNAL_MPIRUN, signal.SIGTERM)
+
+    assert guard.wait(protocol.MPIRUN_EXITED) == [b"%d" % signal.SIGTERM]
+
+
+# --- The end.
+
+
+def test_finish_ends_what_is_left_and_says_how_much(guard: Driven) -> None:
+    guard.start("/bin/sh", "-c", f"({STUBBORN}) & until [ -e own ]; do :; done")
+    left = pids(guard, "daemon", "own")
+    guard.wait(protocol.MPIRUN_EXITED)
+
+    guard.send(protocol.FINISH)
+
+    # The shell that obeys nothing, its sleep, and the daemon.
+    assert int(guard.wait(protocol.FINISHED)[0]) >= 3
+    assert guard.process.wait(LIMIT_S) == 0
+    assert not any(map(lives, left))
+
+
+def test_with_poprun_its_tree_ends(guard: Driven) -> None:
+    mpirun = guard.start("/bin/sh", "-c", STUBBORN)
+    left = pids(guard, "daemon", "own")
+
+    assert guard.end() == 0
+
+    assert not any(map(lives, [mpirun, *left]))
+
+
+def test_a_message_that_makes_no_sense_is_the_end_of_poprun(guard: Driven) -> None:
+    mpirun = guard.start("/bin/sleep", "600")
+
+    guard.poprun.send(b"\0\0\0\0")
+
+    assert guard.process.wait(LIMIT_S) == 0
+    assert not lives(mpirun)
+
+
+@pytest.mark.parametrize("finish", [True, False])
+def test_what_it_is_to_remove_is_removed_at_the_last(
+    guard: Driven, finish: bool
+) -> None:
+    (guard.directory / "job" / "below").mkdir(parents=True)
+    (guard.directory / "file").touch()
+    paths = [os.fsencode(guard.directory / name) for name in ("job", "file", "never")]
+    guard.send(protocol.REMOVE, *paths)
+    # It goes on writing until it is killed.
+    guard.start("/bin/sh", "-c", "touch up; while :; do mkdir -p job; :> job/x; done")
+    guard.appears("up")
+    assert (guard.directory / "job").exists()
+
+    if finish:
+        guard.send(protocol.FINISH)
+        guard.wait(protocol.FINISHED)
+    else:
+        guard.end()
+
+    assert guard.process.wait(LIMIT_S) == 0
+    assert sorted(os.listdir(guard.directory)) == ["up"]
+
+
+# --- Processes that it has not started: it has taken another guard's place.
+
+
+@pytest.mark.parametrize("finish", [True, False])
+def test_known_processes_end_with_all_that_is_below_them(
+    guard: Driven, finish: bool
+) -> None:
+    with subprocess.Popen(["sh", "-c", STUBBORN], cwd=guard.directory) as known:
+        [own] = pids(guard, "own")
+        guard.send(protocol.ADOPT, 0, MARK)
+        guard.send(protocol.KNOWN, own, processes.start_time(own))
+
+        if finish:
+            guard.send(protocol.FINISH)
+            guard.wait(protocol.FINISHED)
+        else:
+            guard.end()
+
+        assert known.wait(LIMIT_S) == -signal.SIGKILL
+        [daemon] = pids(guard, "daemon")
+        os.kill(daemon, signal.SIGKILL)  # not below it, and without the mark
+
+
+def test_a_process_that_has_got_a_known_number_since_lives(guard: Driven) -> None:
+    with subprocess.Popen(["sleep", "600"]) as other:
+        guard.send(protocol.ADOPT, 0, MARK)
+        guard.send(protocol.KNOWN, other.pid, processes.start_time(other.pid) + 1)
+
+        assert guard.end() == 0
+
+        assert other.poll() is None
+        other.kill()
+
+
+def test_without_poprun_the_mark_ends_what_is_in_no_tree(guard: Driven) -> None:
+    name, _, value = MARK.decode().partition("=")
+    with subprocess.Popen(["sleep", "600"], env={**os.environ, name: value}) as marked:
+        guard.send(protocol.ADOPT, 0, MARK)
+
+        assert guard.end() == 0
+
+        assert marked.wait(LIMIT_S) == -signal.SIGKILL

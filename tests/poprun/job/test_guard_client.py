@@ -1,0 +1,210 @@
+"""poprun's side of a guard, which is a socket end that the test holds."""
+
+import os
+import resource
+import select
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from poprun.errors import LaunchError
+from poprun.helpers import processes, protocol
+from poprun.helpers.channel import Channel
+from poprun.job import guard_client
+from poprun.job.guard_client import Guarding
+from poprun.job.guard_start import StartedGuard
+
+Messages = list[tuple[int, list[bytes]]]
+NO_PROCESS = 4_100_000  # above what the kernel gives
+MARK = b"POPDIST_JOB_ID=abc"
+
+
+class Guards:
+    """What stands for the guards of one job, one after the other."""
+
+    def __init__(self) -> None:
+        self.far: list[Channel] = []
+        self.orders: list[bytes] = []
+        self.environ: Mapping[str, str] = {}
+        self.pid = NO_PROCESS
+        self.words = os.memfd_create("words")
+        self.refused = False
+
+    def start(
+        self, environ: Mapping[str, str], words: int | None = None, orders: bytes = b""
+    ) -> StartedGuard:
+        if self.refused:
+            raise LaunchError("no")
+        ours, theirs = socket.socketpair()
+        self.far.append(Channel(theirs))
+        self.orders.append(orders)
+        self.environ = environ
+        assert words in (None, self.words)
+        return StartedGuard(self.pid, ours.detach(), self.words, frozenset())
+
+    def heard(self) -> Messages:
+        """Return what the present guard has been sent."""
+        messages: Messages = []
+        while select.select([self.far[-1]], [], [], 0)[0]:
+            received = self.far[-1].receive()
+            if received is None:
+                break
+            messages += received
+        return messages
+
+
+@pytest.fixture
+def guards(monkeypatch: pytest.MonkeyPatch) -> Iterator[Guards]:
+    made = Guards()
+    monkeypatch.setattr(guard_client, "start_guard", made.start)
+    yield made
+    for channel in made.far:
+        channel.close()
+    os.close(made.words)
+
+
+@pytest.fixture
+def guarding(guards: Guards, tmp_path: Path) -> Iterator[Guarding]:
+    made = Guarding(
+        guards.start({}),
+        mark=MARK.decode(),
+        environment={b"HOME": b"/root", b"EMPTY": b""},
+        grace=2.5,
+        remove=[str(tmp_path / "job")],
+        watch=["/dev/shm/mpich_"],
+        descriptor_limits=resource.getrlimit(resource.RLIMIT_NOFILE),
+    )
+    yield made
+    made.channel.close()
+
+
+def files(tmp_path: Path) -> Messages:
+    paths = [os.fsencode(tmp_path / "job")]
+    return [(protocol.REMOVE, paths), (protocol.WATCH, [b"/dev/shm/mpich_"])]
+
+
+def test_a_guard_knows_the_files_before_anything_else(
+    guards: Guards, guarding: Guarding, tmp_path: Path
+) -> None:
+    assert guards.heard() == files(tmp_path)
+
+
+def test_mpirun_is_started_with_the_file_for_its_words(
+    guards: Guards, guarding: Guarding
+) -> None:
+    guards.heard()
+
+    guarding.start(["/bin/mpirun", "-n", "2"])
+
+    argv = [b"/bin/mpirun", b"-n", b"2"]
+    environ = [b"HOME=/root", b"EMPTY="]
+    started = [b"2500", MARK, b"3", *argv, *environ]
+    assert guards.heard() == [(protocol.START, started)]
+    [descriptor] = guards.far[0].descriptors
+    assert os.path.sameopenfile(descriptor, guards.words)
+
+
+def test_what_is_asked_of_a_guard_is_a_message(
+    guards: Guards, guarding: Guarding
+) -> None:
+    guards.heard()
+
+    guarding.hold(b"/lock")
+    guarding.signal_mpirun(NO_PROCESS, signal.SIGKILL)
+    guarding.finish()
+
+    assert guards.heard() == [
+        (protocol.HOLD, [b"/lock"]),
+        (protocol.SIGNAL_MPIRUN, [b"9"]),
+        (protocol.FINISH, []),
+    ]
+
+
+def test_the_first_guard_is_the_ancestor_of_all_and_need_not_know_them(
+    guards: Guards, guarding: Guarding
+) -> None:
+    guards.heard()
+
+    guarding.know(5, 50)
+
+    assert guards.heard() == []
+    assert guarding.end_own_orphans() == 0
+
+
+def test_another_guard_is_told_all_that_the_first_one_knew(
+    guards: Guards, guarding: Guarding, tmp_path: Path
+) -> None:
+    guarding.hold(b"/lock")
+    guarding.know(5, 50)
+    guarding.found(b"/dev/shm/mpich_1")
+    guards.heard()
+
+    guarding.replace()
+
+    adopt, remove, watch, hold = protocol.Decoder().feed(guards.orders[-1])
+    assert adopt == (protocol.ADOPT, [b"2500", MARK])
+    job = os.fsencode(tmp_path / "job")
+    assert remove == (protocol.REMOVE, [job, b"/dev/shm/mpich_1"])
+    assert (watch, hold) == (files(tmp_path)[1], (protocol.HOLD, [b"/lock"]))
+    assert guards.heard() == [(protocol.KNOWN, [b"5", b"50"])]
+    assert guards.environ == {"HOME": "/root", "EMPTY": ""}
+    assert guards.far[0].receive() is None  # it is closed
+    guarding.know(6, 60)
+    assert guards.heard() == [(protocol.KNOWN, [b"6", b"60"])]
+    assert guarding.replaced == 1
+
+
+def test_a_guard_that_cannot_be_replaced_is_an_error(
+    guards: Guards, guarding: Guarding
+) -> None:
+    guards.refused = True
+
+    with pytest.raises(LaunchError, match="no"):
+        guarding.replace()
+
+
+def test_behind_another_guard_poprun_signals_mpirun_itself(
+    guards: Guards, guarding: Guarding
+) -> None:
+    with subprocess.Popen(["sleep", "600"]) as mpirun:
+        start = processes.start_time(mpirun.pid)
+        guarding.know(mpirun.pid, start + 1)
+        guarding.replace()
+
+        guarding.signal_mpirun(mpirun.pid, signal.SIGKILL)
+        assert mpirun.poll() is None  # another process has its number by now
+        guarding.know(mpirun.pid, start)
+        guarding.signal_mpirun(mpirun.pid, signal.SIGTERM)
+
+        assert mpirun.wait(30) == -signal.SIGTERM
+
+
+def test_a_guard_that_is_stopped_goes_on(guards: Guards, guarding: Guarding) -> None:
+    with subprocess.Popen(["sleep", "600"]) as guard:
+        guarding.pid = guard.pid
+        assert not guarding.keep_running()
+
+        os.kill(guard.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, guard.pid, os.WSTOPPED)
+
+        assert guarding.keep_running()
+        os.waitid(os.P_PID, guard.pid, os.WCONTINUED)
+        guarding.kill()
+        assert guard.wait(30) == -signal.SIGKILL
+
+
+def test_without_any_guard_the_files_are_poprun_s_to_remove(
+    guards: Guards, guarding: Guarding, tmp_path: Path
+) -> None:
+    (tmp_path / "job" / "below").mkdir(parents=True)
+    # It is this process's child, as what a guard has left is poprun's.
+    orphan = os.posix_spawn("/bin/sleep", ["sleep", "600"], {})
+
+    guarding.do_without()
+
+    assert processes.process(orphan) is None
+    assert not (tmp_path / "job").exists()
