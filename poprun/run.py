@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from poprun.job import output, prepare, supervisor
-from poprun.job.event_log import Narrator
+from poprun.job.event_log import EventLog
 from poprun.job.events import Event
 from poprun.job.guard_start import StartedGuard
 from poprun.job.local_host import LocalHost
@@ -24,7 +24,8 @@ from poprun.plan.unsupported import refuse_what_cannot_start
 from poprun.result import out_of_memory
 from poprun.result.progress import Progress
 from poprun.result.show import print_text
-from poprun.stdio import router, terminal
+from poprun.stdio import terminal
+from poprun.stdio.router import make_files
 from poprun.stdio.writer import write_text
 
 
@@ -77,7 +78,7 @@ def _prepare(
         terminals=terminal.choose(settings["tty"], width),
     )
     if setup.arguments.output_filename is not None:
-        router.make_files(setup.arguments.output_filename, len(instances))
+        make_files(setup.arguments.output_filename, len(instances))
     prepare.make_cache_directory(setup.named_cache)
     return job
 
@@ -116,26 +117,26 @@ def _run_job(
 ) -> int:
     output.wait_for_stdin(job.stdin)
     progress = Progress(len(job.specs), time.monotonic())
-    relay = output.make_router(setup, settings, os.environ, progress.text)
-    log = Log(verbosity, relay.say)
+    router = output.make_router(setup, settings, os.environ, progress.text)
+    log = Log(verbosity, router.say)
     memory = out_of_memory.read()
-    narrator = Narrator(log, keep_going=job.keep_going)
+    event_log = EventLog(log, keep_going=job.keep_going)
 
     def listen(event: Event) -> None:
         progress.listen(event)
-        narrator.listen(event)
+        event_log.listen(event)
 
-    running = supervisor.Supervisor(job, LocalHost(job, guard, relay), relay, listen)
+    running = supervisor.Supervisor(job, LocalHost(job, guard, router), router, listen)
     # It takes a while until the first instance runs: time to import what comes last.
     from poprun.result import conclusion
 
     try:
         ended = running.run()
     finally:
-        relay.hide_status(forever=True)
-    relay.end()
+        router.hide_status(forever=True)
+    router.end()
     exit_code = conclusion.conclude(
-        ended, setup, relay, log, memory, debug=settings["debug"]
+        ended, setup, router, log, memory, debug=settings["debug"]
     )
     running.write_out()
     supervisor.block_signals()

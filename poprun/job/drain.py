@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from poprun.job.stopping import Cause, Reason
 from poprun.stdio.readers import Streams
-from poprun.stdio.router import Relay
+from poprun.stdio.router import OutputRouter
 
 FOREVER = float("inf")
 # How long a reader may take nothing at all before the rest is given up: of a job that
@@ -42,7 +42,7 @@ def patience(cause: Cause | None, *, failed: bool, signals: int) -> float:
 
 
 def drain(
-    relay: Relay,
+    router: OutputRouter,
     streams: Streams,
     wake: int,
     on_signal: Callable[[], None],
@@ -55,36 +55,36 @@ def drain(
         limit: Says for how long a reader may take nothing; signals change it.
     """
     now = time.monotonic()
-    progress, moved, streams_end = relay.written, now, now + LAST_WORDS_S
-    while streams or relay.queued:
-        if not relay.queued or relay.written != progress:
-            progress, moved = relay.written, now
+    progress, moved, streams_end = router.written, now, now + LAST_WORDS_S
+    while streams or router.queued:
+        if not router.queued or router.written != progress:
+            progress, moved = router.written, now
         elif now >= moved + limit():
-            relay.give_up()
+            router.give_up()
             continue
-        if relay.full:
+        if router.full:
             # Nothing is read before somebody reads us: that time does not count.
             streams_end = now + LAST_WORDS_S
         elif streams and now >= streams_end:
             streams.close()
             continue
-        due = moved + limit() if relay.queued else FOREVER
-        if streams and not relay.full:
+        due = moved + limit() if router.queued else FOREVER
+        if streams and not router.full:
             due = min(due, streams_end)
-        _wait(relay, streams, wake, on_signal, min(due, relay.deadline()))
+        _wait(router, streams, wake, on_signal, min(due, router.deadline()))
         now = time.monotonic()
-        relay.tick(now)
+        router.tick(now)
 
 
 def _wait(
-    relay: Relay,
+    router: OutputRouter,
     streams: Streams,
     wake: int,
     on_signal: Callable[[], None],
     due: float,
 ) -> None:
     """Wait for one of the descriptors until `due`, and serve those that are ready."""
-    waiting = {sink.fileno(): sink for sink in relay.sinks if sink.queued}
+    waiting = {sink.fileno(): sink for sink in router.sinks if sink.queued}
     reading = set(streams.readers())
     poll = select.poll()
     poll.register(wake, select.POLLIN)

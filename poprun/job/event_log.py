@@ -24,7 +24,7 @@ from poprun.log import Log
 from poprun.plan.placement import describe_cpus
 
 
-class Narrator:
+class EventLog:
     """Listens to the events of one job.
 
     Args:

@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 
 from poprun.job.events import Event
 from poprun.stdio.readers import Streams
-from poprun.stdio.stdin import Feeder
+from poprun.stdio.stdin import StdinFeeder
 
 
 class Interest(NamedTuple):
@@ -36,7 +36,7 @@ class Host(Protocol):
     def finished(self) -> bool:
         """Whether nothing of the job is left on the host, after `finish`."""
 
-    def start(self, emit: Callable[[Event], None], stdin: Feeder) -> None:
+    def start(self, emit: Callable[[Event], None], stdin: StdinFeeder) -> None:
         """Start the instances.
 
         Args:

@@ -41,8 +41,8 @@ from poprun.job.guard_start import StartedGuard
 from poprun.job.host import Interest
 from poprun.job.values import Job
 from poprun.stdio.readers import Streams
-from poprun.stdio.router import STREAMS, Relay
-from poprun.stdio.stdin import Feeder
+from poprun.stdio.router import STREAMS, OutputRouter
+from poprun.stdio.stdin import StdinFeeder
 
 FOREVER = float("inf")
 # The guard needs this long only where a process hangs in the kernel.
@@ -61,14 +61,14 @@ class LocalHost:
 
     Args:
         guard: Runs already, and waits for its first message.
-        relay: Gets the output of the instances.
+        router: Gets the output of the instances.
     """
 
-    def __init__(self, job: Job, guard: StartedGuard, relay: Relay) -> None:
+    def __init__(self, job: Job, guard: StartedGuard, router: OutputRouter) -> None:
         self._job = job
         self._started_guard = guard
         self._output = guard.words
-        self.streams = Streams(relay)
+        self.streams = Streams(router)
         self.finished = False
         self._finish_began = FOREVER
         self._starts_instances = True
@@ -86,7 +86,7 @@ class LocalHost:
         self._programs: dict[int, int] = {}  # the rank of each, by its pid
         self._remaining: set[int] = set()  # processes that may not be signalled
 
-    def start(self, emit: Callable[[Event], None], stdin: Feeder) -> None:
+    def start(self, emit: Callable[[Event], None], stdin: StdinFeeder) -> None:
         """Start mpirun."""
         job = self._job
         self._emit, self._stdin = emit, stdin

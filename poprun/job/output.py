@@ -7,7 +7,7 @@ from poprun.errors import OptionError
 from poprun.options.settings import Settings
 from poprun.plan.planner import Setup
 from poprun.stdio import terminal
-from poprun.stdio.router import Relay, Routes
+from poprun.stdio.router import OutputRouter, Routes
 from poprun.stdio.screen import Screen
 from poprun.stdio.stdin import Stdin
 
@@ -30,7 +30,7 @@ def make_router(
     settings: Settings,
     environ: Mapping[str, str],
     status: Callable[[float], str],
-) -> Relay:
+) -> OutputRouter:
     """Return the router of a job's output.
 
     Args:
@@ -39,7 +39,7 @@ def make_router(
     has_status = settings["progress"] and terminal.has_status_line(environ)
     # What the user types on the terminal would appear after the status.
     has_status &= not (setup.stdin.is_own and os.isatty(0))
-    return Relay(
+    return OutputRouter(
         routes(setup, settings),
         screens=_screens(environ),
         status=status if has_status else None,

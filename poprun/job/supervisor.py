@@ -31,8 +31,8 @@ from poprun.job.host import Host, Interest
 from poprun.job.stacks import Stacks
 from poprun.job.stopping import Course, Phase
 from poprun.job.values import Ended, Job
-from poprun.stdio.router import Relay
-from poprun.stdio.stdin import Feeder
+from poprun.stdio.router import OutputRouter
+from poprun.stdio.stdin import StdinFeeder
 from poprun.stdio.terminal import is_foreground, wait_until_readable
 from poprun.stdio.writer import Sink
 
@@ -59,13 +59,13 @@ class Supervisor:
         self,
         job: Job,
         host: Host,
-        relay: Relay,
+        router: OutputRouter,
         listen: Callable[[Event], None],
     ) -> None:
         now = time.monotonic()
         self._job = job
         self._host = host
-        self._relay = relay
+        self._router = router
         self._listen = listen
         self._course = Course(
             num_instances=len(job.specs),
@@ -75,11 +75,11 @@ class Supervisor:
             starts_by=now + job.start_timeout,
         )
         self.ended = Ended(course=self._course)
-        self._feeder = Feeder(job.stdin)
+        self._stdin_feeder = StdinFeeder(job.stdin)
         self._stacks = Stacks(
             host.show_stacks,
-            relay.tail,
-            lambda sentence: relay.say(f"poprun: {sentence}\n"),
+            router.tail,
+            lambda sentence: router.say(f"poprun: {sentence}\n"),
         )
         # Signals to end the job that came when it was over.
         self._is_over = False
@@ -88,7 +88,7 @@ class Supervisor:
         self._selector = selectors.PollSelector()
         self._registered: dict[int, int] = {}
         self._wake = processes.wake_up_on(*_signals())
-        host.start(self._emit, self._feeder)
+        host.start(self._emit, self._stdin_feeder)
 
     def run(self) -> Ended:
         """Supervise the job until it is over; return how it went."""
@@ -98,7 +98,7 @@ class Supervisor:
         while not self._host.finished:
             self._turn(FOREVER)
         self.write_out()
-        self._feeder.close()
+        self._stdin_feeder.close()
         self.ended.course = self._course
         self.ended.mpirun_output = self._host.close()
         self._selector.close()
@@ -107,9 +107,9 @@ class Supervisor:
     def write_out(self) -> None:
         """Write what is unwritten when the job is over, while it is read."""
         self._is_over = True
-        self._relay.hide_status(forever=True)
+        self._router.hide_status(forever=True)
         drain(
-            self._relay,
+            self._router,
             self._host.streams,
             self._wake,
             self._on_signals,
@@ -127,13 +127,13 @@ class Supervisor:
     def _turn(self, deadline: float) -> None:
         """Wait for something to happen, and deal with all that has."""
         now = time.monotonic()
-        due = min(deadline, self._relay.deadline(), self._stacks.deadline())
+        due = min(deadline, self._router.deadline(), self._stacks.deadline())
         due = min(due, self._host.deadline(now))
         for call, events in self._wait(due, now):
             call(events)
         self._host.tick(time.monotonic())
-        self._relay.tick(time.monotonic())
-        if self._relay.closed:
+        self._router.tick(time.monotonic())
+        if self._router.closed:
             self._emit(OutputClosed())
         self._show_stacks()
         self._emit(Tick())
@@ -167,12 +167,12 @@ class Supervisor:
         yield from self._host.interests(now)
         for descriptor in self._host.streams.readers():
             yield Interest(descriptor, EVENT_READ, self._on_readable(descriptor))
-        for sink in self._relay.sinks:
+        for sink in self._router.sinks:
             if sink.queued:
                 yield Interest(sink.fileno(), EVENT_WRITE, self._on_writable(sink))
-        for descriptor in self._feeder.readers():
+        for descriptor in self._stdin_feeder.readers():
             yield Interest(descriptor, EVENT_READ, lambda _: self._read_stdin())
-        for descriptor in self._feeder.writers():
+        for descriptor in self._stdin_feeder.writers():
             yield Interest(descriptor, EVENT_WRITE, self._on_stdin_writable(descriptor))
 
     def _on_readable(self, stream: int) -> Callable[[int], None]:
@@ -182,7 +182,7 @@ class Supervisor:
         return lambda _: sink.flush()
 
     def _on_stdin_writable(self, pipe: int) -> Callable[[int], None]:
-        return lambda _: self._feeder.write(pipe)
+        return lambda _: self._stdin_feeder.write(pipe)
 
     def _emit(self, event: Event) -> None:
         if isinstance(event, StacksAvailable):
@@ -241,7 +241,7 @@ class Supervisor:
         self._host.reap()
 
     def _pause(self, number: int = signal.SIGSTOP) -> None:
-        self._relay.hide_status()
+        self._router.hide_status()
         # SIGSTOP, because what leads a session of its own never sees SIGTSTP.
         self._host.signal_instances(signal.SIGSTOP)
         os.kill(os.getpid(), number)
@@ -252,7 +252,7 @@ class Supervisor:
 
     def _resize(self) -> None:
         """Give the instances' terminals the size that poprun's has now."""
-        self._relay.resize()
+        self._router.resize()
         terminals = self._job.terminals
         if terminals.stdout or terminals.stderr:
             self._host.resize(*terminals.size())
@@ -260,7 +260,7 @@ class Supervisor:
     def _read_stdin(self) -> None:
         if os.isatty(0) and not is_foreground(0):
             self._pause(signal.SIGTTIN)
-        self._feeder.read()
+        self._stdin_feeder.read()
 
 
 def block_signals() -> None:

@@ -13,13 +13,13 @@ from poprun.plan.planner import Setup
 from poprun.result import out_of_memory, report
 from poprun.result.exit_codes import OUTPUT_CLOSED, UNWRITTEN
 from poprun.result.outcome import MACHINERY, Outcome, judge
-from poprun.stdio.router import Relay
+from poprun.stdio.router import OutputRouter
 
 
 def conclude(
     ended: Ended,
     made: Setup,
-    relay: Relay,
+    router: OutputRouter,
     log: Log,
     memory: out_of_memory.Memory,
     *,
@@ -35,43 +35,45 @@ def conclude(
     words = ended.mpirun_output.decode(errors="replace")
     verdict = adapter(made.mpi.flavour).explain(words, code)
     if made.mpi.flavour == HYDRA and verdict.failure in (Failure.ABORTED, Failure.NONE):
-        verdict = _explain_abort(ended, made, relay) or verdict
+        verdict = _explain_abort(ended, made, router) or verdict
     outcome = judge(ended.course, ended.events, status, verdict)
     for warning in outcome.warnings:
         log.warn(warning)
-    if relay.failure is not None:
-        what, number = relay.failure
+    if router.failure is not None:
+        what, number = router.failure
         log.error(
             f"Output was lost: {what} cannot be written: {os.strerror(number)}. The "
             "instances were not stopped for that."
         )
-    for what, size in relay.lost.items():
+    for what, size in router.lost.items():
         log.error(
             f"Output was lost: nobody read {what}, so its last {size} bytes or more "
             "were not written."
         )
     if debug and verdict.words and not outcome.quote_mpirun:
         log.say(f"mpirun said:\n{verdict.words}")
-    evidence = _evidence(outcome, ended, made, relay, memory)
+    evidence = _evidence(outcome, ended, made, router, memory)
     *more, cause = report.render(outcome, evidence, verdict.words) or [""]
     for sentence in more:
         log.say(sentence)
     if cause:
         log.error(cause)
-    if relay.closed:
+    if router.closed:
         return outcome.exit_code or OUTPUT_CLOSED
-    if relay.failure is not None or relay.lost:
+    if router.failure is not None or router.lost:
         return outcome.exit_code or UNWRITTEN
     return outcome.exit_code
 
 
-def _explain_abort(ended: Ended, made: Setup, relay: Relay) -> MpiVerdict | None:
+def _explain_abort(
+    ended: Ended, made: Setup, router: OutputRouter
+) -> MpiVerdict | None:
     """Find out which instance called MPI_Abort, where mpirun has ended the job."""
     cause = ended.course.cause
     if cause is not None and cause.reason not in MACHINERY:
         return None
     for assignment in made.plan.assignments:
-        stderr = relay.tail(assignment.rank).decode(errors="replace")
+        stderr = router.tail(assignment.rank).decode(errors="replace")
         if verdict := hydra.explain_abort(stderr, assignment.rank):
             return verdict
     return None
@@ -87,7 +89,7 @@ def _evidence(
     outcome: Outcome,
     ended: Ended,
     made: Setup,
-    relay: Relay,
+    router: OutputRouter,
     before: out_of_memory.Memory,
 ) -> report.Evidence:
     if outcome.first is None:
@@ -104,8 +106,8 @@ def _evidence(
     ]
     return report.Evidence(
         host=made.plan.assignments[rank].host,
-        stderr=relay.tail(rank),
-        just_shown=relay.was_last(rank),
+        stderr=router.tail(rank),
+        just_shown=router.was_last(rank),
         out_of_memory=after if starved else None,
         peak_kib=max(peaks, default=0),
         no_stdin=not made.stdin.gives(rank),

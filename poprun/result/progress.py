@@ -1,6 +1,6 @@
 """One line that says how far a running job is: events -> text. Pure.
 
-It listens to the events of the job and knows no terminal; the relay shows the line
+It listens to the events of the job and knows no terminal; the router shows the line
 where that disturbs nothing.
 """
 

@@ -1,11 +1,11 @@
-"""The read ends of the instances' streams: what comes out of them goes to the relay."""
+"""Read the instances' streams: what they bring goes to the output router."""
 
 import os
 import termios
 import time
 from collections.abc import Iterator
 
-from poprun.stdio.router import Relay
+from poprun.stdio.router import OutputRouter
 
 # How much is taken from one stream before the others get their turn.
 SHARE = 1 << 18
@@ -18,8 +18,8 @@ FEW_BYTES = 2048
 class Streams:
     """All stdouts and stderrs of a job that have not come to their end."""
 
-    def __init__(self, relay: Relay) -> None:
-        self._relay = relay
+    def __init__(self, router: OutputRouter) -> None:
+        self._router = router
         self._open: dict[int, tuple[int, str]] = {}
         # Since the last pause for breath.
         self._reads = self._bytes = 0
@@ -30,11 +30,11 @@ class Streams:
     def open(self, descriptor: int, rank: int, stream: str) -> None:
         os.set_blocking(descriptor, False)
         self._open[descriptor] = (rank, stream)
-        self._relay.open(rank, stream)
+        self._router.open(rank, stream)
 
     def readers(self) -> Iterator[int]:
         """Yield what to read from: nothing while the terminal cannot keep up."""
-        if not self._relay.full:
+        if not self._router.full:
             yield from self._open
 
     def read(self, descriptor: int) -> None:
@@ -52,7 +52,7 @@ class Streams:
             taken += len(data)
             self._reads += 1
             self._bytes += len(data)
-            self._relay.feed(*self._open[descriptor], data, time.monotonic())
+            self._router.feed(*self._open[descriptor], data, time.monotonic())
 
     def resize(self, size: tuple[int, int]) -> None:
         """Give those that are terminals a size, in rows and columns."""
@@ -72,5 +72,5 @@ class Streams:
             self._close(descriptor)
 
     def _close(self, descriptor: int) -> None:
-        self._relay.close(*self._open.pop(descriptor))
+        self._router.close(*self._open.pop(descriptor))
         os.close(descriptor)

@@ -71,7 +71,7 @@ class Routes(NamedTuple):
         return not self.only_files and self.only_instance in (None, rank)
 
 
-class Relay:
+class OutputRouter:
     """All streams of one job on their way."""
 
     def __init__(

@@ -34,7 +34,7 @@ class Stdin(NamedTuple):
         return self.rank is not None or self.copies > 0
 
 
-class Feeder:
+class StdinFeeder:
     """poprun's stdin on its way to one instance or to all."""
 
     def __init__(self, stdin: Stdin) -> None:

@@ -12,7 +12,7 @@ from poprun.job import drain
 from poprun.job.drain import FOREVER, patience
 from poprun.job.stopping import Cause, Reason
 from poprun.stdio.readers import Streams
-from poprun.stdio.router import Relay, Routes
+from poprun.stdio.router import OutputRouter, Routes
 
 MUCH = bytes(range(256)) * 2048  # more than any pipe takes at once
 
@@ -40,29 +40,29 @@ def test_a_reader_is_waited_for_by_how_the_job_ended(
 
 
 class Ends(NamedTuple):
-    """Pipes by name, and a relay that writes into `out`."""
+    """Pipes by name, and a router that writes into `out`."""
 
     out: tuple[int, int]
     source: tuple[int, int]
     wake: tuple[int, int]
-    relay: Relay
+    router: OutputRouter
     streams: Streams
 
     def drain(
         self, limit: Callable[[], float], on_signal: Callable[[], None] = lambda: None
     ) -> None:
-        drain.drain(self.relay, self.streams, self.wake[0], on_signal, limit)
+        drain.drain(self.router, self.streams, self.wake[0], on_signal, limit)
 
 
 @pytest.fixture
 def ends() -> Iterator[Ends]:
     pipes = [os.pipe() for _ in range(3)]
-    relay = Relay(Routes(), pipes[0][1], pipes[0][1])
-    made = Ends(*pipes, relay, Streams(relay))
+    router = OutputRouter(Routes(), pipes[0][1], pipes[0][1])
+    made = Ends(*pipes, router, Streams(router))
     made.streams.open(os.dup(pipes[1][0]), 0, "stdout")
     yield made
     made.streams.close()
-    for sink in relay.sinks:
+    for sink in router.sinks:
         sink.close()
     for descriptor in {d for pipe in pipes for d in pipe}:
         os.close(descriptor)
@@ -95,20 +95,20 @@ def test_a_stream_that_somebody_holds_open_is_given_up(
 
 def test_a_reader_who_takes_nothing_loses_what_is_left(ends: Ends) -> None:
     replace_write_end(ends)
-    ends.relay.feed(0, "stdout", MUCH, 0.0)
+    ends.router.feed(0, "stdout", MUCH, 0.0)
     ends.drain(lambda: 0.05)
 
     room = fcntl.fcntl(ends.out[0], fcntl.F_GETPIPE_SZ)
-    assert ends.relay.lost == {"stdout": len(MUCH) - room}
-    assert ends.relay.failure is None
-    assert not ends.relay.queued
+    assert ends.router.lost == {"stdout": len(MUCH) - room}
+    assert ends.router.failure is None
+    assert not ends.router.queued
 
 
 def test_a_slow_reader_who_takes_something_now_and_then_loses_nothing(
     ends: Ends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replace_write_end(ends)
-    ends.relay.feed(0, "stdout", MUCH, 0.0)
+    ends.router.feed(0, "stdout", MUCH, 0.0)
     clock = iter(range(10**9))
     monkeypatch.setattr(drain.time, "monotonic", lambda: next(clock) * 20.0)
     taken = bytearray()
@@ -123,12 +123,12 @@ def test_a_slow_reader_who_takes_something_now_and_then_loses_nothing(
     reader.join()
 
     assert bytes(taken) == MUCH
-    assert ends.relay.lost == {}
+    assert ends.router.lost == {}
 
 
 def test_a_signal_shortens_the_wait(ends: Ends) -> None:
     replace_write_end(ends)
-    ends.relay.feed(0, "stdout", MUCH, 0.0)
+    ends.router.feed(0, "stdout", MUCH, 0.0)
     os.write(ends.wake[1], b"\x0f")
     came: list[bytes] = []
     ends.drain(
@@ -137,4 +137,4 @@ def test_a_signal_shortens_the_wait(ends: Ends) -> None:
     )
 
     assert came == [b"\x0f"]
-    assert list(ends.relay.lost) == ["stdout"]
+    assert list(ends.router.lost) == ["stdout"]

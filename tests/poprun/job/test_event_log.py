@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from poprun.job.event_log import Narrator
+from poprun.job.event_log import EventLog
 from poprun.job.events import (
     Clean,
     Connected,
@@ -31,9 +31,9 @@ from poprun.log import DEBUG, INFO, Log
 def told(verbosity: int, *events: Event, keep_going: bool = False) -> list[str]:
     """Return what is said of events, without the time and the PID of each line."""
     said: list[str] = []
-    narrator = Narrator(Log(verbosity, said.append), keep_going=keep_going)
+    event_log = EventLog(Log(verbosity, said.append), keep_going=keep_going)
     for event in events:
-        narrator.listen(event)
+        event_log.listen(event)
     return [re.sub(r"^[\d:.]+ \d+ ", "", line) for line in said]
 
 

@@ -32,7 +32,7 @@ from poprun.job.local_host import LocalHost
 from poprun.job.stopping import Cause, Phase, Reason
 from poprun.job.supervisor import Supervisor
 from poprun.job.values import Ended, Job
-from poprun.stdio.router import Relay, Routes
+from poprun.stdio.router import OutputRouter, Routes
 
 Messages = list[tuple[int, list[bytes]]]
 MPIRUN_PID = 4_000_000  # above what the kernel gives
@@ -123,9 +123,9 @@ class Driven:
         started = StartedGuard(
             GUARD_PID, ours.detach(), os.memfd_create("words"), frozenset()
         )
-        relay = Relay(Routes(), self._out, self._err)
-        self.host = LocalHost(self.job, started, relay)
-        self.supervisor = Supervisor(self.job, self.host, relay, self.told.append)
+        router = OutputRouter(Routes(), self._out, self._err)
+        self.host = LocalHost(self.job, started, router)
+        self.supervisor = Supervisor(self.job, self.host, router, self.told.append)
         self.ended: Ended | None = None
         self._shims: list[Shim] = []
 

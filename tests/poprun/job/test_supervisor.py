@@ -29,8 +29,8 @@ from poprun.job.stopping import Cause, Phase, Reason
 from poprun.job.supervisor import Supervisor
 from poprun.job.values import Ended, Job
 from poprun.stdio.readers import Streams
-from poprun.stdio.router import Relay, Routes
-from poprun.stdio.stdin import Feeder, Stdin
+from poprun.stdio.router import OutputRouter, Routes
+from poprun.stdio.stdin import Stdin, StdinFeeder
 
 KILLED = signal.SIGKILL
 TERM, INT = signal.SIGTERM, signal.SIGINT
@@ -47,9 +47,11 @@ class FakeHost:
         obeys: The signals at which its instances end at once.
     """
 
-    def __init__(self, size: int, relay: Relay, obeys: Sequence[int] = ()) -> None:
+    def __init__(
+        self, size: int, router: OutputRouter, obeys: Sequence[int] = ()
+    ) -> None:
         self.size = size
-        self.streams = Streams(relay)
+        self.streams = Streams(router)
         self.finished = False
         self.calls: list[tuple[object, ...]] = []
         self.ticks = 0
@@ -72,7 +74,7 @@ class FakeHost:
 
     # --- The Host.
 
-    def start(self, emit: Callable[[Event], None], stdin: Feeder) -> None:
+    def start(self, emit: Callable[[Event], None], stdin: StdinFeeder) -> None:
         self.emit = emit
         self.stdin = stdin
         self.calls.append(("start",))
@@ -162,8 +164,10 @@ class Loop:
         # The actions on signals belong to the process that runs the tests.
         monkeypatch.setattr(processes, "wake_up_on", lambda *_: wake)
         self.output = os.memfd_create("stdout")
-        relay = Relay(Routes(), stdout or self.output, os.memfd_create("stderr"))
-        self.host = FakeHost(size, relay, obeys)
+        router = OutputRouter(
+            Routes(), stdout or self.output, os.memfd_create("stderr")
+        )
+        self.host = FakeHost(size, router, obeys)
         self.events: list[Event] = []
         self.job = Job(
             control="@none/key",
@@ -174,7 +178,7 @@ class Loop:
             specs=[b"spec"] * size,
             **job,  # type: ignore[arg-type]
         )
-        self.supervisor = Supervisor(self.job, self.host, relay, self.events.append)
+        self.supervisor = Supervisor(self.job, self.host, router, self.events.append)
 
     def run_all(self) -> None:
         """Let all instances run."""

@@ -25,7 +25,7 @@ NONE = Memory(kills=0, limit=None)
 
 
 class Output:
-    """What conclude asks of the relay."""
+    """What conclude asks of the router."""
 
     def __init__(
         self,

@@ -10,7 +10,7 @@ import pytest
 
 from poprun.stdio import readers as module
 from poprun.stdio.readers import SHARE, Streams
-from poprun.stdio.router import Relay, Routes
+from poprun.stdio.router import OutputRouter, Routes
 from poprun.stdio.writer import ENOUGH
 
 
@@ -20,8 +20,8 @@ class Job:
     def __init__(self) -> None:
         self.out, self._sink = os.pipe()
         os.set_blocking(self.out, False)
-        self.relay = Relay(Routes(), self._sink, self._sink)
-        self.streams = Streams(self.relay)
+        self.router = OutputRouter(Routes(), self._sink, self._sink)
+        self.streams = Streams(self.router)
         self._sources: list[int] = []
 
     def pipe(self, rank: int = 0) -> tuple[int, int]:
@@ -50,7 +50,7 @@ class Job:
 
     def close(self) -> None:
         self.streams.close()
-        for sink in self.relay.sinks:
+        for sink in self.router.sinks:
             sink.close()
         for descriptor in (*self._sources, self.out, self._sink):
             os.close(descriptor)
@@ -107,10 +107,10 @@ def test_one_stream_leaves_others_their_turn(job: Job) -> None:
 
 def test_nothing_is_read_while_nobody_reads_poprun(job: Job) -> None:
     read, _ = job.pipe()
-    job.relay.feed(0, "stdout", b"x" * (2 * ENOUGH) + b"\n", 0.0)
+    job.router.feed(0, "stdout", b"x" * (2 * ENOUGH) + b"\n", 0.0)
 
     assert list(job.streams.readers()) == []
-    job.relay.give_up()
+    job.router.give_up()
     assert list(job.streams.readers()) == [read]
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from poprun.stdio.router import FOREVER, Relay, Routes
+from poprun.stdio.router import FOREVER, OutputRouter, Routes
 from poprun.stdio.screen import Screen
 from poprun.stdio.writer import ENOUGH
 
@@ -46,19 +46,19 @@ class Relays:
     """Makes relays, and closes what they have opened."""
 
     def __init__(self) -> None:
-        self._made: list[Relay] = []
+        self._made: list[OutputRouter] = []
 
-    def __call__(self, routes: Routes, stdout: int, stderr: int) -> Relay:
-        relay = Relay(routes, stdout, stderr)
-        self._made.append(relay)
+    def __call__(self, routes: Routes, stdout: int, stderr: int) -> OutputRouter:
+        router = OutputRouter(routes, stdout, stderr)
+        self._made.append(router)
         for rank in range(2):
             for stream in ("stdout", "stderr"):
-                relay.open(rank, stream)
-        return relay
+                router.open(rank, stream)
+        return router
 
     def close(self) -> None:
-        for relay in self._made:
-            for sink in relay.sinks:
+        for router in self._made:
+            for sink in router.sinks:
                 sink.close()
 
 
@@ -72,9 +72,9 @@ def relays() -> Iterator[Relays]:
 def test_each_stream_goes_where_it_belongs(
     relays: Relays, out: Pipe, err: Pipe
 ) -> None:
-    relay = relays(Routes(), out.write, err.write)
-    relay.feed(0, "stdout", b"one\n", 0.0)
-    relay.feed(1, "stderr", b"two\n", 0.0)
+    router = relays(Routes(), out.write, err.write)
+    router.feed(0, "stdout", b"one\n", 0.0)
+    router.feed(1, "stderr", b"two\n", 0.0)
 
     assert (out.taken(), err.taken()) == (b"one\n", b"two\n")
 
@@ -82,20 +82,20 @@ def test_each_stream_goes_where_it_belongs(
 def test_a_tag_names_the_instance_and_the_stream(
     relays: Relays, out: Pipe, err: Pipe
 ) -> None:
-    relay = relays(Routes(tag=True), out.write, err.write)
-    relay.feed(0, "stdout", b"one\n", 0.0)
-    relay.feed(1, "stderr", b"two\n", 0.0)
+    router = relays(Routes(tag=True), out.write, err.write)
+    router.feed(0, "stdout", b"one\n", 0.0)
+    router.feed(1, "stderr", b"two\n", 0.0)
 
     assert out.taken() == b"[1,0]<stdout>:one\n"
     assert err.taken() == b"[1,1]<stderr>:two\n"
 
 
 def test_on_one_terminal_both_streams_share_the_line(relays: Relays, out: Pipe) -> None:
-    relay = relays(Routes(), out.write, out.write)
-    relay.feed(0, "stdout", b"10%", 0.0)
-    relay.tick(0.05)
-    relay.feed(0, "stderr", b"warning\n", 0.06)
-    relay.feed(0, "stdout", b" 20%\n", 0.07)
+    router = relays(Routes(), out.write, out.write)
+    router.feed(0, "stdout", b"10%", 0.0)
+    router.tick(0.05)
+    router.feed(0, "stderr", b"warning\n", 0.06)
+    router.feed(0, "stdout", b" 20%\n", 0.07)
 
     assert out.taken() == b"10% 20%\nwarning\n"
 
@@ -103,10 +103,10 @@ def test_on_one_terminal_both_streams_share_the_line(relays: Relays, out: Pipe) 
 def test_a_partial_line_of_one_terminal_takes_no_line_of_another(
     relays: Relays, out: Pipe, err: Pipe
 ) -> None:
-    relay = relays(Routes(), out.write, err.write)
-    relay.feed(0, "stdout", b"10%", 0.0)
-    relay.tick(0.05)
-    relay.feed(1, "stderr", b"warning\n", 0.06)
+    router = relays(Routes(), out.write, err.write)
+    router.feed(0, "stdout", b"10%", 0.0)
+    router.tick(0.05)
+    router.feed(1, "stderr", b"warning\n", 0.06)
 
     assert err.taken() == b"warning\n"
 
@@ -115,15 +115,15 @@ def test_only_one_instance_is_shown_and_all_are_remembered(
     relays: Relays, out: Pipe, err: Pipe, tmp_path: Path
 ) -> None:
     routes = Routes(only_instance=0, directory=str(tmp_path))
-    relay = relays(routes, out.write, err.write)
+    router = relays(routes, out.write, err.write)
     for rank in range(2):
-        relay.feed(rank, "stdout", b"out %d\n" % rank, 0.0)
-        relay.feed(rank, "stderr", b"err %d\n" % rank, 0.0)
-        relay.close(rank, "stdout")
-        relay.close(rank, "stderr")
+        router.feed(rank, "stdout", b"out %d\n" % rank, 0.0)
+        router.feed(rank, "stderr", b"err %d\n" % rank, 0.0)
+        router.close(rank, "stdout")
+        router.close(rank, "stderr")
 
     assert (out.taken(), err.taken()) == (b"out 0\n", b"err 0\n")
-    assert relay.tail(1) == b"err 1\n"
+    assert router.tail(1) == b"err 1\n"
     assert (tmp_path / "1/rank.0/stdout").read_bytes() == b"out 0\n"
     assert (tmp_path / "1/rank.1/stdout").read_bytes() == b"out 1\n"
     assert (tmp_path / "1/rank.1/stderr").read_bytes() == b"err 1\n"
@@ -132,47 +132,47 @@ def test_only_one_instance_is_shown_and_all_are_remembered(
 def test_what_came_before_the_end_goes_out_at_the_end(
     relays: Relays, out: Pipe, err: Pipe
 ) -> None:
-    relay = relays(Routes(tag=True), out.write, err.write)
-    relay.feed(0, "stdout", b"half", 0.0)
+    router = relays(Routes(tag=True), out.write, err.write)
+    router.feed(0, "stdout", b"half", 0.0)
 
     assert out.taken() == b""
-    relay.close(0, "stdout")
+    router.close(0, "stdout")
     assert out.taken() == b"[1,0]<stdout>:half"
 
 
 def test_the_end_of_stderr_is_kept_and_no_more(
     relays: Relays, out: Pipe, err: Pipe
 ) -> None:
-    relay = relays(Routes(only_instance=0), out.write, err.write)
+    router = relays(Routes(only_instance=0), out.write, err.write)
     for _ in range(100):
-        relay.feed(1, "stderr", b"x" * 999 + b"\n", 0.0)
-    relay.feed(1, "stderr", b"the end\n", 0.0)
+        router.feed(1, "stderr", b"x" * 999 + b"\n", 0.0)
+    router.feed(1, "stderr", b"the end\n", 0.0)
 
-    assert len(relay.tail(1)) == 16384
-    assert relay.tail(1).endswith(b"x\nthe end\n")
-    assert relay.tail(0) == b""
+    assert len(router.tail(1)) == 16384
+    assert router.tail(1).endswith(b"x\nthe end\n")
+    assert router.tail(0) == b""
 
 
 def test_the_last_to_speak_where_errors_go_is_known(
     relays: Relays, out: Pipe, err: Pipe
 ) -> None:
-    relay = relays(Routes(), out.write, err.write)
-    relay.feed(1, "stderr", b"Traceback\n", 0.0)
-    relay.feed(0, "stdout", b"elsewhere\n", 0.0)
+    router = relays(Routes(), out.write, err.write)
+    router.feed(1, "stderr", b"Traceback\n", 0.0)
+    router.feed(0, "stdout", b"elsewhere\n", 0.0)
 
-    assert relay.was_last(1)
-    relay.feed(0, "stderr", b"stopped\n", 0.0)
-    assert not relay.was_last(1)
+    assert router.was_last(1)
+    router.feed(0, "stderr", b"stopped\n", 0.0)
+    assert not router.was_last(1)
 
 
 def test_poprun_s_own_words_begin_on_a_line_of_their_own(
     relays: Relays, out: Pipe, err: Pipe
 ) -> None:
-    relay = relays(Routes(), out.write, err.write)
-    relay.feed(0, "stderr", b"10%", 0.0)
-    relay.tick(0.05)
-    relay.say("poprun: stopped\n")
-    relay.say("poprun: done\n")
+    router = relays(Routes(), out.write, err.write)
+    router.feed(0, "stderr", b"10%", 0.0)
+    router.tick(0.05)
+    router.say("poprun: stopped\n")
+    router.say("poprun: done\n")
 
     assert err.taken() == b"10%\npoprun: stopped\npoprun: done\n"
 
@@ -182,11 +182,11 @@ def test_a_file_that_cannot_be_opened_loses_only_itself(
 ) -> None:
     taken = tmp_path / "1/rank.0/stdout"
     taken.mkdir(parents=True)
-    relay = relays(Routes(directory=str(tmp_path)), out.write, err.write)
-    relay.feed(0, "stdout", b"one\n", 0.0)
-    relay.feed(1, "stdout", b"two\n", 0.0)
+    router = relays(Routes(directory=str(tmp_path)), out.write, err.write)
+    router.feed(0, "stdout", b"one\n", 0.0)
+    router.feed(1, "stdout", b"two\n", 0.0)
 
-    assert relay.failure == (str(taken), errno.EISDIR)
+    assert router.failure == (str(taken), errno.EISDIR)
     assert out.taken() == b"one\ntwo\n"
     assert (tmp_path / "1/rank.1/stdout").read_bytes() == b"two\n"
 
@@ -197,11 +197,11 @@ def test_a_full_disk_is_named_by_its_stream(
 ) -> None:
     with open("/dev/full", "wb", buffering=0) as full:
         descriptors = {"stdout": out.write, "stderr": out.write, name: full.fileno()}
-        relay = relays(Routes(), descriptors["stdout"], descriptors["stderr"])
-        relay.feed(0, name, b"one\n", 0.0)
+        router = relays(Routes(), descriptors["stdout"], descriptors["stderr"])
+        router.feed(0, name, b"one\n", 0.0)
 
-    assert relay.failure == (name, errno.ENOSPC)
-    assert not relay.closed
+    assert router.failure == (name, errno.ENOSPC)
+    assert not router.closed
 
 
 def test_a_reader_that_has_gone_is_no_failure(
@@ -209,21 +209,21 @@ def test_a_reader_that_has_gone_is_no_failure(
 ) -> None:
     read, write = os.pipe()
     os.close(read)
-    relay = relays(Routes(), write, err.write)
-    relay.feed(0, "stdout", b"one\n", 0.0)
+    router = relays(Routes(), write, err.write)
+    router.feed(0, "stdout", b"one\n", 0.0)
     os.close(write)
 
-    assert relay.closed
-    assert relay.failure is None
+    assert router.closed
+    assert router.failure is None
 
 
 def test_lines_in_files_are_tagged_as_on_the_console(
     relays: Relays, out: Pipe, err: Pipe, tmp_path: Path
 ) -> None:
-    relay = relays(Routes(tag=True, directory=str(tmp_path)), out.write, err.write)
-    relay.feed(0, "stdout", b"one\ntw", 0.0)
-    relay.feed(0, "stdout", b"o\n", 0.0)
-    relay.feed(0, "stdout", b"10%\r20%\n", 0.0)
+    router = relays(Routes(tag=True, directory=str(tmp_path)), out.write, err.write)
+    router.feed(0, "stdout", b"one\ntw", 0.0)
+    router.feed(0, "stdout", b"o\n", 0.0)
+    router.feed(0, "stdout", b"10%\r20%\n", 0.0)
 
     tagged = b"".join(
         b"[1,0]<stdout>:" + line for line in (b"one\n", b"two\n", b"10%\r20%\n")
@@ -236,8 +236,8 @@ def test_files_may_be_all_there_is(
     relays: Relays, out: Pipe, err: Pipe, tmp_path: Path
 ) -> None:
     routes = Routes(directory=str(tmp_path), only_files=True)
-    relay = relays(routes, out.write, err.write)
-    relay.feed(0, "stdout", b"one\n", 0.0)
+    router = relays(routes, out.write, err.write)
+    router.feed(0, "stdout", b"one\n", 0.0)
 
     assert out.taken() == b""
     assert (tmp_path / "1/rank.0/stdout").read_bytes() == b"one\n"
@@ -255,18 +255,18 @@ def test_the_time_stands_before_the_tag(
     monkeypatch.setattr(
         "poprun.stdio.router.time.ctime", lambda: "Sun Nov  2 07:14:12 2026"
     )
-    relay = relays(Routes(tag=tag, timestamp=True), out.write, err.write)
-    relay.feed(0, "stdout", b"one\n", 0.0)
+    router = relays(Routes(tag=tag, timestamp=True), out.write, err.write)
+    router.feed(0, "stdout", b"one\n", 0.0)
 
     assert out.taken() == b"Sun Nov  2 07:14:12 2026" + whose + b"<stdout>:one\n"
 
 
 def test_xml_is_one_document_on_stdout(relays: Relays, out: Pipe, err: Pipe) -> None:
-    relay = relays(Routes(xml=True, tag=True), out.write, err.write)
-    relay.feed(0, "stdout", b"one\n", 0.0)
-    relay.feed(1, "stderr", b"two\n", 0.0)
-    relay.say("poprun: done\n")
-    relay.end()
+    router = relays(Routes(xml=True, tag=True), out.write, err.write)
+    router.feed(0, "stdout", b"one\n", 0.0)
+    router.feed(1, "stderr", b"two\n", 0.0)
+    router.say("poprun: done\n")
+    router.end()
 
     assert out.taken() == (
         b"<mpirun>\n"
@@ -280,25 +280,25 @@ def test_xml_is_one_document_on_stdout(relays: Relays, out: Pipe, err: Pipe) -> 
 def test_where_stderr_comes_by_stdout_its_end_is_kept(
     relays: Relays, out: Pipe, err: Pipe
 ) -> None:
-    relay = relays(Routes(merged=True), out.write, err.write)
-    relay.feed(1, "stdout", b"no use\n", 0.0)
+    router = relays(Routes(merged=True), out.write, err.write)
+    router.feed(1, "stdout", b"no use\n", 0.0)
 
-    assert relay.tail(1) == b"no use\n"
-    assert not relay.was_last(1)
+    assert router.tail(1) == b"no use\n"
+    assert not router.was_last(1)
 
 
 def test_stderr_goes_on_while_nobody_reads_stdout(
     relays: Relays, out: Pipe, err: Pipe
 ) -> None:
-    relay = relays(Routes(), out.write, err.write)
-    relay.feed(0, "stderr", b"Name? ", 0.0)
-    relay.feed(0, "stdout", b"x" * (2 * ENOUGH) + b"\nhalf", 0.0)
+    router = relays(Routes(), out.write, err.write)
+    router.feed(0, "stderr", b"Name? ", 0.0)
+    router.feed(0, "stdout", b"x" * (2 * ENOUGH) + b"\nhalf", 0.0)
 
-    assert relay.full
-    assert relay.deadline() == 0.05
-    relay.tick(0.05)
+    assert router.full
+    assert router.deadline() == 0.05
+    router.tick(0.05)
     assert err.taken() == b"Name? "
-    assert relay.deadline() == FOREVER
+    assert router.deadline() == FOREVER
 
 
 def test_a_status_does_not_wait_for_a_terminal_that_takes_nothing(
@@ -310,13 +310,13 @@ def test_a_status_does_not_wait_for_a_terminal_that_takes_nothing(
         asked.append(now)
         return "busy"
 
-    relay = Relay(Routes(), out.write, err.write, {"stderr": Screen()}, status)
-    relay.open(0, "stderr")
-    relay.tick(1.0)
-    assert (err.taken(), relay.deadline()) == (b"busy", 1.25)
-    relay.feed(0, "stderr", b"x" * (2 * ENOUGH) + b"\n", 1.5)
-    relay.tick(2.0)
+    router = OutputRouter(Routes(), out.write, err.write, {"stderr": Screen()}, status)
+    router.open(0, "stderr")
+    router.tick(1.0)
+    assert (err.taken(), router.deadline()) == (b"busy", 1.25)
+    router.feed(0, "stderr", b"x" * (2 * ENOUGH) + b"\n", 1.5)
+    router.tick(2.0)
 
-    assert (asked, relay.deadline()) == ([1.0], FOREVER)
-    for sink in relay.sinks:
+    assert (asked, router.deadline()) == ([1.0], FOREVER)
+    for sink in router.sinks:
         sink.close()

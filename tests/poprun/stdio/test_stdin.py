@@ -3,7 +3,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from poprun.stdio.stdin import Feeder, Stdin
+from poprun.stdio.stdin import Stdin, StdinFeeder
 
 MUCH = bytes(range(256)) * 256  # with anything else, more than a pipe takes
 
@@ -20,8 +20,8 @@ def stdin() -> Iterator[int]:
     os.close(kept)
 
 
-def given(feeder: Feeder, rank: int) -> int:
-    descriptor = feeder.descriptor_for(rank)
+def given(stdin_feeder: StdinFeeder, rank: int) -> int:
+    descriptor = stdin_feeder.descriptor_for(rank)
     assert descriptor is not None
     return descriptor
 
@@ -32,117 +32,117 @@ def taken(descriptor: int) -> bytes:
 
 
 def test_by_default_nobody_is_sent_anything() -> None:
-    feeder = Feeder(Stdin())
+    stdin_feeder = StdinFeeder(Stdin())
 
-    assert feeder.descriptor_for(0) is None
-    assert list(feeder.readers()) == []
+    assert stdin_feeder.descriptor_for(0) is None
+    assert list(stdin_feeder.readers()) == []
 
 
 def test_a_file_is_opened_by_each_instance_itself() -> None:
-    assert Feeder(Stdin(path="/etc/hosts")).descriptor_for(0) is None
+    assert StdinFeeder(Stdin(path="/etc/hosts")).descriptor_for(0) is None
 
 
 def test_one_instance_gets_stdin_itself(stdin: int) -> None:
-    feeder = Feeder(Stdin(rank=1))
+    stdin_feeder = StdinFeeder(Stdin(rank=1))
 
-    assert feeder.descriptor_for(0) is None
-    descriptor = given(feeder, 1)
+    assert stdin_feeder.descriptor_for(0) is None
+    descriptor = given(stdin_feeder, 1)
     assert os.path.sameopenfile(descriptor, 0)
-    assert list(feeder.readers()) == []
+    assert list(stdin_feeder.readers()) == []
     os.close(descriptor)
     os.close(stdin)
 
 
 def test_all_get_every_byte_and_the_end(stdin: int) -> None:
-    feeder = Feeder(Stdin(copies=2))
-    readers = [given(feeder, rank) for rank in (1, 0)]
+    stdin_feeder = StdinFeeder(Stdin(copies=2))
+    readers = [given(stdin_feeder, rank) for rank in (1, 0)]
     os.write(stdin, b"one\n")
     os.close(stdin)
 
-    assert list(feeder.readers()) == [0]
-    feeder.read()
+    assert list(stdin_feeder.readers()) == [0]
+    stdin_feeder.read()
     assert [taken(descriptor) for descriptor in readers] == [b"one\n", b"one\n"]
-    feeder.read()
+    stdin_feeder.read()
     assert [taken(descriptor) for descriptor in readers] == [b"", b""]
-    assert list(feeder.readers()) == []
+    assert list(stdin_feeder.readers()) == []
     for descriptor in readers:
         os.close(descriptor)
 
 
 def test_nothing_is_read_before_the_last_instance_is_there(stdin: int) -> None:
-    feeder = Feeder(Stdin(copies=2))
-    first = given(feeder, 0)
+    stdin_feeder = StdinFeeder(Stdin(copies=2))
+    first = given(stdin_feeder, 0)
 
-    assert list(feeder.readers()) == []
-    second = given(feeder, 1)
-    assert list(feeder.readers()) == [0]
-    feeder.close()
+    assert list(stdin_feeder.readers()) == []
+    second = given(stdin_feeder, 1)
+    assert list(stdin_feeder.readers()) == [0]
+    stdin_feeder.close()
     for descriptor in (first, second, stdin):
         os.close(descriptor)
 
 
 def test_the_slowest_decides_when_more_is_read(stdin: int) -> None:
-    feeder = Feeder(Stdin(copies=2))
-    fast, slow = given(feeder, 0), given(feeder, 1)
+    stdin_feeder = StdinFeeder(Stdin(copies=2))
+    fast, slow = given(stdin_feeder, 0), given(stdin_feeder, 1)
     for data in (b"begin", MUCH):
         os.write(stdin, data)
-        feeder.read()
+        stdin_feeder.read()
 
     came = {fast: taken(fast), slow: b""}
-    assert list(feeder.readers()) == []
-    for descriptor in feeder.writers():
-        feeder.write(descriptor)
+    assert list(stdin_feeder.readers()) == []
+    for descriptor in stdin_feeder.writers():
+        stdin_feeder.write(descriptor)
     came[fast] += taken(fast)
-    assert list(feeder.readers()) == []
-    while list(feeder.writers()):
+    assert list(stdin_feeder.readers()) == []
+    while list(stdin_feeder.writers()):
         came[slow] += taken(slow)
-        for descriptor in feeder.writers():
-            feeder.write(descriptor)
+        for descriptor in stdin_feeder.writers():
+            stdin_feeder.write(descriptor)
     came[slow] += taken(slow)
-    assert list(feeder.readers()) == [0]
+    assert list(stdin_feeder.readers()) == [0]
     assert came == dict.fromkeys((fast, slow), b"begin" + MUCH)
-    feeder.close()
+    stdin_feeder.close()
     for descriptor in (fast, slow, stdin):
         os.close(descriptor)
 
 
 def test_an_instance_that_reads_no_more_is_not_waited_for(stdin: int) -> None:
-    feeder = Feeder(Stdin(copies=2))
-    first, second = given(feeder, 0), given(feeder, 1)
+    stdin_feeder = StdinFeeder(Stdin(copies=2))
+    first, second = given(stdin_feeder, 0), given(stdin_feeder, 1)
     os.close(first)
     os.write(stdin, b"one\n")
-    feeder.read()
+    stdin_feeder.read()
 
     assert taken(second) == b"one\n"
-    assert list(feeder.readers()) == [0]
+    assert list(stdin_feeder.readers()) == [0]
     os.close(second)
     os.write(stdin, b"two\n")
-    feeder.read()
-    assert list(feeder.readers()) == []
+    stdin_feeder.read()
+    assert list(stdin_feeder.readers()) == []
     os.close(stdin)
 
 
 def test_a_stdin_that_cannot_be_read_is_at_its_end(stdin: int) -> None:
     directory = os.open("/", os.O_RDONLY)
     os.dup2(directory, 0)
-    feeder = Feeder(Stdin(copies=1))
-    descriptor = given(feeder, 0)
-    feeder.read()
+    stdin_feeder = StdinFeeder(Stdin(copies=1))
+    descriptor = given(stdin_feeder, 0)
+    stdin_feeder.read()
 
     assert taken(descriptor) == b""
-    assert list(feeder.readers()) == []
+    assert list(stdin_feeder.readers()) == []
     for number in (directory, descriptor, stdin):
         os.close(number)
 
 
 def test_a_stdin_that_somebody_else_has_emptied_is_asked_again(stdin: int) -> None:
-    feeder = Feeder(Stdin(copies=1))
-    descriptor = given(feeder, 0)
+    stdin_feeder = StdinFeeder(Stdin(copies=1))
+    descriptor = given(stdin_feeder, 0)
     os.set_blocking(0, False)
-    feeder.read()
+    stdin_feeder.read()
 
-    assert list(feeder.readers()) == [0]
-    feeder.close()
+    assert list(stdin_feeder.readers()) == [0]
+    stdin_feeder.close()
     os.close(descriptor)
     os.close(stdin)
 
