@@ -8,6 +8,7 @@ of helpers counts as its own.
 import ast
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -60,6 +61,9 @@ STAGES = {
 }
 # The packages themselves: what users import, and the version.
 PACKAGES = ("poprun", "popdist")
+
+# Base names that several modules of one package have; no new ones.
+SAME_NAMES = {"job.py", "rows.py", "values.py"}
 
 # Values and functions of them: what they know of the world is passed to them.
 PURE = (
@@ -299,6 +303,20 @@ def forbidden(tree: ast.Module) -> Iterator[str]:
             what = f"imports {stray.pop()}" if stray else None
         if what:
             yield f"{what} in line {line}"
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_no_two_modules_of_a_package_have_the_same_base_name(package: str) -> None:
+    count = Counter(
+        path.name
+        for path in (ROOT / package).rglob("*.py")
+        if path.name != "__init__.py"
+    )
+    doubles = {name for name, number in count.items() if number > 1}
+
+    assert doubles <= SAME_NAMES, (
+        f"{package} has several modules named {', '.join(sorted(doubles))}. Rename one."
+    )
 
 
 @pytest.mark.parametrize("module", MODULES.keys() - set(PACKAGES))
