@@ -12,12 +12,13 @@ import numpy as np
 
 from popdist.engine import _core
 from popdist.engine.calls.exchanges import Exchanges
-from popdist.engine.calls.operations import ALGORITHMS
+from popdist.engine.calls.operations import ALGORITHM_NAMES, ALGORITHMS
 from popdist.engine.calls.point_to_point import PointToPoint
 from popdist.engine.calls.reductions import Reductions
 from popdist.engine.calls.rows import Array
 from popdist.engine.endpoint import Endpoint
 from popdist.engine.failures import aborted
+from popdist.engine.shm_transport import ShmTransport
 from popdist.engine.tuning import Tuning
 
 
@@ -65,15 +66,26 @@ class Group(Reductions, Exchanges, PointToPoint):
             known=known,
             ended_file=ended_file,
         )
-        self._join(endpoint, replicas)
-        self._prefer(algorithm)
+        self._join(endpoint, replicas, algorithm)
 
     def view(self, replicas: Sequence[int] | None) -> "Group":
         """Return a group of the same members, with so many rows in each of them."""
         other = Group.__new__(Group)
-        other._join(self._endpoint, replicas)
-        other._prefer(self._algorithm)
+        other._join(self._endpoint, replicas, self._algorithm)
         return other
+
+    def _join(
+        self, endpoint: Endpoint, replicas: Sequence[int] | None, algorithm: str
+    ) -> None:
+        if replicas is not None and len(replicas) != endpoint.size:
+            raise ValueError(
+                f"Numbers of replicas are given for {len(replicas)} members, but the "
+                f"group has {endpoint.size}. Give one for each member."
+            )
+        self._endpoint = endpoint
+        counts = [1] * endpoint.size if replicas is None else replicas
+        self._use(ShmTransport(endpoint, counts), replicas is None)
+        self._prefer(algorithm)
 
     def __repr__(self) -> str:
         state = ", closed" if self._endpoint.closed else ""
@@ -88,9 +100,14 @@ class Group(Reductions, Exchanges, PointToPoint):
         return self._endpoint.pidfds
 
     @property
+    def last_algorithm(self) -> str:
+        """How the last reduction was carried out."""
+        return ALGORITHM_NAMES[self._endpoint.comm.last()[0]]
+
+    @property
     def runs(self) -> dict[str, int]:
         """How many reductions each algorithm has carried out, in all views of this."""
-        return dict(zip(ALGORITHMS, self._comm.runs(), strict=True))
+        return dict(zip(ALGORITHMS, self._endpoint.comm.runs(), strict=True))
 
     @property
     def waits(self) -> tuple[int, int, int, int]:
@@ -123,9 +140,9 @@ class Group(Reductions, Exchanges, PointToPoint):
         Blocks until member 0 has begun it. 0 for a call without a name.
         """
         try:
-            return self._comm.peek()
+            return self._endpoint.comm.peek()
         except _core.Failure:
-            # Explained below, as in _call.
+            # Explained below: Ctrl-C while that is done must not show this one.
             pass
         raise self._endpoint.failure()
 
@@ -135,11 +152,11 @@ class Group(Reductions, Exchanges, PointToPoint):
 
     def abort(self, message: str) -> None:
         """End the group: all members get a CollectiveAbortedError with this message."""
-        self._comm.end(aborted(message))
+        self._endpoint.comm.end(aborted(message))
 
     def end_with_mismatch(self, message: str) -> None:
         """End the group: all members get a MismatchError with this message."""
-        self._comm.end(message)
+        self._endpoint.comm.end(message)
 
     def close(self) -> None:
         """Leave the group, and give back its memory. Every member does so in the end.

@@ -13,8 +13,8 @@ import numpy as np
 from popdist.engine.calls.headers import HEADER, described, header_of, headers_of
 from popdist.engine.calls.membership import Membership, ends_group_without_memory
 from popdist.engine.calls.operations import Operation, number_of
-from popdist.engine.calls.rows import Array, address, plain
-from popdist.engine.spec.dtypes import DTYPES, code_of
+from popdist.engine.calls.rows import Array, bytes_of, plain, rows_of
+from popdist.engine.spec.dtypes import code_of
 
 
 class Exchanges(Membership):
@@ -23,9 +23,7 @@ class Exchanges(Membership):
     def barrier(self, *, async_op: bool = False, name: str | None = None) -> Any:
         """Return when all members have called it."""
         number = number_of(name)
-        return self._submit(
-            "barrier", lambda: self._call(self._comm.barrier, number), async_op
-        )
+        return self.submit("barrier", lambda: self.transport.barrier(number), async_op)
 
     @ends_group_without_memory
     def broadcast(
@@ -46,25 +44,17 @@ class Exchanges(Membership):
         owner, local = self._owner(root)
         result, targets = self._targets(x, rows, out)
         first = plain(rows[0])
-        code, number = code_of(first.dtype), number_of(name)
+        code_of(first.dtype)
+        number = number_of(name)
 
         def action() -> Any:
             held = plain(rows[local]) if self.rank == owner else np.empty_like(first)
-            self._exchange(
-                Operation.BROADCAST,
-                code,
-                owner,
-                [first.nbytes] * self.size,
-                held,
-                held,
-                number,
-                [first.shape],
-            )
+            self.transport.broadcast(rows_of([held]), owner, name=number)
             for target in targets:
                 target[...] = held
             return result
 
-        return self._submit("broadcast", action, async_op)
+        return self.submit("broadcast", action, async_op)
 
     @ends_group_without_memory
     def all_gather(
@@ -82,7 +72,7 @@ class Exchanges(Membership):
             headers = self._headers(Operation.ALL_GATHER, mine, number)
             return self._gathered(Operation.ALL_GATHER, rows, headers, -1, number)
 
-        return self._submit("all_gather", action, async_op)
+        return self.submit("all_gather", action, async_op)
 
     @ends_group_without_memory
     def gather(
@@ -103,7 +93,7 @@ class Exchanges(Membership):
             found = self._gathered(Operation.GATHER, rows, headers, owner, number)
             return found if self.rank == owner else None
 
-        return self._submit("gather", action, async_op)
+        return self.submit("gather", action, async_op)
 
     @ends_group_without_memory
     def scatter(
@@ -128,28 +118,23 @@ class Exchanges(Membership):
             header = header_of(block[0, ...])
 
         def action() -> Array:
-            self._exchange(
-                Operation.BROADCAST,
-                DTYPES["int64"],
+            self.transport.broadcast(
+                rows_of([header]),
                 owner,
-                [header.nbytes] * self.size,
-                header,
-                header,
-                number,
-                headers_of=Operation.SCATTER,
+                name=number,
+                prelude_to=Operation.SCATTER,
             )
             dtype, shape = described(header)
             mine = np.empty((self.num_local_replicas, *shape), dtype)
             each = prod(shape) * dtype.itemsize
             source = mine if block is None else block
             lengths = [rows * each for rows in self.replicas]
-            code = code_of(dtype)
-            self._exchange(
-                Operation.SCATTER, code, owner, lengths, source, mine, number
+            self.transport.scatter(
+                rows_of([source]), rows_of([mine]), lengths, owner, name=number
             )
             return mine[0, ...] if self._flat else mine
 
-        return self._submit("scatter", action, async_op)
+        return self.submit("scatter", action, async_op)
 
     @ends_group_without_memory
     def all_to_all(
@@ -168,7 +153,7 @@ class Exchanges(Membership):
                 f"axis of {total}: a part for each replica."
             )
         shape, dtype = rows[0].shape[1:], rows[0].dtype
-        code = code_of(dtype)
+        code_of(dtype)
         # Where members differ in replicas, the smaller ones leave some places empty.
         sent = np.zeros((self.size, most, most, *shape), dtype)
         starts, number = self._starts(), number_of(name)
@@ -180,17 +165,7 @@ class Exchanges(Membership):
                         begin : begin + self.replicas[q]
                     ]
             got = np.empty_like(sent)
-            lengths = [sent[0].nbytes] * self.size
-            self._exchange(
-                Operation.ALL_TO_ALL,
-                code,
-                -1,
-                lengths,
-                sent,
-                got,
-                number,
-                [(total, *shape)],
-            )
+            self.transport.all_to_all(rows_of([sent]), rows_of([got]), name=number)
             result = np.empty((len(rows), total, *shape), dtype)
             for q, begin in enumerate(starts):
                 for i in range(len(rows)):
@@ -198,7 +173,7 @@ class Exchanges(Membership):
                     result[i, begin : begin + self.replicas[q]] = part
             return result[0, ...] if self._flat else result
 
-        return self._submit("all_to_all", action, async_op)
+        return self.submit("all_to_all", action, async_op)
 
     def _scattered(self, x: Any) -> Array:
         block = plain(np.stack(x) if isinstance(x, list | tuple) else np.asarray(x))
@@ -213,15 +188,12 @@ class Exchanges(Membership):
         """Return what every replica's array is like."""
         all_of_them = np.empty((self.num_replicas, HEADER), np.int64)
         lengths = [count * HEADER * 8 for count in self.replicas]
-        self._exchange(
-            Operation.ALL_GATHER,
-            DTYPES["int64"],
-            -1,
+        self.transport.all_gather(
+            rows_of([mine]),
+            rows_of([all_of_them]),
             lengths,
-            mine,
-            all_of_them,
-            name,
-            headers_of=operation,
+            name=name,
+            prelude_to=operation,
         )
         return all_of_them
 
@@ -245,7 +217,11 @@ class Exchanges(Membership):
             mine = np.concatenate([row.reshape(-1).view(np.uint8) for row in rows])
         wanted = root < 0 or root == self.rank
         whole = np.empty(sum(sizes) if wanted else 0, np.uint8)
-        self._exchange(operation, DTYPES["uint8"], root, lengths, mine, whole, name)
+        source, target = bytes_of(mine), bytes_of(whole)
+        if operation is Operation.ALL_GATHER:
+            self.transport.all_gather(source, target, lengths, name=name)
+        else:
+            self.transport.gather(source, target, lengths, root, name=name)
         if not wanted:
             return []
         found, at = [], 0
@@ -257,30 +233,3 @@ class Exchanges(Membership):
             found.append(part.view(dtype).reshape(shape))
             at += size
         return found
-
-    def _exchange(
-        self,
-        operation: Operation,
-        code: int,
-        root: int,
-        lengths: Sequence[int],
-        source: Array,
-        out: Array,
-        name: int,
-        shapes: Sequence[tuple[int, ...]] = (),
-        *,
-        headers_of: Operation = Operation.BARRIER,
-    ) -> None:
-        # A barrier has no headers: there it stands for none.
-        self._call(
-            self._comm.exchange,
-            operation,
-            headers_of,
-            code,
-            root,
-            name,
-            lengths,
-            shapes,
-            address(source),
-            address(out),
-        )

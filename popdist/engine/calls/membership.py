@@ -7,10 +7,9 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 
-from popdist.engine import _core
 from popdist.engine.calls.rows import Array, written, wrong_rows
-from popdist.engine.endpoint import Endpoint
 from popdist.engine.handle import Handle
+from popdist.engine.transport import Transport
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -25,21 +24,15 @@ class Membership:
     rank: int
     size: int
     replicas: tuple[int, ...]
+    transport: Transport
 
-    def _join(self, endpoint: Endpoint, replicas: Sequence[int] | None) -> None:
-        """Sit down: flat, or with so many replicas in each member."""
-        if replicas is not None and len(replicas) != endpoint.size:
-            raise ValueError(
-                f"Numbers of replicas are given for {len(replicas)} members, but the "
-                f"group has {endpoint.size}. Give one for each member."
-            )
-        self._endpoint = endpoint
-        self._comm = endpoint.comm
-        self._flat = replicas is None
-        self.rank = endpoint.rank
-        self.size = endpoint.size
-        self.replicas = (1,) * endpoint.size if replicas is None else tuple(replicas)
-        self._layout = _core.Layout(endpoint.rank, self.replicas)
+    def _use(self, transport: Transport, flat: bool) -> None:
+        """Take the transport, and whether arrays lack the axis of local replicas."""
+        self.transport = transport
+        self._flat = flat
+        self.rank = transport.rank
+        self.size = len(transport.replicas)
+        self.replicas = transport.replicas
 
     def __len__(self) -> int:
         return self.num_replicas
@@ -54,20 +47,21 @@ class Membership:
         """How many of them are this member's."""
         return self.replicas[self.rank]
 
-    def _submit(
+    def submit(
         self, what: str, action: Callable[[], T], async_op: bool
     ) -> T | Handle[T]:
         """Carry a call out, at once or after those that were made before it.
 
-        All arguments have been checked. Whatever is raised from here on ends the
-        group, or the others would wait for the rest of the call.
+        For adapters of other frameworks: `action` calls the group's transport with
+        rows of their own. All arguments have been checked. Whatever is raised from
+        here on ends the group, or the others would wait for the rest of the call.
         """
-        worker = self._endpoint.worker
+        worker = self.transport.worker
         if not (async_op or worker.pending):
             return self._carry_out(what, action)
         handle = worker.submit(
             partial(self._carry_out, what, action),
-            partial(self._endpoint.give_up, what),
+            partial(self.transport.give_up, what),
         )
         return handle if async_op else handle.wait()
 
@@ -75,17 +69,8 @@ class Membership:
         try:
             return action()
         except BaseException as error:
-            self._endpoint.give_up(what, error)
+            self.transport.give_up(what, error)
             raise
-
-    def _call(self, function: Callable[..., None], *args: Any) -> None:
-        try:
-            function(*args)
-            return
-        except _core.Failure:
-            # Explained below: Ctrl-C while that is done must not show this number.
-            pass
-        raise self._endpoint.failure()
 
     def _starts(self) -> list[int]:
         return [sum(self.replicas[:q]) for q in range(self.size)]
@@ -177,7 +162,7 @@ def ends_group_without_memory(
         try:
             return method(self, *args, **keywords)
         except MemoryError as error:
-            self._endpoint.give_up(method.__name__.removeprefix("_"), error)
+            self.transport.give_up(method.__name__.removeprefix("_"), error)
             raise
 
     return call

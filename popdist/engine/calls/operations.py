@@ -48,6 +48,7 @@ ALGORITHMS = {"oneshot": 0, "direct": 1, "ring": 2, "arena": 3}
 ALGORITHM_NAMES = {code: name for name, code in ALGORITHMS.items()}
 # Those that a caller may ask for. All but the ring keep the reproducible order.
 CHOICES = {"auto": AUTO, "oneshot": 0, "direct": 1, "ring": 2}
+DIRECT = ALGORITHMS["direct"]
 RING = ALGORITHMS["ring"]
 
 

@@ -9,8 +9,7 @@ from popdist.engine.calls.membership import (
     ends_group_without_memory,
     whole_number,
 )
-from popdist.engine.calls.rows import Array, address, plain, written
-from popdist.engine.spec.dtypes import code_of
+from popdist.engine.calls.rows import Array, plain, rows_of, written
 
 
 class PointToPoint(Membership):
@@ -27,12 +26,8 @@ class PointToPoint(Membership):
         """
         array = plain(np.asarray(x))
         peer = self._peer(to)
-        code = code_of(array.dtype)
-
-        def action() -> None:
-            self._call(self._comm.send, peer, code, address(array), array.nbytes)
-
-        return self._submit("send", action, async_op)
+        row = rows_of([array])
+        return self.submit("send", lambda: self.transport.send(row, peer), async_op)
 
     @ends_group_without_memory
     def recv(self, out: Array, source: int, *, async_op: bool = False) -> Any:
@@ -42,15 +37,15 @@ class PointToPoint(Membership):
         """
         held = plain(written(out))
         peer = self._peer(source)
-        code = code_of(held.dtype)
+        row = rows_of([held])
 
         def action() -> Array:
-            self._call(self._comm.receive, peer, code, address(held), held.nbytes)
+            self.transport.receive(row, peer)
             if held is not out:
                 out[...] = held
             return out
 
-        return self._submit("recv", action, async_op)
+        return self.submit("recv", action, async_op)
 
     def _peer(self, member: int) -> int:
         if not self._flat:

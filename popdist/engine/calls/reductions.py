@@ -8,15 +8,13 @@ import numpy as np
 from popdist.engine import _core
 from popdist.engine.calls.membership import Membership, ends_group_without_memory
 from popdist.engine.calls.operations import (
-    ALGORITHM_NAMES,
     CHOICES,
     RING,
-    Operation,
     number_of,
 )
 from popdist.engine.calls.overlap import Pair, prepare_all
-from popdist.engine.calls.rows import Array, Prepared, address, plain, prepare
-from popdist.engine.spec.dtypes import REDUCTIONS, code_of, reduction_code_of
+from popdist.engine.calls.rows import Array, Prepared, plain, prepare, rows_of
+from popdist.engine.spec.dtypes import REDUCTIONS, reduction_code_of
 
 
 class Reductions(_core.Reducer, Membership):
@@ -26,12 +24,9 @@ class Reductions(_core.Reducer, Membership):
         """Say how to reduce where a call does not."""
         self._algorithm = algorithm
         self._usual = _choice(algorithm)
-        self._take(self._comm, self._layout, self._usual, not self._flat)
-
-    @property
-    def last_algorithm(self) -> str:
-        """How the last reduction was carried out."""
-        return ALGORITHM_NAMES[self._comm.last()[0]]
+        self._has_shortcuts = self.transport.accelerate(
+            self._take, self._usual, not self._flat
+        )
 
     @ends_group_without_memory
     def _all_reduce(
@@ -53,7 +48,7 @@ class Reductions(_core.Reducer, Membership):
             )
         given = [x], None if out is None else [out]
         one: Callable[[], Any] = self._reduction(*given, op, how, number_of(name))
-        return self._submit("all_reduce", lambda: one()[0], async_op)
+        return self.submit("all_reduce", lambda: one()[0], async_op)
 
     @ends_group_without_memory
     def grouped_all_reduce(
@@ -77,7 +72,7 @@ class Reductions(_core.Reducer, Membership):
         several times, as tied weights are, ends as the reduction of what it was.
         """
         how = self._how(algorithm, reproducible)
-        if op in REDUCTIONS and not (async_op or name):
+        if self._has_shortcuts and op in REDUCTIONS and not (async_op or name):
             if out is None and all(type(x) is np.ndarray for x in arrays):
                 out = [np.empty_like(x, order="C") for x in arrays]
             try:
@@ -85,12 +80,12 @@ class Reductions(_core.Reducer, Membership):
                     return list(out)
                 failed = False
             except _core.Failure:
-                # Explained below, as in _call.
+                # Explained below: Ctrl-C while that is done must not show this one.
                 failed = True
             if failed:
-                raise self._endpoint.failure()
+                raise self.transport.explain()
         action = self._reduction(arrays, out, op, how, number_of(name))
-        return self._submit("grouped_all_reduce", action, async_op)
+        return self.submit("grouped_all_reduce", action, async_op)
 
     @ends_group_without_memory
     def reduce(
@@ -111,17 +106,14 @@ class Reductions(_core.Reducer, Membership):
         code = reduction_code_of(op, rows[0].dtype)
         total = np.empty(rows[0].shape, rows[0].dtype)
         one = prepare(rows, [total])
-        where = [address(one.targets[0])] * len(rows)
+        source, target = one.rows()
         number = number_of(name)
 
         def action() -> Array | None:
-            segment = (one.count, [address(row) for row in one.sources], where)
-            self._reduce_rows(
-                Operation.REDUCE, segment, rows[0], code, owner, number, 0
-            )
+            self.transport.reduce(source, target, code, owner, name=number)
             return total if self.rank == owner else None
 
-        return self._submit("reduce", action, async_op)
+        return self.submit("reduce", action, async_op)
 
     @ends_group_without_memory
     def reduce_scatter(
@@ -151,19 +143,12 @@ class Reductions(_core.Reducer, Membership):
         number = number_of(name)
 
         def action() -> Array:
-            segment = (sources[0].size, [address(row) for row in sources], None)
-            self._reduce_rows(
-                Operation.REDUCE_SCATTER,
-                segment,
-                rows[0],
-                code,
-                -1,
-                number,
-                address(mine),
+            self.transport.reduce_scatter(
+                rows_of(sources), rows_of([mine]), code, name=number
             )
             return mine[0, ...] if self._flat else mine
 
-        return self._submit("reduce_scatter", action, async_op)
+        return self.submit("reduce_scatter", action, async_op)
 
     def _how(self, algorithm: str | None, reproducible: bool) -> int:
         how = self._usual if algorithm is None else _choice(algorithm)
@@ -202,19 +187,12 @@ class Reductions(_core.Reducer, Membership):
             batches.setdefault(one.sources[0].dtype, []).append(one)
 
         def action() -> list[Any]:
-            for dtype, batch in batches.items():
-                self._call(
-                    self._comm.reduce_rows,
-                    self._layout,
-                    [one.segment() for one in batch],
-                    [one.sources[0].shape for one in batch],
-                    Operation.ALL_REDUCE,
-                    code_of(dtype),
+            for batch in batches.values():
+                self.transport.all_reduce(
+                    [one.rows() for one in batch],
                     REDUCTIONS[op],
-                    how,
-                    -1,
-                    name,
-                    0,
+                    algorithm=how,
+                    name=name,
                 )
             for batch in batches.values():
                 for one in batch:
@@ -222,31 +200,6 @@ class Reductions(_core.Reducer, Membership):
             return results
 
         return action
-
-    def _reduce_rows(
-        self,
-        operation: Operation,
-        segment: tuple[int, Sequence[int], Sequence[int] | None],
-        row: Array,
-        reduction: int,
-        root: int,
-        name: int,
-        out: int,
-    ) -> None:
-        # In steps of the direct algorithm; for one-shot there is too little to gain.
-        self._call(
-            self._comm.reduce_rows,
-            self._layout,
-            [segment],
-            [row.shape],
-            operation,
-            code_of(row.dtype),
-            reduction,
-            1,
-            root,
-            name,
-            out,
-        )
 
 
 def _choice(algorithm: str) -> int:

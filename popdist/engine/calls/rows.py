@@ -1,10 +1,13 @@
-"""Arrays as the C core takes them: rows that lie still, each in one piece."""
+"""From numpy arrays to the rows that a transport carries."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+
+from popdist.engine.spec.dtypes import DTYPES, code_of
+from popdist.engine.transport import Rows
 
 # Any, because the engine takes arrays of every dtype it knows.
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -19,16 +22,8 @@ class Prepared:
     # What has to be copied where once the call is over.
     copies: list[tuple[Array, Array]] = field(default_factory=list)
 
-    @property
-    def count(self) -> int:
-        return self.sources[0].size
-
-    def segment(self) -> tuple[int, list[int], list[int]]:
-        return (
-            self.count,
-            [address(row) for row in self.sources],
-            [address(row) for row in self.targets],
-        )
+    def rows(self) -> tuple[Rows, Rows]:
+        return rows_of(self.sources), rows_of(self.targets)
 
     def copy_results(self) -> None:
         for to, source in self.copies:
@@ -38,6 +33,18 @@ class Prepared:
 def address(array: Array) -> int:
     """Return where the elements of an array begin."""
     return int(array.__array_interface__["data"][0])
+
+
+def rows_of(arrays: Sequence[Array]) -> Rows:
+    """Return the rows that these arrays are: alike, and each in one piece."""
+    first = arrays[0]
+    places = tuple(address(array) for array in arrays)
+    return Rows(places, first.shape, code_of(first.dtype), arrays)
+
+
+def bytes_of(array: Array) -> Rows:
+    """Return the one row that an array is, as bytes."""
+    return Rows((address(array),), (array.nbytes,), DTYPES["uint8"], array)
 
 
 def written(x: object) -> Array:

@@ -23,6 +23,8 @@ DTYPES = {
     "uint64": 11,
     "bool": 12,
 }
+# How many bytes an element has, by its dtype's code.
+_ITEM_BYTES = (4, 8, 2, 2, 1, 2, 4, 8, 1, 2, 4, 8, 1)
 REDUCTIONS = {"sum": 0, "min": 1, "max": 2, "prod": 3, "mean": 4}
 
 _DTYPE_NAMES = {code: name for name, code in DTYPES.items()}
@@ -61,6 +63,20 @@ def _learn(dtype: DType) -> int:
 def name_of(code: int) -> str:
     """Return the name of the dtype with this code."""
     return _DTYPE_NAMES[code]
+
+
+def item_bytes_of(code: int) -> int:
+    """Return how many bytes an element of the dtype with this code has.
+
+    Raises:
+        ValueError: No dtype has this code.
+    """
+    if not 0 <= code < len(_ITEM_BYTES):
+        raise ValueError(
+            f"The dtype code is {code}, but must be one of 0 to "
+            f"{len(_ITEM_BYTES) - 1}: see DTYPES."
+        )
+    return _ITEM_BYTES[code]
 
 
 def dtype_of(code: int) -> DType:

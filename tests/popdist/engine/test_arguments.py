@@ -293,7 +293,7 @@ def test_a_member_counts_its_reductions_by_how_they_were_carried_out() -> None:
         group = me.join()
         x, there = np.ones(3000, np.float32), group.empty(3000)
         there[...] = 1
-        before = group._comm.runs()
+        before = group._endpoint.comm.runs()
         group.all_reduce(x[:3])
         group.grouped_all_reduce([x[:3], x[:4]], async_op=True).wait()
         for _ in range(2):
@@ -304,7 +304,7 @@ def test_a_member_counts_its_reductions_by_how_they_were_carried_out() -> None:
         group.all_reduce(there, out=there)
         group.reduce_scatter(x)
         group.barrier()
-        return before, group._comm.runs()
+        return before, group._endpoint.comm.runs()
 
     assert results(2, member) == [((0, 0, 0, 0), (2, 3, 5, 1))] * 2
 
@@ -314,7 +314,7 @@ def test_a_call_that_is_refused_keeps_nothing() -> None:
     x = np.ones(3, np.float32)
     at = x.__array_interface__["data"][0]
     calls: list[Callable[[], Any]] = [
-        lambda: group._comm.exchange(
+        lambda: group._endpoint.comm.exchange(
             Operation.BROADCAST, 0, 0, 0, 0, [12] * 2, [], at, at
         ),
         lambda: group.all_reduce(x, out=np.ones((3, 1), np.float32)),

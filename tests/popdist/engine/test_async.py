@@ -361,7 +361,7 @@ AT_THE_END = """
 
     last = Last()
     BEGIN
-    while not group._comm.last()[1]:
+    while not group._endpoint.comm.last()[1]:
         time.sleep(0.001)
 """
 BESIDE = "threading.Thread(target=group.barrier, daemon=True).start()"

@@ -518,7 +518,7 @@ def test_a_member_that_does_not_come_in_time_is_an_error_on_all(operation: str) 
 @pytest.mark.parametrize("operation", ["barrier", "oneshot", "direct", "broadcast"])
 def test_control_c_ends_a_call_here_and_for_all_others(operation: str) -> None:
     def interrupt_once_inside(group: Group) -> None:
-        while group._comm.last()[1] == 0:
+        while group._endpoint.comm.last()[1] == 0:
             time.sleep(0.001)
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 

@@ -23,7 +23,7 @@ ROWS = [(1, 1), (2, 2), (3, 3, 3), (1, 2), (3, 1, 2), (2, 3, 1, 3, 1), (1, 1, 3)
 
 
 def segment_of(group: Group, dtype: Any) -> int:
-    return group._comm.ring_segment(code_of(np.dtype(dtype)))
+    return group._endpoint.comm.ring_segment(code_of(np.dtype(dtype)))
 
 
 def expected(
@@ -538,7 +538,7 @@ def test_a_thousand_arrays_are_one_call() -> None:
         group = me.join()
         arrays = [np.full(i % 90, i + me.rank, np.int32) for i in range(1000)]
         found = group.grouped_all_reduce(arrays)
-        return group._comm.last()[1], found
+        return group._endpoint.comm.last()[1], found
 
     for calls, found in results(2, member):
         assert calls == 1

@@ -62,7 +62,7 @@ def test_every_level_hands_rows_to_other_members(
 
     def member(me: Me) -> Any:
         group = me.join(replicas=rows, simd=level)
-        segment = group._comm.ring_segment(code_of(dtype))
+        segment = group._endpoint.comm.ring_segment(code_of(dtype))
         found = {}
         # A new group tries the other way to store from its 8th block to its 16th: in
         # turn, so that each algorithm comes by then, with one block a call or more.
