@@ -25,6 +25,8 @@ class Handle(Generic[T]):
         self._done = threading.Event()
         self._result: T | None = None
         self._error: BaseException | None = None
+        self._lock = threading.Lock()
+        self._callbacks: list[Callable[[Handle[T]], object]] = []
 
     def __repr__(self) -> str:
         return f"<Handle: {'done' if self.test() else 'under way'}>"
@@ -66,6 +68,33 @@ class Handle(Generic[T]):
         result: Any = self._result
         return result  # type: ignore[no-any-return]
 
+    def add_done_callback(self, callback: Callable[["Handle[T]"], object]) -> None:
+        """Call `callback` with this handle once the call has come to its end.
+
+        Also where the call has failed. It is called once, in the thread that makes
+        the call, or at once in this one if that is over. It delays the calls that
+        follow, so it must not wait for one of them. An exception of it is reported as
+        that of a thread is (threading.excepthook), and has no other effect.
+        """
+        with self._lock:
+            if not self.test():
+                self._callbacks.append(callback)
+                return
+        self._call_back(callback)
+
+    def _call_back(self, callback: Callable[["Handle[T]"], object]) -> None:
+        try:
+            callback(self)
+        # The call is over, whatever happens here: neither its result nor the calls
+        # that follow depend on it.
+        except BaseException as error:
+            thread = threading.current_thread()
+            threading.excepthook(
+                threading.ExceptHookArgs(
+                    (type(error), error, error.__traceback__, thread)
+                )
+            )
+
     def _check_that_it_is_made(self) -> None:
         if os.getpid() != self._pid:
             raise GroupUnusableError(
@@ -81,7 +110,11 @@ class Handle(Generic[T]):
         # Whatever it is, it belongs to whoever waits.
         except BaseException as error:
             self._error = error
-        self._done.set()
+        with self._lock:
+            self._done.set()
+            callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            self._call_back(callback)
 
 
 def check_interpreter() -> None:

@@ -395,3 +395,81 @@ def test_a_deadline_that_is_no_time_is_refused(name: str, seconds: float) -> Non
         ValueError, match=f"{name} is {seconds:g}, but must be a number"
     ):
         Group("refused", 0, 1, **{name: seconds})
+
+
+def test_a_callback_is_called_once_by_the_thread_that_makes_the_call() -> None:
+    def member(me: Me) -> Any:
+        group = me.join()
+        called: list[Any] = []
+        handle = group.all_reduce(MANY, async_op=True)
+        if me.rank == 0:
+            me.say("may the other one come")
+
+            def note(done: Handle[Any]) -> None:
+                called.append(
+                    (done is handle, done.result()[0], threading.current_thread().name)
+                )
+
+            handle.add_done_callback(note)
+        else:
+            me.hear()
+        handle.wait()
+        group.barrier(async_op=True).wait()
+        # What comes too late is called at once, here.
+        handle.add_done_callback(
+            lambda done: called.append(threading.current_thread().name)
+        )
+        return called
+
+    with Members(2, member) as members:
+        members.hear(0)
+        members.tell(1, "come")
+        found = [ended.value for ended in members.finish()]
+
+    assert found == [[(True, 2.0, "popdist"), "MainThread"], ["MainThread"]]
+
+
+def test_an_error_of_a_callback_is_reported_and_breaks_no_call() -> None:
+    group = Group("alone", 0, 1, tuning=SMALL)
+    reported: list[Any] = []
+    begin = threading.Event()
+    usual, threading.excepthook = threading.excepthook, reported.append
+    try:
+        first = group.submit("first", lambda: begin.wait(40), async_op=True)
+        for error in (ValueError("a callback's own"), KeyboardInterrupt()):
+
+            def fail(_: Any, error: BaseException = error) -> None:
+                raise error
+
+            first.add_done_callback(fail)
+        begin.set()
+        assert group.all_reduce(np.ones(3), async_op=True).wait().tolist() == [1] * 3
+        first.add_done_callback(fail)
+    finally:
+        threading.excepthook = usual
+
+    kinds = [report.exc_type for report in reported]
+    assert kinds == [ValueError, KeyboardInterrupt, KeyboardInterrupt]
+    assert first.wait() is True
+    group.close()
+
+
+def test_a_callback_sees_the_error_of_its_call() -> None:
+    group = Group("alone", 0, 1, tuning=SMALL)
+    seen: list[str] = []
+
+    def fail() -> None:
+        raise ValueError("no such thing")
+
+    def note(handle: Handle[None]) -> None:
+        with pytest.raises(ValueError, match="no such thing") as error:
+            handle.result()
+        seen.append(str(error.value))
+
+    handle = group.submit("a call", fail, async_op=True)
+    assert isinstance(handle, Handle)
+    handle.add_done_callback(note)
+    with pytest.raises(ValueError, match="no such thing"):
+        handle.wait()
+    group.close()
+    assert seen == ["no such thing"]
