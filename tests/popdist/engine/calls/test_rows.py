@@ -46,11 +46,10 @@ def test_rows_that_lie_apart_are_written_in_place() -> None:
     x, out = np.ones((2, 5)), np.zeros((2, 5))
     one = prepare(list(x), list(out))
 
-    assert one.segment() == (
-        5,
-        [address(x[0]), address(x[1])],
-        [address(out[0]), address(out[1])],
-    )
+    source, target = one.rows()
+    assert (source.shape, target.shape) == ((5,), (5,))
+    assert source.addresses == (address(x[0]), address(x[1]))
+    assert target.addresses == (address(out[0]), address(out[1]))
     assert one.copies == []
 
 
@@ -58,7 +57,8 @@ def test_each_row_may_take_its_own_place() -> None:
     x = np.ones((2, 5))
     one = prepare(list(x), list(x))
 
-    assert one.segment()[1] == one.segment()[2]
+    source, target = one.rows()
+    assert source.addresses == target.addresses
     assert one.copies == []
 
 
