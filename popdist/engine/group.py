@@ -115,7 +115,7 @@ class Group(Reductions, Exchanges, PointToPoint):
 
         Of all views of this group together. Late yields are among the yields.
         """
-        return self._comm.waits()
+        return self._endpoint.comm.waits()
 
     def empty(self, shape: int | Sequence[int], dtype: Any = np.float32) -> Array:
         """Return a new array that lives in the arena.
