@@ -1,4 +1,4 @@
-"""Keeps other processes from taking an instance's place in collectives."""
+"""The claim of one process to be an instance in collectives."""
 
 import errno
 import os
@@ -21,8 +21,8 @@ class Claim:
     def __init__(self) -> None:
         self._socket: socket | None = None
 
-    def stake(self, meeting: str, rank: int) -> None:
-        """Claim to be this instance, until the claim is dropped.
+    def acquire(self, meeting: str, rank: int) -> None:
+        """Claim to be this instance, until the claim is released.
 
         Raises:
             GroupUnusableError: Another process has claimed it.
@@ -55,8 +55,8 @@ class Claim:
             "that process, or start a job of its own with poprun."
         )
 
-    def drop(self) -> None:
-        """Let another process be this instance from now on."""
+    def release(self) -> None:
+        """Release the claim, so that another process can be this instance."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None

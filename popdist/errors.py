@@ -8,7 +8,7 @@ class PopdistError(Exception):
 
 
 class UnreadableVariableError(PopdistError):
-    """poprun, or somebody else, set a variable that makes no sense."""
+    """A variable that a launcher sets has a value that is not valid."""
 
     def __init__(
         self, variable: str, value: str, rule: str, by: str = "poprun"
@@ -51,7 +51,7 @@ class NotUniformError(PopdistError):
 
 
 class SettingError(PopdistError):
-    """The user set one of popdist's own variables to what it cannot be."""
+    """The user set one of popdist's own variables to a value that is not valid."""
 
     def __init__(self, variable: str, value: str, rule: str) -> None:
         super().__init__(
@@ -65,15 +65,15 @@ class BackendError(PopdistError):
 
 
 class ArenaError(PopdistError):
-    """The instances of this host could not meet, or not get their shared memory."""
+    """The instances of this host cannot connect, or cannot get shared memory."""
 
 
 class MismatchError(PopdistError):
-    """Instances met in one collective call, and each meant another one."""
+    """Instances made different calls where one collective call was expected."""
 
 
 class PeerLostError(PopdistError):
-    """Instances died, or left, while the others needed them."""
+    """Instances ended, or closed the group, while other members needed them."""
 
     def __init__(self, message: str, instances: Sequence[int] = ()) -> None:
         super().__init__(message)
@@ -81,7 +81,7 @@ class PeerLostError(PopdistError):
 
 
 class CollectiveTimeoutError(PopdistError):
-    """Instances are alive, but did not come to a collective call in time."""
+    """Instances are alive, but did not make a collective call before its timeout."""
 
 
 class CollectiveAbortedError(PopdistError):

@@ -105,7 +105,7 @@ class Place:
     def _of_poprun(cls, environ: Mapping[str, str]) -> Self:
         instance = Instance.decode(environ)
         alone = instance.num_local_replicas == instance.num_total_replicas
-        # Whoever sets only the replicas, by hand, means a job with one instance.
+        # Variables of replicas alone, set by hand, describe a job with one instance.
         if alone and env.OMPI_SIZE not in environ:
             return cls()
         missing = [name for name in env.MEETING_VARIABLES if not environ.get(name)]
@@ -148,7 +148,7 @@ class Place:
 
 
 def is_launched(environ: Mapping[str, str]) -> bool:
-    """Return whether poprun started this process, or somebody wants it to seem so.
+    """Return whether a variable that poprun sets is in the environment.
 
     Any of the variables counts: with only some of them the environment is broken,
     and must be refused, rather than every instance believing that it is alone.
@@ -157,7 +157,7 @@ def is_launched(environ: Mapping[str, str]) -> bool:
 
 
 def instance_of(environ: Mapping[str, str]) -> Instance:
-    """Return which replicas are this process's own, whoever started it.
+    """Return which replicas this process owns, under any launcher.
 
     Raises:
         MissingVariableError: Some variables are set of those that belong together.

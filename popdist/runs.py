@@ -1,12 +1,12 @@
-"""Which algorithms have run in this process, for those who ask to be told."""
+"""The report of the algorithms that have run, which POPDIST_LOG_LEVEL requests."""
 
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
 
-def tell(instance: int, counts: Iterable[Mapping[str, int]]) -> None:
-    """Say on stderr how often each algorithm ran.
+def report_runs(instance: int, counts: Iterable[Mapping[str, int]]) -> None:
+    """Print to stderr how often each algorithm ran.
 
     Args:
         counts: Of each group, how many reductions each algorithm has carried out.

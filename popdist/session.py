@@ -18,7 +18,7 @@ from popdist.claim import Claim
 from popdist.environment import ENDED_INSTANCES, Instance
 from popdist.errors import ArenaError, GroupUnusableError
 from popdist.job import Place, instance_of, meeting_of
-from popdist.runs import tell
+from popdist.runs import report_runs
 from popdist.settings import Settings
 
 if TYPE_CHECKING:
@@ -50,11 +50,11 @@ class Job:
 
 
 class _Slot:
-    """Something that is made once, though several threads ask for it."""
+    """A value that is created once, even if several threads request it."""
 
     def __init__(self) -> None:
         self.lock = Lock()
-        # Any, because the makers know what they make.
+        # Any, because the functions that create the values know their types.
         self.thing: Any = None
 
 
@@ -124,7 +124,7 @@ class Session:
         return self.once(("rows", members), lambda: self._gather_rows(members))
 
     def once(self, key: Hashable, make: Callable[[], T]) -> T:
-        """Return what `make` has made for this key, in whichever thread came first.
+        """Return the value of this key, which the first thread creates by `make`.
 
         Threads that ask for different keys do not wait for each other: making a
         group blocks until other instances come, who may come in another order.
@@ -151,10 +151,10 @@ class Session:
             )
             # Each of them, whatever happens to the others or to stderr.
             with ExitStack() as closing:
-                closing.callback(self._claim.drop)
+                closing.callback(self._claim.release)
                 for group in self._groups:
                     closing.callback(group.close)
-                self._tell_runs()
+                self._report_runs()
                 self._groups.clear()
 
     def close_at_exit(self) -> None:
@@ -166,7 +166,7 @@ class Session:
         if active_count() == 1:
             self.close()
         elif self._why_unusable is None:
-            self._tell_runs()
+            self._report_runs()
 
     def after_fork(self) -> None:
         """Give up, in a new child, the groups of its parent; they are not the child's.
@@ -199,13 +199,13 @@ class Session:
                 "of one host only. Start all of them on one host, or use mpi4py."
             )
         if len(members) > 1:
-            self._claim.stake(self.job.meeting, place.rank)
+            self._claim.acquire(self.job.meeting, place.rank)
         try:
             group = self._join(purpose, members)
         except BaseException:
             with self.lock:
                 if not self._groups:
-                    self._claim.drop()
+                    self._claim.release()
             raise
         with self.lock:
             if not self._groups:
@@ -231,10 +231,10 @@ class Session:
             ended_file=self.job.ended_file,
         )
 
-    def _tell_runs(self) -> None:
-        """Say how often each algorithm ran, if the user asks for that."""
+    def _report_runs(self) -> None:
+        """Print how often each algorithm ran, if the user has requested it."""
         if self._groups and self.job.settings.tells_runs:
-            tell(self.job.place.rank, [group.runs for group in self._groups])
+            report_runs(self.job.place.rank, [group.runs for group in self._groups])
 
     def _pidfds(self) -> dict[int, int]:
         """Return a pidfd of each instance that this process has met."""
@@ -242,7 +242,7 @@ class Session:
             return {i: fd for group in self._groups for i, fd in group.pidfds.items()}
 
     def _digest(self, members: Collection[int]) -> str:
-        """Return what tells some of the instances from all, in a few letters."""
+        """Return a short digest of these instances; empty for all of the job."""
         if len(members) == self.job.place.size:
             return ""
         # Not above: most programs have no groups but that of all instances.
@@ -252,7 +252,7 @@ class Session:
         return f".{blake2b(text.encode(), digest_size=8).hexdigest()}"
 
     def _gather_rows(self, members: tuple[int, ...]) -> tuple[int, ...]:
-        # Each instance is told of its own replicas only.
+        # The environment of an instance gives the number of its own replicas only.
         import numpy as np
 
         own = np.array([self.job.instance.num_local_replicas], np.int64)

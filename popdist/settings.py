@@ -17,8 +17,8 @@ _LEVELS = ("baseline", "avx2", "avx512", "neon")
 class Settings:
     """How long to wait for the others, and how to reduce."""
 
-    # Seconds until a call for which somebody does not come is an error, and until
-    # that somebody is named on stderr.
+    # Seconds until a call in which a member is missing is an error, and until that
+    # member is named on stderr.
     timeout: float = 1800.0
     stall: float = 60.0
     algorithm: str = "auto"

@@ -1,4 +1,4 @@
-"""What the numbers of named calls stand for: member 0 tells the other members.
+"""What the numbers of named calls stand for: member 0 sends them to the others.
 
 Members know each other's calls by numbers. Before its first call with a new name,
 member 0 says what it is, in a call of a name that no other has, for errors to show.
@@ -21,24 +21,24 @@ _MOST_NAMES = 4096
 
 
 class Names:
-    """The names that the members of a group have told each other."""
+    """The names of tensors that all members of a group know."""
 
     def __init__(self, group: Group) -> None:
         self._group = group
         self._texts: dict[int, str] = {}
 
     def introduce(self, name: str | None, number: int) -> None:
-        """Tell the others a name, as member 0, if they do not know it."""
+        """Send a name to the others, as member 0, if they do not know it."""
         if not number or number in self._texts:
             return
         text = shown(name)
-        told = number.to_bytes(_NUMBER_BYTES, "little") + text.encode()
+        encoded = number.to_bytes(_NUMBER_BYTES, "little") + text.encode()
         packet = np.zeros(_NUMBER_BYTES + _TEXT_BYTES, np.uint8)
-        packet[: len(told)] = np.frombuffer(told, np.uint8)
+        packet[: len(encoded)] = np.frombuffer(encoded, np.uint8)
         self._group.broadcast(packet, 0, out=packet, name=_INTRODUCTION)
         self._remember(number, text)
 
-    def be_told(self) -> None:
+    def receive_introduction(self) -> None:
         """Take part in the introduction that member 0 makes."""
         packet = np.zeros(_NUMBER_BYTES + _TEXT_BYTES, np.uint8)
         self._group.broadcast(packet, 0, out=packet, name=_INTRODUCTION)

@@ -1,10 +1,10 @@
-"""The order of named collective calls: member 0's order is everybody's.
+"""The order of named collective calls: all members follow member 0's.
 
 A group's calls must be in one order on all members, but threads come as they like.
 So member 0 makes its calls in the order in which its threads come, and on each other
 member a call waits until member 0's next one has its name. One of the waiting threads
-watches member 0, and tells the rest. All calls that are to run beside the program wait
-in one thread, which ends when none is left.
+watches member 0, and notifies the rest. All calls with async_op=True wait in one
+thread, which ends when none is left.
 """
 
 import threading
@@ -35,7 +35,7 @@ _LOOK_SECONDS = 0.1
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Ticket:
-    """A call that this process has come to."""
+    """A call that a thread of this process waits to make."""
 
     name: str | None
     number: int
@@ -115,7 +115,7 @@ class Order:
         try:
             return self._wait_for_turn(lambda next_one: next_one in self._deferred)
         except BaseException as error:
-            # The others would wait for calls that nobody makes.
+            # The others would wait for calls that are never made.
             if not isinstance(error, PopdistError):
                 self.group.give_up("named calls", error)
             # The oldest one, which meets the same error, tells it to who waits for it.
@@ -169,7 +169,7 @@ class Order:
             except PopdistError:
                 raise
             except BaseException as error:
-                # Ctrl-C: the others would wait for a call that nobody makes.
+                # Ctrl-C: the others would wait for a call that is never made.
                 self.group.give_up(shown(ticket.name), error)
                 raise
             finally:
@@ -215,7 +215,7 @@ class Order:
         number = None
         try:
             while (number := self.group.peek()) == INTRODUCES:
-                self._names.be_told()
+                self._names.receive_introduction()
         finally:
             self._condition.acquire()
             self._watching = False
@@ -228,7 +228,7 @@ class Order:
         if any(map(self._callers.makes_calls, threads)):
             self._stuck = None
             return
-        free = threads or self._callers.strangers()
+        free = threads or self._callers.has_foreign_threads()
         self._stuck = self._stuck or monotonic()
         if free and monotonic() - self._stuck < self._stall:
             return

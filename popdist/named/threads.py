@@ -1,4 +1,4 @@
-"""Which threads of this process can still come to a named call, and which cannot."""
+"""The threads of this process that can still make a named call."""
 
 import sys
 import threading
@@ -10,7 +10,7 @@ from popdist.engine.handle import Helper
 
 
 class Callers:
-    """The threads that make a group's calls. Whoever has it locks it, too."""
+    """The threads that make a group's calls. Its owner must hold a lock."""
 
     def __init__(self) -> None:
         # Those that wait in a call or for one, until the event, if there is one.
@@ -25,7 +25,7 @@ class Callers:
     def held(
         self, lock: threading.Condition, until: threading.Event | None = None
     ) -> Iterator[None]:
-        """Say that the running thread can come to no call before it goes on.
+        """Mark the running thread as unable to make a call while in this block.
 
         Args:
             lock: Protects this object.
@@ -47,7 +47,7 @@ class Callers:
                     del self._held[thread]
 
     def free(self) -> list[threading.Thread]:
-        """Return the threads that could come to a call now.
+        """Return the threads that can make a call now.
 
         The engine's own make none that have not been begun.
         """
@@ -57,10 +57,10 @@ class Callers:
             if not isinstance(thread, Helper) and not self._is_held(thread)
         ]
 
-    def strangers(self) -> bool:
+    def has_foreign_threads(self) -> bool:
         """Return whether there are threads that Python's own list does not have.
 
-        Such were not made by the module threading, and nobody can tell what of.
+        They were not started by the module threading, so their state is unknown.
         """
         known = {thread.ident for thread in threading.enumerate()}
         return not known.issuperset(sys._current_frames())
