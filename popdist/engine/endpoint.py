@@ -18,7 +18,7 @@ from popdist.engine.handle import Worker
 from popdist.engine.meet.deadlines import report
 from popdist.engine.shm.arena import Arena, meet
 from popdist.engine.shm.heap import HEAP_SPAN, Heap
-from popdist.engine.tuning import Tuning, cores_of_host
+from popdist.engine.tuning import MOST_MEMBERS, Tuning, cores_of_host
 from popdist.errors import GroupUnusableError, PeerLostError, PopdistError
 
 _endpoints: "weakref.WeakSet[Endpoint]" = weakref.WeakSet()
@@ -207,6 +207,11 @@ def _sizes(size: int, tuning: Tuning | None) -> tuple[tuple[int, int, int, int],
     Where the sizes are not given, those of member 0 count, as it makes the arena:
     another member's cgroup may grant it other cores.
     """
+    if size > MOST_MEMBERS:
+        raise ValueError(
+            f"A group has {size} members, but can have at most {MOST_MEMBERS}. Start "
+            "fewer instances with more replicas each."
+        )
     chosen = tuning or Tuning.measured(size, cores_of_host())
     fitted = chosen.fitted(size)
     sizes = (size, fitted.block_bytes, fitted.oneshot_bytes, fitted.spins)

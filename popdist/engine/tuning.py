@@ -14,8 +14,9 @@ _TABLE = os.path.join(os.path.dirname(__file__), "tuning.json")
 # what oneshot keeps of it with any number of them.
 _MEASURED_MEMBERS = 2
 _LEAST_ONESHOT = 2048
-# The core takes no more.
+# The core takes no more of these.
 _MOST_ONESHOT = 1 << 16
+MOST_MEMBERS = 256
 
 # Every member's chunk of a block must be some lines long, whatever it holds.
 _LEAST_SHARE = 1 << 15

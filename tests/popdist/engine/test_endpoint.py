@@ -281,3 +281,13 @@ def test_an_array_outlives_its_group() -> None:
     gc.collect()
 
     assert (array == 3).all()
+
+
+def test_a_group_of_too_many_members_is_refused_with_the_way_out() -> None:
+    sentence = (
+        "A group has 257 members, but can have at most 256. Start fewer instances "
+        "with more replicas each."
+    )
+
+    with pytest.raises(ValueError, match=sentence):
+        Group("many", 0, 257)
