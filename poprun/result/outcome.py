@@ -97,6 +97,8 @@ def judge(
         )
     if mpirun_status == 0 and _ended_while_running(cause, events):
         return _ended_with_0(verdict)
+    if cause is not None and _mpirun_broke(cause, mpirun_status, verdict):
+        return _mpirun_ended(mpirun_status)
     if cause is not None and not _lost_its_proxy(cause, verdict):
         return _stopped(course, cause, events, mpirun_status)
     if cause or any(isinstance(e, Exited) and e.status for e in events):
@@ -118,6 +120,20 @@ def failures(events: Sequence[Event]) -> list[Failed]:
         if isinstance(e, FailedInFinalize) and e.rank not in ended
     ]
     return sorted(found, key=lambda f: (f.at_ns, f.rank))
+
+
+def _mpirun_broke(cause: Cause, mpirun_status: int | None, verdict: MpiVerdict) -> bool:
+    """Return whether an error of mpirun's own explains that a shim was lost.
+
+    mpirun names a process that another one has killed; here it reports something else.
+    """
+    ended_by_itself = mpirun_status is not None and not _was_killed(mpirun_status)
+    return (
+        cause.reason is Reason.SHIM_LOST
+        and ended_by_itself
+        and verdict.failure is Failure.UNEXPLAINED
+        and bool(verdict.words)
+    )
 
 
 def _lost_its_proxy(cause: Cause, verdict: MpiVerdict) -> bool:

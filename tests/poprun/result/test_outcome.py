@@ -337,6 +337,20 @@ def test_a_lost_proxy_is_named_whether_mpirun_ended_before_the_instances_or_afte
     )
 
 
+def test_an_error_of_mpiruns_own_explains_a_lost_shim() -> None:
+    words = "parse_exec_params: error parsing input array"
+    verdict = MpiVerdict(failure=Failure.UNEXPLAINED, code=255, words=words)
+
+    assert outcome(stopped_by(Reason.SHIM_LOST, 1), (), 255 << 8, verdict) == Outcome(
+        exit_code=125,
+        sentence=(
+            "mpirun ended with exit code 255 while instances were running, and they "
+            "were stopped."
+        ),
+        quote_mpirun=True,
+    )
+
+
 def test_a_lost_shim_is_125_and_says_that_poprun_did_not_do_it() -> None:
     assert outcome(stopped_by(Reason.SHIM_LOST, 1), (), 137 << 8) == Outcome(
         exit_code=125,
