@@ -22,6 +22,7 @@ from poprun.job.events import (
     MpirunExited,
     OutputClosed,
     Refused,
+    Rejected,
     ShimLost,
     StacksAvailable,
     StacksShown,
@@ -192,7 +193,9 @@ class Supervisor:
         if isinstance(event, MpirunExited):
             self.ended.mpirun_status = event.status
         if not isinstance(event, Tick | OutputClosed):
-            self.ended.events.append(event)
+            # Any user can cause this one, without end.
+            if not isinstance(event, Rejected):
+                self.ended.events.append(event)
             self._listen(event)
         if isinstance(event, Exited | Refused | ShimLost):
             self._host.note_end(event.rank)

@@ -20,6 +20,7 @@ from poprun.job.events import (
     MpirunExited,
     MpirunStarted,
     Refused,
+    Rejected,
     ShimLost,
     StacksAvailable,
     Started,
@@ -226,6 +227,18 @@ def test_a_job_without_failures_goes_through_the_host_in_order(
     ]
 
 
+def test_clients_that_do_not_belong_to_the_job_are_not_remembered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop = Loop(monkeypatch)
+    loop.run_all()
+    loop.host.play(*[Rejected("it sent no message")] * 1000)
+    loop.turn(3)
+
+    assert loop.events.count(Rejected("it sent no message")) == 1000
+    assert not any(isinstance(e, Rejected) for e in loop.supervisor.ended.events)
+
+
 def test_a_failure_stops_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     loop = Loop(monkeypatch, 3, obeys=[TERM], grace=600.0)
     loop.run_all()
@@ -248,7 +261,7 @@ def test_instances_that_ignore_the_signal_are_killed_after_the_grace_period(
 ) -> None:
     loop = Loop(monkeypatch, grace=0.2)
     loop.run_all()
-    loop.turn(2)
+    loop.turn(3)
     loop.host.play(*loop.host.end(0, 1 << 8, by_itself=True))
     began = time.monotonic()
 
@@ -287,7 +300,7 @@ def test_with_keep_going_the_others_run_on(monkeypatch: pytest.MonkeyPatch) -> N
 def test_the_second_interrupt_kills(monkeypatch: pytest.MonkeyPatch) -> None:
     loop = Loop(monkeypatch, grace=600.0)
     loop.run_all()
-    loop.turn(2)
+    loop.turn(3)
     loop.signal(INT)
     loop.turn()
     assert loop.sent == [("signal", INT)]
@@ -335,7 +348,7 @@ def test_a_closed_stdout_stops_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
     reader, writer = os.pipe()
     loop = Loop(monkeypatch, 1, obeys=[TERM], grace=600.0, stdout=writer)
     loop.run_all()
-    loop.turn(2)
+    loop.turn(3)
     stream, program = os.pipe()
     loop.host.streams.open(stream, 0, "stdout")
     os.close(reader)
@@ -368,7 +381,7 @@ def test_output_that_comes_before_the_end_is_written_in_full(
 def test_a_lost_shim_stops_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     loop = Loop(monkeypatch, obeys=[TERM], grace=600.0)
     loop.run_all()
-    loop.turn(2)
+    loop.turn(3)
     loop.host.alive.discard(1)
     loop.host.play(ShimLost(1))
 
@@ -461,7 +474,7 @@ def test_the_host_gets_the_standard_input_of_the_instances(
     try:
         loop = Loop(monkeypatch, stdin=Stdin(copies=2))
         pipes = [loop.host.stdin.descriptor_for(rank) for rank in range(2)]
-        loop.turn(2)
+        loop.turn(3)
         assert [os.read(pipe or -1, 100) for pipe in pipes] == [b"for all"] * 2
         assert [os.read(pipe or -1, 100) for pipe in pipes] == [b""] * 2
     finally:
