@@ -1,8 +1,8 @@
-"""The front door: words and environment -> settings -> what was asked for, or a job.
+"""The command: argv and environment -> settings -> a page of text, or a job.
 
-The only module that knows click. The command is click's, so that its tools find the
-options; what the words mean is said by grammar, because poprun's rules are not click's:
-prefixes, values that look like options, a program whose words nobody may touch.
+The only module that imports click. The command is click's, so that its tools find the
+options; grammar parses argv, because poprun's rules are not click's:
+prefixes, values that look like options, a program whose arguments stay as they are.
 """
 
 import os
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from poprun.options.grammar import CommandLine
     from poprun.options.settings import Settings
 
-# The exit codes for output that nobody reads any more, and that cannot be written.
+# The exit codes for output whose reader has closed it, and that cannot be written.
 _CLOSED_PIPE = 141
 _UNWRITTEN = 74
 
@@ -29,7 +29,7 @@ _COMPLETION = "_POPRUN_COMPLETE"
 def main(
     words: Sequence[str] | None = None, environ: Mapping[str, str] | None = None
 ) -> int:
-    """Do what a command line asks for, and return poprun's exit code."""
+    """Carry out a command line, and return poprun's exit code."""
     words = sys.argv[1:] if words is None else words
     environ = os.environ if environ is None else environ
     try:
@@ -144,7 +144,7 @@ def _start(
 
 
 def _hints(line: "CommandLine", error: PoprunError) -> Iterator[str]:
-    """Yield what may be the cause of an error, as the words of the line have it."""
+    """Yield the likely causes of an error that the command line shows."""
     from poprun.options.table import GROUPS
     from poprun.options.types import FALSE_WORDS, TRUE_WORDS
 
@@ -261,5 +261,5 @@ def _say(kind: str, text: str) -> None:
         return
     try:
         print(f"poprun: {kind}: {text}", file=sys.stderr, flush=True)
-    except OSError:  # there is nobody else to tell, and the exit code says enough
+    except OSError:  # no other stream to report it on; the exit code remains
         _forget(sys.stderr)

@@ -1,51 +1,51 @@
-"""Every way in which poprun refuses or fails, each with its exit code."""
+"""The exceptions of poprun, each with its exit code."""
 
 
 class PoprunError(Exception):
-    """The base of all errors that poprun raises on purpose."""
+    """The base class of the errors that poprun raises."""
 
     exit_code = 2
 
 
 class OptionError(PoprunError):
-    """The words of the command line, a variable or a file make no sense."""
+    """An option on the command line, in a variable or in a file is not valid."""
 
 
 class TopologyError(PoprunError):
-    """The replicas asked for cannot be shared out among the instances."""
+    """The replicas cannot be divided equally among the instances."""
 
 
 class HostError(PoprunError):
-    """A host, or a list of hosts, is not written as hosts are."""
+    """A host or a list of hosts is not valid."""
 
 
 class MpiArgumentError(PoprunError):
-    """An argument for mpirun contradicts poprun, or this mpirun has no such one."""
+    """An argument for mpirun contradicts poprun, or this mpirun lacks it."""
 
 
 class NotYetError(PoprunError):
-    """The job is well described, and this version of poprun cannot start it."""
+    """The job is valid, but this version of poprun cannot start it."""
 
 
 class MpiNotFoundError(PoprunError):
-    """There is no mpirun, or what is called mpirun is none."""
+    """There is no mpirun, or the file is not an mpirun."""
 
     exit_code = 125
 
 
 class ProgramNotFoundError(PoprunError):
-    """There is no such program."""
+    """The program does not exist."""
 
     exit_code = 127
 
 
 class ProgramNotExecutableError(PoprunError):
-    """The program is there and cannot be run."""
+    """The program exists but cannot be run."""
 
     exit_code = 126
 
 
 class LaunchError(PoprunError):
-    """The machinery that runs instances failed, not an instance."""
+    """The launcher failed, not an instance."""
 
     exit_code = 125

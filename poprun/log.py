@@ -1,4 +1,4 @@
-"""poprun's own words on stderr: log lines in the original's form, and sentences."""
+"""poprun's messages on stderr: log lines in PopRun's format, and sentences."""
 
 import os
 import time
@@ -8,7 +8,7 @@ INFO, DEBUG = 1, 2
 
 
 class Log:
-    """Says what -v and -vv ask for, and warnings and errors in any case.
+    """Write log lines as -v and -vv ask for, and warnings and errors always.
 
     05:39:56.884 1825444 POPRUN [I] Waiting for mpirun (PID 1825998)
     """
@@ -45,7 +45,7 @@ class Log:
 
 
 def printable(text: str) -> str:
-    """Show what would act on a terminal instead of being read: escapes, bells."""
+    """Escape the characters that would control a terminal."""
     return "".join(
         c
         if c.isprintable() or c in "\n\t"

@@ -1,4 +1,4 @@
-"""Everything that a report of a fault should name: versions of all that takes part."""
+"""The versions that a bug report should name."""
 
 import importlib.metadata
 import os
@@ -28,10 +28,10 @@ PACKAGES = (
 
 
 def collect(environ: Mapping[str, str], mpirun: str | None) -> dict[str, str]:
-    """Return what was found, by name; what is missing is said to be missing.
+    """Return the versions by name; one that is missing is "not installed".
 
     Args:
-        mpirun: What --mpirun says.
+        mpirun: The value of --mpirun.
     """
     system = os.uname()
     found = {

@@ -16,7 +16,7 @@ from poprun.mpirun.values import HYDRA, OPENMPI4, OPENMPI5, Mpi
 
 # It takes 5 to 9 ms. One that takes longer than this waits for something.
 VERSION_LIMIT_S = 2.5
-# Who says more than this is no mpirun.
+# Longer output means that this is not an mpirun.
 _VERSION_BYTES = 1 << 16
 
 _WAYS_OUT = (

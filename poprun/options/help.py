@@ -80,7 +80,7 @@ def _wrapped(text: str, width: int) -> list[str]:
 
 
 def default_text(option: Option) -> str:
-    """Return in words what holds when nobody gives the option."""
+    """Return the default value as help shows it."""
     match option.default:
         case None | ():
             return option.unset

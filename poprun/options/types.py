@@ -95,7 +95,7 @@ def refusal(sentence: str, hint: str = "") -> OptionError:
 
 
 def shown(text: str) -> str:
-    """Quote what somebody wrote, cut where it is endless."""
+    """Quote a text, shortened to 100 characters."""
     return repr(text if len(text) <= 100 else text[:100] + "...")
 
 

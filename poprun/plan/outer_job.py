@@ -12,9 +12,9 @@ from popdist import environment as env
 # What Python sets LC_CTYPE to, in its own environment, when it finds the C locale.
 PYTHONS_OWN_LOCALES = ("C.UTF-8", "C.utf8", "UTF-8")
 
-# Never right for another job, whoever has set them.
+# Wrong for another job in any case.
 _OF_ONE_JOB = frozenset({*env.TOPOLOGY_VARIABLES, *env.JOB_VARIABLES})
-# Right if a user has set them, wrong if an outer poprun has.
+# Right if the user has set them, wrong if an outer poprun has.
 _OF_AN_OUTER_JOB = frozenset(
     {
         env.NODE_DEVICE_ID,
