@@ -228,6 +228,8 @@ class LocalHost:
 
     def _on_link(self, link: Channel) -> Callable[[int], None]:
         def call(events: int) -> None:
+            # More may have gone since the epoll was looked at, in an order of time.
+            self._on_hangups(0)
             if link.fileno() < 0:  # closed since poll returned
                 return
             if events & EVENT_WRITE:

@@ -9,6 +9,7 @@ import socket
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from selectors import EVENT_READ
 
 import pytest
 
@@ -313,6 +314,19 @@ def test_of_shims_that_are_lost_together_the_first_one_is_the_cause(
         assert driven.supervisor._course.cause == Cause(Reason.SHIM_LOST, rank=order[0])
     finally:
         driven.close()
+
+
+def test_shims_that_go_while_poll_looks_are_lost_in_the_order_of_time(
+    two: Driven,
+) -> None:
+    shims = two.run(2)
+
+    # poll has looked at the epoll before the first one went.
+    shims[1].channel.close()
+    shims[0].channel.close()
+    two.host._on_link(two.host._shims[0])(EVENT_READ)
+
+    assert two.told[:2] == [ShimLost(1), ShimLost(0)]
 
 
 def test_an_instance_that_failed_is_the_cause_even_if_mpirun_has_ended_meanwhile(
