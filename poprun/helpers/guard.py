@@ -14,7 +14,7 @@ import time
 
 from poprun.helpers import processes, protocol
 from poprun.helpers.channel import Channel
-from poprun.helpers.job_files import Leftovers, hold, remove, remove_abandoned
+from poprun.helpers.job_files import Leftovers, hold, release, remove, remove_abandoned
 
 # The shims see poprun's end themselves, and end their programs with this patience.
 SHIM_PATIENCE_S = 1.0
@@ -185,6 +185,10 @@ class Guard:
         # mpirun first: it would take the end of its children for an accident, and
         # look for words. The shims end by themselves, which is kinder to programs.
         began = time.monotonic()
+        if self._lock >= 0:
+            # A shim whose program has ended waits for the lock, to remove the files
+            # should this process be killed before it does.
+            release(self._lock)
         self._leftovers.doubt_all()
         while processes.has_children() and time.monotonic() < began + patience + 0.2:
             self._leftovers.notice()

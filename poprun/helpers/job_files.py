@@ -177,6 +177,23 @@ def remove_if_last(lock: bytes) -> bool:
     return True
 
 
+def remove_by_last(lock: bytes, limit: float) -> None:
+    """Remove the files of a job as soon as no supervisor of it lives.
+
+    Waits `limit` seconds at most, and no longer than until another has removed them.
+    """
+    ends_by = time.monotonic() + limit
+    while not remove_if_last(lock):
+        if time.monotonic() > ends_by or not os.path.lexists(lock):
+            return
+        time.sleep(processes.LOOK_AGAIN_S)
+
+
+def release(held: int) -> None:
+    """Give up the hold on a lock, and keep its file open to write to."""
+    fcntl.flock(held, fcntl.LOCK_UN)
+
+
 def remove_abandoned(places: Iterable[bytes]) -> None:
     """Remove the files of this user's jobs whose supervisors have all died."""
     for place in places:

@@ -15,7 +15,12 @@ import time
 
 from poprun.helpers import processes, protocol
 from poprun.helpers.channel import Channel, connect
-from poprun.helpers.job_files import hold, remove_abandoned, remove_if_last
+from poprun.helpers.job_files import (
+    hold,
+    remove_abandoned,
+    remove_by_last,
+    remove_if_last,
+)
 
 # The name is the type checker's; importing typing would cost 5 ms here.
 TYPE_CHECKING = False
@@ -33,6 +38,9 @@ REST_OF_TREE_S = 0.02
 MPI_PATIENCE_S = 0.1
 # When poprun or mpirun is gone nobody waits for a long farewell.
 ORPHAN_PATIENCE_S = 1.0
+# And then a shim waits at most so long until the guard and the other shims have ended,
+# or have removed the job's files.
+ORPHAN_LIMIT_S = 30.0
 
 NEVER = float("inf")
 # What a fork tells the shim before it becomes the program: it goes on without.
@@ -91,6 +99,7 @@ class Shim:
         self._wake = wake
         self._connected = True
         self._released = False
+        self._released_by_poprun = False
         self._program = 0  # its pid, 0 before the start
         self._ended = False  # the program itself
         self._clean = False  # and all that it started
@@ -130,7 +139,11 @@ class Shim:
         if self._held >= 0:
             # Only if poprun and its guard are gone, and this is the last shim.
             os.close(self._held)
-            remove_if_last(self._lock)
+            if self._connected or self._released_by_poprun:
+                remove_if_last(self._lock)
+            else:
+                # The guard may be killed before it has removed the files.
+                remove_by_last(self._lock, ORPHAN_LIMIT_S)
         elif not self._connected:
             _remove_abandoned()
 
@@ -161,7 +174,7 @@ class Shim:
             elif kind == protocol.KILL:
                 self._stop(0, protocol.BY_POPRUN)
             elif kind == protocol.RELEASE:
-                self._released = True
+                self._released = self._released_by_poprun = True
             elif kind == protocol.SHOW_STACKS:
                 self._show_stacks(int(fields[0]))
         return True

@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 from conftest import Poprun, wait_for
-from deaths import Doomed
+from deaths import Doomed, is_alive
 
 pytestmark = pytest.mark.mpi
 
@@ -183,6 +183,35 @@ def test_the_last_shim_removes_the_files_of_poprun_and_guard(
     job.end()
     job.assert_nothing_is_left()
     wait_for(lambda: not any(map(Path.exists, directories)), "the last shim")
+
+
+@pytest.mark.parametrize("launcher", ["local", "openmpi5"])
+@pytest.mark.parametrize("gap", [0.002, 0.03, 0.08])
+def test_the_files_go_when_the_guard_is_killed_while_it_ends_the_job(
+    poprun: Poprun, openmpi5: str, launcher: str, gap: float
+) -> None:
+    mpirun = openmpi5 if launcher == "openmpi5" else launcher
+    for attempt in range(3):
+        # Programs that end at once, so that the guard lives when their shims are done.
+        process = poprun.start(
+            *("--mpirun", mpirun, "--num-instances", "2", "--num-replicas", "2"),
+            *("sh", "-c", f"touch ready.{attempt}.$$; exec sleep 600"),
+        )
+        ready = f"ready.{attempt}.*"
+        wait_for(lambda r=ready: len(list(poprun.directory.glob(r))) == 2, "the job")
+        below = psutil.Process(process.pid).children(recursive=True)
+        guard = next(p for p in below if p.cmdline()[4:5] == ["guard"])
+        shim = next(p for p in below if p.cmdline()[4:5] == ["shim"])
+        identity = shim.cmdline()[5]
+
+        process.kill()
+        time.sleep(gap)
+        guard.kill()
+
+        process.communicate(timeout=50)
+        wait_for(lambda b=below: not any(map(is_alive, b)), "the last process to end")
+        left = [Path(p, f"poprun-{identity}") for p in ("/dev/shm", "/tmp")]
+        assert not any(map(Path.exists, left))
 
 
 def test_the_next_job_removes_the_files_of_one_that_was_killed_whole(
