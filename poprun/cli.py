@@ -129,7 +129,7 @@ def _start(
     if not line.program:
         raise _no_program(line, words)
 
-    from poprun.job.guard_start import start_guard
+    from poprun.job.guard_start import continue_guards, start_guard
 
     guard = None if settings["dry-run"] else start_guard(environ)
     # Slow to import, and meanwhile the guard comes up.
@@ -141,6 +141,8 @@ def _start(
         for hint in _hints(line, error):
             error.add_note(hint)
         raise
+    finally:
+        continue_guards()
 
 
 def _hints(line: "CommandLine", error: PoprunError) -> Iterator[str]:

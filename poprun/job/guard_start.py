@@ -16,6 +16,8 @@ from poprun.helpers import processes
 from poprun.helpers.command import PYTHON
 from poprun.job.resource_limits import explain
 
+_pids: list[int] = []
+
 
 class StartedGuard(NamedTuple):
     """A guard that waits for its first message."""
@@ -81,4 +83,17 @@ def _spawn(environ: Mapping[str, str], words: int, orders: bytes) -> StartedGuar
         raise
     finally:
         theirs.close()
+    _pids.append(pid)
     return StartedGuard(pid, ours.detach(), words, frozenset(p.pid for p in others))
+
+
+def continue_guards() -> None:
+    """Continue what was stopped of the guards that live, before poprun exits.
+
+    A guard that was stopped while it came up has not asked the kernel for that.
+    """
+    for pid in _pids:
+        found = processes.process(pid)
+        # Once it is reaped, its number may be another's.
+        if found is not None and found.parent == os.getpid():
+            processes.send(signal.SIGCONT, found)

@@ -136,7 +136,8 @@ class LocalHost:
 
     def deadline(self, now: float) -> float:
         due = min(self._finalizing.deadline(), self._control.deadline(now))
-        return min(due, now + CHECK_GUARD_S) if self._is_finishing else due
+        is_watched = self._is_finishing or self._is_starting
+        return min(due, now + CHECK_GUARD_S) if is_watched else due
 
     def tick(self, now: float) -> None:
         for _ in range(self._control.expire(now)):
@@ -145,6 +146,9 @@ class LocalHost:
             self._emit(event)
         if self._is_finishing:
             self._check_guard(now)
+        elif self._is_starting:
+            # It may have been stopped before poprun was told of it by SIGCHLD.
+            self._guard.keep_running()
 
     # --- What the supervisor decides.
 
@@ -205,6 +209,10 @@ class LocalHost:
     def _tell(self, message: bytes) -> None:
         for shim in self._shims.values():
             shim.send(message)
+
+    @property
+    def _is_starting(self) -> bool:
+        return not self._mpirun_pid and not self._mpirun_ended
 
     @property
     def _is_finishing(self) -> bool:

@@ -145,6 +145,42 @@ def test_a_stopped_guard_ends_the_job_of_a_poprun_that_was_killed(
 
 
 @pytest.mark.parametrize("moment", [0.0, 0.02, 0.05])
+def test_a_guard_stopped_while_it_comes_up_is_continued(
+    poprun: Poprun, moment: float
+) -> None:
+    process = poprun.start(
+        *("--mpirun", "local", "--num-instances", "2", "--num-replicas", "2"),
+        *("echo", "done"),
+    )
+    children = psutil.Process(process.pid).children
+    wait_for(lambda: bool(children()), "the guard")
+    guard = children()[0]
+    time.sleep(moment)
+    guard.suspend()
+
+    out, err = process.communicate(timeout=50)
+    assert (process.returncode, out, err) == (0, b"done\ndone\n", b"")
+
+
+@pytest.mark.parametrize("moment", [0.0, 0.02, 0.05])
+def test_a_guard_stopped_while_it_comes_up_ends_with_poprun(
+    poprun: Poprun, moment: float
+) -> None:
+    process = poprun.start("--mpirun", "local", "sleep", "600")
+    children = psutil.Process(process.pid).children
+    wait_for(lambda: bool(children()), "the guard")
+    guard = children()[0]
+    guard.suspend()
+    time.sleep(moment)
+
+    process.terminate()
+
+    process.communicate(timeout=50)
+    assert process.returncode == 143
+    wait_for(lambda: not is_alive(guard), "the guard to end")
+
+
+@pytest.mark.parametrize("moment", [0.0, 0.02, 0.05])
 def test_a_guard_killed_while_the_job_starts_costs_nothing_but_a_warning(
     poprun: Poprun, every_mpirun: str, moment: float
 ) -> None:
