@@ -112,7 +112,7 @@ def as_members(name: str) -> int:
     for dtype in DTYPES:
         for length in LENGTHS:
             every_operation(group, np.dtype(dtype), length)
-    between_members(group)
+    between_members(group.view(None))
     group.close()
     if not child:
         return 0
