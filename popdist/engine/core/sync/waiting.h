@@ -14,7 +14,7 @@
 enum {
     /* A yield that takes longer is late. Other members' work between two waits takes
      * less as a rule, time slices take 1 to 4 ms. */
-    LATE_YIELD_NS = 300000,
+    LATE_YIELD_NS = 1000000,
     /* How many times as long as the late yield the first pause lasts. Each next one is
      * twice as long, so that trials cost little where they keep failing. */
     FIRST_PAUSE = 16,
