@@ -93,11 +93,6 @@ def without_batch_system(environ: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def has_mpi_prefix(name: str) -> bool:
-    """Return whether mpirun's processes need this variable to be its processes."""
-    return name.startswith(GIFT_PREFIXES) and not name.startswith(NO_GIFT_PREFIXES)
-
-
 def _is_stale(name: str, *, inside: bool) -> bool:
     if name in _PLACES:
         return inside
