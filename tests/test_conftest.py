@@ -1,6 +1,7 @@
 """The tests' own surroundings: what they start is independent of how they started."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -30,5 +31,8 @@ def test_what_tests_start_ignores_and_blocks_no_signal() -> None:
     )
 
     assert ran.stderr == ""
+    # libc refuses to change its own signals (32 and 33), which a parent may ignore.
+    changeable = sum(1 << (number - 1) for number in signal.valid_signals())
     masks = dict(line.split(":\t") for line in ran.stdout.splitlines())
-    assert masks == {"SigBlk": "0" * 16, "SigIgn": "0" * 16}
+    assert masks.keys() == {"SigBlk", "SigIgn"}
+    assert [int(mask, 16) & changeable for mask in masks.values()] == [0, 0]
