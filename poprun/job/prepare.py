@@ -30,6 +30,8 @@ ENOUGH_SHARED_MEMORY = 64 << 20
 PAGES_PER_WORD = 32
 LEAST_ROOM, MOST_ROOM = 128 << 10, 6 << 20
 POINTER = 8
+# What open() says of O_TMPFILE on a file system (NFS) or a kernel without it.
+NO_UNNAMED_FILES = (errno.EOPNOTSUPP, errno.EISDIR)
 
 
 def make_job(
@@ -230,19 +232,26 @@ def _first_writable(directories: Sequence[str]) -> str:
 
 def _is_writable(directory: str) -> bool:
     # Rights do not say whether there is room, or an inode left.
+    try:
+        # Without a name: nothing stays if poprun is killed meanwhile.
+        return _takes_a_page(os.open(directory, os.O_WRONLY | os.O_TMPFILE, 0o600))
+    except OSError as error:
+        if error.errno not in NO_UNNAMED_FILES:
+            return False
     path = os.path.join(directory, f"poprun-{os.getpid()}-{os.urandom(8).hex()}")
     try:
-        os.mkdir(path, mode=0o700)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except OSError:
         return False
+    os.unlink(path)
     try:
-        descriptor = os.open(os.path.join(path, "file"), os.O_WRONLY | os.O_CREAT)
-        try:
-            return os.write(descriptor, bytes(4096)) == 4096
-        finally:
-            os.close(descriptor)
-            os.unlink(os.path.join(path, "file"))
+        return _takes_a_page(descriptor)
     except OSError:
         return False
+
+
+def _takes_a_page(descriptor: int) -> bool:
+    try:
+        return os.write(descriptor, bytes(4096)) == 4096
     finally:
-        os.rmdir(path)
+        os.close(descriptor)

@@ -1,3 +1,4 @@
+import errno
 import os
 import resource
 import signal
@@ -333,6 +334,39 @@ def test_a_temporary_directory_that_is_of_no_use_is_not_used(
     )
 
     assert prepare.temporary_directory({"TMPDIR": wish}) == "/tmp"
+
+
+def test_a_directory_is_checked_without_a_file_that_a_death_would_leave(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[list[str]] = []
+    write = os.write
+
+    def listing_write(descriptor: int, data: bytes) -> int:
+        seen.append(os.listdir(tmp_path))
+        return write(descriptor, data)
+
+    monkeypatch.setattr(os, "write", listing_write)
+
+    assert prepare.temporary_directory({"TMPDIR": str(tmp_path)}) == str(tmp_path)
+    assert seen == [[]]
+
+
+def test_a_directory_is_checked_where_a_file_cannot_be_without_a_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = os.open
+
+    def open_as_on_nfs(path: str, flags: int, mode: int = 0o777) -> int:
+        if flags & os.O_TMPFILE == os.O_TMPFILE:
+            raise OSError(errno.EOPNOTSUPP, "Operation not supported", path)
+        return original(path, flags, mode)
+
+    monkeypatch.setattr(os, "open", open_as_on_nfs)
+
+    assert prepare.temporary_directory({"TMPDIR": str(tmp_path)}) == str(tmp_path)
+    assert os.listdir(tmp_path) == []
+    assert prepare.temporary_directory({"TMPDIR": "/proc/self"}) == "/tmp"
 
 
 def test_a_temporary_directory_that_the_user_names_is_used(tmp_path: Path) -> None:
