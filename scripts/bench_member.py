@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from popdist.bench import inputs
-from popdist.bench.candidates import Candidate, Engine
-from popdist.bench.cells import check
-from popdist.bench.job import Floats, GroupMeeting, Meeting
-from popdist.bench.measure import Lane, measure
-from popdist.bench.peers import Mpi
+from popdist.bench.candidates.peers import Mpi
+from popdist.bench.candidates.runners import Candidate, Engine
+from popdist.bench.measure import inputs
+from popdist.bench.measure.cells import check
+from popdist.bench.measure.meeting import Floats, GroupMeeting, Meeting
+from popdist.bench.measure.rounds import Lane, measure
 from popdist.bench.sizes import parse
 
 

@@ -63,7 +63,7 @@ STAGES = {
 PACKAGES = ("poprun", "popdist")
 
 # Base names that several modules of one package have; no new ones.
-SAME_NAMES = {"job.py", "rows.py", "values.py"}
+SAME_NAMES = {"rows.py", "values.py"}
 
 # Values and functions of them: what they know of the world is passed to them.
 PURE = (

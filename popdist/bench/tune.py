@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from popdist.bench import inputs
-from popdist.bench.candidates import Engine
-from popdist.bench.job import Meeting
-from popdist.bench.measure import Lane, measure
-from popdist.bench.results import Spread
+from popdist.bench.candidates.runners import Engine
+from popdist.bench.measure import inputs
+from popdist.bench.measure.meeting import Meeting
+from popdist.bench.measure.rounds import Lane, measure
+from popdist.bench.output.results import Spread
 from popdist.bench.sizes import in_short
 from popdist.engine.tuning import Tuning, cores_of_host
 

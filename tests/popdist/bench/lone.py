@@ -1,6 +1,6 @@
 """A meeting of one member, who waits for nobody."""
 
-from popdist.bench.job import Floats
+from popdist.bench.measure.meeting import Floats
 
 
 class Lone:

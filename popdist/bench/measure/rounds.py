@@ -14,9 +14,9 @@ from time import perf_counter, perf_counter_ns
 
 import numpy as np
 
-from popdist.bench.candidates import Run
-from popdist.bench.inputs import Array
-from popdist.bench.job import Floats, Meeting
+from popdist.bench.candidates.runners import Run
+from popdist.bench.measure.inputs import Array
+from popdist.bench.measure.meeting import Floats, Meeting
 
 # How long a burst is, if a call takes less.
 BURST_SECONDS = 0.0025

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from popdist.bench.inputs import Array
+from popdist.bench.measure.inputs import Array
 
 if TYPE_CHECKING:
     from popdist.engine.group import Group

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from popdist.bench import inputs
-from popdist.bench.candidates import Engine, Run
-from popdist.bench.cells import Bench, check
-from popdist.bench.inputs import Array
-from popdist.bench.job import Floats
-from popdist.bench.machine_state import Probe
-from popdist.bench.measure import Lane
+from popdist.bench.candidates.runners import Engine, Run
+from popdist.bench.machine.machine_state import Probe
+from popdist.bench.measure import inputs
+from popdist.bench.measure.cells import Bench, check
+from popdist.bench.measure.inputs import Array
+from popdist.bench.measure.meeting import Floats
+from popdist.bench.measure.rounds import Lane
 from popdist.engine.group import Group
 from tests.popdist.bench.lone import Lone
 

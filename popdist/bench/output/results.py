@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from popdist.bench.job import Floats
+from popdist.bench.measure.meeting import Floats
 
 # The lane that all others are compared with, and the one that is no peer.
 ENGINE = "engine"

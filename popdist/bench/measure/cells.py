@@ -6,13 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from popdist.bench import inputs, results
-from popdist.bench.candidates import Candidate, Engine, Floor
-from popdist.bench.inputs import Array
-from popdist.bench.job import Floats, Meeting, refuse
-from popdist.bench.machine_state import Probe, bandwidth, mode
-from popdist.bench.measure import Lane, Samples, measure
-from popdist.bench.results import ENGINE, FLOOR, Result
+from popdist.bench.candidates.runners import Candidate, Engine, Floor
+from popdist.bench.machine.machine_state import Probe, bandwidth, mode
+from popdist.bench.measure import inputs
+from popdist.bench.measure.inputs import Array
+from popdist.bench.measure.meeting import Floats, Meeting, refuse
+from popdist.bench.measure.rounds import Lane, Samples, measure
+from popdist.bench.output import results
+from popdist.bench.output.results import ENGINE, FLOOR, Result
 from popdist.bench.sizes import in_short
 
 _RIGHT, _WRONG, _RAISED = range(3)

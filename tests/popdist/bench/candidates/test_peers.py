@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from popdist.bench import peers
-from popdist.bench.job import Floats
-from tests.popdist.bench.fake_torch import PORT, Torch
+from popdist.bench.candidates import peers
+from popdist.bench.measure.meeting import Floats
+from tests.popdist.bench.candidates.fake_torch import PORT, Torch
 from tests.popdist.bench.lone import Lone
 
 

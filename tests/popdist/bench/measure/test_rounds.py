@@ -6,9 +6,9 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from popdist.bench import inputs
-from popdist.bench.inputs import Array
-from popdist.bench.measure import Lane, burst, measure
+from popdist.bench.measure import inputs
+from popdist.bench.measure.inputs import Array
+from popdist.bench.measure.rounds import Lane, burst, measure
 from tests.popdist.bench.lone import Lone
 
 SOURCE = inputs.source(8, "float32", 0)

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from popdist.bench.candidates import Run
-from popdist.bench.inputs import Array
-from popdist.bench.job import Meeting
+from popdist.bench.candidates.runners import Run
+from popdist.bench.measure.inputs import Array
+from popdist.bench.measure.meeting import Meeting
 
 _LIBRARIES = {
     "Open MPI": "openmpi",

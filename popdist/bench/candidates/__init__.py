@@ -1,0 +1,1 @@
+"""Group and arrays -> calls to time: the engine, its peers, and a plain copy."""
