@@ -1,8 +1,8 @@
 """The command: argv and environment -> settings -> a page of text, or a job.
 
-The only module that imports click. The command is click's, so that its tools find the
-options; grammar parses argv, because poprun's rules are not click's:
-prefixes, values that look like options, a program whose arguments stay as they are.
+grammar parses argv, because poprun's rules are not click's: prefixes, values that look
+like options, a program whose arguments stay as they are. click completes command lines
+in a shell, and its tools find the options; a job does without it.
 """
 
 import os
@@ -27,81 +27,57 @@ _COMPLETION = "_POPRUN_COMPLETE"
 
 
 def main(
-    words: Sequence[str] | None = None, environ: Mapping[str, str] | None = None
+    argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = None
 ) -> int:
     """Carry out a command line, and return poprun's exit code."""
-    words = sys.argv[1:] if words is None else words
+    argv = sys.argv[1:] if argv is None else argv
     environ = os.environ if environ is None else environ
     try:
-        # Asked for by scripts, again and again, and known without click.
-        if list(words) == ["--version"] and _COMPLETION not in environ:
-            return _print(f"poprun {__version__}\n")
-        made = command()
         if instruction := environ.get(_COMPLETION):
-            return _print(_completion(made, instruction))
-        code: int = made.main(list(words), "poprun", standalone_mode=False, obj=environ)
+            from poprun.click_command import complete
+
+            return _print(complete(command(), _COMPLETION, instruction))
+        # Scripts ask for it again and again.
+        if list(argv) == ["--version"]:
+            return _print(f"poprun {__version__}\n")
+        return _carry_out(argv, environ)
     except PoprunError as error:
-        _say("error", str(error))
+        _report("error", str(error))
         for hint in getattr(error, "__notes__", ()):
-            _say("hint", hint)
+            _report("hint", hint)
         return error.exit_code
-    return code
 
 
 def command() -> "click.Command":
-    """Return poprun as click sees it, made from the table of options."""
-    import click
+    """Return poprun as a click command."""
+    from poprun.click_command import make_command
 
-    class Command(click.Command):
-        def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-            from poprun.options.table import OPTIONS
-
-            return [
-                click.Option(
-                    [option.flag, option.name.replace("-", "_")],
-                    help=option.help,
-                    metavar=option.metavar,
-                    multiple=option.multiple,
-                    is_flag=not option.takes_value,
-                )
-                for option in OPTIONS.values()
-            ]
-
-        def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-            ctx.args = args
-            return args
-
-        def invoke(self, ctx: click.Context) -> int:
-            return _answer(ctx.args, os.environ if ctx.obj is None else ctx.obj)
-
-        def get_help(self, ctx: click.Context) -> str:
-            return _help(os.environ if ctx.obj is None else ctx.obj)
-
-    return Command("poprun")
+    return make_command(_carry_out, _help)
 
 
-def _answer(words: Sequence[str], environ: Mapping[str, str]) -> int:
-    if not words:
+def _carry_out(argv: Sequence[str], environ: Mapping[str, str]) -> int:
+    if not argv:
         from poprun.options.help import SHORT_PAGE
 
         return _print(SHORT_PAGE)
 
     from poprun.options import grammar
-    from poprun.options.settings import as_table
     from poprun.options.sources import resolve
 
-    line = grammar.parse(words)
+    line = grammar.parse(argv)
     # Help comes before everything that may be wrong with the rest.
     if _asked(line, "help"):
         return _print(_help(environ))
     settings = resolve(line.given, environ)
     for warning in settings.warnings:
-        _say("warning", warning)
+        _report("warning", warning)
     if settings["version"] or settings.given("version-format"):
         return _print(_versions(settings, environ))
     if settings["show-config"]:
+        from poprun.options.show_config import as_table
+
         return _print(as_table(settings))
-    return _start(line, settings, words, environ)
+    return _start(line, settings, argv, environ)
 
 
 def _asked(line: "CommandLine", name: str) -> bool:
@@ -116,7 +92,7 @@ def _asked(line: "CommandLine", name: str) -> bool:
 def _start(
     line: "CommandLine",
     settings: "Settings",
-    words: Sequence[str],
+    argv: Sequence[str],
     environ: Mapping[str, str],
 ) -> int:
     from poprun.options.config_file import export
@@ -127,7 +103,7 @@ def _start(
         if not line.program:
             return 0
     if not line.program:
-        raise _no_program(line, words)
+        raise _no_program(line, argv)
 
     from poprun.job.guard_start import continue_guards, start_guard
 
@@ -166,11 +142,11 @@ def _hints(line: "CommandLine", error: PoprunError) -> Iterator[str]:
                 )
 
 
-def _no_program(line: "CommandLine", words: Sequence[str]) -> PoprunError:
-    from poprun.options.types import refusal, shown
+def _no_program(line: "CommandLine", argv: Sequence[str]) -> PoprunError:
+    from poprun.options.refusals import refusal, shown
 
     option, text = line.given[-1] if line.given else (None, "")
-    if option and words[-1] == text:
+    if option and argv[-1] == text:
         hint = f"{option.flag} took {shown(text)} as its value."
     else:
         hint = "The program comes after the options: poprun [OPTIONS] PROGRAM."
@@ -206,33 +182,6 @@ def _versions(settings: "Settings", environ: Mapping[str, str]) -> str:
     return json.dumps(found, indent=2) + "\n"
 
 
-def _completion(made: "click.Command", instruction: str) -> str:
-    """Answer a shell: the script to load, or what the word at the cursor can become."""
-    from click.shell_completion import CompletionItem, get_completion_class
-
-    from poprun.options.completion import complete
-
-    name, _, action = instruction.partition("_")
-    shell = get_completion_class(name)
-    if shell is None or action not in ("source", "complete"):
-        from poprun.options.types import refusal
-
-        raise refusal(
-            f"{_COMPLETION} is {instruction!r}, but must be bash_source, zsh_source "
-            "or fish_source."
-        )
-    speaker = shell(made, {}, "poprun", _COMPLETION)
-    if action == "source":
-        return speaker.source()
-    try:
-        candidates = complete(*speaker.get_completion_args())
-    except PoprunError:
-        # Nothing to offer; the error will be told when the line is run.
-        return ""
-    items = [CompletionItem(c.text, type=c.kind, help=c.help) for c in candidates]
-    return "".join(f"{speaker.format_completion(i)}\n" for i in items)
-
-
 def _print(text: str) -> int:
     """Write what was asked for to stdout, whatever the locale, and say how it went."""
     try:
@@ -247,7 +196,7 @@ def _print(text: str) -> int:
     except OSError as error:
         _forget(sys.stdout)
         reason = error.strerror or str(error)
-        _say("error", f"The standard output cannot be written: {reason}.")
+        _report("error", f"The standard output cannot be written: {reason}.")
         return _UNWRITTEN
     return 0
 
@@ -258,7 +207,7 @@ def _forget(stream: TextIO | None) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def _say(kind: str, text: str) -> None:
+def _report(kind: str, text: str) -> None:
     if sys.stderr is None:  # print(file=None) would write to stdout
         return
     try:

@@ -46,7 +46,7 @@ STAGES = {
         ("poprun.job",),
         ("poprun.result",),
         ("poprun.run",),
-        ("poprun.versions", "poprun.cli"),
+        ("poprun.click_command", "poprun.versions", "poprun.cli"),
         ("poprun.__main__",),
     ),
     "popdist": (
@@ -85,6 +85,8 @@ PURE = (
     "poprun.options.completion",
     "poprun.options.grammar",
     "poprun.options.help",
+    "poprun.options.refusals",
+    "poprun.options.show_config",
     "poprun.options.table",
     "poprun.options.types",
     "poprun.plan.assignments",
@@ -160,7 +162,8 @@ FOR_THE_DOOR = {
 
 # Who may import what was not written here and is not Python's.
 THIRD_PARTY = {
-    "click": ("poprun.cli", "poprun.options.help"),
+    # cli names the type of its command.
+    "click": ("poprun.cli", "poprun.click_command"),
     "mpi4py": ("popdist",),
     "numpy": ("popdist",),
     "psutil": ("poprun",),
@@ -174,6 +177,7 @@ READS_ENVIRON = (
     "popdist.session",
     "poprun.__main__",
     "poprun.cli",
+    "poprun.click_command",
     "poprun.helpers.guard",
     "poprun.interpreter",
     "poprun.helpers.local_launcher",

@@ -9,14 +9,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from poprun.errors import OptionError
-from poprun.options.help import did_you_mean
+from poprun.options.refusals import did_you_mean, refusal, shown
 from poprun.options.settings import DEFAULT, Layer, Setting, Settings, make_setting
 from poprun.options.table import BY_NAME, OPTIONS
-from poprun.options.types import (
-    Option,
-    refusal,
-    shown,
-)
+from poprun.options.types import Option
 
 if TYPE_CHECKING:
     from yaml import MappingNode, Node

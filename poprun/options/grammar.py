@@ -8,9 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from poprun.errors import OptionError
-from poprun.options.help import did_you_mean
+from poprun.options.refusals import (
+    alternatives,
+    did_you_mean,
+    refusal,
+    shown,
+)
 from poprun.options.table import BY_NAME, BY_SHORT
-from poprun.options.types import Kind, Option, alternatives, refusal, shown
+from poprun.options.types import Kind, Option
 
 # Typesetters and mail programs make these out of hyphens.
 _OTHER_DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"

@@ -1,9 +1,8 @@
-"""What poprun says about itself: the short page, the full help, "did you mean".
+"""What poprun says about itself: the short page and the full help.
 
 Plain ASCII throughout, so that no locale can spoil it.
 """
 
-from collections.abc import Iterable
 from textwrap import wrap
 
 from poprun.options.table import GROUPS, NOT_BUILT_YET
@@ -103,12 +102,3 @@ def _description(option: Option) -> str:
     if option.name in ("help", "version"):
         return option.help
     return f"{option.help} [default: {default_text(option)}]"
-
-
-def did_you_mean(word: str, names: Iterable[str]) -> str:
-    """Return a question with the name nearest to a mistyped one, or nothing."""
-    from difflib import get_close_matches
-
-    tidy = word.lower().replace("_", "-")
-    nearest = get_close_matches(tidy, list(names), n=1, cutoff=0.7)
-    return f"Did you mean {nearest[0]}?" if nearest else ""

@@ -4,13 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from poprun.options.help import default_text
-from poprun.options.table import OPTIONS, VIPU_OPTIONS
-from poprun.options.types import Item, Kind, Option, Value, combine, item
+from poprun.options.table import VIPU_OPTIONS
+from poprun.options.types import Item, Option, Value, combine, item
 
 COMMAND_LINE = "command line"
-
-
 DEFAULT = "default"
 
 
@@ -68,37 +65,3 @@ def make_setting(
         texts=tuple(text for text, _ in labelled),
         origin=origin,
     )
-
-
-def as_table(settings: Settings) -> str:
-    """Show every option, the value that holds and where that comes from."""
-    rows = [
-        (OPTIONS[name].flag, _that_holds(settings, OPTIONS[name]), setting.origin)
-        for name, setting in settings.entries.items()
-    ]
-    first = max(len(row[0]) for row in rows)
-    second = min(max(len(row[1]) for row in rows), 40)
-    return "".join(f"{a:{first}}  {b:{second}}  {c}\n" for a, b, c in rows)
-
-
-def _that_holds(settings: Settings, option: Option) -> str:
-    setting = settings.entries[option.name]
-    if setting.origin == DEFAULT:
-        if option.name == "offline-mode":
-            return "yes" if settings.offline else "no"
-        if option.rival and not option.exclusive and settings.given(option.rival):
-            return f"see --{option.rival}"
-    return _in_words(option, setting)
-
-
-def _in_words(option: Option, setting: Setting) -> str:
-    if setting.origin == DEFAULT:
-        return default_text(option)
-    if isinstance(setting.value, bool):
-        return "yes" if setting.value else "no"
-    if option.kind is Kind.COUNT:
-        return str(setting.value)
-    if option.multiple:
-        return ", ".join(repr(text) for text in setting.texts)
-    text = setting.texts[-1]
-    return text if text.isprintable() and " " not in text else repr(text)

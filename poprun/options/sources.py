@@ -7,6 +7,7 @@ a configuration file, a file for more than the defaults.
 from collections.abc import Iterator, Mapping, Sequence
 
 from poprun.options.config_file import read_file
+from poprun.options.refusals import refusal
 from poprun.options.settings import (
     COMMAND_LINE,
     DEFAULT,
@@ -16,7 +17,7 @@ from poprun.options.settings import (
     make_setting,
 )
 from poprun.options.table import BY_NAME, OPTIONS
-from poprun.options.types import Option, refusal, variable
+from poprun.options.types import Option, variable
 
 
 def resolve(

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from enum import Enum, auto
 
-from poprun.errors import OptionError
+from poprun.options.refusals import alternatives, refusal, shown
 
 Item = bool | int | float | str | tuple[int, str]
 Value = Item | tuple[Item, ...] | None
@@ -84,25 +84,6 @@ class Option:
 def variable(name: str) -> str:
     """Return the environment variable that stands for an option."""
     return "POPRUN_" + name.upper().replace("-", "_")
-
-
-def refusal(sentence: str, hint: str = "") -> OptionError:
-    """Make an error; the hint, its way out, is shown on a line of its own."""
-    error = OptionError(sentence)
-    if hint:
-        error.add_note(hint)
-    return error
-
-
-def shown(text: str) -> str:
-    """Quote a text, shortened to 100 characters."""
-    return repr(text if len(text) <= 100 else text[:100] + "...")
-
-
-def alternatives(words: Sequence[str]) -> str:
-    """Write `a, b or c`."""
-    *most, last = words
-    return f"{', '.join(most)} or {last}" if most else last
 
 
 # --- From text to value. `label` is where the text stands, for the error: the

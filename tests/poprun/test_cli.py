@@ -319,6 +319,7 @@ def test_nothing_heavy_is_imported_before_the_pipeline() -> None:
     )
     heavy = {
         "asyncio",
+        "click",
         "importlib.metadata",
         "multiprocessing",
         "json",
@@ -337,6 +338,8 @@ def test_nothing_heavy_is_imported_before_the_pipeline() -> None:
         loaded = set(process.stderr.split())
         assert "poprun.cli" in loaded
         assert loaded & (heavy | {"yaml", "numpy"}) == set()
+        # A page of text needs it, a job does not.
+        assert "textwrap" not in loaded or words != ["-v", "x"]
 
 
 @pytest.mark.parametrize("words", [["--help"], ["--version"], ["--show-config"], []])

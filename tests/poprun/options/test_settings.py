@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from poprun.errors import OptionError
 from poprun.options import config_file, sources
 from poprun.options.grammar import parse
-from poprun.options.settings import Settings, as_table
+from poprun.options.settings import Settings
+from poprun.options.show_config import as_table
 from poprun.options.table import OPTIONS
 from poprun.options.types import Kind, Option
 

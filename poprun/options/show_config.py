@@ -1,0 +1,40 @@
+"""The page of --show-config: every option, its value and where that comes from."""
+
+from poprun.options.help import default_text
+from poprun.options.settings import DEFAULT, Setting, Settings
+from poprun.options.table import OPTIONS
+from poprun.options.types import Kind, Option
+
+
+def as_table(settings: Settings) -> str:
+    """Show every option, the value that holds and where that comes from."""
+    rows = [
+        (OPTIONS[name].flag, _that_holds(settings, OPTIONS[name]), setting.origin)
+        for name, setting in settings.entries.items()
+    ]
+    first = max(len(row[0]) for row in rows)
+    second = min(max(len(row[1]) for row in rows), 40)
+    return "".join(f"{a:{first}}  {b:{second}}  {c}\n" for a, b, c in rows)
+
+
+def _that_holds(settings: Settings, option: Option) -> str:
+    setting = settings.entries[option.name]
+    if setting.origin == DEFAULT:
+        if option.name == "offline-mode":
+            return "yes" if settings.offline else "no"
+        if option.rival and not option.exclusive and settings.given(option.rival):
+            return f"see --{option.rival}"
+    return _in_words(option, setting)
+
+
+def _in_words(option: Option, setting: Setting) -> str:
+    if setting.origin == DEFAULT:
+        return default_text(option)
+    if isinstance(setting.value, bool):
+        return "yes" if setting.value else "no"
+    if option.kind is Kind.COUNT:
+        return str(setting.value)
+    if option.multiple:
+        return ", ".join(repr(text) for text in setting.texts)
+    text = setting.texts[-1]
+    return text if text.isprintable() and " " not in text else repr(text)
