@@ -23,6 +23,7 @@ from popdist.settings import Settings
 
 if TYPE_CHECKING:
     from popdist.engine.group import Group
+    from popdist.engine.meet.pidfds import Pidfd
 
 T = TypeVar("T")
 
@@ -71,6 +72,8 @@ class Session:
         self._slots: dict[Hashable, _Slot] = {}
         # In the order in which they were made.
         self._groups: list[Group] = []
+        # A pidfd of each instance that this process has met.
+        self._peers: dict[int, Pidfd] = {}
         self._claim = Claim()
         self._why_unusable: str | None = None
 
@@ -156,6 +159,7 @@ class Session:
                     closing.callback(group.close)
                 self._report_runs()
                 self._groups.clear()
+                self._peers.clear()
 
     def close_at_exit(self) -> None:
         """Leave all groups, unless that would keep the process from ending.
@@ -211,6 +215,7 @@ class Session:
             if not self._groups:
                 atexit.register(self.close_at_exit)
             self._groups.append(group)
+            self._peers.update(group.pidfds)
         return group
 
     def _join(self, purpose: str, members: tuple[int, ...]) -> "Group":
@@ -227,7 +232,7 @@ class Session:
             stall=settings.stall,
             algorithm=settings.algorithm,
             simd=settings.simd,
-            known=self._pidfds(),
+            known=self._known_pidfds(),
             ended_file=self.job.ended_file,
         )
 
@@ -236,10 +241,11 @@ class Session:
         if self._groups and self.job.settings.tells_runs:
             report_runs(self.job.place.rank, [group.runs for group in self._groups])
 
-    def _pidfds(self) -> dict[int, int]:
-        """Return a pidfd of each instance that this process has met."""
+    def _known_pidfds(self) -> "dict[int, Pidfd]":
+        """Return the pidfds of peers that the program has not closed."""
         with self.lock:
-            return {i: fd for group in self._groups for i, fd in group.pidfds.items()}
+            peers = dict(self._peers)
+        return {i: pidfd for i, pidfd in peers.items() if pidfd.is_open}
 
     def _digest(self, members: Collection[int]) -> str:
         """Return a short digest of these instances; empty for all of the job."""

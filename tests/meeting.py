@@ -24,6 +24,7 @@ STACKS = (
 # What every member runs. Its own lines take the place of BODY.
 PROGRAM = """
 import os, resource, signal, sys, time
+from popdist.engine.meet.pidfds import Pidfd
 from popdist.engine.shm import arena
 from popdist.errors import PeerLostError, PopdistError
 name, rank, size = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])

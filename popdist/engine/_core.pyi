@@ -105,6 +105,18 @@ class Reducer:
         name: str | None = None,
     ) -> Any: ...
 
+class Mapping:
+    """A part of a file in memory, mapped as long as anything refers to this.
+
+    Use memoryview(mapping). Unlike mmap.mmap it holds no file descriptor. Without
+    access it only takes addresses: see make_accessible().
+    """
+
+    def __new__(
+        cls, fd: int, offset: int, nbytes: int, accessible: bool
+    ) -> Mapping: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
 def arena_bytes(size: int, block: int, oneshot: int, spins: int, /) -> int: ...
 def arena_channels(
     size: int, block: int, oneshot: int, spins: int, /

@@ -16,6 +16,7 @@ from popdist.engine.calls.operations import Operation, Status
 from popdist.engine.failures import explain, failed, in_words, unusable
 from popdist.engine.handle import Worker
 from popdist.engine.meet.deadlines import report
+from popdist.engine.meet.pidfds import Pidfd
 from popdist.engine.shm.arena import Arena, meet
 from popdist.engine.shm.heap import HEAP_SPAN, Heap
 from popdist.engine.tuning import MOST_MEMBERS, Tuning, cores_of_host
@@ -38,7 +39,7 @@ class Endpoint:
         stall: float,
         simd: str | None,
         tuning: Tuning | None,
-        known: Mapping[int, int] | None = None,
+        known: Mapping[int, Pidfd] | None = None,
         ended_file: str = "",
     ) -> None:
         self.rank = rank
@@ -67,7 +68,7 @@ class Endpoint:
             ended_file=ended_file,
         )
         # It maps nothing before somebody asks for an array.
-        self._heap = Heap(self._arena.heap_fd, rank, size)
+        self._heap = Heap(self._arena.fd, rank, size)
         self.comm = self._open(simd, stall)
         self.worker = Worker(self.comm.queue)
         _endpoints.add(self)
@@ -78,12 +79,9 @@ class Endpoint:
         self._release.atexit = False
 
     @property
-    def pidfds(self) -> dict[int, int]:
+    def pidfds(self) -> dict[int, Pidfd]:
         """A pidfd of each other instance, while this member is in the group."""
-        if self.closed:
-            return {}
-        found = self._arena.watching().items()
-        return {self.instances[rank]: pidfd for rank, pidfd in found}
+        return {} if self.closed else self._arena.watching()
 
     def _open(self, simd: str | None, stall: float) -> _core.Comm:
         return _core.Comm(

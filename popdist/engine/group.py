@@ -18,6 +18,7 @@ from popdist.engine.calls.reductions import Reductions
 from popdist.engine.calls.rows import Array
 from popdist.engine.endpoint import Endpoint
 from popdist.engine.failures import aborted
+from popdist.engine.meet.pidfds import Pidfd
 from popdist.engine.shm_transport import ShmTransport
 from popdist.engine.tuning import Tuning
 
@@ -43,7 +44,7 @@ class Group(Reductions, Exchanges, PointToPoint):
         algorithm: str = "auto",
         simd: str | None = None,
         tuning: Tuning | None = None,
-        known: Mapping[int, int] | None = None,
+        known: Mapping[int, Pidfd] | None = None,
         ended_file: str = "",
     ) -> None:
         """Meet the other members, and return when all have come.
@@ -95,7 +96,7 @@ class Group(Reductions, Exchanges, PointToPoint):
         )
 
     @property
-    def pidfds(self) -> dict[int, int]:
+    def pidfds(self) -> dict[int, Pidfd]:
         """A pidfd of each other instance, by what it is called."""
         return self._endpoint.pidfds
 

@@ -18,7 +18,7 @@ from popdist.errors import (
 
 # It goes up when any message or the order of messages changes. A hello alone stays
 # as it is for ever, so that members of two versions can tell each other so.
-VERSION = 2
+VERSION = 3
 
 # What member 0 says: all have come, here is the memory; all have it, begin; somebody
 # has not come yet. What anybody says: this fails for all of us.

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
+from popdist.engine.meet.pidfds import process_of
 from popdist.errors import PeerLostError
 
 # Instances whose numbers follow each other are named one by one up to so many.
@@ -37,7 +38,7 @@ class Roster(NamedTuple):
     def objection(self, rank: int, pid: int) -> str | None:
         """Say why a process is not this member, if the member's own is known."""
         known = self.pidfds[rank] if rank < len(self.pidfds) else -1
-        real = _process(known) if known >= 0 else 0
+        real = (process_of(known) or 0) if known >= 0 else 0
         if real <= 0 or pid <= 0 or real == pid:
             return None
         return (
@@ -84,13 +85,6 @@ def name_instances(instances: Sequence[int]) -> str:
     if most:
         return f"instances {', '.join(most)} and {last}"
     return f"instance{'s' if len(instances) > 1 else ''} {last}"
-
-
-def _process(pidfd: int) -> int:
-    """Return whose pidfd it is: 0 if it cannot be seen from here, -1 if it ended."""
-    with open(f"/proc/self/fdinfo/{pidfd}", encoding="ascii") as file:
-        fields = dict(line.split(":", 1) for line in file)
-    return int(fields.get("Pid", "0"))
 
 
 def _runs(instances: Sequence[int]) -> list[str]:

@@ -5,18 +5,19 @@ It has no name, so nothing is left when the last of them ends, however it ends.
 
 import errno
 import fcntl
-import mmap
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from functools import partial
 
+from popdist.engine import _core
 from popdist.engine.meet import rendezvous
 from popdist.engine.meet.messages import Hello, Member
+from popdist.engine.meet.pidfds import Pidfd, started, watch
 from popdist.engine.meet.roster import Roster
-from popdist.engine.shm.heap import HEAP_SPAN, close_mapping, file_of
+from popdist.engine.shm.heap import HEAP_SPAN, file_of
 from popdist.engine.shm.memory_limits import commits_strictly, in_words, memory_left
-from popdist.errors import ArenaError, PeerLostError
+from popdist.errors import ArenaError
 
 # Linux 6.3 wants to know that nobody will execute the file; Python has no name yet.
 _MFD_NOEXEC_SEAL = 0x8
@@ -24,22 +25,22 @@ _MFD_NOEXEC_SEAL = 0x8
 # To access what a file in memory no longer has would end every member.
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
-Initialise = Callable[[mmap.mmap], None]
+Initialise = Callable[[memoryview], None]
 
 
 class Arena:
-    """What the members share: memory for the engine, and a file for their arrays.
+    """What the members share: a sparse file with the heap and the engine's memory.
 
-    memory: The shared memory, mapped.
-    heap_fd: A sparse file with HEAP_SPAN bytes for every member, for `Heap`. It has
-        no length where a limit of this machine forbids such files.
+    memory: The memory for the engine, mapped.
+    fd: The file. It begins with HEAP_SPAN bytes for every member, for `Heap`; where a
+        limit of this machine forbids files of that length, it has only the memory.
     pids: The processes of the members, by rank.
     pidfds: A pidfd of each, by rank, which turns readable when it ends; -1 for the
         member itself.
     """
 
-    memory: mmap.mmap
-    heap_fd: int
+    memory: memoryview
+    fd: int
     pids: tuple[int, ...]
     pidfds: tuple[int, ...]
 
@@ -48,16 +49,20 @@ class Arena:
         self.rank = rank
         self.instances = tuple(instances)
         self._undo = ExitStack()
-        self._mapped: mmap.mmap | None = None
+        self._mapped: memoryview | None = None
+        # These keep the pidfds open.
+        self._watched: list[Pidfd] = []
 
     def __repr__(self) -> str:
-        size = in_words(len(self.memory)) if not self.memory.closed else "closed"
+        size = "closed" if self._mapped is None else in_words(len(self.memory))
         # Not the name: it may be a secret.
         return f"<Arena: {self.rank} of {len(self.pids)}, {size}>"
 
     def close(self) -> None:
         """Let go of everything. Arrays that still look into the memory keep it."""
         self._undo.close()
+        self._mapped, self.memory = None, memoryview(b"")
+        self._watched.clear()
 
     def make(
         self,
@@ -66,7 +71,7 @@ class Arena:
         seldom: tuple[int, int],
         initialise: Initialise,
     ) -> Sequence[int]:
-        """Make the memory and the heap, as member 0 does, and return their files."""
+        """Make the file, as member 0 does, and return its descriptor in a list."""
         needed = nbytes - (seldom[1] - seldom[0])
         left = memory_left()
         if left is not None and needed > left:
@@ -78,49 +83,44 @@ class Arena:
             )
         fd = self._own(_memfd("popdist-arena"))
         os.ftruncate(fd, nbytes)
+        # A limit on the size of files may forbid it, and a group can do without.
+        with suppress(OSError):
+            os.ftruncate(fd, size * HEAP_SPAN + nbytes)
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
         if commits_strictly():
-            _commit(fd, needed, ((0, seldom[0]), (seldom[1], nbytes)))
-        self._mapped = self._map(fd)
+            begin = _begin_of_memory(fd, size)
+            parts = (0, seldom[0]), (seldom[1], nbytes)
+            _commit(fd, needed, [(begin + a, begin + b) for a, b in parts])
+        self._mapped = _map(fd, size)
         initialise(self._mapped)
-        heap_fd = self._own(_memfd("popdist-heap"))
-        # A limit on the size of files may forbid it, and the heap can do without.
-        with suppress(OSError):
-            os.ftruncate(heap_fd, size * HEAP_SPAN)
-        fcntl.fcntl(heap_fd, fcntl.F_ADD_SEALS, _SEALS)
-        return fd, heap_fd
+        return [fd]
 
     def attach(self, fds: Sequence[int], members: Sequence[Member]) -> None:
         """Take over what member 0 has made, and watch the others."""
-        memory_fd, self.heap_fd = fds
+        [self.fd] = fds
         if self._mapped is None:
-            for fd in fds:
-                self._own(fd)
-            self._mapped = self._map(memory_fd)
+            self._own(self.fd)
+            self._mapped = _map(self.fd, len(members))
         self.memory = self._mapped
         self.pids = tuple(member.pid for member in members)
-        self.pidfds = tuple(
-            -1 if rank == self.rank else self._own(_watch(self.instances[rank], member))
-            for rank, member in enumerate(members)
-        )
+        pidfds = []
+        for rank, member in enumerate(members):
+            pidfds.append(-1)
+            if rank != self.rank:
+                pidfd = watch(self.instances[rank], member)
+                self._watched.append(pidfd)
+                pidfds[rank] = pidfd.fileno()
+        self.pidfds = tuple(pidfds)
 
-    def watching(self) -> dict[int, int]:
-        """Return the pidfd of each other member, by rank, that is still one.
-
-        The program may have closed it, and given its number to another file.
-        """
-        found = enumerate(zip(self.pidfds, self.pids, strict=True))
-        return {rank: fd for rank, (fd, pid) in found if _is_pidfd_of(fd, pid)}
+    def watching(self) -> dict[int, Pidfd]:
+        """Return the pidfd of each other instance that the program has not closed."""
+        others = [one for one in self.instances if one != self.instances[self.rank]]
+        found = zip(others, self._watched, strict=True)
+        return {instance: pidfd for instance, pidfd in found if pidfd.is_open}
 
     def _own(self, fd: int) -> int:
         self._undo.callback(_close, fd, file_of(fd))
         return fd
-
-    def _map(self, fd: int) -> mmap.mmap:
-        memory = mmap.mmap(fd, 0)
-        memory.madvise(mmap.MADV_DONTDUMP)
-        self._undo.callback(close_mapping, memory)
-        return memory
 
 
 def meet(
@@ -135,7 +135,7 @@ def meet(
     timeout: float,
     stall: float,
     instances: Sequence[int] | None = None,
-    known: Mapping[int, int] | None = None,
+    known: Mapping[int, Pidfd] | None = None,
     ended_file: str = "",
 ) -> Arena:
     """Meet the other members of this host, and return the memory they share.
@@ -170,16 +170,15 @@ def meet(
         if size == 1:
             arena.attach(offer(), [me])
             return arena
-        with _roster(arena, known or {}, ended_file) as roster:
-            rendezvous(
-                name,
-                hello,
-                roster,
-                offer=offer,
-                attach=arena.attach,
-                timeout=timeout,
-                stall=stall,
-            )
+        rendezvous(
+            name,
+            hello,
+            Roster(arena.instances, _known_pidfds(arena, known or {}), ended_file),
+            offer=offer,
+            attach=arena.attach,
+            timeout=timeout,
+            stall=stall,
+        )
     except OSError as error:
         arena.close()
         raise ArenaError(
@@ -192,97 +191,23 @@ def meet(
     return arena
 
 
-@contextmanager
-def _roster(
-    arena: Arena, known: Mapping[int, int], ended_file: str
-) -> Iterator[Roster]:
-    """Yield whom to meet, with the pidfds that are known."""
-    pidfds = [-1] * len(arena.instances)
-    with ExitStack() as meanwhile:
-        for rank, instance in enumerate(arena.instances):
-            if instance in known and rank != arena.rank:
-                # Another thread may close the group that they are of.
-                pidfds[rank] = os.dup(known[instance])
-                meanwhile.callback(os.close, pidfds[rank])
-        yield Roster(arena.instances, pidfds, ended_file)
+def _known_pidfds(arena: Arena, known: Mapping[int, Pidfd]) -> list[int]:
+    return [
+        known[one].fileno() if one in known and rank != arena.rank else -1
+        for rank, one in enumerate(arena.instances)
+    ]
 
 
-def started(pid: int) -> int:
-    """Return when a process was started, in ticks since the machine was.
-
-    Raises:
-        ProcessLookupError: There is no such process.
-    """
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            stat = file.read()
-    except FileNotFoundError as error:
-        if not os.path.exists("/proc/self/stat"):
-            raise ArenaError(
-                "/proc is not mounted here, but popdist sees in it whether the other "
-                "instances live. Mount it: mount -t proc proc /proc."
-            ) from error
-        raise ProcessLookupError(f"There is no process {pid}.") from error
-    # The second field is the program's name in parentheses, and may hold anything.
-    return int(stat[stat.rindex(b")") + 2 :].split()[19])
+def _begin_of_memory(fd: int, size: int) -> int:
+    """Return where the engine's memory begins in the file: behind the heap, if any."""
+    heap = size * HEAP_SPAN
+    return heap if os.fstat(fd).st_size > heap else 0
 
 
-def _watch(instance: int, member: Member) -> int:
-    """Return a pidfd of the member, and not of one that has its number now."""
-    try:
-        # In this order: what the pidfd names can no longer change its number.
-        pidfd = _pidfd(member.pid)
-        try:
-            same = started(member.pid) == member.started
-            # The clock of another time namespace shows another time.
-            same = same or _other_clock(member.pid)
-        except BaseException:
-            os.close(pidfd)
-            raise
-        if same:
-            return pidfd
-        os.close(pidfd)
-    except ProcessLookupError:
-        pass
-    raise PeerLostError(
-        f"Instance {instance} (process {member.pid}) ended or gave up while the "
-        "instances met. Look above for what it said last.",
-        (instance,),
-    )
-
-
-def _pidfd(pid: int) -> int:
-    try:
-        return os.pidfd_open(pid)
-    except ProcessLookupError:
-        raise
-    except OSError as error:
-        if error.errno in (errno.EMFILE, errno.ENFILE):
-            raise
-        raise ArenaError(
-            f"The kernel refuses pidfd_open ({error.strerror}), by which popdist sees "
-            "whether the other instances live. Allow it in the seccomp profile of the "
-            "container, or use Linux 5.3 or newer."
-        ) from error
-
-
-def _other_clock(pid: int) -> bool:
-    """Return whether a process is known to be in another time namespace."""
-    try:
-        return os.readlink(f"/proc/{pid}/ns/time") != os.readlink("/proc/self/ns/time")
-    except OSError:
-        # A kernel without them, or a process that may not be looked at.
-        return False
-
-
-def _is_pidfd_of(fd: int, pid: int) -> bool:
-    try:
-        with open(f"/proc/self/fdinfo/{fd}", encoding="ascii") as file:
-            fields = dict(line.split(":", 1) for line in file if ":" in line)
-    except OSError:
-        return False
-    # 0 where the process cannot be seen from here, -1 where it has ended.
-    return fields.get("Pid", "").strip() in (str(pid), "0", "-1")
+def _map(fd: int, size: int) -> memoryview:
+    begin = _begin_of_memory(fd, size)
+    length = os.fstat(fd).st_size - begin
+    return memoryview(_core.Mapping(fd, begin, length, accessible=True))
 
 
 def _commit(fd: int, needed: int, parts: Iterable[tuple[int, int]]) -> None:

@@ -9,7 +9,6 @@ import mmap
 import os
 import threading
 from bisect import bisect_left
-from typing import Any
 
 import numpy as np
 
@@ -21,34 +20,8 @@ from popdist.errors import ArenaError
 HEAP_SPAN = 1 << 36
 
 _HUGE = 2 << 20
-# What mmap() calls "promise no memory"; Python has no name for it before 3.13.
-_MAP_NORESERVE = 0x4000
-_PROT_NONE = 0
 # Pages are made in pieces, because a signal makes the kernel throw a piece away.
 _PIECE = 64 << 20
-
-
-class _Span:
-    """The addresses of all regions, mapped as long as anything refers to this."""
-
-    def __init__(self, fd: int, length: int) -> None:
-        flags = mmap.MAP_SHARED | _MAP_NORESERVE
-        self._mapping = mmap.mmap(fd, length, flags, _PROT_NONE)
-        # A dump of a process that crashes would fill the file with zeros.
-        self._mapping.madvise(mmap.MADV_DONTDUMP)
-        self.address: int = np.frombuffer(self._mapping, np.uint8).__array_interface__[
-            "data"
-        ][0]
-        self.__array_interface__: dict[str, Any] = {
-            "version": 3,
-            "typestr": "|u1",
-            "shape": (length,),
-            "data": (self.address, False),
-        }
-
-    def view(self) -> memoryview:
-        """Return all of it, writable: Python takes what is mapped to be read-only."""
-        return np.asarray(self).data
 
 
 class Heap:
@@ -58,13 +31,16 @@ class Heap:
     any moment, even in the middle of `allocate`.
     """
 
-    def __init__(self, heap_fd: int, rank: int, size: int) -> None:
-        self._fd = heap_fd
-        self._file = file_of(heap_fd)
+    def __init__(self, fd: int, rank: int, size: int) -> None:
+        """Make a heap in a file that begins with the regions of all members."""
+        self._fd = fd
+        self._file = file_of(fd)
         self._pid = os.getpid()
         self._begin = rank * HEAP_SPAN
         self._length = size * HEAP_SPAN
-        self._span: _Span | None = None
+        # The regions of all members, while anything here needs them.
+        self._span: memoryview | None = None
+        self._address = 0
         # How much of the own region, from its begin, can be accessed.
         self._accessible = 0
         self._refused = False
@@ -94,7 +70,7 @@ class Heap:
                 "of addresses for shared arrays. Raise its limit of address space "
                 "(ulimit -v), or use arrays in ordinary memory."
             )
-        return span.view()
+        return span
 
     def allocate(self, nbytes: int) -> tuple[int, memoryview]:
         """Return the offset in this member's region, and zeroed memory that is there.
@@ -141,15 +117,22 @@ class Heap:
             self._span = None
             self._refused = True
 
-    def _map(self) -> _Span | None:
+    def _map(self) -> memoryview | None:
         with self._lock:
             if self._span is None and not self._refused:
                 self._check_file()
-                try:
-                    self._span = _Span(self._fd, self._length)
-                except (OSError, ValueError):
-                    # No address space, or the file could not be made so long.
+                if os.fstat(self._fd).st_size < self._length:
+                    # The file could not be made so long.
                     self._refused = True
+                    return None
+                try:
+                    mapping = _core.Mapping(self._fd, 0, self._length, accessible=False)
+                except OSError:
+                    # No address space.
+                    self._refused = True
+                    return None
+                self._span = memoryview(mapping)
+                self._address = address_of(self._span)
             return self._span
 
     def _find(self, length: int) -> int:
@@ -199,7 +182,7 @@ class Heap:
     def _make_accessible(self, end: int) -> None:
         if self._span is not None and end > self._accessible:
             end = min(_round_up(end, _HUGE), HEAP_SPAN)
-            _core.make_accessible(self._span.address + self._begin, end)
+            _core.make_accessible(self._address + self._begin, end)
             self._accessible = end
 
     def _settle_if_idle(self) -> None:
@@ -217,7 +200,7 @@ class Heap:
     def _give_back(self, begin: int, length: int) -> None:
         end = begin + length
         if self._span is not None:
-            _core.remove_pages(self._span.address + self._begin + begin, length)
+            _core.remove_pages(self._address + self._begin + begin, length)
         i = bisect_left(self._free, (begin, end))
         if i < len(self._free) and self._free[i][0] == end:
             end = self._free.pop(i)[1]
@@ -236,13 +219,9 @@ def file_of(fd: int) -> tuple[int, int] | None:
     return status.st_dev, status.st_ino
 
 
-def close_mapping(memory: mmap.mmap) -> None:
-    """Unmap memory, now or when the last one who looks into it has gone."""
-    try:
-        memory.close()
-    except BufferError:
-        # Somebody does. The mapping ends with the last of them.
-        return
+def address_of(memory: memoryview) -> int:
+    """Return where memory begins."""
+    return int(np.frombuffer(memory, np.uint8).__array_interface__["data"][0])
 
 
 def _whole_pages(nbytes: int) -> int:

@@ -236,7 +236,7 @@ def test_arguments_of_wrong_types_are_told_in_words(call: Any, words: str) -> No
 
 def test_another_file_in_place_of_a_groups_is_not_closed_with_it() -> None:
     group = alone()
-    own = group._endpoint._arena.heap_fd
+    own = group._endpoint._arena.fd
     null = os.open("/dev/null", os.O_RDONLY)
     os.dup2(null, own)
     group.close()

@@ -435,7 +435,7 @@ def test_one_that_is_known_and_ends_before_it_comes_is_named_at_once(rank: int) 
         victim = meeting.start(2, "time.sleep(40)")
         meeting.start(
             rank,
-            f"known = {{9: os.pidfd_open({victim})}}\n"
+            f"known = {{9: Pidfd({victim}, os.pidfd_open({victim}))}}\n"
             "print('ready', flush=True)\n"
             "join(instances=(7, 8, 9), known=known)",
         )
@@ -493,7 +493,7 @@ def test_when_member_0_gives_up_because_of_a_known_one_that_one_is_named() -> No
             select.select([pidfd], [], [])
             """,
         )
-        meeting.start(1, f"join(known={{2: os.pidfd_open({victim})}})")
+        meeting.start(1, f"join(known={{2: Pidfd({victim}, os.pidfd_open({victim}))}})")
         *_, ended = meeting.finish()
 
     assert ended.out.startswith("PeerLostError(2,): Instance 2 ended before it could")
@@ -642,7 +642,7 @@ def test_a_rank_that_two_processes_have_is_told_to_all() -> None:
 def test_one_that_takes_the_place_of_a_known_one_is_refused_alone() -> None:
     with Meeting(3) as meeting:
         real = meeting.start(1, f"time.sleep(2)\n{KEEP}")
-        known = f"known = {{1: os.pidfd_open({real})}}"
+        known = f"known = {{1: Pidfd({real}, os.pidfd_open({real}))}}"
         meeting.start(0, f"{known}\njoin(known=known)\nprint('met', flush=True)")
         meeting.wait_for_guests(0)
         false = meeting.start(1)
@@ -667,7 +667,7 @@ def test_one_that_listens_in_place_of_a_known_one_is_not_believed() -> None:
             0, f"signal.pthread_sigmask(0, [10])\nprint()\n{go}\n{KEEP}"
         )
         meeting.wait_for_line(1)
-        known = f"known = {{0: os.pidfd_open({real})}}"
+        known = f"known = {{0: Pidfd({real}, os.pidfd_open({real}))}}"
         meeting.start(1, f"{known}\njoin(known=known)\nprint('met', flush=True)")
         meeting.wait_for_end(0)
         os.kill(real, signal.SIGUSR1)
@@ -888,7 +888,7 @@ def test_another_version_is_told_to_all() -> None:
 
     refusal = (
         "MismatchError: Instance 2 (process N) speaks version 9 of how instances meet, "
-        "but instance 0 speaks version 2. Start all of them with the same "
+        "but instance 0 speaks version 3. Start all of them with the same "
         "installation of popdist.\n"
     )
     assert [anonymous(e) for e in ended] == [refusal] * 3

@@ -18,6 +18,7 @@ extern PyObject *failure; /* the exception: a status, which ending() explains */
 PyObject *make_layout_type(PyObject *module);
 PyObject *make_comm_type(PyObject *module);
 PyObject *make_reducer_type(PyObject *module);
+PyObject *make_mapping_type(PyObject *module);
 
 /* All-reduce what lies in plain buffers. NotImplemented where they are not plain, or
  * other calls have to be made before. */

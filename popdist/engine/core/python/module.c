@@ -231,7 +231,8 @@ PyMODINIT_FUNC PyInit__core(void)
     Py_XINCREF(failure);
     if (add(module, "Layout", (PyObject *)layout_type) && add(module, "Failure", failure)
         && add(module, "Comm", make_comm_type(module))
-        && add(module, "Reducer", make_reducer_type(module)))
+        && add(module, "Reducer", make_reducer_type(module))
+        && add(module, "Mapping", make_mapping_type(module)))
         return module;
     Py_DECREF(module);
     return NULL;

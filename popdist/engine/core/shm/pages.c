@@ -4,6 +4,18 @@
 #include <errno.h>
 #include <sys/mman.h>
 
+void *map_shared(int fd, long long offset, size_t length, bool accessible)
+{
+    const int access = accessible ? PROT_READ | PROT_WRITE : PROT_NONE;
+    void *begin = mmap(NULL, length, access, MAP_SHARED | MAP_NORESERVE, fd, (off_t)offset);
+    if (begin == MAP_FAILED)
+        return NULL;
+    /* A dump of a process that crashes would fill the file with zeros. Where the kernel
+     * refuses this, the dump is longer and nothing else. */
+    (void)madvise(begin, length, MADV_DONTDUMP);
+    return begin;
+}
+
 bool make_accessible(void *at, size_t length)
 {
     return mprotect(at, length, PROT_READ | PROT_WRITE) == 0;

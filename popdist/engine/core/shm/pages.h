@@ -10,6 +10,10 @@
  * that pages have. */
 enum { ACCESS_UNIT = 2 << 20 };
 
+/* Map a part of a file for all that have it, left out of core dumps; without access, it
+ * takes addresses only. NULL where the kernel refuses. */
+void *map_shared(int fd, long long offset, size_t length, bool accessible);
+
 /* Let this process read and write what was mapped without access. */
 bool make_accessible(void *at, size_t length);
 

@@ -249,7 +249,7 @@ def test_without_addresses_it_is_not_available() -> None:
         from popdist.engine.shm.heap import Heap
         shared = join()
         resource.setrlimit(resource.RLIMIT_AS, (1 << 33, 1 << 33))
-        heap = Heap(shared.heap_fd, 0, 1)
+        heap = Heap(shared.fd, 0, 1)
         print(heap.available)
         heap.allocate(1)
         """,

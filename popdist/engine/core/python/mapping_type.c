@@ -1,0 +1,65 @@
+/* A part of a file in memory, mapped without a file descriptor of its own: mmap.mmap
+ * keeps a duplicate. */
+#include "python/binding.h"
+
+#include "shm/pages.h"
+
+#include <sys/mman.h>
+
+typedef struct {
+    PyObject_HEAD
+    void *begin; /* NULL where nothing is mapped */
+    Py_ssize_t length;
+} MappingObject;
+
+static PyObject *mapping_make(PyTypeObject *type, PyObject *args, PyObject *keywords)
+{
+    static char *names[] = {"fd", "offset", "nbytes", "accessible", NULL};
+    int fd, accessible;
+    long long offset;
+    Py_ssize_t length;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "iLnp", names, &fd, &offset, &length,
+                                     &accessible))
+        return NULL;
+    allocfunc allocate = (allocfunc)(uintptr_t)PyType_GetSlot(type, Py_tp_alloc);
+    MappingObject *self = (MappingObject *)allocate(type, 0);
+    if (!self)
+        return NULL;
+    self->begin = map_shared(fd, offset, (size_t)length, accessible);
+    self->length = length;
+    if (self->begin)
+        return (PyObject *)self;
+    PyErr_SetFromErrno(PyExc_OSError);
+    Py_DECREF(self);
+    return NULL;
+}
+
+static void mapping_end(PyObject *object)
+{
+    MappingObject *self = (MappingObject *)object;
+    PyTypeObject *type = Py_TYPE(object);
+    if (self->begin)
+        munmap(self->begin, (size_t)self->length);
+    ((freefunc)(uintptr_t)PyType_GetSlot(type, Py_tp_free))(object);
+    Py_DECREF(type);
+}
+
+/* The buffer keeps the object alive, and so the mapping. */
+static int mapping_buffer(PyObject *object, Py_buffer *view, int flags)
+{
+    MappingObject *self = (MappingObject *)object;
+    return PyBuffer_FillInfo(view, object, self->begin, self->length, 0, flags);
+}
+
+PyObject *make_mapping_type(PyObject *module)
+{
+    static PyType_Slot slots[] = {
+        {Py_tp_new, (void *)(uintptr_t)mapping_make},
+        {Py_tp_dealloc, (void *)(uintptr_t)mapping_end},
+        {Py_bf_getbuffer, (void *)(uintptr_t)mapping_buffer},
+        {0, NULL},
+    };
+    static PyType_Spec spec = {"popdist.engine._core.Mapping", sizeof(MappingObject), 0,
+                               Py_TPFLAGS_DEFAULT, slots};
+    return PyType_FromModuleAndSpec(module, &spec, NULL);
+}

@@ -1,0 +1,134 @@
+"""Pidfds of other processes: one for each, which all groups of this process share."""
+
+import errno
+import os
+import weakref
+
+from popdist.engine.meet.messages import Member
+from popdist.errors import ArenaError, PeerLostError
+
+
+class Pidfd:
+    """A pidfd of a process, which is closed with the last reference to this."""
+
+    def __init__(self, pid: int, fd: int) -> None:
+        self.pid = pid
+        self._fd = fd
+        self._end = weakref.finalize(self, _close, fd, pid)
+        self._end.atexit = False
+
+    def fileno(self) -> int:
+        """Return the file descriptor, which turns readable when the process ends."""
+        return self._fd
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is one still: the program may close any file descriptor."""
+        return _is_pidfd_of(self._fd, self.pid)
+
+    def abandon(self) -> None:
+        """Leave the descriptor open at the end: the program has closed this one."""
+        self._end.detach()
+
+
+_shared: "weakref.WeakValueDictionary[Member, Pidfd]" = weakref.WeakValueDictionary()
+
+
+def watch(instance: int, member: Member) -> Pidfd:
+    """Return the pidfd of a member's process, and not of one that has its pid now.
+
+    Raises:
+        PeerLostError: The process has ended.
+    """
+    pidfd = _shared.get(member)
+    if pidfd is not None and process_of(pidfd.fileno()) == member.pid:
+        return pidfd
+    if pidfd is not None and not pidfd.is_open:
+        # The new one may get its number.
+        pidfd.abandon()
+    try:
+        # In this order: the pid of what the pidfd names can no longer change.
+        pidfd = Pidfd(member.pid, _open(member.pid))
+        same = started(member.pid) == member.started
+    except ProcessLookupError:
+        raise _lost(instance, member) from None
+    # The clock of another time namespace shows another time.
+    if not same and not _other_clock(member.pid):
+        raise _lost(instance, member)
+    _shared[member] = pidfd
+    return pidfd
+
+
+def process_of(pidfd: int) -> int | None:
+    """Return the pid of a pidfd's process, None if the descriptor is no pidfd.
+
+    0 if the process cannot be seen from here, -1 if it has ended.
+    """
+    try:
+        with open(f"/proc/self/fdinfo/{pidfd}", encoding="ascii") as file:
+            fields = dict(line.split(":", 1) for line in file if ":" in line)
+    except OSError:
+        return None
+    return int(fields["Pid"]) if "Pid" in fields else None
+
+
+def started(pid: int) -> int:
+    """Return when a process was started, in ticks since the machine was.
+
+    Raises:
+        ProcessLookupError: There is no such process.
+    """
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            stat = file.read()
+    except FileNotFoundError as error:
+        if not os.path.exists("/proc/self/stat"):
+            raise ArenaError(
+                "/proc is not mounted here, but popdist sees in it whether the other "
+                "instances live. Mount it: mount -t proc proc /proc."
+            ) from error
+        raise ProcessLookupError(f"There is no process {pid}.") from error
+    # The second field is the program's name in parentheses, and may hold anything.
+    return int(stat[stat.rindex(b")") + 2 :].split()[19])
+
+
+def _lost(instance: int, member: Member) -> PeerLostError:
+    return PeerLostError(
+        f"Instance {instance} (process {member.pid}) ended or gave up while the "
+        "instances met. Look above for what it said last.",
+        (instance,),
+    )
+
+
+def _open(pid: int) -> int:
+    try:
+        return os.pidfd_open(pid)
+    except ProcessLookupError:
+        raise
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            raise
+        raise ArenaError(
+            f"The kernel refuses pidfd_open ({error.strerror}), by which popdist sees "
+            "whether the other instances live. Allow it in the seccomp profile of the "
+            "container, or use Linux 5.3 or newer."
+        ) from error
+
+
+def _other_clock(pid: int) -> bool:
+    """Return whether a process is known to be in another time namespace."""
+    try:
+        return os.readlink(f"/proc/{pid}/ns/time") != os.readlink("/proc/self/ns/time")
+    except OSError:
+        # A kernel without them, or a process that may not be looked at.
+        return False
+
+
+def _is_pidfd_of(fd: int, pid: int) -> bool:
+    return process_of(fd) in (pid, 0, -1)
+
+
+def _close(fd: int, pid: int) -> None:
+    """Close a pidfd, unless the program has done so and has another file there."""
+    if _is_pidfd_of(fd, pid):
+        os.close(fd)
