@@ -10,6 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from popdist.engine.calls.destinations import (
+    Destination,
+    check_apart,
+    check_fits,
+    out_arrays,
+)
 from popdist.engine.calls.headers import HEADER, described, header_of, headers_of
 from popdist.engine.calls.membership import Membership, ends_group_without_memory
 from popdist.engine.calls.operations import Operation, number_of
@@ -48,29 +54,43 @@ class Exchanges(Membership):
         number = number_of(name)
 
         def action() -> Any:
-            held = plain(rows[local]) if self.rank == owner else np.empty_like(first)
+            held = plain(rows[local] if self.rank == owner else targets[0])
             self.transport.broadcast(rows_of([held]), owner, name=number)
-            for target in targets:
-                target[...] = held
+            if held is not targets[0]:
+                targets[0][...] = held
+            # Where results are written over the root's array, this is all of it.
+            for target in targets[1:]:
+                target[...] = targets[0]
             return result
 
         return self.submit("broadcast", action, async_op)
 
     @ends_group_without_memory
     def all_gather(
-        self, x: Any, *, async_op: bool = False, name: str | None = None
+        self,
+        x: Any,
+        *,
+        out: Any = None,
+        async_op: bool = False,
+        name: str | None = None,
     ) -> Any:
         """Return a list of the arrays of all replicas, in their order.
 
         All members call it; shapes and even dtypes may differ. The arrays are this
-        member's own: its replicas share them.
+        member's own: its replicas share them. With `out`, a list of such arrays or,
+        for arrays alike, one array with a leading axis for the replicas, they are
+        written to that, and it is returned. x may be its part of that.
         """
         rows = [plain(row) for row in self._rows(x, alike=False)]
+        into = self._into(rows, out)
         mine, number = headers_of(rows), number_of(name)
 
-        def action() -> list[Array]:
+        def action() -> Any:
             headers = self._headers(Operation.ALL_GATHER, mine, number)
-            return self._gathered(Operation.ALL_GATHER, rows, headers, -1, number)
+            found = self._gathered(
+                Operation.ALL_GATHER, rows, headers, -1, number, into
+            )
+            return found if out is None else out
 
         return self.submit("all_gather", action, async_op)
 
@@ -80,18 +100,26 @@ class Exchanges(Membership):
         x: Any,
         root: int = 0,
         *,
+        out: Any = None,
         async_op: bool = False,
         name: str | None = None,
     ) -> Any:
-        """Return a list of the arrays of all replicas where `root` lives, else None."""
+        """Return a list of the arrays of all replicas where `root` lives, else None.
+
+        With `out`, as all_gather takes it, they are written to that where `root`
+        lives. `out` may be given elsewhere, too, and stays as it is.
+        """
         rows = [plain(row) for row in self._rows(x, alike=False)]
+        into = self._into(rows, out)
         owner, _ = self._owner(root)
         mine, number = headers_of(rows), number_of(name)
 
-        def action() -> list[Array] | None:
+        def action() -> Any:
             headers = self._headers(Operation.GATHER, mine, number)
-            found = self._gathered(Operation.GATHER, rows, headers, owner, number)
-            return found if self.rank == owner else None
+            found = self._gathered(Operation.GATHER, rows, headers, owner, number, into)
+            if self.rank != owner:
+                return None
+            return found if out is None else out
 
         return self.submit("gather", action, async_op)
 
@@ -101,6 +129,7 @@ class Exchanges(Membership):
         x: Any,
         root: int = 0,
         *,
+        out: Any = None,
         async_op: bool = False,
         name: str | None = None,
     ) -> Any:
@@ -108,7 +137,8 @@ class Exchanges(Membership):
 
         Where the root lives, x is an array with a leading axis of as many rows as the
         group has replicas, or a list of so many arrays alike. Others pass None.
-        Returns an array as this group's calls take it.
+        Returns a new array as this group's calls take it, or `out`, which may be part
+        of x.
         """
         owner, _ = self._owner(root)
         block, header = None, np.zeros(HEADER, np.int64)
@@ -116,8 +146,13 @@ class Exchanges(Membership):
         if self.rank == owner:
             block = self._scattered(x)
             header = header_of(block[0, ...])
+        targets = None if out is None else self._rows(out, writable=True)
+        if targets is not None:
+            check_apart(targets)
+            if block is not None:
+                check_fits(targets[0], block.shape[1:], block.dtype)
 
-        def action() -> Array:
+        def action() -> Any:
             self.transport.broadcast(
                 rows_of([header]),
                 owner,
@@ -125,55 +160,95 @@ class Exchanges(Membership):
                 prelude_to=Operation.SCATTER,
             )
             dtype, shape = described(header)
-            mine = np.empty((self.num_local_replicas, *shape), dtype)
+            if targets is None:
+                mine = np.empty((self.num_local_replicas, *shape), dtype)
+                place = Destination([mine])
+                result = mine[0, ...] if self._flat else mine
+            else:
+                check_fits(targets[0], shape, dtype)
+                place = Destination(targets, [] if block is None else [block])
+                result = out
             each = prod(shape) * dtype.itemsize
-            source = mine if block is None else block
+            target = place.rows(dtype)
+            source = target if block is None else rows_of([block])
             lengths = [rows * each for rows in self.replicas]
-            self.transport.scatter(
-                rows_of([source]), rows_of([mine]), lengths, owner, name=number
-            )
-            return mine[0, ...] if self._flat else mine
+            self.transport.scatter(source, target, lengths, owner, name=number)
+            place.finish()
+            return result
 
         return self.submit("scatter", action, async_op)
 
     @ends_group_without_memory
     def all_to_all(
-        self, x: Any, *, async_op: bool = False, name: str | None = None
+        self,
+        x: Any,
+        *,
+        out: Any = None,
+        async_op: bool = False,
+        name: str | None = None,
     ) -> Any:
         """Hand each replica its part: what replica i has for j, j gets from i.
 
         Each replica's array has a leading axis of as many parts as the group has
-        replicas; the result has the same shape.
+        replicas; the result has the same shape. It is a new array, or `out`, which may
+        be x itself.
         """
         rows = self._rows(x)
-        total, most = self.num_replicas, max(self.replicas)
+        total = self.num_replicas
         if rows[0].ndim < 1 or len(rows[0]) != total:
             raise ValueError(
                 f"The array's shape is {rows[0].shape}, but all_to_all needs a leading "
                 f"axis of {total}: a part for each replica."
             )
-        shape, dtype = rows[0].shape[1:], rows[0].dtype
-        code_of(dtype)
-        # Where members differ in replicas, the smaller ones leave some places empty.
-        sent = np.zeros((self.size, most, most, *shape), dtype)
-        starts, number = self._starts(), number_of(name)
+        code_of(rows[0].dtype)
+        result, targets = self._targets(x, rows, out)
+        check_apart(targets)
+        number = number_of(name)
+        exchange = self._exchange_parts if max(self.replicas) > 1 else self._exchange
 
-        def action() -> Array:
-            for q, begin in enumerate(starts):
-                for i, row in enumerate(rows):
-                    sent[q, i, : self.replicas[q]] = row[
-                        begin : begin + self.replicas[q]
-                    ]
-            got = np.empty_like(sent)
-            self.transport.all_to_all(rows_of([sent]), rows_of([got]), name=number)
-            result = np.empty((len(rows), total, *shape), dtype)
-            for q, begin in enumerate(starts):
-                for i in range(len(rows)):
-                    part = got[q, : self.replicas[q], i]
-                    result[i, begin : begin + self.replicas[q]] = part
-            return result[0, ...] if self._flat else result
+        def action() -> Any:
+            exchange(rows, targets, number)
+            return result
 
         return self.submit("all_to_all", action, async_op)
+
+    def _exchange(
+        self, rows: Sequence[Array], targets: Sequence[Array], name: int
+    ) -> None:
+        """Exchange parts among members with one replica each."""
+        source = plain(rows[0])
+        place = Destination(targets, [source])
+        target = place.rows(source.dtype)
+        self.transport.all_to_all(rows_of([source]), target, name=name)
+        place.finish()
+
+    def _exchange_parts(
+        self, rows: Sequence[Array], targets: Sequence[Array], name: int
+    ) -> None:
+        """Exchange parts among members with several replicas, in one call."""
+        # Where members differ in replicas, the smaller ones leave some places empty.
+        most, shape = max(self.replicas), rows[0].shape[1:]
+        sent = np.zeros((self.size, most, most, *shape), rows[0].dtype)
+        starts = self._starts()
+        for q, begin in enumerate(starts):
+            for i, row in enumerate(rows):
+                sent[q, i, : self.replicas[q]] = row[begin : begin + self.replicas[q]]
+        got = np.empty_like(sent)
+        self.transport.all_to_all(rows_of([sent]), rows_of([got]), name=name)
+        for q, begin in enumerate(starts):
+            for i, target in enumerate(targets):
+                part = got[q, : self.replicas[q], i]
+                target[begin : begin + self.replicas[q]] = part
+
+    def _into(self, rows: Sequence[Array], out: Any) -> list[Array] | None:
+        """Return the arrays that `out` stands for, if this member's own fit."""
+        if out is None:
+            return None
+        into = out_arrays(out, self.num_replicas)
+        first = self._starts()[self.rank]
+        for row, array in zip(rows, into[first : first + len(rows)], strict=True):
+            check_fits(array, row.shape, row.dtype)
+        return into
 
     def _scattered(self, x: Any) -> Array:
         block = plain(np.stack(x) if isinstance(x, list | tuple) else np.asarray(x))
@@ -204,8 +279,14 @@ class Exchanges(Membership):
         headers: Array,
         root: int,
         name: int,
+        into: list[Array] | None,
     ) -> list[Array]:
+        """Gather all replicas' arrays in `into`, or new ones, where they are wanted."""
+        wanted = root < 0 or root == self.rank
         arrays = [described(header) for header in headers]
+        if into is not None and wanted:
+            for array, (dtype, shape) in zip(into, arrays, strict=True):
+                check_fits(array, shape, dtype)
         sizes = [prod(shape) * dtype.itemsize for dtype, shape in arrays]
         lengths = [
             sum(sizes[begin : begin + count])
@@ -215,15 +296,20 @@ class Exchanges(Membership):
             mine = rows[0]
         else:
             mine = np.concatenate([row.reshape(-1).view(np.uint8) for row in rows])
-        wanted = root < 0 or root == self.rank
-        whole = np.empty(sum(sizes) if wanted else 0, np.uint8)
-        source, target = bytes_of(mine), bytes_of(whole)
+        whole = np.empty(sum(sizes) if wanted and into is None else 0, np.uint8)
+        if into is not None and wanted:
+            own = into[self._starts()[self.rank]]
+            place = Destination(into, [mine], keeps=own)
+        else:
+            place = Destination([whole])
+        source, target = bytes_of(mine), place.rows(whole.dtype)
         if operation is Operation.ALL_GATHER:
             self.transport.all_gather(source, target, lengths, name=name)
         else:
             self.transport.gather(source, target, lengths, root, name=name)
-        if not wanted:
-            return []
+        place.finish()
+        if into is not None or not wanted:
+            return into or []
         found, at = [], 0
         for (dtype, shape), size in zip(arrays, sizes, strict=True):
             part = whole[at : at + size]

@@ -7,6 +7,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 
+from popdist.engine.calls.destinations import check_fits
 from popdist.engine.calls.rows import Array, written, wrong_rows
 from popdist.engine.handle import Handle
 from popdist.engine.transport import Transport
@@ -114,25 +115,27 @@ class Membership:
         return rows
 
     def _targets(
-        self, x: Any, rows: Sequence[Array], out: Any
+        self,
+        x: Any,
+        rows: Sequence[Array],
+        out: Any,
+        shape: Sequence[int] | None = None,
     ) -> tuple[Any, Sequence[Array]]:
-        """Return what the caller gets, and its rows."""
+        """Return what the caller gets, and its rows, which have this shape.
+
+        A list for a list, and an array for an array.
+        """
+        shape, dtype = rows[0].shape if shape is None else shape, rows[0].dtype
         if out is not None:
             targets = self._rows(out, writable=True)
-            for row, target in zip(rows, targets, strict=True):
-                if row.shape != target.shape or row.dtype != target.dtype:
-                    raise ValueError(
-                        f"out has {target.dtype} of shape {target.shape} for a row of "
-                        f"{row.dtype} of shape {row.shape}. Give one that fits."
-                    )
+            for target in targets:
+                check_fits(target, shape, dtype)
             return out, targets
-        if isinstance(x, list | tuple) and not self._flat:
-            made = [np.empty(row.shape, row.dtype) for row in rows]
-            return made, made
-        whole = np.empty((len(rows), *rows[0].shape), rows[0].dtype)
-        return (whole[0, ...] if self._flat else whole), [
-            whole[i, ...] for i in range(len(rows))
-        ]
+        whole = np.empty((len(rows), *shape), dtype)
+        made = [whole[i, ...] for i in range(len(rows))]
+        if self._flat:
+            return made[0], made
+        return (made if isinstance(x, list | tuple) else whole), made
 
 
 def whole_number(what: str, number: Any) -> int:

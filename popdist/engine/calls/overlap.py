@@ -35,7 +35,7 @@ def _through_copies(rows: Sequence[Array], targets: Sequence[Array]) -> Prepared
 def _overlapping(given: Sequence[Pair]) -> set[int]:
     """Return whose results lie where another array is read or written."""
     spans = sorted(
-        (*_span(row), index, written)
+        (*span_of(row), index, written)
         for index, (sources, targets) in enumerate(given)
         for rows, written in ((sources, False), (targets, True))
         for row in rows
@@ -58,7 +58,7 @@ def _overlapping(given: Sequence[Pair]) -> set[int]:
     return found
 
 
-def _span(array: Array) -> tuple[int, int]:
+def span_of(array: Array) -> tuple[int, int]:
     """Return where an array's memory begins and ends."""
     begin = end = address(array)
     for length, stride in zip(array.shape, array.strides, strict=True):

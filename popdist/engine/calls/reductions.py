@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from popdist.engine import _core
+from popdist.engine.calls.destinations import Destination, check_apart, check_fits
 from popdist.engine.calls.membership import Membership, ends_group_without_memory
 from popdist.engine.calls.operations import (
     CHOICES,
@@ -13,7 +14,14 @@ from popdist.engine.calls.operations import (
     number_of,
 )
 from popdist.engine.calls.overlap import Pair, prepare_all
-from popdist.engine.calls.rows import Array, Prepared, plain, prepare, rows_of
+from popdist.engine.calls.rows import (
+    Array,
+    Prepared,
+    plain,
+    prepare,
+    rows_of,
+    written,
+)
 from popdist.engine.spec.dtypes import REDUCTIONS, reduction_code_of
 
 
@@ -94,23 +102,32 @@ class Reductions(_core.Reducer, Membership):
         op: str = "sum",
         root: int = 0,
         *,
+        out: Any = None,
         async_op: bool = False,
         name: str | None = None,
     ) -> Any:
         """Reduce the replicas' arrays, and return the result where `root` lives.
 
-        It is one array, equal to what all_reduce gives; elsewhere None is returned.
+        It is one array, equal to what all_reduce gives: a new one, or `out`, which may
+        be x itself in a group without an axis for replicas. Elsewhere None is
+        returned; `out` may be given there, too, and stays as it is.
         """
         rows = self._rows(x)
         owner, _ = self._owner(root)
         code = reduction_code_of(op, rows[0].dtype)
-        total = np.empty(rows[0].shape, rows[0].dtype)
+        if out is not None:
+            check_fits(written(out), rows[0].shape, rows[0].dtype)
+        if out is not None and self.rank == owner:
+            total = out
+        else:
+            total = np.empty(rows[0].shape, rows[0].dtype)
         one = prepare(rows, [total])
         source, target = one.rows()
         number = number_of(name)
 
         def action() -> Array | None:
             self.transport.reduce(source, target, code, owner, name=number)
+            one.copy_results()
             return total if self.rank == owner else None
 
         return self.submit("reduce", action, async_op)
@@ -121,13 +138,15 @@ class Reductions(_core.Reducer, Membership):
         x: Any,
         op: str = "sum",
         *,
+        out: Any = None,
         async_op: bool = False,
         name: str | None = None,
     ) -> Any:
         """Reduce the replicas' arrays, and give each replica its part of the result.
 
         The leading axis of each replica's array must be divisible by the number of
-        replicas; replica r gets the r-th part of it.
+        replicas; replica r gets the r-th part of it. The result is a new array, or
+        `out`, which may be part of x.
         """
         rows = self._rows(x)
         total = self.num_replicas
@@ -139,14 +158,17 @@ class Reductions(_core.Reducer, Membership):
         code = reduction_code_of(op, rows[0].dtype)
         sources = [plain(row) for row in rows]
         shape = (len(rows[0]) // total, *rows[0].shape[1:])
-        mine = np.empty((len(rows), *shape), rows[0].dtype)
-        number = number_of(name)
+        result, targets = self._targets(x, rows, out, shape)
+        check_apart(targets)
+        place = Destination(targets, sources)
+        dtype, number = rows[0].dtype, number_of(name)
 
-        def action() -> Array:
+        def action() -> Any:
             self.transport.reduce_scatter(
-                rows_of(sources), rows_of([mine]), code, name=number
+                rows_of(sources), place.rows(dtype), code, name=number
             )
-            return mine[0, ...] if self._flat else mine
+            place.finish()
+            return result
 
         return self.submit("reduce_scatter", action, async_op)
 

@@ -47,11 +47,17 @@ def bytes_of(array: Array) -> Rows:
     return Rows((address(array),), (array.nbytes,), DTYPES["uint8"], array)
 
 
-def written(x: object) -> Array:
+def written(x: object, argument: str = "out") -> Array:
     """Return x as it is, if it is an array that results can be written to."""
-    if not isinstance(x, np.ndarray) or not x.flags.writeable:
+    if not isinstance(x, np.ndarray):
+        raise TypeError(
+            f"{argument} is {type(x).__name__}, but a result is written to it. Give a "
+            "numpy array."
+        )
+    if not x.flags.writeable:
         raise ValueError(
-            f"out is {type(x).__name__}, but must be a numpy array that can be written."
+            f"{argument} is an array that cannot be written. Give another one, such as "
+            "a copy of it."
         )
     return x
 

@@ -138,17 +138,17 @@ def test_many_arrays_apart_take_one_call_without_copies() -> None:
 @pytest.mark.parametrize(
     ("x", "out", "row"),
     [
-        ((2, 6), (2, 2, 3), "(2, 3) for a row of float64 of shape (6,)"),
-        ((2, 2, 3), (2, 6), "(6,) for a row of float64 of shape (2, 3)"),
-        ((2, 6), (2, 6, 1), "(6, 1) for a row of float64 of shape (6,)"),
-        ((2, 2, 3), (2, 3, 2), "(3, 2) for a row of float64 of shape (2, 3)"),
+        ((2, 6), (2, 2, 3), "(2, 3), but the result has float64 of shape (6,)"),
+        ((2, 2, 3), (2, 6), "(6,), but the result has float64 of shape (2, 3)"),
+        ((2, 6), (2, 6, 1), "(6, 1), but the result has float64 of shape (6,)"),
+        ((2, 2, 3), (2, 3, 2), "(3, 2), but the result has float64 of shape (2, 3)"),
     ],
 )
 def test_a_result_of_another_shape_is_refused(
     x: tuple[int, ...], out: tuple[int, ...], row: str
 ) -> None:
     group = alone((2,))
-    told = f"out has float64 of shape {row}. Give one that fits."
+    told = f"out has float64 of shape {row}. Give an array like the result, or no out."
 
     assert refused(lambda: group.all_reduce(np.ones(x), out=np.ones(out))) == told
     assert (

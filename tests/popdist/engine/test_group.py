@@ -646,18 +646,18 @@ def test_what_cannot_be_reduced_is_refused_before_the_others_know() -> None:
         "alike."
     )
     assert refused(lambda: group.all_reduce(x, out=np.ones((2, 4)))) == (
-        "out has float64 of shape (4,) for a row of float64 of shape (3,). Give one "
-        "that fits."
+        "out has float64 of shape (4,), but the result has float64 of shape (3,). "
+        "Give an array like the result, or no out."
     )
     assert refused(lambda: group.all_reduce(x, out=np.ones((2, 3), np.float32))) == (
-        "out has float32 of shape (3,) for a row of float64 of shape (3,). Give one "
-        "that fits."
+        "out has float32 of shape (3,), but the result has float64 of shape (3,). "
+        "Give an array like the result, or no out."
     )
     assert refused(lambda: group.grouped_all_reduce([x, x], out=[x])) == (
         "2 arrays are given, but 1 to write to. Give one for each."
     )
-    assert refused(lambda: group.all_reduce(x, out=[[0.0] * 3] * 2)) == (
-        "out is list, but must be a numpy array that can be written."
+    assert refused(lambda: group.all_reduce(x, out=[[0.0] * 3] * 2), TypeError) == (
+        "out is list, but a result is written to it. Give a numpy array."
     )
     assert refused(lambda: group.all_reduce(x > 0, "mean"), TypeError) == (
         "The mean of bool would not be a bool, so the engine makes none. Ask for sum, "
@@ -670,6 +670,11 @@ def test_what_cannot_be_reduced_is_refused_before_the_others_know() -> None:
     group.close()
 
 
+READ_ONLY = (
+    "out is an array that cannot be written. Give another one, such as a copy of it."
+)
+
+
 def test_a_result_that_cannot_be_written_is_refused() -> None:
     group = alone()
     out = np.zeros(3)
@@ -677,7 +682,7 @@ def test_a_result_that_cannot_be_written_is_refused() -> None:
 
     message = refused(lambda: group.all_reduce(np.ones(3), out=out))
 
-    assert message == "out is ndarray, but must be a numpy array that can be written."
+    assert message == READ_ONLY
     assert not out.any()
     group.close()
 

@@ -477,5 +477,8 @@ def test_what_is_received_needs_an_array_that_can_be_written() -> None:
         group.barrier()
         return message, out.tolist()
 
-    message = "out is ndarray, but must be a numpy array that can be written."
+    message = (
+        "out is an array that cannot be written. Give another one, such as a copy of "
+        "it."
+    )
     assert results(2, member) == [("", [0.0] * 3), (message, [0.0] * 3)]
