@@ -30,7 +30,7 @@ DTYPES = ("float32", "float16", ml_dtypes.bfloat16, "float64", "int8", "int64", 
 # Less than a line, a few of them and a rest, and several blocks.
 LENGTHS = (0, 3, 33, 40_003)
 # Small blocks: valgrind is slow, and the ways through the code are the same.
-TUNING = Tuning(oneshot_bytes=2048, block_bytes=1 << 16, spins=0)
+TUNING = Tuning(oneshot_bytes=2048, block_bytes=1 << 16, spin_us=0)
 # The end of a pipe that nobody writes to.
 SILENT, _OPEN = os.pipe()
 # Under valgrind all of it takes half a minute.

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _ONESHOT_SIZES = tuple(1 << k for k in range(7, 15))
 _BLOCKS = tuple(1 << k for k in range(17, 23))
 _BLOCK_SIZES = (1 << 20, 4 << 20, 64 << 20)
-_SPINS = (0, 20, 100, 1000, 2000, 10_000)
+_SPINS_US = (0, 1, 4, 40, 80, 400)
 _SPIN_SIZES = (4, 16 << 10)
 # What two medians of the same thing may differ by.
 _NOISE = 1.02
@@ -45,11 +45,11 @@ def run(meeting: Meeting, path: Path, seconds: float) -> None:
 
 
 def measured(meeting: Meeting, connect: Connect, seconds: float) -> Tuning:
-    """Return what wins: first the spins, then with them the block, then the border."""
+    """Return what wins: first how long to spin, then the block, then the border."""
     best = Tuning.measured(meeting.size, cores_of_host())
-    spins = {n: replace(best, spins=n) for n in _SPINS}
-    shares = _compare(meeting, connect, "spins", spins, _SPIN_SIZES, seconds)
-    best = replace(best, spins=least(shares))
+    spins = {n: replace(best, spin_us=n) for n in _SPINS_US}
+    shares = _compare(meeting, connect, "spin_us", spins, _SPIN_SIZES, seconds)
+    best = replace(best, spin_us=least(shares))
     blocks = {
         # A block too small for so many members is enlarged: not the same one twice.
         t.block_bytes: t

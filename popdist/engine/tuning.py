@@ -28,18 +28,18 @@ class Tuning:
 
     oneshot_bytes: Up to here, everybody adds up all of everybody's array.
     block_bytes: How much of a larger array is on its way at once.
-    spins: How often a member looks for another's step before it gives up its core.
+    spin_us: How long a member polls for another's step before it yields its core.
     """
 
     oneshot_bytes: int = 2048
     block_bytes: int = 1 << 19
-    spins: int = 1000
+    spin_us: int = 50
 
     def fitted(self, size: int) -> Self:
         """Return what of this is possible for so many members."""
         block = max(self.block_bytes, size * _LEAST_SHARE, 1 << 16)
         return type(self)(
-            oneshot_bytes=self.oneshot_bytes, block_bytes=block, spins=self.spins
+            oneshot_bytes=self.oneshot_bytes, block_bytes=block, spin_us=self.spin_us
         )
 
     def entry(self, size: int, cores: int) -> dict[str, str | int]:
@@ -52,7 +52,7 @@ class Tuning:
             "members": "crowded" if crowded else "fit",
             "oneshot_bytes": min(oneshot, _MOST_ONESHOT),
             "block_bytes": self.block_bytes,
-            "spins": self.spins,
+            "spin_us": self.spin_us,
         }
 
     @classmethod
@@ -74,7 +74,7 @@ class Tuning:
         return cls(
             oneshot_bytes=oneshot,
             block_bytes=entry["block_bytes"],
-            spins=entry["spins"],
+            spin_us=entry["spin_us"],
         ).fitted(size)
 
 

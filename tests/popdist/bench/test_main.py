@@ -136,5 +136,5 @@ def test_tuning_writes_the_engines_table(poprun: Poprun, tmp_path: Path) -> None
 
     assert (ran.code, ran.stderr) == (0, "")
     (entry,) = json.loads((tmp_path / "tuning.json").read_text())["entries"]
-    assert list(entry) == ["members", "oneshot_bytes", "block_bytes", "spins"]
+    assert list(entry) == ["members", "oneshot_bytes", "block_bytes", "spin_us"]
     assert entry["members"] in ("fit", "crowded")

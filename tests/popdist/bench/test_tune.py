@@ -9,8 +9,8 @@ from popdist.bench.tune import border, least, merged
 from popdist.engine.tuning import Tuning
 
 SIZES = [128, 256, 512, 1024, 2048]
-FIT = {"members": "fit", "oneshot_bytes": 4096, "block_bytes": 524288, "spins": 2000}
-CROWDED = {"members": "crowded", "oneshot_bytes": 0, "block_bytes": 65536, "spins": 0}
+FIT = {"members": "fit", "oneshot_bytes": 4096, "block_bytes": 524288, "spin_us": 80}
+CROWDED = {"members": "crowded", "oneshot_bytes": 0, "block_bytes": 65536, "spin_us": 0}
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_the_least_is_chosen_among_those_that_differ_by_noise_alone() -> None:
 
 
 def test_an_entry_takes_the_place_of_the_one_for_as_many_members() -> None:
-    old = dict(FIT, spins=1)
+    old = dict(FIT, spin_us=1)
 
     text = merged(merged(merged("", CROWDED), old), FIT)
 
@@ -46,7 +46,7 @@ def test_an_entry_takes_the_place_of_the_one_for_as_many_members() -> None:
 def test_the_table_has_an_entry_a_line() -> None:
     assert merged("", FIT) == (
         '{\n  "entries": [\n    {"members": "fit", "oneshot_bytes": 4096, '
-        '"block_bytes": 524288, "spins": 2000}\n  ]\n}\n'
+        '"block_bytes": 524288, "spin_us": 80}\n  ]\n}\n'
     )
 
 
@@ -54,11 +54,11 @@ def test_the_table_has_an_entry_a_line() -> None:
 def test_what_the_engine_ships_is_among_what_is_tried(size: int, cores: int) -> None:
     shipped = Tuning.measured(size, cores)
 
-    assert shipped.spins in tune._SPINS
+    assert shipped.spin_us in tune._SPINS_US
     assert shipped.block_bytes in tune._BLOCKS
     assert shipped.oneshot_bytes in (0, *tune._ONESHOT_SIZES)
 
 
 def test_members_that_share_cores_may_spin_for_a_moment_or_not_at_all() -> None:
-    assert set(tune._SPINS) >= {0, 20}
+    assert set(tune._SPINS_US) >= {0, 1}
     assert set(tune._BLOCKS) >= {256 << 10, 512 << 10, 1 << 20}

@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 enum {
@@ -54,6 +55,7 @@ typedef struct {
     int turns;
     uint64_t seed;
     uint64_t block_bytes;
+    uint64_t spin_us;
     unsigned char *arena, *heap;
     uint64_t span; /* bytes of a member's region of the heap */
     ending_case end;
@@ -595,7 +597,7 @@ static void group_make(group *g)
         .size = size,
         .block_bytes = g->block_bytes,
         .oneshot_bytes = 4096,
-        .spins = 0, /* there are more members than cores */
+        .spin_us = g->spin_us, /* 0 where there are more members than cores */
     };
     const uint64_t total = places_of(&agreed).total;
     g->replicas = 0;
@@ -973,6 +975,47 @@ static int come_to_all_ends(const kernels *simd)
            + end_all_from_beside(simd) + cut_words(simd);
 }
 
+/* --- Spinning */
+
+enum { LATE_ROUNDS = 20 };
+
+/* Member 1 is late each time. */
+static void *wait_for_late_member(void *seat_of_ours)
+{
+    seat *s = seat_of_ours;
+    const struct timespec late = {0, 5000000};
+    const turn t = {.op = BARRIER};
+    for (int i = 1; i <= LATE_ROUNDS; i++) {
+        const box *first = &member_at(&s->c, 0)->boxes[i & 1];
+        while (s->c.rank == 1 && atomic_load(&first->stamp) < (uint64_t)i)
+            sched_yield();
+        if (s->c.rank == 1)
+            nanosleep(&late, NULL);
+        must(s, &t, barrier(&s->c, 0));
+    }
+    if (s->c.rank == 0) {
+        const waiting *w = &s->c.waits;
+        const bool spun = w->spins > 0 && w->yields + w->sleeps == 0;
+        const bool gave_up = w->yields + w->sleeps > 0;
+        if (s->g->spin_us < 1000 ? !gave_up : !spun)
+            fail(s, &t, "waits did not spin for their time, but so often", w->spins);
+    }
+    seat_leave(s);
+    return NULL;
+}
+
+static void wait_for_late_members(const kernels *simd)
+{
+    static const uint64_t spins_us[] = {1, 60000000};
+    for (int i = 0; i < 2; i++) {
+        group g = {.simd = simd, .size = 2, .rows = {1, 1}, .spin_us = spins_us[i]};
+        seat seats[MOST_MEMBERS];
+        group_make(&g);
+        group_run(&g, seats, wait_for_late_member);
+        group_free(&g);
+    }
+}
+
 /* --- All of it */
 
 /* Rows of each member: one, two, three, or not equally many. */
@@ -1009,6 +1052,30 @@ static int run_level(const kernels *simd, uint64_t seed)
     return calls;
 }
 
+/* Polls that run out become shorter, others longer, within bounds. */
+static void check_spins(void)
+{
+    waiting w = waiting_new(80);
+    bool right = w.spin_ns == 80000;
+    note_spin(&w, false);
+    right = right && w.spin_ns == 40000;
+    for (int i = 0; i < 20; i++)
+        note_spin(&w, false);
+    right = right && w.spin_ns == LEAST_SPIN_NS && w.spins == 0;
+    for (int i = 0; i < 20; i++)
+        note_spin(&w, true);
+    right = right && w.spin_ns == 80000 && w.spins == 20;
+    w = waiting_new(1);
+    note_spin(&w, false);
+    right = right && w.spin_ns == 1000;
+    w = waiting_new(0);
+    note_spin(&w, false);
+    if (!right || w.spin_ns) {
+        fprintf(stderr, "Members do not poll for as long as polls succeed.\n");
+        exit(1);
+    }
+}
+
 /* A late yield is followed by sleep, for longer each time; a quiet machine by yields. */
 static void check_waiting(void)
 {
@@ -1039,6 +1106,8 @@ static void check_waiting(void)
 int main(void)
 {
     check_waiting();
+    check_spins();
+    wait_for_late_members(kernels_named("baseline"));
     static const char *const levels[] = {"baseline", "avx2", "avx512", "neon"};
     for (int i = 0; i < 4; i++) {
         const kernels *simd = kernels_named(levels[i]);

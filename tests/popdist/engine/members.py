@@ -23,7 +23,7 @@ from popdist.engine.tuning import Tuning
 
 # Small enough that arrays need several blocks, and without much spinning: members
 # outnumber the cores in most tests.
-SMALL = Tuning(oneshot_bytes=2048, block_bytes=1 << 16, spins=100)
+SMALL = Tuning(oneshot_bytes=2048, block_bytes=1 << 16, spin_us=4)
 
 # How long a test waits for what should take much less.
 LONG = 40.0

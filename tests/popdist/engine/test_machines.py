@@ -116,7 +116,7 @@ def test_in_a_small_memory_cgroup_an_arena_fits_or_is_refused_on_all(
 from popdist.engine.group import Group
 from popdist.engine.tuning import Tuning
 name = os.environ["POPDIST_ARENA"]
-tuning = Tuning(oneshot_bytes=2048, block_bytes={block}, spins=0)
+tuning = Tuning(oneshot_bytes=2048, block_bytes={block}, spin_us=0)
 try:
     Group(name, rank, 2, tuning=tuning).barrier()
     print("met")

@@ -18,14 +18,14 @@ def test_what_was_measured_is_possible_for_any_number_of_members(
     found = Tuning.measured(size, cores)
 
     nbytes = _core.arena_bytes(
-        size, found.block_bytes, found.oneshot_bytes, found.spins
+        size, found.block_bytes, found.oneshot_bytes, found.spin_us
     )
     assert nbytes > 0
 
 
 def test_members_that_share_cores_do_not_spin() -> None:
-    assert Tuning.measured(4, 2).spins == 0
-    assert Tuning.measured(2, 2).spins > 0
+    assert Tuning.measured(4, 2).spin_us == 0
+    assert Tuning.measured(2, 2).spin_us > 0
 
 
 def test_the_more_members_the_smaller_is_what_goes_with_an_announcement() -> None:
@@ -42,7 +42,7 @@ def test_the_more_members_the_smaller_is_what_goes_with_an_announcement() -> Non
 def test_a_table_with_less_than_the_least_is_taken_as_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    entry = {"members": "fit", "oneshot_bytes": 512, "block_bytes": 1, "spins": 0}
+    entry = {"members": "fit", "oneshot_bytes": 512, "block_bytes": 1, "spin_us": 0}
     table = tmp_path / "tuning.json"
     table.write_text(json.dumps({"entries": [entry]}))
     monkeypatch.setattr(tuning, "_TABLE", str(table))
@@ -62,7 +62,7 @@ def test_the_smallest_block_has_room_for_every_members_share() -> None:
 
 
 def test_what_fits_stays_as_it_is() -> None:
-    given = Tuning(oneshot_bytes=77, block_bytes=1 << 20, spins=5)
+    given = Tuning(oneshot_bytes=77, block_bytes=1 << 20, spin_us=5)
 
     assert given.fitted(4) == given
 
@@ -122,7 +122,7 @@ def test_groups_take_what_was_measured_if_they_are_told_nothing() -> None:
 def test_what_is_measured_with_any_number_of_members_is_found_again_by_as_many(
     size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = Tuning(oneshot_bytes=8192, block_bytes=1 << 19, spins=700)
+    found = Tuning(oneshot_bytes=8192, block_bytes=1 << 19, spin_us=70)
     table = tmp_path / "tuning.json"
     table.write_text(json.dumps({"entries": [found.entry(size, 8)]}))
     monkeypatch.setattr(tuning, "_TABLE", str(table))

@@ -88,13 +88,13 @@ PyObject *make_layout_type(PyObject *module)
 static bool settings_from(PyObject *args, const char *format, PyObject **memory,
                           settings *s)
 {
-    unsigned long long size, block, oneshot, spins;
+    unsigned long long size, block, oneshot, spin_us;
     bool parsed = memory ? PyArg_ParseTuple(args, format, memory, &size, &block, &oneshot,
-                                            &spins)
-                         : PyArg_ParseTuple(args, format, &size, &block, &oneshot, &spins);
+                                            &spin_us)
+                         : PyArg_ParseTuple(args, format, &size, &block, &oneshot, &spin_us);
     if (!parsed)
         return false;
-    *s = (settings){size, block, oneshot, spins};
+    *s = (settings){size, block, oneshot, spin_us};
     if (!settings_possible(s)) {
         PyErr_Format(PyExc_ValueError,
                      "An arena for %llu members with blocks of %llu bytes and one-shot "

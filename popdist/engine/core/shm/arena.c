@@ -22,7 +22,7 @@ static const uint64_t layout[] = {
     sizeof(ending), FIELD(ending, reason), FIELD(ending, by), FIELD(ending, about),
     FIELD(ending, call), FIELD(ending, mine), FIELD(ending, theirs), FIELD(ending, words),
     sizeof(settings), FIELD(settings, size), FIELD(settings, block_bytes),
-    FIELD(settings, oneshot_bytes), FIELD(settings, spins),
+    FIELD(settings, oneshot_bytes), FIELD(settings, spin_us),
     sizeof(choice), FIELD(choice, trial), FIELD(choice, streaming),
     sizeof(header), FIELD(header, magic), FIELD(header, layout), FIELD(header, agreed),
     FIELD(header, ended), FIELD(header, end), FIELD(header, stores),

@@ -103,7 +103,7 @@ typedef struct {
     uint64_t size;          /* members */
     uint64_t block_bytes;   /* one phase of a member's slot */
     uint64_t oneshot_bytes; /* up to here, oneshot is chosen */
-    uint64_t spins;         /* looks at a counter before the core is given up */
+    uint64_t spin_us;       /* how long a counter is polled before the core is yielded */
 } settings;
 
 /* How slots are written, for blocks of one class of sizes. */

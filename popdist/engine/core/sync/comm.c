@@ -16,6 +16,8 @@ enum {
     YIELD_NS = 2000000,
     /* How long one sleep lasts before we look after the others. */
     SLEEP_NS = 20000000,
+    /* The clock is read once in so many polls: one takes 20 to 140 ns, by processor. */
+    POLLS_PER_CLOCK = 16,
     /* The block at which a new group tries the other kind of stores. */
     FIRST_TRIAL = 8,
 };
@@ -46,6 +48,7 @@ bool comm_open(comm *c, void *base, int rank)
     c->rank = rank;
     c->pid = getpid();
     c->size = (int)c->agreed.size;
+    c->waits = waiting_new(c->agreed.spin_us);
     for (int i = 0; i < MAX_MEMBERS; i++)
         c->peers[i].pidfd = -1;
     c->scratch = aligned_alloc(PAGE, SCRATCH_BLOCKS * SCRATCH_BYTES);
@@ -173,8 +176,8 @@ static status look_around(comm *c, int peer, const _Atomic uint64_t *word,
     return stop ? end_group(c, STOPPED, c->rank, "") : DONE;
 }
 
-status wait_long(comm *c, int peer, const _Atomic uint64_t *word, uint64_t target,
-                 beacon *b)
+static status wait_long(comm *c, int peer, const _Atomic uint64_t *word, uint64_t target,
+                        beacon *b)
 {
     uint64_t began = now_ns(), next_look = began + SLEEP_NS;
     if (c->before_long_wait)
@@ -198,6 +201,41 @@ status wait_long(comm *c, int peer, const _Atomic uint64_t *word, uint64_t targe
             sleep_for(b, word, target);
         }
     }
+}
+
+static inline void relax(void)
+{
+#if defined __x86_64__ || defined __i386__
+    __builtin_ia32_pause();
+#elif defined __aarch64__
+    __asm__ __volatile__("yield");
+#endif
+}
+
+/* Poll the word for a while; return whether it has got there. */
+static bool spin(const comm *c, const _Atomic uint64_t *word, uint64_t target)
+{
+    uint64_t until = 0;
+    for (uint64_t polls = 1; c->waits.spin_ns; polls++) {
+        relax();
+        if (atomic_load_explicit(word, memory_order_acquire) >= target)
+            return true;
+        if (polls % POLLS_PER_CLOCK)
+            continue;
+        const uint64_t now = now_ns();
+        if (!until)
+            until = now + c->waits.spin_ns;
+        else if (now >= until)
+            break;
+    }
+    return false;
+}
+
+status wait_on(comm *c, int peer, const _Atomic uint64_t *word, uint64_t target, beacon *b)
+{
+    const bool reached = spin(c, word, target);
+    note_spin(&c->waits, reached);
+    return reached ? DONE : wait_long(c, peer, word, target, b);
 }
 
 status wait_all(comm *c, uint64_t target)

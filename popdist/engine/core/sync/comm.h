@@ -129,38 +129,25 @@ bool is_ours(const comm *c);
 void post(comm *c);
 void advance(beacon *b, uint64_t count);
 
-/* Wait until a word that `peer` writes reaches `target`; the word moves no later
- * than the beacon that its writer advances. */
-status wait_long(comm *c, int peer, const _Atomic uint64_t *word, uint64_t target,
-                 beacon *b);
+/* Wait until a word that `peer` writes reaches `target`, which it has not yet: poll it,
+ * then yield the core, then sleep. The word moves no later than the beacon that its
+ * writer advances. */
+status wait_on(comm *c, int peer, const _Atomic uint64_t *word, uint64_t target,
+               beacon *b);
 
-/* Whether members take turns on a core: then nobody looks twice at a counter, and
+/* Whether members take turns on a core: then none polls a counter, and
  * what one has in the caches the next one pushes out. */
 static inline bool shares_core(const comm *c)
 {
-    return c->agreed.spins == 0;
-}
-
-static inline void relax(void)
-{
-#if defined __x86_64__ || defined __i386__
-    __builtin_ia32_pause();
-#elif defined __aarch64__
-    __asm__ __volatile__("yield");
-#endif
+    return c->agreed.spin_us == 0;
 }
 
 static inline status wait_word(comm *c, int peer, const _Atomic uint64_t *word,
                                uint64_t target, beacon *b)
 {
-    for (uint64_t looks = 0; looks <= c->agreed.spins; looks++) {
-        if (atomic_load_explicit(word, memory_order_acquire) >= target) {
-            c->waits.spins += looks > 0;
-            return DONE;
-        }
-        relax();
-    }
-    return wait_long(c, peer, word, target, b);
+    if (atomic_load_explicit(word, memory_order_acquire) >= target)
+        return DONE;
+    return wait_on(c, peer, word, target, b);
 }
 
 static inline status wait_posted(comm *c, int peer, uint64_t target)

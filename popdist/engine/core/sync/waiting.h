@@ -4,6 +4,10 @@
  * it hands the core to one of them for a whole time slice, whereas a sleeper that is
  * woken goes first. So a yield that returns late is followed by a pause in which all
  * waits sleep at once; after it, yielding is tried again.
+ *
+ * Before it yields, a member polls for a while. A poll that runs out may mean that the
+ * peer shares this core and cannot move while we poll, so the next one is half as long;
+ * one that succeeds makes the next one twice as long, up to what the group has agreed.
  */
 #ifndef POPDIST_WAITING_H
 #define POPDIST_WAITING_H
@@ -19,15 +23,32 @@ enum {
      * twice as long, so that trials cost little where they keep failing. */
     FIRST_PAUSE = 16,
     LONGEST_PAUSE_NS = 1000000000,
+    /* The shortest poll, unless the group has agreed on less. */
+    LEAST_SPIN_NS = 2000,
 };
 
 typedef struct {
+    uint64_t most_spin_ns, spin_ns; /* as agreed, and for the next poll */
     uint64_t yield_from; /* until then, sleep at once */
     uint64_t pause_ns;   /* the last pause */
     /* Since the group was made: waits that ended while spinning, and what else there
      * was. Late yields are among the yields. */
     uint64_t spins, yields, late_yields, sleeps;
 } waiting;
+
+static inline waiting waiting_new(uint64_t spin_us)
+{
+    return (waiting){.most_spin_ns = 1000 * spin_us, .spin_ns = 1000 * spin_us};
+}
+
+/* Take note of whether polling has seen what it waited for. */
+static inline void note_spin(waiting *w, bool succeeded)
+{
+    const uint64_t next = succeeded ? 2 * w->spin_ns : w->spin_ns / 2;
+    const uint64_t least = next > LEAST_SPIN_NS ? next : LEAST_SPIN_NS;
+    w->spin_ns = least < w->most_spin_ns ? least : w->most_spin_ns;
+    w->spins += succeeded;
+}
 
 static inline bool may_yield(const waiting *w, uint64_t now)
 {
