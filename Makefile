@@ -53,10 +53,11 @@ cross: ## The core compiled for 64-bit Arm, its threads under qemu.
 	@sh scripts/cross_compile.sh $(HARNESS)
 
 .PHONY: bench bench-peers bench-launch
-bench: install ## All-reduce next to its peers, 2, 4 and 8 instances: build/bench-N.json.
+bench: install ## Collectives next to their peers, 2, 4 and 8 instances: build/bench-N.json.
 	@mkdir -p build
 	for n in 2 4 8; do $(WITH_BIN) poprun --num-instances $$n --num-replicas $$n \
-	    python -m popdist.bench --json build/bench-$$n.json || exit; done
+	    python -m popdist.bench --op all_reduce,reduce_scatter,all_gather \
+	    --seconds 1 --json build/bench-$$n.json || exit; done
 bench-peers: install ## The same for peers with processes of their own: build/bench-peers.json.
 	@mkdir -p build
 	$(BIN)/python scripts/bench_peers.py --json build/bench-peers.json

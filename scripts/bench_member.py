@@ -15,11 +15,12 @@ from typing import Any
 import numpy as np
 
 from popdist.bench.candidates.peers import Mpi
-from popdist.bench.candidates.runners import Candidate, Engine
+from popdist.bench.candidates.runners import Candidate, Engine, Run
 from popdist.bench.measure import inputs
 from popdist.bench.measure.cells import check
 from popdist.bench.measure.meeting import Floats, GroupMeeting, Meeting
-from popdist.bench.measure.rounds import Lane, measure
+from popdist.bench.measure.rounds import READ_FROM_BYTES, Lane, measure
+from popdist.bench.measure.tasks import Task, task
 from popdist.bench.sizes import parse
 
 
@@ -77,9 +78,9 @@ class DeepSpeed:
         self._distributed.all_reduce(self._torch.from_numpy(result), maximum)
         return result
 
-    def runner(self, rows: Any, source: Any) -> Any:
-        """Return what reduces these rows in place."""
-        tensors = [self._torch.from_numpy(row) for row in rows]
+    def runner(self, task: Task) -> Run:
+        """Return what carries out a task of all_reduce."""
+        tensors = [self._torch.from_numpy(row) for row in task.inputs]
         all_reduce = self._all_reduce
 
         def run(count: int) -> None:
@@ -114,14 +115,16 @@ def main() -> None:
     meeting, measured = candidate(wishes.kind)
     found = {}
     for nbytes in wishes.sizes:
-        length = max(1, nbytes // np.dtype(wishes.dtype).itemsize)
-        source = inputs.source(length, wishes.dtype, meeting.rank)
-        rows = inputs.rows(length, wishes.dtype)
-        run = measured.runner(rows, source)
-        lane = Lane(name=measured.name, rows=rows, run=run)
-        if why := check(meeting, lane, source):
+        todo = task("all_reduce", nbytes, wishes.dtype, meeting.rank, meeting.size)
+        lane = Lane(
+            name=measured.name,
+            task=todo,
+            run=measured.runner(todo),
+            reads=nbytes >= READ_FROM_BYTES,
+        )
+        if why := check(meeting, lane):
             raise SystemExit(f"{measured.name} at {nbytes} bytes: {why}")
-        samples = measure(meeting, [lane], source, wishes.seconds, lambda: 0.0)
+        samples = measure(meeting, [lane], wishes.seconds, lambda: 0.0)
         found[nbytes] = float(np.median(samples.seconds)) * 1e6
     if meeting.rank == 0:
         print(json.dumps(found), flush=True)

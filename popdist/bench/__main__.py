@@ -5,6 +5,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ from popdist.bench.machine.machine_state import Probe
 from popdist.bench.measure.cells import Bench
 from popdist.bench.measure.inputs import DTYPES, MOST_MEMBERS
 from popdist.bench.measure.meeting import GroupMeeting, Meeting, placement, refuse
+from popdist.bench.measure.tasks import OPERATIONS
 from popdist.bench.output import plot, table
 from popdist.bench.output.results import Result
 from popdist.bench.sizes import DEFAULT as DEFAULT_SIZES
@@ -32,12 +34,14 @@ if TYPE_CHECKING:
 class Wishes:
     """What the command line asks for."""
 
+    op: tuple[str, ...] = ("all_reduce",)
     sizes: tuple[int, ...] = DEFAULT_SIZES
     dtypes: tuple[str, ...] = ("float32", "float16")
     seconds: float = 2.0
     peers: tuple[str, ...] = PEERS
     algorithm: str | None = None
     in_arena: bool = False
+    read_result: bool = True
     load: int = 0
     json: Path | None = None
     plot: Path | None = None
@@ -60,24 +64,40 @@ def read(argv: Sequence[str] | None) -> Wishes:
         argument_default=argparse.SUPPRESS,
     )
     add = parser.add_argument
+    add("--op", type=_among(OPERATIONS), metavar="OP,...", help=", ".join(OPERATIONS))
     add("--sizes", type=sizes.parse, metavar="4,1K,...")
     add("--dtypes", type=_among(DTYPES))
     add("--seconds", type=_seconds, help="for each size (default: 2)")
     add("--peers", type=_among((*PEERS, "none")))
     add("--algorithm", choices=sorted(CHOICES), help="instead of the engine's choice")
     add("--in-arena", action="store_true", help="give the engine arrays of its arena")
+    add(
+        "--read-result",
+        action=argparse.BooleanOptionalAction,
+        help="read each result of 1M and more within the timed part (default: yes)",
+    )
     add("--load", type=_count, metavar="N", help="keep N processes busy beside")
     add("--json", type=_file, metavar="FILE", help="write the results as JSON")
     add("--plot", type=_picture, metavar="FILE.png", help="draw them")
     add("--tune", type=_file, metavar="FILE", help="measure the engine's table instead")
     given = vars(parser.parse_args(argv))
     if "tune" in given and (rest := sorted(given.keys() - _FOR_TUNING)):
-        words = ", ".join(f"--{name.replace('_', '-')}" for name in rest)
+        words = ", ".join(
+            f"--{'no-' if given[name] is False else ''}{name.replace('_', '-')}"
+            for name in rest
+        )
         parser.error(
             f"--tune measures what the engine's table needs, of sizes and dtypes of "
             f"its own and without peers, so it goes with --seconds only. Leave out "
             f"{words}, or --tune."
         )
+    others = set(given.get("op", ())) - {"all_reduce"}
+    for name in ("algorithm", "in_arena"):
+        if others and name in given:
+            parser.error(
+                f"--{name.replace('_', '-')} is for all_reduce only, but --op also has "
+                f"{', '.join(sorted(others))}. Measure them apart."
+            )
     return Wishes(**given)
 
 
@@ -116,7 +136,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def _results(wishes: Wishes, group: "Group", meeting: Meeting) -> Iterator[Result]:
     """Measure cell after cell, and show each as soon as it is there."""
     say = _Speaker(meeting.rank == 0)
-    copies = sizes.COPIES + wishes.in_arena
+    copies = sizes.COPIES + wishes.in_arena + 2 * (wishes.op != ("all_reduce",))
     free = -meeting.greatest(np.array([-sizes.available_memory()], np.float64))[0]
     fit, left_out = sizes.fitting(wishes.sizes, meeting.size, copies, int(free))
     say(*left_out)
@@ -133,19 +153,22 @@ def _results(wishes: Wishes, group: "Group", meeting: Meeting) -> Iterator[Resul
         placement=where,
         seconds=wishes.seconds,
         in_arena=wishes.in_arena,
+        reads=wishes.read_result,
         load=wishes.load,
     )
-    for dtype in wishes.dtypes:
-        say("", table.heading(dtype, meeting.size, where, names))
+    for operation, dtype in product(wishes.op, wishes.dtypes):
+        say("", table.heading(operation, dtype, meeting.size, where, names))
+        # Sizes that are rounded to the same one are measured once.
         item = np.dtype(dtype).itemsize
+        unit = item if operation == "all_reduce" else item * meeting.size
         here: list[Result] = []
-        for nbytes in dict.fromkeys(max(item, n // item * item) for n in fit):
-            result = bench.cell(dtype, nbytes)
+        for nbytes in dict.fromkeys(-(-n // unit) * unit for n in fit):
+            result = bench.cell(operation, dtype, nbytes)
             say(table.line(result, names), *table.sentences(result))
             here.append(result)
             yield result
         if here:
-            say(table.waits(here))
+            say(table.waits(here), *filter(None, [table.reading(here)]))
     say("", table.LEGEND)
 
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from popdist.bench.candidates.runners import Engine
-from popdist.bench.measure import inputs
 from popdist.bench.measure.meeting import Meeting
 from popdist.bench.measure.rounds import Lane, measure
+from popdist.bench.measure.tasks import task
 from popdist.bench.output.results import Spread
 from popdist.bench.sizes import in_short
 from popdist.engine.tuning import Tuning, cores_of_host
@@ -144,11 +144,9 @@ def _rounds(
     meeting: Meeting, engines: Sequence[Engine], size: int, seconds: float
 ) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
     """Return the seconds that each engine took in each round."""
-    length = size // 4
-    source = inputs.source(length, "float32", meeting.rank)
-    rows = inputs.rows(length, "float32")
-    lanes = [Lane(name=e.name, rows=rows, run=e.runner(rows, source)) for e in engines]
-    return measure(meeting, lanes, source, seconds, lambda: 0.0).seconds
+    todo = task("all_reduce", size, "float32", meeting.rank, meeting.size)
+    lanes = [Lane(name=e.name, task=todo, run=e.runner(todo)) for e in engines]
+    return measure(meeting, lanes, seconds, lambda: 0.0).seconds
 
 
 def _connection(meeting: Meeting) -> Connect:

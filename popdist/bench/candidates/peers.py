@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from popdist.bench.candidates.runners import Run
-from popdist.bench.measure.inputs import Array
 from popdist.bench.measure.meeting import Meeting
+from popdist.bench.measure.tasks import Task
 
 _LIBRARIES = {
     "Open MPI": "openmpi",
@@ -29,40 +29,64 @@ class PeerMissingError(Exception):
 
 
 class Mpi:
-    """The all-reduce of whichever MPI started the processes, through mpi4py."""
+    """The operations of the MPI that started the processes, through mpi4py."""
 
     def __init__(self, mpi: ModuleType) -> None:
         self.library = mpi.Get_library_version().strip("\0\n ").splitlines()[0]
         self.name = name_of_mpi(self.library)
-        self._all_reduce = mpi.COMM_WORLD.Allreduce
+        world = mpi.COMM_WORLD
+        self._calls = {
+            "all_reduce": world.Allreduce,
+            "reduce_scatter": world.Reduce_scatter_block,
+            "all_gather": world.Allgather,
+        }
         self._in_place = mpi.IN_PLACE
 
-    def runner(self, rows: Sequence[Array], source: Array) -> Run:
-        """Return what reduces these rows in place."""
-        arrays = list(rows)
-        all_reduce, in_place = self._all_reduce, self._in_place
+    def runner(self, task: Task) -> Run:
+        """Return what carries this task out."""
+        call, sources = self._calls[task.operation], list(task.inputs)
+        if task.operation == "all_reduce":
+            sources = [self._in_place] * len(sources)
+        pairs = list(zip(sources, task.results, strict=True))
 
         def run(count: int) -> None:
-            for x in arrays[:count]:
-                all_reduce(in_place, x)
+            for x, result in pairs[:count]:
+                call(x, result)
 
         return run
 
 
 class Gloo:
-    """The all-reduce of torch.distributed on processors."""
+    """The operations of torch.distributed on processors."""
 
     name = "gloo"
 
     def __init__(self, torch: ModuleType) -> None:
         self.library = f"gloo of torch {torch.__version__}"
         self._from_numpy = torch.from_numpy
-        self._all_reduce = torch.distributed.all_reduce
+        self._distributed = torch.distributed
 
-    def runner(self, rows: Sequence[Array], source: Array) -> Run:
-        """Return what reduces these rows in place."""
-        tensors = [self._from_numpy(row) for row in rows]
-        all_reduce = self._all_reduce
+    def runner(self, task: Task) -> Run:
+        """Return what carries this task out."""
+        sources = [self._from_numpy(row) for row in task.inputs]
+        if task.operation == "all_reduce":
+            return self._all_reduce(sources)
+        names = {
+            "reduce_scatter": "reduce_scatter_tensor",
+            "all_gather": "all_gather_into_tensor",
+        }
+        call = getattr(self._distributed, names[task.operation])
+        results = [self._from_numpy(row) for row in task.results]
+        pairs = list(zip(results, sources, strict=True))
+
+        def run(count: int) -> None:
+            for result, x in pairs[:count]:
+                call(result, x)
+
+        return run
+
+    def _all_reduce(self, tensors: Sequence[Any]) -> Run:
+        all_reduce = self._distributed.all_reduce
 
         def run(count: int) -> None:
             for x in tensors[:count]:

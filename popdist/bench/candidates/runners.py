@@ -1,26 +1,27 @@
-"""What is measured, as calls that reduce arrays in place: the engine, and the floor."""
+"""What is measured, as calls that carry out a task: the engine, and the floor."""
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from popdist.bench.measure.inputs import Array
+from popdist.bench.measure import inputs
+from popdist.bench.measure.tasks import Task
 
 if TYPE_CHECKING:
     from popdist.engine.group import Group
 
-# Reduces as many of the rows as it is told, one call each.
+# Carries a task out for as many of its inputs as the argument says, one call each.
 Run = Callable[[int], None]
 
 
 class Candidate(Protocol):
-    """Something that can all-reduce, each in the way that a program would write it."""
+    """Something that has the operations, called in the way that a program would."""
 
     name: str
 
-    def runner(self, rows: Sequence[Array], source: Array) -> Run:
-        """Return what reduces these rows in place, with nothing else in its loop."""
+    def runner(self, task: Task) -> Run:
+        """Return what carries this task out, with nothing else in its loop."""
 
 
 class Engine:
@@ -33,12 +34,29 @@ class Engine:
         self.group = group
         self._algorithm = algorithm
 
-    def runner(self, rows: Sequence[Array], source: Array) -> Run:
-        """Return what reduces these rows in place."""
-        arrays = list(rows)
+    def runner(self, task: Task) -> Run:
+        """Return what carries this task out."""
+        if task.operation == "all_reduce":
+            return self._all_reduce(task)
+        arrays, results = list(task.inputs), task.results
+        call = getattr(self.group, task.operation)
+
+        def run(count: int) -> None:
+            for i, x in enumerate(arrays[:count]):
+                results[i] = call(x)
+
+        return run
+
+    def algorithm_of(self, task: Task) -> str:
+        """Return how the engine has carried out the last call of this task."""
+        # The other operations have one algorithm each.
+        return self.group.last_algorithm if task.operation == "all_reduce" else "blocks"
+
+    def _all_reduce(self, task: Task) -> Run:
+        arrays = list(task.inputs)
         all_reduce, algorithm = self.group.all_reduce, self._algorithm
 
-        def plainly(count: int) -> None:
+        def with_default(count: int) -> None:
             for x in arrays[:count]:
                 all_reduce(x, out=x)
 
@@ -47,17 +65,23 @@ class Engine:
                 all_reduce(x, out=x, algorithm=algorithm)
 
         # Where the engine is to choose, the call is the ordinary one.
-        return plainly if algorithm is None else by_algorithm
+        return with_default if algorithm is None else by_algorithm
 
 
 class Floor:
-    """Every member copies its own array at once: no all-reduce moves less."""
+    """Every member copies an array of the task's size: no operation moves less."""
 
     name = "floor"
 
-    def runner(self, rows: Sequence[Array], source: Array) -> Run:
-        """Return what overwrites these rows with the source."""
-        arrays, copy = list(rows), np.copyto
+    def runner(self, task: Task) -> Run:
+        """Return what overwrites the larger arrays of the task."""
+        larger = task.results if task.operation == "all_gather" else task.inputs
+        # Any, because results may be lists; those that a task begins with are not.
+        arrays: list[Any] = list(larger)
+        copy = np.copyto
+        source = task.source
+        if len(source) < task.length:
+            source = inputs.source(task.length, task.dtype, task.rank)
 
         def run(count: int) -> None:
             for x in arrays[:count]:

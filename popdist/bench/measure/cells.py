@@ -1,17 +1,16 @@
-"""One cell of the bench: all candidates at one size of one dtype."""
+"""One cell of the bench: all candidates at one size of one operation and dtype."""
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from popdist.bench.candidates.runners import Candidate, Engine, Floor
 from popdist.bench.machine.machine_state import Probe, bandwidth, mode
-from popdist.bench.measure import inputs
-from popdist.bench.measure.inputs import Array
 from popdist.bench.measure.meeting import Floats, Meeting, refuse
-from popdist.bench.measure.rounds import Lane, Samples, measure
+from popdist.bench.measure.rounds import READ_FROM_BYTES, Lane, Samples, measure
+from popdist.bench.measure.tasks import Task, task
 from popdist.bench.output import results
 from popdist.bench.output.results import ENGINE, FLOOR, Result
 from popdist.bench.sizes import in_short
@@ -30,51 +29,57 @@ class Bench:
     placement: Sequence[str]
     seconds: float
     in_arena: bool
+    reads: bool = False
     load: int = 0
 
-    def cell(self, dtype: str, nbytes: int) -> Result:
+    def cell(self, operation: str, dtype: str, nbytes: int) -> Result:
         """Measure one size. Every member must call it alike.
 
         Raises:
-            SystemExit: The engine's own sum is wrong.
+            SystemExit: The engine's own result is wrong.
         """
-        length = nbytes // np.dtype(dtype).itemsize
-        source = inputs.source(length, dtype, self.meeting.rank)
-        rows = inputs.rows(length, dtype)
-        engine = self._engine_lane(rows, source)
-        if check(self.meeting, engine, source):
-            where = f"{in_short(nbytes)} of {dtype}"
-            refuse(self.meeting, f"The engine's sum of {where} is wrong.")
+        size, rank = self.meeting.size, self.meeting.rank
+        todo = task(operation, nbytes, dtype, rank, size)
+        engine = self._engine_lane(todo)
+        if check(self.meeting, engine):
+            what = f"{operation} of {in_short(todo.nbytes)} of {dtype}"
+            refuse(self.meeting, f"The engine's result of {what} is wrong.")
         # Once more: since the check, members have agreed on its outcome by the engine.
         engine.run(1)
-        algorithm = self.engine.group.last_algorithm
-        lanes, errors = self._peer_lanes(rows, source)
-        floor = Lane(name=FLOOR, rows=rows, run=Floor().runner(rows, source))
-        lanes = [engine, *lanes, floor]
-        samples = measure(self.meeting, lanes, source, self.seconds, self.probe)
+        algorithm = self.engine.algorithm_of(todo)
+        lanes, errors = self._peer_lanes(todo)
+        lanes = [engine, *lanes, self._lane(Floor(), todo)]
+        samples = measure(self.meeting, lanes, self.seconds, self.probe)
         waits = self.meeting.greatest(np.array(engine.waited[1:]) / engine.waited[0])
-        return self._result(source, algorithm, lanes, samples, errors, waits)
+        return self._result(todo, algorithm, lanes, samples, errors, waits)
 
-    def _engine_lane(self, rows: Sequence[Array], source: Array) -> Lane:
-        if self.in_arena:
-            empty = self.engine.group.empty
-            rows = [empty(row.shape, row.dtype) for row in rows]
-        group = self.engine.group
+    def _reads(self, todo: Task) -> bool:
+        return self.reads and todo.nbytes >= READ_FROM_BYTES
+
+    def _lane(self, candidate: Candidate, todo: Task) -> Lane:
+        # Results of its own, as a candidate may put other arrays in their place.
+        own = replace(todo, results=list(todo.results))
         return Lane(
-            name=ENGINE,
-            rows=rows,
-            run=self.engine.runner(rows, source),
-            waits=lambda: group.waits,
+            name=candidate.name,
+            task=own,
+            run=candidate.runner(own),
+            reads=self._reads(own),
         )
 
-    def _peer_lanes(
-        self, rows: Sequence[Array], source: Array
-    ) -> tuple[list[Lane], dict[str, str]]:
+    def _engine_lane(self, todo: Task) -> Lane:
+        group = self.engine.group
+        if self.in_arena:
+            rows = [group.empty(row.shape, row.dtype) for row in todo.inputs]
+            todo = todo.on_arrays(rows)
+        lane = self._lane(self.engine, todo)
+        return replace(lane, name=ENGINE, waits=lambda: group.waits)
+
+    def _peer_lanes(self, todo: Task) -> tuple[list[Lane], dict[str, str]]:
         """Return the peers that are right, and what is wrong with each other one."""
         lanes, errors = [], {}
         for peer in self.peers:
-            lane = Lane(name=peer.name, rows=rows, run=peer.runner(rows, source))
-            if why := check(self.meeting, lane, source):
+            lane = self._lane(peer, todo)
+            if why := check(self.meeting, lane):
                 errors[peer.name] = why
             else:
                 lanes.append(lane)
@@ -82,7 +87,7 @@ class Bench:
 
     def _result(
         self,
-        source: Array,
+        todo: Task,
         algorithm: str,
         lanes: Sequence[Lane],
         samples: Samples,
@@ -93,12 +98,13 @@ class Bench:
         times = results.microseconds(names, samples.seconds)
         read = bandwidth(samples.probed)
         return Result(
-            operation="all_reduce",
-            dtype=source.dtype.name,
-            bytes=source.nbytes,
+            operation=todo.operation,
+            dtype=todo.dtype,
+            bytes=todo.nbytes,
             members=self.meeting.size,
             algorithm=algorithm,
             in_arena=self.in_arena,
+            reads_result=self._reads(todo),
             mode=mode(read),
             read_gb_per_s=read,
             placement=self.placement,
@@ -113,9 +119,9 @@ class Bench:
         )
 
 
-def check(meeting: Meeting, lane: Lane, source: Array) -> str:
-    """Reduce once; return what is wrong with it, on whichever member, or nothing."""
-    np.copyto(lane.rows[0], source)
+def check(meeting: Meeting, lane: Lane) -> str:
+    """Call once; return what is wrong with the result on any member, or nothing."""
+    lane.task.reset()
     meeting.barrier()
     verdict = _RIGHT
     try:
@@ -127,11 +133,11 @@ def check(meeting: Meeting, lane: Lane, source: Array) -> str:
         verdict = _RAISED
         print(f"popdist.bench: {lane.name}: {error}", file=sys.stderr)
     else:
-        if not inputs.is_sum(lane.rows[0], meeting.size):
+        if not lane.task.is_right(lane.task.results[0]):
             verdict = _WRONG
     worst = meeting.greatest(np.array([verdict], np.float64))[0]
     return {
         _RIGHT: "",
-        _WRONG: "its result is not the sum of what the members brought",
+        _WRONG: "its result is not what the members' inputs must give",
         _RAISED: "it raised an error",
     }[int(worst)]

@@ -22,14 +22,14 @@ _LINE = 64
 
 
 def source(length: int, dtype: str, rank: int) -> Array:
-    """Return what a member brings."""
+    """Return what a member contributes."""
     return _filled(length, dtype, (np.arange(_PERIOD) + rank) % _PERIOD)
 
 
-def is_sum(array: Array, members: int) -> bool:
-    """Return whether an array is the sum over what all members bring."""
+def is_sum(array: Array, members: int, first: int = 0) -> bool:
+    """Return whether an array is the sum over all members' arrays, from `first` on."""
     ranks = np.arange(members)[:, np.newaxis]
-    one_period = ((np.arange(_PERIOD) + ranks) % _PERIOD).sum(axis=0)
+    one_period = ((np.arange(_PERIOD) + first + ranks) % _PERIOD).sum(axis=0)
     # In pieces: a comparison of the whole would need as much memory again.
     piece = _PERIOD << 16
     expected = _filled(min(piece, array.size), array.dtype.name, one_period)
@@ -39,15 +39,23 @@ def is_sum(array: Array, members: int) -> bool:
     )
 
 
-def rows(length: int, dtype: str) -> list[Array]:
-    """Return arrays on cache lines of their own; one if they are large."""
+def rows_of_pass(length: int, dtype: str) -> int:
+    """Return how many arrays of this length a pass has; one if they are large."""
+    return max(1, min(_ROWS, _BYTES_OF_ROWS // _stride(length, dtype)))
+
+
+def rows(length: int, dtype: str, count: int) -> list[Array]:
+    """Return so many arrays on cache lines of their own."""
     item = np.dtype(dtype).itemsize
-    stride = -(-length * item // _LINE) * _LINE
-    count = max(1, min(_ROWS, _BYTES_OF_ROWS // stride))
+    stride = _stride(length, dtype)
     block = np.empty(count * stride + _LINE, np.uint8)
     first = -block.ctypes.data % _LINE
     starts = range(first, first + count * stride, stride)
     return [block[at : at + length * item].view(dtype) for at in starts]
+
+
+def _stride(length: int, dtype: str) -> int:
+    return -(-length * np.dtype(dtype).itemsize // _LINE) * _LINE
 
 
 def _filled(length: int, dtype: str, period: NDArray[np.int64]) -> Array:

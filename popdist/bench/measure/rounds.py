@@ -3,9 +3,12 @@
 The speed of a machine changes by the second, so times are compared only within a
 round, in which every candidate has a burst of calls. A burst is made of passes: rows
 are rewritten, all members meet, and then each row is reduced once. Only the calls are
-timed, of whatever size: no input has been reduced before, none is written in the
+timed, of whatever size: no input has been used before, none is written in the
 timed part, and of small ones there are many in a pass, so that neither the clock nor
 the way out of the barrier counts. A burst's time is that of its slowest member.
+
+Large results are read within the timed part, unless that is switched off: a store past
+the caches makes a call shorter, and whatever uses its result longer.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,23 +18,27 @@ from time import perf_counter, perf_counter_ns
 import numpy as np
 
 from popdist.bench.candidates.runners import Run
-from popdist.bench.measure.inputs import Array
 from popdist.bench.measure.meeting import Floats, Meeting
+from popdist.bench.measure.tasks import Task, read
 
 # How long a burst is, if a call takes less.
 BURST_SECONDS = 0.0025
 _MOST_CALLS = 4096
 # Quartiles of fewer would say nothing.
 LEAST_ROUNDS = 5
+# Smaller results stay in the caches next to a core, whoever has stored them how.
+READ_FROM_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lane:
-    """A candidate at one size, with the rows that it reduces."""
+    """A candidate at one size, with the task that it carries out."""
 
     name: str
-    rows: Sequence[Array]
+    task: Task
     run: Run
+    # Whether results are read within the timed part.
+    reads: bool = False
     # How this member has waited so far, in counters that only grow: see Group.waits.
     waits: Callable[[], Sequence[int]] = tuple
     # What bursts add to: the number of calls, and how this member waited in them.
@@ -51,12 +58,11 @@ class Samples:
 def measure(
     meeting: Meeting,
     lanes: Sequence[Lane],
-    source: Array,
     seconds: float,
     probe: Callable[[], float],
 ) -> Samples:
     """Run rounds until the time is over. Every member must call it alike."""
-    calls = _calls_a_burst(meeting, lanes, source)
+    calls = _calls_a_burst(meeting, lanes)
     rounds: list[Floats] = []
     began = perf_counter()
     elapsed = 0.0
@@ -66,7 +72,7 @@ def measure(
         # the probe, finds other caches than what comes later.
         for i in range(len(rounds), len(rounds) + len(lanes)):
             lane = i % len(lanes)
-            row[lane] = burst(meeting, lanes[lane], source, calls[lane])
+            row[lane] = burst(meeting, lanes[lane], calls[lane])
         row[-2:] = probe(), perf_counter() - began
         # All members learn the same times, so all of them stop in the same round.
         rounds.append(meeting.greatest(row))
@@ -75,18 +81,21 @@ def measure(
     return Samples(seconds=table[:, :-2], probed=table[:, -2])
 
 
-def burst(meeting: Meeting, lane: Lane, source: Array, calls: int) -> float:
+def burst(meeting: Meeting, lane: Lane, calls: int) -> float:
     """Return the seconds that a call took this member, on average over a burst."""
-    depth = min(calls, len(lane.rows))
+    task = lane.task
+    depth = min(calls, len(task.inputs))
     passes = calls // depth
     spent = 0
     for _ in range(passes):
-        for row in lane.rows[:depth]:
-            np.copyto(row, source)
+        for row in task.inputs[:depth]:
+            np.copyto(row, task.source)
         meeting.barrier()
         before = lane.waits()
         began = perf_counter_ns()
         lane.run(depth)
+        if lane.reads:
+            read(task.results[:depth])
         spent += perf_counter_ns() - began
         _count(lane, before, depth)
     return spent / 1e9 / (passes * depth)
@@ -100,15 +109,12 @@ def _count(lane: Lane, before: Sequence[int], calls: int) -> None:
     ]
 
 
-def _calls_a_burst(meeting: Meeting, lanes: Sequence[Lane], source: Array) -> list[int]:
+def _calls_a_burst(meeting: Meeting, lanes: Sequence[Lane]) -> list[int]:
     """Return how often each lane is called in a burst, the same on every member."""
     calls = [1] * len(lanes)
     # The first calls are slow, whatever they are; the second look is after them.
     for _ in range(2):
-        tried = [
-            burst(meeting, lane, source, n)
-            for lane, n in zip(lanes, calls, strict=True)
-        ]
+        tried = [burst(meeting, lane, n) for lane, n in zip(lanes, calls, strict=True)]
         slowest = meeting.greatest(np.array(tried))
         calls = [max(1, min(_MOST_CALLS, int(BURST_SECONDS / t))) for t in slowest]
     return calls

@@ -39,14 +39,15 @@ def draw(results: Sequence[Result], path: Path) -> None:
 
 # Any, because matplotlib need not be there when types are checked.
 def figure(results: Sequence[Result]) -> Any:
-    """Return a picture with a field for each dtype, both axes logarithmic."""
-    dtypes = list(dict.fromkeys(result.dtype for result in results))
-    whole = figure_module().Figure(figsize=(7 * len(dtypes), 5), layout="constrained")
-    fields = whole.subplots(1, len(dtypes), squeeze=False)[0]
-    for field, dtype in zip(fields, dtypes, strict=True):
-        for name, points in lines([r for r in results if r.dtype == dtype]).items():
+    """Return a picture with axes for each operation and dtype, all logarithmic."""
+    kinds = list(dict.fromkeys((r.operation, r.dtype) for r in results))
+    whole = figure_module().Figure(figsize=(7 * len(kinds), 5), layout="constrained")
+    fields = whole.subplots(1, len(kinds), squeeze=False)[0]
+    for field, kind in zip(fields, kinds, strict=True):
+        here = [r for r in results if (r.operation, r.dtype) == kind]
+        for name, points in lines(here).items():
             field.loglog(*zip(*points, strict=True), marker=".", label=name)
-        field.set_title(f"all_reduce, {dtype}, {results[0].members} members")
+        field.set_title(f"{', '.join(kind)}, {results[0].members} members")
         field.set_xlabel("bytes")
         field.set_ylabel("microseconds, slowest member")
         field.grid(visible=True, alpha=0.3)

@@ -40,6 +40,8 @@ class Result:
     # What the engine chose, or was told.
     algorithm: str
     in_arena: bool
+    # Whether the time includes that each member reads its result once.
+    reads_result: bool
     mode: str
     read_gb_per_s: float | None
     placement: Sequence[str]

@@ -10,20 +10,25 @@ from popdist.bench.sizes import in_short
 _COLUMN = 30
 
 LEGEND = """\
-Behind the mode stands how many GB/s one member reads of what another has just
-written. Behind each time stands its ratio: of a peer, how many times as long as the
-engine it took; of the floor, which is every member copying its own array, how many
-times as long as that the engine took. They are medians of what each round says, with
-quartiles. Never a time without its ratio: a machine's speed changes by the second."""
+The number after the mode is how many GB/s one member reads of what another one has
+just written. The number after each time is a ratio: for a peer, its time divided by
+the engine's; for the floor, in which every member copies an array of that size, the
+engine's time divided by it. Ratios are medians over the rounds, with quartiles. Compare
+ratios, not times of different lines: a machine's speed changes by the second."""
 
 
 def heading(
-    dtype: str, members: int, placement: Sequence[str], peers: Sequence[str]
+    operation: str,
+    dtype: str,
+    members: int,
+    placement: Sequence[str],
+    peers: Sequence[str],
 ) -> str:
-    """Return what stands above the lines of one dtype."""
+    """Return what stands above the lines of one operation and dtype."""
     cpus = " | ".join(placement)
     who = f"{members} members" if members > 1 else "1 member"
-    title = f"all_reduce of {dtype}, in place; {who} on CPUs {cpus}"
+    where = ", in place" if operation == "all_reduce" else ""
+    title = f"{operation} of {dtype}{where}; {who} on CPUs {cpus}"
     columns = "".join(f"{name:>{_COLUMN}}" for name in (*peers, FLOOR))
     return f"{title}\n{'size':>6}  {'mode':12} {'algorithm':9} {'engine':>11}{columns}"
 
@@ -47,9 +52,17 @@ def line(result: Result, peers: Sequence[str]) -> str:
 
 
 def sentences(result: Result) -> list[str]:
-    """Return what has to be said of the peers that have no time."""
-    size = f"{in_short(result.bytes)} of {result.dtype}"
+    """Return why each peer without a time has none."""
+    size = f"{result.operation} of {in_short(result.bytes)} of {result.dtype}"
     return [f"{name}, {size}: {why}." for name, why in result.errors.items()]
+
+
+def reading(results: Sequence[Result]) -> str:
+    """Return which times include that each member reads its result; empty if none."""
+    sizes = [result.bytes for result in results if result.reads_result]
+    if not sizes:
+        return ""
+    return f"From {in_short(min(sizes))} on, times include one read of the result."
 
 
 def waits(results: Sequence[Result]) -> str:

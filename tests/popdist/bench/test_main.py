@@ -21,6 +21,7 @@ def test_by_default_everything_is_measured_and_no_file_written() -> None:
     assert wishes.sizes == sizes.DEFAULT
     assert wishes.dtypes == ("float32", "float16")
     assert wishes.peers == ("mpi", "gloo")
+    assert (wishes.op, wishes.read_result) == (("all_reduce",), True)
     assert (wishes.json, wishes.plot, wishes.tune) == (None, None, None)
 
 
@@ -40,6 +41,16 @@ def test_by_default_everything_is_measured_and_no_file_written() -> None:
             "'found.txt' is no name of a picture. Name a file that",
         ),
         (["--algorithm", "tree"], "invalid choice: 'tree'"),
+        (["--op", "scan"], "'scan' is none of all_reduce, reduce_scatter, all_gather."),
+        (
+            ["--op", "all_reduce,all_gather", "--in-arena"],
+            "--in-arena is for all_reduce only, but --op also has all_gather. Measure "
+            "them apart.",
+        ),
+        (
+            ["--op", "reduce_scatter", "--algorithm", "ring"],
+            "--algorithm is for all_reduce only, but --op also has reduce_scatter.",
+        ),
         (
             ["--tune", "t.json", "--sizes", "4", "--in-arena", "--seconds", "1"],
             "--tune measures what the engine's table needs, of sizes and dtypes of its "
@@ -61,6 +72,8 @@ def test_a_wrong_argument_is_refused_in_words(
 @pytest.mark.parametrize(
     "words",
     [
+        ["--op", "all_gather"],
+        ["--no-read-result"],
         ["--sizes", "4"],
         ["--dtypes", "float32"],
         ["--peers", "none"],
@@ -87,19 +100,22 @@ def test_one_process_alone_measures_the_engine_and_the_floor(tmp_path: Path) -> 
     picture = tmp_path / "found.png"
     words = [*COMMAND, "--sizes", "2,1K,64K", "--peers", "none", "--json", str(file)]
     words += ["--plot", str(picture), "--load", "1"]
+    words += ["--op", "all_reduce,reduce_scatter,all_gather"]
 
     ran = subprocess.run([sys.executable, *words], capture_output=True, text=True)
 
     assert (ran.returncode, ran.stderr) == (0, "")
-    assert "Never a time without its ratio" in ran.stdout
+    assert "Compare\nratios, not times" in ran.stdout
     assert picture.read_bytes().startswith(b"\x89PNG")
     found = json.loads(file.read_text())
     assert "Busy processes beside: 1." in ran.stdout
     assert {r["busy_processes"] for r in found} == {1}
     # Less than one element is one.
-    assert [result["bytes"] for result in found] == [4, 1024, 65536]
+    assert [result["bytes"] for result in found] == [4, 1024, 65536] * 3
     assert {(r["members"], r["mode"]) for r in found} == {(1, "unknown")}
-    assert {(r["operation"], r["dtype"]) for r in found} == {("all_reduce", "float32")}
+    assert [r["operation"] for r in found[::3]] == [
+        *("all_reduce", "reduce_scatter", "all_gather"),
+    ]
     assert all(r["rounds"] >= 5 and r["engine_us"] > 0 for r in found)
 
 
@@ -108,6 +124,7 @@ def test_instances_measure_the_engine_with_mpi_on_the_same_ranks(
     poprun: Poprun, tmp_path: Path
 ) -> None:
     words = [*COMMAND, "--sizes", "4,256K", "--peers", "mpi", "--json", "found.json"]
+    words += ["--op", "all_reduce,reduce_scatter,all_gather"]
 
     ran = poprun(
         *("--num-instances", "3", "--num-replicas", "6", "--offline-mode=1"),
@@ -119,8 +136,10 @@ def test_instances_measure_the_engine_with_mpi_on_the_same_ranks(
     assert [(r["bytes"], r["members"], r["errors"]) for r in found] == [
         (4, 3, {}),
         (262_144, 3, {}),
+        *[(12, 3, {}), (262_152, 3, {})] * 2,
     ]
-    assert [r["algorithm"] for r in found] == ["oneshot", "direct"]
+    algorithms = [r["algorithm"] for r in found]
+    assert algorithms == ["oneshot", "direct", *["blocks"] * 4]
     assert all(list(r["peers"]) == ["openmpi"] for r in found)
     assert all(set(r["ratios"]) == {"openmpi", "floor"} for r in found)
     assert all(len(r["placement"]) == 3 for r in found)

@@ -25,12 +25,19 @@ class Distributed(ModuleType):
         super().__init__("torch.distributed")
         self.joined: list[tuple[str, dict[str, Any]]] = []
         self.left = 0
+        self.calls: list[tuple[str, Any, Any]] = []
 
     def init_process_group(self, backend: str, **more: Any) -> None:
         self.joined.append((backend, more))
 
     def destroy_process_group(self) -> None:
         self.left += 1
+
+    def reduce_scatter_tensor(self, output: "Tensor", tensor: "Tensor") -> None:
+        self.calls.append(("reduce_scatter_tensor", output.array, tensor.array))
+
+    def all_gather_into_tensor(self, output: "Tensor", tensor: "Tensor") -> None:
+        self.calls.append(("all_gather_into_tensor", output.array, tensor.array))
 
     def all_reduce(self, tensor: "Tensor") -> None:
         tensor.array += tensor.array

@@ -11,8 +11,11 @@ import pytest
 
 from popdist.bench.candidates import peers
 from popdist.bench.measure.meeting import Floats
+from popdist.bench.measure.tasks import task
 from tests.popdist.bench.candidates.fake_torch import PORT, Torch
 from tests.popdist.bench.lone import Lone
+
+IN_PLACE = task("all_reduce", 4, "float32", 0, 1)
 
 
 @pytest.mark.parametrize(
@@ -109,10 +112,28 @@ def test_gloo_reduces_as_many_rows_as_it_is_told_in_place(
     (gloo,), sentences = peers.find(["gloo"], Lone())
     rows = [np.full(3, value, np.float32) for value in (1, 2, 3)]
 
-    gloo.runner(rows, rows[0])(2)
+    gloo.runner(IN_PLACE.on_arrays(rows))(2)
 
     assert [row.tolist() for row in rows] == [[2, 2, 2], [4, 4, 4], [3, 3, 3]]
     assert (gloo.library, sentences) == ("gloo of torch 2.0+fake", [])
+
+
+@pytest.mark.parametrize(
+    ("operation", "call"),
+    [
+        ("reduce_scatter", "reduce_scatter_tensor"),
+        ("all_gather", "all_gather_into_tensor"),
+    ],
+)
+def test_gloo_writes_into_results_of_their_own(
+    operation: str, call: str, torch: Torch, at_exit: list[Callable[[], object]]
+) -> None:
+    (gloo,), _ = peers.find(["gloo"], Lone())
+    todo = task(operation, 24, "float32", 1, 2)
+
+    gloo.runner(todo)(1)
+
+    assert torch.distributed.calls == [(call, todo.results[0], todo.inputs[0])]
 
 
 def test_gloo_is_left_before_the_interpreter_ends(
@@ -143,7 +164,7 @@ def test_gloo_comes_with_its_torch(
     (gloo,), sentences = peers.find(["gloo"], Lone())
     row = np.arange(5, dtype=np.float32)
 
-    gloo.runner([row], row)(1)
+    gloo.runner(IN_PLACE.on_arrays([row]))(1)
     for call in at_exit:
         call()
 

@@ -1,21 +1,18 @@
 """A cell has the times of the peers that are right, and says what others did."""
 
-from collections.abc import Sequence
-
 import numpy as np
 import pytest
 
 from popdist.bench.candidates.runners import Engine, Run
 from popdist.bench.machine.machine_state import Probe
-from popdist.bench.measure import inputs
 from popdist.bench.measure.cells import Bench, check
-from popdist.bench.measure.inputs import Array
 from popdist.bench.measure.meeting import Floats
 from popdist.bench.measure.rounds import Lane
+from popdist.bench.measure.tasks import Task, task
 from popdist.engine.group import Group
 from tests.popdist.bench.lone import Lone
 
-SOURCE = inputs.source(100, "float32", 0)
+TASK = task("all_reduce", 400, "float32", 0, 1)
 
 
 class WithAnother(Lone):
@@ -25,15 +22,12 @@ class WithAnother(Lone):
         return np.maximum(values, 1.0)
 
 
-ROWS = inputs.rows(100, "float32")
-
-
 def lane(name: str, run: Run) -> Lane:
-    return Lane(name=name, rows=ROWS, run=run)
+    return Lane(name=name, task=TASK, run=run)
 
 
 def spoil(count: int) -> None:
-    ROWS[0][count] = 99
+    TASK.inputs[0][count] = 99
 
 
 def fail(count: int) -> None:
@@ -41,31 +35,31 @@ def fail(count: int) -> None:
 
 
 def test_the_right_sum_passes() -> None:
-    assert check(Lone(), lane("gloo", lambda count: None), SOURCE) == ""
+    assert check(Lone(), lane("gloo", lambda count: None)) == ""
 
 
 def test_a_wrong_sum_is_reported() -> None:
-    assert check(Lone(), lane("gloo", spoil), SOURCE) == (
-        "its result is not the sum of what the members brought"
+    assert check(Lone(), lane("gloo", spoil)) == (
+        "its result is not what the members' inputs must give"
     )
 
 
 def test_a_wrong_sum_on_another_member_is_reported_on_all() -> None:
-    assert check(WithAnother(), lane("gloo", lambda count: None), SOURCE) == (
-        "its result is not the sum of what the members brought"
+    assert check(WithAnother(), lane("gloo", lambda count: None)) == (
+        "its result is not what the members' inputs must give"
     )
 
 
 def test_an_error_of_a_peer_is_shown_and_reported(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert check(Lone(), lane("gloo", fail), SOURCE) == "it raised an error"
+    assert check(Lone(), lane("gloo", fail)) == "it raised an error"
     assert capsys.readouterr().err == "popdist.bench: gloo: no room for 1\n"
 
 
 def test_an_error_of_the_engine_ends_the_bench() -> None:
     with pytest.raises(RuntimeError, match="no room for 1"):
-        check(Lone(), lane("engine", fail), SOURCE)
+        check(Lone(), lane("engine", fail))
 
 
 class Peer:
@@ -75,7 +69,7 @@ class Peer:
         self.name = name
         self.run = run
 
-    def runner(self, rows: Sequence[Array], source: Array) -> Run:
+    def runner(self, task: Task) -> Run:
         return self.run
 
 
@@ -96,7 +90,7 @@ def test_a_cell_measures_who_is_right_and_names_the_others(
         in_arena=in_arena,
     )
 
-    result = bench.cell("int32", 400)
+    result = bench.cell("all_reduce", "int32", 400)
 
     assert (result.operation, result.dtype, result.bytes) == (
         "all_reduce",
@@ -108,3 +102,28 @@ def test_a_cell_measures_who_is_right_and_names_the_others(
     assert result.errors == {"openmpi": "it raised an error"}
     assert min(result.engine_us, result.floor_us) > 0
     assert "no room for 1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("operation", ["reduce_scatter", "all_gather"])
+def test_other_operations_are_measured_too(operation: str) -> None:
+    meeting = Lone()
+    bench = Bench(
+        meeting=meeting,
+        engine=Engine(Group("alone", 0, 1)),
+        peers=[Peer("gloo", lambda count: None)],
+        probe=Probe(meeting, ["0"]),
+        placement=["0"],
+        seconds=1e-9,
+        in_arena=False,
+        reads=True,
+    )
+
+    small, large = (bench.cell(operation, "float32", n) for n in (400, 1 << 20))
+
+    assert (small.operation, small.algorithm) == (operation, "blocks")
+    assert (small.reads_result, large.reads_result) == (False, True)
+    assert small.engine_us > 0
+    # It leaves its result as it was, which is not what the engine left in its own.
+    assert small.errors == {
+        "gloo": "its result is not what the members' inputs must give"
+    }

@@ -47,7 +47,7 @@ def test_members_bring_different_arrays_of_small_whole_numbers() -> None:
 def test_rows_lie_on_lines_of_their_own_and_are_many_if_small(
     length: int, count: int
 ) -> None:
-    rows = inputs.rows(length, "float32")
+    rows = inputs.rows(length, "float32", inputs.rows_of_pass(length, "float32"))
 
     assert [len(row) for row in rows] == [length] * count
     assert {row.ctypes.data % 64 for row in rows} == {0}

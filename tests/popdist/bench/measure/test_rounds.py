@@ -1,28 +1,30 @@
 """Candidates are measured in turn, each call on an input that was just written."""
 
 import time
-from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from popdist.bench.measure import inputs
-from popdist.bench.measure.inputs import Array
+from popdist.bench.measure import inputs, rounds
 from popdist.bench.measure.rounds import Lane, burst, measure
+from popdist.bench.measure.tasks import task
 from tests.popdist.bench.lone import Lone
 
 SOURCE = inputs.source(8, "float32", 0)
+NBYTES = 32
 
 
 class Spoiler:
     """Overwrites its input, as a reduction in place does, and notes what it found."""
 
     def __init__(self, name: str, seconds: float = 0.0) -> None:
-        self.rows: Sequence[Array] = inputs.rows(len(SOURCE), "float32")
+        self.task = task("all_reduce", NBYTES, "float32", 0, 1)
+        self.rows = self.task.inputs
         self.seconds = seconds
         self.fresh: list[bool] = []
         self.counts: list[int] = []
-        self.lane = Lane(name=name, rows=self.rows, run=self.run)
+        self.lane = Lane(name=name, task=self.task, run=self.run)
 
     def run(self, count: int) -> None:
         self.counts.append(count)
@@ -35,7 +37,7 @@ class Spoiler:
 def test_every_call_finds_an_input_that_was_written_since_the_last_one() -> None:
     spoiler = Spoiler("engine")
 
-    burst(Lone(), spoiler.lane, SOURCE, calls=150)
+    burst(Lone(), spoiler.lane, calls=150)
 
     # 64 rows: as many whole passes as fit.
     assert spoiler.counts == [64, 64]
@@ -45,7 +47,7 @@ def test_every_call_finds_an_input_that_was_written_since_the_last_one() -> None
 def test_members_meet_before_every_pass() -> None:
     meeting = Lone()
 
-    burst(meeting, Spoiler("engine").lane, SOURCE, calls=150)
+    burst(meeting, Spoiler("engine").lane, calls=150)
 
     assert meeting.barriers == 2
 
@@ -53,7 +55,7 @@ def test_members_meet_before_every_pass() -> None:
 def test_a_burst_tells_the_time_of_one_call() -> None:
     slow = Spoiler("engine", seconds=0.064)
 
-    seconds = burst(Lone(), slow.lane, SOURCE, calls=64)
+    seconds = burst(Lone(), slow.lane, calls=64)
 
     assert seconds >= 0.001
 
@@ -61,9 +63,7 @@ def test_a_burst_tells_the_time_of_one_call() -> None:
 def test_rounds_go_on_until_there_are_enough_for_quartiles() -> None:
     slow, slower = Spoiler("engine", 0.01), Spoiler("peer", 0.02)
 
-    samples = measure(
-        Lone(), [slow.lane, slower.lane], SOURCE, seconds=1e-9, probe=lambda: 0.5
-    )
+    samples = measure(Lone(), [slow.lane, slower.lane], seconds=1e-9, probe=lambda: 0.5)
 
     assert samples.seconds.shape == (5, 2)
     assert (samples.seconds[:, 0] >= 0.01).all()
@@ -77,7 +77,7 @@ def test_another_candidate_begins_each_round() -> None:
     lanes = [
         Lane(
             name=name,
-            rows=spoiler.rows[:1],
+            task=spoiler.task.on_arrays(spoiler.rows[:1]),
             run=lambda count, name=name, spoiler=spoiler: (  # type: ignore[misc]
                 order.append(name),
                 spoiler.run(count),
@@ -86,7 +86,7 @@ def test_another_candidate_begins_each_round() -> None:
         for name, spoiler in spoilers.items()
     ]
 
-    measure(Lone(), lanes, SOURCE, seconds=1e-9, probe=lambda: 0.0)
+    measure(Lone(), lanes, seconds=1e-9, probe=lambda: 0.0)
 
     # Two looks at how long each takes, then the rounds.
     assert "".join(order) == "abc" * 2 + "abc" + "bca" + "cab" + "abc" + "bca"
@@ -96,6 +96,19 @@ def test_another_candidate_begins_each_round() -> None:
 def test_what_takes_longer_than_a_burst_is_called_once_in_it(seconds: float) -> None:
     slow = Spoiler("engine", seconds)
 
-    measure(Lone(), [slow.lane], SOURCE, seconds=1e-9, probe=lambda: 0.0)
+    measure(Lone(), [slow.lane], seconds=1e-9, probe=lambda: 0.0)
 
     assert set(slow.counts) == {1}
+
+
+@pytest.mark.parametrize("reads", [False, True])
+def test_the_results_of_a_pass_are_read_only_if_asked_for(
+    reads: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+    monkeypatch.setattr(rounds, "read", lambda results: seen.append(len(results)))
+    lane = replace(Spoiler("engine").lane, reads=reads)
+
+    burst(Lone(), lane, calls=150)
+
+    assert seen == ([64, 64] if reads else [])

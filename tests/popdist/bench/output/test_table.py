@@ -18,11 +18,13 @@ def test_a_line_has_each_peers_time_with_its_ratio_and_quartiles() -> None:
 
 def test_a_peer_that_failed_has_a_word_in_its_column_and_a_sentence() -> None:
     assert "error" in table.line(RESULT, ["gloo", "openmpi"])
-    assert table.sentences(RESULT) == ["openmpi, 1K of float32: it raised an error."]
+    assert table.sentences(RESULT) == [
+        "openmpi, all_reduce of 1K of float32: it raised an error."
+    ]
 
 
 def test_lines_end_below_the_end_of_the_heading() -> None:
-    heading = table.heading("float32", 2, ["0", "1"], ["gloo", "openmpi"])
+    heading = table.heading("all_reduce", "float32", 2, ["0", "1"], ["gloo", "openmpi"])
 
     title, columns = heading.splitlines()
     assert title == "all_reduce of float32, in place; 2 members on CPUs 0 | 1"
@@ -35,11 +37,28 @@ def test_one_member_alone_has_no_mode() -> None:
     alone = replace(RESULT, members=1, mode="unknown", read_gb_per_s=None)
 
     assert "unknown      oneshot" in table.line(alone, ["gloo"])
-    assert "; 1 member on CPUs 0" in table.heading("float32", 1, ["0"], [])
+    assert "; 1 member on CPUs 0" in table.heading(
+        "all_reduce", "float32", 1, ["0"], []
+    )
 
 
-def test_the_legend_forbids_times_without_ratios() -> None:
-    assert "Never a time without its ratio" in table.LEGEND
+def test_only_all_reduce_is_in_place() -> None:
+    title, _ = table.heading("all_gather", "int32", 2, ["0", "1"], []).splitlines()
+    assert title == "all_gather of int32; 2 members on CPUs 0 | 1"
+
+
+def test_the_sizes_whose_results_are_read_are_named() -> None:
+    small = replace(RESULT, bytes=1 << 19)
+    large = replace(RESULT, bytes=1 << 20, reads_result=True)
+
+    assert table.reading([small]) == ""
+    assert table.reading([small, large]) == (
+        "From 1M on, times include one read of the result."
+    )
+
+
+def test_the_legend_says_to_compare_ratios() -> None:
+    assert "ratios, not times of different lines" in table.LEGEND
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,108 @@
+"""The operations that are measured: their arrays, and what must come out of them.
+
+The size of a task is that of its larger array on one member: the array that all_reduce
+reduces, the input of reduce_scatter, the result of all_gather.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from popdist.bench.measure import inputs
+from popdist.bench.measure.inputs import Array
+
+OPERATIONS = ("all_reduce", "reduce_scatter", "all_gather")
+
+# What a call has filled in or returned: an array, or one array for each member.
+Outcome = Array | list[Array]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Task:
+    """One operation on arrays of one size, with an array for each call of a pass.
+
+    source: What each input is rewritten from before each pass.
+    inputs: What the member contributes.
+    results: Where results go, by call. A candidate that returns new arrays puts them
+        here. For all_reduce they are the inputs themselves.
+    """
+
+    operation: str
+    rank: int
+    members: int
+    length: int
+    source: Array
+    inputs: Sequence[Array]
+    results: list[Outcome]
+
+    @property
+    def dtype(self) -> str:
+        """The name of the arrays' dtype."""
+        return str(self.source.dtype.name)
+
+    @property
+    def nbytes(self) -> int:
+        """The size of the larger array of a call."""
+        return self.length * self.source.itemsize
+
+    def on_arrays(self, arrays: Sequence[Array]) -> "Task":
+        """Return the same task, in place on other arrays."""
+        return replace(self, inputs=arrays, results=list(arrays))
+
+    def reset(self) -> None:
+        """Rewrite the first call's input, and clear what is in its result."""
+        result = self.results[0]
+        if isinstance(result, np.ndarray):
+            result.fill(0)
+        # After that: in place they are the same array.
+        np.copyto(self.inputs[0], self.source)
+
+    def is_right(self, result: Outcome) -> bool:
+        """Return whether this is what the operation must give this member."""
+        part = self.length // self.members
+        if self.operation == "all_gather":
+            if isinstance(result, np.ndarray):
+                result = list(result.reshape(self.members, part))
+            return len(result) == self.members and all(
+                np.array_equal(array, inputs.source(part, self.dtype, q))
+                for q, array in enumerate(result)
+            )
+        if isinstance(result, list):
+            return False
+        if self.operation == "all_reduce":
+            return result.size == self.length and inputs.is_sum(result, self.members)
+        return result.size == part and inputs.is_sum(
+            result, self.members, first=self.rank * part
+        )
+
+
+def task(operation: str, nbytes: int, dtype: str, rank: int, members: int) -> Task:
+    """Return the task of this size, rounded up to elements that members can share."""
+    unit = 1 if operation == "all_reduce" else members
+    length = -(-nbytes // (unit * np.dtype(dtype).itemsize)) * unit
+    part = length // members
+    count = inputs.rows_of_pass(length, dtype)
+    given = part if operation == "all_gather" else length
+    rows = inputs.rows(given, dtype, count)
+    results = rows
+    if operation != "all_reduce":
+        wanted = part if operation == "reduce_scatter" else length
+        results = inputs.rows(wanted, dtype, count)
+    return Task(
+        operation=operation,
+        rank=rank,
+        members=members,
+        length=length,
+        source=inputs.source(given, dtype, rank),
+        inputs=rows,
+        results=list(results),
+    )
+
+
+def read(results: Sequence[Outcome]) -> None:
+    """Read every byte of some results once, as a program that uses them does."""
+    for result in results:
+        for array in result if isinstance(result, list) else [result]:
+            # The greatest byte is found as fast as memory delivers them.
+            array.view(np.uint8).max()
