@@ -57,9 +57,19 @@ def die_with_pipe(read: int) -> None:
     except OSError:  # the limit of open files is lower
         number = os.dup(read)
         os.set_inheritable(number, True)
-    fcntl.fcntl(number, fcntl.F_SETOWN, -os.getpgrp())
-    fcntl.fcntl(number, F_SETSIG, _signal.SIGKILL)
-    fcntl.fcntl(number, fcntl.F_SETFL, os.O_ASYNC)
+    kill_group_with_pipe(number, os.getpgrp())
+
+
+def kill_group_with_pipe(read: int, group: int) -> None:
+    """Let the kernel kill a process group when a pipe has no writer any more.
+
+    It does so as long as one process has the read end open.
+    """
+    import fcntl
+
+    fcntl.fcntl(read, fcntl.F_SETOWN, -group)
+    fcntl.fcntl(read, F_SETSIG, _signal.SIGKILL)
+    fcntl.fcntl(read, fcntl.F_SETFL, os.O_ASYNC)
 
 
 def bind_memory(nodes: Iterable[int]) -> bool:

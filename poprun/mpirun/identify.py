@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping
 
 from poprun.errors import MpiNotFoundError
+from poprun.helpers import processes
 from poprun.mpirun.environment import scrub
 from poprun.mpirun.values import HYDRA, OPENMPI4, OPENMPI5, Mpi
 
@@ -141,32 +142,38 @@ def _ask(path: str, environ: Mapping[str, str]) -> tuple[str, int]:
     Not by subprocess, whose import takes longer than the answer.
     """
     reading, writing = os.pipe()
+    # However this process ends, the kernel ends that one and what it has started.
+    watched, held = os.pipe()
+    os.set_inheritable(watched, True)
     try:
-        try:
-            pid = os.posix_spawn(
-                path,
-                [path, "--version"],
-                environ,
-                file_actions=[
-                    (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
-                    (os.POSIX_SPAWN_DUP2, writing, 1),
-                    (os.POSIX_SPAWN_DUP2, writing, 2),
-                ],
-                # What it starts in its turn is ended with it.
-                setpgroup=0,
-            )
-        except OSError as error:
-            raise MpiNotFoundError(
-                f"{path} cannot be run as mpirun: {error.strerror}. {_WAYS_OUT}"
-            ) from error
-        finally:
-            os.close(writing)
-        return _answer(path, pid, reading)
+        pid = os.posix_spawn(
+            path,
+            [path, "--version"],
+            environ,
+            file_actions=[
+                (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_DUP2, writing, 1),
+                (os.POSIX_SPAWN_DUP2, writing, 2),
+            ],
+            setpgroup=0,
+        )
+        processes.kill_group_with_pipe(watched, pid)
+    except OSError as error:
+        os.close(reading)
+        os.close(held)
+        raise MpiNotFoundError(
+            f"{path} cannot be run as mpirun: {error.strerror}. {_WAYS_OUT}"
+        ) from error
+    finally:
+        os.close(watched)
+        os.close(writing)
+    try:
+        return _answer(path, pid, reading, held)
     finally:
         os.close(reading)
 
 
-def _answer(path: str, pid: int, reading: int) -> tuple[str, int]:
+def _answer(path: str, pid: int, reading: int, held: int) -> tuple[str, int]:
     deadline = time.monotonic() + VERSION_LIMIT_S
     end = os.pidfd_open(pid)
     waiting = [reading, end]
@@ -192,6 +199,7 @@ def _answer(path: str, pid: int, reading: int) -> tuple[str, int]:
     finally:
         os.close(end)
         os.killpg(pid, signal.SIGKILL)
+        os.close(held)  # before the number of the group is free for another
         _, status = os.waitpid(pid, 0)
     exit_status = os.waitstatus_to_exitcode(status) if finished else 0
     return output.decode(errors="replace"), exit_status

@@ -1,8 +1,12 @@
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
+import psutil
 import pytest
+from meeting import wait_until
 
 from poprun.errors import MpiNotFoundError
 from poprun.mpirun.identify import detect, identify
@@ -153,6 +157,45 @@ def test_one_that_hangs_is_ended_when_the_limit_is_reached(
     )
     with pytest.raises(ProcessLookupError):
         os.kill(int(pid_file.read_text()), 0)
+
+
+@pytest.mark.parametrize("text", ["exec sleep 600", "sleep 600; true"])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_one_that_hangs_ends_with_the_process_that_asks(
+    tmp_path: Path, text: str, number: signal.Signals
+) -> None:
+    pid_file = tmp_path / "pid"
+    path = stub(
+        tmp_path, f"echo $$ >{pid_file}.new; mv {pid_file}.new {pid_file}; {text}"
+    )
+    asking = (
+        "import os; from poprun.mpirun import identify as i; i.VERSION_LIMIT_S = 600; "
+        f"i.detect({path!r}, os.environ)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", asking])
+    wait_until(pid_file.exists)
+
+    process.send_signal(number)
+    process.wait()
+
+    group = int(pid_file.read_text())
+    wait_until(lambda: not members(group))
+
+
+def members(group: int) -> list[int]:
+    """Return the processes of a group that live."""
+    return [
+        p.pid
+        for p in psutil.process_iter(["status"])
+        if p.info["status"] != psutil.STATUS_ZOMBIE and group_of(p.pid) == group
+    ]
+
+
+def group_of(pid: int) -> int:
+    try:
+        return os.getpgid(pid)
+    except ProcessLookupError:
+        return -1
 
 
 def test_the_limit_leaves_time_to_say_so_within_3_seconds() -> None:
