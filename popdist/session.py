@@ -6,6 +6,7 @@ the process ends or finalises the backend, and do not survive a fork.
 
 import atexit
 import os
+from collections import Counter
 from collections.abc import Callable, Collection, Hashable
 from contextlib import ExitStack
 from contextvars import ContextVar
@@ -22,6 +23,7 @@ from popdist.runs import report_runs
 from popdist.settings import Settings
 
 if TYPE_CHECKING:
+    from popdist.engine.endpoint import Endpoint
     from popdist.engine.group import Group
     from popdist.engine.meet.pidfds import Pidfd
 
@@ -71,7 +73,11 @@ class Session:
         self.communicators: dict[str, tuple[int, ...]] = {}
         self._slots: dict[Hashable, _Slot] = {}
         # In the order in which they were made.
-        self._groups: list[Group] = []
+        self._endpoints: list[Endpoint] = []
+        # How often each algorithm ran in groups that the program has closed.
+        self._past_runs: Counter[str] = Counter()
+        # The view of the job's group by which init() keeps it open.
+        self._joined: Group | None = None
         # A pidfd of each instance that this process has met.
         self._peers: dict[int, Pidfd] = {}
         self._claim = Claim()
@@ -102,18 +108,25 @@ class Session:
         """
         self.check()
         if self.job.place.size == self.job.place.local_size:
-            self.group("replicas", self.job.members)
+            self._joined = self.group("replicas", self.job.members)
 
     def group(self, purpose: str, members: tuple[int, ...]) -> "Group":
-        """Return the group of these instances, where each has one row.
+        """Return a view of the group of these instances, where each has one row.
 
         The first call for each purpose and members is collective: all of them must
-        make it, and it blocks until they have. Groups of different purposes share
-        no memory and no order of calls.
+        make it, and it blocks until they have; so is the first one after all views
+        of the group were closed. Groups of different purposes share no memory and no
+        order of calls.
         """
-        return self.once(
-            ("group", purpose, members), lambda: self._make(purpose, members)
+        # Not above: without collectives, numpy and the engine are not needed.
+        from popdist.engine.group import Group
+
+        endpoint = self.once(
+            ("group", purpose, members),
+            lambda: self._make(purpose, members),
+            lambda endpoint: not endpoint.closed,
         )
+        return Group.over(endpoint, algorithm=self.job.settings.algorithm)
 
     def rows(self, members: tuple[int, ...]) -> tuple[int, ...]:
         """Return the number of replicas of each of these instances.
@@ -126,17 +139,23 @@ class Session:
             return (instance.num_local_replicas,) * len(members)
         return self.once(("rows", members), lambda: self._gather_rows(members))
 
-    def once(self, key: Hashable, make: Callable[[], T]) -> T:
+    def once(
+        self,
+        key: Hashable,
+        make: Callable[[], T],
+        usable: Callable[[T], bool] = lambda _: True,
+    ) -> T:
         """Return the value of this key, which the first thread creates by `make`.
 
-        Threads that ask for different keys do not wait for each other: making a
-        group blocks until other instances come, who may come in another order.
+        A value that is no longer usable is replaced. Threads that ask for different
+        keys do not wait for each other: making a group blocks until other instances
+        come, who may come in another order.
         """
         self.check()
         with self.lock:
             slot = self._slots.setdefault(key, _Slot())
         with slot.lock:
-            if slot.thing is None:
+            if slot.thing is None or not usable(slot.thing):
                 slot.thing = make()
             found: T = slot.thing
         return found
@@ -155,10 +174,10 @@ class Session:
             # Each of them, whatever happens to the others or to stderr.
             with ExitStack() as closing:
                 closing.callback(self._claim.release)
-                for group in self._groups:
-                    closing.callback(group.close)
+                for endpoint in self._endpoints:
+                    closing.callback(endpoint.close)
                 self._report_runs()
-                self._groups.clear()
+                self._endpoints.clear()
                 self._peers.clear()
 
     def close_at_exit(self) -> None:
@@ -180,7 +199,7 @@ class Session:
         # Another thread of the parent may have held any of the locks.
         self.lock = Lock()
         self.step = RLock()
-        if self._why_unusable is None and self._groups:
+        if self._why_unusable is None and self._endpoints:
             self._why_unusable = (
                 f"This process was forked from instance {self.job.place.rank} after "
                 "that had joined its group, and cannot take part in collectives. Make "
@@ -190,8 +209,8 @@ class Session:
         elif self._why_unusable is None:
             self._slots = {}
 
-    def _make(self, purpose: str, members: tuple[int, ...]) -> "Group":
-        # Not above: without collectives, numpy and the engine are not needed.
+    def _make(self, purpose: str, members: tuple[int, ...]) -> "Endpoint":
+        # Not above, as in group().
         from popdist.engine._core import simd_levels
 
         place, settings = self.job.place, self.job.settings
@@ -205,41 +224,50 @@ class Session:
         if len(members) > 1:
             self._claim.acquire(self.job.meeting, place.rank)
         try:
-            group = self._join(purpose, members)
+            endpoint = self._join(purpose, members)
         except BaseException:
             with self.lock:
-                if not self._groups:
+                if not self._endpoints:
                     self._claim.release()
             raise
         with self.lock:
-            if not self._groups:
+            if not self._endpoints:
                 atexit.register(self.close_at_exit)
-            self._groups.append(group)
-            self._peers.update(group.pidfds)
-        return group
+            self._endpoints.append(endpoint)
+            self._peers.update(endpoint.pidfds)
+            self._forget_closed()
+        return endpoint
 
-    def _join(self, purpose: str, members: tuple[int, ...]) -> "Group":
-        # Not above, as in _make.
-        from popdist.engine.group import Group
+    def _forget_closed(self) -> None:
+        """Keep of groups that the program has closed only how often algorithms ran."""
+        for endpoint in self._endpoints:
+            if endpoint.closed:
+                self._past_runs.update(endpoint.runs)
+        self._endpoints = [one for one in self._endpoints if not one.closed]
+
+    def _join(self, purpose: str, members: tuple[int, ...]) -> "Endpoint":
+        # Not above, as in group().
+        from popdist.engine.endpoint import Endpoint
 
         place, settings = self.job.place, self.job.settings
-        return Group(
+        return Endpoint(
             f"{self.job.meeting}.{purpose}{self._digest(members)}",
             members.index(place.rank),
             len(members),
             instances=members,
             timeout=settings.timeout,
             stall=settings.stall,
-            algorithm=settings.algorithm,
             simd=settings.simd,
+            tuning=None,
             known=self._known_pidfds(),
             ended_file=self.job.ended_file,
         )
 
     def _report_runs(self) -> None:
         """Print how often each algorithm ran, if the user has requested it."""
-        if self._groups and self.job.settings.tells_runs:
-            report_runs(self.job.place.rank, [group.runs for group in self._groups])
+        if self._endpoints and self.job.settings.tells_runs:
+            runs = [self._past_runs, *(one.runs for one in self._endpoints)]
+            report_runs(self.job.place.rank, runs)
 
     def _known_pidfds(self) -> "dict[int, Pidfd]":
         """Return the pidfds of peers that the program has not closed."""

@@ -86,8 +86,9 @@ class Reducer:
     Everything else goes to the method _all_reduce, with the same arguments.
     """
 
+    # Without a Comm, all calls go to _all_reduce.
     def _take(
-        self, comm: Comm, layout: Layout, usual: int, leading: bool, /
+        self, comm: Comm | None, layout: Layout | None, usual: int, leading: bool, /
     ) -> None: ...
     # None, or NotImplemented where not all arrays are plain buffers of one dtype.
     def _reduce_lists(

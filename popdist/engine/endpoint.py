@@ -5,6 +5,7 @@ The one place of the engine with state. Groups are views of it.
 
 import os
 import sys
+import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from popdist.engine import _core
-from popdist.engine.calls.operations import Operation, Status
+from popdist.engine.calls.operations import ALGORITHMS, Operation, Status
 from popdist.engine.failures import explain, failed, in_words, unusable
 from popdist.engine.handle import Worker
 from popdist.engine.meet.deadlines import report
@@ -26,7 +27,10 @@ _endpoints: "weakref.WeakSet[Endpoint]" = weakref.WeakSet()
 
 
 class Endpoint:
-    """What this process holds of one arena."""
+    """What this process holds of one arena, for all views of the group.
+
+    It is closed with the last of its views that is open.
+    """
 
     def __init__(
         self,
@@ -47,6 +51,10 @@ class Endpoint:
         self.instances = tuple(instances)
         self.timeout = timeout
         self.closed = False
+        # The views that are open. One that is dropped is open no more.
+        self._views: weakref.WeakSet[object] = weakref.WeakSet()
+        # A signal's handler may close a view while this thread closes another.
+        self._lock = threading.RLock()
         # Whether the program has been told why the group came to its end.
         self._reported = False
         _check_level(simd)
@@ -82,6 +90,34 @@ class Endpoint:
     def pidfds(self) -> dict[int, Pidfd]:
         """A pidfd of each other instance, while this member is in the group."""
         return {} if self.closed else self._arena.watching()
+
+    @property
+    def runs(self) -> dict[str, int]:
+        """How many reductions each algorithm has carried out."""
+        return dict(zip(ALGORITHMS, self.comm.runs(), strict=True))
+
+    def open_view(self, view: object) -> None:
+        """Stay open until this view, and all others, are closed.
+
+        Raises:
+            GroupUnusableError: The endpoint is closed.
+        """
+        with self._lock:
+            if self.closed:
+                raise unusable(None, self.instances)
+            self._views.add(view)
+
+    def close_view(self, view: object) -> None:
+        """Close the endpoint if no other view is open."""
+        with self._lock:
+            self._views.discard(view)
+            last = not self._views
+        if last:
+            try:
+                self.close()
+            except BaseException:
+                self._views.add(view)
+                raise
 
     def _open(self, simd: str | None, stall: float) -> _core.Comm:
         return _core.Comm(
@@ -160,6 +196,8 @@ class Endpoint:
     def disown(self) -> None:
         """Let go, in a child, of what is its parent's."""
         self.closed = True
+        # Another thread of the parent may have held it.
+        self._lock = threading.RLock()
         self.worker = Worker(self.comm.queue)
         self.comm.close()
 

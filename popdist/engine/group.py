@@ -12,12 +12,12 @@ import numpy as np
 
 from popdist.engine import _core
 from popdist.engine.calls.exchanges import Exchanges
-from popdist.engine.calls.operations import ALGORITHM_NAMES, ALGORITHMS
+from popdist.engine.calls.operations import ALGORITHM_NAMES
 from popdist.engine.calls.point_to_point import PointToPoint
 from popdist.engine.calls.reductions import Reductions
 from popdist.engine.calls.rows import Array
 from popdist.engine.endpoint import Endpoint
-from popdist.engine.failures import aborted
+from popdist.engine.failures import aborted, unusable
 from popdist.engine.meet.pidfds import Pidfd
 from popdist.engine.shm_transport import ShmTransport
 from popdist.engine.tuning import Tuning
@@ -69,11 +69,25 @@ class Group(Reductions, Exchanges, PointToPoint):
         )
         self._join(endpoint, replicas, algorithm)
 
+    @classmethod
+    def over(
+        cls,
+        endpoint: Endpoint,
+        replicas: Sequence[int] | None = None,
+        algorithm: str = "auto",
+    ) -> Self:
+        """Return a view of the group that this endpoint is of."""
+        view = cls.__new__(cls)
+        view._join(endpoint, replicas, algorithm)
+        return view
+
     def view(self, replicas: Sequence[int] | None) -> "Group":
-        """Return a group of the same members, with so many rows in each of them."""
-        other = Group.__new__(Group)
-        other._join(self._endpoint, replicas, self._algorithm)
-        return other
+        """Return a group of the same members, with so many rows in each of them.
+
+        Both make their calls in one order, and share memory until both are closed.
+        """
+        self._check_open()
+        return Group.over(self._endpoint, replicas, self._algorithm)
 
     def _join(
         self, endpoint: Endpoint, replicas: Sequence[int] | None, algorithm: str
@@ -84,12 +98,18 @@ class Group(Reductions, Exchanges, PointToPoint):
                 f"group has {endpoint.size}. Give one for each member."
             )
         self._endpoint = endpoint
+        self._closed = False
         counts = [1] * endpoint.size if replicas is None else replicas
         self._use(ShmTransport(endpoint, counts), replicas is None)
         self._prefer(algorithm)
+        endpoint.open_view(self)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise unusable(None, self._endpoint.instances)
 
     def __repr__(self) -> str:
-        state = ", closed" if self._endpoint.closed else ""
+        state = ", closed" if self._closed or self._endpoint.closed else ""
         return (
             f"<Group: member {self.rank} of {self.size}, "
             f"{self.num_replicas} replicas{state}>"
@@ -108,7 +128,7 @@ class Group(Reductions, Exchanges, PointToPoint):
     @property
     def runs(self) -> dict[str, int]:
         """How many reductions each algorithm has carried out, in all views of this."""
-        return dict(zip(ALGORITHMS, self._endpoint.comm.runs(), strict=True))
+        return self._endpoint.runs
 
     @property
     def waits(self) -> tuple[int, int, int, int]:
@@ -131,6 +151,7 @@ class Group(Reductions, Exchanges, PointToPoint):
                 f"The dtype is {kind}, but other processes cannot use the objects of "
                 "this one. Give a dtype of numbers."
             )
+        self._check_open()
         ordinary: Array = np.empty(shape, kind)
         held = self._endpoint.allocate(ordinary.nbytes)
         return ordinary if held is None else held.view(kind).reshape(ordinary.shape)
@@ -140,6 +161,7 @@ class Group(Reductions, Exchanges, PointToPoint):
 
         Blocks until member 0 has begun it. 0 for a call without a name.
         """
+        self._check_open()
         try:
             return self._endpoint.comm.peek()
         except _core.Failure:
@@ -149,7 +171,7 @@ class Group(Reductions, Exchanges, PointToPoint):
 
     def give_up(self, what: str, error: BaseException) -> None:
         """End the group for all, because an error keeps this member from a call."""
-        self._endpoint.give_up(what, error)
+        self.transport.give_up(what, error)
 
     def abort(self, message: str) -> None:
         """End the group: all members get a CollectiveAbortedError with this message."""
@@ -160,11 +182,15 @@ class Group(Reductions, Exchanges, PointToPoint):
         self._endpoint.comm.end(message)
 
     def close(self) -> None:
-        """Leave the group, and give back its memory. Every member does so in the end.
+        """Make no more calls here. Every member closes its groups in the end.
 
-        Arrays made by empty() stay what they are.
+        With the last of its views this member leaves the group, and gives back its
+        memory. Arrays made by empty() stay what they are.
         """
-        self._endpoint.close()
+        if not self._closed:
+            self._endpoint.close_view(self)
+            self._closed = True
+            self._refuse_calls()
 
     def __enter__(self) -> Self:
         """Return the group, which is closed at the end of the `with` block."""

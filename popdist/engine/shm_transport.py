@@ -6,6 +6,7 @@ from typing import Any
 from popdist.engine import _core
 from popdist.engine.calls.operations import DIRECT, Operation
 from popdist.engine.endpoint import Endpoint
+from popdist.engine.failures import unusable
 from popdist.engine.handle import Worker
 from popdist.engine.spec.dtypes import name_of
 from popdist.engine.transport import Pair, Rows
@@ -21,11 +22,17 @@ class ShmTransport:
         self._endpoint = endpoint
         self._comm = endpoint.comm
         self._layout = _core.Layout(endpoint.rank, self.replicas)
+        self._closed = False
 
     @property
     def worker(self) -> Worker:
+        if self._closed:
+            raise unusable(None, self._endpoint.instances)
         # A forked child gets another one.
         return self._endpoint.worker
+
+    def close(self) -> None:
+        self._closed = True
 
     def all_reduce(
         self,
@@ -159,7 +166,8 @@ class ShmTransport:
         self._call(self._comm.barrier, name)
 
     def give_up(self, what: str, error: BaseException) -> None:
-        self._endpoint.give_up(what, error)
+        if not self._closed:
+            self._endpoint.give_up(what, error)
 
     def accelerate(self, take: Callable[..., None], usual: int, leading: bool) -> bool:
         take(self._comm, self._layout, usual, leading)

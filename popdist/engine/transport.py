@@ -87,7 +87,14 @@ class Transport(Protocol):
     def replicas(self) -> tuple[int, ...]: ...
     @property
     def worker(self) -> Worker:
-        """The thread that makes the group's calls beside the program, in order."""
+        """The thread that makes the group's calls beside the program, in order.
+
+        Raises:
+            GroupUnusableError: The transport is closed.
+        """
+
+    def close(self) -> None:
+        """Begin no further calls. Those under way come to their end."""
 
     def all_reduce(
         self,

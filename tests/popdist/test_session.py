@@ -246,6 +246,52 @@ def test_groups_can_be_made_after_another_one_was_closed(opened: int) -> None:
     assert outputs(run(2, body)) == ["met"] * 2
 
 
+def test_a_closed_view_leaves_others_of_the_same_instances_open() -> None:
+    body = """
+    kept = popdist.replica_group()
+    with popdist.instance_group() as group:
+        print(group.all_reduce(np.ones(1)))
+    for call in (group.all_reduce, kept.all_reduce, popdist.replica_group().all_reduce):
+        try:
+            print(call(np.ones((1, 1))))
+        except popdist.GroupUnusableError:
+            print("closed")
+    """
+
+    assert outputs(run(2, body)) == ["[2.]\nclosed\n[[2.]]\n[[2.]]"] * 2
+
+
+def test_a_group_of_which_all_views_are_closed_is_replaced_at_the_next_request() -> (
+    None
+):
+    body = """
+    for _ in range(3):
+        with popdist.instance_group() as group:
+            print(group.all_reduce(np.ones(1)))
+        files = len(os.listdir("/proc/self/fd"))
+    print(group.pidfds, len(os.listdir("/proc/self/fd")) - files)
+    """
+
+    ended = run(2, body, {"POPDIST_LOG_LEVEL": "debug"})
+
+    assert [one.out for one in ended] == ["[2.]\n[2.]\n[2.]\n{} 0\n"] * 2
+    assert [one.err for one in ended] == [
+        f"popdist: instance {i}: reductions by algorithm: 3 oneshot.\n" for i in (0, 1)
+    ]
+
+
+def test_init_keeps_the_jobs_group_open_whatever_is_closed() -> None:
+    body = """
+    popdist.init()
+    popdist.instance_group().close()
+    # No other instance requests the group again, so this would wait if it were gone.
+    if rank == 0:
+        print(popdist.instance_group().pidfds.keys())
+    """
+
+    assert outputs(run(2, body)) == ["dict_keys([1])", ""]
+
+
 def test_threads_that_come_first_together_make_one_group() -> None:
     body = """
     from popdist.session import connect
@@ -257,7 +303,7 @@ def test_threads_that_come_first_together_make_one_group() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    print(len(groups), len(set(map(id, groups))))
+    print(len(groups), len({id(group._endpoint) for group in groups}))
     """
 
     assert outputs(run(2, body)) == ["8 1"] * 2

@@ -36,6 +36,12 @@ class Reductions(_core.Reducer, Membership):
             self._take, self._usual, not self._flat
         )
 
+    def _refuse_calls(self) -> None:
+        """Begin no further calls."""
+        self._has_shortcuts = False
+        self._take(None, None, self._usual, not self._flat)
+        self.transport.close()
+
     @ends_group_without_memory
     def _all_reduce(
         self,

@@ -3,6 +3,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 from popdist.engine import _core, endpoint
 from popdist.engine.group import Group
 from popdist.engine.shm.heap import Heap
+from popdist.errors import GroupUnusableError
 from tests.popdist.engine.members import SMALL, Me, results, run
 
 
@@ -87,6 +89,66 @@ def test_a_view_has_numbers_of_replicas_for_each_member(
     with pytest.raises(ValueError, match="one for each member"):
         group.view(replicas)
     group.close()
+
+
+def test_closing_a_view_closes_no_other_one() -> None:
+    def member(me: Me) -> Any:
+        group = me.join()
+        view, other = group.view(None), group.view(None)
+        x = np.ones(3)
+        view.close()
+        found = [group.all_reduce(x).tolist(), other.all_reduce(x, out=x).tolist()]
+        group.close()
+        return *found, other.all_reduce(x, async_op=True).wait().tolist()
+
+    assert results(2, member) == [([2.0] * 3, [2.0] * 3, [4.0] * 3)] * 2
+
+
+CALLS_OF_A_CLOSED_VIEW: dict[str, Callable[[Group], object]] = {
+    "all_reduce": lambda g: g.all_reduce(np.ones(3)),
+    "in-place": lambda g: g.all_reduce(x := np.ones(3), out=x),
+    "grouped": lambda g: g.grouped_all_reduce([np.ones(3)]),
+    "async": lambda g: g.barrier(async_op=True),
+    "empty": lambda g: g.empty(3),
+    "view": lambda g: g.view(None),
+    "peek": lambda g: g.peek(),
+}
+
+
+@pytest.mark.parametrize("call", CALLS_OF_A_CLOSED_VIEW)
+def test_a_call_of_a_closed_view_is_refused_and_ends_nothing(call: str) -> None:
+    group = alone()
+    view = group.view(None)
+    view.close()
+    with pytest.raises(GroupUnusableError, match="This group is closed"):
+        CALLS_OF_A_CLOSED_VIEW[call](view)
+    view.give_up("this", ValueError())
+
+    assert repr(view) == "<Group: member 0 of 1, 1 replicas, closed>"
+    assert group.all_reduce(np.ones(3)).tolist() == [1.0] * 3
+    group.close()
+
+
+def test_calls_under_way_when_their_view_is_closed_come_to_their_end() -> None:
+    def member(me: Me) -> Any:
+        group = me.join()
+        view = group.view(None)
+        if me.rank:
+            time.sleep(0.2)
+        handle = view.all_reduce(np.ones(3), async_op=True)
+        view.close()
+        return handle.wait().tolist(), group.all_reduce(np.ones(3)).tolist()
+
+    assert results(2, member) == [([2.0] * 3, [2.0] * 3)] * 2
+
+
+def test_a_dropped_view_does_not_keep_the_group_open() -> None:
+    group = alone()
+    group.view(None)
+    gc.collect()
+    group.close()
+
+    assert group._endpoint.closed
 
 
 @pytest.mark.parametrize("seconds", [2e10, 1e300])

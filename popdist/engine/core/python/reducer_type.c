@@ -53,7 +53,10 @@ static PyObject *reducer_sit(ReducerObject *self, PyObject *args)
     int usual, leading;
     if (!PyArg_ParseTuple(args, "OOip", &comm, &layout, &usual, &leading))
         return NULL;
-    Py_INCREF(comm);
+    /* Without a core, every call goes the general way. */
+    if (comm == Py_None)
+        comm = NULL;
+    Py_XINCREF(comm);
     Py_INCREF(layout);
     Py_XDECREF(self->comm);
     Py_XDECREF(self->layout);
