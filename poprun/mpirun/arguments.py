@@ -36,9 +36,9 @@ _CALLED = {
     values.HYDRA: "hydra",
     values.LOCAL: "poprun's own launcher",
 }
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
 # All variables whose names begin so, as Open MPI 5 has it.
-_VARIABLES = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\*")
+_VARIABLES = r"[A-Za-z_][A-Za-z0-9_]*\*"
 # The words that Open MPI takes after the directory for output, behind a colon.
 _COPY_WORDS = frozenset({"copy", "nocopy"})
 _LAYOUT_WORDS = frozenset({"jobid", "nojobid", "pattern", "nopattern", "raw"})
@@ -316,7 +316,7 @@ def _export(found: _Found, given: MpiArgument) -> None:
         )
     name, equals, value = assignment.partition("=")
     pattern = _VARIABLE if equals else _VARIABLES
-    if not (_VARIABLE.fullmatch(name) or pattern.fullmatch(name)):
+    if not (re.fullmatch(_VARIABLE, name) or re.fullmatch(pattern, name)):
         raise MpiArgumentError(
             f"{found.option} has -x {assignment!r}, but {name!r} cannot be the name of "
             "a variable: that consists of letters, digits and '_', and does not begin "

@@ -10,11 +10,11 @@ from poprun.mpirun.values import Context, Failure, GlobalArguments, Mpi, MpiVerd
 # Segments of shared memory, and a description of the machine.
 LEFTOVERS: Sequence[str] = ("/dev/shm/mpich_", "/tmp/hydra_hwloc_xmlfile_")
 
-_ABORTED = re.compile(r"Abort\((-?\d+)\) on node (\d+) .*called MPI_Abort")
-_STRING = re.compile(r"EXIT STRING: .*\(signal (\d+)\)")
-_CODE = re.compile(r"BAD TERMINATION.*?EXIT CODE: (\d+)", re.DOTALL)
-_PROXY_LOST = re.compile(r"control_cb .*assert \(!closed\) failed")
-_REFUSED = re.compile(r"unrecognized argument")
+_ABORTED = r"Abort\((-?\d+)\) on node (\d+) .*called MPI_Abort"
+_STRING = r"EXIT STRING: .*\(signal (\d+)\)"
+_CODE = r"(?s)BAD TERMINATION.*?EXIT CODE: (\d+)"
+_PROXY_LOST = r"control_cb .*assert \(!closed\) failed"
+_REFUSED = r"unrecognized argument"
 
 
 def command(
@@ -52,25 +52,25 @@ def explain(text: str, exit_code: int) -> MpiVerdict:
     not; on MPI_Abort it passes the code on without a word.
     """
     words = clean(text)
-    if found := _ABORTED.search(words):
+    if found := re.search(_ABORTED, words):
         return MpiVerdict(
             failure=Failure.ABORTED,
             rank=int(found[2]),
             code=int(found[1]),
             words=words,
         )
-    if found := _STRING.search(words):
+    if found := re.search(_STRING, words):
         return MpiVerdict(
             failure=Failure.KILLED,
             code=exit_code,
             signal=int(found[1]),
             words=words,
         )
-    if found := _CODE.search(words):
+    if found := re.search(_CODE, words):
         return MpiVerdict(failure=Failure.EXITED, code=int(found[1]), words=words)
-    if _PROXY_LOST.search(words):
+    if re.search(_PROXY_LOST, words):
         return MpiVerdict(failure=Failure.PROXY_LOST, code=exit_code, words=words)
-    if _REFUSED.search(words):
+    if re.search(_REFUSED, words):
         return MpiVerdict(failure=Failure.REFUSED, code=exit_code, words=words)
     if exit_code and not words:
         return MpiVerdict(failure=Failure.ABORTED, code=exit_code)
@@ -83,7 +83,7 @@ def explain_abort(stderr: str, rank: int) -> MpiVerdict | None:
 
     mpirun passes the error code on without a word, and of it the last byte only.
     """
-    found = [m for m in _ABORTED.finditer(stderr) if int(m[2]) == rank]
+    found = [m for m in re.finditer(_ABORTED, stderr) if int(m[2]) == rank]
     if not found:
         return None
     return MpiVerdict(

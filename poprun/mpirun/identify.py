@@ -26,9 +26,9 @@ _WAYS_OUT = (
 )
 _KNOWN = "poprun supports Open MPI 4.0 and newer, MPICH's hydra and Intel MPI"
 
-_OPEN_MPI = re.compile(r"\((?:Open MPI|OpenRTE)\) ((\d+)\.\d\S*)")
-_HYDRA = re.compile(r"^HYDRA build details:\s+Version:\s+(\S+)", re.MULTILINE)
-_INTEL = re.compile(r"Intel\(R\) MPI Library.*?Version (\d\S*)")
+_OPEN_MPI = r"\((?:Open MPI|OpenRTE)\) ((\d+)\.\d\S*)"
+_HYDRA = r"(?m)^HYDRA build details:\s+Version:\s+(\S+)"
+_INTEL = r"Intel\(R\) MPI Library.*?Version (\d\S*)"
 
 # The names under which programs load the library, by flavour: MPICH's is called
 # libmpich where several MPIs are installed side by side.
@@ -79,11 +79,11 @@ def identify(path: str, version_output: str, exit_status: int) -> Mpi:
             f"{path} cannot be used as mpirun: '{path} --version' "
             f"{_ending(exit_status)} and printed {_first_line(text)}. {_WAYS_OUT}"
         )
-    if found := _OPEN_MPI.search(text):
+    if found := re.search(_OPEN_MPI, text):
         return _open_mpi(path, found[1], int(found[2]))
-    if found := _HYDRA.search(text):
+    if found := re.search(_HYDRA, text):
         return _mpi(path, HYDRA, "MPICH", found[1])
-    if found := _INTEL.search(text):
+    if found := re.search(_INTEL, text):
         return _mpi(path, HYDRA, "Intel MPI", found[1])
     raise MpiNotFoundError(
         f"{path} is not an mpirun that poprun supports: '{path} --version' printed "

@@ -3,9 +3,9 @@
 import re
 
 # Open MPI 5 ends some messages with a NUL; escapes have no place in a report.
-_UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
+_UNPRINTABLE = r"[\x00-\x08\x0b-\x1f\x7f]"
 
 
 def clean(text: str) -> str:
     """Remove unprintable characters, and empty lines at both ends."""
-    return _UNPRINTABLE.sub("", text).strip()
+    return re.sub(_UNPRINTABLE, "", text).strip()

@@ -33,16 +33,13 @@ _BACKING_DIRECTORIES = {
 # All of them lie in a directory of the job.
 LEFTOVERS: Sequence[str] = ()
 
-_ABORTED = re.compile(
-    r"MPI_ABORT was invoked on rank (\d+).*?\berror ?code:? (-?\d+)",
-    re.DOTALL | re.IGNORECASE,
-)
-_CALLED_ABORT = re.compile(r'process rank (\d+) .*?calling\s+"abort"', re.DOTALL)
-_IMPROPER = re.compile(r"due to process rank (\d+) .*?exiting\s+improperly", re.DOTALL)
-_SIGNALLED = re.compile(r"process rank (\d+) .*?exited\s+on\s+signal (\d+)", re.DOTALL)
-_NON_ZERO = re.compile(r"Process name: \[.*?,(\d+)\]\s+Exit code:\s+(-?\d+)", re.DOTALL)
-_NO_SLOTS = re.compile(r"not enough slots available|already filled")
-_REFUSED = re.compile(r"unrecognized option|unknown option", re.IGNORECASE)
+_ABORTED = r"(?si)MPI_ABORT was invoked on rank (\d+).*?\berror ?code:? (-?\d+)"
+_CALLED_ABORT = r'(?s)process rank (\d+) .*?calling\s+"abort"'
+_IMPROPER = r"(?s)due to process rank (\d+) .*?exiting\s+improperly"
+_SIGNALLED = r"(?s)process rank (\d+) .*?exited\s+on\s+signal (\d+)"
+_NON_ZERO = r"(?s)Process name: \[.*?,(\d+)\]\s+Exit code:\s+(-?\d+)"
+_NO_SLOTS = r"not enough slots available|already filled"
+_REFUSED = r"(?i)unrecognized option|unknown option"
 
 
 def command(
@@ -98,18 +95,18 @@ def explain(text: str, exit_code: int) -> MpiVerdict:
     never comes to exit code 0.
     """
     words = clean(text)
-    if found := _ABORTED.search(words):
+    if found := re.search(_ABORTED, words):
         return MpiVerdict(
             failure=Failure.ABORTED,
             rank=int(found[1]),
             code=int(found[2]),
             words=words,
         )
-    if found := _CALLED_ABORT.search(words):
+    if found := re.search(_CALLED_ABORT, words):
         return MpiVerdict(
             failure=Failure.ABORTED, rank=int(found[1]), code=exit_code, words=words
         )
-    if found := _IMPROPER.search(words):
+    if found := re.search(_IMPROPER, words):
         return MpiVerdict(
             failure=Failure.NOT_FINALIZED,
             rank=int(found[1]),
@@ -120,7 +117,7 @@ def explain(text: str, exit_code: int) -> MpiVerdict:
 
 
 def _explain_process(words: str, exit_code: int) -> MpiVerdict:
-    if found := _SIGNALLED.search(words):
+    if found := re.search(_SIGNALLED, words):
         return MpiVerdict(
             failure=Failure.KILLED,
             rank=int(found[1]),
@@ -128,7 +125,7 @@ def _explain_process(words: str, exit_code: int) -> MpiVerdict:
             signal=int(found[2]),
             words=words,
         )
-    if found := _NON_ZERO.search(words):
+    if found := re.search(_NON_ZERO, words):
         return MpiVerdict(
             failure=Failure.EXITED,
             rank=int(found[1]),
@@ -138,9 +135,9 @@ def _explain_process(words: str, exit_code: int) -> MpiVerdict:
     failure = Failure.UNEXPLAINED if exit_code else Failure.NONE
     if failure is Failure.NONE:
         return MpiVerdict(failure, code=0, words=words, if_running=Failure.ABORTED)
-    if _NO_SLOTS.search(words):
+    if re.search(_NO_SLOTS, words):
         failure = Failure.NO_SLOTS
-    elif _REFUSED.search(words):
+    elif re.search(_REFUSED, words):
         failure = Failure.REFUSED
     return MpiVerdict(failure=failure, code=exit_code, words=words)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from poprun.errors import MpiArgumentError
 from poprun.mpirun.option_table import INSTANCE, NUMBER_OF_VALUES, REFUSED, canonical
 
-_OPTION = re.compile(r"--?([A-Za-z].*)", re.DOTALL)
+_OPTION = r"(?s)--?([A-Za-z].*)"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,7 +73,7 @@ def _name(word: str, source: str) -> tuple[str, str | None]:
         raise MpiArgumentError(
             f"{source} has ':', which would start another program. {REFUSED[':']}"
         )
-    option_word = _OPTION.fullmatch(word)
+    option_word = re.fullmatch(_OPTION, word)
     if option_word is None:
         raise MpiArgumentError(
             f"{source} has {word!r}, where an option must stand. mpirun would take it "
@@ -94,7 +94,7 @@ def _number_of_values(name: str, given: Sequence[str], rest: Sequence[str]) -> i
         return NUMBER_OF_VALUES[name]
     # Of an unknown option, whatever looks like a value is one.
     for count, word in enumerate(rest):
-        if word == ":" or _OPTION.fullmatch(word):
+        if word == ":" or re.fullmatch(_OPTION, word):
             return count
     return len(rest)
 

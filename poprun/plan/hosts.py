@@ -21,14 +21,14 @@ SLURM_NODE_LIST = "SLURM_JOB_NODELIST"
 SLURM_NODE_NAME = "SLURMD_NODENAME"
 
 _LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9])?"
-_NAME = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
+_NAME = rf"{_LABEL}(?:\.{_LABEL})*"
 _OCTET = r"(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
-_IPV4 = re.compile(rf"{_OCTET}(?:\.{_OCTET}){{3}}")
-_IPV6_LITERAL = re.compile(r"\[([^][]*:[^][]*)\](:.*)?", re.DOTALL)
-_USER = re.compile(r"[a-z_][a-z0-9_.-]{0,31}")
-_SLOTS = re.compile(r"[1-9][0-9]{0,4}")
+_IPV4 = rf"{_OCTET}(?:\.{_OCTET}){{3}}"
+_IPV6_LITERAL = r"(?s)\[([^][]*:[^][]*)\](:.*)?"
+_USER = r"[a-z_][a-z0-9_.-]{0,31}"
+_SLOTS = r"[1-9][0-9]{0,4}"
 # A number longer than a label of a name can be needs no exact refusal.
-_RANGE = re.compile(r"([0-9]{1,63})(?:-([0-9]{1,63}))?")
+_RANGE = r"([0-9]{1,63})(?:-([0-9]{1,63}))?"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,7 +41,7 @@ class Host:
 
     def __post_init__(self) -> None:
         _check_name(self.name)
-        if self.user is not None and not _USER.fullmatch(self.user):
+        if self.user is not None and not re.fullmatch(_USER, self.user):
             raise HostError(
                 f"{_quote(self.user)} is not a user name: that has at most 32 "
                 "lower-case letters, digits, '_', '.' and '-', and begins with a "
@@ -148,7 +148,7 @@ def _split(text: str) -> Iterator[str]:
 def _expand(piece: str) -> Iterator[Host]:
     """Yield the hosts that one piece of a list stands for, one at a time."""
     user, at, address = piece.rpartition("@")
-    if literal := _IPV6_LITERAL.fullmatch(address):
+    if literal := re.fullmatch(_IPV6_LITERAL, address):
         pattern, slots = literal[1], literal[2]
     elif address.count(":") > 1:
         pattern, slots = address, None
@@ -190,7 +190,7 @@ def _ranges(text: str) -> list[tuple[int, int, int]]:
     """Read "0-2,04" as first and last numbers, and how many digits to write."""
     ranges = []
     for piece in text.split(","):
-        numbers = _RANGE.fullmatch(piece)
+        numbers = re.fullmatch(_RANGE, piece)
         if not numbers:
             raise HostError(
                 f"{_quote(piece)} in {_quote(f'[{text}]')} is not a range: that is a "
@@ -237,7 +237,7 @@ def _read_slots_word(hosts: Sequence[Host], word: str) -> list[Host]:
 
 
 def _read_slots(text: str, piece: str) -> int:
-    if not _SLOTS.fullmatch(text) or int(text) > MOST_SLOTS:
+    if not re.fullmatch(_SLOTS, text) or int(text) > MOST_SLOTS:
         raise _slots_error(f"{_quote(text)} in {_quote(piece)}")
     return int(text)
 
@@ -278,12 +278,12 @@ def _check_name(name: str) -> None:
                 "between colons; write it as in [fd00::1] or [fd00::1]:2."
             )
     elif re.fullmatch(r"[0-9.]+", name):
-        if not _IPV4.fullmatch(name):
+        if not re.fullmatch(_IPV4, name):
             raise HostError(
                 f"{_quote(name)} is not an IPv4 address: that has four numbers from 0 "
                 "to 255 without leading zeros; write it as in 10.1.3.101."
             )
-    elif not _NAME.fullmatch(name):
+    elif not re.fullmatch(_NAME, name):
         raise HostError(
             f"{_quote(name)} is not a host name: between its dots that has 1 to 63 "
             "letters, digits, '-' and '_', and begins and ends with a letter or digit; "
@@ -310,7 +310,7 @@ def _key(name: str) -> str:
 
 
 def _is_address(key: str) -> bool:
-    return ":" in key or _IPV4.fullmatch(key) is not None
+    return ":" in key or re.fullmatch(_IPV4, key) is not None
 
 
 def _quote(text: str) -> str:

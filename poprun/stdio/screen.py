@@ -11,14 +11,14 @@ ERASE = b"\r\x1b[K"
 LONGEST = 4096
 
 # Colours, erasing to the end of the line, the cursor's visibility.
-_HARMLESS = re.compile(rb"\x1b(?:\[[0-9;:]*[mK]|\[\?25[hl])")
+_HARMLESS = rb"\x1b(?:\[[0-9;:]*[mK]|\[\?25[hl])"
 # What moves the cursor within a line, or erases the rest of it.
-_MOTIONS = re.compile(rb"(\r|\x1b\[0?K)")
+_MOTIONS = rb"(\r|\x1b\[0?K)"
 # What else moves the cursor; titles and links do not. A sequence that is cut off at the
 # end may be anything.
-_MOVES = re.compile(rb"\x1b(?!\[[0-9;:]*[mK]|\[\?25[hl]|\]|\\|\[[0-9;:?]*$|$)")
+_MOVES = rb"\x1b(?!\[[0-9;:]*[mK]|\[\?25[hl]|\]|\\|\[[0-9;:?]*$|$)"
 # Characters that are two columns wide.
-_WIDE = re.compile(
+_WIDE = (
     "[\u1100-\u115f\u2e80-\ud7a3\uf900-\ufaff\ufe30-\ufe6f\uff00-\uff60"
     "\U0001f300-\U0001faff\U00020000-\U0003fffd]"
 )
@@ -48,7 +48,7 @@ class Screen:
         """Whether the unfinished line is a bar, which others may be written above."""
         if self.is_strange or b"\r" not in self._line:
             return False
-        visible = _HARMLESS.sub(b"", self._visible())
+        visible = re.sub(_HARMLESS, b"", self._visible())
         return b"\t" not in visible and _width(visible) <= self.columns
 
     def write(self, text: bytes) -> bytes:
@@ -59,7 +59,7 @@ class Screen:
 
     def write_above(self, text: bytes) -> bytes:
         """Return what to write so that whole lines appear above the unfinished one."""
-        self.is_strange = self.is_strange or bool(_MOVES.search(text))
+        self.is_strange = self.is_strange or bool(re.search(_MOVES, text))
         end = b"" if text.endswith(b"\n") else b"\n"
         return ERASE + text + end + self._visible()
 
@@ -86,7 +86,7 @@ class Screen:
         return self._line.rstrip(b"\r").rpartition(b"\r")[2] + ended
 
     def _note(self, text: bytes) -> None:
-        if b"\x1b" in text and _MOVES.search(text):
+        if b"\x1b" in text and re.search(_MOVES, text):
             self.is_strange = True
         cut = text.rfind(b"\n") + 1
         if cut:
@@ -100,13 +100,13 @@ class Screen:
         self._line = line[-LONGEST:]
 
     def _overwrite(self, text: bytes) -> None:
-        for part in _MOTIONS.split(text):
+        for part in re.split(_MOTIONS, text):
             if part == b"\r":
                 self._column = 0
-            elif _MOTIONS.fullmatch(part):
+            elif re.fullmatch(_MOTIONS, part):
                 self._row = self._row[: self._column]
             else:
-                plain = _HARMLESS.sub(b"", part).decode(errors="replace")
+                plain = re.sub(_HARMLESS, b"", part).decode(errors="replace")
                 end = self._column + len(plain)
                 if end <= LONGEST:
                     self._row = self._row[: self._column] + plain + self._row[end:]
@@ -115,4 +115,4 @@ class Screen:
 
 def _width(text: bytes) -> int:
     shown = text.strip(b"\r").decode(errors="replace")
-    return len(shown) + len(_WIDE.findall(shown))
+    return len(shown) + len(re.findall(_WIDE, shown))

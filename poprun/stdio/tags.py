@@ -5,9 +5,9 @@ from collections.abc import Callable
 from typing import Protocol
 
 # A return to the beginning of the line after which something is written over it.
-_RETURN = re.compile(rb"\r+(?=[^\r\n])")
+_RETURN = rb"\r+(?=[^\r\n])"
 # What Open MPI escapes: markup, and all that is no printable ASCII.
-_SPECIAL = re.compile(rb"[\x00-\x1f&<>\x80-\xff]")
+_SPECIAL = rb"[\x00-\x1f&<>\x80-\xff]"
 _NAMED = {b"&": b"&amp;", b"<": b"&lt;", b">": b"&gt;"}
 
 
@@ -49,7 +49,7 @@ class Prefix:
             begins |= self._returned and data[:1] not in (b"\r", b"\n")
             self._returned = last == b"\r"
             if b"\r" in data:
-                data = _RETURN.sub(lambda found: found[0] + tag, data)
+                data = re.sub(_RETURN, lambda found: found[0] + tag, data)
         data = data[:-1].replace(b"\n", b"\n" + tag) + last
         return tag + data if begins else data
 
@@ -65,7 +65,7 @@ class Xml:
         self._line_end = b"&#010;" + self._end + b"\n" + self._start
 
     def apply(self, data: bytes, *, continues: bool) -> bytes:
-        text = self._start + _SPECIAL.sub(self._escape, data)
+        text = self._start + re.sub(_SPECIAL, self._escape, data)
         if data.endswith(b"\n"):
             return text[: -len(self._start)]
         return text + self._end
