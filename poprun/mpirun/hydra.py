@@ -11,10 +11,13 @@ from poprun.mpirun.values import Context, Failure, GlobalArguments, Mpi, MpiVerd
 LEFTOVERS: Sequence[str] = ("/dev/shm/mpich_", "/tmp/hydra_hwloc_xmlfile_")
 
 _ABORTED = r"Abort\((-?\d+)\) on node (\d+) .*called MPI_Abort"
-_STRING = r"EXIT STRING: .*\(signal (\d+)\)"
-_CODE = r"(?s)BAD TERMINATION.*?EXIT CODE: (\d+)"
+# A process was killed, or exited with another code than 0.
+_PROCESS_FAILED = (
+    r"EXIT STRING: .*\(signal (\d+)\)",
+    r"(?s)BAD TERMINATION.*?EXIT CODE: (\d+)",
+)
 _PROXY_LOST = r"control_cb .*assert \(!closed\) failed"
-_REFUSED = r"unrecognized argument"
+_UNKNOWN_OPTION = r"unrecognized argument"
 
 
 def command(
@@ -51,31 +54,25 @@ def explain(text: str, exit_code: int) -> MpiVerdict:
     hydra reports a process that was killed, or exited with a code when it should
     not; on MPI_Abort it passes the code on without a word.
     """
-    words = clean(text)
-    if found := re.search(_ABORTED, words):
+    text = clean(text)
+    if found := re.search(_ABORTED, text):
         return MpiVerdict(
             failure=Failure.ABORTED,
             rank=int(found[2]),
             code=int(found[1]),
-            words=words,
+            text=text,
         )
-    if found := re.search(_STRING, words):
-        return MpiVerdict(
-            failure=Failure.KILLED,
-            code=exit_code,
-            signal=int(found[1]),
-            words=words,
-        )
-    if found := re.search(_CODE, words):
-        return MpiVerdict(failure=Failure.EXITED, code=int(found[1]), words=words)
-    if re.search(_PROXY_LOST, words):
-        return MpiVerdict(failure=Failure.PROXY_LOST, code=exit_code, words=words)
-    if re.search(_REFUSED, words):
-        return MpiVerdict(failure=Failure.REFUSED, code=exit_code, words=words)
-    if exit_code and not words:
-        return MpiVerdict(failure=Failure.ABORTED, code=exit_code)
-    failure = Failure.UNEXPLAINED if exit_code else Failure.NONE
-    return MpiVerdict(failure=failure, code=exit_code, words=words)
+    if any(re.search(reason, text) for reason in _PROCESS_FAILED):
+        failure = Failure.OTHER
+    elif re.search(_PROXY_LOST, text):
+        failure = Failure.PROXY_LOST
+    elif re.search(_UNKNOWN_OPTION, text):
+        failure = Failure.OTHER
+    elif exit_code and not text:
+        failure = Failure.ABORTED
+    else:
+        failure = Failure.UNEXPLAINED if exit_code else Failure.NONE
+    return MpiVerdict(failure=failure, code=exit_code, text=text)
 
 
 def explain_abort(stderr: str, rank: int) -> MpiVerdict | None:
@@ -90,7 +87,7 @@ def explain_abort(stderr: str, rank: int) -> MpiVerdict | None:
         failure=Failure.ABORTED,
         rank=rank,
         code=int(found[-1][1]),
-        words=clean(found[-1][0]),
+        text=clean(found[-1][0]),
     )
 
 

@@ -56,4 +56,4 @@ def environment(mpi: Mpi, caller: Mapping[str, str], directory: str) -> dict[str
 def explain(text: str, exit_code: int) -> MpiVerdict:
     """Return what is known, which is the code: this launcher says nothing."""
     failure = Failure.UNEXPLAINED if exit_code else Failure.NONE
-    return MpiVerdict(failure=failure, code=exit_code, words=clean(text))
+    return MpiVerdict(failure=failure, code=exit_code, text=clean(text))

@@ -36,10 +36,16 @@ LEFTOVERS: Sequence[str] = ()
 _ABORTED = r"(?si)MPI_ABORT was invoked on rank (\d+).*?\berror ?code:? (-?\d+)"
 _CALLED_ABORT = r'(?s)process rank (\d+) .*?calling\s+"abort"'
 _IMPROPER = r"(?s)due to process rank (\d+) .*?exiting\s+improperly"
-_SIGNALLED = r"(?s)process rank (\d+) .*?exited\s+on\s+signal (\d+)"
-_NON_ZERO = r"(?s)Process name: \[.*?,(\d+)\]\s+Exit code:\s+(-?\d+)"
-_NO_SLOTS = r"not enough slots available|already filled"
-_REFUSED = r"(?i)unrecognized option|unknown option"
+# A process was killed, or exited with another code than 0.
+_PROCESS_FAILED = (
+    r"(?s)process rank (\d+) .*?exited\s+on\s+signal (\d+)",
+    r"(?s)Process name: \[.*?,(\d+)\]\s+Exit code:\s+(-?\d+)",
+)
+# mpirun counts fewer slots than processes, or does not know an option.
+_NOT_STARTED = (
+    r"not enough slots available|already filled",
+    r"(?i)unrecognized option|unknown option",
+)
 
 
 def command(
@@ -94,52 +100,39 @@ def explain(text: str, exit_code: int) -> MpiVerdict:
     that the last byte is the exit code, and a signal to mpirun, or a process that dies,
     never comes to exit code 0.
     """
-    words = clean(text)
-    if found := re.search(_ABORTED, words):
+    text = clean(text)
+    # Of a job without failures it prints nothing.
+    if not text:
+        return _without_reason(text, exit_code)
+    if found := re.search(_ABORTED, text):
         return MpiVerdict(
             failure=Failure.ABORTED,
             rank=int(found[1]),
             code=int(found[2]),
-            words=words,
+            text=text,
         )
-    if found := re.search(_CALLED_ABORT, words):
+    if found := re.search(_CALLED_ABORT, text):
         return MpiVerdict(
-            failure=Failure.ABORTED, rank=int(found[1]), code=exit_code, words=words
+            failure=Failure.ABORTED, rank=int(found[1]), code=exit_code, text=text
         )
-    if found := re.search(_IMPROPER, words):
+    if found := re.search(_IMPROPER, text):
         return MpiVerdict(
             failure=Failure.NOT_FINALIZED,
             rank=int(found[1]),
             code=exit_code,
-            words=words,
+            text=text,
         )
-    return _explain_process(words, exit_code)
+    if any(re.search(reason, text) for reason in _PROCESS_FAILED):
+        return MpiVerdict(failure=Failure.OTHER, code=exit_code, text=text)
+    if exit_code and any(re.search(reason, text) for reason in _NOT_STARTED):
+        return MpiVerdict(failure=Failure.OTHER, code=exit_code, text=text)
+    return _without_reason(text, exit_code)
 
 
-def _explain_process(words: str, exit_code: int) -> MpiVerdict:
-    if found := re.search(_SIGNALLED, words):
-        return MpiVerdict(
-            failure=Failure.KILLED,
-            rank=int(found[1]),
-            code=exit_code,
-            signal=int(found[2]),
-            words=words,
-        )
-    if found := re.search(_NON_ZERO, words):
-        return MpiVerdict(
-            failure=Failure.EXITED,
-            rank=int(found[1]),
-            code=int(found[2]),
-            words=words,
-        )
-    failure = Failure.UNEXPLAINED if exit_code else Failure.NONE
-    if failure is Failure.NONE:
-        return MpiVerdict(failure, code=0, words=words, if_running=Failure.ABORTED)
-    if re.search(_NO_SLOTS, words):
-        failure = Failure.NO_SLOTS
-    elif re.search(_REFUSED, words):
-        failure = Failure.REFUSED
-    return MpiVerdict(failure=failure, code=exit_code, words=words)
+def _without_reason(text: str, exit_code: int) -> MpiVerdict:
+    if exit_code:
+        return MpiVerdict(failure=Failure.UNEXPLAINED, code=exit_code, text=text)
+    return MpiVerdict(Failure.NONE, code=0, text=text, if_running=Failure.ABORTED)
 
 
 def _exports(context: Context) -> Iterator[str]:

@@ -86,23 +86,19 @@ class Failure(Enum):
     NONE = "nothing failed"
     ABORTED = "an instance called MPI_Abort"
     NOT_FINALIZED = "an instance ended without MPI_Finalize"
-    KILLED = "a process that mpirun started was killed"
-    EXITED = "a process that mpirun started exited with a code other than 0"
     PROXY_LOST = "a process that mpirun starts others by was killed"
-    NO_SLOTS = "mpirun counts fewer slots than instances"
-    REFUSED = "mpirun does not know an option"
+    OTHER = "mpirun gave another reason, which stands in its text"
     UNEXPLAINED = "mpirun gave no reason"
 
 
 class MpiVerdict(NamedTuple):
-    """What mpirun's exit code and own words come to."""
+    """What follows from mpirun's exit code and messages."""
 
     failure: Failure
     rank: int | None = None
     # Of MPI_Abort the whole error code, if it is known: the exit code is its last byte.
     code: int | None = None
-    signal: int | None = None
-    # mpirun's own words, fit for a terminal.
-    words: str = ""
+    # mpirun's messages, fit for a terminal.
+    text: str = ""
     # What it means that mpirun ends with code 0 while instances run.
     if_running: Failure = Failure.UNEXPLAINED

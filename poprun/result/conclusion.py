@@ -50,10 +50,10 @@ def conclude(
             f"Output was lost: nobody read {what}, so its last {size} bytes or more "
             "were not written."
         )
-    if debug and verdict.words and not outcome.quote_mpirun:
-        log.say(f"mpirun said:\n{verdict.words}")
+    if debug and verdict.text and not outcome.quote_mpirun:
+        log.say(f"mpirun said:\n{verdict.text}")
     evidence = _evidence(outcome, ended, made, router, memory)
-    *more, cause = report.render(outcome, evidence, verdict.words) or [""]
+    *more, cause = report.render(outcome, evidence, verdict.text) or [""]
     for sentence in more:
         log.say(sentence)
     if cause:

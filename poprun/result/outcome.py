@@ -132,7 +132,7 @@ def _mpirun_broke(cause: Cause, mpirun_status: int | None, verdict: MpiVerdict) 
         cause.reason is Reason.SHIM_LOST
         and ended_by_itself
         and verdict.failure is Failure.UNEXPLAINED
-        and bool(verdict.words)
+        and bool(verdict.text)
     )
 
 
@@ -144,7 +144,7 @@ def _lost_its_proxy(cause: Cause, verdict: MpiVerdict) -> bool:
 def _says_aborted(verdict: MpiVerdict, mpirun_status: int | None) -> bool:
     # hydra tells of MPI_Abort by its exit code alone, and one that was killed has
     # none of its own.
-    known = bool(verdict.words) or not _was_killed(mpirun_status)
+    known = bool(verdict.text) or not _was_killed(mpirun_status)
     return known and verdict.failure is Failure.ABORTED
 
 

@@ -338,8 +338,8 @@ def test_a_lost_proxy_is_named_whether_mpirun_ended_before_the_instances_or_afte
 
 
 def test_an_error_of_mpiruns_own_explains_a_lost_shim() -> None:
-    words = "parse_exec_params: error parsing input array"
-    verdict = MpiVerdict(failure=Failure.UNEXPLAINED, code=255, words=words)
+    text = "parse_exec_params: error parsing input array"
+    verdict = MpiVerdict(failure=Failure.UNEXPLAINED, code=255, text=text)
 
     assert outcome(stopped_by(Reason.SHIM_LOST, 1), (), 255 << 8, verdict) == Outcome(
         exit_code=125,
