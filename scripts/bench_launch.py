@@ -24,7 +24,9 @@ POPRUN, MPIRUN = str(BIN / "poprun"), str(BIN / "mpirun")
 ROOT = ["--allow-run-as-root"] if os.geteuid() == 0 else []
 # A launch takes a second at the most; one that takes so long hangs.
 LONGEST_S = 15
-ENVIRON = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}
+# With the first of these each launch would compile every module that has changed.
+NOT_MEASURED = ("PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED")
+ENVIRON = {k: v for k, v in os.environ.items() if k not in NOT_MEASURED}
 
 
 def run(words: Sequence[str], stdout: int = subprocess.DEVNULL) -> tuple[float, float]:
