@@ -6,6 +6,7 @@
  * that never change; all members draw the same ones. Any failure ends the program.
  */
 #include "move/exchange.h"
+#include "move/streaming.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -1103,8 +1104,40 @@ static void check_waiting(void)
     }
 }
 
+/* The calls until stores past the caches are, or are no more, the usual kind, where a
+ * byte costs so much with either; UINT32_MAX if they never change. */
+static uint32_t calls_until_change(heap_stores *h, double cached, double streamed)
+{
+    const bool before = h->streaming;
+    for (uint32_t call = 0; call < 2000; call++) {
+        if (h->streaming != before)
+            return call;
+        heap_stores_end(h, heap_stores_begin(h) ? streamed : cached);
+    }
+    return UINT32_MAX;
+}
+
+/* Stores to the heap follow what they cost, and what costs more is tried seldom. */
+static void check_heap_stores(void)
+{
+    heap_stores h = {0};
+    bool right = !heap_stores_begin(&h) && calls_until_change(&h, 1.0, 0.8) == 6;
+    right = right && calls_until_change(&h, 1.0, 0.95) == UINT32_MAX && h.streaming;
+    right = right && calls_until_change(&h, 1.0, 1.5) < 200 && !h.streaming;
+    uint32_t tried = 0;
+    for (int call = 0; call < 1000; call++) {
+        tried += heap_stores_begin(&h);
+        heap_stores_end(&h, heap_stores_begin(&h) ? 1.5 : 1.0);
+    }
+    if (!right || tried < 3 || tried > 36) {
+        fprintf(stderr, "Stores to the heap do not follow what they cost.\n");
+        exit(1);
+    }
+}
+
 int main(void)
 {
+    check_heap_stores();
     check_waiting();
     check_spins();
     wait_for_late_members(kernels_named("baseline"));

@@ -13,6 +13,18 @@ enum {
     LONGEST_PAUSE = 4096,
 };
 
+enum {
+    /* In the heap a block is a whole call, and many milliseconds long. */
+    HEAP_FIRST = 3,
+    HEAP_COMPARED = 3,
+    HEAP_TRIAL = 3,
+    HEAP_SHORTEST_PAUSE = 16,
+    HEAP_LONGEST_PAUSE = 512,
+};
+
+/* What takes less than that share of the usual kind's time becomes the usual one. */
+static const double CLEARLY_LESS = 0.9;
+
 /* A trial of what turned out to be slower may cost that much of the time. */
 static const double BEARABLE = 0.015;
 
@@ -47,7 +59,7 @@ static void conclude(choice *shared, observed *o, uint64_t block)
     if (usual_seen >= LEAST_SEEN && tried_seen >= LEAST_SEEN && o->usual_ns) {
         double ratio = (double)o->tried_ns * usual_seen
                        / ((double)o->usual_ns * tried_seen);
-        if (ratio < 0.9) {
+        if (ratio < CLEARLY_LESS) {
             bool usual = atomic_load_explicit(&shared->streaming, memory_order_relaxed);
             atomic_store_explicit(&shared->streaming, !usual, memory_order_relaxed);
             ratio = 1 / ratio;
@@ -94,4 +106,38 @@ void traffic_end(traffic *t)
         return;
     observed *o = &t->c->stores[t->size_class];
     *(t->tried ? &o->tried_ns : &o->usual_ns) += now_ns() - t->began;
+}
+
+static uint32_t heap_pause(const heap_stores *h)
+{
+    return h->pause ? h->pause : HEAP_FIRST;
+}
+
+static void heap_conclude(heap_stores *h)
+{
+    double ratio = h->tried_ns / h->usual_ns;
+    const bool streaming = h->streaming != (ratio < CLEARLY_LESS);
+    ratio = ratio < 1 ? 1 / ratio : ratio;
+    const double pause = HEAP_TRIAL * (ratio - 1) / BEARABLE;
+    *h = (heap_stores){.streaming = streaming, .pause = HEAP_LONGEST_PAUSE};
+    if (pause < HEAP_LONGEST_PAUSE)
+        h->pause = pause > HEAP_SHORTEST_PAUSE ? (uint32_t)pause : HEAP_SHORTEST_PAUSE;
+}
+
+bool heap_stores_begin(const heap_stores *h)
+{
+    return h->streaming != (h->call >= heap_pause(h));
+}
+
+void heap_stores_end(heap_stores *h, double ns_a_byte)
+{
+    const uint32_t pause = heap_pause(h), call = h->call++;
+    /* The first call of a trial finds the caches as the usual kind has left them. */
+    if (call == pause)
+        return;
+    double *least = call > pause ? &h->tried_ns : &h->usual_ns;
+    if (call + HEAP_COMPARED >= pause && (*least == 0 || ns_a_byte < *least))
+        *least = ns_a_byte;
+    if (h->call == pause + HEAP_TRIAL)
+        heap_conclude(h);
 }

@@ -30,4 +30,10 @@ bool traffic_usual(const traffic *t);
 void traffic_begin(traffic *t, uint64_t block);
 void traffic_end(traffic *t);
 
+/* Whether the next large total is written to the heap past the caches. */
+bool heap_stores_begin(const heap_stores *h);
+
+/* Take note of what a byte of it has cost; every so often, choose the kind anew. */
+void heap_stores_end(heap_stores *h, double ns_a_byte);
+
 #endif

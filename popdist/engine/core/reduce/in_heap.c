@@ -1,6 +1,7 @@
 /* Arrays that lie in the heap are reduced where they are: each member adds up its
  * chunk of everybody's rows, and writes the total into everybody's rows. */
 #include "reduce/call.h"
+#include "move/streaming.h"
 #include "shm/pages.h"
 
 #include <errno.h>
@@ -85,8 +86,8 @@ static void find_rows(const call *k, struct rows *at, uint64_t begin)
     }
 }
 
-/* Every total is written to all arrays, by whoever does not have them in its cache:
- * that pays later than for a member's own array. */
+/* Every total is written to the arrays of all members. From here on, whether stores
+ * past the caches do that sooner depends on the processor, so both kinds are tried. */
 enum { STREAM_OUT_BYTES = 32 << 20 };
 
 /* While the total of one piece is written, what the next one needs is fetched: else
@@ -121,14 +122,20 @@ static void reduce_chunk(const call *k, const terms *t, chunk own)
 status all_reduce_in_heap(const call *k, uint64_t steps_before)
 {
     terms t = terms_of(k);
-    t.stream_out = k->total * t.a.element >= STREAM_OUT_BYTES && !shares_core(k->c);
+    heap_stores *stores = &k->c->heap_stores;
+    const uint64_t bytes = k->total * t.a.element;
+    const bool large = bytes >= STREAM_OUT_BYTES && !shares_core(k->c);
+    t.stream_out = large && heap_stores_begin(stores);
     k->c->ran = IN_ARENA;
     status s = reach_rows(k, &t);
     if (s != DONE)
         return s;
+    const uint64_t began = large ? now_ns() : 0;
     reduce_chunk(k, &t, chunk_of(k->total, k->c->size, k->c->rank, PAGE));
     if (t.stream_out)
         stores_done();
+    if (large)
+        heap_stores_end(stores, (double)(now_ns() - began) / (double)bytes);
     post(k->c);
     return wait_all(k->c, steps_before + 2);
 }

@@ -46,6 +46,14 @@ typedef struct {
     uint32_t seen; /* one bit for each block, those of the trial above the others */
 } observed;
 
+/* With which stores this member writes large totals to arrays in the heap, and what
+ * each kind has cost since the last trial. It decides alone. */
+typedef struct {
+    bool streaming;          /* the usual kind: past the caches or not */
+    uint32_t call, pause;    /* since the last trial, and how many until the next */
+    double usual_ns, tried_ns; /* least for a byte */
+} heap_stores;
+
 typedef enum { ONESHOT, DIRECT, RING, IN_ARENA } algorithm;
 
 typedef struct comm comm;
@@ -84,6 +92,7 @@ struct comm {
     bool told; /* of a stall in the call in progress */
     algorithm ran; /* how the last reduction was carried out */
     observed stores[STORE_CLASSES];
+    heap_stores heap_stores;
     /* From the begin of a slot's part to where the call at hand has its blocks. */
     uint64_t lane_input, lane_result;
     unsigned char *scratch; /* SCRATCH_BLOCKS blocks for sums in the making */
