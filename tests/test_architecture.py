@@ -129,6 +129,7 @@ ACROSS = {
 LIGHT = (
     "poprun.helpers.entry",
     "poprun.helpers.channel",
+    "poprun.helpers.end_actions",
     "poprun.helpers.guard",
     "poprun.helpers.processes",
     "poprun.helpers.shim",
@@ -144,6 +145,7 @@ FOR_LIGHT = {
     "os",
     "poprun",
     "poprun.helpers.channel",
+    "poprun.helpers.end_actions",
     "poprun.helpers.processes",
     "poprun.helpers.job_files",
     "poprun.helpers.protocol",

@@ -14,7 +14,8 @@ import time
 
 from poprun.helpers import processes, protocol
 from poprun.helpers.channel import Channel
-from poprun.helpers.job_files import Leftovers, hold, release, remove, remove_abandoned
+from poprun.helpers.end_actions import EndActions, RemovePath
+from poprun.helpers.job_files import Leftovers, hold, release, undo_abandoned
 
 # The shims see poprun's end themselves, and end their programs with this patience.
 SHIM_PATIENCE_S = 1.0
@@ -57,7 +58,9 @@ class Guard:
         self._grace = SHIM_PATIENCE_S
         self._known: dict[int, int] = {}
         self._leftovers = Leftovers()
-        self._lock = -1
+        self._end_actions = EndActions()
+        self._report_to = -1
+        self._lock_path, self._lock = b"", -1
         self._poll = select.poll()
         self._served = True
 
@@ -100,16 +103,18 @@ class Guard:
             self._start(
                 fields[3 : 3 + count],
                 fields[3 + count :],
-                self._poprun.descriptors.pop(),
+                self._poprun.descriptors.pop(0),
             )
         elif kind == protocol.ADOPT:
             self._be_told(fields)
         elif kind == protocol.KNOWN:
             self._known[int(fields[0])] = int(fields[1])
-        elif kind == protocol.REMOVE:
-            self._leftovers.paths += fields
+        elif kind in (protocol.END_ACTION, protocol.WITHDRAW):
+            self._end_actions.apply(kind, fields)
+        elif kind == protocol.REPORT_TO and self._poprun.descriptors:
+            self._report_to = self._poprun.descriptors.pop(0)
         elif kind == protocol.HOLD:
-            self._lock = hold(fields[0])
+            self._lock_path, self._lock = fields[0], hold(fields[0])
         elif kind == protocol.WATCH:
             self._watch(fields)
         elif kind == protocol.SIGNAL_MPIRUN and self._mpirun:
@@ -129,8 +134,9 @@ class Guard:
         if self._leftovers.in_doubt:
             for path in self._leftovers.claim(p.pid for p in self._tree()):
                 self._poprun.send(protocol.pack(protocol.FOUND, path))
+                message = self._end_actions.register(RemovePath(path))
                 if self._lock >= 0:
-                    os.write(self._lock, path + b"\0")
+                    os.write(self._lock, message)
 
     def _be_told(self, fields: list[bytes]) -> None:
         self._grace = min(int(fields[0]) / 1000, SHIM_PATIENCE_S)
@@ -173,7 +179,8 @@ class Guard:
         left, remaining = processes.end(
             self._tree, FINISH_PATIENCE_S, LIMIT_S, all_children=True
         )
-        self._remove_files()
+        for failure in self._undo():
+            self._poprun.send(protocol.pack(protocol.NOT_UNDONE, os.fsencode(failure)))
         for p in remaining:
             self._poprun.send(
                 protocol.pack(protocol.REMAINS, p.pid, *processes.describe(p))
@@ -198,12 +205,30 @@ class Guard:
         processes.end(self._tree, 0, LIMIT_S, all_children=True)
         if self._mark:
             processes.end(self._marked, 0, LIMIT_S)
-        self._remove_files()
+        for failure in self._undo():
+            self._report(failure)
 
-    def _remove_files(self) -> None:
-        remove(self._leftovers.paths)
+    def _undo(self) -> list[str]:
+        """Perform the end actions; return a sentence for each failure."""
+        # A shim that ends after poprun and finds no other performs them, and removes
+        # the lock file if none fails. But processes that it does not know may have
+        # written files since.
+        is_undone = self._lock >= 0 and not os.path.lexists(self._lock_path)
+        failures = self._end_actions.perform(commands=not is_undone)
         # Also those of jobs that were killed whole: of a poprun below this one, say.
-        remove_abandoned({os.path.dirname(path) for path in self._leftovers.paths})
+        return failures + undo_abandoned(self._end_actions.directories())
+
+    def _report(self, failure: str) -> None:
+        """Write a sentence where poprun's stderr was, if that can be done at once."""
+        if self._report_to < 0:
+            return
+        poll = select.poll()
+        poll.register(self._report_to, select.POLLOUT)
+        if poll.poll(0):
+            try:
+                os.write(self._report_to, os.fsencode(f"poprun: {failure}\n"))
+            except OSError:
+                return  # its reader is gone too
 
     def _marked(self) -> list[processes.Process]:
         found = processes.with_variable(self._mark)

@@ -14,6 +14,7 @@ import time
 from _collections_abc import Iterable, Iterator  # os has imported it already
 
 from poprun.helpers import processes
+from poprun.helpers.end_actions import EndActions, RemovePath
 
 # The kernel tells of a file an instant before its maker has it open.
 PATIENCE_S = 0.1
@@ -102,43 +103,21 @@ def _open_files(pid: int) -> Iterator[bytes]:
             continue
 
 
-def remove(paths: Iterable[bytes]) -> None:
-    """Remove files, and directories with all that is in them."""
-    for path in paths:
-        _remove(path)
-
-
-def _remove(path: bytes) -> None:
-    # Links are removed and never followed. What cannot be removed stays: at the end
-    # of a job there is nobody to tell, and the guard must go on to the next.
-    try:
-        if os.path.isdir(path) and not os.path.islink(path):
-            with os.scandir(path) as entries:
-                inside = [entry.path for entry in entries]
-            for entry in inside:
-                _remove(entry)
-            os.rmdir(path)
-        else:
-            os.unlink(path)
-    except OSError:
-        return
-
-
 # --- The files of jobs whose supervisors have all died.
 
-# In a job's directory: what is to be removed with it, each path with a zero byte. As
-# long as they live poprun, its guard and its shims hold a shared lock on it.
+# In a job's directory: the job's end actions, as EndActions packs them. As long as they
+# live poprun, its guard and its shims hold a shared lock on it.
 LOCK = b"supervisors"
 
 
-def make_lock(directory: bytes, paths: Iterable[bytes]) -> int:
-    """Make the lock file of a job, and return it, held and open."""
+def make_lock(directory: bytes, end_actions: EndActions) -> int:
+    """Make the lock file of a job, and return it, held and open to append to."""
     # It appears under its name when it is whole and held.
     made = os.path.join(directory, b"new-" + LOCK)
-    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     lock = os.open(made, flags, 0o600)
     fcntl.flock(lock, fcntl.LOCK_SH)
-    os.write(lock, b"".join(path + b"\0" for path in paths))
+    os.write(lock, end_actions.pack())
     os.rename(made, os.path.join(directory, LOCK))
     return lock
 
@@ -153,40 +132,62 @@ def hold(lock: bytes) -> int:
     return held
 
 
-def remove_if_last(lock: bytes) -> bool:
-    """Remove the files of a job if no supervisor of it lives; returns whether so."""
+def undo_if_last(lock: bytes, *, is_final: bool = True) -> list[str] | None:
+    """Perform the end actions of a job if no supervisor of it lives.
+
+    Returns a sentence for each failure, or None if nothing was performed.
+
+    Args:
+        is_final: False to keep the lock file if something fails, for another attempt.
+    """
     directory = os.path.dirname(lock)
     try:
         # Others may make files in /tmp, and links, under any name.
-        found = os.lstat(directory)
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
-            return False
+        if not _is_own(os.lstat(directory), stat.S_IFDIR):
+            return None
         own = os.open(lock, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:  # they have been removed
-        return False
+        return None
     try:
-        fcntl.flock(own, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        paths = os.pread(own, 1 << 20, 0).split(b"\0")
-    except OSError:  # a supervisor lives
-        return False
+        end_actions = EndActions()
+        try:
+            fcntl.flock(own, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            found = os.fstat(own)
+            if not _is_own(found, stat.S_IFREG):
+                return None
+            end_actions.read(os.pread(own, found.st_size, 0))
+        except OSError:  # a supervisor lives
+            return None
+        # The directory with the lock last: what is left when this is killed has a lock.
+        last = RemovePath(directory)
+        end_actions.withdraw(last)
+        failures = end_actions.perform()
+        if is_final or not failures:
+            failures.append(last.perform())
+        return [failure for failure in failures if failure]
     finally:
         os.close(own)
-    # The directory with the lock last: what is left when this is killed has a lock.
-    remove(path for path in paths if path and path != directory)
-    remove([directory])
-    return True
 
 
-def remove_by_last(lock: bytes, limit: float) -> None:
-    """Remove the files of a job as soon as no supervisor of it lives.
+def _is_own(found: os.stat_result, kind: int) -> bool:
+    """Return whether a file is of a kind, and no other user can have written it."""
+    is_private = not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    is_kind = stat.S_IFMT(found.st_mode) == kind
+    return is_kind and is_private and found.st_uid == os.geteuid()
 
-    Waits `limit` seconds at most, and no longer than until another has removed them.
+
+def undo_by_last(lock: bytes, limit: float) -> list[str]:
+    """Perform the end actions of a job as soon as no supervisor of it lives.
+
+    Waits `limit` seconds at most, and no longer than until another has performed them.
+    Returns a sentence for each failure.
     """
     ends_by = time.monotonic() + limit
-    while not remove_if_last(lock):
+    while (failures := undo_if_last(lock, is_final=False)) is None:
         if time.monotonic() > ends_by or not os.path.lexists(lock):
-            return
+            return []
         time.sleep(processes.LOOK_AGAIN_S)
+    return failures
 
 
 def release(held: int) -> None:
@@ -194,8 +195,12 @@ def release(held: int) -> None:
     fcntl.flock(held, fcntl.LOCK_UN)
 
 
-def remove_abandoned(places: Iterable[bytes]) -> None:
-    """Remove the files of this user's jobs whose supervisors have all died."""
+def undo_abandoned(places: Iterable[bytes]) -> list[str]:
+    """Perform the end actions of this user's jobs whose supervisors have all died.
+
+    Returns a sentence for each failure.
+    """
+    failures = []
     for place in places:
         try:
             names = os.listdir(place)
@@ -203,4 +208,5 @@ def remove_abandoned(places: Iterable[bytes]) -> None:
             continue
         for name in names:
             if name.startswith(b"poprun-"):
-                remove_if_last(os.path.join(place, name, LOCK))
+                failures += undo_if_last(os.path.join(place, name, LOCK)) or []
+    return failures

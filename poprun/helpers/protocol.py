@@ -36,11 +36,14 @@ SHOW_STACKS = 14
 # grace in ms, mark, count of argv, argv..., environment...; with it a file for output
 START = 20
 ADOPT = 21  # grace in ms, mark: mpirun runs already
-REMOVE = 22  # paths to remove at the last
+END_ACTION = 22  # kind, fields: see end_actions; what is to be undone at the end
 KNOWN = 23  # pid, start time of a process to end at the last
 SIGNAL_MPIRUN = 24  # number
 FINISH = 25  # end whatever is left, and leave
 WATCH = 26  # how the paths begin of what MPI may leave where everybody's files are
+WITHDRAW = 27  # kind, fields: an end action that has been performed
+# with it a file for failures of end actions, when poprun is gone
+REPORT_TO = 28
 
 # From poprun to its guard and to a shim.
 HOLD = 50  # a lock file, see leftovers: to be held as long as the receiver lives
@@ -51,6 +54,7 @@ MPIRUN_REFUSED = 31  # errno, the call of the guard's own that failed, if any
 MPIRUN_EXITED = 32  # wait status
 FINISHED = 33  # how many processes were left
 FOUND = 34  # a path: one more to remove at the last
+NOT_UNDONE = 35  # a sentence about an end action that has failed
 
 # From the Python interpreter of an instance to poprun, when it has ended and is about
 # to call MPI_Finalize: interpreter/sitecustomize.py writes it. The connection stays
@@ -84,6 +88,7 @@ REPORTS = {
     MPIRUN_EXITED: "i",
     FINISHED: "i",
     FOUND: "t",
+    NOT_UNDONE: "t",
     FINALIZING: "itii",
     ALONE_IN_MPI: "iti",
 }

@@ -17,9 +17,9 @@ from poprun.helpers import processes, protocol
 from poprun.helpers.channel import Channel, connect
 from poprun.helpers.job_files import (
     hold,
-    remove_abandoned,
-    remove_by_last,
-    remove_if_last,
+    undo_abandoned,
+    undo_by_last,
+    undo_if_last,
 )
 
 # The name is the type checker's; importing typing would cost 5 ms here.
@@ -68,7 +68,7 @@ def main(variable: str, rank: int) -> None:
     except KeyError:
         sys.exit(f"The shim of instance {rank} has no {variable} in its environment.")
     except OSError as error:
-        _remove_abandoned()
+        _undo_abandoned()
         sys.exit(f"The shim of instance {rank} cannot reach poprun: {error.strerror}.")
     pid = os.getpid()
     Shim(sock, wake).run(
@@ -84,11 +84,19 @@ def main(variable: str, rank: int) -> None:
     )
 
 
-def _remove_abandoned() -> None:
-    """Remove the job's files if poprun and its guard died before they told of them."""
+def _undo_abandoned() -> None:
+    """Undo what the job has made if poprun and its guard died before they said what."""
     # mpirun's TMPDIR is the job's directory.
     temporary = os.path.dirname(os.environb.get(b"TMPDIR", b""))
-    remove_abandoned({b"/dev/shm", b"/tmp", temporary or b"/tmp"})
+    _report(undo_abandoned({b"/dev/shm", b"/tmp", temporary or b"/tmp"}))
+
+
+def _report(failures: list[str]) -> None:
+    for failure in failures:
+        try:
+            os.write(2, os.fsencode(f"poprun: {failure}\n"))
+        except OSError:
+            return  # mpirun, which would pass it on, is gone
 
 
 class Shim:
@@ -140,12 +148,12 @@ class Shim:
             # Only if poprun and its guard are gone, and this is the last shim.
             os.close(self._held)
             if self._connected or self._released_by_poprun:
-                remove_if_last(self._lock)
+                _report(undo_if_last(self._lock, is_final=False) or [])
             else:
-                # The guard may be killed before it has removed the files.
-                remove_by_last(self._lock, ORPHAN_LIMIT_S)
+                # The guard may be killed before it has performed the end actions.
+                _report(undo_by_last(self._lock, ORPHAN_LIMIT_S))
         elif not self._connected:
-            _remove_abandoned()
+            _undo_abandoned()
 
     def _done(self) -> bool:
         if self._program and not self._clean:

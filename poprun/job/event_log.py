@@ -14,6 +14,7 @@ from poprun.job.events import (
     Interrupted,
     MpirunExited,
     MpirunStarted,
+    NotUndone,
     Rejected,
     Remains,
     Started,
@@ -100,6 +101,8 @@ class EventLog:
                     f"Process {pid} of user {_name(user)} goes on ({command}): the "
                     f"kernel forbids user {_name(os.geteuid())} to end it."
                 )
+            case NotUndone(sentence):
+                self._log.warn(sentence)
             case GuardLost():
                 self._log.warn("poprun's guard was killed; another takes its place.")
             case AloneInMpi(rank) if not self._warned_of_mpi:

@@ -102,6 +102,12 @@ class Remains(NamedTuple):
     command: str
 
 
+class NotUndone(NamedTuple):
+    """An end action has failed: a sentence about it."""
+
+    sentence: str
+
+
 class ShimLost(NamedTuple):
     """A shim went away without a word, and its program with it."""
 
@@ -164,6 +170,7 @@ Event = (
     | WaitsInFinalize
     | Clean
     | Remains
+    | NotUndone
     | ShimLost
     | AloneInMpi
     | Rejected

@@ -8,13 +8,18 @@ what it has to end if poprun goes.
 import os
 import signal
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 
 from poprun.helpers import processes, protocol
 from poprun.helpers.channel import Channel
-from poprun.helpers.job_files import remove
+from poprun.helpers.end_actions import EndAction, EndActions, RemovePath
+from poprun.helpers.job_files import LOCK, make_lock
 from poprun.job.guard_start import StartedGuard, start_guard
 from poprun.job.resource_limits import caller_limits
+
+# The guard needs this long only where a process hangs in the kernel.
+FINISH_S = 35.0
 
 
 class GuardClient:
@@ -27,7 +32,7 @@ class GuardClient:
         mark: str,
         environment: Mapping[bytes, bytes],
         grace: float,
-        remove: Sequence[str],
+        end_actions: Iterable[EndAction],
         watch: Sequence[str],
         descriptor_limits: tuple[int, int],
     ) -> None:
@@ -37,19 +42,49 @@ class GuardClient:
         # What the caller had: they are for mpirun and the instances too.
         self._descriptor_limits = descriptor_limits
         self._grace_ms = int(grace * 1000)
-        self._remove = [os.fsencode(path) for path in remove]
+        self._end_actions = EndActions()
+        for action in end_actions:
+            self._end_actions.register(action)
+        self._lock = -1
         self._watch = [os.fsencode(prefix) for prefix in watch]
         self._known: dict[int, int] = {}
         self._hold = b""
         self.replaced = 0
         self._take(started)
         self._others = started.others
+        self._send_stderr()
         self.channel.send(self._leftovers())
 
-    def hold(self, lock: bytes) -> None:
-        """Let the guard hold the job's lock file, and each that takes its place."""
-        self._hold = protocol.pack(protocol.HOLD, lock)
-        self.channel.send(self._hold)
+    def make_lock(self, directory: str) -> bytes:
+        """Make the job's lock file; return the message that lets a helper hold it.
+
+        Each supervisor learns by it, when it ends, whether it is the last. It has the
+        end actions that are registered, and gets those that come later.
+        """
+        path = os.fsencode(directory)
+        # On a full disk the guard still has the end actions.
+        with suppress(OSError):
+            self._lock = make_lock(path, self._end_actions)
+            self._hold = protocol.pack(protocol.HOLD, os.path.join(path, LOCK))
+            self.channel.send(self._hold)
+        return self._hold
+
+    def register(self, action: EndAction) -> None:
+        """Have an end action performed when the job ends, however it ends.
+
+        Call it before what is to be undone is made: poprun may be killed at any time.
+        """
+        self._pass_on(self._end_actions.register(action))
+
+    def withdraw(self, action: EndAction) -> None:
+        """Forget an end action that has been performed."""
+        self._pass_on(self._end_actions.withdraw(action))
+
+    def _pass_on(self, message: bytes) -> None:
+        self.channel.send(message)
+        if self._lock >= 0:
+            with suppress(OSError):  # as in make_lock
+                os.write(self._lock, message)
 
     def start(self, argv: Sequence[str]) -> None:
         """Ask the guard to start mpirun."""
@@ -73,7 +108,7 @@ class GuardClient:
 
     def found(self, path: bytes) -> None:
         """Remember a file that the guard has found to be the job's, for the next."""
-        self._remove.append(path)
+        self._end_actions.register(RemovePath(path))
 
     def replace(self) -> None:
         """Start another guard in the place of one that has died."""
@@ -90,6 +125,7 @@ class GuardClient:
         orders += self._hold
         with caller_limits(self._descriptor_limits):
             self._take(start_guard(environ, self._words, orders))
+        self._send_stderr()
         for pair in self._known.items():
             self.channel.send(protocol.pack(protocol.KNOWN, *pair))
 
@@ -110,18 +146,34 @@ class GuardClient:
         """Ask the guard to end whatever is left, and to leave."""
         self.channel.send(protocol.pack(protocol.FINISH))
 
-    def end_own_orphans(self) -> None:
-        """End what came to poprun itself because a guard had died."""
-        if not self.replaced:
-            return
-        processes.end(self._orphans, 0.1, 5.0)
-        # The guard has removed them, but what it did not know may have gone on writing.
-        remove(self._remove)
+    def end_own_orphans(self) -> list[str]:
+        """End what came to poprun itself because a guard had died.
 
-    def do_without(self) -> None:
-        """Do what a guard does at the last, where none can live."""
+        Returns a sentence for each end action that failed.
+        """
+        if not self.replaced:
+            return []
+        processes.end(self._orphans, 0.1, 5.0)
+        # The guard has undone it, but what it did not know may have gone on writing.
+        return self._end_actions.perform()
+
+    def do_without(self) -> list[str]:
+        """Do what a guard does at the last, where none can live.
+
+        Returns a sentence for each end action that failed.
+        """
         processes.end(self._orphans, 0, 5.0)
-        remove(self._remove)
+        return self._end_actions.perform()
+
+    @property
+    def finish_limit_s(self) -> float:
+        """How long the guard may take to finish: it hangs when it takes longer."""
+        return FINISH_S + self._end_actions.limit_s
+
+    def close(self) -> None:
+        """Release the lock file."""
+        if self._lock >= 0:
+            os.close(self._lock)
 
     def keep_running(self) -> bool:
         """Continue a guard that has been stopped, and return whether it was."""
@@ -140,10 +192,12 @@ class GuardClient:
         self.channel = Channel(socket.socket(fileno=started.descriptor))
 
     def _leftovers(self) -> bytes:
-        """Return what a guard is told about files."""
-        return protocol.pack(protocol.REMOVE, *self._remove) + protocol.pack(
-            protocol.WATCH, *self._watch
-        )
+        """Return what a guard is told about what the job makes."""
+        watch = protocol.pack(protocol.WATCH, *self._watch)
+        return self._end_actions.pack() + watch
+
+    def _send_stderr(self) -> None:
+        self.channel.send(protocol.pack(protocol.REPORT_TO), (2,))
 
     def _orphans(self) -> list[processes.Process]:
         keep = self._others | {self.pid}

@@ -15,7 +15,6 @@ from selectors import EVENT_READ, EVENT_WRITE
 from poprun.errors import LaunchError
 from poprun.helpers import processes, protocol
 from poprun.helpers.channel import Channel, process_of
-from poprun.helpers.job_files import LOCK, make_lock
 from poprun.job.control_socket import ControlSocket, Hangups
 from poprun.job.events import (
     AcceptFailed,
@@ -28,6 +27,7 @@ from poprun.job.events import (
     MpirunExited,
     MpirunRefused,
     MpirunStarted,
+    NotUndone,
     Refused,
     Rejected,
     Remains,
@@ -45,8 +45,6 @@ from poprun.stdio.router import STREAMS, OutputRouter
 from poprun.stdio.stdin import StdinFeeder
 
 FOREVER = float("inf")
-# The guard needs this long only where a process hangs in the kernel.
-FINISH_S = 35.0
 # A guard that stays stopped (state T) for so long is replaced; how often it is checked.
 STOPPED_S = 1.0
 CHECK_GUARD_S = 0.1
@@ -85,6 +83,7 @@ class LocalHost:
         self._interpreters: set[Channel] = set()  # that have reported their end
         self._programs: dict[int, int] = {}  # the rank of each, by its pid
         self._remaining: set[int] = set()  # processes that may not be signalled
+        self._failures: set[str] = set()  # of end actions
 
     def start(self, emit: Callable[[Event], None], stdin: StdinFeeder) -> None:
         """Start mpirun."""
@@ -97,27 +96,17 @@ class LocalHost:
             mark=job.mark,
             environment=job.mpirun_environment,
             grace=job.grace,
-            remove=job.directories,
+            end_actions=[resource.end_action for resource in job.resources],
             watch=job.leftovers,
             descriptor_limits=job.descriptor_limits,
         )
+        self._hold = b""
         # Now that the guard knows of them: poprun may be killed at any time.
-        for directory in job.directories:
-            _make_directory(directory)
-        self._make_lock()
+        for resource in job.resources:
+            resource.make()
+            if not self._hold and job.directory:
+                self._hold = self._guard.make_lock(job.directory)
         self._guard.start(job.mpirun)
-
-    def _make_lock(self) -> None:
-        """Let each supervisor know, when it ends, whether it is the last."""
-        self._lock, self._hold = -1, b""
-        directories = [os.fsencode(path) for path in self._job.directories]
-        if directories:
-            lock = os.path.join(directories[0], LOCK)
-            # On a full disk the guard still removes everything.
-            with suppress(OSError):
-                self._lock = make_lock(directories[0], directories)
-                self._hold = protocol.pack(protocol.HOLD, lock)
-                self._guard.hold(lock)
 
     # --- What the loop waits for.
 
@@ -202,8 +191,7 @@ class LocalHost:
         self._hangups.close()
         output = os.pread(self._output, 1 << 20, 0)
         os.close(self._output)
-        if self._lock >= 0:
-            os.close(self._lock)
+        self._guard.close()
         return output
 
     def _tell(self, message: bytes) -> None:
@@ -220,9 +208,9 @@ class LocalHost:
 
     def _check_guard(self, now: float) -> None:
         """Replace a guard that does not finish, or do its work in its place."""
-        if now >= self._finish_began + FINISH_S:
+        if now >= self._finish_began + self._guard.finish_limit_s:
             self._guard.kill()
-            self._guard.do_without()
+            self._emit_failures(self._guard.do_without())
             self._set_finished()
         # A debugger may hold it, or something may stop it again and again.
         elif self._guard.keep_running() and now >= self._finish_began + STOPPED_S:
@@ -230,7 +218,13 @@ class LocalHost:
 
     def _set_finished(self) -> None:
         self.finished = True
-        self._guard.end_own_orphans()
+        self._emit_failures(self._guard.end_own_orphans())
+
+    def _emit_failures(self, failures: list[str]) -> None:
+        for failure in failures:
+            if failure not in self._failures:
+                self._failures.add(failure)
+                self._emit(NotUndone(failure))
 
     # --- The guard, and mpirun behind it.
 
@@ -283,6 +277,9 @@ class LocalHost:
         if kind == protocol.REMAINS:
             self._on_remains(fields)
             return
+        if kind == protocol.NOT_UNDONE:
+            self._emit_failures([os.fsdecode(fields[0])])
+            return
         if kind == protocol.MPIRUN_STARTED:
             self._on_mpirun_start(int(fields[0]), int(fields[1]))
         elif kind == protocol.MPIRUN_REFUSED:
@@ -308,7 +305,7 @@ class LocalHost:
         if self.finished:
             return
         if self._guard.replaced == MAX_GUARDS:
-            self._guard.do_without()
+            self._emit_failures(self._guard.do_without())
             raise LaunchError(
                 f"poprun's guard died {MAX_GUARDS + 1} times in one job. "
                 "The job was ended, because nothing else ends it should poprun die."
@@ -316,7 +313,7 @@ class LocalHost:
         try:
             self._guard.replace()
         except LaunchError:
-            self._guard.do_without()
+            self._emit_failures(self._guard.do_without())
             raise
         self._emit(GuardLost())
         if not self._mpirun_pid and not self._mpirun_ended:
@@ -490,13 +487,3 @@ class LocalHost:
         if rank not in self._clean and not self._is_leaving:
             self._clean.add(rank)
             self._emit(ShimLost(rank))
-
-
-def _make_directory(path: str) -> None:
-    try:
-        os.mkdir(path, mode=0o700)
-    except OSError as error:
-        raise LaunchError(
-            f"The job's directory {path} cannot be made: {error.strerror}. Set TMPDIR "
-            "to a directory with room for files."
-        ) from None

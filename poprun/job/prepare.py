@@ -6,10 +6,11 @@ import resource
 from collections.abc import Mapping, Sequence
 
 from popdist import environment as env
-from poprun.errors import OptionError
+from poprun.errors import LaunchError, OptionError
 from poprun.helpers import processes, protocol
+from poprun.helpers.end_actions import RemovePath
 from poprun.job.resource_limits import raise_descriptor_limit
-from poprun.job.values import FOREVER, Job
+from poprun.job.values import FOREVER, Job, Resource
 from poprun.mpirun import adapter
 from poprun.mpirun.environment import GIFT_PREFIXES, NO_GIFT_PREFIXES, scrub
 from poprun.mpirun.values import LOCAL, OPENMPI5
@@ -88,10 +89,26 @@ def make_job(
         timeout=FOREVER if timeout is None else timeout,
         start_timeout=start_timeout,
         descriptor_limits=_raise_descriptor_limit(setup),
-        directories=directories,
+        resources=[_directory(path) for path in directories],
+        directory=directory,
         ended_file=ended_file,
         leftovers=mpi.LEFTOVERS,
     )
+
+
+def _directory(path: str) -> Resource:
+    """Return a directory as something that is made and removed with the job."""
+
+    def make() -> None:
+        try:
+            os.mkdir(path, mode=0o700)
+        except OSError as error:
+            raise LaunchError(
+                f"The job's directory {path} cannot be made: {error.strerror}. Set "
+                "TMPDIR to a directory with room for files."
+            ) from None
+
+    return Resource(make, RemovePath(os.fsencode(path)))
 
 
 def make_cache_directory(path: str | None) -> None:

@@ -1,14 +1,27 @@
 """What launch is given, and what it gives back."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
+from poprun.helpers.end_actions import EndAction
 from poprun.job.events import Event
 from poprun.job.stopping import Course
 from poprun.stdio.stdin import Stdin
 from poprun.stdio.terminal import Terminals
 
 FOREVER = float("inf")
+
+
+class Resource(NamedTuple):
+    """Something that is made for one job, and what undoes it.
+
+    The end action is registered before `make` is called, and is performed however the
+    job ends, even if `make` has failed or has not been called.
+    """
+
+    make: Callable[[], None]
+    end_action: EndAction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,9 +47,11 @@ class Job:
     start_timeout: float = FOREVER
     # The caller's soft and hard limit of open files: what the instances get.
     descriptor_limits: tuple[int, int]
-    # Directories to make for this job alone, and to remove with all that is in them.
-    directories: Sequence[str] = ()
-    # Where instances read which of them have ended; in one of the directories.
+    # What is made for this job alone, in this order, and undone in the opposite one.
+    resources: Sequence[Resource] = ()
+    # The job's directory, the first of the resources; "" for none.
+    directory: str = ""
+    # Where instances read which of them have ended; in the job's directory.
     ended_file: str = ""
     # How the paths begin of what MPI may leave where everybody's files are.
     leftovers: Sequence[str] = ()

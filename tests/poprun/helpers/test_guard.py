@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from conftest import wait_for
 from poprun.helpers import processes, protocol
 from poprun.helpers.channel import Channel
 from poprun.helpers.command import PYTHON
+from poprun.helpers.end_actions import RunCommand
 
 LIMIT_S = 30.0
 MARK = f"POPRUN_TEST_GUARD={os.getpid()}".encode()
@@ -195,7 +197,8 @@ def test_what_it_is_to_remove_is_removed_at_the_last(
     (guard.directory / "job" / "below").mkdir(parents=True)
     (guard.directory / "file").touch()
     paths = [os.fsencode(guard.directory / name) for name in ("job", "file", "never")]
-    guard.send(protocol.REMOVE, *paths)
+    for path in paths:
+        guard.send(protocol.END_ACTION, b"remove", path)
     # It goes on writing until it is killed.
     guard.start("/bin/sh", "-c", "touch up; while :; do mkdir -p job; :> job/x; done")
     guard.appears("up")
@@ -209,6 +212,91 @@ def test_what_it_is_to_remove_is_removed_at_the_last(
 
     assert guard.process.wait(LIMIT_S) == 0
     assert sorted(os.listdir(guard.directory)) == ["up"]
+
+
+def write_word(directory: Path, word: str) -> list[bytes]:
+    """Return an end action that appends a word to a file."""
+    action = RunCommand(
+        purpose="write",
+        argv=[b"/bin/sh", b"-c", f"echo {word} >> {directory}/words".encode()],
+        environment=[],
+        timeout_s=LIMIT_S,
+    )
+    return [b"run", *action.fields()]
+
+
+@pytest.mark.parametrize("finish", [True, False])
+def test_end_actions_are_performed_when_the_tree_has_ended(
+    guard: Driven, finish: bool
+) -> None:
+    for word in ("first", "withdrawn", "last"):
+        guard.send(protocol.END_ACTION, *write_word(guard.directory, word))
+    guard.send(protocol.WITHDRAW, *write_word(guard.directory, "withdrawn"))
+    script = "trap 'echo ended >> words; exit' TERM; : > up; while :; do :; done"
+    guard.start("/bin/sh", "-c", script)
+    guard.appears("up")
+
+    if finish:
+        guard.send(protocol.FINISH)
+        guard.wait(protocol.FINISHED)
+        assert guard.process.wait(LIMIT_S) == 0
+    else:
+        # It is killed at once then: see shims, which end programs first.
+        guard.end()
+
+    words = (guard.directory / "words").read_text().split()
+    assert words[-2:] == ["last", "first"]
+    assert words[:-2] == (["ended"] if finish else [])
+
+
+def test_an_end_action_that_fails_is_reported_before_the_end(guard: Driven) -> None:
+    action = RunCommand(
+        purpose="release p0", argv=[b"/bin/false"], environment=[], timeout_s=LIMIT_S
+    )
+    guard.send(protocol.END_ACTION, b"run", *action.fields())
+
+    guard.send(protocol.FINISH)
+
+    sentence = b"Could not release p0: /bin/false exited with 1."
+    assert guard.wait(protocol.NOT_UNDONE) == [sentence]
+    guard.wait(protocol.FINISHED)
+
+
+def test_without_poprun_a_failure_is_written_where_its_stderr_was(
+    guard: Driven,
+) -> None:
+    action = RunCommand(
+        purpose="release p0", argv=[b"/bin/false"], environment=[], timeout_s=LIMIT_S
+    )
+    with (guard.directory / "stderr").open("wb") as stderr:
+        message = protocol.pack(protocol.REPORT_TO)
+        guard.poprun.send(message, (stderr.fileno(),))
+    guard.send(protocol.END_ACTION, b"run", *action.fields())
+
+    assert guard.end() == 0
+
+    assert (guard.directory / "stderr").read_text() == (
+        "poprun: Could not release p0: /bin/false exited with 1.\n"
+    )
+
+
+def test_a_full_pipe_does_not_keep_the_guard_from_ending(guard: Driven) -> None:
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    with suppress(BlockingIOError):
+        while True:
+            os.write(write, bytes(4096))
+    os.set_blocking(write, True)
+    guard.poprun.send(protocol.pack(protocol.REPORT_TO), (write,))
+    action = RunCommand(
+        purpose="do it", argv=[b"/bin/false"], environment=[], timeout_s=LIMIT_S
+    )
+    guard.send(protocol.END_ACTION, b"run", *action.fields())
+
+    assert guard.end() == 0
+
+    os.close(read)
+    os.close(write)
 
 
 # --- Processes that it has not started: it has taken another guard's place.

@@ -7,54 +7,16 @@ from pathlib import Path
 import pytest
 from conftest import wait_for
 
+from poprun.helpers.end_actions import EndActions, RemovePath, RunCommand
 from poprun.helpers.job_files import (
     LOCK,
     PATIENCE_S,
     Leftovers,
     hold,
     make_lock,
-    remove,
-    remove_abandoned,
-    remove_if_last,
+    undo_abandoned,
+    undo_if_last,
 )
-
-
-def test_a_directory_goes_with_all_that_is_in_it(tmp_path: Path) -> None:
-    mine = tmp_path / "mine"
-    (mine / "a/b").mkdir(parents=True)
-    (mine / "a/b/file").touch()
-    (mine / ".hidden").touch()
-    os.mkfifo(mine / "pipe")
-    Path(os.fsdecode(os.fsencode(mine) + b"/\xff")).touch()
-    (tmp_path / "other").touch()
-
-    remove([os.fsencode(mine)])
-
-    assert os.listdir(tmp_path) == ["other"]
-
-
-def test_links_go_and_what_they_point_at_stays(tmp_path: Path) -> None:
-    other, mine = tmp_path / "other", tmp_path / "mine"
-    other.mkdir()
-    (other / "data").touch()
-    mine.mkdir()
-    (mine / "link").symlink_to(other)
-    (mine / "dangling").symlink_to(tmp_path / "nothing")
-    (tmp_path / "link").symlink_to(other)
-
-    remove([os.fsencode(mine), os.fsencode(tmp_path / "link")])
-
-    assert os.listdir(tmp_path) == ["other"]
-    assert os.listdir(other) == ["data"]
-
-
-def test_what_is_gone_already_keeps_nothing_else_from_going(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-
-    remove([os.fsencode(tmp_path / "nothing"), os.fsencode(tmp_path / "file")])
-
-    assert os.listdir(tmp_path) == []
-
 
 # --- Files that lie where everybody's files are.
 
@@ -88,8 +50,6 @@ def test_a_file_is_the_jobs_if_a_process_of_the_job_has_it_open(
     ours = os.fsencode(tmp_path / "shm_ours")
     assert leftovers.claim([member.pid, os.getpid()]) == [ours]
     assert leftovers.paths == [ours]
-    remove(leftovers.paths)
-    assert sorted(os.listdir(tmp_path)) == ["other", "shm_theirs"]
 
 
 def test_a_file_that_nobody_claims_is_soon_a_neighbours(tmp_path: Path) -> None:
@@ -134,8 +94,10 @@ def make_job(place: Path) -> tuple[Path, int]:
     directory, cache = place / "poprun-1", place / "cache"
     directory.mkdir()
     cache.mkdir()
-    paths = [os.fsencode(directory), os.fsencode(cache)]
-    return directory, make_lock(paths[0], paths)
+    end_actions = EndActions()
+    for path in (directory, cache):
+        end_actions.register(RemovePath(os.fsencode(path)))
+    return directory, make_lock(os.fsencode(directory), end_actions)
 
 
 def test_files_stay_as_long_as_one_supervisor_lives(tmp_path: Path) -> None:
@@ -144,15 +106,15 @@ def test_files_stay_as_long_as_one_supervisor_lives(tmp_path: Path) -> None:
     another = hold(path)
 
     os.close(lock)
-    assert not remove_if_last(path)
-    assert not remove_if_last(path)
-    remove_abandoned([os.fsencode(tmp_path)])
+    assert undo_if_last(path) is None
+    assert undo_if_last(path) is None
+    undo_abandoned([os.fsencode(tmp_path)])
     assert sorted(os.listdir(tmp_path)) == ["cache", "poprun-1"]
 
     os.close(another)
-    assert remove_if_last(path)
+    assert undo_if_last(path) == []
     assert os.listdir(tmp_path) == []
-    assert not remove_if_last(path)
+    assert undo_if_last(path) is None
     assert hold(path) == -1
 
 
@@ -160,11 +122,12 @@ def test_what_a_guard_has_found_goes_with_the_rest(tmp_path: Path) -> None:
     directory, lock = make_job(tmp_path)
     guards = hold(os.fsencode(directory / os.fsdecode(LOCK)))
     (tmp_path / "segment").touch()
-    os.write(guards, os.fsencode(tmp_path / "segment") + b"\0")
+    segment = RemovePath(os.fsencode(tmp_path / "segment"))
+    os.write(guards, EndActions().register(segment))
     os.close(lock)
     os.close(guards)
 
-    remove_abandoned([os.fsencode(tmp_path), b"/nowhere"])
+    undo_abandoned([os.fsencode(tmp_path), b"/nowhere"])
 
     assert os.listdir(tmp_path) == []
 
@@ -173,7 +136,7 @@ def test_a_directory_without_a_lock_is_not_touched(tmp_path: Path) -> None:
     (tmp_path / "poprun-2").mkdir()
     (tmp_path / "poprun-3").symlink_to(tmp_path / "poprun-2")
 
-    remove_abandoned([os.fsencode(tmp_path)])
+    undo_abandoned([os.fsencode(tmp_path)])
 
     assert sorted(os.listdir(tmp_path)) == ["poprun-2", "poprun-3"]
 
@@ -185,6 +148,77 @@ def test_a_link_to_a_directory_with_a_lock_is_not_followed(tmp_path: Path) -> No
     place.mkdir()
     (place / "poprun-9").symlink_to(directory)
 
-    remove_abandoned([os.fsencode(place)])
+    undo_abandoned([os.fsencode(place)])
 
     assert directory.exists()
+
+
+# --- The lock file holds commands, so that only this user's are run.
+
+
+def test_the_last_supervisor_performs_end_actions_and_reports_failures(
+    tmp_path: Path,
+) -> None:
+    directory, lock = make_job(tmp_path)
+    for script in (f"test -e {directory} && echo yes > {tmp_path}/done", "exit 3"):
+        action = RunCommand(
+            purpose="do it",
+            argv=[b"/bin/sh", b"-c", script.encode()],
+            environment=[],
+            timeout_s=30,
+        )
+        os.write(lock, EndActions().register(action))
+    os.close(lock)
+
+    failures = undo_abandoned([os.fsencode(tmp_path)])
+
+    assert failures == ["Could not do it: /bin/sh exited with 3."]
+    # The job's directory goes last.
+    assert (tmp_path / "done").read_text() == "yes\n"
+    assert os.listdir(tmp_path) == ["done"]
+
+
+@pytest.mark.parametrize("writable", ["directory", "lock"])
+@pytest.mark.parametrize("mode", [0o720, 0o702])
+def test_a_lock_that_others_may_have_written_is_not_obeyed(
+    writable: str, mode: int, tmp_path: Path
+) -> None:
+    directory, lock = make_job(tmp_path)
+    os.close(lock)
+    path = directory / os.fsdecode(LOCK)
+    (directory if writable == "directory" else path).chmod(mode)
+
+    assert undo_if_last(os.fsencode(path)) is None
+
+    assert (tmp_path / "cache").exists()
+
+
+def test_of_a_damaged_lock_file_the_directory_is_removed_at_least(
+    tmp_path: Path,
+) -> None:
+    _, lock = make_job(tmp_path)
+    os.ftruncate(lock, 0)
+    os.write(lock, b"\xff" * 100)
+    os.close(lock)
+
+    assert undo_abandoned([os.fsencode(tmp_path)]) == []
+
+    assert os.listdir(tmp_path) == ["cache"]
+
+
+def test_what_fails_is_tried_again_until_the_final_attempt(tmp_path: Path) -> None:
+    directory, lock = make_job(tmp_path)
+    action = RunCommand(
+        purpose="do it", argv=[b"/bin/false"], environment=[], timeout_s=30
+    )
+    os.write(lock, EndActions().register(action))
+    os.close(lock)
+    path = os.fsencode(directory / os.fsdecode(LOCK))
+    failures = ["Could not do it: /bin/false exited with 1."]
+
+    for _ in range(2):
+        assert undo_if_last(path, is_final=False) == failures
+        assert os.listdir(tmp_path) == ["poprun-1"]
+
+    assert undo_if_last(path) == failures
+    assert os.listdir(tmp_path) == []

@@ -40,7 +40,7 @@ def test_the_kinds_are_all_different() -> None:
         *(
             protocol.START,
             protocol.ADOPT,
-            protocol.REMOVE,
+            protocol.END_ACTION,
             protocol.KNOWN,
             protocol.SIGNAL_MPIRUN,
         ),
@@ -212,6 +212,7 @@ def test_mpi_gives_only_what_begins_like_a_gift(name: bytes, is_gift: bool) -> N
         (protocol.CLEAN, [b"0"]),
         (protocol.FINISHED, [b"3"]),
         (protocol.FOUND, [b""]),
+        (protocol.NOT_UNDONE, [b"poprun could not."]),
     ],
 )
 def test_what_has_the_fields_of_its_kind_is_a_report(

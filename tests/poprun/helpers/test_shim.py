@@ -17,6 +17,7 @@ from conftest import wait_for
 from poprun.helpers import processes, protocol
 from poprun.helpers.channel import Channel
 from poprun.helpers.command import PYTHON
+from poprun.helpers.end_actions import EndActions, RemovePath
 from poprun.helpers.job_files import make_lock
 
 SHIM = """
@@ -329,7 +330,9 @@ def test_a_shim_that_cannot_reach_poprun_removes_the_files_of_the_job(
 ) -> None:
     directory = tmp_path / "poprun-1"
     directory.mkdir()
-    os.close(make_lock(os.fsencode(directory), [os.fsencode(directory)]))
+    end_actions = EndActions()
+    end_actions.register(RemovePath(os.fsencode(directory)))
+    os.close(make_lock(os.fsencode(directory), end_actions))
 
     ended = subprocess.run(
         [*PYTHON, "shim", "1", "CONTROL", "0"],

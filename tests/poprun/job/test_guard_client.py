@@ -14,6 +14,8 @@ import pytest
 from poprun.errors import LaunchError
 from poprun.helpers import processes, protocol
 from poprun.helpers.channel import Channel
+from poprun.helpers.end_actions import EndActions, RemovePath, RunCommand
+from poprun.helpers.job_files import LOCK
 from poprun.job import guard_client
 from poprun.job.guard_client import GuardClient
 from poprun.job.guard_start import StartedGuard
@@ -74,7 +76,7 @@ def guarding(guards: Guards, tmp_path: Path) -> Iterator[GuardClient]:
         mark=MARK.decode(),
         environment={b"HOME": b"/root", b"EMPTY": b""},
         grace=2.5,
-        remove=[str(tmp_path / "job")],
+        end_actions=[RemovePath(os.fsencode(tmp_path / "job"))],
         watch=["/dev/shm/mpich_"],
         descriptor_limits=resource.getrlimit(resource.RLIMIT_NOFILE),
     )
@@ -83,14 +85,14 @@ def guarding(guards: Guards, tmp_path: Path) -> Iterator[GuardClient]:
 
 
 def files(tmp_path: Path) -> Messages:
-    paths = [os.fsencode(tmp_path / "job")]
-    return [(protocol.REMOVE, paths), (protocol.WATCH, [b"/dev/shm/mpich_"])]
+    remove = [b"remove", os.fsencode(tmp_path / "job")]
+    return [(protocol.END_ACTION, remove), (protocol.WATCH, [b"/dev/shm/mpich_"])]
 
 
 def test_a_guard_knows_the_files_before_anything_else(
     guards: Guards, guarding: GuardClient, tmp_path: Path
 ) -> None:
-    assert guards.heard() == files(tmp_path)
+    assert guards.heard() == [(protocol.REPORT_TO, []), *files(tmp_path)]
 
 
 def test_mpirun_is_started_with_the_file_for_its_words(
@@ -104,7 +106,8 @@ def test_mpirun_is_started_with_the_file_for_its_words(
     environ = [b"HOME=/root", b"EMPTY="]
     started = [b"2500", MARK, b"3", *argv, *environ]
     assert guards.heard() == [(protocol.START, started)]
-    [descriptor] = guards.far[0].descriptors
+    stderr, descriptor = guards.far[0].descriptors
+    assert os.path.sameopenfile(stderr, 2)
     assert os.path.sameopenfile(descriptor, guards.words)
 
 
@@ -113,12 +116,14 @@ def test_what_is_asked_of_a_guard_is_a_message(
 ) -> None:
     guards.heard()
 
-    guarding.hold(b"/lock")
+    guarding.register(RemovePath(b"/file"))
+    guarding.withdraw(RemovePath(b"/file"))
     guarding.signal_mpirun(NO_PROCESS, signal.SIGKILL)
     guarding.finish()
 
     assert guards.heard() == [
-        (protocol.HOLD, [b"/lock"]),
+        (protocol.END_ACTION, [b"remove", b"/file"]),
+        (protocol.WITHDRAW, [b"remove", b"/file"]),
         (protocol.SIGNAL_MPIRUN, [b"9"]),
         (protocol.FINISH, []),
     ]
@@ -138,19 +143,26 @@ def test_the_first_guard_is_the_ancestor_of_all_and_need_not_know_them(
 def test_another_guard_is_told_all_that_the_first_one_knew(
     guards: Guards, guarding: GuardClient, tmp_path: Path
 ) -> None:
-    guarding.hold(b"/lock")
+    hold_lock = guarding.make_lock(str(tmp_path))
     guarding.know(5, 50)
     guarding.found(b"/dev/shm/mpich_1")
     guards.heard()
 
     guarding.replace()
 
-    adopt, remove, watch, hold = protocol.Decoder().feed(guards.orders[-1])
+    adopt, *removals, watch, hold = protocol.Decoder().feed(guards.orders[-1])
     assert adopt == (protocol.ADOPT, [b"2500", MARK])
-    job = os.fsencode(tmp_path / "job")
-    assert remove == (protocol.REMOVE, [job, b"/dev/shm/mpich_1"])
-    assert (watch, hold) == (files(tmp_path)[1], (protocol.HOLD, [b"/lock"]))
-    assert guards.heard() == [(protocol.KNOWN, [b"5", b"50"])]
+    assert removals == [
+        files(tmp_path)[0],
+        (protocol.END_ACTION, [b"remove", b"/dev/shm/mpich_1"]),
+    ]
+    lock = os.fsencode(tmp_path / os.fsdecode(LOCK))
+    assert (watch, hold) == (files(tmp_path)[1], (protocol.HOLD, [lock]))
+    assert hold_lock == protocol.pack(*hold[:1], *hold[1])
+    assert guards.heard() == [
+        (protocol.REPORT_TO, []),
+        (protocol.KNOWN, [b"5", b"50"]),
+    ]
     assert guards.environ == {"HOME": "/root", "EMPTY": ""}
     assert guards.far[0].receive() is None  # it is closed
     guarding.know(6, 60)
@@ -204,7 +216,34 @@ def test_without_any_guard_the_files_are_poprun_s_to_remove(
     # It is this process's child, as what a guard has left is poprun's.
     orphan = os.posix_spawn("/bin/sleep", ["sleep", "600"], {})
 
-    guarding.do_without()
+    assert guarding.do_without() == []
 
     assert processes.process(orphan) is None
     assert not (tmp_path / "job").exists()
+
+
+def test_the_lock_file_has_the_end_actions_of_now_and_those_that_come_later(
+    guards: Guards, guarding: GuardClient, tmp_path: Path
+) -> None:
+    later = RunCommand(purpose="do it", argv=[b"/x"], environment=[], timeout_s=1)
+    guarding.make_lock(str(tmp_path))
+
+    guarding.register(later)
+    guarding.register(RemovePath(b"/withdrawn"))
+    guarding.withdraw(RemovePath(b"/withdrawn"))
+
+    found = EndActions()
+    found.read((tmp_path / os.fsdecode(LOCK)).read_bytes())
+    assert list(found) == [RemovePath(os.fsencode(tmp_path / "job")), later]
+
+
+def test_a_guard_may_take_longer_to_finish_with_more_to_undo(
+    guarding: GuardClient,
+) -> None:
+    before = guarding.finish_limit_s
+
+    guarding.register(
+        RunCommand(purpose="do it", argv=[b"/x"], environment=[], timeout_s=10)
+    )
+
+    assert guarding.finish_limit_s == before + 11

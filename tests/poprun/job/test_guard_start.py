@@ -68,7 +68,7 @@ def test_orders_that_came_before_the_guard_are_carried_out_without_poprun(
     made = tmp_path / "made"
     (made / "below").mkdir(parents=True)
     orders = protocol.pack(protocol.ADOPT, 0, b"NO_SUCH=1")
-    orders += protocol.pack(protocol.REMOVE, os.fsencode(made))
+    orders += protocol.pack(protocol.END_ACTION, b"remove", os.fsencode(made))
 
     guard = start(orders=orders)
     os.close(guard.descriptor)

@@ -198,7 +198,7 @@ KILL, RELEASE = (protocol.KILL, []), (protocol.RELEASE, [])
 
 def test_the_guard_is_told_of_the_job_before_it_is_to_start_mpirun(two: Driven) -> None:
     assert two.guard.heard() == [
-        (protocol.REMOVE, []),
+        (protocol.REPORT_TO, []),
         (protocol.WATCH, []),
         (
             protocol.START,
