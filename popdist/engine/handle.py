@@ -25,6 +25,8 @@ class Handle(Generic[T]):
         self._done = threading.Event()
         self._result: T | None = None
         self._error: BaseException | None = None
+        # The thread that makes the call, once it is known.
+        self._maker: threading.Thread | None = None
         self._lock = threading.Lock()
         self._callbacks: list[Callable[[Handle[T]], object]] = []
 
@@ -41,6 +43,8 @@ class Handle(Generic[T]):
         Raises whatever the call would have raised. Ctrl-C ends the group for all, as
         it does in a call: nobody can be sure of this one any more.
         """
+        if not self.test():
+            check_thread(self._maker)
         try:
             while not self.test():
                 self._check_that_it_is_made()
@@ -73,8 +77,9 @@ class Handle(Generic[T]):
 
         Also where the call has failed. It is called once, in the thread that makes
         the call, or at once in this one if that is over. It delays the calls that
-        follow, so it must not wait for one of them. An exception of it is reported as
-        that of a thread is (threading.excepthook), and has no other effect.
+        follow, so waiting for one of them in it is a RuntimeError. An exception of it
+        is reported as that of a thread is (threading.excepthook), and has no other
+        effect.
         """
         with self._lock:
             if not self.test():
@@ -127,6 +132,19 @@ def check_interpreter() -> None:
         )
 
 
+def check_thread(maker: threading.Thread | None) -> None:
+    """Raise RuntimeError in the thread that is to make the call that is waited for.
+
+    It runs a program's function only in a callback.
+    """
+    if maker is threading.current_thread():
+        raise RuntimeError(
+            "A callback of add_done_callback waits for a collective call of the same "
+            "group, which can begin only when the callback has returned. Make the call "
+            "with async_op=True and wait for it elsewhere."
+        )
+
+
 class Helper(threading.Thread):
     """A thread of ours: it makes calls that others have begun, and none of its own."""
 
@@ -165,9 +183,14 @@ class Worker:
                 # May fail. Only then is there somebody to do what is counted.
                 thread.start()
                 self._thread = thread
+            handle._maker = self._thread
             self.pending = self._count(1)
             self._queue.put(run)
         return handle
+
+    def check_caller(self) -> None:
+        """Raise RuntimeError if the caller is the thread that it would wait for."""
+        check_thread(self._thread)
 
     def close(self) -> None:
         """Let the thread end once it has done what was submitted."""

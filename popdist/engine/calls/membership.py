@@ -60,6 +60,8 @@ class Membership:
         worker = self.transport.worker
         if not (async_op or worker.pending):
             return self._carry_out(what, action)
+        if not async_op:
+            worker.check_caller()
         handle = worker.submit(
             partial(self._carry_out, what, action),
             partial(self.transport.give_up, what),

@@ -454,6 +454,42 @@ def test_an_error_of_a_callback_is_reported_and_breaks_no_call() -> None:
     group.close()
 
 
+def test_a_callback_that_waits_for_a_later_call_is_refused() -> None:
+    group = Group("alone", 0, 1, tuning=SMALL)
+    begin, ended = threading.Event(), threading.Event()
+    refused: list[str] = []
+    later: list[Any] = []
+
+    def wait_for_calls(_: Any) -> None:
+        with pytest.raises(RuntimeError) as error:
+            group.all_reduce(np.ones(3))
+        refused.append(str(error.value))
+        later.append(group.all_reduce(np.ones(2), async_op=True))
+        with pytest.raises(RuntimeError) as error:
+            later[0].wait()
+        refused.append(str(error.value))
+        ended.set()
+
+    first = group.submit("first", lambda: begin.wait(40), async_op=True)
+    assert isinstance(first, Handle)
+    first.add_done_callback(wait_for_calls)
+    begin.set()
+
+    assert ended.wait(40)
+    assert later[0].wait().tolist() == [1, 1]
+    assert group.all_reduce(np.ones(3)).tolist() == [1, 1, 1]
+    group.close()
+    assert (
+        refused
+        == [
+            "A callback of add_done_callback waits for a collective call of the same "
+            "group, which can begin only when the callback has returned. Make the call "
+            "with async_op=True and wait for it elsewhere."
+        ]
+        * 2
+    )
+
+
 def test_a_callback_sees_the_error_of_its_call() -> None:
     group = Group("alone", 0, 1, tuning=SMALL)
     seen: list[str] = []
