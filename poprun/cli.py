@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TextIO
 
 from poprun import __version__
-from poprun.errors import PoprunError, ProgramNotFoundError, TopologyError
+from poprun.errors import OptionError, PoprunError, ProgramNotFoundError, TopologyError
 
 if TYPE_CHECKING:
     import click
@@ -59,7 +59,8 @@ def _carry_out(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     if not argv:
         from poprun.options.help import SHORT_PAGE
 
-        return _print(SHORT_PAGE)
+        _print_error(SHORT_PAGE)
+        return OptionError.exit_code
 
     from poprun.options import grammar
     from poprun.options.sources import resolve
@@ -208,9 +209,13 @@ def _forget(stream: TextIO | None) -> None:
 
 
 def _report(kind: str, text: str) -> None:
+    _print_error(f"poprun: {kind}: {text}\n")
+
+
+def _print_error(text: str) -> None:
     if sys.stderr is None:  # print(file=None) would write to stdout
         return
     try:
-        print(f"poprun: {kind}: {text}", file=sys.stderr, flush=True)
+        print(text, end="", file=sys.stderr, flush=True)
     except OSError:  # no other stream to report it on; the exit code remains
         _forget(sys.stderr)

@@ -110,7 +110,7 @@ def launches(rounds: int) -> None:
 
 def starts(rounds: int) -> None:
     print("\nWords without a job, medians in ms:")
-    for words in (["--version"], ["--help"], []):
+    for words in (["--version"], ["--help"]):
         ours, theirs = in_turn([POPRUN, *words], [sys.executable, "-c", "pass"], rounds)
         print(
             f"  poprun {' '.join(words):9} {median(ours, 0):4.0f}"

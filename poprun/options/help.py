@@ -1,4 +1,4 @@
-"""What poprun says about itself: the short page and the full help.
+"""What poprun says about itself: the usage of a bare poprun and the full help.
 
 Plain ASCII throughout, so that no locale can spoil it.
 """

@@ -89,12 +89,12 @@ def test_variables_reach_the_job(pipeline: Pipeline) -> None:
     assert pipeline.jobs[0][0]["num-replicas"] == 3
 
 
-def test_poprun_alone_shows_a_short_page_with_two_examples(
+def test_poprun_without_arguments_is_an_error_that_shows_its_usage(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert cli.main([], {}) == 0
+    assert cli.main([], {}) == 2
 
-    page, errors = capsys.readouterr()
+    output, page = capsys.readouterr()
     examples = [line for line in page.splitlines() if line.startswith("  poprun ")]
     assert examples == [
         "  poprun --num-instances 2 --num-replicas 2 --offline-mode=1 "
@@ -103,7 +103,7 @@ def test_poprun_alone_shows_a_short_page_with_two_examples(
         "python3 train.py",
     ]
     assert page.count("\n") <= 25
-    assert errors == ""
+    assert output == ""
 
 
 def entries(page: str) -> dict[str, str]:
@@ -342,7 +342,7 @@ def test_nothing_heavy_is_imported_before_the_pipeline() -> None:
         assert "textwrap" not in loaded or words != ["-v", "x"]
 
 
-@pytest.mark.parametrize("words", [["--help"], ["--version"], ["--show-config"], []])
+@pytest.mark.parametrize("words", [["--help"], ["--version"], ["--show-config"]])
 def test_a_locale_that_does_not_exist_is_no_matter(words: list[str]) -> None:
     process = poprun_with(*words, environ={"LC_ALL": "xx_XX.nowhere"})
 
