@@ -15,7 +15,7 @@ from poprun.job.local_host import LocalHost
 from poprun.job.values import Job
 from poprun.log import DEBUG, Log
 from poprun.options.settings import Settings
-from poprun.plan import drawing, planner
+from poprun.plan import drawing, dry_run, planner
 from poprun.plan.hosts import SLURM_NODE_NAME
 from poprun.plan.outer_job import without_outer_job, without_own_changes
 from poprun.plan.planner import Setup
@@ -100,9 +100,6 @@ def _show(
             return code
     if not verbosity and not settings["dry-run"]:
         return 0
-    # Most jobs start without it.
-    from poprun.plan import dry_run
-
     if verbosity:
         dry_run.log_plan(log, setup, settings, program, environ)
     return print_text(dry_run.render(setup, program), log) if settings["dry-run"] else 0

@@ -174,6 +174,68 @@ THIRD_PARTY = {
     "yaml": ("poprun",),
 }
 
+# What functions import when they run, and why: elsewhere imports stand at the top. A
+# launch takes 100 ms of poprun's own process; what it hardly ever needs stays out.
+LATE_IMPORTS = {
+    # Signals are handled before anything that takes time is imported.
+    "poprun.__main__": {"poprun.cli"},
+    # --version needs nothing and takes 30 ms, a page of text no job, and a guard is
+    # started before the 60 ms that the rest of a launch takes to import.
+    "poprun.cli": {
+        "json",
+        "poprun.click_command",
+        "poprun.job.guard_start",
+        "poprun.options.config_file",
+        "poprun.options.grammar",
+        "poprun.options.help",
+        "poprun.options.refusals",
+        "poprun.options.show_config",
+        "poprun.options.sources",
+        "poprun.options.table",
+        "poprun.options.types",
+        "poprun.run",
+        "poprun.versions",
+    },
+    # 12 ms, while mpirun starts.
+    "poprun.run": {"poprun.result.conclusion"},
+    # Of three, a launch uses one; each takes 1 ms.
+    "poprun.mpirun": {
+        "poprun.mpirun.hydra",
+        "poprun.mpirun.no_mpi",
+        "poprun.mpirun.openmpi",
+    },
+    # 1 ms, for an error.
+    "poprun.options.grammar": {"poprun.mpirun.option_table"},
+    # 2 ms each, for an error.
+    "poprun.options.refusals": {"difflib"},
+    "poprun.options.sources": {"difflib"},
+    "poprun.plan.program": {"difflib"},
+    # 3 ms each, for addresses and for values that hardly any job has.
+    "poprun.options.types": {"ipaddress"},
+    "poprun.plan.hosts": {"ipaddress"},
+    "poprun.plan.assignments": {"json"},
+    "poprun.plan.drawing": {"json"},
+    "poprun.plan.planner": {"json"},
+    # 60 ms, for a file.
+    "poprun.options.config_file": {"yaml"},
+    # 30 ms.
+    "poprun.plan.unsupported": {"psutil"},
+    "poprun.result.conclusion": {"psutil"},
+    # 0.3 ms of the 13 that a shim takes, once for every instance.
+    "poprun.helpers.processes": {"fcntl"},
+    "poprun.helpers.shim": {"termios"},
+    # It runs in every Python of an instance, and does nothing in most of them.
+    "poprun.interpreter.sitecustomize": {
+        "_signal",
+        "_socket",
+        "_thread",
+        "atexit",
+        "faulthandler",
+        "opcode",
+        "struct",
+    },
+}
+
 READS_ENVIRON = (
     "popdist.popdist_core",
     "popdist.session",
@@ -351,6 +413,7 @@ def test_what_the_tables_name_exists() -> None:
         *READS_ENVIRON,
         *WRITES_ENVIRON,
         *SPELLS_VARIABLES,
+        *LATE_IMPORTS,
     }
     missing = {name for name in tables if name not in MODULES}
 
@@ -443,6 +506,25 @@ def test_patterns_are_compiled_when_they_are_used(module: str) -> None:
     assert not compiled, (
         f"{module} compiles a pattern at import, in line {compiled[0]}. Let it be a "
         "string, and call re.search(PATTERN, text)."
+    )
+
+
+@pytest.mark.parametrize(
+    "module", [name for name in MODULES if below(name, ("poprun",))]
+)
+def test_imports_stand_at_the_top_but_for_those_that_pay(module: str) -> None:
+    functions = [
+        node
+        for node in ast.walk(parse(MODULES[module]))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    late = imported(node for function in functions for node in ast.walk(function))
+    listed = LATE_IMPORTS.get(module, set())
+
+    assert late == listed, (
+        f"{module} imports {', '.join(sorted(late)) or 'nothing'} in its functions, "
+        f"and LATE_IMPORTS lists {', '.join(sorted(listed)) or 'nothing'}. Import it "
+        "at the top, or list it with what that saves."
     )
 
 

@@ -1,6 +1,7 @@
 """Cutting a text for mpirun into options and their values."""
 
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -51,9 +52,6 @@ def split_arguments(text: str, source: str) -> Iterator[MpiArgument]:
 
 
 def _split(text: str, source: str) -> list[str]:
-    # Imported here, since most command lines need it for nothing.
-    import shlex
-
     if "\0" in text:
         raise MpiArgumentError(f"{source} has a NUL byte, which no argument can have.")
     try:
