@@ -5,7 +5,6 @@ lengths and codes only. An adapter of another framework makes rows itself.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Protocol
 
@@ -14,39 +13,49 @@ from popdist.engine.handle import Worker
 from popdist.engine.spec.dtypes import item_bytes_of, name_of
 
 
-@dataclass(frozen=True, slots=True)
 class Rows:
     """One array of a call: where its rows lie, one for each local replica or one.
 
-    addresses: Where each row begins, aligned to its elements. A row is in one piece.
-    shape: The shape of a row.
-    dtype: The code of its elements' type; see spec.dtypes.DTYPES.
-    owner: Anything that keeps the memory alive as long as it is referred to.
+    A value: nothing changes it. It is not a dataclass, because a frozen one takes as
+    long to make as the rest of a small call.
     """
 
-    addresses: tuple[int, ...]
-    shape: tuple[int, ...]
-    dtype: int
-    owner: object = None
+    __slots__ = ("addresses", "count", "dtype", "nbytes", "owner", "shape")
 
-    def __post_init__(self) -> None:
-        size = item_bytes_of(self.dtype)
-        for address in self.addresses:
+    def __init__(
+        self,
+        addresses: tuple[int, ...],
+        shape: tuple[int, ...],
+        dtype: int,
+        owner: object = None,
+    ) -> None:
+        """Describe rows in memory.
+
+        Args:
+            addresses: Where each row begins, aligned to its elements. A row is in one
+                piece.
+            shape: The shape of a row.
+            dtype: The code of its elements' type; see spec.dtypes.DTYPES.
+            owner: Anything that keeps the memory alive as long as it is referred to.
+        """
+        size = item_bytes_of(dtype)
+        for address in addresses:
             if address % size:
                 raise ValueError(
-                    f"A row of {name_of(self.dtype)} begins at address {address:#x}, "
+                    f"A row of {name_of(dtype)} begins at address {address:#x}, "
                     f"but must begin at a multiple of {size}. Copy it first."
                 )
+        self.addresses = addresses
+        self.shape = shape
+        self.dtype = dtype
+        self.owner = owner
+        # How many elements and bytes a row has.
+        self.count = prod(shape)
+        self.nbytes = self.count * size
 
-    @property
-    def count(self) -> int:
-        """How many elements a row has."""
-        return prod(self.shape)
-
-    @property
-    def nbytes(self) -> int:
-        """How many bytes a row has."""
-        return self.count * item_bytes_of(self.dtype)
+    def __repr__(self) -> str:
+        kind = f"{name_of(self.dtype)} of shape {self.shape}"
+        return f"<Rows: {len(self.addresses)} of {kind}>"
 
     @property
     def address(self) -> int:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from popdist.engine._core import address_of
 from popdist.engine.spec.dtypes import DTYPES, code_of
 from popdist.engine.transport import Rows
 
@@ -32,19 +33,19 @@ class Prepared:
 
 def address(array: Array) -> int:
     """Return where the elements of an array begin."""
-    return int(array.__array_interface__["data"][0])
+    return address_of(array)
 
 
 def rows_of(arrays: Sequence[Array]) -> Rows:
     """Return the rows that these arrays are: alike, and each in one piece."""
     first = arrays[0]
-    places = tuple(address(array) for array in arrays)
+    places = tuple([address_of(array) for array in arrays])
     return Rows(places, first.shape, code_of(first.dtype), arrays)
 
 
 def bytes_of(array: Array) -> Rows:
     """Return the one row that an array is, as bytes."""
-    return Rows((address(array),), (array.nbytes,), DTYPES["uint8"], array)
+    return Rows((address_of(array),), (array.nbytes,), DTYPES["uint8"], array)
 
 
 def written(x: object, argument: str = "out") -> Array:

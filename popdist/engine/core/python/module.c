@@ -4,6 +4,7 @@
 
 PyTypeObject *layout_type;
 PyObject *failure;
+static PyObject *name_struct;
 
 Py_ssize_t numbers_from(PyObject *sequence, uint64_t *to, Py_ssize_t most)
 {
@@ -190,7 +191,27 @@ static PyObject *remove_these_pages(PyObject *module, PyObject *args)
     return on_pages(args, remove_pages);
 }
 
+/* What an array's __array_struct__ holds: numpy's array interface in C. */
+typedef struct {
+    int version, axes;
+    char kind;
+    int item_bytes, flags;
+    Py_ssize_t *shape, *strides;
+    void *data;
+} array_struct;
+
+static PyObject *address_of(PyObject *module, PyObject *array)
+{
+    (void)module;
+    PyObject *capsule = PyObject_GetAttr(array, name_struct);
+    const array_struct *found = capsule ? PyCapsule_GetPointer(capsule, NULL) : NULL;
+    PyObject *address = found ? PyLong_FromVoidPtr(found->data) : NULL;
+    Py_XDECREF(capsule);
+    return address;
+}
+
 static PyMethodDef functions[] = {
+    {"address_of", address_of, METH_O, NULL},
     {"make_accessible", make_pages_accessible, METH_VARARGS, NULL},
     {"remove_pages", remove_these_pages, METH_VARARGS, NULL},
     {"arena_bytes", arena_bytes, METH_VARARGS, NULL},
@@ -224,12 +245,13 @@ PyMODINIT_FUNC PyInit__core(void)
     PyObject *module = PyModule_Create(&definition);
     if (!module)
         return NULL;
+    name_struct = PyUnicode_InternFromString("__array_struct__");
     layout_type = (PyTypeObject *)make_layout_type(module);
     failure = PyErr_NewException("popdist.engine._core.Failure", NULL, NULL);
     /* Kept for good, as the module is. */
     Py_XINCREF((PyObject *)layout_type);
     Py_XINCREF(failure);
-    if (add(module, "Layout", (PyObject *)layout_type) && add(module, "Failure", failure)
+    if (name_struct && add(module, "Layout", (PyObject *)layout_type) && add(module, "Failure", failure)
         && add(module, "Comm", make_comm_type(module))
         && add(module, "Reducer", make_reducer_type(module))
         && add(module, "Mapping", make_mapping_type(module)))
