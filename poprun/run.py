@@ -14,10 +14,10 @@ from poprun.job.guard_start import StartedGuard
 from poprun.job.local_host import LocalHost
 from poprun.job.values import Job
 from poprun.log import DEBUG, Log
+from poprun.mpirun.environment import without_outer_poprun, without_own_changes
 from poprun.options.settings import Settings
 from poprun.plan import drawing, dry_run, planner
 from poprun.plan.hosts import SLURM_NODE_NAME
-from poprun.plan.outer_job import without_outer_job, without_own_changes
 from poprun.plan.planner import Setup
 from poprun.plan.program import resolve_for_instances
 from poprun.plan.unsupported import refuse_what_cannot_start
@@ -38,7 +38,7 @@ def run(settings: Settings, program: Sequence[str], guard: StartedGuard | None) 
     Returns:
         The exit code.
     """
-    environ = without_outer_job(without_own_changes(os.environ))
+    environ = without_outer_poprun(without_own_changes(os.environ))
     verbosity = DEBUG if settings["debug"] else settings.verbosity
     log = Log(verbosity, lambda text: write_text(2, text))
     setup = planner.make(settings, environ, prepare.temporary_directory(environ))

@@ -74,7 +74,6 @@ PURE = (
     "poprun.job.stacks",
     "poprun.job.stopping",
     "poprun.mpirun.arguments",
-    "poprun.mpirun.environment",
     "poprun.mpirun.hydra",
     "poprun.mpirun.no_mpi",
     "poprun.mpirun.openmpi",

@@ -12,7 +12,11 @@ from poprun.helpers.end_actions import RemovePath
 from poprun.job.resource_limits import raise_descriptor_limit
 from poprun.job.values import FOREVER, Job, Resource
 from poprun.mpirun import adapter
-from poprun.mpirun.environment import GIFT_PREFIXES, NO_GIFT_PREFIXES, scrub
+from poprun.mpirun.environment import (
+    INSTANCE_PREFIXES,
+    MPIRUN_PREFIXES,
+    without_outer_mpi,
+)
 from poprun.mpirun.values import LOCAL, OPENMPI5
 from poprun.plan.assignments import Assignment
 from poprun.plan.planner import Setup
@@ -60,7 +64,7 @@ def make_job(
     directories = [directory]
     if setup.temporary_cache is not None:
         directories.append(setup.temporary_cache)
-    inherited = scrub(environ)
+    inherited = without_outer_mpi(environ)
     if setup.mpi.flavour == OPENMPI5:
         # Its MPI_Init fails for a user who has no home.
         inherited.setdefault("HOME", directory)
@@ -168,14 +172,16 @@ def _spec(
     environment = [os.fsencode(f"{name}={value}") for name, value in variables.items()]
     _check_sizes(argv, environment)
     # What a user asks for counts more than the same variable handed on by mpirun.
-    users = [name for name in assignment.variables if name.startswith(GIFT_PREFIXES)]
+    users = [
+        name for name in assignment.variables if name.startswith(INSTANCE_PREFIXES)
+    ]
     return protocol.pack_spec(
         path=os.fsencode(path),
         argv=argv,
         environment=environment,
         cwd=os.fsencode(assignment.directory or os.getcwd()),
-        gifts=[prefix.encode() for prefix in GIFT_PREFIXES],
-        no_gifts=[prefix.encode() for prefix in NO_GIFT_PREFIXES],
+        gifts=[prefix.encode() for prefix in INSTANCE_PREFIXES],
+        no_gifts=[prefix.encode() for prefix in MPIRUN_PREFIXES],
         users=[name.encode() for name in users],
         cpus=list(assignment.binding.cpus or ()),
         memory_nodes=list(assignment.binding.memory_nodes or ()),

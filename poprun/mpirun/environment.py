@@ -1,15 +1,16 @@
-"""Which environment variables are an MPI's own, and which of them go stale.
+"""Environments without what an outer job, its MPI or this Python has added to them.
 
-An MPI tells its processes by variables who they are. A process that starts an MPI
-of its own must not hand them on: its children would take themselves for members of
-the outer job.
+A job may be started by an instance of another one. Variables describe to a process its
+place in the outer job, and the processes of the inner job must not inherit them.
 """
 
 import os
 from collections.abc import Mapping
 from typing import AnyStr
 
-# Gifts of one mpirun to its own processes. What users set is not among them
+from popdist import environment as env
+
+# What an mpirun sets for its own processes. What users set is not among it
 # (OMPI_CC, OMPI_ALLOW_RUN_AS_ROOT, OMPI_MCA_btl, HYDRA_IFACE, ...).
 _STALE_PREFIXES = (
     "OMPI_APP_",
@@ -68,13 +69,55 @@ _BATCH_PREFIXES = ("SLURM_", "SLURMD_", "PBS_", "LSB_", "LSF_", "COBALT_")
 _BATCH = frozenset({"PE_HOSTFILE", "LOADL_HOSTFILE", "LOADL_STEP_ID"})
 
 # What a process of the job needs in order to find its MPI.
-GIFT_PREFIXES = ("HYDI", "I_MPI_", "MPI_LOCAL", "OMPI_", "OPAL_", "PMI", "PRTE")
+INSTANCE_PREFIXES = ("HYDI", "I_MPI_", "MPI_LOCAL", "OMPI_", "OPAL_", "PMI", "PRTE")
 # These steer mpirun itself: an mpirun that the program starts is none of ours.
-NO_GIFT_PREFIXES = ("OMPI_MCA_rmaps_", "PRTE_MCA_")
+MPIRUN_PREFIXES = ("OMPI_MCA_rmaps_", "PRTE_MCA_")
+
+# What Python sets LC_CTYPE to, in its own environment, when it finds the C locale.
+PYTHONS_OWN_LOCALES = ("C.UTF-8", "C.utf8", "UTF-8")
+
+# Wrong for another job in any case.
+_OF_ONE_JOB = frozenset({*env.TOPOLOGY_VARIABLES, *env.JOB_VARIABLES})
+# Right if the user has set them, wrong if an outer poprun has.
+_OF_AN_OUTER_JOB = frozenset(
+    {
+        env.NODE_DEVICE_ID,
+        env.EXECUTABLE_CACHE_PATH,
+        env.MPI4PY_LIBMPI,
+        env.OMP_NUM_THREADS,
+    }
+)
 
 
-def scrub(environ: Mapping[AnyStr, AnyStr]) -> dict[AnyStr, AnyStr]:
-    """Leave out what an outer MPI told this process; keep what the user set."""
+def without_outer_poprun(environ: Mapping[str, str]) -> dict[str, str]:
+    """Leave out what an outer poprun set for this process."""
+    wrong = _OF_ONE_JOB
+    if env.JOB_ID in environ:
+        wrong |= _OF_AN_OUTER_JOB
+    return {name: value for name, value in environ.items() if name not in wrong}
+
+
+def without_own_changes(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return this process's environment as it was given: Python may have added to it.
+
+    Args:
+        environ: os.environ.
+    """
+    # exec accepts no variable without a name, and no program can read one.
+    given = {name: value for name, value in environ.items() if name}
+    if given.get("LC_CTYPE") in PYTHONS_OWN_LOCALES:
+        with open("/proc/self/environ", "rb") as file:
+            entries = file.read().split(b"\0")
+        del given["LC_CTYPE"]
+        for entry in entries:
+            name, _, value = entry.partition(b"=")
+            if name == b"LC_CTYPE":
+                given["LC_CTYPE"] = os.fsdecode(value)
+    return given
+
+
+def without_outer_mpi(environ: Mapping[AnyStr, AnyStr]) -> dict[AnyStr, AnyStr]:
+    """Leave out what an outer mpirun set for this process; keep what the user set."""
     names = {os.fsdecode(name) for name in environ}
     inside = not names.isdisjoint(_SIGNS_OF_AN_OUTER_JOB)
     return {

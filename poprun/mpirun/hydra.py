@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from poprun.mpirun.environment import scrub, without_batch_system
+from poprun.mpirun.environment import without_batch_system, without_outer_mpi
 from poprun.mpirun.messages import clean
 from poprun.mpirun.values import Context, Failure, GlobalArguments, Mpi, MpiVerdict
 
@@ -45,7 +45,7 @@ def command(
 def environment(mpi: Mpi, caller: Mapping[str, str], directory: str) -> dict[str, str]:
     """Return mpirun's own environment. The directory is removed with the job."""
     del mpi
-    return without_batch_system(scrub(caller)) | {"TMPDIR": directory}
+    return without_batch_system(without_outer_mpi(caller)) | {"TMPDIR": directory}
 
 
 def explain(text: str, exit_code: int) -> MpiVerdict:

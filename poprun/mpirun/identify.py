@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from poprun.errors import MpiNotFoundError
 from poprun.helpers import processes
-from poprun.mpirun.environment import scrub
+from poprun.mpirun.environment import without_outer_mpi
 from poprun.mpirun.values import HYDRA, OPENMPI4, OPENMPI5, Mpi
 
 # It takes 5 to 9 ms. One that takes longer than this waits for something.
@@ -52,7 +52,7 @@ def detect(path: str, environ: Mapping[str, str], packages: str = "") -> Mpi:
     if known := _packaged(path, packages):
         return known
     # Open MPI 5 does not even tell its version to a user who has no home directory.
-    text, exit_status = _ask(path, {"HOME": "/"} | scrub(environ))
+    text, exit_status = _ask(path, {"HOME": "/"} | without_outer_mpi(environ))
     return identify(path, text, exit_status)
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from poprun.mpirun.environment import scrub
+from poprun.mpirun.environment import without_outer_mpi
 from poprun.mpirun.messages import clean
 from poprun.mpirun.values import (
     LOCAL,
@@ -50,7 +50,7 @@ def command(
 def environment(mpi: Mpi, caller: Mapping[str, str], directory: str) -> dict[str, str]:
     """Return the launcher's own environment."""
     del mpi
-    return scrub(caller) | {"TMPDIR": directory}
+    return without_outer_mpi(caller) | {"TMPDIR": directory}
 
 
 def explain(text: str, exit_code: int) -> MpiVerdict:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from poprun.mpirun.environment import scrub, without_batch_system
+from poprun.mpirun.environment import without_batch_system, without_outer_mpi
 from poprun.mpirun.messages import clean
 from poprun.mpirun.values import (
     OPENMPI4,
@@ -90,7 +90,9 @@ def environment(mpi: Mpi, caller: Mapping[str, str], directory: str) -> dict[str
         ours["PRTE_MCA_rmaps_default_mapping_policy"] = ":oversubscribe"
     # Open MPI 5 does not start for a user who has no home directory.
     ours["HOME"] = directory
-    return ours | without_batch_system(scrub(caller)) | {"TMPDIR": directory}
+    return (
+        ours | without_batch_system(without_outer_mpi(caller)) | {"TMPDIR": directory}
+    )
 
 
 def explain(text: str, exit_code: int) -> MpiVerdict:

@@ -13,11 +13,11 @@ from poprun.helpers import protocol
 from poprun.helpers.end_actions import RemovePath
 from poprun.job import prepare
 from poprun.job.values import Job
-from poprun.mpirun.values import Context, GlobalArguments, Mpi
-from poprun.plan.assignments import Request, make
 
 # What the user has, and what an outer poprun and its MPI have left.
-from poprun.plan.outer_job import without_outer_job
+from poprun.mpirun.environment import without_outer_poprun
+from poprun.mpirun.values import Context, GlobalArguments, Mpi
+from poprun.plan.assignments import Request, make
 from poprun.plan.placement import Binding
 from poprun.plan.planner import Setup
 from poprun.plan.topology import Topology
@@ -198,7 +198,7 @@ def test_what_the_user_has_is_inherited_byte_for_byte() -> None:
 
 
 def test_an_inner_job_describes_itself() -> None:
-    told = environment(job(environ=without_outer_job({**USERS, **LEFT})))
+    told = environment(job(environ=without_outer_poprun({**USERS, **LEFT})))
 
     assert told["POPDIST_JOB_ID"] == "cafe"
     assert told["POPDIST_NUM_TOTAL_REPLICAS"] == "4"

@@ -2,10 +2,11 @@ import pytest
 
 from poprun.helpers.protocol import Decoder, Spec, pack_spec
 from poprun.mpirun.environment import (
-    GIFT_PREFIXES,
-    NO_GIFT_PREFIXES,
-    scrub,
+    INSTANCE_PREFIXES,
+    MPIRUN_PREFIXES,
     without_batch_system,
+    without_outer_mpi,
+    without_outer_poprun,
 )
 
 KEPT = {
@@ -38,19 +39,19 @@ KEPT = {
     ],
 )
 def test_what_an_outer_mpi_left_is_taken_away(left: dict[str, str]) -> None:
-    assert scrub(KEPT | left) == KEPT
+    assert without_outer_mpi(KEPT | left) == KEPT
 
 
 def test_a_place_that_the_user_gives_is_kept() -> None:
     places = {"OPAL_PREFIX": "/opt/mpi", "PMIX_PREFIX": "/opt/mpi"}
 
-    assert scrub(KEPT | places) == KEPT | places
+    assert without_outer_mpi(KEPT | places) == KEPT | places
 
 
 def test_bytes_are_scrubbed_as_text_is() -> None:
     environ = {b"PMI_RANK": b"0", b"\xff": b"\xfe", b"PMIX_NAMESPACE": b"1"}
 
-    assert scrub(environ) == {b"\xff": b"\xfe"}
+    assert without_outer_mpi(environ) == {b"\xff": b"\xfe"}
 
 
 def test_mpirun_does_not_see_the_batch_system() -> None:
@@ -66,8 +67,8 @@ def is_gift(name: str) -> bool:
         argv=[b"true"],
         environment=[],
         cwd=b"/",
-        gifts=[prefix.encode() for prefix in GIFT_PREFIXES],
-        no_gifts=[prefix.encode() for prefix in NO_GIFT_PREFIXES],
+        gifts=[prefix.encode() for prefix in INSTANCE_PREFIXES],
+        no_gifts=[prefix.encode() for prefix in MPIRUN_PREFIXES],
         users=[],
         cpus=[],
         memory_nodes=[],
@@ -100,3 +101,41 @@ def test_gifts_of_an_mpi_are_known_by_name(name: str) -> None:
 )
 def test_what_steers_mpirun_alone_is_no_gift(name: str) -> None:
     assert not is_gift(name)
+
+
+# --- Below another poprun.
+
+OUTER = {
+    "POPDIST_NUM_TOTAL_REPLICAS": "64",
+    "POPDIST_NUM_IPUS_PER_REPLICA": "4",
+    "POPDIST_NUM_LOCAL_REPLICAS": "8",
+    "POPDIST_UNIFORM_REPLICAS_PER_INSTANCE": "1",
+    "POPDIST_REPLICA_INDEX_OFFSET": "8",
+    "POPDIST_LOCAL_INSTANCE_INDEX": "1",
+    "POPDIST_CONTRACT_VERSION": "0",
+    "POPDIST_JOB_ID": "outer",
+    "POPDIST_CONTROL": "@poprun-outer",
+    "POPDIST_OFFLINE_MODE": "0",
+    "POPDIST_ARENA": "outer-0",
+    "POPDIST_RESTART_COUNT": "3",
+}
+# A user may set these too.
+EITHER = {
+    "POPDIST_NODE_DEVICE_ID": "64",
+    "POPDIST_EXECUTABLE_CACHE_PATH": "/cache",
+    "MPI4PY_LIBMPI": "/mpi/libmpi.so",
+    "OMP_NUM_THREADS": "2",
+}
+USERS = {"PATH": "/usr/bin", "POPDIST_TIMEOUT": "30", "POPDIST_LOG_LEVEL": "debug"}
+
+
+def test_variables_of_an_outer_poprun_are_removed() -> None:
+    assert without_outer_poprun({**USERS, **EITHER, **OUTER}) == USERS
+
+
+def test_what_a_user_has_set_is_kept_outside_of_any_job() -> None:
+    assert without_outer_poprun({**USERS, **EITHER}) == {**USERS, **EITHER}
+
+
+def test_a_part_of_a_topology_is_removed() -> None:
+    assert without_outer_poprun({"POPDIST_REPLICA_INDEX_OFFSET": "8"}) == {}
