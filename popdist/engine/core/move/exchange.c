@@ -11,19 +11,6 @@ typedef struct {
     bool parted;    /* a slot holds a share for each receiver */
 } plan;
 
-typedef struct {
-    uint64_t begin, bytes;
-} stretch;
-
-/* What of a part of that length goes in a block. */
-static stretch stretch_of(const plan *p, uint64_t length, uint64_t block)
-{
-    uint64_t begin = block * p->share;
-    if (begin >= length)
-        return (stretch){length, 0};
-    return (stretch){begin, length - begin < p->share ? length - begin : p->share};
-}
-
 /* Where the part of a member begins in an array of all members' parts. */
 static uint64_t part_begin(const exchange *x, int member)
 {
@@ -48,15 +35,15 @@ static void write_block(const void *what, uint64_t block, uint64_t number, bool 
     if (!writes(x, rank))
         return;
     if (!p->parted) {
-        stretch s = stretch_of(p, x->lengths[rank], block);
-        copy(x->c->simd, slot, x->in + s.begin, s.bytes, streaming);
+        chunk s = block_of(x->lengths[rank], p->share, block);
+        copy(x->c->simd, slot, x->in + s.begin, s.end - s.begin, streaming);
         return;
     }
     for (int q = 0; q < x->c->size; q++) {
-        stretch s = stretch_of(p, x->lengths[q], block);
+        chunk s = block_of(x->lengths[q], p->share, block);
         if (q != rank)
             copy(x->c->simd, slot + (uint64_t)q * p->share,
-                 x->in + part_begin(x, q) + s.begin, s.bytes, streaming);
+                 x->in + part_begin(x, q) + s.begin, s.end - s.begin, streaming);
     }
 }
 
@@ -65,17 +52,17 @@ static void read_from(const plan *p, int q, uint64_t block, uint64_t number)
 {
     const exchange *x = p->x;
     const int rank = x->c->rank;
-    stretch s = stretch_of(p, x->lengths[p->parted ? rank : q], block);
+    chunk s = block_of(x->lengths[p->parted ? rank : q], p->share, block);
     const bool alone = x->op == BROADCAST || x->op == SCATTER;
     char *to = x->out + (alone ? 0 : part_begin(x, q)) + s.begin;
     if (q == rank) {
         const char *own = x->in + (p->parted ? part_begin(x, q) : 0) + s.begin;
         if (own != to)
-            memcpy(to, own, s.bytes);
+            memcpy(to, own, s.end - s.begin);
         return;
     }
     copy(x->c->simd, to,
-         input_at(x->c, q, number) + (p->parted ? (uint64_t)rank * p->share : 0), s.bytes,
+         input_at(x->c, q, number) + (p->parted ? (uint64_t)rank * p->share : 0), s.end - s.begin,
          false);
 }
 

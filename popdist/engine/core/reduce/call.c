@@ -2,9 +2,6 @@
 
 #include <string.h>
 
-/* From here on, what is written will not be read from the cache again. */
-enum { STREAM_OUT_BYTES = 4 << 20 };
-
 /* Shorter copies are what the C library is good at. */
 enum { MANY_LINES = 32 << 10 };
 

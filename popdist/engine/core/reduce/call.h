@@ -3,6 +3,7 @@
 #define POPDIST_CALL_H
 
 #include "reduce/tree.h"
+#include "shm/chunks.h"
 
 /* An array as it lies in each of the member's rows. */
 typedef struct {
@@ -27,6 +28,15 @@ typedef struct {
     /* Where the only segment's rows lie in the heap, or NOT_IN_HEAP. */
     uint64_t heap_in, heap_out, heap_stride;
 } call;
+
+/* Results of at least so many bytes are larger than the caches, so they are written past
+ * them. In the heap every total is written to the arrays of all members: whether stores
+ * past the caches do that sooner depends on the processor, so both kinds are tried, from
+ * a larger size on. */
+enum {
+    STREAM_OUT_BYTES = 4 << 20,
+    STREAM_TO_ALL_BYTES = 32 << 20,
+};
 
 /* What follows from a call for the one who carries it out. */
 typedef struct {
@@ -93,18 +103,6 @@ void reduce_range(const call *k, const terms *t, cursor *at, const published *p,
 /* Copy elements [begin, end) of a result to all of this member's rows. */
 void copy_out(const call *k, const terms *t, cursor *at, uint64_t begin, uint64_t end,
               const unsigned char *from);
-
-/* Where chunk `number` of `count` elements begins and ends. */
-typedef struct {
-    uint64_t begin, end;
-} chunk;
-
-static inline chunk chunk_of(uint64_t count, int size, int number, uint64_t unit)
-{
-    uint64_t share = round_up((count + (uint64_t)size - 1) / (uint64_t)size, unit);
-    uint64_t begin = share * (uint64_t)number, end = begin + share;
-    return (chunk){begin < count ? begin : count, end < count ? end : count};
-}
 
 status all_reduce_oneshot(const call *k);
 status all_reduce_direct(const call *k);

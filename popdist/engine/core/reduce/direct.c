@@ -26,15 +26,6 @@ typedef struct {
     traffic traffic;
 } work;
 
-static chunk block_of(const work *w, uint64_t b)
-{
-    uint64_t begin = b * w->length, left = w->k->total - begin;
-#ifdef BREAK_BOUNDS
-    left = w->length;
-#endif
-    return (chunk){begin, begin + (left < w->length ? left : w->length)};
-}
-
 static chunk part_of(chunk block, int size, int member)
 {
     chunk c = chunk_of(block.end - block.begin, size, member, CHUNK_UNIT);
@@ -46,7 +37,7 @@ static void publish_inputs(work *w, uint64_t b)
 {
     const call *k = w->k;
     const size_t width = w->t.slot_element;
-    chunk all = block_of(w, b), own = part_of(all, k->c->size, k->c->rank);
+    chunk all = block_of(w->k->total, w->length, b), own = part_of(all, k->c->size, k->c->rank);
     unsigned char *slot = input_at(k->c, k->c->rank, w->number + b);
     traffic_begin(&w->traffic, w->number + b);
     for (uint32_t i = 0; i < k->l->nodes[k->c->rank]; i++) {
@@ -64,7 +55,7 @@ static void publish_inputs(work *w, uint64_t b)
 static void publish_totals(work *w, uint64_t b)
 {
     comm *c = w->k->c;
-    chunk all = block_of(w, b), own = part_of(all, c->size, c->rank);
+    chunk all = block_of(w->k->total, w->length, b), own = part_of(all, c->size, c->rank);
     published p = {.pitch = w->length};
     for (int q = 0; q < c->size; q++)
         p.from[q] = input_at(c, q, w->number + b)
@@ -81,7 +72,7 @@ static void publish_totals(work *w, uint64_t b)
 static status take_totals(work *w, uint64_t b)
 {
     comm *c = w->k->c;
-    chunk all = block_of(w, b);
+    chunk all = block_of(w->k->total, w->length, b);
     for (int i = 1; i < c->size; i++) {
         int q = (c->rank + i) % c->size;
         status s = wait_posted(c, q, w->before + 2 * b + 2);

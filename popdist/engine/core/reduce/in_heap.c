@@ -86,10 +86,6 @@ static void find_rows(const call *k, struct rows *at, uint64_t begin)
     }
 }
 
-/* Every total is written to the arrays of all members. From here on, whether stores
- * past the caches do that sooner depends on the processor, so both kinds are tried. */
-enum { STREAM_OUT_BYTES = 32 << 20 };
-
 /* While the total of one piece is written, what the next one needs is fetched: else
  * the memory would rest whenever we only write. */
 static void write_total(const terms *t, unsigned char *to, const unsigned char *total,
@@ -124,7 +120,7 @@ status all_reduce_in_heap(const call *k, uint64_t steps_before)
     terms t = terms_of(k);
     heap_stores *stores = &k->c->heap_stores;
     const uint64_t bytes = k->total * t.a.element;
-    const bool large = bytes >= STREAM_OUT_BYTES && !shares_core(k->c);
+    const bool large = bytes >= STREAM_TO_ALL_BYTES && !shares_core(k->c);
     t.stream_out = large && heap_stores_begin(stores);
     k->c->ran = IN_ARENA;
     status s = reach_rows(k, &t);

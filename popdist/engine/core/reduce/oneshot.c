@@ -47,17 +47,11 @@ static status at_once(const work *w)
     return DONE;
 }
 
-static chunk block_of(const work *w, uint64_t block)
-{
-    uint64_t begin = block * w->length, left = w->k->total - begin;
-    return (chunk){begin, begin + (left < w->length ? left : w->length)};
-}
-
 static void write_block(const void *what, uint64_t block, uint64_t number, bool streaming)
 {
     const work *w = what;
     const layout *l = w->k->l;
-    chunk all = block_of(w, block);
+    chunk all = block_of(w->k->total, w->length, block);
     unsigned char *slot = input_at(w->k->c, l->rank, number);
     for (uint32_t i = 0; i < l->nodes[l->rank]; i++)
         write_node(w->k, &w->t, w->at, &l->mine[i], all.begin, all.end,
@@ -68,7 +62,7 @@ static void read_block(const void *what, uint64_t block, uint64_t number)
 {
     const work *w = what;
     comm *c = w->k->c;
-    chunk all = block_of(w, block);
+    chunk all = block_of(w->k->total, w->length, block);
     published p = {.pitch = w->length};
     for (int q = 0; q < c->size; q++)
         p.from[q] = input_at(c, q, number);

@@ -54,42 +54,37 @@ static const void *own_sum(const ring *r, piece p, uint64_t n)
     return fold(&r->t.a, &l->of_local, leaf, NULL, n);
 }
 
-/* Put this member's rows of chunk k into its slot, added to `partial` if given. */
-static void add_own(ring *r, int k, const unsigned char *partial)
+/* Finish elements [begin, begin + n) of a total to `to`, and copy them to our rows. */
+static void finish_total(ring *r, const void *sum, uint64_t begin, uint64_t n,
+                         unsigned char *to)
 {
     const arithmetic *a = &r->t.a;
+    a->simd->finish[a->type](to, sum, n, a->divisor);
+    copy_out(r->k, &r->t, &r->at, begin, begin + n, to);
+}
+
+/* Put this member's rows of chunk k into its slot, combined with `partial` unless that
+ * is NULL. At the last stop of a chunk the result is the total. */
+static void add_own(ring *r, int k, const unsigned char *partial, bool last)
+{
+    const arithmetic *a = &r->t.a;
+    const size_t width = last ? a->element : a->accumulated;
     chunk c = chunk_at(r, k);
     unsigned char *to = slot_at(r, r->k->c->rank, k);
     while (c.begin < c.end) {
         piece p = piece_at(r->k, &r->at, c.begin, c.end);
         uint64_t n = p.count < a->piece ? p.count : a->piece;
         const void *own = own_sum(r, p, n);
+        unsigned char *sum = last ? scratch_block(a, SPARE_BLOCK) : to;
         if (partial) {
-            a->simd->combine[a->type][a->op](to, own, partial, n);
+            a->simd->combine[a->type][a->op](sum, own, partial, n);
             partial += n * a->accumulated;
         } else {
-            memcpy(to, own, n * a->accumulated);
+            memcpy(sum, own, n * a->accumulated);
         }
-        to += n * a->accumulated;
-        c.begin += n;
-    }
-}
-
-/* The same for the last stop of a chunk: what comes out is the total. */
-static void complete(ring *r, int k, const unsigned char *partial)
-{
-    const arithmetic *a = &r->t.a;
-    chunk c = chunk_at(r, k);
-    unsigned char *to = slot_at(r, r->k->c->rank, k);
-    while (c.begin < c.end) {
-        piece p = piece_at(r->k, &r->at, c.begin, c.end);
-        uint64_t n = p.count < a->piece ? p.count : a->piece;
-        unsigned char *sum = scratch_block(a, SPARE_BLOCK);
-        a->simd->combine[a->type][a->op](sum, own_sum(r, p, n), partial, n);
-        a->simd->finish[a->type](to, sum, n, a->divisor);
-        copy_out(r->k, &r->t, &r->at, c.begin, c.begin + n, to);
-        partial += n * a->accumulated;
-        to += n * a->element;
+        if (last)
+            finish_total(r, sum, c.begin, n, to);
+        to += n * width;
         c.begin += n;
     }
 }
@@ -114,10 +109,8 @@ static status go_round(ring *r)
         if (s != DONE)
             return s;
         const int k = c->rank + 1 - step; /* also right for the second journey */
-        if (step < size)
-            add_own(r, k, slot_at(r, r->left, k));
-        else if (step == size)
-            complete(r, k, slot_at(r, r->left, k));
+        if (step <= size)
+            add_own(r, k, slot_at(r, r->left, k), step == size);
         else
             hand_on(r, k + size, step < 2 * size - 1);
         post(c);
@@ -136,13 +129,13 @@ static status first_step(ring *r)
             return s;
     }
     if (r->round > 0) {
-        add_own(r, c->rank, NULL);
+        add_own(r, c->rank, NULL, false);
         post(c);
         return DONE;
     }
     const descriptor d = descriptor_of(r->k);
     begin(c, &d);
-    add_own(r, c->rank, NULL);
+    add_own(r, c->rank, NULL, false);
     announce(c);
     return meet_all(c);
 }

@@ -12,14 +12,13 @@ typedef struct {
     char *out;
 } plan;
 
-/* What of a member's share goes in a block, as elements of the long row. */
-static chunk stretch_of(const plan *p, int member, uint64_t block)
+/* Return what of a member's share goes in a block, as elements of the long row. */
+static chunk share_of(const plan *p, int member, uint64_t block)
 {
     const layout *l = p->k->l;
-    uint64_t first = l->first[member] * p->each, end = first + l->rows[member] * p->each;
-    uint64_t begin = first + block * p->pitch;
-    begin = begin < end ? begin : end;
-    return (chunk){begin, end - begin < p->pitch ? end : begin + p->pitch};
+    const uint64_t first = l->first[member] * p->each;
+    const chunk c = block_of(l->rows[member] * p->each, p->pitch, block);
+    return (chunk){first + c.begin, first + c.end};
 }
 
 static uint64_t place_of(const plan *p, int member)
@@ -33,7 +32,7 @@ static void write_block(const void *what, uint64_t block, uint64_t number, bool 
     const layout *l = p->k->l;
     unsigned char *slot = input_at(p->k->c, l->rank, number);
     for (int q = 0; q < l->size; q++) {
-        chunk s = stretch_of(p, q, block);
+        chunk s = share_of(p, q, block);
         for (uint32_t i = 0; q != l->rank && i < l->nodes[l->rank]; i++)
             write_node(p->k, &p->t, p->at, &l->mine[i], s.begin, s.end,
                        slot + place_of(p, q) + i * p->pitch * p->t.slot_element,
@@ -45,7 +44,7 @@ static void read_block(const void *what, uint64_t block, uint64_t number)
 {
     const plan *p = what;
     const layout *l = p->k->l;
-    chunk own = stretch_of(p, l->rank, block);
+    chunk own = share_of(p, l->rank, block);
     published others = {.pitch = p->pitch};
     for (int q = 0; q < l->size; q++)
         others.from[q] = input_at(p->k->c, q, number) + place_of(p, l->rank);

@@ -1,0 +1,31 @@
+/* How a number of elements or bytes is divided: among members, and into blocks. */
+#ifndef POPDIST_CHUNKS_H
+#define POPDIST_CHUNKS_H
+
+#include "shm/arena.h"
+
+typedef struct {
+    uint64_t begin, end;
+} chunk;
+
+/* Return the chunk of one of `size` members: whole units, but for the last one. */
+static inline chunk chunk_of(uint64_t count, int size, int member, uint64_t unit)
+{
+    uint64_t share = round_up((count + (uint64_t)size - 1) / (uint64_t)size, unit);
+    uint64_t begin = share * (uint64_t)member, end = begin + share;
+    return (chunk){begin < count ? begin : count, end < count ? end : count};
+}
+
+/* Return block `number` of those that are `length` long, empty where there is none. */
+static inline chunk block_of(uint64_t count, uint64_t length, uint64_t number)
+{
+    uint64_t begin = number * length;
+    begin = begin < count ? begin : count;
+#ifdef BREAK_BOUNDS
+    return (chunk){begin, begin + length};
+#else
+    return (chunk){begin, count - begin < length ? count : begin + length};
+#endif
+}
+
+#endif
