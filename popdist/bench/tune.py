@@ -50,11 +50,7 @@ def measured(meeting: Meeting, connect: Connect, seconds: float) -> Tuning:
     spins = {n: replace(best, spin_us=n) for n in _SPINS_US}
     shares = _compare(meeting, connect, "spin_us", spins, _SPIN_SIZES, seconds)
     best = replace(best, spin_us=least(shares))
-    blocks = {
-        # A block too small for so many members is enlarged: not the same one twice.
-        t.block_bytes: t
-        for t in (replace(best, block_bytes=n).fitted(meeting.size) for n in _BLOCKS)
-    }
+    blocks = {n: replace(best, block_bytes=n) for n in _BLOCKS}
     shares = _compare(meeting, connect, "blocks", blocks, _BLOCK_SIZES, seconds)
     best = replace(best, block_bytes=least(shares))
     roomy = connect(replace(best, oneshot_bytes=_ONESHOT_SIZES[-1]))

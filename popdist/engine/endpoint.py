@@ -249,7 +249,7 @@ def _sizes(size: int, tuning: Tuning | None) -> tuple[tuple[int, int, int, int],
             "fewer instances with more replicas each."
         )
     chosen = tuning or Tuning.measured(size, cores_of_host())
-    fitted = chosen.fitted(size)
+    fitted = chosen.fitted()
     sizes = (size, fitted.block_bytes, fitted.oneshot_bytes, fitted.spin_us)
     how = f"layout {_core.arena_layout():016x}"
     return sizes, f"popdist arena, {how}, sizes {sizes if tuning else 'as measured'}"

@@ -2,7 +2,7 @@
 
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 from popdist.engine.cores import cores_of_cgroups
@@ -18,8 +18,11 @@ _LEAST_ONESHOT = 2048
 _MOST_ONESHOT = 1 << 16
 MOST_MEMBERS = 256
 
-# Every member's chunk of a block must be some lines long, whatever it holds.
-_LEAST_SHARE = 1 << 15
+# The core takes no smaller blocks.
+_LEAST_BLOCK = 1 << 16
+# How much memory the slots of all members may take: above 128 members blocks are smaller.
+# A slot has two phases of a block each.
+_MOST_SLOT_BYTES = 128 << 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,12 +38,9 @@ class Tuning:
     block_bytes: int = 1 << 19
     spin_us: int = 50
 
-    def fitted(self, size: int) -> Self:
-        """Return what of this is possible for so many members."""
-        block = max(self.block_bytes, size * _LEAST_SHARE, 1 << 16)
-        return type(self)(
-            oneshot_bytes=self.oneshot_bytes, block_bytes=block, spin_us=self.spin_us
-        )
+    def fitted(self) -> Self:
+        """Return what of this is possible."""
+        return replace(self, block_bytes=max(self.block_bytes, _LEAST_BLOCK))
 
     def entry(self, size: int, cores: int) -> dict[str, str | int]:
         """Return what the table is to say, measured with so many members."""
@@ -73,9 +73,11 @@ class Tuning:
             oneshot = min(oneshot, scaled)
         return cls(
             oneshot_bytes=oneshot,
-            block_bytes=entry["block_bytes"],
+            block_bytes=min(
+                entry["block_bytes"], _MOST_SLOT_BYTES // (2 * size) & -4096
+            ),
             spin_us=entry["spin_us"],
-        ).fitted(size)
+        ).fitted()
 
 
 def cores_of_host() -> int:

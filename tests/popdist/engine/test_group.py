@@ -41,7 +41,7 @@ def alone(replicas: tuple[int, ...] | None = None, **settings: Any) -> Group:
 
 @pytest.mark.parametrize("size", SIZES)
 def test_every_algorithm_at_every_size_gives_the_references_bits(size: int) -> None:
-    block = SMALL.fitted(size).block_bytes
+    block = SMALL.fitted().block_bytes
     # In float16 that is widened three blocks and a bit, which no member shares equally.
     lengths = [0, 1, 7, 1000, 3 * block // 4 + 5]
     inputs = {
@@ -117,7 +117,7 @@ def test_every_dtype_is_reduced_by_every_operation_to_the_references_bits(
 def test_every_replica_has_a_row_of_its_own(rows: tuple[int, ...]) -> None:
     size = len(rows)
     # Two blocks of the largest number of nodes, and less than one line.
-    lengths = [0, 1, 33, SMALL.fitted(size).block_bytes // 3 + 1]
+    lengths = [0, 1, 33, SMALL.fitted().block_bytes // 3 + 1]
     inputs = {
         n: [sample([r, n], (count, n), "float32") for r, count in enumerate(rows)]
         for n in lengths

@@ -51,20 +51,29 @@ def test_a_table_with_less_than_the_least_is_taken_as_it_is(
     assert Tuning.measured(4, 4).oneshot_bytes == 512
 
 
-def test_the_smallest_block_has_room_for_every_members_share() -> None:
-    least = Tuning(block_bytes=1)
+def test_blocks_that_are_too_small_become_the_smallest() -> None:
+    least = Tuning(block_bytes=1).fitted()
 
-    assert least.fitted(1).block_bytes == 1 << 16
-    assert least.fitted(13).block_bytes == 13 << 15
+    assert least.block_bytes == 1 << 16
     for size in (1, 2, 3, 13, 256):
-        fitted = least.fitted(size)
-        assert _core.arena_bytes(size, fitted.block_bytes, 0, 0) > 0
+        assert _core.arena_bytes(size, least.block_bytes, 0, 0) > 0
+
+
+@pytest.mark.parametrize(
+    ("size", "block"),
+    [(2, 1 << 19), (16, 1 << 19), (128, 1 << 19), (129, 520_192), (256, 1 << 18)],
+)
+@pytest.mark.parametrize("cores", [1, 300])
+def test_the_slots_of_all_members_stay_within_128_mib(
+    size: int, block: int, cores: int
+) -> None:
+    assert Tuning.measured(size, cores).block_bytes == block
 
 
 def test_what_fits_stays_as_it_is() -> None:
     given = Tuning(oneshot_bytes=77, block_bytes=1 << 20, spin_us=5)
 
-    assert given.fitted(4) == given
+    assert given.fitted() == given
 
 
 def test_an_arena_that_cannot_be_is_refused_in_words() -> None:

@@ -100,9 +100,9 @@ static bool settings_from(PyObject *args, const char *format, PyObject **memory,
         PyErr_Format(PyExc_ValueError,
                      "An arena for %llu members with blocks of %llu bytes and one-shot "
                      "up to %llu bytes cannot be: it can have 1 to %d members, blocks of "
-                     "65536 bytes and 32768 for each member or more, and one-shot up "
-                     "to %d.",
-                     size, block, oneshot, MAX_MEMBERS, MOST_ONESHOT_BYTES);
+                     "%d bytes to 4 GiB, and one-shot up to %d.",
+                     size, block, oneshot, MAX_MEMBERS, LEAST_BLOCK_BYTES,
+                     MOST_ONESHOT_BYTES);
         return false;
     }
     return true;

@@ -66,14 +66,15 @@ status reduce_scatter(const call *k, char *out)
     };
     p.t.wanted = false; /* in the rows: it goes to `out` alone */
     p.pitch = c->agreed.block_bytes
-              / ((uint64_t)c->size * k->l->most_nodes * p.t.slot_element) / CHUNK_UNIT
-              * CHUNK_UNIT;
+              / ((uint64_t)c->size * k->l->most_nodes * p.t.slot_element);
+    if (p.pitch > CHUNK_UNIT)
+        p.pitch = p.pitch / CHUNK_UNIT * CHUNK_UNIT;
     uint64_t longest = 0;
     for (int q = 0; q < c->size; q++)
         longest = k->l->rows[q] > longest ? k->l->rows[q] : longest;
     longest *= p.each;
-    if (longest < p.pitch)
-        p.pitch = round_up(longest, CHUNK_UNIT);
+    const uint64_t whole = round_up(longest, CHUNK_UNIT);
+    p.pitch = whole < p.pitch ? whole : p.pitch;
     blocks b = {
         .c = c,
         .count = longest ? (longest + p.pitch - 1) / p.pitch : 0,

@@ -26,6 +26,9 @@ enum {
     LETTER_BYTES = 32768,
     /* Chunks of a block are whole lines of even the smallest elements. */
     CHUNK_UNIT = 64,
+    /* In the smallest block, each of 256 members has room for an element of 8 bytes of
+     * every node: of 4096 replicas a member has at most 24 nodes. */
+    LEAST_BLOCK_BYTES = 65536,
     /* Sizes of blocks for which the kind of stores is chosen apart. */
     STORE_CLASSES = 5,
 };
@@ -162,9 +165,8 @@ uint64_t arena_layout(void);
 /* Whether an arena can have these sizes. */
 static inline bool settings_possible(const settings *s)
 {
-    /* Every member's chunk, of whatever type and nodes, must be a line or more. */
-    return s->size >= 1 && s->size <= MAX_MEMBERS && s->block_bytes >= 1u << 16
-           && s->block_bytes >= s->size * 32768 && s->block_bytes <= UINT64_C(1) << 32
+    return s->size >= 1 && s->size <= MAX_MEMBERS && s->block_bytes >= LEAST_BLOCK_BYTES
+           && s->block_bytes <= UINT64_C(1) << 32
            && s->oneshot_bytes <= MOST_ONESHOT_BYTES;
 }
 

@@ -64,7 +64,7 @@ def agree(group: Group, call: Callable[..., Any], out: Any) -> list[bool]:
 def test_every_result_can_be_written_to_an_array_or_a_list(
     rows: tuple[int, ...], kind: Kind
 ) -> None:
-    replicas, n = sum(rows), SMALL.fitted(len(rows)).block_bytes // 2 + 3
+    replicas, n = sum(rows), SMALL.fitted().block_bytes // 2 + 3
 
     def member(me: Me) -> Any:
         group = me.join(replicas=rows)
