@@ -5,6 +5,7 @@
  * what a call must give can be said without the core. The calls follow from numbers
  * that never change; all members draw the same ones. Any failure ends the program.
  */
+#define _GNU_SOURCE /* MAP_ANONYMOUS */
 #include "move/exchange.h"
 #include "move/streaming.h"
 
@@ -13,11 +14,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
 enum {
-    MOST_MEMBERS = 8,
+    MOST_MEMBERS = 128,
+    FEW_MEMBERS = 8, /* with these, calls of all lengths and kinds are made */
     MOST_ROWS = 3,
     MOST_PARTS = 4,
     /* Values repeat after so many elements: a prime, so that no chunk, block or
@@ -58,6 +61,7 @@ typedef struct {
     uint64_t block_bytes;
     uint64_t spin_us;
     unsigned char *arena, *heap;
+    uint64_t arena_bytes;
     uint64_t span; /* bytes of a member's region of the heap */
     ending_case end;
     crossing cross;
@@ -159,6 +163,13 @@ static turn turn_of(const group *g, int number)
     t.in_place = draw(&t, 2);
     t.root = (int)draw(&t, (uint64_t)g->size);
     t.heap = (heap_use)draw(&t, EVERYWHERE + 1);
+    if (g->size > FEW_MEMBERS) {
+        /* All pairs of members would take long, and so would the sum of all parts. */
+        t.op = t.op == SEND ? BARRIER : t.op;
+        t.count = t.op == ALL_REDUCE || t.op == REDUCE ? t.count : t.count % 130;
+        /* The sum of so many int8 may overflow before it is divided. */
+        t.reduction = t.type == INT8 && t.reduction == MEAN ? SUM : t.reduction;
+    }
     if (!g->drill) {
         t.op = ALL_REDUCE;
         t.how = (algorithm)(number % ALGORITHMS);
@@ -446,7 +457,7 @@ static parts parts_of(const seat *s, const turn *t)
     };
     for (int q = 0; q < s->g->size; q++) {
         const bool equal = t->op == ALL_TO_ALL || t->op == BROADCAST;
-        p.counts[q] = equal ? t->count : t->count * (uint64_t)q / 2;
+        p.counts[q] = equal ? t->count : t->count * (uint64_t)(q % FEW_MEMBERS) / 2;
         p.sum += p.counts[q];
     }
     return p;
@@ -590,10 +601,23 @@ static void *take_part(void *seat_of_ours)
     return NULL;
 }
 
+/* Zeros. The channels of all pairs of many members are more memory than there may be, so
+ * that is mapped; of few members, sanitizers see what goes beyond the end. */
+static unsigned char *many_pages(const group *g, uint64_t bytes)
+{
+    if (g->size > FEW_MEMBERS) {
+        void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        return at == MAP_FAILED ? NULL : at;
+    }
+    unsigned char *at = aligned_alloc(PAGE, bytes);
+    return at ? memset(at, 0, bytes) : NULL;
+}
+
 static void group_make(group *g)
 {
     const uint64_t size = (uint64_t)g->size;
-    g->block_bytes = size > 2 ? size * 32768 : 65536; /* the least there may be */
+    g->block_bytes = LEAST_BLOCK_BYTES;
     const settings agreed = {
         .size = size,
         .block_bytes = g->block_bytes,
@@ -604,15 +628,16 @@ static void group_make(group *g)
     g->replicas = 0;
     for (int q = 0; q < g->size; q++)
         g->replicas += g->rows[q];
-    g->arena = aligned_alloc(PAGE, total);
-    const uint64_t most = (several_blocks(g, INT8) + 70000) * WIDEST;
+    g->arena = many_pages(g, total);
+    const uint64_t longest = g->size > FEW_MEMBERS ? 20000 : several_blocks(g, INT8) + 70000;
+    const uint64_t most = longest * WIDEST;
     g->span = 2 * MOST_ROWS * round_up(most, PAGE);
     g->heap = aligned_alloc(PAGE, size * g->span);
     if (!g->arena || !g->heap) {
         fprintf(stderr, "There is no memory for a group of %d.\n", g->size);
         _Exit(1);
     }
-    memset(g->arena, 0, total);
+    g->arena_bytes = total;
     arena_initialise(g->arena, &agreed);
     /* Begin with either kind of stores; now and then the other one is tried. */
     for (int i = 0; i < STORE_CLASSES; i++)
@@ -622,7 +647,17 @@ static void group_make(group *g)
 static void group_free(group *g)
 {
     free(g->heap);
-    free(g->arena);
+    if (g->size > FEW_MEMBERS)
+        munmap(g->arena, g->arena_bytes);
+    else
+        free(g->arena);
+}
+
+/* Rows of each member: one, two, three, or not equally many. */
+static void share_rows(group *g, uint32_t each)
+{
+    for (int q = 0; q < g->size; q++)
+        g->rows[q] = each ? each : 1 + (uint32_t)(q * 2 + 1) % MOST_ROWS;
 }
 
 /* Let all members of the group do something, each in a thread. */
@@ -703,7 +738,11 @@ static void *come_to_an_end(void *seat_of_ours)
     seat *s = seat_of_ours;
     const header *head = s->c.head;
     const turn t = {.op = BARRIER};
-    s->c.timeout_ns = s->g->end.why == TIMED_OUT ? 50000000 : s->c.timeout_ns;
+    if (s->g->end.why == TIMED_OUT && s->g->size <= FEW_MEMBERS)
+        s->c.timeout_ns = 50000000;
+    /* One that waits for member 1, which waits for member 0. */
+    if (s->g->end.why == TIMED_OUT && s->c.rank == s->g->size - 1)
+        s->c.timeout_ns = 2000000000;
     must(s, &t, barrier(&s->c, 0));
     if (s->c.rank > 0) {
         if (s->g->end.why == STOPPED && s->c.rank == 1)
@@ -925,6 +964,25 @@ static int let_all_down(const kernels *simd)
     return ends;
 }
 
+/* In a tree of members, those far from member 0 name it, not the one between. */
+static void let_crowd_down(const kernels *simd)
+{
+    static const ending_case ends[] = {{TIMED_OUT, BARRIER},
+                                       {PEER_LOST, BARRIER},
+                                       {PEER_LOST, ALL_REDUCE},
+                                       {MISMATCH, BARRIER},
+                                       {ASKED, ALL_REDUCE}};
+    for (int i = 0; i < 5; i++) {
+        static seat seats[MOST_MEMBERS];
+        group g = {.simd = simd, .size = 33, .end = ends[i]};
+        share_rows(&g, 1);
+        group_make(&g);
+        group_run(&g, seats, come_to_an_end);
+        check_end(&g, seats);
+        group_free(&g);
+    }
+}
+
 /* Another thread of member 0 ends the group while that member is in a call. */
 static void *end_from_beside(void *seat_of_another)
 {
@@ -1019,16 +1077,9 @@ static void wait_for_late_members(const kernels *simd)
 
 /* --- All of it */
 
-/* Rows of each member: one, two, three, or not equally many. */
-static void share_rows(group *g, uint32_t each)
-{
-    for (int q = 0; q < g->size; q++)
-        g->rows[q] = each ? each : 1 + (uint32_t)(q * 2 + 1) % MOST_ROWS;
-}
-
 static int run_calls(group *g, bool drill, int turns)
 {
-    seat seats[MOST_MEMBERS];
+    static seat seats[MOST_MEMBERS];
     g->drill = drill;
     g->turns = turns;
     g->seed++;
@@ -1075,6 +1126,20 @@ static void check_spins(void)
         fprintf(stderr, "Members do not poll for as long as polls succeed.\n");
         exit(1);
     }
+}
+
+/* More members than wait for each one singly. */
+static int run_crowds(const kernels *simd)
+{
+    static const int sizes[] = {17, 33, 64, 128};
+    int calls = 0;
+    let_crowd_down(simd);
+    for (int i = 0; i < 4; i++) {
+        group g = {.simd = simd, .size = sizes[i], .seed = 7000 + (uint64_t)i};
+        share_rows(&g, (uint32_t)i % 2); /* not equally many, or one each */
+        calls += run_calls(&g, true, 400 / sizes[i]);
+    }
+    return calls;
 }
 
 /* A late yield is followed by sleep, for longer each time; a quiet machine by yields. */
@@ -1149,5 +1214,7 @@ int main(void)
         const int calls = run_level(simd, 1000 * (uint64_t)i), ends = come_to_all_ends(simd);
         printf("%s: %d calls are right, and so are %d ends.\n", simd->name, calls, ends);
     }
+    printf("%d calls of up to %d members are right.\n", run_crowds(kernels_named(NULL)),
+           MOST_MEMBERS);
     return 0;
 }

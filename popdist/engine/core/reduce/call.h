@@ -114,7 +114,7 @@ uint64_t ring_segment(const comm *c, dtype type);
 /* Once all have begun: reduce where the arrays lie. */
 bool all_in_heap(const call *k);
 bool some_in_heap(const call *k);
-status all_reduce_in_heap(const call *k, uint64_t steps_before);
+status all_reduce_in_heap(const call *k);
 
 /* Carry out a call in whichever way it says; IN_ARENA stands for the best. */
 status reduce(const call *k);

@@ -150,7 +150,7 @@ status all_reduce_direct(const call *k)
     if (s != DONE)
         return s;
     if (in_place)
-        return all_reduce_in_heap(k, w.before);
+        return all_reduce_in_heap(k);
     for (uint64_t b = 0; b < w.blocks && s == DONE; b++)
         s = one_block(&w, b);
     if (w.t.stream_out)

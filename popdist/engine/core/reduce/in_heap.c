@@ -115,7 +115,7 @@ static void reduce_chunk(const call *k, const terms *t, chunk own)
     }
 }
 
-status all_reduce_in_heap(const call *k, uint64_t steps_before)
+status all_reduce_in_heap(const call *k)
 {
     terms t = terms_of(k);
     heap_stores *stores = &k->c->heap_stores;
@@ -133,5 +133,5 @@ status all_reduce_in_heap(const call *k, uint64_t steps_before)
     if (large)
         heap_stores_end(stores, (double)(now_ns() - began) / (double)bytes);
     post(k->c);
-    return wait_all(k->c, steps_before + 2);
+    return wait_together(k->c);
 }

@@ -73,6 +73,9 @@ typedef struct {
 /* One per member. Only its owner writes to it, except for sleepers. */
 typedef struct {
     beacon posted; /* steps taken since the arena was made */
+    /* In a tree of members, see meeting.c: steps that all below this one have taken, and
+     * steps that all members have. */
+    beacon gathered, released;
     /* Whether the owner has closed its group in good order. */
     _Alignas(APART) _Atomic uint32_t left;
     /* Two of each: a member may be one call ahead of those who still read. */

@@ -156,10 +156,23 @@ static status look_for_letter(comm *c, int peer, const _Atomic uint64_t *word,
     return end_over(c, MISMATCH, peer, &theirs, "");
 }
 
+/* Return a member that has not taken the steps that all are to take, if we wait for all
+ * of them and there is one, else the one whose word we wait for. */
+static int late_member(const comm *c, int peer)
+{
+    for (int i = 0; c->awaited && i < c->size; i++) {
+        const int q = (peer + i) % c->size;
+        if (atomic_load(&member_at(c, q)->posted.count) < c->awaited)
+            return q;
+    }
+    return peer;
+}
+
 /* Look after the others, now that one of them lets us wait. */
 static status look_around(comm *c, int peer, const _Atomic uint64_t *word,
                           uint64_t target, uint64_t waited)
 {
+    peer = late_member(c, peer);
     /* Whoever has done its part may go: only the one that we wait for is missed.
      * Whoever waits for another one that is gone will tell us. */
     if (has_gone(c, peer) && atomic_load_explicit(word, memory_order_acquire) < target)
@@ -248,69 +261,13 @@ status wait_all(comm *c, uint64_t target)
     return DONE;
 }
 
-static uint64_t mixed(uint64_t hash, uint64_t value)
-{
-    hash = (hash ^ value) * UINT64_C(0x9e3779b97f4a7c15);
-    return hash ^ (hash >> 32);
-}
-
-static uint64_t signature_of(const descriptor *d)
-{
-    uint64_t small = (uint64_t)d->operation | (uint64_t)d->dtype << 8
-                     | (uint64_t)d->reduction << 16 | (uint64_t)d->algorithm << 24
-                     | (uint64_t)(uint32_t)d->root << 32;
-    return mixed(mixed(mixed(mixed(1, small), d->count), d->name), d->shape);
-}
-
-void describe(comm *c, const descriptor *d)
-{
-    c->told = false;
-    copy_descriptor(&member_at(c, c->rank)->calls[calls_of(c) & 1], d);
-}
-
-box *begin(comm *c, const descriptor *d)
-{
-    atomic_store_explicit(&c->calls, calls_of(c) + 1, memory_order_relaxed);
-    box *said = &member_at(c, c->rank)->boxes[calls_of(c) & 1];
-    describe(c, d);
-    said->signature = signature_of(d);
-    return said;
-}
-
-void announce(comm *c)
-{
-    box *said = &member_at(c, c->rank)->boxes[calls_of(c) & 1];
-    atomic_store_explicit(&said->stamp, calls_of(c), memory_order_release);
-    post(c);
-}
-
-status meet_one(comm *c, int peer)
-{
-    member *other = member_at(c, peer);
-    const box *said = &other->boxes[calls_of(c) & 1];
-    status s = wait_word(c, peer, &said->stamp, calls_of(c), &other->posted);
-    if (s != DONE)
-        return s;
-    const box *mine = &member_at(c, c->rank)->boxes[calls_of(c) & 1];
-    if (said->signature == mine->signature)
-        return DONE;
-    return end_group(c, MISMATCH, peer, "");
-}
-
-status meet_all(comm *c)
-{
-    for (int i = 1; i < c->size; i++) {
-        status s = meet_one(c, (c->rank + i) % c->size);
-        if (s != DONE)
-            return s;
-    }
-    return DONE;
-}
-
 void wake_all(comm *c)
 {
     for (int i = 0; i < c->size; i++) {
-        beacon *b = &member_at(c, i)->posted;
-        syscall(SYS_futex, futex_word(b), FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
+        member *m = member_at(c, i);
+        beacon *const beacons[] = {&m->posted, &m->gathered, &m->released};
+        for (int j = 0; j < 3; j++)
+            syscall(SYS_futex, futex_word(beacons[j]), FUTEX_WAKE, INT32_MAX, NULL, NULL,
+                    0);
     }
 }

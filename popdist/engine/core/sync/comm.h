@@ -70,6 +70,7 @@ struct comm {
     /* That this member has begun. Another thread may ask while one is in a call. */
     _Atomic uint64_t calls;
     uint64_t posted; /* steps it has taken: its own beacon's value */
+    uint64_t awaited; /* steps that all must take before our wait ends, 0 for one peer's */
     uint64_t blocks; /* that have gone through the slots: the next one's number */
     uint64_t letters_to[MAX_MEMBERS], letters_from[MAX_MEMBERS];
 
@@ -173,6 +174,10 @@ void wake_all(comm *c);
 
 /* Wait until all others have taken their steps up to `target`. */
 status wait_all(comm *c, uint64_t target);
+
+/* Wait until all have taken as many steps as this one. All must call it then: members
+ * tell each other along a tree. */
+status wait_together(comm *c);
 
 /* Put down what we do. Whoever ends the group may look at any time, and then find a
  * mixture of this and what was there before: it is for a message only. */

@@ -1,0 +1,120 @@
+/* How members begin a call together: each announces its own and sees that all have
+ * begun the same one.
+ *
+ * Where every member looks at every other one's counter, N members read N (N - 1) cache
+ * lines. More than TREE_ABOVE members form a tree instead, where each has TREE_CHILDREN
+ * below it: a member waits until all below it have taken their steps, tells the one above
+ * it, and waits until that one has been told that all members have: 2 (N - 1) lines.
+ */
+#include "sync/comm.h"
+
+enum { TREE_ABOVE = 16, TREE_CHILDREN = 16 };
+
+static uint64_t mixed(uint64_t hash, uint64_t value)
+{
+    hash = (hash ^ value) * UINT64_C(0x9e3779b97f4a7c15);
+    return hash ^ (hash >> 32);
+}
+
+static uint64_t signature_of(const descriptor *d)
+{
+    uint64_t small = (uint64_t)d->operation | (uint64_t)d->dtype << 8
+                     | (uint64_t)d->reduction << 16 | (uint64_t)d->algorithm << 24
+                     | (uint64_t)(uint32_t)d->root << 32;
+    return mixed(mixed(mixed(mixed(1, small), d->count), d->name), d->shape);
+}
+
+void describe(comm *c, const descriptor *d)
+{
+    c->told = false;
+    copy_descriptor(&member_at(c, c->rank)->calls[calls_of(c) & 1], d);
+}
+
+box *begin(comm *c, const descriptor *d)
+{
+    atomic_store_explicit(&c->calls, calls_of(c) + 1, memory_order_relaxed);
+    box *said = &member_at(c, c->rank)->boxes[calls_of(c) & 1];
+    describe(c, d);
+    said->signature = signature_of(d);
+    return said;
+}
+
+void announce(comm *c)
+{
+    box *said = &member_at(c, c->rank)->boxes[calls_of(c) & 1];
+    atomic_store_explicit(&said->stamp, calls_of(c), memory_order_release);
+    post(c);
+}
+
+/* Check that a member that has begun its call has begun the same one as this one. */
+static status compare(comm *c, int peer)
+{
+    const box *said = &member_at(c, peer)->boxes[calls_of(c) & 1];
+    const box *mine = &member_at(c, c->rank)->boxes[calls_of(c) & 1];
+    if (said->signature == mine->signature)
+        return DONE;
+    return end_group(c, MISMATCH, peer, "");
+}
+
+status meet_one(comm *c, int peer)
+{
+    member *other = member_at(c, peer);
+    const box *said = &other->boxes[calls_of(c) & 1];
+    status s = wait_word(c, peer, &said->stamp, calls_of(c), &other->posted);
+    return s == DONE ? compare(c, peer) : s;
+}
+
+/* Wait for the members below this one, and where these begin a call, compare it. */
+static status gather(comm *c, bool call)
+{
+    const int first = c->rank * TREE_CHILDREN + 1, end = first + TREE_CHILDREN;
+    for (int q = first; q < end && q < c->size; q++) {
+        beacon *b = &member_at(c, q)->gathered;
+        status s = wait_word(c, q, &b->count, c->posted, b);
+        if (s == DONE && call)
+            s = compare(c, q);
+        if (s != DONE)
+            return s;
+    }
+    return DONE;
+}
+
+static status gather_and_release(comm *c, bool call)
+{
+    member *mine = member_at(c, c->rank);
+    const int parent = (c->rank - 1) / TREE_CHILDREN;
+    beacon *b = &member_at(c, parent)->released;
+    status s = gather(c, call);
+    if (s != DONE)
+        return s;
+    advance(&mine->gathered, c->posted);
+    if (c->rank > 0 && (s = wait_word(c, parent, &b->count, c->posted, b)) != DONE)
+        return s;
+    advance(&mine->released, c->posted);
+    return DONE;
+}
+
+static status wait_in_tree(comm *c, bool call)
+{
+    c->awaited = c->posted;
+    const status s = gather_and_release(c, call);
+    c->awaited = 0;
+    return s;
+}
+
+status wait_together(comm *c)
+{
+    return c->size > TREE_ABOVE ? wait_in_tree(c, false) : wait_all(c, c->posted);
+}
+
+status meet_all(comm *c)
+{
+    if (c->size > TREE_ABOVE)
+        return wait_in_tree(c, true);
+    for (int i = 1; i < c->size; i++) {
+        status s = meet_one(c, (c->rank + i) % c->size);
+        if (s != DONE)
+            return s;
+    }
+    return DONE;
+}
