@@ -127,7 +127,7 @@ status all_reduce_in_heap(const call *k)
     if (s != DONE)
         return s;
     const uint64_t began = large ? now_ns() : 0;
-    reduce_chunk(k, &t, chunk_of(k->total, k->c->size, k->c->rank, PAGE));
+    reduce_chunk(k, &t, chunk_of(k->total, k->c->size, k->c->rank, APART / t.a.element));
     if (t.stream_out)
         stores_done();
     if (large)
