@@ -20,7 +20,7 @@ MOST_MEMBERS = 256
 
 # The core takes no smaller blocks.
 _LEAST_BLOCK = 1 << 16
-# How much memory the slots of all members may take: above 128 members blocks are smaller.
+# The most that the slots of all members take: above 128 members, blocks are smaller.
 # A slot has two phases of a block each.
 _MOST_SLOT_BYTES = 128 << 20
 
