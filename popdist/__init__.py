@@ -46,8 +46,11 @@ from popdist.popdist_core import (
 
 if TYPE_CHECKING:
     from popdist import collectives
+    from popdist.engine.group import Group
+    from popdist.engine.handle import Handle
     from popdist.groups.arrays import empty, empty_like, zeros
     from popdist.groups.instance_group import instance_group
+    from popdist.groups.partitioned import ReplicaGroups
     from popdist.groups.replica_group import replica_group
 
 __all__ = [
@@ -55,13 +58,16 @@ __all__ = [
     "BackendError",
     "CollectiveAbortedError",
     "CollectiveTimeoutError",
+    "Group",
     "GroupUnusableError",
+    "Handle",
     "LauncherError",
     "MismatchError",
     "MissingVariableError",
     "NotUniformError",
     "PeerLostError",
     "PopdistError",
+    "ReplicaGroups",
     "SettingError",
     "UnreadableVariableError",
     "checkNumIpusPerReplica",
@@ -94,6 +100,9 @@ __all__ = [
 
 # What needs numpy and the engine, and the modules that have it.
 _HEAVY = {
+    "Group": "popdist.engine.group",
+    "Handle": "popdist.engine.handle",
+    "ReplicaGroups": "popdist.groups.partitioned",
     "empty": "popdist.groups.arrays",
     "empty_like": "popdist.groups.arrays",
     "instance_group": "popdist.groups.instance_group",

@@ -17,9 +17,10 @@ until its wait() returns.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal, TypeVar, overload
 
 import numpy as np
+from numpy.typing import NDArray
 
 from popdist.communicators import DEFAULT, participants
 from popdist.engine.group import Group
@@ -29,17 +30,36 @@ from popdist.named.order import order_of
 
 # Any, because arrays of every dtype that the engine knows are taken.
 Array = np.ndarray[Any, np.dtype[Any]]
+A = TypeVar("A", bound=Array)
+S = TypeVar("S", bound=np.generic)
+T = TypeVar("T")
 
 __all__ = ["allGather", "allReduceSum", "barrier", "broadcast"]
 
 
+@overload
 def allReduceSum(
-    data: Array,
+    data: A,
+    name: str | None = None,
+    communicator: str | None = None,
+    *,
+    async_op: Literal[False] = False,
+) -> A: ...
+@overload
+def allReduceSum(
+    data: A,
+    name: str | None = None,
+    communicator: str | None = None,
+    *,
+    async_op: Literal[True],
+) -> Handle[A]: ...
+def allReduceSum(
+    data: A,
     name: str | None = None,
     communicator: str | None = None,
     *,
     async_op: bool = False,
-) -> Array | Handle[Array]:
+) -> A | Handle[A]:
     """Replace an array, in place, by its sum over the instances, and return it.
 
     Args:
@@ -57,14 +77,32 @@ def allReduceSum(
     )
 
 
+@overload
 def broadcast(
-    data: Array,
+    data: A,
+    root_rank: int,
+    name: str | None = None,
+    communicator: str | None = None,
+    *,
+    async_op: Literal[False] = False,
+) -> A: ...
+@overload
+def broadcast(
+    data: A,
+    root_rank: int,
+    name: str | None = None,
+    communicator: str | None = None,
+    *,
+    async_op: Literal[True],
+) -> Handle[A]: ...
+def broadcast(
+    data: A,
     root_rank: int,
     name: str | None = None,
     communicator: str | None = None,
     *,
     async_op: bool = False,
-) -> Array | Handle[Array]:
+) -> A | Handle[A]:
     """Replace an array, in place, by that of one instance, and return it.
 
     Args:
@@ -91,6 +129,26 @@ def broadcast(
     )
 
 
+@overload
+def allGather(
+    data: NDArray[S] | None,
+    dst: NDArray[S] | None = None,
+    name: str | None = None,
+    communicator: str | None = None,
+    *,
+    inplace: bool = False,
+    async_op: Literal[False] = False,
+) -> NDArray[S]: ...
+@overload
+def allGather(
+    data: NDArray[S] | None,
+    dst: NDArray[S] | None = None,
+    name: str | None = None,
+    communicator: str | None = None,
+    *,
+    inplace: bool = False,
+    async_op: Literal[True],
+) -> Handle[NDArray[S]]: ...
 def allGather(
     data: Array | None,
     dst: Array | None = None,
@@ -126,10 +184,10 @@ def allGather(
             )
 
     def gather(group: Group, name: str | None) -> Array:
-        mine = data
         if dst is not None and data is None:
-            mine = dst[group.rank, ...]
-        rows = group.all_gather(mine, name=name)
+            rows = group.all_gather(dst[group.rank, ...], name=name)
+        else:
+            rows = group.all_gather(np.asarray(data), name=name)
         _check_alike(rows, found)
         return np.stack(rows) if dst is None else _fill(dst, rows)
 
@@ -145,8 +203,8 @@ def _make(
     name: str | None,
     communicator: str | None,
     async_op: bool,
-    action: Callable[[Group, str | None], Array],
-) -> Array | Handle[Array]:
+    action: Callable[[Group, str | None], T],
+) -> T | Handle[T]:
     order = order_of(participants(communicator))
     key = name
     # Two communicators may be among the same instances, and each has its own tensors.

@@ -6,24 +6,29 @@ An error ends the group for all members: let it end the program.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import Any, Self, TypeVar, overload
 
 import numpy as np
+from numpy.typing import DTypeLike, NDArray
 
 from popdist.engine import _core
 from popdist.engine.calls.exchanges import Exchanges
 from popdist.engine.calls.operations import ALGORITHM_NAMES
 from popdist.engine.calls.point_to_point import PointToPoint
 from popdist.engine.calls.reductions import Reductions
-from popdist.engine.calls.rows import Array
+from popdist.engine.calls.signatures import GroupCalls
 from popdist.engine.endpoint import Endpoint
 from popdist.engine.failures import aborted, unusable
 from popdist.engine.meet.pidfds import Pidfd
 from popdist.engine.shm_transport import ShmTransport
 from popdist.engine.tuning import Tuning
 
+S = TypeVar("S", bound=np.generic)
 
-class Group(Reductions, Exchanges, PointToPoint):
+
+# The first base has the types of the calls that the others carry out, whose result has
+# another type with async_op=True.
+class Group(GroupCalls, Reductions, Exchanges, PointToPoint):  # type: ignore[misc]
     """The replicas of some instances, as one instance sees them.
 
     A flat group takes one array from each member. A group with replicas takes an
@@ -138,7 +143,17 @@ class Group(Reductions, Exchanges, PointToPoint):
         """
         return self._endpoint.comm.waits()
 
-    def empty(self, shape: int | Sequence[int], dtype: Any = np.float32) -> Array:
+    @overload
+    def empty(self, shape: int | Sequence[int]) -> NDArray[np.float32]: ...
+    @overload
+    def empty(
+        self, shape: int | Sequence[int], dtype: type[S] | np.dtype[S]
+    ) -> NDArray[S]: ...
+    @overload
+    def empty(self, shape: int | Sequence[int], dtype: DTypeLike) -> NDArray[Any]: ...
+    def empty(
+        self, shape: int | Sequence[int], dtype: DTypeLike = np.float32
+    ) -> NDArray[Any]:
         """Return a new array that lives in the arena.
 
         all_reduce of such arrays, on all members, copies nothing in or out: each
@@ -152,7 +167,7 @@ class Group(Reductions, Exchanges, PointToPoint):
                 "this one. Give a dtype of numbers."
             )
         self._check_open()
-        ordinary: Array = np.empty(shape, kind)
+        ordinary: NDArray[Any] = np.empty(shape, kind)
         held = self._endpoint.allocate(ordinary.nbytes)
         return ordinary if held is None else held.view(kind).reshape(ordinary.shape)
 

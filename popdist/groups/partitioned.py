@@ -2,49 +2,29 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import Any, Self
+from typing import Any, Self, TypeVar, overload
 
 import numpy as np
+from numpy.typing import DTypeLike, NDArray
 
-from popdist.engine.calls.rows import Array
-from popdist.groups.rows import Found, Handles, Part, Parts
+from popdist.engine.calls.signatures import ReplicaGroupsCalls
+from popdist.groups.joined_handle import JoinedHandle
+from popdist.groups.rows import Found, Part, Parts, Shape
+
+S = TypeVar("S", bound=np.generic)
 
 
-class ReplicaGroups:
-    """The groups of replicas, of several alike, that this instance has replicas in.
-
-    Each call is made in one group after the other, in the order of their numbers.
-    All instances must make the same calls in the same order. Arrays have a leading
-    axis, one row for each local replica, or come as a list of as many arrays; every
-    row of a result is that of its own group. A root is a number within each group.
-    """
+class PartitionedCalls:
+    """The calls of ReplicaGroups, each made in one group after the other."""
 
     def __init__(self, parts: Sequence[Part]) -> None:
         self._parts = parts
         self._rows = Parts(parts)
 
-    def __repr__(self) -> str:
-        rows = self.num_local_replicas
-        return f"<ReplicaGroups: {rows} rows in {len(self._parts)} groups>"
-
-    def __len__(self) -> int:
-        """Return how many replicas each of the groups has."""
-        return self.num_replicas
-
     @property
     def num_replicas(self) -> int:
         """How many replicas each of the groups has in all its members."""
         return self._parts[0].group.num_replicas
-
-    @property
-    def num_local_replicas(self) -> int:
-        """How many replicas this instance has in all of the groups."""
-        return self._rows.num_rows
-
-    @property
-    def last_algorithm(self) -> str:
-        """How the last reduction was carried out, in the last of the groups."""
-        return self._parts[-1].group.last_algorithm
 
     def all_reduce(
         self,
@@ -52,17 +32,25 @@ class ReplicaGroups:
         op: str = "sum",
         *,
         out: Any = None,
+        algorithm: str | None = None,
+        reproducible: bool = False,
         async_op: bool = False,
-        **options: Any,
+        name: str | None = None,
     ) -> Any:
         """Reduce the arrays of each group's replicas, and give all of them the result.
 
-        As a group's all_reduce, whose other options can be given.
+        As a group's all_reduce.
         """
         rows, result, targets = self._rows.prepared(x, out)
         return self._each(
-            lambda part: part.group.all_reduce(
-                part.of(rows), op, out=part.of(targets), async_op=async_op, **options
+            lambda part: part.calls.all_reduce(
+                part.of(rows),
+                op,
+                out=part.of(targets),
+                algorithm=algorithm,
+                reproducible=reproducible,
+                async_op=async_op,
+                name=name,
             ),
             lambda _: result,
             async_op,
@@ -74,8 +62,10 @@ class ReplicaGroups:
         op: str = "sum",
         *,
         out: Sequence[Any] | None = None,
+        algorithm: str | None = None,
+        reproducible: bool = False,
         async_op: bool = False,
-        **options: Any,
+        name: str | None = None,
     ) -> Any:
         """Reduce many arrays as if they were one, and return a list of the results.
 
@@ -92,12 +82,14 @@ class ReplicaGroups:
             self._rows.prepared(x, one) for x, one in zip(arrays, outs, strict=True)
         ]
         return self._each(
-            lambda part: part.group.grouped_all_reduce(
+            lambda part: part.calls.grouped_all_reduce(
                 [part.of(rows) for rows, _, _ in all_of_them],
                 op,
                 out=[part.of(targets) for _, _, targets in all_of_them],
+                algorithm=algorithm,
+                reproducible=reproducible,
                 async_op=async_op,
-                **options,
+                name=name,
             ),
             lambda _: [result for _, result, _ in all_of_them],
             async_op,
@@ -110,13 +102,13 @@ class ReplicaGroups:
         *,
         out: Any = None,
         async_op: bool = False,
-        **options: Any,
+        name: str | None = None,
     ) -> Any:
         """Give all replicas of each group the array of its replica `root`."""
         rows, result, targets = self._rows.prepared(x, out)
         return self._each(
-            lambda part: part.group.broadcast(
-                part.of(rows), root, out=part.of(targets), async_op=async_op, **options
+            lambda part: part.calls.broadcast(
+                part.of(rows), root, out=part.of(targets), async_op=async_op, name=name
             ),
             lambda _: result,
             async_op,
@@ -128,107 +120,218 @@ class ReplicaGroups:
         op: str = "sum",
         root: int = 0,
         *,
+        out: Any = None,
         async_op: bool = False,
-        **options: Any,
+        name: str | None = None,
     ) -> Any:
         """Return, for each local replica, its group's result if it is the root.
 
-        A list, with None for those that are not.
+        A list, with None for those that are not; or `out`, which has an entry for each
+        local replica, too: those of replicas that are not the root stay as they are,
+        and may be None.
         """
-        rows = self._rows.of(x)
+        rows, outs = self._rows.reduced(x, root, out)
         return self._each(
-            lambda part: part.group.reduce(
-                part.of(rows), op, root, async_op=async_op, **options
+            lambda part: part.calls.reduce(
+                part.of(rows),
+                op,
+                root,
+                out=part.at_root(outs, root),
+                async_op=async_op,
+                name=name,
             ),
-            lambda found: self._rows.at_roots(root, found),
+            lambda found: self._rows.at_roots(root, found) if out is None else out,
             async_op,
         )
 
     def reduce_scatter(
-        self, x: Any, op: str = "sum", *, async_op: bool = False, **options: Any
+        self,
+        x: Any,
+        op: str = "sum",
+        *,
+        out: Any = None,
+        async_op: bool = False,
+        name: str | None = None,
     ) -> Any:
-        """Reduce the arrays of each group, and give each of its replicas a part.
+        """Reduce the arrays of each group, and give each of its replicas a part."""
+        size = self.num_replicas
 
-        Where groups have unlike arrays, the result is a list of the rows.
-        """
-        rows = self._rows.of(x)
+        def part_of(shape: Shape) -> Shape:
+            # What cannot be shared equally is an error of the group's call.
+            return (shape[0] // size, *shape[1:]) if shape else ()
+
+        rows, result, targets = self._rows.prepared_parts(x, out, part_of)
         return self._each(
-            lambda part: part.group.reduce_scatter(
-                part.of(rows), op, async_op=async_op, **options
+            lambda part: part.calls.reduce_scatter(
+                part.of(rows), op, out=part.of(targets), async_op=async_op, name=name
             ),
-            self._rows.joined,
+            lambda _: result,
             async_op,
         )
 
-    def all_gather(self, x: Any, *, async_op: bool = False, **options: Any) -> Any:
-        """Return, for each local replica, the list of arrays of its group."""
-        rows = self._rows.of(x)
+    def all_gather(
+        self,
+        x: Any,
+        *,
+        out: Any = None,
+        async_op: bool = False,
+        name: str | None = None,
+    ) -> Any:
+        """Return, for each local replica, the list of arrays of its group.
+
+        Replicas of one group share their list. `out` has an entry for each local
+        replica, which is what the `out` of a group's all_gather is.
+        """
+        rows, outs = self._rows.all_gathered(x, out)
+
+        def join(found: Found) -> Any:
+            if out is None:
+                return self._rows.by_row(found)
+            self._rows.copied(outs)
+            return out
+
         return self._each(
-            lambda part: part.group.all_gather(
-                part.of(rows), async_op=async_op, **options
+            lambda part: part.calls.all_gather(
+                part.of(rows), out=outs.get(part.rows[0]), async_op=async_op, name=name
             ),
-            self._rows.by_row,
+            join,
             async_op,
         )
 
     def gather(
-        self, x: Any, root: int = 0, *, async_op: bool = False, **options: Any
+        self,
+        x: Any,
+        root: int = 0,
+        *,
+        out: Any = None,
+        async_op: bool = False,
+        name: str | None = None,
     ) -> Any:
         """Return, for each local replica, its group's arrays if it is the root.
 
-        A list, with None for those that are not.
+        A list, with None for those that are not; or `out`, as all_gather takes it, of
+        which the entries of replicas that are not the root stay as they are, and may be
+        None.
         """
-        rows = self._rows.of(x)
+        rows, outs = self._rows.gathered(x, root, out)
         return self._each(
-            lambda part: part.group.gather(
-                part.of(rows), root, async_op=async_op, **options
+            lambda part: part.calls.gather(
+                part.of(rows),
+                root,
+                out=part.at_root(outs, root),
+                async_op=async_op,
+                name=name,
             ),
-            lambda found: self._rows.at_roots(root, found),
+            lambda found: self._rows.at_roots(root, found) if out is None else out,
             async_op,
         )
 
     def scatter(
-        self, x: Any, root: int = 0, *, async_op: bool = False, **options: Any
+        self,
+        x: Any,
+        root: int = 0,
+        *,
+        out: Any = None,
+        async_op: bool = False,
+        name: str | None = None,
     ) -> Any:
         """Give each replica one of the arrays that the root of its group has.
 
         Where a root lives, x has an entry for each local replica: for a root, an array
-        with a row for each replica of its group; others count for nothing and may be
-        None. Elsewhere x is None. Where groups have unlike arrays, the result is a
-        list of the rows.
+        with a row for each replica of its group; others are ignored and may be None.
+        Elsewhere x is None. The result is a list with an array for each local replica,
+        or `out`.
         """
-        blocks = self._rows.blocks(x, root)
+        blocks, targets = self._rows.scattered(x, root, out)
         return self._each(
-            lambda part: part.group.scatter(
-                blocks.get(part.row_of(root)), root, async_op=async_op, **options
+            lambda part: part.calls.scatter(
+                part.at_root(blocks, root),
+                root,
+                out=None if targets is None else part.of(targets),
+                async_op=async_op,
+                name=name,
             ),
-            self._rows.joined,
+            lambda found: self._rows.listed(found) if out is None else out,
             async_op,
         )
 
-    def all_to_all(self, x: Any, *, async_op: bool = False, **options: Any) -> Any:
-        """Hand each replica its part of the array of each replica of its group.
-
-        Where groups have unlike arrays, the result is a list of the rows.
-        """
-        rows = self._rows.of(x)
+    def all_to_all(
+        self,
+        x: Any,
+        *,
+        out: Any = None,
+        async_op: bool = False,
+        name: str | None = None,
+    ) -> Any:
+        """Hand each replica its part of the array of each replica of its group."""
+        rows, result, targets = self._rows.prepared_parts(x, out)
         return self._each(
-            lambda part: part.group.all_to_all(
-                part.of(rows), async_op=async_op, **options
+            lambda part: part.calls.all_to_all(
+                part.of(rows), out=part.of(targets), async_op=async_op, name=name
             ),
-            self._rows.joined,
+            lambda _: result,
             async_op,
         )
 
-    def barrier(self, *, async_op: bool = False, **options: Any) -> Any:
+    def barrier(self, *, async_op: bool = False, name: str | None = None) -> Any:
         """Return when all instances of each of the groups have called it."""
         return self._each(
-            lambda part: part.group.barrier(async_op=async_op, **options),
+            lambda part: part.calls.barrier(async_op=async_op, name=name),
             lambda _: None,
             async_op,
         )
 
-    def empty(self, shape: int | Sequence[int], dtype: Any = np.float32) -> Array:
+    def _each(
+        self,
+        call: Callable[[Part], Any],
+        join: Callable[[Found], Any],
+        async_op: bool,
+    ) -> Any:
+        """Make a call in each group, and put together what they return."""
+        found = [call(part) for part in self._parts]
+        return JoinedHandle(found, join) if async_op else join(found)
+
+
+# The first base has the types of the calls that the other carries out, whose result
+# has another type with async_op=True.
+class ReplicaGroups(ReplicaGroupsCalls, PartitionedCalls):  # type: ignore[misc]
+    """The groups of replicas, of several alike, that this instance has replicas in.
+
+    Each call is made in one group after the other, in the order of their numbers.
+    All instances must make the same calls in the same order. Arrays have a leading
+    axis, one row for each local replica, or come as a list of as many arrays; every
+    row of a result is that of its own group. A root is a number within each group.
+    """
+
+    def __repr__(self) -> str:
+        rows = self.num_local_replicas
+        return f"<ReplicaGroups: {rows} rows in {len(self._parts)} groups>"
+
+    def __len__(self) -> int:
+        """Return how many replicas each of the groups has."""
+        return self.num_replicas
+
+    @property
+    def num_local_replicas(self) -> int:
+        """How many replicas this instance has in all of the groups."""
+        return self._rows.num_rows
+
+    @property
+    def last_algorithm(self) -> str:
+        """How the last reduction was carried out, in the last of the groups."""
+        return self._parts[-1].group.last_algorithm
+
+    @overload
+    def empty(self, shape: int | Sequence[int]) -> NDArray[np.float32]: ...
+    @overload
+    def empty(
+        self, shape: int | Sequence[int], dtype: type[S] | np.dtype[S]
+    ) -> NDArray[S]: ...
+    @overload
+    def empty(self, shape: int | Sequence[int], dtype: DTypeLike) -> NDArray[Any]: ...
+    def empty(
+        self, shape: int | Sequence[int], dtype: DTypeLike = np.float32
+    ) -> NDArray[Any]:
         """Return a new array that lives in the arena of the first of the groups.
 
         Its rows of that group are reduced where they lie; those of a group among other
@@ -237,7 +340,7 @@ class ReplicaGroups:
         return self._parts[0].group.empty(shape, dtype)
 
     def close(self) -> None:
-        """Leave the groups, and give back their memory. Every member does so."""
+        """Leave the groups, and release their memory. Every member must call it."""
         for part in self._parts:
             part.group.close()
 
@@ -250,13 +353,3 @@ class ReplicaGroups:
         with ExitStack() as closing:
             for part in self._parts:
                 closing.callback(part.group.__exit__, *raised)
-
-    def _each(
-        self,
-        call: Callable[[Part], Any],
-        join: Callable[[Found], Any],
-        async_op: bool,
-    ) -> Any:
-        """Make a call in each group, and put together what they return."""
-        found = [call(part) for part in self._parts]
-        return Handles(found, join) if async_op else join(found)

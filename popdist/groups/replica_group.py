@@ -4,7 +4,7 @@ A group's calls take an array with a leading axis, one row for each local replic
 """
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, overload
 
 from popdist.communicators import participants
 from popdist.engine.group import Group
@@ -13,6 +13,12 @@ from popdist.groups.rows import Part
 from popdist.session import STATE
 
 
+@overload
+def replica_group(groups: None = None, size: None = None) -> Group: ...
+@overload
+def replica_group(
+    groups: Literal["consecutive", "orthogonal"], size: int
+) -> ReplicaGroups: ...
 def replica_group(
     groups: Literal["consecutive", "orthogonal"] | None = None,
     size: int | None = None,

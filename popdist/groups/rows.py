@@ -1,19 +1,21 @@
 """The rows of local replicas, shared out among the groups that they are of."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
 
+from popdist.engine.calls.destinations import check_apart, check_fits, out_arrays
 from popdist.engine.calls.rows import Array, written, wrong_rows
 from popdist.engine.group import Group
 
 T = TypeVar("T")
 
 # What the groups' calls return, one after the other. Any, because every operation
-# returns what its own docstring says, or a handle of it.
+# returns what its own docstring says.
 Found = Sequence[Any]
+Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,6 +26,12 @@ class Part:
     # Which of this instance's rows are of the group, in the order of its replicas.
     rows: Sequence[int]
 
+    # Any, because which overload of a call it is depends on async_op.
+    @property
+    def calls(self) -> Any:
+        """The group, to make calls of it."""
+        return self.group
+
     def of(self, values: Sequence[T]) -> list[T]:
         """Return, of a value for each local replica, those of the group's."""
         return [values[row] for row in self.rows]
@@ -33,16 +41,23 @@ class Part:
         local = root - sum(self.group.replicas[: self.group.rank])
         return self.rows[local] if 0 <= local < len(self.rows) else None
 
+    def at_root(self, values: Mapping[int, T], root: int) -> T | None:
+        """Return the value of the row that the group's replica `root` is, if any."""
+        row = self.row_of(root)
+        return None if row is None else values.get(row)
+
 
 class Parts:
     """The parts of this instance, by the numbers of their groups.
 
     An array of theirs has a leading axis, one row for each local replica, or comes as
-    a list of as many arrays.
+    a list of as many arrays. Groups make their calls one after the other, so what a
+    later group reads is copied if an earlier one overwrites it.
     """
 
     def __init__(self, parts: Sequence[Part]) -> None:
         self._parts = parts
+        self._size = parts[0].group.num_replicas
         self.num_rows = sum(len(part.rows) for part in parts)
 
     def of(self, x: Any) -> list[Array]:
@@ -54,40 +69,90 @@ class Parts:
         self._check(len(rows))
         return rows
 
-    def prepared(self, x: Any, out: Any) -> tuple[list[Array], Any, list[Array]]:
-        """Return what is read, what the caller gets, and what of that is written."""
+    def prepared(
+        self, x: Any, out: Any, shape_of: Callable[[Shape], Shape] = tuple
+    ) -> tuple[list[Array], Any, list[Array]]:
+        """Return what is read, what the caller gets, and what of that is written.
+
+        Args:
+            shape_of: Returns the shape of the result of a row, of the row's shape.
+        """
         rows = self.of(x)
         if out is not None:
-            targets = (
-                [written(row) for row in out]
-                if isinstance(out, list | tuple)
-                else _split(written(out))
-            )
-            self._check(len(targets))
-            return _apart(rows, targets), out, targets
+            targets = self._targets(out)
+            for row, target in zip(rows, targets, strict=True):
+                check_fits(target, shape_of(row.shape), row.dtype)
+            written_rows = {row: [target] for row, target in enumerate(targets)}
+            return self._apart(rows, written_rows), out, targets
         if isinstance(x, list | tuple):
-            made = [np.empty(row.shape, row.dtype) for row in rows]
+            made = [np.empty(shape_of(row.shape), row.dtype) for row in rows]
             return rows, made, made
-        whole = np.empty((len(rows), *rows[0].shape), rows[0].dtype)
+        whole = np.empty((len(rows), *shape_of(rows[0].shape)), rows[0].dtype)
         return rows, whole, _split(whole)
 
-    def blocks(self, x: Any, root: int) -> dict[int | None, Any]:
-        """Return, by their rows, what the roots among our replicas have to scatter."""
-        roots = [part.row_of(root) for part in self._parts]
-        if x is not None:
-            x = x if isinstance(x, list | tuple) else np.asarray(x)
-            self._check(len(x) if isinstance(x, list | tuple) or x.ndim else 0)
-        blocks: dict[int | None, Any] = {
-            row: x[row] for row in roots if row is not None and x is not None
+    def prepared_parts(
+        self, x: Any, out: Any, shape_of: Callable[[Shape], Shape] = tuple
+    ) -> tuple[list[Array], Any, list[Array]]:
+        """Return the same for an operation whose results all differ."""
+        rows, result, targets = self.prepared(x, out, shape_of)
+        check_apart(targets)
+        return rows, result, targets
+
+    def reduced(
+        self, x: Any, root: int, out: Any
+    ) -> tuple[list[Array], dict[int, Any]]:
+        """Return what is read, and what is written for the roots among our replicas."""
+        rows = self.of(x)
+        outs = self._of_roots(root, out)
+        for row, array in outs.items():
+            check_fits(written(array), rows[row].shape, rows[row].dtype)
+        check_apart(list(outs.values()))
+        return self._apart(rows, {row: [one] for row, one in outs.items()}), outs
+
+    def gathered(
+        self, x: Any, root: int, out: Any
+    ) -> tuple[list[Array], dict[int, Any]]:
+        """Return what is read, and what the roots among our replicas gather in."""
+        rows = self.of(x)
+        outs = self._of_roots(root, out)
+        return self._apart(rows, self._collected(rows, outs)), outs
+
+    def all_gathered(self, x: Any, out: Any) -> tuple[list[Array], dict[int, Any]]:
+        """Return what is read, and what each of our replicas gathers in."""
+        rows = self.of(x)
+        if out is None:
+            return rows, {}
+        self._check_entries(out)
+        outs = dict(enumerate(out))
+        return self._apart(rows, self._collected(rows, outs)), outs
+
+    def scattered(
+        self, x: Any, root: int, out: Any
+    ) -> tuple[dict[int, Any], list[Array] | None]:
+        """Return what the roots among our replicas have, and what is written."""
+        blocks = self._blocks(x, root)
+        if out is None:
+            return blocks, None
+        targets = self._targets(out)
+        check_apart(targets)
+        held = {
+            row: np.stack(block)
+            if isinstance(block, list | tuple)
+            else np.asarray(block)
+            for row, block in blocks.items()
         }
-        for row in roots:
-            if row is not None and blocks.get(row) is None:
-                raise ValueError(
-                    f"Local replica {row} is the root of its group, but has nothing to "
-                    "scatter. Give an entry for each local replica, which for a root "
-                    f"is an array with a leading axis of {len(self._parts[0].group)}."
-                )
-        return blocks
+        for part in self._parts:
+            block = part.at_root(held, root)
+            if block is not None:
+                for target in part.of(targets):
+                    check_fits(target, block.shape[1:], block.dtype)
+        if any(
+            np.may_share_memory(block, target)
+            for block in held.values()
+            for target in targets
+        ):
+            held = {row: block.copy() for row, block in held.items()}
+        return held, targets
 
     def at_roots(self, root: int, found: Found) -> list[Any]:
         """Return each group's result in the place of its root, and None elsewhere."""
@@ -105,55 +170,104 @@ class Parts:
                 results[row] = result
         return results
 
-    def joined(self, found: Found) -> Array | list[Array]:
+    def copied(self, outs: Mapping[int, Any]) -> None:
+        """Copy what the first row of each group has gathered to its other rows."""
+        for part in self._parts:
+            first, *rest = part.rows
+            for row in rest:
+                for to, source in zip(outs[row], outs[first], strict=True):
+                    to[...] = source
+
+    def listed(self, found: Found) -> list[Array]:
         """Return, for each local replica, its row of what its group's call gave."""
         results: list[Any] = [None] * self.num_rows
         for part, result in zip(self._parts, found, strict=True):
             for row, own in zip(part.rows, result, strict=True):
                 results[row] = own
-        alike = len({(row.shape, row.dtype) for row in results}) == 1
-        return np.stack(results) if alike else results
+        return results
+
+    def _targets(self, out: Any) -> list[Array]:
+        """Return the array that is written for each local replica."""
+        if isinstance(out, list | tuple):
+            targets = [written(row) for row in out]
+        else:
+            targets = _split(written(out))
+        self._check(len(targets))
+        return targets
+
+    def _of_roots(self, root: int, out: Any) -> dict[int, Any]:
+        """Return, by their rows, what of `out` is for the roots among our replicas."""
+        if out is None:
+            return {}
+        self._check_entries(out)
+        rows = [part.row_of(root) for part in self._parts]
+        outs = {
+            row: out[row, ...] if isinstance(out, np.ndarray) else out[row]
+            for row in rows
+            if row is not None
+        }
+        for row, one in outs.items():
+            if one is None:
+                raise ValueError(
+                    f"Local replica {row} is the root of its group, but out[{row}] is "
+                    "None. Give an array there, or no out."
+                )
+        return outs
+
+    def _collected(
+        self, rows: Sequence[Array], outs: Mapping[int, Any]
+    ) -> dict[int, list[Array]]:
+        """Return the arrays that replicas gather in, if their own ones fit."""
+        found = {row: out_arrays(one, self._size) for row, one in outs.items()}
+        check_apart([array for arrays in found.values() for array in arrays])
+        for part in self._parts:
+            first = sum(part.group.replicas[: part.group.rank])
+            for row in part.rows:
+                for at, own in enumerate(part.rows if row in found else ()):
+                    fits = rows[own]
+                    check_fits(found[row][first + at], fits.shape, fits.dtype)
+        return found
+
+    def _blocks(self, x: Any, root: int) -> dict[int, Any]:
+        """Return, by their rows, what the roots among our replicas have to scatter."""
+        roots = [part.row_of(root) for part in self._parts]
+        if x is not None:
+            x = x if isinstance(x, list | tuple) else np.asarray(x)
+            self._check_entries(x)
+        blocks: dict[int, Any] = {
+            row: x[row] for row in roots if row is not None and x is not None
+        }
+        for row in roots:
+            if row is not None and blocks.get(row) is None:
+                raise ValueError(
+                    f"Local replica {row} is the root of its group, but has nothing to "
+                    "scatter. Give an entry for each local replica, which for a root "
+                    f"is an array with a leading axis of {self._size}."
+                )
+        return blocks
+
+    def _apart(
+        self, rows: list[Array], written_rows: Mapping[int, Sequence[Array]]
+    ) -> list[Array]:
+        """Return the rows, or copies if another row's result overwrites one."""
+        overlapping = any(
+            np.may_share_memory(row, target)
+            for i, row in enumerate(rows)
+            for j, targets in written_rows.items()
+            for target in targets
+            if i != j
+        )
+        return [row.copy() for row in rows] if overlapping else rows
+
+    def _check_entries(self, x: Any) -> None:
+        """Check that x has an entry for each local replica."""
+        self._check(len(x) if isinstance(x, list | tuple) or np.ndim(x) else 0)
 
     def _check(self, length: int) -> None:
         if length != self.num_rows:
             raise wrong_rows(length, self.num_rows)
 
 
-class Handles:
-    """The calls of several groups that may still be under way."""
-
-    def __init__(self, calls: Found, join: Callable[[Found], Any]) -> None:
-        self._calls = calls
-        self._join = join
-
-    def test(self) -> bool:
-        """Return whether all of the calls have come to their end. Never blocks."""
-        return all(call.test() for call in self._calls)
-
-    def wait(self) -> Any:
-        """Block until all of them have come to their end, and return the result."""
-        return self._join([call.wait() for call in self._calls])
-
-    def result(self) -> Any:
-        """Return the result of calls that have come to their end.
-
-        Raises:
-            RuntimeError: They have not; use wait() to block until they have.
-        """
-        return self._join([call.result() for call in self._calls])
-
-
 def _split(x: Array) -> list[Array]:
     # With an ellipsis, rows without an axis are arrays that can be written, too.
     return [x[row, ...] for row in range(len(x))] if x.ndim else []
-
-
-def _apart(rows: list[Array], targets: Sequence[Array]) -> list[Array]:
-    """Return the rows, or copies if results overwrite what later groups read."""
-    met = any(
-        np.may_share_memory(row, target)
-        for i, row in enumerate(rows)
-        for j, target in enumerate(targets)
-        if i != j
-    )
-    return [row.copy() for row in rows] if met else rows

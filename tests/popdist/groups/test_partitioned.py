@@ -33,13 +33,32 @@ def rows(*shape):
 
 def same(found, expected):
     if isinstance(expected, list):
-        return len(found) == len(expected) and all(map(same, found, expected))
+        alike = isinstance(found, list) or isinstance(found, np.ndarray)
+        return alike and len(found) == len(expected) and all(map(same, found, expected))
     if expected is None:
         return found is None
     return found.dtype == expected.dtype and np.array_equal(found, expected)
 
 def told(name, call, expected):
     print(name, same(call(), expected), same(call(async_op=True).wait(), expected))
+
+def zeros_like(expected):
+    if isinstance(expected, list):
+        return [zeros_like(one) for one in expected]
+    return None if expected is None else np.zeros_like(expected)
+
+def told_out(name, call, expected):
+    told(name, call, expected)
+    for async_op in (False, True):
+        out = zeros_like(expected)
+        found = call(out=out, async_op=async_op)
+        found = found.wait() if async_op else found
+        print(name, "written", found is out and same(out, expected))
+    if isinstance(expected, list) and not any(one is None for one in expected):
+        out = np.zeros_like(np.array(expected))
+        print(name, "array", call(out=out) is out and same(list(out), expected))
+    else:
+        print(name, "array", same(call(), expected))
 
 def all_of(replica, *shape):
     return stack(value(one, *shape) for one in of[replica])
@@ -52,8 +71,8 @@ least = stack(all_of(replica, 2).min(0) for replica in mine)
 root = size - 1
 roots = [of[replica][root] == replica for replica in mine]
 
-told("all_reduce", lambda **more: groups.all_reduce(x, **more), sums)
-told("of a list", lambda **more: groups.all_reduce(list(x), **more), list(sums))
+told_out("all_reduce", lambda **more: groups.all_reduce(x, **more), sums)
+told_out("of a list", lambda **more: groups.all_reduce(list(x), **more), list(sums))
 told("of a tuple", lambda **more: groups.all_reduce(tuple(x), **more), list(sums))
 told("in place", lambda **more: (
     groups.all_reduce(held := x.copy(), out=held, **more)
@@ -62,28 +81,31 @@ told("named", lambda **more: groups.all_reduce(y, "min", name="y", **more), leas
 told("grouped_all_reduce", lambda **more: (
     groups.grouped_all_reduce([y, tuple(y), y[:, :1]], "min", **more)
 ), [least, list(least), least[:, :1]])
-told("broadcast", lambda **more: groups.broadcast(x, root, **more), stack(
+told_out("broadcast", lambda **more: groups.broadcast(x, root, **more), stack(
     value(of[replica][root], 5, 3) for replica in mine
 ))
-told("reduce", lambda **more: groups.reduce(x, "max", root, **more), [
+told_out("reduce", lambda **more: groups.reduce(x, "max", root, **more), [
     all_of(replica, 5, 3).max(0) if is_root else None
     for replica, is_root in zip(mine, roots)
 ])
-told("reduce_scatter", lambda **more: groups.reduce_scatter(blocks, **more), stack(
+told_out("reduce_scatter", lambda **more: groups.reduce_scatter(blocks, **more), stack(
     all_of(replica, size, 3).sum(0)[[of[replica].index(replica)]] for replica in mine
 ))
-told("all_gather", lambda **more: groups.all_gather(x, **more), [
+told("parts of a list", lambda **more: groups.reduce_scatter(list(blocks), **more), [
+    all_of(replica, size, 3).sum(0)[[of[replica].index(replica)]] for replica in mine
+])
+told_out("all_gather", lambda **more: groups.all_gather(x, **more), [
     list(all_of(replica, 5, 3)) for replica in mine
 ])
-told("gather", lambda **more: groups.gather(x, root, **more), [
+told_out("gather", lambda **more: groups.gather(x, root, **more), [
     list(all_of(replica, 5, 3)) if is_root else None
     for replica, is_root in zip(mine, roots)
 ])
 scattered = [block if is_root else None for block, is_root in zip(blocks, roots)]
-told("scatter", lambda **more: (
+told_out("scatter", lambda **more: (
     groups.scatter(scattered if any(roots) else None, root, **more)
-), stack(value(of[r][root], size, 3)[of[r].index(r)] for r in mine))
-told("all_to_all", lambda **more: groups.all_to_all(blocks, **more), stack(
+), [value(of[r][root], size, 3)[of[r].index(r)] for r in mine])
+told_out("all_to_all", lambda **more: groups.all_to_all(blocks, **more), stack(
     all_of(replica, size, 3)[:, of[replica].index(replica)] for replica in mine
 ))
 told("barrier", groups.barrier, None)
@@ -99,12 +121,23 @@ NAMES = [
     "broadcast",
     "reduce",
     "reduce_scatter",
+    "parts of a list",
     "all_gather",
     "gather",
     "scatter",
     "all_to_all",
     "barrier",
 ]
+WITH_OUT = {
+    *NAMES,
+} - {
+    "of a tuple",
+    "in place",
+    "named",
+    "grouped_all_reduce",
+    "parts of a list",
+    "barrier",
+}
 
 
 @pytest.mark.parametrize(
@@ -123,9 +156,15 @@ def test_every_operation_gives_what_numpy_gives_in_each_group(
 ) -> None:
     divided = f"kind, size = {kind!r}, {size}\n"
 
-    said = outputs(run(rows, divided + PRELUDE + OPERATIONS))
+    expected = []
+    for name in NAMES:
+        expected.append(f"{name} True True")
+        if name in WITH_OUT:
+            expected += [f"{name} written True"] * 2 + [f"{name} array True"]
 
-    assert said == ["\n".join(f"{name} True True" for name in NAMES)] * len(rows)
+    found = outputs(run(rows, divided + PRELUDE + OPERATIONS))
+
+    assert [lines.splitlines() for lines in found] == [expected] * len(rows)
 
 
 Signature = dict[str, tuple[Any, Any]]
@@ -159,13 +198,8 @@ def test_an_operation_in_groups_of_replicas_is_called_as_that_of_one_group(
     name: str,
 ) -> None:
     ours, theirs = operations(ReplicaGroups)[name], operations(Group)[name]
-    # The rest is handed on: the group's own signature decides about it.
-    rest = ours.pop("options", None)
 
-    assert list(ours.items()) == [(p, how) for p, how in theirs.items() if p in ours]
-    handed_on = [how[0] for p, how in theirs.items() if p not in ours]
-    assert set(handed_on) <= {inspect.Parameter.KEYWORD_ONLY}
-    assert not handed_on or rest == (inspect.Parameter.VAR_KEYWORD, inspect._empty)
+    assert list(ours.items()) == list(theirs.items())
 
 
 def test_groups_of_replicas_tell_how_many_there_are() -> None:
@@ -295,3 +329,100 @@ def test_arguments_that_do_not_fit_are_refused(call: str, message: str) -> None:
     """
 
     assert outputs(run((2,), body)) == [message]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        pytest.param(
+            "reduce(x, out=[np.ones(2), None])",
+            "Local replica 1 is the root of its group, but out[1] is None. Give an "
+            "array there, or no out.",
+            id="a-root-without-out",
+        ),
+        pytest.param(
+            "reduce(x, out=[np.ones(2)])",
+            "1 rows are given, but this instance has 2 replicas in the group. Give an "
+            "array with a leading axis of 2, one row for each local replica, or a list "
+            "of 2 arrays. popdist.instance_group() takes arrays as they are, without "
+            "that axis.",
+            id="too-few-entries",
+        ),
+        pytest.param(
+            "reduce(x, out=[np.ones(2), np.ones(3)])",
+            "out has float64 of shape (3,), but the result has float64 of shape (2,). "
+            "Give an array like the result, or no out.",
+            id="reduce-shape",
+        ),
+        pytest.param(
+            "gather(x, out=[np.ones((1, 2)), np.ones((2, 2))])",
+            "out has 2 entries, but the result has 1: one for each replica of the "
+            "group. Give a list of 1 arrays, or an array with a leading axis of 1.",
+            id="gather-count",
+        ),
+        pytest.param(
+            "all_gather(x, out=[np.ones((1, 2)), np.ones((1, 2), np.int8)])",
+            "out has int8 of shape (2,), but the result has float64 of shape (2,). "
+            "Give an array like the result, or no out.",
+            id="all_gather-dtype",
+        ),
+        pytest.param(
+            "all_gather(x, out=[held := np.ones((1, 2)), held])",
+            "Arrays 0 and 1 of out share memory, but each of them gets another "
+            "result. Give arrays that do not overlap.",
+            id="all_gather-overlap",
+        ),
+        pytest.param(
+            "reduce_scatter(x, out=[held := np.ones(2), held])",
+            "Arrays 0 and 1 of out share memory, but each of them gets another "
+            "result. Give arrays that do not overlap.",
+            id="reduce_scatter-overlap",
+        ),
+        pytest.param(
+            "scatter(x[:, None], out=np.ones((2, 3)))",
+            "out has float64 of shape (3,), but the result has float64 of shape (2,). "
+            "Give an array like the result, or no out.",
+            id="scatter-shape",
+        ),
+    ],
+)
+def test_an_out_that_cannot_take_the_results_is_refused_before_any_group_calls(
+    call: str, message: str
+) -> None:
+    body = f"""
+    groups = popdist.replica_group("consecutive", 1)
+    x = np.ones((2, 2))
+    before = x.copy()
+    for part in groups._parts:
+        part.group.transport = None
+    try:
+        groups.{call}
+    except (TypeError, ValueError) as error:
+        print(error)
+    """
+
+    assert outputs(run((2,), body)) == [message]
+
+
+def test_results_may_be_written_over_what_later_groups_read() -> None:
+    body = """
+    groups = popdist.replica_group("orthogonal", 2)
+    x = np.arange(4.0).reshape(2, 2) + 10 * rank
+
+    def both(call, out_of):
+        fresh = x.copy()
+        expected = call(x, None)
+        out = out_of(fresh)
+        found = call(fresh, out)
+        return found is out and np.array_equal(np.array(found), np.array(expected))
+
+    print(both(lambda x, out: groups.all_to_all(x, out=out), lambda x: x[::-1]))
+    print(both(lambda x, out: groups.reduce_scatter(x, out=out), lambda x: x[::-1, :1]))
+    given = lambda x: x[:, :, None]
+    print(both(
+        lambda x, out: groups.scatter(given(x) if rank == 0 else None, out=out),
+        lambda x: x[::-1, :1],
+    ))
+    """
+
+    assert outputs(run((2, 2), body)) == ["True\nTrue\nTrue"] * 2
