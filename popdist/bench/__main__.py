@@ -24,7 +24,7 @@ from popdist.bench.measure.tasks import OPERATIONS
 from popdist.bench.output import plot, table
 from popdist.bench.output.results import Result
 from popdist.bench.sizes import DEFAULT as DEFAULT_SIZES
-from popdist.engine.calls.operations import CHOICES
+from popdist.engine.spec.operations import CHOICES
 
 if TYPE_CHECKING:
     from popdist.engine.group import Group

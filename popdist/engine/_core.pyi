@@ -1,9 +1,9 @@
-"""The C core. popdist.engine.calls.operations names what its numbers stand for."""
+"""The C core. popdist.engine.spec.operations names what its numbers stand for."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
-from popdist.engine.calls.operations import Described
+from popdist.engine.spec.operations import Described
 
 # One array: elements of a row, where each row is read, where each is written.
 Segment = tuple[int, Sequence[int], Sequence[int] | None]

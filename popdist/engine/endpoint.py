@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 
 from popdist.engine import _core
-from popdist.engine.calls.operations import ALGORITHMS, Operation, Status
 from popdist.engine.failures import explain, failed, in_words, unusable
 from popdist.engine.handle import Worker
 from popdist.engine.meet.deadlines import report
 from popdist.engine.meet.pidfds import Pidfd
 from popdist.engine.shm.arena import Arena, meet
 from popdist.engine.shm.heap import HEAP_SPAN, Heap
+from popdist.engine.spec.operations import ALGORITHMS, Operation, Status
 from popdist.engine.tuning import MOST_MEMBERS, Tuning, cores_of_host
 from popdist.errors import GroupUnusableError, PeerLostError, PopdistError
 

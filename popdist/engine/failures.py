@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
-from popdist.engine.calls.operations import (
+from popdist.engine.spec.dtypes import name_of, reduction_name_of
+from popdist.engine.spec.operations import (
     ALGORITHM_NAMES,
     Described,
     Operation,
     Status,
 )
-from popdist.engine.spec.dtypes import name_of, reduction_name_of
 from popdist.errors import (
     CollectiveAbortedError,
     CollectiveTimeoutError,

@@ -13,7 +13,6 @@ from numpy.typing import DTypeLike, NDArray
 
 from popdist.engine import _core
 from popdist.engine.calls.exchanges import Exchanges
-from popdist.engine.calls.operations import ALGORITHM_NAMES
 from popdist.engine.calls.point_to_point import PointToPoint
 from popdist.engine.calls.reductions import Reductions
 from popdist.engine.calls.signatures import GroupCalls
@@ -21,6 +20,7 @@ from popdist.engine.endpoint import Endpoint
 from popdist.engine.failures import aborted, unusable
 from popdist.engine.meet.pidfds import Pidfd
 from popdist.engine.shm_transport import ShmTransport
+from popdist.engine.spec.operations import ALGORITHM_NAMES
 from popdist.engine.tuning import Tuning
 
 S = TypeVar("S", bound=np.generic)

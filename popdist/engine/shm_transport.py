@@ -4,11 +4,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from popdist.engine import _core
-from popdist.engine.calls.operations import DIRECT, Operation
 from popdist.engine.endpoint import Endpoint
 from popdist.engine.failures import unusable
 from popdist.engine.handle import Worker
 from popdist.engine.spec.dtypes import name_of
+from popdist.engine.spec.operations import DIRECT, Operation
 from popdist.engine.transport import Pair, Rows
 from popdist.errors import PopdistError
 

@@ -8,8 +8,8 @@ import re
 
 import numpy as np
 
-from popdist.engine.calls.operations import number_of
 from popdist.engine.group import Group
+from popdist.engine.spec.operations import number_of
 
 _INTRODUCTION = "\0introduction"
 # The number of a call that introduces a name.

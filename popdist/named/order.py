@@ -16,9 +16,9 @@ from itertools import islice
 from time import monotonic
 from typing import TypeVar
 
-from popdist.engine.calls.operations import number_of
 from popdist.engine.group import Group
 from popdist.engine.handle import Handle, Helper, check_interpreter
+from popdist.engine.spec.operations import number_of
 from popdist.errors import MismatchError, PopdistError
 from popdist.named.names import INTRODUCES, Names, shown
 from popdist.named.threads import Callers

@@ -5,7 +5,7 @@ import pytest
 
 import popdist.engine
 from popdist.engine import _core
-from popdist.engine.calls.operations import CHOICES
+from popdist.engine.spec.operations import CHOICES
 from popdist.errors import SettingError
 from popdist.settings import Settings
 

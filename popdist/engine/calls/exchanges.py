@@ -18,9 +18,9 @@ from popdist.engine.calls.destinations import (
 )
 from popdist.engine.calls.headers import HEADER, described, header_of, headers_of
 from popdist.engine.calls.membership import Membership, ends_group_without_memory
-from popdist.engine.calls.operations import Operation, number_of
 from popdist.engine.calls.rows import Array, bytes_of, plain, rows_of
 from popdist.engine.spec.dtypes import code_of
+from popdist.engine.spec.operations import Operation, number_of
 
 
 class Exchanges(Membership):

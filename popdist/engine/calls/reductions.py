@@ -8,11 +8,6 @@ import numpy as np
 from popdist.engine import _core
 from popdist.engine.calls.destinations import Destination, check_apart, check_fits
 from popdist.engine.calls.membership import Membership, ends_group_without_memory
-from popdist.engine.calls.operations import (
-    CHOICES,
-    RING,
-    number_of,
-)
 from popdist.engine.calls.overlap import Pair, prepare_all
 from popdist.engine.calls.rows import (
     Array,
@@ -23,6 +18,11 @@ from popdist.engine.calls.rows import (
     written,
 )
 from popdist.engine.spec.dtypes import REDUCTIONS, reduction_code_of
+from popdist.engine.spec.operations import (
+    CHOICES,
+    RING,
+    number_of,
+)
 
 
 class Reductions(_core.Reducer, Membership):

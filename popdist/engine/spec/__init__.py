@@ -1,1 +1,1 @@
-"""The specification of reductions: dtypes, and a reference in numpy."""
+"""What the engine promises: dtypes, operations, and a reference in numpy."""

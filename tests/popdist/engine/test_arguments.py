@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from popdist.engine import _core
-from popdist.engine.calls.operations import Operation
 from popdist.engine.group import Group
+from popdist.engine.spec.operations import Operation
 from popdist.errors import MismatchError
 from tests.popdist.engine.members import SMALL, Me, results, run
 from tests.popdist.engine.samples import Array, same

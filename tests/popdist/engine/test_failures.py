@@ -2,9 +2,9 @@ from typing import Any
 
 import pytest
 
-from popdist.engine.calls.operations import Operation, Status, number_of
 from popdist.engine.failures import Ending, explain, failed, in_words, unusable
 from popdist.engine.spec.dtypes import DTYPES, REDUCTIONS
+from popdist.engine.spec.operations import Operation, Status, number_of
 from popdist.errors import (
     CollectiveAbortedError,
     CollectiveTimeoutError,
