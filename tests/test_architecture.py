@@ -51,7 +51,12 @@ STAGES = {
     ),
     "popdist": (
         ("popdist.errors", "popdist.environment", "popdist.settings"),
-        ("popdist.engine",),
+        ("popdist.engine.spec", "popdist.engine.cgroups", "popdist.engine.handle"),
+        ("popdist.engine.cores", "popdist.engine.failures", "popdist.engine.meet"),
+        ("popdist.engine.transport", "popdist.engine.tuning", "popdist.engine.shm"),
+        ("popdist.engine.endpoint",),
+        ("popdist.engine.calls", "popdist.engine.shm_transport"),
+        ("popdist.engine.group",),
         ("popdist.job", "popdist.claim", "popdist.runs"),
         ("popdist.session",),
         ("popdist.communicators", "popdist.groups", "popdist.named"),
@@ -61,6 +66,9 @@ STAGES = {
 }
 # The packages themselves: what users import, and the version.
 PACKAGES = ("poprun", "popdist")
+
+# They hold modules of several stages, and none of them.
+IN_NO_STAGE = (*PACKAGES, "popdist.engine")
 
 # Base names that several modules of one package have; no new ones.
 SAME_NAMES = {"rows.py", "values.py"}
@@ -386,19 +394,28 @@ def test_no_two_modules_of_a_package_have_the_same_base_name(package: str) -> No
     )
 
 
-@pytest.mark.parametrize("module", MODULES.keys() - set(PACKAGES))
+@pytest.mark.parametrize("module", MODULES.keys() - set(IN_NO_STAGE))
 def test_a_module_stands_in_a_stage_and_imports_from_none_after_it(module: str) -> None:
     stage = stage_of(module)
     assert stage is not None, f"{module} stands in no stage. Add it to STAGES."
 
     package = module.partition(".")[0]
     for name in sorted(imports(module) & MODULES.keys()):
-        if below(name, (package,)) and name not in PACKAGES:
+        if below(name, (package,)) and name not in IN_NO_STAGE:
             other = stage_of(name)
             assert other is not None, name
             assert other <= stage, (
                 f"{module} imports {name}, which stands in a later stage of a run."
             )
+
+
+def test_no_modules_of_the_engine_import_each_other_in_a_circle() -> None:
+    left = {name for name in MODULES if below(name, ("popdist.engine",))}
+    # What imports none of those that are left is in no circle.
+    while free := {name for name in left if not imports(name) & (left - {name})}:
+        left -= free
+
+    assert not left, f"{', '.join(sorted(left))} import each other in a circle."
 
 
 def test_what_the_tables_name_exists() -> None:
