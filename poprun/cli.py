@@ -63,13 +63,13 @@ def _carry_out(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         return OptionError.exit_code
 
     from poprun.options import grammar
-    from poprun.options.sources import resolve
+    from poprun.options.sources import resolve_settings
 
     line = grammar.parse(argv)
     # Help comes before everything that may be wrong with the rest.
     if _asked(line, "help"):
         return _print(_help(environ))
-    settings = resolve(line.given, environ)
+    settings = resolve_settings(line.given, environ)
     for warning in settings.warnings:
         _report("warning", warning)
     if settings["version"] or settings.given("version-format"):

@@ -41,7 +41,7 @@ def run(settings: Settings, program: Sequence[str], guard: StartedGuard | None) 
     environ = without_outer_poprun(without_own_changes(os.environ))
     verbosity = DEBUG if settings["debug"] else settings.verbosity
     log = Log(verbosity, lambda text: write_text(2, text))
-    setup = planner.make(settings, environ, prepare.temporary_directory(environ))
+    setup = planner.make_setup(settings, environ, prepare.temporary_directory(environ))
     for note in setup.notes:
         log.warn(note)
     # Before anything is shown of a job that is refused.
@@ -75,7 +75,7 @@ def _prepare(
         keep_going=settings["keep-going"],
         timeout=settings["timeout"],
         start_timeout=settings["start-timeout"],
-        terminals=terminal.choose(settings["tty"], width),
+        terminals=terminal.choose_terminals(settings["tty"], width),
     )
     if setup.arguments.output_filename is not None:
         make_files(setup.arguments.output_filename, len(instances))

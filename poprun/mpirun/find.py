@@ -23,7 +23,7 @@ def find_mpirun(asked: str | None, environ: Mapping[str, str]) -> Mpi:
     """
     if asked == LOCAL:
         return launcher([*PYTHON, "local"], __version__)
-    return detect(find(environ, asked, sys.prefix), environ, _packages())
+    return detect(find_path(environ, asked, sys.prefix), environ, _packages())
 
 
 def _packages() -> str:
@@ -32,7 +32,7 @@ def _packages() -> str:
     return os.path.join(sys.prefix, "lib", version, "site-packages")
 
 
-def find(environ: Mapping[str, str], asked: str | None, prefix: str) -> str:
+def find_path(environ: Mapping[str, str], asked: str | None, prefix: str) -> str:
     """Return the path of the mpirun to use.
 
     Args:

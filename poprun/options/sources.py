@@ -20,7 +20,7 @@ from poprun.options.table import BY_NAME, OPTIONS
 from poprun.options.types import Option, variable
 
 
-def resolve(
+def resolve_settings(
     given: Sequence[tuple[Option, str]], environ: Mapping[str, str]
 ) -> Settings:
     """Lay the command line over the environment, a file and the defaults.

@@ -70,7 +70,7 @@ class Plan(NamedTuple):
     assignments: Sequence[Assignment]
 
 
-def make(
+def make_plan(
     topology: Topology,
     request: Request,
     bindings: Sequence[Binding],

@@ -52,7 +52,7 @@ class Binding(NamedTuple):
     memory_nodes: tuple[int, ...] | None = None
 
 
-def choose(
+def choose_strategy(
     *,
     numa_aware: bool | None,
     process_placement: str | None,

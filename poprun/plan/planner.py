@@ -102,7 +102,7 @@ class _Asked(NamedTuple):
         return [warning for warnings in found for warning in warnings]
 
 
-def make(settings: Settings, environ: Mapping[str, str], temporary: str) -> Setup:
+def make_setup(settings: Settings, environ: Mapping[str, str], temporary: str) -> Setup:
     """Think a job through.
 
     Args:
@@ -149,7 +149,7 @@ def make(settings: Settings, environ: Mapping[str, str], temporary: str) -> Setu
             for host, own in zip(facts, bindings, strict=True)
             for number in placement.fair_threads(own, host.machine)
         ]
-    made = assignments.make(shape, request, list(chain(*bindings)), threads)
+    made = assignments.make_plan(shape, request, list(chain(*bindings)), threads)
     return Setup(
         identity=identity,
         control=control,
@@ -386,7 +386,7 @@ def _bindings(
     facts: Sequence[HostFacts],
 ) -> list[list[placement.Binding]]:
     """Return the bindings of the instances of each host."""
-    strategy = placement.choose(
+    strategy = placement.choose_strategy(
         numa_aware=settings["numa-aware"],
         process_placement=settings["process-placement"]
         if settings.given("process-placement")

@@ -18,7 +18,7 @@ _FIRST_LINE_BYTES = 256
 _OTHER_FORMATS = "/proc/sys/fs/binfmt_misc"
 
 
-def resolve(words: Sequence[str], search_path: str | None, cwd: str) -> str:
+def find_program(words: Sequence[str], search_path: str | None, cwd: str) -> str:
     """Return the path of the file that the first of these words means.
 
     A name without a slash is looked for on PATH first and in the current directory
@@ -70,7 +70,7 @@ def resolve_for_instances(
         search_path = instance.variables.get("PATH", environ.get("PATH"))
         key = search_path, instance.directory or cwd
         if key not in found:
-            found[key] = resolve(words, *key)
+            found[key] = find_program(words, *key)
         paths.append(found[key])
     return paths
 

@@ -26,7 +26,7 @@ class Terminals(NamedTuple):
         return rows, max(1, columns - self.mark_width)
 
 
-def choose(tty: str, mark_width: int) -> Terminals:
+def choose_terminals(tty: str, mark_width: int) -> Terminals:
     """Carry out --tty.
 
     Args:

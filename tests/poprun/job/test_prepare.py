@@ -17,7 +17,7 @@ from poprun.job.values import Job
 # What the user has, and what an outer poprun and its MPI have left.
 from poprun.mpirun.environment import without_outer_poprun
 from poprun.mpirun.values import Context, GlobalArguments, Mpi
-from poprun.plan.assignments import Request, make
+from poprun.plan.assignments import Request, make_plan
 from poprun.plan.placement import Binding
 from poprun.plan.planner import Setup
 from poprun.plan.topology import Topology
@@ -72,7 +72,7 @@ def setup(
         control="@poprun-babe/key",
         mpi=Mpi(path="/opt/bin/mpirun", flavour=flavour, vendor="V", version="1"),
         arguments=GlobalArguments(),
-        plan=make(
+        plan=make_plan(
             Topology(num_instances=2, num_replicas=4),
             Request(
                 identity=identity,

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from poprun.errors import MpiNotFoundError
-from poprun.mpirun.find import find
+from poprun.mpirun.find import find_path
 
 
 def program(path: Path, mode: int = 0o755) -> Path:
@@ -21,7 +21,7 @@ def wheel(prefix: Path) -> Path:
 
 def refusal(environ: dict[str, str], asked: str | None, prefix: Path) -> str:
     with pytest.raises(MpiNotFoundError) as caught:
-        find(environ, asked, str(prefix))
+        find_path(environ, asked, str(prefix))
     return str(caught.value)
 
 
@@ -29,7 +29,7 @@ def test_the_one_that_is_asked_for_comes_first(tmp_path: Path) -> None:
     wheel(tmp_path / "venv")
     asked = program(tmp_path / "opt" / "mpirun")
 
-    found = find({"PATH": "/bin"}, str(asked), str(tmp_path / "venv"))
+    found = find_path({"PATH": "/bin"}, str(asked), str(tmp_path / "venv"))
 
     assert found == str(asked)
 
@@ -37,14 +37,16 @@ def test_the_one_that_is_asked_for_comes_first(tmp_path: Path) -> None:
 def test_a_word_without_a_slash_is_looked_for_on_path(tmp_path: Path) -> None:
     asked = program(tmp_path / "bin" / "mpirun.mpich")
 
-    assert find({"PATH": f"/none:{asked.parent}"}, asked.name, "/none") == str(asked)
+    assert find_path({"PATH": f"/none:{asked.parent}"}, asked.name, "/none") == str(
+        asked
+    )
 
 
 def test_the_wheel_of_this_environment_comes_before_path(tmp_path: Path) -> None:
     packaged = wheel(tmp_path / "venv")
     other = program(tmp_path / "bin" / "mpirun")
 
-    found = find({"PATH": str(other.parent)}, None, str(tmp_path / "venv"))
+    found = find_path({"PATH": str(other.parent)}, None, str(tmp_path / "venv"))
 
     assert found == str(packaged)
 
@@ -53,7 +55,7 @@ def test_an_mpirun_without_a_library_beside_it_is_no_wheel(tmp_path: Path) -> No
     program(tmp_path / "venv" / "bin" / "mpirun")
     other = program(tmp_path / "bin" / "mpirun")
 
-    found = find({"PATH": str(other.parent)}, None, str(tmp_path / "venv"))
+    found = find_path({"PATH": str(other.parent)}, None, str(tmp_path / "venv"))
 
     assert found == str(other)
 
@@ -64,7 +66,7 @@ def test_a_file_that_cannot_be_run_is_passed_over_on_path(tmp_path: Path) -> Non
     good = program(tmp_path / "third" / "mpirun")
     path = ":".join(str(tmp_path / name) for name in ("first", "second", "third"))
 
-    assert find({"PATH": path}, None, "/none") == str(good)
+    assert find_path({"PATH": path}, None, "/none") == str(good)
 
 
 def test_no_mpirun_at_all_comes_with_ways_out(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from poprun.options.types import Kind, Option
 
 
 def resolve(*words: str, **environ: str) -> Settings:
-    return sources.resolve(parse([*words, "program"]).given, environ)
+    return sources.resolve_settings(parse([*words, "program"]).given, environ)
 
 
 def refused(*words: str, **environ: str) -> tuple[str, list[str]]:
@@ -487,10 +487,10 @@ GIVEN = st.lists(
 def test_what_is_exported_is_imported_with_the_same_values(
     given: list[tuple[Option, str]],
 ) -> None:
-    settings = sources.resolve(given, {})
+    settings = sources.resolve_settings(given, {})
 
     config_file.export(settings, "out.yaml", overwrite=True)
-    imported = sources.resolve([(OPTIONS["import-config"], "out.yaml")], {})
+    imported = sources.resolve_settings([(OPTIONS["import-config"], "out.yaml")], {})
 
     assert values(imported) | {"import-config": None} == values(settings)
 
@@ -562,7 +562,7 @@ def test_a_variable_that_is_nearly_an_option_is_warned_about() -> None:
         "POPRUN_NUM_ILDS": "1",
     }
 
-    assert sources.resolve([], given).warnings == [
+    assert sources.resolve_settings([], given).warnings == [
         "The variable POPRUN_NUM_REPLICA is not an option of poprun and has no effect. "
         "Did you mean POPRUN_NUM_REPLICAS?",
         "The variable POPRUN_HOSTS is not an option of poprun and has no effect. "

@@ -8,7 +8,7 @@ from poprun.plan.assignments import (
     Plan,
     Request,
     compact,
-    make,
+    make_plan,
     target_options,
 )
 from poprun.plan.placement import Binding
@@ -34,7 +34,7 @@ def plan(
         "offline": True,
         "master_port": 4711,
     }
-    return make(
+    return make_plan(
         topology,
         Request(**{**settings, **request}),  # type: ignore[arg-type]
         bindings or [Binding()] * topology.num_instances,

@@ -3,7 +3,7 @@ import subprocess
 import pytest
 
 from poprun.mpirun.values import Context, GlobalArguments, Mpi
-from poprun.plan.assignments import Plan, Request, make
+from poprun.plan.assignments import Plan, Request, make_plan
 from poprun.plan.dry_run import command_line, render
 from poprun.plan.placement import Binding
 from poprun.plan.planner import Setup
@@ -44,7 +44,7 @@ def setup(
 def plan(
     num_instances: int = 2, bindings: tuple[Binding, ...] = (), **exports: str
 ) -> Plan:
-    return make(
+    return make_plan(
         Topology(num_instances=num_instances, num_replicas=num_instances),
         Request(
             identity="cafe",

@@ -10,7 +10,7 @@ from poprun.plan.placement import (
     Binding,
     Machine,
     Node,
-    choose,
+    choose_strategy,
     describe_cpus,
     fair_threads,
     parse_cpus,
@@ -172,7 +172,7 @@ def test_strategy_follows_the_later_option_then_the_earlier_then_the_instances(
     instances_per_host: int,
     strategy: str,
 ) -> None:
-    chosen = choose(
+    chosen = choose_strategy(
         numa_aware=numa_aware,
         process_placement=process_placement,
         instances_per_host=instances_per_host,
@@ -183,7 +183,9 @@ def test_strategy_follows_the_later_option_then_the_earlier_then_the_instances(
 
 def test_an_unknown_placement_is_refused_with_those_that_there_are() -> None:
     with pytest.raises(OptionError) as refusal:
-        choose(numa_aware=None, process_placement="roundrobin", instances_per_host=2)
+        choose_strategy(
+            numa_aware=None, process_placement="roundrobin", instances_per_host=2
+        )
 
     assert str(refusal.value) == (
         "--process-placement is 'roundrobin', but must be one of "

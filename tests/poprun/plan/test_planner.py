@@ -27,11 +27,11 @@ PATH = {"PATH": "/usr/bin:/bin"}
 
 
 def settings(*words: str) -> Settings:
-    return sources.resolve(grammar.parse([*words, "program"]).given, {})
+    return sources.resolve_settings(grammar.parse([*words, "program"]).given, {})
 
 
 def made(*words: str, environ: Mapping[str, str] = PATH) -> Setup:
-    return planner.make(settings("--mpirun", "local", *words), environ, "/tmp")
+    return planner.make_setup(settings("--mpirun", "local", *words), environ, "/tmp")
 
 
 def shape(instances: int, *words: str) -> Setup:

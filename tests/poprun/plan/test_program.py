@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from poprun.errors import ProgramNotExecutableError, ProgramNotFoundError
-from poprun.plan.program import resolve
+from poprun.plan.program import find_program
 
 
 def script(path: Path, text: str = "#!/bin/sh\n", mode: int = 0o755) -> Path:
@@ -18,13 +18,13 @@ def script(path: Path, text: str = "#!/bin/sh\n", mode: int = 0o755) -> Path:
 
 def not_found(name: str, path: str | None, cwd: Path) -> str:
     with pytest.raises(ProgramNotFoundError) as refusal:
-        resolve([name], path, str(cwd))
+        find_program([name], path, str(cwd))
     return str(refusal.value)
 
 
 def not_executable(name: str, path: str | None, cwd: Path) -> str:
     with pytest.raises(ProgramNotExecutableError) as refusal:
-        resolve([name], path, str(cwd))
+        find_program([name], path, str(cwd))
     return str(refusal.value)
 
 
@@ -32,7 +32,7 @@ def test_path_comes_before_the_current_directory(tmp_path: Path) -> None:
     on_path = script(tmp_path / "bin" / "train")
     script(tmp_path / "train")
 
-    assert resolve(["train"], str(tmp_path / "bin"), str(tmp_path)) == str(on_path)
+    assert find_program(["train"], str(tmp_path / "bin"), str(tmp_path)) == str(on_path)
 
 
 def test_the_first_directory_of_path_counts(tmp_path: Path) -> None:
@@ -40,13 +40,15 @@ def test_the_first_directory_of_path_counts(tmp_path: Path) -> None:
     script(tmp_path / "second" / "train")
     search_path = f"{tmp_path / 'none'}:{first.parent}:{tmp_path / 'second'}"
 
-    assert resolve(["train"], search_path, "/") == str(first)
+    assert find_program(["train"], search_path, "/") == str(first)
 
 
 def test_a_program_in_the_current_directory_needs_no_dot_slash(tmp_path: Path) -> None:
     program = script(tmp_path / "train")
 
-    assert resolve(["train", "--lr", "1"], "/usr/bin", str(tmp_path)) == str(program)
+    assert find_program(["train", "--lr", "1"], "/usr/bin", str(tmp_path)) == str(
+        program
+    )
 
 
 def test_a_name_with_a_slash_is_relative_to_the_current_directory(
@@ -54,12 +56,12 @@ def test_a_name_with_a_slash_is_relative_to_the_current_directory(
 ) -> None:
     program = script(tmp_path / "bin" / "train")
 
-    assert resolve(["bin/train"], "", str(tmp_path)) == str(program)
-    assert resolve([str(program)], "", "/") == str(program)
+    assert find_program(["bin/train"], "", str(tmp_path)) == str(program)
+    assert find_program([str(program)], "", "/") == str(program)
 
 
 def test_without_a_path_the_usual_directories_are_searched() -> None:
-    assert resolve(["sh"], None, "/nowhere") == "/bin/sh"
+    assert find_program(["sh"], None, "/nowhere") == "/bin/sh"
 
 
 def test_a_file_on_path_that_cannot_be_run_does_not_hide_one_that_can(
@@ -69,11 +71,11 @@ def test_a_file_on_path_that_cannot_be_run_does_not_hide_one_that_can(
     program = script(tmp_path / "second" / "train")
     search_path = f"{tmp_path / 'first'}:{tmp_path / 'second'}"
 
-    assert resolve(["train"], search_path, "/") == str(program)
+    assert find_program(["train"], search_path, "/") == str(program)
 
 
 def test_an_elf_binary_is_accepted(tmp_path: Path) -> None:
-    assert resolve(["/bin/sh"], "", str(tmp_path)) == "/bin/sh"
+    assert find_program(["/bin/sh"], "", str(tmp_path)) == "/bin/sh"
 
 
 def test_a_missing_program_is_named_with_where_it_was_searched(tmp_path: Path) -> None:
@@ -147,7 +149,7 @@ def test_odd_names_are_shown_escaped(tmp_path: Path, name: str, shown: str) -> N
 def test_odd_names_are_found(tmp_path: Path, name: str) -> None:
     script(tmp_path / name)
 
-    assert resolve([name], "", str(tmp_path)) == f"{tmp_path}/{name}"
+    assert find_program([name], "", str(tmp_path)) == f"{tmp_path}/{name}"
 
 
 def test_a_directory_is_refused(tmp_path: Path) -> None:
@@ -247,13 +249,13 @@ def test_a_format_that_the_kernel_was_taught_is_left_to_it(
     monkeypatch.setattr("poprun.plan.program._OTHER_FORMATS", str(formats))
     program = script(tmp_path / "train", "\0asm")
 
-    assert resolve(["train"], "", str(tmp_path)) == str(program)
+    assert find_program(["train"], "", str(tmp_path)) == str(program)
 
 
 @given(st.binary(max_size=300), st.sampled_from(["", "/bin", "/usr/bin::/bin"]))
 def test_any_bytes_are_a_program_or_are_refused(name: bytes, search_path: str) -> None:
     try:
-        path = resolve([os.fsdecode(name)], search_path, "/nowhere")
+        path = find_program([os.fsdecode(name)], search_path, "/nowhere")
     except (ProgramNotFoundError, ProgramNotExecutableError) as refusal:
         str(refusal).encode()
     else:
@@ -265,7 +267,7 @@ def test_a_command_in_quotes_is_told_to_be_one_word(tmp_path: Path, name: str) -
     script(tmp_path / "tool")
 
     with pytest.raises(ProgramNotFoundError) as refusal:
-        resolve([name], str(tmp_path), str(tmp_path))
+        find_program([name], str(tmp_path), str(tmp_path))
 
     assert refusal.value.__notes__ == [
         f"It is one word. Without quotes around it: poprun {name}"
@@ -274,6 +276,6 @@ def test_a_command_in_quotes_is_told_to_be_one_word(tmp_path: Path, name: str) -
 
 def test_other_names_with_spaces_get_no_hint(tmp_path: Path) -> None:
     with pytest.raises(ProgramNotFoundError) as refusal:
-        resolve(["no tool"], str(tmp_path), str(tmp_path))
+        find_program(["no tool"], str(tmp_path), str(tmp_path))
 
     assert not hasattr(refusal.value, "__notes__")
