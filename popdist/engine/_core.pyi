@@ -94,6 +94,11 @@ class Reducer:
     def _reduce_lists(
         self, arrays: Sequence[Any], out: Sequence[Any], reduction: int, how: int, /
     ) -> Any: ...
+    # The same for a reduce_scatter of one array.
+    def _scatter_array(self, x: Any, out: Any, reduction: int, /) -> Any: ...
+    # The same for an all_gather of one array a member; the headers of all members'
+    # arrays, as bytes, where these differ and have not been gathered.
+    def _gather_array(self, x: Any, out: Any, /) -> Any: ...
     def all_reduce(
         self,
         x: Any,

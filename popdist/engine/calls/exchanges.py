@@ -26,6 +26,10 @@ from popdist.engine.spec.operations import Operation, number_of
 class Exchanges(Membership):
     """The part of a group that brings arrays from member to member."""
 
+    def _gather_plain(self, x: Any, out: Any) -> Array | bytes | None:
+        """Gather arrays in one, if the core takes them as they are."""
+        return None
+
     def barrier(self, *, async_op: bool = False, name: str | None = None) -> Any:
         """Return when all members have called it."""
         number = number_of(name)
@@ -81,12 +85,18 @@ class Exchanges(Membership):
         for arrays alike, one array with a leading axis for the replicas, they are
         written to that, and it is returned. x may be its part of that.
         """
+        done = None if async_op or name else self._gather_plain(x, out)
+        if isinstance(done, np.ndarray):
+            return out if out is not None else [done[i, ...] for i in range(len(done))]
         rows = [plain(row) for row in self._rows(x, alike=False)]
         into = self._into(rows, out)
         mine, number = headers_of(rows), number_of(name)
 
         def action() -> Any:
-            headers = self._headers(Operation.ALL_GATHER, mine, number)
+            if done is None:
+                headers = self._headers(Operation.ALL_GATHER, mine, number)
+            else:
+                headers = np.frombuffer(done, np.int64).reshape(-1, HEADER)
             found = self._gathered(
                 Operation.ALL_GATHER, rows, headers, -1, number, into
             )

@@ -154,6 +154,10 @@ class Reductions(_core.Reducer, Membership):
         replicas; replica r gets the r-th part of it. The result is a new array, or
         `out`, which may be part of x.
         """
+        if op in REDUCTIONS and not (async_op or name):
+            done = self._scatter_plain(x, op, out)
+            if done is not None:
+                return done
         rows = self._rows(x)
         total = self.num_replicas
         if rows[0].ndim < 1 or len(rows[0]) % total:
@@ -177,6 +181,49 @@ class Reductions(_core.Reducer, Membership):
             return result
 
         return self.submit("reduce_scatter", action, async_op)
+
+    def _scatter_plain(self, x: Any, op: str, out: Any) -> Array | None:
+        """Return the result if the core takes the arrays as they are, else None."""
+        if not self._has_shortcuts or type(x) is not np.ndarray:
+            return None
+        if out is None:
+            axis, total = 0 if self._flat else 1, self.num_replicas
+            if x.ndim <= axis or x.shape[axis] % total:
+                return None
+            part = x.shape[axis] // total
+            out = np.empty((*x.shape[:axis], part, *x.shape[axis + 1 :]), x.dtype)
+        if type(out) is not np.ndarray:
+            return None
+        try:
+            result = self._scatter_array(x, out, REDUCTIONS[op])
+        except _core.Failure:
+            # Explained below: Ctrl-C while that is done must not show this one.
+            pass
+        else:
+            return out if result is None else None
+        raise self.transport.explain()
+
+    def _gather_plain(self, x: Any, out: Any) -> Array | bytes | None:
+        """Gather arrays in one, if the core takes them as they are.
+
+        Returns None where it does not, and the headers of all members' arrays where
+        these differ.
+        """
+        if not (self._has_shortcuts and self._flat and type(x) is np.ndarray):
+            return None
+        whole = np.empty((self.size, *x.shape), x.dtype) if out is None else out
+        if type(whole) is not np.ndarray:
+            return None
+        try:
+            result = self._gather_array(x, whole)
+        except _core.Failure:
+            # Explained below: Ctrl-C while that is done must not show this one.
+            pass
+        else:
+            if result is NotImplemented:
+                return None
+            return whole if result is None else bytes(result)
+        raise self.transport.explain()
 
     def _how(self, algorithm: str | None, reproducible: bool) -> int:
         how = self._usual if algorithm is None else _choice(algorithm)

@@ -1,12 +1,12 @@
 /* The fast way in: arrays as they lie in their buffers. */
-#include "python/binding.h"
+#include "python/plain_arrays.h"
 
 #include "python/comm_object.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-static int dtype_of(const Py_buffer *view)
+int dtype_of(const Py_buffer *view)
 {
     const char *f = view->format ? view->format : "B";
     if (f[0] == '\0' || f[1] != '\0')
@@ -68,9 +68,6 @@ static bool fits(const Py_buffer *x, const Py_buffer *out, bool same, int type,
     return same
            || ((uintptr_t)out->buf % (size_t)x->itemsize == 0 && simple_pair(x, out));
 }
-
-/* The rows of a member whose addresses fit the stack, which is small in some threads. */
-enum { FEW_ROWS = 16 };
 
 /* Memory that an array takes up. */
 typedef struct {

@@ -3,7 +3,7 @@
  * For tiny arrays a call costs more in Python than among the members. So the common
  * case is taken here, and everything else is left to the group's own method.
  */
-#include "python/binding.h"
+#include "python/plain_arrays.h"
 
 typedef struct {
     PyObject_HEAD
@@ -156,6 +156,23 @@ static PyObject *reducer_reduce_lists(ReducerObject *self, PyObject *args)
     return reduce_lists(self->comm, self->layout, from, to, reduction, how, self->leading);
 }
 
+static PyObject *reducer_scatter_array(ReducerObject *self, PyObject *args)
+{
+    PyObject *from, *to;
+    int reduction;
+    if (!PyArg_ParseTuple(args, "OOi", &from, &to, &reduction))
+        return NULL;
+    return scatter_array(self->comm, self->layout, from, to, reduction, self->leading);
+}
+
+static PyObject *reducer_gather_array(ReducerObject *self, PyObject *args)
+{
+    PyObject *from, *to;
+    if (!PyArg_ParseTuple(args, "OO", &from, &to))
+        return NULL;
+    return gather_array(self->comm, from, to);
+}
+
 static void reducer_end(PyObject *object)
 {
     ReducerObject *self = (ReducerObject *)object;
@@ -201,6 +218,10 @@ PyObject *make_reducer_type(PyObject *module)
          all_reduce_words},
         {"_take", (PyCFunction)(void (*)(void))reducer_sit, METH_VARARGS, NULL},
         {"_reduce_lists", (PyCFunction)(void (*)(void))reducer_reduce_lists, METH_VARARGS,
+         NULL},
+        {"_scatter_array", (PyCFunction)(void (*)(void))reducer_scatter_array, METH_VARARGS,
+         NULL},
+        {"_gather_array", (PyCFunction)(void (*)(void))reducer_gather_array, METH_VARARGS,
          NULL},
         {NULL, NULL, 0, NULL},
     };

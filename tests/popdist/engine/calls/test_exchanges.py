@@ -325,15 +325,18 @@ def test_what_stops_a_member_between_the_steps_of_a_call_ends_it_for_all(
     why: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    # In one piece, the core would gather it without a step in Python.
+    in_pieces = np.ones((3, 2), order="F")
+
     def member(me: Me) -> str:
         group = me.join(instances=(10, 11, 12))
         if me.rank != 1:
             with pytest.raises(CollectiveAbortedError) as told:
-                getattr(group, call)(np.ones((3, 2)))
+                getattr(group, call)(in_pieces)
             return str(told.value)
         monkeypatch.setattr(headers, "dtype_of", failing)
         with pytest.raises(error):
-            getattr(group, call)(np.ones((3, 2)))
+            getattr(group, call)(in_pieces)
         with pytest.raises(GroupUnusableError) as refusal:
             group.barrier()
         return str(refusal.value)

@@ -1,0 +1,187 @@
+/* The fast way in for the operations that cut an array into parts, or join parts. */
+#include "python/plain_arrays.h"
+
+#include "python/comm_object.h"
+
+#include <string.h>
+
+/* What members tell each other before they gather: see headers.py. */
+enum { HEADER = 16, HEADER_AXES = 14 };
+
+/* What is read and what is written, of one dtype. */
+typedef struct {
+    Py_buffer x, out;
+    int type;
+} pair;
+
+static void release_pair(pair *p)
+{
+    PyBuffer_Release(&p->x);
+    PyBuffer_Release(&p->out);
+}
+
+static bool is_aligned(const Py_buffer *view, size_t to)
+{
+    return (size_t)view->itemsize == to && (uintptr_t)view->buf % to == 0;
+}
+
+/* Take two arrays. False, with nothing taken, where one is not plain or has no elements. */
+static bool take_pair(pair *p, PyObject *from, PyObject *to)
+{
+    const int how = PyBUF_C_CONTIGUOUS | PyBUF_FORMAT;
+    if (PyObject_GetBuffer(from, &p->x, how) < 0)
+        return false;
+    if (PyObject_GetBuffer(to, &p->out, how | PyBUF_WRITABLE) < 0) {
+        PyBuffer_Release(&p->x);
+        return false;
+    }
+    p->type = dtype_of(&p->x);
+    if (p->type >= 0 && p->type == dtype_of(&p->out) && p->x.len > 0
+        && is_aligned(&p->x, element_bytes((dtype)p->type))
+        && is_aligned(&p->out, element_bytes((dtype)p->type)))
+        return true;
+    release_pair(p);
+    return false;
+}
+
+static bool are_apart(const pair *p)
+{
+    const char *x = p->x.buf, *out = p->out.buf;
+    return x + p->x.len <= out || out + p->out.len <= x;
+}
+
+static PyObject *not_plain(void)
+{
+    /* Whoever is asked next finds out what they are, and says what is wrong. */
+    PyErr_Clear();
+    Py_RETURN_NOTIMPLEMENTED;
+}
+
+/* Whether `out` has the shape of a member's parts of the reduction of x. */
+static bool has_parts(const pair *p, const layout *l, bool leading)
+{
+    const Py_buffer *x = &p->x, *out = &p->out;
+    if (x->ndim <= leading || out->ndim != x->ndim)
+        return false;
+    if (leading && (x->shape[0] != (Py_ssize_t)l->rows[l->rank] || out->shape[0] != x->shape[0]))
+        return false;
+    for (int i = leading + 1; i < x->ndim; i++)
+        if (out->shape[i] != x->shape[i])
+            return false;
+    return x->shape[leading] == out->shape[leading] * (Py_ssize_t)l->replicas;
+}
+
+static PyObject *scatter_pair(CommObject *self, const layout *l, const pair *p,
+                              long reduction, bool leading)
+{
+    const uint32_t rows = l->rows[l->rank];
+    char *in_rows[FEW_ROWS];
+    const uint64_t row = (uint64_t)p->x.len / rows;
+    for (uint32_t r = 0; r < rows; r++)
+        in_rows[r] = (char *)p->x.buf + r * row;
+    const segment whole = {row / element_bytes((dtype)p->type), in_rows, NULL};
+    call k = {
+        .c = &self->c,
+        .l = l,
+        .type = (dtype)p->type,
+        .reduction = (unsigned)reduction,
+        .op = REDUCE_SCATTER,
+        .root = -1,
+        .segments = &whole,
+        .count_of_segments = 1,
+        .total = whole.count,
+        .shape = add_shape(0, p->x.shape + leading, p->x.ndim - leading),
+    };
+    if (!enter(self, (uint64_t)p->x.len))
+        return NULL;
+    prepare(&k, DIRECT);
+    return leave(self, reduce_scatter(&k, p->out.buf));
+}
+
+PyObject *scatter_array(PyObject *object, PyObject *given, PyObject *from, PyObject *to,
+                        long reduction, bool leading)
+{
+    CommObject *self = (CommObject *)object;
+    const layout *l = ((LayoutObject *)given)->l;
+    pair p;
+    if (self->queued || !take_pair(&p, from, to))
+        return not_plain();
+    PyObject *result = NULL;
+    const bool plain = are_apart(&p) && has_parts(&p, l, leading)
+                       && l->rows[l->rank] <= FEW_ROWS
+                       && !(p.type == BOOL && reduction == MEAN);
+    if (plain)
+        result = scatter_pair(self, l, &p, reduction, leading);
+    release_pair(&p);
+    return plain ? result : not_plain();
+}
+
+/* Whether `out` has an array like x for each member, and x is one's own or apart. */
+static bool has_places(const pair *p, const comm *c)
+{
+    const Py_buffer *x = &p->x, *out = &p->out;
+    if (x->ndim > HEADER_AXES || out->ndim != x->ndim + 1 || out->shape[0] != c->size)
+        return false;
+    for (int i = 0; i < x->ndim; i++)
+        if (out->shape[i + 1] != x->shape[i])
+            return false;
+    return are_apart(p) || (char *)x->buf == (char *)out->buf + x->len * c->rank;
+}
+
+static status gather_equal(CommObject *self, operation headers_of, dtype type,
+                           uint64_t bytes, const void *in, void *out)
+{
+    uint64_t lengths[MAX_MEMBERS];
+    for (int q = 0; q < self->c.size; q++)
+        lengths[q] = bytes;
+    const exchange x = {
+        .c = &self->c,
+        .op = ALL_GATHER,
+        .headers_of = headers_of,
+        .type = type,
+        .root = -1,
+        .lengths = lengths,
+        .in = in,
+        .out = out,
+    };
+    return exchange_run(&x);
+}
+
+static PyObject *gather_pair(CommObject *self, const pair *p)
+{
+    int64_t mine[HEADER] = {p->type, p->x.ndim};
+    const size_t bytes = sizeof mine, all = bytes * (size_t)self->c.size;
+    char *headers = PyMem_Malloc(all);
+    if (!headers)
+        return PyErr_NoMemory();
+    for (int i = 0; i < p->x.ndim; i++)
+        mine[2 + i] = p->x.shape[i];
+    PyObject *result = NULL;
+    if (enter(self, (uint64_t)p->out.len)) {
+        status s = gather_equal(self, ALL_GATHER, INT64, bytes, mine, headers);
+        bool alike = true;
+        for (int q = 0; s == DONE && q < self->c.size; q++)
+            alike = alike && memcmp(headers + (size_t)q * bytes, mine, bytes) == 0;
+        if (s == DONE && alike)
+            s = gather_equal(self, BARRIER, UINT8, (uint64_t)p->x.len, p->x.buf, p->out.buf);
+        result = leave(self, s);
+        if (result && !alike) {
+            Py_DECREF(result);
+            result = PyBytes_FromStringAndSize(headers, (Py_ssize_t)all);
+        }
+    }
+    PyMem_Free(headers);
+    return result;
+}
+
+PyObject *gather_array(PyObject *object, PyObject *from, PyObject *to)
+{
+    CommObject *self = (CommObject *)object;
+    pair p;
+    if (self->queued || !take_pair(&p, from, to))
+        return not_plain();
+    const bool plain = has_places(&p, &self->c);
+    PyObject *result = plain ? gather_pair(self, &p) : NULL;
+    release_pair(&p);
+    return plain ? result : not_plain();
+}

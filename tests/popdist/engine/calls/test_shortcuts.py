@@ -1,0 +1,95 @@
+"""reduce_scatter and all_gather of arrays that the core takes as they are."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from popdist.engine.group import Group
+from tests.popdist.engine.members import Me, results
+
+X = np.arange(6, dtype=np.float32).reshape(3, 2)
+SUM = 0
+
+
+def test_the_core_takes_plain_arrays() -> None:
+    group = Group("alone", 0, 1)
+    part, whole = np.empty_like(X), np.empty((1, 3, 2), np.float32)
+
+    assert group._scatter_array(X, part, SUM) is None
+    assert group._gather_array(X, whole) is None
+
+    assert part.tolist() == X.tolist()
+    assert whole.tolist() == [X.tolist()]
+
+
+def test_the_core_takes_plain_arrays_with_an_axis_of_replicas() -> None:
+    group = Group("alone", 0, 1, replicas=[3])
+    part = np.empty((3, 1), np.float32)
+
+    # Rows 0 1 2, 1 2 3 and 2 3 4: replica r gets element r of their sum.
+    x = np.array([[0, 1, 2], [1, 2, 3], [2, 3, 4]], np.float32)
+    assert group._scatter_array(x, part, SUM) is None
+
+    assert part.tolist() == [[3.0], [6.0], [9.0]]
+
+
+NOT_PLAIN = [
+    pytest.param(np.asfortranarray(X), np.empty((3, 2), np.float32), id="x in pieces"),
+    pytest.param(X, np.asfortranarray(X.copy()), id="out in pieces"),
+    pytest.param(X, np.empty((2, 3), np.float32), id="another shape"),
+    pytest.param(X, np.empty((3, 2), np.int32), id="another dtype"),
+    pytest.param(X, np.empty((3, 2, 1), np.float32), id="more axes"),
+    pytest.param(X[:0], np.empty((0, 2), np.float32), id="no elements"),
+    pytest.param(X.astype(">f4"), np.empty((3, 2), ">f4"), id="another byte order"),
+]
+
+
+@pytest.mark.parametrize(("x", "out"), NOT_PLAIN)
+def test_the_core_leaves_other_arrays_to_the_general_way(x: Any, out: Any) -> None:
+    group = Group("alone", 0, 1)
+
+    assert group._scatter_array(x, out, SUM) is NotImplemented
+    assert group._gather_array(x, out[np.newaxis]) is NotImplemented
+
+
+def test_the_core_leaves_overlapping_arrays_to_the_general_way() -> None:
+    group = Group("alone", 0, 1)
+    memory = np.zeros(12, np.float32)
+
+    assert group._scatter_array(memory[:6], memory[3:9], SUM) is NotImplemented
+    assert group._gather_array(memory[:6], memory[np.newaxis, 3:9]) is NotImplemented
+
+
+def test_members_whose_arrays_are_in_pieces_call_with_those_whose_are_not() -> None:
+    def member(me: Me) -> Any:
+        group = me.join()
+        x = np.arange(6.0).reshape(3, 2) + me.rank
+        if me.rank == 1:
+            x = np.asfortranarray(x)
+        into = np.empty((3, 3, 2))
+        own = into[me.rank]
+        own[...] = x
+        return (
+            group.reduce_scatter(x).tolist(),
+            [array.tolist() for array in group.all_gather(x)],
+            group.all_gather(own, out=into).tolist(),
+        )
+
+    x = np.arange(6.0).reshape(3, 2)
+    gathered = [x.tolist(), (x + 1).tolist(), (x + 2).tolist()]
+    assert results(3, member) == [
+        ([[3.0, 6.0]], gathered, gathered),
+        ([[9.0, 12.0]], gathered, gathered),
+        ([[15.0, 18.0]], gathered, gathered),
+    ]
+
+
+def test_arrays_that_differ_are_gathered_all_the_same() -> None:
+    def member(me: Me) -> Any:
+        group = me.join()
+        x = np.full(me.rank + 1, me.rank, np.int16 if me.rank else np.int64)
+        return [(a.dtype.name, a.tolist()) for a in group.all_gather(x)]
+
+    found = [("int64", [0]), ("int16", [1, 1]), ("int16", [2, 2, 2])]
+    assert results(3, member) == [found] * 3
