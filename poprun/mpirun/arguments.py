@@ -15,7 +15,6 @@ from poprun.mpirun import values
 from poprun.mpirun.option_table import (
     FULFILLED,
     GLOBAL,
-    INSTANCE,
     LOCAL,
     NOT_SHOWN,
     NUMBER_OF_VALUES,
@@ -148,25 +147,6 @@ def parse_output_directory(value: str, option: str) -> tuple[str, bool]:
             "and stderr."
         )
     return directory, "nocopy" in words
-
-
-def parse_instance_arguments(texts: Sequence[str]) -> dict[int, str]:
-    """Split each "INSTANCE:ARGUMENTS"; what is said twice of one instance is merged.
-
-    Raises:
-        MpiArgumentError: There is no number before a colon.
-    """
-    merged: dict[int, str] = {}
-    for text in texts:
-        number, colon, arguments = text.partition(":")
-        if not (colon and number.isascii() and number.strip().isdigit()):
-            raise MpiArgumentError(
-                f"{INSTANCE} is {text!r}, but must be the number of an instance, a "
-                f'colon and arguments, as in {INSTANCE} "1:-x NAME=VALUE".'
-            )
-        index = int(number)
-        merged[index] = f"{merged[index]} {arguments}" if index in merged else arguments
-    return merged
 
 
 @dataclass(slots=True)

@@ -19,7 +19,6 @@ from poprun.mpirun import adapter
 from poprun.mpirun.arguments import (
     merge,
     parse_global,
-    parse_instance_arguments,
     parse_local,
     parse_output_directory,
 )
@@ -309,15 +308,19 @@ def _joined(texts: Sequence[str]) -> str:
 def _instance_arguments(
     settings: Settings, mpi: Mpi, num_instances: int
 ) -> dict[int, LocalArguments]:
-    texts = [f"{rank}:{text}" for rank, text in settings[INSTANCE[2:]]]
-    found = parse_instance_arguments(texts)
-    for rank in found:
+    texts: dict[int, list[str]] = {}
+    for rank, text in settings["instance-mpi-local-args"]:
+        texts.setdefault(rank, []).append(text)
+    for rank in texts:
         if rank >= num_instances:
             raise OptionError(
                 f"{INSTANCE} names instance {rank}, but the job has only "
                 f"{_instances(num_instances)}. {_which(num_instances)}"
             )
-    return {r: parse_local(text, mpi.flavour, INSTANCE) for r, text in found.items()}
+    return {
+        rank: parse_local(_joined(own), mpi.flavour, INSTANCE)
+        for rank, own in texts.items()
+    }
 
 
 def _check_instance(settings: Settings, name: str, num_instances: int) -> None:

@@ -6,7 +6,6 @@ from poprun.errors import MpiArgumentError
 from poprun.mpirun.arguments import (
     merge,
     parse_global,
-    parse_instance_arguments,
     parse_local,
     parse_output_directory,
 )
@@ -423,28 +422,6 @@ def test_places_that_contradict_each_other_about_the_job_are_refused() -> None:
     assert str(caught.value) == (
         "--output-filename counts for the whole job, but is given as 'a' and as 'b'. "
         "Leave one of them out."
-    )
-
-
-def test_arguments_of_instances_are_merged() -> None:
-    texts = ["1:-x A=b:c", "0:", "1:-x B", "12:-x C"]
-
-    assert parse_instance_arguments(texts) == {
-        1: "-x A=b:c -x B",
-        0: "",
-        12: "-x C",
-    }
-
-
-@pytest.mark.parametrize("text", ["-x A=1", "a:-x A", ":-x A", "-1:-x A", "²:", "1"])
-def test_arguments_of_an_instance_begin_with_its_number(text: str) -> None:
-    with pytest.raises(MpiArgumentError) as caught:
-        parse_instance_arguments([text])
-
-    assert str(caught.value) == (
-        f"--instance-mpi-local-args is {text!r}, but must be the number of an "
-        "instance, a colon and arguments, as in --instance-mpi-local-args "
-        '"1:-x NAME=VALUE".'
     )
 
 

@@ -203,6 +203,18 @@ def test_exports_have_the_value_given_or_that_of_the_caller() -> None:
         assert {"NOBODYS", "UNASKED"}.isdisjoint(told)
 
 
+def test_arguments_of_one_instance_that_are_given_twice_are_all_used() -> None:
+    found = made(
+        *("--num-instances", "2", "--num-replicas", "2"),
+        *("--instance-mpi-local-args", "1:-x A=b:c"),
+        *("--instance-mpi-local-args", "0:"),
+        *("--instance-mpi-local-args", "1:-x B=2"),
+    )
+
+    assert {"A", "B"}.isdisjoint(variables(found, 0))
+    assert (variables(found, 1)["A"], variables(found, 1)["B"]) == ("b:c", "2")
+
+
 def test_programs_are_told_which_libmpi_is_this_mpiruns_unless_the_user_says(
     tmp_path: Path,
 ) -> None:
