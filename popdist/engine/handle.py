@@ -26,7 +26,7 @@ class Handle(Generic[T]):
         self._result: T | None = None
         self._error: BaseException | None = None
         # The thread that makes the call, once it is known.
-        self._maker: threading.Thread | None = None
+        self.maker: threading.Thread | None = None
         self._lock = threading.Lock()
         self._callbacks: list[Callable[[Handle[T]], object]] = []
 
@@ -44,7 +44,7 @@ class Handle(Generic[T]):
         it does in a call: nobody can be sure of this one any more.
         """
         if not self.test():
-            check_thread(self._maker)
+            check_thread(self.maker)
         try:
             while not self.test():
                 self._check_that_it_is_made()
@@ -183,7 +183,7 @@ class Worker:
                 # May fail. Only then is there somebody to do what is counted.
                 thread.start()
                 self._thread = thread
-            handle._maker = self._thread
+            handle.maker = self._thread
             self.pending = self._count(1)
             self._queue.put(run)
         return handle

@@ -35,7 +35,7 @@ class JoinedHandle(Handle[T]):
     def wait(self) -> T:
         for call in self._calls:
             if not (self.test() or call.test()):
-                check_thread(call._maker)
+                check_thread(call.maker)
         return super().wait()
 
     def _count(self, call: Handle[Any]) -> None:

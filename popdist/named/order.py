@@ -17,7 +17,7 @@ from time import monotonic
 from typing import TypeVar
 
 from popdist.engine.group import Group
-from popdist.engine.handle import Handle, Helper, check_interpreter
+from popdist.engine.handle import Handle, Helper, check_interpreter, check_thread
 from popdist.engine.spec.operations import number_of
 from popdist.errors import MismatchError, PopdistError
 from popdist.named.names import INTRODUCES, Names, shown
@@ -76,6 +76,7 @@ class Order:
 
     def call(self, name: str | None, action: Action[T]) -> T:
         """Make a call when its turn comes, and return its result."""
+        check_thread(self._worker)
         ticket = _Ticket(name, number_of(name))
         return self._run(ticket, action, come=True)
 
@@ -86,6 +87,7 @@ class Order:
         with self._condition:
             # It cannot begin before the lock is free.
             self._start_worker()
+            handle.maker = self._worker
             self._deferred[ticket] = lambda ticket: handle.run(
                 lambda: self._run(ticket, action, come=False)
             )

@@ -45,6 +45,41 @@ def test_one_thread_may_begin_names_in_any_order_with_async_op() -> None:
     assert outputs(run(3, body)) == [f"{[3 * i for i in range(30)]} True"] * 3
 
 
+def test_a_callback_that_waits_for_a_named_call_is_refused() -> None:
+    body = """
+    refused = []
+    called = threading.Event()
+
+    def wait_for_calls(handle):
+        for wait in (
+            lambda: collectives.allReduceSum(np.ones(1), "third"),
+            lambda: second.wait(),
+        ):
+            try:
+                wait()
+            except RuntimeError as error:
+                refused.append(str(error).partition(" waits")[0])
+        called.set()
+
+    begin = threading.Event()
+    from popdist.named import order
+
+    def start(group, name):
+        begin.wait(40)
+        group.barrier(name=name)
+
+    first = order.order_of((0, 1)).start("first", start)
+    second = collectives.allReduceSum(np.ones(1), "second", async_op=True)
+    first.add_done_callback(wait_for_calls)
+    begin.set()
+    called.wait(40)
+    print(refused, second.wait().tolist())
+    """
+
+    refused = ["A callback of add_done_callback"] * 2
+    assert outputs(run(2, body)) == [f"{refused} [2.0]"] * 2
+
+
 def test_calls_of_one_name_are_matched_in_the_order_in_which_they_are_made() -> None:
     body = """
     handles = [
