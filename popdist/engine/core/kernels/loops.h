@@ -93,7 +93,7 @@ static inline uint16_t FN(brain_of)(float v)
         word x, y;                                                                 \
         memcpy(&x, &one, sizeof x);                                                \
         memcpy(&y, &other, sizeof y);                                              \
-        x = a != a || b != b ? x | y : x & y;                                      \
+        x = __builtin_isunordered(a, b) ? x | y : x & y;                                    \
         memcpy(&one, &x, sizeof x);                                                \
         return one;                                                                \
     }
