@@ -1,8 +1,8 @@
-"""The contract between poprun and popdist: what an instance is told at birth.
+"""The contract between poprun and popdist: the environment of an instance.
 
 poprun encodes an Instance into environment variables, popdist decodes it. Every
 variable that either of them sets or reads is named in this file and in no other.
-Standard library only, and little of it: programs import this before all else.
+It imports little, and of the standard library only: programs import it first.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from popdist.errors import MissingVariableError, UnreadableVariableError
 # not when one is added.
 CONTRACT_VERSION = 1
 
-# --- What every instance is told, in the order in which PopRun gives it.
+# --- Set in every instance, in the order in which PopRun sets them.
 
 NUM_TOTAL_REPLICAS = "POPDIST_NUM_TOTAL_REPLICAS"
 NUM_IPUS_PER_REPLICA = "POPDIST_NUM_IPUS_PER_REPLICA"
@@ -27,7 +27,7 @@ EXECUTABLE_CACHE_PATH = "POPDIST_EXECUTABLE_CACHE_PATH"
 REPLICA_INDEX_OFFSET = "POPDIST_REPLICA_INDEX_OFFSET"
 LOCAL_INSTANCE_INDEX = "POPDIST_LOCAL_INSTANCE_INDEX"
 
-# The six that describe the topology: nobody but poprun may set them.
+# The six that describe the topology. Only poprun sets them.
 TOPOLOGY_VARIABLES = (
     NUM_TOTAL_REPLICAS,
     NUM_IPUS_PER_REPLICA,
@@ -37,7 +37,7 @@ TOPOLOGY_VARIABLES = (
     LOCAL_INSTANCE_INDEX,
 )
 
-# --- What a job with a V-IPU partition is told besides.
+# --- Set besides in the instances of a job with a V-IPU partition.
 
 VIPU_API_HOST = "IPUOF_VIPU_API_HOST"
 VIPU_API_PORT = "IPUOF_VIPU_API_PORT"
@@ -47,8 +47,8 @@ VIPU_API_GCD_ID = "IPUOF_VIPU_API_GCD_ID"
 IPUOF_LOG_LEVEL = "IPUOF_LOG_LEVEL"
 POPLAR_TARGET_OPTIONS = "POPLAR_TARGET_OPTIONS"
 
-# --- Our own parts. These belong to one job: poprun sets them anew for each, and
-# takes away what an outer job left.
+# --- Our own, of one job: poprun sets them for each job, and removes those of an outer
+# job.
 
 CONTRACT = "POPDIST_CONTRACT_VERSION"
 JOB_ID = "POPDIST_JOB_ID"
@@ -57,10 +57,10 @@ JOB_ID = "POPDIST_JOB_ID"
 # it is in environments only, and never in argv.
 CONTROL = "POPDIST_CONTROL"
 OFFLINE_MODE = "POPDIST_OFFLINE_MODE"
-# From this the instances of a host derive where they meet for their collectives. A
-# secret of the job, as above.
+# The instances of a host derive from it the address at which they meet for their
+# collectives. A secret of the job, as above.
 ARENA = "POPDIST_ARENA"
-# A file to which poprun appends the number of each instance that has ended, one in a
+# A file to which poprun appends the index of each instance that has ended, one on a
 # line: the others need not wait for it.
 ENDED_INSTANCES = "POPDIST_ENDED_INSTANCES"
 # How often this job has been started again after a failure.
@@ -76,20 +76,20 @@ JOB_VARIABLES = (
     RESTART_COUNT,
 )
 
-# --- Our own parts. These are the user's to set; poprun passes them on.
+# --- Our own, set by the user; poprun passes them on.
 
 TIMEOUT = "POPDIST_TIMEOUT"
 STALL_TIMEOUT = "POPDIST_STALL_TIMEOUT"
 ALGORITHM = "POPDIST_ALGORITHM"
 SIMD = "POPDIST_SIMD"
 TRACE = "POPDIST_TRACE"
-# "debug" to say in the end which algorithms ran. poprun -vv sets it for its job, if the
+# "debug" reports at exit which algorithms ran. poprun -vv sets it for its job, if the
 # user has not.
 LOG_LEVEL = "POPDIST_LOG_LEVEL"
-# Whether the stand-ins for packages that cannot be had are importable.
+# Whether the stand-ins for packages that are not available are importable.
 SDK = "POPDIST_SDK"
 
-# --- What programs written for other launchers expect.
+# --- Set for programs that are written for other launchers.
 
 RANK = "RANK"
 WORLD_SIZE = "WORLD_SIZE"
@@ -105,12 +105,12 @@ OMP_NUM_THREADS = "OMP_NUM_THREADS"
 # Which libmpi an mpi4py wheel loads.
 MPI4PY_LIBMPI = "MPI4PY_LIBMPI"
 
-# What instances need besides the topology, to meet.
+# What instances need besides the topology in order to meet.
 MEETING_VARIABLES = (OMPI_RANK, OMPI_SIZE, OMPI_LOCAL_RANK, OMPI_LOCAL_SIZE, ARENA)
 
-# --- What an mpirun without poprun tells besides, or instead.
+# --- Set by an mpirun without poprun.
 
-# Open MPI's: which job this is, and where its daemon on this host listens.
+# Open MPI's: the id of the job, and the address of its daemon on this host.
 PMIX_NAMESPACE = "PMIX_NAMESPACE"
 PMIX_SERVER = "PMIX_SERVER_URI2"
 # Hydra's: that of MPICH and of Intel MPI.
@@ -119,7 +119,7 @@ PMI_SIZE = "PMI_SIZE"
 HYDRA_LOCAL_RANK = "MPI_LOCALRANKID"
 HYDRA_LOCAL_SIZE = "MPI_LOCALNRANKS"
 
-# --- What torchrun and Slurm's srun tell a process.
+# --- Set by torchrun and by Slurm's srun.
 
 TORCH_RUN_ID = "TORCHELASTIC_RUN_ID"
 TORCH_RESTART_COUNT = "TORCHELASTIC_RESTART_COUNT"
@@ -127,13 +127,13 @@ SLURM_RANK = "SLURM_PROCID"
 SLURM_LOCAL_RANK = "SLURM_LOCALID"
 SLURM_NODE = "SLURM_NODEID"
 SLURM_JOB = "SLURM_JOB_ID"
-# Of a whole allocation, and in a step the same as that of the step.
+# Outside a step that of the whole allocation, in a step that of the step.
 SLURM_SIZE = "SLURM_NTASKS"
-# These srun alone sets.
+# Only srun sets these.
 SLURM_STEP = "SLURM_STEP_ID"
 SLURM_STEP_SIZE = "SLURM_STEP_NUM_TASKS"
 SLURM_STEP_TASKS_PER_NODE = "SLURM_STEP_TASKS_PER_NODE"
-# "BATCH" in what sbatch starts.
+# "BATCH" in a script that sbatch has started.
 SLURM_ENVIRONMENT = "ENVIRONMENT"
 
 
@@ -144,7 +144,7 @@ def _variable(name: str, **default: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Instance:
-    """One process of the job, as it sees itself."""
+    """The place of one process in the job."""
 
     num_total_replicas: int = _variable(NUM_TOTAL_REPLICAS, default=1)
     num_ipus_per_replica: int = _variable(NUM_IPUS_PER_REPLICA, default=1)
@@ -155,30 +155,31 @@ class Instance:
 
     @property
     def replicas(self) -> range:
-        """The global indices of the replicas that live in this process."""
+        """The job-wide indices of this instance's replicas."""
         first = self.replica_index_offset
         return range(first, first + self.num_local_replicas)
 
     @property
     def index(self) -> int:
-        """Which instance this is. Needs a uniform number of replicas."""
+        """The index of this instance. Only valid if `uniform` is 1."""
         return self.replica_index_offset // self.num_local_replicas
 
     @property
     def num_instances(self) -> int:
-        """How many instances the job has. Needs a uniform number of replicas."""
+        """How many instances the job has. Only valid if `uniform` is 1."""
         return self.num_total_replicas // self.num_local_replicas
 
     def encode(self) -> dict[str, str]:
+        """Return the variables that describe this instance."""
         return {_name(f): str(getattr(self, f.name)) for f in fields(self)}
 
     @classmethod
     def decode(cls, environ: Mapping[str, str]) -> Self:
-        """Read what poprun wrote, and check that it can be true.
+        """Return the instance that the variables describe, and check them.
 
         Raises:
-            MissingVariableError: Some of the variables are not there.
-            UnreadableVariableError: One is no number, or contradicts another.
+            MissingVariableError: Some of the variables are not set.
+            UnreadableVariableError: One is not a number, or contradicts another.
         """
         missing = [name for name in TOPOLOGY_VARIABLES if name not in environ]
         if missing:
@@ -189,7 +190,7 @@ class Instance:
 
 
 def is_set(environ: Mapping[str, str]) -> bool:
-    """Return whether poprun started this process: programs test for this one."""
+    """Return whether poprun started this process: programs test for this variable."""
     return NUM_TOTAL_REPLICAS in environ
 
 
@@ -201,13 +202,13 @@ def whole_number(environ: Mapping[str, str], name: str, by: str = "poprun") -> i
     """Return the number that a variable holds.
 
     Args:
-        environ: Where the variable is, or is not.
+        environ: The environment.
         name: The variable.
-        by: Who sets it, for the error.
+        by: The launcher that sets it, for the error.
 
     Raises:
-        MissingVariableError: It is not there.
-        UnreadableVariableError: It is no whole number.
+        MissingVariableError: It is not set.
+        UnreadableVariableError: It is not a whole number.
     """
     if name not in environ:
         raise MissingVariableError(name)
@@ -219,7 +220,7 @@ def whole_number(environ: Mapping[str, str], name: str, by: str = "poprun") -> i
 
 
 def _missing_of_several(environ: Mapping[str, str]) -> list[str]:
-    """Return what else is not set that a job with several instances needs."""
+    """Return the variables that are not set and that several instances need."""
     local, total = environ.get(NUM_LOCAL_REPLICAS), environ.get(NUM_TOTAL_REPLICAS)
     if local is not None and local == total:
         return []
