@@ -130,6 +130,7 @@ class PartitionedCalls:
         local replica, too: those of replicas that are not the root stay as they are,
         and may be None.
         """
+        root = self._rows.replica(root)
         rows, outs = self._rows.reduced(x, root, out)
         return self._each(
             lambda part: part.calls.reduce(
@@ -213,6 +214,7 @@ class PartitionedCalls:
         which the entries of replicas that are not the root stay as they are, and may be
         None.
         """
+        root = self._rows.replica(root)
         rows, outs = self._rows.gathered(x, root, out)
         return self._each(
             lambda part: part.calls.gather(
@@ -242,6 +244,7 @@ class PartitionedCalls:
         Elsewhere x is None. The result is a list with an array for each local replica,
         or `out`.
         """
+        root = self._rows.replica(root)
         blocks, targets = self._rows.scattered(x, root, out)
         return self._each(
             lambda part: part.calls.scatter(

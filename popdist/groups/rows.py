@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import index
 from typing import Any, TypeVar
 
 import numpy as np
@@ -68,6 +69,11 @@ class Parts:
             rows = _split(np.asarray(x))
         self._check(len(rows))
         return rows
+
+    def replica(self, root: int) -> int:
+        """Return a root, if each of the groups has such a replica."""
+        self._parts[0].group._owner(root)
+        return index(root)
 
     def prepared(
         self, x: Any, out: Any, shape_of: Callable[[Shape], Shape] = tuple

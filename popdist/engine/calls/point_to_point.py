@@ -16,7 +16,7 @@ class PointToPoint(Membership):
     """The part of a group in which two members write to each other."""
 
     @ends_group_without_memory
-    def send(self, x: Any, to: int, *, async_op: bool = False) -> Any:
+    def send(self, x: Any, dest: int, *, async_op: bool = False) -> Any:
         """Send an array to one member, which must recv() one of its shape and dtype.
 
         Small arrays are on their way when it returns; for others the receiver must
@@ -25,7 +25,7 @@ class PointToPoint(Membership):
         members that both receive first wait for each other.
         """
         array = plain(np.asarray(x))
-        peer = self._peer(to)
+        peer = self._peer("dest", dest)
         row = rows_of([array])
         return self.submit("send", lambda: self.transport.send(row, peer), async_op)
 
@@ -36,7 +36,7 @@ class PointToPoint(Membership):
         With async_op, the calls that follow wait until it has come, also send().
         """
         held = plain(written(out))
-        peer = self._peer(source)
+        peer = self._peer("source", source)
         row = rows_of([held])
 
         def action() -> Array:
@@ -47,16 +47,16 @@ class PointToPoint(Membership):
 
         return self.submit("recv", action, async_op)
 
-    def _peer(self, member: int) -> int:
+    def _peer(self, argument: str, member: int) -> int:
         if not self._flat:
             raise ValueError(
                 "send and recv are between two instances, but the peers of this group "
                 "are replicas. Use those of popdist.instance_group()."
             )
-        member = whole_number("other member", member)
+        member = whole_number(argument, member)
         if not 0 <= member < self.size or member == self.rank:
             raise ValueError(
-                f"The other member is {member}, but must be one of 0 to "
+                f"The {argument} is member {member}, but must be one of 0 to "
                 f"{self.size - 1}, and not {self.rank}, which is this one."
             )
         return member

@@ -285,7 +285,7 @@ def test_a_header_that_claims_what_is_not_there_is_refused(
         ),
         (
             lambda g: g.send(np.ones(3), "1"),
-            "The other member is '1', but must be a whole number.",
+            "The dest is '1', but must be a whole number.",
         ),
     ],
 )

@@ -426,3 +426,30 @@ def test_results_may_be_written_over_what_later_groups_read() -> None:
     """
 
     assert outputs(run((2, 2), body)) == ["True\nTrue\nTrue"] * 2
+
+
+@pytest.mark.parametrize(
+    ("root", "message"),
+    [
+        ("2", "The root is replica 2, but the group has replicas 0 to 1."),
+        ("-1", "The root is replica -1, but the group has replicas 0 to 1."),
+        ("'0'", "The root is '0', but must be a whole number."),
+    ],
+)
+@pytest.mark.parametrize("call", ["reduce", "gather", "scatter", "broadcast"])
+def test_a_root_is_the_number_of_a_replica_in_its_group(
+    call: str, root: str, message: str
+) -> None:
+    body = f"""
+    x = np.ones((4, 2))
+    for group in (popdist.replica_group("consecutive", 2), popdist.replica_group()):
+        try:
+            group.{call}(x, root={root})
+        except (TypeError, ValueError) as error:
+            print(error)
+    """
+
+    # All four replicas are in one instance, so numbers to 3 are roots of all of them.
+    whole = message.replace("0 to 1", "0 to 3")
+    expected = [message] if root == "2" else [message, whole]
+    assert outputs(run((4,), body)) == ["\n".join(expected)]

@@ -450,8 +450,7 @@ def test_what_cannot_be_handed_on_is_refused_before_the_others_know() -> None:
     )
     flat = Group("flat", 0, 1, tuning=SMALL)
     assert refused(lambda: flat.send(x, 0)) == (
-        "The other member is 0, but must be one of 0 to 0, and not 0, which is this "
-        "one."
+        "The dest is member 0, but must be one of 0 to 0, and not 0, which is this one."
     )
     assert refused(lambda: flat.broadcast(x, 1)) == (
         "The root is member 1, but the group has members 0 to 0."
