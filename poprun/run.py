@@ -136,5 +136,5 @@ def _run_job(
         ended, setup, router, log, memory, debug=settings["debug"]
     )
     running.write_out()
-    supervisor.block_signals()
+    running.close()
     return exit_code

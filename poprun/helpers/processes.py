@@ -365,6 +365,12 @@ def wake_up_on(*signals: int) -> int:
     return read
 
 
+def end_wake_up(read: int) -> None:
+    """Close the descriptor of `wake_up_on`, and the end that signals are written to."""
+    os.close(_signal.set_wakeup_fd(-1))
+    os.close(read)
+
+
 def _nothing(number: int, frame: object) -> None:
     """Stand for a handler: the byte in the pipe is all that is wanted."""
 

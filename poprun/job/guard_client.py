@@ -171,7 +171,8 @@ class GuardClient:
         return FINISH_S + self._end_actions.limit_s
 
     def close(self) -> None:
-        """Release the lock file."""
+        """Release the lock file and the socket to a guard that has ended."""
+        self.channel.close()
         if self._lock >= 0:
             os.close(self._lock)
 

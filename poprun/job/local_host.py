@@ -6,6 +6,7 @@ streams. What they report becomes events; what the supervisor decides is sent to
 
 import errno
 import os
+import resource
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -96,14 +97,14 @@ class LocalHost:
             mark=job.mark,
             environment=job.mpirun_environment,
             grace=job.grace,
-            end_actions=[resource.end_action for resource in job.resources],
+            end_actions=[made.end_action for made in job.resources],
             watch=job.leftovers,
             descriptor_limits=job.descriptor_limits,
         )
         self._hold = b""
         # Now that the guard knows of them: poprun may be killed at any time.
-        for resource in job.resources:
-            resource.make()
+        for made in job.resources:
+            made.make()
             if not self._hold and job.directory:
                 self._hold = self._guard.make_lock(job.directory)
         self._guard.start(job.mpirun)
@@ -192,6 +193,8 @@ class LocalHost:
         output = os.pread(self._output, 1 << 20, 0)
         os.close(self._output)
         self._guard.close()
+        # Another attempt would take what this one has raised for the caller's.
+        resource.setrlimit(resource.RLIMIT_NOFILE, self._job.descriptor_limits)
         return output
 
     def _tell(self, message: bytes) -> None:

@@ -28,7 +28,7 @@ INTERPRETER = os.path.join(_PACKAGE, "interpreter")
 PYTHONPATH = "PYTHONPATH"
 SHARED_MEMORY = "/dev/shm"
 # mpirun makes sockets in its directory, and their paths are cut at 107 bytes.
-LONGEST_TEMPORARY = 50
+LONGEST_TEMPORARY = 48
 # Less than this and MPI's segments do not fit anyway.
 ENOUGH_SHARED_MEMORY = 64 << 20
 # The kernel's limits: of one word, and of all together a share of the stack's.
@@ -60,7 +60,7 @@ def make_job(
         OptionError: exec would not accept the program's words or environment.
     """
     terminals = Terminals() if terminals is None else terminals
-    directory = _private_directory(setup.identity, environ)
+    directory = _private_directory(setup.attempt.name, environ)
     directories = [directory]
     if setup.temporary_cache is not None:
         directories.append(setup.temporary_cache)
@@ -77,9 +77,9 @@ def make_job(
     mpi = adapter(setup.mpi.flavour)
     own = mpi.environment(setup.mpi, environ, directory)
     own[env.JOB_ID] = setup.identity
-    own[env.CONTROL] = setup.control
+    own[env.CONTROL] = setup.attempt.control
     return Job(
-        control=setup.control,
+        control=setup.attempt.control,
         mark=f"{env.JOB_ID}={setup.identity}",
         mpirun=setup.argv,
         mpirun_environment={os.fsencode(k): os.fsencode(v) for k, v in own.items()},
@@ -230,7 +230,7 @@ def temporary_directory(environ: Mapping[str, str]) -> str:
     return _first_writable([*candidates, "/tmp"])
 
 
-def _private_directory(identity: str, environ: Mapping[str, str]) -> str:
+def _private_directory(name: str, environ: Mapping[str, str]) -> str:
     """Return where mpirun and MPI keep what must go with the job.
 
     In memory if there is enough of it: MPI's shared segments are there too.
@@ -245,7 +245,7 @@ def _private_directory(identity: str, environ: Mapping[str, str]) -> str:
     wish = environ.get("TMPDIR", "")
     if os.path.isabs(wish) and len(wish) <= LONGEST_TEMPORARY:
         candidates.append(wish)
-    return os.path.join(_first_writable([*candidates, "/tmp"]), f"poprun-{identity}")
+    return os.path.join(_first_writable([*candidates, "/tmp"]), f"poprun-{name}")
 
 
 def _first_writable(directories: Sequence[str]) -> str:

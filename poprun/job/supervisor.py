@@ -117,6 +117,13 @@ class Supervisor:
             self._patience,
         )
 
+    def close(self) -> None:
+        """Release what `write_out` needs: the last thing to call."""
+        block_signals()
+        processes.end_wake_up(self._wake)
+        for sink in self._router.sinks:
+            sink.close()
+
     def _patience(self) -> float:
         signals = sum(isinstance(event, Interrupted) for event in self.ended.events)
         return patience(

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from popdist import environment as env
 from popdist.environment import Instance
+from poprun.plan.attempt import Attempt
 from poprun.plan.placement import Binding
 from poprun.plan.topology import Topology
 
@@ -30,14 +31,11 @@ class Request(NamedTuple):
     identity: str
     hosts: Sequence[str]
     offline: bool
-    # Secrets of the job: neither is ever in argv.
-    control: str
-    arena: str
+    attempt: Attempt
     partition: Partition | None = None
     cache_path: str | None = None
     target_options: Mapping[str, str] = MappingProxyType({})
     libmpi: str | None = None
-    master_port: int = 0
     # What popdist is to say on stderr; None for what it says by itself.
     log_level: str | None = None
     # What the user asks for by -x, of all instances and of single ones.
@@ -93,8 +91,8 @@ def make_plan(
             **_log_level(request.log_level),
             **({} if directory is None else {"PWD": directory}),
             **shown,
-            env.CONTROL: request.control,
-            env.ARENA: f"{request.arena}-{topology.host_of(rank)}",
+            env.CONTROL: request.attempt.control,
+            env.ARENA: f"{request.attempt.arena}-{topology.host_of(rank)}",
             **request.exports,
             **request.instance_exports.get(rank, {}),
         }
@@ -177,7 +175,7 @@ def _shown(
         env.CONTRACT: str(env.CONTRACT_VERSION),
         env.JOB_ID: request.identity,
         env.OFFLINE_MODE: str(int(request.offline)),
-        env.RESTART_COUNT: "0",
+        env.RESTART_COUNT: str(request.attempt.number),
     }
 
 
@@ -193,7 +191,7 @@ def _for_other_launchers(
         env.LOCAL_RANK: local,
         env.LOCAL_WORLD_SIZE: local_size,
         env.MASTER_ADDR: first if topology.num_hosts > 1 else "127.0.0.1",
-        env.MASTER_PORT: str(request.master_port),
+        env.MASTER_PORT: str(request.attempt.master_port),
         env.OMPI_RANK: str(rank),
         env.OMPI_SIZE: size,
         env.OMPI_LOCAL_RANK: local,

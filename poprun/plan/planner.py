@@ -32,6 +32,7 @@ from poprun.mpirun.values import (
 )
 from poprun.options.settings import Settings
 from poprun.plan import assignments, machine, placement, topology
+from poprun.plan.attempt import Attempt, draw
 from poprun.plan.hosts import SLURM_NODE_NAME, Host, parse_hostfile, parse_hosts
 from poprun.stdio.stdin import Stdin
 
@@ -47,13 +48,15 @@ LONGEST_HOSTFILE = 1 << 20
 class Setup(NamedTuple):
     """A job that has been thought through, and not been started."""
 
-    # The public name of the job.
+    # The id of the job, for all to read.
     identity: str
-    # The address and the key of its control socket, which only the job knows.
-    control: str
+    attempt: Attempt
     mpi: Mpi
     arguments: GlobalArguments
     plan: assignments.Plan
+    # What the plan is made from, besides its topology and its bindings.
+    request: assignments.Request
+    threads: Sequence[int] | None
     # mpirun's words for each instance, which end in those of its shim.
     contexts: Sequence[Context]
     stdin: Stdin
@@ -118,22 +121,20 @@ def make_setup(settings: Settings, environ: Mapping[str, str], temporary: str) -
     _check_instance(settings, "only-output-from-instance", shape.num_instances)
 
     identity = os.urandom(16).hex()
-    control = f"@poprun-{os.urandom(8).hex()}/{os.urandom(16).hex()}"
-    cache, temporary_cache = _cache(settings, environ, shape, identity, temporary)
     facts = _facts(hosts)
+    # Rank 0 listens on the port, and runs on the first host.
+    attempt = draw(identity, 0, facts[0].free_port)
+    cache, temporary_cache = _cache(settings, environ, shape, attempt, temporary)
     bindings = _bindings(settings, asked.job, shape, facts)
     request = assignments.Request(
         identity=identity,
         hosts=[host.name for host in hosts],
         offline=settings.offline,
-        control=control,
-        arena=os.urandom(16).hex(),
+        attempt=attempt,
         partition=_partition(settings),
         cache_path=cache,
         target_options=given_target_options(environ),
         libmpi=None if env.MPI4PY_LIBMPI in environ else mpi.libmpi,
-        # Rank 0 listens on it, which runs on the first host.
-        master_port=facts[0].free_port,
         log_level=_log_level(settings, environ),
         exports=_values({**asked.job.exports, **asked.each.exports}, environ),
         instance_exports={
@@ -151,16 +152,45 @@ def make_setup(settings: Settings, environ: Mapping[str, str], temporary: str) -
     made = assignments.make_plan(shape, request, list(chain(*bindings)), threads)
     return Setup(
         identity=identity,
-        control=control,
+        attempt=attempt,
         mpi=mpi,
         arguments=asked.job,
         plan=made,
-        contexts=_contexts(made, identity, environ, asked),
+        request=request,
+        threads=threads,
+        contexts=_contexts(made, attempt, environ, asked),
         stdin=_stdin(settings["stdin"], shape.num_instances),
         temporary_cache=temporary_cache,
         notes=[*asked.warnings, *_without_effect(settings, hosts)],
         hosts=hosts,
         named_cache=cache if temporary_cache is None else None,
+    )
+
+
+def next_attempt(setup: Setup, environ: Mapping[str, str]) -> Setup:
+    """Return the same job with the next attempt to run it."""
+    attempt = draw(setup.identity, setup.attempt.number + 1, _free_port())
+    request = setup.request._replace(attempt=attempt)
+    temporary_cache = None
+    if setup.temporary_cache is not None:
+        temporary_cache = _cache_of(attempt, os.path.dirname(setup.temporary_cache))
+        request = request._replace(cache_path=temporary_cache)
+    bindings = [assignment.binding for assignment in setup.plan.assignments]
+    made = assignments.make_plan(setup.plan.topology, request, bindings, setup.threads)
+    return setup._replace(
+        attempt=attempt,
+        request=request,
+        plan=made,
+        contexts=[
+            context._replace(
+                exports=assignments.exported(assignment.shown, environ),
+                words=_shim(attempt, assignment.rank),
+            )
+            for context, assignment in zip(
+                setup.contexts, made.assignments, strict=True
+            )
+        ],
+        temporary_cache=temporary_cache,
     )
 
 
@@ -353,7 +383,7 @@ def _cache(
     settings: Settings,
     environ: Mapping[str, str],
     shape: topology.Topology,
-    identity: str,
+    attempt: Attempt,
     temporary: str,
 ) -> tuple[str | None, str | None]:
     """Return the cache's path, and the same again if it has to be made."""
@@ -363,8 +393,12 @@ def _cache(
         given = _absolute(given)
     if given is not None or shape.instances_per_host == 1:
         return given, None
-    path = os.path.join(temporary, f"poprun-cache-{identity}")
+    path = _cache_of(attempt, temporary)
     return path, path
+
+
+def _cache_of(attempt: Attempt, temporary: str) -> str:
+    return os.path.join(temporary, f"poprun-cache-{attempt.name}")
 
 
 def _log_level(settings: Settings, environ: Mapping[str, str]) -> str | None:
@@ -435,7 +469,7 @@ def _is_named(name: str, beginning: str) -> bool:
 
 def _contexts(
     made: assignments.Plan,
-    identity: str,
+    attempt: Attempt,
     environ: Mapping[str, str],
     asked: _Asked,
 ) -> list[Context]:
@@ -447,10 +481,15 @@ def _contexts(
                 *asked.each.passed_on,
                 *asked.single.get(assignment.rank, none).passed_on,
             ],
-            words=[*PYTHON, "shim", identity, env.CONTROL, str(assignment.rank)],
+            words=_shim(attempt, assignment.rank),
         )
         for assignment in made.assignments
     ]
+
+
+def _shim(attempt: Attempt, rank: int) -> list[str]:
+    """Return the command line of the shim of an instance."""
+    return [*PYTHON, "shim", attempt.name, env.CONTROL, str(rank)]
 
 
 def _stdin(text: str, num_instances: int) -> Stdin:

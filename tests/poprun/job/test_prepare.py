@@ -18,6 +18,7 @@ from poprun.job.values import Job
 from poprun.mpirun.environment import without_outer_poprun
 from poprun.mpirun.values import Context, GlobalArguments, Mpi
 from poprun.plan.assignments import Request, make_plan
+from poprun.plan.attempt import Attempt
 from poprun.plan.placement import Binding
 from poprun.plan.planner import Setup
 from poprun.plan.topology import Topology
@@ -59,6 +60,10 @@ LEFT = {
     "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
 }
 
+FIRST = Attempt(
+    number=0, name="cafe.0", control="@poprun-babe/key", arena="beef", master_port=4711
+)
+
 
 def setup(
     flavour: str = "openmpi5",
@@ -66,26 +71,27 @@ def setup(
     binding: Binding | None = None,
     **exports: str,
 ) -> Setup:
-    identity = "cafe"
+    request = Request(
+        identity="cafe",
+        attempt=FIRST,
+        hosts=["localhost"],
+        offline=True,
+        cache_path=cache,
+        exports=exports,
+    )
     return Setup(
-        identity=identity,
-        control="@poprun-babe/key",
+        identity="cafe",
+        attempt=FIRST,
         mpi=Mpi(path="/opt/bin/mpirun", flavour=flavour, vendor="V", version="1"),
         arguments=GlobalArguments(),
         plan=make_plan(
             Topology(num_instances=2, num_replicas=4),
-            Request(
-                identity=identity,
-                hosts=["localhost"],
-                offline=True,
-                control="@poprun-babe/key",
-                arena="beef",
-                cache_path=cache,
-                exports=exports,
-            ),
+            request,
             [binding or Binding()] * 2,
             None,
         ),
+        request=request,
+        threads=None,
         contexts=[Context(words=["shim", "0"]), Context(words=["shim", "1"])],
         stdin=Stdin(),
         temporary_cache=cache,
@@ -210,7 +216,7 @@ def test_an_inner_job_describes_itself() -> None:
 def test_instances_know_where_poprun_says_which_of_them_have_ended() -> None:
     made = job(environ={**USERS, "POPDIST_ENDED_INSTANCES": "/outer"})
 
-    assert made.ended_file == "/dev/shm/poprun-cafe/ended-instances"
+    assert made.ended_file == "/dev/shm/poprun-cafe.0/ended-instances"
     assert environment(made)["POPDIST_ENDED_INSTANCES"] == made.ended_file
 
 
@@ -263,8 +269,8 @@ def test_mpirun_and_all_below_it_carry_the_name_of_the_job() -> None:
 def test_mpirun_keeps_its_files_in_a_directory_that_goes_with_the_job() -> None:
     made = job(setup(cache="/tmp/poprun-cache-cafe"))
 
-    assert made.mpirun_environment[b"TMPDIR"] == b"/dev/shm/poprun-cafe"
-    assert directories(made) == ["/dev/shm/poprun-cafe", "/tmp/poprun-cache-cafe"]
+    assert made.mpirun_environment[b"TMPDIR"] == b"/dev/shm/poprun-cafe.0"
+    assert directories(made) == ["/dev/shm/poprun-cafe.0", "/tmp/poprun-cache-cafe"]
     # The program's own temporary files are its own affair.
     assert "TMPDIR" not in environment(made)
 
@@ -272,7 +278,7 @@ def test_mpirun_keeps_its_files_in_a_directory_that_goes_with_the_job() -> None:
 def test_a_job_that_is_only_described_leaves_nothing_behind() -> None:
     job(setup(cache="/tmp/poprun-cache-cafe"))
 
-    assert not Path("/dev/shm/poprun-cafe").exists()
+    assert not Path("/dev/shm/poprun-cafe.0").exists()
     assert not Path("/tmp/poprun-cache-cafe").exists()
 
 
@@ -309,7 +315,7 @@ def test_files_of_mpirun_are_in_memory_if_there_is_enough_of_it(
     made = job(environ={"TMPDIR": str(tmp_path)})
 
     place = str(tmp_path) if place == "TMPDIR" else place
-    assert directories(made) == [f"{place}/poprun-cafe"]
+    assert directories(made) == [f"{place}/poprun-cafe.0"]
 
 
 def test_without_shared_memory_a_directory_of_a_long_name_is_not_used(
@@ -323,7 +329,7 @@ def test_without_shared_memory_a_directory_of_a_long_name_is_not_used(
     long.mkdir()
 
     # mpirun's sockets would have paths that the kernel cuts.
-    assert directories(job(environ={"TMPDIR": str(long)})) == ["/tmp/poprun-cafe"]
+    assert directories(job(environ={"TMPDIR": str(long)})) == ["/tmp/poprun-cafe.0"]
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,17 @@ from poprun.plan.assignments import (
     make_plan,
     target_options,
 )
+from poprun.plan.attempt import Attempt
 from poprun.plan.placement import Binding
 from poprun.plan.topology import Topology
 
 FOUR_BY_EIGHT = Topology(num_instances=4, num_replicas=8, ipus_per_replica=2)
 P64 = Partition(
     server_host="10.1.3.101", server_port=8090, server_timeout=120, name="p64"
+)
+
+FIRST = Attempt(
+    number=0, name="cafe.0", control="@poprun-babe/key", arena="beef", master_port=4711
 )
 
 
@@ -28,11 +33,9 @@ def plan(
 ) -> Plan:
     settings: dict[str, object] = {
         "identity": "cafe",
-        "control": "@poprun-babe/key",
-        "arena": "beef",
+        "attempt": FIRST,
         "hosts": ["n1", "n2", "n3"][: topology.num_hosts],
         "offline": True,
-        "master_port": 4711,
     }
     return make_plan(
         topology,

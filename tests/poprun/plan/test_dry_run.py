@@ -4,11 +4,17 @@ import pytest
 
 from poprun.mpirun.values import Context, GlobalArguments, Mpi
 from poprun.plan.assignments import Plan, Request, make_plan
+from poprun.plan.attempt import Attempt
 from poprun.plan.dry_run import command_line, render
 from poprun.plan.placement import Binding
 from poprun.plan.planner import Setup
 from poprun.plan.topology import Topology
 from poprun.stdio.stdin import Stdin
+
+FIRST = Attempt(
+    number=0, name="cafe.0", control="@poprun-babe/key", arena="beef", master_port=0
+)
+REQUEST = Request(identity="cafe", attempt=FIRST, hosts=["n1"], offline=True)
 
 
 def setup(
@@ -16,7 +22,7 @@ def setup(
 ) -> Setup:
     return Setup(
         identity="cafe",
-        control="@poprun-babe/key",
+        attempt=FIRST,
         mpi=Mpi(
             path="/opt/bin/mpirun", flavour=flavour, vendor="Open MPI", version="5"
         ),
@@ -24,6 +30,8 @@ def setup(
             tag_output=True, allow_run_as_root=True, passed_on=passed_on
         ),
         plan=plan,
+        request=REQUEST,
+        threads=None,
         contexts=[
             Context(
                 exports={
@@ -46,14 +54,7 @@ def plan(
 ) -> Plan:
     return make_plan(
         Topology(num_instances=num_instances, num_replicas=num_instances),
-        Request(
-            identity="cafe",
-            hosts=["n1"],
-            offline=True,
-            control="@poprun-babe/key",
-            arena="beef",
-            exports=exports,
-        ),
+        REQUEST._replace(exports=exports),
         bindings or [Binding()] * num_instances,
         None,
     )

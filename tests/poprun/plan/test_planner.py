@@ -87,6 +87,45 @@ def test_no_secret_of_a_job_is_made_from_another_or_shown_in_argv() -> None:
     assert arena != variables(other)["POPDIST_ARENA"]
 
 
+def test_another_attempt_of_a_job_shares_nothing_but_its_id() -> None:
+    first = shape(2)
+
+    second = planner.next_attempt(first, {})
+
+    assert second.identity == first.identity
+    assert (first.attempt.number, second.attempt.number) == (0, 1)
+    assert not set(first.attempt) & set(second.attempt)
+    changed = {
+        name: value
+        for name, value in variables(second).items()
+        if value != variables(first)[name]
+    }
+    assert changed == {
+        "POPDIST_CONTROL": second.attempt.control,
+        "POPDIST_ARENA": f"{second.attempt.arena}-0",
+        "POPDIST_RESTART_COUNT": "1",
+        "MASTER_PORT": str(second.attempt.master_port),
+        "POPDIST_EXECUTABLE_CACHE_PATH": second.temporary_cache,
+    }
+    assert second.temporary_cache == f"/tmp/poprun-cache-{first.identity}.1"
+    assert f"{first.identity}.1" in second.argv
+    assert f"{first.identity}.0" not in second.argv
+    assert planner.next_attempt(second, {}).attempt.number == 2
+
+
+def test_another_attempt_of_a_job_forwards_the_same_to_mpirun() -> None:
+    environ = {"PATH": os.environ["PATH"]}
+    first = made("--executable-cache-path=/cache", environ=environ)
+
+    second = planner.next_attempt(first, environ)
+
+    for one, other in zip(first.contexts, second.contexts, strict=True):
+        assert list(one.exports) == list(other.exports)
+        assert other.exports["POPDIST_RESTART_COUNT"] == "1"
+    assert second.named_cache == "/cache"
+    assert variables(second)["POPDIST_EXECUTABLE_CACHE_PATH"] == "/cache"
+
+
 def test_the_local_launcher_starts_one_shim_for_each_instance() -> None:
     found = shape(2)
 
@@ -94,8 +133,8 @@ def test_the_local_launcher_starts_one_shim_for_each_instance() -> None:
     python = [sys.executable, "-I", "-S", entry]
     variable = "POPDIST_CONTROL"
     assert found.argv == [
-        *(*python, "local", *python, "shim", found.identity, variable, "0", ":"),
-        *(*python, "shim", found.identity, variable, "1"),
+        *(*python, "local", *python, "shim", f"{found.identity}.0", variable, "0", ":"),
+        *(*python, "shim", f"{found.identity}.0", variable, "1"),
     ]
 
 
@@ -164,7 +203,7 @@ def test_the_port_for_the_first_rank_is_free_and_another_each_time() -> None:
 def test_a_cache_is_made_for_instances_that_can_share_it_and_for_nobody_else() -> None:
     found = shape(2)
 
-    assert found.temporary_cache == f"/tmp/poprun-cache-{found.identity}"
+    assert found.temporary_cache == f"/tmp/poprun-cache-{found.identity}.0"
     assert {
         variables(found, rank)["POPDIST_EXECUTABLE_CACHE_PATH"] for rank in (0, 1)
     } == {found.temporary_cache}
