@@ -1,6 +1,6 @@
-"""Tell a program which replicas of the job are its own, and let them work together.
+"""The replicas of this instance, and collectives among all replicas of the job.
 
-Importing it imports nothing heavy: what needs numpy and the engine comes at first use.
+Importing it imports nothing heavy: numpy and the engine are imported at first use.
 """
 
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""Every way in which popdist fails, from the most to the least expected."""
+"""The errors that popdist raises."""
 
 from collections.abc import Sequence
 
@@ -21,7 +21,7 @@ class UnreadableVariableError(PopdistError):
 
 
 class MissingVariableError(PopdistError):
-    """Some of the variables that poprun sets are there, and some are not."""
+    """Some of the variables that poprun sets are set, and some are not."""
 
     def __init__(self, *variables: str) -> None:
         *most, last = variables
@@ -44,7 +44,7 @@ class NotUniformError(PopdistError):
 
     def __init__(self, function: str) -> None:
         super().__init__(
-            f"{function} has no answer, because the instances of this job own "
+            f"{function} has no result, because the instances of this job own "
             "different numbers of replicas. Use getReplicaIndexOffset and "
             "getNumLocalReplicas instead."
         )

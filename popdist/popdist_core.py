@@ -1,10 +1,10 @@
-"""Which replicas of the job are this instance's own: PopDist's functions.
+"""PopDist's functions: the place of this instance and its replicas in the job.
 
-They keep PopDist's names, and read the environment anew at each call. A process
-that poprun did not start is the only instance of a job with one replica, so the
-same program runs with and without poprun; below a bare mpirun, each process is an
-instance with one replica. Where the variables of poprun, or of mpirun, are there
-but cannot be true, every function except isPopdistEnvSet raises
+They keep PopDist's names, and read the environment at each call. A process that
+poprun did not start is the only instance of a job with one replica, so the same
+program runs with and without poprun; under a bare mpirun, each process is an
+instance with one replica. Where the variables of poprun, or of mpirun, are
+incomplete or contradict each other, every function except isPopdistEnvSet raises
 MissingVariableError or UnreadableVariableError, which name the variable.
 """
 
@@ -53,8 +53,8 @@ __all__ = [
 def isPopdistEnvSet() -> bool:
     """Return whether poprun started this process.
 
-    It does not check what poprun wrote, and never raises. No getter needs it: they
-    all have an answer without poprun.
+    It does not check the other variables, and never raises. No getter needs it: each
+    of them returns a value without poprun, too.
     """
     return environment.is_set(os.environ)
 
@@ -68,7 +68,7 @@ def getNumTotalReplicas() -> int:
 
 
 def getNumLocalReplicas() -> int:
-    """Return the number of replicas that live in this instance; 1 without poprun."""
+    """Return the number of replicas of this instance; 1 without poprun."""
     return _instance().num_local_replicas
 
 
@@ -87,10 +87,10 @@ def getNumIpusPerReplica() -> int:
 
 
 def getInstanceIndex() -> int:
-    """Return which instance of the job this is; 0 without poprun.
+    """Return the index of this instance in the job; 0 without poprun.
 
-    It counts over all hosts: see getLocalInstanceIndex for one per host. It is
-    no index of a replica, of which an instance may own several.
+    It counts over all hosts: see getLocalInstanceIndex for the index on one host. It
+    is not the index of a replica, of which an instance may own several.
 
     Raises:
         NotUniformError: The instances own different numbers of replicas.
@@ -108,10 +108,10 @@ def getNumInstances() -> int:
 
 
 def getLocalInstanceIndex() -> int:
-    """Return which instance of its host this is; 0 without poprun.
+    """Return the index of this instance on its host; 0 without poprun.
 
-    Every host has an instance 0: what must be done once a host (a download, a
-    cache) is for that one, what must be done once a job is not.
+    Every host has an instance 0, which can do what must be done once on each host,
+    such as a download. What must be done once in a job is for getInstanceIndex() 0.
     """
     return _instance().local_instance_index
 
@@ -128,8 +128,8 @@ def isUniformReplicasPerInstance() -> bool:
 def checkNumIpusPerReplica(expected: int) -> bool:
     """Return whether the replicas of this job span `expected` IPUs each.
 
-    It raises nothing when they do not: the caller has to look at the answer.
-    Without poprun a replica has one IPU, so only 1 is as expected.
+    It raises nothing when they do not: the caller must check the result. Without
+    poprun a replica spans one IPU, so the result is True for 1 only.
     """
     return _instance().num_ipus_per_replica == expected
 
@@ -147,13 +147,13 @@ def getDeviceId(
     no power of two or its instances not alike, numbers devices by their first IPU.
 
     Args:
-        ipus_per_replica: Nothing but a check: what the program believes to be
-            getNumIpusPerReplica(). None or 0 if it believes nothing.
-        ipusPerReplica: The same, under the name that it got later.
+        ipus_per_replica: What getNumIpusPerReplica() is expected to return, which is
+            checked. None or 0 for no check.
+        ipusPerReplica: The same, under its later name.
 
     Raises:
         TypeError: Both names are given, and differ.
-        ValueError: poprun shared out replicas with another number of IPUs.
+        ValueError: The replicas of this job span another number of IPUs.
     """
     _check_ipus_per_replica(ipus_per_replica, ipusPerReplica)
     parent = os.environ.get(NODE_DEVICE_ID)

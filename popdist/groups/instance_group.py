@@ -9,13 +9,13 @@ def instance_group() -> Group:
     """Return the group of all instances of the job, each of which is one member.
 
     Its calls take arrays as they are, without the leading axis for local replicas that
-    those of replica_group() have. Roots and peers are numbers of members: those of the
-    instances, from 0. Within execute_on_instances it is about those instances, numbered
-    anew from 0, and only those instances call it.
+    those of replica_group() have. `root`, `dest` and `source` are the numbers of
+    members, which are the instances, from 0. Within execute_on_instances the group
+    consists of those instances, numbered from 0, and only those instances call it.
 
     All instances must call it, in the same order as their other collective calls: the
-    first call for each set of instances blocks until they have come. It shares memory,
-    and the order of calls, with replica_group().
+    first call for each set of instances blocks until all of them have made it. It
+    shares memory, and the order of calls, with replica_group().
 
     Raises:
         ArenaError: The instances are on several hosts, or cannot share memory.

@@ -23,21 +23,22 @@ def replica_group(
     groups: Literal["consecutive", "orthogonal"] | None = None,
     size: int | None = None,
 ) -> Group | ReplicaGroups:
-    """Return the group of all replicas of the job, or this instance's part of some.
+    """Return the group of all replicas of the job, or those groups that divide it.
 
     All instances must call it, in the same order as their other collective calls:
-    the first call for each set of instances blocks until they have come. Within
-    execute_on_instances it is about the replicas of those instances, numbered anew
-    from 0, and only those instances call it.
+    the first call for each set of instances blocks until all of them have made it.
+    Within execute_on_instances the group consists of the replicas of those instances,
+    numbered from 0, and only those instances call it.
 
     With R replicas and size k, "consecutive" makes the groups of replicas 0 to k - 1,
     k to 2k - 1 and so on; "orthogonal" makes R / k groups, of which group j has the
     replicas j, j + R/k, j + 2R/k and so on. A call is then made in each group that
-    this instance has replicas in.
+    this instance has replicas in. A root is the number of a replica in its group, from
+    0, in all of these groups.
 
     Args:
-        groups: How the replicas are divided; None for one group of all.
-        size: How many replicas each group has; must divide their number.
+        groups: How the replicas are divided; None for one group of all of them.
+        size: How many replicas each group has: a divisor of their number.
 
     Raises:
         ArenaError: The instances are on several hosts, or cannot share memory.

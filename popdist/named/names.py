@@ -1,7 +1,7 @@
-"""What the numbers of named calls stand for: member 0 sends them to the others.
+"""The names of calls, which member 0 sends to the others for errors to show.
 
-Members know each other's calls by numbers. Before its first call with a new name,
-member 0 says what it is, in a call of a name that no other has, for errors to show.
+The core compares calls by the numbers of their names. Before its first call with a new
+name, member 0 broadcasts the name, in a call that has a name of its own.
 """
 
 import re

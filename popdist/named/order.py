@@ -1,10 +1,10 @@
 """The order of named collective calls: all members follow member 0's.
 
-A group's calls must be in one order on all members, but threads come as they like.
-So member 0 makes its calls in the order in which its threads come, and on each other
-member a call waits until member 0's next one has its name. One of the waiting threads
-watches member 0, and notifies the rest. All calls with async_op=True wait in one
-thread, which ends when none is left.
+A group's calls must be in one order on all members, but threads request them in any
+order. So member 0 makes its calls in the order in which its threads request them, and
+on each other member a call waits until member 0's next one has its name. One of the
+waiting threads watches member 0, and notifies the rest. All calls with async_op=True
+wait in one thread, which ends when none of them waits.
 """
 
 import threading
@@ -59,7 +59,7 @@ class Order:
         self._queue: OrderedDict[_Ticket, None] = OrderedDict()
         # The same by their numbers, which are no keys where none waits.
         self._numbered: defaultdict[int, deque[_Ticket]] = defaultdict(deque)
-        # Whose call is under way.
+        # The call that is under way.
         self._running: _Ticket | None = None
         # What is to be done for those in the queue that run beside the program, and
         # whether there is a thread for them.
@@ -120,12 +120,12 @@ class Order:
             # The others would wait for calls that are never made.
             if not isinstance(error, PopdistError):
                 self.group.give_up("named calls", error)
-            # The oldest one, which meets the same error, tells it to who waits for it.
+            # The oldest one meets the same error, and its handle raises it.
             return next(iter(self._deferred))
 
     @contextmanager
     def waiting(self, event: threading.Event) -> Iterator[None]:
-        """Say that this thread waits for a call that runs in another one."""
+        """Mark this thread as waiting for a call that another thread makes."""
         with self._callers.held(self._condition, event):
             yield
 
@@ -196,7 +196,7 @@ class Order:
             else:
                 self._check_that_it_can_come()
                 self._condition.wait(_LOOK_SECONDS)
-                # Watching once more also tells whether the group has failed since.
+                # Watching once more also detects that the group has failed since.
                 self._next = None
         return ticket
 

@@ -13,12 +13,12 @@ class Callers:
     """The threads that make a group's calls. Its owner must hold a lock."""
 
     def __init__(self) -> None:
-        # Those that wait in a call or for one, until the event, if there is one.
+        # Threads that wait in a call or for one, and the event that they wait for.
         self._held: dict[threading.Thread, threading.Event | None] = {}
         self._seen: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 
     def come(self) -> None:
-        """Note that the running thread makes calls."""
+        """Record that the running thread makes calls."""
         self._seen.add(threading.current_thread())
 
     @contextmanager
@@ -29,11 +29,11 @@ class Callers:
 
         Args:
             lock: Protects this object.
-            until: When it is set, the thread goes on in a moment.
+            until: The event that lets the thread continue.
         """
         thread = threading.current_thread()
         with lock:
-            # A signal's handler may call while the thread it interrupts is held.
+            # A signal handler may make a call in a thread that is held.
             outer = thread in self._held
             before = self._held.get(thread)
             self._held[thread] = until

@@ -135,7 +135,7 @@ def test_instances_that_are_not_alike_have_no_index(
         with pytest.raises(NotUniformError) as refusal:
             getattr(popdist, name)()
         assert str(refusal.value) == (
-            f"{name} has no answer, because the instances of this job own "
+            f"{name} has no result, because the instances of this job own "
             "different numbers of replicas. Use getReplicaIndexOffset and "
             "getNumLocalReplicas instead."
         )
