@@ -43,12 +43,12 @@ def raise_descriptor_limit(num_instances: int, each: int) -> tuple[int, int]:
         each: How many an instance needs besides what all need.
 
     Raises:
-        LaunchError: The hard limit does not allow that.
+        LaunchError: The hard limit does not allow that, or there is no /proc.
     """
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     hard = before[1]
     per_instance = PER_INSTANCE + each
-    needed = len(os.listdir("/proc/self/fd")) + SPARE + num_instances * per_instance
+    needed = _num_descriptors() + SPARE + num_instances * per_instance
     if hard not in (resource.RLIM_INFINITY, before[0]):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     elif hard == resource.RLIM_INFINITY and before[0] < needed:
@@ -60,6 +60,16 @@ def raise_descriptor_limit(num_instances: int, each: int) -> tuple[int, int]:
             "'ulimit -Hn', or start fewer instances."
         )
     return before
+
+
+def _num_descriptors() -> int:
+    try:
+        return len(os.listdir("/proc/self/fd"))
+    except OSError as error:
+        raise LaunchError(
+            "poprun finds the processes of a job by /proc, which cannot be read: "
+            f"{error.strerror}. Mount it with 'mount -t proc proc /proc'."
+        ) from None
 
 
 @contextmanager
