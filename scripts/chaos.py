@@ -21,6 +21,8 @@ from pathlib import Path
 
 import psutil
 
+from poprun.helpers.processes import default_signals
+
 POPRUN = str(Path(sys.executable).parent / "poprun")
 HANGS_S = 20.0
 GONE_S = 3.0
@@ -86,6 +88,8 @@ class Round:
             stdout=self.log,
             stderr=self.log,
             env={**os.environ, "CHAOS": self.word},
+            # Background jobs of a script and nohup ignore signals that are sent here.
+            preexec_fn=default_signals,
         )
 
     def run(self) -> list[str]:
