@@ -37,6 +37,8 @@ from poprun.stdio.router import OutputRouter, Routes
 
 Messages = list[tuple[int, list[bytes]]]
 MPIRUN_PID = 4_000_000  # above what the kernel gives
+# How long the loop of one test may run.
+LIMIT_S = 30.0
 GUARD_PID = 4_100_000
 
 
@@ -96,6 +98,21 @@ class Shim(Peer):
         self.say(protocol.CLEAN, 0)
 
 
+class LimitedHost(LocalHost):
+    """A local host whose loop fails when it runs for too long."""
+
+    def __init__(self, job: Job, guard: StartedGuard, router: OutputRouter) -> None:
+        super().__init__(job, guard, router)
+        self._ends_by = time.monotonic() + LIMIT_S
+
+    def deadline(self, now: float) -> float:
+        return min(super().deadline(now), self._ends_by)
+
+    def tick(self, now: float) -> None:
+        assert now < self._ends_by, f"the loop has not ended within {LIMIT_S} s"
+        super().tick(now)
+
+
 class Driven:
     """A local host and its loop; the test plays guard and shims, turn by turn."""
 
@@ -125,7 +142,7 @@ class Driven:
             GUARD_PID, ours.detach(), os.memfd_create("words"), frozenset()
         )
         router = OutputRouter(Routes(), self._out, self._err)
-        self.host = LocalHost(self.job, started, router)
+        self.host = LimitedHost(self.job, started, router)
         self.supervisor = Supervisor(self.job, self.host, router, self.told.append)
         self.ended: Ended | None = None
         self._shims: list[Shim] = []

@@ -35,6 +35,8 @@ from poprun.stdio.stdin import Stdin, StdinFeeder
 
 KILLED = signal.SIGKILL
 TERM, INT = signal.SIGTERM, signal.SIGINT
+# How long the loop of one test may run.
+LIMIT_S = 30.0
 
 
 def exited(rank: int, status: int = 0, *, by_itself: bool = True) -> Exited:
@@ -58,6 +60,7 @@ class FakeHost:
         self.ticks = 0
         self.alive: set[int] = set()
         self._obeys = obeys
+        self._ends_by = time.monotonic() + LIMIT_S
         # One byte in this pipe plays the next batch of events.
         self._reader, self._writer = os.pipe()
         self._batches: list[list[Event]] = []
@@ -93,9 +96,10 @@ class FakeHost:
             self.emit(event)
 
     def deadline(self, now: float) -> float:
-        return float("inf")
+        return self._ends_by
 
     def tick(self, now: float) -> None:
+        assert now < self._ends_by, f"the loop has not ended within {LIMIT_S} s"
         self.ticks += 1
 
     def stop_starting(self) -> None:
