@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from popdist.engine.calls.rows import address, plain, prepare, written
+from popdist.engine.group import Group
 
 
 def odd(shape: tuple[int, ...]) -> np.ndarray:
@@ -98,3 +99,15 @@ def test_rows_in_pieces_are_written_once_the_call_is_over() -> None:
     assert not wide.any()
     one.copy_results()
     assert wide.tolist() == [[3.0, 0.0]] * 5
+
+
+@pytest.mark.parametrize(
+    "call", ["all_reduce", "reduce", "reduce_scatter", "broadcast", "all_gather"]
+)
+def test_an_array_without_elements_may_lie_at_any_address(call: str) -> None:
+    nothing = np.zeros(16, np.uint8)[1:9].view(np.uint64)[:0]
+    assert nothing.ctypes.data % 8 == 1
+
+    result = getattr(Group("alone", 0, 1), call)(nothing)
+
+    assert np.size(result) == 0
