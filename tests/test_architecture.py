@@ -88,7 +88,7 @@ PURE = (
     "poprun.mpirun.option_table",
     "poprun.mpirun.messages",
     "poprun.mpirun.values",
-    "poprun.mpirun.words",
+    "poprun.mpirun.tokens",
     "poprun.options.completion",
     "poprun.options.grammar",
     "poprun.options.help",

@@ -1,4 +1,4 @@
-"""From a plan to mpirun's argv, and from its words to what failed: one file per MPI."""
+"""A plan -> mpirun's argv, and its messages -> what failed: one file for each MPI."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -17,7 +17,7 @@ class Adapter(Protocol):
     """What each of the files for an MPI can do."""
 
     # How the paths begin of files that no setting moves to a directory of the job,
-    # and that stay when processes are killed. The names do not tell whose they are.
+    # and that stay when processes are killed. Their names do not contain the job's.
     LEFTOVERS: Sequence[str]
 
     def command(

@@ -1,7 +1,7 @@
-"""What users say to mpirun, understood: the texts of --mpi-global-args and its kin.
+"""Parses arguments for mpirun: the texts of --mpi-global-args and its kin.
 
 Every MPI gets its own translation, so that one command line works on all of them.
-What contradicts poprun's own arguments is refused by name; what nobody here knows is
+What contradicts poprun's own arguments is refused by name; what is unknown here is
 passed on to Open MPI, which has hundreds of options, and refused for hydra.
 """
 
@@ -21,13 +21,13 @@ from poprun.mpirun.option_table import (
     PLACEMENTS,
     REFUSED,
 )
+from poprun.mpirun.tokens import MpiArgument, split_arguments
 from poprun.mpirun.values import (
     OPENMPI4,
     OPENMPI5,
     GlobalArguments,
     LocalArguments,
 )
-from poprun.mpirun.words import MpiArgument, split_arguments
 
 _CALLED = {
     OPENMPI4: "Open MPI 4",
@@ -38,10 +38,10 @@ _CALLED = {
 _VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
 # All variables whose names begin so, as Open MPI 5 has it.
 _VARIABLES = r"[A-Za-z_][A-Za-z0-9_]*\*"
-# The words that Open MPI takes after the directory for output, behind a colon.
-_COPY_WORDS = frozenset({"copy", "nocopy"})
-_LAYOUT_WORDS = frozenset({"jobid", "nojobid", "pattern", "nopattern", "raw"})
-# The words in Open MPI 5's --output that stand for an option of 4.1.
+# What Open MPI accepts after the directory for output, behind a colon.
+_COPY_MODIFIERS = frozenset({"copy", "nocopy"})
+_LAYOUT_MODIFIERS = frozenset({"jobid", "nojobid", "pattern", "nopattern", "raw"})
+# What in Open MPI 5's --output stands for an option of 4.1.
 _OUTPUT_WORDS = {
     "tag": "tag-output",
     "timestamp": "timestamp-output",
@@ -137,16 +137,16 @@ def parse_output_directory(value: str, option: str) -> tuple[str, bool]:
         MpiArgumentError: There is no directory, or its files would be named otherwise.
     """
     directory, colon, ending = value.rpartition(":")
-    words = {word.lower() for word in ending.split(",")}
-    if not colon or not words <= _COPY_WORDS | _LAYOUT_WORDS:
-        directory, words = value, set()
-    if not directory or words & _LAYOUT_WORDS or words == _COPY_WORDS:
+    modifiers = {name.lower() for name in ending.split(",")}
+    if not colon or not modifiers <= _COPY_MODIFIERS | _LAYOUT_MODIFIERS:
+        directory, modifiers = value, set()
+    if not directory or modifiers & _LAYOUT_MODIFIERS or modifiers == _COPY_MODIFIERS:
         raise MpiArgumentError(
             f"{option} is {value!r}, but must be the name of a directory, with :nocopy "
             "after it to have no copy on the console. Its files are 1/rank.N/stdout "
             "and stderr."
         )
-    return directory, "nocopy" in words
+    return directory, "nocopy" in modifiers
 
 
 @dataclass(slots=True)
@@ -165,7 +165,7 @@ class _Found:
         return self.flavour in (OPENMPI4, OPENMPI5)
 
     def set(self, name: str, value: str) -> bool:
-        """Return whether this is the first time that this is said."""
+        """Store a value, and return whether it is the first with this name."""
         before = self.settings.get(name)
         if before is not None and before != value:
             raise MpiArgumentError(
@@ -189,7 +189,7 @@ class _Found:
         wish = self.settings.get("bind-to")
         if wish is None:
             return None
-        # What follows a colon says how to do it, which poprun knows itself.
+        # What follows a colon is about how mpirun binds, and poprun does that itself.
         place = wish.partition(":")[0]
         if place not in PLACEMENTS:
             raise MpiArgumentError(
@@ -227,10 +227,10 @@ def _for_the_job(found: _Found) -> GlobalArguments:
 
 
 def _understand(found: _Found, given: MpiArgument) -> None:
-    name, word = given.name, given.word
+    name, flag = given.name, given.flag
     if name in REFUSED:
         raise MpiArgumentError(
-            f"{found.option} has {word!r}, which contradicts poprun. {REFUSED[name]}"
+            f"{found.option} has {flag!r}, which contradicts poprun. {REFUSED[name]}"
         )
     match name:
         case "x":
@@ -243,7 +243,7 @@ def _understand(found: _Found, given: MpiArgument) -> None:
             found.set("npernode", "1")
         case "wdir" if not given.values[0]:
             raise MpiArgumentError(
-                f"{found.option} has {word!r} with an empty value. Name a directory."
+                f"{found.option} has {flag!r} with an empty value. Name a directory."
             )
         case "npernode" | "wdir":
             found.set(name, given.values[0])
@@ -255,7 +255,7 @@ def _understand(found: _Found, given: MpiArgument) -> None:
             pass
         case _ if name in NOT_SHOWN:
             found.warnings.append(
-                f"{found.option} has {word!r}, which has no effect: mpirun's output "
+                f"{found.option} has {flag!r}, which has no effect: mpirun's output "
                 f"is shown only when it fails. {NOT_SHOWN[name]}."
             )
         case "oversubscribe" if not found.open_mpi:
@@ -264,10 +264,10 @@ def _understand(found: _Found, given: MpiArgument) -> None:
         case _ if found.open_mpi:
             _pass_on(found, given)
         case _ if name in NUMBER_OF_VALUES:
-            found.warnings.append(_has_no_effect(found, word))
+            found.warnings.append(_has_no_effect(found, flag))
         case _:
             raise MpiArgumentError(
-                f"{found.option} has {word!r}, which poprun cannot translate for "
+                f"{found.option} has {flag!r}, which poprun cannot translate for "
                 f"{_CALLED[found.flavour]}. Leave it out, or choose an Open MPI with "
                 "--mpirun."
             )
@@ -276,23 +276,23 @@ def _understand(found: _Found, given: MpiArgument) -> None:
 def _pass_on(found: _Found, given: MpiArgument) -> None:
     if given.name in ("report-pid", "report-uri") and given.values[0] in ("-", "+"):
         raise MpiArgumentError(
-            f"{found.option} has {given.word} {given.values[0]}, but mpirun's output "
-            f"is shown only when it fails. Name a file: {given.word} FILE."
+            f"{found.option} has {given.flag} {given.values[0]}, but mpirun's output "
+            f"is shown only when it fails. Name a file: {given.flag} FILE."
         )
-    # Open MPI 5 does not start when an option is said twice.
+    # Open MPI 5 does not start when an option is given twice.
     if given.name in NUMBER_OF_VALUES:
         value = " ".join(given.values)
         if not found.set(given.name, value):
             return
-    found.passed_on += [given.word, *given.values]
+    found.passed_on += [given.flag, *given.values]
 
 
 def _export(found: _Found, given: MpiArgument) -> None:
     assignment = given.values[0]
-    if given.word.endswith("set-env") and "=" not in assignment:
+    if given.flag.endswith("set-env") and "=" not in assignment:
         raise MpiArgumentError(
-            f"{found.option} has {given.word} {assignment!r}, which lacks a value. "
-            f"Write {given.word} NAME=VALUE."
+            f"{found.option} has {given.flag} {assignment!r}, which lacks a value. "
+            f"Write {given.flag} NAME=VALUE."
         )
     name, equals, value = assignment.partition("=")
     pattern = _VARIABLE if equals else _VARIABLES
@@ -315,8 +315,8 @@ def _export(found: _Found, given: MpiArgument) -> None:
 
 def _output(found: _Found, given: MpiArgument) -> None:
     """Carry out Open MPI 5's --output, as far as poprun has the same."""
-    for word in given.values[0].split(","):
-        key, equals, value = word.partition("=")
+    for part in given.values[0].split(","):
+        key, equals, value = part.partition("=")
         key = key.lower()
         names = [name for name in _OUTPUT_WORDS if name.startswith(key)]
         if equals and key in ("dir", "directory"):
@@ -328,7 +328,7 @@ def _output(found: _Found, given: MpiArgument) -> None:
         else:
             known = ", ".join(_OUTPUT_WORDS)
             raise MpiArgumentError(
-                f"{found.option} has {given.word} {word!r}, but poprun handles the "
+                f"{found.option} has {given.flag} {part!r}, but poprun handles the "
                 f"output of the instances itself and supports only {known}, nocopy and "
                 "dir=DIRECTORY."
             )
@@ -336,15 +336,15 @@ def _output(found: _Found, given: MpiArgument) -> None:
 
 def _parameter(found: _Found, given: MpiArgument) -> None:
     parameter, value = given.values
-    # mpirun has one table for both, and does not start when one is said twice.
+    # mpirun has one table for both, and does not start when one is given twice.
     table = {"gmca": "mca", "gpmixmca": "pmixmca"}.get(given.name, given.name)
     if not found.set(f"{table} {parameter}", value):
         return
     for_others = found.flavour == OPENMPI4 and table != "mca"
     if found.open_mpi and not for_others:
-        found.passed_on += [given.word, parameter, value]
+        found.passed_on += [given.flag, parameter, value]
     else:
-        found.warnings.append(_has_no_effect(found, f"{given.word} {parameter}"))
+        found.warnings.append(_has_no_effect(found, f"{given.flag} {parameter}"))
 
 
 def _has_no_effect(found: _Found, what: str) -> str:

@@ -58,8 +58,8 @@ _STALE = frozenset(
 )
 _KEPT_PREFIXES = ("PMIX_MCA_", "PRTE_MCA_", "PRTE_ALLOW_RUN_AS_ROOT")
 
-# A user may say by these where an MPI was moved to; so does an mpirun to its own
-# processes, and then it is where the outer MPI is.
+# Where an MPI was moved to. Users set them, and an mpirun does for its own processes:
+# then it is where the outer MPI is.
 _PLACES = frozenset({"OPAL_PREFIX", "PMIX_PREFIX", "PRTE_PREFIX"})
 _SIGNS_OF_AN_OUTER_JOB = ("PMIX_NAMESPACE", "OMPI_FILE_LOCATION")
 
@@ -128,7 +128,7 @@ def without_outer_mpi(environ: Mapping[AnyStr, AnyStr]) -> dict[AnyStr, AnyStr]:
 
 
 def without_batch_system(environ: Mapping[str, str]) -> dict[str, str]:
-    """Leave out what tells an mpirun that a batch system is there to be asked."""
+    """Leave out the variables by which an mpirun detects a batch system."""
     return {
         name: value
         for name, value in environ.items()

@@ -36,8 +36,7 @@ def find_path(environ: Mapping[str, str], asked: str | None, prefix: str) -> str
     """Return the path of the mpirun to use.
 
     Args:
-        asked: What --mpirun or its variable says. A word without a slash is looked
-            for on PATH.
+        asked: The value of --mpirun. A name without a slash is looked for on PATH.
         prefix: Where this Python's packages are installed.
 
     Raises:
@@ -47,7 +46,7 @@ def find_path(environ: Mapping[str, str], asked: str | None, prefix: str) -> str
     if asked is not None:
         return _asked_for(asked, search_path)
     # A wheel puts its library beside its mpirun. An mpirun alone is something that
-    # a user has put there, and is found if PATH says so.
+    # a user has put there, and is found if it is on PATH.
     packaged = os.path.join(prefix, "bin", "mpirun")
     if _is_program(packaged) and _has_library(os.path.join(prefix, "lib")):
         return packaged

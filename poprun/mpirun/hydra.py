@@ -1,4 +1,4 @@
-"""MPICH's hydra, and Intel MPI's: how mpirun is called, and what its words mean."""
+"""MPICH's hydra, and Intel MPI's: how mpirun is called, and what its messages mean."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,14 +32,14 @@ def command(
     mpirun -bind-to none -n 1 -env A 0 shim 0 : -n 1 -env A 1 shim 1
 
     hydra asks nothing of root, and its processes have the caller's environment, so
-    names to forward need no word.
+    names to forward need no argument.
     """
     del as_root
-    words = [mpi.path, *mpi.words, "-bind-to", "none", *arguments.passed_on]
+    argv = [mpi.path, *mpi.leading_arguments, "-bind-to", "none", *arguments.passed_on]
     for context in contexts:
-        words += ["-n", "1", *_exports(context), *context.passed_on]
-        words += [*context.words, ":"]
-    return words[:-1]
+        argv += ["-n", "1", *_exports(context), *context.passed_on]
+        argv += [*context.argv, ":"]
+    return argv[:-1]
 
 
 def environment(mpi: Mpi, caller: Mapping[str, str], directory: str) -> dict[str, str]:
@@ -49,10 +49,10 @@ def environment(mpi: Mpi, caller: Mapping[str, str], directory: str) -> dict[str
 
 
 def explain(text: str, exit_code: int) -> MpiVerdict:
-    """Find out what mpirun says went wrong.
+    """Return the reason that mpirun gives for its exit code.
 
     hydra reports a process that was killed, or exited with a code when it should
-    not; on MPI_Abort it passes the code on without a word.
+    not; on MPI_Abort it passes the code on without a message.
     """
     text = clean(text)
     if found := re.search(_ABORTED, text):
@@ -78,7 +78,7 @@ def explain(text: str, exit_code: int) -> MpiVerdict:
 def explain_abort(stderr: str, rank: int) -> MpiVerdict | None:
     """Find MPICH's own line on MPI_Abort in what an instance wrote.
 
-    mpirun passes the error code on without a word, and of it the last byte only.
+    mpirun passes the error code on without a message, and of it the last byte only.
     """
     found = [m for m in re.finditer(_ABORTED, stderr) if int(m[2]) == rank]
     if not found:
@@ -93,7 +93,7 @@ def explain_abort(stderr: str, rank: int) -> MpiVerdict | None:
 
 def _exports(context: Context) -> Iterator[str]:
     for name, value in context.exports.items():
-        if value is not None:  # what the caller has is passed on without a word
+        if value is not None:  # what the caller has is in their environment already
             yield "-env"
             yield name
             yield value

@@ -1,6 +1,6 @@
 """Which mpirun is used, and which MPI it belongs to.
 
-An mpirun is run once, with --version: its name says nothing about its MPI.
+An mpirun is run once, with --version: its name does not identify its MPI.
 """
 
 import os
@@ -51,7 +51,7 @@ def detect(path: str, environ: Mapping[str, str], packages: str = "") -> Mpi:
     """
     if known := _packaged(path, packages):
         return known
-    # Open MPI 5 does not even tell its version to a user who has no home directory.
+    # Open MPI 5 does not even print its version for a user without a home directory.
     text, exit_status = _ask(path, {"HOME": "/"} | without_outer_mpi(environ))
     return identify(path, text, exit_status)
 
@@ -72,7 +72,7 @@ def _packaged(path: str, packages: str) -> Mpi | None:
 
 
 def identify(path: str, version_output: str, exit_status: int) -> Mpi:
-    """Understand what "mpirun --version" said."""
+    """Return the MPI that the output of "mpirun --version" belongs to."""
     text = version_output.replace("\0", "")
     if exit_status != 0:
         raise MpiNotFoundError(

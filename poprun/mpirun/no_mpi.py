@@ -16,11 +16,11 @@ from poprun.mpirun.values import (
 LEFTOVERS: Sequence[str] = ()
 
 
-def launcher(words: Sequence[str], version: str) -> Mpi:
-    """Describe the launcher that these words start as if it were an MPI."""
+def launcher(argv: Sequence[str], version: str) -> Mpi:
+    """Describe the launcher that this argv starts as if it were an MPI."""
     return Mpi(
-        path=words[0],
-        words=tuple(words[1:]),
+        path=argv[0],
+        leading_arguments=tuple(argv[1:]),
         flavour=LOCAL,
         vendor="poprun's own launcher",
         version=version,
@@ -38,13 +38,13 @@ def command(
 
     python entry.py local shim 0 : shim 1
 
-    There is no word for variables: an instance gets its own by the control channel.
+    Variables are not among them: an instance gets its own by the control channel.
     """
     del arguments, as_root
-    words = [mpi.path, *mpi.words]
+    argv = [mpi.path, *mpi.leading_arguments]
     for context in contexts:
-        words += [*context.words, ":"]
-    return words[:-1]
+        argv += [*context.argv, ":"]
+    return argv[:-1]
 
 
 def environment(mpi: Mpi, caller: Mapping[str, str], directory: str) -> dict[str, str]:
@@ -54,6 +54,6 @@ def environment(mpi: Mpi, caller: Mapping[str, str], directory: str) -> dict[str
 
 
 def explain(text: str, exit_code: int) -> MpiVerdict:
-    """Return what is known, which is the code: this launcher says nothing."""
+    """Return what is known, which is the code: this launcher gives no reason."""
     failure = Failure.UNEXPLAINED if exit_code else Failure.NONE
     return MpiVerdict(failure=failure, code=exit_code, text=clean(text))

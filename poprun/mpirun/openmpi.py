@@ -1,4 +1,4 @@
-"""Open MPI, 4.1 and 5: how its mpirun is called, and what its own words mean."""
+"""Open MPI, 4.1 and 5: how its mpirun is called, and what its messages mean."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -59,16 +59,16 @@ def command(
 
     mpirun --bind-to none --tag-output -np 1 -x A=0 shim 0 : -np 1 -x A=1 shim 1
     """
-    words = [mpi.path, *mpi.words, "--bind-to", "none"]
+    argv = [mpi.path, *mpi.leading_arguments, "--bind-to", "none"]
     if arguments.tag_output:
-        words.append("--tag-output")
-    words += arguments.passed_on
+        argv.append("--tag-output")
+    argv += arguments.passed_on
     if as_root or arguments.allow_run_as_root:
-        words.append("--allow-run-as-root")
+        argv.append("--allow-run-as-root")
     for context in contexts:
-        words += ["-np", "1", *_exports(context), *context.passed_on]
-        words += [*context.words, ":"]
-    return words[:-1]
+        argv += ["-np", "1", *_exports(context), *context.passed_on]
+        argv += [*context.argv, ":"]
+    return argv[:-1]
 
 
 def environment(mpi: Mpi, caller: Mapping[str, str], directory: str) -> dict[str, str]:
@@ -96,11 +96,11 @@ def environment(mpi: Mpi, caller: Mapping[str, str], directory: str) -> dict[str
 
 
 def explain(text: str, exit_code: int) -> MpiVerdict:
-    """Find out what mpirun says went wrong.
+    """Return the reason that mpirun gives for its exit code.
 
-    Under Open MPI 4.1 words are lost now and then on MPI_Abort; its code is not. Of
-    that the last byte is the exit code, and a signal to mpirun, or a process that dies,
-    never comes to exit code 0.
+    Under Open MPI 4.1 the message on MPI_Abort is lost now and then; its code is not.
+    The last byte of that is the exit code, and a signal to mpirun, or a process that
+    dies, never comes to exit code 0.
     """
     text = clean(text)
     # Of a job without failures it prints nothing.

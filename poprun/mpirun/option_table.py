@@ -1,6 +1,6 @@
 """The options of mpirun that poprun knows, whatever the MPI, as tables."""
 
-# Where a user says them.
+# Where a user gives them.
 GLOBAL = "--mpi-global-args"
 LOCAL = "--mpi-local-args"
 INSTANCE = "--instance-mpi-local-args"
@@ -74,7 +74,7 @@ _SYNONYMS = {
     "singleton": "dvm",
 }
 
-# How many words follow each that has a meaning here.
+# How many values follow each that has a meaning here.
 NUMBER_OF_VALUES = {
     "x": 1,
     "tag-output": 0,
@@ -139,7 +139,7 @@ FULFILLED = ("quiet", "report-child-jobs-separately", "disable-recovery")
 _SHOWN_ELSEWHERE = "--dry-run shows where instances run and what they are bound to"
 # mpirun prints what these ask for, and poprun shows mpirun's output only when it fails.
 NOT_SHOWN = {
-    "verbose": "-vv says what poprun does",
+    "verbose": "-vv logs what poprun does",
     "report-bindings": _SHOWN_ELSEWHERE,
     "display-map": _SHOWN_ELSEWHERE,
     "display-allocation": _SHOWN_ELSEWHERE,
@@ -151,7 +151,7 @@ NOT_SHOWN = {
     "show-progress": "-v shows each instance as it starts",
 }
 
-# What --bind-to means in the words of --process-placement.
+# The value of --process-placement that does what this value of --bind-to does.
 PLACEMENTS = {
     "none": "disabled",
     "core": "spreadcores",

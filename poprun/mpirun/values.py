@@ -1,4 +1,4 @@
-"""The words of this package: an mpirun, what it is told, what it said."""
+"""The values of this package: an mpirun, its arguments, the reason of its end."""
 
 from collections.abc import Mapping, Sequence
 from enum import Enum
@@ -12,7 +12,7 @@ HYDRA = "hydra"
 LOCAL = "local"
 
 
-# Of what nobody has asked for.
+# Where no variables are asked for.
 NOTHING: Mapping[str, str | None] = MappingProxyType({})
 
 
@@ -26,8 +26,8 @@ class Mpi(NamedTuple):
     # The library that programs of this mpirun load; None if it is not where it
     # usually is.
     libmpi: str | None = None
-    # What always follows path, before any argument.
-    words: Sequence[str] = ()
+    # What always follows path, before any other argument.
+    leading_arguments: Sequence[str] = ()
 
     @property
     def title(self) -> str:
@@ -73,7 +73,8 @@ class LocalArguments(NamedTuple):
 class Context(NamedTuple):
     """One instance, as mpirun starts it."""
 
-    words: Sequence[str]
+    # What it runs: its shim.
+    argv: Sequence[str]
     # None stands for a name that is set in the caller's environment: mpirun warns
     # about others.
     exports: Mapping[str, str | None] = NOTHING

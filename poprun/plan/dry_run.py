@@ -51,7 +51,7 @@ def command_line(made: Setup, program: Sequence[str]) -> str:
     argument in quotes.
     """
     words: list[str] = []
-    ends = [context.words for context in made.contexts]
+    ends = [context.argv for context in made.contexts]
     argv = made.argv
     at = 0
     for end in ends:

@@ -184,7 +184,7 @@ def next_attempt(setup: Setup, environ: Mapping[str, str]) -> Setup:
         contexts=[
             context._replace(
                 exports=assignments.exported(assignment.shown, environ),
-                words=_shim(attempt, assignment.rank),
+                argv=_shim(attempt, assignment.rank),
             )
             for context, assignment in zip(
                 setup.contexts, made.assignments, strict=True
@@ -481,7 +481,7 @@ def _contexts(
                 *asked.each.passed_on,
                 *asked.single.get(assignment.rank, none).passed_on,
             ],
-            words=_shim(attempt, assignment.rank),
+            argv=_shim(attempt, assignment.rank),
         )
         for assignment in made.assignments
     ]

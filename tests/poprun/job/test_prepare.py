@@ -92,7 +92,7 @@ def setup(
         ),
         request=request,
         threads=None,
-        contexts=[Context(words=["shim", "0"]), Context(words=["shim", "1"])],
+        contexts=[Context(argv=["shim", "0"]), Context(argv=["shim", "1"])],
         stdin=Stdin(),
         temporary_cache=cache,
         notes=[],

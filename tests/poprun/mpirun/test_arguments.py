@@ -241,7 +241,7 @@ def test_a_word_that_is_no_option_is_refused() -> None:
 def test_an_open_quote_is_refused(text: str) -> None:
     assert refusal(text) == (
         f"--mpi-global-args is {text!r}, in which a quote is opened and not closed, or "
-        "the last word is a single backslash. Words are split as in a shell: to have a "
+        "the last argument is a single backslash. It is split as in a shell: to have a "
         'quote in a value, write it as \\" or within quotes of the other kind.'
     )
 

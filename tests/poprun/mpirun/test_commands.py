@@ -4,14 +4,14 @@ from poprun.mpirun import adapter, no_mpi
 from poprun.mpirun.values import Context, GlobalArguments, Mpi
 
 SHIM = ("/usr/bin/python3", "-I", "-S", "/opt/beside.py", "shim", "JOB")
-ONE = Context(exports={"A": "1"}, words=(*SHIM, "0"))
+ONE = Context(exports={"A": "1"}, argv=(*SHIM, "0"))
 TWO = [
     Context(
         exports={
             **{"POPDIST_NUM_LOCAL_REPLICAS": "2", "J": '{"a":"b c"}'},
             **{"PATH": None, "PYTHONPATH": None},
         },
-        words=(*SHIM, "0"),
+        argv=(*SHIM, "0"),
     ),
     Context(
         exports={
@@ -19,7 +19,7 @@ TWO = [
             **{"PATH": None, "PYTHONPATH": None},
         },
         passed_on=("--preload-files", "f"),
-        words=(*SHIM, "1"),
+        argv=(*SHIM, "1"),
     ),
 ]
 ASKED = GlobalArguments(
@@ -70,7 +70,7 @@ def test_open_mpi_is_told_about_root_when_the_user_says_so() -> None:
     arguments = GlobalArguments(allow_run_as_root=True)
 
     command = adapter("openmpi5").command(
-        mpi("openmpi5"), arguments, [Context(words=["shim"])], as_root=False
+        mpi("openmpi5"), arguments, [Context(argv=["shim"])], as_root=False
     )
 
     assert command == [

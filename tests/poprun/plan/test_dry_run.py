@@ -39,7 +39,7 @@ def setup(
                     "N": str(a.rank),
                     "PATH": None,
                 },
-                words=["/python", "beside.py", "shim", "cafe", str(a.rank)],
+                argv=["/python", "beside.py", "shim", "cafe", str(a.rank)],
             )
             for a in plan.assignments
         ],

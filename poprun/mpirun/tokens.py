@@ -1,4 +1,4 @@
-"""Cutting a text for mpirun into options and their values."""
+"""Splits a text of arguments for mpirun into options and their values."""
 
 import re
 import shlex
@@ -18,12 +18,12 @@ class MpiArgument:
     # The name under which the tables know it.
     name: str
     # As it was written, without a value that is joined to a known one by "=".
-    word: str
+    flag: str
     values: Sequence[str]
 
 
 def split_arguments(text: str, source: str) -> Iterator[MpiArgument]:
-    """Read one option after the other.
+    """Yield the options of a text, each with its values.
 
     Args:
         source: The option of poprun that the text was given by, for messages.
@@ -31,21 +31,21 @@ def split_arguments(text: str, source: str) -> Iterator[MpiArgument]:
     Raises:
         MpiArgumentError: This is no list of options.
     """
-    words = _split(text, source)
+    tokens = _split(text, source)
     position = 0
-    while position < len(words):
-        word = words[position]
-        name, joined = _name(word, source)
+    while position < len(tokens):
+        token = tokens[position]
+        name, joined = _name(token, source)
         given = [] if joined is None else [joined]
-        count = _number_of_values(name, given, words[position + 1 :])
+        count = _number_of_values(name, given, tokens[position + 1 :])
         taken = count - len(given)
-        values = given + words[position + 1 : position + 1 + taken]
+        values = given + tokens[position + 1 : position + 1 + taken]
         if len(values) < count:
-            raise _value_is_missing(word, count, source)
+            raise _value_is_missing(token, count, source)
         known = name in NUMBER_OF_VALUES or name in REFUSED
         yield MpiArgument(
             name=name,
-            word=word.partition("=")[0] if known else word,
+            flag=token.partition("=")[0] if known else token,
             values=values,
         )
         position += 1 + taken
@@ -60,28 +60,28 @@ def _split(text: str, source: str) -> list[str]:
     except ValueError as error:
         raise MpiArgumentError(
             f"{source} is {text!r}, in which a quote is opened and not closed, or the "
-            "last word is a single backslash. Words are split as in a shell: to have "
+            "last argument is a single backslash. It is split as in a shell: to have "
             'a quote in a value, write it as \\" or within quotes of the other kind.'
         ) from error
 
 
-def _name(word: str, source: str) -> tuple[str, str | None]:
+def _name(token: str, source: str) -> tuple[str, str | None]:
     """Return the option's canonical name, and its value if that is joined by "="."""
-    if word == ":":
+    if token == ":":
         raise MpiArgumentError(
             f"{source} has ':', which would start another program. {REFUSED[':']}"
         )
-    option_word = re.fullmatch(_OPTION, word)
-    if option_word is None:
+    option = re.fullmatch(_OPTION, token)
+    if option is None:
         raise MpiArgumentError(
-            f"{source} has {word!r}, where an option must stand. mpirun would take it "
+            f"{source} has {token!r}, where an option must stand. mpirun would take it "
             "for the program. If it is part of a value, put quotes around the value."
         )
-    name, equals, value = option_word[1].partition("=")
+    name, equals, value = option[1].partition("=")
     name = canonical(name)
     if equals and NUMBER_OF_VALUES.get(name) != 1 and name not in REFUSED:
-        # Whatever this is, it is one word.
-        return option_word[1], None
+        # It is one token, with a meaning that only mpirun knows.
+        return option[1], None
     return name, value if equals else None
 
 
@@ -90,22 +90,22 @@ def _number_of_values(name: str, given: Sequence[str], rest: Sequence[str]) -> i
         return len(given)
     if name in NUMBER_OF_VALUES:
         return NUMBER_OF_VALUES[name]
-    # Of an unknown option, whatever looks like a value is one.
-    for count, word in enumerate(rest):
-        if word == ":" or re.fullmatch(_OPTION, word):
+    # Of an unknown option, each token that is not an option is a value.
+    for count, token in enumerate(rest):
+        if token == ":" or re.fullmatch(_OPTION, token):
             return count
     return len(rest)
 
 
-def _value_is_missing(word: str, count: int, source: str) -> MpiArgumentError:
-    if canonical(word.lstrip("-")) == "x":
+def _value_is_missing(token: str, count: int, source: str) -> MpiArgumentError:
+    if canonical(token.lstrip("-")) == "x":
         example = '"1:-x NAME=VALUE"' if source == INSTANCE else '"-x NAME=VALUE"'
         return MpiArgumentError(
-            f"{source} ends with {word!r}, and a name must follow. Put quotes around "
+            f"{source} ends with {token!r}, and a name must follow. Put quotes around "
             f"the whole value: {source} {example}."
         )
     noun = "a value" if count == 1 else f"{count} values"
     return MpiArgumentError(
-        f"{source} ends with {word!r}, which needs {noun}. Put quotes around all "
+        f"{source} ends with {token!r}, which needs {noun}. Put quotes around all "
         f"that belongs to {source}."
     )
