@@ -48,7 +48,7 @@ typedef struct {
 /* What two members do, each of whom needs the other one for it. */
 typedef struct {
     operation of[2];
-} crossing;
+} deadlock;
 
 typedef struct {
     const kernels *simd;
@@ -64,7 +64,7 @@ typedef struct {
     uint64_t arena_bytes;
     uint64_t span; /* bytes of a member's region of the heap */
     ending_case end;
-    crossing cross;
+    deadlock cross;
 } group;
 
 typedef struct {
@@ -73,7 +73,7 @@ typedef struct {
     comm c;
     status found; /* how it learned of the group's end */
     ending told;  /* and what it was told of it */
-} seat;
+} endpoint;
 
 typedef enum { NOWHERE, SOME, EVERYWHERE } heap_use;
 
@@ -93,7 +93,7 @@ typedef struct {
 
 /* --- Failing */
 
-static void fail(const seat *s, const turn *t, const char *what, uint64_t where)
+static void fail(const endpoint *s, const turn *t, const char *what, uint64_t where)
 {
     fprintf(stderr,
             "%s, member %d of %d with %u rows of %u, call %d: operation %d, algorithm "
@@ -105,7 +105,7 @@ static void fail(const seat *s, const turn *t, const char *what, uint64_t where)
     _Exit(1);
 }
 
-static void must(const seat *s, const turn *t, status found)
+static void must(const endpoint *s, const turn *t, status found)
 {
     if (found != DONE)
         fail(s, t, "the call did not end well: status", found);
@@ -273,7 +273,7 @@ static void fill(const pattern *p, uint64_t begin, uint64_t end, char *at)
     }
 }
 
-static void expect(const seat *s, const turn *t, const pattern *p, uint64_t begin,
+static void expect(const endpoint *s, const turn *t, const pattern *p, uint64_t begin,
                    uint64_t end, const char *at)
 {
     for (uint64_t i = begin, n; i < end; i += n) {
@@ -303,13 +303,13 @@ static bool lies_in_heap(const turn *t, int rank)
     return t->heap == EVERYWHERE || rank % 2 == 0;
 }
 
-static char *heap_row(const seat *s, uint32_t row)
+static char *heap_row(const endpoint *s, uint32_t row)
 {
     const uint64_t stride = s->g->span / (2 * MOST_ROWS);
     return (char *)s->g->heap + (uint64_t)s->c.rank * s->g->span + row * stride;
 }
 
-static void place_part(const seat *s, const turn *t, table *x, uint32_t part,
+static void place_part(const endpoint *s, const turn *t, table *x, uint32_t part,
                        uint64_t count)
 {
     const uint64_t bytes = count * element_bytes(t->type);
@@ -325,7 +325,7 @@ static void place_part(const seat *s, const turn *t, table *x, uint32_t part,
         x->segments[part].out = NULL;
 }
 
-static void table_make(const seat *s, const turn *t, table *x)
+static void table_make(const endpoint *s, const turn *t, table *x)
 {
     turn own = {.state = mixed(t->state, (uint64_t)s->c.rank)}; /* may differ */
     x->rows = s->l->rows[s->c.rank];
@@ -362,7 +362,7 @@ static void table_free(const turn *t, table *x)
 }
 
 /* The results are right, and the input is as it was where it is not the result. */
-static void table_check(const seat *s, const turn *t, const table *x)
+static void table_check(const endpoint *s, const turn *t, const table *x)
 {
     const pattern total = pattern_of_total(s->g, t);
     const bool wanted = t->op == ALL_REDUCE || (t->op == REDUCE && t->root == s->c.rank);
@@ -380,7 +380,7 @@ static void table_check(const seat *s, const turn *t, const table *x)
     }
 }
 
-static void check_scattered(const seat *s, const turn *t, const char *out)
+static void check_scattered(const endpoint *s, const turn *t, const char *out)
 {
     const pattern total = pattern_of_total(s->g, t);
     const uint64_t begin = s->l->first[s->c.rank] * t->count;
@@ -399,7 +399,7 @@ static algorithm way_of(const group *g, const turn *t)
     return t->count ? IN_ARENA : DIRECT;
 }
 
-static void play_reduction(seat *s, const turn *t)
+static void play_reduction(endpoint *s, const turn *t)
 {
     table x = {0};
     table_make(s, t, &x);
@@ -436,7 +436,7 @@ static void play_reduction(seat *s, const turn *t)
 /* --- Exchanges */
 
 /* What member `from` has for member `to`, or for whoever wants it (0). */
-static pattern pattern_of_part(const seat *s, const turn *t, int from, int to)
+static pattern pattern_of_part(const endpoint *s, const turn *t, int from, int to)
 {
     turn plain = *t;
     plain.reduction = SUM;
@@ -449,7 +449,7 @@ typedef struct {
     uint64_t counts[MOST_MEMBERS], sum; /* elements of each member's part */
 } parts;
 
-static parts parts_of(const seat *s, const turn *t)
+static parts parts_of(const endpoint *s, const turn *t)
 {
     parts p = {
         .parted = t->op == SCATTER || t->op == ALL_TO_ALL,
@@ -463,7 +463,7 @@ static parts parts_of(const seat *s, const turn *t)
     return p;
 }
 
-static char *exchange_input(const seat *s, const turn *t, const parts *p)
+static char *exchange_input(const endpoint *s, const turn *t, const parts *p)
 {
     const int rank = s->c.rank;
     const size_t width = element_bytes(t->type);
@@ -477,7 +477,7 @@ static char *exchange_input(const seat *s, const turn *t, const parts *p)
     return in;
 }
 
-static void exchange_check(const seat *s, const turn *t, const parts *p, const char *at)
+static void exchange_check(const endpoint *s, const turn *t, const parts *p, const char *at)
 {
     const int rank = s->c.rank;
     if (t->op == GATHER && rank != t->root)
@@ -492,7 +492,7 @@ static void exchange_check(const seat *s, const turn *t, const parts *p, const c
     }
 }
 
-static void play_exchange(seat *s, const turn *t)
+static void play_exchange(endpoint *s, const turn *t)
 {
     const parts p = parts_of(s, t);
     const size_t width = element_bytes(t->type);
@@ -518,38 +518,38 @@ static void play_exchange(seat *s, const turn *t)
         free(out);
 }
 
-/* --- Letters */
+/* --- Messages */
 
-static void play_letter(seat *s, const turn *t, int from, int to)
+static void play_message(endpoint *s, const turn *t, int from, int to)
 {
     const uint64_t bytes = t->count * element_bytes(t->type);
     const pattern p = pattern_of_part(s, t, from, to);
     if (s->c.rank != from && s->c.rank != to)
         return;
-    char *letter = allocated(bytes);
+    char *message = allocated(bytes);
     if (s->c.rank == from) {
-        fill(&p, 0, t->count, letter);
-        must(s, t, send_letters(&s->c, to, t->type, letter, bytes));
+        fill(&p, 0, t->count, message);
+        must(s, t, send_message(&s->c, to, t->type, message, bytes));
     } else {
-        must(s, t, receive_letters(&s->c, from, t->type, letter, bytes));
-        expect(s, t, &p, 0, t->count, letter);
+        must(s, t, receive_message(&s->c, from, t->type, message, bytes));
+        expect(s, t, &p, 0, t->count, message);
     }
-    free(letter);
+    free(message);
 }
 
 /* Between all pairs, one way and the other; all go through the pairs in one order. */
-static void play_letters(seat *s, const turn *t)
+static void play_messages(endpoint *s, const turn *t)
 {
     for (int a = 0; a < s->g->size; a++)
         for (int b = a + 1; b < s->g->size; b++) {
-            play_letter(s, t, a, b);
-            play_letter(s, t, b, a);
+            play_message(s, t, a, b);
+            play_message(s, t, b, a);
         }
 }
 
 /* --- Groups */
 
-static void play(seat *s, const turn *t)
+static void play(endpoint *s, const turn *t)
 {
     switch (t->op) {
     case BARRIER:
@@ -561,14 +561,14 @@ static void play(seat *s, const turn *t)
         play_reduction(s, t);
         break;
     case SEND:
-        play_letters(s, t);
+        play_messages(s, t);
         break;
     default:
         play_exchange(s, t);
     }
 }
 
-static void seat_take(seat *s, int rank)
+static void endpoint_open(endpoint *s, int rank)
 {
     const group *g = s->g;
     s->l = layout_new(rank, g->size, g->rows);
@@ -584,20 +584,20 @@ static void seat_take(seat *s, int rank)
         s->c.accessible[q] = g->span;
 }
 
-static void seat_leave(seat *s)
+static void endpoint_close(endpoint *s)
 {
     comm_close(&s->c);
     layout_free(s->l);
 }
 
-static void *take_part(void *seat_of_ours)
+static void *take_part(void *endpoint_of_ours)
 {
-    seat *s = seat_of_ours;
+    endpoint *s = endpoint_of_ours;
     for (int i = 0; i < s->g->turns; i++) {
         const turn t = turn_of(s->g, i);
         play(s, &t);
     }
-    seat_leave(s); /* while others may still be at it */
+    endpoint_close(s); /* while others may still be at it */
     return NULL;
 }
 
@@ -661,15 +661,15 @@ static void share_rows(group *g, uint32_t each)
 }
 
 /* Let all members of the group do something, each in a thread. */
-static void group_run(const group *g, seat *seats, void *(*what)(void *))
+static void group_run(const group *g, endpoint *endpoints, void *(*what)(void *))
 {
     pthread_t threads[MOST_MEMBERS];
     for (int q = 0; q < g->size; q++) {
-        seats[q] = (seat){.g = g};
-        seat_take(&seats[q], q);
+        endpoints[q] = (endpoint){.g = g};
+        endpoint_open(&endpoints[q], q);
     }
     for (int q = 0; q < g->size; q++)
-        if (pthread_create(&threads[q], NULL, what, &seats[q])) {
+        if (pthread_create(&threads[q], NULL, what, &endpoints[q])) {
             fprintf(stderr, "A thread could not be started.\n");
             _Exit(1);
         }
@@ -685,7 +685,7 @@ static bool stop_at_once(comm *c, int peer, uint64_t waited_ns)
     return true;
 }
 
-static status reduce_some(seat *s)
+static status reduce_some(endpoint *s)
 {
     const turn t = {.op = ALL_REDUCE, .how = DIRECT, .count = 1000};
     table x = {0};
@@ -705,23 +705,23 @@ static status reduce_some(seat *s)
     return found;
 }
 
-static status wait_for_member_0(seat *s)
+static status wait_for_member_0(endpoint *s)
 {
-    char letter[4];
+    char message[4];
     switch (s->g->end.waiting) {
     case BARRIER:
         return barrier(&s->c, 0);
     case RECEIVE:
-        return receive_letters(&s->c, 0, FLOAT32, letter, sizeof letter);
+        return receive_message(&s->c, 0, FLOAT32, message, sizeof message);
     default:
         return reduce_some(s);
     }
 }
 
 /* Member 0's part: DONE where it only keeps the others waiting. */
-static status let_down(seat *s)
+static status let_down(endpoint *s)
 {
-    const char letter[4] = {0};
+    const char message[4] = {0};
     if (s->g->end.why == ASKED)
         return end_group(&s->c, ASKED, -1, "enough");
     if (s->g->end.why != MISMATCH)
@@ -729,13 +729,13 @@ static status let_down(seat *s)
     if (s->g->end.waiting != RECEIVE)
         return barrier(&s->c, 7);
     for (int q = 1; q < s->g->size; q++)
-        send_letters(&s->c, q, INT8, letter, sizeof letter);
+        send_message(&s->c, q, INT8, message, sizeof message);
     return DONE;
 }
 
-static void *come_to_an_end(void *seat_of_ours)
+static void *come_to_an_end(void *endpoint_of_ours)
 {
-    seat *s = seat_of_ours;
+    endpoint *s = endpoint_of_ours;
     const header *head = s->c.head;
     const turn t = {.op = BARRIER};
     if (s->g->end.why == TIMED_OUT && s->g->size <= FEW_MEMBERS)
@@ -750,20 +750,20 @@ static void *come_to_an_end(void *seat_of_ours)
         s->found = wait_for_member_0(s);
     } else if ((s->found = let_down(s)) == DONE) {
         s->found = ENDED;
-        while (s->g->end.why != PEER_LOST && atomic_load(&head->ended) != TOLD)
+        while (s->g->end.why != PEER_LOST && atomic_load(&head->ended) != EXPLAINED)
             sched_yield();
     }
-    seat_leave(s);
+    endpoint_close(s);
     return NULL;
 }
 
 /* One member notices, and gives the reason; all others learn that it is over. */
-static void check_end(const group *g, const seat *seats)
+static void check_end(const group *g, const endpoint *endpoints)
 {
     const header *head = (const header *)(const void *)g->arena;
     bool right = head->end.reason == g->end.why;
     for (int q = 0; q < g->size; q++)
-        right &= seats[q].found == (q == head->end.by ? g->end.why : ENDED);
+        right &= endpoints[q].found == (q == head->end.by ? g->end.why : ENDED);
     if (g->end.why == ASKED)
         right &= head->end.by == 0 && !strcmp(head->end.words, "enough");
     else if (g->end.why != STOPPED && g->end.why != MISMATCH)
@@ -773,111 +773,111 @@ static void check_end(const group *g, const seat *seats)
     fprintf(stderr, "end %d in operation %d: member %d said %u about %d:", g->end.why,
             g->end.waiting, head->end.by, head->end.reason, head->end.about);
     for (int q = 0; q < g->size; q++)
-        fprintf(stderr, " %d", seats[q].found);
+        fprintf(stderr, " %d", endpoints[q].found);
     fprintf(stderr, "\n");
     _Exit(1);
 }
 
 /* Members 0 and 1 wait for each other: that is seen at once, and named for both. */
-static void *cross(void *seat_of_ours)
+static void *cross(void *endpoint_of_ours)
 {
-    enum { LARGE = 3 * LETTER_BYTES }; /* does not fit between the two */
-    seat *s = seat_of_ours;
+    enum { LARGE = 3 * MESSAGE_SLOT_BYTES }; /* does not fit between the two */
+    endpoint *s = endpoint_of_ours;
     const turn t = {.op = BARRIER};
     const int other = 1 - s->c.rank;
-    char *letter = allocated(LARGE);
-    memset(letter, 0, LARGE);
+    char *message = allocated(LARGE);
+    memset(message, 0, LARGE);
     must(s, &t, barrier(&s->c, 0));
     switch (s->g->cross.of[s->c.rank]) {
     case SEND:
-        s->found = send_letters(&s->c, other, INT8, letter, LARGE);
+        s->found = send_message(&s->c, other, INT8, message, LARGE);
         break;
     case RECEIVE:
-        s->found = receive_letters(&s->c, other, INT8, letter, LARGE);
+        s->found = receive_message(&s->c, other, INT8, message, LARGE);
         break;
     default:
         s->found = barrier(&s->c, 0);
     }
-    free(letter);
-    seat_leave(s);
+    free(message);
+    endpoint_close(s);
     return NULL;
 }
 
-static void check_crossing(const group *g, const seat *seats)
+static void check_deadlock(const group *g, const endpoint *endpoints)
 {
     const ending *e = &((const header *)(const void *)g->arena)->end;
     bool right = e->reason == MISMATCH && (e->by == 0 || e->by == 1)
                  && e->about == 1 - e->by && e->mine.operation == g->cross.of[e->by]
                  && e->theirs.operation == g->cross.of[e->about];
     for (int q = 0; q < g->size; q++)
-        right &= seats[q].found == (q == e->by ? MISMATCH : ENDED);
+        right &= endpoints[q].found == (q == e->by ? MISMATCH : ENDED);
     if (right)
         return;
     fprintf(stderr, "operations %d and %d: %d and %d, reason %u by %d: %d and %d\n",
-            g->cross.of[0], g->cross.of[1], seats[0].found, seats[1].found, e->reason,
+            g->cross.of[0], g->cross.of[1], endpoints[0].found, endpoints[1].found, e->reason,
             e->by, e->mine.operation, e->theirs.operation);
     _Exit(1);
 }
 
-static int cross_all(const kernels *simd)
+static int deadlock_all(const kernels *simd)
 {
-    static const crossing all[] = {{{RECEIVE, BARRIER}},
+    static const deadlock all[] = {{{RECEIVE, BARRIER}},
                                    {{BARRIER, SEND}},
                                    {{RECEIVE, RECEIVE}},
                                    {{SEND, SEND}}};
     for (int i = 0; i < 4; i++) {
         group g = {.simd = simd, .size = 2, .rows = {1, 1}, .cross = all[i]};
-        seat seats[MOST_MEMBERS];
+        endpoint endpoints[MOST_MEMBERS];
         group_make(&g);
-        group_run(&g, seats, cross);
-        check_crossing(&g, seats);
+        group_run(&g, endpoints, cross);
+        check_deadlock(&g, endpoints);
         group_free(&g);
     }
     return 4;
 }
 
-/* Member 1 sleeps until a letter comes, and then answers: it must not be taken for one
+/* Member 1 sleeps until a message comes, and then answers: it must not be taken for one
  * that goes on sleeping, at whatever moment member 0 looks. */
-static void *answer_letters(void *seat_of_ours)
+static void *answer_messages(void *endpoint_of_ours)
 {
     enum { ROUNDS = 50, ASLEEP_NS = 4000000 };
-    seat *s = seat_of_ours;
-    char letter[4] = {0};
+    endpoint *s = endpoint_of_ours;
+    char message[4] = {0};
     for (int i = 1; i <= ROUNDS; i++) {
         const turn t = {.op = s->c.rank ? RECEIVE : SEND, .number = i};
         if (s->c.rank == 1) {
-            must(s, &t, receive_letters(&s->c, 0, INT8, letter, sizeof letter));
-            must(s, &t, send_letters(&s->c, 0, INT8, letter, sizeof letter));
+            must(s, &t, receive_message(&s->c, 0, INT8, message, sizeof message));
+            must(s, &t, send_message(&s->c, 0, INT8, message, sizeof message));
             continue;
         }
         for (uint64_t until = now_ns() + ASLEEP_NS; now_ns() < until;)
             sched_yield();
-        must(s, &t, send_letters(&s->c, 1, INT8, letter, sizeof letter));
+        must(s, &t, send_message(&s->c, 1, INT8, message, sizeof message));
         const channel *ch = channel_at(&s->c, 1, 0);
         while (atomic_load(&ch->sent.count) < (uint64_t)i)
-            if (letters_crossed(&s->c, RECEIVE, 1)
+            if (is_deadlock(&s->c, RECEIVE, 1)
                 && atomic_load(&ch->sent.count) < (uint64_t)i)
                 fail(s, &t, "a deadlock where there is none, in round", (uint64_t)i);
-        must(s, &t, receive_letters(&s->c, 1, INT8, letter, sizeof letter));
+        must(s, &t, receive_message(&s->c, 1, INT8, message, sizeof message));
     }
-    seat_leave(s);
+    endpoint_close(s);
     return NULL;
 }
 
-static void answer_all_letters(const kernels *simd)
+static void answer_all_messages(const kernels *simd)
 {
     group g = {.simd = simd, .size = 2, .rows = {1, 1}};
-    seat seats[MOST_MEMBERS];
+    endpoint endpoints[MOST_MEMBERS];
     group_make(&g);
-    group_run(&g, seats, answer_letters);
+    group_run(&g, endpoints, answer_messages);
     group_free(&g);
 }
 
 /* Member 0 begins to tell why it ends the group, and gets no further: it is gone, or
  * only stopped. */
-static void *fall_silent(void *seat_of_ours)
+static void *fall_silent(void *endpoint_of_ours)
 {
-    seat *s = seat_of_ours;
+    endpoint *s = endpoint_of_ours;
     header *head = s->c.head;
     const turn t = {.op = BARRIER};
     must(s, &t, barrier(&s->c, 0));
@@ -889,7 +889,7 @@ static void *fall_silent(void *seat_of_ours)
             fail(s, &t, "the group has not ended", 0);
     }
     if (s->c.rank > 0 || s->g->end.why == PEER_LOST)
-        seat_leave(s);
+        endpoint_close(s);
     return NULL;
 }
 
@@ -899,20 +899,20 @@ static int fall_silent_both_ways(const kernels *simd)
     for (int i = 0; i < 2; i++) {
         const ending_case end = {whys[i], BARRIER};
         group g = {.simd = simd, .size = 3, .rows = {1, 1, 1}, .end = end};
-        seat seats[MOST_MEMBERS];
+        endpoint endpoints[MOST_MEMBERS];
         group_make(&g);
-        group_run(&g, seats, fall_silent);
+        group_run(&g, endpoints, fall_silent);
         for (int q = 1; q < g.size; q++) {
-            const ending *told = &seats[q].told;
-            if (seats[q].found == ENDED && told->reason == whys[i] && told->about == 0
-                && told->by == (whys[i] == STOPPED ? 0 : seats[1].told.by))
+            const ending *told = &endpoints[q].told;
+            if (endpoints[q].found == ENDED && told->reason == whys[i] && told->about == 0
+                && told->by == (whys[i] == STOPPED ? 0 : endpoints[1].told.by))
                 continue;
             fprintf(stderr, "silence %d: member %d found %d, and was told %u by %d\n",
-                    whys[i], q, seats[q].found, told->reason, told->by);
+                    whys[i], q, endpoints[q].found, told->reason, told->by);
             _Exit(1);
         }
         if (whys[i] == STOPPED)
-            seat_leave(&seats[0]);
+            endpoint_close(&endpoints[0]);
         group_free(&g);
     }
     return 2;
@@ -924,13 +924,13 @@ static int cut_words(const kernels *simd)
     static const char *const characters[] = {"x", "\u00e9", "\u20ac", "\U0001f600"};
     for (int i = 0; i < 4; i++) {
         group g = {.simd = simd, .size = 1, .rows = {1}};
-        seat s = {.g = &g};
+        endpoint s = {.g = &g};
         const size_t width = strlen(characters[i]);
         char words[2000] = "";
         for (size_t at = 0; at + width < sizeof words; at += width)
             memcpy(words + at, characters[i], width + 1);
         group_make(&g);
-        seat_take(&s, 0);
+        endpoint_open(&s, 0);
         end_group(&s.c, ASKED, 0, words);
         const char *kept = s.c.head->end.words;
         const size_t length = strlen(kept), most = sizeof s.c.head->end.words - 1;
@@ -939,7 +939,7 @@ static int cut_words(const kernels *simd)
                     (unsigned)width);
             _Exit(1);
         }
-        seat_leave(&s);
+        endpoint_close(&s);
         group_free(&g);
     }
     return 4;
@@ -955,10 +955,10 @@ static int let_all_down(const kernels *simd)
                    .size = 3,
                    .rows = {1, 1, 1},
                    .end = {whys[i / 3], waiting[i % 3]}};
-        seat seats[MOST_MEMBERS];
+        endpoint endpoints[MOST_MEMBERS];
         group_make(&g);
-        group_run(&g, seats, come_to_an_end);
-        check_end(&g, seats);
+        group_run(&g, endpoints, come_to_an_end);
+        check_end(&g, endpoints);
         group_free(&g);
     }
     return ends;
@@ -973,29 +973,29 @@ static void let_crowd_down(const kernels *simd)
                                        {MISMATCH, BARRIER},
                                        {ASKED, ALL_REDUCE}};
     for (int i = 0; i < 5; i++) {
-        static seat seats[MOST_MEMBERS];
+        static endpoint endpoints[MOST_MEMBERS];
         group g = {.simd = simd, .size = 33, .end = ends[i]};
         share_rows(&g, 1);
         group_make(&g);
-        group_run(&g, seats, come_to_an_end);
-        check_end(&g, seats);
+        group_run(&g, endpoints, come_to_an_end);
+        check_end(&g, endpoints);
         group_free(&g);
     }
 }
 
 /* Another thread of member 0 ends the group while that member is in a call. */
-static void *end_from_beside(void *seat_of_another)
+static void *end_from_beside(void *endpoint_of_another)
 {
-    seat *s = seat_of_another;
+    endpoint *s = endpoint_of_another;
     while (calls_of(&s->c) < 20)
         sched_yield();
     end_group(&s->c, ASKED, 0, "enough");
     return NULL;
 }
 
-static void *call_until_ended(void *seat_of_ours)
+static void *call_until_ended(void *endpoint_of_ours)
 {
-    seat *s = seat_of_ours;
+    endpoint *s = endpoint_of_ours;
     pthread_t beside;
     const bool ends = s->c.rank == 0;
     if (ends)
@@ -1004,20 +1004,20 @@ static void *call_until_ended(void *seat_of_ours)
         ;
     if (ends)
         pthread_join(beside, NULL);
-    seat_leave(s);
+    endpoint_close(s);
     return NULL;
 }
 
 static int end_all_from_beside(const kernels *simd)
 {
     group g = {.simd = simd, .size = 3, .rows = {1, 1, 1}};
-    seat seats[MOST_MEMBERS];
+    endpoint endpoints[MOST_MEMBERS];
     group_make(&g);
-    group_run(&g, seats, call_until_ended);
+    group_run(&g, endpoints, call_until_ended);
     const ending *e = &((const header *)(const void *)g.arena)->end;
     bool right = e->reason == ASKED && e->by == 0 && e->call >= 20;
     for (int q = 0; q < g.size; q++)
-        right &= seats[q].found == ENDED;
+        right &= endpoints[q].found == ENDED;
     if (!right) {
         fprintf(stderr, "ended from beside: reason %u by %d in call %u\n", e->reason, e->by,
                 (unsigned)e->call);
@@ -1029,8 +1029,8 @@ static int end_all_from_beside(const kernels *simd)
 
 static int come_to_all_ends(const kernels *simd)
 {
-    answer_all_letters(simd);
-    return let_all_down(simd) + cross_all(simd) + fall_silent_both_ways(simd)
+    answer_all_messages(simd);
+    return let_all_down(simd) + deadlock_all(simd) + fall_silent_both_ways(simd)
            + end_all_from_beside(simd) + cut_words(simd);
 }
 
@@ -1039,13 +1039,13 @@ static int come_to_all_ends(const kernels *simd)
 enum { LATE_ROUNDS = 20 };
 
 /* Member 1 is late each time. */
-static void *wait_for_late_member(void *seat_of_ours)
+static void *wait_for_late_member(void *endpoint_of_ours)
 {
-    seat *s = seat_of_ours;
+    endpoint *s = endpoint_of_ours;
     const struct timespec late = {0, 5000000};
     const turn t = {.op = BARRIER};
     for (int i = 1; i <= LATE_ROUNDS; i++) {
-        const box *first = &member_at(&s->c, 0)->boxes[i & 1];
+        const announcement *first = &member_at(&s->c, 0)->announcements[i & 1];
         while (s->c.rank == 1 && atomic_load(&first->stamp) < (uint64_t)i)
             sched_yield();
         if (s->c.rank == 1)
@@ -1059,7 +1059,7 @@ static void *wait_for_late_member(void *seat_of_ours)
         if (s->g->spin_us < 1000 ? !gave_up : !spun)
             fail(s, &t, "waits did not spin for their time, but so often", w->spins);
     }
-    seat_leave(s);
+    endpoint_close(s);
     return NULL;
 }
 
@@ -1068,9 +1068,9 @@ static void wait_for_late_members(const kernels *simd)
     static const uint64_t spins_us[] = {1, 60000000};
     for (int i = 0; i < 2; i++) {
         group g = {.simd = simd, .size = 2, .rows = {1, 1}, .spin_us = spins_us[i]};
-        seat seats[MOST_MEMBERS];
+        endpoint endpoints[MOST_MEMBERS];
         group_make(&g);
-        group_run(&g, seats, wait_for_late_member);
+        group_run(&g, endpoints, wait_for_late_member);
         group_free(&g);
     }
 }
@@ -1079,12 +1079,12 @@ static void wait_for_late_members(const kernels *simd)
 
 static int run_calls(group *g, bool drill, int turns)
 {
-    static seat seats[MOST_MEMBERS];
+    static endpoint endpoints[MOST_MEMBERS];
     g->drill = drill;
     g->turns = turns;
     g->seed++;
     group_make(g);
-    group_run(g, seats, take_part);
+    group_run(g, endpoints, take_part);
     group_free(g);
     return turns;
 }

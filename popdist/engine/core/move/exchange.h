@@ -26,7 +26,7 @@ status reduce_scatter(const call *k, char *out);
 status barrier(comm *c, uint64_t name);
 
 /* One member to another; the others take no part. */
-status send_letters(comm *c, int to, dtype type, const char *from, uint64_t bytes);
-status receive_letters(comm *c, int from, dtype type, char *to, uint64_t bytes);
+status send_message(comm *c, int to, dtype type, const char *from, uint64_t bytes);
+status receive_message(comm *c, int from, dtype type, char *to, uint64_t bytes);
 
 #endif

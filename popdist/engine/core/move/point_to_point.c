@@ -3,15 +3,15 @@
 
 #include <string.h>
 
-static uint64_t letters_of(uint64_t bytes)
+static uint64_t parts_of_message(uint64_t bytes)
 {
-    return bytes ? (bytes + LETTER_BYTES - 1) / LETTER_BYTES : 1;
+    return bytes ? (bytes + MESSAGE_SLOT_BYTES - 1) / MESSAGE_SLOT_BYTES : 1;
 }
 
-static uint64_t letter_bytes(uint64_t bytes, uint64_t number)
+static uint64_t part_bytes(uint64_t bytes, uint64_t number)
 {
-    uint64_t begun = number * LETTER_BYTES;
-    return bytes - begun < LETTER_BYTES ? bytes - begun : LETTER_BYTES;
+    uint64_t begun = number * MESSAGE_SLOT_BYTES;
+    return bytes - begun < MESSAGE_SLOT_BYTES ? bytes - begun : MESSAGE_SLOT_BYTES;
 }
 
 static descriptor described(operation op, int peer, dtype type, uint64_t bytes)
@@ -31,20 +31,21 @@ static void note(comm *c, operation op, int peer, dtype type, uint64_t bytes)
     describe(c, &d);
 }
 
-status send_letters(comm *c, int to, dtype type, const char *from, uint64_t bytes)
+status send_message(comm *c, int to, dtype type, const char *from, uint64_t bytes)
 {
     channel *ch = channel_at(c, c->rank, to);
-    uint64_t *sent = &c->letters_to[to];
+    uint64_t *sent = &c->sent_to[to];
     note(c, SEND, to, type, bytes);
-    for (uint64_t i = 0; i < letters_of(bytes); i++) {
+    for (uint64_t i = 0; i < parts_of_message(bytes); i++) {
         if (*sent >= 2) {
-            status s = wait_word(c, to, &ch->taken.count, *sent - 1, &ch->taken);
+            status s = wait_word(c, to, &ch->received.count, *sent - 1, &ch->received);
             if (s != DONE)
                 return s;
         }
         ch->labels[*sent & 1].dtype = type;
         ch->labels[*sent & 1].count = bytes;
-        memcpy(ch->letters[*sent & 1], from + i * LETTER_BYTES, letter_bytes(bytes, i));
+        memcpy(ch->messages[*sent & 1], from + i * MESSAGE_SLOT_BYTES,
+               part_bytes(bytes, i));
         advance(&ch->sent, ++*sent);
     }
     return DONE;
@@ -53,40 +54,40 @@ status send_letters(comm *c, int to, dtype type, const char *from, uint64_t byte
 /* Whoever sent it may do something else by now, so the letter says what it was. */
 static status refuse(comm *c, const channel *ch, int from)
 {
-    const uint64_t number = c->letters_from[from] & 1;
+    const uint64_t number = c->received_from[from] & 1;
     const descriptor theirs = described(SEND, c->rank, (dtype)ch->labels[number].dtype,
                                         ch->labels[number].count);
     return end_over(c, MISMATCH, from, &theirs, "");
 }
 
-status receive_letters(comm *c, int from, dtype type, char *to, uint64_t bytes)
+status receive_message(comm *c, int from, dtype type, char *to, uint64_t bytes)
 {
     channel *ch = channel_at(c, from, c->rank);
-    uint64_t *taken = &c->letters_from[from];
+    uint64_t *taken = &c->received_from[from];
     note(c, RECEIVE, from, type, bytes);
-    for (uint64_t i = 0; i < letters_of(bytes); i++) {
+    for (uint64_t i = 0; i < parts_of_message(bytes); i++) {
         status s = wait_word(c, from, &ch->sent.count, *taken + 1, &ch->sent);
         if (s != DONE)
             return s;
         if (ch->labels[*taken & 1].dtype != type || ch->labels[*taken & 1].count != bytes)
             return refuse(c, ch, from);
-        memcpy(to + i * LETTER_BYTES, ch->letters[*taken & 1], letter_bytes(bytes, i));
-        advance(&ch->taken, ++*taken);
+        memcpy(to + i * MESSAGE_SLOT_BYTES, ch->messages[*taken & 1], part_bytes(bytes, i));
+        advance(&ch->received, ++*taken);
     }
     return DONE;
 }
 
-bool letters_crossed(const comm *c, operation ours, int peer)
+bool is_deadlock(const comm *c, operation ours, int peer)
 {
     /* Only the peer sleeps where these sleepers are counted. Once the counter says that
      * it has done all that we let it do, it is no more in an earlier sleep: whoever is
      * seen to sleep after that sleeps until we do something, which we do not. */
     if (ours == RECEIVE) {
         channel *ch = channel_at(c, c->rank, peer);
-        return atomic_load(&ch->taken.count) == c->letters_to[peer]
+        return atomic_load(&ch->received.count) == c->sent_to[peer]
                && atomic_load(&ch->sent.sleepers);
     }
     channel *ch = channel_at(c, peer, c->rank);
-    return atomic_load(&ch->sent.count) == c->letters_from[peer] + 2
-           && atomic_load(&ch->taken.sleepers);
+    return atomic_load(&ch->sent.count) == c->received_from[peer] + 2
+           && atomic_load(&ch->received.sleepers);
 }

@@ -81,7 +81,7 @@ PyObject *comm_send(CommObject *self, PyObject *args)
     unsigned long long from, bytes;
     if (!PyArg_ParseTuple(args, "iiKK", &to, &type, &from, &bytes) || !enter(self, bytes))
         return NULL;
-    return leave(self, send_letters(&self->c, to, (dtype)type,
+    return leave(self, send_message(&self->c, to, (dtype)type,
                                     (const char *)(uintptr_t)from, bytes));
 }
 
@@ -91,7 +91,7 @@ PyObject *comm_receive(CommObject *self, PyObject *args)
     unsigned long long to, bytes;
     if (!PyArg_ParseTuple(args, "iiKK", &from, &type, &to, &bytes) || !enter(self, bytes))
         return NULL;
-    return leave(self, receive_letters(&self->c, from, (dtype)type,
+    return leave(self, receive_message(&self->c, from, (dtype)type,
                                        (char *)(uintptr_t)to, bytes));
 }
 
@@ -108,7 +108,7 @@ PyObject *comm_peek(CommObject *self, PyObject *unused)
     /* For messages: what this member does between two calls. */
     describe(c, &(const descriptor){.operation = PEEK});
     if (c->rank != 0)
-        s = wait_word(c, 0, &first->boxes[next & 1].stamp, next, &first->posted);
+        s = wait_word(c, 0, &first->announcements[next & 1].stamp, next, &first->posted);
     if (s == DONE)
         name = first->calls[next & 1].name;
     PyObject *result = leave(self, s);

@@ -26,8 +26,8 @@ typedef struct {
 } CommObject;
 
 /* For comm's hooks: what Python needs around a long wait. */
-void let_others_run(comm *c);
-bool look_after_python(comm *c, int peer, uint64_t waited_ns);
+void release_gil(comm *c);
+bool run_python_hooks(comm *c, int peer, uint64_t waited_ns);
 
 /* Whether this very thread is in the middle of a call: then what has interrupted that
  * one must not wait for its end. */

@@ -30,7 +30,7 @@ static PyObject *comm_ending(CommObject *self, PyObject *unused)
     (void)unused;
     ending why;
     const uint32_t state = self->open ? atomic_load(&self->c.head->ended) : 0;
-    bool ended = state == TOLD && why_ended(&self->c, &why);
+    bool ended = state == EXPLAINED && why_ended(&self->c, &why);
     if (!ended && state) {
         /* Another member is still telling why. Meanwhile our other threads may run,
          * but not close the group. */
@@ -162,8 +162,9 @@ static uint64_t nanoseconds(double seconds)
     return seconds < 9e9 ? (uint64_t)(seconds * 1e9) : UINT64_MAX / 2;
 }
 
-static bool take_seat(CommObject *self, PyObject *memory, int rank, const char *simd,
-                      PyObject *pidfds, PyObject *pids, double timeout, double stall)
+static bool open_endpoint(CommObject *self, PyObject *memory, int rank,
+                          const char *simd, PyObject *pidfds, PyObject *pids,
+                          double timeout, double stall)
 {
     uint64_t fds[MAX_MEMBERS], numbers[MAX_MEMBERS];
     if (PyObject_GetBuffer(memory, &self->memory, PyBUF_WRITABLE) < 0)
@@ -198,8 +199,8 @@ static bool take_seat(CommObject *self, PyObject *memory, int rank, const char *
     self->c.timeout_ns = nanoseconds(timeout);
     self->stall_ns = nanoseconds(stall);
     self->c.owner = self;
-    self->c.before_long_wait = let_others_run;
-    self->c.during_long_wait = look_after_python;
+    self->c.before_long_wait = release_gil;
+    self->c.during_long_wait = run_python_hooks;
     return count >= 0 && processes >= 0;
 }
 
@@ -225,7 +226,7 @@ static PyObject *comm_make(PyTypeObject *type, PyObject *args, PyObject *keyword
         PyThread_acquire_lock(self->gate, NOWAIT_LOCK);
     if (!self->gate)
         PyErr_NoMemory();
-    else if (take_seat(self, memory, rank, simd, pidfds, pids, timeout, stall))
+    else if (open_endpoint(self, memory, rank, simd, pidfds, pids, timeout, stall))
         return (PyObject *)self;
     Py_DECREF(self);
     return NULL;

@@ -12,7 +12,7 @@ typedef struct {
     bool leading;
 } ReducerObject;
 
-PyDoc_STRVAR(all_reduce_words,
+PyDoc_STRVAR(all_reduce_doc,
 "all_reduce($self, x, op='sum', *, out=None, algorithm=None,\n"
 "           reproducible=False, async_op=False, name=None)\n"
 "--\n"
@@ -47,7 +47,7 @@ typedef struct {
     PyObject *op, *out, *algorithm;
 } arguments;
 
-static PyObject *reducer_sit(ReducerObject *self, PyObject *args)
+static PyObject *reducer_bind(ReducerObject *self, PyObject *args)
 {
     PyObject *comm, *layout;
     int usual, leading;
@@ -215,8 +215,8 @@ PyObject *make_reducer_type(PyObject *module)
     static PyMethodDef methods[] = {
         {"all_reduce", (PyCFunction)(void (*)(void))reducer_all_reduce,
          METH_FASTCALL | METH_KEYWORDS,
-         all_reduce_words},
-        {"_take", (PyCFunction)(void (*)(void))reducer_sit, METH_VARARGS, NULL},
+         all_reduce_doc},
+        {"_take", (PyCFunction)(void (*)(void))reducer_bind, METH_VARARGS, NULL},
         {"_reduce_lists", (PyCFunction)(void (*)(void))reducer_reduce_lists, METH_VARARGS,
          NULL},
         {"_scatter_array", (PyCFunction)(void (*)(void))reducer_scatter_array, METH_VARARGS,

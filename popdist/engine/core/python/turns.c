@@ -10,7 +10,7 @@ enum {
     LOOK_US = 50000,
 };
 
-void let_others_run(comm *c)
+void release_gil(comm *c)
 {
     CommObject *self = c->owner;
     if (self->saved)
@@ -19,13 +19,13 @@ void let_others_run(comm *c)
     self->saved = PyEval_SaveThread();
 }
 
-bool look_after_python(comm *c, int peer, uint64_t waited_ns)
+bool run_python_hooks(comm *c, int peer, uint64_t waited_ns)
 {
     CommObject *self = c->owner;
     PyEval_RestoreThread(self->saved);
     bool stop = PyErr_CheckSignals() < 0;
-    if (!stop && waited_ns > self->stall_ns && !c->told) {
-        c->told = true;
+    if (!stop && waited_ns > self->stall_ns && !c->stall_reported) {
+        c->stall_reported = true;
         PyObject *said = PyObject_CallFunction(self->on_stall, "id", peer,
                                                (double)waited_ns / 1e9);
         stop = !said;
@@ -106,7 +106,7 @@ bool enter(CommObject *self, uint64_t bytes)
     }
     self->float_mode = float_mode_enter();
     if (bytes >= LONG_CALL_BYTES)
-        let_others_run(&self->c);
+        release_gil(&self->c);
     return true;
 }
 

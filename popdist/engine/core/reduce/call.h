@@ -41,7 +41,7 @@ enum {
 /* What follows from a call for the one who carries it out. */
 typedef struct {
     arithmetic a;
-    size_t slot_element;  /* bytes of an element in slots and boxes */
+    size_t slot_element;  /* bytes of an element in slots and announcements */
     bool widened;         /* those are accumulated, not as the program gave them */
     bool wanted;          /* we get the result */
     bool stream_out;      /* the result is larger than the caches */

@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static const descriptor *said_by(const call *k, int q)
+static const descriptor *descriptor_by(const call *k, int q)
 {
     return &member_at(k->c, q)->calls[calls_of(k->c) & 1];
 }
@@ -16,7 +16,7 @@ static const descriptor *said_by(const call *k, int q)
 bool all_in_heap(const call *k)
 {
     for (int q = 0; q < k->c->size; q++)
-        if (said_by(k, q)->in == NOT_IN_HEAP)
+        if (descriptor_by(k, q)->in == NOT_IN_HEAP)
             return false;
     return true;
 }
@@ -24,7 +24,7 @@ bool all_in_heap(const call *k)
 bool some_in_heap(const call *k)
 {
     for (int q = 0; q < k->c->size; q++)
-        if (said_by(k, q)->in != NOT_IN_HEAP)
+        if (descriptor_by(k, q)->in != NOT_IN_HEAP)
             return true;
     return false;
 }
@@ -37,7 +37,7 @@ static unsigned char *region_of(const call *k, int q)
 /* Up to where in a member's region its rows reach, UINT64_MAX where that is nowhere. */
 static uint64_t reach_of(const call *k, const terms *t, int q)
 {
-    const descriptor *d = said_by(k, q);
+    const descriptor *d = descriptor_by(k, q);
     const uint64_t span = k->c->heap_span, bytes = k->total * t->a.element;
     const uint64_t steps = k->l->rows[q] - 1, last = d->in > d->out ? d->in : d->out;
     if (last > span || bytes > span || d->stride > span
@@ -78,7 +78,7 @@ static void find_rows(const call *k, struct rows *at, uint64_t begin)
 {
     uint32_t i = 0;
     for (int q = 0; q < k->c->size; q++) {
-        const descriptor *d = said_by(k, q);
+        const descriptor *d = descriptor_by(k, q);
         for (uint32_t row = 0; row < k->l->rows[q]; row++, i++) {
             at->from[i] = region_of(k, q) + d->in + row * d->stride + begin;
             at->to[i] = region_of(k, q) + d->out + row * d->stride + begin;

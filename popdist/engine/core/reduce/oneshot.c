@@ -23,12 +23,12 @@ static status at_once(const work *w)
     const descriptor d = descriptor_of(k);
     published p = {.pitch = k->total};
     traffic t = traffic_of(c, k->total * w->t.slot_element, 1);
-    box *said = begin(c, &d);
+    announcement *announced = begin(c, &d);
 
     traffic_begin(&t, c->blocks);
     for (uint32_t i = 0; i < l->nodes[c->rank]; i++)
         write_node(k, &w->t, w->at, &l->mine[i], 0, k->total,
-                   said->data + i * p.pitch * w->t.slot_element, t.streaming);
+                   announced->data + i * p.pitch * w->t.slot_element, t.streaming);
     if (t.streaming)
         stores_done();
     traffic_end(&t);
@@ -38,7 +38,7 @@ static status at_once(const work *w)
         status s = meet_one(c, q);
         if (s != DONE)
             return s;
-        p.from[q] = member_at(c, q)->boxes[calls_of(c) & 1].data;
+        p.from[q] = member_at(c, q)->announcements[calls_of(c) & 1].data;
     }
     traffic_begin(&t, c->blocks);
     if (w->t.wanted)
@@ -77,7 +77,7 @@ status all_reduce_oneshot(const call *k)
     work w = {.k = k, .t = terms_of(k), .at = &at};
     const uint64_t width = k->l->most_nodes * w.t.slot_element;
     c->ran = ONESHOT;
-    if (k->total * width <= BOX_BYTES)
+    if (k->total * width <= ANNOUNCEMENT_BYTES)
         return at_once(&w);
     w.length = c->agreed.block_bytes / width / CHUNK_UNIT * CHUNK_UNIT;
     blocks b = {

@@ -5,8 +5,8 @@ static algorithm choose(const call *k, int wanted)
     if (wanted >= 0)
         return (algorithm)wanted;
     uint64_t width = k->l->single ? element_bytes(k->type) : accumulated_bytes(k->type);
-    uint64_t said = k->total * k->l->most_nodes * width;
-    return said <= k->c->agreed.oneshot_bytes ? ONESHOT : DIRECT;
+    uint64_t bytes = k->total * k->l->most_nodes * width;
+    return bytes <= k->c->agreed.oneshot_bytes ? ONESHOT : DIRECT;
 }
 
 /* Where bytes lie in our part of the heap, or NOT_IN_HEAP where not all of them do. */

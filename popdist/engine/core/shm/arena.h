@@ -20,10 +20,10 @@ enum {
     MAX_LEAVES = 4096, /* replicas of a group */
     /* The most that one member can say within one announcement. Longer rows go through
      * slots, whose lanes are not in anybody's caches when they are written. */
-    BOX_BYTES = 4096,
+    ANNOUNCEMENT_BYTES = 4096,
     MOST_ONESHOT_BYTES = 65536,
     /* What fits between two members' send and receive at once. */
-    LETTER_BYTES = 32768,
+    MESSAGE_SLOT_BYTES = 32768,
     /* Chunks of a block are whole lines of even the smallest elements. */
     CHUNK_UNIT = 64,
     /* In the smallest block, each of 256 members has room for an element of 8 bytes of
@@ -40,7 +40,7 @@ typedef struct {
     _Alignas(APART) _Atomic uint64_t count;
     /* How many sleep until it moves. Written by the sleepers. */
     _Alignas(APART) _Atomic uint32_t sleepers;
-} beacon;
+} counter;
 
 /* What a member is doing. All but `in` and `out` must be equal on all members. */
 typedef struct {
@@ -67,30 +67,30 @@ _Static_assert(sizeof(descriptor) == CACHE_LINE, "a descriptor fills one line");
 typedef struct {
     _Alignas(APART) _Atomic uint64_t stamp; /* which call: 1 for the first */
     uint64_t signature;                     /* of the descriptor */
-    unsigned char data[BOX_BYTES];
-} box;
+    unsigned char data[ANNOUNCEMENT_BYTES];
+} announcement;
 
 /* One per member. Only its owner writes to it, except for sleepers. */
 typedef struct {
-    beacon posted; /* steps taken since the arena was made */
+    counter posted; /* steps taken since the arena was made */
     /* In a tree of members, see meeting.c: steps that all below this one have taken, and
      * steps that all members have. */
-    beacon gathered, released;
+    counter gathered, released;
     /* Whether the owner has closed its group in good order. */
     _Alignas(APART) _Atomic uint32_t left;
     /* Two of each: a member may be one call ahead of those who still read. */
     _Alignas(APART) descriptor calls[2];
-    box boxes[2];
+    announcement announcements[2];
 } member;
 
 /* One per ordered pair of members, for send and receive. */
 typedef struct {
-    beacon sent;  /* written by the sender */
-    beacon taken; /* written by the receiver */
+    counter sent;  /* written by the sender */
+    counter received; /* written by the receiver */
     struct {
         _Alignas(CACHE_LINE) uint64_t dtype, count;
     } labels[2];
-    _Alignas(PAGE) unsigned char letters[2][LETTER_BYTES];
+    _Alignas(PAGE) unsigned char messages[2][MESSAGE_SLOT_BYTES];
 } channel;
 
 /* Why a group came to its end, told once, by whoever came first. */
@@ -122,7 +122,7 @@ typedef struct {
 typedef struct {
     uint64_t magic, layout; /* as arena_layout() has it */
     settings agreed;
-    /* 0, then who is about to tell, then TOLD: see comm.h. */
+    /* 0, then who is about to tell, then EXPLAINED: see comm.h. */
     _Alignas(APART) _Atomic uint32_t ended;
     ending end;
     /* Which stores suit the traffic between cores just now: see streaming.c. */

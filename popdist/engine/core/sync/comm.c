@@ -74,7 +74,7 @@ void comm_close(comm *c)
 }
 
 /* A futex is 32 bits wide: of a counter, those that move. */
-static uint32_t *futex_word(beacon *b)
+static uint32_t *futex_word(counter *b)
 {
     uint32_t *halves = (uint32_t *)(void *)&b->count;
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
@@ -84,7 +84,7 @@ static uint32_t *futex_word(beacon *b)
 #endif
 }
 
-void advance(beacon *b, uint64_t count)
+void advance(counter *b, uint64_t count)
 {
     /* Sequentially consistent on both sides: either the sleeper sees the new count
      * when it looks once more, or we see that it sleeps. */
@@ -102,7 +102,7 @@ void post(comm *c)
     advance(&member_at(c, c->rank)->posted, ++c->posted);
 }
 
-static void sleep_for(beacon *b, const _Atomic uint64_t *word, uint64_t target)
+static void sleep_for(counter *b, const _Atomic uint64_t *word, uint64_t target)
 {
     struct timespec limit = {0, SLEEP_NS};
     atomic_fetch_add(&b->sleepers, 1);
@@ -123,7 +123,7 @@ void copy_descriptor(descriptor *to, const descriptor *from)
                          __ATOMIC_RELAXED);
 }
 
-bool has_gone(comm *c, int peer)
+bool has_left(comm *c, int peer)
 {
     return peer_ended(&c->peers[peer])
            || atomic_load_explicit(&member_at(c, peer)->left, memory_order_acquire);
@@ -134,20 +134,20 @@ bool has_gone(comm *c, int peer)
  * more for us than what it has done before. */
 static bool is_ahead(const comm *c, int peer)
 {
-    const box *next = &member_at(c, peer)->boxes[(calls_of(c) + 1) & 1];
+    const announcement *next = &member_at(c, peer)->announcements[(calls_of(c) + 1) & 1];
     return atomic_load_explicit(&next->stamp, memory_order_acquire) == calls_of(c) + 1;
 }
 
 /* End the group if a letter is waited for that cannot come: what the peer did before
  * it began to wait for us is here to see, and yet the word has not moved. */
-static status look_for_letter(comm *c, int peer, const _Atomic uint64_t *word,
+static status check_deadlock(comm *c, int peer, const _Atomic uint64_t *word,
                               uint64_t target)
 {
     const uint8_t ours = member_at(c, c->rank)->calls[calls_of(c) & 1].operation;
     if (ours != SEND && ours != RECEIVE)
         return DONE;
     const bool ahead = is_ahead(c, peer);
-    if (!ahead && !letters_crossed(c, (operation)ours, peer))
+    if (!ahead && !is_deadlock(c, (operation)ours, peer))
         return DONE;
     if (atomic_load_explicit(word, memory_order_acquire) >= target)
         return DONE;
@@ -175,9 +175,9 @@ static status look_around(comm *c, int peer, const _Atomic uint64_t *word,
     peer = late_member(c, peer);
     /* Whoever has done its part may go: only the one that we wait for is missed.
      * Whoever waits for another one that is gone will tell us. */
-    if (has_gone(c, peer) && atomic_load_explicit(word, memory_order_acquire) < target)
+    if (has_left(c, peer) && atomic_load_explicit(word, memory_order_acquire) < target)
         return end_group(c, PEER_LOST, peer, "");
-    status s = look_for_letter(c, peer, word, target);
+    status s = check_deadlock(c, peer, word, target);
     if (s != DONE)
         return s;
     if (waited > c->timeout_ns)
@@ -190,7 +190,7 @@ static status look_around(comm *c, int peer, const _Atomic uint64_t *word,
 }
 
 static status wait_long(comm *c, int peer, const _Atomic uint64_t *word, uint64_t target,
-                        beacon *b)
+                        counter *b)
 {
     uint64_t began = now_ns(), next_look = began + SLEEP_NS;
     if (c->before_long_wait)
@@ -244,7 +244,7 @@ static bool spin(const comm *c, const _Atomic uint64_t *word, uint64_t target)
     return false;
 }
 
-status wait_on(comm *c, int peer, const _Atomic uint64_t *word, uint64_t target, beacon *b)
+status wait_on(comm *c, int peer, const _Atomic uint64_t *word, uint64_t target, counter *b)
 {
     const bool reached = spin(c, word, target);
     note_spin(&c->waits, reached);
@@ -265,9 +265,9 @@ void wake_all(comm *c)
 {
     for (int i = 0; i < c->size; i++) {
         member *m = member_at(c, i);
-        beacon *const beacons[] = {&m->posted, &m->gathered, &m->released};
+        counter *const counters[] = {&m->posted, &m->gathered, &m->released};
         for (int j = 0; j < 3; j++)
-            syscall(SYS_futex, futex_word(beacons[j]), FUTEX_WAKE, INT32_MAX, NULL, NULL,
+            syscall(SYS_futex, futex_word(counters[j]), FUTEX_WAKE, INT32_MAX, NULL, NULL,
                     0);
     }
 }

@@ -69,10 +69,10 @@ struct comm {
 
     /* That this member has begun. Another thread may ask while one is in a call. */
     _Atomic uint64_t calls;
-    uint64_t posted; /* steps it has taken: its own beacon's value */
+    uint64_t posted; /* steps it has taken: its own counter's value */
     uint64_t awaited; /* steps that all must take before our wait ends, 0 for one peer's */
     uint64_t blocks; /* that have gone through the slots: the next one's number */
-    uint64_t letters_to[MAX_MEMBERS], letters_from[MAX_MEMBERS];
+    uint64_t sent_to[MAX_MEMBERS], received_from[MAX_MEMBERS];
 
     peer peers[MAX_MEMBERS];
     uint64_t timeout_ns;
@@ -90,7 +90,7 @@ struct comm {
     bool (*during_long_wait)(comm *, int peer, uint64_t waited_ns);
     void *owner;
 
-    bool told; /* of a stall in the call in progress */
+    bool stall_reported; /* of a stall in the call in progress */
     algorithm ran; /* how the last reduction was carried out */
     observed stores[STORE_CLASSES];
     heap_stores heap_stores;
@@ -137,13 +137,13 @@ bool is_ours(const comm *c);
 
 /* Take a step, and wake whoever sleeps until we do. */
 void post(comm *c);
-void advance(beacon *b, uint64_t count);
+void advance(counter *b, uint64_t count);
 
 /* Wait until a word that `peer` writes reaches `target`, which it has not yet: poll it,
- * then yield the core, then sleep. The word moves no later than the beacon that its
+ * then yield the core, then sleep. The word moves no later than the counter that its
  * writer advances. */
 status wait_on(comm *c, int peer, const _Atomic uint64_t *word, uint64_t target,
-               beacon *b);
+               counter *b);
 
 /* Whether members take turns on a core: then none polls a counter, and
  * what one has in the caches the next one pushes out. */
@@ -153,7 +153,7 @@ static inline bool shares_core(const comm *c)
 }
 
 static inline status wait_word(comm *c, int peer, const _Atomic uint64_t *word,
-                               uint64_t target, beacon *b)
+                               uint64_t target, counter *b)
 {
     if (atomic_load_explicit(word, memory_order_acquire) >= target)
         return DONE;
@@ -162,12 +162,12 @@ static inline status wait_word(comm *c, int peer, const _Atomic uint64_t *word,
 
 static inline status wait_posted(comm *c, int peer, uint64_t target)
 {
-    beacon *b = &member_at(c, peer)->posted;
+    counter *b = &member_at(c, peer)->posted;
     return wait_word(c, peer, &b->count, target, b);
 }
 
 /* Whether a member has died, runs another program, or has closed its group. */
-bool has_gone(comm *c, int peer);
+bool has_left(comm *c, int peer);
 
 /* Wake whoever sleeps until some member takes a step. */
 void wake_all(comm *c);
@@ -186,8 +186,8 @@ void describe(comm *c, const descriptor *d);
 void copy_descriptor(descriptor *to, const descriptor *from);
 
 /* Say what we begin. `begin` makes it ours to write, `announce` lets the others
- * see it together with whatever was put into slot or box before. */
-box *begin(comm *c, const descriptor *d);
+ * see it together with whatever was put into slot or announcement before. */
+announcement *begin(comm *c, const descriptor *d);
 void announce(comm *c);
 
 /* Wait until a member has begun the same call, and see that it is the same. */
@@ -196,11 +196,11 @@ status meet_all(comm *c);
 
 /* What the arena's `ended` holds once the reason stands there, and what while a member
  * writes it, who may die or be stopped over it. The group has ended in either case. */
-enum { TOLD = 2 };
+enum { EXPLAINED = 2 };
 
 static inline uint32_t writing(int rank)
 {
-    return TOLD + 1 + (uint32_t)rank;
+    return EXPLAINED + 1 + (uint32_t)rank;
 }
 
 /* End the group: the first reason counts, on all members. Returns `why`. Any thread may
@@ -215,6 +215,6 @@ bool why_ended(comm *c, ending *why);
 
 /* Whether that member and this one, in such a call with it, both wait for a letter
  * of the other, or for the other to take one. It never is if it does not stay so. */
-bool letters_crossed(const comm *c, operation ours, int peer);
+bool is_deadlock(const comm *c, operation ours, int peer);
 
 #endif

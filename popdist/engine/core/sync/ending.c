@@ -6,11 +6,11 @@
 
 enum {
     /* How long a member that tells why it ends the group may take over it. */
-    TELL_NS = 200000000,
+    EXPLAIN_NS = 200000000,
 };
 
 /* Cut what is too long where a character of UTF-8 ends. */
-static void put_words(char *to, size_t room, const char *words)
+static void copy_text(char *to, size_t room, const char *words)
 {
     size_t length = strnlen(words, room - 1);
     if (words[length])
@@ -21,7 +21,7 @@ static void put_words(char *to, size_t room, const char *words)
 }
 
 /* Whoever made `ended` say that it writes does so once, and lets all others know. */
-static void tell(comm *c, status why, int about, const descriptor *theirs,
+static void explain(comm *c, status why, int about, const descriptor *theirs,
                  const char *words)
 {
     ending *e = &c->head->end;
@@ -31,8 +31,8 @@ static void tell(comm *c, status why, int about, const descriptor *theirs,
     e->call = calls_of(c);
     copy_descriptor(&e->mine, &member_at(c, c->rank)->calls[e->call & 1]);
     e->theirs = *theirs;
-    put_words(e->words, sizeof e->words, words);
-    atomic_store(&c->head->ended, TOLD);
+    copy_text(e->words, sizeof e->words, words);
+    atomic_store(&c->head->ended, EXPLAINED);
     wake_all(c);
 }
 
@@ -42,7 +42,7 @@ status end_over(comm *c, status why, int about, const descriptor *theirs,
     uint32_t none = 0;
     if (!atomic_compare_exchange_strong(&c->head->ended, &none, writing(c->rank)))
         return why == STOPPED ? STOPPED : ENDED;
-    tell(c, why, about, theirs, words);
+    explain(c, why, about, theirs, words);
     return why;
 }
 
@@ -66,16 +66,16 @@ bool why_ended(comm *c, ending *why)
     const struct timespec nap = {0, 1000000};
     _Atomic uint32_t *state = &c->head->ended;
     uint32_t ended;
-    while ((ended = atomic_load_explicit(state, memory_order_acquire)) != TOLD) {
+    while ((ended = atomic_load_explicit(state, memory_order_acquire)) != EXPLAINED) {
         if (!ended)
             return false;
         const int writer = (int)(ended - writing(0));
         const descriptor theirs = call_of(c, writer);
         /* It will never write again, so somebody else may. */
-        if (has_gone(c, writer)
+        if (has_left(c, writer)
             && atomic_compare_exchange_strong(state, &ended, writing(c->rank))) {
-            tell(c, PEER_LOST, writer, &theirs, "");
-        } else if (now_ns() - began > TELL_NS) {
+            explain(c, PEER_LOST, writer, &theirs, "");
+        } else if (now_ns() - began > EXPLAIN_NS) {
             /* It may write at any time, so this is for nobody but us. */
             *why = (ending){.reason = STOPPED,
                             .by = writer,

@@ -26,32 +26,32 @@ static uint64_t signature_of(const descriptor *d)
 
 void describe(comm *c, const descriptor *d)
 {
-    c->told = false;
+    c->stall_reported = false;
     copy_descriptor(&member_at(c, c->rank)->calls[calls_of(c) & 1], d);
 }
 
-box *begin(comm *c, const descriptor *d)
+announcement *begin(comm *c, const descriptor *d)
 {
     atomic_store_explicit(&c->calls, calls_of(c) + 1, memory_order_relaxed);
-    box *said = &member_at(c, c->rank)->boxes[calls_of(c) & 1];
+    announcement *announced = &member_at(c, c->rank)->announcements[calls_of(c) & 1];
     describe(c, d);
-    said->signature = signature_of(d);
-    return said;
+    announced->signature = signature_of(d);
+    return announced;
 }
 
 void announce(comm *c)
 {
-    box *said = &member_at(c, c->rank)->boxes[calls_of(c) & 1];
-    atomic_store_explicit(&said->stamp, calls_of(c), memory_order_release);
+    announcement *announced = &member_at(c, c->rank)->announcements[calls_of(c) & 1];
+    atomic_store_explicit(&announced->stamp, calls_of(c), memory_order_release);
     post(c);
 }
 
 /* Check that a member that has begun its call has begun the same one as this one. */
 static status compare(comm *c, int peer)
 {
-    const box *said = &member_at(c, peer)->boxes[calls_of(c) & 1];
-    const box *mine = &member_at(c, c->rank)->boxes[calls_of(c) & 1];
-    if (said->signature == mine->signature)
+    const announcement *announced = &member_at(c, peer)->announcements[calls_of(c) & 1];
+    const announcement *mine = &member_at(c, c->rank)->announcements[calls_of(c) & 1];
+    if (announced->signature == mine->signature)
         return DONE;
     return end_group(c, MISMATCH, peer, "");
 }
@@ -59,8 +59,8 @@ static status compare(comm *c, int peer)
 status meet_one(comm *c, int peer)
 {
     member *other = member_at(c, peer);
-    const box *said = &other->boxes[calls_of(c) & 1];
-    status s = wait_word(c, peer, &said->stamp, calls_of(c), &other->posted);
+    const announcement *announced = &other->announcements[calls_of(c) & 1];
+    status s = wait_word(c, peer, &announced->stamp, calls_of(c), &other->posted);
     return s == DONE ? compare(c, peer) : s;
 }
 
@@ -69,7 +69,7 @@ static status gather(comm *c, bool call)
 {
     const int first = c->rank * TREE_CHILDREN + 1, end = first + TREE_CHILDREN;
     for (int q = first; q < end && q < c->size; q++) {
-        beacon *b = &member_at(c, q)->gathered;
+        counter *b = &member_at(c, q)->gathered;
         status s = wait_word(c, q, &b->count, c->posted, b);
         if (s == DONE && call)
             s = compare(c, q);
@@ -83,7 +83,7 @@ static status gather_and_release(comm *c, bool call)
 {
     member *mine = member_at(c, c->rank);
     const int parent = (c->rank - 1) / TREE_CHILDREN;
-    beacon *b = &member_at(c, parent)->released;
+    counter *b = &member_at(c, parent)->released;
     status s = gather(c, call);
     if (s != DONE)
         return s;
