@@ -743,7 +743,13 @@ static void *come_to_an_end(void *endpoint_of_ours)
     /* One that waits for member 1, which waits for member 0. */
     if (s->g->end.why == TIMED_OUT && s->c.rank == s->g->size - 1)
         s->c.timeout_ns = 2000000000;
-    must(s, &t, barrier(&s->c, 0));
+    /* In a tree, a member may still wait to be released when member 0 ends the group. */
+    s->found = barrier(&s->c, 0);
+    if (s->found == ENDED && s->g->size > FEW_MEMBERS) {
+        endpoint_close(s);
+        return NULL;
+    }
+    must(s, &t, s->found);
     if (s->c.rank > 0) {
         if (s->g->end.why == STOPPED && s->c.rank == 1)
             s->c.during_long_wait = stop_at_once;
