@@ -56,7 +56,7 @@ typedef struct {
      * does that with one string instruction, which is slower then. */
     copy_fn *copy;
     /* Copy past the caches, and meanwhile fetch as many bytes from `ahead`, unless it
-     * is NULL. Call stores_done() before telling anybody. */
+     * is NULL. Call stores_done() before any step that publishes it. */
     stream_fn *stream;
 } kernels;
 

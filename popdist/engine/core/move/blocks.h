@@ -1,4 +1,4 @@
-/* How blocks go through the slots when everybody first writes and then reads.
+/* How blocks go through the slots when all members first write and then read.
  *
  * Steps are counted over the call: block b has been written from step 2b + 1 on, and
  * read from step 2b + 2. Two phases of a slot take turns, so what is written for a

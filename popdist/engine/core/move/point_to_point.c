@@ -1,4 +1,5 @@
-/* Send and receive: letters in the channel of the two, two on their way at most. */
+/* Send and receive: a message goes in parts through the channel of the two members, which
+ * holds two parts at most. */
 #include "move/exchange.h"
 
 #include <string.h>
@@ -51,7 +52,7 @@ status send_message(comm *c, int to, dtype type, const char *from, uint64_t byte
     return DONE;
 }
 
-/* Whoever sent it may do something else by now, so the letter says what it was. */
+/* Report what was sent by its label: the sender may be in another call by now. */
 static status refuse(comm *c, const channel *ch, int from)
 {
     const uint64_t number = c->received_from[from] & 1;

@@ -1,4 +1,4 @@
-/* The calls that a member makes of the others, as methods of its seat. */
+/* The calls that a member makes of the others, as methods of its endpoint. */
 #ifndef POPDIST_COMM_CALLS_H
 #define POPDIST_COMM_CALLS_H
 

@@ -1,4 +1,4 @@
-/* A member's seat in a group, and how its calls take turns, for the core's Python side. */
+/* A member's endpoint of a group, and how its calls take turns, for the core's Python side. */
 #ifndef POPDIST_COMM_OBJECT_H
 #define POPDIST_COMM_OBJECT_H
 

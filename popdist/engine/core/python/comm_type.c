@@ -1,4 +1,4 @@
-/* A member's seat in a group, as Python holds it. */
+/* A member's endpoint of a group, as Python holds it. */
 #include "python/binding.h"
 
 #include "python/comm_calls.h"
@@ -133,7 +133,7 @@ static PyObject *comm_shut(CommObject *self, PyObject *unused)
     (void)unused;
     if (!self->open)
         Py_RETURN_NONE;
-    /* In a forked child, whoever had the turn is in the parent. */
+    /* In a forked child, the thread that had the turn is in the parent. */
     if (self->c.pid == getpid()) {
         if (in_own_call(self))
             return end_own_call(self);
@@ -154,7 +154,7 @@ static PyObject *comm_shut(CommObject *self, PyObject *unused)
 
 /* --- Its life */
 
-/* Whoever asks for centuries gets as many as a clock can count. */
+/* Return a number of seconds in nanoseconds, at most what a clock can count. */
 static uint64_t nanoseconds(double seconds)
 {
     if (!(seconds > 0)) /* nor is it a number, perhaps */

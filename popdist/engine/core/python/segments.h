@@ -1,4 +1,4 @@
-/* The general way in: arrays as Python tells the addresses of their rows. */
+/* The general entry point: arrays given by the addresses of their rows. */
 #ifndef POPDIST_SEGMENTS_H
 #define POPDIST_SEGMENTS_H
 

@@ -81,7 +81,7 @@ typedef struct {
 
 piece piece_at(const call *k, cursor *at, uint64_t begin, uint64_t end);
 
-/* Copy, past the caches if so told. */
+/* Copy, past the caches if `streaming`. */
 void copy(const kernels *simd, void *to, const void *from, size_t bytes, bool streaming);
 
 /* Write one of this member's nodes, for elements [begin, end), to `to`. */

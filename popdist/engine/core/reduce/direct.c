@@ -116,7 +116,7 @@ static status begin_direct(work *w, bool *in_place)
         publish_inputs(w, 0);
     announce(c);
     status s = meet_all(c);
-    /* Without elements nobody waits once more for us to have seen where arrays lie. */
+    /* Without elements no member waits once more for us to have seen where arrays lie. */
     if (s != DONE || !w->blocks)
         return s;
     *in_place = all_in_heap(w->k);

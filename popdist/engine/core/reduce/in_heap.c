@@ -1,5 +1,5 @@
 /* Arrays that lie in the heap are reduced where they are: each member adds up its
- * chunk of everybody's rows, and writes the total into everybody's rows. */
+ * chunk of all members' rows, and writes the total into all members' rows. */
 #include "reduce/call.h"
 #include "move/streaming.h"
 #include "shm/pages.h"

@@ -1,4 +1,4 @@
-/* The one-shot algorithm: everybody says all it has, and everybody adds up all of it.
+/* The one-shot algorithm: each member publishes its whole array and adds up all arrays.
  * One wait a block, N times the additions: for tiny arrays, and for two members, where
  * it moves as much as the direct algorithm does in half the steps.
  *

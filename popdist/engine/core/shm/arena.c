@@ -1,4 +1,4 @@
-/* What tells whether two builds of the core can share an arena. */
+/* Computes whether two builds of the core can share an arena. */
 #include "sync/comm.h"
 
 #define FIELD(type, field) offsetof(type, field), sizeof(((type *)NULL)->field)

@@ -19,7 +19,7 @@ enum {
     MAX_MEMBERS = 256,
     MAX_LEAVES = 4096, /* replicas of a group */
     /* The most that one member can say within one announcement. Longer rows go through
-     * slots, whose lanes are not in anybody's caches when they are written. */
+     * slots, whose lanes are not in other members' caches when they are written. */
     ANNOUNCEMENT_BYTES = 4096,
     MOST_ONESHOT_BYTES = 65536,
     /* What fits between two members' send and receive at once. */
@@ -93,7 +93,7 @@ typedef struct {
     _Alignas(PAGE) unsigned char messages[2][MESSAGE_SLOT_BYTES];
 } channel;
 
-/* Why a group came to its end, told once, by whoever came first. */
+/* Why a group came to its end, written once, by the member that ends it first. */
 typedef struct {
     uint32_t reason;
     int32_t by;    /* the member that noticed */
@@ -122,7 +122,7 @@ typedef struct {
 typedef struct {
     uint64_t magic, layout; /* as arena_layout() has it */
     settings agreed;
-    /* 0, then who is about to tell, then EXPLAINED: see comm.h. */
+    /* 0, then which member writes why, then EXPLAINED: see comm.h. */
     _Alignas(APART) _Atomic uint32_t ended;
     ending end;
     /* Which stores suit the traffic between cores just now: see streaming.c. */

@@ -63,7 +63,7 @@ bool is_ours(const comm *c)
 
 void comm_close(comm *c)
 {
-    /* A forked child lets go of what is its parent's. */
+    /* A forked child closes only its copy: the endpoint is its parent's. */
     if (is_ours(c))
         atomic_store_explicit(&member_at(c, c->rank)->left, 1, memory_order_release);
     free(c->scratch);
@@ -129,7 +129,7 @@ bool has_left(comm *c, int peer)
            || atomic_load_explicit(&member_at(c, peer)->left, memory_order_acquire);
 }
 
-/* Whether a member waits for us in a call that comes after the one we are in. Nobody
+/* Whether a member waits for us in a call that comes after the one we are in. No member
  * gets through a call that not all have begun, so while we are here it does nothing
  * more for us than what it has done before. */
 static bool is_ahead(const comm *c, int peer)
@@ -138,7 +138,7 @@ static bool is_ahead(const comm *c, int peer)
     return atomic_load_explicit(&next->stamp, memory_order_acquire) == calls_of(c) + 1;
 }
 
-/* End the group if a letter is waited for that cannot come: what the peer did before
+/* End the group if a message is waited for that cannot come: what the peer did before
  * it began to wait for us is here to see, and yet the word has not moved. */
 static status check_deadlock(comm *c, int peer, const _Atomic uint64_t *word,
                               uint64_t target)
@@ -173,8 +173,8 @@ static status look_around(comm *c, int peer, const _Atomic uint64_t *word,
                           uint64_t target, uint64_t waited)
 {
     peer = late_member(c, peer);
-    /* Whoever has done its part may go: only the one that we wait for is missed.
-     * Whoever waits for another one that is gone will tell us. */
+    /* A member that has taken all its steps may leave: only the one that we wait for is
+     * lost. Members that wait for another one end the group if that one is lost. */
     if (has_left(c, peer) && atomic_load_explicit(word, memory_order_acquire) < target)
         return end_group(c, PEER_LOST, peer, "");
     status s = check_deadlock(c, peer, word, target);

@@ -18,7 +18,7 @@ typedef enum {
     STOPPED,   /* the caller's own hook wants to stop: Ctrl-C */
     ENDED,     /* another member ended the group; the arena's ending says why */
     TIMED_OUT, /* a member took too long */
-    PEER_LOST, /* a member's process is gone */
+    PEER_LOST, /* a member's process has ended */
     MISMATCH,  /* two members do different things */
     ASKED,     /* a member's program asked for the end */
 } status;
@@ -135,7 +135,7 @@ void comm_close(comm *c);
 /* Whether it is open, and was opened by this process and not by its parent. */
 bool is_ours(const comm *c);
 
-/* Take a step, and wake whoever sleeps until we do. */
+/* Take a step, and wake the members that sleep until we do. */
 void post(comm *c);
 void advance(counter *b, uint64_t count);
 
@@ -169,7 +169,7 @@ static inline status wait_posted(comm *c, int peer, uint64_t target)
 /* Whether a member has died, runs another program, or has closed its group. */
 bool has_left(comm *c, int peer);
 
-/* Wake whoever sleeps until some member takes a step. */
+/* Wake all members that sleep until some member takes a step. */
 void wake_all(comm *c);
 
 /* Wait until all others have taken their steps up to `target`. */
@@ -179,7 +179,7 @@ status wait_all(comm *c, uint64_t target);
  * tell each other along a tree. */
 status wait_together(comm *c);
 
-/* Put down what we do. Whoever ends the group may look at any time, and then find a
+/* Put down what we do. A member that ends the group may read it at any time, and then find a
  * mixture of this and what was there before: it is for a message only. */
 void describe(comm *c, const descriptor *d);
 
@@ -204,16 +204,17 @@ static inline uint32_t writing(int rank)
 }
 
 /* End the group: the first reason counts, on all members. Returns `why`. Any thread may
- * call it, also while another one is in a call. The other one is for whoever knows better than its line in the arena what `about` does. */
+ * call it, also while another one is in a call. end_over() is for a
+ * caller that knows better than the arena what `about` does. */
 status end_group(comm *c, status why, int about, const char *words);
 status end_over(comm *c, status why, int about, const descriptor *theirs,
                 const char *words);
 
 /* Copy why the group ended, or return false if it has not. It may take some tenths of
- * a second if whoever ended it does not get round to saying why. */
+ * a second if the member that ended it is slow to write why. */
 bool why_ended(comm *c, ending *why);
 
-/* Whether that member and this one, in such a call with it, both wait for a letter
+/* Whether that member and this one, in such a call with it, both wait for a message
  * of the other, or for the other to take one. It never is if it does not stay so. */
 bool is_deadlock(const comm *c, operation ours, int peer);
 

@@ -5,7 +5,7 @@
 #include <time.h>
 
 enum {
-    /* How long a member that tells why it ends the group may take over it. */
+    /* How long a member that ends the group may take to write why. */
     EXPLAIN_NS = 200000000,
 };
 
@@ -20,7 +20,7 @@ static void copy_text(char *to, size_t room, const char *words)
     to[length] = '\0';
 }
 
-/* Whoever made `ended` say that it writes does so once, and lets all others know. */
+/* Write why the group has ended, once `ended` says that this member does, and wake all. */
 static void explain(comm *c, status why, int about, const descriptor *theirs,
                  const char *words)
 {
@@ -71,12 +71,12 @@ bool why_ended(comm *c, ending *why)
             return false;
         const int writer = (int)(ended - writing(0));
         const descriptor theirs = call_of(c, writer);
-        /* It will never write again, so somebody else may. */
+        /* It will never write again, so another member may. */
         if (has_left(c, writer)
             && atomic_compare_exchange_strong(state, &ended, writing(c->rank))) {
             explain(c, PEER_LOST, writer, &theirs, "");
         } else if (now_ns() - began > EXPLAIN_NS) {
-            /* It may write at any time, so this is for nobody but us. */
+            /* It may write at any time, so this is for our caller only. */
             *why = (ending){.reason = STOPPED,
                             .by = writer,
                             .about = writer,
