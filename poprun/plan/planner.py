@@ -5,7 +5,6 @@ wrong with a request comes up here, as a sentence, with nothing started.
 """
 
 import os
-import socket
 import stat
 from collections.abc import Mapping, Sequence
 from itertools import chain
@@ -31,8 +30,9 @@ from poprun.mpirun.values import (
     Mpi,
 )
 from poprun.options.settings import Settings
-from poprun.plan import assignments, machine, placement, topology
+from poprun.plan import assignments, placement, topology
 from poprun.plan.attempt import Attempt, draw
+from poprun.plan.host_facts import Describe, HostFacts, describe_hosts, free_port
 from poprun.plan.hosts import SLURM_NODE_NAME, Host, parse_hostfile, parse_hosts
 from poprun.stdio.stdin import Stdin
 
@@ -76,15 +76,6 @@ class Setup(NamedTuple):
         )
 
 
-class HostFacts(NamedTuple):
-    """What the plan has to know of one host."""
-
-    # The CPUs and NUMA nodes that instances may use there.
-    machine: placement.Machine
-    # A TCP port that no process listens on there.
-    free_port: int
-
-
 class _Asked(NamedTuple):
     """What the user has asked of mpirun."""
 
@@ -104,11 +95,17 @@ class _Asked(NamedTuple):
         return [warning for warnings in found for warning in warnings]
 
 
-def make_setup(settings: Settings, environ: Mapping[str, str], temporary: str) -> Setup:
-    """Think a job through.
+def make_setup(
+    settings: Settings,
+    environ: Mapping[str, str],
+    temporary: str,
+    describe: Describe = describe_hosts,
+) -> Setup:
+    """Plan a job, and describe all that is needed to start it.
 
     Args:
         temporary: Where temporary directories are made.
+        describe: Returns the facts of each host.
 
     Raises:
         PoprunError: Something about it makes no sense, or is not there.
@@ -121,7 +118,7 @@ def make_setup(settings: Settings, environ: Mapping[str, str], temporary: str) -
     _check_instance(settings, "only-output-from-instance", shape.num_instances)
 
     identity = os.urandom(16).hex()
-    facts = _facts(hosts)
+    facts = describe(hosts)
     # Rank 0 listens on the port, and runs on the first host.
     attempt = draw(identity, 0, facts[0].free_port)
     cache, temporary_cache = _cache(settings, environ, shape, attempt, temporary)
@@ -169,7 +166,7 @@ def make_setup(settings: Settings, environ: Mapping[str, str], temporary: str) -
 
 def next_attempt(setup: Setup, environ: Mapping[str, str]) -> Setup:
     """Return the same job with the next attempt to run it."""
-    attempt = draw(setup.identity, setup.attempt.number + 1, _free_port())
+    attempt = draw(setup.identity, setup.attempt.number + 1, free_port())
     request = setup.request._replace(attempt=attempt)
     temporary_cache = None
     if setup.temporary_cache is not None:
@@ -407,15 +404,6 @@ def _log_level(settings: Settings, environ: Mapping[str, str]) -> str | None:
     return "debug" if asked and not environ.get(env.LOG_LEVEL) else None
 
 
-def _facts(hosts: Sequence[Host]) -> list[HostFacts]:
-    """Return the facts of each host.
-
-    Other hosts are planned as copies of this one: this version starts nothing there.
-    """
-    local = HostFacts(machine=machine.describe(), free_port=_free_port())
-    return [local for _ in hosts]
-
-
 def _bindings(
     settings: Settings,
     arguments: GlobalArguments,
@@ -528,10 +516,3 @@ def _readable(name: str) -> str:
             f"poprun read it, for one instance or for all: --stdin all < {name}"
         )
     return path
-
-
-def _free_port() -> int:
-    """Return a TCP port of this host that no process listens on."""
-    with socket.socket() as sock:
-        sock.bind(("", 0))
-        return int(sock.getsockname()[1])

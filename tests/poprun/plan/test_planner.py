@@ -19,8 +19,9 @@ from poprun.errors import (
 from poprun.options import grammar, sources
 from poprun.options.settings import Settings
 from poprun.plan import planner, unsupported
+from poprun.plan.host_facts import HostFacts
 from poprun.plan.placement import Binding, Machine, Node
-from poprun.plan.planner import HostFacts, Setup
+from poprun.plan.planner import Setup
 from poprun.stdio.stdin import Stdin
 
 PATH = {"PATH": "/usr/bin:/bin"}
@@ -658,9 +659,7 @@ def test_instances_without_replicas_are_told_of_the_default() -> None:
     assert hints("--num-instances=4", "--num-replicas=1") == []
 
 
-def test_hosts_with_different_cpus_get_bindings_and_threads_of_their_own(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_hosts_with_different_cpus_get_bindings_and_threads_of_their_own() -> None:
     def machine(*cpus: int) -> Machine:
         return Machine(nodes=(Node(index=0, cpus=cpus),))
 
@@ -668,9 +667,12 @@ def test_hosts_with_different_cpus_get_bindings_and_threads_of_their_own(
         HostFacts(machine=machine(0, 1), free_port=4711),
         HostFacts(machine=machine(0, 1, 2, 3, 4, 5), free_port=4712),
     ]
-    monkeypatch.setattr(planner, "_facts", lambda hosts: facts)
+    asked = settings(
+        *("--mpirun", "local", "-n", "4", "--host", "a,b"),
+        *("--process-placement", "spreadcores"),
+    )
 
-    found = shape(4, "--host", "a,b", "--process-placement", "spreadcores")
+    found = planner.make_setup(asked, PATH, "/tmp", lambda hosts: facts)
 
     assert [a.binding.cpus for a in found.plan.assignments] == [
         (0,),

@@ -1,0 +1,37 @@
+"""What the plan has to know of each host: its CPUs, and a port that is free there."""
+
+import socket
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from poprun.plan import machine
+from poprun.plan.hosts import Host
+from poprun.plan.placement import Machine
+
+
+class HostFacts(NamedTuple):
+    """What the plan has to know of one host."""
+
+    # The CPUs and NUMA nodes that instances may use there.
+    machine: Machine
+    # A TCP port that no process listens on there.
+    free_port: int
+
+
+Describe = Callable[[Sequence[Host]], Sequence[HostFacts]]
+
+
+def describe_hosts(hosts: Sequence[Host]) -> list[HostFacts]:
+    """Return the facts of each host.
+
+    Other hosts are planned as copies of this one: this version starts nothing there.
+    """
+    local = HostFacts(machine=machine.describe(), free_port=free_port())
+    return [local for _ in hosts]
+
+
+def free_port() -> int:
+    """Return a TCP port of this host that no process listens on."""
+    with socket.socket() as sock:
+        sock.bind(("", 0))
+        return int(sock.getsockname()[1])
