@@ -1,7 +1,7 @@
 """What is measured, as calls that carry out a task: the engine, and the floor."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -38,12 +38,14 @@ class Engine:
         """Return what carries this task out."""
         if task.operation == "all_reduce":
             return self._all_reduce(task)
-        arrays, results = list(task.inputs), task.results
-        call = getattr(self.group, task.operation)
+        call, results = getattr(self.group, task.operation), list(task.results)
+        if task.operation == "all_gather":
+            results = [result.reshape(task.members, -1) for result in results]
+        pairs = list(zip(task.inputs, results, strict=True))
 
         def run(count: int) -> None:
-            for i, x in enumerate(arrays[:count]):
-                results[i] = call(x)
+            for x, result in pairs[:count]:
+                call(x, out=result)
 
         return run
 
@@ -76,9 +78,7 @@ class Floor:
     def runner(self, task: Task) -> Run:
         """Return what overwrites the larger arrays of the task."""
         larger = task.results if task.operation == "all_gather" else task.inputs
-        # Any, because results may be lists; those that a task begins with are not.
-        arrays: list[Any] = list(larger)
-        copy = np.copyto
+        arrays, copy = list(larger), np.copyto
         source = task.source
         if len(source) < task.length:
             source = inputs.source(task.length, task.dtype, task.rank)

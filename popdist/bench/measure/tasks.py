@@ -14,9 +14,6 @@ from popdist.bench.measure.inputs import Array
 
 OPERATIONS = ("all_reduce", "reduce_scatter", "all_gather")
 
-# What a call has filled in or returned: an array, or one array for each member.
-Outcome = Array | list[Array]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Task:
@@ -24,8 +21,7 @@ class Task:
 
     source: What each input is rewritten from before each pass.
     inputs: What the member contributes.
-    results: Where results go, by call. A candidate that returns new arrays puts them
-        here. For all_reduce they are the inputs themselves.
+    results: Where results go. For all_reduce they are the inputs themselves.
     """
 
     operation: str
@@ -34,7 +30,7 @@ class Task:
     length: int
     source: Array
     inputs: Sequence[Array]
-    results: list[Outcome]
+    results: Sequence[Array]
 
     @property
     def dtype(self) -> str:
@@ -48,28 +44,22 @@ class Task:
 
     def on_arrays(self, arrays: Sequence[Array]) -> "Task":
         """Return the same task, in place on other arrays."""
-        return replace(self, inputs=arrays, results=list(arrays))
+        return replace(self, inputs=arrays, results=arrays)
 
     def reset(self) -> None:
         """Rewrite the first call's input, and clear what is in its result."""
-        result = self.results[0]
-        if isinstance(result, np.ndarray):
-            result.fill(0)
+        self.results[0].fill(0)
         # After that: in place they are the same array.
         np.copyto(self.inputs[0], self.source)
 
-    def is_right(self, result: Outcome) -> bool:
+    def is_right(self, result: Array) -> bool:
         """Return whether this is what the operation must give this member."""
         part = self.length // self.members
         if self.operation == "all_gather":
-            if isinstance(result, np.ndarray):
-                result = list(result.reshape(self.members, part))
-            return len(result) == self.members and all(
+            return all(
                 np.array_equal(array, inputs.source(part, self.dtype, q))
-                for q, array in enumerate(result)
+                for q, array in enumerate(result.reshape(self.members, part))
             )
-        if isinstance(result, list):
-            return False
         if self.operation == "all_reduce":
             return result.size == self.length and inputs.is_sum(result, self.members)
         return result.size == part and inputs.is_sum(
@@ -96,13 +86,12 @@ def task(operation: str, nbytes: int, dtype: str, rank: int, members: int) -> Ta
         length=length,
         source=inputs.source(given, dtype, rank),
         inputs=rows,
-        results=list(results),
+        results=results,
     )
 
 
-def read(results: Sequence[Outcome]) -> None:
+def read(results: Sequence[Array]) -> None:
     """Read every byte of some results once, as a program that uses them does."""
     for result in results:
-        for array in result if isinstance(result, list) else [result]:
-            # The greatest byte is found as fast as memory delivers them.
-            array.view(np.uint8).max()
+        # The greatest byte is found as fast as memory delivers them.
+        result.view(np.uint8).max()

@@ -123,7 +123,7 @@ def test_other_operations_are_measured_too(operation: str) -> None:
     assert (small.operation, small.algorithm) == (operation, "blocks")
     assert (small.reads_result, large.reads_result) == (False, True)
     assert small.engine_us > 0
-    # It leaves its result as it was, which is not what the engine left in its own.
+    # It leaves its result as it was, which was cleared after the engine's call.
     assert small.errors == {
         "gloo": "its result is not what the members' inputs must give"
     }

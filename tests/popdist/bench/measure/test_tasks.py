@@ -39,17 +39,15 @@ def test_all_gather_gives_every_member_all_parts_in_order() -> None:
 
     assert todo.source.tolist() == [1, 2]
     assert np.size(todo.results[0]) == 6
-    assert todo.is_right(parts)
     assert todo.is_right(np.concatenate(parts))
-    assert not todo.is_right(parts[::-1])
-    assert not todo.is_right(parts[:2])
+    assert not todo.is_right(np.concatenate(parts[::-1]))
 
 
 @pytest.mark.parametrize("operation", ["all_reduce", "reduce_scatter", "all_gather"])
 def test_reset_clears_the_result_and_rewrites_the_input(operation: str) -> None:
     todo = task(operation, 24, "int32", 1, 3)
     todo.inputs[0][...] = 99
-    todo.results[0][...] = 99  # type: ignore[call-overload]
+    todo.results[0][...] = 99
 
     todo.reset()
 
@@ -58,5 +56,5 @@ def test_reset_clears_the_result_and_rewrites_the_input(operation: str) -> None:
         assert not np.any(todo.results[0])
 
 
-def test_results_of_any_form_are_read() -> None:
-    read([np.zeros(3, np.float16), [np.zeros(2, np.int64), np.zeros(1, np.int64)]])
+def test_results_of_any_dtype_can_be_read() -> None:
+    read([np.zeros(3, np.float16), np.zeros(2, np.int64)])
