@@ -1,4 +1,7 @@
-"""The exceptions of poprun, each with its exit code."""
+"""The exceptions of poprun, each with its exit code, and the reasons of an errno."""
+
+import errno
+import os
 
 
 class PoprunError(Exception):
@@ -49,3 +52,25 @@ class LaunchError(PoprunError):
     """The launcher failed, not an instance."""
 
     exit_code = 125
+
+
+_WAYS_OUT = {
+    errno.EAGAIN: "The limit of processes is reached: see 'ulimit -u' and pids.max of "
+    "the cgroup.",
+    errno.EMFILE: "Raise the limit of open files with 'ulimit -n'.",
+    errno.ENFILE: "The machine's limit of open files is reached: see fs.file-max.",
+    errno.ENOMEM: "There is not enough memory.",
+    errno.ENOSPC: "Make room there.",
+    errno.EDQUOT: "Make room there.",
+}
+
+
+def explain_errno(number: int) -> str:
+    """Return the reason of an errno, and the way out if there is one."""
+    text = f"{os.strerror(number)}."
+    return f"{text} {_WAYS_OUT[number]}" if number in _WAYS_OUT else text
+
+
+def is_shortage(number: int) -> bool:
+    """Return whether an errno says that something has run out."""
+    return number in _WAYS_OUT

@@ -11,10 +11,9 @@ import sys
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from poprun.errors import LaunchError
+from poprun.errors import LaunchError, explain_errno
 from poprun.helpers import processes
 from poprun.helpers.command import PYTHON
-from poprun.job.resource_limits import explain
 
 _pids: list[int] = []
 
@@ -52,7 +51,7 @@ def start_guard(
     except OSError as error:
         raise LaunchError(
             f"poprun's guard could not be started: {call}(): "
-            f"{explain(error.errno or 0)}"
+            f"{explain_errno(error.errno or 0)}"
         ) from None
 
 

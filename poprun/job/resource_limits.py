@@ -1,6 +1,5 @@
-"""What the kernel limits: descriptors of this process, and words for what ran out."""
+"""The limit of open files of this process, and of those that it starts."""
 
-import errno
 import os
 import resource
 from collections.abc import Iterator
@@ -13,27 +12,6 @@ from poprun.errors import LaunchError
 PER_INSTANCE = 4
 # For all: the control socket, and what is open for a moment.
 SPARE = 32
-
-_WAYS_OUT = {
-    errno.EAGAIN: "The limit of processes is reached: see 'ulimit -u' and pids.max of "
-    "the cgroup.",
-    errno.EMFILE: "Raise the limit of open files with 'ulimit -n'.",
-    errno.ENFILE: "The machine's limit of open files is reached: see fs.file-max.",
-    errno.ENOMEM: "There is not enough memory.",
-    errno.ENOSPC: "Make room there.",
-    errno.EDQUOT: "Make room there.",
-}
-
-
-def explain(number: int) -> str:
-    """Return the reason of an errno, and the way out if there is one."""
-    text = f"{os.strerror(number)}."
-    return f"{text} {_WAYS_OUT[number]}" if number in _WAYS_OUT else text
-
-
-def is_shortage(number: int) -> bool:
-    """Return whether an errno says that something has run out."""
-    return number in _WAYS_OUT
 
 
 def raise_descriptor_limit(num_instances: int, each: int) -> tuple[int, int]:

@@ -10,7 +10,7 @@ import signal
 import time
 from collections.abc import Mapping
 
-from poprun.errors import MpiNotFoundError
+from poprun.errors import LaunchError, MpiNotFoundError, explain_errno, is_shortage
 from poprun.helpers import processes
 from poprun.mpirun.environment import without_outer_mpi
 from poprun.mpirun.values import HYDRA, OPENMPI4, OPENMPI5, Mpi
@@ -161,6 +161,10 @@ def _ask(path: str, environ: Mapping[str, str]) -> tuple[str, int]:
     except OSError as error:
         os.close(reading)
         os.close(held)
+        if is_shortage(error.errno or 0):
+            raise LaunchError(
+                f"{path} could not be started: {explain_errno(error.errno or 0)}"
+            ) from error
         raise MpiNotFoundError(
             f"{path} cannot be run as mpirun: {error.strerror}. {_WAYS_OUT}"
         ) from error

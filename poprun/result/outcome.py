@@ -6,8 +6,8 @@ import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from poprun.errors import explain_errno
 from poprun.job.events import Event, Exited, FailedInFinalize, MpirunRefused, Refused
-from poprun.job.resource_limits import explain
 from poprun.job.stopping import Cause, Course, Reason
 from poprun.job.wait_status import exit_code, signal_name
 from poprun.mpirun.values import Failure, MpiVerdict
@@ -241,7 +241,7 @@ def _refused(events: Sequence[Event]) -> Outcome:
     else:
         code = NOT_FOUND if refused.errno == errno.ENOENT else NOT_EXECUTABLE
     what = f"{refused.call} failed in its supervisor" if refused.call else ""
-    reason = explain(refused.errno) if refused.errno else ""
+    reason = explain_errno(refused.errno) if refused.errno else ""
     parts = [part for part in (what, refused.tried, reason) if part]
     return Outcome(
         exit_code=code,
@@ -253,7 +253,7 @@ def _mpirun_refused(refused: MpirunRefused) -> Outcome:
     what = f"{refused.call}: " if refused.call else ""
     return Outcome(
         exit_code=MACHINERY_FAILED,
-        sentence=f"mpirun could not be started: {what}{explain(refused.errno)}",
+        sentence=f"mpirun could not be started: {what}{explain_errno(refused.errno)}",
     )
 
 

@@ -1,3 +1,4 @@
+import errno
 import os
 import signal
 import subprocess
@@ -8,7 +9,7 @@ import psutil
 import pytest
 from meeting import wait_until
 
-from poprun.errors import MpiNotFoundError
+from poprun.errors import LaunchError, MpiNotFoundError
 from poprun.mpirun.identify import detect, identify
 from poprun.mpirun.values import Mpi
 
@@ -104,6 +105,23 @@ def test_it_is_asked_with_a_home_and_without_an_outer_job(tmp_path: Path) -> Non
 def test_a_missing_mpirun_is_refused() -> None:
     assert refusal("/none/mpirun") == (
         "/none/mpirun cannot be run as mpirun: No such file or directory. " + WAYS_OUT
+    )
+
+
+def test_an_mpirun_that_no_process_is_left_for_is_not_blamed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*_: object, **__: object) -> int:
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(os, "posix_spawn", fail)
+
+    with pytest.raises(LaunchError) as caught:
+        detect("/opt/mpirun", {})
+
+    assert str(caught.value) == (
+        "/opt/mpirun could not be started: Resource temporarily unavailable. The limit "
+        "of processes is reached: see 'ulimit -u' and pids.max of the cgroup."
     )
 
 
