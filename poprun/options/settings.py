@@ -36,7 +36,7 @@ class Settings:
         return self.entries[name].origin
 
     def given(self, name: str) -> bool:
-        """Whether anybody gave the option, be it with its default value."""
+        """Whether the option was given, even with its default value."""
         return self.origin(name) != DEFAULT
 
     @property
@@ -48,7 +48,7 @@ class Settings:
 
     @property
     def verbosity(self) -> int:
-        """0, 1 for -v or 2 for -vv, however it was said."""
+        """0, 1 for -v or 2 for -vv, however it was given."""
         verbose: int = self["verbose"]
         return 2 if self["vv"] else min(verbose, 2)
 

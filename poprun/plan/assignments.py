@@ -1,4 +1,4 @@
-"""What each instance is told and given: topology and options -> Plan. Pure."""
+"""The variables and bindings of each instance: topology and options -> Plan. Pure."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -46,7 +46,7 @@ class Request(NamedTuple):
 
 
 class Assignment(NamedTuple):
-    """One instance: where it runs, and what it is told."""
+    """One instance: where it runs, and its variables."""
 
     rank: int
     host: str
@@ -113,10 +113,10 @@ def make_plan(
 def exported(
     shown: Mapping[str, str], environ: Mapping[str, str]
 ) -> dict[str, str | None]:
-    """Return what mpirun is told of one instance; None for what it is to forward.
+    """Return the variables in an instance's part of mpirun's argv; None: forwarded.
 
     What is forwarded stands where the original has it: behind what is the
-    instance's, before what Poplar is told, and before what is ours alone.
+    instance's, before Poplar's, and before what is ours alone.
     """
     forwards = dict.fromkeys(name for name in FORWARDED if name in environ)
     found: dict[str, str | None] = {}
@@ -128,7 +128,7 @@ def exported(
 
 
 def target_options(topology: Topology, given: Mapping[str, str]) -> dict[str, str]:
-    """Return what Poplar is told of the partition; what the caller gave counts more."""
+    """Return Poplar's options for the partition; what the caller gave counts more."""
     return {
         "ipuLinkDomainSize": str(
             min(topology.num_ipus // topology.num_ilds, LARGEST_ILD)

@@ -117,7 +117,7 @@ def is_local(host: Host, own_names: Collection[str]) -> bool:
     """Return whether a host is this one, which bears `own_names`.
 
     A short name matches the first part of a full one. A host with a user is never
-    local: nobody but ssh can start a program as somebody else.
+    local: only ssh can start a program as another user.
     """
     if host.user is not None:
         return False

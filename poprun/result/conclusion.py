@@ -1,4 +1,4 @@
-"""The end of a job: Ended -> Outcome -> the last words and the exit code."""
+"""The end of a job: Ended -> Outcome -> the report and the exit code."""
 
 import os
 import signal
@@ -25,15 +25,15 @@ def conclude(
     *,
     debug: bool,
 ) -> int:
-    """Say how a job ended, the cause last, and return poprun's exit code.
+    """Report how a job ended, the cause last, and return poprun's exit code.
 
     Args:
         memory: The counters of the cgroup when the job began.
     """
     status = ended.mpirun_status
     code = 1 if status is None else exit_code(status)
-    words = ended.mpirun_output.decode(errors="replace")
-    verdict = adapter(made.mpi.flavour).explain(words, code)
+    text = ended.mpirun_output.decode(errors="replace")
+    verdict = adapter(made.mpi.flavour).explain(text, code)
     if made.mpi.flavour == HYDRA and verdict.failure in (Failure.ABORTED, Failure.NONE):
         verdict = _explain_abort(ended, made, router) or verdict
     outcome = judge(ended.course, ended.events, status, verdict)
@@ -47,11 +47,11 @@ def conclude(
         )
     for what, size in router.lost.items():
         log.error(
-            f"Output was lost: nobody read {what}, so its last {size} bytes or more "
+            f"Output was lost: {what} was not read, so its last {size} bytes or more "
             "were not written."
         )
     if debug and verdict.text and not outcome.quote_mpirun:
-        log.say(f"mpirun said:\n{verdict.text}")
+        log.say(f"mpirun printed:\n{verdict.text}")
     evidence = _evidence(outcome, ended, made, router, memory)
     *more, cause = report.render(outcome, evidence, verdict.text) or [""]
     for sentence in more:
@@ -68,7 +68,7 @@ def conclude(
 def _explain_abort(
     ended: Ended, made: Setup, router: OutputRouter
 ) -> MpiVerdict | None:
-    """Find out which instance called MPI_Abort, where mpirun has ended the job."""
+    """Return what MPICH wrote on MPI_Abort, where mpirun has ended the job."""
     cause = ended.course.cause
     if cause is not None and cause.reason not in MACHINERY:
         return None

@@ -1,4 +1,4 @@
-"""What poprun says when a job is over: Outcome -> words. Pure."""
+"""The sentences on the end of a job: Outcome -> text. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class Evidence:
 
     host: str = ""
     stderr: bytes = b""
-    # The instance's last words are the last thing on the terminal already.
+    # What the instance wrote last is the last thing on the terminal already.
     just_shown: bool = False
     out_of_memory: Memory | None = None
     peak_kib: int = 0
@@ -28,23 +28,23 @@ class Evidence:
     no_stdin: bool = False
 
 
-def render(outcome: Outcome, evidence: Evidence, mpirun_words: str) -> list[str]:
-    """Return the sentences to say, the cause last."""
-    said = []
-    if outcome.quote_mpirun and mpirun_words.strip():
-        said.append("mpirun said:\n" + _indented(mpirun_words.splitlines()))
+def render(outcome: Outcome, evidence: Evidence, mpirun_text: str) -> list[str]:
+    """Return the sentences to print, the cause last."""
+    sentences = []
+    if outcome.quote_mpirun and mpirun_text.strip():
+        sentences.append("mpirun printed:\n" + _indented(mpirun_text.splitlines()))
     if outcome.first is None:
-        said += [f"Also failed: {_list(outcome.also)}."] if outcome.also else []
-        return said + ([outcome.sentence] if outcome.sentence else [])
+        sentences += [f"Also failed: {_list(outcome.also)}."] if outcome.also else []
+        return sentences + ([outcome.sentence] if outcome.sentence else [])
     lines = _lines(evidence.stderr)
     if lines and not evidence.just_shown:
-        said.append(
+        sentences.append(
             f"the last lines of instance {outcome.first.rank}'s stderr:\n"
             + _indented(lines[-LINES:])
         )
     if outcome.also:
-        said.append(f"also failed: {_list(outcome.also)}.")
-    return [*said, outcome.sentence or _cause(outcome.first, evidence, lines)]
+        sentences.append(f"also failed: {_list(outcome.also)}.")
+    return [*sentences, outcome.sentence or _cause(outcome.first, evidence, lines)]
 
 
 def _cause(first: Failed, evidence: Evidence, lines: Sequence[str]) -> str:
@@ -70,7 +70,7 @@ def _limit(evidence: Evidence) -> str:
 def exception_line(lines: Sequence[str]) -> str:
     """Return the line of a traceback that says what was wrong, or nothing.
 
-    Each line may have the same words before it, as torch's "[rank1]: ".
+    Each line may have the same text before it, as torch's "[rank1]: ".
     """
     traceback = [(i, line.find(TRACEBACK)) for i, line in enumerate(lines)]
     found = [(i, lines[i][:at]) for i, at in traceback if at >= 0]

@@ -14,14 +14,14 @@ from poprun.stdio.tags import Mark
 from poprun.stdio.tracebacks import Tracebacks, first_line
 
 # A partial line is shown when it has been one for so long.
-PARTIAL_PATIENCE_S = 0.05
+PARTIAL_WAIT_S = 0.05
 # One that is longer than any prompt or bar is the beginning of a long line, and is
 # shown only if it does not go on for so long.
 LONG_PARTIAL = 4096
-LONG_PARTIAL_PATIENCE_S = 0.5
-# So long do whole lines wait for somebody else's partial line to end.
-LINE_PATIENCE_S = 0.2
-# A stream that has more lines than this to say waits for nobody.
+LONG_PARTIAL_WAIT_S = 0.5
+# How long whole lines wait for the end of another stream's partial line.
+LINE_WAIT_S = 0.2
+# A stream with more bytes of whole lines than this does not wait for others.
 ENOUGH_WAITING = 1 << 16
 # A longer line goes out in pieces; and so does any if all that waits is more than that.
 LONGEST_LINE = 1 << 24
@@ -65,7 +65,7 @@ class _Stream:
 
     @property
     def has_whole(self) -> bool:
-        """Whether what waits is whole, or some of it: lines, or its last words."""
+        """Whether some of what waits is whole: lines, or the end of the stream."""
         return bool(self.lines_size or (self.ended and self.rest_size))
 
     @property
@@ -78,8 +78,8 @@ class _Stream:
     @property
     def partial_due(self) -> float:
         if self.rest_size > LONG_PARTIAL:
-            return self.heard + LONG_PARTIAL_PATIENCE_S
-        return self.since + PARTIAL_PATIENCE_S
+            return self.heard + LONG_PARTIAL_WAIT_S
+        return self.since + PARTIAL_WAIT_S
 
     def take_in(self, data: bytes, now: float) -> None:
         if not self.size:
@@ -107,7 +107,7 @@ class _Stream:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def forget_overwritten(self) -> None:
-        """Of a bar that nobody sees, keep the last state only."""
+        """Keep only the last state of a bar that is not on the console."""
         line = b"".join(self.rest)
         at = line.rstrip(b"\r").rfind(b"\r")
         if at > 0 and b"\x1b" not in line[:at]:
@@ -129,7 +129,7 @@ class Console:
         self._owner: Hashable | None = None
         self._mid_line = False
         self._out: list[tuple[Hashable, bytes]] = []
-        # Whose traceback was the last one, and whether that has been said of any.
+        # The name of the last traceback's stream, and whether any has been named.
         self._last_traceback = ""
         self._names_tracebacks = False
 
@@ -150,7 +150,7 @@ class Console:
         self._streams[key] = _Stream(mark, name, is_stderr=is_stderr)
 
     def feed(self, key: Hashable, data: bytes, now: float) -> None:
-        """Take in what a stream has said."""
+        """Take in what a stream has written."""
         stream = self._streams[key]
         stream.take_in(data, now)
         is_due = self._may_write_lines(key) and now >= stream.held_until
@@ -166,7 +166,7 @@ class Console:
         self._let_others(now)
 
     def close(self, key: Hashable, now: float = 0.0) -> None:
-        """Take the end of a stream: its last words need no line's end to be whole."""
+        """End a stream: the rest of it needs no newline to be whole."""
         self._streams[key].ended = True
         if self._may_write_lines(key):
             self._put(key)
@@ -187,12 +187,12 @@ class Console:
             elif self._is_free_for(key):
                 if now >= stream.partial_due:
                     self._put(key, partial=True)
-            elif stream.has_whole and now >= stream.since + LINE_PATIENCE_S:
+            elif stream.has_whole and now >= stream.since + LINE_WAIT_S:
                 self._put(key)
         self._let_others(now)
 
     def pause(self, now: float) -> None:
-        """Take in that nobody could write for a while: that time does not count."""
+        """Restart all waits: no output could be written for a while."""
         for stream in self._streams.values():
             stream.since = stream.heard = now
 
@@ -207,7 +207,7 @@ class Console:
             elif self._is_free_for(key):
                 at = max(stream.partial_due, stream.held_until)
             elif stream.has_whole:
-                at = max(stream.since + LINE_PATIENCE_S, stream.held_until)
+                at = max(stream.since + LINE_WAIT_S, stream.held_until)
             else:
                 continue
             due = min(due, at)

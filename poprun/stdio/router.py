@@ -128,12 +128,12 @@ class OutputRouter:
 
     @property
     def lost(self) -> dict[str, int]:
-        """How many bytes were given up because nobody read them, by stream."""
+        """How many bytes were given up because they were not read, by stream."""
         named = zip(STREAMS, self.sinks, strict=False)
         return {name: sink.lost for name, sink in named if sink.lost}
 
     def give_up(self) -> None:
-        """Drop what nobody reads."""
+        """Drop what has not been read."""
         for sink in self.sinks:
             sink.give_up()
 
@@ -201,7 +201,7 @@ class OutputRouter:
             self._show(self._status(now) if is_ours else "")
 
     def deadline(self) -> float:
-        # When somebody reads what is full, poll says so.
+        # poll() reports when a full sink is read.
         waiting = [c for c in self._different_consoles() if not self._is_full(c)]
         status_due = FOREVER if self._err.full else self._status_due
         return min([status_due, *(console.deadline() for console in waiting)])

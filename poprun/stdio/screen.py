@@ -29,7 +29,7 @@ class Screen:
 
     def __init__(self, columns: int = 80) -> None:
         self.columns = columns
-        # A program has moved the cursor by itself: where it is nobody knows.
+        # A program has moved the cursor by itself: its place is unknown.
         self.is_strange = False
         # What has been written of an unfinished line since it was last begun anew.
         self._line = b""

@@ -13,7 +13,7 @@ class Stdin(NamedTuple):
     """Which instances read what.
 
     `path` is what those who get nothing sent open for themselves: /dev/null, or the
-    file that everybody reads from its beginning.
+    file that every instance reads from its beginning.
     """
 
     path: str = NOTHING
@@ -30,7 +30,7 @@ class Stdin(NamedTuple):
 
     @property
     def is_own(self) -> bool:
-        """Whether it is poprun's own stdin that somebody reads."""
+        """Whether any instance reads poprun's own stdin."""
         return self.rank is not None or self.copies > 0
 
 

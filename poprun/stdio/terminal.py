@@ -49,9 +49,9 @@ def wait_until_readable(descriptor: int) -> bool:
     """Stop while this is a terminal that another job has, as the kernel stops readers.
 
     An instance reads poprun's terminal from a session of its own, in which the kernel
-    stops nobody.
+    stops no reader.
 
-    Returns False where nobody could continue poprun, so that it does not stop.
+    Returns False where no shell could continue poprun, so that it does not stop.
     """
     if not os.isatty(descriptor):
         return True
@@ -78,7 +78,7 @@ def _can_be_continued() -> bool:
 def has_status_line(environ: Mapping[str, str]) -> bool:
     """Return whether a line on stderr can be drawn that disturbs no output.
 
-    What reads a pipe on stdout may write to the same terminal, and nobody knows when.
+    What reads a pipe on stdout may write to the same terminal, at any time.
     """
     if not os.isatty(2) or is_dumb(environ):
         return False

@@ -38,10 +38,10 @@ class Tracebacks:
                 self._limit = self._limit if inside else now + LONGEST_S
                 inside = True
             if inside:
-                patience = BETWEEN_LINES_S
+                wait = BETWEEN_LINES_S
                 if at < 0 and is_exception(line, self._prefix):
-                    patience = AFTER_EXCEPTION_S
-                self.until = min(now + patience, self._limit)
+                    wait = AFTER_EXCEPTION_S
+                self.until = min(now + wait, self._limit)
 
 
 def is_exception(line: bytes, prefix: bytes) -> bool:

@@ -1,6 +1,6 @@
-"""Write to a descriptor without ever waiting for whoever reads it.
+"""Write to a descriptor without ever waiting for its reader.
 
-poprun's own stdout may be a pipe to a pager that nobody scrolls. A write that waits
+poprun's own stdout may be a pipe to a pager that is not scrolled. A write that waits
 would make poprun deaf to Ctrl-C, so everything queues here and leaves when it can.
 """
 
@@ -15,7 +15,7 @@ from collections import deque
 # What a pipe takes without waiting once poll says that it takes anything.
 SAFE_PIECE = 4096
 LARGE_PIECE = 1 << 16
-# Above this much unwritten, whoever feeds a sink should pause.
+# Above this much unwritten, callers should stop feeding a sink.
 ENOUGH = 1 << 20
 
 
@@ -26,7 +26,7 @@ class Sink:
         self._queue: deque[memoryview] = deque()
         self.queued = 0
         self.written = 0
-        # How much was given up, because nobody read it.
+        # How much was given up, because it was not read.
         self.lost = 0
         # Why nothing can be written any more: an errno, or 0.
         self.failure = 0
@@ -79,7 +79,7 @@ class Sink:
             self.flush()
 
     def give_up(self) -> None:
-        """Drop what nobody has read, and whatever comes after it."""
+        """Drop what has not been read, and whatever comes after it."""
         if self._queue:
             self.lost, self.failure = self.queued, errno.ETIMEDOUT
             self._queue.clear()

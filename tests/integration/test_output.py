@@ -388,8 +388,8 @@ def test_a_reader_that_has_stopped_reading_does_not_keep_a_stopped_job(
     assert process.returncode == 143
     assert lines[0] == "poprun: SIGTERM: stopping the instances; once more kills them."
     assert re.fullmatch(
-        r"poprun: error: Output was lost: nobody read stdout, so its last \d+ bytes or "
-        r"more were not written\.",
+        r"poprun: error: Output was lost: stdout was not read, so its last \d+ bytes "
+        r"or more were not written\.",
         lines[1],
     )
     assert lines[2:] == ["poprun: error: Stopped by SIGTERM."]

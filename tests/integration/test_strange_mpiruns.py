@@ -69,7 +69,7 @@ def test_mpirun_that_dies_at_once_is_named(poprun: Poprun, every_mpirun: str) ->
     assert (ran.code, ran.stdout, ran.stderr) == (
         125,
         "",
-        "poprun: mpirun said:\n"
+        "poprun: mpirun printed:\n"
         "    out of order\n"
         "poprun: error: mpirun ended with exit code 3 before it had started any "
         "instance.\n",
@@ -111,7 +111,7 @@ def test_mpirun_that_fails_after_all_have_succeeded_is_named(
     assert (ran.code, ran.stdout, ran.stderr) == (
         125,
         "done\ndone\n",
-        "poprun: mpirun said:\n"
+        "poprun: mpirun printed:\n"
         "    cannot end\n"
         "poprun: error: All instances succeeded, and then mpirun ended with exit code "
         "1.\n",

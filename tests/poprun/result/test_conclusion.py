@@ -119,7 +119,7 @@ def test_what_is_the_last_on_the_terminal_is_not_quoted() -> None:
 
 
 UNREAD = (
-    "poprun: error: Output was lost: nobody read stdout, so its last 7 bytes or more "
+    "poprun: error: Output was lost: stdout was not read, so its last 7 bytes or more "
     "were not written."
 )
 FULL = (
@@ -188,7 +188,7 @@ def test_mpirun_s_words_are_for_those_who_debug(debug: bool) -> None:
     code, said = ends(Output(), events=ALL_WELL, words=b"A note.\n", debug=debug)
 
     assert code == 0
-    assert [line.partition("\n")[0] for line in said] == ["poprun: mpirun said:"][
+    assert [line.partition("\n")[0] for line in said] == ["poprun: mpirun printed:"][
         :debug
     ]
 

@@ -108,7 +108,7 @@ def test_mpiruns_words_stand_before_the_cause_that_they_explain() -> None:
     outcome = Outcome(exit_code=125, sentence="mpirun ended.", quote_mpirun=True)
 
     assert render(outcome, Evidence(), "No slots.\n\nSorry.") == [
-        "mpirun said:\n    No slots.\n\n    Sorry.",
+        "mpirun printed:\n    No slots.\n\n    Sorry.",
         "mpirun ended.",
     ]
     assert render(outcome, Evidence(), " \n") == ["mpirun ended."]
