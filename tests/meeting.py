@@ -103,13 +103,13 @@ class Meeting:
         assert output.readline()
 
     def sockets(self) -> int:
-        """Return how many sockets member 0 has: one that listens, one per guest."""
+        """Return how many sockets member 0 has: one that listens, one per joiner."""
         lines = Path("/proc/net/unix").read_text().splitlines()
         address = address_of(self.name)[1:].decode()
         return sum(line.endswith(f"@{address}") for line in lines)
 
-    def wait_for_guests(self, guests: int) -> None:
-        wait_until(lambda: self.sockets() == 1 + guests)
+    def wait_for_joiners(self, joiners: int) -> None:
+        wait_until(lambda: self.sockets() == 1 + joiners)
 
 
 def run(size: int, body: str, others: Mapping[int, str] | None = None) -> list[Ended]:

@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import TypeVar
 
-from popdist.engine.meet.deadlines import Patience
-from popdist.engine.meet.joiner import Guest
-from popdist.engine.meet.leader import Host
+from popdist.engine.meet.deadlines import Deadline
+from popdist.engine.meet.joiner import Joiner
+from popdist.engine.meet.leader import Leader
 from popdist.engine.meet.messages import PROOF_BYTES, Hello, Member
-from popdist.engine.meet.roster import Roster
+from popdist.engine.meet.peers import Peers
 from popdist.errors import ArenaError, PopdistError
 
 T = TypeVar("T")
@@ -25,7 +25,7 @@ T = TypeVar("T")
 def rendezvous(
     name: str,
     hello: Hello,
-    roster: Roster,
+    peers: Peers,
     *,
     offer: Callable[[], Sequence[int]],
     attach: Callable[[Sequence[int], Sequence[Member]], T],
@@ -39,7 +39,7 @@ def rendezvous(
     group: with a secret in the name, only members can meet under it.
 
     Args:
-        roster: Whom it is to meet. The end of one whose pidfd is known is noticed
+        peers: Whom it is to meet. The end of one whose pidfd is known is noticed
             even before it has come.
         offer: Makes the file descriptors to share; called by member 0 only.
         attach: Takes them over on every member, and with them the duty to close
@@ -50,16 +50,16 @@ def rendezvous(
         PeerLostError: One ended or gave up meanwhile; on all others.
         CollectiveTimeoutError: Some have not come.
     """
-    who = roster.name([hello.rank]).capitalize()
-    where = f"the group of {roster.name_all()}"
+    who = peers.name([hello.rank]).capitalize()
+    where = f"the group of {peers.name_all()}"
     behind = hello.rank > 0
     hello = hello._replace(proof=_digest(name, b"proof", PROOF_BYTES))
-    patience = Patience(who, where, timeout=timeout, stall=stall, behind=behind)
+    deadline = Deadline(who, where, timeout=timeout, stall=stall, behind=behind)
     address, answer = address_of(name), _digest(name, b"answer", PROOF_BYTES)
     if behind:
-        return _be_guest(Guest(address, answer, hello, patience, roster), who, attach)
-    host = Host(address, answer, hello, patience, roster)
-    return _be_host(host, who, offer, attach)
+        return _join(Joiner(address, answer, hello, deadline, peers), who, attach)
+    leader = Leader(address, answer, hello, deadline, peers)
+    return _lead(leader, who, offer, attach)
 
 
 def address_of(name: str) -> bytes:
@@ -72,38 +72,38 @@ def _digest(name: str, purpose: bytes, nbytes: int) -> bytes:
     return blake2b(text, digest_size=nbytes, person=purpose).digest()
 
 
-def _be_host(
-    host: Host,
+def _lead(
+    leader: Leader,
     who: str,
     offer: Callable[[], Sequence[int]],
     attach: Callable[[Sequence[int], Sequence[Member]], T],
 ) -> T:
-    with closing(host):
+    with closing(leader):
         try:
             fds = offer()
-            members = host.collect()
-            host.welcome(fds)
+            members = leader.collect()
+            leader.welcome(fds)
             attached = attach(fds, members)
-            host.begin()
+            leader.begin()
         except Exception as error:
-            host.refuse(_for_all(who, error))
+            leader.refuse(_for_all(who, error))
             raise
     return attached
 
 
-def _be_guest(
-    guest: Guest,
+def _join(
+    joiner: Joiner,
     who: str,
     attach: Callable[[Sequence[int], Sequence[Member]], T],
 ) -> T:
-    with closing(guest):
-        fds, members = guest.enter()
+    with closing(joiner):
+        fds, members = joiner.enter()
         try:
             attached = attach(fds, members)
         except Exception as error:
-            guest.refuse(_for_all(who, error))
+            joiner.refuse(_for_all(who, error))
             raise
-        guest.begin()
+        joiner.begin()
     return attached
 
 

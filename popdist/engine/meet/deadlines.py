@@ -13,7 +13,7 @@ from popdist.errors import CollectiveTimeoutError
 _LONGEST = 1000.0
 
 
-class Patience:
+class Deadline:
     """One deadline over all waits of a meeting, and one report before it."""
 
     def __init__(

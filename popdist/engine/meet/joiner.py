@@ -7,7 +7,7 @@ from contextlib import closing, suppress
 from time import monotonic, sleep
 
 from popdist.engine.meet.connection import Connection, connect
-from popdist.engine.meet.deadlines import Patience
+from popdist.engine.meet.deadlines import Deadline
 from popdist.engine.meet.messages import (
     BEGIN,
     NOTICE,
@@ -23,18 +23,18 @@ from popdist.engine.meet.messages import (
     decode_refusal,
     encode_refusal,
 )
-from popdist.engine.meet.roster import Roster
+from popdist.engine.meet.peers import Peers
 from popdist.errors import ArenaError, MismatchError, PeerLostError, PopdistError
 
 # How many seconds a member sleeps until it looks again whether member 0 listens.
-_SHORTEST_NAP = 0.0002
-_LONGEST_NAP = 0.02
+_SHORTEST_PAUSE = 0.0002
+_LONGEST_PAUSE = 0.02
 # How many seconds a process of another user that listens may take to prove that it
 # is a member.
 _PROOF = 5.0
 
 
-class Guest:
+class Joiner:
     """A member that has found member 0, up to the word to begin."""
 
     def __init__(
@@ -42,16 +42,16 @@ class Guest:
         address: bytes,
         answer: bytes,
         hello: Hello,
-        patience: Patience,
-        roster: Roster,
+        deadline: Deadline,
+        peers: Peers,
     ) -> None:
         """Wait until member 0 listens, and introduce this member to it."""
-        self._roster = roster
+        self._peers = peers
         self._answer = answer
         self._hello = hello
-        self._me = roster.name([hello.rank])
-        self._host = roster.name([0])
-        self._patience = patience
+        self._me = peers.name([hello.rank])
+        self._leader = peers.name([0])
+        self._deadline = deadline
         # Whom this member waits for, as far as it knows.
         self._missing: Sequence[int] = (0,)
         # Which process of another user listens in place of member 0, if one does.
@@ -59,19 +59,19 @@ class Guest:
         self._connection = self._find(address)
         self._poll = select.poll()
         self._poll.register(self._connection, select.POLLIN)
-        self._say(hello.encode())
+        self._send(hello.encode())
 
     def enter(self) -> tuple[list[int], list[Member]]:
         """Wait until all have come, and return what they share and who they are."""
-        message, fds = self._hear(WELCOME)
+        message, fds = self._receive(WELCOME)
         count = message[0] if message else -1
         try:
-            members = decode_members(message[1:], len(self._roster.instances))
+            members = decode_members(message[1:], len(self._peers.instances))
             if len(fds) == count:
                 return fds, members
             error: PopdistError = ArenaError(
                 f"{self._me.capitalize()} could take over only {len(fds)} of {count} "
-                f"file descriptors of {self._host}. Raise its limit of open files "
+                f"file descriptors of {self._leader}. Raise its limit of open files "
                 "(ulimit -n)."
             )
         except MalformedMessageError as found:
@@ -83,28 +83,28 @@ class Guest:
 
     def begin(self) -> None:
         """Say that this member is ready, and wait until all are."""
-        self._say(READY)
-        self._hear(BEGIN)
+        self._send(READY)
+        self._receive(BEGIN)
 
     def refuse(self, error: PopdistError) -> None:
         """Tell member 0, and through it all others, why it fails."""
-        self._say(REFUSAL + encode_refusal(error))
+        self._send(REFUSAL + encode_refusal(error))
 
     def close(self) -> None:
         self._connection.close()
 
     def _find(self, address: bytes) -> Connection:
-        nap = _SHORTEST_NAP
+        pause = _SHORTEST_PAUSE
         looked = monotonic()
         while (connection := self._connect(address)) is None:
-            sleep(min(nap, self._patience.left()))
-            nap = min(nap * 1.5, _LONGEST_NAP)
+            sleep(min(pause, self._deadline.left()))
+            pause = min(pause * 1.5, _LONGEST_PAUSE)
             # As long as nobody listens, no member has a right to have ended. Once
             # this one has member 0, that one looks after all others.
-            self._roster.check()
-            if monotonic() - looked >= self._roster.wait(1.0):
+            self._peers.check()
+            if monotonic() - looked >= self._peers.wait(1.0):
                 looked = monotonic()
-                self._roster.check_file()
+                self._peers.check_file()
             self._check()
         return connection
 
@@ -117,7 +117,7 @@ class Guest:
             with closing(connection):
                 self._check_user(connection)
             return None
-        false = self._roster.objection(0, connection.pid)
+        false = self._peers.objection(0, connection.pid)
         if false is None:
             return connection
         with closing(connection):
@@ -135,13 +135,13 @@ class Guest:
         """
         self._intruder = (
             f" Process {connection.pid} of user {connection.uid} listens where "
-            f"{self._host} should, and is ignored."
+            f"{self._leader} should, and is ignored."
         )
         poll = select.poll()
         poll.register(connection, select.POLLIN)
         try:
             connection.send(self._hello.encode())
-            if not poll.poll(min(_PROOF, self._patience.left()) * 1000):
+            if not poll.poll(min(_PROOF, self._deadline.left()) * 1000):
                 return
             answer, fds = connection.receive()
         except ConnectionError:
@@ -150,12 +150,12 @@ class Guest:
             os.close(fd)
         if answer == OTHER_USER + self._answer:
             raise ArenaError(
-                f"{self._host.capitalize()} (process {connection.pid}) belongs to user "
-                f"{connection.uid}, but {self._me} to user {os.geteuid()}. Start all "
-                "instances as the same user."
+                f"{self._leader.capitalize()} (process {connection.pid}) belongs to "
+                f"user {connection.uid}, but {self._me} to user {os.geteuid()}. Start "
+                "all instances as the same user."
             )
 
-    def _say(self, message: bytes) -> None:
+    def _send(self, message: bytes) -> None:
         try:
             self._connection.send(message)
         except ConnectionError:
@@ -163,52 +163,52 @@ class Guest:
             # it said last is still there to be heard, and says which.
             return
 
-    def _hear(self, letter: bytes) -> tuple[bytes, list[int]]:
+    def _receive(self, wanted: bytes) -> tuple[bytes, list[int]]:
         while True:
-            if not self._poll.poll(self._patience.left() * 1000):
+            if not self._poll.poll(self._deadline.left() * 1000):
                 self._check()
                 continue
             message, fds = self._connection.receive()
             if not message:
                 # Member 0 may have given up because of another one.
-                self._roster.check()
+                self._peers.check()
                 raise PeerLostError(
-                    f"{self._host.capitalize()} (process {self._connection.pid}) "
+                    f"{self._leader.capitalize()} (process {self._connection.pid}) "
                     "ended or gave up while the instances met. Look above for what it "
                     "said last.",
-                    (self._roster.instances[0],),
+                    (self._peers.instances[0],),
                 )
             kind, rest = message[:1], message[1:]
-            if kind != WELCOME or kind != letter:
+            if kind != WELCOME or kind != wanted:
                 for fd in fds:
                     os.close(fd)
                 fds = []
             try:
                 if kind == REFUSAL:
                     raise decode_refusal(rest)
-                if kind == letter:
+                if kind == wanted:
                     return rest, fds
                 if kind != NOTICE:
                     raise MalformedMessageError(f"{message[:20]!r}")
                 self._missing = self._ranks(rest)
-                self._patience.stalled = True
+                self._deadline.stalled = True
             except MalformedMessageError as error:
                 raise self._malformed(error) from error
 
     def _ranks(self, message: bytes) -> list[int]:
         ranks = decode_ranks(message)
-        if not ranks or max(ranks) >= len(self._roster.instances):
+        if not ranks or max(ranks) >= len(self._peers.instances):
             raise MalformedMessageError(f"the ranks {ranks}")
         return ranks
 
     def _malformed(self, error: MalformedMessageError) -> MismatchError:
         return MismatchError(
-            f"{self._host.capitalize()} (process {self._connection.pid}) sent "
+            f"{self._leader.capitalize()} (process {self._connection.pid}) sent "
             f"{self._me} {error} while the instances met, which is no message of "
             "theirs. Start all of them with the same installation of popdist."
         )
 
     def _check(self) -> None:
-        self._patience.check(
-            lambda: self._roster.name(self._missing), remark=self._intruder
+        self._deadline.check(
+            lambda: self._peers.name(self._missing), remark=self._intruder
         )

@@ -69,7 +69,7 @@ class LateMembers:
                 for descriptor, _ in poll.poll(_LOOK * 1000):
                     if descriptor in connections:
                         poll.unregister(descriptor)
-                        self._hear(connections.pop(descriptor))
+                        self._receive(connections.pop(descriptor))
                     else:
                         connection = accept(self._listener)
                         connections[connection.fileno()] = connection
@@ -82,7 +82,7 @@ class LateMembers:
             for connection in connections.values():
                 connection.close()
 
-    def _hear(self, connection: Connection) -> None:
+    def _receive(self, connection: Connection) -> None:
         try:
             message, fds = connection.receive()
             for fd in fds:

@@ -12,7 +12,7 @@ from popdist.engine.meet.connection import (
     connect,
     listen,
 )
-from popdist.engine.meet.deadlines import Patience
+from popdist.engine.meet.deadlines import Deadline
 from popdist.engine.meet.late import LateMembers, free_address
 from popdist.engine.meet.messages import (
     BEGIN,
@@ -29,7 +29,7 @@ from popdist.engine.meet.messages import (
     encode_ranks,
     encode_refusal,
 )
-from popdist.engine.meet.roster import Roster
+from popdist.engine.meet.peers import Peers
 from popdist.errors import (
     ArenaError,
     CollectiveTimeoutError,
@@ -46,7 +46,7 @@ _MOST_OF_OTHERS = 16
 _OCCUPIED = 0.5
 
 
-class Host:
+class Leader:
     """The meeting place, from the first hello to the last word."""
 
     def __init__(
@@ -54,15 +54,15 @@ class Host:
         address: bytes,
         answer: bytes,
         hello: Hello,
-        patience: Patience,
-        roster: Roster,
+        deadline: Deadline,
+        peers: Peers,
     ) -> None:
         self._answer = answer
         self._hello = hello
-        self._patience = patience
-        self._roster = roster
+        self._deadline = deadline
+        self._peers = peers
         self._members = {0: hello.member}
-        self._guests: dict[int, Connection] = {}
+        self._joiners: dict[int, Connection] = {}
         self._connections: dict[int, Connection] = {}
         # How many members have said who they are, and how many are there to come.
         self._came = 0
@@ -78,14 +78,14 @@ class Host:
                 raise
             raise self._occupied() from error
         self._poll.register(self._listener, select.POLLIN)
-        for pidfd in roster.pidfds:
+        for pidfd in peers.pidfds:
             if pidfd >= 0:
                 self._poll.register(pidfd, select.POLLIN)
 
     def collect(self) -> list[Member]:
         """Wait until all have come, and return them in the order of their ranks."""
         while missing := self._missing():
-            for connection, message in self._hear(missing):
+            for connection, message in self._receive(missing):
                 raise self._malformed(connection, f"{message[:20]!r}")
         return [self._members[rank] for rank in sorted(self._members)]
 
@@ -95,23 +95,23 @@ class Host:
         # this name are not to come to the old place.
         self._poll.unregister(self._listener)
         self._listener.close()
-        self._send_away_strangers()
+        self._refuse_others()
         members = [self._members[rank] for rank in sorted(self._members)]
         table = encode_members(members)
-        for connection in self._guests.values():
+        for connection in self._joiners.values():
             self._send(connection, WELCOME + bytes([len(fds)]) + table, fds)
 
     def begin(self) -> None:
         """Wait until all have taken over what they share, and let them go."""
-        missing = sorted(self._guests)
+        missing = sorted(self._joiners)
         while missing:
-            for connection, message in self._hear(missing):
+            for connection, message in self._receive(missing):
                 if message != READY or connection.rank not in missing:
                     raise self._malformed(connection, f"{message[:20]!r}")
                 missing.remove(connection.rank)
         # From here on the meeting has succeeded. Who ends now is missed by its pidfd,
         # by all in the same way.
-        for connection in self._guests.values():
+        for connection in self._joiners.values():
             _send_if_there(connection, BEGIN)
 
     def refuse(self, error: PopdistError) -> None:
@@ -134,7 +134,7 @@ class Host:
                 self._expected - self._came,
             )
             # With the launcher's file, late ones see for themselves who has ended.
-            late.start(daemon=bool(self._roster.ended_file))
+            late.start(daemon=bool(self._peers.ended_file))
 
     def close(self) -> None:
         if not self._has_late_members:
@@ -144,33 +144,33 @@ class Host:
 
     def _all_see(self, lost: Sequence[int]) -> bool:
         """Return whether those that come later see for themselves who is lost."""
-        found = zip(self._roster.instances, self._roster.pidfds, strict=True)
+        found = zip(self._peers.instances, self._peers.pidfds, strict=True)
         return set(lost) <= {instance for instance, pidfd in found if pidfd >= 0}
 
-    def _hear(self, missing: Sequence[int]) -> list[tuple[Connection, bytes]]:
+    def _receive(self, missing: Sequence[int]) -> list[tuple[Connection, bytes]]:
         """Return what members said, after a wait. Raises when one has ended."""
-        wait = self._roster.wait(self._patience.left())
+        wait = self._peers.wait(self._deadline.left())
         events = self._poll.poll(wait * 1000)
-        stalled = self._patience.stalled
-        self._patience.check(lambda: self._roster.name(missing))
-        if self._patience.stalled and not stalled:
-            for connection in self._guests.values():
+        stalled = self._deadline.stalled
+        self._deadline.check(lambda: self._peers.name(missing))
+        if self._deadline.stalled and not stalled:
+            for connection in self._joiners.values():
                 self._send(connection, NOTICE + encode_ranks(missing))
-        descriptors = [d for d, _ in events if d not in self._roster.pidfds]
+        descriptors = [d for d, _ in events if d not in self._peers.pidfds]
         if events and not descriptors:
-            # Whoever has ended may have said why before, and has been heard by now.
-            self._roster.check()
-        if not events and self._roster.ended_file:
-            self._roster.check_file()
-        heard = []
+            # Whoever has ended may have said why before, and has been received by now.
+            self._peers.check()
+        if not events and self._peers.ended_file:
+            self._peers.check_file()
+        received = []
         for descriptor in descriptors:
             if descriptor == self._listener.fileno():
                 self._accept()
             elif descriptor in self._connections:
-                heard += self._hear_one(self._connections[descriptor])
-        return heard
+                received += self._receive_from(self._connections[descriptor])
+        return received
 
-    def _hear_one(self, connection: Connection) -> list[tuple[Connection, bytes]]:
+    def _receive_from(self, connection: Connection) -> list[tuple[Connection, bytes]]:
         try:
             message, fds = connection.receive()
         except ConnectionError:
@@ -213,33 +213,33 @@ class Host:
         if connection.uid != os.geteuid():
             _send_if_there(connection, OTHER_USER + self._answer)
             who = "A process"
-            if 0 < hello.rank < len(self._roster.instances):
-                who = self._roster.name([hello.rank]).capitalize()
+            if 0 < hello.rank < len(self._peers.instances):
+                who = self._peers.name([hello.rank]).capitalize()
             raise ArenaError(
                 f"{who} (process {connection.pid}) belongs to user {connection.uid}, "
-                f"but {self._roster.name([0])} to user {os.geteuid()}. Start all "
+                f"but {self._peers.name([0])} to user {os.geteuid()}. Start all "
                 "instances as the same user."
             )
-        if false := self._roster.objection(hello.rank, connection.pid):
+        if false := self._peers.objection(hello.rank, connection.pid):
             # It alone is told: the real one is still to come.
             _send_if_there(connection, REFUSAL + encode_refusal(MismatchError(false)))
             self._drop(connection)
             return
         self._came += 1
         self._expected = max(self._expected, hello.size - 1)
-        objection = hello.objection(self._hello, connection.pid, self._roster.instances)
+        objection = hello.objection(self._hello, connection.pid, self._peers.instances)
         if objection is None and hello.rank in self._members:
             objection = (
                 f"Processes {self._members[hello.rank].pid} and {connection.pid} both "
-                f"say that they are {self._roster.name([hello.rank])} of this group. "
+                f"say that they are {self._peers.name([hello.rank])} of this group. "
                 "Give each process of the group a rank of its own."
             )
         if objection is not None:
             raise MismatchError(objection)
         connection.rank = hello.rank
-        self._guests[hello.rank] = connection
+        self._joiners[hello.rank] = connection
         self._members[hello.rank] = hello.member
-        if self._patience.stalled:
+        if self._deadline.stalled:
             self._send(connection, NOTICE + encode_ranks(self._missing() or [0]))
 
     def _occupied(self) -> ArenaError:
@@ -248,7 +248,7 @@ class Host:
         while (other := connect(self._address)) is None and monotonic() < until:
             sleep(0.01)
         place = self._address[1:].decode()
-        me = self._roster.name([0])
+        me = self._peers.name([0])
         if other is None:
             return ArenaError(
                 f"{me.capitalize()} cannot listen at the socket {place!r}: another "
@@ -269,7 +269,7 @@ class Host:
     def _missing(self) -> list[int]:
         return [r for r in range(self._hello.size) if r not in self._members]
 
-    def _send_away_strangers(self) -> None:
+    def _refuse_others(self) -> None:
         error = MismatchError(
             f"All {self._hello.size} instances of this group have come already, and "
             "this process is one more. Start one process for each instance."
@@ -294,7 +294,7 @@ class Host:
 
     def _lost(self, connection: Connection) -> PeerLostError:
         assert connection.rank is not None
-        instance = self._roster.instances[connection.rank]
+        instance = self._peers.instances[connection.rank]
         return PeerLostError(
             f"Instance {instance} (process {connection.pid}) ended or gave up while "
             "the instances met. Look above for what it said last.",
@@ -310,9 +310,9 @@ class Host:
     def _malformed(self, connection: Connection, what: str) -> MismatchError:
         who = "A member"
         if connection.rank is not None:
-            who = self._roster.name([connection.rank]).capitalize()
+            who = self._peers.name([connection.rank]).capitalize()
         return MismatchError(
-            f"{who} (process {connection.pid}) sent {self._roster.name([0])} {what} "
+            f"{who} (process {connection.pid}) sent {self._peers.name([0])} {what} "
             "while the instances met, which is no message of theirs. Start all of "
             "them with the same installation of popdist."
         )

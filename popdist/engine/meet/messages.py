@@ -1,6 +1,6 @@
 """What members say to each other while they meet, as values and as bytes.
 
-Every message is one packet: a hello, or a letter and what belongs to it. The values
+Every message is one packet: a hello, or a code and what belongs to it. The values
 are named tuples, because every dataclass adds a millisecond to the start of a program.
 """
 
@@ -96,35 +96,35 @@ class Hello(NamedTuple):
             pid: Which process the kernel says that this is.
             instances: What the members of the group are called, by rank.
         """
-        who, host = f"Process {pid}", f"instance {instances[0]}"
+        who, leader = f"Process {pid}", f"instance {instances[0]}"
         if self.rank < len(instances):
             who = f"Instance {instances[self.rank]} (process {pid})"
         if self.version != mine.version:
             return (
                 f"{who} speaks version {self.version} of how instances meet, but "
-                f"{host} speaks version {mine.version}. Start all of them with "
+                f"{leader} speaks version {mine.version}. Start all of them with "
                 "the same installation of popdist."
             )
         if self.size != mine.size:
             return (
-                f"{who} expects a group of {self.size} instances, but {host} "
+                f"{who} expects a group of {self.size} instances, but {leader} "
                 f"expects {mine.size}. All of them must name the same group."
             )
         if not 1 <= self.rank < mine.size:
             return (
                 f"Process {pid} says that it is member {self.rank}, but a group of "
-                f"{mine.size} has place for 1 to {mine.size - 1} beside {host}."
+                f"{mine.size} has place for 1 to {mine.size - 1} beside {leader}."
             )
         if self.member.pid != pid:
             return (
                 f"{who} calls itself process {self.member.pid}, so it is in another "
-                f"PID namespace than {host}. Start the instances of a host in one "
+                f"PID namespace than {leader}. Start the instances of a host in one "
                 "container, or in containers that share their PID namespace."
             )
         if self.layout != mine.layout:
             return (
                 f"{who} lays the shared memory out as {_readable(self.layout)}, but "
-                f"{host} as {_readable(mine.layout)}. Give all instances the same "
+                f"{leader} as {_readable(mine.layout)}. Give all instances the same "
                 "settings and the same installation of popdist."
             )
         return None
@@ -169,8 +169,8 @@ def encode_refusal(error: PopdistError) -> bytes:
     if isinstance(error, PeerLostError):
         count = _RANK.pack(len(error.instances))
         return _LOST + count + encode_ranks(error.instances) + text
-    letters = [letter for letter, kind in _REFUSALS.items() if type(error) is kind]
-    return (letters[0] if letters else b"a") + text
+    codes = [code for code, kind in _REFUSALS.items() if type(error) is kind]
+    return (codes[0] if codes else b"a") + text
 
 
 def decode_refusal(message: bytes) -> PopdistError:
@@ -179,21 +179,21 @@ def decode_refusal(message: bytes) -> PopdistError:
     Raises:
         MalformedMessageError: No member has written this.
     """
-    letter, rest = message[:1], message[1:]
+    code, rest = message[:1], message[1:]
     lost: list[int] = []
-    if letter == _LOST:
+    if code == _LOST:
         count = _RANK.unpack(rest[: _RANK.size])[0] if len(rest) >= _RANK.size else -1
         end = _RANK.size * (1 + count)
         if not _RANK.size <= end <= len(rest):
             raise MalformedMessageError("an error whose instances are cut off")
         lost, rest = decode_ranks(rest[_RANK.size : end]), rest[end:]
-    elif letter not in _REFUSALS:
-        raise MalformedMessageError(f"an error of the unknown kind {letter!r}")
+    elif code not in _REFUSALS:
+        raise MalformedMessageError(f"an error of the unknown kind {code!r}")
     try:
         text = rest.decode()
     except UnicodeDecodeError as error:
         raise MalformedMessageError("an error whose text is not UTF-8") from error
-    return PeerLostError(text, lost) if letter == _LOST else _REFUSALS[letter](text)
+    return PeerLostError(text, lost) if code == _LOST else _REFUSALS[code](text)
 
 
 def _readable(layout: bytes) -> str:

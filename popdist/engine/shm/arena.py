@@ -13,8 +13,8 @@ from functools import partial
 from popdist.engine import _core
 from popdist.engine.meet import rendezvous
 from popdist.engine.meet.messages import Hello, Member
+from popdist.engine.meet.peers import Peers
 from popdist.engine.meet.pidfds import Pidfd, started, watch
-from popdist.engine.meet.roster import Roster
 from popdist.engine.shm.heap import HEAP_SPAN, file_of
 from popdist.engine.shm.memory_limits import commits_strictly, in_words, memory_left
 from popdist.errors import ArenaError
@@ -154,7 +154,7 @@ def meet(
         instances: What the members are called, by rank; None for their ranks.
         known: A pidfd of each instance that is known before the meeting. The end of
             one of these is noticed at once, even if it never comes.
-        ended_file: Where the launcher writes which instances have ended; see Roster.
+        ended_file: Where the launcher writes which instances have ended; see Peers.
 
     Raises:
         ArenaError: The memory cannot be made or mapped.
@@ -173,7 +173,7 @@ def meet(
         rendezvous(
             name,
             hello,
-            Roster(arena.instances, _known_pidfds(arena, known or {}), ended_file),
+            Peers(arena.instances, _known_pidfds(arena, known or {}), ended_file),
             offer=offer,
             attach=arena.attach,
             timeout=timeout,

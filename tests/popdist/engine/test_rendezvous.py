@@ -19,7 +19,7 @@ from popdist.engine.meet.messages import (
     encode_ranks,
     encode_refusal,
 )
-from popdist.engine.meet.roster import name_instances
+from popdist.engine.meet.peers import name_instances
 from popdist.engine.shm import arena
 from popdist.errors import (
     ArenaError,
@@ -50,7 +50,7 @@ def test_members_may_come_in_any_order(late: int) -> None:
         for rank in {0, 1, 2} - {late}:
             meeting.start(rank, KEEP)
         if late:
-            meeting.wait_for_guests(1)
+            meeting.wait_for_joiners(1)
         meeting.start(late, KEEP)
 
         assert meeting.finish() == [(0, "met\n", "")] * 3
@@ -127,7 +127,7 @@ def test_one_that_says_something_else_does_not_disturb(packet: bytes) -> None:
     """
     with Meeting(2) as meeting:
         meeting.start(0, KEEP)
-        meeting.wait_for_guests(0)
+        meeting.wait_for_joiners(0)
         meeting.start(1, stranger)
         meeting.wait_for_end(1)
         meeting.start(1, KEEP)
@@ -150,7 +150,7 @@ def test_those_who_connect_and_go_or_say_nothing_do_not_disturb() -> None:
     """
     with Meeting(2) as meeting:
         meeting.start(0, KEEP)
-        meeting.wait_for_guests(0)
+        meeting.wait_for_joiners(0)
         pid = meeting.start(1, stranger)
         meeting.wait_for_line(1)
         meeting.start(1, KEEP)
@@ -175,16 +175,16 @@ def test_a_member_that_says_what_it_cannot_mean_is_named(
 ) -> None:
     garbled = f"""
         from popdist.engine.meet import joiner
-        hear = joiner.Guest._hear
-        def say_more(self, letter):
-            self._say({packet!r})
-            return hear(self, letter)
-        joiner.Guest._hear = say_more
+        receive = joiner.Joiner._receive
+        def say_more(self, wanted):
+            self._send({packet!r})
+            return receive(self, wanted)
+        joiner.Joiner._receive = say_more
         join()
     """
     with Meeting(3) as meeting:
         meeting.start(0)
-        meeting.wait_for_guests(0)
+        meeting.wait_for_joiners(0)
         pid = meeting.start(1, garbled)
         meeting.start(2)
         ended = meeting.finish()
@@ -202,10 +202,10 @@ def test_a_member_0_that_says_what_it_cannot_mean_is_named(packet: bytes) -> Non
     garbled = f"""
         from popdist.engine.meet import leader
         def say_it(self, fds):
-            for guest in self._guests.values():
-                guest.send({packet!r})
+            for joiner in self._joiners.values():
+                joiner.send({packet!r})
             time.sleep(1)
-        leader.Host.welcome = say_it
+        leader.Leader.welcome = say_it
         join()
     """
     with Meeting(2) as meeting:
@@ -229,9 +229,9 @@ def test_one_that_says_nothing_is_sent_away_when_all_have_come() -> None:
     """
     with Meeting(2) as meeting:
         meeting.start(0, KEEP)
-        meeting.wait_for_guests(0)
+        meeting.wait_for_joiners(0)
         meeting.start(1, stranger)
-        meeting.wait_for_guests(1)
+        meeting.wait_for_joiners(1)
         meeting.start(1, KEEP)
         first, mute, last = meeting.finish()
 
@@ -273,10 +273,10 @@ def test_a_stall_is_reported_once_and_the_meeting_goes_on() -> None:
     with Meeting(4) as meeting:
         for rank in (0, 2):
             meeting.start(rank, "join(stall=0.5)\nprint('met')")
-        meeting.wait_for_guests(1)
+        meeting.wait_for_joiners(1)
         time.sleep(1.5)
         meeting.start(1, KEEP)
-        meeting.wait_for_guests(2)
+        meeting.wait_for_joiners(2)
         meeting.start(3, KEEP)
         ended = meeting.finish()
 
@@ -292,7 +292,7 @@ def test_a_stall_is_reported_once_and_the_meeting_goes_on() -> None:
 def test_one_that_comes_after_the_report_does_not_repeat_it() -> None:
     with Meeting(3) as meeting:
         meeting.start(0, "join(stall=0.1, timeout=3)")
-        meeting.wait_for_guests(0)
+        meeting.wait_for_joiners(0)
         time.sleep(0.5)
         meeting.start(1, "join(stall=0.1)")
         first, second = meeting.finish()
@@ -305,7 +305,7 @@ def test_one_that_comes_after_the_report_does_not_repeat_it() -> None:
 def test_a_stopped_member_0_is_reported_by_the_others() -> None:
     with Meeting(2) as meeting:
         pid = meeting.start(0, KEEP)
-        meeting.wait_for_guests(0)
+        meeting.wait_for_joiners(0)
         stop(pid)
         meeting.start(1, "join(stall=0.2)\nprint('met')")
         time.sleep(1.5)
@@ -348,9 +348,9 @@ def test_a_dead_member_is_named_before_an_absent_one_comes() -> None:
     """
     with Meeting(3) as meeting:
         meeting.start(0, told)
-        meeting.wait_for_guests(0)
+        meeting.wait_for_joiners(0)
         victim = meeting.start(1)
-        meeting.wait_for_guests(1)
+        meeting.wait_for_joiners(1)
         os.kill(victim, signal.SIGKILL)
         # Only the members that have come are told so far.
         meeting.wait_for_line(0)
@@ -371,7 +371,7 @@ def test_members_may_meet_again_right_after_a_failure() -> None:
     """
     with Meeting(3) as meeting:
         meeting.start(0, again)
-        meeting.wait_for_guests(0)
+        meeting.wait_for_joiners(0)
         meeting.start(1, "join(layout=b'two')")
         meeting.wait_for_line(0)
         meeting.wait_for_end(1)
@@ -386,7 +386,7 @@ def test_members_may_meet_again_right_after_a_failure() -> None:
 def test_a_member_that_is_killed_is_named_by_all_others(victim: int) -> None:
     with Meeting(5) as meeting:
         pids = [meeting.start(rank) for rank in range(4)]
-        meeting.wait_for_guests(3)
+        meeting.wait_for_joiners(3)
         os.kill(pids[victim], signal.SIGKILL)
         meeting.start(4)
         ended = meeting.finish()
@@ -402,7 +402,7 @@ def test_a_member_that_is_killed_is_named_by_all_others(victim: int) -> None:
 def test_when_member_0_is_killed_all_others_name_it() -> None:
     with Meeting(4) as meeting:
         pids = [meeting.start(rank) for rank in range(3)]
-        meeting.wait_for_guests(2)
+        meeting.wait_for_joiners(2)
         os.kill(pids[0], signal.SIGKILL)
         ended = meeting.finish()
 
@@ -517,7 +517,7 @@ def test_members_are_called_by_the_names_of_their_instances() -> None:
 def test_a_lost_member_is_known_by_its_instance() -> None:
     with Meeting(3) as meeting:
         pids = [meeting.start(r, "join(instances=(4, 6, 8))") for r in range(2)]
-        meeting.wait_for_guests(1)
+        meeting.wait_for_joiners(1)
         os.kill(pids[1], signal.SIGKILL)
         meeting.start(2, "join(instances=(4, 6, 8))")
         first, _, last = meeting.finish()
@@ -548,7 +548,7 @@ def test_a_process_that_only_has_the_number_of_a_member_is_none() -> None:
 def test_ctrl_c_ends_the_wait_and_the_others_know(victim: int) -> None:
     with Meeting(3) as meeting:
         pids = [meeting.start(rank) for rank in range(2)]
-        meeting.wait_for_guests(1)
+        meeting.wait_for_joiners(1)
         os.kill(pids[victim], signal.SIGINT)
         if victim == 1:
             meeting.start(2)
@@ -579,7 +579,7 @@ def test_a_layout_of_its_own_is_told_to_all_and_names_both_sides() -> None:
     with Meeting(4) as meeting:
         for rank in (0, 1):
             meeting.start(rank)
-        meeting.wait_for_guests(1)
+        meeting.wait_for_joiners(1)
         pid = meeting.start(2, "join(layout=b'two')")
         meeting.start(3)
         ended = meeting.finish()
@@ -611,7 +611,7 @@ def test_a_group_of_another_size_is_told_to_all() -> None:
 def test_members_of_a_larger_group_are_told_though_member_0_expects_fewer() -> None:
     with Meeting(3) as meeting:
         meeting.start(0, "size = 2\njoin()")
-        meeting.wait_for_guests(0)
+        meeting.wait_for_joiners(0)
         meeting.start(1)
         meeting.wait_for_end(1)
         meeting.start(2)
@@ -628,7 +628,7 @@ def test_a_rank_that_two_processes_have_is_told_to_all() -> None:
     with Meeting(3) as meeting:
         for rank in (0, 1):
             meeting.start(rank)
-        meeting.wait_for_guests(1)
+        meeting.wait_for_joiners(1)
         meeting.start(1)
         ended = meeting.finish()
 
@@ -644,7 +644,7 @@ def test_one_that_takes_the_place_of_a_known_one_is_refused_alone() -> None:
         real = meeting.start(1, f"time.sleep(2)\n{KEEP}")
         known = f"known = {{1: Pidfd({real}, os.pidfd_open({real}))}}"
         meeting.start(0, f"{known}\njoin(known=known)\nprint('met', flush=True)")
-        meeting.wait_for_guests(0)
+        meeting.wait_for_joiners(0)
         false = meeting.start(1)
         meeting.wait_for_end(2)
         meeting.start(2, KEEP)
@@ -661,7 +661,7 @@ def test_one_that_takes_the_place_of_a_known_one_is_refused_alone() -> None:
 def test_one_that_listens_in_place_of_a_known_one_is_not_believed() -> None:
     with Meeting(2) as meeting:
         false = meeting.start(0)
-        meeting.wait_for_guests(0)
+        meeting.wait_for_joiners(0)
         go = "import signal\nsignal.sigwait([signal.SIGUSR1])"
         real = meeting.start(
             0, f"signal.pthread_sigmask(0, [10])\nprint()\n{go}\n{KEEP}"
@@ -684,7 +684,7 @@ def test_one_that_listens_in_place_of_a_known_one_is_not_believed() -> None:
 def test_a_second_member_0_is_refused() -> None:
     with Meeting(2) as meeting:
         pid = meeting.start(0)
-        meeting.wait_for_guests(0)
+        meeting.wait_for_joiners(0)
         meeting.start(0)
         meeting.wait_for_end(1)
         meeting.start(1)
@@ -710,7 +710,7 @@ def test_members_of_two_users_say_so_at_once(other: int) -> None:
     begin = {other: OTHER_USER}
     with Meeting(3) as meeting:
         pids = [meeting.start(0, begin.get(0, "") + "join()")]
-        meeting.wait_for_guests(0)
+        meeting.wait_for_joiners(0)
         pids.append(meeting.start(1, begin.get(1, "") + "join()"))
         first, second = meeting.finish()
 
@@ -742,7 +742,7 @@ def test_another_user_that_comes_without_the_name_does_not_disturb() -> None:
     """
     with Meeting(2) as meeting:
         meeting.start(0, KEEP)
-        meeting.wait_for_guests(0)
+        meeting.wait_for_joiners(0)
         pid = meeting.start(1, stranger)
         meeting.wait_for_line(1)
         meeting.start(1, KEEP)
@@ -770,7 +770,7 @@ def test_another_user_that_listens_first_is_ignored_and_named() -> None:
     """
     with Meeting(2) as meeting:
         pid = meeting.start(0, squatter)
-        meeting.wait_for_guests(0)
+        meeting.wait_for_joiners(0)
         meeting.start(1, KEEP)
         meeting.wait_for_line(0)
         meeting.start(0, KEEP)
@@ -792,7 +792,7 @@ def test_an_address_that_another_user_holds_is_said_in_words() -> None:
     """
     with Meeting(2) as meeting:
         pid = meeting.start(0, squatter)
-        meeting.wait_for_guests(0)
+        meeting.wait_for_joiners(0)
         meeting.start(0)
         meeting.wait_for_end(1)
         os.kill(pid, signal.SIGKILL)

@@ -14,7 +14,7 @@ _MOST_IN_A_LIST = 3
 _LOOK = 0.2
 
 
-class Roster(NamedTuple):
+class Peers(NamedTuple):
     """The members of a group that is about to meet, by their ranks.
 
     instances: What each is called, in whatever is said to people.
