@@ -55,7 +55,7 @@ class Endpoint:
         self._views: weakref.WeakSet[object] = weakref.WeakSet()
         # A signal's handler may close a view while this thread closes another.
         self._lock = threading.RLock()
-        # Whether the program has been told why the group came to its end.
+        # Whether an error has told the program why the group has ended.
         self._reported = False
         _check_level(simd)
         _check_seconds("timeout", timeout)
@@ -75,7 +75,7 @@ class Endpoint:
             known=known,
             ended_file=ended_file,
         )
-        # It maps nothing before somebody asks for an array.
+        # It maps nothing before the first array is requested.
         self._heap = Heap(self._arena.fd, rank, size)
         self.comm = self._open(simd, stall)
         self.worker = Worker(self.comm.queue)
@@ -145,7 +145,7 @@ class Endpoint:
             self._reported = True
             return why
         error = unusable(ending, self.instances)
-        # That one may be in a handle for which nobody has waited yet.
+        # That one may be in a handle that the program has not waited for yet.
         error.__cause__ = why
         if isinstance(why, PeerLostError) and isinstance(error, GroupUnusableError):
             error.instances = why.instances

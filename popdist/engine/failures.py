@@ -46,7 +46,7 @@ def explain(ending: Ending, instances: Sequence[int], timeout: float) -> Popdist
         case Status.PEER_LOST:
             return PeerLostError(
                 f"Instance {concerned} has ended, or left the group, while instance "
-                f"{noticed} needed it for {call}. Look above for what it said last.",
+                f"{noticed} needed it for {call}. Look above for its last output.",
                 (concerned,),
             )
         case Status.TIMED_OUT:

@@ -157,7 +157,7 @@ class Group(GroupCalls, Reductions, Exchanges, PointToPoint):  # type: ignore[mi
         """Return a new array that lives in the arena.
 
         all_reduce of such arrays, on all members, copies nothing in or out: each
-        member adds up its part of everybody's arrays where they lie. Where the
+        member adds up its part of all members' arrays where they lie. Where the
         machine does not let memory be shared so, it is an ordinary array.
         """
         kind = np.dtype(dtype)

@@ -19,7 +19,7 @@ class Handle(Generic[T]):
     """A call that may still be under way."""
 
     def __init__(self, give_up: Callable[[BaseException], None]) -> None:
-        """Make a handle that calls `give_up` if whoever waits for it is interrupted."""
+        """Make a handle that calls `give_up` if a wait for it is interrupted."""
         self._give_up = give_up
         self._pid = os.getpid()
         self._done = threading.Event()
@@ -41,7 +41,7 @@ class Handle(Generic[T]):
         """Block until the call has come to its end, and return its result.
 
         Raises whatever the call would have raised. Ctrl-C ends the group for all, as
-        it does in a call: nobody can be sure of this one any more.
+        it does in a call: other members cannot know whether this one is made.
         """
         if not self.test():
             check_thread(self.maker)
@@ -112,7 +112,7 @@ class Handle(Generic[T]):
     def _run(self, action: Callable[[], T]) -> None:
         try:
             self._result = action()
-        # Whatever it is, it belongs to whoever waits.
+        # Whatever it is, wait() raises it.
         except BaseException as error:
             self._error = error
         with self._lock:
@@ -167,7 +167,7 @@ class Worker:
         """Run the action after all that were submitted before it.
 
         Args:
-            give_up: Called if somebody is interrupted who waits for it.
+            give_up: Called if a wait for it is interrupted.
         """
         check_interpreter()
         handle: Handle[T] = Handle(give_up)
@@ -180,7 +180,7 @@ class Worker:
         with self._lock:
             if self._thread is None:
                 thread = Helper(target=self._work, name="popdist", daemon=True)
-                # May fail. Only then is there somebody to do what is counted.
+                # May fail: calls are counted only once a thread makes them.
                 thread.start()
                 self._thread = thread
             handle.maker = self._thread

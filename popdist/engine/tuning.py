@@ -29,7 +29,7 @@ _MOST_SLOT_BYTES = 128 << 20
 class Tuning:
     """What all members of a group must agree on.
 
-    oneshot_bytes: Up to here, everybody adds up all of everybody's array.
+    oneshot_bytes: Up to here, each member adds up the whole arrays of all.
     block_bytes: How much of a larger array is on its way at once.
     spin_us: How long a member polls for another's step before it yields its core.
     """

@@ -369,7 +369,7 @@ def test_a_first_call_among_some_misses_one_that_has_died_since_init(
     """
     words = (
         f"({victim},) Instance {victim} ended before it could join the group of "
-        "instances 1 and 2. Look above for what it said last."
+        "instances 1 and 2. Look above for its last output."
     )
 
     ended = run(3, body, {"POPDIST_TIMEOUT": "30"})
@@ -398,7 +398,7 @@ def test_a_group_of_some_names_its_instances_while_they_meet() -> None:
     assert re.fullmatch(STACKS, "".join(stacks))
     assert ended[1].out == (
         "Instance 1 has waited 1 s for instance 2 to join the group of instances 1 and "
-        "2. Look above for what they said last. If they were only slow, raise "
+        "2. Look above for their last output. If they were only slow, raise "
         "POPDIST_TIMEOUT.\n"
     )
 

@@ -1,9 +1,9 @@
 """Where the members of one host meet: an abstract unix socket of member 0.
 
-Member 0 collects a hello of every other member, sends each the file descriptors to
-share and the table of all, and says "begin" when every one has taken them over. So
-a meeting succeeds for all members or fails for all: an error of one is told to the
-others, and the end of one ends its connection.
+Member 0, the leader, collects a hello of every joiner, sends each the file descriptors
+to share and the table of all members, and a message to begin when all have taken them
+over. So a meeting succeeds for all members or fails for all: an error of one is sent to
+the others, and the end of one ends its connection.
 """
 
 # Not hashlib, which takes longer to import than members take to meet.
@@ -35,20 +35,20 @@ def rendezvous(
     """Meet the other members, and return what `attach` makes of what they share.
 
     Every member calls this, with the same name, size and layout. All users see the
-    address of the socket, but it tells neither the name nor the address of another
-    group: with a secret in the name, only members can meet under it.
+    address of the socket, but neither the name nor the address of another group follows
+    from it: with a secret in the name, only members can meet under it.
 
     Args:
-        peers: Whom it is to meet. The end of one whose pidfd is known is noticed
-            even before it has come.
-        offer: Makes the file descriptors to share; called by member 0 only.
-        attach: Takes them over on every member, and with them the duty to close
-            them. Gets all members, in the order of their ranks.
+        peers: The members that are to meet. The end of one whose pidfd is known is
+            detected even before it has connected.
+        offer: Creates the file descriptors to share; called by the leader only.
+        attach: Takes them over on every member, and owns them from then on. Gets all
+            members, in the order of their ranks.
 
     Raises:
         MismatchError: The members do not belong together; on all of them.
         PeerLostError: One ended or gave up meanwhile; on all others.
-        CollectiveTimeoutError: Some have not come.
+        CollectiveTimeoutError: Some have not connected.
     """
     who = peers.name([hello.rank]).capitalize()
     where = f"the group of {peers.name_all()}"
@@ -112,5 +112,5 @@ def _for_all(who: str, error: Exception) -> PopdistError:
         return error
     return ArenaError(
         f"{who} could not join the others: {type(error).__name__}: {error}. "
-        "Look above for what it said."
+        "Look above for its output."
     )

@@ -1,6 +1,6 @@
 """One end of a unix socket that carries packets, credentials and file descriptors.
 
-It never waits: who has nothing to receive waits in poll().
+No call blocks: poll() is for that.
 """
 
 # Not socket, which takes longer to import than members take to meet.
@@ -24,20 +24,20 @@ class Connection:
         level, option = _socket.SOL_SOCKET, _socket.SO_PEERCRED
         found = socket.getsockopt(level, option, _CREDENTIALS.size)
         self.pid, self.uid, _ = _CREDENTIALS.unpack(found)
-        # Which member it is, as soon as it has said so.
+        # Which member it is, once its hello is here.
         self.rank: int | None = None
 
     def fileno(self) -> int:
         return self._socket.fileno()
 
     def send(self, message: bytes, fds: Sequence[int] = ()) -> None:
-        """Send one packet. ConnectionError means that nobody is there any more."""
+        """Send one packet; raise ConnectionError if the peer has closed its end."""
         rights = struct.pack(f"={len(fds)}i", *fds)
         ancillary = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, rights)] if fds else []
         self._socket.sendmsg([message], ancillary, _socket.MSG_NOSIGNAL)
 
     def receive(self) -> tuple[bytes, list[int]]:
-        """Return one packet and its file descriptors; b"" when the other has ended."""
+        """Return one packet and its file descriptors; b"" at the end of the peer."""
         try:
             return self._receive()
         except ConnectionResetError:
@@ -60,7 +60,7 @@ class Connection:
 
 
 def listen(address: bytes, backlog: int) -> _socket.socket:
-    """Return a socket that listens. OSError with EADDRINUSE: another one does."""
+    """Return a listening socket; raise OSError (EADDRINUSE) if there is one."""
     socket = _new_socket()
     try:
         socket.bind(address)
@@ -72,7 +72,7 @@ def listen(address: bytes, backlog: int) -> _socket.socket:
 
 
 def accept(listener: _socket.socket) -> Connection:
-    """Return the next one that has come. BlockingIOError: nobody has."""
+    """Return the next connection; raise BlockingIOError if there is none."""
     # The type checker does not know this one.
     descriptor, _ = listener._accept()  # type: ignore[attr-defined]
     os.set_blocking(descriptor, False)
@@ -80,7 +80,7 @@ def accept(listener: _socket.socket) -> Connection:
 
 
 def connect(address: bytes) -> Connection | None:
-    """Return a connection, or None while none is accepted."""
+    """Return a connection, or None while nothing accepts connections there."""
     socket = _new_socket()
     try:
         socket.connect(address)

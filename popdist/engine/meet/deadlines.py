@@ -1,4 +1,4 @@
-"""How long a member waits for the others while they meet, and what it says then."""
+"""How long a member waits for the others while they meet, and its reports."""
 
 import faulthandler
 import os
@@ -14,13 +14,13 @@ _LONGEST = 1000.0
 
 
 class Deadline:
-    """One deadline over all waits of a meeting, and one report before it."""
+    """The deadline for all waits of a meeting, with one report before it."""
 
     def __init__(
         self, who: str, where: str, *, timeout: float, stall: float, behind: bool
     ) -> None:
-        # Member 0 knows who has not come. The others are a little more patient, so
-        # that it speaks first and they need not guess.
+        # The leader knows who has not connected. The joiners wait a little longer, so
+        # that it reports first.
         late = 1.25 if behind else 1.0
         self._who = who
         self._where = where
@@ -30,7 +30,7 @@ class Deadline:
         self.stalled = False
 
     def left(self) -> float:
-        """Return the seconds until `check` has something to say."""
+        """Return the seconds until `check` reports or raises."""
         until = self._timeout if self.stalled else min(self._stall, self._timeout)
         return max(0.0, min(self._begin + until - monotonic(), _LONGEST))
 
@@ -38,7 +38,7 @@ class Deadline:
         """Report a stall, once, and give up at the deadline.
 
         Args:
-            missing: Says who has not come; None when somebody else has reported it.
+            missing: Returns the names of the missing; None if they were reported.
             remark: What else is known of the reason, a sentence after a space.
         """
         waited = monotonic() - self._begin
@@ -46,7 +46,7 @@ class Deadline:
             raise CollectiveTimeoutError(
                 f"{self._who} has waited {self._timeout:.4g} s for "
                 f"{missing() or 'the others'} to join {self._where}. Look above for "
-                "what they said last. If they were only slow, raise POPDIST_TIMEOUT."
+                "their last output. If they were only slow, raise POPDIST_TIMEOUT."
                 f"{remark}"
             )
         if waited >= self._stall and not self.stalled:
@@ -60,7 +60,7 @@ class Deadline:
 
 
 def report(words: str) -> None:
-    """Say on stderr what a long wait is for, and where in the program it is."""
+    """Print on stderr what a long wait is for, with the Python stacks."""
     # A full disk, a reader that has gone or a closed stderr must not end a wait that
     # is only long. One print, so that reports of several instances do not mix.
     with suppress(OSError, ValueError):

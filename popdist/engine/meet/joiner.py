@@ -1,4 +1,4 @@
-"""The part of every member but the first in a meeting: it comes and asks to enter."""
+"""The joiner's part of a meeting: it connects to the leader and follows it."""
 
 import os
 import select
@@ -35,7 +35,7 @@ _PROOF = 5.0
 
 
 class Joiner:
-    """A member that has found member 0, up to the word to begin."""
+    """A member that is connected to the leader, until all have met."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Joiner:
         deadline: Deadline,
         peers: Peers,
     ) -> None:
-        """Wait until member 0 listens, and introduce this member to it."""
+        """Wait until the leader listens, and send it a hello."""
         self._peers = peers
         self._answer = answer
         self._hello = hello
@@ -62,7 +62,7 @@ class Joiner:
         self._send(hello.encode())
 
     def enter(self) -> tuple[list[int], list[Member]]:
-        """Wait until all have come, and return what they share and who they are."""
+        """Wait until all have connected; return what they share, and all members."""
         message, fds = self._receive(WELCOME)
         count = message[0] if message else -1
         try:
@@ -82,12 +82,12 @@ class Joiner:
         raise error
 
     def begin(self) -> None:
-        """Say that this member is ready, and wait until all are."""
+        """Send that this member is ready, and wait until all are."""
         self._send(READY)
         self._receive(BEGIN)
 
     def refuse(self, error: PopdistError) -> None:
-        """Tell member 0, and through it all others, why it fails."""
+        """Send the leader, and through it all others, why the meeting fails."""
         self._send(REFUSAL + encode_refusal(error))
 
     def close(self) -> None:
@@ -99,7 +99,7 @@ class Joiner:
         while (connection := self._connect(address)) is None:
             sleep(min(pause, self._deadline.left()))
             pause = min(pause * 1.5, _LONGEST_PAUSE)
-            # As long as nobody listens, no member has a right to have ended. Once
+            # As long as nothing listens, no member may have ended. Once
             # this one has member 0, that one looks after all others.
             self._peers.check()
             if monotonic() - looked >= self._peers.wait(1.0):
@@ -109,7 +109,7 @@ class Joiner:
         return connection
 
     def _connect(self, address: bytes) -> Connection | None:
-        """Return a connection to member 0, or None while that does not listen."""
+        """Return a connection to the leader, or None while that does not listen."""
         connection = connect(address)
         if connection is None:
             return None
@@ -121,7 +121,7 @@ class Joiner:
         if false is None:
             return connection
         with closing(connection):
-            # Something else listens in its place. That one is told, and nobody else.
+            # Another process listens in its place. Only that one gets the error.
             error = MismatchError(false)
             with suppress(ConnectionError):
                 proof = REFUSAL + self._hello.proof
@@ -129,7 +129,7 @@ class Joiner:
         return None
 
     def _check_user(self, connection: Connection) -> None:
-        """Raise ArenaError if member 0 is another user's process.
+        """Raise ArenaError if the leader is another user's process.
 
         Any user may listen at an abstract address. Only a member knows the proof.
         """
@@ -174,8 +174,8 @@ class Joiner:
                 self._peers.check()
                 raise PeerLostError(
                     f"{self._leader.capitalize()} (process {self._connection.pid}) "
-                    "ended or gave up while the instances met. Look above for what it "
-                    "said last.",
+                    "ended or gave up while the instances met. Look above for its "
+                    "last output.",
                     (self._peers.instances[0],),
                 )
             kind, rest = message[:1], message[1:]

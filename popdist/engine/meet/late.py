@@ -1,6 +1,6 @@
-"""Tells members that come after a meeting has failed why it did.
+"""Answers to members that connect after their meeting has failed: why it did.
 
-They would wait in vain for member 0 otherwise.
+They would wait for the leader until their timeout otherwise.
 """
 
 import _socket

@@ -1,4 +1,4 @@
-"""The part of member 0 in a meeting: it listens, checks, welcomes and tells."""
+"""The leader's part of a meeting: member 0 listens, checks hellos and answers."""
 
 import errno
 import os
@@ -42,12 +42,12 @@ from popdist.errors import (
 # other users: they have yet to say what they want. One more ends the oldest.
 _MOST_UNNAMED = 64
 _MOST_OF_OTHERS = 16
-# For how many seconds an address may be bound and yet nobody accept connections there.
+# For how many seconds an address may be bound without accepting connections.
 _OCCUPIED = 0.5
 
 
 class Leader:
-    """The meeting place, from the first hello to the last word."""
+    """Member 0, from the first hello until all have met."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Leader:
         self._members = {0: hello.member}
         self._joiners: dict[int, Connection] = {}
         self._connections: dict[int, Connection] = {}
-        # How many members have said who they are, and how many are there to come.
+        # How many members have sent a hello, and how many are expected.
         self._came = 0
         self._expected = hello.size - 1
         self._poll = select.poll()
@@ -83,7 +83,7 @@ class Leader:
                 self._poll.register(pidfd, select.POLLIN)
 
     def collect(self) -> list[Member]:
-        """Wait until all have come, and return them in the order of their ranks."""
+        """Wait until all have connected, and return them in the order of ranks."""
         while missing := self._missing():
             for connection, message in self._receive(missing):
                 raise self._malformed(connection, f"{message[:20]!r}")
@@ -91,7 +91,7 @@ class Leader:
 
     def welcome(self, fds: Sequence[int]) -> None:
         """Send the table of members and the file descriptors to all."""
-        # The listener ends before anybody goes on: those that meet once more under
+        # The listener ends before any member goes on: those that meet once more under
         # this name are not to come to the old place.
         self._poll.unregister(self._listener)
         self._listener.close()
@@ -102,7 +102,7 @@ class Leader:
             self._send(connection, WELCOME + bytes([len(fds)]) + table, fds)
 
     def begin(self) -> None:
-        """Wait until all have taken over what they share, and let them go."""
+        """Wait until all have taken over what they share, and release them."""
         missing = sorted(self._joiners)
         while missing:
             for connection, message in self._receive(missing):
@@ -115,7 +115,7 @@ class Leader:
             _send_if_there(connection, BEGIN)
 
     def refuse(self, error: PopdistError) -> None:
-        """Tell all that have come, and those that still come, why it fails."""
+        """Send all, also those that connect later, why the meeting fails."""
         message = REFUSAL + encode_refusal(error)
         for connection in self._connections.values():
             _send_if_there(connection, message)
@@ -143,12 +143,12 @@ class Leader:
             connection.close()
 
     def _all_see(self, lost: Sequence[int]) -> bool:
-        """Return whether those that come later see for themselves who is lost."""
+        """Return whether those that connect later detect by pidfds who is lost."""
         found = zip(self._peers.instances, self._peers.pidfds, strict=True)
         return set(lost) <= {instance for instance, pidfd in found if pidfd >= 0}
 
     def _receive(self, missing: Sequence[int]) -> list[tuple[Connection, bytes]]:
-        """Return what members said, after a wait. Raises when one has ended."""
+        """Wait, and return the messages of members. Raise if one has ended."""
         wait = self._peers.wait(self._deadline.left())
         events = self._poll.poll(wait * 1000)
         stalled = self._deadline.stalled
@@ -158,7 +158,7 @@ class Leader:
                 self._send(connection, NOTICE + encode_ranks(missing))
         descriptors = [d for d, _ in events if d not in self._peers.pidfds]
         if events and not descriptors:
-            # Whoever has ended may have said why before, and has been received by now.
+            # One that has ended may have sent the reason, which was received by now.
             self._peers.check()
         if not events and self._peers.ended_file:
             self._peers.check_file()
@@ -201,7 +201,7 @@ class Leader:
         self._poll.register(connection, select.POLLIN)
 
     def _admit(self, connection: Connection, message: bytes) -> None:
-        """Take a process for a member if its first message proves that it is one."""
+        """Accept a process as a member if its first message proves that it is one."""
         proof = REFUSAL + self._hello.proof
         if message.startswith(proof) and connection.uid == os.geteuid():
             # A member that knows another process as member 0.
@@ -221,7 +221,7 @@ class Leader:
                 "instances as the same user."
             )
         if false := self._peers.objection(hello.rank, connection.pid):
-            # It alone is told: the real one is still to come.
+            # The refusal is for it alone: the real one is still to connect.
             _send_if_there(connection, REFUSAL + encode_refusal(MismatchError(false)))
             self._drop(connection)
             return
@@ -297,7 +297,7 @@ class Leader:
         instance = self._peers.instances[connection.rank]
         return PeerLostError(
             f"Instance {instance} (process {connection.pid}) ended or gave up while "
-            "the instances met. Look above for what it said last.",
+            "the instances met. Look above for its last output.",
             (instance,),
         )
 

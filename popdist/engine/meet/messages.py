@@ -1,4 +1,4 @@
-"""What members say to each other while they meet, as values and as bytes.
+"""The messages of a meeting, as values and as bytes.
 
 Every message is one packet: a hello, or a code and what belongs to it. The values
 are named tuples, because every dataclass adds a millisecond to the start of a program.
@@ -20,12 +20,12 @@ from popdist.errors import (
 # as it is for ever, so that members of two versions can tell each other so.
 VERSION = 3
 
-# What member 0 says: all have come, here is the memory; all have it, begin; somebody
-# has not come yet. What anybody says: this fails for all of us.
+# Of the leader: all have connected, here is the memory; all have it, begin; some have
+# not connected yet. Of any member: the meeting fails for all.
 WELCOME, BEGIN, NOTICE, REFUSAL = b"W", b"B", b"N", b"R"
-# What member 0 says to a process of another user that knows the group's name.
+# Of the leader, to a process of another user that knows the group's name.
 OTHER_USER = b"U"
-# What the others say after the welcome.
+# Of a joiner, after the welcome.
 READY = b"A"
 
 _MAGIC = b"popdist\0"
@@ -54,7 +54,7 @@ class Member(NamedTuple):
 
 
 class Hello(NamedTuple):
-    """What a member says of itself and of what it expects.
+    """What a member is, and what it expects of the group.
 
     proof: Follows from the group's name, and is not shown by the socket's address.
     """
@@ -73,7 +73,7 @@ class Hello(NamedTuple):
 
     @classmethod
     def decode(cls, message: bytes) -> Self | None:
-        """Return the hello, or None when it comes from something that is not ours."""
+        """Return the hello, or None if the message is of another program."""
         if len(message) < _HELLO.size or not message.startswith(_MAGIC):
             return None
         _, version, rank, size, pid, started, proof = _HELLO.unpack_from(message)
@@ -89,11 +89,11 @@ class Hello(NamedTuple):
     def objection(
         self, mine: "Hello", pid: int, instances: Sequence[int]
     ) -> str | None:
-        """Say why this member cannot be in one group with that of `mine`, member 0.
+        """Return why this member cannot be in a group with the leader, or None.
 
         Args:
-            mine: What member 0 would say itself.
-            pid: Which process the kernel says that this is.
+            mine: The leader's own hello.
+            pid: The process that sent this one, as the kernel has it.
             instances: What the members of the group are called, by rank.
         """
         who, leader = f"Process {pid}", f"instance {instances[0]}"

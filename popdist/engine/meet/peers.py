@@ -1,4 +1,4 @@
-"""Who is to meet: what each member is called, and how its end is seen beforehand."""
+"""The members that are to meet: their names, and how their ends are detected."""
 
 import select
 from collections.abc import Iterable, Sequence
@@ -17,7 +17,7 @@ _LOOK = 0.2
 class Peers(NamedTuple):
     """The members of a group that is about to meet, by their ranks.
 
-    instances: What each is called, in whatever is said to people.
+    instances: The number of each, for errors and reports.
     pidfds: A pidfd of each, which turns readable when it ends; -1 where none is
         known before the meeting.
     ended_file: To which the launcher appends the number of each instance that has
@@ -36,7 +36,7 @@ class Peers(NamedTuple):
         return name_instances(self.instances)
 
     def objection(self, rank: int, pid: int) -> str | None:
-        """Say why a process is not this member, if the member's own is known."""
+        """Return why a process is not this member, if the member's own is known."""
         known = self.pidfds[rank] if rank < len(self.pidfds) else -1
         real = (process_of(known) or 0) if known >= 0 else 0
         if real <= 0 or pid <= 0 or real == pid:
@@ -52,7 +52,7 @@ class Peers(NamedTuple):
         return min(left, _LOOK) if self.ended_file else left
 
     def check(self) -> None:
-        """Raise PeerLostError if members have ended of which that can be seen."""
+        """Raise PeerLostError if members have ended whose pidfds are known."""
         poll = select.poll()
         for pidfd in self.pidfds:
             if pidfd >= 0:
@@ -61,7 +61,7 @@ class Peers(NamedTuple):
         self._raise_for(rank for rank, fd in enumerate(self.pidfds) if fd in ready)
 
     def check_file(self) -> None:
-        """Raise PeerLostError if the launcher says that members have ended."""
+        """Raise PeerLostError if members are in the launcher's file of ended ones."""
         ended: set[int] = set()
         # Out of reach for an instance in a container or of another user: then it
         # waits as it does where the launcher tells nothing.
@@ -71,10 +71,10 @@ class Peers(NamedTuple):
 
     def _raise_for(self, ranks: Iterable[int]) -> None:
         if ended := list(ranks):
-            they = "it" if len(ended) == 1 else "they"
+            they, their = ("it", "its") if len(ended) == 1 else ("they", "their")
             raise PeerLostError(
                 f"{self.name(ended).capitalize()} ended before {they} could join the "
-                f"group of {self.name_all()}. Look above for what {they} said last.",
+                f"group of {self.name_all()}. Look above for {their} last output.",
                 [self.instances[rank] for rank in ended],
             )
 

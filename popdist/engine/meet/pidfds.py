@@ -109,7 +109,7 @@ def started(pid: int) -> int:
 def _lost(instance: int, member: Member) -> PeerLostError:
     return PeerLostError(
         f"Instance {instance} (process {member.pid}) ended or gave up while the "
-        "instances met. Look above for what it said last.",
+        "instances met. Look above for its last output.",
         (instance,),
     )
 

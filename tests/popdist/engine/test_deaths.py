@@ -329,8 +329,8 @@ def test_who_is_killed_is_told_in_full() -> None:
         (
             PeerLostError,
             "Instance 7 has ended, or left the group, while instance 4 needed it for "
-            "all_reduce (max, oneshot) of 10 float32. Look above for what it said "
-            "last.",
+            "all_reduce (max, oneshot) of 10 float32. Look above for its "
+            "last output.",
         )
     ]
 
@@ -396,7 +396,7 @@ def test_a_member_that_comes_late_is_told_the_reason_too() -> None:
 
     told = [
         "PeerLostError: Instance 1 has ended, or left the group, while instance 0 "
-        "needed it for barrier. Look above for what it said last.",
+        "needed it for barrier. Look above for its last output.",
         "GroupUnusableError: This group came to its end in call 1, barrier, for which "
         "instance 0 found: peer_lost. Let the first error end the program, and start "
         "the job again.",

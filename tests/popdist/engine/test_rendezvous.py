@@ -31,7 +31,7 @@ from popdist.errors import (
 
 MEMBER = Member(pid=42, started=10**12)
 HOST = Hello(rank=0, size=3, member=MEMBER, layout=b"one")
-LAST_WORDS = "Look above for what it said last.\n"
+LAST_WORDS = "Look above for its last output.\n"
 # A member says so when it is asked to end.
 KEEP = "join()\nprint('met', flush=True)"
 
@@ -253,7 +253,7 @@ def test_those_who_wait_in_vain_name_the_ones_that_are_absent() -> None:
 
     refusal = (
         "CollectiveTimeoutError: Instance 0 has waited 5 s for instances 1 and 2 to "
-        "join the group of instances 0 to 3. Look above for what they said last. If "
+        "join the group of instances 0 to 3. Look above for their last output. If "
         "they were only slow, raise POPDIST_TIMEOUT.\n"
     )
     assert ended == [(0, refusal, "")] * 2

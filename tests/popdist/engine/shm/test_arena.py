@@ -333,7 +333,7 @@ def test_an_error_of_the_initialiser_reaches_all() -> None:
 
     told = (
         "ArenaError: Instance 0 could not join the others: KeyError: 'layout'. "
-        "Look above for what it said.\n"
+        "Look above for its output.\n"
     )
     assert ended[0].code == 1
     assert ended[0].err.endswith("KeyError: 'layout'\n")
@@ -346,7 +346,7 @@ def test_a_member_that_cannot_map_the_memory_stops_all() -> None:
 
     told = (
         "ArenaError: Instance 2 could not join the others: OSError: [Errno 12] "
-        "Cannot allocate memory. Look above for what it said.\n"
+        "Cannot allocate memory. Look above for its output.\n"
     )
     raised = (
         "ArenaError: Instance 2 could not share memory with the others: "
