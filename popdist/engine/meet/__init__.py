@@ -15,8 +15,8 @@ from typing import TypeVar
 from popdist.engine.meet.deadlines import Deadline
 from popdist.engine.meet.joiner import Joiner
 from popdist.engine.meet.leader import Leader
+from popdist.engine.meet.members import Peers
 from popdist.engine.meet.messages import PROOF_BYTES, Hello, Member
-from popdist.engine.meet.peers import Peers
 from popdist.errors import ArenaError, PopdistError
 
 T = TypeVar("T")

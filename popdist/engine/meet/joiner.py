@@ -8,6 +8,7 @@ from time import monotonic, sleep
 
 from popdist.engine.meet.connection import Connection, connect
 from popdist.engine.meet.deadlines import Deadline
+from popdist.engine.meet.members import Peers
 from popdist.engine.meet.messages import (
     BEGIN,
     NOTICE,
@@ -23,7 +24,6 @@ from popdist.engine.meet.messages import (
     decode_refusal,
     encode_refusal,
 )
-from popdist.engine.meet.peers import Peers
 from popdist.errors import ArenaError, MismatchError, PeerLostError, PopdistError
 
 # How many seconds a member sleeps until it looks again whether member 0 listens.

@@ -14,6 +14,7 @@ from popdist.engine.meet.connection import (
 )
 from popdist.engine.meet.deadlines import Deadline
 from popdist.engine.meet.late import LateMembers, free_address
+from popdist.engine.meet.members import Peers
 from popdist.engine.meet.messages import (
     BEGIN,
     NOTICE,
@@ -29,7 +30,6 @@ from popdist.engine.meet.messages import (
     encode_ranks,
     encode_refusal,
 )
-from popdist.engine.meet.peers import Peers
 from popdist.errors import (
     ArenaError,
     CollectiveTimeoutError,

@@ -12,8 +12,8 @@ from functools import partial
 
 from popdist.engine import _core
 from popdist.engine.meet import rendezvous
+from popdist.engine.meet.members import Peers
 from popdist.engine.meet.messages import Hello, Member
-from popdist.engine.meet.peers import Peers
 from popdist.engine.meet.pidfds import Pidfd, started, watch
 from popdist.engine.shm.heap import HEAP_SPAN, file_of
 from popdist.engine.shm.memory_limits import commits_strictly, in_words, memory_left

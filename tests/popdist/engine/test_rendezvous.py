@@ -9,6 +9,7 @@ import pytest
 from meeting import STACKS, Ended, Meeting, run, stop
 
 from popdist.engine.meet import address_of
+from popdist.engine.meet.members import name_instances
 from popdist.engine.meet.messages import (
     Hello,
     Member,
@@ -19,7 +20,6 @@ from popdist.engine.meet.messages import (
     encode_ranks,
     encode_refusal,
 )
-from popdist.engine.meet.peers import name_instances
 from popdist.engine.shm import arena
 from popdist.errors import (
     ArenaError,
