@@ -9,6 +9,7 @@ typedef struct {
     const exchange *x;
     uint64_t share; /* bytes of a part that go at once */
     bool parted;    /* a slot holds a share for each receiver */
+    bool stream_out; /* results are larger than the caches */
 } plan;
 
 /* Where the part of a member begins in an array of all members' parts. */
@@ -63,7 +64,7 @@ static void read_from(const plan *p, int q, uint64_t block, uint64_t number)
     }
     copy(x->c->simd, to,
          input_at(x->c, q, number) + (p->parted ? (uint64_t)rank * p->share : 0), s.end - s.begin,
-         false);
+         p->stream_out);
 }
 
 static void read_block(const void *what, uint64_t block, uint64_t number)
@@ -96,6 +97,7 @@ status exchange_run(const exchange *x)
         longest = x->lengths[q] > longest ? x->lengths[q] : longest;
         all += x->lengths[q];
     }
+    p.stream_out = x->op == ALL_GATHER && all >= STREAM_OUT_BYTES;
     p.share = p.parted ? c->agreed.block_bytes / (uint64_t)c->size / CACHE_LINE * CACHE_LINE
                        : c->agreed.block_bytes;
     if (longest && longest < p.share)
@@ -120,7 +122,10 @@ status exchange_run(const exchange *x)
         .in = NOT_IN_HEAP,
         .out = NOT_IN_HEAP,
     };
-    return blocks_run(&b, &d);
+    const status s = blocks_run(&b, &d);
+    if (p.stream_out)
+        stores_done();
+    return s;
 }
 
 status barrier(comm *c, uint64_t name)

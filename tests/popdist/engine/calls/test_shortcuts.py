@@ -93,3 +93,17 @@ def test_arrays_that_differ_are_gathered_all_the_same() -> None:
 
     found = [("int64", [0]), ("int16", [1, 1]), ("int16", [2, 2, 2])]
     assert results(3, member) == [found] * 3
+
+
+def test_results_that_are_larger_than_the_caches_are_gathered_to_any_address() -> None:
+    length = (3 << 20) + 5
+
+    def member(me: Me) -> bool:
+        group = me.join()
+        x = np.arange(length, dtype=np.uint8) + np.uint8(me.rank)
+        into = np.zeros(2 * length + 1, np.uint8)[1:].reshape(2, length)
+        group.all_gather(x, out=into)
+        first = np.arange(length, dtype=np.uint8)
+        return bool((into == np.stack([first, first + np.uint8(1)])).all())
+
+    assert results(2, member) == [True, True]
