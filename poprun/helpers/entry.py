@@ -1,13 +1,13 @@
-"""The door through which poprun's small helpers come in.
+"""The entry point of the programs beside a job.
 
-    python -I -S entry.py shim JOB VARIABLE RANK
+    python -I -S entry.py shim ATTEMPT VARIABLE RANK
     python -I -S entry.py guard DESCRIPTOR
     python -I -S entry.py local WORD... : WORD...
 
 Isolated and without site-packages, so that they start in milliseconds and no
-variable or file of the user's changes what they do. A script, because that leaves
-words that can be read in the list of processes; all the rest is in modules, which
-come compiled from their cache.
+variable or file of the user's changes what they do. A script, so that the list of
+processes shows which helper it is; all the rest is in modules, which are compiled
+once and cached.
 """
 
 import sys
@@ -19,7 +19,7 @@ if __name__ == "__main__":
     if role == "shim":
         from poprun.helpers import shim
 
-        # The job is named for those who read the list of processes.
+        # The attempt is there for readers of the list of processes.
         shim.main(variable=words[1], rank=int(words[2]))
     elif role == "guard":
         from poprun.helpers import guard

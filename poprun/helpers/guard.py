@@ -1,4 +1,4 @@
-"""mpirun's parent: outlives poprun, and ends whatever the job left.
+"""The guard: mpirun's parent, which outlives poprun and ends what the job has left.
 
 It reads a socket whose other end only poprun holds. End of file means that poprun is
 gone, in whatever way, and then this process ends everything below it. It is a
@@ -17,7 +17,7 @@ from poprun.helpers.channel import Channel
 from poprun.helpers.end_actions import EndActions, RemovePath
 from poprun.helpers.job_files import Leftovers, hold, release, undo_abandoned
 
-# The shims see poprun's end themselves, and end their programs with this patience.
+# The shims detect poprun's end themselves, and give their programs this long to end.
 SHIM_PATIENCE_S = 1.0
 # What is left after so long waits for a disk or a network; it dies when that ends.
 LIMIT_S = 30.0

@@ -1,9 +1,9 @@
-"""What a job leaves on disk and in shared memory: its own, and never a neighbour's.
+"""The files that a job leaves on disk and in shared memory, and its lock file.
 
-Most of it lies below directories that were made for this job alone. The rest lies
-where everybody's files are, under names that do not tell whose: such a file is the
-job's if a process of the job has it open. Processes are killed without a warning, so
-that is looked up when the file is made and not when it is to be removed.
+Most files are below directories that were made for this job alone. The others are in
+directories that all users share, under names that do not identify the job: such a
+file is the job's if a process of the job has it open. Processes are killed without a
+warning, so that is looked up when the file is made and not when it is to be removed.
 """
 
 import fcntl
@@ -16,7 +16,7 @@ from _collections_abc import Iterable, Iterator  # os has imported it already
 from poprun.helpers import processes
 from poprun.helpers.end_actions import EndActions, RemovePath
 
-# The kernel tells of a file an instant before its maker has it open.
+# The kernel reports a file an instant before the process that makes it has it open.
 PATIENCE_S = 0.1
 # Two numbers of 4 bytes, one that is not needed, and the length of the name.
 _EVENT = 16

@@ -1,4 +1,4 @@
-"""What poprun, its shims and its guard say to each other, as bytes.
+"""The messages between poprun, its shims and its guard, as bytes.
 
 A message is a kind and a list of byte strings, each with its length before it, so
 that every value that exec accepts gets through as it is. It knows no sockets.
@@ -40,7 +40,7 @@ END_ACTION = 22  # kind, fields: see end_actions; what is to be undone at the en
 KNOWN = 23  # pid, start time of a process to end at the last
 SIGNAL_MPIRUN = 24  # number
 FINISH = 25  # end whatever is left, and leave
-WATCH = 26  # how the paths begin of what MPI may leave where everybody's files are
+WATCH = 26  # how the paths begin of what MPI may leave in shared directories
 WITHDRAW = 27  # kind, fields: an end action that has been performed
 # with it a file for failures of end actions, when poprun is gone
 REPORT_TO = 28

@@ -1,8 +1,8 @@
-"""What happens to a job while it runs: the words between launch and those who listen.
+"""The events of a job, from its host to the supervisor and its listeners.
 
-launch emits them, stopping decides by them, report and the log tell of them. They are
-named tuples, because classes of these are made eight times as fast as dataclasses,
-and poprun makes them at every start.
+A host emits them, stopping decides by them, the report and the log show them. They
+are named tuples, because their classes are made eight times as fast as dataclasses,
+and poprun makes them at each start.
 """
 
 from typing import NamedTuple
@@ -30,7 +30,7 @@ class GuardLost(NamedTuple):
 
 
 class Connected(NamedTuple):
-    """The shim of an instance has called."""
+    """The shim of an instance has connected."""
 
     rank: int
 
@@ -109,13 +109,13 @@ class NotUndone(NamedTuple):
 
 
 class ShimLost(NamedTuple):
-    """A shim went away without a word, and its program with it."""
+    """A shim ended without a report, and its program with it."""
 
     rank: int
 
 
 class AloneInMpi(NamedTuple):
-    """An instance of several uses MPI, and takes itself for the only one."""
+    """One of several instances uses an MPI in which it is the only rank."""
 
     rank: int
 
@@ -133,13 +133,13 @@ class AcceptFailed(NamedTuple):
 
 
 class Interrupted(NamedTuple):
-    """Somebody sent poprun a signal that ends the job."""
+    """poprun got a signal that ends the job."""
 
     signal: int
 
 
 class OutputClosed(NamedTuple):
-    """Whoever read poprun's stdout has gone."""
+    """The reader of poprun's stdout has closed it."""
 
 
 class StacksAvailable(NamedTuple):

@@ -1,4 +1,4 @@
-"""What launch is given, and what it gives back."""
+"""The description of a job to supervise, and of how it went."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,7 +26,7 @@ class Resource(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """Everything that is needed to start a job, without a doubt left."""
+    """All that is needed to start one attempt of a job."""
 
     # The address and the key of the control socket.
     control: str
@@ -34,7 +34,7 @@ class Job:
     mark: str
     mpirun: Sequence[str]
     mpirun_environment: Mapping[bytes, bytes]
-    # One wire message for each instance, in rank order.
+    # The SPEC message of each instance, in rank order.
     specs: Sequence[bytes]
     stdin: Stdin = field(default_factory=Stdin)
     terminals: Terminals = field(default_factory=Terminals)
@@ -53,13 +53,13 @@ class Job:
     directory: str = ""
     # Where instances read which of them have ended; in the job's directory.
     ended_file: str = ""
-    # How the paths begin of what MPI may leave where everybody's files are.
+    # How the paths begin of what MPI may leave in shared directories.
     leftovers: Sequence[str] = ()
 
 
 @dataclass(slots=True, kw_only=True)
 class Ended:
-    """How a job went: what report makes an outcome of."""
+    """How a job went, from which its outcome is derived."""
 
     course: Course
     events: list[Event] = field(default_factory=list)
