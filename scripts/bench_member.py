@@ -33,7 +33,7 @@ class MpiMeeting:
         self._world, self._max, self._in_place = world, mpi.MAX, mpi.IN_PLACE
 
     def greatest(self, values: Floats) -> Floats:
-        """Return, element by element, the greatest that any member brought."""
+        """Return, element by element, the greatest value of all members."""
         result = values.copy()
         self._world.Allreduce(self._in_place, result, self._max)
         return result
@@ -72,7 +72,7 @@ class DeepSpeed:
         self._all_reduce(self._one)
 
     def greatest(self, values: Floats) -> Floats:
-        """Return, element by element, the greatest that any member brought."""
+        """Return, element by element, the greatest value of all members."""
         result = values.copy()
         maximum = self._distributed.ReduceOp.MAX
         self._distributed.all_reduce(self._torch.from_numpy(result), maximum)

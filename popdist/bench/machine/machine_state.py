@@ -29,7 +29,7 @@ class Probe:
         self._piece = _shared(meeting) if self._reader else np.empty(0)
 
     def __call__(self) -> float:
-        """Return the seconds that the reader took; 0 from everybody else."""
+        """Return the seconds that the reader took; 0 from all others."""
         if not self._reader:
             return 0.0
         # The first reading finds cold code and cold tables of pages: the least is

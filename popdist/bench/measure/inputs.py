@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-# Any, because the bench moves arrays of whatever type it is told to.
+# Any, because the bench moves arrays of any dtype.
 Array = NDArray[np.generic]
 
 DTYPES = ("float32", "float16", "float64", "int32", "int64")

@@ -1,4 +1,4 @@
-"""How the processes that are measured together keep in step, whoever they are."""
+"""How the processes that are measured together keep in step."""
 
 import os
 from typing import TYPE_CHECKING, NoReturn, Protocol
@@ -22,7 +22,7 @@ class Meeting(Protocol):
         """Return when every member has come."""
 
     def greatest(self, values: Floats) -> Floats:
-        """Return, element by element, the greatest that any member brought."""
+        """Return, element by element, the greatest value of all members."""
 
 
 class GroupMeeting:
@@ -34,7 +34,7 @@ class GroupMeeting:
         self._group = group
 
     def greatest(self, values: Floats) -> Floats:
-        """Return, element by element, the greatest that any member brought."""
+        """Return, element by element, the greatest value of all members."""
         result: Floats = self._group.all_reduce(values, op="max")
         return result
 

@@ -26,7 +26,7 @@ BURST_SECONDS = 0.0025
 _MOST_CALLS = 4096
 # Quartiles of fewer would say nothing.
 LEAST_ROUNDS = 5
-# Smaller results stay in the caches next to a core, whoever has stored them how.
+# Smaller results stay in the caches next to a core, however they were stored.
 READ_FROM_BYTES = 1 << 20
 
 

@@ -37,7 +37,7 @@ class Result:
     dtype: str
     bytes: int
     members: int
-    # What the engine chose, or was told.
+    # The algorithm that the engine chose, or had to use.
     algorithm: str
     in_arena: bool
     # Whether the time includes that each member reads its result once.

@@ -1,4 +1,4 @@
-"""A meeting of one member, who waits for nobody."""
+"""A meeting of one member, which never waits."""
 
 from popdist.bench.measure.meeting import Floats
 
