@@ -177,7 +177,7 @@ def test_the_command_has_the_originals_words_in_the_originals_order(
         # Then the shim, and the program where it gets it. A user's own values are
         # nobody else's business.
         assert context[-6:] == [
-            *("shim", job[2], "POPDIST_CONTROL", str(rank)),
+            *("shim", f"{job[2]}.0", "POPDIST_CONTROL", str(rank)),
             *("echo", "mode=train"),
         ]
     assert sorted(ran.stdout.splitlines()) == [
