@@ -6,6 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+from conftest import Footprint
+
 ALL_IGNORED = """
 import os, signal, sys
 numbers = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
@@ -36,3 +39,29 @@ def test_what_tests_start_ignores_and_blocks_no_signal() -> None:
     masks = dict(line.split(":\t") for line in ran.stdout.splitlines())
     assert masks.keys() == {"SigBlk", "SigIgn"}
     assert [int(mask, 16) & changeable for mask in masks.values()] == [0, 0]
+
+
+class Looks(Footprint):
+    """A footprint that finds at each look what a list says, and its last item on."""
+
+    def __init__(self, looks: list[set[str]]) -> None:
+        self._looks = looks
+
+    def processes(self) -> list[str]:
+        return []
+
+    def files(self) -> set[str]:
+        return self._looks.pop(0) if len(self._looks) > 1 else self._looks[0]
+
+
+def test_files_that_are_seen_for_a_moment_are_not_left() -> None:
+    another = {"/tmp/poprun-of-another-job"}
+
+    Looks([another, set()]).assert_nothing_is_left(within=20)
+    # One look without them is enough, whatever comes after.
+    Looks([set(), another]).assert_nothing_is_left(within=0)
+
+
+def test_files_that_stay_are_left() -> None:
+    with pytest.raises(AssertionError, match=r"left after 0.1 s: \['/tmp/poprun-mine'"):
+        Looks([{"/tmp/poprun-mine"}]).assert_nothing_is_left(within=0.1)

@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 from conftest import Poprun, wait_for
-from deaths import Doomed, is_alive
+from deaths import Doomed, command_line, is_alive
 
 pytestmark = pytest.mark.mpi
 
@@ -144,6 +144,21 @@ def test_a_stopped_guard_ends_the_job_of_a_poprun_that_was_killed(
     job.assert_nothing_is_left()
 
 
+def first_guard(poprun: int) -> psutil.Process:
+    """Return the guard as soon as poprun's posix_spawn has returned.
+
+    Before its exec a child holds poprun in vfork: while that child is stopped, only
+    SIGKILL has an effect on poprun.
+    """
+
+    def guards() -> list[psutil.Process]:
+        children = psutil.Process(poprun).children()
+        return [p for p in children if command_line(p.pid)[4:5] == ["guard"]]
+
+    wait_for(lambda: bool(guards()), "the guard")
+    return guards()[0]
+
+
 @pytest.mark.parametrize("moment", [0.0, 0.02, 0.05])
 def test_a_guard_stopped_while_it_comes_up_is_continued(
     poprun: Poprun, moment: float
@@ -152,9 +167,7 @@ def test_a_guard_stopped_while_it_comes_up_is_continued(
         *("--mpirun", "local", "--num-instances", "2", "--num-replicas", "2"),
         *("echo", "done"),
     )
-    children = psutil.Process(process.pid).children
-    wait_for(lambda: bool(children()), "the guard")
-    guard = children()[0]
+    guard = first_guard(process.pid)
     time.sleep(moment)
     guard.suspend()
 
@@ -167,9 +180,7 @@ def test_a_guard_stopped_while_it_comes_up_ends_with_poprun(
     poprun: Poprun, moment: float
 ) -> None:
     process = poprun.start("--mpirun", "local", "sleep", "600")
-    children = psutil.Process(process.pid).children
-    wait_for(lambda: bool(children()), "the guard")
-    guard = children()[0]
+    guard = first_guard(process.pid)
     guard.suspend()
     time.sleep(moment)
 
@@ -188,10 +199,9 @@ def test_a_guard_killed_while_the_job_starts_costs_nothing_but_a_warning(
         *("--mpirun", every_mpirun, "--num-instances", "2", "--num-replicas", "2"),
         *("sh", "-c", "sleep 0.3; echo done"),
     )
-    children = psutil.Process(process.pid).children
-    wait_for(lambda: bool(children()), "the guard")
+    guard = first_guard(process.pid)
     time.sleep(moment)
-    children()[0].kill()
+    guard.kill()
 
     out, err = process.communicate(timeout=50)
     assert (process.returncode, out) == (0, b"done\ndone\n")
