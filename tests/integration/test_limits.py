@@ -335,7 +335,8 @@ def test_without_room_anywhere_the_directory_is_named(poprun: Poprun) -> None:
     assert ran.returncode == 125
     assert re.fullmatch(
         r"poprun: error: The job's directory /tmp/poprun-[0-9a-f]{32}\.0 cannot be "
-        r"made: No space left on device\. Set TMPDIR to a directory with room for files\.\n",
+        r"made: No space left on device\. Set TMPDIR to a directory with room for "
+        r"files\.\n",
         ran.stderr.decode(),
     )
 
