@@ -63,7 +63,8 @@ def _prepare(
     Raises:
         PoprunError: The job cannot be started.
     """
-    refuse_what_cannot_start(settings, setup.hosts, environ.get(SLURM_NODE_NAME, ""))
+    slurm_name = environ.get(SLURM_NODE_NAME, "")
+    refuse_what_cannot_start(settings, setup.plan.hosts, slurm_name)
     instances = setup.plan.assignments
     width = output.routes(setup, settings).width_of_mark(len(instances))
     job = prepare.make_job(
@@ -93,7 +94,8 @@ def _show(
 ) -> int:
     """Print the topology, the log and the dry run, as far as they are asked for."""
     if drawing.is_requested(settings) or verbosity >= DEBUG:
-        topology, hosts = setup.plan.topology, setup.plan.hosts
+        topology = setup.plan.topology
+        hosts = [host.name for host in setup.plan.hosts]
         form = settings["topology-format"]
         text = drawing.draw(topology, hosts, form, terminal.columns_of(1))
         if code := print_text(text + "\n", log):

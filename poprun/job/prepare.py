@@ -179,7 +179,7 @@ def _spec(
         path=os.fsencode(path),
         argv=argv,
         environment=environment,
-        cwd=os.fsencode(assignment.directory or os.getcwd()),
+        cwd=os.fsencode(assignment.cwd),
         gifts=[prefix.encode() for prefix in INSTANCE_PREFIXES],
         no_gifts=[prefix.encode() for prefix in MPIRUN_PREFIXES],
         users=[name.encode() for name in users],

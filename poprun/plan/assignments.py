@@ -7,6 +7,7 @@ from typing import NamedTuple
 from popdist import environment as env
 from popdist.environment import Instance
 from poprun.plan.attempt import Attempt
+from poprun.plan.hosts import Host
 from poprun.plan.placement import Binding
 from poprun.plan.topology import Topology
 
@@ -29,7 +30,9 @@ class Request(NamedTuple):
     """What the variables of a job are made from, besides its topology."""
 
     identity: str
-    hosts: Sequence[str]
+    hosts: Sequence[Host]
+    # The current directory on each host.
+    cwds: Sequence[str]
     offline: bool
     attempt: Attempt
     partition: Partition | None = None
@@ -41,7 +44,7 @@ class Request(NamedTuple):
     # What the user asks for by -x, of all instances and of single ones.
     exports: Mapping[str, str] = MappingProxyType({})
     instance_exports: Mapping[int, Mapping[str, str]] = MappingProxyType({})
-    # Where each instance runs; None, or nothing at all, for the current directory.
+    # Where each instance runs; None, or nothing at all, for that of its host.
     directories: Sequence[str | None] = ()
 
 
@@ -49,14 +52,16 @@ class Assignment(NamedTuple):
     """One instance: where it runs, and its variables."""
 
     rank: int
-    host: str
+    host: Host
     instance: Instance
     binding: Binding
     # What stands on mpirun's command line, in the original's order.
     shown: Mapping[str, str]
     # All that is added to the caller's environment, `shown` included.
     variables: Mapping[str, str]
-    # The absolute path of the directory it runs in; None for the current one.
+    # The absolute path of the directory that it runs in.
+    cwd: str
+    # The same if the user names it; None for the current directory of its host.
     directory: str | None = None
 
 
@@ -64,7 +69,8 @@ class Plan(NamedTuple):
     """A whole job, before anything is started."""
 
     topology: Topology
-    hosts: Sequence[str]
+    # As the user wrote them, with users and slots.
+    hosts: Sequence[Host]
     assignments: Sequence[Assignment]
 
 
@@ -83,6 +89,7 @@ def make_plan(
     """
     assignments = []
     for rank, instance in enumerate(topology.instances()):
+        host = topology.host_of(rank)
         shown = _shown(topology, request, rank, instance)
         directory = request.directories[rank] if request.directories else None
         variables = {
@@ -92,18 +99,19 @@ def make_plan(
             **({} if directory is None else {"PWD": directory}),
             **shown,
             env.CONTROL: request.attempt.control,
-            env.ARENA: f"{request.attempt.arena}-{topology.host_of(rank)}",
+            env.ARENA: f"{request.attempt.arena}-{host}",
             **request.exports,
             **request.instance_exports.get(rank, {}),
         }
         assignments.append(
             Assignment(
                 rank=rank,
-                host=request.hosts[topology.host_of(rank)],
+                host=request.hosts[host],
                 instance=instance,
                 binding=bindings[rank],
                 shown={name: variables[name] for name in shown},
                 variables=variables,
+                cwd=request.cwds[host] if directory is None else directory,
                 directory=directory,
             )
         )
@@ -184,7 +192,7 @@ def _for_other_launchers(
 ) -> dict[str, str]:
     local = str(topology.local_index(rank))
     size, local_size = str(topology.num_instances), str(topology.instances_per_host)
-    first = request.hosts[0]
+    first = request.hosts[0].name
     variables = {
         env.RANK: str(rank),
         env.WORLD_SIZE: size,

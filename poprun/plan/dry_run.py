@@ -15,7 +15,7 @@ def render(made: Setup, program: Sequence[str]) -> str:
     """Return mpirun's command, and what each instance gets besides."""
     lines = [command_line(made, program), ""]
     for assignment in made.plan.assignments:
-        lines.append(f"instance {assignment.rank} on {assignment.host}:")
+        lines.append(f"instance {assignment.rank} on {assignment.host.name}:")
         lines.append(f"  runs {_shell_words(program)}")
         if assignment.directory is not None:
             lines.append(f"  in {_shell_word(assignment.directory)}")

@@ -1,5 +1,6 @@
-"""What the plan has to know of each host: its CPUs, and a port that is free there."""
+"""What the plan has to know of each host: its CPUs, a free port, the directory."""
 
+import os
 import socket
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -16,6 +17,9 @@ class HostFacts(NamedTuple):
     machine: Machine
     # A TCP port that no process listens on there.
     free_port: int
+    # The directory in which instances run there, unless they have one of their own;
+    # "" if it has been deleted.
+    cwd: str
 
 
 Describe = Callable[[Sequence[Host]], Sequence[HostFacts]]
@@ -26,12 +30,21 @@ def describe_hosts(hosts: Sequence[Host]) -> list[HostFacts]:
 
     Other hosts are planned as copies of this one: this version starts nothing there.
     """
-    local = HostFacts(machine=machine.describe(), free_port=free_port())
+    local = HostFacts(
+        machine=machine.describe(), free_port=_free_port(), cwd=_current_directory()
+    )
     return [local for _ in hosts]
 
 
-def free_port() -> int:
+def _free_port() -> int:
     """Return a TCP port of this host that no process listens on."""
     with socket.socket() as sock:
         sock.bind(("", 0))
         return int(sock.getsockname()[1])
+
+
+def _current_directory() -> str:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return ""

@@ -32,7 +32,7 @@ from poprun.mpirun.values import (
 from poprun.options.settings import Settings
 from poprun.plan import assignments, placement, topology
 from poprun.plan.attempt import Attempt, draw
-from poprun.plan.host_facts import Describe, HostFacts, describe_hosts, free_port
+from poprun.plan.host_facts import Describe, HostFacts, describe_hosts
 from poprun.plan.hosts import SLURM_NODE_NAME, Host, parse_hostfile, parse_hosts
 from poprun.stdio.stdin import Stdin
 
@@ -63,8 +63,6 @@ class Setup(NamedTuple):
     # Where instances share what they compile; made at the start, and removed.
     temporary_cache: str | None
     notes: Sequence[str]
-    # The hosts as the user wrote them, with users and slots.
-    hosts: Sequence[Host] = ()
     # The directory that the user names for it; made at the start, and kept.
     named_cache: str | None = None
 
@@ -125,7 +123,8 @@ def make_setup(
     bindings = _bindings(settings, asked.job, shape, facts)
     request = assignments.Request(
         identity=identity,
-        hosts=[host.name for host in hosts],
+        hosts=hosts,
+        cwds=[host.cwd for host in facts],
         offline=settings.offline,
         attempt=attempt,
         partition=_partition(settings),
@@ -137,7 +136,7 @@ def make_setup(
         instance_exports={
             rank: _values(one.exports, environ) for rank, one in asked.single.items()
         },
-        directories=_directories(asked, shape.num_instances),
+        directories=_directories(asked, shape, facts),
     )
     threads = None
     if env.OMP_NUM_THREADS not in environ:
@@ -159,14 +158,20 @@ def make_setup(
         stdin=_stdin(settings["stdin"], shape.num_instances),
         temporary_cache=temporary_cache,
         notes=[*asked.warnings, *_without_effect(settings, hosts)],
-        hosts=hosts,
         named_cache=cache if temporary_cache is None else None,
     )
 
 
-def next_attempt(setup: Setup, environ: Mapping[str, str]) -> Setup:
-    """Return the same job with the next attempt to run it."""
-    attempt = draw(setup.identity, setup.attempt.number + 1, free_port())
+def next_attempt(
+    setup: Setup, environ: Mapping[str, str], describe: Describe = describe_hosts
+) -> Setup:
+    """Return the same job with the next attempt to run it.
+
+    Args:
+        describe: Returns the facts of each host.
+    """
+    [first] = describe(setup.plan.hosts[:1])
+    attempt = draw(setup.identity, setup.attempt.number + 1, first.free_port)
     request = setup.request._replace(attempt=attempt)
     temporary_cache = None
     if setup.temporary_cache is not None:
@@ -270,9 +275,12 @@ def _absolute(path: str) -> str:
         return path
 
 
-def _directories(asked: _Asked, num_instances: int) -> list[str | None]:
+def _directories(
+    asked: _Asked, shape: topology.Topology, facts: Sequence[HostFacts]
+) -> list[str | None]:
     """Return the absolute path of the directory of each instance, if it has its own."""
-    wishes = [asked.directory(rank) for rank in range(num_instances)]
+    ranks = range(shape.num_instances)
+    wishes = [asked.directory(rank) for rank in ranks]
     for wish in filter(None, dict.fromkeys(wishes)):
         if not os.path.isdir(wish):
             what = "is not a directory" if os.path.exists(wish) else "does not exist"
@@ -280,7 +288,11 @@ def _directories(asked: _Asked, num_instances: int) -> list[str | None]:
                 f"--wdir {wish!r} {what}, so no instance can run in it. Create it, or "
                 "name another."
             )
-    return [None if wish is None else _absolute(wish) for wish in wishes]
+    cwds = [facts[shape.host_of(rank)].cwd for rank in ranks]
+    return [
+        None if wish is None else os.path.normpath(os.path.join(cwd, wish))
+        for cwd, wish in zip(cwds, wishes, strict=True)
+    ]
 
 
 def given_target_options(environ: Mapping[str, str]) -> dict[str, str]:

@@ -3,7 +3,7 @@
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from poprun.errors import (
     LaunchError,
@@ -11,6 +11,7 @@ from poprun.errors import (
     ProgramNotFoundError,
 )
 from poprun.plan.assignments import Assignment
+from poprun.plan.hosts import Host
 
 # As much of a file's first line as the kernel looks at.
 _FIRST_LINE_BYTES = 256
@@ -52,32 +53,51 @@ def find_program(words: Sequence[str], search_path: str | None, cwd: str) -> str
     return path
 
 
+def find_on_host(
+    host: Host, words: Sequence[str], search_path: str | None, cwd: str
+) -> str:
+    """Return the path of the program's file on a host.
+
+    This version starts instances on this machine only, so that is the host.
+    """
+    return find_program(words, search_path, cwd)
+
+
+Find = Callable[[Host, Sequence[str], str | None, str], str]
+
+
 def resolve_for_instances(
     words: Sequence[str],
     instances: Sequence[Assignment],
     environ: Mapping[str, str],
+    find: Find = find_on_host,
 ) -> list[str]:
-    """Return the program's file for each instance: each may have a PATH of its own.
+    """Return the program's file for each instance.
+
+    Each host has files of its own, and each instance may have a PATH of its own.
+
+    Args:
+        find: Returns the program's file on a host.
 
     Raises:
         LaunchError: The current directory has been deleted.
-        PoprunError: As of `resolve`.
+        PoprunError: As of `find_program`.
     """
-    cwd = _current_directory()
-    found: dict[tuple[str | None, str], str] = {}
+    _check_current_directory()
+    found: dict[tuple[Host, str | None, str], str] = {}
     paths = []
     for instance in instances:
         search_path = instance.variables.get("PATH", environ.get("PATH"))
-        key = search_path, instance.directory or cwd
-        if key not in found:
-            found[key] = find_program(words, *key)
+        if (key := (instance.host, search_path, instance.cwd)) not in found:
+            found[key] = find(instance.host, words, search_path, instance.cwd)
         paths.append(found[key])
     return paths
 
 
-def _current_directory() -> str:
+def _check_current_directory() -> None:
+    """Check that mpirun, which poprun starts here, has a current directory."""
     try:
-        return os.getcwd()
+        os.getcwd()
     except FileNotFoundError:
         raise LaunchError(
             "The current directory has been deleted, so no program can start in it. "

@@ -105,7 +105,7 @@ def _evidence(
         e.peak_kib for e in ended.events if isinstance(e, Exited) and e.rank == rank
     ]
     return report.Evidence(
-        host=made.plan.assignments[rank].host,
+        host=made.plan.assignments[rank].host.name,
         stderr=router.tail(rank),
         just_shown=router.was_last(rank),
         out_of_memory=after if starved else None,

@@ -12,6 +12,7 @@ from poprun.plan.assignments import (
     target_options,
 )
 from poprun.plan.attempt import Attempt
+from poprun.plan.hosts import Host
 from poprun.plan.placement import Binding
 from poprun.plan.topology import Topology
 
@@ -20,6 +21,7 @@ P64 = Partition(
     server_host="10.1.3.101", server_port=8090, server_timeout=120, name="p64"
 )
 
+HOSTS = [Host(name="n1"), Host(name="n2", user="alice"), Host(name="n3", slots=4)]
 FIRST = Attempt(
     number=0, name="cafe.0", control="@poprun-babe/key", arena="beef", master_port=4711
 )
@@ -34,7 +36,8 @@ def plan(
     settings: dict[str, object] = {
         "identity": "cafe",
         "attempt": FIRST,
-        "hosts": ["n1", "n2", "n3"][: topology.num_hosts],
+        "hosts": HOSTS[: topology.num_hosts],
+        "cwds": ["/home/n1", "/home/n2", "/home/n3"],
         "offline": True,
     }
     return make_plan(
@@ -141,7 +144,7 @@ def test_on_several_hosts_local_numbers_begin_again_and_rank_0_is_the_master() -
 
     names = ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "OMP_NUM_THREADS")
     assert [
-        (a.host, a.binding.cpus, *(a.variables[name] for name in names))
+        (a.host.name, a.binding.cpus, *(a.variables[name] for name in names))
         for a in made.assignments
     ] == [
         ("n1", (0,), "0", "0", "2", "n1", "3"),
@@ -153,7 +156,7 @@ def test_on_several_hosts_local_numbers_begin_again_and_rank_0_is_the_master() -
     assert [a.variables["POPDIST_ARENA"] for a in made.assignments] == [
         *("beef-0", "beef-0", "beef-1", "beef-1")
     ]
-    assert (made.hosts, made.topology.num_hosts) == (["n1", "n2"], 2)
+    assert (made.hosts, made.topology.num_hosts) == (HOSTS[:2], 2)
 
 
 def test_a_users_exports_reach_all_instances_and_single_ones_count_more() -> None:

@@ -6,6 +6,7 @@ from poprun.mpirun.values import Context, GlobalArguments, Mpi
 from poprun.plan.assignments import Plan, Request, make_plan
 from poprun.plan.attempt import Attempt
 from poprun.plan.dry_run import command_line, render
+from poprun.plan.hosts import Host
 from poprun.plan.placement import Binding
 from poprun.plan.planner import Setup
 from poprun.plan.topology import Topology
@@ -14,7 +15,13 @@ from poprun.stdio.stdin import Stdin
 FIRST = Attempt(
     number=0, name="cafe.0", control="@poprun-babe/key", arena="beef", master_port=0
 )
-REQUEST = Request(identity="cafe", attempt=FIRST, hosts=["n1"], offline=True)
+REQUEST = Request(
+    identity="cafe",
+    attempt=FIRST,
+    hosts=[Host(name="n1")],
+    cwds=["/home/n1"],
+    offline=True,
+)
 
 
 def setup(

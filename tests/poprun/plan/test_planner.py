@@ -2,7 +2,7 @@ import os
 import re
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -20,8 +20,10 @@ from poprun.options import grammar, sources
 from poprun.options.settings import Settings
 from poprun.plan import planner, unsupported
 from poprun.plan.host_facts import HostFacts
+from poprun.plan.hosts import Host
 from poprun.plan.placement import Binding, Machine, Node
 from poprun.plan.planner import Setup
+from poprun.plan.program import resolve_for_instances
 from poprun.stdio.stdin import Stdin
 
 PATH = {"PATH": "/usr/bin:/bin"}
@@ -59,7 +61,7 @@ def test_without_a_word_a_job_is_one_instance_here_and_offline() -> None:
     found = made()
 
     [assignment] = found.plan.assignments
-    assert (assignment.host, assignment.binding) == ("localhost", Binding())
+    assert (assignment.host, assignment.binding) == (Host(name="localhost"), Binding())
     assert found.plan.topology.num_replicas == 1
     assert assignment.variables["POPDIST_OFFLINE_MODE"] == "1"
     assert (found.stdin, found.temporary_cache, found.notes) == (Stdin(), None, [])
@@ -164,7 +166,7 @@ def test_only_names_that_the_caller_has_are_forwarded() -> None:
 def test_a_node_of_slurm_has_the_name_that_its_users_know() -> None:
     found = made(environ={**PATH, "SLURMD_NODENAME": "gc-poplar-02"})
 
-    assert found.plan.hosts == ["gc-poplar-02"]
+    assert found.plan.hosts == [Host(name="gc-poplar-02")]
 
 
 def test_hosts_come_from_the_option_or_from_a_file(tmp_path: Path) -> None:
@@ -172,7 +174,7 @@ def test_hosts_come_from_the_option_or_from_a_file(tmp_path: Path) -> None:
     file.write_text("a\nb\n")
 
     for words in (("--host", "a,b"), ("--hostfile", str(file))):
-        assert shape(2, *words).plan.hosts == ["a", "b"]
+        assert shape(2, *words).plan.hosts == (Host(name="a"), Host(name="b"))
 
 
 @pytest.mark.parametrize(
@@ -377,7 +379,10 @@ def test_the_nearest_directory_counts_for_an_instance(
 
 
 def test_slots_that_suffice_are_accepted() -> None:
-    assert shape(4, "--host", "a:2,b:3").plan.hosts == ["a", "b"]
+    assert shape(4, "--host", "a:2,alice@b:3").plan.hosts == (
+        Host(name="a", slots=2),
+        Host(name="b", slots=3, user="alice"),
+    )
 
 
 def test_options_about_several_hosts_are_told_to_have_no_effect_on_one() -> None:
@@ -609,7 +614,7 @@ def test_what_cannot_be_started_yet_is_refused_in_a_sentence(
     if hosts:
         words = (*words, "--host", ",".join(hosts))
     with pytest.raises(NotYetError) as caught:
-        unsupported.refuse_what_cannot_start(settings(*words), made(*words).hosts)
+        unsupported.refuse_what_cannot_start(settings(*words), made(*words).plan.hosts)
 
     assert (str(caught.value), caught.value.exit_code) == (sentence, 2)
 
@@ -628,20 +633,20 @@ def test_what_runs_here_and_offline_can_be_started(
     words: tuple[str, ...], host: str
 ) -> None:
     words = (*words, "--host", host)
-    unsupported.refuse_what_cannot_start(settings(*words), made(*words).hosts)
+    unsupported.refuse_what_cannot_start(settings(*words), made(*words).plan.hosts)
 
 
 def test_the_name_that_slurm_has_for_this_machine_is_this_machine() -> None:
     environ = {**PATH, "SLURMD_NODENAME": "gc-poplar-02"}
     asked = settings("--host", "gc-poplar-02")
 
-    unsupported.refuse_what_cannot_start(settings(), made(environ=environ).hosts)
+    unsupported.refuse_what_cannot_start(settings(), made(environ=environ).plan.hosts)
     unsupported.refuse_what_cannot_start(
-        asked, made("--host", "gc-poplar-02").hosts, "gc-poplar-02"
+        asked, made("--host", "gc-poplar-02").plan.hosts, "gc-poplar-02"
     )
     with pytest.raises(NotYetError):
         unsupported.refuse_what_cannot_start(
-            asked, made("--host", "gc-poplar-02").hosts, "gc-poplar-01"
+            asked, made("--host", "gc-poplar-02").plan.hosts, "gc-poplar-01"
         )
 
 
@@ -659,20 +664,28 @@ def test_instances_without_replicas_are_told_of_the_default() -> None:
     assert hints("--num-instances=4", "--num-replicas=1") == []
 
 
+def machine(*cpus: int) -> Machine:
+    return Machine(nodes=(Node(index=0, cpus=cpus),))
+
+
+FACTS = {
+    "a": HostFacts(machine=machine(0, 1), free_port=4711, cwd="/home/a"),
+    "b": HostFacts(machine=machine(0, 1, 2, 3, 4, 5), free_port=4712, cwd="/home/b"),
+}
+
+
+def describe(hosts: Sequence[Host]) -> list[HostFacts]:
+    return [FACTS[host.name] for host in hosts]
+
+
+def on_two_hosts(*words: str) -> Setup:
+    """Return the plan of 4 instances on two hosts that differ."""
+    asked = settings("--mpirun", "local", "-n", "4", "--host", "a,b", *words)
+    return planner.make_setup(asked, PATH, "/tmp", describe)
+
+
 def test_hosts_with_different_cpus_get_bindings_and_threads_of_their_own() -> None:
-    def machine(*cpus: int) -> Machine:
-        return Machine(nodes=(Node(index=0, cpus=cpus),))
-
-    facts = [
-        HostFacts(machine=machine(0, 1), free_port=4711),
-        HostFacts(machine=machine(0, 1, 2, 3, 4, 5), free_port=4712),
-    ]
-    asked = settings(
-        *("--mpirun", "local", "-n", "4", "--host", "a,b"),
-        *("--process-placement", "spreadcores"),
-    )
-
-    found = planner.make_setup(asked, PATH, "/tmp", lambda hosts: facts)
+    found = on_two_hosts("--process-placement", "spreadcores")
 
     assert [a.binding.cpus for a in found.plan.assignments] == [
         (0,),
@@ -682,4 +695,51 @@ def test_hosts_with_different_cpus_get_bindings_and_threads_of_their_own() -> No
     ]
     ranks = range(4)
     assert [variables(found, r)["OMP_NUM_THREADS"] for r in ranks] == list("1133")
-    assert {variables(found, rank)["MASTER_PORT"] for rank in ranks} == {"4711"}
+
+
+def test_rank_0_listens_on_a_port_that_is_free_on_its_host() -> None:
+    found = on_two_hosts("--host", "b,a")
+
+    again = planner.next_attempt(found, PATH, describe)
+
+    for setup in found, again:
+        assert {variables(setup, rank)["MASTER_PORT"] for rank in range(4)} == {"4712"}
+
+
+def test_an_instance_runs_in_the_current_directory_of_its_host() -> None:
+    assert [a.cwd for a in on_two_hosts().plan.assignments] == [
+        *("/home/a", "/home/a", "/home/b", "/home/b")
+    ]
+
+
+def test_a_relative_directory_is_one_of_the_host(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "out").mkdir()
+    monkeypatch.chdir(tmp_path)
+
+    found = on_two_hosts("--mpi-local-args=--wdir ./out")
+
+    directories = ["/home/a/out", "/home/a/out", "/home/b/out", "/home/b/out"]
+    assert [a.cwd for a in found.plan.assignments] == directories
+    assert [variables(found, rank)["PWD"] for rank in range(4)] == directories
+
+
+def test_a_program_is_looked_for_once_on_each_host() -> None:
+    calls = []
+
+    def find(
+        host: Host, words: Sequence[str], search_path: str | None, cwd: str
+    ) -> str:
+        calls.append((host.name, list(words), search_path, cwd))
+        return f"/opt/{host.name}/train"
+
+    plan = on_two_hosts().plan
+
+    assert resolve_for_instances(["train", "-v"], plan.assignments, PATH, find) == [
+        *("/opt/a/train", "/opt/a/train", "/opt/b/train", "/opt/b/train")
+    ]
+    assert calls == [
+        ("a", ["train", "-v"], PATH["PATH"], "/home/a"),
+        ("b", ["train", "-v"], PATH["PATH"], "/home/b"),
+    ]

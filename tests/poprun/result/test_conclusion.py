@@ -13,6 +13,7 @@ from poprun.job.stopping import Cause, Course, Reason
 from poprun.job.values import Ended
 from poprun.log import Log
 from poprun.mpirun.values import OPENMPI5
+from poprun.plan.hosts import Host
 from poprun.result import conclusion as module
 from poprun.result.conclusion import conclude
 from poprun.result.out_of_memory import Memory
@@ -69,7 +70,7 @@ def ends(
 ) -> tuple[int, list[str]]:
     """Return the exit code and what is said."""
     said: list[str] = []
-    assignments = [SimpleNamespace(host=f"n{rank}") for rank in range(2)]
+    assignments = [SimpleNamespace(host=Host(name=f"n{rank}")) for rank in range(2)]
     made = SimpleNamespace(
         mpi=SimpleNamespace(flavour=OPENMPI5),
         plan=SimpleNamespace(assignments=assignments),
