@@ -3,12 +3,14 @@
 An mpirun is run once, with --version: its name does not identify its MPI.
 """
 
+import errno
 import os
 import re
 import select
 import signal
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 
 from poprun.errors import LaunchError, MpiNotFoundError, explain_errno, is_shortage
 from poprun.helpers import processes
@@ -144,37 +146,63 @@ def _ask(path: str, environ: Mapping[str, str]) -> tuple[str, int]:
     reading, writing = os.pipe()
     # However this process ends, the kernel ends that one and what it has started.
     watched, held = os.pipe()
-    os.set_inheritable(watched, True)
+    fault, fault_writing = os.pipe()
+    number = 0
     try:
-        pid = os.posix_spawn(
-            path,
-            [path, "--version"],
-            environ,
-            file_actions=[
-                (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
-                (os.POSIX_SPAWN_DUP2, writing, 1),
-                (os.POSIX_SPAWN_DUP2, writing, 2),
-            ],
-            setpgroup=0,
-        )
-        processes.kill_group_with_pipe(watched, pid)
+        pid = os.fork()
+        if pid == 0:
+            os.close(held)
+            _become_mpirun(path, environ, writing, watched, fault_writing)
+        with suppress(OSError):  # it has done so itself, and called exec
+            os.setpgid(pid, pid)
     except OSError as error:
-        os.close(reading)
-        os.close(held)
-        if is_shortage(error.errno or 0):
-            raise LaunchError(
-                f"{path} could not be started: {explain_errno(error.errno or 0)}"
-            ) from error
-        raise MpiNotFoundError(
-            f"{path} cannot be run as mpirun: {error.strerror}. {_WAYS_OUT}"
-        ) from error
+        pid, number = 0, error.errno or 0
     finally:
         os.close(watched)
         os.close(writing)
+        os.close(fault_writing)
+    number = number or int(os.read(fault, 64) or 0)
+    os.close(fault)
+    if not number:
+        try:
+            return _answer(path, pid, reading, held)
+        finally:
+            os.close(reading)
+    if pid:
+        os.waitpid(pid, 0)
+    os.close(reading)
+    os.close(held)
+    if is_shortage(number):
+        raise LaunchError(f"{path} could not be started: {explain_errno(number)}")
+    raise MpiNotFoundError(
+        f"{path} cannot be run as mpirun: {os.strerror(number)}. {_WAYS_OUT}"
+    )
+
+
+def _become_mpirun(
+    path: str, environ: Mapping[str, str], output: int, watched: int, fault: int
+) -> None:
+    """Turn this fork into "mpirun --version"; on failure write errno, and end.
+
+    posix_spawn cannot do it: should the parent die between that call and the next,
+    nothing would end an mpirun that hangs.
+    """
     try:
-        return _answer(path, pid, reading, held)
-    finally:
-        os.close(reading)
+        os.setpgid(0, 0)
+        os.set_inheritable(watched, True)
+        processes.kill_group_with_pipe(watched, os.getpgrp())
+        # The kernel signals only what happens from now on.
+        if select.select([watched], [], [], 0)[0]:
+            os._exit(1)
+        os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        os.execve(path, [path, "--version"], environ)
+    except OSError as error:
+        os.write(fault, b"%d" % (error.errno or errno.EINVAL))
+    except BaseException:
+        os.write(fault, b"%d" % errno.EINVAL)
+    os._exit(127)
 
 
 def _answer(path: str, pid: int, reading: int, held: int) -> tuple[str, int]:
