@@ -52,7 +52,7 @@ def command_line(made: Setup, program: Sequence[str]) -> str:
     """
     words: list[str] = []
     ends = [context.argv for context in made.contexts]
-    argv = made.argv
+    argv = made.printed_argv
     at = 0
     for end in ends:
         stop = _find(argv, end, at) + len(end)

@@ -57,7 +57,7 @@ class Setup(NamedTuple):
     # What the plan is made from, besides its topology and its bindings.
     request: assignments.Request
     threads: Sequence[int] | None
-    # mpirun's words for each instance, which end in those of its shim.
+    # Each instance in mpirun's argv, with the variables that are only printed.
     contexts: Sequence[Context]
     stdin: Stdin
     # Where instances share what they compile; made at the start, and removed.
@@ -68,9 +68,17 @@ class Setup(NamedTuple):
 
     @property
     def argv(self) -> list[str]:
-        """mpirun's command line."""
+        """mpirun's command line. It sets no variables: each shim is sent them."""
+        return self._command([one._replace(exports={}) for one in self.contexts])
+
+    @property
+    def printed_argv(self) -> list[str]:
+        """mpirun's command line in the original's form: with the variables."""
+        return self._command(self.contexts)
+
+    def _command(self, contexts: Sequence[Context]) -> list[str]:
         return adapter(self.mpi.flavour).command(
-            self.mpi, self.arguments, self.contexts, as_root=os.geteuid() == 0
+            self.mpi, self.arguments, contexts, as_root=os.geteuid() == 0
         )
 
 

@@ -491,6 +491,32 @@ def test_the_secrets_of_a_job_are_in_environments_only(
     assert (ran.code, ran.stderr) == (0, "")
 
 
+# Looks at the command lines of all that this process comes from.
+ANCESTORS = """
+import os, pathlib
+assert os.environ["POPDIST_NUM_TOTAL_REPLICAS"] == "2"
+pid = os.getppid()
+while pid > 1:
+    process = pathlib.Path(f"/proc/{pid}")
+    line = process.joinpath("cmdline").read_bytes()
+    assert b"POPDIST_NUM_TOTAL_REPLICAS" not in line, line
+    pid = int(process.joinpath("stat").read_text().rpartition(")")[2].split()[1])
+"""
+
+
+@pytest.mark.mpi
+def test_the_variables_of_the_printed_command_are_not_given_to_mpirun(
+    poprun: Poprun, every_mpirun: str
+) -> None:
+    script = poprun.script("ancestors.py", ANCESTORS)
+
+    ran = poprun("-v", *job(2, every_mpirun), "python", script)
+
+    assert ran.code == 0, ran.stderr
+    [printed] = [line for line in ran.stderr.splitlines() if "Running command" in line]
+    assert printed.count("'POPDIST_NUM_TOTAL_REPLICAS") == 2
+
+
 # --- Directories and programs of single instances.
 
 

@@ -141,6 +141,31 @@ def test_the_local_launcher_starts_one_shim_for_each_instance() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    "version", ["mpirun (Open MPI) 4.1.4", "mpirun (Open MPI) 5.0.11", "HYDRA"]
+)
+def test_mpirun_is_started_without_the_variables_that_are_printed(
+    tmp_path: Path, version: str
+) -> None:
+    hydra = "HYDRA build details:\n    Version: 5.0.2\n"
+    path = tmp_path / "mpirun"
+    text = hydra if version == "HYDRA" else version
+    path.write_text(f"#!/bin/sh\necho '{text}'\n")
+    path.chmod(0o755)
+    number = ("--num-instances", "64", "--num-replicas", "64")
+    options = {"POPLAR_TARGET_OPTIONS": '{"long":"' + "x" * 40_000 + '"}'}
+    words = settings("--mpirun", str(path), *number, "--vipu-partition", "p")
+
+    found = planner.make_setup(words, PATH | options, "/tmp")
+
+    assert sum(map(len, found.printed_argv)) > 64 * 40_000
+    assert sum(map(len, found.argv)) < 64 * 400
+    set_by = {"-x", "-env"}
+    assert set_by & set(found.printed_argv)
+    assert not set_by & set(found.argv)
+    assert [w for w in found.argv if w not in found.printed_argv] == []
+
+
 def test_what_is_forwarded_by_name_stands_before_what_is_ours_alone() -> None:
     environ = {**PATH, "PYTHONPATH": "/p", "LD_LIBRARY_PATH": ""}
     [context] = made(environ=environ).contexts
