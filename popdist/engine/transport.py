@@ -39,9 +39,10 @@ class Rows:
             owner: Anything that keeps the memory alive as long as it is referred to.
         """
         size = item_bytes_of(dtype)
+        count = prod(shape)
         for address in addresses:
             # Memory of an array without elements may lie anywhere.
-            if address % size and prod(shape):
+            if address % size and count:
                 raise ValueError(
                     f"A row of {name_of(dtype)} begins at address {address:#x}, "
                     f"but must begin at a multiple of {size}. Copy it first."
@@ -51,8 +52,8 @@ class Rows:
         self.dtype = dtype
         self.owner = owner
         # How many elements and bytes a row has.
-        self.count = prod(shape)
-        self.nbytes = self.count * size
+        self.count = count
+        self.nbytes = count * size
 
     def __repr__(self) -> str:
         kind = f"{name_of(self.dtype)} of shape {self.shape}"

@@ -5,8 +5,9 @@ from typing import Any
 
 import numpy as np
 
+from popdist.engine._core import address_of
 from popdist.engine.calls.overlap import span_of
-from popdist.engine.calls.rows import Array, address, written
+from popdist.engine.calls.rows import Array, written
 from popdist.engine.spec.dtypes import DType, code_of
 from popdist.engine.transport import Rows
 
@@ -24,6 +25,7 @@ class Destination:
         read: Sequence[Array] = (),
         *,
         keeps: Array | None = None,
+        new: bool = False,
     ) -> None:
         """Choose where the transport writes.
 
@@ -32,9 +34,12 @@ class Destination:
             read: What the call reads.
             keeps: That one of `arrays` which gets the elements that it has already, if
                 the call reads it.
+            new: Whether `arrays` are parts of a new array, in their order.
         """
         self._arrays = arrays
         self._scratch: Array | None = None
+        if new:
+            return
         overlapping = any(
             np.may_share_memory(array, other)
             for other in read
@@ -47,11 +52,11 @@ class Destination:
 
     def rows(self, dtype: DType) -> Rows:
         """Return the one row that the transport writes, in elements of this dtype."""
-        nbytes = sum(array.nbytes for array in self._arrays)
+        nbytes = sum([array.nbytes for array in self._arrays])
         begin = _first(self._arrays) if self._scratch is None else self._scratch
         shape = (nbytes // dtype.itemsize,)
         owner = self._arrays, self._scratch
-        return Rows((address(begin),), shape, code_of(dtype), owner)
+        return Rows((address_of(begin),), shape, code_of(dtype), owner)
 
     def finish(self) -> None:
         """Copy what has gone to scratch memory to the arrays."""
@@ -112,7 +117,10 @@ def out_arrays(out: Any, count: int) -> list[Array]:
 
 def _first(arrays: Sequence[Array]) -> Array:
     # Memory of an array without elements may lie anywhere.
-    return next((array for array in arrays if array.size), arrays[0])
+    for array in arrays:
+        if array.size:
+            return array
+    return arrays[0]
 
 
 def _in_one_piece(arrays: Sequence[Array]) -> bool:
@@ -123,7 +131,7 @@ def _in_one_piece(arrays: Sequence[Array]) -> bool:
             return False
         if not array.size:
             continue
-        begin = address(array)
+        begin = address_of(array)
         if end is not None and begin != end:
             return False
         end = begin + array.nbytes
@@ -131,4 +139,4 @@ def _in_one_piece(arrays: Sequence[Array]) -> bool:
 
 
 def _is_same(one: Array, other: Array) -> bool:
-    return (address(one), one.nbytes) == (address(other), other.nbytes)
+    return (address_of(one), one.nbytes) == (address_of(other), other.nbytes)

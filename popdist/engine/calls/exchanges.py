@@ -5,6 +5,7 @@ keep their bits: only reductions make NaNs canonical.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -33,7 +34,7 @@ class Exchanges(Membership):
     def barrier(self, *, async_op: bool = False, name: str | None = None) -> Any:
         """Return when all members have called it."""
         number = number_of(name)
-        return self.submit("barrier", lambda: self.transport.barrier(number), async_op)
+        return self.submit("barrier", partial(self.transport.barrier, number), async_op)
 
     @ends_group_without_memory
     def broadcast(
@@ -172,7 +173,7 @@ class Exchanges(Membership):
             dtype, shape = described(header)
             if targets is None:
                 mine = np.empty((self.num_local_replicas, *shape), dtype)
-                place = Destination([mine])
+                place = Destination([mine], new=True)
                 result = mine[0, ...] if self._flat else mine
             else:
                 check_fits(targets[0], shape, dtype)
@@ -212,22 +213,25 @@ class Exchanges(Membership):
             )
         code_of(rows[0].dtype)
         result, targets = self._targets(x, rows, out)
-        check_apart(targets)
+        if out is not None:
+            check_apart(targets)
         number = number_of(name)
-        exchange = self._exchange_parts if max(self.replicas) > 1 else self._exchange
 
         def action() -> Any:
-            exchange(rows, targets, number)
+            if max(self.replicas) > 1:
+                self._exchange_parts(rows, targets, number)
+            else:
+                self._exchange(rows, targets, number, new=out is None)
             return result
 
         return self.submit("all_to_all", action, async_op)
 
     def _exchange(
-        self, rows: Sequence[Array], targets: Sequence[Array], name: int
+        self, rows: Sequence[Array], targets: Sequence[Array], name: int, *, new: bool
     ) -> None:
         """Exchange parts among members with one replica each."""
         source = plain(rows[0])
-        place = Destination(targets, [source])
+        place = Destination(targets, [source], new=new)
         target = place.rows(source.dtype)
         self.transport.all_to_all(rows_of([source]), target, name=name)
         place.finish()
@@ -311,7 +315,7 @@ class Exchanges(Membership):
             own = into[self._starts()[self.rank]]
             place = Destination(into, [mine], keeps=own)
         else:
-            place = Destination([whole])
+            place = Destination([whole], new=True)
         source, target = bytes_of(mine), place.rows(whole.dtype)
         if operation is Operation.ALL_GATHER:
             self.transport.all_gather(source, target, lengths, name=name)

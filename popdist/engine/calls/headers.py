@@ -15,20 +15,24 @@ HEADER = _MOST_AXES + 2
 
 def header_of(row: Array) -> Array:
     """Return an array's header."""
+    return np.array(_numbers_of(row), np.int64)
+
+
+def headers_of(rows: Sequence[Array]) -> Array:
+    """Return the headers of some arrays, one below the other."""
+    return np.array([_numbers_of(row) for row in rows], np.int64)
+
+
+def described(header: Array) -> tuple["np.dtype[Any]", tuple[int, ...]]:
+    """Return the dtype and the shape that a header tells of."""
+    code, axes, *lengths = header.tolist()
+    return dtype_of(code), tuple(lengths[:axes])
+
+
+def _numbers_of(row: Array) -> list[int]:
     if row.ndim > _MOST_AXES:
         raise ValueError(
             f"The array has {row.ndim} axes, but can have at most {_MOST_AXES} here."
         )
     lengths = [*row.shape, *[0] * (_MOST_AXES - row.ndim)]
-    return np.array([code_of(row.dtype), row.ndim, *lengths], np.int64)
-
-
-def headers_of(rows: Sequence[Array]) -> Array:
-    """Return the headers of some arrays, one below the other."""
-    return np.stack([header_of(row) for row in rows])
-
-
-def described(header: Array) -> tuple["np.dtype[Any]", tuple[int, ...]]:
-    """Return the dtype and the shape that a header tells of."""
-    code, axes, *lengths = (int(number) for number in header)
-    return dtype_of(code), tuple(lengths[:axes])
+    return [code_of(row.dtype), row.ndim, *lengths]

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from popdist.engine.calls.rows import Array, Prepared, address, plain, prepare
+from popdist.engine._core import address_of
+from popdist.engine.calls.rows import Array, Prepared, plain, prepare
 
 # An array as its rows, and the rows that its result goes to.
 Pair = tuple[Sequence[Array], Sequence[Array]]
@@ -60,7 +61,7 @@ def _overlapping(given: Sequence[Pair]) -> set[int]:
 
 def span_of(array: Array) -> tuple[int, int]:
     """Return where an array's memory begins and ends."""
-    begin = end = address(array)
+    begin = end = address_of(array)
     for length, stride in zip(array.shape, array.strides, strict=True):
         if stride < 0:
             begin += (length - 1) * stride

@@ -58,7 +58,11 @@ class Reductions(_core.Reducer, Membership):
         how = self._how(algorithm, reproducible)
         if out is None and type(x) is np.ndarray and not (async_op or name):
             return self.all_reduce(
-                x, op, out=np.empty_like(x, order="C"), algorithm=algorithm
+                x,
+                op,
+                out=np.empty_like(x, order="C"),
+                # The core takes no None.
+                algorithm=self._algorithm if algorithm is None else algorithm,
             )
         given = [x], None if out is None else [out]
         one: Callable[[], Any] = self._reduction(*given, op, how, number_of(name))
@@ -169,8 +173,9 @@ class Reductions(_core.Reducer, Membership):
         sources = [plain(row) for row in rows]
         shape = (len(rows[0]) // total, *rows[0].shape[1:])
         result, targets = self._targets(x, rows, out, shape)
-        check_apart(targets)
-        place = Destination(targets, sources)
+        if out is not None:
+            check_apart(targets)
+        place = Destination(targets, sources, new=out is None)
         dtype, number = rows[0].dtype, number_of(name)
 
         def action() -> Any:

@@ -31,11 +31,6 @@ class Prepared:
             to[...] = source
 
 
-def address(array: Array) -> int:
-    """Return where the elements of an array begin."""
-    return address_of(array)
-
-
 def rows_of(arrays: Sequence[Array]) -> Rows:
     """Return the rows that these arrays are: alike, and each in one piece."""
     first = arrays[0]
@@ -108,4 +103,4 @@ def prepare(sources: Sequence[Array], targets: Sequence[Array]) -> Prepared:
 
 
 def _same(one: Array, other: Array) -> bool:
-    return address(one) == address(other) and one.strides == other.strides
+    return address_of(one) == address_of(other) and one.strides == other.strides

@@ -1,5 +1,6 @@
 """The types and reductions that the engine knows, and their codes in the C core."""
 
+from functools import cache
 from importlib import import_module
 
 import numpy as np
@@ -79,6 +80,7 @@ def item_bytes_of(code: int) -> int:
     return _ITEM_BYTES[code]
 
 
+@cache
 def dtype_of(code: int) -> DType:
     """Return the dtype with this code.
 

@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from popdist.engine.calls.rows import address, plain, prepare, written
+from popdist.engine._core import address_of
+from popdist.engine.calls.rows import plain, prepare, written
 from popdist.engine.group import Group
 
 
@@ -15,7 +16,7 @@ def test_an_array_in_one_piece_is_taken_as_it_is() -> None:
     x = np.ones((3, 4))
 
     assert plain(x) is x
-    assert address(x[1]) == address(x) + 32
+    assert address_of(x[1]) == address_of(x) + 32
 
 
 @pytest.mark.parametrize(
@@ -50,8 +51,8 @@ def test_rows_that_lie_apart_are_written_in_place() -> None:
 
     source, target = one.rows()
     assert (source.shape, target.shape) == ((5,), (5,))
-    assert source.addresses == (address(x[0]), address(x[1]))
-    assert target.addresses == (address(out[0]), address(out[1]))
+    assert source.addresses == (address_of(x[0]), address_of(x[1]))
+    assert target.addresses == (address_of(out[0]), address_of(out[1]))
     assert one.copies == []
 
 
