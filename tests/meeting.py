@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from textwrap import dedent, indent
 from typing import NamedTuple
@@ -24,10 +25,20 @@ STACKS = (
 # What every member runs. Its own lines take the place of BODY.
 PROGRAM = """
 import os, resource, signal, sys, time
+from popdist.engine.meet import late
+from popdist.engine.meet.joiner import Joiner
 from popdist.engine.meet.pidfds import Pidfd
 from popdist.engine.shm import arena
 from popdist.errors import PeerLostError, PopdistError
 name, rank, size = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+enter, hellos = Joiner.enter, int(sys.argv[4])
+
+def enter_and_tell_the_test(joiner):
+    # Its hello has been sent.
+    os.write(hellos, b".")
+    return enter(joiner)
+
+Joiner.enter = enter_and_tell_the_test
 
 def initialise(memory):
     memory[:5] = b"hello"
@@ -61,6 +72,9 @@ class Meeting:
         self.size = size
         self.name = name or f"test-{os.getpid()}-{random.randrange(10**9)}"
         self._members: list[subprocess.Popen[str]] = []
+        # A byte for every hello that a member has sent.
+        self._hellos, self._hello_sent = os.pipe2(os.O_NONBLOCK)
+        self._hellos_read = 0
 
     def __enter__(self) -> "Meeting":
         return self
@@ -70,12 +84,17 @@ class Meeting:
             if member.poll() is None:
                 member.kill()
             member.communicate()
+        os.close(self._hellos)
+        os.close(self._hello_sent)
 
     def start(self, rank: int, body: str = "join()") -> int:
         """Start a member, and return its process."""
         program = PROGRAM.replace("BODY", indent(dedent(body), "    "))
+        sent = self._hello_sent
+        arguments = [self.name, str(rank), str(self.size), str(sent)]
         member = subprocess.Popen(
-            [sys.executable, "-c", program, self.name, str(rank), str(self.size)],
+            [sys.executable, "-c", program, *arguments],
+            pass_fds=[sent],
             cwd=ROOT,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -109,7 +128,18 @@ class Meeting:
         return sum(line.endswith(f"@{address}") for line in lines)
 
     def wait_for_joiners(self, joiners: int) -> None:
-        wait_until(lambda: self.sockets() == 1 + joiners)
+        """Wait until so many members are connected, and have sent who they are.
+
+        The end of a member is the end of an unknown process before that.
+        """
+        wait_until(
+            lambda: self.sockets() == 1 + joiners and self._hellos_sent() >= joiners
+        )
+
+    def _hellos_sent(self) -> int:
+        with suppress(BlockingIOError):
+            self._hellos_read += len(os.read(self._hellos, 1000))
+        return self._hellos_read
 
 
 def run(size: int, body: str, others: Mapping[int, str] | None = None) -> list[Ended]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from meeting import STACKS, Ended, Meeting, run, stop
+from meeting import STACKS, Ended, Meeting, run, stop, wait_until
 
 from popdist.engine.meet import address_of
 from popdist.engine.meet.members import name_instances
@@ -34,6 +34,8 @@ HOST = Hello(rank=0, size=3, member=MEMBER, layout=b"one")
 LAST_WORDS = "Look above for its last output.\n"
 # A member says so when it is asked to end.
 KEEP = "join()\nprint('met', flush=True)"
+# Member 0 answers those that come after a failure, however long they take to start.
+ANSWER_LATE = "late.LINGER = 40\njoin()"
 
 
 def anonymous(ended: Ended) -> str:
@@ -231,7 +233,7 @@ def test_one_that_says_nothing_is_sent_away_when_all_have_come() -> None:
         meeting.start(0, KEEP)
         meeting.wait_for_joiners(0)
         meeting.start(1, stranger)
-        meeting.wait_for_joiners(1)
+        wait_until(lambda: meeting.sockets() == 2)
         meeting.start(1, KEEP)
         first, mute, last = meeting.finish()
 
@@ -341,6 +343,7 @@ def test_a_report_that_nobody_can_be_told_does_not_end_the_meeting(waits: int) -
 
 def test_a_dead_member_is_named_before_an_absent_one_comes() -> None:
     told = """
+        late.LINGER = 40
         try:
             join()
         except PeerLostError as error:
@@ -385,7 +388,8 @@ def test_members_may_meet_again_right_after_a_failure() -> None:
 @pytest.mark.parametrize("victim", [1, 2, 3])
 def test_a_member_that_is_killed_is_named_by_all_others(victim: int) -> None:
     with Meeting(5) as meeting:
-        pids = [meeting.start(rank) for rank in range(4)]
+        pids = [meeting.start(0, ANSWER_LATE)]
+        pids += [meeting.start(rank) for rank in (1, 2, 3)]
         meeting.wait_for_joiners(3)
         os.kill(pids[victim], signal.SIGKILL)
         meeting.start(4)
@@ -516,7 +520,8 @@ def test_members_are_called_by_the_names_of_their_instances() -> None:
 
 def test_a_lost_member_is_known_by_its_instance() -> None:
     with Meeting(3) as meeting:
-        pids = [meeting.start(r, "join(instances=(4, 6, 8))") for r in range(2)]
+        join = "late.LINGER = 40\njoin(instances=(4, 6, 8))"
+        pids = [meeting.start(rank, join) for rank in range(2)]
         meeting.wait_for_joiners(1)
         os.kill(pids[1], signal.SIGKILL)
         meeting.start(2, "join(instances=(4, 6, 8))")
@@ -547,7 +552,7 @@ def test_a_process_that_only_has_the_number_of_a_member_is_none() -> None:
 @pytest.mark.parametrize("victim", [0, 1])
 def test_ctrl_c_ends_the_wait_and_the_others_know(victim: int) -> None:
     with Meeting(3) as meeting:
-        pids = [meeting.start(rank) for rank in range(2)]
+        pids = [meeting.start(rank, ANSWER_LATE) for rank in range(2)]
         meeting.wait_for_joiners(1)
         os.kill(pids[victim], signal.SIGINT)
         if victim == 1:
@@ -610,7 +615,7 @@ def test_a_group_of_another_size_is_told_to_all() -> None:
 
 def test_members_of_a_larger_group_are_told_though_member_0_expects_fewer() -> None:
     with Meeting(3) as meeting:
-        meeting.start(0, "size = 2\njoin()")
+        meeting.start(0, "size = 2\nlate.LINGER = 40\njoin()")
         meeting.wait_for_joiners(0)
         meeting.start(1)
         meeting.wait_for_end(1)
