@@ -712,6 +712,8 @@ def test_views_of_a_group_are_one_group_of_calls() -> None:
                 rows.all_reduce(np.ones((rows.num_local_replicas, 1))).tolist()
             )
         flat.close()
+        rows.barrier()
+        rows.close()
         with pytest.raises(GroupUnusableError):
             rows.barrier()
         return found
