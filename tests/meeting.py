@@ -2,6 +2,7 @@
 
 import os
 import random
+import select
 import signal
 import subprocess
 import sys
@@ -120,6 +121,10 @@ class Meeting:
         output = self._members[started].stdout
         assert output is not None
         assert output.readline()
+
+    def wait_for_report(self, started: int) -> None:
+        """Wait until that member has printed something on stderr."""
+        assert select.select([self._members[started].stderr], [], [], 40)[0]
 
     def sockets(self) -> int:
         """Return how many sockets member 0 has: one that listens, one per joiner."""
