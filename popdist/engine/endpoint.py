@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from popdist.engine import _core
-from popdist.engine.failures import explain, failed, in_words, unusable
+from popdist.engine.failures import cannot_share, explain, failed, in_words, unusable
 from popdist.engine.handle import Worker
 from popdist.engine.meet.deadlines import report
 from popdist.engine.meet.pidfds import Pidfd
@@ -60,7 +60,10 @@ class Endpoint:
         _check_level(simd)
         _check_seconds("timeout", timeout)
         _check_seconds("stall", stall)
-        sizes, layout = _sizes(size, tuning)
+        try:
+            sizes, layout = _sizes(size, tuning)
+        except OSError as error:
+            raise cannot_share(f"Instance {self.instances[rank]}", error) from error
         self._arena: Arena = meet(
             name,
             rank,

@@ -1,5 +1,6 @@
 """What to say when a collective call did not come to its end."""
 
+import errno
 from collections.abc import Sequence
 
 from popdist.engine.spec.dtypes import name_of, reduction_name_of
@@ -10,6 +11,7 @@ from popdist.engine.spec.operations import (
     Status,
 )
 from popdist.errors import (
+    ArenaError,
     CollectiveAbortedError,
     CollectiveTimeoutError,
     GroupUnusableError,
@@ -45,7 +47,7 @@ def explain(ending: Ending, instances: Sequence[int], timeout: float) -> Popdist
     match Status(reason):
         case Status.PEER_LOST:
             return PeerLostError(
-                f"Instance {concerned} has ended, or left the group, while instance "
+                f"Instance {concerned} has ended, or closed the group, while instance "
                 f"{noticed} needed it for {call}. Look above for its last output.",
                 (concerned,),
             )
@@ -72,6 +74,18 @@ def explain(ending: Ending, instances: Sequence[int], timeout: float) -> Popdist
             return CollectiveAbortedError(words.removeprefix(_FAILED))
         case _:
             return MismatchError(words)
+
+
+def cannot_share(who: str, error: OSError) -> ArenaError:
+    """Return the error for a member that the kernel refuses what a group needs."""
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        limit = "it" if error.errno == errno.EMFILE else "the machine"
+        return ArenaError(
+            f"{who} cannot share memory with the others, because {limit} has as many "
+            "open files as the limit allows. Close files, or raise the limit "
+            f"({'ulimit -n' if limit == 'it' else 'sysctl fs.file-max'})."
+        )
+    return ArenaError(f"{who} could not share memory with the others: {error}.")
 
 
 def failed(instance: int, what: str, error: BaseException) -> str:

@@ -6,12 +6,15 @@ over. So a meeting succeeds for all members or fails for all: an error of one is
 the others, and the end of one ends its connection.
 """
 
+import errno
+
 # Not hashlib, which takes longer to import than members take to meet.
 from _blake2 import blake2b
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import TypeVar
 
+from popdist.engine.failures import cannot_share
 from popdist.engine.meet.deadlines import Deadline
 from popdist.engine.meet.joiner import Joiner
 from popdist.engine.meet.leader import Leader
@@ -110,6 +113,8 @@ def _join(
 def _for_all(who: str, error: Exception) -> PopdistError:
     if isinstance(error, PopdistError):
         return error
+    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+        return cannot_share(who, error)
     return ArenaError(
         f"{who} could not join the others: {type(error).__name__}: {error}. "
         "Look above for its output."

@@ -11,6 +11,7 @@ from contextlib import ExitStack, suppress
 from functools import partial
 
 from popdist.engine import _core
+from popdist.engine.failures import cannot_share
 from popdist.engine.meet import rendezvous
 from popdist.engine.meet.members import Peers
 from popdist.engine.meet.messages import Hello, Member
@@ -181,10 +182,7 @@ def meet(
         )
     except OSError as error:
         arena.close()
-        raise ArenaError(
-            f"Instance {arena.instances[rank]} could not share memory with the "
-            f"others: {error}."
-        ) from error
+        raise cannot_share(f"Instance {arena.instances[rank]}", error) from error
     except BaseException:
         arena.close()
         raise

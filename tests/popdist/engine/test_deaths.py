@@ -177,7 +177,7 @@ def test_a_member_that_dies_while_it_ends_the_group_is_named_by_all_others() -> 
     assert first == third
     kind, message = first or (None, "")
     assert kind is PeerLostError
-    assert message.startswith("Instance 1 has ended, or left the group, while ")
+    assert message.startswith("Instance 1 has ended, or closed the group, while ")
 
 
 def test_a_member_that_is_stopped_while_it_ends_the_group_holds_up_nobody() -> None:
@@ -328,7 +328,7 @@ def test_who_is_killed_is_told_in_full() -> None:
     assert errors([survivor]) == [
         (
             PeerLostError,
-            "Instance 7 has ended, or left the group, while instance 4 needed it for "
+            "Instance 7 has ended, or closed the group, while instance 4 needed it for "
             "all_reduce (max, oneshot) of 10 float32. Look above for its "
             "last output.",
         )
@@ -395,7 +395,7 @@ def test_a_member_that_comes_late_is_told_the_reason_too() -> None:
         ended = members.finish()
 
     told = [
-        "PeerLostError: Instance 1 has ended, or left the group, while instance 0 "
+        "PeerLostError: Instance 1 has ended, or closed the group, while instance 0 "
         "needed it for barrier. Look above for its last output.",
         "GroupUnusableError: This group came to its end in call 1, barrier, for which "
         "instance 0 found: peer_lost. Let the first error end the program, and start "

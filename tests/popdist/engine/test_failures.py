@@ -77,8 +77,8 @@ def ending(reason: Status, words: str = "") -> Ending:
         (
             Status.PEER_LOST,
             PeerLostError,
-            "Instance 31 has ended, or left the group, while instance 30 needed it for "
-            "broadcast of 20 int16 with root on instance 30. Look above for its "
+            "Instance 31 has ended, or closed the group, while instance 30 needed it "
+            "for broadcast of 20 int16 with root on instance 30. Look above for its "
             "last output.",
         ),
         (

@@ -372,6 +372,29 @@ def test_a_member_that_may_open_no_more_files_stops_all() -> None:
     assert ended == [(0, refusal, "")] * 3
 
 
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_member_without_files_for_pidfds_names_the_limit(victim: int) -> None:
+    # They run out only when the members have met.
+    body = """
+        from popdist.engine.shm import arena as module
+
+        def watch(instance, member):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))
+            return real(instance, member)
+
+        real, module.watch = module.watch, watch
+        join()
+    """
+    ended = run(2, "join()", {victim: body})
+
+    refusal = (
+        f"ArenaError: Instance {victim} cannot share memory with the others, because "
+        "it has as many open files as the limit allows. Close files, or raise the "
+        "limit (ulimit -n).\n"
+    )
+    assert ended == [(0, refusal, "")] * 2
+
+
 def test_the_start_of_a_process_is_read_behind_any_name() -> None:
     program = "open('/proc/self/comm', 'w').write(') 1 (x'); print(1); input()"
     command = [sys.executable, "-c", program]
