@@ -41,6 +41,7 @@ STAGES = {
         ("poprun.errors", "poprun.log"),
         ("poprun.helpers", "poprun.interpreter"),
         ("poprun.stdio",),
+        ("poprun.vipu",),
         ("poprun.options", "poprun.mpirun"),
         ("poprun.plan",),
         ("poprun.job",),
@@ -110,6 +111,11 @@ PURE = (
     "poprun.stdio.screen",
     "poprun.stdio.tags",
     "poprun.stdio.tracebacks",
+    "poprun.vipu.leases",
+    "poprun.vipu.model",
+    "poprun.vipu.numbering",
+    "poprun.vipu.requests",
+    "poprun.vipu.vipu_errors",
 )
 
 NOT_FOR_PURE = {

@@ -1,0 +1,1 @@
+"""Emulated pods: requests for IPUs -> partitions, reserved devices, leases."""

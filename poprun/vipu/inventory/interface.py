@@ -1,0 +1,222 @@
+"""What every inventory can do: the embedded one, and a server's from its client.
+
+Every method is one transaction: it happens as a whole or not at all, and raises a
+subclass of VipuError with a sentence for the user. Leases whose holders are gone are
+ended before a method refuses something because of them, and before it lists.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from poprun.vipu.leases import Grant, Lease, ProcessIdentity, Reservation
+from poprun.vipu.model import (
+    Agent,
+    AgentStatus,
+    Allocation,
+    Cluster,
+    Partition,
+    User,
+)
+from poprun.vipu.numbering import Device
+from poprun.vipu.requests import (
+    Acquisition,
+    ClusterRequest,
+    PartitionChange,
+    PartitionRequest,
+)
+
+
+class Machines(Protocol):
+    """Clusters, agents, allocations and users: what an administrator makes."""
+
+    def create_cluster(self, request: ClusterRequest) -> Cluster:
+        """Make a cluster of agents, new ones if none are named.
+
+        Raises:
+            NameTakenError: There is a cluster or an allocation of that name.
+            UnknownNameError: There is no such agent.
+            InUseError: An agent belongs to another cluster.
+            VipuRuleError: The agents cannot be divided into so many ILDs.
+        """
+
+    def list_clusters(self) -> tuple[Cluster, ...]: ...
+    def get_cluster(self, name: str) -> Cluster: ...
+    def remove_cluster(self, name: str) -> None:
+        """Remove a cluster, and the agents that were made with it.
+
+        Raises:
+            InUseError: There are partitions in it.
+        """
+
+    def create_agent(self, name: str, host: str, port: int = 8080) -> Agent: ...
+    def list_agents(self, cluster: str | None = None) -> tuple[Agent, ...]: ...
+    def get_agent(self, name: str) -> Agent: ...
+    def remove_agent(self, name: str) -> None:
+        """Remove an agent that is in no cluster."""
+
+    def set_agent_status(self, name: str, status: AgentStatus) -> Agent:
+        """Let an emulated IPU-Machine fail, or come back.
+
+        Partitions on it change their state when they are next created, reset or
+        looked at while they are pending.
+        """
+
+    def create_allocation(
+        self,
+        name: str,
+        cluster: str,
+        agents: Sequence[str],
+        users: Sequence[str] = (),
+    ) -> Allocation:
+        """Set agents of a cluster apart.
+
+        Raises:
+            InUseError: Partitions use their IPUs.
+        """
+
+    def list_allocations(self) -> tuple[Allocation, ...]: ...
+    def get_allocation(self, name: str) -> Allocation: ...
+    def remove_allocation(self, name: str) -> None:
+        """Give the agents of an allocation back to its cluster."""
+
+    def create_user(
+        self, name: str, allocations: Sequence[str] = (), *, is_admin: bool = False
+    ) -> str:
+        """Make a user, and return the access key, which is not kept."""
+
+    def list_users(self) -> tuple[User, ...]: ...
+    def get_user(self, name: str) -> User: ...
+    def remove_user(self, name: str) -> None: ...
+    def check_access(self, name: str, access_key: str) -> User:
+        """Return the user whom an access key belongs to.
+
+        Raises:
+            AccessError: The user or the key is wrong; which of them is not said.
+        """
+
+
+class Partitions(Protocol):
+    """Partitions. `user` limits what is seen to the partitions of one user."""
+
+    def create_partition(self, request: PartitionRequest) -> Partition:
+        """Make a partition that stays until it is removed.
+
+        It is not reset afterwards. Its state is ACTIVE if all agents are up.
+
+        Raises:
+            NameTakenError: There is one of this name.
+            NoSpaceError: There are not enough free IPUs next to each other.
+            VipuRuleError: No cluster could ever have it.
+        """
+
+    def list_partitions(self, user: str | None = None) -> tuple[Partition, ...]: ...
+
+    def get_partition(self, name: str, user: str | None = None) -> Partition:
+        """Return a partition, with its state as it is now.
+
+        Raises:
+            UnknownNameError: There is none; the sentence lists those there are.
+        """
+
+    def reset_partition(
+        self, name: str, user: str | None = None, *, lease: str | None = None
+    ) -> Partition:
+        """Configure a partition anew; `lease` is that of the job that asks.
+
+        Raises:
+            InUseError: Another job holds IPUs of it.
+        """
+
+    def update_partition(
+        self,
+        name: str,
+        change: PartitionChange,
+        user: str | None = None,
+        *,
+        lease: str | None = None,
+    ) -> Partition:
+        """Change a partition, and move it if its size or its ILDs change.
+
+        Raises:
+            InUseError: Another job holds IPUs of it.
+            NoSpaceError: The larger one has no room; the partition stays as it was.
+        """
+
+    def remove_partition(
+        self,
+        name: str,
+        user: str | None = None,
+        *,
+        lease: str | None = None,
+        force: bool = False,
+    ) -> None:
+        """Free the IPUs of a partition; `force` ends the leases that hold some.
+
+        Raises:
+            InUseError: Another job holds IPUs of it.
+        """
+
+
+class Devices(Protocol):
+    """Leases, and the devices that they hold."""
+
+    def acquire(self, acquisition: Acquisition) -> Grant:
+        """Give a job its IPUs: partition, parent device and children at once.
+
+        Raises:
+            InUseError: Others hold the IPUs; the sentence says who, since when.
+            NoSpaceError: A partition had to be made, and there is no room for it.
+            NotActiveError: The partition is not ACTIVE; one made for this is gone.
+            UnknownNameError: There is no such partition, and none is to be made.
+        """
+
+    def renew(self, lease: str) -> Lease:
+        """Let a lease live for its time again, from now on.
+
+        Raises:
+            LeaseEndedError: It has ended.
+        """
+
+    def release(self, lease: str) -> None:
+        """End a lease: its devices, its attachments, the partitions made for it.
+
+        To end one that has ended already does nothing.
+        """
+
+    def get_lease(self, lease: str) -> Lease: ...
+    def list_leases(self) -> tuple[Lease, ...]: ...
+
+    def attach(self, lease: str, child: int, process: ProcessIdentity) -> Device:
+        """Attach a process to the child device of an instance, until it ends.
+
+        A process that is attached to it already stays so.
+
+        Raises:
+            LeaseEndedError: The lease has ended.
+            DeviceError: There is no such child, or another living process has it.
+        """
+
+    def detach(self, lease: str, child: int, process: ProcessIdentity) -> None:
+        """Detach a process from a device; the lease still holds it."""
+
+    def list_reservations(
+        self, partition: str | None = None
+    ) -> tuple[Reservation, ...]: ...
+
+    def end_dead_leases(self) -> tuple[Lease, ...]:
+        """End the leases whose holders are gone, and return them."""
+
+
+class Inventory(Machines, Partitions, Devices, Protocol):
+    """An inventory that is open."""
+
+    # Where it is, for sentences: a path, or the address of a server.
+    location: str
+
+    def ensure_cluster(self, num_ipus: int) -> Cluster | None:
+        """Make a cluster for a job of this size, if there is none but automatic ones.
+
+        Returns the cluster that was made, None if none was needed or allowed.
+        """
+
+    def close(self) -> None: ...

@@ -1,0 +1,82 @@
+"""Who holds IPUs, for how long, and how to know that a holder is gone. Values.
+
+Whether a holder lives is decided by what can be known of it:
+
+- a process of this boot and this pid namespace lives as long as the kernel has a
+  process of its number and start time that is no zombie, however long its lease;
+- a process of this host under another boot is dead;
+- any other process (of another host, of another container) lives until its lease
+  ends, so its owner renews that.
+"""
+
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from poprun.vipu.numbering import Device
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProcessIdentity:
+    """A process, by what is never reused."""
+
+    pid: int
+    # In clock ticks since boot, as /proc/PID/stat has it.
+    start_time: int
+    boot_id: str
+    pid_namespace: str
+
+
+class Life(Enum):
+    """What can be known of a process from here."""
+
+    ALIVE = auto()
+    DEAD = auto()
+    UNKNOWN = auto()  # it is out of sight: only the time of its lease counts
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Holder:
+    """A job that holds IPUs: who runs it, where, and the process that decides."""
+
+    user: str
+    job: str
+    host: str
+    process: ProcessIdentity
+
+    def __str__(self) -> str:
+        return f"user {self.user}, job {self.job}, host {self.host}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lease:
+    """The right to IPUs for as long as a job lives."""
+
+    id: str
+    holder: Holder
+    # Seconds since the epoch, for people.
+    since: float
+    # For how long it lives without being renewed.
+    lease_s: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reservation:
+    """A device of a partition that a lease holds, and the process attached to it."""
+
+    partition: str
+    device: Device
+    lease: Lease
+    # Which instance it is for; None for a parent device.
+    child: int | None = None
+    process: ProcessIdentity | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Grant:
+    """What a job got: the lease, the parent device and a child for each instance."""
+
+    lease: Lease
+    # Whether the partition was made for this job.
+    created: bool
+    parent: Device
+    children: tuple[Device, ...]

@@ -1,0 +1,298 @@
+"""What a V-IPU consists of: frozen values, checked when they are made.
+
+A cluster is a row of IPU-Machines with 4 IPUs each. Its IPUs are numbered from 0, the
+IPUs of one IPU-Link domain (ILD) next to each other; such a number is a position.
+Within a partition the IPUs are numbered from 0 again; such a number is an index.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Self
+
+from poprun.vipu.vipu_errors import VipuRuleError
+
+IPUS_PER_MACHINE = 4
+# What IPU-Links join: one rack.
+LARGEST_ILD = 64
+MOST_ILDS = 1024
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+class _Spelled(StrEnum):
+    """An enumeration of V-IPU, written as the vipu command writes it."""
+
+    @classmethod
+    def read(cls, text: str) -> Self:
+        """Return the member that a text names, in V-IPU's or in the API's spelling.
+
+        ringswnc, ring-swnc, RINGSWNC and RT_RINGSWNC are the same.
+
+        Raises:
+            VipuRuleError: There is no such member.
+        """
+        word = text.lower().replace("_", "-")
+        word = re.sub(r"^(st|rt|irt|ps|lt|ct)-", "", word)
+        for member in cls:
+            if word.replace("-", "") == member.value.replace("-", ""):
+                return member
+        raise VipuRuleError(
+            f"{text[:100]!r} is no {cls.__doc__}. There are {', '.join(cls)}."
+        )
+
+
+class SyncType(_Spelled):
+    """synchronisation type"""
+
+    C2_COMPATIBLE = "c2-compatible"
+    POD_NATIVE_DEFAULT = "pod-native-default"
+
+
+class LinkRouting(_Spelled):
+    """routing over IPU-Links"""
+
+    DEFAULT = "default"
+    DNC = "dnc"
+    SWNC = "swnc"
+    RINGSWNC = "ringswnc"
+    BTNC = "btnc"
+
+
+class GatewayRouting(_Spelled):
+    """routing over GW-Links"""
+
+    DEFAULT = "default"
+
+
+class LinkTopology(_Spelled):
+    """topology of IPU-Links"""
+
+    MESH = "mesh"
+    TORUS = "torus"
+
+
+class ClusterTopology(_Spelled):
+    """topology of GW-Links"""
+
+    LINE = "line"
+    LOOPED = "looped"
+
+
+class AgentStatus(_Spelled):
+    """status of an agent"""
+
+    UP = "up"  # partitions on it become active
+    DOWN = "down"  # partitions on it fail
+    UNKNOWN = "unknown"  # partitions on it stay pending
+
+
+class PartitionState(_Spelled):
+    """state of a partition"""
+
+    PENDING = "pending"
+    ACTIVE = "active"
+    ERROR = "error"
+    REMOVED = "removed"
+
+    @property
+    def in_api(self) -> str:
+        """The state as the API and poprun's log name it: PS_ACTIVE."""
+        return f"PS_{self.name}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cluster:
+    """IPU-Machines that IPU-Links and GW-Links join, in `num_ilds` equal domains."""
+
+    name: str
+    num_ilds: int = 1
+    ild_size: int = LARGEST_ILD
+    topology: LinkTopology = LinkTopology.TORUS
+    gateway_topology: ClusterTopology = ClusterTopology.LOOPED
+    # Made by the inventory itself, because a job needed one and there was none.
+    automatic: bool = False
+
+    def __post_init__(self) -> None:
+        check_name("cluster", self.name)
+        size = self.ild_size
+        if not 1 <= self.num_ilds <= MOST_ILDS:
+            raise VipuRuleError(
+                f"Cluster {self.name} would have {self.num_ilds} ILDs, but must have "
+                f"from 1 to {MOST_ILDS}."
+            )
+        if not 0 < size <= LARGEST_ILD or size % IPUS_PER_MACHINE:
+            raise VipuRuleError(
+                f"An ILD of cluster {self.name} would have {size} IPUs, but must have "
+                f"{IPUS_PER_MACHINE} for each of its 1 to "
+                f"{LARGEST_ILD // IPUS_PER_MACHINE} IPU-Machines."
+            )
+        if self.num_ilds > 1 and not is_power_of_two(size):
+            raise VipuRuleError(
+                f"Cluster {self.name} would have ILDs of {size} IPUs, but with several "
+                "ILDs each must have a power of two. Change the number of agents."
+            )
+
+    @property
+    def size(self) -> int:
+        """How many IPUs it has."""
+        return self.num_ilds * self.ild_size
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Agent:
+    """An IPU-Machine; `machine` is its number in its cluster, None outside of one."""
+
+    name: str
+    host: str
+    port: int = 8080
+    status: AgentStatus = AgentStatus.UP
+    cluster: str | None = None
+    machine: int | None = None
+    allocation: str | None = None
+
+    def __post_init__(self) -> None:
+        check_name("agent", self.name)
+        check_host(self.host)
+        if not 1 <= self.port <= 65535:
+            raise VipuRuleError(
+                f"The port of agent {self.name} is {self.port}, but must be from 1 to "
+                "65535."
+            )
+
+    @property
+    def positions(self) -> range:
+        """Where its IPUs are in the cluster."""
+        if self.machine is None:
+            return range(0)
+        first = self.machine * IPUS_PER_MACHINE
+        return range(first, first + IPUS_PER_MACHINE)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Allocation:
+    """Agents of one cluster that partitions are made from; none spans two of them.
+
+    Each agent of a cluster is in one allocation: in the one with the name of the
+    cluster, unless another was made for it.
+    """
+
+    name: str
+    cluster: str
+    agents: tuple[str, ...]
+    # Who may use it; empty for every user.
+    users: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class User:
+    """A user of a server, who shows an access key."""
+
+    name: str
+    is_admin: bool = False
+    # Which allocations the user may use besides those that every user may.
+    allocations: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_name("user", self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Neighbouring IPUs of a cluster: `size` of them from position `first` on."""
+
+    first: int
+    size: int
+
+    @property
+    def end(self) -> int:
+        return self.first + self.size
+
+    @property
+    def positions(self) -> range:
+        return range(self.first, self.end)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Partition:
+    """IPUs that can communicate, isolated from all others."""
+
+    name: str
+    cluster: str
+    allocation: str
+    owner: str
+    num_gcds: int
+    # IPUs of each GCD; what they leave over stays idle.
+    gcd_size: int
+    num_replicas: int
+    reconfigurable: bool
+    link_routing: LinkRouting
+    gateway_routing: GatewayRouting
+    sync_type: SyncType
+    link_topology: LinkTopology
+    # One for each ILD, all of one size, in the order of the partition's indices.
+    blocks: tuple[Block, ...]
+    # IPUs in each ILD of the cluster, whatever the partition has of them.
+    cluster_ild_size: int
+    state: PartitionState = PartitionState.PENDING
+    # Why the state is ERROR or stays PENDING, in a sentence.
+    reason: str = ""
+    # Seconds since the epoch, for people.
+    created: float = 0.0
+    # The job that made it and takes it along when it ends; None to stay.
+    lease: str | None = None
+    # Goes up with every reset and update.
+    generation: int = 0
+
+    @property
+    def size(self) -> int:
+        """How many IPUs it has."""
+        return sum(block.size for block in self.blocks)
+
+    @property
+    def num_ilds(self) -> int:
+        return len(self.blocks)
+
+
+def is_power_of_two(number: int) -> bool:
+    return number > 0 and number.bit_count() == 1
+
+
+def next_power_of_two(number: int) -> int:
+    """Return the smallest power of two that is not less than a positive number."""
+    return 1 << (number - 1).bit_length()
+
+
+def check_name(what: str, name: str) -> None:
+    """Check the name of a cluster, partition and so on.
+
+    Raises:
+        VipuRuleError: It is too long, or has characters that no name has.
+    """
+    if not _NAME.fullmatch(name):
+        raise VipuRuleError(
+            f"{name[:64]!r} is no name for a {what}: use up to 64 letters, digits, "
+            "dots, dashes and underscores, and begin with a letter or a digit."
+        )
+
+
+def check_host(host: str) -> None:
+    """Check the name or address of a host, as far as it is shown and stored.
+
+    Raises:
+        VipuRuleError: It is empty, too long or not printable.
+    """
+    if not 0 < len(host) <= 253 or not re.fullmatch(r"[\w.:%\[\]-]+", host, re.ASCII):
+        raise VipuRuleError(f"{host[:64]!r} is no name or address of a host.")
+
+
+def check_distinct(what: str, names: Sequence[str]) -> None:
+    """Check that no name is given twice.
+
+    Raises:
+        VipuRuleError: One is.
+    """
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise VipuRuleError(f"{what} {twice} is given twice. Give it once.")

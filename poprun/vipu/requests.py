@@ -1,0 +1,98 @@
+"""What is asked of an inventory: frozen values. None leaves a choice to it."""
+
+from dataclasses import dataclass
+
+from poprun.vipu.leases import Holder
+from poprun.vipu.model import (
+    ClusterTopology,
+    GatewayRouting,
+    LinkRouting,
+    LinkTopology,
+    SyncType,
+    check_name,
+)
+from poprun.vipu.vipu_errors import VipuRuleError
+
+DEFAULT_LEASE_S = 60.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClusterRequest:
+    """A cluster of existing agents, in their order, or of new ones: a preset."""
+
+    name: str
+    # Agents that belong to no cluster; empty for `num_machines` new ones.
+    agents: tuple[str, ...] = ()
+    num_machines: int = 0
+    num_ilds: int = 1
+    topology: LinkTopology = LinkTopology.TORUS
+    gateway_topology: ClusterTopology = ClusterTopology.LOOPED
+    automatic: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PartitionRequest:
+    """A partition to be created, or what an existing one must be."""
+
+    name: str
+    size: int
+    num_gcds: int = 1
+    # IPUs of each GCD; None for an equal share of the partition. A job whose IPUs
+    # are no power of two has GCDs that do not fill the partition.
+    gcd_size: int | None = None
+    # In all; None for one to each GCD.
+    num_replicas: int | None = None
+    # None for as many as the size needs.
+    num_ilds: int | None = None
+    reconfigurable: bool = False
+    link_routing: LinkRouting | None = None
+    gateway_routing: GatewayRouting | None = None
+    sync_type: SyncType | None = None
+    # Where from: an allocation or a whole cluster; neither for any that has room.
+    allocation: str | None = None
+    cluster: str | None = None
+    owner: str = ""
+
+    def __post_init__(self) -> None:
+        check_name("partition", self.name)
+        if self.allocation is not None and self.cluster is not None:
+            raise VipuRuleError(
+                f"Partition {self.name} is asked for in allocation {self.allocation} "
+                f"and in cluster {self.cluster}. Give one of them."
+            )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PartitionChange:
+    """What is to be changed of a partition; None for what stays."""
+
+    size: int | None = None
+    num_gcds: int | None = None
+    gcd_size: int | None = None
+    num_replicas: int | None = None
+    num_ilds: int | None = None
+    reconfigurable: bool | None = None
+    link_routing: LinkRouting | None = None
+    gateway_routing: GatewayRouting | None = None
+    sync_type: SyncType | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Acquisition:
+    """The IPUs that a job wants for itself, all or none.
+
+    On a reconfigurable partition the first free device with enough IPUs becomes the
+    parent device, on another the whole partition does.
+    """
+
+    holder: Holder
+    partition: str
+    # One child device for each instance, in rank order.
+    num_children: int
+    ipus_per_child: int
+    # How to make the partition if there is none of this name.
+    create: PartitionRequest | None = None
+    # Whether a partition that this makes goes when the lease ends.
+    remove: bool = True
+    # For how long the lease lives without being renewed.
+    lease_s: float = DEFAULT_LEASE_S

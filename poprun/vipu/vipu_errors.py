@@ -1,0 +1,123 @@
+"""Every way in which V-IPU refuses or fails, each with its exit code."""
+
+from poprun.errors import PoprunError
+
+
+class VipuError(PoprunError):
+    """The base of all errors of V-IPU; `code` names the kind across a network."""
+
+    code = "internal"
+    exit_code = 125
+
+
+class VipuRuleError(VipuError):
+    """A request breaks a rule that no inventory could grant."""
+
+    code = "invalid"
+    exit_code = 2
+
+
+class UnknownNameError(VipuError):
+    """There is no cluster, partition or the like with this name."""
+
+    code = "not_found"
+
+
+class NameTakenError(VipuError):
+    """There is one with this name already."""
+
+    code = "exists"
+
+
+class NoSpaceError(VipuError):
+    """The IPUs that are free are too few, or not next to each other."""
+
+    code = "no_space"
+
+
+class InUseError(VipuError):
+    """Another job or process has it."""
+
+    code = "in_use"
+
+
+class NotActiveError(VipuError):
+    """A partition did not become ACTIVE."""
+
+    code = "not_active"
+
+
+class MismatchError(VipuError):
+    """An existing partition is not what the job asks for."""
+
+    code = "mismatch"
+
+
+class DeviceError(VipuError):
+    """A device is missing, or is not this process's to attach to."""
+
+    code = "no_device"
+
+
+class LeaseEndedError(VipuError):
+    """The job's lease has run out or was closed; its IPUs may be another's."""
+
+    code = "lease_ended"
+
+
+class AccessError(VipuError):
+    """The user or the access key is not accepted."""
+
+    code = "denied"
+
+
+class InventoryError(VipuError):
+    """The inventory itself cannot be read or written."""
+
+    code = "unavailable"
+
+
+class InventoryUnavailableError(InventoryError):
+    """There is no place to keep an inventory: no home, or no right to write there.
+
+    A job that asked for no partition runs in offline mode then.
+    """
+
+
+class InventoryCorruptError(InventoryError):
+    """The file is no inventory, or is damaged."""
+
+
+class InventoryFullError(InventoryError):
+    """The disk has no room left."""
+
+
+class InventoryVersionError(InventoryError):
+    """A newer poprun made the inventory."""
+
+
+class InventoryBusyError(InventoryError):
+    """Other processes kept the inventory locked for too long."""
+
+    code = "timeout"
+
+
+# By the code that goes over the network.
+BY_CODE: dict[str, type[VipuError]] = {
+    error.code: error
+    for error in (
+        VipuError,
+        VipuRuleError,
+        UnknownNameError,
+        NameTakenError,
+        NoSpaceError,
+        InUseError,
+        NotActiveError,
+        MismatchError,
+        DeviceError,
+        LeaseEndedError,
+        AccessError,
+        InventoryError,
+        InventoryBusyError,
+    )
+}
