@@ -111,10 +111,15 @@ PURE = (
     "poprun.stdio.screen",
     "poprun.stdio.tags",
     "poprun.stdio.tracebacks",
+    "poprun.vipu.buddy",
+    "poprun.vipu.existing",
     "poprun.vipu.leases",
     "poprun.vipu.model",
     "poprun.vipu.numbering",
+    "poprun.vipu.presets",
     "poprun.vipu.requests",
+    "poprun.vipu.routing",
+    "poprun.vipu.rules",
     "poprun.vipu.vipu_errors",
 )
 
@@ -181,6 +186,7 @@ THIRD_PARTY = {
     "click": ("poprun.cli", "poprun.click_command"),
     "mpi4py": ("popdist",),
     "numpy": ("popdist",),
+    "platformdirs": ("poprun.vipu",),
     "psutil": ("poprun",),
     # The user's own.
     "sitecustomize": ("poprun.interpreter",),

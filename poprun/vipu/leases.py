@@ -12,7 +12,9 @@ Whether a holder lives is decided by what can be known of it:
 from dataclasses import dataclass
 from enum import Enum, auto
 
+from poprun.vipu.model import Partition
 from poprun.vipu.numbering import Device
+from poprun.vipu.vipu_errors import VipuRuleError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,6 +44,15 @@ class Holder:
     job: str
     host: str
     process: ProcessIdentity
+
+    def __post_init__(self) -> None:
+        # They are shown to others, on terminals too.
+        for what, text in (("user", self.user), ("job", self.job), ("host", self.host)):
+            if not 0 < len(text) <= 256 or not text.isprintable():
+                raise VipuRuleError(
+                    f"{text[:64]!r} is no {what} of a job: use 1 to 256 printable "
+                    "characters."
+                )
 
     def __str__(self) -> str:
         return f"user {self.user}, job {self.job}, host {self.host}"
@@ -73,9 +84,10 @@ class Reservation:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Grant:
-    """What a job got: the lease, the parent device and a child for each instance."""
+    """What a job got: lease, partition, parent device, a child for each instance."""
 
     lease: Lease
+    partition: Partition
     # Whether the partition was made for this job.
     created: bool
     parent: Device

@@ -3,10 +3,19 @@
 A device is a set of neighbouring IPUs that a process can attach to. A reconfigurable
 partition of 2^k IPUs has a device for each aligned power of two: first the single
 IPUs are numbered, then the pairs, then the fours, up to the whole. With 64 IPUs the
-singles are 0 to 63, the first pair is 64 and the whole is 126.
+singles are 0 to 63, the first pair is 64 and the whole is 126. The devices of other
+partitions have the same numbers.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+from poprun.vipu.model import (
+    IPUS_PER_MACHINE,
+    Partition,
+    is_power_of_two,
+    next_power_of_two,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +31,108 @@ class Device:
         return range(self.first, self.first + self.num_ipus)
 
 
+@dataclass(frozen=True, slots=True)
+class IpuAddress:
+    """Where an IPU is: the number of its IPU-Machine in the cluster, and in that."""
+
+    machine: int
+    ipu: int
+
+
 def first_device(partition_size: int, num_ipus: int) -> int:
     """Return the id of the first device with `num_ipus`, both powers of two."""
     return 2 * partition_size - 2 * partition_size // num_ipus
+
+
+def num_devices(partition_size: int, num_ipus: int) -> int:
+    """Return how many devices of a size there are, attached or not."""
+    return partition_size // num_ipus
+
+
+def make_device(partition_size: int, first: int, num_ipus: int) -> Device:
+    """Return the device with these IPUs.
+
+    IPUs that are no aligned power of two have no number in V-IPU. Their device has
+    that of the first of them.
+    """
+    if is_power_of_two(num_ipus) and first % num_ipus == 0:
+        number = first_device(partition_size, num_ipus) + first // num_ipus
+    else:
+        number = first
+    return Device(number, first, num_ipus)
+
+
+def find_device(partition_size: int, number: int) -> Device | None:
+    """Return the device with a number; None if the partition has none."""
+    num_ipus = 1
+    while num_ipus <= partition_size:
+        place = number - first_device(partition_size, num_ipus)
+        if 0 <= place < partition_size // num_ipus:
+            return Device(number, place * num_ipus, num_ipus)
+        num_ipus *= 2
+    return None
+
+
+def parent_size(num_children: int, ipus_per_child: int) -> int:
+    """Return how many IPUs the parent device of some children has."""
+    return next_power_of_two(num_children * ipus_per_child)
+
+
+def children_of(
+    partition_size: int, parent: Device, num_children: int, ipus_per_child: int
+) -> tuple[Device, ...]:
+    """Return the child devices of a parent device, in rank order."""
+    return tuple(
+        make_device(partition_size, parent.first + n * ipus_per_child, ipus_per_child)
+        for n in range(num_children)
+    )
+
+
+def first_free(partition_size: int, num_ipus: int, taken: Sequence[Device]) -> int:
+    """Return the first IPU of the first free device of a size, -1 if there is none.
+
+    Takes time in proportion to the number of devices that are taken: sets of IPUs are
+    integers of one bit an IPU. A device is free where each of its bits is, which
+    doubling finds in log2(num_ipus) steps.
+    """
+    free = (1 << partition_size) - 1
+    for device in taken:
+        free &= ~(((1 << device.num_ipus) - 1) << device.first)
+    width = 1
+    while width < num_ipus:
+        free &= free >> width
+        width *= 2
+    aligned = ((1 << partition_size) - 1) // ((1 << num_ipus) - 1)
+    free &= aligned
+    return (free & -free).bit_length() - 1
+
+
+def gcd_ipus(partition: Partition, gcd: int) -> range:
+    """Return the indices of the IPUs of a graph compile domain."""
+    return range(gcd * partition.gcd_size, (gcd + 1) * partition.gcd_size)
+
+
+def positions(partition: Partition) -> tuple[int, ...]:
+    """Return the position in the cluster of each IPU of a partition, by its index."""
+    return tuple(p for block in partition.blocks for p in block.positions)
+
+
+def machines(partition: Partition) -> tuple[int, ...]:
+    """Return the numbers of the IPU-Machines that a partition has IPUs of."""
+    return tuple(
+        sorted(
+            {
+                machine
+                for block in partition.blocks
+                for machine in range(
+                    block.first // IPUS_PER_MACHINE,
+                    (block.end - 1) // IPUS_PER_MACHINE + 1,
+                )
+            }
+        )
+    )
+
+
+def address(position: int) -> IpuAddress:
+    """Return the IPU-Machine of a position in a cluster, and the IPU's place in it."""
+    return IpuAddress(*divmod(position, IPUS_PER_MACHINE))

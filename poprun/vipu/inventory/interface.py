@@ -160,13 +160,14 @@ class Partitions(Protocol):
 class Devices(Protocol):
     """Leases, and the devices that they hold."""
 
-    def acquire(self, acquisition: Acquisition) -> Grant:
+    def acquire(self, asked: Acquisition, user: str | None = None) -> Grant:
         """Give a job its IPUs: partition, parent device and children at once.
 
         Raises:
             InUseError: Others hold the IPUs; the sentence says who, since when.
             NoSpaceError: A partition had to be made, and there is no room for it.
             NotActiveError: The partition is not ACTIVE; one made for this is gone.
+            MismatchError: There is such a partition, but not as it would be made.
             UnknownNameError: There is no such partition, and none is to be made.
         """
 
@@ -213,10 +214,11 @@ class Inventory(Machines, Partitions, Devices, Protocol):
     # Where it is, for sentences: a path, or the address of a server.
     location: str
 
-    def ensure_cluster(self, num_ipus: int) -> Cluster | None:
-        """Make a cluster for a job of this size, if there is none but automatic ones.
+    def ensure_cluster(self, num_ipus: int, num_ilds: int = 1) -> Cluster | None:
+        """Make a pod for a job, if none is large enough, and all are automatic.
 
-        Returns the cluster that was made, None if none was needed or allowed.
+        Returns the cluster that was made, None if none was needed, or if the user or
+        an administrator has made clusters: then those count.
         """
 
     def close(self) -> None: ...

@@ -1,0 +1,199 @@
+"""The file of an inventory: made, opened and locked, with every failure in words.
+
+One SQLite database in WAL mode, readable by its user alone. It appears under its name
+complete or not at all, so that processes that start together need no other lock.
+"""
+
+import errno
+import os
+import secrets
+import sqlite3
+import stat
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from poprun.vipu.inventory import schema
+from poprun.vipu.vipu_errors import (
+    InventoryBusyError,
+    InventoryCorruptError,
+    InventoryError,
+    InventoryFullError,
+    InventoryUnavailableError,
+    InventoryVersionError,
+)
+
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+
+
+class Database:
+    """One connection, shared by the threads of one process. Not for use after a fork.
+
+    Args:
+        path: The file. It is made, with its directory, if it does not exist.
+        timeout_s: How long to wait while other processes write.
+    """
+
+    def __init__(self, path: Path, timeout_s: float) -> None:
+        self.path = path
+        self._timeout_s = timeout_s
+        self._lock = threading.RLock()
+        with self._translated():
+            if not self._exists():
+                self._create()
+            self._connection = self._connect(path)
+            try:
+                self._check_version()
+            except BaseException:
+                self._connection.close()
+                raise
+
+    @contextmanager
+    def transaction(self, *, write: bool) -> Iterator[sqlite3.Connection]:
+        """Run statements as one transaction; an exception undoes them all.
+
+        Raises:
+            InventoryError: The file cannot be read, written or locked.
+        """
+        with self._lock, self._translated():
+            self._connection.execute("BEGIN IMMEDIATE" if write else "BEGIN")
+            try:
+                yield self._connection
+                self._connection.execute("COMMIT")
+            except BaseException:
+                # A full disk has ended the transaction already.
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+                raise
+
+    def close(self) -> None:
+        with self._lock, self._translated():
+            self._connection.close()
+
+    def _exists(self) -> bool:
+        try:
+            status = os.stat(self.path)
+        except FileNotFoundError:
+            return False
+        if not stat.S_ISREG(status.st_mode):
+            raise InventoryUnavailableError(
+                f"The V-IPU inventory {self.path} is no file. Name another place with "
+                "POPRUN_VIPU_INVENTORY."
+            )
+        return True
+
+    def _create(self) -> None:
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        new = self.path.with_name(f".new-{secrets.token_hex(8)}")
+        os.close(os.open(new, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        try:
+            connection = self._connect(new)
+            try:
+                connection.execute("PRAGMA journal_mode = WAL")
+                connection.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
+                _migrate(connection, 0)
+            finally:
+                connection.close()
+            # Another process may have been faster: its inventory is as good.
+            with suppress(FileExistsError):
+                os.link(new, self.path)
+        finally:
+            os.unlink(new)
+
+    def _connect(self, path: Path) -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            f"{path.absolute().as_uri()}?mode=rw",
+            uri=True,
+            timeout=self._timeout_s,
+            isolation_level=None,
+            check_same_thread=False,
+        )
+        # Survives the death of any process; a power cut may undo the last changes.
+        connection.execute("PRAGMA synchronous = NORMAL")
+        return connection
+
+    def _check_version(self) -> None:
+        (identity,) = self._connection.execute("PRAGMA application_id").fetchone()
+        (version,) = self._connection.execute("PRAGMA user_version").fetchone()
+        if identity != schema.APPLICATION_ID or version < 1:
+            raise InventoryCorruptError(
+                f"{self.path} is no V-IPU inventory. Move it away, or name another "
+                "place with POPRUN_VIPU_INVENTORY."
+            )
+        if version > schema.VERSION:
+            raise InventoryVersionError(
+                f"A newer poprun made the V-IPU inventory {self.path}: it has version "
+                f"{version}, and this poprun knows {schema.VERSION}. Use that poprun, "
+                "or name another place with POPRUN_VIPU_INVENTORY."
+            )
+        if version < schema.VERSION:
+            _migrate(self._connection, version)
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise self._in_words(error) from error
+        except OSError as error:
+            if error.errno in NO_ROOM:
+                raise self._full() from error
+            raise InventoryUnavailableError(
+                f"The V-IPU inventory {self.path} cannot be opened: {error.strerror}. "
+                "Name another place with POPRUN_VIPU_INVENTORY, or run with "
+                "--offline-mode=1."
+            ) from error
+
+    def _in_words(self, error: sqlite3.Error) -> InventoryError:
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            return InventoryBusyError(
+                f"Other processes kept the V-IPU inventory {self.path} locked for "
+                f"{self._timeout_s:g} s. Try again, or wait longer with "
+                "--vipu-server-timeout."
+            )
+        if code == sqlite3.SQLITE_FULL or self._is_disk_full(code):
+            return self._full()
+        if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+            return InventoryCorruptError(
+                f"The V-IPU inventory {self.path} is damaged: {error}. Move it away, "
+                "and poprun makes a new one; the partitions in it are lost."
+            )
+        return InventoryUnavailableError(
+            f"The V-IPU inventory {self.path} cannot be read or written: {error}. Name "
+            "another place with POPRUN_VIPU_INVENTORY, or run with --offline-mode=1."
+        )
+
+    def _is_disk_full(self, code: int) -> bool:
+        # SQLite calls a write that did not fit an I/O error in some places.
+        if code not in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN):
+            return False
+        try:
+            state = os.statvfs(self.path.parent)
+        except OSError:
+            return False
+        return state.f_bavail == 0 or (state.f_files > 0 and state.f_favail == 0)
+
+    def _full(self) -> InventoryFullError:
+        return InventoryFullError(
+            f"There is no room on the disk for the V-IPU inventory {self.path}. Make "
+            "room, or name another place with POPRUN_VIPU_INVENTORY."
+        )
+
+
+def _migrate(connection: sqlite3.Connection, version: int) -> None:
+    """Bring the tables from a version to the newest, in one transaction."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        # Another process may have done it in the meantime.
+        (found,) = connection.execute("PRAGMA user_version").fetchone()
+        for script in schema.MIGRATIONS[max(version, found) :]:
+            for statement in script.split(";\n"):
+                connection.execute(statement)
+        connection.execute(f"PRAGMA user_version = {schema.VERSION}")
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise

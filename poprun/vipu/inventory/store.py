@@ -1,0 +1,82 @@
+"""What the parts of an embedded inventory share: the database, and evictions."""
+
+import sqlite3
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TypeVar
+
+from poprun.vipu.inventory import lease_store
+from poprun.vipu.inventory.database import Database
+from poprun.vipu.leases import Lease
+from poprun.vipu.vipu_errors import (
+    InUseError,
+    MismatchError,
+    NameTakenError,
+    NoSpaceError,
+    NotActiveError,
+)
+
+T = TypeVar("T")
+
+# What may be otherwise once the leases of dead holders have ended.
+_TRY_AGAIN = (
+    InUseError,
+    MismatchError,
+    NameTakenError,
+    NoSpaceError,
+    NotActiveError,
+)
+
+
+class Store:
+    """An open inventory.
+
+    Args:
+        path: The database; it is made if it does not exist.
+        host: This machine's name, as holders on it give it.
+        timeout_s: How long to wait while other processes write.
+        strict: Keep the rules of the original: see `rules`.
+    """
+
+    def __init__(
+        self, path: Path, *, host: str, timeout_s: float = 10.0, strict: bool = False
+    ) -> None:
+        self.location = str(path)
+        self._host = host
+        self._strict = strict
+        self._database = Database(path, timeout_s)
+        with self._read() as db:
+            known = lease_store.is_of_this_boot(db)
+        if not known:
+            with self._write() as db:
+                lease_store.note_boot(db)
+
+    def close(self) -> None:
+        self._database.close()
+
+    def end_dead_leases(self) -> tuple[Lease, ...]:
+        # Most often there are none, and then others need not wait.
+        with self._read() as db:
+            dead = lease_store.find_dead(db, self._host)
+        if not dead:
+            return ()
+        with self._write() as db:
+            return lease_store.end_dead(db, self._host)
+
+    def _read(self) -> AbstractContextManager[sqlite3.Connection]:
+        return self._database.transaction(write=False)
+
+    def _write(self) -> AbstractContextManager[sqlite3.Connection]:
+        return self._database.transaction(write=True)
+
+    def _change(self, action: Callable[[sqlite3.Connection], T]) -> T:
+        """Run an action as a transaction; again, if dead holders were in its way."""
+        try:
+            with self._write() as db:
+                return action(db)
+        except _TRY_AGAIN:
+            if not self.end_dead_leases():
+                raise
+        with self._write() as db:
+            return action(db)

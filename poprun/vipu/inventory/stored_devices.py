@@ -1,0 +1,117 @@
+"""The part of an embedded inventory that gives IPUs to jobs and processes."""
+
+import sqlite3
+
+from poprun.vipu import existing, liveness
+from poprun.vipu.inventory import (
+    creation,
+    device_store,
+    lease_store,
+    partition_store,
+)
+from poprun.vipu.inventory.store import Store
+from poprun.vipu.leases import Grant, Lease, Life, ProcessIdentity, Reservation
+from poprun.vipu.model import Partition, PartitionState
+from poprun.vipu.numbering import Device
+from poprun.vipu.requests import Acquisition
+from poprun.vipu.rules import describe
+from poprun.vipu.vipu_errors import DeviceError, NotActiveError
+
+
+class StoredDevices(Store):
+    """Leases and devices. `interface.Devices` documents the methods."""
+
+    def acquire(self, asked: Acquisition, user: str | None = None) -> Grant:
+        return self._change(lambda db: self._acquire(db, asked, user))
+
+    def renew(self, lease: str) -> Lease:
+        with self._write() as db:
+            return lease_store.renew(db, lease)
+
+    def release(self, lease: str) -> None:
+        with self._write() as db:
+            lease_store.end_lease(db, lease)
+
+    def get_lease(self, lease: str) -> Lease:
+        with self._read() as db:
+            return lease_store.get_lease(db, lease)
+
+    def list_leases(self) -> tuple[Lease, ...]:
+        self.end_dead_leases()
+        with self._read() as db:
+            return lease_store.list_leases(db)
+
+    def attach(self, lease: str, child: int, process: ProcessIdentity) -> Device:
+        with self._write() as db:
+            holder = lease_store.get_lease(db, lease).holder
+            device, other = device_store.attach(db, lease, child, process)
+            if other is None:
+                return device
+            if liveness.life(other, holder.host, self._host) is Life.DEAD:
+                device_store.take_over(db, lease, child, process)
+                return device
+        raise DeviceError(
+            f"Device {device.id} of instance {child} cannot be attached to by process "
+            f"{process.pid}, because process {other.pid} of the same job is "
+            "attached to "
+            "it. Let one process of each instance attach, and the others work through "
+            "it."
+        )
+
+    def detach(self, lease: str, child: int, process: ProcessIdentity) -> None:
+        with self._write() as db:
+            device_store.detach(db, lease, child, process)
+
+    def list_reservations(
+        self, partition: str | None = None
+    ) -> tuple[Reservation, ...]:
+        self.end_dead_leases()
+        with self._read() as db:
+            return device_store.list_reservations(db, partition)
+
+    def _acquire(
+        self, db: sqlite3.Connection, asked: Acquisition, user: str | None
+    ) -> Grant:
+        lease = lease_store.open_lease(db, asked.holder, asked.lease_s)
+        found = partition_store.find_partition(db, asked.partition)
+        created = found is None and asked.create is not None
+        if created and asked.create is not None:
+            partition = creation.create_partition(
+                db,
+                asked.create,
+                strict=self._strict,
+                lease=lease.id if asked.remove else None,
+            )
+        else:
+            partition = partition_store.get_partition(db, asked.partition, user)
+            partition = partition_store.refresh(db, partition)
+            if not partition.reconfigurable:
+                device_store.check_unused(db, partition, "used by another job", None)
+            if asked.create is not None:
+                existing.prepare(partition, asked.create, update=False, reset=False)
+        check_active(partition)
+        parent, children = device_store.reserve(db, partition, asked, lease)
+        return Grant(
+            lease=lease,
+            partition=partition,
+            created=created,
+            parent=parent,
+            children=children,
+        )
+
+
+def check_active(partition: Partition) -> None:
+    """Check that a partition can be used.
+
+    Raises:
+        NotActiveError: It is in another state.
+    """
+    if partition.state is PartitionState.ACTIVE:
+        return
+    why = f": {partition.reason}" if partition.reason else ""
+    raise NotActiveError(
+        f"Partition {describe(partition)} is in state {partition.state.in_api}, not "
+        f"{PartitionState.ACTIVE.in_api}{why}. Try again with "
+        "--vipu-partition-attempts=3, reset it with --reset-partition=yes, or name "
+        "another with --vipu-partition."
+    )

@@ -1,0 +1,115 @@
+"""How the IPUs of a partition route and synchronise, and what Poplar hears of it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from poprun.vipu.model import (
+    Cluster,
+    GatewayRouting,
+    LinkRouting,
+    LinkTopology,
+    Partition,
+    SyncType,
+)
+from poprun.vipu.requests import PartitionRequest
+
+_CONFIGURATIONS = {
+    LinkRouting.DEFAULT: "default",
+    LinkRouting.DNC: "default",
+    LinkRouting.SWNC: "slidingWindow",
+    LinkRouting.RINGSWNC: "slidingWindow",
+    LinkRouting.BTNC: "barleyTwist",
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Links:
+    """What V-IPU chooses of a partition where the request leaves it open."""
+
+    link_routing: LinkRouting
+    gateway_routing: GatewayRouting
+    sync_type: SyncType
+    link_topology: LinkTopology
+
+
+def choose_links(request: PartitionRequest, cluster: Cluster, ild_share: int) -> Links:
+    """Return the routing, synchronisation and topology of a partition.
+
+    Only a whole ILD of a torus has a closed ring: its default is RINGSWNC, that of
+    any other partition DNC. A reconfigurable partition is a mesh, as parts of it are.
+
+    Args:
+        request: What is asked for.
+        cluster: Where the partition will be.
+        ild_share: How many IPUs of each ILD it will have.
+    """
+    ring = cluster.topology is LinkTopology.TORUS and ild_share == cluster.ild_size
+    routing = request.link_routing or LinkRouting.DEFAULT
+    if routing is LinkRouting.DEFAULT:
+        routing = LinkRouting.RINGSWNC if ring else LinkRouting.DNC
+    default_sync = (
+        SyncType.C2_COMPATIBLE
+        if request.reconfigurable
+        else SyncType.POD_NATIVE_DEFAULT
+    )
+    return Links(
+        link_routing=routing,
+        gateway_routing=request.gateway_routing or GatewayRouting.DEFAULT,
+        sync_type=request.sync_type or default_sync,
+        link_topology=(
+            LinkTopology.TORUS
+            if ring and not request.reconfigurable
+            else LinkTopology.MESH
+        ),
+    )
+
+
+def partition_target_options(
+    partition: Partition, num_instances: int
+) -> dict[str, str]:
+    """Return Poplar's target options as V-IPU reports them for a partition."""
+    fits = num_instances == partition.num_gcds
+    return {
+        "ipuLinkDomainSize": str(partition.size // partition.num_ilds),
+        "ipuLinkConfiguration": _CONFIGURATIONS[partition.link_routing],
+        "ipuLinkTopology": partition.link_topology.value,
+        "gatewayMode": "true",
+        "instanceSize": str(
+            partition.gcd_size if fits else partition.size // num_instances
+        ),
+    }
+
+
+def device_target_options(
+    partition: Partition, num_ipus: int, num_instances: int
+) -> dict[str, str]:
+    """Return Poplar's target options as a parent device with `num_ipus` reports them.
+
+    It knows the ILDs of the hardware, not those of the partition.
+    """
+    return {
+        "ipuLinkDomainSize": str(partition.cluster_ild_size),
+        "ipuLinkConfiguration": "default",
+        "ipuLinkTopology": "mesh",
+        "gatewayMode": "true",
+        "instanceSize": str(num_ipus // num_instances),
+    }
+
+
+def merge_target_options(
+    environment: Mapping[str, str],
+    partition: Mapping[str, str],
+    device: Mapping[str, str] | None = None,
+) -> dict[str, str]:
+    """Return what Poplar is given: the environment before V-IPU before the device."""
+    return {**(device or {}), **partition, **environment}
+
+
+def describe_device(number: int, options: Mapping[str, str]) -> str:
+    """Return the line that poprun logs of a parent device."""
+    names = ("ipuLinkConfiguration", "ipuLinkTopology")
+    shown = ", ".join(
+        f"{name}={value[:1].upper() + value[1:] if name in names else value}"
+        for name, value in options.items()
+    )
+    return f"Device {number} {shown}"
