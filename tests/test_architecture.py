@@ -186,7 +186,6 @@ THIRD_PARTY = {
     "click": ("poprun.cli", "poprun.click_command"),
     "mpi4py": ("popdist",),
     "numpy": ("popdist",),
-    "platformdirs": ("poprun.vipu",),
     "psutil": ("poprun",),
     # The user's own.
     "sitecustomize": ("poprun.interpreter",),

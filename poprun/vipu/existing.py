@@ -1,6 +1,6 @@
 """Whether a job can use a partition that exists, and what must be done first. Pure."""
 
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from poprun.vipu.model import LinkRouting, Partition
 from poprun.vipu.requests import PartitionChange, PartitionRequest
@@ -8,8 +8,7 @@ from poprun.vipu.rules import counted, describe
 from poprun.vipu.vipu_errors import MismatchError
 
 
-@dataclass(frozen=True, slots=True)
-class Mismatch:
+class Mismatch(NamedTuple):
     """One thing in which a partition differs from what is asked for, in words."""
 
     has: str
@@ -17,8 +16,7 @@ class Mismatch:
     change: PartitionChange
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Preparation:
+class Preparation(NamedTuple):
     """What must be done to a partition before the job starts."""
 
     change: PartitionChange | None
@@ -178,8 +176,8 @@ def changed_request(partition: Partition, change: PartitionChange) -> PartitionR
 def _merge(changes: list[PartitionChange]) -> PartitionChange:
     merged = PartitionChange()
     for change in changes:
-        for name in PartitionChange.__slots__:
+        for name in PartitionChange._fields:
             value = getattr(change, name)
             if value is not None:
-                merged = replace(merged, **{name: value})
+                merged = merged._replace(**{name: value})
     return merged

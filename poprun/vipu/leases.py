@@ -9,16 +9,15 @@ Whether a holder lives is decided by what can be known of it:
   ends, so its owner renews that.
 """
 
-from dataclasses import dataclass
 from enum import Enum, auto
+from typing import NamedTuple
 
 from poprun.vipu.model import Partition
 from poprun.vipu.numbering import Device
 from poprun.vipu.vipu_errors import VipuRuleError
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ProcessIdentity:
+class ProcessIdentity(NamedTuple):
     """A process, by what is never reused."""
 
     pid: int
@@ -36,8 +35,7 @@ class Life(Enum):
     UNKNOWN = auto()  # it is out of sight: only the time of its lease counts
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Holder:
+class Holder(NamedTuple):
     """A job that holds IPUs: who runs it, where, and the process that decides."""
 
     user: str
@@ -45,21 +43,26 @@ class Holder:
     host: str
     process: ProcessIdentity
 
-    def __post_init__(self) -> None:
-        # They are shown to others, on terminals too.
-        for what, text in (("user", self.user), ("job", self.job), ("host", self.host)):
-            if not 0 < len(text) <= 256 or not text.isprintable():
-                raise VipuRuleError(
-                    f"{text[:64]!r} is no {what} of a job: use 1 to 256 printable "
-                    "characters."
-                )
-
     def __str__(self) -> str:
         return f"user {self.user}, job {self.job}, host {self.host}"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Lease:
+def check_holder(holder: Holder) -> None:
+    """Check what is shown of a holder to other users, on terminals too.
+
+    Raises:
+        VipuRuleError: It is not printable, or too long.
+    """
+    texts = {"user": holder.user, "job": holder.job, "host": holder.host}
+    for what, text in texts.items():
+        if not 0 < len(text) <= 256 or not text.isprintable():
+            raise VipuRuleError(
+                f"{text[:64]!r} is no {what} of a holder: use 1 to 256 printable "
+                "characters."
+            )
+
+
+class Lease(NamedTuple):
     """The right to IPUs for as long as a job lives."""
 
     id: str
@@ -70,8 +73,7 @@ class Lease:
     lease_s: float
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Reservation:
+class Reservation(NamedTuple):
     """A device of a partition that a lease holds, and the process attached to it."""
 
     partition: str
@@ -82,8 +84,7 @@ class Reservation:
     process: ProcessIdentity | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Grant:
+class Grant(NamedTuple):
     """What a job got: lease, partition, parent device, a child for each instance."""
 
     lease: Lease

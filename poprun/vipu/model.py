@@ -1,4 +1,4 @@
-"""What a V-IPU consists of: frozen values, checked when they are made.
+"""What a V-IPU consists of: frozen values, and checks of what is to be made.
 
 A cluster is a row of IPU-Machines with 4 IPUs each. Its IPUs are numbered from 0, the
 IPUs of one IPU-Link domain (ILD) next to each other; such a number is a position.
@@ -7,9 +7,8 @@ Within a partition the IPUs are numbered from 0 again; such a number is an index
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import Self
+from typing import NamedTuple, Self
 
 from poprun.vipu.vipu_errors import VipuRuleError
 
@@ -102,8 +101,7 @@ class PartitionState(_Spelled):
         return f"PS_{self.name}"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Cluster:
+class Cluster(NamedTuple):
     """IPU-Machines that IPU-Links and GW-Links join, in `num_ilds` equal domains."""
 
     name: str
@@ -114,34 +112,13 @@ class Cluster:
     # Made by the inventory itself, because a job needed one and there was none.
     automatic: bool = False
 
-    def __post_init__(self) -> None:
-        check_name("cluster", self.name)
-        size = self.ild_size
-        if not 1 <= self.num_ilds <= MOST_ILDS:
-            raise VipuRuleError(
-                f"Cluster {self.name} would have {self.num_ilds} ILDs, but must have "
-                f"from 1 to {MOST_ILDS}."
-            )
-        if not 0 < size <= LARGEST_ILD or size % IPUS_PER_MACHINE:
-            raise VipuRuleError(
-                f"An ILD of cluster {self.name} would have {size} IPUs, but must have "
-                f"{IPUS_PER_MACHINE} for each of its 1 to "
-                f"{LARGEST_ILD // IPUS_PER_MACHINE} IPU-Machines."
-            )
-        if self.num_ilds > 1 and not is_power_of_two(size):
-            raise VipuRuleError(
-                f"Cluster {self.name} would have ILDs of {size} IPUs, but with several "
-                "ILDs each must have a power of two. Change the number of agents."
-            )
-
     @property
     def size(self) -> int:
         """How many IPUs it has."""
         return self.num_ilds * self.ild_size
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Agent:
+class Agent(NamedTuple):
     """An IPU-Machine; `machine` is its number in its cluster, None outside of one."""
 
     name: str
@@ -152,15 +129,6 @@ class Agent:
     machine: int | None = None
     allocation: str | None = None
 
-    def __post_init__(self) -> None:
-        check_name("agent", self.name)
-        check_host(self.host)
-        if not 1 <= self.port <= 65535:
-            raise VipuRuleError(
-                f"The port of agent {self.name} is {self.port}, but must be from 1 to "
-                "65535."
-            )
-
     @property
     def positions(self) -> range:
         """Where its IPUs are in the cluster."""
@@ -170,8 +138,7 @@ class Agent:
         return range(first, first + IPUS_PER_MACHINE)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Allocation:
+class Allocation(NamedTuple):
     """Agents of one cluster that partitions are made from; none spans two of them.
 
     Each agent of a cluster is in one allocation: in the one with the name of the
@@ -185,8 +152,7 @@ class Allocation:
     users: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class User:
+class User(NamedTuple):
     """A user of a server, who shows an access key."""
 
     name: str
@@ -194,12 +160,8 @@ class User:
     # Which allocations the user may use besides those that every user may.
     allocations: tuple[str, ...] = ()
 
-    def __post_init__(self) -> None:
-        check_name("user", self.name)
 
-
-@dataclass(frozen=True, slots=True)
-class Block:
+class Block(NamedTuple):
     """Neighbouring IPUs of a cluster: `size` of them from position `first` on."""
 
     first: int
@@ -214,8 +176,7 @@ class Block:
         return range(self.first, self.end)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Partition:
+class Partition(NamedTuple):
     """IPUs that can communicate, isolated from all others."""
 
     name: str
@@ -262,6 +223,47 @@ def is_power_of_two(number: int) -> bool:
 def next_power_of_two(number: int) -> int:
     """Return the smallest power of two that is not less than a positive number."""
     return 1 << (number - 1).bit_length()
+
+
+def check_cluster(cluster: Cluster) -> None:
+    """Check a cluster that is to be made.
+
+    Raises:
+        VipuRuleError: No such cluster can be.
+    """
+    check_name("cluster", cluster.name)
+    size = cluster.ild_size
+    if not 1 <= cluster.num_ilds <= MOST_ILDS:
+        raise VipuRuleError(
+            f"Cluster {cluster.name} would have {cluster.num_ilds} ILDs, but must have "
+            f"from 1 to {MOST_ILDS}."
+        )
+    if not 0 < size <= LARGEST_ILD or size % IPUS_PER_MACHINE:
+        raise VipuRuleError(
+            f"An ILD of cluster {cluster.name} would have {size} IPUs, but must have "
+            f"{IPUS_PER_MACHINE} for each of its 1 to "
+            f"{LARGEST_ILD // IPUS_PER_MACHINE} IPU-Machines."
+        )
+    if cluster.num_ilds > 1 and not is_power_of_two(size):
+        raise VipuRuleError(
+            f"Cluster {cluster.name} would have ILDs of {size} IPUs, but with several "
+            "ILDs each must have a power of two. Change the number of agents."
+        )
+
+
+def check_agent(agent: Agent) -> None:
+    """Check an agent that is to be made.
+
+    Raises:
+        VipuRuleError: No such agent can be.
+    """
+    check_name("agent", agent.name)
+    check_host(agent.host)
+    if not 1 <= agent.port <= 65535:
+        raise VipuRuleError(
+            f"The port of agent {agent.name} is {agent.port}, but must be from 1 to "
+            "65535."
+        )
 
 
 def check_name(what: str, name: str) -> None:

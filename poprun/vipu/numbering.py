@@ -8,7 +8,7 @@ partitions have the same numbers.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from poprun.vipu.model import (
     IPUS_PER_MACHINE,
@@ -18,8 +18,7 @@ from poprun.vipu.model import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Device:
+class Device(NamedTuple):
     """A device: its id, and the IPUs that it has, by their index in the partition."""
 
     id: int
@@ -31,8 +30,7 @@ class Device:
         return range(self.first, self.first + self.num_ipus)
 
 
-@dataclass(frozen=True, slots=True)
-class IpuAddress:
+class IpuAddress(NamedTuple):
     """Where an IPU is: the number of its IPU-Machine in the cluster, and in that."""
 
     machine: int

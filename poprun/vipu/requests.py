@@ -1,6 +1,6 @@
 """What is asked of an inventory: frozen values. None leaves a choice to it."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from poprun.vipu.leases import Holder
 from poprun.vipu.model import (
@@ -9,15 +9,12 @@ from poprun.vipu.model import (
     LinkRouting,
     LinkTopology,
     SyncType,
-    check_name,
 )
-from poprun.vipu.vipu_errors import VipuRuleError
 
 DEFAULT_LEASE_S = 60.0
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ClusterRequest:
+class ClusterRequest(NamedTuple):
     """A cluster of existing agents, in their order, or of new ones: a preset."""
 
     name: str
@@ -30,8 +27,7 @@ class ClusterRequest:
     automatic: bool = False
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PartitionRequest:
+class PartitionRequest(NamedTuple):
     """A partition to be created, or what an existing one must be."""
 
     name: str
@@ -53,17 +49,8 @@ class PartitionRequest:
     cluster: str | None = None
     owner: str = ""
 
-    def __post_init__(self) -> None:
-        check_name("partition", self.name)
-        if self.allocation is not None and self.cluster is not None:
-            raise VipuRuleError(
-                f"Partition {self.name} is asked for in allocation {self.allocation} "
-                f"and in cluster {self.cluster}. Give one of them."
-            )
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PartitionChange:
+class PartitionChange(NamedTuple):
     """What is to be changed of a partition; None for what stays."""
 
     size: int | None = None
@@ -77,8 +64,7 @@ class PartitionChange:
     sync_type: SyncType | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Acquisition:
+class Acquisition(NamedTuple):
     """The IPUs that a job wants for itself, all or none.
 
     On a reconfigurable partition the first free device with enough IPUs becomes the

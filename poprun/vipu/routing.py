@@ -1,7 +1,7 @@
 """How the IPUs of a partition route and synchronise, and what Poplar hears of it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from poprun.vipu.model import (
     Cluster,
@@ -22,8 +22,7 @@ _CONFIGURATIONS = {
 }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Links:
+class Links(NamedTuple):
     """What V-IPU chooses of a partition where the request leaves it open."""
 
     link_routing: LinkRouting

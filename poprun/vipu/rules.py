@@ -4,7 +4,7 @@ Strict rules are those of the original, which a server keeps. An embedded invent
 more generous: it makes a partition for any job that poprun runs without IPUs.
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from poprun.vipu.model import (
     LARGEST_ILD,
@@ -12,6 +12,7 @@ from poprun.vipu.model import (
     Cluster,
     Partition,
     SyncType,
+    check_name,
     is_power_of_two,
     next_power_of_two,
 )
@@ -21,8 +22,7 @@ from poprun.vipu.vipu_errors import VipuRuleError
 MOST_IPUS = MOST_ILDS * LARGEST_ILD
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Shape:
+class Shape(NamedTuple):
     """How large the parts of a partition are, after the defaults are filled in."""
 
     num_ilds: int
@@ -39,6 +39,12 @@ def check_alone(request: PartitionRequest, *, strict: bool) -> None:
         VipuRuleError: No inventory could make it.
     """
     name, size, gcds = request.name, request.size, request.num_gcds
+    check_name("partition", name)
+    if request.allocation is not None and request.cluster is not None:
+        raise VipuRuleError(
+            f"Partition {name} is asked for in allocation {request.allocation} and in "
+            f"cluster {request.cluster}. Give one of them."
+        )
     if not 1 <= size <= MOST_IPUS or not is_power_of_two(size):
         raise VipuRuleError(
             f"Partition {name} would have {size} IPUs, but a partition has a power of "

@@ -14,6 +14,8 @@ from poprun.vipu.model import (
     Cluster,
     ClusterTopology,
     LinkTopology,
+    check_agent,
+    check_cluster,
     check_distinct,
 )
 from poprun.vipu.requests import ClusterRequest
@@ -45,6 +47,7 @@ def create_cluster(db: sqlite3.Connection, request: ClusterRequest) -> Cluster:
         gateway_topology=request.gateway_topology,
         automatic=request.automatic,
     )
+    check_cluster(cluster)
     for what in ("clusters", "allocations"):
         if exists(db, what, cluster.name):
             raise NameTakenError(
@@ -144,6 +147,7 @@ def remove_cluster(db: sqlite3.Connection, name: str) -> None:
 
 
 def create_agent(db: sqlite3.Connection, agent: Agent) -> Agent:
+    check_agent(agent)
     if exists(db, "agents", agent.name):
         raise NameTakenError(
             f"There is agent {agent.name} already. Choose another name."

@@ -2,7 +2,6 @@
 
 import sqlite3
 import time
-from dataclasses import replace
 
 from poprun.vipu import buddy, routing, rules
 from poprun.vipu.existing import changed_request
@@ -42,7 +41,7 @@ def create_partition(
             f"partition {request.name}"
         )
     partition = _place(db, request, strict=strict)
-    partition = with_state(db, replace(partition, lease=lease, created=time.time()))
+    partition = with_state(db, partition._replace(lease=lease, created=time.time()))
     insert_partition(db, partition)
     return partition
 
@@ -65,8 +64,7 @@ def update_partition(
     else:
         free_blocks_of(db, partition)
         changed = _place(db, request, strict=strict, own=partition.name)
-    changed = replace(
-        changed,
+    changed = changed._replace(
         created=partition.created,
         lease=partition.lease,
         generation=partition.generation + 1,
@@ -78,7 +76,7 @@ def update_partition(
 
 def reset_partition(db: sqlite3.Connection, partition: Partition) -> Partition:
     """Configure the IPUs of a partition anew."""
-    found = with_state(db, replace(partition, generation=partition.generation + 1))
+    found = with_state(db, partition._replace(generation=partition.generation + 1))
     replace_partition(db, found)
     return found
 

@@ -6,10 +6,9 @@ complete or not at all, so that processes that start together need no other lock
 
 import errno
 import os
-import secrets
 import sqlite3
 import stat
-import threading
+from _thread import allocate_lock  # threading takes 2 ms to import
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -38,7 +37,7 @@ class Database:
     def __init__(self, path: Path, timeout_s: float) -> None:
         self.path = path
         self._timeout_s = timeout_s
-        self._lock = threading.RLock()
+        self._lock = allocate_lock()
         with self._translated():
             if not self._exists():
                 self._create()
@@ -85,7 +84,7 @@ class Database:
 
     def _create(self) -> None:
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        new = self.path.with_name(f".new-{secrets.token_hex(8)}")
+        new = self.path.with_name(f".new-{os.urandom(8).hex()}")
         os.close(os.open(new, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         try:
             connection = self._connect(new)

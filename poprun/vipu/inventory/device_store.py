@@ -1,7 +1,6 @@
 """Devices in the database: parents and children that leases hold, and attachments."""
 
 import sqlite3
-from dataclasses import astuple
 from typing import Any
 
 from poprun.vipu import numbering
@@ -170,7 +169,7 @@ def _set_process(
     db.execute(
         "UPDATE devices SET pid = ?, start_time = ?, boot_id = ?, pid_namespace = ? "
         "WHERE lease = ? AND child = ?",
-        (*astuple(process), lease, child),
+        (*process, lease, child),
     )
 
 

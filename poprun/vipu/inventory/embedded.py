@@ -5,7 +5,6 @@ from collections.abc import Mapping
 
 from poprun.vipu import presets
 from poprun.vipu.inventory import cluster_store
-from poprun.vipu.inventory.interface import Inventory
 from poprun.vipu.inventory.location import find_inventory
 from poprun.vipu.inventory.stored_devices import StoredDevices
 from poprun.vipu.inventory.stored_machines import StoredMachines
@@ -29,7 +28,7 @@ class EmbeddedInventory(StoredMachines, StoredPartitions, StoredDevices):
 
 def open_embedded(
     environ: Mapping[str, str], host: str, timeout_s: float = 10.0
-) -> Inventory:
+) -> EmbeddedInventory:
     """Open the inventory of this user on this machine; make it on first use.
 
     Raises:

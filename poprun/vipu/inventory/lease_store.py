@@ -1,13 +1,13 @@
 """Leases in the database: who holds IPUs, and what goes when a holder is gone."""
 
-import secrets
+import os
 import sqlite3
 import time
 from typing import Any
 
 from poprun.vipu import liveness
 from poprun.vipu.inventory.partition_store import delete_partition
-from poprun.vipu.leases import Holder, Lease, Life, ProcessIdentity
+from poprun.vipu.leases import Holder, Lease, Life, ProcessIdentity, check_holder
 from poprun.vipu.vipu_errors import LeaseEndedError, VipuRuleError
 
 LONGEST_LEASE_S = 24 * 3600.0
@@ -20,12 +20,13 @@ COLUMNS = (
 
 def open_lease(db: sqlite3.Connection, holder: Holder, lease_s: float) -> Lease:
     """Make a lease that nothing is held by yet."""
+    check_holder(holder)
     if not 1 <= lease_s <= LONGEST_LEASE_S:
         raise VipuRuleError(
             f"A lease cannot live for {lease_s:g} s, but for 1 to {LONGEST_LEASE_S:g}."
         )
     lease = Lease(
-        id=secrets.token_hex(16), holder=holder, since=time.time(), lease_s=lease_s
+        id=os.urandom(16).hex(), holder=holder, since=time.time(), lease_s=lease_s
     )
     process = holder.process
     db.execute(

@@ -1,7 +1,10 @@
 """Where the embedded inventory of a user is on this machine."""
 
+import os
+import pwd
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from poprun.vipu.vipu_errors import InventoryUnavailableError
@@ -19,15 +22,22 @@ def find_inventory(environ: Mapping[str, str], host: str) -> Path:
     """
     named = environ.get(VARIABLE)
     if named:
-        return Path(named).expanduser().absolute()
-    # Only a launch that needs an inventory gets here.
-    import platformdirs
-
+        return Path(named).absolute()
+    state = Path(environ.get("XDG_STATE_HOME", ""))
+    if not state.is_absolute():  # the XDG rule for what is relative: ignore it
+        state = _home(environ) / ".local" / "state"
     machine = re.sub(r"[^A-Za-z0-9.-]", "_", host)[:128] or "localhost"
-    state = platformdirs.user_state_path("poprun", appauthor=False)
-    if not state.is_absolute():
+    return state / "poprun" / "vipu" / machine / "inventory.db"
+
+
+def _home(environ: Mapping[str, str]) -> Path:
+    home = environ.get("HOME", "")
+    if not home:
+        with suppress(KeyError):  # containers run users without an entry
+            home = pwd.getpwuid(os.getuid()).pw_dir
+    if not os.path.isabs(home):
         raise InventoryUnavailableError(
             "This user has no home directory, where the V-IPU inventory would be. "
             f"Name a file for it with {VARIABLE}, or run with --offline-mode=1."
         )
-    return state / "vipu" / machine / "inventory.db"
+    return Path(home)

@@ -15,6 +15,16 @@ def exists(db: sqlite3.Connection, table: str, name: str) -> bool:
     return row is not None
 
 
+def check_exists(db: sqlite3.Connection, table: str, name: str) -> None:
+    """Check that a row of a table has this name.
+
+    Raises:
+        UnknownNameError: None has.
+    """
+    if not exists(db, table, name):
+        refuse_unknown(db, table, name)
+
+
 def refuse_unknown(db: sqlite3.Connection, table: str, name: str) -> NoReturn:
     """Refuse a name that is in no row, and list those that are.
 

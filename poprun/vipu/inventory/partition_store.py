@@ -1,7 +1,6 @@
 """Partitions in the database."""
 
 import sqlite3
-from dataclasses import replace
 from typing import Any
 
 from poprun.vipu import buddy
@@ -119,7 +118,7 @@ def with_state(db: sqlite3.Connection, partition: Partition) -> Partition:
         agent = (down or trouble)[0]
         what = "is down" if down else "does not answer"
         reason = f"agent {agent.name} ({agent.host}:{agent.port}) {what}"
-    return replace(partition, state=state, reason=reason)
+    return partition._replace(state=state, reason=reason)
 
 
 def refresh(db: sqlite3.Connection, partition: Partition) -> Partition:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from poprun.vipu.inventory import allocation_store, cluster_store
+from poprun.vipu.inventory import allocation_store, cluster_store, user_store
 from poprun.vipu.inventory.store import Store
 from poprun.vipu.model import Agent, AgentStatus, Allocation, Cluster, User
 from poprun.vipu.requests import ClusterRequest
@@ -76,20 +76,20 @@ class StoredMachines(Store):
     ) -> str:
         user = User(name=name, is_admin=is_admin, allocations=tuple(allocations))
         with self._write() as db:
-            return allocation_store.create_user(db, user)
+            return user_store.create_user(db, user)
 
     def list_users(self) -> tuple[User, ...]:
         with self._read() as db:
-            return allocation_store.list_users(db)
+            return user_store.list_users(db)
 
     def get_user(self, name: str) -> User:
         with self._read() as db:
-            return allocation_store.get_user(db, name)
+            return user_store.get_user(db, name)
 
     def remove_user(self, name: str) -> None:
         with self._write() as db:
-            allocation_store.remove_user(db, name)
+            user_store.remove_user(db, name)
 
     def check_access(self, name: str, access_key: str) -> User:
         with self._read() as db:
-            return allocation_store.check_access(db, name, access_key)
+            return user_store.check_access(db, name, access_key)
