@@ -105,7 +105,8 @@ def _check_strictly(request: PartitionRequest, gcd_size: int) -> None:
         )
     if request.num_ilds is not None and gcds < request.num_ilds:
         raise VipuRuleError(
-            f"Partition {name} would have {gcds} GCDs in {request.num_ilds} ILDs, "
+            f"Partition {name} would have {counted(gcds, 'GCD')} in "
+            f"{request.num_ilds} ILDs, "
             "but a "
             f"GCD is within one ILD. Ask for {request.num_ilds} or more GCDs: one for "
             "each instance."
