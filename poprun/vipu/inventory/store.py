@@ -46,11 +46,11 @@ class Store:
         self._host = host
         self._strict = strict
         self._database = Database(path, timeout_s)
-        with self._read() as db:
-            known = lease_store.is_of_this_boot(db)
-        if not known:
-            with self._write() as db:
-                lease_store.note_boot(db)
+        try:
+            self._note_boot()
+        except BaseException:
+            self._database.close()
+            raise
 
     def close(self) -> None:
         self._database.close()
@@ -63,6 +63,13 @@ class Store:
             return ()
         with self._write() as db:
             return lease_store.end_dead(db, self._host)
+
+    def _note_boot(self) -> None:
+        with self._read() as db:
+            known = lease_store.is_of_this_boot(db)
+        if not known:
+            with self._write() as db:
+                lease_store.note_boot(db)
 
     def _read(self) -> AbstractContextManager[sqlite3.Connection]:
         return self._database.transaction(write=False)

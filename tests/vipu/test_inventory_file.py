@@ -1,0 +1,218 @@
+"""The file of an inventory: where it is, and what happens when it cannot be used."""
+
+import os
+import sqlite3
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from poprun.vipu.inventory import schema
+from poprun.vipu.inventory.embedded import EmbeddedInventory, open_embedded
+from poprun.vipu.inventory.location import find_inventory
+from poprun.vipu.requests import PartitionRequest
+from poprun.vipu.vipu_errors import (
+    InventoryBusyError,
+    InventoryCorruptError,
+    InventoryFullError,
+    InventoryUnavailableError,
+    InventoryVersionError,
+)
+
+
+def test_the_inventory_is_in_the_state_directory_under_the_name_of_the_machine() -> (
+    None
+):
+    home = {"HOME": "/home/alice"}
+
+    assert find_inventory(home, "h1") == Path(
+        "/home/alice/.local/state/poprun/vipu/h1/inventory.db"
+    )
+    assert find_inventory(home | {"XDG_STATE_HOME": "/state"}, "../h1") == Path(
+        "/state/poprun/vipu/.._h1/inventory.db"
+    )
+    assert find_inventory(home | {"XDG_STATE_HOME": "state"}, "h1") == find_inventory(
+        home, "h1"
+    )
+    assert find_inventory(home | {"POPRUN_VIPU_INVENTORY": "/x/y.db"}, "h1") == Path(
+        "/x/y.db"
+    )
+
+
+def test_a_home_that_is_none_is_named() -> None:
+    with pytest.raises(InventoryUnavailableError) as refusal:
+        find_inventory({"HOME": "nowhere"}, "h1")
+
+    assert str(refusal.value) == (
+        "This user has no home directory, where the V-IPU inventory would be. Name a "
+        "file for it with POPRUN_VIPU_INVENTORY, or run with --offline-mode=1."
+    )
+
+
+def test_only_the_user_can_read_it(path: Path) -> None:
+    inventory = EmbeddedInventory(path, host="h1")
+    inventory.ensure_cluster(1)
+
+    for file in path.parent.iterdir():
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600, file
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    inventory.close()
+    assert [file.name for file in path.parent.iterdir()] == ["inventory.db"]
+
+
+def test_it_is_opened_again_as_it_was(path: Path) -> None:
+    for _ in range(2):
+        inventory = open_embedded({"POPRUN_VIPU_INVENTORY": str(path)}, "h1")
+        inventory.ensure_cluster(8)
+        inventory.close()
+
+    inventory = EmbeddedInventory(path, host="h1")
+    assert [cluster.name for cluster in inventory.list_clusters()] == ["pod64"]
+    inventory.close()
+
+
+def test_a_place_that_cannot_be_is_an_error_of_its_own(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    with pytest.raises(InventoryUnavailableError) as refusal:
+        EmbeddedInventory(file / "vipu" / "inventory.db", host="h1")
+
+    assert str(refusal.value) == (
+        f"The V-IPU inventory {file}/vipu/inventory.db cannot be opened: Not a "
+        "directory. Name another place with POPRUN_VIPU_INVENTORY, or run with "
+        "--offline-mode=1."
+    )
+    with pytest.raises(InventoryUnavailableError, match="is no file"):
+        EmbeddedInventory(tmp_path, host="h1")
+
+
+@pytest.mark.parametrize("content", [b"", b"no database" * 100])
+def test_what_is_no_inventory_is_not_touched(path: Path, content: bytes) -> None:
+    path.parent.mkdir()
+    path.write_bytes(content)
+    with pytest.raises(InventoryCorruptError) as refusal:
+        EmbeddedInventory(path, host="h1")
+
+    assert f"{path} is " in str(refusal.value)
+    assert "Move it away" in str(refusal.value)
+    assert path.read_bytes() == content
+
+
+def test_a_damaged_inventory_is_named(path: Path) -> None:
+    inventory = EmbeddedInventory(path, host="h1")
+    inventory.ensure_cluster(65536)
+    inventory.close()
+    with open(path, "r+b") as file:
+        file.seek(4096)
+        file.write(b"\xff" * (path.stat().st_size - 4096))
+    with pytest.raises(InventoryCorruptError, match=r"is damaged: .*malformed"):
+        EmbeddedInventory(path, host="h1")
+
+
+def test_the_inventory_of_a_newer_poprun_is_left_alone(path: Path) -> None:
+    EmbeddedInventory(path, host="h1").close()
+    newer = schema.VERSION + 1
+    with sqlite3.connect(path) as connection:
+        connection.execute(f"PRAGMA user_version = {newer}")
+    connection.close()
+    with pytest.raises(InventoryVersionError) as refusal:
+        EmbeddedInventory(path, host="h1")
+
+    assert str(refusal.value) == (
+        f"A newer poprun made the V-IPU inventory {path}: it has version {newer}, and "
+        f"this poprun knows {schema.VERSION}. Use that poprun, or name another place "
+        "with POPRUN_VIPU_INVENTORY."
+    )
+
+
+def test_an_older_inventory_becomes_a_newer_one(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inventory = EmbeddedInventory(path, host="h1")
+    inventory.ensure_cluster(8)
+    inventory.close()
+    more = (*schema.MIGRATIONS, "ALTER TABLE users ADD COLUMN mail TEXT")
+    monkeypatch.setattr(schema, "MIGRATIONS", more)
+    monkeypatch.setattr(schema, "VERSION", len(more))
+    inventory = EmbeddedInventory(path, host="h1")
+
+    assert [cluster.name for cluster in inventory.list_clusters()] == ["pod64"]
+    inventory.close()
+    connection = sqlite3.connect(path)
+    assert connection.execute("PRAGMA user_version").fetchone() == (len(more),)
+    connection.execute("SELECT mail FROM users")
+    connection.close()
+
+
+def fill(inventory: EmbeddedInventory) -> None:
+    for number in range(64):
+        name = f"P{number}".ljust(60, "x")
+        inventory.create_partition(PartitionRequest(name=name, size=1))
+
+
+def test_a_full_disk_is_named_and_nothing_is_half_done(path: Path) -> None:
+    inventory = EmbeddedInventory(path, host="h1")
+    inventory.ensure_cluster(64)
+    # SQLite answers as on a full disk when a database may not grow.
+    with inventory._read() as db:
+        (pages,) = db.execute("PRAGMA page_count").fetchone()
+    inventory._database._connection.execute(f"PRAGMA max_page_count = {pages}")
+    with pytest.raises(InventoryFullError) as refusal:
+        fill(inventory)
+
+    assert str(refusal.value) == (
+        f"There is no room on the disk for the V-IPU inventory {path}. Make room, or "
+        "name another place with POPRUN_VIPU_INVENTORY."
+    )
+    names = [partition.name for partition in inventory.list_partitions()]
+    assert 0 < len(names) < 64
+    for name in names:
+        inventory.remove_partition(name)
+    assert inventory.create_partition(PartitionRequest(name="P", size=64)).size == 64
+    inventory.close()
+
+
+def test_a_lock_that_is_held_too_long_is_named(path: Path) -> None:
+    first = EmbeddedInventory(path, host="h1")
+    second = EmbeddedInventory(path, host="h1", timeout_s=0.05)
+    with (
+        first._write(),
+        pytest.raises(InventoryBusyError) as refusal,
+    ):
+        second.ensure_cluster(8)
+
+    assert str(refusal.value) == (
+        f"Other processes kept the V-IPU inventory {path} locked for 0.05 s. Try "
+        "again, "
+        "or wait longer with --vipu-server-timeout."
+    )
+    assert second.ensure_cluster(8) is not None
+    first.close()
+    second.close()
+
+
+def test_a_change_that_fails_is_undone(path: Path) -> None:
+    inventory = EmbeddedInventory(path, host="h1")
+
+    def fail() -> None:
+        with inventory._write() as db:
+            db.execute("INSERT INTO users VALUES ('eve', 1, '', '')")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+
+    assert inventory.list_users() == ()
+    inventory.close()
+
+
+def test_what_starts_fast_imports_no_database() -> None:
+    code = (
+        "import sys, poprun.run, poprun.vipu.rules, poprun.vipu.leases;"
+        "sys.exit('sqlite3' in sys.modules)"
+    )
+    environ = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+
+    assert subprocess.run([sys.executable, "-c", code], env=environ).returncode == 0
