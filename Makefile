@@ -52,7 +52,7 @@ memcheck-python: $(VENV)/tested ## The engine's calls from Python under valgrind
 cross: ## The core compiled for 64-bit Arm, its threads under qemu.
 	@sh scripts/cross_compile.sh $(HARNESS)
 
-.PHONY: bench bench-peers bench-launch
+.PHONY: bench bench-peers bench-launch bench-vipu
 bench: install ## Collectives next to their peers, 2, 4 and 8 instances: build/bench-N.json.
 	@mkdir -p build
 	for n in 2 4 8; do $(WITH_BIN) poprun --num-instances $$n --num-replicas $$n \
@@ -63,6 +63,8 @@ bench-peers: install ## The same for peers with processes of their own: build/be
 	$(BIN)/python scripts/bench_peers.py --json build/bench-peers.json
 bench-launch: install ## What a launch costs next to bare mpirun.
 	$(BIN)/python scripts/bench_launch.py
+bench-vipu: install ## What allocating emulated IPUs costs.
+	$(BIN)/python scripts/bench_vipu.py
 
 .PHONY: format size clean
 format: $(VENV)/tested ## Style, changing files.

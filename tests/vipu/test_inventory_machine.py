@@ -228,6 +228,12 @@ class Machine(RuleBasedStateMachine):
                 assert block.first % block.size == 0
                 assert held.isdisjoint(block.positions)
                 held |= set(block.positions)
+        parents: dict[str, set[int]] = {}
+        for grant in self.grants.values():
+            assert grant.parent.first % grant.parent.num_ipus == 0
+            taken = parents.setdefault(grant.partition.name, set())
+            assert taken.isdisjoint(grant.parent.ipus)
+            taken |= set(grant.parent.ipus)
         assert held.isdisjoint(free)
         assert held | free == set(range(SIZE))
 

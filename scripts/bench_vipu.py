@@ -1,0 +1,126 @@
+"""What V-IPU's inventory costs: a launch's cycle, and allocation in a large cluster.
+
+    make bench-vipu
+
+Each line has the median and the 99th percentile in milliseconds, and the limit that
+the median should keep.
+"""
+
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
+
+from poprun.vipu import liveness, presets
+from poprun.vipu.inventory.embedded import EmbeddedInventory
+from poprun.vipu.leases import Holder
+from poprun.vipu.requests import Acquisition, PartitionRequest
+from poprun.vipu.rules import request_for_job
+
+CYCLES = 200
+PARTITIONS = 1000
+# What a launch does before it has an inventory, in a process that is poprun already.
+FIRST_USE = """
+import sys, time, poprun.run
+from pathlib import Path
+began = time.perf_counter()
+from poprun.vipu import liveness, existing, routing
+from poprun.vipu.inventory.embedded import open_embedded
+inventory = open_embedded({"POPRUN_VIPU_INVENTORY": sys.argv[1]}, "h1")
+inventory.ensure_cluster(8)
+inventory.list_partitions()
+inventory.close()
+print(time.perf_counter() - began)
+"""
+
+
+def main() -> None:
+    print(f"{'':44} {'median':>8} {'99 %':>8} {'limit':>8}   ms")
+    with tempfile.TemporaryDirectory() as directory:
+        small, large = Path(directory) / "small.db", Path(directory) / "large.db"
+        report("import and open, in a process of its own", first_uses(small), 30)
+        with closing(EmbeddedInventory(small, host="h1")) as inventory:
+            report("acquire, attach 4 instances, release", cycles(inventory), 10)
+        with closing(EmbeddedInventory(large, host="h1")) as inventory:
+            fill(inventory)
+            name = f"allocate in 65536 IPUs, {PARTITIONS} partitions"
+            report(name, allocations(inventory), 5)
+
+
+def report(name: str, seconds: Sequence[float], limit: float) -> None:
+    ordered = sorted(seconds)
+    median = 1e3 * statistics.median(ordered)
+    worst = 1e3 * ordered[len(ordered) * 99 // 100]
+    print(f"{name:44} {median:8.2f} {worst:8.2f} {limit:8.0f}")
+
+
+def first_uses(path: Path) -> list[float]:
+    environ = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", FIRST_USE, str(path)]
+    return [
+        float(subprocess.check_output(command, env=environ))
+        for _ in range(CYCLES // 10)
+    ]
+
+
+def cycles(inventory: EmbeddedInventory) -> list[float]:
+    me = liveness.identify()
+    request = request_for_job(
+        "P", num_replicas=8, ipus_per_replica=1, num_instances=4, strict=False
+    )
+    asked = Acquisition(
+        holder=Holder(user="alice", job="j", host="h1", process=me),
+        partition="P",
+        num_children=4,
+        ipus_per_child=2,
+        create=request,
+    )
+
+    def cycle() -> None:
+        lease = inventory.acquire(asked).lease.id
+        for instance in range(4):
+            inventory.attach(lease, instance, me)
+        inventory.release(lease)
+
+    return [timed(cycle) for _ in range(CYCLES)]
+
+
+def fill(inventory: EmbeddedInventory) -> None:
+    """Make partitions of all sizes in random order, and remove every second one."""
+    chance = random.Random(1)
+    inventory.create_cluster(presets.preset("pod65536"))
+    names = [f"P{number}" for number in range(2 * PARTITIONS)]
+    for name in names:
+        size = 2 ** chance.choice((0, 1, 2, 3, 4, 5))
+        inventory.create_partition(PartitionRequest(name=name, size=size))
+    chance.shuffle(names)
+    for name in names[:PARTITIONS]:
+        inventory.remove_partition(name)
+
+
+def allocations(inventory: EmbeddedInventory) -> list[float]:
+    chance = random.Random(2)
+    took = []
+    for number in range(CYCLES):
+        request = PartitionRequest(
+            name=f"Q{number}", size=2 ** chance.randrange(11), num_gcds=1
+        )
+        took.append(timed(lambda asked=request: inventory.create_partition(asked)))
+        inventory.remove_partition(request.name)
+    return took
+
+
+def timed(action: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    action()
+    return time.perf_counter() - began
+
+
+if __name__ == "__main__":
+    main()
