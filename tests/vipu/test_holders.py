@@ -184,3 +184,22 @@ def test_a_long_wait_ends_no_lease_of_a_living_process(
     monkeypatch.setattr(lease_store, "_now", lambda: now + LONG_AGO)
 
     assert inventory.get_partition("P").lease == grant.lease.id
+
+
+def test_room_that_another_process_made_is_seen(
+    inventory: EmbeddedInventory,
+    holder: Holder,
+    launch: Launch,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gone = holder._replace(process=holder.process._replace(start_time=1))
+    launch("P", replicas=64, holder=gone)
+    end_dead_leases = inventory.end_dead_leases
+
+    def end_and_find_none() -> tuple[()]:
+        end_dead_leases()  # as another process might in the meantime
+        return ()
+
+    monkeypatch.setattr(inventory, "end_dead_leases", end_and_find_none)
+
+    assert launch("Q", replicas=64).created

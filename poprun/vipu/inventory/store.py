@@ -83,7 +83,7 @@ class Store:
             with self._write() as db:
                 return action(db)
         except _TRY_AGAIN:
-            if not self.end_dead_leases():
-                raise
+            # Even if there are none: another process may have ended them just now.
+            self.end_dead_leases()
         with self._write() as db:
             return action(db)
