@@ -157,3 +157,81 @@ def test_killed_processes_free_their_ipus_and_no_others(
 
             assert sorted(one["blocks"] for one in winners(second)) == freed
             assert len(inventory.list_partitions()) == 8
+
+
+# Forks processes that acquire and release without end, kills one after the other in
+# whatever it does, and starts another in its place.
+VICTIMS = """
+import os, random, signal, sys, time
+from pathlib import Path
+from poprun.vipu import liveness
+from poprun.vipu.inventory.embedded import EmbeddedInventory
+from poprun.vipu.leases import Holder
+from poprun.vipu.requests import Acquisition, PartitionRequest
+from poprun.vipu.vipu_errors import InUseError, NoSpaceError
+
+path, kills = Path(sys.argv[1]), int(sys.argv[2])
+
+
+def work(seed):
+    chance = random.Random(seed)
+    me = liveness.identify()
+    inventory = EmbeddedInventory(path, host="h1", timeout_s=50)
+    while True:
+        size, name = 2 ** chance.randrange(6), f"P{chance.randrange(8)}"
+        asked = Acquisition(
+            holder=Holder(user="alice", job="j", host="h1", process=me),
+            partition=name + f"-{size}",
+            num_children=1,
+            ipus_per_child=size,
+            create=PartitionRequest(name=name + f"-{size}", size=size),
+        )
+        try:
+            lease = inventory.acquire(asked).lease.id
+        except (InUseError, NoSpaceError):
+            continue
+        inventory.attach(lease, 0, me)
+        if chance.random() < 0.7:
+            inventory.release(lease)
+
+
+def start(seed):
+    pid = os.fork()
+    if pid == 0:
+        try:
+            work(seed)
+        finally:
+            os._exit(1)
+    return pid
+
+
+chance = random.Random(9)
+victims = [start(seed) for seed in range(4)]
+failed = 0
+for seed in range(4, 4 + kills):
+    time.sleep(chance.random() / 20)
+    victim = victims.pop(chance.randrange(4))
+    os.kill(victim, signal.SIGKILL)
+    failed += os.WIFEXITED(os.waitpid(victim, 0)[1])
+    victims.append(start(seed))
+for victim in victims:
+    os.kill(victim, signal.SIGKILL)
+    failed += os.WIFEXITED(os.waitpid(victim, 0)[1])
+sys.exit(failed)
+"""
+
+
+def test_processes_killed_in_the_middle_of_a_change_lose_no_ipu(
+    path: Path, inventory: EmbeddedInventory
+) -> None:
+    environ = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", VICTIMS, str(path), "60"]
+    ended = subprocess.run(command, env=environ)
+
+    assert ended.returncode == 0
+    assert inventory.list_partitions() == ()
+    assert inventory.list_leases() == ()
+    with inventory._read() as db:
+        assert db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        free = db.execute("SELECT first, size FROM free_blocks").fetchall()
+    assert free == [(0, 64)]

@@ -174,6 +174,36 @@ def test_a_full_disk_is_named_and_nothing_is_half_done(path: Path) -> None:
     inventory.close()
 
 
+WITH_LITTLE_ROOM = """
+import resource, sys
+from pathlib import Path
+from poprun.vipu.inventory.embedded import EmbeddedInventory
+from poprun.vipu.vipu_errors import InventoryError
+
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), -1))
+try:
+    EmbeddedInventory(Path(sys.argv[1]), host="h1").ensure_cluster(65536)
+except InventoryError:
+    sys.exit(0)
+sys.exit(1)
+"""
+
+
+@pytest.mark.parametrize("room", [0, 5000, 50_000, 500_000])
+def test_an_inventory_for_which_there_is_no_room_leaves_nothing_unusable(
+    path: Path, room: int
+) -> None:
+    environ = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", WITH_LITTLE_ROOM, str(path), str(room)]
+    assert subprocess.run(command, env=environ).returncode == 0
+
+    left = {file.name for file in path.parent.iterdir()}
+    assert left <= {"inventory.db", "inventory.db-wal", "inventory.db-shm"}
+    inventory = EmbeddedInventory(path, host="h1")
+    assert inventory.ensure_cluster(64) is not None
+    inventory.close()
+
+
 def test_a_lock_that_is_held_too_long_is_named(path: Path) -> None:
     first = EmbeddedInventory(path, host="h1")
     second = EmbeddedInventory(path, host="h1", timeout_s=0.05)

@@ -89,16 +89,18 @@ class Database:
         try:
             connection = self._connect(new)
             try:
-                connection.execute("PRAGMA journal_mode = WAL")
                 connection.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
                 _migrate(connection, 0)
+                # Last: what is written in this mode may never reach the file itself.
+                connection.execute("PRAGMA journal_mode = WAL")
             finally:
                 connection.close()
             # Another process may have been faster: its inventory is as good.
             with suppress(FileExistsError):
                 os.link(new, self.path)
         finally:
-            os.unlink(new)
+            for suffix in ("", "-journal", "-wal", "-shm"):
+                new.with_name(new.name + suffix).unlink(missing_ok=True)
 
     def _connect(self, path: Path) -> sqlite3.Connection:
         connection = sqlite3.connect(
