@@ -17,7 +17,7 @@ IPUS_PER_MACHINE = 4
 LARGEST_ILD = 64
 MOST_ILDS = 1024
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_NAME = "[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
 
 
 class _Spelled(StrEnum):
@@ -272,7 +272,7 @@ def check_name(what: str, name: str) -> None:
     Raises:
         VipuRuleError: It is too long, or has characters that no name has.
     """
-    if not _NAME.fullmatch(name):
+    if not re.fullmatch(_NAME, name):
         raise VipuRuleError(
             f"{name[:64]!r} is no name for a {what}: use up to 64 letters, digits, "
             "dots, dashes and underscores, and begin with a letter or a digit."
