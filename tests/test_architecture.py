@@ -112,6 +112,7 @@ PURE = (
     "poprun.stdio.tags",
     "poprun.stdio.tracebacks",
     "poprun.vipu.buddy",
+    "poprun.vipu.checks",
     "poprun.vipu.existing",
     "poprun.vipu.leases",
     "poprun.vipu.model",

@@ -6,13 +6,13 @@ more generous: it makes a partition for any job that poprun runs without IPUs.
 
 from typing import NamedTuple
 
+from poprun.vipu.checks import check_name
 from poprun.vipu.model import (
     LARGEST_ILD,
     MOST_ILDS,
     Cluster,
     Partition,
     SyncType,
-    check_name,
     is_power_of_two,
     next_power_of_two,
 )

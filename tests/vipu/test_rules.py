@@ -1,7 +1,8 @@
 import pytest
 
 from poprun.vipu import presets, rules
-from poprun.vipu.model import Cluster, LinkRouting, SyncType, check_cluster
+from poprun.vipu.checks import check_cluster
+from poprun.vipu.model import Cluster, LinkRouting, SyncType
 from poprun.vipu.requests import PartitionRequest
 from poprun.vipu.vipu_errors import VipuRuleError
 

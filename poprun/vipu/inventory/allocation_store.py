@@ -4,17 +4,11 @@ import sqlite3
 from collections.abc import Sequence
 
 from poprun.vipu import buddy
+from poprun.vipu.checks import check_distinct, check_name
 from poprun.vipu.inventory.cluster_store import get_agent, get_cluster
 from poprun.vipu.inventory.free_blocks import StoredFreeBlocks
 from poprun.vipu.inventory.names import check_exists, exists, refuse_unknown
-from poprun.vipu.model import (
-    IPUS_PER_MACHINE,
-    Agent,
-    Allocation,
-    Block,
-    check_distinct,
-    check_name,
-)
+from poprun.vipu.model import IPUS_PER_MACHINE, Agent, Allocation, Block
 from poprun.vipu.vipu_errors import (
     AccessError,
     InUseError,

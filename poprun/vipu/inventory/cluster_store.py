@@ -4,6 +4,7 @@ import sqlite3
 from typing import Any
 
 from poprun.vipu import buddy
+from poprun.vipu.checks import check_agent, check_cluster, check_distinct
 from poprun.vipu.inventory.free_blocks import StoredFreeBlocks
 from poprun.vipu.inventory.names import exists, refuse_unknown
 from poprun.vipu.model import (
@@ -14,9 +15,6 @@ from poprun.vipu.model import (
     Cluster,
     ClusterTopology,
     LinkTopology,
-    check_agent,
-    check_cluster,
-    check_distinct,
 )
 from poprun.vipu.requests import ClusterRequest
 from poprun.vipu.vipu_errors import InUseError, NameTakenError, VipuRuleError

@@ -2,6 +2,7 @@
 
 import sqlite3
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from poprun.vipu import presets
 from poprun.vipu.inventory import cluster_store
@@ -10,6 +11,9 @@ from poprun.vipu.inventory.stored_devices import StoredDevices
 from poprun.vipu.inventory.stored_machines import StoredMachines
 from poprun.vipu.inventory.stored_partitions import StoredPartitions
 from poprun.vipu.model import Cluster
+
+if TYPE_CHECKING:  # it takes 3 ms, and nothing of it runs
+    from poprun.vipu.inventory.interface import Inventory
 
 
 class EmbeddedInventory(StoredMachines, StoredPartitions, StoredDevices):
@@ -28,7 +32,7 @@ class EmbeddedInventory(StoredMachines, StoredPartitions, StoredDevices):
 
 def open_embedded(
     environ: Mapping[str, str], host: str, timeout_s: float = 10.0
-) -> EmbeddedInventory:
+) -> "Inventory":
     """Open the inventory of this user on this machine; make it on first use.
 
     Raises:

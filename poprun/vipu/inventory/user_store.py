@@ -5,9 +5,10 @@ What hashes is imported late: every launch imports this, and no launch needs tha
 
 import sqlite3
 
+from poprun.vipu.checks import check_name
 from poprun.vipu.inventory.allocation_store import get_users
 from poprun.vipu.inventory.names import check_exists, exists, refuse_unknown
-from poprun.vipu.model import User, check_name
+from poprun.vipu.model import User
 from poprun.vipu.vipu_errors import AccessError, InUseError, NameTakenError
 
 

@@ -1,0 +1,91 @@
+"""Check names, hosts, clusters and agents that are to be made. Pure."""
+
+import re
+from collections.abc import Sequence
+
+from poprun.vipu.model import (
+    IPUS_PER_MACHINE,
+    LARGEST_ILD,
+    MOST_ILDS,
+    Agent,
+    Cluster,
+    is_power_of_two,
+)
+from poprun.vipu.vipu_errors import VipuRuleError
+
+_NAME = "[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
+
+
+def check_cluster(cluster: Cluster) -> None:
+    """Check a cluster that is to be made.
+
+    Raises:
+        VipuRuleError: No such cluster can be.
+    """
+    check_name("cluster", cluster.name)
+    size = cluster.ild_size
+    if not 1 <= cluster.num_ilds <= MOST_ILDS:
+        raise VipuRuleError(
+            f"Cluster {cluster.name} would have {cluster.num_ilds} ILDs, but must have "
+            f"from 1 to {MOST_ILDS}."
+        )
+    if not 0 < size <= LARGEST_ILD or size % IPUS_PER_MACHINE:
+        raise VipuRuleError(
+            f"An ILD of cluster {cluster.name} would have {size} IPUs, but must have "
+            f"{IPUS_PER_MACHINE} for each of its 1 to "
+            f"{LARGEST_ILD // IPUS_PER_MACHINE} IPU-Machines."
+        )
+    if cluster.num_ilds > 1 and not is_power_of_two(size):
+        raise VipuRuleError(
+            f"Cluster {cluster.name} would have ILDs of {size} IPUs, but with several "
+            "ILDs each must have a power of two. Change the number of agents."
+        )
+
+
+def check_agent(agent: Agent) -> None:
+    """Check an agent that is to be made.
+
+    Raises:
+        VipuRuleError: No such agent can be.
+    """
+    check_name("agent", agent.name)
+    check_host(agent.host)
+    if not 1 <= agent.port <= 65535:
+        raise VipuRuleError(
+            f"The port of agent {agent.name} is {agent.port}, but must be from 1 to "
+            "65535."
+        )
+
+
+def check_name(what: str, name: str) -> None:
+    """Check the name of a cluster, partition and so on.
+
+    Raises:
+        VipuRuleError: It is too long, or has characters that no name has.
+    """
+    if not re.fullmatch(_NAME, name):
+        raise VipuRuleError(
+            f"{name[:64]!r} is no name for a {what}: use up to 64 letters, digits, "
+            "dots, dashes and underscores, and begin with a letter or a digit."
+        )
+
+
+def check_host(host: str) -> None:
+    """Check the name or address of a host, as far as it is shown and stored.
+
+    Raises:
+        VipuRuleError: It is empty, too long or not printable.
+    """
+    if not 0 < len(host) <= 253 or not re.fullmatch(r"[\w.:%\[\]-]+", host, re.ASCII):
+        raise VipuRuleError(f"{host[:64]!r} is no name or address of a host.")
+
+
+def check_distinct(what: str, names: Sequence[str]) -> None:
+    """Check that no name is given twice.
+
+    Raises:
+        VipuRuleError: One is.
+    """
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise VipuRuleError(f"{what} {twice} is given twice. Give it once.")
