@@ -118,7 +118,7 @@ def _run_job(
     progress = Progress(len(job.specs), time.monotonic())
     router = output.make_router(setup, settings, os.environ, progress.text)
     log = Log(verbosity, router.say)
-    memory = out_of_memory.read()
+    memory = {host: out_of_memory.read_host(host) for host in setup.plan.hosts}
     event_log = EventLog(log, keep_going=job.keep_going)
 
     def listen(event: Event) -> None:

@@ -241,7 +241,6 @@ LATE_IMPORTS = {
     "poprun.vipu.inventory.user_store": {"hashlib", "hmac", "secrets"},
     # 30 ms.
     "poprun.plan.unsupported": {"psutil"},
-    "poprun.result.conclusion": {"psutil"},
     # 0.3 ms of the 13 that a shim takes, once for every instance.
     "poprun.helpers.processes": {"fcntl"},
     "poprun.helpers.shim": {"termios"},

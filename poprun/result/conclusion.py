@@ -2,6 +2,8 @@
 
 import os
 import signal
+from collections.abc import Mapping
+from dataclasses import replace
 
 from poprun.job.events import Exited
 from poprun.job.values import Ended
@@ -9,11 +11,15 @@ from poprun.job.wait_status import exit_code
 from poprun.log import Log
 from poprun.mpirun import adapter, hydra
 from poprun.mpirun.values import HYDRA, Failure, MpiVerdict
+from poprun.plan.hosts import Host
 from poprun.plan.planner import Setup
 from poprun.result import out_of_memory, report
 from poprun.result.exit_codes import OUTPUT_CLOSED, UNWRITTEN
 from poprun.result.outcome import MACHINERY, Outcome, judge
 from poprun.stdio.router import OutputRouter
+
+# A shell, and other programs that start one, exit with 128 and the signal's number.
+KILLED = 128 + signal.SIGKILL
 
 
 def conclude(
@@ -21,14 +27,16 @@ def conclude(
     made: Setup,
     router: OutputRouter,
     log: Log,
-    memory: out_of_memory.Memory,
+    memory: Mapping[Host, out_of_memory.Memory],
     *,
     debug: bool,
+    read_memory: out_of_memory.Read = out_of_memory.read_host,
 ) -> int:
     """Report how a job ended, the cause last, and return poprun's exit code.
 
     Args:
-        memory: The counters of the cgroup when the job began.
+        memory: The counters of each host when the job began.
+        read_memory: Returns the counters of a host now.
     """
     status = ended.mpirun_status
     code = 1 if status is None else exit_code(status)
@@ -52,7 +60,12 @@ def conclude(
         )
     if debug and verdict.text and not outcome.quote_mpirun:
         log.say(f"mpirun printed:\n{verdict.text}")
-    evidence = _evidence(outcome, ended, made, router, memory)
+    evidence = _evidence(outcome, ended, made, router)
+    if outcome.first is not None and outcome.first.exit_code == KILLED:
+        host = made.plan.assignments[outcome.first.rank].host
+        after = read_memory(host)
+        if after.kills > memory[host].kills:
+            evidence = replace(evidence, out_of_memory=after)
     *more, cause = report.render(outcome, evidence, verdict.text) or [""]
     for sentence in more:
         log.say(sentence)
@@ -79,28 +92,15 @@ def _explain_abort(
     return None
 
 
-def _machine_memory() -> int:
-    import psutil
-
-    return int(psutil.virtual_memory().total)
-
-
 def _evidence(
     outcome: Outcome,
     ended: Ended,
     made: Setup,
     router: OutputRouter,
-    before: out_of_memory.Memory,
 ) -> report.Evidence:
     if outcome.first is None:
         return report.Evidence()
     rank = outcome.first.rank
-    after = out_of_memory.read()
-    # A shell, and other programs that start one, exit with 128 and the signal's number.
-    killed = outcome.first.exit_code == 128 + signal.SIGKILL
-    starved = killed and after.kills > before.kills
-    if starved and after.limit is None:
-        after = after._replace(limit=_machine_memory())
     peaks = [
         e.peak_kib for e in ended.events if isinstance(e, Exited) and e.rank == rank
     ]
@@ -108,7 +108,6 @@ def _evidence(
         host=made.plan.assignments[rank].host.name,
         stderr=router.tail(rank),
         just_shown=router.was_last(rank),
-        out_of_memory=after if starved else None,
         peak_kib=max(peaks, default=0),
         no_stdin=not made.stdin.gives(rank),
     )

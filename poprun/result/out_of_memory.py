@@ -1,8 +1,10 @@
-"""Whether the kernel has killed for want of memory: the counters of our cgroup."""
+"""Reads whether the kernel has killed processes of a host that was out of memory."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
+
+from poprun.plan.hosts import Host
 
 ROOT = "/sys/fs/cgroup"
 # What cgroup v1 says for "no limit", give or take a page.
@@ -10,10 +12,33 @@ NO_LIMIT = 1 << 62
 
 
 class Memory(NamedTuple):
-    """How often the kernel has killed here, and the limit it did it for, in bytes."""
+    """How often the kernel has killed there, and the limit that applies, in bytes."""
 
     kills: int = 0
     limit: int | None = None
+
+
+Read = Callable[[Host], Memory]
+
+
+def read_host(host: Host) -> Memory:
+    """Return the counters of a host, with the limit of the host if there is no lower.
+
+    This version starts instances on this machine only, so that is the host.
+    """
+    memory = read()
+    if memory.limit is not None:
+        return memory
+    return memory._replace(limit=machine_memory(_text("/proc/meminfo")))
+
+
+def machine_memory(meminfo: str) -> int | None:
+    """Return the bytes of memory of a machine from the text of its /proc/meminfo."""
+    for line in meminfo.splitlines():
+        name, _, value = line.partition(":")
+        if name == "MemTotal":
+            return int(value.split()[0]) << 10
+    return None
 
 
 def read(membership: str | None = None, root: str = ROOT) -> Memory:

@@ -1,9 +1,9 @@
-"""The last words of a job and its exit code, from all that is known of its end."""
+"""The report on a job and its exit code, from all that is known of its end."""
 
 import errno
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 
 import pytest
@@ -14,7 +14,6 @@ from poprun.job.values import Ended
 from poprun.log import Log
 from poprun.mpirun.values import OPENMPI5
 from poprun.plan.hosts import Host
-from poprun.result import conclusion as module
 from poprun.result.conclusion import conclude
 from poprun.result.out_of_memory import Memory
 from poprun.stdio.stdin import Stdin
@@ -22,7 +21,8 @@ from poprun.stdio.stdin import Stdin
 STARTED = frozenset({0, 1})
 SUCCESS = Course(num_instances=2, started=STARTED)
 FAILED = Course(num_instances=2, started=STARTED, cause=Cause(Reason.FAILED, 1))
-NONE = Memory(kills=0, limit=None)
+N0, N1 = HOSTS = Host(name="n0"), Host(name="n1")
+BEFORE = {N0: Memory(kills=5), N1: Memory()}
 
 
 class Output:
@@ -67,10 +67,15 @@ def ends(
     status: int = 0,
     words: bytes = b"",
     debug: bool = False,
+    memory: Mapping[Host, Memory] | None = None,
 ) -> tuple[int, list[str]]:
-    """Return the exit code and what is said."""
+    """Return the exit code and the lines on stderr.
+
+    Args:
+        memory: The counters of the hosts at the end, if they have changed.
+    """
     said: list[str] = []
-    assignments = [SimpleNamespace(host=Host(name=f"n{rank}")) for rank in range(2)]
+    assignments = [SimpleNamespace(host=host) for host in HOSTS]
     made = SimpleNamespace(
         mpi=SimpleNamespace(flavour=OPENMPI5),
         plan=SimpleNamespace(assignments=assignments),
@@ -84,8 +89,9 @@ def ends(
         made,  # type: ignore[arg-type]
         output,  # type: ignore[arg-type]
         Log(0, said.append),
-        NONE,
+        BEFORE,
         debug=debug,
+        read_memory=(memory or BEFORE).__getitem__,
     )
     return code, [line.removesuffix("\n") for line in said]
 
@@ -149,36 +155,29 @@ def test_output_that_was_lost_is_told_and_counts_for_less_than_a_failure(
     assert ends(Output(**output), course, events) == (code, said)  # type: ignore[arg-type]
 
 
+LIMIT = 256 << 20
+STARVED = ": out of memory (the limit is 256 MiB, it had used 255 MiB)."
+
+
 @pytest.mark.parametrize(
-    ("kills", "limit", "words"),
-    [
-        (1, 256 << 20, ": out of memory (the limit is 256 MiB, it had used 255 MiB)."),
-        (1, None, ": out of memory (the limit is 4096 MiB, it had used 255 MiB)."),
-        (0, 256 << 20, "."),
-    ],
+    ("kills_on_n0", "kills_on_n1", "words"), [(0, 1, STARVED), (1, 0, "."), (0, 0, ".")]
 )
-def test_want_of_memory_is_told_if_the_counter_has_moved(
-    monkeypatch: pytest.MonkeyPatch, kills: int, limit: int | None, words: str
+def test_out_of_memory_is_the_cause_if_the_kernel_killed_on_the_instance_s_host(
+    kills_on_n0: int, kills_on_n1: int, words: str
 ) -> None:
-    monkeypatch.setattr(
-        module.out_of_memory, "read", lambda: Memory(kills=kills, limit=limit)
-    )
-    monkeypatch.setattr(module, "_machine_memory", lambda: 4096 << 20)
+    after = {N0: Memory(5 + kills_on_n0, 1 << 20), N1: Memory(kills_on_n1, LIMIT)}
     events = exited(0, 0), exited(1, signal.SIGKILL, peak_kib=261_700)
 
-    code, [cause] = ends(Output(), FAILED, events)
+    code, [cause] = ends(Output(), FAILED, events, memory=after)
 
     assert code == 137
     assert cause == f"poprun: error: Instance 1 on n1 was killed by SIGKILL{words}"
 
 
-def test_another_signal_is_no_want_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        module.out_of_memory, "read", lambda: Memory(kills=1, limit=None)
-    )
+def test_another_signal_is_not_for_want_of_memory() -> None:
     events = exited(0, 0), exited(1, signal.SIGSEGV)
 
-    assert ends(Output(), FAILED, events) == (
+    assert ends(Output(), FAILED, events, memory={N1: Memory(1, LIMIT)}) == (
         139,
         ["poprun: error: Instance 1 on n1 was killed by SIGSEGV."],
     )

@@ -2,7 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from poprun.result.out_of_memory import Memory, read
+from poprun.plan.hosts import Host
+from poprun.result.out_of_memory import Memory, machine_memory, read, read_host
 
 EVENTS = "low 0\nhigh 0\nmax 12\noom 3\noom_kill {}\noom_group_kill 0\n"
 
@@ -86,3 +87,27 @@ def test_a_container_may_see_its_own_group_as_the_uppermost(tmp_path: Path) -> N
     found = read("9:memory:/docker/abc\n", str(tmp_path))
 
     assert found == Memory(kills=4, limit=1048576)
+
+
+def test_without_a_lower_limit_the_memory_of_the_host_is_the_limit() -> None:
+    meminfo = Path("/proc/meminfo").read_text()
+    total = machine_memory(meminfo)
+    assert total is not None
+
+    found = read_host(Host(name="localhost"))
+
+    assert found == read()._replace(limit=read().limit or total)
+
+
+@pytest.mark.parametrize(
+    ("meminfo", "bytes_"),
+    [
+        ("MemTotal:        4194304 kB\nMemFree:  1 kB\n", 4 << 30),
+        ("MemFree:  1 kB\n", None),
+        ("", None),
+    ],
+)
+def test_the_memory_of_a_machine_is_what_its_kernel_reports(
+    meminfo: str, bytes_: int | None
+) -> None:
+    assert machine_memory(meminfo) == bytes_
