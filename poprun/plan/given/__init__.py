@@ -1,0 +1,1 @@
+"""What the user names of hosts, instances and mpirun: Settings -> checked values."""

@@ -1,0 +1,146 @@
+"""Reads what the user asks of mpirun, for the job and for single instances."""
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from popdist import environment as env
+from poprun.errors import OptionError
+from poprun.mpirun.arguments import (
+    merge,
+    parse_global,
+    parse_local,
+    parse_output_directory,
+)
+from poprun.mpirun.option_table import INSTANCE
+from poprun.mpirun.values import GlobalArguments, LocalArguments, Mpi
+from poprun.options.settings import Settings
+from poprun.plan import topology
+from poprun.plan.given.instance_numbers import count_instances, valid_numbers
+from poprun.plan.host_facts import HostFacts
+
+
+class GivenArguments(NamedTuple):
+    """What the user asks of mpirun."""
+
+    # With what counts for the whole job in the arguments of instances.
+    job: GlobalArguments
+    each: LocalArguments
+    single: Mapping[int, LocalArguments]
+
+    def directory(self, rank: int) -> str | None:
+        """Return where an instance runs; None for the current directory."""
+        return self.single.get(rank, self.each).wdir or self.each.wdir or self.job.wdir
+
+    @property
+    def warnings(self) -> list[str]:
+        found = [self.job.warnings, self.each.warnings]
+        found += [one.warnings for one in self.single.values()]
+        return [warning for warnings in found for warning in warnings]
+
+
+def read_arguments(
+    settings: Settings, mpi: Mpi, shape: topology.Topology
+) -> GivenArguments:
+    """Return what all options ask of mpirun.
+
+    Raises:
+        PoprunError: An argument is unknown, or contradicts another option.
+    """
+    job = parse_global(_joined(settings["mpi-global-args"]), mpi.flavour)
+    each = parse_local(_joined(settings["mpi-local-args"]), mpi.flavour)
+    single = _instance_arguments(settings, mpi, shape.num_instances)
+    _check_npernode((job.npernode, each.npernode), shape)
+    others = [each.job, *(one.job for one in single.values())]
+    if settings["output-filename"] is not None:
+        directory, nocopy = parse_output_directory(
+            settings["output-filename"], "--output-filename"
+        )
+        others.append(GlobalArguments(output_filename=directory, output_nocopy=nocopy))
+    others.append(_about_root(settings))
+    return GivenArguments(job=merge(job, others), each=each, single=single)
+
+
+def _about_root(settings: Settings) -> GlobalArguments:
+    """Read --allow-run-as-root: without it, root is allowed and others do not need it.
+
+    Only a "no" is asked of poprun alone; mpirun has no such argument.
+    """
+    if settings["allow-run-as-root"] is False and os.geteuid() == 0:
+        raise OptionError(
+            "You are root, and --allow-run-as-root is no "
+            f"({settings.origin('allow-run-as-root')}). Leave it out, or run poprun "
+            "as another user."
+        )
+    return GlobalArguments(allow_run_as_root=bool(settings["allow-run-as-root"]))
+
+
+def find_directories(
+    asked: GivenArguments, shape: topology.Topology, facts: Sequence[HostFacts]
+) -> list[str | None]:
+    """Return the absolute path of the directory of each instance, if it has its own."""
+    ranks = range(shape.num_instances)
+    wishes = [asked.directory(rank) for rank in ranks]
+    for wish in filter(None, dict.fromkeys(wishes)):
+        if not os.path.isdir(wish):
+            what = "is not a directory" if os.path.exists(wish) else "does not exist"
+            raise OptionError(
+                f"--wdir {wish!r} {what}, so no instance can run in it. Create it, or "
+                "name another."
+            )
+    cwds = [facts[shape.host_of(rank)].cwd for rank in ranks]
+    return [
+        None if wish is None else os.path.normpath(os.path.join(cwd, wish))
+        for cwd, wish in zip(cwds, wishes, strict=True)
+    ]
+
+
+def _joined(texts: Sequence[str]) -> str:
+    return "\n".join(texts)
+
+
+def _instance_arguments(
+    settings: Settings, mpi: Mpi, num_instances: int
+) -> dict[int, LocalArguments]:
+    texts: dict[int, list[str]] = {}
+    for rank, text in settings["instance-mpi-local-args"]:
+        texts.setdefault(rank, []).append(text)
+    for rank in texts:
+        if rank >= num_instances:
+            raise OptionError(
+                f"{INSTANCE} names instance {rank}, but the job has only "
+                f"{count_instances(num_instances)}. {valid_numbers(num_instances)}"
+            )
+    return {
+        rank: parse_local(_joined(own), mpi.flavour, INSTANCE)
+        for rank, own in texts.items()
+    }
+
+
+def _check_npernode(asked: Sequence[int | None], shape: topology.Topology) -> None:
+    for number in asked:
+        if number is not None and number != shape.instances_per_host:
+            raise OptionError(
+                f"--npernode {number} contradicts --num-instances and --host, by which "
+                f"each host gets {shape.instances_per_host}. Leave --npernode out."
+            )
+
+
+def look_up(
+    exports: Mapping[str, str | None], environ: Mapping[str, str]
+) -> dict[str, str]:
+    """Look up what is to be forwarded; what the caller has not is not forwarded."""
+    found: dict[str, str] = {}
+    for name, value in exports.items():
+        if value is not None:
+            found[name] = value
+        elif name.endswith("*"):
+            found |= {n: v for n, v in environ.items() if _is_named(n, name[:-1])}
+        elif name in environ:
+            found[name] = environ[name]
+    return found
+
+
+def _is_named(name: str, beginning: str) -> bool:
+    own = name in env.TOPOLOGY_VARIABLES or name in env.JOB_VARIABLES
+    return name.startswith(beginning) and not own

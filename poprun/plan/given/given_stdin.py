@@ -1,0 +1,48 @@
+"""Reads --stdin: which instances get what as their standard input."""
+
+import os
+import stat
+
+from poprun.errors import OptionError
+from poprun.plan.given.instance_numbers import count_instances, valid_numbers
+from poprun.stdio.stdin import Stdin
+
+
+def read_stdin(text: str, num_instances: int) -> Stdin:
+    """Return what instances get as standard input by the text of --stdin."""
+    if text == "none":
+        return Stdin()
+    if text == "all":
+        return Stdin(copies=num_instances)
+    if text.isascii() and text.isdigit():
+        if int(text) >= num_instances:
+            raise OptionError(
+                f"--stdin is {text}, but the job has only "
+                f"{count_instances(num_instances)}. {valid_numbers(num_instances)} A "
+                f"file of that name is ./{text}."
+            )
+        return Stdin(rank=int(text))
+    return Stdin(path=_readable(text))
+
+
+def _readable(name: str) -> str:
+    """Return the path of a file that every instance can read from its beginning."""
+    path = os.path.realpath(name)  # /dev/stdin is another file to an instance
+    try:
+        mode = os.stat(path).st_mode
+        if not stat.S_ISFIFO(mode):
+            os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK))
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise OptionError(
+            f"--stdin is {name!r}, which cannot be read: {reason}. It must be none, "
+            "all, the number of an instance or a file."
+        ) from None
+    if stat.S_ISDIR(mode):
+        raise OptionError(f"--stdin is {name!r}, a directory. Name a file in it.")
+    if stat.S_ISFIFO(mode):
+        raise OptionError(
+            f"--stdin is {name!r}, a named pipe, which has one reader only. Let "
+            f"poprun read it, for one instance or for all: --stdin all < {name}"
+        )
+    return path
