@@ -46,7 +46,7 @@ FOR_SEVERAL_HOSTS = (
 
 
 class Setup(NamedTuple):
-    """A job that has been thought through, and not been started."""
+    """A job that is planned, and not started."""
 
     # The id of the job, for all to read.
     identity: str
@@ -127,13 +127,7 @@ def make_setup(
         },
         directories=find_directories(asked, shape, facts),
     )
-    threads = None
-    if env.OMP_NUM_THREADS not in environ:
-        threads = [
-            number
-            for host, own in zip(facts, bindings, strict=True)
-            for number in placement.fair_threads(own, host.machine)
-        ]
+    threads = _threads(environ, facts, bindings)
     made = assignments.make_plan(shape, request, list(chain(*bindings)), threads)
     return Setup(
         identity=identity,
@@ -269,7 +263,7 @@ def _cache_of(attempt: Attempt, temporary: str) -> str:
 
 
 def _log_level(settings: Settings, environ: Mapping[str, str]) -> str | None:
-    """Return what -vv and --debug ask popdist to say; the caller's own word counts."""
+    """Return what -vv and --debug ask popdist to log; the caller's own value counts."""
     asked = settings["debug"] or settings.verbosity >= DEBUG
     return "debug" if asked and not environ.get(env.LOG_LEVEL) else None
 
@@ -291,6 +285,21 @@ def _bindings(
     return [
         placement.place(strategy, shape.instances_per_host, host.machine)
         for host in facts
+    ]
+
+
+def _threads(
+    environ: Mapping[str, str],
+    facts: Sequence[HostFacts],
+    bindings: Sequence[Sequence[placement.Binding]],
+) -> list[int] | None:
+    """Return the number of threads of each instance; None if the caller has set one."""
+    if env.OMP_NUM_THREADS in environ:
+        return None
+    return [
+        number
+        for host, own in zip(facts, bindings, strict=True)
+        for number in placement.fair_threads(own, host.machine)
     ]
 
 
