@@ -64,7 +64,7 @@ def run(
 
 
 def run_alone(body: str) -> list[Ended]:
-    """Run a program in a process that nobody has told anything."""
+    """Run a program in a process without any variable of a job."""
     return _run([{}], body)
 
 

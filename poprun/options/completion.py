@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from poprun.options.grammar import find_option, scan_words
+from poprun.options.grammar import find_option, scan_argv
 from poprun.options.table import BY_NAME
 from poprun.options.types import Kind, Option
 
@@ -17,16 +17,16 @@ class Candidate:
     help: str = ""
 
 
-def complete(words: Sequence[str], begun: str) -> list[Candidate]:
+def complete(argv: Sequence[str], begun: str) -> list[Candidate]:
     """Return what the word that has begun can become.
 
     Raises:
-        OptionError: The words before it are no command line.
+        OptionError: What stands before it is not a valid command line.
     """
-    # bash makes three words of `--option=value`, and wants to have the last only.
-    cut = "=" in (begun, *words[-1:])
-    *words, begun = _rejoined([*words, begun])
-    scan = scan_words(words)
+    # bash splits `--option=value` in three, and expects the last part only.
+    cut = "=" in (begun, *argv[-1:])
+    *argv, begun = _rejoined([*argv, begun])
+    scan = scan_argv(argv)
     if scan.pending:
         return _values(scan.pending, begun, "")
     if scan.program is not None or not begun.startswith("-"):
@@ -41,10 +41,10 @@ def complete(words: Sequence[str], begun: str) -> list[Candidate]:
     ]
 
 
-def _rejoined(words: Sequence[str]) -> list[str]:
+def _rejoined(argv: Sequence[str]) -> list[str]:
     joined: list[str] = []
     before = ""
-    for word in words:
+    for word in argv:
         after_name = word == "=" and joined and joined[-1].startswith("--")
         if after_name or (before == "=" and joined[-1].endswith("=")):
             joined[-1] += word

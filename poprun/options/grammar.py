@@ -1,4 +1,4 @@
-"""The grammar of the command line: words -> options with their texts, and the program.
+"""The grammar of the command line: argv -> options with their texts, and the program.
 
 Pure. What a text means is for the table of options to say; here it is only found out
 which words belong to which option, and where the program begins.
@@ -52,19 +52,19 @@ class Scan:
     pending: Option | None = None
 
 
-def parse(words: Sequence[str]) -> CommandLine:
+def parse(argv: Sequence[str]) -> CommandLine:
     """Take a command line apart.
 
     Raises:
         OptionError: A word is no option of poprun, or an option lacks its value.
     """
-    scan = scan_words(words)
+    scan = scan_argv(argv)
     if scan.pending:
         raise _missing_value(scan.pending, "")
     return CommandLine(given=scan.given, program=scan.program or ())
 
 
-def scan_words(words: Sequence[str]) -> Scan:
+def scan_argv(argv: Sequence[str]) -> Scan:
     """Take apart what may be the beginning of a command line.
 
     Raises:
@@ -72,21 +72,21 @@ def scan_words(words: Sequence[str]) -> Scan:
     """
     given: list[tuple[Option, str]] = []
     position = 0
-    while position < len(words):
-        word = words[position]
+    while position < len(argv):
+        word = argv[position]
         if word == "--":
-            return Scan(given=tuple(given), program=tuple(words[position + 1 :]))
+            return Scan(given=tuple(given), program=tuple(argv[position + 1 :]))
         if not is_option(word):
             _refuse_other_dashes(word)
-            return Scan(given=tuple(given), program=tuple(words[position:]))
+            return Scan(given=tuple(given), program=tuple(argv[position:]))
         read = _read_word(word)
         given += read.given
         position += 1
         if not read.pending:
             continue
-        if position == len(words):
+        if position == len(argv):
             return Scan(given=tuple(given), program=None, pending=read.pending)
-        given.append((read.pending, _value(read.pending, words[position])))
+        given.append((read.pending, _value(read.pending, argv[position])))
         position += 1
     return Scan(given=tuple(given), program=None)
 

@@ -1,4 +1,4 @@
-"""What a job would be, in words that can be read, compared and kept. Pure."""
+"""The text of a dry run: mpirun's command and what each instance gets. Pure."""
 
 import os
 import shlex
@@ -16,7 +16,7 @@ def render(made: Setup, program: Sequence[str]) -> str:
     lines = [command_line(made, program), ""]
     for assignment in made.plan.assignments:
         lines.append(f"instance {assignment.rank} on {assignment.host.name}:")
-        lines.append(f"  runs {_shell_words(program)}")
+        lines.append(f"  runs {_shell_argv(program)}")
         if assignment.directory is not None:
             lines.append(f"  in {_shell_word(assignment.directory)}")
         lines += [f"  {line}" for line in _binding(assignment)]
@@ -47,22 +47,22 @@ def log_plan(
 def command_line(made: Setup, program: Sequence[str]) -> str:
     """Return mpirun's command in the original's form.
 
-    The program's words stand where the shim stands that is told of them, and each
+    The program's argv stands in the place of that of the shim that starts it, and each
     argument in quotes.
     """
-    words: list[str] = []
+    shown: list[str] = []
     ends = [context.argv for context in made.contexts]
     argv = made.printed_argv
     at = 0
     for end in ends:
         stop = _find(argv, end, at) + len(end)
-        words += [*argv[at:stop], *program]
+        shown += [*argv[at:stop], *program]
         at = stop
-    return " ".join([words[0], *(_quoted(word) for word in words[1:])])
+    return " ".join([shown[0], *(_quoted(word) for word in shown[1:])])
 
 
-def _shell_words(words: Sequence[str]) -> str:
-    return " ".join(map(_shell_word, words))
+def _shell_argv(argv: Sequence[str]) -> str:
+    return " ".join(map(_shell_word, argv))
 
 
 def _shell_word(word: str) -> str:
@@ -80,10 +80,10 @@ def _shell_character(character: str) -> str:
     return "".join(f"\\{byte:03o}" for byte in os.fsencode(character))
 
 
-def _find(words: Sequence[str], part: Sequence[str], start: int) -> int:
+def _find(argv: Sequence[str], part: Sequence[str], start: int) -> int:
     span = len(part)
     return next(
-        at for at in range(start, len(words)) if list(words[at : at + span]) == [*part]
+        at for at in range(start, len(argv)) if list(argv[at : at + span]) == [*part]
     )
 
 

@@ -1,6 +1,6 @@
 """Hosts: how people write them, and the only check between them and ssh.
 
-Whoever holds a Host may hand its name to a command line: it begins with no '-'
+The name of a Host is safe on a command line: it begins with no '-'
 and has nothing in it that a shell, ssh or mpirun could take for something else.
 Nothing here looks a name up, reads a file or knows this machine.
 """

@@ -19,8 +19,8 @@ _FIRST_LINE_BYTES = 256
 _OTHER_FORMATS = "/proc/sys/fs/binfmt_misc"
 
 
-def find_program(words: Sequence[str], search_path: str | None, cwd: str) -> str:
-    """Return the path of the file that the first of these words means.
+def find_program(argv: Sequence[str], search_path: str | None, cwd: str) -> str:
+    """Return the path of the file that an argv names.
 
     A name without a slash is looked for on PATH first and in the current directory
     then, so that a program there needs no "./".
@@ -32,7 +32,7 @@ def find_program(words: Sequence[str], search_path: str | None, cwd: str) -> str
         ProgramNotFoundError: There is no such program, or none to interpret it.
         ProgramNotExecutableError: It is there and cannot be run.
     """
-    name = words[0]
+    name = argv[0]
     if not name:
         raise ProgramNotFoundError(
             "The program's name is empty. Is there a variable in it that is not set?"
@@ -54,20 +54,20 @@ def find_program(words: Sequence[str], search_path: str | None, cwd: str) -> str
 
 
 def find_on_host(
-    host: Host, words: Sequence[str], search_path: str | None, cwd: str
+    host: Host, argv: Sequence[str], search_path: str | None, cwd: str
 ) -> str:
     """Return the path of the program's file on a host.
 
     This version starts instances on this machine only, so that is the host.
     """
-    return find_program(words, search_path, cwd)
+    return find_program(argv, search_path, cwd)
 
 
 Find = Callable[[Host, Sequence[str], str | None, str], str]
 
 
 def resolve_for_instances(
-    words: Sequence[str],
+    argv: Sequence[str],
     instances: Sequence[Assignment],
     environ: Mapping[str, str],
     find: Find = find_on_host,
@@ -89,7 +89,7 @@ def resolve_for_instances(
     for instance in instances:
         search_path = instance.variables.get("PATH", environ.get("PATH"))
         if (key := (instance.host, search_path, instance.cwd)) not in found:
-            found[key] = find(instance.host, words, search_path, instance.cwd)
+            found[key] = find(instance.host, argv, search_path, instance.cwd)
         paths.append(found[key])
     return paths
 

@@ -272,7 +272,7 @@ def _not_started(course: Course) -> Outcome:
 def _ended_by_mpirun(
     course: Course, mpirun_status: int | None, verdict: MpiVerdict
 ) -> Outcome:
-    """Nobody asked for an end, and none of the instances failed."""
+    """Return the outcome of a job that mpirun ended by itself: no instance failed."""
     if _was_killed(mpirun_status) and not course.mpirun_killed:
         return _mpirun_ended(mpirun_status)
     broken = verdict.failure is Failure.PROXY_LOST

@@ -139,7 +139,7 @@ class OutputRouter:
 
     @property
     def closed(self) -> bool:
-        """Whoever read stdout has gone."""
+        """Whether the reader of stdout has ended."""
         return self._out.failure == errno.EPIPE
 
     @property

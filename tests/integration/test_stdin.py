@@ -1,4 +1,4 @@
-"""Who reads what, and that nobody waits for input that was not meant for him."""
+"""Which instance reads what, and that none waits for input meant for another."""
 
 import os
 import pty
