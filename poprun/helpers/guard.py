@@ -18,11 +18,11 @@ from poprun.helpers.end_actions import EndActions, RemovePath
 from poprun.helpers.job_files import Leftovers, hold, release, undo_abandoned
 
 # The shims detect poprun's end themselves, and give their programs this long to end.
-SHIM_PATIENCE_S = 1.0
+SHIM_GRACE_S = 1.0
 # What is left after so long waits for a disk or a network; it dies when that ends.
 LIMIT_S = 30.0
 # poprun, when it lives, gives the tree that long before SIGKILL.
-FINISH_PATIENCE_S = 0.5
+FINISH_GRACE_S = 0.5
 
 
 def main(descriptor: int) -> None:
@@ -55,7 +55,7 @@ class Guard:
         self._wake = wake
         self._mark = b""  # NAME=VALUE in the environment of everything of this job
         self._mpirun = 0
-        self._grace = SHIM_PATIENCE_S
+        self._grace = SHIM_GRACE_S
         self._known: dict[int, int] = {}
         self._leftovers = Leftovers()
         self._end_actions = EndActions()
@@ -69,8 +69,8 @@ class Guard:
         self._poll.register(self._poprun.fileno(), select.POLLIN)
         self._poll.register(self._wake, select.POLLIN)
         while self._served:
-            in_doubt = self._leftovers.in_doubt
-            wait = processes.LOOK_AGAIN_S * 1000 if in_doubt else None
+            has_unclaimed = self._leftovers.has_unclaimed
+            wait = processes.LOOK_AGAIN_S * 1000 if has_unclaimed else None
             for descriptor, _ in self._poll.poll(wait):
                 if descriptor == self._wake:
                     os.read(self._wake, 4096)
@@ -78,7 +78,7 @@ class Guard:
                 elif descriptor == self._poprun.fileno():
                     self._on_poprun()
                 else:
-                    self._leftovers.notice()
+                    self._leftovers.read_events()
             self._claim()
 
     def _on_poprun(self) -> None:
@@ -91,7 +91,7 @@ class Guard:
 
     def _on_message(self, kind: int, fields: list[bytes]) -> None:
         if kind == protocol.START:
-            self._be_told(fields)
+            self._set_job(fields)
             count = int(fields[2])
             if not self._poprun.descriptors:
                 # The kernel drops what its receiver has no number left for.
@@ -106,7 +106,7 @@ class Guard:
                 self._poprun.descriptors.pop(0),
             )
         elif kind == protocol.ADOPT:
-            self._be_told(fields)
+            self._set_job(fields)
         elif kind == protocol.KNOWN:
             self._known[int(fields[0])] = int(fields[1])
         elif kind in (protocol.END_ACTION, protocol.WITHDRAW):
@@ -131,15 +131,15 @@ class Guard:
 
     def _claim(self) -> None:
         """Find out whether the job has made the files that have come up."""
-        if self._leftovers.in_doubt:
+        if self._leftovers.has_unclaimed:
             for path in self._leftovers.claim(p.pid for p in self._tree()):
                 self._poprun.send(protocol.pack(protocol.FOUND, path))
                 message = self._end_actions.register(RemovePath(path))
                 if self._lock >= 0:
                     os.write(self._lock, message)
 
-    def _be_told(self, fields: list[bytes]) -> None:
-        self._grace = min(int(fields[0]) / 1000, SHIM_PATIENCE_S)
+    def _set_job(self, fields: list[bytes]) -> None:
+        self._grace = min(int(fields[0]) / 1000, SHIM_GRACE_S)
         self._mark = fields[1]
 
     def _start(self, argv: list[bytes], environment: list[bytes], output: int) -> None:
@@ -177,7 +177,7 @@ class Guard:
 
     def _finish(self) -> None:
         left, remaining = processes.end(
-            self._tree, FINISH_PATIENCE_S, LIMIT_S, all_children=True
+            self._tree, FINISH_GRACE_S, LIMIT_S, all_children=True
         )
         for failure in self._undo():
             self._poprun.send(protocol.pack(protocol.NOT_UNDONE, os.fsencode(failure)))
@@ -187,7 +187,7 @@ class Guard:
             )
         self._poprun.send(protocol.pack(protocol.FINISHED, left - len(remaining)))
 
-    def _end_all(self, patience: float) -> None:
+    def _end_all(self, grace: float) -> None:
         """End the job without poprun."""
         # mpirun first: it would take the end of its children for an accident, and
         # look for words. The shims end by themselves, which is kinder to programs.
@@ -196,9 +196,9 @@ class Guard:
             # A shim whose program has ended waits for the lock, to remove the files
             # should this process be killed before it does.
             release(self._lock)
-        self._leftovers.doubt_all()
-        while processes.has_children() and time.monotonic() < began + patience + 0.2:
-            self._leftovers.notice()
+        self._leftovers.check_all()
+        while processes.has_children() and time.monotonic() < began + grace + 0.2:
+            self._leftovers.read_events()
             self._claim()
             processes.reap()
             time.sleep(processes.LOOK_AGAIN_S)

@@ -17,7 +17,7 @@ from poprun.helpers import processes
 from poprun.helpers.end_actions import EndActions, RemovePath
 
 # The kernel reports a file an instant before the process that makes it has it open.
-PATIENCE_S = 0.1
+OPEN_TIMEOUT_S = 0.1
 # Two numbers of 4 bytes, one that is not needed, and the length of the name.
 _EVENT = 16
 
@@ -28,20 +28,20 @@ class Leftovers:
     def __init__(self) -> None:
         self.paths: list[bytes] = []
         # Readable when files have been made; -1 before `watch`, and where the kernel
-        # has no watch left to give. Then `doubt_all` is all that can be done.
+        # has no watch left to give. Then `check_all` is all that can be done.
         self.descriptor = -1
         self._prefixes: tuple[bytes, ...] = ()
         self._directories: dict[int, bytes] = {}
-        self._doubtful: dict[bytes, float] = {}
+        self._unclaimed: dict[bytes, float] = {}
 
     def watch(self, prefixes: Iterable[bytes]) -> None:
         """Notice from now on when a file is made whose path begins like this."""
         self._prefixes = tuple(prefixes)
         places = sorted({os.path.dirname(prefix) for prefix in self._prefixes})
         self.descriptor, self._directories = processes.watch(places)
-        self.doubt_all()
+        self.check_all()
 
-    def notice(self) -> None:
+    def read_events(self) -> None:
         """Take in which files have been made."""
         try:
             data = os.read(self.descriptor, 1 << 16)
@@ -53,11 +53,11 @@ class Leftovers:
             name = data[_EVENT : _EVENT + length].rstrip(b"\0")
             data = data[_EVENT + length :]
             if number in self._directories:
-                self._doubt(os.path.join(self._directories[number], name))
+                self._check(os.path.join(self._directories[number], name))
             else:  # there were more than the kernel keeps
-                self.doubt_all()
+                self.check_all()
 
-    def doubt_all(self) -> None:
+    def check_all(self) -> None:
         """Ask of every file that is there now whose it is."""
         for directory in {os.path.dirname(prefix) for prefix in self._prefixes}:
             try:
@@ -65,26 +65,26 @@ class Leftovers:
             except OSError:
                 continue
             for name in names:
-                self._doubt(os.path.join(directory, name))
+                self._check(os.path.join(directory, name))
 
-    def _doubt(self, path: bytes) -> None:
+    def _check(self, path: bytes) -> None:
         if path.startswith(self._prefixes) and path not in self.paths:
-            self._doubtful[path] = time.monotonic() + PATIENCE_S
+            self._unclaimed[path] = time.monotonic() + OPEN_TIMEOUT_S
 
     @property
-    def in_doubt(self) -> bool:
+    def has_unclaimed(self) -> bool:
         """Whether it is to be looked up whose some files are, again if need be."""
-        return bool(self._doubtful)
+        return bool(self._unclaimed)
 
     def claim(self, pids: Iterable[int]) -> list[bytes]:
         """Return the files that these processes turn out to have open."""
         opened = {path for pid in pids for path in _open_files(pid)}
-        found = [path for path in self._doubtful if path in opened]
+        found = [path for path in self._unclaimed if path in opened]
         self.paths += found
         now = time.monotonic()
-        self._doubtful = {
+        self._unclaimed = {
             path: limit
-            for path, limit in self._doubtful.items()
+            for path, limit in self._unclaimed.items()
             if path not in found and now < limit
         }
         return found

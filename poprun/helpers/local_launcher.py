@@ -16,7 +16,7 @@ import time
 from poprun.helpers import processes
 
 # As Open MPI 5 does: so long from SIGTERM to SIGKILL.
-PATIENCE_S = 0.25
+TERM_GRACE_S = 0.25
 # From the failure of a process to the end of the others. When poprun knows of the
 # failure it stops them itself within this time.
 FAILURE_S = 1.5
@@ -88,6 +88,6 @@ def _start(argv: list[str]) -> int:
 def _end(children: set[int]) -> None:
     for pid in children:
         os.kill(pid, _signal.SIGTERM)
-    time.sleep(PATIENCE_S)
+    time.sleep(TERM_GRACE_S)
     for pid in children:
         os.kill(pid, _signal.SIGKILL)

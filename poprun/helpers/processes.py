@@ -223,12 +223,12 @@ def kill(tree: list[Process]) -> list[Process]:
 
 def end(
     find: Callable[[], list[Process]],
-    patience: float,
+    grace: float,
     limit: float,
     *,
     all_children: bool = False,
 ) -> tuple[int, list[Process]]:
-    """End what `find` finds: SIGTERM, then after `patience` seconds SIGKILL.
+    """End what `find` finds: SIGTERM, then after `grace` seconds SIGKILL.
 
     Children of this process are reaped on the way, all others are somebody else's
     to reap. Returns how many different processes there were, and those among them that
@@ -245,14 +245,14 @@ def end(
     refused: dict[tuple[int, int], Process] = {}
     while True:
         waited = time.monotonic() - began
-        reap(killing=all_children and waited >= patience)
+        reap(killing=all_children and waited >= grace)
         left = find()
         if not left and not (all_children and has_children()):
             return len(seen), []
         remaining = [p for p in left if (p.pid, p.start) in refused]
         if waited > limit or (waited > NOT_OURS_S and left and left == remaining):
             return len(seen), remaining
-        if waited >= patience:
+        if waited >= grace:
             refused.update({(p.pid, p.start): p for p in kill(left)})
         else:
             fresh = [p for p in left if (p.pid, p.start) not in seen]

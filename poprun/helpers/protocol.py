@@ -170,8 +170,8 @@ def pack_spec(
     argv: list[bytes],
     environment: list[bytes],
     cwd: bytes,
-    gifts: list[bytes],
-    no_gifts: list[bytes],
+    mpi_prefixes: list[bytes],
+    mpirun_prefixes: list[bytes],
     users: list[bytes],
     cpus: list[int],
     memory_nodes: list[int],
@@ -186,8 +186,8 @@ def pack_spec(
 
     Args:
         environment: NAME=VALUE words. What MPI gave the shim is added to them.
-        gifts: How the names of what MPI gave begin.
-        no_gifts: How those of them begin that are not the program's.
+        mpi_prefixes: How the names of what MPI gave begin.
+        mpirun_prefixes: How those of them begin that are not the program's.
         users: Whole names of variables in which the user's value counts for more.
         stdin: SENT for a descriptor that comes with the message, else a path.
         ignored: Signals that the program ignores, until it says otherwise.
@@ -204,8 +204,8 @@ def pack_spec(
         stdin,
         grace_ms,
         b",".join(b"%d" % number for number in ignored),
-        b",".join(gifts),
-        b",".join(no_gifts),
+        b",".join(mpi_prefixes),
+        b",".join(mpirun_prefixes),
         b",".join(users),
         b",".join(b"%d" % number for number in (*terminals, *size, merge_stderr)),
         len(argv),
@@ -223,8 +223,8 @@ class Spec:
         self.memory_nodes = [int(node) for node in nodes.split(b",") if node]
         self.grace = int(fields[5]) / 1000
         self.ignored = [int(number) for number in fields[6].split(b",") if number]
-        self._gifts = tuple(filter(None, fields[7].split(b",")))
-        self._no_gifts = tuple(filter(None, fields[8].split(b",")))
+        self._mpi_prefixes = tuple(filter(None, fields[7].split(b",")))
+        self._mpirun_prefixes = tuple(filter(None, fields[8].split(b",")))
         self._users = frozenset(fields[9].split(b","))
         stdout, stderr, rows, columns, merge = map(int, fields[10].split(b","))
         self.terminals = bool(stdout), bool(stderr)
@@ -234,8 +234,8 @@ class Spec:
         self.argv = fields[12 : 12 + count]
         self.environment = fields[12 + count :]
 
-    def is_gift(self, name: bytes) -> bool:
+    def is_set_by_mpi(self, name: bytes) -> bool:
         """Return whether a variable is MPI's word to the program."""
-        if name in self._users or name.startswith(self._no_gifts):
+        if name in self._users or name.startswith(self._mpirun_prefixes):
             return False
-        return name.startswith(self._gifts)
+        return name.startswith(self._mpi_prefixes)

@@ -27,23 +27,23 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from resource import struct_rusage
 
-# A program ends by itself: what is left of its tree may end by itself too for so long,
-# and then has so long between SIGTERM and SIGKILL, or --grace if that is shorter.
+# After a program has ended: how long its other processes may take to end by themselves,
+# and then from SIGTERM to SIGKILL, or --grace if that is shorter.
 LINGER_S = 0.2
-LEFTOVER_PATIENCE_S = 1.0
+LEFTOVER_GRACE_S = 1.0
 # From signalling the program's process group to signalling the rest of its tree. Most
 # programs have ended by then, and /proc need not be searched.
 REST_OF_TREE_S = 0.02
 # mpirun gives its own children 0.25 s after SIGTERM, on Open MPI 5.
-MPI_PATIENCE_S = 0.1
-# When poprun or mpirun is gone nobody waits for a long farewell.
-ORPHAN_PATIENCE_S = 1.0
+MPI_GRACE_S = 0.1
+# The grace period when poprun or mpirun has died.
+ORPHAN_GRACE_S = 1.0
 # And then a shim waits at most so long until the guard and the other shims have ended,
 # or have removed the job's files.
 ORPHAN_LIMIT_S = 30.0
 
 NEVER = float("inf")
-# What a fork tells the shim before it becomes the program: it goes on without.
+# What a fork writes to the shim if memory cannot be bound; it goes on without.
 UNBOUND = b"memory is not bound\n"
 ENDING = (_signal.SIGTERM, _signal.SIGINT)
 
@@ -170,7 +170,7 @@ class Shim:
         messages = self._poprun.receive()
         if messages is None:
             self._connected = False
-            self._stop(ORPHAN_PATIENCE_S, protocol.BY_POPRUN)
+            self._stop(ORPHAN_GRACE_S, protocol.BY_POPRUN)
             return False
         for kind, fields in messages:
             if kind == protocol.SPEC:
@@ -191,7 +191,7 @@ class Shim:
         # SIGTERM comes from an mpirun that ends the job, or from the kernel because
         # mpirun has died. The other signals are poprun's to pass on, by message.
         if _signal.SIGTERM in numbers:
-            self._stop(MPI_PATIENCE_S, protocol.BY_MPI)
+            self._stop(MPI_GRACE_S, protocol.BY_MPI)
             self._released = True
 
     # --- The program.
@@ -304,16 +304,16 @@ class Shim:
         except OSError:
             return  # it has just ended; the next look reaps it
 
-    def _stop(self, patience: float, by: bytes) -> None:
+    def _stop(self, grace: float, by: bytes) -> None:
         if not self._program or self._clean:
             return
         if self._spec is not None:
-            patience = min(patience, self._spec.grace)
+            grace = min(grace, self._spec.grace)
         if not self._ended:
             self._stopped_by = by
-        if patience > 0:
+        if grace > 0:
             self._ask_to_end(_signal.SIGTERM)
-        self._kill_at = min(self._kill_at, time.monotonic() + patience)
+        self._kill_at = min(self._kill_at, time.monotonic() + grace)
 
     def _ask_tree(self, now: float) -> None:
         """Send an ending signal, once, to all in the tree who have not got one."""
@@ -325,9 +325,8 @@ class Shim:
             self._ask(p)
         if not self._stopping:
             self._left_behind = len(left)
-            grace = self._spec.grace if self._spec else 0
-            patience = min(LEFTOVER_PATIENCE_S, grace)
-            self._kill_at = min(self._kill_at, now + patience)
+            grace = min(LEFTOVER_GRACE_S, self._spec.grace if self._spec else 0)
+            self._kill_at = min(self._kill_at, now + grace)
 
     def _ask(self, p: processes.Process) -> None:
         number = self._stopping
@@ -472,13 +471,15 @@ def _read_to_end(descriptor: int) -> bytes:
 def _environment(
     spec: protocol.Spec, *, stdout_is_terminal: bool
 ) -> dict[bytes, bytes]:
-    gifts = {name: value for name, value in os.environb.items() if spec.is_gift(name)}
-    told: dict[bytes, bytes] = {}
+    from_mpi = {
+        name: value for name, value in os.environb.items() if spec.is_set_by_mpi(name)
+    }
+    given: dict[bytes, bytes] = {}
     for word in spec.environment:
         name, _, value = word.partition(b"=")
-        told[name] = value
+        given[name] = value
     if not stdout_is_terminal:
         # Or what Python prints would come in large pieces, and late.
-        told.setdefault(b"PYTHONUNBUFFERED", b"1")
-    # MPI's word counts in what is MPI's: it alone knows how to reach its server.
-    return told | gifts
+        given.setdefault(b"PYTHONUNBUFFERED", b"1")
+    # MPI's values count for more in its own variables: they name its server.
+    return given | from_mpi

@@ -38,7 +38,7 @@ class GuardClient:
     ) -> None:
         self._mark = mark.encode()
         self._environment = environment
-        self._words = started.words
+        self._output = started.output
         # What the caller had: they are for mpirun and the instances too.
         self._descriptor_limits = descriptor_limits
         self._grace_ms = int(grace * 1000)
@@ -98,7 +98,7 @@ class GuardClient:
             *words,
             *assignments,
         )
-        self.channel.send(message, (self._words,))
+        self.channel.send(message, (self._output,))
 
     def know(self, pid: int, start: int) -> None:
         """Remember a process of the job, for a guard that is not its ancestor."""
@@ -124,7 +124,7 @@ class GuardClient:
         )
         orders += self._hold
         with caller_limits(self._descriptor_limits):
-            self._take(start_guard(environ, self._words, orders))
+            self._take(start_guard(environ, self._output, orders))
         self._send_stderr()
         for pair in self._known.items():
             self.channel.send(protocol.pack(protocol.KNOWN, *pair))

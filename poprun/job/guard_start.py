@@ -22,21 +22,21 @@ class StartedGuard(NamedTuple):
     """A guard that waits for its first message."""
 
     pid: int
-    # Our end of the socket to it, and the file that it and mpirun speak into.
+    # Our end of the socket to it, and the file for its output and mpirun's.
     descriptor: int
-    words: int
+    output: int
     # Children that poprun was born with: whoever called exec in its place had them,
     # and they are none of the job's.
     others: frozenset[int]
 
 
 def start_guard(
-    environ: Mapping[str, str], words: int | None = None, orders: bytes = b""
+    environ: Mapping[str, str], output: int | None = None, orders: bytes = b""
 ) -> StartedGuard:
     """Start a guard.
 
     Args:
-        words: The file that another guard before this one spoke into.
+        output: The file for output of the guard before this one.
         orders: Messages that it finds when it comes up, even if poprun is gone by then.
 
     Raises:
@@ -44,10 +44,10 @@ def start_guard(
     """
     call = "memfd_create"
     try:
-        if words is None:
-            words = os.memfd_create("mpirun")
+        if output is None:
+            output = os.memfd_create("mpirun")
         call = "posix_spawn"
-        return _spawn(environ, words, orders)
+        return _spawn(environ, output, orders)
     except OSError as error:
         raise LaunchError(
             f"poprun's guard could not be started: {call}(): "
@@ -55,18 +55,18 @@ def start_guard(
         ) from None
 
 
-def _spawn(environ: Mapping[str, str], words: int, orders: bytes) -> StartedGuard:
+def _spawn(environ: Mapping[str, str], output: int, orders: bytes) -> StartedGuard:
     others = processes.descendants([os.getpid()]) if processes.has_children() else []
     ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_STREAM)
     ours.sendall(orders)
     number = theirs.fileno()
     os.set_inheritable(number, True)
-    # Its words, should it fail, are shown with mpirun's when nothing else explains
+    # Its output, should it fail, is shown with mpirun's when nothing else explains
     # how a job ended.
     actions = [
         (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
-        (os.POSIX_SPAWN_DUP2, words, 1),
-        (os.POSIX_SPAWN_DUP2, words, 2),
+        (os.POSIX_SPAWN_DUP2, output, 1),
+        (os.POSIX_SPAWN_DUP2, output, 2),
     ]
     try:
         pid = os.posix_spawn(
@@ -83,7 +83,7 @@ def _spawn(environ: Mapping[str, str], words: int, orders: bytes) -> StartedGuar
     finally:
         theirs.close()
     _pids.append(pid)
-    return StartedGuard(pid, ours.detach(), words, frozenset(p.pid for p in others))
+    return StartedGuard(pid, ours.detach(), output, frozenset(p.pid for p in others))
 
 
 def continue_guards() -> None:

@@ -66,7 +66,7 @@ class LocalHost:
     def __init__(self, job: Job, guard: StartedGuard, router: OutputRouter) -> None:
         self._job = job
         self._started_guard = guard
-        self._output = guard.words
+        self._output = guard.output
         self.streams = Streams(router)
         self.finished = False
         self._finish_began = FOREVER

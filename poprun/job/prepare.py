@@ -51,7 +51,7 @@ def make_job(
     start_timeout: float,
     terminals: Terminals | None = None,
 ) -> Job:
-    """Describe a job to launch, without a doubt left.
+    """Return the description of a job to launch.
 
     Args:
         paths: The program's file, found for each instance.
@@ -180,8 +180,8 @@ def _spec(
         argv=argv,
         environment=environment,
         cwd=os.fsencode(assignment.cwd),
-        gifts=[prefix.encode() for prefix in INSTANCE_PREFIXES],
-        no_gifts=[prefix.encode() for prefix in MPIRUN_PREFIXES],
+        mpi_prefixes=[prefix.encode() for prefix in INSTANCE_PREFIXES],
+        mpirun_prefixes=[prefix.encode() for prefix in MPIRUN_PREFIXES],
         users=[name.encode() for name in users],
         cpus=list(assignment.binding.cpus or ()),
         memory_nodes=list(assignment.binding.memory_nodes or ()),

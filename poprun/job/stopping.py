@@ -28,14 +28,14 @@ from poprun.job.events import (
     Started,
 )
 
-# When machinery dies, nobody waits longer than this for programs to say farewell.
-MACHINERY_PATIENCE_S = 1.0
+# The longest grace period when mpirun, the guard or a shim has died.
+MACHINERY_GRACE_S = 1.0
 # How long instances may take to show their Python stacks, all together.
 STACKS_S = 5.0
 # From "kill everything" to "then without the shims".
-KILL_PATIENCE_S = 1.0
+KILL_TIMEOUT_S = 1.0
 # How long mpirun may take to leave after its last child.
-MPIRUN_PATIENCE_S = 2.0
+MPIRUN_TIMEOUT_S = 2.0
 FOREVER = float("inf")
 
 
@@ -156,7 +156,7 @@ def _note(course: Course, event: Event) -> Course:
 
 def _react(course: Course, event: Event, now: float) -> Step:
     running = course.phase is Phase.RUNNING
-    machinery = min(course.grace, MACHINERY_PATIENCE_S)
+    machinery = min(course.grace, MACHINERY_GRACE_S)
     match event:
         case Exited(rank, status, by_itself=True) if status and running:
             if course.keep_going:
@@ -179,22 +179,22 @@ def _react(course: Course, event: Event, now: float) -> Step:
     return _tick(course, now) if now >= course.deadline else (course, [])
 
 
-def _stop(course: Course, cause: Cause, now: float, patience: float) -> Step:
+def _stop(course: Course, cause: Cause, now: float, grace: float) -> Step:
     if course.phase is Phase.STOPPING:
-        ends = min(course.phase_ends, now + patience)
+        ends = min(course.phase_ends, now + grace)
         return replace(course, phase_ends=ends), []
     if course.phase is Phase.TRACING:
-        return _signal(course, now, patience)
+        return _signal(course, now, grace)
     if course.phase is not Phase.RUNNING:
         return course, []
-    return _signal(replace(course, cause=cause), now, patience)
+    return _signal(replace(course, cause=cause), now, grace)
 
 
-def _signal(course: Course, now: float, patience: float) -> Step:
+def _signal(course: Course, now: float, grace: float) -> Step:
     number = signal.SIGTERM
     if course.cause and course.cause.signal == signal.SIGINT:
         number = signal.SIGINT  # as a terminal would: it is what programs expect
-    course = replace(course, phase=Phase.STOPPING, phase_ends=now + patience)
+    course = replace(course, phase=Phase.STOPPING, phase_ends=now + grace)
     return course, [SignalInstances(number)]
 
 
@@ -224,8 +224,8 @@ def _tick(course: Course, now: float) -> Step:
         case Phase.RUNNING if now >= course.ends_by:
             return _trace(course, Cause(Reason.TIMEOUT), now)
         case Phase.RUNNING:
-            patience = min(course.grace, MACHINERY_PATIENCE_S)
-            return _stop(course, Cause(Reason.START_TIMEOUT), now, patience)
+            grace = min(course.grace, MACHINERY_GRACE_S)
+            return _stop(course, Cause(Reason.START_TIMEOUT), now, grace)
         case Phase.TRACING:
             return _signal(course, now, course.grace)
         case Phase.STOPPING:
@@ -238,12 +238,12 @@ def _tick(course: Course, now: float) -> Step:
 
 
 def _kill(course: Course, now: float) -> Step:
-    ends = now + KILL_PATIENCE_S
+    ends = now + KILL_TIMEOUT_S
     return replace(course, phase=Phase.KILLING, phase_ends=ends), [KillInstances()]
 
 
 def _end_mpirun(course: Course, now: float) -> Step:
-    ends = now + KILL_PATIENCE_S
+    ends = now + KILL_TIMEOUT_S
     course = replace(course, phase=Phase.ENDING, phase_ends=ends, mpirun_killed=True)
     return course, [SignalMpirun(signal.SIGKILL)]
 
@@ -256,7 +256,7 @@ def _all_gone(course: Course) -> bool:
 
 
 def _leave(course: Course, now: float) -> Step:
-    ends = now + MPIRUN_PATIENCE_S
+    ends = now + MPIRUN_TIMEOUT_S
     course = replace(course, phase=Phase.LEAVING, phase_ends=ends)
     actions: list[Action] = [ReleaseShims()]
     if len(course.connected) < course.num_instances and not course.mpirun_ended:

@@ -30,7 +30,7 @@ class Driven:
     def __init__(self, directory: Path) -> None:
         ours, theirs = socket.socketpair()
         self.directory = directory
-        self.words = os.memfd_create("mpirun")
+        self.output = os.memfd_create("mpirun")
         with theirs:
             self.process = subprocess.Popen(
                 [sys.executable, *PYTHON[1:], "guard", str(theirs.fileno())],
@@ -58,7 +58,7 @@ class Driven:
             *map(os.fsencode, argv),
             *(f"{name}={value}".encode() for name, value in told.items()),
         )
-        self.poprun.send(message, (self.words,))
+        self.poprun.send(message, (self.output,))
 
     def wait(self, kind: int) -> list[bytes]:
         """Return the next message of a kind; others that come before it are dropped."""
@@ -85,7 +85,7 @@ class Driven:
 
     def close(self) -> None:
         self.end()
-        os.close(self.words)
+        os.close(self.output)
 
 
 @pytest.fixture
@@ -120,7 +120,7 @@ def test_mpirun_gets_the_words_the_environment_and_the_file(guard: Driven) -> No
     pid = guard.start("/bin/sh", "-c", 'echo "$NAME $0"; echo no >&2', "x y", NAME="a")
 
     assert guard.wait(protocol.MPIRUN_EXITED) == [b"0"]
-    assert os.pread(guard.words, 100, 0) == b"a x y\nno\n"
+    assert os.pread(guard.output, 100, 0) == b"a x y\nno\n"
     assert not lives(pid)
 
 

@@ -10,7 +10,7 @@ from conftest import wait_for
 from poprun.helpers.end_actions import EndActions, RemovePath, RunCommand
 from poprun.helpers.job_files import (
     LOCK,
-    PATIENCE_S,
+    OPEN_TIMEOUT_S,
     Leftovers,
     hold,
     make_lock,
@@ -44,9 +44,9 @@ def test_a_file_is_the_jobs_if_a_process_of_the_job_has_it_open(
     if not watched_first:
         leftovers.watch(prefixes)
 
-    leftovers.notice()
+    leftovers.read_events()
 
-    assert leftovers.in_doubt
+    assert leftovers.has_unclaimed
     ours = os.fsencode(tmp_path / "shm_ours")
     assert leftovers.claim([member.pid, os.getpid()]) == [ours]
     assert leftovers.paths == [ours]
@@ -56,25 +56,25 @@ def test_a_file_that_nobody_claims_is_soon_a_neighbours(tmp_path: Path) -> None:
     leftovers = Leftovers()
     leftovers.watch([os.fsencode(tmp_path / "shm_")])
     (tmp_path / "shm_theirs").touch()
-    leftovers.notice()
-    assert leftovers.in_doubt
+    leftovers.read_events()
+    assert leftovers.has_unclaimed
 
-    time.sleep(PATIENCE_S)
+    time.sleep(OPEN_TIMEOUT_S)
 
     assert leftovers.claim([os.getpid()]) == []
-    assert (leftovers.in_doubt, leftovers.paths) == (False, [])
+    assert (leftovers.has_unclaimed, leftovers.paths) == (False, [])
 
 
-def test_a_file_that_is_known_is_not_doubted_again(
+def test_a_file_that_is_known_is_not_looked_up_again(
     tmp_path: Path, member: subprocess.Popen[bytes]
 ) -> None:
     leftovers = Leftovers()
     leftovers.watch([os.fsencode(tmp_path / "shm_")])
     leftovers.claim([member.pid])
 
-    leftovers.doubt_all()
+    leftovers.check_all()
 
-    assert not leftovers.in_doubt
+    assert not leftovers.has_unclaimed
 
 
 def test_who_has_gone_claims_nothing(tmp_path: Path) -> None:

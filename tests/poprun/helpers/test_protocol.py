@@ -151,8 +151,8 @@ def test_a_shim_reads_what_poprun_wrote(
         argv=argv,
         environment=environment,
         cwd=cwd,
-        gifts=[b"OMPI_"],
-        no_gifts=[b"OMPI_MCA_rmaps_"],
+        mpi_prefixes=[b"OMPI_"],
+        mpirun_prefixes=[b"OMPI_MCA_rmaps_"],
         users=[],
         cpus=cpus,
         memory_nodes=nodes,
@@ -172,7 +172,7 @@ def test_a_shim_reads_what_poprun_wrote(
 
 
 @pytest.mark.parametrize(
-    ("name", "is_gift"),
+    ("name", "expected"),
     [
         (b"OMPI_COMM_WORLD_RANK", True),
         (b"PMIX_RANK", True),
@@ -183,14 +183,14 @@ def test_a_shim_reads_what_poprun_wrote(
         (b"TMPDIR", False),
     ],
 )
-def test_mpi_gives_only_what_begins_like_a_gift(name: bytes, is_gift: bool) -> None:
+def test_mpi_sets_what_has_one_of_its_prefixes(name: bytes, expected: bool) -> None:
     message = pack_spec(
         path=b"/bin/true",
         argv=[],
         environment=[],
         cwd=b"/",
-        gifts=[b"OMPI_", b"PMI"],
-        no_gifts=[b"OMPI_MCA_rmaps_", b"PRTE_MCA_"],
+        mpi_prefixes=[b"OMPI_", b"PMI"],
+        mpirun_prefixes=[b"OMPI_MCA_rmaps_", b"PRTE_MCA_"],
         users=[b"OMPI_MCA_btl"],
         cpus=[],
         memory_nodes=[],
@@ -199,7 +199,7 @@ def test_mpi_gives_only_what_begins_like_a_gift(name: bytes, is_gift: bool) -> N
         ignored=[],
     )
 
-    assert Spec(decoded(message)[0][1]).is_gift(name) is is_gift
+    assert Spec(decoded(message)[0][1]).is_set_by_mpi(name) is expected
 
 
 @pytest.mark.parametrize(

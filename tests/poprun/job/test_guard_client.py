@@ -33,7 +33,7 @@ class Guards:
         self.orders: list[bytes] = []
         self.environ: Mapping[str, str] = {}
         self.pid = NO_PROCESS
-        self.words = os.memfd_create("words")
+        self.output = os.memfd_create("words")
         self.refused = False
 
     def start(
@@ -45,8 +45,8 @@ class Guards:
         self.far.append(Channel(theirs))
         self.orders.append(orders)
         self.environ = environ
-        assert words in (None, self.words)
-        return StartedGuard(self.pid, ours.detach(), self.words, frozenset())
+        assert words in (None, self.output)
+        return StartedGuard(self.pid, ours.detach(), self.output, frozenset())
 
     def heard(self) -> Messages:
         """Return what the present guard has been sent."""
@@ -66,7 +66,7 @@ def guards(monkeypatch: pytest.MonkeyPatch) -> Iterator[Guards]:
     yield made
     for channel in made.far:
         channel.close()
-    os.close(made.words)
+    os.close(made.output)
 
 
 @pytest.fixture
@@ -108,7 +108,7 @@ def test_mpirun_is_started_with_the_file_for_its_words(
     assert guards.heard() == [(protocol.START, started)]
     stderr, descriptor = guards.far[0].descriptors
     assert os.path.sameopenfile(stderr, 2)
-    assert os.path.sameopenfile(descriptor, guards.words)
+    assert os.path.sameopenfile(descriptor, guards.output)
 
 
 def test_what_is_asked_of_a_guard_is_a_message(

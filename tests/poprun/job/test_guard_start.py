@@ -30,7 +30,7 @@ def start() -> Iterator[Start]:
 
     yield call
     for guard in started:
-        for descriptor in (guard.descriptor, guard.words):
+        for descriptor in (guard.descriptor, guard.output):
             try:
                 os.close(descriptor)
             except OSError:  # the test has closed it
@@ -59,7 +59,7 @@ def test_a_guard_that_is_told_nothing_ends_with_poprun(start: Start) -> None:
     os.close(guard.descriptor)
 
     assert wait_for_end(guard) == 0
-    assert os.pread(guard.words, 4096, 0) == b""
+    assert os.pread(guard.output, 4096, 0) == b""
 
 
 def test_orders_that_came_before_the_guard_are_carried_out_without_poprun(
@@ -107,7 +107,7 @@ def test_a_guard_starts_mpirun_and_tells_how_it_ended(start: Start) -> None:
     channel = Channel(socket.socket(fileno=os.dup(guard.descriptor)))
     channel.send(
         protocol.pack(protocol.START, 0, b"MARK=1", len(argv), *argv, b"WORD=said"),
-        (guard.words,),
+        (guard.output,),
     )
     came: list[tuple[int, list[bytes]]] = []
 
@@ -122,4 +122,4 @@ def test_a_guard_starts_mpirun_and_tells_how_it_ended(start: Start) -> None:
         protocol.MPIRUN_EXITED,
     ]
     assert came[1][1] == [b"%d" % (7 << 8)]
-    assert os.pread(guard.words, 99, 0) == b"said\n"
+    assert os.pread(guard.output, 99, 0) == b"said\n"

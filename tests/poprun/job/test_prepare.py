@@ -141,9 +141,9 @@ def environment(made: Job, rank: int = 0) -> dict[str, str]:
 def test_what_a_user_exports_is_not_what_mpirun_hands_on() -> None:
     told = spec(job(setup(OMPI_MCA_btl="self")))
 
-    assert told.is_gift(b"OMPI_MCA_pml")
-    assert not told.is_gift(b"OMPI_MCA_btl")
-    assert told.is_gift(b"OMPI_MCA_btl_tcp_if_include")
+    assert told.is_set_by_mpi(b"OMPI_MCA_pml")
+    assert not told.is_set_by_mpi(b"OMPI_MCA_btl")
+    assert told.is_set_by_mpi(b"OMPI_MCA_btl_tcp_if_include")
 
 
 def test_an_instance_gets_the_program_as_it_was_called() -> None:

@@ -397,11 +397,11 @@ def test_a_lost_shim_stops_the_job_within_a_second() -> None:
     assert story(10.5, Clean(0, 0)) == ["release shims"]
 
 
-@pytest.mark.parametrize("patience", [0, 60])
+@pytest.mark.parametrize("grace", [0, 60])
 def test_a_shim_that_is_lost_while_the_job_stops_counts_as_gone(
-    patience: float,
+    grace: float,
 ) -> None:
-    story = running(grace=patience)
+    story = running(grace=grace)
     story(1, Interrupted(INT), Tick())
 
     assert story(1.1, ShimLost(0), ShimLost(1)) == ["release shims"]
