@@ -105,6 +105,12 @@ class Membership:
         """Return one array for each local replica."""
         rows: list[Array]
         if self._flat:
+            if isinstance(x, list | tuple) and any(type(a) is np.ndarray for a in x):
+                raise TypeError(
+                    f"A list of {len(x)} entries with arrays is given, but each member "
+                    "of this group gives one array. Use grouped_all_reduce to reduce "
+                    "several arrays, or make one of them with np.stack."
+                )
             rows = [_array(x, writable)]
         elif isinstance(x, list | tuple):
             rows = [_array(row, writable) for row in x]

@@ -330,3 +330,21 @@ def test_a_call_that_is_refused_keeps_nothing() -> None:
         assert abs(sys.getrefcount(None) - before[0]) < 500
         assert sys.getrefcount(x) == before[1]
     group.close()
+
+
+@pytest.mark.parametrize(
+    "call", ["all_reduce", "broadcast", "reduce", "all_gather", "gather", "all_to_all"]
+)
+def test_a_list_of_arrays_is_refused_where_a_member_gives_one(call: str) -> None:
+    x = np.ones((1, 1), np.float32)
+    with Group(f"list-{call}", 0, 1) as group:
+        for given in ([x], [x, x], (x,)):
+            message = refused(
+                lambda given=given: getattr(group, call)(given), TypeError
+            )
+            assert message == (
+                f"A list of {len(given)} entries with arrays is given, but each member "
+                "of this group gives one array. Use grouped_all_reduce to reduce "
+                "several arrays, or make one of them with np.stack."
+            )
+        assert group.all_reduce([1, 2]).tolist() == [1, 2]
