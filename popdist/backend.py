@@ -171,15 +171,15 @@ def registerCommunicator(
     chosen = checked(participants)
     key = DEFAULT if communicator_id is None else communicator_id
     mine = np.frombuffer(repr((list(chosen), key)).encode(), np.uint8)
-    heard = order_of(STATE.job.members).call(
+    given = order_of(STATE.job.members).call(
         "popdist.registerCommunicator",
         lambda group, name: group.all_gather(mine, name=name),
     )
-    for instance, other in enumerate(heard):
-        if other.tobytes() != heard[0].tobytes():
+    for instance, other in enumerate(given):
+        if other.tobytes() != given[0].tobytes():
             raise MismatchError(
                 "registerCommunicator got different parameters: instance 0 gave "
-                f"{heard[0].tobytes().decode()}, but instance {instance} gave "
+                f"{given[0].tobytes().decode()}, but instance {instance} gave "
                 f"{other.tobytes().decode()}. All instances must give the same."
             )
     STATE.communicators[key] = chosen

@@ -1,4 +1,4 @@
-"""Which instances a collective is among: communicators, and execute_on_instances."""
+"""The instances that take part in a collective: communicators and scopes."""
 
 from collections.abc import Callable, Iterable
 from typing import ParamSpec, TypeVar
@@ -51,13 +51,15 @@ def checked(instances: Iterable[int]) -> tuple[int, ...]:
     """Return a set of instances in order, if each of them is one of this job's.
 
     Raises:
-        TypeError: One is no whole number.
-        ValueError: There is none, or one that the job does not have.
+        TypeError: One is not a whole number.
+        ValueError: The set is empty, or has an instance that the job does not have.
     """
     found = sorted(set(instances))
     for instance in found:
         if not isinstance(instance, int) or isinstance(instance, bool):
-            raise TypeError(f"{instance!r} is no instance: they are whole numbers.")
+            raise TypeError(
+                f"{instance!r} is not an instance. Instances are whole numbers, from 0."
+            )
     size = STATE.job.place.size
     if not found or found[0] < 0 or found[-1] >= size:
         raise ValueError(

@@ -265,7 +265,7 @@ class Session:
 
     def _report_runs(self) -> None:
         """Print how often each algorithm ran, if the user has requested it."""
-        if self._endpoints and self.job.settings.tells_runs:
+        if self._endpoints and self.job.settings.reports_runs:
             runs = [self._past_runs, *(one.runs for one in self._endpoints)]
             report_runs(self.job.place.rank, runs)
 

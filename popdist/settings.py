@@ -1,4 +1,4 @@
-"""What the user may choose about collectives, by variables that poprun passes on."""
+"""The settings of collectives, read from variables that poprun passes on."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ _LEVELS = ("baseline", "avx2", "avx512", "neon")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
-    """How long to wait for the others, and how to reduce."""
+    """Settings of collectives: timeouts, algorithm, SIMD level and log level."""
 
     # Seconds until a call in which a member is missing is an error, and until that
     # member is named on stderr.
@@ -27,8 +27,8 @@ class Settings:
     log_level: str = "warn"
 
     @property
-    def tells_runs(self) -> bool:
-        """Whether to say in the end how often each algorithm ran."""
+    def reports_runs(self) -> bool:
+        """Whether to report at exit how often each algorithm ran."""
         return self.log_level in ("debug", "trace")
 
     @classmethod
@@ -36,14 +36,14 @@ class Settings:
         """Read the variables that are set. An empty one counts as not set.
 
         Raises:
-            SettingError: One of them cannot be what it is.
+            SettingError: The value of one of them is not allowed.
         """
         return cls(
             timeout=_seconds(environ, TIMEOUT, cls().timeout),
             stall=_seconds(environ, STALL_TIMEOUT, cls().stall),
             algorithm=_one_of(environ, ALGORITHM, _ALGORITHMS) or cls().algorithm,
             simd=_one_of(environ, SIMD, _LEVELS),
-            # Poplar's libraries take theirs in capital letters.
+            # Upper case too, as Poplar's libraries have it.
             log_level=_one_of(environ, LOG_LEVEL, _LOG_LEVELS, str.lower)
             or cls().log_level,
         )
@@ -63,7 +63,7 @@ def _seconds(environ: Mapping[str, str], name: str, default: float) -> float:
         seconds = float(text)
     except ValueError:
         seconds = 0.0
-    # What is no number is not more than 0, either.
+    # NaN is not more than 0, either.
     if not 0 < seconds < inf:
         raise SettingError(name, text[:40], "a number of seconds more than 0")
     return seconds

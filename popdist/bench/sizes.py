@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Sequence
 
-from popdist.engine.shm.memory_limits import in_words, memory_left
+from popdist.engine.shm.memory_limits import in_units, memory_left
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
@@ -45,7 +45,7 @@ def fitting(
             continue
         sentences.append(
             f"{in_short(size)} is left out: {members} members would need "
-            f"{in_words(needed)} for it, and only half of the {in_words(available)} "
+            f"{in_units(needed)} for it, and only half of the {in_units(available)} "
             "that are free may be used. Start fewer instances to measure it."
         )
     return fit, sentences

@@ -13,7 +13,13 @@ from typing import Any
 import numpy as np
 
 from popdist.engine import _core
-from popdist.engine.failures import cannot_share, explain, failed, in_words, unusable
+from popdist.engine.failures import (
+    cannot_share,
+    describe_call,
+    explain,
+    failed,
+    unusable,
+)
 from popdist.engine.handle import Worker
 from popdist.engine.meet.deadlines import report
 from popdist.engine.meet.pidfds import Pidfd
@@ -55,7 +61,7 @@ class Endpoint:
         self._views: weakref.WeakSet[object] = weakref.WeakSet()
         # A signal's handler may close a view while this thread closes another.
         self._lock = threading.RLock()
-        # Whether an error has told the program why the group has ended.
+        # Whether an error with the reason for the end of the group has been raised.
         self._reported = False
         _check_level(simd)
         _check_seconds("timeout", timeout)
@@ -137,13 +143,13 @@ class Endpoint:
     def failure(self) -> PopdistError:
         """Return what to raise for a call that the core did not finish."""
         ending = self.comm.ending()
-        # Whoever was interrupted has its KeyboardInterrupt.
+        # The member that was interrupted has its KeyboardInterrupt.
         if ending is not None and ending[:2] == (Status.STOPPED, self.rank):
             self._reported = True
         if ending is None:
             return unusable(None, self.instances)
         why = explain(ending, self.instances, self.timeout)
-        # The first call to fail tells why, even if the others ended it before.
+        # The first call to fail gives the reason, even if the others ended it before.
         if not self._reported:
             self._reported = True
             return why
@@ -205,9 +211,13 @@ class Endpoint:
         self.comm.close()
 
     def report_stall(self, peer: int, waited: float) -> None:
-        """Say on stderr for whom a call has been waiting."""
+        """Print on stderr which member a call has been waiting for."""
         call = self.comm.doing()
-        what = in_words(call, self.instances) if call else Operation.BARRIER.words
+        what = (
+            describe_call(call, self.instances)
+            if call
+            else Operation.BARRIER.public_name
+        )
         report(
             f"popdist: instance {self.instances[self.rank]} has waited {waited:.0f} s "
             f"for instance {self.instances[peer]} (process {self._arena.pids[peer]} on "
@@ -233,7 +243,7 @@ def _check_level(simd: str | None) -> None:
 
 
 def _check_seconds(name: str, seconds: float) -> None:
-    # What is no number is not more than 0, either.
+    # NaN is not more than 0, either.
     if not seconds > 0:
         raise ValueError(
             f"{name} is {seconds:g}, but must be a number of seconds more than 0."
@@ -262,12 +272,12 @@ def stall_reporter(endpoint: Endpoint) -> Callable[[int, float], None]:
     """Return what the core calls in a stall; it does not keep the endpoint alive."""
     known = weakref.ref(endpoint)
 
-    def tell(peer: int, waited: float) -> None:
+    def report_it(peer: int, waited: float) -> None:
         there = known()
         if there is not None:
             there.report_stall(peer, waited)
 
-    return tell
+    return report_it
 
 
 def _disown_all() -> None:

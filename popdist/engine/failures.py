@@ -1,4 +1,4 @@
-"""What to say when a collective call did not come to its end."""
+"""The errors for collective calls that did not come to their end."""
 
 import errno
 from collections.abc import Sequence
@@ -40,40 +40,40 @@ _ROOTED = {
 
 
 def explain(ending: Ending, instances: Sequence[int], timeout: float) -> PopdistError:
-    """Return the error that tells on every member how the group came to its end."""
-    reason, by, about, _, mine, theirs, words = ending
-    noticed, concerned = instances[by], instances[about]
-    call = in_words(mine, instances)
+    """Return the error that every member raises for the end of the group."""
+    reason, by, about, _, mine, theirs, message = ending
+    finder, concerned = instances[by], instances[about]
+    call = describe_call(mine, instances)
     match Status(reason):
         case Status.PEER_LOST:
             return PeerLostError(
                 f"Instance {concerned} has ended, or closed the group, while instance "
-                f"{noticed} needed it for {call}. Look above for its last output.",
+                f"{finder} needed it for {call}. Look above for its last output.",
                 (concerned,),
             )
         case Status.TIMED_OUT:
             return CollectiveTimeoutError(
                 f"Instance {concerned} did not take its part in {call} within "
-                f"{timeout:g} s, so instance {noticed} gave up. Look at what it does "
+                f"{timeout:g} s, so instance {finder} gave up. Look at what it does "
                 "instead; if it was only slow, raise POPDIST_TIMEOUT."
             )
         case Status.MISMATCH:
-            there = in_words(theirs, instances)
+            there = describe_call(theirs, instances)
             if mine == theirs:
                 there += " in arrays of other shapes, or of other replicas"
             return MismatchError(
                 "Tensor layouts did not match on all instances: instance "
-                f"{noticed} came to {call}, but instance {concerned} came to {there}. "
+                f"{finder} came to {call}, but instance {concerned} came to {there}. "
                 "All instances must make the same calls in the same order."
             )
         case Status.STOPPED:
             return CollectiveAbortedError(
-                f"Instance {noticed} was interrupted in {call}, which ended it for all."
+                f"Instance {finder} was interrupted in {call}, which ended it for all."
             )
-        case _ if words.startswith(_FAILED):
-            return CollectiveAbortedError(words.removeprefix(_FAILED))
+        case _ if message.startswith(_FAILED):
+            return CollectiveAbortedError(message.removeprefix(_FAILED))
         case _:
-            return MismatchError(words)
+            return MismatchError(message)
 
 
 def cannot_share(who: str, error: OSError) -> ArenaError:
@@ -89,7 +89,7 @@ def cannot_share(who: str, error: OSError) -> ArenaError:
 
 
 def failed(instance: int, what: str, error: BaseException) -> str:
-    """Return the words with which a member ends the group, for `explain`.
+    """Return the message with which a member ends the group, for `explain`.
 
     Args:
         what: The call that it cannot finish.
@@ -100,8 +100,8 @@ def failed(instance: int, what: str, error: BaseException) -> str:
         happened, why = "was interrupted", "."
     else:
         happened, why = "failed", f": {type(error).__name__}: {error}"
-    said = f"Instance {instance} {happened} in {what}, which ended it for all{why}"
-    return aborted(said)
+    message = f"Instance {instance} {happened} in {what}, which ended it for all{why}"
+    return aborted(message)
 
 
 def aborted(message: str) -> str:
@@ -121,11 +121,11 @@ def unusable(ending: Ending | None, instances: Sequence[int]) -> PopdistError:
             "from. Make the call before it is closed, or call popdist.init() in a "
             "process that was started anew."
         )
-    reason, by, _, number, mine, _, words = ending
+    reason, by, _, number, mine, _, message = ending
     found = Status(reason).name.lower()
     if reason == Status.ASKED:
-        found = words.removeprefix(_FAILED).removesuffix(".")
-    call = in_words(mine, instances)
+        found = message.removeprefix(_FAILED).removesuffix(".")
+    call = describe_call(mine, instances)
     return GroupUnusableError(
         f"This group came to its end in call {number}, {call}, for which instance "
         f"{instances[by]} found: {found}. Let the first error end the program, and "
@@ -133,7 +133,7 @@ def unusable(ending: Ending | None, instances: Sequence[int]) -> PopdistError:
     )
 
 
-def in_words(call: Described, instances: Sequence[int]) -> str:
+def describe_call(call: Described, instances: Sequence[int]) -> str:
     """Return what a call is about: "all_reduce (sum) of 10 float32".
 
     Args:
@@ -147,7 +147,7 @@ def in_words(call: Described, instances: Sequence[int]) -> str:
         return "barrier" + _named(name)
     if operation not in _REDUCING and reduction:
         # The first step of a call in which the members' arrays may differ.
-        return f"{Operation(reduction).words}{_named(name)}"
+        return f"{Operation(reduction).public_name}{_named(name)}"
     how = ""
     if operation in _REDUCING:
         how = reduction_name_of(reduction)
@@ -155,10 +155,12 @@ def in_words(call: Described, instances: Sequence[int]) -> str:
             how += f", {ALGORITHM_NAMES[algorithm]}"
         how = f" ({how})"
     end = ""
-    # What another member says may be garbage while it goes on to its next call.
+    # Another member may be overwriting its description with that of its next call.
     if operation in _ROOTED and 0 <= root < len(instances):
         end = f" {_ROOTED[operation]} instance {instances[root]}"
-    return f"{operation.words}{how} of {count} {name_of(dtype)}{end}{_named(name)}"
+    return (
+        f"{operation.public_name}{how} of {count} {name_of(dtype)}{end}{_named(name)}"
+    )
 
 
 def _named(name: int) -> str:

@@ -75,7 +75,7 @@ def test_init_can_be_repeated_and_finishes_what_was_begun() -> None:
     assert outputs(run(2, body)) == ["True True"] * 2
 
 
-def test_a_backend_in_a_file_is_refused_in_words() -> None:
+def test_a_backend_in_a_file_is_refused() -> None:
     body = """
     try:
         popdist.registerBackend("libbackend.so")
@@ -191,8 +191,8 @@ def test_it_can_be_nested_and_what_is_raised_comes_through() -> None:
         ),
         ("{-1}", "The instances are -1, but must be one or more of 0 to 2, as this"),
         ("[]", "The instances are none, but must be one or more of 0 to 2, as this"),
-        ("[0.5]", "0.5 is no instance: they are whole numbers."),
-        ("[True]", "True is no instance: they are whole numbers."),
+        ("[0.5]", "0.5 is not an instance. Instances are whole numbers, from 0."),
+        ("[True]", "True is not an instance. Instances are whole numbers, from 0."),
     ],
 )
 def test_instances_that_the_job_does_not_have_are_refused(

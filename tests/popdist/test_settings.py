@@ -83,7 +83,7 @@ def test_the_levels_are_those_that_the_core_has_kernels_for() -> None:
     [("warn", False), ("info", False), ("debug", True), ("Trace", True)],
 )
 def test_which_algorithms_ran_is_told_from_debug_on(level: str, tells: bool) -> None:
-    assert Settings.decode({"POPDIST_LOG_LEVEL": level}).tells_runs == tells
+    assert Settings.decode({"POPDIST_LOG_LEVEL": level}).reports_runs == tells
 
 
 def test_a_simd_level_that_this_processor_lacks_is_told_with_those_it_has() -> None:

@@ -59,12 +59,12 @@ class Deadline:
                 )
 
 
-def report(words: str) -> None:
+def report(message: str) -> None:
     """Print on stderr what a long wait is for, with the Python stacks."""
     # A full disk, a reader that has gone or a closed stderr must not end a wait that
     # is only long. One print, so that reports of several instances do not mix.
     with suppress(OSError, ValueError):
-        print(f"{words}\n{_stacks()}", end="", file=sys.stderr, flush=True)
+        print(f"{message}\n{_stacks()}", end="", file=sys.stderr, flush=True)
 
 
 def _stacks() -> str:

@@ -159,8 +159,8 @@ class Joiner:
         try:
             self._connection.send(message)
         except ConnectionError:
-            # Member 0 has ended, or has refused this member without hearing it. What
-            # it said last is still there to be heard, and says which.
+            # Member 0 has ended, or has refused this member without reading it. Its
+            # last message can still be received, and has the reason.
             return
 
     def _receive(self, wanted: bytes) -> tuple[bytes, list[int]]:

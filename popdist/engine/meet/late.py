@@ -96,7 +96,7 @@ class LateMembers:
                 self._expected -= 1
                 connection.send(self._answer)
         except ConnectionError:
-            # It has ended, so it need not be told.
+            # It has ended, so it needs no message.
             return
         finally:
             connection.close()

@@ -322,5 +322,5 @@ def _send_if_there(connection: Connection, message: bytes) -> None:
     try:
         connection.send(message)
     except ConnectionError:
-        # It has ended, so it need not be told.
+        # It has ended, so it needs no message.
         return

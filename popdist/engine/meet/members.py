@@ -94,10 +94,10 @@ def _runs(instances: Sequence[int]) -> list[str]:
             runs[-1].append(instance)
         else:
             runs.append([instance])
-    words: list[str] = []
+    parts: list[str] = []
     for run in runs:
         if len(run) > _MOST_IN_A_LIST:
-            words.append(f"{run[0]} to {run[-1]}")
+            parts.append(f"{run[0]} to {run[-1]}")
         else:
-            words += map(str, run)
-    return words
+            parts += map(str, run)
+    return parts

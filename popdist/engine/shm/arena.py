@@ -17,10 +17,10 @@ from popdist.engine.meet.members import Peers
 from popdist.engine.meet.messages import Hello, Member
 from popdist.engine.meet.pidfds import Pidfd, started, watch
 from popdist.engine.shm.heap import HEAP_SPAN, file_of
-from popdist.engine.shm.memory_limits import commits_strictly, in_words, memory_left
+from popdist.engine.shm.memory_limits import commits_strictly, in_units, memory_left
 from popdist.errors import ArenaError
 
-# Linux 6.3 wants to know that nobody will execute the file; Python has no name yet.
+# Linux 6.3 asks for this on files that are never executed; Python has no name yet.
 _MFD_NOEXEC_SEAL = 0x8
 
 # To access what a file in memory no longer has would end every member.
@@ -55,7 +55,7 @@ class Arena:
         self._watched: list[Pidfd] = []
 
     def __repr__(self) -> str:
-        size = "closed" if self._mapped is None else in_words(len(self.memory))
+        size = "closed" if self._mapped is None else in_units(len(self.memory))
         # Not the name: it may be a secret.
         return f"<Arena: {self.rank} of {len(self.pids)}, {size}>"
 
@@ -77,9 +77,9 @@ class Arena:
         left = memory_left()
         if left is not None and needed > left:
             raise ArenaError(
-                f"The instances of this host need {in_words(needed)} of shared memory, "
+                f"The instances of this host need {in_units(needed)} of shared memory, "
                 f"but the memory cgroup of instance {self.instances[0]} has only "
-                f"{in_words(left)} left. "
+                f"{in_units(left)} left. "
                 "Raise its limit, or start fewer instances on this host."
             )
         fd = self._own(_memfd("popdist-arena"))
@@ -145,13 +145,13 @@ def meet(
     It returns when all have come and have the memory, or raises on all of them.
 
     Args:
-        initialise: Fills the memory in, on member 0, before anybody else has it.
-        seldom: From where to where the memory is of no use to most programs. It need
-            not be there before somebody touches it.
-        layout: Says how the memory is to be read and what else must be the same
-            everywhere; printable text is shown when members do not agree.
+        initialise: Fills the memory in, on member 0, before other members have it.
+        seldom: From where to where the memory is of no use to most programs. The kernel
+            need not set it aside before its first use.
+        layout: Describes how the memory is read and what else must be the same
+            on all members; printable text is shown when members do not agree.
         timeout: After how many seconds to give up.
-        stall: After how many seconds to say on stderr who has not come.
+        stall: After how many seconds to report on stderr which members are missing.
         instances: What the members are called, by rank; None for their ranks.
         known: A pidfd of each instance that is known before the meeting. The end of
             one of these is noticed at once, even if it never comes.
@@ -221,7 +221,7 @@ def _commit(fd: int, needed: int, parts: Iterable[tuple[int, int]]) -> None:
         if error.errno not in (errno.ENOSPC, errno.ENOMEM):
             raise
         raise ArenaError(
-            f"The instances of this host need {in_words(needed)} of shared memory, but "
+            f"The instances of this host need {in_units(needed)} of shared memory, but "
             f"the kernel grants no more ({error.strerror}), as vm.overcommit_memory is "
             "2 here. Raise vm.overcommit_ratio, add swap, or start fewer instances on "
             "this host."

@@ -13,7 +13,7 @@ from bisect import bisect_left
 import numpy as np
 
 from popdist.engine import _core
-from popdist.engine.shm.memory_limits import in_words, memory_left
+from popdist.engine.shm.memory_limits import in_units, memory_left
 from popdist.errors import ArenaError
 
 # How far the region of one member reaches. Only addresses are spent on it.
@@ -66,7 +66,7 @@ class Heap:
         span = self._map()
         if span is None:
             raise ArenaError(
-                f"The kernel does not let this process map {in_words(self._length)} "
+                f"The kernel does not let this process map {in_units(self._length)} "
                 "of addresses for shared arrays. Raise its limit of address space "
                 "(ulimit -v), or use arrays in ordinary memory."
             )
@@ -145,8 +145,8 @@ class Heap:
                 self._free[i : i + 1] = [(a, b) for a, b in rest if a < b]
                 return first
         raise MemoryError(
-            f"An array of {in_words(length)} does not fit into what is free of the "
-            f"{in_words(HEAP_SPAN)} that an instance can share. Free arrays, or use "
+            f"An array of {in_units(length)} does not fit into what is free of the "
+            f"{in_units(HEAP_SPAN)} that an instance can share. Free arrays, or use "
             "ordinary memory."
         )
 
@@ -155,8 +155,8 @@ class Heap:
         if left is not None and length > left:
             # The kernel would end a process instead of refusing.
             raise MemoryError(
-                f"An array of {in_words(length)} cannot be shared: the memory cgroup "
-                f"of this process has only {in_words(left)} left. Raise its limit, "
+                f"An array of {in_units(length)} cannot be shared: the memory cgroup "
+                f"of this process has only {in_units(left)} left. Raise its limit, "
                 "or free memory."
             )
         self._check_file()
@@ -166,7 +166,7 @@ class Heap:
                 os.posix_fallocate(self._fd, self._begin + at, piece)
         except OSError as error:
             raise MemoryError(
-                f"An array of {in_words(length)} cannot be shared: {error.strerror}. "
+                f"An array of {in_units(length)} cannot be shared: {error.strerror}. "
                 "Free memory, or use fewer instances."
             ) from error
 

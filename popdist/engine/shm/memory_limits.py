@@ -14,7 +14,7 @@ class _Files(NamedTuple):
     limit: str
     usage: str
     # The lines of memory.stat that count files in the page cache. They are part of
-    # the usage, but make room when somebody needs it.
+    # the usage, but are freed when memory is needed.
     cached: tuple[str, str]
 
 
@@ -32,14 +32,14 @@ _FILES = {
     ),
 }
 
-# Version 1 says "no limit" with a number near the greatest.
+# Version 1 shows "no limit" as a number near the greatest.
 _UNLIMITED = 1 << 60
 
 
 def memory_left(root: str = "") -> int | None:
     """Return how many bytes the tightest memory cgroup has left, None without limit.
 
-    Swap does not count: memory that members wait for has no business there.
+    Swap does not count: members would wait for memory that is swapped out.
     """
     groups = folders(root, {"memory"})
     left = [_left(folder, _FILES[version]) for version, folder in groups]
@@ -67,7 +67,7 @@ def _left(folder: str, files: _Files) -> int | None:
     return max(0, int(limit[0]) - usage + min(cached, usage))
 
 
-def in_words(nbytes: int) -> str:
+def in_units(nbytes: int) -> str:
     """Return a number of bytes for a sentence, such as `1.5 GiB`."""
     for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
         if nbytes >= factor:

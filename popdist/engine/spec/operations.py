@@ -36,7 +36,7 @@ class Operation(IntEnum):
     PEEK = 11
 
     @property
-    def words(self) -> str:
+    def public_name(self) -> str:
         """Its name as the public functions have it."""
         return "recv" if self is Operation.RECEIVE else self.name.lower()
 

@@ -59,7 +59,7 @@ def test_by_default_everything_is_measured_and_no_file_written() -> None:
         ),
     ],
 )
-def test_a_wrong_argument_is_refused_in_words(
+def test_a_wrong_argument_is_refused(
     words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as end:

@@ -92,8 +92,8 @@ OPERATIONS: dict[str, Callable[[Group], Callable[[], Any]]] = {
     "gather": exchanging(lambda g: g.gather(MANY, 2)),
     "scatter": exchanging(lambda g: g.scatter(MANY[:3] if g.rank == 1 else None, 1)),
     "all_to_all": exchanging(lambda g: g.all_to_all(MANY[:30000].reshape(3, -1))),
-    "small letters": passing_round(ONES),
-    "large letters": passing_round(MANY),
+    "small messages": passing_round(ONES),
+    "large messages": passing_round(MANY),
 }
 
 
@@ -180,7 +180,9 @@ def test_a_member_that_dies_while_it_ends_the_group_is_named_by_all_others() -> 
     assert message.startswith("Instance 1 has ended, or closed the group, while ")
 
 
-def test_a_member_that_is_stopped_while_it_ends_the_group_holds_up_nobody() -> None:
+def test_a_member_that_is_stopped_while_it_ends_the_group_delays_no_other_member() -> (
+    None
+):
     def member(me: Me) -> None:
         group = me.join()
         group.barrier()
@@ -316,7 +318,7 @@ def test_a_member_whose_main_thread_has_ended_lives() -> None:
         assert members.finish()[0].value == 2.0
 
 
-def test_who_is_killed_is_told_in_full() -> None:
+def test_a_killed_member_is_named_in_the_whole_error() -> None:
     def member(me: Me) -> None:
         group = me.join(instances=(4, 7))
         if me.rank == 1:
@@ -362,7 +364,7 @@ def test_a_member_that_leaves_early_is_named_by_all_others(way: str) -> None:
         assert error.instances == (1,)
 
 
-def test_whoever_has_done_its_part_may_go() -> None:
+def test_a_member_that_has_done_its_part_may_end() -> None:
     def member(me: Me) -> list[float]:
         group = me.join()
         found = [group.all_reduce(MANY)[-1], group.all_gather(ONES)[2][0]]

@@ -198,7 +198,7 @@ def unwritable(kind: str) -> int:
 
 
 @pytest.mark.parametrize("kind", ["full", "broken", "closed"])
-def test_a_stall_that_nobody_can_be_told_does_not_end_the_call(kind: str) -> None:
+def test_a_stall_that_cannot_be_reported_does_not_end_the_call(kind: str) -> None:
     def member(me: Me) -> Any:
         group = me.join(stall=0.1)
         if me.rank == 1:
@@ -289,7 +289,7 @@ def test_a_header_that_claims_what_is_not_there_is_refused(
         ),
     ],
 )
-def test_arguments_of_wrong_types_are_told_in_words(call: Any, words: str) -> None:
+def test_arguments_of_wrong_types_are_named(call: Any, words: str) -> None:
     with pytest.raises(TypeError) as refusal:
         call(alone())
 

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from popdist.engine.failures import Ending, explain, failed, in_words, unusable
+from popdist.engine.failures import Ending, describe_call, explain, failed, unusable
 from popdist.engine.spec.dtypes import DTYPES, REDUCTIONS
 from popdist.engine.spec.operations import Operation, Status, number_of
 from popdist.errors import (
@@ -64,7 +64,7 @@ def call(
     ],
 )
 def test_calls_are_told_as_the_program_made_them(described: Any, words: str) -> None:
-    assert in_words(described, range(30, 35)) == words
+    assert describe_call(described, range(30, 35)) == words
 
 
 def ending(reason: Status, words: str = "") -> Ending:
@@ -146,7 +146,7 @@ def test_a_group_that_ended_says_in_which_call() -> None:
     ],
     ids=repr,
 )
-def test_a_member_that_fails_on_its_own_is_told_to_all(
+def test_a_member_that_fails_on_its_own_is_reported_to_all(
     error: BaseException, message: str
 ) -> None:
     asked = ending(Status.ASKED, failed(30, "gather", error))

@@ -99,7 +99,7 @@ def test_calls_with_other_names_do_not_match() -> None:
 
 
 @pytest.mark.parametrize("other", ["of 11 float32", "of 10 int32"])
-def test_a_letter_of_another_kind_is_an_error_on_both_sides(other: str) -> None:
+def test_a_message_of_another_kind_is_an_error_on_both_sides(other: str) -> None:
     length, dtype = other.removeprefix("of ").split()
 
     def member(me: Me) -> None:
@@ -117,7 +117,7 @@ def test_a_letter_of_another_kind_is_an_error_on_both_sides(other: str) -> None:
     assert errors(run(2, member)) == [told] * 2
 
 
-def test_a_letter_of_another_kind_is_told_though_its_sender_went_on() -> None:
+def test_a_message_of_another_kind_is_told_though_its_sender_went_on() -> None:
     def member(me: Me) -> None:
         group = me.join()
         if me.rank == 0:
@@ -161,7 +161,9 @@ def test_a_letter_of_another_kind_is_told_though_its_sender_went_on() -> None:
     ],
     ids=["recv", "send", "async"],
 )
-def test_two_that_wait_for_each_others_letters_are_told(call: Any, words: str) -> None:
+def test_two_that_wait_for_each_others_messages_get_an_error(
+    call: Any, words: str
+) -> None:
     def member(me: Me) -> None:
         group = me.join()
         group.all_reduce(ONES)
@@ -174,7 +176,7 @@ def test_two_that_wait_for_each_others_letters_are_told(call: Any, words: str) -
     assert first in told
 
 
-def test_whoever_waits_for_one_that_waits_in_vain_is_told_why() -> None:
+def test_a_member_that_waits_for_a_deadlocked_one_gets_the_reason() -> None:
     def member(me: Me) -> None:
         group = me.join()
         if me.rank == 2:
@@ -189,7 +191,7 @@ def test_whoever_waits_for_one_that_waits_in_vain_is_told_why() -> None:
     assert errors(run(3, member)) == [told] * 3
 
 
-def test_letters_that_come_late_are_no_mismatch() -> None:
+def test_messages_that_come_late_are_no_mismatch() -> None:
     def member(me: Me) -> int:
         group = me.join()
         got = np.zeros_like(MANY)

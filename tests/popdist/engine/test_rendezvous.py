@@ -323,7 +323,7 @@ def test_a_stopped_member_0_is_reported_by_the_others() -> None:
 
 
 @pytest.mark.parametrize("waits", [0, 1])
-def test_a_report_that_nobody_can_be_told_does_not_end_the_meeting(waits: int) -> None:
+def test_a_report_that_cannot_be_printed_does_not_end_the_meeting(waits: int) -> None:
     full = """
         os.dup2(os.open("/dev/full", os.O_WRONLY), 2)
         join(stall=0.1)
@@ -580,7 +580,7 @@ def test_ctrl_c_ends_the_wait_for_member_0() -> None:
 # --- Somebody else comes.
 
 
-def test_a_layout_of_its_own_is_told_to_all_and_names_both_sides() -> None:
+def test_a_layout_of_its_own_is_reported_to_all_and_names_both_sides() -> None:
     with Meeting(4) as meeting:
         for rank in (0, 1):
             meeting.start(rank)
@@ -597,7 +597,7 @@ def test_a_layout_of_its_own_is_told_to_all_and_names_both_sides() -> None:
     assert ended == [(0, refusal, "")] * 4
 
 
-def test_a_group_of_another_size_is_told_to_all() -> None:
+def test_a_group_of_another_size_is_reported_to_all() -> None:
     # Member 0 stays for the third, which never comes, and only then raises.
     hasty = """
         from popdist.engine.meet import late
@@ -629,7 +629,7 @@ def test_members_of_a_larger_group_are_told_though_member_0_expects_fewer() -> N
     assert [anonymous(e) for e in ended] == [refusal] * 3
 
 
-def test_a_rank_that_two_processes_have_is_told_to_all() -> None:
+def test_a_rank_that_two_processes_have_is_reported_to_all() -> None:
     with Meeting(3) as meeting:
         for rank in (0, 1):
             meeting.start(rank)
@@ -787,7 +787,7 @@ def test_another_user_that_listens_first_is_ignored_and_named() -> None:
 
 
 @AS_ROOT
-def test_an_address_that_another_user_holds_is_said_in_words() -> None:
+def test_an_address_that_another_user_holds_is_an_error() -> None:
     squatter = f"""
         {OTHER_USER}
         from popdist.engine.meet.connection import listen
@@ -883,7 +883,7 @@ if "AWAY" not in os.environ:
     assert ended == [(0, "met\n", "")] * 3
 
 
-def test_another_version_is_told_to_all() -> None:
+def test_another_version_is_reported_to_all() -> None:
     newer = """
         from popdist.engine.meet import messages
         arena.Hello = lambda **words: messages.Hello(version=9, **words)
@@ -925,7 +925,9 @@ def test_another_version_is_told_to_all() -> None:
         pytest.param(HOST._replace(rank=2), None, id="a-good-one"),
     ],
 )
-def test_what_cannot_be_is_said_in_words(hello: Hello, objection: str | None) -> None:
+def test_the_objection_to_a_hello_has_the_values(
+    hello: Hello, objection: str | None
+) -> None:
     assert hello.objection(HOST, 42, (0, 1, 2)) == objection
 
 

@@ -76,7 +76,7 @@ def test_what_fits_stays_as_it_is() -> None:
     assert given.fitted() == given
 
 
-def test_an_arena_that_cannot_be_is_refused_in_words() -> None:
+def test_an_arena_that_cannot_be_is_refused() -> None:
     with pytest.raises(ValueError, match="with blocks of 1000 bytes and one-shot up"):
         _core.arena_bytes(2, 1000, 0, 0)
     with pytest.raises(ValueError, match="An arena for 257 members"):

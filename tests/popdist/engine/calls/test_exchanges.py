@@ -233,7 +233,7 @@ def test_a_flat_group_hands_on_arrays_without_a_leading_axis(size: int) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 13])
-def test_nobody_leaves_a_barrier_before_all_have_come(size: int) -> None:
+def test_no_member_leaves_a_barrier_before_all_have_come(size: int) -> None:
     def member(me: Me) -> list[int]:
         group = me.join()
         seen = []

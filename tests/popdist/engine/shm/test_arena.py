@@ -270,7 +270,7 @@ def test_a_kernel_that_counts_every_page_is_asked_for_all_in_use_at_once(
     shared.close()
 
 
-def test_memory_that_such_a_kernel_refuses_is_an_error_in_words(
+def test_memory_that_such_a_kernel_refuses_is_an_arena_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def refuse(fd: int, begin: int, length: int) -> None:
@@ -302,7 +302,7 @@ def test_memory_that_member_0_cannot_make_is_refused_on_all() -> None:
     assert ended == [(0, refusal, "")] * 3
 
 
-def test_a_file_that_is_too_long_is_an_error_in_words() -> None:
+def test_a_file_that_is_too_long_is_an_arena_error() -> None:
     ended = run(
         1,
         """

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from popdist.engine.shm.memory_limits import commits_strictly, in_words, memory_left
+from popdist.engine.shm.memory_limits import commits_strictly, in_units, memory_left
 
 V2_MOUNT = "35 24 0:30 {top} /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"
 V1_MOUNTS = (
@@ -159,4 +159,4 @@ def test_a_kernel_may_count_every_page_that_it_has_promised(
     ],
 )
 def test_sizes_are_written_for_people(nbytes: int, words: str) -> None:
-    assert in_words(nbytes) == words
+    assert in_units(nbytes) == words

@@ -69,7 +69,7 @@ def test_a_dtype_of_another_c_type_has_the_code_of_its_width(
     ],
     ids=str,
 )
-def test_other_dtypes_are_refused_in_words(dtype: np.dtype, shown: str) -> None:
+def test_other_dtypes_are_refused(dtype: np.dtype, shown: str) -> None:
     with pytest.raises(TypeError) as refusal:
         dtypes.code_of(dtype)
 
@@ -109,7 +109,7 @@ def test_every_reduction_has_its_code(name: str, code: int) -> None:
     assert dtypes.reduction_name_of(code) == name
 
 
-def test_an_unknown_reduction_is_refused_in_words() -> None:
+def test_an_unknown_reduction_is_refused() -> None:
     with pytest.raises(ValueError, match="reduction is 'average'") as refusal:
         dtypes.reduction_code_of("average", np.dtype("float32"))
 
@@ -118,7 +118,7 @@ def test_an_unknown_reduction_is_refused_in_words() -> None:
     )
 
 
-def test_the_mean_of_bool_is_refused_in_words() -> None:
+def test_the_mean_of_bool_is_refused() -> None:
     with pytest.raises(TypeError) as refusal:
         dtypes.reduction_code_of("mean", np.dtype("bool"))
 

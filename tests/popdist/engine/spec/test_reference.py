@@ -411,7 +411,7 @@ def test_nothing_reduces_to_nothing(algorithm: str) -> None:
     assert (total.shape, total.dtype) == ((0,), np.dtype("float16"))
 
 
-def test_an_unknown_algorithm_is_refused_in_words() -> None:
+def test_an_unknown_algorithm_is_refused() -> None:
     with pytest.raises(ValueError, match="algorithm is 'star'") as refusal:
         all_reduce(column(1, dtype="int8"), algorithm="star")
 
@@ -602,7 +602,7 @@ def test_what_only_moves_keeps_its_bits(moving: str) -> None:
     assert np.ravel(getattr(reference, moving)([nan])).view(np.uint32) == [0xFFC12345]
 
 
-def test_a_row_that_cannot_be_cut_is_refused_in_words() -> None:
+def test_a_row_that_cannot_be_cut_is_refused() -> None:
     with pytest.raises(ValueError, match="row of 5") as refusal:
         reference.reduce_scatter([rows[:, :5] for rows in SIX])
 
