@@ -48,6 +48,8 @@ class PartitionRequest(NamedTuple):
     allocation: str | None = None
     cluster: str | None = None
     owner: str = ""
+    # Which of the cluster's places of this size, from 0; None for any that is free.
+    place_index: int | None = None
 
 
 class PartitionChange(NamedTuple):

@@ -145,6 +145,14 @@ def shape_in(request: PartitionRequest, cluster: Cluster, *, strict: bool) -> Sh
             f"{cluster.name}, so it needs {ilds} or more GCDs, and cannot be "
             "reconfigurable. Ask for as many instances."
         )
+    places = cluster.num_ilds // ilds * (ild // (size // ilds))
+    if request.place_index is not None and not 0 <= request.place_index < places:
+        raise VipuRuleError(
+            f"Partition {request.name} of {counted(size, 'IPU')} would be at index "
+            f"{request.place_index}, but cluster {cluster.name} has "
+            f"{counted(places, 'place')} for it. Give an index from 0 to "
+            f"{places - 1}, or leave it out."
+        )
     gcds, replicas = request.num_gcds, request.num_replicas
     return Shape(
         num_ilds=ilds,

@@ -402,3 +402,54 @@ def test_no_pod_is_made_beside_clusters_of_the_user(
     with pytest.raises(VipuRuleError, match=r"128 IPUs, but cluster c64 has 64\."):
         inventory.acquire(asked)
     assert inventory.list_leases() == ()
+
+
+def test_a_partition_can_be_given_its_place(empty: EmbeddedInventory) -> None:
+    empty.create_cluster(presets.preset("pod128", "c128"))
+
+    third = empty.create_partition(Request(name="P", size=16, place_index=2))
+    other_rack = empty.create_partition(Request(name="Q", size=16, place_index=7))
+    across = empty.create_partition(
+        Request(name="R", size=32, num_ilds=2, num_gcds=2, place_index=1)
+    )
+
+    assert [p.blocks for p in (third, other_rack, across)] == [
+        (Block(32, 16),),
+        (Block(112, 16),),
+        (Block(16, 16), Block(80, 16)),
+    ]
+
+
+def test_a_place_that_is_taken_is_refused(empty: EmbeddedInventory) -> None:
+    empty.create_cluster(presets.preset("pod16", "c16"))
+    empty.create_partition(Request(name="P", size=4, place_index=1))
+
+    with pytest.raises(NoSpaceError, match="of 8 IPUs next to each other at index 0: "):
+        empty.create_partition(Request(name="Q", size=8, place_index=0))
+
+
+def test_of_a_place_that_is_taken_in_part_nothing_else_stays_taken(
+    empty: EmbeddedInventory,
+) -> None:
+    empty.create_cluster(presets.preset("pod128", "a"))
+    empty.create_cluster(presets.preset("pod128", "b"))
+    # The second ILD of index 0 of cluster a.
+    empty.create_partition(Request(name="P", size=16, place_index=4, cluster="a"))
+
+    across = empty.create_partition(
+        Request(name="Q", size=32, num_ilds=2, num_gcds=2, place_index=0)
+    )
+    first_ild = empty.create_partition(
+        Request(name="R", size=16, place_index=0, cluster="a")
+    )
+
+    assert across.cluster == "b"
+    assert first_ild.blocks == (Block(0, 16),)
+
+
+@pytest.mark.parametrize("index", [-1, 4])
+def test_a_cluster_has_only_so_many_places(
+    inventory: EmbeddedInventory, index: int
+) -> None:
+    with pytest.raises(VipuRuleError, match=r"has 4 places for it\. Give an index"):
+        inventory.create_partition(Request(name="P", size=16, place_index=index))

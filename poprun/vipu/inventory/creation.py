@@ -99,7 +99,11 @@ def _place(
             impossible = impossible or error
             continue
         possible.append((allocation, cluster))
-        blocks = _take(StoredFreeBlocks(db, allocation), shape, cluster)
+        free = StoredFreeBlocks(db, allocation)
+        if request.place_index is None:
+            blocks = _take(free, shape, cluster)
+        else:
+            blocks = _take_at(free, shape, cluster, request.place_index)
         if blocks is not None:
             return _partition(request, shape, cluster, allocation, blocks)
     if not possible and impossible is not None:
@@ -146,6 +150,24 @@ def _take(
         )
     block = buddy.allocate(free, shape.ild_share)
     return None if block is None else (block,)
+
+
+def _take_at(
+    free: StoredFreeBlocks, shape: rules.Shape, cluster: Cluster, index: int
+) -> tuple[Block, ...] | None:
+    """Take the IPUs at an index, all or none."""
+    row, place = divmod(index, cluster.ild_size // shape.ild_share)
+    first_ild = row * shape.num_ilds
+    blocks = tuple(
+        Block(ild * cluster.ild_size + place * shape.ild_share, shape.ild_share)
+        for ild in range(first_ild, first_ild + shape.num_ilds)
+    )
+    for taken, block in enumerate(blocks):
+        if not buddy.allocate_at(free, block):
+            for other in blocks[:taken]:
+                buddy.release(free, other)
+            return None
+    return blocks
 
 
 def _partition(
@@ -199,6 +221,8 @@ def _no_space(
         needs = f", {share} in the same place of each of {request.num_ilds} ILDs"
     elif request.size > 1:
         needs = " next to each other"
+    if request.place_index is not None:
+        needs += f" at index {request.place_index}"
     users = describe_users_of(db, [allocation for allocation, _ in places], own)
     return (
         f"There is no room for partition {request.name} of "
