@@ -14,7 +14,9 @@ class Failure(Exception):
 class Layout:
     """How the replicas of a group are shared out among its members."""
 
-    def __new__(cls, rank: int, rows: Sequence[int]) -> Layout: ...
+    # With a base, of a part of a job's replicas, those from this number on: it can only
+    # be reduced to nodes. -1 stands for all replicas.
+    def __new__(cls, rank: int, rows: Sequence[int], base: int = -1) -> Layout: ...
 
 class Comm:
     """One member's endpoint in an arena. One call at a time; others wait for it."""
@@ -43,6 +45,29 @@ class Comm:
         root: int,
         name: int,
         out: int,
+        /,
+    ) -> None: ...
+    def reduce_to_nodes(
+        self,
+        layout: Layout,
+        segments: Sequence[Segment],
+        shapes: Sequence[Sequence[int]],
+        dtype: int,
+        reduction: int,
+        name: int,
+        lengths: Sequence[int],  # of each member's share, in elements
+        nodes: Sequence[int],  # where each node's share is written
+        /,
+    ) -> None: ...
+    # No other member takes part.
+    def complete_nodes(
+        self,
+        parts: Sequence[int],  # how many replicas each has
+        dtype: int,
+        reduction: int,
+        count: int,
+        nodes: Sequence[int],
+        out: Sequence[int],
         /,
     ) -> None: ...
     def exchange(

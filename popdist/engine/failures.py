@@ -26,7 +26,9 @@ Ending = tuple[int, int, int, int, Described, Described, str]
 # about calls that do not match.
 _FAILED = "\x15"
 
-_REDUCING = (Operation.ALL_REDUCE, Operation.REDUCE, Operation.REDUCE_SCATTER)
+# Those that reduce, and those of them that can be carried out by one algorithm only.
+_ONE_WAY = (Operation.REDUCE_SCATTER, Operation.REDUCE_TO_NODES)
+_REDUCING = (Operation.ALL_REDUCE, Operation.REDUCE, *_ONE_WAY)
 
 # What the member called root is in the calls that have one.
 _ROOTED = {
@@ -151,7 +153,7 @@ def describe_call(call: Described, instances: Sequence[int]) -> str:
     how = ""
     if operation in _REDUCING:
         how = reduction_name_of(reduction)
-        if operation is not Operation.REDUCE_SCATTER:
+        if operation not in _ONE_WAY:
             how += f", {ALGORITHM_NAMES[algorithm]}"
         how = f" ({how})"
     end = ""

@@ -7,8 +7,9 @@ from popdist.engine import _core
 from popdist.engine.endpoint import Endpoint
 from popdist.engine.failures import unusable
 from popdist.engine.handle import Worker
-from popdist.engine.spec.dtypes import name_of
+from popdist.engine.spec.dtypes import accumulation_code_of, name_of
 from popdist.engine.spec.operations import DIRECT, Operation
+from popdist.engine.spec.tree import nodes_of, nodes_of_parts
 from popdist.engine.transport import Pair, Rows
 from popdist.errors import PopdistError
 
@@ -22,6 +23,8 @@ class ShmTransport:
         self._endpoint = endpoint
         self._comm = endpoint.comm
         self._layout = _core.Layout(endpoint.rank, self.replicas)
+        # By the number of the first replica.
+        self._part_layouts: dict[int, _core.Layout] = {}
         self._closed = False
 
     @property
@@ -80,6 +83,55 @@ class ShmTransport:
             [(source.count, source.addresses, None)],
             [source.shape],
             (Operation.REDUCE_SCATTER, source.dtype, reduction, DIRECT, -1, name, out),
+        )
+
+    def reduce_to_nodes(
+        self,
+        source: Rows,
+        target: Rows,
+        reduction: int,
+        lengths: Sequence[int],
+        base: int,
+        *,
+        name: int = 0,
+    ) -> None:
+        size = len(self.replicas)
+        if len(lengths) != size or sum(lengths) != source.count or min(lengths) < 0:
+            raise ValueError(
+                f"The lengths are {list(lengths)}, but must be a number of elements "
+                f"for each of {size} members, and {source.count} in all."
+            )
+        nodes = len(list(nodes_of(base, base + sum(self.replicas))))
+        _check_nodes("target", target, source.dtype, lengths[self.rank], nodes)
+        layout = self._part_layouts.get(base)
+        if layout is None:
+            layout = _core.Layout(self.rank, self.replicas, base)
+            self._part_layouts[base] = layout
+        self._call(
+            self._comm.reduce_to_nodes,
+            layout,
+            [(source.count, source.addresses, None)],
+            [source.shape],
+            source.dtype,
+            reduction,
+            name,
+            lengths,
+            target.addresses,
+        )
+
+    def complete_nodes(
+        self, nodes: Rows, target: Rows, reduction: int, parts: Sequence[int]
+    ) -> None:
+        count = len(list(nodes_of_parts(parts)))
+        _check_nodes("source", nodes, target.dtype, target.count, count)
+        self._call(
+            self._comm.complete_nodes,
+            parts,
+            target.dtype,
+            reduction,
+            target.count,
+            nodes.addresses,
+            target.addresses,
         )
 
     def broadcast(
@@ -229,6 +281,16 @@ def _check_pair(source: Rows, target: Rows, dtype: int) -> None:
         raise ValueError(
             f"Rows of {source.count} elements are to be reduced into rows of "
             f"{target.count}. Give rows of one length."
+        )
+
+
+def _check_nodes(which: str, rows: Rows, dtype: int, count: int, nodes: int) -> None:
+    accumulated = accumulation_code_of(dtype)
+    if (rows.dtype, rows.count, len(rows.addresses)) != (accumulated, count, nodes):
+        raise ValueError(
+            f"The {which} has {len(rows.addresses)} rows of {rows.count} "
+            f"{name_of(rows.dtype)}, but must have {nodes} of {count} "
+            f"{name_of(accumulated)}: one for each node."
         )
 
 

@@ -136,6 +136,37 @@ class Transport(Protocol):
         The target is one row: the parts of the local replicas, one after the other.
         """
 
+    def reduce_to_nodes(
+        self,
+        source: Rows,
+        target: Rows,
+        reduction: int,
+        lengths: Sequence[int],
+        base: int,
+        *,
+        name: int = 0,
+    ) -> None:
+        """Reduce the replicas of this group, a part of a larger job's, to their nodes.
+
+        They are those from number `base` on. Of each node of spec.tree.nodes_of(),
+        member i gets lengths[i] elements, after those of the members before it. The
+        target has a row for each node, in the accumulation type: a node is not yet
+        rounded, nor divided for a mean.
+        """
+
+    def complete_nodes(
+        self, nodes: Rows, target: Rows, reduction: int, parts: Sequence[int]
+    ) -> None:
+        """Reduce the nodes of all parts of a job to the result.
+
+        Not collective: no other member takes part.
+
+        Args:
+            nodes: A row for each node of the parts, in their order.
+            target: Each row gets the result.
+            parts: How many replicas each part has.
+        """
+
     def broadcast(
         self,
         row: Rows,

@@ -38,6 +38,7 @@ _CODES: dict[DType, int] = {
 }
 
 _FLOAT32: DType = np.dtype(np.float32)
+# Those that are reduced in float32.
 _HALF_WIDTH = (DTYPES["float16"], DTYPES["bfloat16"])
 
 
@@ -102,6 +103,11 @@ def _bfloat16() -> DType:
     dtype: DType = np.dtype(found.bfloat16)
     _CODES[dtype] = DTYPES["bfloat16"]
     return dtype
+
+
+def accumulation_code_of(code: int) -> int:
+    """Return the code of the dtype in which arrays of this one are reduced."""
+    return DTYPES["float32"] if code in _HALF_WIDTH else code
 
 
 def accumulation(dtype: DType) -> DType:

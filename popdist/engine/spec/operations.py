@@ -34,6 +34,7 @@ class Operation(IntEnum):
     SEND = 9
     RECEIVE = 10
     PEEK = 11
+    REDUCE_TO_NODES = 12
 
     @property
     def public_name(self) -> str:

@@ -8,6 +8,7 @@
 #define _GNU_SOURCE /* MAP_ANONYMOUS */
 #include "move/exchange.h"
 #include "move/streaming.h"
+#include "reduce/nodes.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -155,7 +156,8 @@ static turn turn_of(const group *g, int number)
     static const dtype types[] = {FLOAT32, FLOAT16, INT8, FLOAT64};
     static const unsigned reductions[] = {SUM, MIN, MEAN};
     turn t = {.state = mixed(g->seed, (uint64_t)number), .number = number};
-    t.op = (operation)draw(&t, SEND + 1); /* of which RECEIVE is the other end */
+    t.op = (operation)draw(&t, SEND + 2); /* of which RECEIVE is the other end */
+    t.op = t.op > SEND ? REDUCE_TO_NODES : t.op;
     t.how = (algorithm)draw(&t, ALGORITHMS);
     t.type = types[draw(&t, 4)];
     t.reduction = reductions[draw(&t, 3)];
@@ -433,6 +435,107 @@ static void play_reduction(endpoint *s, const turn *t)
     table_free(t, &x);
 }
 
+/* --- Reductions of a part of a job to nodes */
+
+static pattern pattern_of_node(const group *g, const turn *t, uint64_t row, uint64_t rows)
+{
+    const dtype type = t->type == FLOAT16 ? FLOAT32 : t->type;
+    pattern p = {.width = element_bytes(type)};
+    for (uint64_t i = 0; i < PERIOD; i++) {
+        int sum = value_of(g, t, row, i);
+        for (uint64_t r = row + 1; r < row + rows; r++) {
+            const int value = value_of(g, t, r, i);
+            sum = t->reduction != MIN ? sum + value : value < sum ? value : sum;
+        }
+        encode(type, sum, p.elements + i * p.width);
+    }
+    return p;
+}
+
+/* All nodes of a part that begins at replica `base`, as this member's share has them. */
+static void check_nodes(const endpoint *s, const turn *t, const layout *l, uint64_t base,
+                        chunk share, char *const *found)
+{
+    const uint64_t end = base + s->g->replicas;
+    uint32_t nodes = 0;
+    for (uint64_t at = base, size; at < end; at += size) {
+        for (size = 1; at % (2 * size) == 0 && at + 2 * size <= end;)
+            size *= 2;
+        if (nodes == l->part_nodes)
+            fail(s, t, "too few nodes", nodes);
+        const pattern p = pattern_of_node(s->g, t, at - base, size);
+        expect(s, t, &p, share.begin, share.end, found[nodes++]);
+    }
+    if (nodes != l->part_nodes)
+        fail(s, t, "too many nodes", l->part_nodes);
+}
+
+/* Where this part is the whole job, its nodes make up the result. */
+static void complete(endpoint *s, const turn *t, chunk share, char *const *nodes)
+{
+    const uint64_t count = share.end - share.begin;
+    const arithmetic a = arithmetic_of(&s->c, t->type, t->reduction, s->g->replicas);
+    const pattern total = pattern_of_total(s->g, t);
+    program p = {0};
+    char *rows[2];
+    if (!program_of_parts(&p, &s->g->replicas, 1))
+        fail(s, t, "no program for the nodes of all parts", 0);
+    for (int i = 0; i < 2; i++)
+        rows[i] = allocated(count * a.element);
+    complete_nodes(&s->c, &a, &p, (const char *const *)nodes, count, rows, 2);
+    for (int i = 0; i < 2; i++) {
+        expect(s, t, &total, share.begin, share.end, rows[i]);
+        free(rows[i]);
+    }
+    free(p.merges);
+}
+
+static void play_nodes(endpoint *s, const turn *t)
+{
+    const uint32_t base = (uint32_t)(mixed(t->state, 3) % 6);
+    const bool one_leader = mixed(t->state, 4) % 3 == 0;
+    layout *l = layout_new_part(s->c.rank, s->g->size, s->g->rows, base);
+    uint64_t lengths[MOST_MEMBERS];
+    char *out[MAX_MEMBERS];
+    table x = {0};
+    table_make(s, t, &x);
+    chunk own = {0, 0};
+    for (int q = 0; q < s->g->size; q++) {
+        chunk share = chunk_of(t->count, s->g->size, q, 1);
+        if (one_leader)
+            share = (chunk){q ? t->count : 0, t->count};
+        lengths[q] = share.end - share.begin;
+        own = q == s->c.rank ? share : own;
+    }
+    if (!l)
+        fail(s, t, "no layout of a part that begins at replica", base);
+    for (uint32_t i = 0; i < l->part_nodes; i++)
+        out[i] = allocated((own.end - own.begin) * accumulated_bytes(t->type));
+    const call k = {
+        .c = &s->c,
+        .l = l,
+        .type = t->type,
+        .reduction = t->reduction,
+        .op = REDUCE_TO_NODES,
+        .root = -1,
+        .how = DIRECT,
+        .segments = x.segments,
+        .count_of_segments = x.parts,
+        .total = x.total,
+        .heap_in = NOT_IN_HEAP,
+        .heap_out = NOT_IN_HEAP,
+    };
+    must(s, t, reduce_to_nodes(&k, lengths, out));
+    check_nodes(s, t, l, base, own, out);
+    if (base == 0)
+        complete(s, t, own, out);
+    for (uint32_t i = 0; i < l->part_nodes; i++)
+        free(out[i]);
+    table_check(s, t, &x);
+    table_free(t, &x);
+    layout_free(l);
+}
+
 /* --- Exchanges */
 
 /* What member `from` has for member `to`, or for whoever wants it (0). */
@@ -559,6 +662,9 @@ static void play(endpoint *s, const turn *t)
     case REDUCE:
     case REDUCE_SCATTER:
         play_reduction(s, t);
+        break;
+    case REDUCE_TO_NODES:
+        play_nodes(s, t);
         break;
     case SEND:
         play_messages(s, t);

@@ -23,6 +23,10 @@ status exchange_run(const exchange *x);
 /* Each member gets its own replicas' equal shares of the rows' sum, at `out`. */
 status reduce_scatter(const call *k, char *out);
 
+/* For a layout of a part: member q gets lengths[q] elements of each node of the part, in
+ * the accumulation type, after those of the members before it. Node i goes to out[i]. */
+status reduce_to_nodes(const call *k, const uint64_t *lengths, char *const *out);
+
 status barrier(comm *c, uint64_t name);
 
 /* One member to another; the others take no part. */

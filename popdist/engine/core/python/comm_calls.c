@@ -2,6 +2,9 @@
 
 #include "python/comm_calls.h"
 #include "python/segments.h"
+#include "reduce/nodes.h"
+
+#include <stdlib.h>
 
 PyObject *comm_reduce_rows(CommObject *self, PyObject *args)
 {
@@ -20,6 +23,9 @@ PyObject *comm_reduce_rows(CommObject *self, PyObject *args)
         .root = root,
         .name = name,
     };
+    if (k.l->of_part)
+        return PyErr_Format(PyExc_ValueError, "The layout is that of a part of a job, "
+                                              "which can only be reduced to nodes.");
     if (!find_segments(&k, list, shapes))
         return NULL;
     if (enter(self, k.total * element_bytes(k.type) * k.l->rows[k.l->rank])) {
@@ -29,6 +35,124 @@ PyObject *comm_reduce_rows(CommObject *self, PyObject *args)
                                  : reduce_counted(self, &k));
     }
     give_back_segments(&k);
+    return result;
+}
+
+/* Return so many addresses, or NULL with an exception set. */
+static uint64_t *addresses_of(PyObject *list, uint64_t count, const char *what)
+{
+    uint64_t *found = PyMem_Calloc(count + 1, sizeof *found);
+    const Py_ssize_t given = found ? numbers_from(list, found, (Py_ssize_t)count) : -1;
+    if (found && given == (Py_ssize_t)count)
+        return found;
+    if (!found)
+        PyErr_NoMemory();
+    else if (given >= 0)
+        PyErr_Format(PyExc_ValueError, "%zd addresses of %s are given, but there are %llu.",
+                     given, what, (unsigned long long)count);
+    PyMem_Free(found);
+    return NULL;
+}
+
+/* Read the lengths of all members' shares, which must make up the row. */
+static bool shares_from(const CommObject *self, PyObject *list, uint64_t total,
+                        uint64_t *lengths)
+{
+    const Py_ssize_t count = numbers_from(list, lengths, MAX_MEMBERS);
+    uint64_t left = total;
+    bool right = count == self->c.size;
+    for (Py_ssize_t i = 0; right && i < count; i++) {
+        right = lengths[i] <= left;
+        left -= lengths[i];
+    }
+    if (count >= 0 && (!right || left))
+        PyErr_Format(PyExc_ValueError,
+                     "The %zd lengths given must be those of %d members and make up the "
+                     "%llu elements of a row.",
+                     count, self->c.size, (unsigned long long)total);
+    return right && !left;
+}
+
+PyObject *comm_reduce_to_nodes(CommObject *self, PyObject *args)
+{
+    PyObject *given, *list, *shapes, *shares, *nodes, *result = NULL;
+    int type, reduction;
+    unsigned long long name;
+    uint64_t lengths[MAX_MEMBERS];
+    if (!PyArg_ParseTuple(args, "O!OOiiKOO", layout_type, &given, &list, &shapes, &type,
+                          &reduction, &name, &shares, &nodes))
+        return NULL;
+    call k = {
+        .c = &self->c,
+        .l = ((LayoutObject *)given)->l,
+        .type = (dtype)type,
+        .reduction = (unsigned)reduction,
+        .op = REDUCE_TO_NODES,
+        .how = DIRECT,
+        .root = -1,
+        .name = name,
+        .heap_in = NOT_IN_HEAP,
+        .heap_out = NOT_IN_HEAP,
+    };
+    if (!k.l->of_part)
+        return PyErr_Format(PyExc_ValueError, "The layout is not that of a part of a job.");
+    if (!find_segments(&k, list, shapes))
+        return NULL;
+    uint64_t *out = shares_from(self, shares, k.total, lengths)
+                        ? addresses_of(nodes, k.l->part_nodes, "nodes")
+                        : NULL;
+    if (out && enter(self, k.total * element_bytes(k.type) * k.l->rows[k.l->rank]))
+        result = leave(self, reduce_to_nodes(&k, lengths, (char *const *)out));
+    PyMem_Free(out);
+    give_back_segments(&k);
+    return result;
+}
+
+/* Complete elements between enter() and leave(). */
+static PyObject *complete(CommObject *self, const arithmetic *a, const program *p,
+                          uint64_t count, PyObject *nodes, PyObject *out)
+{
+    PyObject *result = NULL;
+    const Py_ssize_t rows = PySequence_Size(out);
+    uint64_t *from = rows < 0 ? NULL : addresses_of(nodes, p->leaves, "nodes");
+    uint64_t *to = from ? addresses_of(out, (uint64_t)rows, "rows") : NULL;
+    if (to && enter(self, count * a->accumulated * p->leaves)) {
+        if (rows > 0)
+            complete_nodes(&self->c, a, p, (const char *const *)from, count,
+                           (char *const *)to, (uint32_t)rows);
+        result = leave(self, DONE);
+    }
+    PyMem_Free(from);
+    PyMem_Free(to);
+    return result;
+}
+
+PyObject *comm_complete_nodes(CommObject *self, PyObject *args)
+{
+    PyObject *given, *nodes, *out;
+    int type, reduction;
+    unsigned long long count;
+    if (!PyArg_ParseTuple(args, "OiiKOO", &given, &type, &reduction, &count, &nodes, &out))
+        return NULL;
+    uint64_t parts[MAX_MEMBERS], all = 0;
+    const Py_ssize_t size = numbers_from(given, parts, MAX_MEMBERS);
+    if (size < 0)
+        return NULL;
+    for (Py_ssize_t i = 0; i < size && all <= MAX_LEAVES; i++)
+        all = parts[i] > MAX_LEAVES ? parts[i] : all + parts[i];
+    if (all < 1 || all > MAX_LEAVES)
+        return PyErr_Format(PyExc_ValueError,
+                            "The parts of a job have %llu replicas in all, but can have 1 "
+                            "to %d.",
+                            (unsigned long long)all, MAX_LEAVES);
+    program p = {0};
+    if (!program_of_parts(&p, parts, (uint32_t)size)) {
+        free(p.merges);
+        return PyErr_NoMemory();
+    }
+    const arithmetic a = arithmetic_of(&self->c, (dtype)type, (unsigned)reduction, all);
+    PyObject *result = complete(self, &a, &p, count, nodes, out);
+    free(p.merges);
     return result;
 }
 

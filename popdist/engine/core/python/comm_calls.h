@@ -5,6 +5,8 @@
 #include "python/comm_object.h"
 
 PyObject *comm_reduce_rows(CommObject *self, PyObject *args);
+PyObject *comm_reduce_to_nodes(CommObject *self, PyObject *args);
+PyObject *comm_complete_nodes(CommObject *self, PyObject *args);
 PyObject *comm_exchange(CommObject *self, PyObject *args);
 PyObject *comm_barrier(CommObject *self, PyObject *args);
 PyObject *comm_send(CommObject *self, PyObject *args);

@@ -28,12 +28,12 @@ Py_ssize_t numbers_from(PyObject *sequence, uint64_t *to, Py_ssize_t most)
 
 static PyObject *layout_make(PyTypeObject *type, PyObject *args, PyObject *keywords)
 {
-    static char *names[] = {"rank", "rows", NULL};
-    int rank;
+    static char *names[] = {"rank", "rows", "base", NULL};
+    int rank, base = -1;
     PyObject *given;
     uint64_t wide[MAX_MEMBERS];
     uint32_t rows[MAX_MEMBERS];
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "iO", names, &rank, &given))
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "iO|i", names, &rank, &given, &base))
         return NULL;
     Py_ssize_t size = numbers_from(given, wide, MAX_MEMBERS);
     if (size < 0)
@@ -53,11 +53,17 @@ static PyObject *layout_make(PyTypeObject *type, PyObject *args, PyObject *keywo
                             "A group has %llu replicas and this is member %d of %zd, but "
                             "it can have 1 to %d replicas, and members count from 0.",
                             (unsigned long long)all, rank, size, MAX_LEAVES);
+    if (base > 0 && (uint64_t)base > MAX_LEAVES - all)
+        return PyErr_Format(PyExc_ValueError,
+                            "A part has %llu replicas from number %d on, but a job can "
+                            "have 1 to %d replicas.",
+                            (unsigned long long)all, base, MAX_LEAVES);
     allocfunc allocate = (allocfunc)(uintptr_t)PyType_GetSlot(type, Py_tp_alloc);
     LayoutObject *self = (LayoutObject *)allocate(type, 0);
     if (!self)
         return NULL;
-    self->l = layout_new(rank, (int)size, rows);
+    self->l = base < 0 ? layout_new(rank, (int)size, rows)
+                       : layout_new_part(rank, (int)size, rows, (uint32_t)base);
     if (self->l)
         return (PyObject *)self;
     Py_DECREF(self);

@@ -79,9 +79,8 @@ void write_node(const call *k, const terms *t, cursor *at, const node *which,
     }
 }
 
-/* Fill in where this member's rows, and the others' nodes, have element `skip`. */
-static void find_leaves(const call *k, const terms *t, const published *p, piece own,
-                        uint64_t skip, const void **leaf, bool *accumulated)
+void find_leaves(const call *k, const terms *t, const published *p, piece own,
+                 uint64_t skip, const void **leaf, bool *accumulated)
 {
     uint32_t i = 0;
     for (int q = 0; q < k->l->size; q++) {

@@ -95,6 +95,11 @@ typedef struct {
     uint64_t pitch;
 } published;
 
+/* Fill in where this member's rows, and the others' nodes, have the element that comes
+ * `skip` after the first one published; `own` begins with it. */
+void find_leaves(const call *k, const terms *t, const published *p, piece own,
+                 uint64_t skip, const void **leaf, bool *accumulated);
+
 /* Reduce elements [begin, end), of which the first one is the first one published.
  * The result goes to `also` (unless NULL) and to this member's rows. */
 void reduce_range(const call *k, const terms *t, cursor *at, const published *p,

@@ -1,29 +1,43 @@
-/* Reduce-scatter: as the direct algorithm, but each keeps what it has added up. */
+/* Reduce-scatter: as the direct algorithm, but each keeps what it has added up. To nodes:
+ * the same, but no member adds up more than the nodes of the group's part of a job. */
 #include "move/blocks.h"
 #include "move/exchange.h"
+#include "reduce/nodes.h"
 #include "shm/slots.h"
 
 typedef struct {
     const call *k;
     terms t;
     cursor *at;
-    uint64_t each;  /* elements of a replica's share */
-    uint64_t pitch; /* elements of a member's share that go at once */
-    char *out;
+    uint64_t ends[MAX_MEMBERS]; /* of each member's share of the long row */
+    uint32_t receivers;         /* members whose share is not empty */
+    uint64_t longest;           /* share */
+    uint64_t pitch;             /* elements of a member's share that go at once */
+    char *const *out;           /* of the sum, or of each node */
 } plan;
+
+static uint64_t first_of(const plan *p, int member)
+{
+    return member > 0 ? p->ends[member - 1] : 0;
+}
 
 /* Return what of a member's share goes in a block, as elements of the long row. */
 static chunk share_of(const plan *p, int member, uint64_t block)
 {
-    const layout *l = p->k->l;
-    const uint64_t first = l->first[member] * p->each;
-    const chunk c = block_of(l->rows[member] * p->each, p->pitch, block);
+    const uint64_t first = first_of(p, member);
+    const chunk c = block_of(p->ends[member] - first, p->pitch, block);
     return (chunk){first + c.begin, first + c.end};
 }
 
-static uint64_t place_of(const plan *p, int member)
+/* Return where in a slot the shares of receiver `number` lie. */
+static uint64_t place_of(const plan *p, uint32_t number)
 {
-    return (uint64_t)member * p->k->l->most_nodes * p->pitch * p->t.slot_element;
+    return (uint64_t)number * p->k->l->most_nodes * p->pitch * p->t.slot_element;
+}
+
+static bool receives(const plan *p, int member)
+{
+    return p->ends[member] > first_of(p, member);
 }
 
 static void write_block(const void *what, uint64_t block, uint64_t number, bool streaming)
@@ -31,12 +45,14 @@ static void write_block(const void *what, uint64_t block, uint64_t number, bool 
     const plan *p = what;
     const layout *l = p->k->l;
     unsigned char *slot = input_at(p->k->c, l->rank, number);
+    uint32_t receiver = 0;
     for (int q = 0; q < l->size; q++) {
         chunk s = share_of(p, q, block);
         for (uint32_t i = 0; q != l->rank && i < l->nodes[l->rank]; i++)
             write_node(p->k, &p->t, p->at, &l->mine[i], s.begin, s.end,
-                       slot + place_of(p, q) + i * p->pitch * p->t.slot_element,
+                       slot + place_of(p, receiver) + i * p->pitch * p->t.slot_element,
                        streaming);
+        receiver += receives(p, q);
     }
 }
 
@@ -46,44 +62,74 @@ static void read_block(const void *what, uint64_t block, uint64_t number)
     const layout *l = p->k->l;
     chunk own = share_of(p, l->rank, block);
     published others = {.pitch = p->pitch};
+    uint32_t receiver = 0;
+    for (int q = 0; q < l->rank; q++)
+        receiver += receives(p, q);
     for (int q = 0; q < l->size; q++)
-        others.from[q] = input_at(p->k->c, q, number) + place_of(p, l->rank);
-    uint64_t done = own.begin - l->first[l->rank] * p->each;
-    reduce_range(p->k, &p->t, p->at, &others, own.begin, own.end,
-                 (unsigned char *)p->out + done * p->t.a.element, false);
+        others.from[q] = input_at(p->k->c, q, number) + place_of(p, receiver);
+    const uint64_t done = own.begin - first_of(p, l->rank);
+    if (p->k->op == REDUCE_TO_NODES)
+        reduce_range_to_nodes(p->k, &p->t, p->at, &others, own.begin, own.end, p->out,
+                              done);
+    else
+        reduce_range(p->k, &p->t, p->at, &others, own.begin, own.end,
+                     (unsigned char *)p->out[0] + done * p->t.a.element, false);
+}
+
+/* Choose how much of each share goes at once; the shares are there. */
+static void choose_pitch(plan *p)
+{
+    const comm *c = p->k->c;
+    for (int q = 0; q < c->size; q++) {
+        const uint64_t length = p->ends[q] - first_of(p, q);
+        p->longest = length > p->longest ? length : p->longest;
+        p->receivers += receives(p, q);
+    }
+    const uint64_t receivers = p->receivers ? p->receivers : 1;
+    p->pitch = c->agreed.block_bytes
+               / (receivers * p->k->l->most_nodes * p->t.slot_element);
+    if (p->pitch > CHUNK_UNIT)
+        p->pitch = p->pitch / CHUNK_UNIT * CHUNK_UNIT;
+    const uint64_t whole = round_up(p->longest, CHUNK_UNIT);
+    p->pitch = whole < p->pitch ? whole : p->pitch;
+}
+
+static status run(plan *p, const descriptor *d)
+{
+    choose_pitch(p);
+    blocks b = {
+        .c = p->k->c,
+        .count = p->longest ? (p->longest + p->pitch - 1) / p->pitch : 0,
+        .bytes = p->pitch * p->t.slot_element * p->receivers,
+        .extent = place_of(p, p->receivers),
+        .what = p,
+        .write = write_block,
+        .read = read_block,
+    };
+    return blocks_run(&b, d);
 }
 
 status reduce_scatter(const call *k, char *out)
 {
-    comm *c = k->c;
     cursor at = {0, 0};
-    plan p = {
-        .k = k,
-        .t = terms_of(k),
-        .at = &at,
-        .each = k->total / k->l->replicas,
-        .out = out,
-    };
+    plan p = {.k = k, .t = terms_of(k), .at = &at, .out = &out};
+    const uint64_t each = k->total / k->l->replicas;
+    for (int q = 0; q < k->c->size; q++)
+        p.ends[q] = (k->l->first[q] + k->l->rows[q]) * each;
     p.t.wanted = false; /* in the rows: it goes to `out` alone */
-    p.pitch = c->agreed.block_bytes
-              / ((uint64_t)c->size * k->l->most_nodes * p.t.slot_element);
-    if (p.pitch > CHUNK_UNIT)
-        p.pitch = p.pitch / CHUNK_UNIT * CHUNK_UNIT;
-    uint64_t longest = 0;
-    for (int q = 0; q < c->size; q++)
-        longest = k->l->rows[q] > longest ? k->l->rows[q] : longest;
-    longest *= p.each;
-    const uint64_t whole = round_up(longest, CHUNK_UNIT);
-    p.pitch = whole < p.pitch ? whole : p.pitch;
-    blocks b = {
-        .c = c,
-        .count = longest ? (longest + p.pitch - 1) / p.pitch : 0,
-        .bytes = p.pitch * p.t.slot_element * (uint64_t)c->size,
-        .extent = place_of(&p, c->size),
-        .what = &p,
-        .write = write_block,
-        .read = read_block,
-    };
     const descriptor d = descriptor_of(k);
-    return blocks_run(&b, &d);
+    return run(&p, &d);
+}
+
+status reduce_to_nodes(const call *k, const uint64_t *lengths, char *const *out)
+{
+    cursor at = {0, 0};
+    plan p = {.k = k, .t = terms_of(k), .at = &at, .out = out};
+    descriptor d = descriptor_of(k);
+    uint64_t end = 0;
+    for (int q = 0; q < k->c->size; q++) {
+        p.ends[q] = end += lengths[q];
+        d.shape = (d.shape ^ lengths[q]) * UINT64_C(0x100000001b3);
+    }
+    return run(&p, &d);
 }

@@ -73,37 +73,66 @@ static uint32_t rows_of(uint64_t begin, uint64_t end, span *out)
     return count;
 }
 
-static bool make_programs(layout *l, span *leaves)
+static uint32_t leaves_of(const layout *l, uint64_t base, span *leaves)
 {
-    uint32_t count = 0, first = l->first[l->rank], rows = l->rows[l->rank];
+    uint32_t count = 0;
     for (int q = 0; q < l->size; q++) {
-        uint64_t begin = l->first[q], end = begin + l->rows[q];
+        uint64_t begin = base + l->first[q], end = begin + l->rows[q];
         count += q == l->rank ? rows_of(begin, end, leaves + count)
                               : nodes_of(begin, end, leaves + count);
     }
-    if (!program_of(&l->of_all, leaves, count))
-        return false;
-    count = nodes_of(first, first + rows, leaves);
+    return count;
+}
+
+/* Find the nodes that this member publishes. */
+static bool make_own_nodes(layout *l, uint64_t base, span *leaves)
+{
+    const uint64_t first = base + l->first[l->rank], rows = l->rows[l->rank];
+    uint32_t count = nodes_of(first, first + rows, leaves), largest = 1;
     l->mine = calloc(count + 1, sizeof *l->mine);
     if (!l->mine)
         return false;
-    uint32_t largest = 1;
     for (uint32_t i = 0; i < count; i++) {
         l->mine[i] = (node){(uint32_t)(leaves[i].begin - first),
                             (uint32_t)leaves[i].size};
         largest = l->mine[i].rows > largest ? l->mine[i].rows : largest;
     }
     count = rows_of(0, largest, leaves);
-    if (!program_of(&l->of_node, leaves, count))
+    return program_of(&l->of_node, leaves, count);
+}
+
+static bool make_programs(layout *l, span *leaves)
+{
+    uint32_t count = leaves_of(l, 0, leaves);
+    if (!program_of(&l->of_all, leaves, count))
         return false;
-    count = rows_of(0, rows, leaves);
+    count = rows_of(0, l->rows[l->rank], leaves);
     if (!program_of(&l->of_local, leaves, count))
         return false;
     count = rows_of(0, l->replicas, leaves);
     return program_of(&l->of_rows, leaves, count);
 }
 
-layout *layout_new(int rank, int size, const uint32_t *rows)
+static bool make_part_programs(layout *l, uint64_t base, span *leaves)
+{
+    const uint32_t count = leaves_of(l, base, leaves);
+    const uint64_t end = base + l->replicas;
+    l->of_part = calloc(nodes_of(base, end, NULL) + 1, sizeof *l->of_part);
+    if (!l->of_part)
+        return false;
+    for (uint32_t i = 0, next; i < count; i = next) {
+        const uint64_t node_end = leaves[i].begin + node_size(leaves[i].begin, end);
+        for (next = i; next < count && leaves[next].begin < node_end;)
+            next++;
+        if (!program_of(&l->of_part[l->part_nodes], leaves + i, next - i))
+            return false;
+        l->part_nodes++;
+    }
+    return true;
+}
+
+/* Share out the replicas from number `base` on. */
+static layout *share_out(int rank, int size, const uint32_t *rows, uint64_t base)
 {
     layout *l = calloc(1, sizeof *l);
     if (!l)
@@ -111,20 +140,31 @@ layout *layout_new(int rank, int size, const uint32_t *rows)
     l->rank = rank;
     l->size = size;
     l->single = true;
-    l->hash = UINT64_C(0xcbf29ce484222325);
+    l->hash = UINT64_C(0xcbf29ce484222325) ^ base;
     for (int q = 0; q < size; q++) {
         l->rows[q] = rows[q];
         l->first[q] = (uint32_t)l->replicas;
         l->replicas += rows[q];
         l->single &= rows[q] == 1;
         l->hash = (l->hash ^ rows[q]) * UINT64_C(0x100000001b3);
-        l->nodes[q] = nodes_of(l->first[q], l->replicas, NULL);
+        l->nodes[q] = nodes_of(base + l->first[q], base + l->replicas, NULL);
         l->most_nodes = l->nodes[q] > l->most_nodes ? l->nodes[q] : l->most_nodes;
     }
-    span *leaves = l->replicas && l->replicas <= MAX_LEAVES
+    return l;
+}
+
+static layout *layout_made(int rank, int size, const uint32_t *rows, uint64_t base,
+                           bool part)
+{
+    layout *l = share_out(rank, size, rows, base);
+    if (!l)
+        return NULL;
+    span *leaves = l->replicas && base + l->replicas <= MAX_LEAVES
                        ? calloc(l->replicas, sizeof *leaves)
                        : NULL;
-    bool made = leaves && make_programs(l, leaves);
+    const bool made = leaves && make_own_nodes(l, base, leaves)
+                      && (part ? make_part_programs(l, base, leaves)
+                               : make_programs(l, leaves));
     free(leaves);
     if (made)
         return l;
@@ -132,16 +172,46 @@ layout *layout_new(int rank, int size, const uint32_t *rows)
     return NULL;
 }
 
+layout *layout_new(int rank, int size, const uint32_t *rows)
+{
+    return layout_made(rank, size, rows, 0, false);
+}
+
+layout *layout_new_part(int rank, int size, const uint32_t *rows, uint32_t base)
+{
+    return layout_made(rank, size, rows, base, true);
+}
+
 void layout_free(layout *l)
 {
     if (!l)
         return;
+    for (uint32_t i = 0; l->of_part && i <= l->part_nodes; i++)
+        free(l->of_part[i].merges);
+    free(l->of_part);
     free(l->mine);
     free(l->of_node.merges);
     free(l->of_all.merges);
     free(l->of_rows.merges);
     free(l->of_local.merges);
     free(l);
+}
+
+bool program_of_parts(program *p, const uint64_t *replicas, uint32_t parts)
+{
+    uint64_t all = 0;
+    for (uint32_t i = 0; i < parts; i++)
+        all += replicas[i] <= MAX_LEAVES ? replicas[i] : MAX_LEAVES + 1;
+    span *leaves = all && all <= MAX_LEAVES ? calloc(all, sizeof *leaves) : NULL;
+    if (!leaves)
+        return false;
+    uint64_t begin = 0;
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < parts; begin += replicas[i++])
+        count += nodes_of(begin, begin + replicas[i], leaves + count);
+    const bool made = program_of(p, leaves, count);
+    free(leaves);
+    return made;
 }
 
 arithmetic arithmetic_of(const comm *c, dtype type, unsigned op, uint64_t replicas)

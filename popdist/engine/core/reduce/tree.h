@@ -39,11 +39,24 @@ typedef struct {
     program of_all;   /* own rows singly, the others' nodes */
     program of_rows;  /* all rows of all members */
     program of_local; /* own rows by local number */
+    /* Of a part alone, which has none of the three above: for each node of the part, its
+     * leaves among own rows and others' nodes, which follow each other. */
+    uint32_t part_nodes;
+    program *of_part;
 } layout;
 
 /* NULL when there is no memory, or there are more than MAX_LEAVES replicas. */
 layout *layout_new(int rank, int size, const uint32_t *rows);
+
+/* The same for a group that has only a part of the replicas of a job, those from number
+ * `base` on, and reduces them to the largest nodes of the job's tree that lie in it. */
+layout *layout_new_part(int rank, int size, const uint32_t *rows, uint32_t base);
 void layout_free(layout *l);
+
+/* Make the program whose leaves are the nodes of all parts of a job, in their order. Its
+ * merges belong to the caller, who frees them. False if there is no memory, or there are
+ * more than MAX_LEAVES replicas. */
+bool program_of_parts(program *p, const uint64_t *replicas, uint32_t parts);
 
 /* How one dtype is reduced. */
 typedef struct {

@@ -36,6 +36,7 @@ typedef enum {
     SEND,
     RECEIVE,
     PEEK, /* waiting to see what member 0 calls next */
+    REDUCE_TO_NODES,
 } operation;
 
 /* What member 0 has seen around a trial of the other kind of stores, for blocks of
