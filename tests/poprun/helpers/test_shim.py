@@ -22,7 +22,7 @@ from poprun.helpers.job_files import make_lock
 
 SHIM = """
 import os, resource, signal, socket, sys
-from poprun.helpers import processes
+from poprun.helpers import processes, shim
 from poprun.helpers.shim import Shim
 class Unprivileged(Shim):
     def _start(self, spec):
@@ -30,7 +30,9 @@ class Unprivileged(Shim):
         os.setresuid(65534, 65534, 65534)
 processes.become_subreaper()
 wake = processes.wake_up_on(signal.SIGCHLD, signal.SIGTERM)
-kind = Unprivileged if sys.argv[2:] else Shim
+kind = Unprivileged if "unprivileged" in sys.argv else Shim
+if "lingering" in sys.argv:
+    shim.LINGER_S = 30.0
 kind(socket.socket(fileno=int(sys.argv[1])), wake).run(b"")
 """
 LIMIT_S = 30.0
@@ -41,7 +43,8 @@ class Driven:
 
     Args:
         options: "unprivileged" for a shim that changes its user when it has started the
-            program, which is another user's from then on.
+            program, which is another user's from then on; "lingering" for one that
+            waits long for what the program started.
     """
 
     def __init__(self, directory: Path, *options: str) -> None:
@@ -198,13 +201,15 @@ def test_leftovers_of_a_program_that_has_ended_are_ended(shim: Driven) -> None:
     assert shim.wait(protocol.CLEAN) == [b"1"]
 
 
-def test_what_ends_soon_after_its_program_is_no_leftover(shim: Driven) -> None:
+def test_what_ends_soon_after_its_program_is_no_leftover(tmp_path: Path) -> None:
+    shim = Driven(tmp_path, "lingering")
     script = "(trap 'touch asked' TERM; sleep 0.05; touch done) & exit 0"
     shim.start("sh", "-c", script)
 
     assert shim.wait(protocol.CLEAN) == [b"0"]
-    assert (shim.directory / "done").exists()
-    assert not (shim.directory / "asked").exists()
+    shim.close()
+    assert (tmp_path / "done").exists()
+    assert not (tmp_path / "asked").exists()
 
 
 def test_when_poprun_is_gone_the_program_ends(shim: Driven) -> None:
