@@ -44,9 +44,9 @@ Joiner.enter = enter_and_tell_the_test
 def initialise(memory):
     memory[:5] = b"hello"
 
-def join(**changes):
-    settings = dict(nbytes=65536, layout=b"one", timeout=40, stall=30)
-    settings["initialise"] = initialise
+def join(nbytes=65536, **changes):
+    settings = dict(layout=b"one", timeout=40, stall=30)
+    settings["memory"] = lambda pids: arena.Memory(nbytes, (0, 0), initialise)
     return arena.meet(name, rank, size, **settings | changes)
 
 try:

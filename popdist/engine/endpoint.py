@@ -23,10 +23,10 @@ from popdist.engine.failures import (
 from popdist.engine.handle import Worker
 from popdist.engine.meet.deadlines import report
 from popdist.engine.meet.pidfds import Pidfd
-from popdist.engine.shm.arena import Arena, meet
+from popdist.engine.shm.arena import Arena, Memory, meet
 from popdist.engine.shm.heap import HEAP_SPAN, Heap
 from popdist.engine.spec.operations import ALGORITHMS, Operation, Status
-from popdist.engine.tuning import MOST_MEMBERS, Tuning, cores_of_host
+from popdist.engine.tuning import MOST_MEMBERS, Tuning, cores_of_members
 from popdist.errors import GroupUnusableError, PeerLostError, PopdistError
 
 _endpoints: "weakref.WeakSet[Endpoint]" = weakref.WeakSet()
@@ -67,17 +67,15 @@ class Endpoint:
         _check_seconds("timeout", timeout)
         _check_seconds("stall", stall)
         try:
-            sizes, layout = _sizes(size, tuning)
+            memory = _memory(size, tuning)
         except OSError as error:
             raise cannot_share(f"Instance {self.instances[rank]}", error) from error
         self._arena: Arena = meet(
             name,
             rank,
             size,
-            nbytes=_core.arena_bytes(*sizes),
-            seldom=_core.arena_channels(*sizes),
-            initialise=lambda memory: _core.initialise(memory, *sizes),
-            layout=layout.encode(),
+            memory=memory,
+            layout=_agreed(size, tuning).encode(),
             timeout=timeout,
             stall=stall,
             instances=self.instances,
@@ -250,22 +248,46 @@ def _check_seconds(name: str, seconds: float) -> None:
         )
 
 
-def _sizes(size: int, tuning: Tuning | None) -> tuple[tuple[int, int, int, int], str]:
-    """Return the arena's sizes, and what all members must agree on.
+# Sizes of an arena: members, bytes of a block, of what goes by oneshot, us of a spin.
+_Sizes = tuple[int, int, int, int]
 
-    Where the sizes are not given, those of member 0 count, as it makes the arena:
-    another member's cgroup may grant it other cores.
+
+def _sizes(size: int, tuning: Tuning) -> _Sizes:
+    fitted = tuning.fitted()
+    return size, fitted.block_bytes, fitted.oneshot_bytes, fitted.spin_us
+
+
+def _memory(size: int, tuning: Tuning | None) -> Callable[[Sequence[int]], Memory]:
+    """Return what makes the arena's memory for members with given process ids.
+
+    Where the sizes are not given, member 0 chooses them as it makes the arena: another
+    member's cgroup may grant it other cores.
     """
     if size > MOST_MEMBERS:
         raise ValueError(
             f"A group has {size} members, but can have at most {MOST_MEMBERS}. Start "
             "fewer instances with more replicas each."
         )
-    chosen = tuning or Tuning.measured(size, cores_of_host())
-    fitted = chosen.fitted()
-    sizes = (size, fitted.block_bytes, fitted.oneshot_bytes, fitted.spin_us)
-    how = f"layout {_core.arena_layout():016x}"
-    return sizes, f"popdist arena, {how}, sizes {sizes if tuning else 'as measured'}"
+    if tuning is not None:
+        # Sizes that are impossible are refused before the members meet.
+        _core.arena_bytes(*_sizes(size, tuning))
+
+    def memory(pids: Sequence[int]) -> Memory:
+        chosen = tuning or Tuning.measured(size, cores_of_members(pids))
+        sizes = _sizes(size, chosen)
+        return Memory(
+            _core.arena_bytes(*sizes),
+            _core.arena_channels(*sizes),
+            lambda where: _core.initialise(where, *sizes),
+        )
+
+    return memory
+
+
+def _agreed(size: int, tuning: Tuning | None) -> str:
+    """Return what all members must agree on."""
+    sizes = _sizes(size, tuning) if tuning else "as measured"
+    return f"popdist arena, layout {_core.arena_layout():016x}, sizes {sizes}"
 
 
 def stall_reporter(endpoint: Endpoint) -> Callable[[int, float], None]:

@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -89,3 +90,22 @@ def cores_of_host() -> int:
     granted = cores_of_cgroups()
     here = os.cpu_count() or 1
     return here if granted is None else min(here, granted)
+
+
+def cores_of_members(pids: Sequence[int]) -> int:
+    """Return how many cores these processes can use together.
+
+    They may be bound to fewer cores than the host has, each to its own or all to the
+    same ones.
+    """
+    bound: set[int] = set()
+    for pid in pids:
+        try:
+            bound |= os.sched_getaffinity(pid)
+        except ProcessLookupError:
+            # It has ended, so the group will not begin.
+            continue
+        except OSError:
+            # A sandbox does not let us ask.
+            return cores_of_host()
+    return min(len(bound), cores_of_host()) if bound else cores_of_host()

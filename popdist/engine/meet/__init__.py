@@ -30,7 +30,7 @@ def rendezvous(
     hello: Hello,
     peers: Peers,
     *,
-    offer: Callable[[], Sequence[int]],
+    offer: Callable[[Sequence[Member]], Sequence[int]],
     attach: Callable[[Sequence[int], Sequence[Member]], T],
     timeout: float,
     stall: float,
@@ -44,7 +44,8 @@ def rendezvous(
     Args:
         peers: The members that are to meet. The end of one whose pidfd is known is
             detected even before it has connected.
-        offer: Creates the file descriptors to share; called by the leader only.
+        offer: Creates the file descriptors to share among these members; called by
+            the leader only, once all have connected.
         attach: Takes them over on every member, and owns them from then on. Gets all
             members, in the order of their ranks.
 
@@ -78,13 +79,13 @@ def _digest(name: str, purpose: bytes, nbytes: int) -> bytes:
 def _lead(
     leader: Leader,
     who: str,
-    offer: Callable[[], Sequence[int]],
+    offer: Callable[[Sequence[Member]], Sequence[int]],
     attach: Callable[[Sequence[int], Sequence[Member]], T],
 ) -> T:
     with closing(leader):
         try:
-            fds = offer()
             members = leader.collect()
+            fds = offer(members)
             leader.welcome(fds)
             attached = attach(fds, members)
             leader.begin()

@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
+from typing import NamedTuple
 
 from popdist.engine import _core
 from popdist.engine.failures import cannot_share
@@ -27,6 +28,19 @@ _MFD_NOEXEC_SEAL = 0x8
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 Initialise = Callable[[memoryview], None]
+
+
+class Memory(NamedTuple):
+    """The memory that member 0 makes for the engine.
+
+    seldom: From where to where it is of no use to most programs. The kernel need not
+        provide it before it is written.
+    initialise: Fills it in, before another member has it.
+    """
+
+    nbytes: int
+    seldom: tuple[int, int]
+    initialise: Initialise
 
 
 class Arena:
@@ -67,12 +81,12 @@ class Arena:
 
     def make(
         self,
-        size: int,
-        nbytes: int,
-        seldom: tuple[int, int],
-        initialise: Initialise,
+        memory: Callable[[Sequence[int]], Memory],
+        members: Sequence[Member],
     ) -> Sequence[int]:
         """Make the file, as member 0 does, and return its descriptor in a list."""
+        size = len(members)
+        nbytes, seldom, initialise = memory([member.pid for member in members])
         needed = nbytes - (seldom[1] - seldom[0])
         left = memory_left()
         if left is not None and needed > left:
@@ -129,10 +143,8 @@ def meet(
     rank: int,
     size: int,
     *,
-    nbytes: int,
-    initialise: Initialise,
+    memory: Callable[[Sequence[int]], Memory],
     layout: bytes,
-    seldom: tuple[int, int] = (0, 0),
     timeout: float,
     stall: float,
     instances: Sequence[int] | None = None,
@@ -145,9 +157,8 @@ def meet(
     It returns when all have come and have the memory, or raises on all of them.
 
     Args:
-        initialise: Fills the memory in, on member 0, before other members have it.
-        seldom: From where to where the memory is of no use to most programs. The kernel
-            need not set it aside before its first use.
+        memory: Returns which memory to make for members with these process ids; called
+            on member 0, once all have come.
         layout: Describes how the memory is read and what else must be the same
             on all members; printable text is shown when members do not agree.
         timeout: After how many seconds to give up.
@@ -166,10 +177,10 @@ def meet(
     me = Member(pid=os.getpid(), started=started(os.getpid()))
     hello = Hello(rank=rank, size=size, member=me, layout=layout)
     arena = Arena(name, rank, range(size) if instances is None else instances)
-    offer = partial(arena.make, size, nbytes, seldom, initialise)
+    offer = partial(arena.make, memory)
     try:
         if size == 1:
-            arena.attach(offer(), [me])
+            arena.attach(offer([me]), [me])
             return arena
         rendezvous(
             name,

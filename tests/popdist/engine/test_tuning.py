@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from popdist.engine import _core, tuning
-from popdist.engine.tuning import Tuning, cores_of_host
+from popdist.engine.tuning import Tuning, cores_of_host, cores_of_members
 from tests.popdist.engine.members import Me, results
 
 
@@ -104,6 +104,53 @@ def test_members_have_the_cores_that_are_there_and_granted(
     monkeypatch.setattr(tuning, "cores_of_cgroups", lambda: granted)
 
     assert cores_of_host() == expected
+
+
+def with_cores(
+    monkeypatch: pytest.MonkeyPatch, bound: dict[int, set[int] | OSError], host: int = 8
+) -> None:
+    """Let processes be bound to these cores of a host with so many."""
+
+    def sched_getaffinity(pid: int) -> set[int]:
+        cores = bound[pid]
+        if isinstance(cores, OSError):
+            raise cores
+        return cores
+
+    monkeypatch.setattr(os, "sched_getaffinity", sched_getaffinity)
+    monkeypatch.setattr(tuning, "cores_of_host", lambda: host)
+
+
+def test_members_have_the_cores_that_they_are_bound_to_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gone, refused = ProcessLookupError(), PermissionError()
+    with_cores(
+        monkeypatch,
+        {1: {0}, 2: {0}, 3: {1, 2}, 4: set(range(9)), 5: gone, 6: refused},
+    )
+
+    assert cores_of_members([1, 2]) == 1
+    assert cores_of_members([1, 2, 3]) == 3
+    assert cores_of_members([1, 4]) == 8
+    assert cores_of_members([1, 5]) == 1
+    assert cores_of_members([5]) == 8
+    assert cores_of_members([1, 6]) == 8
+
+
+def test_members_bound_to_one_core_share_it_whatever_the_host_has() -> None:
+    def member(me: Me) -> str:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(os, "cpu_count", lambda: 300)
+            patch.setattr(tuning, "cores_of_cgroups", lambda: None)
+            os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+            group = me.join(tuning=None)
+        # So much goes with an announcement only where each member has a core.
+        x = np.ones(Tuning.measured(2, 2).oneshot_bytes // 4, np.float32)
+        group.all_reduce(x)
+        return group.last_algorithm
+
+    assert results(2, member) == ["direct"] * 2
 
 
 def test_where_members_are_granted_different_cores_the_first_ones_count() -> None:

@@ -23,9 +23,7 @@ def meet_alone(nbytes: int = 65536, seldom: tuple[int, int] = (0, 0)) -> arena.A
         "alone",
         0,
         1,
-        nbytes=nbytes,
-        initialise=lambda memory: None,
-        seldom=seldom,
+        memory=lambda pids: arena.Memory(nbytes, seldom, lambda memory: None),
         layout=b"",
         timeout=40,
         stall=30,
@@ -252,10 +250,10 @@ def test_of_a_large_group_the_channels_of_all_pairs_are_seldom_used(
     with pytest.raises(ArenaError):
         Group("large", 0, 64, tuning=Tuning(block_bytes=2 << 20))
 
-    begin, end = asked["seldom"]
+    nbytes, (begin, end), _ = asked["memory"]([])
     # Two letters of 32 KiB each.
     assert end - begin >= 64 * 64 * 2 * 32768
-    assert asked["nbytes"] < 2 * (end - begin)
+    assert nbytes < 2 * (end - begin)
 
 
 @pytest.mark.parametrize("strict", [False, True])
