@@ -102,6 +102,24 @@ class InventoryBusyError(InventoryError):
     code = "timeout"
 
 
+class ServerError(VipuError):
+    """A named server cannot be used. No job goes on without it."""
+
+    code = "server"
+
+
+class ServerUnreachableError(ServerError):
+    """No server runs there, or none that this machine reaches."""
+
+
+class ServerTimeoutError(ServerError):
+    """The server did not reply in time."""
+
+
+class ServerReplyError(ServerError):
+    """What replies is no V-IPU server, or one that does not work."""
+
+
 # By the code that goes over the network.
 BY_CODE: dict[str, type[VipuError]] = {
     error.code: error

@@ -1,0 +1,38 @@
+"""Open the inventory that a user means: a server's, or the embedded one."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from poprun.vipu.server_address import ServerAddress
+
+if TYPE_CHECKING:  # it takes 3 ms, and nothing of it runs
+    from poprun.vipu.inventory.interface import Inventory
+
+
+def open_inventory(
+    address: ServerAddress | None,
+    environ: Mapping[str, str],
+    host: str,
+    timeout_s: float = 10.0,
+    *,
+    admin: bool = False,
+) -> "Inventory":
+    """Open the inventory at an address, or this user's on this machine.
+
+    Args:
+        address: As `server_address.find_server` returns it; None for the embedded one.
+        environ: Says where the embedded one is.
+        host: This machine's name, as holders on it give it.
+        timeout_s: How long to wait for a reply, or while other processes write.
+        admin: Ask as an administrator, who sees the partitions of all users.
+
+    Raises:
+        VipuError: It cannot be reached or opened.
+    """
+    if address is None:
+        from poprun.vipu.inventory.embedded import open_embedded
+
+        return open_embedded(environ, host, timeout_s)
+    from poprun.vipu.client import ServerInventory
+
+    return ServerInventory(address, timeout_s=timeout_s, admin=admin)
