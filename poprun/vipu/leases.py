@@ -16,6 +16,10 @@ from poprun.vipu.model import Partition
 from poprun.vipu.numbering import Device
 from poprun.vipu.vipu_errors import VipuRuleError
 
+# The parent device, where the child devices are numbered from 0: its process is the
+# guard of the job, with which the lease lives on if poprun is killed.
+PARENT = -1
+
 
 class ProcessIdentity(NamedTuple):
     """A process, by what is never reused."""

@@ -84,3 +84,6 @@ class Acquisition(NamedTuple):
     remove: bool = True
     # For how long the lease lives without being renewed.
     lease_s: float = DEFAULT_LEASE_S
+    # The id of the lease, 32 random hex digits, so that the job can release it even if
+    # it never gets an answer; empty to let the inventory draw one.
+    lease: str = ""

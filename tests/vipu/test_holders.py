@@ -14,9 +14,15 @@ import pytest
 from poprun.vipu import liveness
 from poprun.vipu.inventory import lease_store
 from poprun.vipu.inventory.embedded import EmbeddedInventory
-from poprun.vipu.leases import Grant, Holder, Life, ProcessIdentity
-from poprun.vipu.requests import PartitionRequest
-from poprun.vipu.vipu_errors import DeviceError, InUseError, LeaseEndedError
+from poprun.vipu.leases import PARENT, Grant, Holder, Life, ProcessIdentity
+from poprun.vipu.requests import Acquisition, PartitionRequest
+from poprun.vipu.vipu_errors import (
+    DeviceError,
+    InUseError,
+    LeaseEndedError,
+    NameTakenError,
+    VipuRuleError,
+)
 
 Launch = Callable[..., Grant]
 LONG_AGO = 10**9
@@ -203,3 +209,44 @@ def test_room_that_another_process_made_is_seen(
     monkeypatch.setattr(inventory, "end_dead_leases", end_and_find_none)
 
     assert launch("Q", replicas=64).created
+
+
+def test_a_lease_gets_the_id_that_the_job_has_drawn(
+    inventory: EmbeddedInventory, holder: Holder
+) -> None:
+    asked = Acquisition(
+        holder=holder,
+        partition="p",
+        num_children=1,
+        ipus_per_child=2,
+        create=PartitionRequest("p", 2),
+        lease="0123456789abcdef" * 2,
+    )
+
+    grant = inventory.acquire(asked)
+    assert grant.lease.id == asked.lease
+
+    with pytest.raises(NameTakenError, match="Draw another id"):
+        inventory.acquire(asked._replace(partition="q"))
+    with pytest.raises(VipuRuleError, match="32 hexadecimal digits"):
+        inventory.acquire(asked._replace(lease="x" * 32))
+
+
+def test_a_lease_lives_with_the_guard_that_holds_the_parent_device(
+    inventory: EmbeddedInventory, holder: Holder
+) -> None:
+    with other_process() as guard:
+        dead = holder.process._replace(start_time=1)
+        grant = inventory.acquire(
+            Acquisition(
+                holder=holder._replace(process=dead),
+                partition="p",
+                num_children=1,
+                ipus_per_child=2,
+                create=PartitionRequest("p", 2),
+            )
+        )
+        inventory.attach(grant.lease.id, PARENT, liveness.identify(guard.pid))
+
+        assert inventory.end_dead_leases() == ()
+    assert inventory.end_dead_leases() == (grant.lease,)

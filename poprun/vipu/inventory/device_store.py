@@ -11,14 +11,12 @@ from poprun.vipu.inventory.lease_store import (
     get_lease,
 )
 from poprun.vipu.inventory.occupants import describe_holders
-from poprun.vipu.leases import Lease, ProcessIdentity, Reservation
+from poprun.vipu.leases import PARENT, Lease, ProcessIdentity, Reservation
 from poprun.vipu.model import Partition
 from poprun.vipu.numbering import Device
 from poprun.vipu.requests import Acquisition
 from poprun.vipu.rules import counted, describe
 from poprun.vipu.vipu_errors import DeviceError, InUseError, MismatchError
-
-PARENT = -1
 
 
 def reserve(
@@ -151,7 +149,7 @@ def _child(db: sqlite3.Connection, lease: str, child: int) -> Reservation:
         "FROM devices JOIN leases ON leases.id = lease WHERE lease = ? AND child = ?",
         (lease, child),
     ).fetchone()
-    if row is None or child == PARENT:
+    if row is None:
         row = db.execute(
             "SELECT partition_name, count(*) - 1 FROM devices WHERE lease = ?", (lease,)
         ).fetchone()

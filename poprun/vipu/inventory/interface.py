@@ -190,6 +190,7 @@ class Devices(Protocol):
     def attach(self, lease: str, child: int, process: ProcessIdentity) -> Device:
         """Attach a process to the child device of an instance, until it ends.
 
+        `child` may be `leases.PARENT` for the guard of the job: see there.
         A process that is attached to it already stays so.
 
         Raises:

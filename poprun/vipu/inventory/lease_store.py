@@ -8,7 +8,11 @@ from typing import Any
 from poprun.vipu import liveness
 from poprun.vipu.inventory.partition_store import delete_partition
 from poprun.vipu.leases import Holder, Lease, Life, ProcessIdentity, check_holder
-from poprun.vipu.vipu_errors import LeaseEndedError, VipuRuleError
+from poprun.vipu.vipu_errors import (
+    LeaseEndedError,
+    NameTakenError,
+    VipuRuleError,
+)
 
 LONGEST_LEASE_S = 24 * 3600.0
 COLUMNS = (
@@ -18,15 +22,26 @@ COLUMNS = (
 )
 
 
-def open_lease(db: sqlite3.Connection, holder: Holder, lease_s: float) -> Lease:
-    """Make a lease that nothing is held by yet."""
+def open_lease(
+    db: sqlite3.Connection, holder: Holder, lease_s: float, lease_id: str = ""
+) -> Lease:
+    """Make a lease that nothing is held by yet.
+
+    Raises:
+        VipuRuleError: The holder, the time or the id is not valid.
+        NameTakenError: There is a lease with this id.
+    """
     check_holder(holder)
+    _check_new_id(db, lease_id)
     if not 1 <= lease_s <= LONGEST_LEASE_S:
         raise VipuRuleError(
             f"A lease cannot live for {lease_s:g} s, but for 1 to {LONGEST_LEASE_S:g}."
         )
     lease = Lease(
-        id=os.urandom(16).hex(), holder=holder, since=time.time(), lease_s=lease_s
+        id=lease_id or os.urandom(16).hex(),
+        holder=holder,
+        since=time.time(),
+        lease_s=lease_s,
     )
     process = holder.process
     db.execute(
@@ -46,6 +61,15 @@ def open_lease(db: sqlite3.Connection, holder: Holder, lease_s: float) -> Lease:
         ),
     )
     return lease
+
+
+def _check_new_id(db: sqlite3.Connection, lease_id: str) -> None:
+    if lease_id and (len(lease_id) != 32 or set(lease_id) - set("0123456789abcdef")):
+        raise VipuRuleError(
+            f"{lease_id[:40]!r} is no id of a lease: use 32 hexadecimal digits."
+        )
+    if db.execute("SELECT 1 FROM leases WHERE id = ?", (lease_id,)).fetchone():
+        raise NameTakenError(f"There is a lease {lease_id} already. Draw another id.")
 
 
 def get_lease(db: sqlite3.Connection, lease: str) -> Lease:

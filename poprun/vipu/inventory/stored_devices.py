@@ -72,7 +72,7 @@ class StoredDevices(Store):
     def _acquire(
         self, db: sqlite3.Connection, asked: Acquisition, user: str | None
     ) -> Grant:
-        lease = lease_store.open_lease(db, asked.holder, asked.lease_s)
+        lease = lease_store.open_lease(db, asked.holder, asked.lease_s, asked.lease)
         found = partition_store.find_partition(db, asked.partition)
         created = found is None and asked.create is not None
         if created and asked.create is not None:
