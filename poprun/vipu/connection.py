@@ -4,6 +4,7 @@ http.client takes 40 ms to import; this parser is in C and takes 2.
 """
 
 import errno
+import select
 import socket
 import time
 from base64 import b64encode
@@ -51,9 +52,8 @@ class Connections:
             ServerError: There is none, or it is no HTTP.
         """
         deadline = time.monotonic() + self._timeout_s
-        request = (
-            f"POST {path} HTTP/1.1\r\n{self._headers}Content-Length: {len(body)}\r\n\r\n"
-        ).encode() + body
+        head = f"POST {path} HTTP/1.1\r\n{self._headers}Content-Length: {len(body)}"
+        request = f"{head}\r\n\r\n".encode() + body
         try:
             connection = self._usable() or self._connect(deadline)
             try:
@@ -81,23 +81,11 @@ class Connections:
         """Return an idle connection that the server has not closed."""
         while self._idle:
             connection = self._idle.pop()
-            connection.settimeout(0)
-            try:
-                # Nothing is to come before a request: all but EAGAIN means an end.
-                connection.recv(1)
-            except (BlockingIOError, *self._would_block()):
+            # Nothing comes before a request but the end of the connection.
+            if not select.select([connection], [], [], 0)[0]:
                 return connection
-            except OSError:
-                pass
             connection.close()
         return None
-
-    def _would_block(self) -> tuple[type[OSError], ...]:
-        if self._context is None:
-            return ()
-        import ssl
-
-        return (ssl.SSLWantReadError,)
 
     def _connect(self, deadline: float) -> socket.socket:
         host, port = self._address.host, self._address.port

@@ -181,7 +181,8 @@ def _from_files(
     """Return what the user's file says, and beneath it the machine's."""
     home = environ.get("HOME", "")
     paths = [Path(home, name) for name in USER_FILES] if os.path.isabs(home) else []
-    origin, values = "", {}
+    origin = ""
+    values: dict[str, str] = {}
     for path in (*paths, system_file):
         if not os.path.isfile(path):
             continue

@@ -29,7 +29,7 @@ def reserve(
         MismatchError: The partition has too few, even when all are free.
     """
     num_ipus = asked.num_children * asked.ipus_per_child
-    if num_ipus > partition.size or num_ipus < 1:
+    if num_ipus > partition.size or min(asked.num_children, asked.ipus_per_child) < 1:
         raise MismatchError(
             f"Partition {describe(partition)} cannot serve a job of "
             f"{counted(num_ipus, 'IPU')}. Let poprun change it with "

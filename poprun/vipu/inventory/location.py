@@ -23,11 +23,20 @@ def find_inventory(environ: Mapping[str, str], host: str) -> Path:
     named = environ.get(VARIABLE)
     if named:
         return Path(named).absolute()
+    return _directory(environ, host) / "inventory.db"
+
+
+def find_server_inventory(environ: Mapping[str, str], host: str, port: int) -> Path:
+    """Return the path of the inventory that a server at a port has for itself."""
+    return _directory(environ, host) / f"server-{port}.db"
+
+
+def _directory(environ: Mapping[str, str], host: str) -> Path:
     state = Path(environ.get("XDG_STATE_HOME", ""))
     if not state.is_absolute():  # the XDG rule for what is relative: ignore it
         state = _home(environ) / ".local" / "state"
     machine = re.sub(r"[^A-Za-z0-9.-]", "_", host)[:128] or "localhost"
-    return state / "poprun" / "vipu" / machine / "inventory.db"
+    return state / "poprun" / "vipu" / machine
 
 
 def _home(environ: Mapping[str, str]) -> Path:

@@ -1,0 +1,289 @@
+"""The ASGI application: a path for each operation, the schema, metrics and health."""
+
+import asyncio
+import binascii
+import logging
+import time
+from base64 import b64decode
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from poprun.vipu.inventory.interface import Inventory
+from poprun.vipu.model import User
+from poprun.vipu.server import access, openapi
+from poprun.vipu.server.metrics import CONTENT_TYPE, Metrics
+from poprun.vipu.server.operations import (
+    FOR_ADMINS,
+    WITH_LEASE,
+    Operation,
+    operations,
+)
+from poprun.vipu.server.worker import Worker
+from poprun.vipu.server_address import is_loopback
+from poprun.vipu.vipu_errors import AccessError, VipuError, VipuRuleError
+from poprun.vipu.wire import to_json
+
+MOST_BODY_BYTES = 4 << 20
+# How often leases of holders that are gone are looked for.
+SWEEP_S = 1.0
+JSON = "application/json"
+_log = logging.getLogger("vipu-server")
+
+
+class RequestError(Exception):
+    """A request that is refused before it is understood."""
+
+    def __init__(self, status: int, code: str, sentence: str) -> None:
+        super().__init__(sentence)
+        self.status = status
+        self.code = code
+
+
+class Service:
+    """An inventory, served.
+
+    Args:
+        inventory: What is served.
+        secure: Whether users have to show their access keys.
+        local: Whether only this machine can connect: then browsers that a foreign
+            page directs here are refused by the name that they ask for.
+        count_connections: Says how many there are.
+    """
+
+    def __init__(
+        self,
+        inventory: Inventory,
+        *,
+        secure: bool,
+        local: bool,
+        count_connections: Callable[[], int] = lambda: 0,
+    ) -> None:
+        self._inventory = inventory
+        self._secure = secure
+        self._local = local
+        self._count_connections = count_connections
+        self._operations = operations()
+        self._worker = Worker()
+        self._metrics = Metrics()
+        schema = openapi.document(self._operations, secure=secure)
+        self._schema = msgspec.json.encode(schema)
+
+    def application(self) -> Starlette:
+        return Starlette(
+            routes=[
+                Route("/{area:str}/{operation:str}", self._serve, methods=["POST"]),
+                Route("/openapi.json", self._show_schema),
+                Route("/metrics", self._show_metrics),
+                Route("/health", self._show_health),
+            ],
+            exception_handlers={HTTPException: _refuse_http, Exception: _fail},
+            lifespan=self._lifespan,
+        )
+
+    @asynccontextmanager
+    async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
+        self._worker.start()
+        sweep = asyncio.create_task(self._sweep())
+        try:
+            yield
+        finally:
+            sweep.cancel()
+            self._worker.stop()
+
+    async def _sweep(self) -> None:
+        """End leases whose holders are gone, again and again."""
+        while True:
+            await asyncio.sleep(SWEEP_S)
+            try:
+                ended = await self._worker.run(self._inventory.end_dead_leases)
+            except VipuError as error:
+                _log.warning("Leases could not be ended: %s", error)
+            else:
+                self._metrics.count_ended(len(ended))
+
+    async def _serve(self, request: Request) -> Response:
+        began = time.perf_counter()
+        name = request.path_params["operation"]
+        operation = self._operations.get(name)
+        area = request.path_params["area"]
+        if operation is None or area not in ("user", "admin"):
+            return _refusal(404, "not_found", "There is no such operation.")
+        try:
+            reply = await self._answer(request, operation, area == "admin")
+            result = "ok"
+        except RequestError as error:
+            reply = _refusal(error.status, error.code, str(error))
+            result = error.code
+        except VipuError as error:
+            reply = _refusal(openapi.STATUS[error.code], error.code, str(error))
+            result = error.code
+        self._metrics.count(name, result, time.perf_counter() - began)
+        return reply
+
+    async def _answer(
+        self, request: Request, operation: Operation, admin: bool
+    ) -> Response:
+        self._check_origin(request)
+        name, key = _credentials(request)
+        arguments = operation.read(await _body(request))
+        admin = admin or operation.name in FOR_ADMINS
+        value = await self._worker.run(
+            lambda: self._call(operation, arguments, admin, name, key)
+        )
+        return Response(msgspec.json.encode(to_json(value)), media_type=JSON)
+
+    def _call(
+        self,
+        operation: Operation,
+        arguments: dict[str, Any],
+        admin: bool,
+        name: str,
+        key: str,
+    ) -> Any:
+        user = None
+        if self._secure and operation.name not in (*WITH_LEASE, "check_access"):
+            user = self._authenticate(name, key, admin)
+            if not admin:
+                arguments = access.limited(arguments, user)
+        result = getattr(self._inventory, operation.name)(**arguments)
+        if user is not None and admin:
+            return result
+        if user is not None:
+            result = access.visible(result, user)
+        return access.without_leases(result, arguments.get("lease"))
+
+    def _authenticate(self, name: str, key: str, admin: bool) -> User:
+        if not key:
+            raise RequestError(
+                401,
+                AccessError.code,
+                "The V-IPU server wants to know who asks. Give api-user-id and "
+                "api-access-key, in a file or with options of the vipu command.",
+            )
+        try:
+            user = self._inventory.check_access(name, key)
+        except AccessError as error:
+            raise RequestError(401, error.code, str(error)) from error
+        if admin and not user.is_admin:
+            raise AccessError(
+                f"User {user.name} is no administrator. Ask one to do it, or use the "
+                "access key of one."
+            )
+        return user
+
+    def _check_origin(self, request: Request) -> None:
+        """Refuse what a web page makes a browser send."""
+        host = request.headers.get("host", "").rpartition(":")
+        name = host[0] if host[2].isdigit() else request.headers.get("host", "")
+        if "origin" in request.headers or (self._local and not is_loopback(name)):
+            raise RequestError(
+                403,
+                AccessError.code,
+                "The V-IPU server answers no web pages: ask it by its own address, "
+                "and with no Origin header.",
+            )
+
+    async def _show_schema(self, _: Request) -> Response:
+        return Response(self._schema, media_type=JSON)
+
+    async def _show_metrics(self, _: Request) -> Response:
+        inventory = self._inventory
+        try:
+            found = await self._worker.run(
+                lambda: (
+                    inventory.list_clusters(),
+                    inventory.list_partitions(),
+                    inventory.list_leases(),
+                )
+            )
+        except VipuError as error:
+            return _refusal(openapi.STATUS[error.code], error.code, str(error))
+        self._metrics.show_inventory(*found)
+        self._metrics.show_load(self._count_connections(), self._worker.waiting)
+        return Response(self._metrics.page(), headers={"content-type": CONTENT_TYPE})
+
+    async def _show_health(self, _: Request) -> Response:
+        """Say whether the inventory can be read."""
+        try:
+            await asyncio.wait_for(
+                self._worker.run(self._inventory.list_allocations), timeout=5
+            )
+        except TimeoutError:
+            return _refusal(503, "timeout", "The inventory does not answer.")
+        except VipuError as error:
+            return _refusal(openapi.STATUS[error.code], error.code, str(error))
+        return Response(b'{"status":"ok"}', media_type=JSON)
+
+
+async def _body(request: Request) -> bytes:
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != JSON:
+        raise RequestError(
+            415, VipuRuleError.code, f"The type of a request's content must be {JSON}."
+        )
+    parts, size = [], 0
+    with suppress(ClientDisconnect):
+        async for part in request.stream():
+            size += len(part)
+            if size > MOST_BODY_BYTES:
+                raise RequestError(
+                    413,
+                    VipuRuleError.code,
+                    f"A request has at most {MOST_BODY_BYTES >> 20} MiB.",
+                )
+            parts.append(part)
+        return b"".join(parts)
+    raise RequestError(408, VipuRuleError.code, "The request ended in the middle.")
+
+
+def _credentials(request: Request) -> tuple[str, str]:
+    """Return the user and the access key of a request, empty if it has none."""
+    scheme, _, encoded = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() != "basic":
+        return "", ""
+    try:
+        name, _, key = b64decode(encoded, validate=True).decode().partition(":")
+    except (binascii.Error, UnicodeDecodeError):
+        return "", ""
+    return name, key
+
+
+def _refusal(status: int, code: str, sentence: str) -> Response:
+    headers = {}
+    if status == 401:
+        headers["www-authenticate"] = 'Basic realm="V-IPU", charset="UTF-8"'
+    if status in (408, 413, 415):
+        headers["connection"] = "close"  # what it still sends is not wanted
+    body = msgspec.json.encode({"code": code, "message": sentence})
+    return Response(body, status, headers, media_type=JSON)
+
+
+async def _refuse_http(_: Request, error: Exception) -> Response:
+    """Refuse what the routes do not know."""
+    assert isinstance(error, HTTPException)
+    sentence = {
+        404: "There is no such path. The paths are in /openapi.json.",
+        405: "Operations are asked for with POST, all else with GET.",
+    }.get(error.status_code, str(error.detail))
+    code = "not_found" if error.status_code == 404 else VipuRuleError.code
+    reply = _refusal(error.status_code, code, sentence)
+    for name, value in (error.headers or {}).items():
+        reply.headers[name] = value
+    return reply
+
+
+async def _fail(_: Request, error: Exception) -> Response:
+    """Answer after an error in the server itself, which uvicorn logs."""
+    return _refusal(
+        500,
+        VipuError.code,
+        f"The V-IPU server failed with {type(error).__name__}. Its log says where.",
+    )

@@ -1,0 +1,249 @@
+"""The vipu-server command: serve an inventory of emulated IPUs until SIGTERM."""
+
+import logging
+import os
+import resource
+import signal
+import socket
+import ssl
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import click
+import uvicorn
+
+from poprun import __version__
+from poprun.vipu import presets
+from poprun.vipu.inventory.embedded import EmbeddedInventory
+from poprun.vipu.inventory.location import find_server_inventory
+from poprun.vipu.server.application import Service
+from poprun.vipu.server.first_admin import make_first_admin
+from poprun.vipu.server.guarded_protocol import GuardedProtocol
+from poprun.vipu.server_address import DEFAULT_PORT, is_loopback
+from poprun.vipu.vipu_errors import VipuError, VipuRuleError
+
+# For requests that are being answered when the server is to stop.
+GRACE_S = 5
+IDLE_S = 75
+BACKLOG = 1024
+# Descriptors that are not connections.
+SPARE_DESCRIPTORS = 64
+NO_POD = "none"
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=DEFAULT_PORT,
+    show_default=True,
+    help="The port; 0 for a free one.",
+)
+@click.option(
+    "--database",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The file with the inventory. By default in the home directory, for each "
+    "host and port; it is made if it does not exist.",
+)
+@click.option(
+    "--pod",
+    type=click.Choice([*presets.PODS, NO_POD]),
+    default="pod64",
+    show_default=True,
+    metavar="POD",
+    help="The pod in a new inventory, from pod4 to pod65536; none for no cluster.",
+)
+@click.option(
+    "--secure",
+    is_flag=True,
+    help="Let only users with access keys in. The key of the first administrator is "
+    "written to a file beside the inventory.",
+)
+@click.option(
+    "--tls-cert",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The server's certificate, with those that it is signed by, in PEM.",
+)
+@click.option(
+    "--tls-key",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The private key of the certificate, in PEM.",
+)
+@click.option(
+    "--timeout",
+    type=click.FloatRange(0.1, 600),
+    default=10.0,
+    show_default=True,
+    help="Seconds to wait while another process keeps the inventory locked.",
+)
+@click.option("--access-log", is_flag=True, help="Log each request.")
+@click.version_option(__version__, prog_name="vipu-server")
+def serve(
+    host: str,
+    port: int,
+    database: Path | None,
+    pod: str,
+    secure: bool,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    timeout: float,
+    access_log: bool,
+) -> None:
+    """Serve an inventory of emulated IPUs to several hosts and users.
+
+    Beyond this machine it listens only with --secure, --tls-cert and --tls-key.
+    """
+    _check_exposure(host, secure, tls_cert, tls_key)
+    _check_certificate(tls_cert, tls_key)
+    logging.basicConfig(stream=sys.stderr, format="%(message)s", level=logging.WARNING)
+    listener = _listen(host, port)
+    port = listener.getsockname()[1]
+    path = database or find_server_inventory(os.environ, socket.gethostname(), port)
+    is_new = not path.exists()
+    # No name of a holder's host is the empty one: two machines may have one name, so
+    # a holder under another boot is not known to be gone.
+    with closing(
+        EmbeddedInventory(path, host="", timeout_s=timeout, strict=True)
+    ) as inventory:
+        if is_new and pod != NO_POD:
+            inventory.create_cluster(presets.preset(pod))
+        if secure:
+            make_first_admin(inventory, path, host, port, tls=tls_cert is not None)
+        connections: set[object] = set()
+        service = Service(
+            inventory,
+            secure=secure,
+            local=is_loopback(host) and not secure,
+            count_connections=lambda: len(connections),
+        )
+        config = uvicorn.Config(
+            service.application(),
+            http=_limited_protocol(),
+            loop="uvloop",
+            ws="none",
+            lifespan="on",
+            access_log=access_log,
+            log_config=None,
+            log_level="info" if access_log else "warning",
+            server_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=IDLE_S,
+            timeout_graceful_shutdown=GRACE_S,
+            backlog=BACKLOG,
+            ssl_certfile=tls_cert,
+            ssl_keyfile=tls_key,
+        )
+        server = _Server(config, _start_line(listener, path, secure, tls_cert))
+        connections = server.server_state.connections  # type: ignore[assignment]
+        # uvicorn handles these, and raises them again when it has ended.
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: None)
+        server.run(sockets=[listener])
+
+
+def main() -> int:
+    """Run vipu-server, and return its exit code."""
+    try:
+        serve.main(prog_name="vipu-server", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except click.Abort:
+        return 130
+    except VipuError as error:
+        print(f"vipu-server: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's server, which says when it can be asked."""
+
+    def __init__(self, config: uvicorn.Config, start_line: str) -> None:
+        super().__init__(config)
+        self._start_line = start_line
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        print(self._start_line, flush=True)
+
+
+def _check_exposure(
+    host: str, secure: bool, tls_cert: Path | None, tls_key: Path | None
+) -> None:
+    if bool(tls_cert) != bool(tls_key):
+        raise VipuRuleError("TLS takes both --tls-cert and --tls-key. Give both.")
+    if not is_loopback(host) and not (secure and tls_cert):
+        raise VipuRuleError(
+            f"At {host} other machines could connect, so vipu-server listens there "
+            "only with --secure, --tls-cert and --tls-key; without them, listen at "
+            "127.0.0.1."
+        )
+
+
+def _check_certificate(tls_cert: Path | None, tls_key: Path | None) -> None:
+    if tls_cert is None:
+        return
+    try:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        # An empty password in place of a question on the terminal.
+        context.load_cert_chain(tls_cert, tls_key, password="")
+    except OSError as error:  # ssl.SSLError is one
+        raise VipuRuleError(
+            f"The certificate {tls_cert} with the key {tls_key} cannot be used: "
+            f"{error.strerror or error}. Give a certificate and its key, without a "
+            "password, in PEM."
+        ) from error
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    name = host.removeprefix("[").removesuffix("]")
+    try:
+        family = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((name, port), family=family, backlog=BACKLOG)
+    except OSError as error:
+        raise VipuRuleError(
+            f"vipu-server cannot listen at {host}:{port}: {_why(error)}. Choose "
+            "another with --host or --port."
+        ) from error
+
+
+def _why(error: OSError) -> str:
+    # create_server appends the address; a name that is not found has no errno.
+    return (
+        os.strerror(error.errno)
+        if error.errno and error.errno > 0
+        else f"{error.strerror}"
+    )
+
+
+def _limited_protocol() -> type[GuardedProtocol]:
+    """Return the protocol with as many connections as there are descriptors for."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 8192 if hard == resource.RLIM_INFINITY else min(hard, 8192)
+    if soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    most = max(soft, wanted) - SPARE_DESCRIPTORS
+
+    class Limited(GuardedProtocol):
+        most_connections = max(1, most)
+
+    return Limited
+
+
+def _start_line(
+    listener: socket.socket, path: Path, secure: bool, tls_cert: Path | None
+) -> str:
+    host, port = listener.getsockname()[:2]
+    shown = f"[{host}]" if ":" in host else host
+    how = "TLS and access keys" if secure and tls_cert else "access keys"
+    return (
+        f"vipu-server {__version__} listens at {'https' if tls_cert else 'http'}://"
+        f"{shown}:{port} ({how if secure else 'no access keys'}); inventory {path}"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

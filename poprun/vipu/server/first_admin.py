@@ -1,0 +1,46 @@
+"""The first administrator of a secure server, whose access key goes to a file."""
+
+import os
+from pathlib import Path
+
+from poprun.vipu.inventory.interface import Inventory
+from poprun.vipu.vipu_errors import InventoryUnavailableError
+
+NAME = "admin"
+
+
+def make_first_admin(
+    inventory: Inventory, database: Path, host: str, port: int, *, tls: bool
+) -> Path | None:
+    """Make an administrator if there is none, with a configuration file for vipu.
+
+    Returns the file, which only this user can read; None if there was one already.
+
+    Raises:
+        InventoryUnavailableError: The file cannot be written.
+    """
+    if any(user.is_admin for user in inventory.list_users()):
+        return None
+    path = database.with_name(f"{NAME}.vipu-cli.hcl")
+    access_key = inventory.create_user(NAME, is_admin=True)
+    lines = {
+        "api-host": host,
+        "api-port": str(port),
+        "api-user-id": NAME,
+        "api-access-key": access_key,
+        "api-tls": "yes" if tls else "no",
+    }
+    text = "".join(f'{key} = "{value}"\n' for key, value in lines.items())
+    try:
+        path.unlink(missing_ok=True)
+        file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+        with os.fdopen(file, "w") as opened:
+            opened.write(text)
+    except OSError as error:
+        inventory.remove_user(NAME)
+        raise InventoryUnavailableError(
+            f"The access key of the first administrator cannot be written to {path}: "
+            f"{error.strerror}. Name a directory that can be written to, with "
+            "--database."
+        ) from error
+    return path

@@ -1,0 +1,85 @@
+"""What a server counts, for Prometheus."""
+
+from collections.abc import Sequence
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+
+from poprun.vipu.leases import Lease
+from poprun.vipu.model import Cluster, Partition, PartitionState
+
+CONTENT_TYPE = CONTENT_TYPE_LATEST
+_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+
+
+class Metrics:
+    """The counters and gauges of one server."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        self._requests = Counter(
+            "vipu_requests",
+            "Requests, by operation and result: ok, or the code of the refusal.",
+            ("operation", "result"),
+            registry=self._registry,
+        )
+        self._seconds = Histogram(
+            "vipu_request_seconds",
+            "How long requests took.",
+            ("operation",),
+            buckets=_BUCKETS,
+            registry=self._registry,
+        )
+        self._ended = Counter(
+            "vipu_leases_ended",
+            "Leases that the server ended because their holders were gone.",
+            registry=self._registry,
+        )
+        self._leases = self._gauge("vipu_leases", "Leases.")
+        self._ipus = self._gauge("vipu_ipus", "IPUs of the clusters.", "cluster")
+        self._used = self._gauge(
+            "vipu_ipus_in_partitions", "IPUs that partitions have.", "cluster"
+        )
+        self._partitions = self._gauge("vipu_partitions", "Partitions.", "state")
+        self._waiting = self._gauge("vipu_waiting", "Requests that wait.")
+        self._connections = self._gauge("vipu_connections", "Open connections.")
+
+    def count(self, operation: str, result: str, seconds: float) -> None:
+        """Count a request that has been answered."""
+        self._requests.labels(operation, result).inc()
+        self._seconds.labels(operation).observe(seconds)
+
+    def count_ended(self, leases: int) -> None:
+        """Count leases whose holders were gone."""
+        self._ended.inc(leases)
+
+    def show_inventory(
+        self,
+        clusters: Sequence[Cluster],
+        partitions: Sequence[Partition],
+        leases: Sequence[Lease],
+    ) -> None:
+        """Set the gauges to what there is."""
+        self._ipus.clear()
+        self._used.clear()
+        for cluster in clusters:
+            self._ipus.labels(cluster.name).set(cluster.size)
+            self._used.labels(cluster.name).set(0)
+        for state in PartitionState:
+            self._partitions.labels(state.value).set(0)
+        for partition in partitions:
+            self._used.labels(partition.cluster).inc(partition.size)
+            self._partitions.labels(partition.state.value).inc()
+        self._leases.set(len(leases))
+
+    def show_load(self, connections: int, waiting: int) -> None:
+        """Set the gauges of the server itself."""
+        self._connections.set(connections)
+        self._waiting.set(waiting)
+
+    def page(self) -> bytes:
+        """Return all of it, as Prometheus reads it."""
+        return generate_latest(self._registry)
+
+    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
+        return Gauge(name, text, labels, registry=self._registry)
