@@ -133,7 +133,7 @@ class Connections:
         from httptools import HttpParserError
 
         reader = _Reader()
-        parser = self._make_parser(reader)
+        parser = reader.parser = self._make_parser(reader)
         while not reader.complete:
             connection.settimeout(_left(deadline))
             data = connection.recv(_CHUNK)
@@ -147,7 +147,7 @@ class Connections:
             except HttpParserError as error:
                 raise self._nonsense("its reply is no HTTP") from error
         reply = Reply(parser.get_status_code(), b"".join(reader.parts))
-        return reply, bool(parser.should_keep_alive())
+        return reply, reader.reusable
 
     def _nonsense(self, what: str) -> ServerReplyError:
         return reply_error(self._address, what)
@@ -182,10 +182,18 @@ class Connections:
 class _Reader:
     """What the parser calls."""
 
+    parser: "HttpResponseParser"
+
     def __init__(self) -> None:
         self.parts: list[bytes] = []
         self.received = 0
         self.complete = False
+        # Whether another request may follow.
+        self.reusable = False
+
+    def on_headers_complete(self) -> None:
+        # The parser knows it only until the end of the message.
+        self.reusable = bool(self.parser.should_keep_alive())
 
     def on_body(self, data: bytes) -> None:
         self.parts.append(data)
