@@ -15,7 +15,7 @@ from poprun.vipu.model import Partition, PartitionState
 from poprun.vipu.numbering import Device
 from poprun.vipu.requests import Acquisition
 from poprun.vipu.rules import describe
-from poprun.vipu.vipu_errors import DeviceError, NotActiveError
+from poprun.vipu.vipu_errors import DeviceError, NameTakenError, NotActiveError
 
 
 class StoredDevices(Store):
@@ -83,6 +83,11 @@ class StoredDevices(Store):
                 lease=lease.id if asked.remove else None,
             )
         else:
+            if found is not None and asked.create and user not in (None, found.owner):
+                raise NameTakenError(
+                    f"There is a partition {found.name} of another user. Choose "
+                    "another name with --vipu-partition."
+                )
             partition = partition_store.get_partition(db, asked.partition, user)
             partition = partition_store.refresh(db, partition)
             if not partition.reconfigurable:

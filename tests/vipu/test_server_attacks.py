@@ -1,0 +1,295 @@
+"""Clients that mean harm or are broken are refused, and the server goes on."""
+
+import json
+import re
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+from vipu_servers import COMMAND, Server, acquisition, serving
+
+from poprun.vipu.server import application
+from poprun.vipu.vipu_errors import BY_CODE
+
+# Sends each request slowly, and gives up waiting soon: see the server's limits.
+IMPATIENT = """
+import sys
+from poprun.vipu.server import command, guarded_protocol
+guarded_protocol.REQUEST_TIMEOUT_S = 0.5
+guarded_protocol.GuardedProtocol._start_timer.__defaults__ = (0.5,)
+sys.exit(command.main())
+"""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with serving(tmp_path_factory.mktemp("vipu") / "server.db") as started:
+        yield started
+        # Whatever it was sent, it wrote no traceback, and ends as it should.
+        assert "Traceback" not in started.log.read_text()
+        assert started.stop() == 0
+
+
+def post(
+    path: str, body: bytes, *headers: str, kind: str | None = "application/json"
+) -> bytes:
+    lines = [f"POST {path} HTTP/1.1", *headers]
+    if not any(header.startswith("Host:") for header in headers):
+        lines.append("Host: localhost")
+    if kind is not None:
+        lines.append(f"Content-Type: {kind}")
+    if not any(re.match("Content-Length|Transfer", header) for header in headers):
+        lines.append(f"Content-Length: {len(body)}")
+    return "\r\n".join([*lines, "Connection: close", "", ""]).encode() + body
+
+
+def answer(server: Server, request: bytes) -> tuple[int, dict[str, str]]:
+    """Return the status of a reply, and the refusal in it, whose form is checked."""
+    head, _, body = server.exchange(request).partition(b"\r\n\r\n")
+    match = re.match(rb"HTTP/1.1 (\d{3}) ", head)
+    assert match, head
+    refusal = json.loads(body)
+    assert refusal.keys() == {"code", "message"}
+    assert refusal["code"] in BY_CODE
+    assert "Traceback" not in refusal["message"]
+    assert "File " not in refusal["message"]
+    assert refusal["message"].endswith(".")
+    return int(match[1]), refusal
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"null",
+        b"[]",
+        b"[" * 1_000_000,
+        b'{"name":' * 100_000,
+        b'{"name": 1}',
+        b'{"name": null}',
+        b'{"name": ["x"]}',
+        b'{"name": "\xff"}',
+        b'{"name": "\\ud800"}',
+        b'{"nam": "x"}',
+        b'{"name": "x", "more": 1}',
+        b'{"name": "' + b"x" * 2000 + b'"}',
+        b"\x00" * 1000,
+        '{"name": "x"}'.encode("utf-16"),
+    ],
+    ids=lambda body: repr(body[:20]),
+)
+def test_a_body_that_is_no_request_is_refused(server: Server, body: bytes) -> None:
+    status, refusal = answer(server, post("/user/get_cluster", body))
+
+    assert (status, refusal["code"]) == (400, "invalid")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["../../etc/passwd", "a'; DROP TABLE leases; --", "\x00", "\x1b[2J", "é", "", "%s"],
+)
+def test_a_name_with_odd_characters_is_only_a_name(server: Server, name: str) -> None:
+    body = json.dumps({"name": name}).encode()
+    assert answer(server, post("/user/get_cluster", body))[0] == 404
+    request = {"name": name, "size": 4}
+    body = json.dumps({"request": request}).encode()
+    status, refusal = answer(server, post("/user/create_partition", body))
+
+    assert (status, refusal["code"]) == (400, "invalid")
+    assert all(c.isprintable() for c in refusal["message"])
+
+
+@pytest.mark.parametrize("number", [-1, 0, 2**31, 2**53 - 1, 2**53, 2**64, 10**400])
+@pytest.mark.parametrize(
+    "field", ["num_children", "ipus_per_child", "size", "num_gcds"]
+)
+def test_a_number_that_no_job_has_is_refused(
+    server: Server, field: str, number: int
+) -> None:
+    process = {"pid": 1, "start_time": 1, "boot_id": "b", "pid_namespace": "p"}
+    holder = {"user": "u", "job": "j", "host": "h", "process": process}
+    create = {"name": "P", "size": 4, "num_gcds": 1}
+    asked = {"partition": "P", "num_children": 1, "ipus_per_child": 1}
+    (create if field in create else asked)[field] = number
+    body = json.dumps({"asked": asked | {"holder": holder, "create": create}}).encode()
+
+    assert answer(server, post("/user/acquire", body))[0] in (400, 409)
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "status"),
+    [
+        (post("/user/no_such_thing", b"{}"), 404),
+        (post("/user/get_cluster/", b"{}"), 404),
+        (post("/user/create_cluster/../list_clusters", b"{}"), 404),
+        (post("/nobody/get_cluster", b"{}"), 404),
+        (post("/", b"{}"), 404),
+        (post("/health", b"{}"), 405),
+        (b"GET /user/list_clusters HTTP/1.0\r\nHost: localhost\r\n\r\n", 404),
+        (post("/user/list_clusters", b"{}", kind=None), 415),
+        (post("/user/list_clusters", b"{}", kind="text/plain"), 415),
+        (post("/user/list_clusters", b"{}", "Host: evil.com"), 403),
+        (post("/user/list_clusters", b"{}", "Host: evil.com:8090"), 403),
+        (post("/user/list_clusters", b"{}", "Origin: http://localhost:8090"), 403),
+        (post("/user/list_clusters", b"{}", "Origin: null"), 403),
+    ],
+    ids=lambda value: value[:50] if isinstance(value, bytes) else None,
+)
+def test_what_is_no_request_of_a_client_is_refused(
+    server: Server, request_bytes: bytes, status: int
+) -> None:
+    assert answer(server, request_bytes)[0] == status
+
+
+def test_a_huge_body_is_refused_before_it_is_kept(server: Server) -> None:
+    before = psutil.Process(server.process.pid).memory_info().rss
+    declared = 10 * 1024**3
+    head = post("/user/get_cluster", b"", f"Content-Length: {declared}")
+    with server.connect() as connection:
+        connection.sendall(head)
+        try:
+            for _ in range(1024):
+                connection.sendall(b" " * 65536)
+        except (ConnectionResetError, BrokenPipeError):
+            pass  # as soon as it has seen too much
+        else:
+            pytest.fail("64 MiB of a body were taken")
+    after = psutil.Process(server.process.pid).memory_info().rss
+    assert after - before < 64 << 20
+
+
+def test_an_endless_head_is_cut_off(server: Server) -> None:
+    with server.connect() as connection:
+        connection.sendall(b"POST /user/get_cluster HTTP/1.1\r\n")
+        with pytest.raises((ConnectionResetError, BrokenPipeError)):  # noqa: PT012
+            for number in range(100_000):
+                connection.sendall(b"X-%d: %s\r\n" % (number, b"x" * 1000))
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [b"\x00" * 100, b"\x16\x03\x01\x02\x00\x01\x00", b"GET\r\n\r\n", b"\r\n" * 10],
+)
+def test_what_is_no_http_is_answered_or_closed(server: Server, garbage: bytes) -> None:
+    reply = server.exchange(garbage, and_close=True)
+
+    assert reply == b"" or reply.startswith(b"HTTP/1.1 400 ")
+
+
+def test_both_lengths_in_one_request_are_refused(server: Server) -> None:
+    # Two readers who disagree about where a request ends can be played off.
+    smuggled = post(
+        "/user/list_clusters",
+        b"0\r\n\r\nPOST /admin/remove_cluster HTTP/1.1\r\n\r\n",
+        "Content-Length: 4",
+        "Transfer-Encoding: chunked",
+    )
+
+    assert server.exchange(smuggled).startswith(b"HTTP/1.1 400 ")
+
+
+def test_clients_that_hang_up_in_the_middle_leave_nothing(server: Server) -> None:
+    request = post("/user/acquire", b'{"asked": ')
+    for length in range(1, len(request), 7):
+        with server.connect() as connection:
+            connection.sendall(request[:length])
+
+    inventory = server.inventory()
+    lease = inventory.acquire(acquisition("P")).lease
+    inventory.release(lease.id)
+
+
+def test_1000_idle_connections_keep_nobody_out(server: Server) -> None:
+    idle = [server.connect() for _ in range(900)]
+    try:
+        inventory = server.inventory()
+        inventory.release(inventory.acquire(acquisition("P")).lease.id)
+    finally:
+        for connection in idle:
+            connection.close()
+
+
+def test_pipelined_requests_are_answered_in_order(server: Server) -> None:
+    one = post("/user/list_allocations", b"{}").replace(b"Connection: close\r\n", b"")
+    other = post("/user/list_clusters", b"{}")
+
+    replies = server.exchange(one * 50 + other)
+
+    assert replies.count(b"HTTP/1.1 200 OK") == 51
+    assert replies.count(b'"num_ilds"') == 1
+    assert replies.endswith(b'"automatic":false}]')
+
+
+def slow_server(tmp_path: Path) -> subprocess.Popen[str]:
+    command = [COMMAND[0], "-c", IMPATIENT, "--port=0"]
+    return subprocess.Popen(
+        [*command, f"--database={tmp_path / 's.db'}"], stdout=subprocess.PIPE, text=True
+    )
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        b"POST /user/get_clu",
+        b"POST /user/list_clusters HTTP/1.1\r\nHost: localhost\r\nX: ",
+        post("/user/list_clusters", b"{", "Content-Length: 2"),
+        post("/user/list_clusters", b"1\r\n{\r\n", "Transfer-Encoding: chunked"),
+    ],
+    ids=["nothing", "path", "head", "body", "chunk"],
+)
+def test_a_request_that_does_not_come_to_an_end_is_given_up(
+    tmp_path: Path, sent: bytes
+) -> None:
+    with slow_server(tmp_path) as process:
+        try:
+            assert process.stdout is not None
+            port = int(process.stdout.readline().split("127.0.0.1:")[1].split()[0])
+            with socket.create_connection(("127.0.0.1", port), timeout=30) as client:
+                client.sendall(sent)
+                with suppress(ConnectionResetError):
+                    assert client.recv(100) == b""
+        finally:
+            process.kill()
+
+
+def test_a_bug_of_the_server_is_a_refusal_and_a_line_in_the_log(
+    tmp_path: Path,
+) -> None:
+    broken = (
+        "import sys; from poprun.vipu.server import command; "
+        "from poprun.vipu.inventory.embedded import EmbeddedInventory as E; "
+        "E.list_clusters = lambda self: 1 / 0; sys.exit(command.main())"
+    )
+    log = tmp_path / "log"
+    with (
+        open(log, "wb") as file,
+        subprocess.Popen(
+            [COMMAND[0], "-c", broken, "--port=0", f"--database={tmp_path / 's.db'}"],
+            stdout=subprocess.PIPE,
+            stderr=file,
+            text=True,
+        ) as process,
+    ):
+        try:
+            assert process.stdout is not None
+            port = int(process.stdout.readline().split("127.0.0.1:")[1].split()[0])
+            with socket.create_connection(("127.0.0.1", port), timeout=30) as client:
+                client.sendall(post("/user/list_clusters", b"{}"))
+                reply = client.makefile("rb").read()
+        finally:
+            process.kill()
+
+    assert reply.startswith(b"HTTP/1.1 500 ")
+    assert b"failed with ZeroDivisionError. Its log says where." in reply
+    assert "The operation list_clusters failed." in log.read_text()
+
+
+def test_the_limit_of_a_body_is_far_above_any_request() -> None:
+    # The largest: a cluster of 16 384 named agents.
+    assert application.MOST_BODY_BYTES > 16384 * 70

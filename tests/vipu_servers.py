@@ -1,0 +1,112 @@
+"""Start vipu-server as a user does, and ask it."""
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from poprun.vipu import liveness
+from poprun.vipu.client import ServerInventory
+from poprun.vipu.leases import Holder
+from poprun.vipu.requests import Acquisition, PartitionRequest
+from poprun.vipu.server_address import ServerAddress
+
+COMMAND = [sys.executable, "-m", "poprun.vipu.server.command"]
+
+
+class Server:
+    """A vipu-server that runs, with the database in a file of the test."""
+
+    def __init__(self, database: Path, *arguments: str, port: int = 0) -> None:
+        self.database = database
+        self.arguments = arguments
+        self.log = database.with_suffix(".log")
+        self.clients: list[ServerInventory] = []
+        self.start(port)
+
+    def start(self, port: int) -> None:
+        with open(self.log, "ab") as log:
+            self.process = subprocess.Popen(
+                [
+                    *COMMAND,
+                    f"--port={port}",
+                    f"--database={self.database}",
+                    *self.arguments,
+                ],
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+        assert self.process.stdout is not None
+        self.first_line = self.process.stdout.readline()
+        match = re.search(r"https?://127\.0\.0\.1:(\d+) ", self.first_line)
+        assert match, self.first_line + self.log.read_text()
+        self.port = int(match[1])
+
+    def address(self, **changes: Any) -> ServerAddress:
+        return ServerAddress("127.0.0.1", self.port)._replace(**changes)
+
+    def inventory(self, *, admin: bool = False, **changes: Any) -> ServerInventory:
+        made = ServerInventory(self.address(**changes), timeout_s=30, admin=admin)
+        self.clients.append(made)
+        return made
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.port), timeout=30)
+
+    def exchange(self, request: bytes, *, and_close: bool = False) -> bytes:
+        """Send bytes, and return what comes until the server closes."""
+        with self.connect() as connection:
+            connection.sendall(request)
+            if and_close:
+                connection.shutdown(socket.SHUT_WR)
+            reply = b""
+            while data := connection.recv(65536):
+                reply += data
+            return reply
+
+    def stop(self) -> int:
+        """End it by SIGTERM, and return the exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(30)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait(30)
+
+    def restart(self) -> None:
+        """Start it again at the same port, with the same database."""
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        self.start(self.port)
+
+
+@contextmanager
+def serving(database: Path, *arguments: str) -> Iterator[Server]:
+    server = Server(database, *arguments)
+    try:
+        yield server
+    finally:
+        for client in server.clients:
+            client.close()
+        server.kill()
+        assert server.process.stdout is not None
+        server.process.stdout.close()
+
+
+def acquisition(
+    name: str, size: int = 1, job: str = "j1", **changes: Any
+) -> Acquisition:
+    """Return what a job asks: a partition of its own, for one instance."""
+    return Acquisition(
+        holder=Holder(user="alice", job=job, host="h1", process=liveness.identify()),
+        partition=name,
+        num_children=1,
+        ipus_per_child=size,
+        create=PartitionRequest(name=name, size=size, owner="alice"),
+    )._replace(**changes)
