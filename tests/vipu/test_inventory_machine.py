@@ -16,6 +16,7 @@ from hypothesis.stateful import (
     precondition,
     rule,
 )
+from vipu_servers import Server, serving
 
 from poprun.vipu import liveness, numbering, presets
 from poprun.vipu.inventory.embedded import EmbeddedInventory
@@ -38,15 +39,29 @@ class Machine(RuleBasedStateMachine):
 
     @initialize()
     def open(self) -> None:
-        self.directory = tempfile.TemporaryDirectory()
-        path = Path(self.directory.name) / "inventory.db"
-        self.inventory = EmbeddedInventory(path, host="h1")
-        self.inventory.create_cluster(presets.preset("pod128"))
+        self.open_inventory()
         self.number = 0
         # What must be there: partitions by name, and what each lease holds of them.
         self.expected: dict[str, Partition] = {}
         self.grants: dict[str, Grant] = {}
         self.dead: set[str] = set()
+
+    def open_inventory(self) -> None:
+        self.directory = tempfile.TemporaryDirectory()
+        path = Path(self.directory.name) / "inventory.db"
+        self.store = self.inventory = EmbeddedInventory(path, host="h1")
+        self.inventory.create_cluster(presets.preset("pod128"))
+
+    def close_inventory(self) -> None:
+        self.inventory.close()
+        self.directory.cleanup()
+
+    def num_gcds(self, size: int) -> int:
+        """Return how few GCDs a partition can have."""
+        return 1
+
+    def settle(self) -> None:
+        """Wait for what the inventory does by itself."""
 
     def name(self) -> str:
         self.number += 1
@@ -98,8 +113,8 @@ class Machine(RuleBasedStateMachine):
             name=self.name(),
             size=size,
             num_ilds=ilds,
-            num_gcds=size if ilds else 1,
-            reconfigurable=kind and not ilds,
+            num_gcds=size if ilds else self.num_gcds(size),
+            reconfigurable=kind and not ilds and self.num_gcds(size) == 1,
         )
         works = self.works(lambda: self.fits(size, ilds))
         try:
@@ -114,7 +129,8 @@ class Machine(RuleBasedStateMachine):
     @rule(target=jobs, size=SIZES, dies=st.booleans())
     def launch(self, size: int, dies: bool) -> object:
         name = self.name()
-        request = PartitionRequest(name=name, size=size)
+        gcds = self.num_gcds(size)
+        request = PartitionRequest(name=name, size=size, num_gcds=gcds)
         works = self.works(lambda: self.fits(size))
         try:
             grant = self.inventory.acquire(self.asked(name, size, dies, request))
@@ -165,10 +181,13 @@ class Machine(RuleBasedStateMachine):
 
     @rule(name=kept, size=SIZES)
     def resize(self, name: str, size: int) -> None:
-        if name not in self.expected:
+        gcds = self.num_gcds(size)
+        if name not in self.expected or (
+            gcds > 1 and self.expected[name].reconfigurable
+        ):
             return
         works = self.works(lambda: not self.used(name) and self.fits(size, but=name))
-        change = PartitionChange(size=size, num_gcds=1)
+        change = PartitionChange(size=size, num_gcds=gcds)
         try:
             changed = self.inventory.update_partition(name, change)
         except (InUseError, NoSpaceError):
@@ -215,7 +234,8 @@ class Machine(RuleBasedStateMachine):
     def nothing_is_held_twice_and_what_is_freed_is_free(self) -> None:
         if not hasattr(self, "inventory"):
             return
-        with self.inventory._read() as db:
+        self.settle()
+        with self.store._read() as db:
             free = {
                 position
                 for first, size in db.execute("SELECT first, size FROM free_blocks")
@@ -240,25 +260,64 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: hasattr(self, "inventory"))
     @rule()
     def look(self) -> None:
-        listed = {p.name: p for p in self.inventory.list_partitions()}
+        listed = {p.name: shown(p) for p in self.inventory.list_partitions()}
         self.bury()
 
-        assert listed == self.expected
+        assert listed == {name: shown(p) for name, p in self.expected.items()}
         reserved = self.inventory.list_reservations()
-        assert {r.lease.id for r in reserved} == self.grants.keys()
+        assert {r.lease.id[:8] for r in reserved} == {id[:8] for id in self.grants}
 
     def teardown(self) -> None:
         if not hasattr(self, "inventory"):
             return
-        for reservation in self.inventory.list_reservations():
-            self.inventory.release(reservation.lease.id)
+        for lease in self.grants:
+            self.inventory.release(lease)
         for partition in self.inventory.list_partitions():
             self.inventory.remove_partition(partition.name)
-        with self.inventory._read() as db:
+        with self.store._read() as db:
             blocks = db.execute("SELECT first, size FROM free_blocks").fetchall()
         assert blocks == [(0, SIZE)]
+        self.close_inventory()
+
+
+def shown(partition: Partition) -> Partition:
+    """Return a partition as lists show it: with a part of the id of its lease."""
+    return partition._replace(lease=partition.lease and partition.lease[:8])
+
+
+class ServedMachine(Machine):
+    """The same through a server, which also ends the leases of the dead by itself."""
+
+    server: Server
+
+    def open_inventory(self) -> None:
+        self.inventory = self.server.inventory()
+        self.store = EmbeddedInventory(self.server.database, host="h1")
+
+    def close_inventory(self) -> None:
         self.inventory.close()
-        self.directory.cleanup()
+        self.store.close()
+
+    def num_gcds(self, size: int) -> int:
+        return 2 if size > 64 else 1  # a server keeps the rules of the original
+
+    def settle(self) -> None:
+        self.inventory.end_dead_leases()
+        self.bury()
+
+
+class TestServedInventory(ServedMachine.TestCase):  # type: ignore[misc,name-defined]
+    @classmethod
+    def setUpClass(cls) -> None:
+        cls.directory = tempfile.TemporaryDirectory()
+        database = Path(cls.directory.name) / "server.db"
+        cls.serving = serving(database, "--pod=pod128")
+        ServedMachine.server = cls.serving.__enter__()
+
+    @classmethod
+    def tearDownClass(cls) -> None:
+        cls.serving.__exit__(None, None, None)
+        cls.directory.cleanup()
 
 
 TestInventory = Machine.TestCase
@@ -268,3 +327,4 @@ TestInventory.settings = settings(
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
+TestServedInventory.settings = settings(TestInventory.settings, max_examples=20)
