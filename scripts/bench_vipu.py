@@ -25,6 +25,10 @@ from poprun.vipu.rules import request_for_job
 
 CYCLES = 200
 PARTITIONS = 1000
+CLIENTS = 50
+# They share these, so that they leave a core to the server.
+PROCESSES = 5
+SERVED_S = 5.0
 # What a launch does before it has an inventory, in a process that is poprun already.
 FIRST_USE = """
 import sys, time, poprun.run
@@ -40,6 +44,51 @@ print(time.perf_counter() - began)
 """
 
 
+# Threads of one process, each with a connection of its own. Prints cycles per second.
+CLIENT = """
+import os, sys, threading, time
+from poprun.vipu import liveness
+from poprun.vipu.client import ServerInventory
+from poprun.vipu.leases import Holder
+from poprun.vipu.requests import Acquisition, PartitionRequest
+from poprun.vipu.server_address import ServerAddress
+
+address = ServerAddress("127.0.0.1", int(sys.argv[1]))
+me = liveness.identify()
+counts = []
+
+
+def work(number):
+    name = f"P{os.getpid()}-{number}"
+    asked = Acquisition(
+        holder=Holder(user="alice", job=name, host="h1", process=me),
+        partition=name,
+        num_children=1,
+        ipus_per_child=1,
+        create=PartitionRequest(name=name, size=1),
+    )
+    inventory = ServerInventory(address, timeout_s=30)
+    count = 0
+    while time.monotonic() < end:
+        lease = inventory.acquire(asked).lease.id
+        inventory.attach(lease, 0, me)
+        inventory.release(lease)
+        count += 1
+    counts.append(count)
+
+
+print("ready", flush=True)
+sys.stdin.readline()
+end = time.monotonic() + float(sys.argv[3])
+threads = [threading.Thread(target=work, args=(n,)) for n in range(int(sys.argv[2]))]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print(sum(counts) / float(sys.argv[3]))
+"""
+
+
 def main() -> None:
     print(f"{'':44} {'median':>8} {'99 %':>8} {'limit':>8}   ms")
     with tempfile.TemporaryDirectory() as directory:
@@ -51,6 +100,10 @@ def main() -> None:
             fill(inventory)
             name = f"allocate in 65536 IPUs, {PARTITIONS} partitions"
             report(name, allocations(inventory), 5)
+        rate = served_cycles(Path(directory) / "server.db")
+        print(
+            f"{CLIENTS} clients of a server: {rate:.0f} cycles/s, at least 500 wanted"
+        )
 
 
 def report(name: str, seconds: Sequence[float], limit: float) -> None:
@@ -61,12 +114,15 @@ def report(name: str, seconds: Sequence[float], limit: float) -> None:
 
 
 def first_uses(path: Path) -> list[float]:
-    environ = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", FIRST_USE, str(path)]
     return [
-        float(subprocess.check_output(command, env=environ))
+        float(subprocess.check_output(command, env=environ()))
         for _ in range(CYCLES // 10)
     ]
+
+
+def environ() -> dict[str, str]:
+    return os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
 
 
 def cycles(inventory: EmbeddedInventory) -> list[float]:
@@ -89,6 +145,44 @@ def cycles(inventory: EmbeddedInventory) -> list[float]:
         inventory.release(lease)
 
     return [timed(cycle) for _ in range(CYCLES)]
+
+
+def served_cycles(path: Path) -> float:
+    """Return how many cycles of acquire, attach, release a server does in a second."""
+    server = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "poprun.vipu.server.command"),
+            *("--port=0", f"--database={path}"),
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert server.stdout is not None
+        port = server.stdout.readline().split("127.0.0.1:")[1].split()[0]
+        command = [
+            sys.executable,
+            "-c",
+            CLIENT,
+            port,
+            str(CLIENTS // PROCESSES),
+            str(SERVED_S),
+        ]
+        clients = [
+            subprocess.Popen(command, stdin=-1, stdout=-1, text=True, env=environ())
+            for _ in range(PROCESSES)
+        ]
+        for client in clients:  # they have imported what they need
+            assert client.stdout is not None
+            client.stdout.readline()
+        for client in clients:
+            assert client.stdin is not None
+            client.stdin.write("go\n")
+            client.stdin.flush()
+        return sum(float(client.communicate()[0]) for client in clients)
+    finally:
+        server.terminate()
+        server.wait()
 
 
 def fill(inventory: EmbeddedInventory) -> None:
