@@ -151,7 +151,7 @@ def served_cycles(path: Path) -> float:
     """Return how many cycles of acquire, attach, release a server does in a second."""
     server = subprocess.Popen(
         [
-            *(sys.executable, "-m", "poprun.vipu.server.command"),
+            *(sys.executable, "-m", "poprun.vipu.server.serve"),
             *("--port=0", f"--database={path}"),
         ],
         stdout=subprocess.PIPE,

@@ -121,7 +121,11 @@ PURE = (
     "poprun.vipu.requests",
     "poprun.vipu.routing",
     "poprun.vipu.rules",
+    "poprun.vipu.server.access",
+    "poprun.vipu.server.openapi",
+    "poprun.vipu.server.operations",
     "poprun.vipu.vipu_errors",
+    "poprun.vipu.wire",
 )
 
 NOT_FOR_PURE = {
@@ -184,12 +188,17 @@ FOR_THE_DOOR = {
 # Who may import what was not written here and is not Python's.
 THIRD_PARTY = {
     # cli names the type of its command.
-    "click": ("poprun.cli", "poprun.click_command"),
+    "click": ("poprun.cli", "poprun.click_command", "poprun.vipu.server"),
+    "httptools": ("poprun.vipu.connection",),
     "mpi4py": ("popdist",),
+    "msgspec": ("poprun.vipu.server",),
     "numpy": ("popdist",),
+    "prometheus_client": ("poprun.vipu.server",),
     "psutil": ("poprun",),
     # The user's own.
     "sitecustomize": ("poprun.interpreter",),
+    "starlette": ("poprun.vipu.server",),
+    "uvicorn": ("poprun.vipu.server",),
     "yaml": ("poprun",),
 }
 
@@ -237,6 +246,12 @@ LATE_IMPORTS = {
     "poprun.plan.planner": {"json"},
     # 60 ms, for a file.
     "poprun.options.config_file": {"yaml"},
+    # 2 and 40 ms, for a job that asks a server; and what may not be installed.
+    "poprun.vipu.connection": {"httptools", "ssl"},
+    # A job has one inventory: 10 ms for the embedded one, 5 for a server's.
+    "poprun.vipu.opening": {"poprun.vipu.client", "poprun.vipu.inventory.embedded"},
+    # It may lack what is installed with poprun[vipu].
+    "poprun.vipu.server.start": {"poprun.vipu.server.serve"},
     # 9 ms, for the users of a server.
     "poprun.vipu.inventory.user_store": {"hashlib", "hmac", "secrets"},
     # 30 ms.
@@ -267,6 +282,7 @@ READS_ENVIRON = (
     "poprun.helpers.local_launcher",
     "poprun.run",
     "poprun.helpers.shim",
+    "poprun.vipu.server.serve",
 )
 
 # It takes poprun's entry out of the PYTHONPATH of the program that it runs in.

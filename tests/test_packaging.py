@@ -104,7 +104,10 @@ def test_the_wheel_holds_the_packages_and_nothing_else(checkout: Path) -> None:
     made = {name for name in found if name.startswith(f"{metadata}/")}
     assert found - made == packages | {"popdist/engine/_core.abi3.so"}
     assert f"{metadata}/licenses/LICENSE" in made
-    assert entry_points == "[console_scripts]\npoprun = poprun.__main__:main\n"
+    assert entry_points == (
+        "[console_scripts]\npoprun = poprun.__main__:main\n"
+        "vipu-server = poprun.vipu.server.start:main\n"
+    )
 
 
 @pytest.fixture(scope="module")

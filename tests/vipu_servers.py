@@ -16,7 +16,7 @@ from poprun.vipu.leases import Holder
 from poprun.vipu.requests import Acquisition, PartitionRequest
 from poprun.vipu.server_address import ServerAddress
 
-COMMAND = [sys.executable, "-m", "poprun.vipu.server.command"]
+COMMAND = [sys.executable, "-m", "poprun.vipu.server.serve"]
 
 
 class Server:

@@ -7,6 +7,7 @@ import signal
 import socket
 import sqlite3
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -341,3 +342,17 @@ def test_a_locked_inventory_is_a_refusal_and_not_a_stuck_server(
         other.close()
         assert inventory.acquire(acquisition("P"))
     assert os.path.getsize(server.log) == 0
+
+
+def test_what_is_not_installed_gets_a_sentence() -> None:
+    code = (
+        "import sys; sys.modules['uvicorn'] = None; "
+        "from poprun.vipu.server.start import main; sys.exit(main())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+
+    assert (done.returncode, done.stderr) == (
+        125,
+        "vipu-server: uvicorn is not installed. Install what the server needs with: "
+        "pip install 'poprun[vipu]'\n",
+    )

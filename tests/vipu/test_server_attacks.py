@@ -18,10 +18,10 @@ from poprun.vipu.vipu_errors import BY_CODE
 # Sends each request slowly, and gives up waiting soon: see the server's limits.
 IMPATIENT = """
 import sys
-from poprun.vipu.server import command, guarded_protocol
+from poprun.vipu.server import guarded_protocol, serve
 guarded_protocol.REQUEST_TIMEOUT_S = 0.5
 guarded_protocol.GuardedProtocol._start_timer.__defaults__ = (0.5,)
-sys.exit(command.main())
+sys.exit(serve.main())
 """
 
 
@@ -262,9 +262,9 @@ def test_a_bug_of_the_server_is_a_refusal_and_a_line_in_the_log(
     tmp_path: Path,
 ) -> None:
     broken = (
-        "import sys; from poprun.vipu.server import command; "
+        "import sys; from poprun.vipu.server import serve; "
         "from poprun.vipu.inventory.embedded import EmbeddedInventory as E; "
-        "E.list_clusters = lambda self: 1 / 0; sys.exit(command.main())"
+        "E.list_clusters = lambda self: 1 / 0; sys.exit(serve.main())"
     )
     log = tmp_path / "log"
     with (

@@ -1,0 +1,19 @@
+"""The entry point of vipu-server, which says what is missing to run it."""
+
+import sys
+
+
+def main() -> int:
+    """Run vipu-server, and return its exit code."""
+    try:
+        from poprun.vipu.server import serve
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("poprun"):
+            raise
+        print(
+            f"vipu-server: {error.name} is not installed. Install what the server "
+            "needs with: pip install 'poprun[vipu]'",
+            file=sys.stderr,
+        )
+        return 125
+    return serve.main()
