@@ -29,11 +29,12 @@ _REFERENCE = "#/components/schemas/{name}"
 _JSON = "application/json"
 
 
-class Refusal(msgspec.Struct, forbid_unknown_fields=True):
-    """Why a request is not granted."""
-
-    code: Literal[tuple(BY_CODE)]  # type: ignore[valid-type]
-    message: str
+# Why a request is not granted.
+Refusal = msgspec.defstruct(
+    "Refusal",
+    [("code", Literal[tuple(BY_CODE)]), ("message", str)],
+    forbid_unknown_fields=True,
+)
 
 
 def document(operations: Mapping[str, Operation], *, secure: bool) -> dict[str, Any]:
