@@ -42,6 +42,15 @@ class _Asking:
     def close(self) -> None:
         self._connections.close()
 
+    def server_version(self) -> str:
+        """Return the version of poprun that the server is of."""
+        reply = self._connections.ask("/openapi.json", method="GET")
+        try:
+            version: str = json.loads(reply.body)["info"]["version"]
+        except (ValueError, RecursionError, LookupError, TypeError) as error:
+            raise self._nonsense(reply, "it does not tell its version") from error
+        return str(version)
+
     def _ask(self, kind: Any, operation: str, **arguments: Any) -> Any:
         return self._send(kind, self._prefix + operation, arguments)
 

@@ -45,14 +45,14 @@ class Connections:
         self._context: Any = None
         self._headers = _headers(address)
 
-    def ask(self, path: str, body: bytes) -> Reply:
+    def ask(self, path: str, body: bytes = b"", method: str = "POST") -> Reply:
         """Send a request, and return the reply.
 
         Raises:
             ServerError: There is none, or it is no HTTP.
         """
         deadline = time.monotonic() + self._timeout_s
-        head = f"POST {path} HTTP/1.1\r\n{self._headers}Content-Length: {len(body)}"
+        head = f"{method} {path} HTTP/1.1\r\n{self._headers}Content-Length: {len(body)}"
         request = f"{head}\r\n\r\n".encode() + body
         try:
             connection = self._usable() or self._connect(deadline)
