@@ -1,6 +1,6 @@
 """poprun as a click command: its tools find the options, and complete them in a shell.
 
-The only module that imports click.
+Of what a job imports, the only module that imports click.
 """
 
 import os

@@ -113,6 +113,9 @@ PURE = (
     "poprun.stdio.tracebacks",
     "poprun.vipu.buddy",
     "poprun.vipu.checks",
+    "poprun.vipu.commands.emulated_hardware",
+    "poprun.vipu.commands.ipuof_config",
+    "poprun.vipu.commands.text_tables",
     "poprun.vipu.existing",
     "poprun.vipu.leases",
     "poprun.vipu.model",
@@ -188,7 +191,12 @@ FOR_THE_DOOR = {
 # Who may import what was not written here and is not Python's.
 THIRD_PARTY = {
     # cli names the type of its command.
-    "click": ("poprun.cli", "poprun.click_command", "poprun.vipu.server"),
+    "click": (
+        "poprun.cli",
+        "poprun.click_command",
+        "poprun.vipu.commands",
+        "poprun.vipu.server",
+    ),
     "httptools": ("poprun.vipu.connection",),
     "mpi4py": ("popdist",),
     "msgspec": ("poprun.vipu.server",),
@@ -252,6 +260,8 @@ LATE_IMPORTS = {
     "poprun.vipu.opening": {"poprun.vipu.client", "poprun.vipu.inventory.embedded"},
     # It may lack what is installed with poprun[vipu].
     "poprun.vipu.server.start": {"poprun.vipu.server.serve"},
+    # 10 ms, for what only a server can answer.
+    "poprun.vipu.commands.session": {"poprun.vipu.client"},
     # 9 ms, for the users of a server.
     "poprun.vipu.inventory.user_store": {"hashlib", "hmac", "secrets"},
     # 30 ms.
@@ -283,6 +293,7 @@ READS_ENVIRON = (
     "poprun.run",
     "poprun.helpers.shim",
     "poprun.vipu.server.serve",
+    "poprun.vipu.commands.entry_points",
 )
 
 # It takes poprun's entry out of the PYTHONPATH of the program that it runs in.

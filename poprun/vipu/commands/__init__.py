@@ -1,0 +1,1 @@
+"""The vipu and vipu-admin commands: argv -> an inventory -> tables, JSON, sentences."""

@@ -1,0 +1,96 @@
+"""The entry points of `vipu` and `vipu-admin`: errors become exit codes."""
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+
+import click
+
+from poprun.errors import PoprunError
+from poprun.log import printable
+from poprun.vipu.commands.command_line import Program
+from poprun.vipu.commands.programs import make_vipu, make_vipu_admin
+from poprun.vipu.commands.session import OutputError, Session
+
+# For a request that is not valid, and for one that failed.
+_USAGE, _FAILED = 2, 1
+# For output that cannot be written, and whose reader has closed it.
+_UNWRITTEN, _CLOSED_PIPE = 74, 141
+
+# What refusals call it, because jobs meet most of them, and what it is here.
+_OPTIONS_OF_POPRUN = {
+    "--vipu-allocation": "--allocation",
+    "--vipu-cluster": "--cluster",
+    "--vipu-server-host": "--api-host",
+    "--vipu-server-port": "--api-port",
+    "--vipu-server-timeout": "--api-timeout",
+}
+
+
+def vipu(
+    argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = None
+) -> int:
+    """Carry out a command line of `vipu`, and return its exit code."""
+    return _run(make_vipu, argv, environ, is_admin=False)
+
+
+def vipu_admin(
+    argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = None
+) -> int:
+    """Carry out a command line of `vipu-admin`, and return its exit code."""
+    return _run(make_vipu_admin, argv, environ, is_admin=True)
+
+
+def _run(
+    make: Callable[[], Program],
+    argv: Sequence[str] | None,
+    environ: Mapping[str, str] | None,
+    *,
+    is_admin: bool,
+) -> int:
+    program = make()
+    name = program.name or ""
+    session = Session(os.environ if environ is None else environ, is_admin=is_admin)
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        result = program.main(
+            arguments, prog_name=name, standalone_mode=False, obj=session
+        )
+    except click.exceptions.NoArgsIsHelpError as error:
+        _report(error.format_message() + "\n")
+        return _USAGE
+    except click.UsageError as error:
+        return _refuse(name, error.format_message(), _USAGE)
+    except PoprunError as error:
+        code = _USAGE if error.exit_code == _USAGE else _FAILED
+        return _refuse(name, str(error), code, getattr(error, "__notes__", ()))
+    except (click.Abort, KeyboardInterrupt):
+        return 128 + signal.SIGINT
+    except OutputError as error:
+        _forget_output()
+        if error.is_closed_by_reader:
+            return _CLOSED_PIPE
+        return _refuse(name, f"The output cannot be written: {error}.", _UNWRITTEN)
+    # click returns the exit code of --help and its kin, and what a callback returns.
+    return result if isinstance(result, int) else 0
+
+
+def _refuse(name: str, sentence: str, code: int, hints: Sequence[str] = ()) -> int:
+    for poprun, own in _OPTIONS_OF_POPRUN.items():
+        sentence = sentence.replace(poprun, own)
+    _report(f"{name}: error: {printable(sentence)}\n")
+    for hint in hints:
+        _report(f"{name}: hint: {printable(hint)}\n")
+    return code
+
+
+def _report(text: str) -> None:
+    if sys.stderr is not None:
+        sys.stderr.write(text)
+
+
+def _forget_output() -> None:
+    # What is still in its buffer would fail a second time when Python ends.
+    if sys.stdout is not None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

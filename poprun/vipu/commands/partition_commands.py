@@ -1,0 +1,289 @@
+"""What `vipu` and `vipu-admin` do with partitions."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+from click.shell_completion import CompletionItem
+
+from poprun.vipu import rules
+from poprun.vipu.commands.command_line import Noun
+from poprun.vipu.commands.completion_of_names import names_of
+from poprun.vipu.commands.ipuof_config import ipuof_config
+from poprun.vipu.commands.partition_views import (
+    holders_of,
+    partition_properties,
+    partition_table,
+    partition_value,
+)
+from poprun.vipu.commands.session import Session, write
+from poprun.vipu.model import (
+    Agent,
+    GatewayRouting,
+    LinkRouting,
+    Partition,
+    PartitionState,
+    SyncType,
+)
+from poprun.vipu.requests import PartitionChange, PartitionRequest
+from poprun.vipu.vipu_errors import NotActiveError, VipuRuleError
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+_NAME = click.argument("name", shell_complete=names_of("partitions"))
+_NAMES = click.argument(
+    "names", nargs=-1, required=True, shell_complete=names_of("partitions")
+)
+_AT_LEAST_ONE = click.IntRange(min=1)
+
+
+class _Spelling(click.ParamType[Any]):
+    """A member of an enumeration of V-IPU, in any spelling of it."""
+
+    def __init__(self, kind: Any) -> None:
+        self.kind = kind
+        self.name = "name"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Any:
+        try:
+            return self.kind.read(value)
+        except VipuRuleError as error:
+            self.fail(str(error), param, ctx)
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        return [
+            CompletionItem(member.value)
+            for member in self.kind
+            if member.value.startswith(incomplete.lower())
+        ]
+
+
+def _of_partition(function: _F) -> _F:
+    """Add the options that say what a partition is like."""
+    for option in reversed(
+        (
+            click.option(
+                "--num-gcds", type=_AT_LEAST_ONE, metavar="N", help="How many GCDs."
+            ),
+            click.option(
+                "--gcd-sync-replicas",
+                "--total-num-replicas",
+                "num_replicas",
+                type=_AT_LEAST_ONE,
+                metavar="N",
+                help="How many replicas synchronise, in all GCDs.",
+            ),
+            click.option(
+                "--num-ilds", type=_AT_LEAST_ONE, metavar="N", help="How many ILDs."
+            ),
+            click.option(
+                "--routing",
+                type=_Spelling(LinkRouting),
+                help=f"Over IPU-Links: {', '.join(LinkRouting)}.",
+            ),
+            click.option(
+                "--gw-routing",
+                type=_Spelling(GatewayRouting),
+                help=f"Over GW-Links: {', '.join(GatewayRouting)}.",
+            ),
+            click.option(
+                "--sync-type",
+                type=_Spelling(SyncType),
+                help=f"{', '.join(SyncType)}.",
+            ),
+        )
+    ):
+        function = option(function)
+    return function
+
+
+@click.command("partitions", cls=Noun)
+@click.option(
+    "-v", "--verbose", is_flag=True, help="Show who holds devices, and since when."
+)
+@click.pass_obj
+def list_partitions(session: Session, verbose: bool) -> None:
+    """List partitions."""
+    with session.open() as inventory:
+        partitions = inventory.list_partitions()
+        if not session.as_json:
+            holders = holders_of(inventory.list_reservations()) if verbose else None
+            write(
+                partition_table(
+                    partitions, with_owner=session.is_admin, holders=holders
+                )
+            )
+            return
+        holders = holders_of(inventory.list_reservations())
+        agents = {
+            cluster: inventory.list_agents(cluster)
+            for cluster in {partition.cluster for partition in partitions}
+        }
+    session.write_json(
+        [
+            partition_value(partition, holders, agents[partition.cluster])
+            for partition in partitions
+        ]
+    )
+
+
+@click.command("partition", cls=Noun)
+@_NAME
+@click.option("--gcd", type=click.IntRange(min=0), help="Only this GCD's IPUoF JSON.")
+@click.option(
+    "--ipuof-configs",
+    "--ipu-configs",
+    "ipuof_configs",
+    is_flag=True,
+    help="Write the IPUoF configuration of each GCD as JSON.",
+)
+@click.pass_obj
+def get_partition(
+    session: Session, name: str, gcd: int | None, ipuof_configs: bool
+) -> None:
+    """Show a partition, and who holds devices of it."""
+    if gcd is not None and not ipuof_configs:
+        raise click.UsageError("--gcd goes with --ipuof-configs. Add that.")
+    with session.open() as inventory:
+        partition = inventory.get_partition(name)
+        agents = inventory.list_agents(partition.cluster)
+        if not ipuof_configs:
+            holders = holders_of(inventory.list_reservations(name))
+    if ipuof_configs:
+        session.write_json(_ipuof_configs(partition, gcd, agents))
+    elif session.as_json:
+        session.write_json(partition_value(partition, holders, agents))
+    else:
+        write(partition_properties(partition, holders, agents))
+
+
+@click.command("partition", cls=Noun)
+@_NAME
+@click.option(
+    "--size",
+    type=int,
+    metavar="N",
+    required=True,
+    help="How many IPUs: a power of two.",
+)
+@click.option(
+    "--reconfigurable", is_flag=True, help="Let processes attach to any part of it."
+)
+@click.option(
+    "--allocation",
+    metavar="NAME",
+    shell_complete=names_of("allocations"),
+    help="Take its IPUs from this allocation.",
+)
+@click.option(
+    "--cluster",
+    metavar="NAME",
+    shell_complete=names_of("clusters"),
+    help="Take its IPUs from this cluster.",
+)
+@click.option(
+    "--index",
+    "place_index",
+    type=click.IntRange(min=0),
+    help="Which of the cluster's places of this size. [default: the first free one]",
+)
+@_of_partition
+@click.pass_obj
+def create_partition(session: Session, /, name: str, size: int, **asked: Any) -> None:
+    """Create a partition; it stays until it is removed."""
+    server = session.find_server()
+    asked["num_gcds"] = asked["num_gcds"] or asked["num_ilds"] or 1
+    request = PartitionRequest(
+        name=name,
+        size=size,
+        link_routing=asked.pop("routing"),
+        gateway_routing=asked.pop("gw_routing"),
+        owner=session.user(server),
+        **asked,
+    )
+    rules.check_alone(request, strict=False)
+    with session.open(server) as inventory:
+        if server is None and not (request.allocation or request.cluster):
+            # As for a job: the first partition needs no administrator.
+            inventory.ensure_cluster(size, request.num_ilds or 1)
+        partition = inventory.create_partition(request)
+    _check_active(partition, "created")
+    session.report_success("create", "partition", name)
+
+
+@click.command("partition", cls=Noun)
+@_NAME
+@click.option("--size", type=int, metavar="N", help="How many IPUs: a power of two.")
+@click.option(
+    "--reconfigurable/--not-reconfigurable",
+    default=None,
+    help="Let processes attach to any part of it.",
+)
+@_of_partition
+@click.pass_obj
+def update_partition(session: Session, /, name: str, **asked: Any) -> None:
+    """Change a partition; what is not given stays."""
+    change = PartitionChange(
+        link_routing=asked.pop("routing"),
+        gateway_routing=asked.pop("gw_routing"),
+        **asked,
+    )
+    if change == PartitionChange():
+        raise click.UsageError("Nothing is to be changed. Give an option, as --size.")
+    with session.open() as inventory:
+        partition = inventory.update_partition(name, change)
+    _check_active(partition, "updated")
+    session.report_success("update", "partition", name)
+
+
+@click.command("partition", cls=Noun)
+@_NAMES
+@click.pass_obj
+def reset_partition(session: Session, names: tuple[str, ...]) -> None:
+    """Configure the IPUs of partitions anew."""
+    with session.open() as inventory:
+        for name in names:
+            _check_active(inventory.reset_partition(name), "reset")
+            session.report_success("reset", "partition", name)
+
+
+@click.command("partition", cls=Noun)
+@_NAMES
+@click.option("--force", is_flag=True, help="Also if jobs hold devices of it.")
+@click.pass_obj
+def remove_partition(session: Session, names: tuple[str, ...], force: bool) -> None:
+    """Remove partitions, and free their IPUs."""
+    with session.open() as inventory:
+        for name in names:
+            inventory.remove_partition(name, force=force)
+            session.report_success("remove", "partition", name)
+
+
+def _ipuof_configs(
+    partition: Partition, gcd: int | None, agents: tuple[Agent, ...]
+) -> Any:
+    """Return the configuration of one GCD, or of all of several."""
+    if gcd is None and partition.num_gcds > 1:
+        return [
+            ipuof_config(partition, number, agents)
+            for number in range(partition.num_gcds)
+        ]
+    return ipuof_config(partition, gcd or 0, agents)
+
+
+def _check_active(partition: Partition, done: str) -> None:
+    """Check that a partition can be used after a change.
+
+    Raises:
+        NotActiveError: It cannot.
+    """
+    if partition.state is not PartitionState.ACTIVE:
+        raise NotActiveError(
+            f"Partition {partition.name} was {done}, but its state is "
+            f"{partition.state.name}, because {partition.reason}. When that is mended, "
+            f"run: vipu reset partition {partition.name}"
+        )

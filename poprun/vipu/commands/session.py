@@ -1,0 +1,140 @@
+"""What one call of a command knows: which inventory it asks, and how it shows results.
+
+The options that every command takes are stored here as they are found, on whichever
+side of the verb they stand.
+"""
+
+import getpass
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from poprun.vipu.opening import open_inventory
+from poprun.vipu.server_address import ServerAddress, find_server
+
+if TYPE_CHECKING:  # it takes 3 ms, and nothing of it runs
+    from poprun.vipu.inventory.interface import Inventory
+
+DEFAULT_TIMEOUT_S = 10.0
+
+
+class OutputError(Exception):
+    """The standard output cannot be written. click would end the process on OSError."""
+
+    def __init__(self, cause: OSError) -> None:
+        super().__init__(cause.strerror or str(cause))
+        self.is_closed_by_reader = isinstance(cause, BrokenPipeError)
+
+
+class Session:
+    """One call of `vipu` or `vipu-admin`."""
+
+    def __init__(self, environ: Mapping[str, str], *, is_admin: bool) -> None:
+        self.environ = environ
+        self._end_point_is_admin = is_admin
+        # By parameter, those that the command line gives.
+        self.given: dict[str, Any] = {}
+
+    @property
+    def is_admin(self) -> bool:
+        """Whether it asks as an administrator, who sees what all users have."""
+        return self._end_point_is_admin or bool(self.given.get("admin"))
+
+    def find_server(self) -> ServerAddress | None:
+        """Return the server that is meant; None for the embedded inventory.
+
+        Raises:
+            VipuRuleError: An option, a variable or a file is not valid.
+        """
+        file = self.given.get("config")
+        return find_server(
+            self.environ,
+            host=self.given.get("api_host"),
+            port=self.given.get("api_port"),
+            user=self.given.get("api_user_id"),
+            access_key=self.given.get("api_access_key"),
+            config_file=None if file is None else Path(file),
+        )
+
+    def user(self, server: ServerAddress | None) -> str:
+        """Return in whose name partitions are made."""
+        if server is not None and server.user:
+            return server.user
+        try:
+            return getpass.getuser()
+        except (KeyError, OSError):  # containers run users without an entry
+            return str(os.geteuid())
+
+    @contextmanager
+    def open(self, server: ServerAddress | None = None) -> Iterator["Inventory"]:
+        """Open the inventory that is meant, and close it at the end.
+
+        Args:
+            server: As `find_server` has returned it, if it was called.
+
+        Raises:
+            VipuError: It cannot be opened.
+        """
+        inventory = open_inventory(
+            server or self.find_server(),
+            self.environ,
+            os.uname().nodename,
+            self._timeout_s,
+            admin=self.is_admin,
+        )
+        try:
+            yield inventory
+        finally:
+            inventory.close()
+
+    def ask_version(self, server: ServerAddress) -> str:
+        """Return the version of a server.
+
+        Raises:
+            VipuError: It cannot be asked.
+        """
+        from poprun.vipu.client import ServerInventory
+
+        inventory = ServerInventory(server, timeout_s=self._timeout_s)
+        try:
+            return inventory.server_version()
+        finally:
+            inventory.close()
+
+    @property
+    def _timeout_s(self) -> float:
+        return float(self.given.get("api_timeout", DEFAULT_TIMEOUT_S))
+
+    @property
+    def as_json(self) -> bool:
+        return bool(self.given.get("json"))
+
+    def report_success(self, verb: str, kind: str, name: str) -> None:
+        """Write that a change was made: create partition (p1): success."""
+        if self.as_json:
+            self.write_json({"command": f"{verb} {kind}", "id": name, "success": True})
+        else:
+            write(f"{verb} {kind} ({name}): success.\n")
+
+    def write_json(self, value: Any) -> None:
+        write(json.dumps(value, indent=2) + "\n")
+
+
+def write(text: str) -> None:
+    """Write to stdout, whatever the locale.
+
+    Raises:
+        OutputError: It cannot be written, or its reader has closed it.
+    """
+    try:
+        if sys.stdout is None:
+            raise OSError("it is closed")
+        encoding = sys.stdout.encoding or "utf-8"
+        sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
+        sys.stdout.flush()
+    except OSError as error:
+        raise OutputError(error) from error

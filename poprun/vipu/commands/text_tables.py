@@ -1,0 +1,63 @@
+"""Write tables as the original's commands do; scripts cut them at `|`. Pure."""
+
+from collections.abc import Sequence
+
+Row = Sequence[str]
+
+
+def format_table(
+    header: Row,
+    rows: Sequence[Row],
+    *,
+    widths: Sequence[int] = (),
+    top_rule: bool = False,
+    bottom_rule: bool = True,
+) -> str:
+    """Return a table with a header.
+
+    Args:
+        header: The names of the columns.
+        rows: The cells below them.
+        widths: How wide each column is at least.
+        top_rule: Whether a rule comes before the header.
+        bottom_rule: Whether a rule comes after the last row.
+    """
+    rows = [_printable(row) for row in rows]
+    columns = _column_widths([header, *rows], widths)
+    rule = _rule(columns)
+    lines = [rule] if top_rule else []
+    lines += [_line(header, columns), rule]
+    lines += [_line(row, columns) for row in rows]
+    if bottom_rule:
+        lines.append(rule)
+    return "".join(f"{line}\n" for line in lines)
+
+
+def format_properties(pairs: Sequence[Row], *, widths: Sequence[int] = ()) -> str:
+    """Return a table of names and values, between rules."""
+    pairs = [_printable(pair) for pair in pairs]
+    columns = _column_widths(pairs, widths)
+    rule = _rule(columns)
+    lines = [rule, *(_line(pair, columns) for pair in pairs), rule]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _column_widths(rows: Sequence[Row], least: Sequence[int]) -> list[int]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for column, width in enumerate(least):
+        widths[column] = max(widths[column], width)
+    return widths
+
+
+def _rule(widths: Sequence[int]) -> str:
+    return "-" * (sum(widths) + 3 * len(widths) - 1)
+
+
+def _line(cells: Row, widths: Sequence[int]) -> str:
+    padded = (cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
+    return f" {' | '.join(padded)}".rstrip()
+
+
+def _printable(cells: Row) -> Row:
+    """Escape what would control a terminal: a server's names are not ours."""
+    return [cell if cell.isprintable() else ascii(cell) for cell in cells]
