@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from conftest import wait_for
 from vipu_servers import COMMAND, Server, acquisition, serving
@@ -38,6 +39,11 @@ from poprun.vipu.vipu_errors import (
 def server(tmp_path: Path) -> Iterator[Server]:
     with serving(tmp_path / "server.db") as started:
         yield started
+
+
+def connections(server: Server) -> int:
+    found = psutil.Process(server.process.pid).net_connections()
+    return sum(c.status == psutil.CONN_ESTABLISHED for c in found)
 
 
 def refused(*arguments: str | Path) -> str:
@@ -342,6 +348,31 @@ def test_a_locked_inventory_is_a_refusal_and_not_a_stuck_server(
         other.close()
         assert inventory.acquire(acquisition("P"))
     assert os.path.getsize(server.log) == 0
+
+
+def test_requests_that_wait_for_a_lock_do_not_keep_a_server_from_ending(
+    tmp_path: Path,
+) -> None:
+    # One after the other they would wait for 100 s.
+    with serving(tmp_path / "s.db", "--timeout", "1") as server:
+        other = sqlite3.connect(tmp_path / "s.db", isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+
+        def ask() -> None:
+            with pytest.raises(VipuError):
+                server.inventory().acquire(acquisition("P"))
+
+        threads = [threading.Thread(target=ask) for _ in range(100)]
+        for thread in threads:
+            thread.start()
+        # All have connected: each keeps its connection while it waits.
+        wait_for(lambda: connections(server) >= 100, "100 connections")
+
+        assert server.stop() == 0
+
+        for thread in threads:
+            thread.join()
+        other.close()
 
 
 def test_what_is_not_installed_gets_a_sentence() -> None:

@@ -6,6 +6,7 @@ server: it still says that it is there, counts, and refuses what would wait too 
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -13,10 +14,13 @@ from typing import Any
 from poprun.vipu.vipu_errors import InventoryBusyError
 
 MOST_WAITING = 2000
+# Who has waited so long has given up: the answer would come too late.
+LONGEST_WAIT_S = 30.0
 # So many results go back to the event loop together.
 _MOST_TOGETHER = 32
 
-Job = tuple[Callable[[], Any], "asyncio.Future[Any]"]
+# What to run, for whom, and until when it may begin.
+Job = tuple[Callable[[], Any], "asyncio.Future[Any]", float]
 Result = tuple["asyncio.Future[Any]", Any, BaseException | None]
 
 
@@ -27,6 +31,7 @@ class Worker:
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._work, name="inventory")
+        self._is_stopping = False
         self.waiting = 0
 
     def start(self) -> None:
@@ -37,7 +42,7 @@ class Worker:
         """Run a function in the thread, and return what it returns.
 
         Raises:
-            InventoryBusyError: Too many wait already.
+            InventoryBusyError: Too many wait already, or the server is stopping.
         """
         if self._loop is None or self.waiting >= MOST_WAITING:
             raise InventoryBusyError(
@@ -46,11 +51,12 @@ class Worker:
             )
         future = self._loop.create_future()
         self.waiting += 1
-        self._jobs.put((function, future))
+        self._jobs.put((function, future, time.monotonic() + LONGEST_WAIT_S))
         return await future
 
     def stop(self) -> None:
-        """Finish what waits, and end the thread."""
+        """Finish what is being done, refuse what waits, and end the thread."""
+        self._is_stopping = True
         self._jobs.put(None)
         if self._thread.is_alive():
             self._thread.join()
@@ -60,7 +66,7 @@ class Worker:
             job = self._jobs.get()
             results: list[Result] = []
             while job is not None:
-                results.append(_done(job))
+                results.append(self._done(job))
                 if len(results) == _MOST_TOGETHER:
                     break
                 try:
@@ -82,10 +88,16 @@ class Worker:
             else:
                 future.set_exception(error)
 
-
-def _done(job: Job) -> Result:
-    function, future = job
-    try:
-        return future, function(), None
-    except BaseException as error:  # it is raised where the result is waited for
-        return future, None, error
+    def _done(self, job: Job) -> Result:
+        function, future, deadline = job
+        if self._is_stopping or time.monotonic() > deadline:
+            why = "is stopping" if self._is_stopping else "is overloaded"
+            return (
+                future,
+                None,
+                InventoryBusyError(f"The V-IPU server {why}. Try again."),
+            )
+        try:
+            return future, function(), None
+        except BaseException as error:  # it is raised where the result is waited for
+            return future, None, error
