@@ -60,6 +60,10 @@ class SettingError(PopdistError):
         self.variable = variable
 
 
+class DeviceError(PopdistError):
+    """The device of this instance is not there, or this process may not have it."""
+
+
 class BackendError(PopdistError):
     """A function of the backend was called out of order, or for what is not there."""
 

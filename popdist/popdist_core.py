@@ -10,7 +10,7 @@ MissingVariableError or UnreadableVariableError, which name the variable.
 
 import os
 
-from popdist import environment
+from popdist import device, environment
 from popdist.backend import (
     defaultCommunicatorId,
     execute_on_instances,
@@ -139,6 +139,10 @@ def getDeviceId(
 ) -> int:
     """Return the id of the device that holds all of this instance's IPUs.
 
+    In a job that has IPUs it attaches this process to the device, until the process
+    ends. The device is the instance's: other processes that it starts may ask too, and
+    get the same one.
+
     No two instances of a job get the same one; without poprun it is 0. The ids are
     those of a reconfigurable partition, where first the single IPUs are numbered,
     then the pairs, then the fours, and so on. With a parent device from poprun, it
@@ -154,8 +158,11 @@ def getDeviceId(
     Raises:
         TypeError: Both names are given, and differ.
         ValueError: The replicas of this job span another number of IPUs.
+        DeviceError: The job does not hold the device any more, or poprun has ended.
     """
     _check_ipus_per_replica(ipus_per_replica, ipusPerReplica)
+    if device.is_emulated(os.environ):
+        return device.attach(os.environ, _uniform_instance("getDeviceId"))
     parent = os.environ.get(NODE_DEVICE_ID)
     if parent is None or not is_launched(os.environ):
         return _offline_device(_instance())

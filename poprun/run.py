@@ -1,17 +1,18 @@
 """One run of poprun: the order of its stages, and nothing else.
 
-settings -> Setup -> Job -> Ended -> Outcome -> exit code
+settings -> Setup -> Reservation -> Job -> Ended -> Outcome -> exit code
 """
 
 import os
 import time
 from collections.abc import Mapping, Sequence
 
-from poprun.job import output, prepare, supervisor
+from poprun.job import output, prepare, reservation, supervisor
 from poprun.job.event_log import EventLog
 from poprun.job.events import Event
 from poprun.job.guard_start import StartedGuard
 from poprun.job.local_host import LocalHost
+from poprun.job.reservation import Reservation
 from poprun.job.values import Job
 from poprun.log import DEBUG, Log
 from poprun.mpirun.environment import without_outer_poprun, without_own_changes
@@ -44,17 +45,30 @@ def run(settings: Settings, program: Sequence[str], guard: StartedGuard | None) 
     setup = planner.make_setup(settings, environ, prepare.temporary_directory(environ))
     for note in setup.notes:
         log.warn(note)
-    # Before anything is shown of a job that is refused.
-    job = None if guard is None else _prepare(setup, settings, program, environ)
-    code = _show(setup, settings, program, environ, log, verbosity)
-    if code or guard is None or job is None:
+    if guard is None:
+        return _show(Reservation(setup), settings, program, environ, log, verbosity)
+    # Before anything is reserved for a job that is refused, or shown of it.
+    slurm_name = environ.get(SLURM_NODE_NAME, "")
+    refuse_what_cannot_start(settings, setup.plan.hosts, slurm_name)
+    paths = resolve_for_instances(program, setup.plan.assignments, environ)
+    reserved = reservation.reserve(setup, environ, guard, log)
+    setup = reserved.setup
+    try:
+        job = _prepare(reserved, settings, paths, program, environ)
+        code = _show(reserved, settings, program, environ, log, verbosity)
+    except BaseException:
+        reserved.cancel(guard)
+        raise
+    if code:
+        reserved.cancel(guard)
         return code
     return _run_job(job, guard, setup, settings, verbosity)
 
 
 def _prepare(
-    setup: Setup,
+    reserved: Reservation,
     settings: Settings,
+    paths: Sequence[str],
     program: Sequence[str],
     environ: Mapping[str, str],
 ) -> Job:
@@ -63,13 +77,12 @@ def _prepare(
     Raises:
         PoprunError: The job cannot be started.
     """
-    slurm_name = environ.get(SLURM_NODE_NAME, "")
-    refuse_what_cannot_start(settings, setup.plan.hosts, slurm_name)
+    setup = reserved.setup
     instances = setup.plan.assignments
     width = output.routes(setup, settings).width_of_mark(len(instances))
     job = prepare.make_job(
         setup,
-        resolve_for_instances(program, instances, environ),
+        paths,
         program,
         environ,
         grace=settings["grace"],
@@ -77,6 +90,8 @@ def _prepare(
         timeout=settings["timeout"],
         start_timeout=settings["start-timeout"],
         terminals=terminal.choose_terminals(settings["tty"], width),
+        devices=reserved.devices,
+        end_action=reserved.end_action,
     )
     if setup.arguments.output_filename is not None:
         make_files(setup.arguments.output_filename, len(instances))
@@ -85,7 +100,7 @@ def _prepare(
 
 
 def _show(
-    setup: Setup,
+    reserved: Reservation,
     settings: Settings,
     program: Sequence[str],
     environ: Mapping[str, str],
@@ -93,6 +108,7 @@ def _show(
     verbosity: int,
 ) -> int:
     """Print the topology, the log and the dry run, as far as they are asked for."""
+    setup = reserved.setup
     if drawing.is_requested(settings) or verbosity >= DEBUG:
         topology = setup.plan.topology
         hosts = [host.name for host in setup.plan.hosts]
@@ -103,7 +119,9 @@ def _show(
     if not verbosity and not settings["dry-run"]:
         return 0
     if verbosity:
-        dry_run.log_plan(log, setup, settings, program, environ)
+        for level, line in reserved.lines:
+            log.info(line) if level == "I" else log.debug(line)
+        dry_run.log_plan(log, setup, settings, program)
     return print_text(dry_run.render(setup, program), log) if settings["dry-run"] else 0
 
 

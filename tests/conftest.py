@@ -40,6 +40,27 @@ reset_signals()
 settings.register_profile("poprun", deadline=None)
 settings.load_profile("poprun")
 
+# By these poprun would find a V-IPU server of the user's.
+SERVER_VARIABLES = (
+    "IPUOF_VIPU_API_HOST",
+    "IPUOF_VIPU_API_PARTITION_ID",
+    "VIPU_CLI_API_HOST",
+)
+
+
+@pytest.fixture(autouse=True)
+def vipu_inventory(
+    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """Give each test an inventory of its own: no job of it takes the user's IPUs."""
+    name = f"vipu-{os.urandom(8).hex()}"
+    path = tmp_path_factory.getbasetemp() / name / "inventory.db"
+    monkeypatch.setenv("POPRUN_VIPU_INVENTORY", str(path))
+    for variable in SERVER_VARIABLES:
+        monkeypatch.delenv(variable, raising=False)
+    return path
+
+
 # Each MPI, and where its mpirun may be: beside this Python, from Debian, or in the
 # environment that `make test` makes for it.
 MPIRUNS = {

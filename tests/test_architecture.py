@@ -52,6 +52,7 @@ STAGES = {
     ),
     "popdist": (
         ("popdist.errors", "popdist.environment", "popdist.settings"),
+        ("popdist.device",),
         ("popdist.engine.spec", "popdist.engine.cgroups", "popdist.engine.handle"),
         ("popdist.engine.cores", "popdist.engine.failures", "popdist.engine.meet"),
         ("popdist.engine.transport", "popdist.engine.tuning", "popdist.engine.shm"),
@@ -117,6 +118,8 @@ PURE = (
     "poprun.vipu.commands.ipuof_config",
     "poprun.vipu.commands.text_tables",
     "poprun.vipu.existing",
+    "poprun.vipu.launch.describe_devices",
+    "poprun.vipu.launch.values",
     "poprun.vipu.leases",
     "poprun.vipu.model",
     "poprun.vipu.numbering",
@@ -252,6 +255,8 @@ LATE_IMPORTS = {
     "poprun.plan.assignments": {"json"},
     "poprun.plan.drawing": {"json"},
     "poprun.plan.planner": {"json"},
+    # 8 ms, for a job with IPUs.
+    "poprun.plan.partition": {"poprun.vipu.server_address"},
     # 60 ms, for a file.
     "poprun.options.config_file": {"yaml"},
     # 2 and 40 ms, for a job that asks a server; and what may not be installed.
@@ -262,6 +267,22 @@ LATE_IMPORTS = {
     "poprun.vipu.server.start": {"poprun.vipu.server.serve"},
     # 10 ms, for what only a server can answer.
     "poprun.vipu.commands.session": {"poprun.vipu.client"},
+    # 20 ms, for a job with IPUs.
+    "poprun.job.reservation": {
+        "poprun.vipu.liveness",
+        "poprun.vipu.inventory.location",
+        "poprun.vipu.launch.describe_devices",
+        "poprun.vipu.launch.held_devices",
+        "poprun.vipu.launch.reserve",
+        "poprun.vipu.leases",
+        "poprun.vipu.opening",
+    },
+    # A script, which finds its package by its own path first.
+    "poprun.vipu.release": {
+        "poprun.vipu.opening",
+        "poprun.vipu.server_address",
+        "poprun.vipu.vipu_errors",
+    },
     # 9 ms, for the users of a server.
     "poprun.vipu.inventory.user_store": {"hashlib", "hmac", "secrets"},
     # 30 ms.
@@ -294,6 +315,7 @@ READS_ENVIRON = (
     "poprun.helpers.shim",
     "poprun.vipu.server.serve",
     "poprun.vipu.commands.entry_points",
+    "poprun.vipu.release",
 )
 
 # It takes poprun's entry out of the PYTHONPATH of the program that it runs in.

@@ -62,6 +62,13 @@ NOT_UNDONE = 35  # a sentence about an end action that has failed
 FINALIZING = 40  # version, key, rank, wait status that it will end with, 0 if unknown
 # From the same: it imports mpi4py, and no MPI has told it which rank it is.
 ALONE_IN_MPI = 41  # version, key, rank
+# From popdist in an instance: popdist/device.py writes it. The connection stays until
+# the process ends, and the process is attached for so long.
+ATTACH = 42  # version, key, index of the instance, how many IPUs its device must have
+
+# From poprun to popdist.
+ATTACHED = 60  # id of the device
+NOT_ATTACHED = 61  # a sentence: why not
 
 # In SPEC, for a stdin that comes with it as a descriptor.
 SENT = b"sent"
@@ -91,6 +98,7 @@ REPORTS = {
     NOT_UNDONE: "t",
     FINALIZING: "itii",
     ALONE_IN_MPI: "iti",
+    ATTACH: "itii",
 }
 # int() takes time that grows with the square of the length.
 MOST_DIGITS = 20

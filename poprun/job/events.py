@@ -108,6 +108,12 @@ class NotUndone(NamedTuple):
     sentence: str
 
 
+class DevicesLost(NamedTuple):
+    """The job does not hold its IPUs any more: a sentence about it."""
+
+    sentence: str
+
+
 class ShimLost(NamedTuple):
     """A shim ended without a report, and its program with it."""
 
@@ -171,6 +177,7 @@ Event = (
     | Clean
     | Remains
     | NotUndone
+    | DevicesLost
     | ShimLost
     | AloneInMpi
     | Rejected

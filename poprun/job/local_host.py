@@ -16,12 +16,14 @@ from selectors import EVENT_READ, EVENT_WRITE
 from poprun.errors import LaunchError
 from poprun.helpers import processes, protocol
 from poprun.helpers.channel import Channel, process_of
+from poprun.job.attachments import Attachments
 from poprun.job.control_socket import ControlSocket, Hangups
 from poprun.job.events import (
     AcceptFailed,
     AloneInMpi,
     Clean,
     Connected,
+    DevicesLost,
     Event,
     Exited,
     GuardLost,
@@ -79,12 +81,15 @@ class LocalHost:
         self._connected: set[int] = set()
         self._started: set[int] = set()
         self._clean: set[int] = set()
+        self._lost: set[int] = set()  # whose shim has gone without that
         self._hangups = Hangups()
         self._finalizing = Finalizing(len(job.specs))
         self._interpreters: set[Channel] = set()  # that have reported their end
+        self._attachments = Attachments(job.devices)
         self._programs: dict[int, int] = {}  # the rank of each, by its pid
         self._remaining: set[int] = set()  # processes that may not be signalled
         self._failures: set[str] = set()  # of end actions
+        self._has_lost_devices = False
 
     def start(self, emit: Callable[[Event], None], stdin: StdinFeeder) -> None:
         """Start mpirun."""
@@ -119,13 +124,22 @@ class LocalHost:
         # The guard last: mpirun's exit usually follows from that of an instance or a
         # shim. Where it is the other way round, mpirun was killed, and its status
         # says so.
-        links = (*self._control.unknown, *self._interpreters, *self._shims.values())
+        if self._job.devices is not None:
+            yield Interest(self._job.devices.fileno(), EVENT_READ, self._on_devices)
+        links = (
+            *self._control.unknown,
+            *self._interpreters,
+            *self._attachments.links,
+            *self._shims.values(),
+        )
         for link in (*links, self._guard.channel):
             events = EVENT_READ | (EVENT_WRITE if link.has_unsent else 0)
             yield Interest(link.fileno(), events, self._on_link(link))
 
     def deadline(self, now: float) -> float:
         due = min(self._finalizing.deadline(), self._control.deadline(now))
+        if self._job.devices is not None:
+            due = min(due, self._job.devices.deadline())
         is_watched = self._is_finishing or self._is_starting
         return min(due, now + CHECK_GUARD_S) if is_watched else due
 
@@ -134,6 +148,8 @@ class LocalHost:
             self._emit(Rejected("it sent no message"))
         for event in self._finalizing.due(now):
             self._emit(event)
+        if self._job.devices is not None:
+            self._job.devices.tick(now)
         if self._is_finishing:
             self._check_guard(now)
         elif self._is_starting:
@@ -182,12 +198,15 @@ class LocalHost:
         self._guard.keep_running()
 
     def finish(self) -> None:
-        self._finish_began = time.monotonic()
         self.release_shims()
+        if self._is_clean:
+            self._undo_at_once()
+        self._finish_began = time.monotonic()
         self._guard.finish()
 
     def close(self) -> bytes:
         self.streams.close()
+        self._attachments.close()
         self._control.close()
         self._hangups.close()
         output = os.pread(self._output, 1 << 20, 0)
@@ -196,6 +215,25 @@ class LocalHost:
         # Another attempt would take what this one has raised for the caller's.
         resource.setrlimit(resource.RLIMIT_NOFILE, self._job.descriptor_limits)
         return output
+
+    @property
+    def _is_clean(self) -> bool:
+        """Whether no process of an instance can be left."""
+        is_whole = len(self._clean) == len(self._job.specs)
+        return is_whole and not self._lost and not self._remaining
+
+    def _undo_at_once(self) -> None:
+        """Undo here what the guard would start a command for."""
+        for made in self._job.resources:
+            if made.undo is not None and made.undo():
+                self._guard.withdraw(made.end_action)
+
+    def _on_devices(self, _: int) -> None:
+        self._attachments.answer()
+        devices = self._job.devices
+        if devices is not None and devices.loss and not self._has_lost_devices:
+            self._has_lost_devices = True
+            self._emit(DevicesLost(devices.loss))
 
     def _tell(self, message: bytes) -> None:
         for shim in self._shims.values():
@@ -261,6 +299,11 @@ class LocalHost:
                 self._interpreters.discard(link)
                 self._finalizing.forget(link)
                 link.close()
+        elif link in self._attachments.links:
+            # It has nothing more to say.
+            if messages != []:
+                self._attachments.forget(link)
+                link.close()
         else:
             rank = next(r for r, shim in self._shims.items() if shim is link)
             for kind, fields in messages or ():
@@ -318,6 +361,8 @@ class LocalHost:
         except LaunchError:
             self._emit_failures(self._guard.do_without())
             raise
+        if self._job.devices is not None:
+            self._job.devices.live_with(self._guard.pid)
         self._emit(GuardLost())
         if not self._mpirun_pid and not self._mpirun_ended:
             self._find_mpirun()
@@ -358,6 +403,9 @@ class LocalHost:
             return
         if messages and messages[0][0] == protocol.ALONE_IN_MPI:
             self._on_alone(link, messages[0][1])
+            return
+        if messages and messages[0][0] == protocol.ATTACH:
+            self._on_attach(link, messages[0][1])
             return
         rank = self._rank_of(messages)
         if rank is None:
@@ -410,6 +458,17 @@ class LocalHost:
         # A program below an instance may be without the variables of an MPI for good.
         if ours and not self._job.has_mpi and len(self._job.specs) > 1:
             self._emit(AloneInMpi(int(fields[2])))
+
+    def _on_attach(self, link: Channel, fields: list[bytes]) -> None:
+        """Attach a process of an instance to the device of that."""
+        known = protocol.is_report(protocol.ATTACH, fields)
+        ours = known and fields[:2] == [b"%d" % protocol.VERSION, self._control.key]
+        if not ours or int(fields[2]) >= len(self._job.specs):
+            link.close()
+            self._emit(Rejected("it did not prove that it belongs to the job"))
+            return
+        index, num_ipus = int(fields[2]), int(fields[3])
+        self._attachments.ask(link, index, process_of(link.sock), num_ipus)
 
     def _on_finalizing(self, link: Channel, fields: list[bytes]) -> None:
         """Note what the interpreter of an instance has told of its end."""
@@ -487,6 +546,8 @@ class LocalHost:
     def _on_shim_lost(self, rank: int) -> None:
         self._shims.pop(rank).close()
         self._finalizing.end(rank)
+        if rank not in self._clean:
+            self._lost.add(rank)
         if rank not in self._clean and not self._is_leaving:
             self._clean.add(rank)
             self._emit(ShimLost(rank))

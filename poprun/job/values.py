@@ -2,13 +2,16 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from poprun.helpers.end_actions import EndAction
 from poprun.job.events import Event
 from poprun.job.stopping import Course
 from poprun.stdio.stdin import Stdin
 from poprun.stdio.terminal import Terminals
+
+if TYPE_CHECKING:
+    from poprun.vipu.launch.held_devices import HeldDevices
 
 FOREVER = float("inf")
 
@@ -22,6 +25,9 @@ class Resource(NamedTuple):
 
     make: Callable[[], None]
     end_action: EndAction
+    # Does the same as the end action, faster, once all instances have ended; returns
+    # whether that is done. None if only the end action can.
+    undo: Callable[[], bool] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +61,8 @@ class Job:
     ended_file: str = ""
     # How the paths begin of what MPI may leave in shared directories.
     leftovers: Sequence[str] = ()
+    # The IPUs of the job, None if it runs without.
+    devices: "HeldDevices | None" = None
 
 
 @dataclass(slots=True, kw_only=True)

@@ -85,6 +85,9 @@ _OF_AN_OUTER_JOB = frozenset(
         env.EXECUTABLE_CACHE_PATH,
         env.MPI4PY_LIBMPI,
         env.OMP_NUM_THREADS,
+        env.VIPU_API_PARTITION_ID,
+        env.VIPU_API_GCD_ID,
+        env.POPLAR_TARGET_OPTIONS,
     }
 )
 

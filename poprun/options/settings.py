@@ -41,10 +41,14 @@ class Settings:
 
     @property
     def offline(self) -> bool:
-        """Whether the job runs without IPUs."""
-        if self["offline-mode"] is not None:
-            return bool(self["offline-mode"])
-        return not any(map(self.given, VIPU_OPTIONS))
+        """Whether the job is to run without IPUs."""
+        return bool(self["offline-mode"])
+
+    @property
+    def needs_ipus(self) -> bool:
+        """Whether the user asks for IPUs: otherwise the job may run without any."""
+        asked = self["offline-mode"] is False
+        return asked or (not self.offline and any(map(self.given, VIPU_OPTIONS)))
 
     @property
     def verbosity(self) -> int:

@@ -147,14 +147,17 @@ _VIPU = (
         "offline-mode",
         Kind.BOOLEAN,
         "YES|NO",
-        "Run without IPUs and without a V-IPU server.",
-        unset="automatic: yes unless an option asks for a partition",
+        "Run without IPUs and without V-IPU.",
+        unset="automatic: yes only if no option asks for IPUs and no inventory can be "
+        "kept",
     ),
     Option(
         "vipu-server-host",
         Kind.TEXT,
         "HOST",
-        "Name or address of the V-IPU server.",
+        "Name or address of the V-IPU server. Without it the server that the "
+        "environment or the configuration of vipu names, else the inventory of "
+        "emulated IPUs of this user on this machine.",
         default="localhost",
     ),
     Option(
@@ -177,7 +180,7 @@ _VIPU = (
         Kind.TEXT,
         "NAME",
         "The partition to run on. It is created if it does not exist.",
-        unset="the only one there is",
+        unset="the only one there is, or one for this job",
     ),
     Option(
         "vipu-partition-attempts",
@@ -230,7 +233,7 @@ _VIPU = (
         "btnc.",
         choices=("default", "dnc", "swnc", "ringswnc", "btnc"),
         prefixes=("rt_", "irt_"),
-        unset="the V-IPU server's",
+        unset="V-IPU's",
     ),
     Option(
         "gw-link-routing-type",
@@ -239,7 +242,7 @@ _VIPU = (
         "How the partition routes over GW-Links: default.",
         choices=("default",),
         prefixes=("rt_",),
-        unset="the V-IPU server's",
+        unset="V-IPU's",
     ),
     Option(
         "sync-type",
@@ -249,7 +252,7 @@ _VIPU = (
         "pod-native-default, also written as ST_POD_NATIVE_DEFAULT.",
         choices=("c2-compatible", "pod-native-default"),
         prefixes=("st_",),
-        unset="the V-IPU server's",
+        unset="V-IPU's",
     ),
     Option(
         "executable-cache-path",
@@ -489,7 +492,7 @@ _GENERAL = (
     ),
 )
 
-# Each of these asks for a partition of a V-IPU server, unless --offline-mode is given.
+# Each of these asks for a partition, unless --offline-mode is given.
 VIPU_OPTIONS = (
     "vipu-partition",
     "vipu-server-host",
@@ -520,8 +523,6 @@ GROUPS: Mapping[str, tuple[Option, ...]] = {
 NOT_BUILT_YET: Mapping[str, str] = {
     "Hosts": "This version plans jobs on several hosts (--dry-run), and starts jobs on "
     "this host only.",
-    "V-IPU": "This version cannot use a V-IPU server yet: it plans jobs that ask for a "
-    "partition (--dry-run), and starts jobs without IPUs.",
 }
 
 OPTIONS: Mapping[str, Option] = {o.name: o for group in GROUPS.values() for o in group}

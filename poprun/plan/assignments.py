@@ -18,12 +18,17 @@ LARGEST_ILD = 64
 
 
 class Partition(NamedTuple):
-    """The V-IPU partition that a job asks for."""
+    """The V-IPU partition of a job: as it asks for it, or as it was granted."""
 
+    # "" for the inventory of this user on this machine, which is no server.
     server_host: str
     server_port: int
     server_timeout: int
     name: str
+    # The parent device, if the partition is reconfigurable: it has no GCDs then.
+    node_device: int | None = None
+    # As V-IPU reported them; None for what is likely, before it is asked.
+    target_options: Mapping[str, str] | None = None
 
 
 class Request(NamedTuple):
@@ -136,13 +141,15 @@ def exported(
 
 
 def target_options(topology: Topology, given: Mapping[str, str]) -> dict[str, str]:
-    """Return Poplar's options for the partition; what the caller gave counts more."""
+    """Return what Poplar is likely to be told; what the caller gave counts more."""
+    # A partition has a power of two of IPUs, and only whole racks are tori.
+    size = 1 << (topology.num_ipus - 1).bit_length()
+    share = min(max(1, size // topology.num_ilds), LARGEST_ILD)
+    is_torus = share == LARGEST_ILD
     return {
-        "ipuLinkDomainSize": str(
-            min(topology.num_ipus // topology.num_ilds, LARGEST_ILD)
-        ),
-        "ipuLinkConfiguration": "default",
-        "ipuLinkTopology": "mesh",
+        "ipuLinkDomainSize": str(share),
+        "ipuLinkConfiguration": "slidingWindow" if is_torus else "default",
+        "ipuLinkTopology": "torus" if is_torus else "mesh",
         "gatewayMode": "true",
         "instanceSize": str(topology.ipus_per_instance),
         **given,
@@ -160,30 +167,44 @@ def _shown(
     topology: Topology, request: Request, rank: int, instance: Instance
 ) -> dict[str, str]:
     shown = instance.encode()
+    partition = request.partition
+    # Before the two that differ from instance to instance, as in the original.
+    last_two = {
+        name: shown.pop(name)
+        for name in (env.REPLICA_INDEX_OFFSET, env.LOCAL_INSTANCE_INDEX)
+    }
+    if partition is not None and partition.node_device is not None:
+        shown[env.NODE_DEVICE_ID] = str(partition.node_device)
     if request.cache_path is not None:
-        # Before the two that differ from instance to instance, as in the original.
-        last_two = {
-            name: shown.pop(name)
-            for name in (env.REPLICA_INDEX_OFFSET, env.LOCAL_INSTANCE_INDEX)
-        }
-        shown = {**shown, env.EXECUTABLE_CACHE_PATH: request.cache_path, **last_two}
-    if request.partition is not None:
-        shown |= {
-            env.VIPU_API_HOST: request.partition.server_host,
-            env.VIPU_API_PORT: str(request.partition.server_port),
-            env.VIPU_API_PARTITION_ID: request.partition.name,
-            env.VIPU_API_TIMEOUT: str(request.partition.server_timeout),
-            env.VIPU_API_GCD_ID: str(rank),
-            env.IPUOF_LOG_LEVEL: "WARN",
-            env.POPLAR_TARGET_OPTIONS: compact(
-                target_options(topology, request.target_options)
-            ),
-        }
+        shown[env.EXECUTABLE_CACHE_PATH] = request.cache_path
+    shown |= last_two
+    if partition is not None:
+        shown |= _of_partition(topology, partition, request.target_options, rank)
     return shown | {
         env.CONTRACT: str(env.CONTRACT_VERSION),
         env.JOB_ID: request.identity,
         env.OFFLINE_MODE: str(int(request.offline)),
         env.RESTART_COUNT: str(request.attempt.number),
+    }
+
+
+def _of_partition(
+    topology: Topology, partition: Partition, given: Mapping[str, str], rank: int
+) -> dict[str, str]:
+    server = {
+        env.VIPU_API_HOST: partition.server_host,
+        env.VIPU_API_PORT: str(partition.server_port),
+    }
+    options = partition.target_options
+    if options is None:
+        options = target_options(topology, given)
+    return {
+        **(server if partition.server_host else {}),
+        env.VIPU_API_PARTITION_ID: partition.name,
+        env.VIPU_API_TIMEOUT: str(partition.server_timeout),
+        **({env.VIPU_API_GCD_ID: str(rank)} if partition.node_device is None else {}),
+        env.IPUOF_LOG_LEVEL: "WARN",
+        env.POPLAR_TARGET_OPTIONS: compact(options),
     }
 
 

@@ -2,17 +2,17 @@
 
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from poprun.log import Log
 from poprun.options.settings import Settings
-from poprun.plan.assignments import Assignment, compact
+from poprun.plan.assignments import Assignment
 from poprun.plan.placement import describe_cpus
-from poprun.plan.planner import Setup, given_target_options
+from poprun.plan.planner import Setup
 
 
 def render(made: Setup, program: Sequence[str]) -> str:
-    """Return mpirun's command, and what each instance gets besides."""
+    """Return mpirun's command, what each instance gets besides, and the partition."""
     lines = [command_line(made, program), ""]
     for assignment in made.plan.assignments:
         lines.append(f"instance {assignment.rank} on {assignment.host.name}:")
@@ -24,7 +24,35 @@ def render(made: Setup, program: Sequence[str]) -> str:
             f"  {name}={_shell_word(value)}"
             for name, value in assignment.variables.items()
         ]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *_partition(made)]) + "\n"
+
+
+def _partition(made: Setup) -> list[str]:
+    """Say what a job would ask V-IPU for."""
+    options, shape = made.partition_options, made.plan.topology
+    if options is None:
+        return []
+    where = "the inventory of this user on this machine"
+    if options.server is not None:
+        where = f"the V-IPU server {options.server}"
+    name = options.name or "the only one there is, or one for this job alone"
+    lines = [
+        "",
+        f"partition: {name}",
+        f"  asked of {where}",
+        f"  for {shape.num_replicas} replicas of {shape.ipus_per_replica} IPUs in "
+        f"{shape.num_instances} instances",
+    ]
+    wishes = {
+        "ILDs": options.num_ilds,
+        "allocation": options.allocation,
+        "cluster": options.cluster,
+        "IPU-Link routing": options.link_routing,
+        "GW-Link routing": options.gateway_routing,
+        "sync type": options.sync_type,
+    }
+    lines += [f"  {what}: {wish}" for what, wish in wishes.items() if wish is not None]
+    return lines
 
 
 def log_plan(
@@ -32,11 +60,8 @@ def log_plan(
     made: Setup,
     settings: Settings,
     program: Sequence[str],
-    environ: Mapping[str, str],
 ) -> None:
     """Log what -v and -vv show of a plan."""
-    given = given_target_options(environ)
-    log.debug(f"Target options from environment: {compact(given)}")
     if not (settings["host"] or settings["hostfile"]):
         log.debug("No hosts specified; ignoring host-subnet setting")
     log.debug("Default network/RNIC for host communication: None")

@@ -6,6 +6,7 @@ wrong with a request comes up here, as a sentence, with nothing started.
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import NamedTuple
 
@@ -22,7 +23,7 @@ from poprun.mpirun.values import (
     Mpi,
 )
 from poprun.options.settings import Settings
-from poprun.plan import assignments, placement, topology
+from poprun.plan import assignments, partition, placement, topology
 from poprun.plan.attempt import Attempt, draw
 from poprun.plan.given.given_arguments import (
     GivenArguments,
@@ -36,6 +37,7 @@ from poprun.plan.given.instance_numbers import check_instance
 from poprun.plan.host_facts import Describe, HostFacts, describe_hosts
 from poprun.plan.hosts import Host
 from poprun.stdio.stdin import Stdin
+from poprun.vipu.launch.values import PartitionOptions
 
 FOR_SEVERAL_HOSTS = (
     "host-subnet",
@@ -65,6 +67,10 @@ class Setup(NamedTuple):
     notes: Sequence[str]
     # The directory that the user names for it; made at the start, and kept.
     named_cache: str | None = None
+    # What is asked of V-IPU; None for a job without IPUs.
+    partition_options: PartitionOptions | None = None
+    # Whether the user asks for IPUs: otherwise the job may run without any.
+    needs_ipus: bool = False
 
     @property
     def argv(self) -> list[str]:
@@ -110,13 +116,14 @@ def make_setup(
     attempt = draw(identity, 0, facts[0].free_port)
     cache, temporary_cache = _cache(settings, environ, shape, attempt, temporary)
     bindings = _bindings(settings, asked.job, shape, facts)
+    wish = partition.read_options(settings, environ)
     request = assignments.Request(
         identity=identity,
         hosts=hosts,
         cwds=[host.cwd for host in facts],
         offline=settings.offline,
         attempt=attempt,
-        partition=_partition(settings),
+        partition=None if wish is None else partition.asked(wish, identity),
         cache_path=cache,
         target_options=given_target_options(environ),
         libmpi=None if env.MPI4PY_LIBMPI in environ else mpi.libmpi,
@@ -142,6 +149,8 @@ def make_setup(
         temporary_cache=temporary_cache,
         notes=[*asked.warnings, *_without_effect(settings, hosts)],
         named_cache=cache if temporary_cache is None else None,
+        partition_options=wish,
+        needs_ipus=settings.needs_ipus,
     )
 
 
@@ -160,22 +169,57 @@ def next_attempt(
     if setup.temporary_cache is not None:
         temporary_cache = _cache_of(attempt, os.path.dirname(setup.temporary_cache))
         request = request._replace(cache_path=temporary_cache)
+    setup = setup._replace(attempt=attempt, temporary_cache=temporary_cache)
+    return _replanned(setup, request, setup.plan.topology, environ)
+
+
+def with_partition(
+    setup: Setup,
+    granted: assignments.Partition,
+    num_ilds: int,
+    environ: Mapping[str, str],
+) -> Setup:
+    """Return the same job with the partition that it was granted.
+
+    V-IPU determines the number of ILDs, unless the user has, if the instances can be
+    shared equally among so many.
+    """
+    shape = setup.plan.topology
+    wish = setup.partition_options
+    chosen = wish is not None and wish.num_ilds is not None
+    if not chosen and shape.num_instances % num_ilds == 0:
+        shape = replace(shape, num_ilds=num_ilds)
+    return _replanned(setup, setup.request._replace(partition=granted), shape, environ)
+
+
+def without_ipus(setup: Setup, environ: Mapping[str, str]) -> Setup:
+    """Return the same job in offline mode."""
+    request = setup.request._replace(partition=None, offline=True)
+    setup = setup._replace(partition_options=None)
+    return _replanned(setup, request, setup.plan.topology, environ)
+
+
+def _replanned(
+    setup: Setup,
+    request: assignments.Request,
+    shape: topology.Topology,
+    environ: Mapping[str, str],
+) -> Setup:
+    """Return the same job with what instances are told made anew."""
     bindings = [assignment.binding for assignment in setup.plan.assignments]
-    made = assignments.make_plan(setup.plan.topology, request, bindings, setup.threads)
+    made = assignments.make_plan(shape, request, bindings, setup.threads)
     return setup._replace(
-        attempt=attempt,
         request=request,
         plan=made,
         contexts=[
             context._replace(
                 exports=assignments.exported(assignment.shown, environ),
-                argv=_shim(attempt, assignment.rank),
+                argv=_shim(setup.attempt, assignment.rank),
             )
             for context, assignment in zip(
                 setup.contexts, made.assignments, strict=True
             )
         ],
-        temporary_cache=temporary_cache,
     )
 
 
@@ -301,17 +345,6 @@ def _threads(
         for host, own in zip(facts, bindings, strict=True)
         for number in placement.fair_threads(own, host.machine)
     ]
-
-
-def _partition(settings: Settings) -> assignments.Partition | None:
-    if settings.offline:
-        return None
-    return assignments.Partition(
-        server_host=settings["vipu-server-host"],
-        server_port=settings["vipu-server-port"],
-        server_timeout=int(settings["vipu-server-timeout"]),
-        name=settings["vipu-partition"] or "",
-    )
 
 
 def _contexts(

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from poprun.errors import NotYetError
 from poprun.options.settings import Settings
-from poprun.options.table import VIPU_OPTIONS
 from poprun.plan.hosts import Host, is_local
 
 
@@ -18,13 +17,6 @@ def refuse_what_cannot_start(
     Args:
         slurm_name: What Slurm calls this machine, if the job runs below it.
     """
-    if not settings.offline:
-        names = filter(settings.given, VIPU_OPTIONS)
-        name = next(names, "offline-mode=no")
-        raise NotYetError(
-            f"--{name} asks for a partition of a V-IPU server, which this version of "
-            "poprun cannot use yet. Add --offline-mode=yes to run without IPUs."
-        )
     if not (settings.given("host") or settings.given("hostfile")):
         # Without either it is this machine, whatever Slurm calls it.
         return

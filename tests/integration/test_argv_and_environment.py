@@ -164,6 +164,8 @@ CONTRACT = {
     *("POPDIST_EXECUTABLE_CACHE_PATH", "POPDIST_CONTRACT_VERSION"),
     *("POPDIST_JOB_ID", "POPDIST_CONTROL", "POPDIST_ARENA"),
     *("POPDIST_OFFLINE_MODE", "POPDIST_RESTART_COUNT", "POPDIST_ENDED_INSTANCES"),
+    *("IPUOF_VIPU_API_PARTITION_ID", "IPUOF_VIPU_API_TIMEOUT"),
+    *("IPUOF_VIPU_API_GCD_ID", "IPUOF_LOG_LEVEL", "POPLAR_TARGET_OPTIONS"),
     # Where stdout is no terminal.
     "PYTHONUNBUFFERED",
     *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
@@ -183,6 +185,7 @@ def odd_values(poprun: Poprun) -> dict[str, str]:
         "TMPDIR": str(poprun.directory),
         "LD_LIBRARY_PATH": "/no/such/directory",
         "POPRUN_TEST": poprun.environ["POPRUN_TEST"],
+        "POPRUN_VIPU_INVENTORY": poprun.environ["POPRUN_VIPU_INVENTORY"],
         "NEWLINES": "\na\n\nb\n",
         "QUOTES": "'\"`\\",
         "SIGNS": "=,;:*?[]{}$HOME $(id) #!",

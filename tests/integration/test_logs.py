@@ -64,8 +64,16 @@ def test_vv_tells_of_a_job_in_the_order_of_the_original(
     # The table is what was asked for; the log is not.
     assert (ran.code, ran.stdout) == (0, TABLE + "hi\nhi\n")
     said = without_what_changes(lines(ran.stderr))
-    assert said[:6] == [
+    said = [re.sub("poprun-[0-9a-f]{32}", "OWN", line) for line in said]
+    options = (
+        '{"ipuLinkDomainSize":"2","ipuLinkConfiguration":"default",'
+        '"ipuLinkTopology":"mesh","gatewayMode":"true","instanceSize":"1"}'
+    )
+    assert said[:9] == [
+        "D Done polling, final state of OWN: PS_ACTIVE",
         "D Target options from environment: {}",
+        f"D Target options from V-IPU partition: {options}",
+        f"D Using target options: {options}",
         "D No hosts specified; ignoring host-subnet setting",
         "D Default network/RNIC for host communication: None",
         "D Using MPI version (path)",
@@ -73,7 +81,7 @@ def test_vv_tells_of_a_job_in_the_order_of_the_original(
         "I Waiting for mpirun (PID n)",
     ]
     # Which of the two comes first is chance.
-    assert sorted(said[6:-1]) == [
+    assert sorted(said[9:-1]) == [
         *["D Instance i ended with exit code 0 after t s of CPU time"] * 2,
         *["I Instance i (PID n) runs on CPUs c"] * 2,
     ]
@@ -159,7 +167,11 @@ def test_the_command_has_the_originals_words_in_the_originals_order(
     assert len(contexts) == 2
     for rank, context in enumerate(contexts):
         job = next(w for w in context if w.startswith("POPDIST_JOB_ID=")).partition("=")
-        assert context[:30] == [
+        options = (
+            '{"ipuLinkDomainSize":"2","ipuLinkConfiguration":"default",'
+            '"ipuLinkTopology":"mesh","gatewayMode":"true","instanceSize":"1"}'
+        )
+        assert context[:40] == [
             *("-np", "1"),
             *("-x", "POPDIST_NUM_TOTAL_REPLICAS=2"),
             *("-x", "POPDIST_NUM_IPUS_PER_REPLICA=1"),
@@ -168,10 +180,15 @@ def test_the_command_has_the_originals_words_in_the_originals_order(
             *("-x", f"POPDIST_EXECUTABLE_CACHE_PATH={poprun.directory}/cache"),
             *("-x", f"POPDIST_REPLICA_INDEX_OFFSET={rank}"),
             *("-x", f"POPDIST_LOCAL_INSTANCE_INDEX={rank}"),
+            *("-x", f"IPUOF_VIPU_API_PARTITION_ID=poprun-{job[2]}"),
+            *("-x", "IPUOF_VIPU_API_TIMEOUT=10"),
+            *("-x", f"IPUOF_VIPU_API_GCD_ID={rank}"),
+            *("-x", "IPUOF_LOG_LEVEL=WARN"),
             *("-x", "PATH", "-x", "LD_LIBRARY_PATH", "-x", "PYTHONPATH"),
+            *("-x", f"POPLAR_TARGET_OPTIONS={options}"),
             *("-x", "POPDIST_CONTRACT_VERSION=1"),
             *("-x", f"POPDIST_JOB_ID={job[2]}"),
-            *("-x", "POPDIST_OFFLINE_MODE=1"),
+            *("-x", "POPDIST_OFFLINE_MODE=0"),
             *("-x", "POPDIST_RESTART_COUNT=0"),
         ]
         # Then the shim, and the program where it gets it. A user's own values are
@@ -266,7 +283,7 @@ def test_a_dry_run_shows_the_command_that_the_job_is_started_with(
     "words",
     [
         ("--host", "elsewhere.example", "true"),
-        ("--vipu-partition=p", "true"),
+        ("--vipu-allocation=a", "true"),
         ("no-program",),
     ],
     ids=["host", "v-ipu", "program"],
@@ -276,7 +293,7 @@ def test_a_job_that_is_refused_is_not_said_to_run(
 ) -> None:
     ran = poprun("-v", "--mpirun", "local", "--print-topology=yes", *words)
 
-    assert ran.code in (2, 127)
+    assert ran.code in (2, 125, 127)
     assert "Running command" not in ran.stderr
     assert ran.stdout == ""
 

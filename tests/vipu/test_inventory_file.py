@@ -22,13 +22,13 @@ from poprun.vipu.vipu_errors import (
 )
 
 
-def test_the_inventory_is_in_the_state_directory_under_the_name_of_the_machine() -> (
-    None
-):
-    home = {"HOME": "/home/alice"}
+def test_the_inventory_is_in_the_state_directory_under_the_name_of_the_machine(
+    tmp_path: Path,
+) -> None:
+    home = {"HOME": str(tmp_path)}
 
-    assert find_inventory(home, "h1") == Path(
-        "/home/alice/.local/state/poprun/vipu/h1/inventory.db"
+    assert find_inventory(home, "h1") == (
+        tmp_path / ".local/state/poprun/vipu/h1/inventory.db"
     )
     assert find_inventory(home | {"XDG_STATE_HOME": "/state"}, "../h1") == Path(
         "/state/poprun/vipu/.._h1/inventory.db"
@@ -39,6 +39,11 @@ def test_the_inventory_is_in_the_state_directory_under_the_name_of_the_machine()
     assert find_inventory(home | {"POPRUN_VIPU_INVENTORY": "/x/y.db"}, "h1") == Path(
         "/x/y.db"
     )
+
+
+def test_a_home_that_does_not_exist_is_not_made(tmp_path: Path) -> None:
+    with pytest.raises(InventoryUnavailableError, match=r"/gone, .* does not exist"):
+        find_inventory({"HOME": f"{tmp_path}/gone"}, "h1")
 
 
 def test_a_home_that_is_none_is_named() -> None:

@@ -49,4 +49,9 @@ def _home(environ: Mapping[str, str]) -> Path:
             "This user has no home directory, where the V-IPU inventory would be. "
             f"Name a file for it with {VARIABLE}, or run with --offline-mode=1."
         )
+    if not os.path.isdir(home):
+        raise InventoryUnavailableError(
+            f"The home directory {home}, where the V-IPU inventory would be, does not "
+            f"exist. Name a file for it with {VARIABLE}, or run with --offline-mode=1."
+        )
     return Path(home)

@@ -524,7 +524,7 @@ def test_the_table_shows_every_option_its_value_and_its_origin() -> None:
 @pytest.mark.parametrize(
     ("words", "holds"),
     [
-        ((), "yes"),
+        ((), "no"),
         (("--vipu-partition=p",), "no"),
         (("--vipu-partition=p", "--offline-mode=yes"), "yes"),
         (("--offline-mode=no",), "no"),

@@ -208,7 +208,7 @@ def test_what_the_caller_has_settled_is_left_to_him() -> None:
             Topology(num_instances=2, num_replicas=8, num_ilds=2), "4", "4", id="ilds"
         ),
         pytest.param(
-            Topology(num_instances=3, num_replicas=9), "9", "3", id="odd-numbers"
+            Topology(num_instances=3, num_replicas=9), "16", "3", id="odd-numbers"
         ),
     ],
 )
@@ -217,8 +217,9 @@ def test_target_options_follow_from_the_topology(
 ) -> None:
     assert list(target_options(topology, {}).items()) == [
         ("ipuLinkDomainSize", domain),
-        ("ipuLinkConfiguration", "default"),
-        ("ipuLinkTopology", "mesh"),
+        # Only whole racks are tori.
+        ("ipuLinkConfiguration", "slidingWindow" if domain == "64" else "default"),
+        ("ipuLinkTopology", "torus" if domain == "64" else "mesh"),
         ("gatewayMode", "true"),
         ("instanceSize", instance),
     ]

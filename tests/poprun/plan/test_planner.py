@@ -19,12 +19,14 @@ from poprun.errors import (
 from poprun.options import grammar, sources
 from poprun.options.settings import Settings
 from poprun.plan import planner, unsupported
+from poprun.plan.assignments import Partition
 from poprun.plan.host_facts import HostFacts
 from poprun.plan.hosts import Host
 from poprun.plan.placement import Binding, Machine, Node
 from poprun.plan.planner import Setup
 from poprun.plan.program import resolve_for_instances
 from poprun.stdio.stdin import Stdin
+from poprun.vipu.launch.values import PartitionOptions
 
 PATH = {"PATH": "/usr/bin:/bin"}
 
@@ -57,13 +59,15 @@ def variables(found: Setup, rank: int = 0) -> Mapping[str, str]:
 # --- Jobs that make sense.
 
 
-def test_without_a_word_a_job_is_one_instance_here_and_offline() -> None:
+def test_without_a_word_a_job_is_one_instance_here_on_one_ipu() -> None:
     found = made()
 
     [assignment] = found.plan.assignments
     assert (assignment.host, assignment.binding) == (Host(name="localhost"), Binding())
     assert found.plan.topology.num_replicas == 1
-    assert assignment.variables["POPDIST_OFFLINE_MODE"] == "1"
+    assert assignment.variables["POPDIST_OFFLINE_MODE"] == "0"
+    assert found.partition_options == PartitionOptions()
+    assert not found.needs_ipus
     assert (found.stdin, found.temporary_cache, found.notes) == (Stdin(), None, [])
 
 
@@ -168,7 +172,7 @@ def test_mpirun_is_started_without_the_variables_that_are_printed(
 
 def test_what_is_forwarded_by_name_stands_before_what_is_ours_alone() -> None:
     environ = {**PATH, "PYTHONPATH": "/p", "LD_LIBRARY_PATH": ""}
-    [context] = made(environ=environ).contexts
+    [context] = made("--offline-mode=1", environ=environ).contexts
 
     assert list(context.exports)[5:10] == [
         "POPDIST_LOCAL_INSTANCE_INDEX",
@@ -312,6 +316,64 @@ def test_v_ipu_and_other_hosts_are_planned() -> None:
     ]
     assert told["IPUOF_VIPU_API_PARTITION_ID"] == "p64"
     assert told["POPDIST_OFFLINE_MODE"] == "0"
+
+
+def test_the_partition_of_a_job_that_names_none_has_the_jobs_id() -> None:
+    found = made("--vipu-server-timeout=7")
+
+    assert found.needs_ipus
+    told = variables(found)
+    assert told["IPUOF_VIPU_API_PARTITION_ID"] == f"poprun-{found.identity}"
+    assert told["IPUOF_VIPU_API_TIMEOUT"] == "7"
+    # What is asked is an inventory of this machine, and no server.
+    assert "IPUOF_VIPU_API_HOST" not in told
+    assert "IPUOF_VIPU_API_PORT" not in told
+
+
+def test_what_v_ipu_grants_is_merged_into_what_instances_are_told() -> None:
+    asked = shape(2, "--num-replicas=4")
+    granted = Partition(
+        server_host="h",
+        server_port=1,
+        server_timeout=2,
+        name="p64",
+        node_device=64,
+        target_options={"instanceSize": "32"},
+    )
+
+    found = planner.with_partition(asked, granted, 2, PATH)
+
+    assert found.plan.topology.num_ilds == 2
+    for rank, context in enumerate(found.contexts):
+        told = variables(found, rank)
+        assert told["POPDIST_NODE_DEVICE_ID"] == "64"
+        assert told["IPUOF_VIPU_API_PARTITION_ID"] == "p64"
+        assert told["POPLAR_TARGET_OPTIONS"] == '{"instanceSize":"32"}'
+        assert "IPUOF_VIPU_API_GCD_ID" not in told
+        assert context.exports["POPDIST_NODE_DEVICE_ID"] == "64"
+        assert context.argv == asked.contexts[rank].argv
+
+
+@pytest.mark.parametrize(("words", "ilds"), [((), 1), (("--num-ilds=1",), 1)])
+def test_v_ipu_determines_the_ilds_unless_the_user_does(
+    words: tuple[str, ...], ilds: int
+) -> None:
+    # One instance cannot be shared equally among two ILDs.
+    asked = made(*words)
+    assert asked.request.partition is not None
+
+    found = planner.with_partition(asked, asked.request.partition, 2, PATH)
+
+    assert found.plan.topology.num_ilds == ilds
+
+
+def test_a_job_without_ipus_is_told_of_no_partition() -> None:
+    found = planner.without_ipus(made(), PATH)
+
+    assert variables(found)["POPDIST_OFFLINE_MODE"] == "1"
+    assert not [name for name in variables(found) if name.startswith("IPUOF_")]
+    assert "POPLAR_TARGET_OPTIONS" not in found.contexts[0].exports
+    assert found.partition_options is None
 
 
 def test_offline_mode_counts_more_than_a_partition() -> None:
@@ -591,22 +653,6 @@ def test_a_hostfile_that_is_no_text_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "hosts", "sentence"),
     [
-        pytest.param(
-            ("--vipu-partition", "p64"),
-            [],
-            "--vipu-partition asks for a partition of a V-IPU server, which this "
-            "version of poprun cannot use yet. Add --offline-mode=yes to run "
-            "without IPUs.",
-            id="v-ipu",
-        ),
-        pytest.param(
-            ("--offline-mode=no",),
-            [],
-            "--offline-mode=no asks for a partition of a V-IPU server, which this "
-            "version of poprun cannot use yet. Add --offline-mode=yes to run "
-            "without IPUs.",
-            id="not-offline",
-        ),
         pytest.param(
             ("--num-instances=2", "--num-replicas=2"),
             ["a", "b"],

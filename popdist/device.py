@@ -1,0 +1,132 @@
+"""The device of this process: poprun attaches it, for as long as the process lives."""
+
+import os
+import socket
+import struct
+from collections.abc import Mapping
+
+from popdist import environment as env
+from popdist.environment import Instance
+from popdist.errors import DeviceError
+
+# As in poprun/helpers/protocol.py, which popdist does not import.
+VERSION, ATTACH, ATTACHED, NOT_ATTACHED = 1, 42, 60, 61
+LONGEST_ANSWER = 1 << 16
+# poprun waits for the V-IPU inventory, and that may wait for a server.
+MARGIN_S = 60.0
+
+
+class _Attached:
+    """STATE: the connection to poprun while this process is attached, and the device.
+
+    The connection ends with the process, and poprun detaches it then.
+    """
+
+    def __init__(self, pid: int, control: str, sock: socket.socket, device: int):
+        self.key = pid, control
+        self.sock = sock
+        self.device = device
+
+
+_attached: _Attached | None = None
+
+
+def is_emulated(environ: Mapping[str, str]) -> bool:
+    """Return whether the devices of this job are in a V-IPU inventory of poprun's."""
+    return (
+        bool(environ.get(env.CONTROL))
+        and bool(environ.get(env.VIPU_API_PARTITION_ID))
+        and environ.get(env.OFFLINE_MODE) == "0"
+    )
+
+
+def attach(environ: Mapping[str, str], instance: Instance) -> int:
+    """Attach this process to the device of its instance; return the device's id.
+
+    Raises:
+        DeviceError: It cannot be attached; the sentence says to what, and why.
+    """
+    global _attached
+    pid, control = os.getpid(), environ[env.CONTROL]
+    if _attached is not None and _attached.key == (pid, control):
+        return _attached.device
+    num_ipus = instance.num_local_replicas * instance.num_ipus_per_replica
+    sock, device = _ask(environ, instance, num_ipus)
+    # After a fork the parent's is left: the parent keeps its own end.
+    _attached = _Attached(pid, control, sock, device)
+    return device
+
+
+def _ask(
+    environ: Mapping[str, str], instance: Instance, num_ipus: int
+) -> tuple[socket.socket, int]:
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.settimeout(_timeout(environ))
+        name, _, key = os.fsencode(environ[env.CONTROL]).partition(b"/")
+        sock.connect(b"\0" + name[1:])
+        _check_user(sock)
+        numbers = (b"%d" % number for number in (instance.index, num_ipus))
+        sock.sendall(_pack(ATTACH, b"%d" % VERSION, key, *numbers))
+        kind, field = _receive(sock)
+    except OSError as error:
+        sock.close()
+        reason = "it did not answer in time" if _is_timeout(error) else error.strerror
+        raise DeviceError(
+            f"Instance {instance.index} cannot attach to its device ({num_ipus} IPUs) "
+            f"of partition {environ[env.VIPU_API_PARTITION_ID]}, because poprun, which "
+            f"holds the IPUs of the job, cannot be asked: {reason or error}. Start the "
+            "job again."
+        ) from None
+    if kind == ATTACHED:
+        return sock, int(field)
+    sock.close()
+    raise DeviceError(field.decode(errors="replace"))
+
+
+def _is_timeout(error: OSError) -> bool:
+    return isinstance(error, TimeoutError)
+
+
+def _timeout(environ: Mapping[str, str]) -> float:
+    text = environ.get(env.VIPU_API_TIMEOUT, "")
+    return MARGIN_S + (int(text) if text.isascii() and text.isdigit() else 0)
+
+
+def _check_user(sock: socket.socket) -> None:
+    """Check that poprun listens: when it is dead, any user can under its name."""
+    size = struct.calcsize("3i")
+    _, user, _ = struct.unpack(
+        "3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+    )
+    if user != os.geteuid():
+        raise PermissionError(0, f"its socket belongs to user {user}")
+
+
+def _pack(kind: int, *fields: bytes) -> bytes:
+    body = bytes([kind]) + b"".join(len(f).to_bytes(4, "big") + f for f in fields)
+    return len(body).to_bytes(4, "big") + body
+
+
+def _receive(sock: socket.socket) -> tuple[int, bytes]:
+    """Return the kind and the only field of the answer."""
+    length = int.from_bytes(_read(sock, 4), "big")
+    if not 5 <= length <= LONGEST_ANSWER:
+        raise OSError(0, "its answer makes no sense")
+    message = _read(sock, length)
+    kind, field = message[0], message[5:]
+    if kind not in (ATTACHED, NOT_ATTACHED) or (
+        kind == ATTACHED and not field.isdigit()
+    ):
+        raise OSError(0, "its answer makes no sense")
+    return kind, field
+
+
+def _read(sock: socket.socket, length: int) -> bytes:
+    data = b""
+    while len(data) < length:
+        more = sock.recv(length - len(data))
+        if not more:
+            raise ConnectionResetError(0, "it has ended, or does not know this job")
+        data += more
+    return data

@@ -1,0 +1,197 @@
+"""Reserve the IPUs of a job before it starts, and have them released when it ends.
+
+Setup -> Setup with the partition that was granted, and what holds it. A job that asks
+for no IPUs and can get no inventory runs without them.
+"""
+
+import os
+import pwd
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from poprun.helpers.end_actions import EndAction, EndActions, RunCommand
+from poprun.job.guard_start import StartedGuard
+from poprun.log import Log
+from poprun.plan import partition, planner
+from poprun.plan.assignments import compact
+from poprun.plan.planner import Setup
+from poprun.vipu.launch.values import PartitionOptions
+from poprun.vipu.vipu_errors import InventoryError, NoSpaceError
+
+if TYPE_CHECKING:
+    from poprun.vipu.launch.held_devices import HeldDevices
+    from poprun.vipu.leases import Grant
+
+RELEASE = os.path.join(
+    os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "vipu", "release.py"
+)
+# What the command that releases a lease needs of the caller's environment.
+FOR_RELEASE = ("HOME", "PATH", "SSL_CERT_FILE", "XDG_CONFIG_HOME", "XDG_STATE_HOME")
+# By these, or by a configuration file, it finds the access key for a server.
+CLI_VARIABLES = "VIPU_CLI_"
+# How long it may take besides what it waits for the inventory.
+RELEASE_START_S = 10.0
+
+
+class Reservation(NamedTuple):
+    """A job with its IPUs, or without any."""
+
+    setup: Setup
+    # None without IPUs.
+    devices: "HeldDevices | None" = None
+    end_action: EndAction | None = None
+    # The log lines about its devices, each with its level, I or D.
+    lines: tuple[tuple[str, str], ...] = ()
+
+    def cancel(self, guard: StartedGuard) -> None:
+        """Release the IPUs of a job that does not start after all."""
+        if self.devices is None or self.end_action is None:
+            return
+        if self.devices.release():
+            _tell(guard, EndActions().withdraw(self.end_action))
+
+
+def reserve(
+    setup: Setup, environ: Mapping[str, str], guard: StartedGuard, log: Log
+) -> Reservation:
+    """Reserve the IPUs that a job asks for.
+
+    Raises:
+        VipuError: It cannot have them.
+    """
+    options = setup.partition_options
+    if options is None:
+        return Reservation(setup)
+    try:
+        return _reserve(setup, options, environ, guard, log)
+    except InventoryError as error:
+        if setup.needs_ipus or options.server is not None:
+            raise
+        log.warn(f"The job runs in offline mode, without IPUs. {error}")
+        return Reservation(planner.without_ipus(setup, environ))
+    except NoSpaceError as error:
+        if not setup.needs_ipus:
+            error.add_note("Add --offline-mode=yes to run without IPUs.")
+        raise
+
+
+def _reserve(
+    setup: Setup,
+    options: PartitionOptions,
+    environ: Mapping[str, str],
+    guard: StartedGuard,
+    log: Log,
+) -> Reservation:
+    # Hardly anything of it is needed by a job in offline mode.
+    from poprun.vipu import liveness
+    from poprun.vipu.launch.held_devices import HeldDevices
+    from poprun.vipu.launch.reserve import Asked
+    from poprun.vipu.launch.reserve import reserve as reserve_devices
+    from poprun.vipu.leases import PARENT, Holder
+    from poprun.vipu.opening import open_inventory
+
+    server = options.server
+    if server is not None and server.origin != "option":
+        # A path is that of a configuration file of the vipu command.
+        origin = "'vipu'" if "/" in server.origin else server.origin
+        log.info(f"V-IPU server address picked up from {origin}: {server}")
+    host = os.uname().nodename
+    inventory = open_inventory(server, environ, host, options.timeout_s)
+    lease = os.urandom(16).hex()
+    end_action = _end_action(lease, options, inventory.location, environ)
+    asked = Asked(
+        options=options,
+        shape=partition.shape_of(setup.plan.topology),
+        holder=Holder(_user(), setup.identity, host, liveness.identify()),
+        lease=lease,
+        own_name=partition.own_name(setup.identity),
+    )
+    # Before anything is reserved: poprun may be killed at any time.
+    _tell(guard, EndActions().register(end_action))
+    try:
+        grant = reserve_devices(inventory, asked, log)
+    except BaseException:
+        _tell(guard, EndActions().withdraw(end_action))
+        raise
+    devices = HeldDevices(inventory, grant, options.timeout_s)
+    held = Reservation(setup, devices, end_action)
+    try:
+        inventory.attach(lease, PARENT, liveness.identify(guard.pid))
+        return _granted(held, grant, options, environ)
+    except ProcessLookupError:
+        # The supervisor replaces a guard that has died.
+        return _granted(held, grant, options, environ)
+    except BaseException:
+        held.cancel(guard)
+        raise
+
+
+def _granted(
+    held: Reservation,
+    grant: "Grant",
+    options: PartitionOptions,
+    environ: Mapping[str, str],
+) -> Reservation:
+    from poprun.vipu.launch.describe_devices import parent_device_lines, target_options
+
+    given = held.setup.request.target_options
+    found = target_options(grant, given)
+    own = grant.partition
+    told = partition.asked(options, held.setup.identity)._replace(
+        name=own.name,
+        node_device=grant.parent.id if own.reconfigurable else None,
+        target_options=found.merged,
+    )
+    lines = [
+        ("D", f"Target options from environment: {compact(given)}"),
+        ("D", f"Target options from V-IPU partition: {compact(found.partition)}"),
+        *parent_device_lines(grant, found),
+    ]
+    if found.device is not None:
+        device = compact(found.device)
+        lines.append(("D", f"Target options from Poplar device: {device}"))
+    lines.append(("D", f"Using target options: {compact(found.merged)}"))
+    setup = planner.with_partition(held.setup, told, own.num_ilds, environ)
+    return held._replace(setup=setup, lines=tuple(lines))
+
+
+def _end_action(
+    lease: str, options: PartitionOptions, location: str, environ: Mapping[str, str]
+) -> RunCommand:
+    server = options.server
+    argv = [sys.executable, "-I", RELEASE, lease, str(options.timeout_s)]
+    needed = {
+        name: value
+        for name, value in environ.items()
+        if name in FOR_RELEASE or name.startswith(CLI_VARIABLES)
+    }
+    if server is None:
+        from poprun.vipu.inventory.location import VARIABLE
+
+        needed[VARIABLE] = location
+    else:
+        argv += [server.host, str(server.port)]
+    return RunCommand(
+        purpose="release the IPUs of the job",
+        argv=[os.fsencode(word) for word in argv],
+        environment=[os.fsencode(f"{name}={value}") for name, value in needed.items()],
+        timeout_s=options.timeout_s + RELEASE_START_S,
+    )
+
+
+def _user() -> str:
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:  # containers run users without an entry
+        return str(os.geteuid())
+
+
+def _tell(guard: StartedGuard, message: bytes) -> None:
+    """Send a message to a guard that is not yet told to start mpirun."""
+    try:
+        os.write(guard.descriptor, message)
+    except OSError:
+        # It has died. The next one is told by the supervisor; until then the lease
+        # ends with poprun.
+        return

@@ -1,0 +1,69 @@
+"""The partition of a job: from the settings to what V-IPU is asked."""
+
+from collections.abc import Mapping
+
+from popdist import environment as env
+from poprun.options.settings import Settings
+from poprun.plan.assignments import Partition
+from poprun.plan.topology import Topology
+from poprun.vipu.launch.values import JobShape, PartitionOptions
+
+
+def read_options(
+    settings: Settings, environ: Mapping[str, str]
+) -> PartitionOptions | None:
+    """Return what is asked of V-IPU; None if the job is to run without IPUs.
+
+    Raises:
+        VipuRuleError: The configuration names a server that cannot be.
+    """
+    if settings.offline:
+        return None
+    # 8 ms that a job in offline mode does not need.
+    from poprun.vipu.server_address import find_server
+
+    host, port = "vipu-server-host", "vipu-server-port"
+    return PartitionOptions(
+        server=find_server(
+            environ,
+            host=settings[host] if settings.given(host) else None,
+            port=settings[port] if settings.given(port) else None,
+        ),
+        timeout_s=settings["vipu-server-timeout"],
+        name=settings["vipu-partition"] or environ.get(env.VIPU_API_PARTITION_ID),
+        attempts=settings["vipu-partition-attempts"],
+        update=settings["update-partition"],
+        reset=settings["reset-partition"],
+        remove=settings["remove-partition"],
+        allocation=settings["vipu-allocation"],
+        cluster=settings["vipu-cluster"],
+        link_routing=settings["ipu-link-routing-type"],
+        gateway_routing=settings["gw-link-routing-type"],
+        sync_type=settings["sync-type"],
+        num_ilds=settings["num-ilds"] if settings.given("num-ilds") else None,
+    )
+
+
+def own_name(identity: str) -> str:
+    """Return the name of a partition that is made for a job that names none."""
+    return f"poprun-{identity}"
+
+
+def asked(options: PartitionOptions, identity: str) -> Partition:
+    """Return what instances would be told of the partition that a job asks for."""
+    server = options.server
+    return Partition(
+        server_host="" if server is None else server.host,
+        server_port=0 if server is None else server.port,
+        server_timeout=options.timeout_s,
+        name=options.name or own_name(identity),
+    )
+
+
+def shape_of(topology: Topology) -> JobShape:
+    """Return how many of everything the job has, as V-IPU is asked for it."""
+    return JobShape(
+        num_instances=topology.num_instances,
+        num_replicas=topology.num_replicas,
+        ipus_per_replica=topology.ipus_per_replica,
+    )

@@ -1,0 +1,53 @@
+"""What PopRun logs and tells Poplar of the devices of a job. Pure."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from poprun.vipu import numbering, routing
+from poprun.vipu.leases import Grant
+
+
+class TargetOptions(NamedTuple):
+    """Poplar's target options, by where they come from, and merged."""
+
+    partition: Mapping[str, str]
+    # None on a partition that is not reconfigurable: it has no parent device.
+    device: Mapping[str, str] | None
+    merged: Mapping[str, str]
+
+
+def target_options(grant: Grant, environment: Mapping[str, str]) -> TargetOptions:
+    """Return the target options of a job; the environment's count most."""
+    partition, count = grant.partition, len(grant.children)
+    reported = routing.partition_target_options(partition, count)
+    device = None
+    if partition.reconfigurable:
+        device = routing.device_target_options(partition, grant.parent.num_ipus, count)
+    merged = routing.merge_target_options(environment, reported, device)
+    return TargetOptions(reported, device, merged)
+
+
+def parent_device_lines(grant: Grant, options: TargetOptions) -> list[tuple[str, str]]:
+    """Return the lines about the parent device, each with its level, I or D.
+
+    There are none on a partition that is not reconfigurable.
+    """
+    if options.device is None:
+        return []
+    parent, children = grant.parent, grant.children
+    number = numbering.num_devices(grant.partition.size, parent.num_ipus)
+    lines = [
+        ("D", f"Found {number} devices with {parent.num_ipus} IPUs"),
+        ("D", f"Attached to device {parent.id}"),
+    ]
+    if len(children) > 1:
+        lines.append(
+            (
+                "D",
+                f"Found {len(children)} children (expected {len(children)}) of device "
+                f"{parent.id} with {children[0].num_ipus} IPUs each",
+            )
+        )
+    lines.append(("I", f"Preparing parent device {parent.id}"))
+    lines.append(("D", routing.describe_device(parent.id, options.device)))
+    return lines

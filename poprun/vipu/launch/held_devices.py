@@ -1,0 +1,226 @@
+"""The devices that a job holds: attach its instances, renew its lease, release it.
+
+A thread asks the inventory, because the loop that supervises the job must not wait for
+a disk or a server. It starts with the first request, or when the lease is to be
+renewed: many jobs end before that.
+"""
+
+import os
+import signal
+import time
+from _queue import Empty, SimpleQueue
+from _thread import allocate_lock, start_new_thread
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
+
+from poprun.vipu import liveness
+from poprun.vipu.leases import PARENT, Grant, ProcessIdentity
+from poprun.vipu.vipu_errors import LeaseEndedError, VipuError
+
+if TYPE_CHECKING:
+    from poprun.vipu.inventory.interface import Inventory
+
+# How often a lease is renewed during the time that it lives.
+RENEWALS = 3
+# How long `release` waits for the thread besides the timeout of the inventory.
+MARGIN_S = 1.0
+
+
+class Answer(NamedTuple):
+    """What the inventory has answered to `attach`."""
+
+    instance: int
+    pid: int
+    # Why the process is not attached; "" if it is.
+    refusal: str = ""
+
+
+class HeldDevices:
+    """What one job holds, until it is released. The caller is one thread.
+
+    Args:
+        inventory: Is closed by `release`.
+        grant: What it has granted.
+        timeout_s: How long the inventory waits at most for what it asks.
+    """
+
+    def __init__(self, inventory: "Inventory", grant: Grant, timeout_s: float) -> None:
+        self.grant = grant
+        self._inventory = inventory
+        self._timeout_s = timeout_s
+        # None ends the thread.
+        self._queue: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._answers: deque[Answer] = deque()
+        # The thread's own: who is attached, by instance and pid.
+        self._attached: dict[tuple[int, int], ProcessIdentity] = {}
+        self._ready = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._running = allocate_lock()
+        self._is_started = self._is_released = False
+        self._pause_s = grant.lease.lease_s / RENEWALS
+        self._renew_at = time.monotonic() + self._pause_s
+        # A sentence when the lease has ended before the job.
+        self.loss = ""
+
+    @property
+    def num_ipus(self) -> int:
+        """How many IPUs the device of each instance has."""
+        return self.grant.children[0].num_ipus
+
+    def device_id(self, index: int) -> int:
+        """Return the id of the device of an instance."""
+        return self.grant.children[index].id
+
+    def refusal(self, index: int, reason: str) -> str:
+        """Return a sentence: why an instance cannot attach to its device."""
+        device, partition = self.grant.children[index], self.grant.partition.name
+        ipus = f"{device.num_ipus} IPU{'' if device.num_ipus == 1 else 's'}"
+        return (
+            f"Instance {index} cannot attach to device {device.id} ({ipus}) of "
+            f"partition {partition}: {reason}"
+        )
+
+    def fileno(self) -> int:
+        """Return a descriptor that is readable when there are answers or a loss."""
+        return self._ready
+
+    def answers(self) -> list[Answer]:
+        """Return the answers that have come."""
+        with suppress(BlockingIOError):
+            os.eventfd_read(self._ready)
+        found = []
+        while self._answers:
+            found.append(self._answers.popleft())
+        return found
+
+    def deadline(self) -> float:
+        """Return when `tick` is due."""
+        return float("inf") if self._is_started else self._renew_at
+
+    def tick(self, now: float) -> None:
+        """Begin to renew the lease when it is time; the thread goes on with it."""
+        if now >= self.deadline() and not self._is_released:
+            self._start()
+
+    def attach(self, index: int, pid: int) -> None:
+        """Ask for a process to be attached to an instance's device, until detached."""
+
+        def ask() -> None:
+            refusal = ""
+            try:
+                process = liveness.identify(pid)
+                self._inventory.attach(self.grant.lease.id, index, process)
+                self._attached[index, pid] = process
+            except (ProcessLookupError, VipuError) as error:
+                refusal = self.refusal(index, str(error))
+            self._answers.append(Answer(index, pid, refusal))
+            os.eventfd_write(self._ready, 1)
+
+        self._put(ask)
+
+    def detach(self, index: int, pid: int) -> None:
+        """Let a process that has ended go; the device stays that of the instance."""
+
+        def ask() -> None:
+            process = self._attached.pop((index, pid), None)
+            if process is not None:
+                self._inventory.detach(self.grant.lease.id, index, process)
+
+        self._put(_ignoring_errors(ask))
+
+    def live_with(self, pid: int) -> None:
+        """Let the lease live as long as the guard of the job, too."""
+        lease = self.grant.lease.id
+
+        def ask() -> None:
+            self._inventory.attach(lease, PARENT, liveness.identify(pid))
+
+        self._put(_ignoring_errors(ask))
+
+    def release(self) -> bool:
+        """Give the devices back, and the partition if it was made for this job.
+
+        It waits for the inventory. No process of the job may run any more.
+
+        Returns:
+            Whether they are released: if not, the end action says why.
+        """
+        if self._is_released:
+            return True
+        if self._is_started:
+            self._queue.put(None)
+            if not self._running.acquire(timeout=self._timeout_s + MARGIN_S):
+                return False
+        try:
+            self._inventory.release(self.grant.lease.id)
+            self._is_released = True
+            self._inventory.close()
+        except VipuError:
+            return self._is_released
+        return True
+
+    def _put(self, action: Callable[[], None]) -> None:
+        if not self._is_released:
+            self._queue.put(action)
+            self._start()
+
+    def _start(self) -> None:
+        if self._is_started:
+            return
+        self._is_started = True
+        self._running.acquire()
+        # Signals are for the thread that supervises the job.
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        try:
+            start_new_thread(self._work, ())
+        except RuntimeError:  # the kernel allows no more threads
+            self._is_started = False
+            self._running.release()
+            self._work_now()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+    def _work_now(self) -> None:
+        """Do without the thread what is to be done."""
+        with suppress(Empty):
+            while action := self._queue.get_nowait():
+                action()
+        if time.monotonic() >= self._renew_at:
+            self._renew()
+
+    def _work(self) -> None:
+        try:
+            while True:
+                wait = max(0.0, self._renew_at - time.monotonic())
+                try:
+                    action = self._queue.get(True, wait)
+                except Empty:
+                    self._renew()
+                    continue
+                if action is None:
+                    return
+                action()
+        finally:
+            self._running.release()
+
+    def _renew(self) -> None:
+        self._renew_at = time.monotonic() + self._pause_s
+        try:
+            self._inventory.renew(self.grant.lease.id)
+        except LeaseEndedError as error:
+            if not self.loss:
+                self.loss = str(error)
+                os.eventfd_write(self._ready, 1)
+        except VipuError:
+            return  # busy, or away for a moment: the next renewal may reach it
+
+
+def _ignoring_errors(action: Callable[[], None]) -> Callable[[], None]:
+    """Return an action that only makes the inventory's picture more exact."""
+
+    def act() -> None:
+        with suppress(VipuError, ProcessLookupError):
+            action()
+
+    return act

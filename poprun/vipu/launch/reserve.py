@@ -1,0 +1,239 @@
+"""Reserve the partition of a job, in the steps and with the log lines of PopRun.
+
+A server keeps the rules of the original. In the inventory of this user a job that
+names no partition always gets one, if there is room for it.
+"""
+
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+from poprun.log import Log
+from poprun.vipu import existing, rules
+from poprun.vipu.launch.values import JobShape, PartitionOptions
+from poprun.vipu.leases import Grant, Holder
+from poprun.vipu.model import (
+    GatewayRouting,
+    LinkRouting,
+    Partition,
+    PartitionState,
+    SyncType,
+)
+from poprun.vipu.requests import Acquisition, PartitionRequest
+from poprun.vipu.vipu_errors import (
+    InUseError,
+    MismatchError,
+    NoSpaceError,
+    NotActiveError,
+    UnknownNameError,
+    VipuError,
+    VipuRuleError,
+)
+
+if TYPE_CHECKING:
+    from poprun.vipu.inventory.interface import Inventory
+
+# Between two looks at a partition that is on its way to a state.
+POLL_S = 0.05
+# Between two attempts to get a partition that is ACTIVE.
+ATTEMPT_S = 0.5
+
+
+class Asked(NamedTuple):
+    """A job that asks for a partition."""
+
+    options: PartitionOptions
+    shape: JobShape
+    holder: Holder
+    # The id that its lease will have.
+    lease: str
+    # What its partition is named if it gets one of its own.
+    own_name: str
+
+
+def reserve(inventory: "Inventory", asked: Asked, log: Log) -> Grant:
+    """Reserve the devices of a job, and make or change its partition if needed.
+
+    Raises:
+        VipuError: It cannot have them; the sentence says why, and what would help.
+    """
+    options = asked.options
+    if options.server is None:
+        ilds = options.num_ilds or 1
+        inventory.ensure_cluster(asked.shape.num_ipus, ilds)
+    if options.name is None:
+        return _reserve_unnamed(inventory, asked, log)
+    _log_connection(options, log)
+    try:
+        partition = inventory.get_partition(options.name)
+    except UnknownNameError:
+        return _create(inventory, asked, options.name, log)
+    return _use(inventory, asked, partition, log)
+
+
+def make_request(asked: Asked, name: str) -> PartitionRequest:
+    """Return the partition that a job needs, as its options describe it.
+
+    Raises:
+        VipuRuleError: No partition is such.
+    """
+    options, shape = asked.options, asked.shape
+    request = rules.request_for_job(
+        name,
+        num_replicas=shape.num_replicas,
+        ipus_per_replica=shape.ipus_per_replica,
+        num_instances=shape.num_instances,
+        num_ilds=options.num_ilds,
+        strict=options.server is not None,
+    )
+    link, gateway, sync = (
+        options.link_routing,
+        options.gateway_routing,
+        options.sync_type,
+    )
+    return request._replace(
+        link_routing=None if link is None else LinkRouting.read(link),
+        gateway_routing=None if gateway is None else GatewayRouting.read(gateway),
+        sync_type=None if sync is None else SyncType.read(sync),
+        allocation=options.allocation,
+        cluster=options.cluster,
+        owner=asked.holder.user,
+    )
+
+
+def _reserve_unnamed(inventory: "Inventory", asked: Asked, log: Log) -> Grant:
+    options = asked.options
+    partitions = [p for p in inventory.list_partitions() if _is_usable(p, options)]
+    if len(partitions) > 1 and options.server is not None:
+        names = ", ".join(p.name for p in partitions[:8])
+        more = f" and {len(partitions) - 8} more" if len(partitions) > 8 else ""
+        raise VipuRuleError(
+            f"There are {len(partitions)} partitions on the V-IPU server "
+            f"{options.server}: {names}{more}. Name the one to use with "
+            "--vipu-partition."
+        )
+    if len(partitions) != 1:
+        _log_connection(options, log)
+        return _create(inventory, asked, asked.own_name, log)
+    [partition] = partitions
+    name = partition.name
+    log.info(f"Using V-IPU partition {name} as it is the only one available")
+    _log_connection(options, log)
+    try:
+        return _use(inventory, asked, partition, log)
+    except (InUseError, MismatchError, NotActiveError) as error:
+        if options.server is not None:
+            raise
+        log.info(f"{error} The job gets a partition of its own.")
+        return _create_instead(inventory, asked, error, log)
+
+
+def _create_instead(
+    inventory: "Inventory", asked: Asked, reason: VipuError, log: Log
+) -> Grant:
+    try:
+        return _create(inventory, asked, asked.own_name, log)
+    except NoSpaceError:
+        # Most likely the partition that does not do has the IPUs.
+        raise reason from None
+
+
+def _is_usable(partition: Partition, options: PartitionOptions) -> bool:
+    """Return whether a job may use a partition that it does not name.
+
+    One that was made for another job goes with that.
+    """
+    return (
+        partition.lease is None
+        and options.allocation in (None, partition.allocation)
+        and options.cluster in (None, partition.cluster)
+    )
+
+
+def _create(inventory: "Inventory", asked: Asked, name: str, log: Log) -> Grant:
+    request = make_request(asked, name)
+    needed = asked.shape.num_ipus
+    if request.size > needed:
+        log.info(
+            f"The job needs {rules.counted(needed, 'IPU')}, and its partition {name} "
+            f"has {request.size}: a partition has a power of two of them"
+        )
+    grant = _acquire(inventory, asked, name, request, log)
+    _log_final_state(grant.partition, log)
+    return grant
+
+
+def _use(inventory: "Inventory", asked: Asked, partition: Partition, log: Log) -> Grant:
+    name, options = partition.name, asked.options
+    log.debug(f"Status for partition {name}: OK (error 0)")
+    log.info(
+        f"Partition {name} already exists and is in state: {partition.state.in_api}"
+    )
+    request = make_request(asked, name)
+    todo = existing.prepare(
+        partition, request, update=options.update, reset=options.reset
+    )
+    if todo.change is not None:
+        partition = inventory.update_partition(name, todo.change)
+    if todo.reset:
+        partition = inventory.reset_partition(name)
+    if todo.change is not None or todo.reset or not _is_final(partition):
+        partition = _poll(inventory, partition, options.timeout_s)
+        _log_final_state(partition, log)
+    grant = _acquire(inventory, asked, name, None, log)
+    if partition.reconfigurable:
+        log.debug(f"The reconfigurable partition {name} is OK")
+    return grant
+
+
+def _acquire(
+    inventory: "Inventory",
+    asked: Asked,
+    name: str,
+    create: PartitionRequest | None,
+    log: Log,
+) -> Grant:
+    options, shape = asked.options, asked.shape
+    acquisition = Acquisition(
+        holder=asked.holder,
+        partition=name,
+        num_children=shape.num_instances,
+        ipus_per_child=shape.ipus_per_instance,
+        create=create,
+        remove=options.remove,
+        lease=asked.lease,
+    )
+    attempt = 1
+    while True:
+        try:
+            return inventory.acquire(acquisition)
+        except NotActiveError as error:
+            if attempt >= options.attempts:
+                raise
+            log.info(f"Attempt {attempt} of {options.attempts} failed: {error}")
+        attempt += 1
+        time.sleep(ATTEMPT_S)
+        if create is None:
+            partition = inventory.reset_partition(name)
+            _log_final_state(_poll(inventory, partition, options.timeout_s), log)
+
+
+def _poll(inventory: "Inventory", partition: Partition, timeout_s: float) -> Partition:
+    limit = time.monotonic() + timeout_s
+    while not _is_final(partition) and time.monotonic() < limit:
+        time.sleep(POLL_S)
+        partition = inventory.get_partition(partition.name)
+    return partition
+
+
+def _is_final(partition: Partition) -> bool:
+    return partition.state is not PartitionState.PENDING
+
+
+def _log_final_state(partition: Partition, log: Log) -> None:
+    state = partition.state.in_api
+    log.debug(f"Done polling, final state of {partition.name}: {state}")
+
+
+def _log_connection(options: PartitionOptions, log: Log) -> None:
+    if options.server is not None:
+        log.debug(f"Connecting to {options.server}")

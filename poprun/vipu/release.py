@@ -1,0 +1,35 @@
+"""Release the lease of a job that has ended: the end action of its guard.
+
+    python -I release.py LEASE TIMEOUT [HOST PORT]
+
+It asks the server, or else the inventory that the environment names. It succeeds if
+there is nothing to release. A script, so that it finds its package by its own path.
+"""
+
+import os
+import sys
+
+
+def main(lease: str, timeout: str, host: str = "", port: str = "0") -> None:
+    """Release a lease, and exit with a sentence if that fails."""
+    from poprun.vipu.opening import open_inventory
+    from poprun.vipu.server_address import find_server
+    from poprun.vipu.vipu_errors import VipuError
+
+    try:
+        inventory = open_inventory(
+            find_server(os.environ, host=host, port=int(port)) if host else None,
+            os.environ,
+            os.uname().nodename,
+            float(timeout),
+        )
+        inventory.release(lease)
+        inventory.close()
+    except VipuError as error:
+        sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    # The folder that holds poprun, as helpers/entry.py has it.
+    sys.path.append(os.path.abspath(__file__).rpartition("/poprun/")[0])
+    main(*sys.argv[1:])
