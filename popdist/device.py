@@ -4,6 +4,7 @@ import os
 import socket
 import struct
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from popdist import environment as env
 from popdist.environment import Instance
@@ -16,16 +17,17 @@ LONGEST_ANSWER = 1 << 16
 MARGIN_S = 60.0
 
 
-class _Attached:
-    """STATE: the connection to poprun while this process is attached, and the device.
+class _Attached(NamedTuple):
+    """STATE: that this process is attached.
 
-    The connection ends with the process, and poprun detaches it then.
+    The descriptor of the connection to poprun is closed by the end of the process, and
+    poprun detaches it then.
     """
 
-    def __init__(self, pid: int, control: str, sock: socket.socket, device: int):
-        self.key = pid, control
-        self.sock = sock
-        self.device = device
+    pid: int
+    control: str
+    descriptor: int
+    device: int
 
 
 _attached: _Attached | None = None
@@ -48,12 +50,13 @@ def attach(environ: Mapping[str, str], instance: Instance) -> int:
     """
     global _attached
     pid, control = os.getpid(), environ[env.CONTROL]
-    if _attached is not None and _attached.key == (pid, control):
+    # After a fork it is the parent's. The descriptor is left as it is: the program may
+    # have closed it, and another may have its number.
+    if _attached is not None and _attached[:2] == (pid, control):
         return _attached.device
     num_ipus = instance.num_local_replicas * instance.num_ipus_per_replica
     sock, device = _ask(environ, instance, num_ipus)
-    # After a fork the parent's is left: the parent keeps its own end.
-    _attached = _Attached(pid, control, sock, device)
+    _attached = _Attached(pid, control, sock.detach(), device)
     return device
 
 

@@ -1,0 +1,175 @@
+"""Which processes are attached, whatever the order in which they come and go."""
+
+import socket
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from poprun.helpers import protocol
+from poprun.helpers.channel import Channel
+from poprun.job.attachments import Attachments
+from poprun.vipu.launch.held_devices import Answer
+
+
+class FakeDevices:
+    """Devices of 2 IPUs each, with ids from 8 on; the test answers."""
+
+    num_ipus = 2
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, int, int]] = []
+        self.pending: list[Answer] = []
+
+    def device_id(self, index: int) -> int:
+        return 8 + index
+
+    def refusal(self, index: int, reason: str) -> str:
+        return f"{index}: {reason}"
+
+    def attach(self, index: int, pid: int) -> None:
+        self.asked.append(("attach", index, pid))
+
+    def detach(self, index: int, pid: int) -> None:
+        self.asked.append(("detach", index, pid))
+
+    def answers(self) -> list[Answer]:
+        found, self.pending = self.pending, []
+        return found
+
+
+class Client:
+    def __init__(self) -> None:
+        ours, self.sock = socket.socketpair()
+        self.sock.setblocking(False)
+        self.link = Channel(ours)
+
+    def received(self) -> list[tuple[int, list[bytes]]]:
+        try:
+            return protocol.Decoder().feed(self.sock.recv(4096))
+        except BlockingIOError:
+            return []
+
+
+NewClient = Callable[[], Client]
+
+
+@pytest.fixture
+def client() -> Iterator[NewClient]:
+    """Make processes that ask."""
+    made: list[Client] = []
+
+    def make() -> Client:
+        made.append(Client())
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.sock.close()
+        one.link.close()
+
+
+@pytest.fixture
+def devices() -> FakeDevices:
+    return FakeDevices()
+
+
+@pytest.fixture
+def attachments(devices: FakeDevices) -> Attachments:
+    return Attachments(devices)  # type: ignore[arg-type]
+
+
+def granted(device: int) -> list[tuple[int, list[bytes]]]:
+    return [(protocol.ATTACHED, [b"%d" % device])]
+
+
+def test_a_process_hears_when_the_inventory_has_attached_it(
+    attachments: Attachments, devices: FakeDevices, client: NewClient
+) -> None:
+    asking = client()
+    attachments.ask(asking.link, 1, 100, 2)
+    assert asking.received() == []
+
+    devices.pending = [Answer(1, 100)]
+    attachments.answer()
+
+    assert asking.received() == granted(9)
+
+
+def test_processes_of_one_instance_share_the_attachment_of_the_first(
+    attachments: Attachments, devices: FakeDevices, client: NewClient
+) -> None:
+    first, early, late = client(), client(), client()
+    attachments.ask(first.link, 0, 100, 2)
+    attachments.ask(early.link, 0, 101, 1)
+    devices.pending = [Answer(0, 100)]
+    attachments.answer()
+    attachments.ask(late.link, 0, 102, 2)
+
+    assert first.received() == early.received() == late.received() == granted(8)
+    assert devices.asked == [("attach", 0, 100)]
+
+    attachments.forget(first.link)
+
+    # Another of them takes its place.
+    assert devices.asked[1:] == [("detach", 0, 100), ("attach", 0, 101)]
+    attachments.forget(late.link)
+    attachments.forget(early.link)
+    assert devices.asked[3:] == [("detach", 0, 101)]
+
+
+def test_an_answer_about_a_process_that_has_ended_is_for_no_other(
+    attachments: Attachments, devices: FakeDevices, client: NewClient
+) -> None:
+    first, second = client(), client()
+    attachments.ask(first.link, 0, 100, 2)
+    attachments.ask(second.link, 0, 101, 2)
+    attachments.forget(first.link)
+
+    devices.pending = [Answer(0, 100, "too late")]
+    attachments.answer()
+    assert second.received() == []
+
+    devices.pending = [Answer(0, 101)]
+    attachments.answer()
+    assert second.received() == granted(8)
+
+
+def test_a_refusal_reaches_all_that_wait_and_the_next_may_try_again(
+    attachments: Attachments, devices: FakeDevices, client: NewClient
+) -> None:
+    first, second = client(), client()
+    attachments.ask(first.link, 0, 100, 2)
+    attachments.ask(second.link, 0, 101, 2)
+
+    devices.pending = [Answer(0, 100, "The lease has ended.")]
+    attachments.answer()
+
+    refused = [(protocol.NOT_ATTACHED, [b"The lease has ended."])]
+    assert first.received() == second.received() == refused
+    assert list(attachments.links) == []
+    third = client()
+    attachments.ask(third.link, 0, 102, 2)
+    assert devices.asked == [("attach", 0, 100), ("attach", 0, 102)]
+
+
+def test_more_ipus_than_the_device_has_are_refused_at_once(
+    attachments: Attachments, devices: FakeDevices, client: NewClient
+) -> None:
+    asking = client()
+
+    attachments.ask(asking.link, 0, 100, 4)
+
+    [(kind, [sentence])] = asking.received()
+    assert kind == protocol.NOT_ATTACHED
+    assert sentence.startswith(b"0: it was asked for with 4 IPUs. Ask for 2, or start")
+    assert devices.asked == []
+
+
+def test_a_job_without_ipus_has_no_device(client: NewClient) -> None:
+    asking = client()
+
+    Attachments(None).ask(asking.link, 3, 100, 1)
+
+    assert asking.received() == [
+        (protocol.NOT_ATTACHED, [b"Instance 3 belongs to a job without IPUs."])
+    ]
