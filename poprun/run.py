@@ -12,7 +12,6 @@ from poprun.job.event_log import EventLog
 from poprun.job.events import Event
 from poprun.job.guard_start import StartedGuard
 from poprun.job.local_host import LocalHost
-from poprun.job.reservation import Reservation
 from poprun.job.values import Job
 from poprun.log import DEBUG, Log
 from poprun.mpirun.environment import without_outer_poprun, without_own_changes
@@ -46,16 +45,15 @@ def run(settings: Settings, program: Sequence[str], guard: StartedGuard | None) 
     for note in setup.notes:
         log.warn(note)
     if guard is None:
-        return _show(Reservation(setup), settings, program, environ, log, verbosity)
+        return _show(setup, settings, program, environ, log, verbosity)
     # Before anything is reserved for a job that is refused, or shown of it.
-    slurm_name = environ.get(SLURM_NODE_NAME, "")
-    refuse_what_cannot_start(settings, setup.plan.hosts, slurm_name)
-    paths = resolve_for_instances(program, setup.plan.assignments, environ)
+    _check(setup, settings, program, environ)
     reserved = reservation.reserve(setup, environ, guard, log)
     setup = reserved.setup
     try:
-        job = _prepare(reserved, settings, paths, program, environ)
-        code = _show(reserved, settings, program, environ, log, verbosity)
+        job = reserved.with_devices(_prepare(setup, settings, program, environ))
+        lines = reserved.lines
+        code = _show(setup, settings, program, environ, log, verbosity, lines)
     except BaseException:
         reserved.cancel(guard)
         raise
@@ -65,10 +63,25 @@ def run(settings: Settings, program: Sequence[str], guard: StartedGuard | None) 
     return _run_job(job, guard, setup, settings, verbosity)
 
 
-def _prepare(
-    reserved: Reservation,
+def _check(
+    setup: Setup,
     settings: Settings,
-    paths: Sequence[str],
+    program: Sequence[str],
+    environ: Mapping[str, str],
+) -> list[str]:
+    """Return the file of the program for each instance.
+
+    Raises:
+        PoprunError: There is none, or this version cannot start the job.
+    """
+    slurm_name = environ.get(SLURM_NODE_NAME, "")
+    refuse_what_cannot_start(settings, setup.plan.hosts, slurm_name)
+    return resolve_for_instances(program, setup.plan.assignments, environ)
+
+
+def _prepare(
+    setup: Setup,
+    settings: Settings,
     program: Sequence[str],
     environ: Mapping[str, str],
 ) -> Job:
@@ -77,12 +90,11 @@ def _prepare(
     Raises:
         PoprunError: The job cannot be started.
     """
-    setup = reserved.setup
     instances = setup.plan.assignments
     width = output.routes(setup, settings).width_of_mark(len(instances))
     job = prepare.make_job(
         setup,
-        paths,
+        _check(setup, settings, program, environ),
         program,
         environ,
         grace=settings["grace"],
@@ -90,8 +102,6 @@ def _prepare(
         timeout=settings["timeout"],
         start_timeout=settings["start-timeout"],
         terminals=terminal.choose_terminals(settings["tty"], width),
-        devices=reserved.devices,
-        end_action=reserved.end_action,
     )
     if setup.arguments.output_filename is not None:
         make_files(setup.arguments.output_filename, len(instances))
@@ -100,15 +110,15 @@ def _prepare(
 
 
 def _show(
-    reserved: Reservation,
+    setup: Setup,
     settings: Settings,
     program: Sequence[str],
     environ: Mapping[str, str],
     log: Log,
     verbosity: int,
+    device_lines: Sequence[tuple[str, str]] = (),
 ) -> int:
     """Print the topology, the log and the dry run, as far as they are asked for."""
-    setup = reserved.setup
     if drawing.is_requested(settings) or verbosity >= DEBUG:
         topology = setup.plan.topology
         hosts = [host.name for host in setup.plan.hosts]
@@ -119,9 +129,7 @@ def _show(
     if not verbosity and not settings["dry-run"]:
         return 0
     if verbosity:
-        for level, line in reserved.lines:
-            log.info(line) if level == "I" else log.debug(line)
-        dry_run.log_plan(log, setup, settings, program)
+        dry_run.log_plan(log, setup, settings, program, environ, device_lines)
     return print_text(dry_run.render(setup, program), log) if settings["dry-run"] else 0
 
 

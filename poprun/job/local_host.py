@@ -124,7 +124,7 @@ class LocalHost:
         # The guard last: mpirun's exit usually follows from that of an instance or a
         # shim. Where it is the other way round, mpirun was killed, and its status
         # says so.
-        if self._job.devices is not None:
+        if self._job.devices is not None and self._job.devices.fileno() >= 0:
             yield Interest(self._job.devices.fileno(), EVENT_READ, self._on_devices)
         links = (
             *self._control.unknown,

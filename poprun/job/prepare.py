@@ -4,12 +4,11 @@ import errno
 import os
 import resource
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from popdist import environment as env
 from poprun.errors import LaunchError, OptionError
 from poprun.helpers import processes, protocol
-from poprun.helpers.end_actions import EndAction, RemovePath
+from poprun.helpers.end_actions import RemovePath
 from poprun.job.resource_limits import raise_descriptor_limit
 from poprun.job.values import FOREVER, Job, Resource
 from poprun.mpirun import adapter
@@ -22,9 +21,6 @@ from poprun.mpirun.values import LOCAL, OPENMPI5
 from poprun.plan.assignments import Assignment
 from poprun.plan.planner import Setup
 from poprun.stdio.terminal import Terminals
-
-if TYPE_CHECKING:
-    from poprun.vipu.launch.held_devices import HeldDevices
 
 # The folder of the sitecustomize that runs in every Python of an instance.
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -54,15 +50,11 @@ def make_job(
     timeout: float | None,
     start_timeout: float,
     terminals: Terminals | None = None,
-    devices: "HeldDevices | None" = None,
-    end_action: EndAction | None = None,
 ) -> Job:
     """Return the description of a job to launch.
 
     Args:
         paths: The program's file, found for each instance.
-        devices: The IPUs that are reserved for the job.
-        end_action: Releases them.
 
     Raises:
         OptionError: exec would not accept the program's words or environment.
@@ -72,10 +64,6 @@ def make_job(
     directories = [directory]
     if setup.temporary_cache is not None:
         directories.append(setup.temporary_cache)
-    resources = [_directory(path) for path in directories]
-    if devices is not None and end_action is not None:
-        # They are reserved already.
-        resources.append(Resource(lambda: None, end_action, devices.release))
     inherited = without_outer_mpi(environ)
     if setup.mpi.flavour == OPENMPI5:
         # Its MPI_Init fails for a user who has no home.
@@ -105,8 +93,7 @@ def make_job(
         timeout=FOREVER if timeout is None else timeout,
         start_timeout=start_timeout,
         descriptor_limits=_raise_descriptor_limit(setup),
-        resources=resources,
-        devices=devices,
+        resources=[_directory(path) for path in directories],
         directory=directory,
         ended_file=ended_file,
         leftovers=mpi.LEFTOVERS,

@@ -8,10 +8,13 @@ import os
 import pwd
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from poprun.helpers.end_actions import EndAction, EndActions, RunCommand
 from poprun.job.guard_start import StartedGuard
+from poprun.job.values import Job, Resource
 from poprun.log import Log
 from poprun.plan import partition, planner
 from poprun.plan.assignments import compact
@@ -20,6 +23,7 @@ from poprun.vipu.launch.values import PartitionOptions
 from poprun.vipu.vipu_errors import InventoryError, NoSpaceError
 
 if TYPE_CHECKING:
+    from poprun.vipu.inventory.interface import Inventory
     from poprun.vipu.launch.held_devices import HeldDevices
     from poprun.vipu.leases import Grant
 
@@ -43,6 +47,14 @@ class Reservation(NamedTuple):
     end_action: EndAction | None = None
     # The log lines about its devices, each with its level, I or D.
     lines: tuple[tuple[str, str], ...] = ()
+
+    def with_devices(self, job: Job) -> Job:
+        """Return a job with its devices, which are released when it ends."""
+        if self.devices is None or self.end_action is None:
+            return job
+        # They are reserved already: there is nothing to make.
+        held = Resource(lambda: None, self.end_action, self.devices.release)
+        return replace(job, resources=[*job.resources, held], devices=self.devices)
 
     def cancel(self, guard: StartedGuard) -> None:
         """Release the IPUs of a job that does not start after all."""
@@ -97,7 +109,11 @@ def _reserve(
         origin = "'vipu'" if "/" in server.origin else server.origin
         log.info(f"V-IPU server address picked up from {origin}: {server}")
     host = os.uname().nodename
-    inventory = open_inventory(server, environ, host, options.timeout_s)
+
+    def open_again() -> "Inventory":
+        return open_inventory(server, environ, host, options.timeout_s)
+
+    inventory = open_again()
     lease = os.urandom(16).hex()
     end_action = _end_action(lease, options, inventory.location, environ)
     asked = Asked(
@@ -112,15 +128,16 @@ def _reserve(
     try:
         grant = reserve_devices(inventory, asked, log)
     except BaseException:
+        inventory.close()
         _tell(guard, EndActions().withdraw(end_action))
         raise
-    devices = HeldDevices(inventory, grant, options.timeout_s)
+    devices = HeldDevices(open_again, grant, options.timeout_s)
     held = Reservation(setup, devices, end_action)
     try:
-        inventory.attach(lease, PARENT, liveness.identify(guard.pid))
-        return _granted(held, grant, options, environ)
-    except ProcessLookupError:
         # The supervisor replaces a guard that has died.
+        with suppress(ProcessLookupError):
+            inventory.attach(lease, PARENT, liveness.identify(guard.pid))
+        inventory.close()
         return _granted(held, grant, options, environ)
     except BaseException:
         held.cancel(guard)

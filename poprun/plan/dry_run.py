@@ -2,13 +2,13 @@
 
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from poprun.log import Log
 from poprun.options.settings import Settings
-from poprun.plan.assignments import Assignment
+from poprun.plan.assignments import Assignment, compact
 from poprun.plan.placement import describe_cpus
-from poprun.plan.planner import Setup
+from poprun.plan.planner import Setup, given_target_options
 
 
 def render(made: Setup, program: Sequence[str]) -> str:
@@ -60,8 +60,22 @@ def log_plan(
     made: Setup,
     settings: Settings,
     program: Sequence[str],
+    environ: Mapping[str, str],
+    device_lines: Sequence[tuple[str, str]] = (),
 ) -> None:
-    """Log what -v and -vv show of a plan."""
+    """Log what -v and -vv show of a plan.
+
+    Args:
+        device_lines: What is logged of the job's devices, each with its level, I or D.
+    """
+    if not device_lines:
+        given = given_target_options(environ)
+        log.debug(f"Target options from environment: {compact(given)}")
+    for level, line in device_lines:
+        if level == "I":
+            log.info(line)
+        else:
+            log.debug(line)
     if not (settings["host"] or settings["hostfile"]):
         log.debug("No hosts specified; ignoring host-subnet setting")
     log.debug("Default network/RNIC for host communication: None")

@@ -330,7 +330,8 @@ def test_without_room_anywhere_the_directory_is_named(poprun: Poprun) -> None:
         "mount -t tmpfs -o nr_inodes=1 none /dev/shm && "
         "mount -t tmpfs -o nr_inodes=1 none /tmp"
     )
-    ran = run_with_mounts(poprun, nowhere, "--mpirun", "local", "true")
+    words = ("--mpirun", "local", "--offline-mode=1", "true")
+    ran = run_with_mounts(poprun, nowhere, *words)
 
     assert ran.returncode == 125
     assert re.fullmatch(

@@ -46,7 +46,7 @@ def test_mpi_needs_no_root_and_no_home(poprun: Poprun, openmpi5: str) -> None:
         "total = world.allreduce(world.rank + 1)\n"
         "print(os.getuid(), world.size, total, 'XDG_RUNTIME_DIR' in os.environ)\n",
     )
-    ran = run(poprun, *job(2, openmpi5), "python", script)
+    ran = run(poprun, *job(2, openmpi5), "--offline-mode=1", "python", script)
 
     assert (ran.returncode, ran.stderr) == (0, b"")
     assert ran.stdout == b"65534 2 3 False\n" * 2

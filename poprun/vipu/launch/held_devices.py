@@ -41,21 +41,24 @@ class HeldDevices:
     """What one job holds, until it is released. The caller is one thread.
 
     Args:
-        inventory: Is closed by `release`.
+        open_inventory: Opens the inventory; that holds no descriptor until it is asked.
         grant: What it has granted.
         timeout_s: How long the inventory waits at most for what it asks.
     """
 
-    def __init__(self, inventory: "Inventory", grant: Grant, timeout_s: float) -> None:
+    def __init__(
+        self, open_inventory: "Callable[[], Inventory]", grant: Grant, timeout_s: float
+    ) -> None:
         self.grant = grant
-        self._inventory = inventory
+        self._open_inventory = open_inventory
+        self._opened: Inventory | None = None
         self._timeout_s = timeout_s
         # None ends the thread.
         self._queue: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._answers: deque[Answer] = deque()
         # The thread's own: who is attached, by instance and pid.
         self._attached: dict[tuple[int, int], ProcessIdentity] = {}
-        self._ready = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._ready = -1
         self._running = allocate_lock()
         self._is_started = self._is_released = False
         self._pause_s = grant.lease.lease_s / RENEWALS
@@ -82,7 +85,10 @@ class HeldDevices:
         )
 
     def fileno(self) -> int:
-        """Return a descriptor that is readable when there are answers or a loss."""
+        """Return a descriptor that is readable when there are answers or a loss.
+
+        -1 before there can be any.
+        """
         return self._ready
 
     def answers(self) -> list[Answer]:
@@ -157,8 +163,17 @@ class HeldDevices:
             self._is_released = True
             self._inventory.close()
         except VipuError:
-            return self._is_released
-        return True
+            pass  # the end action tries again, and says why it fails
+        if self._ready >= 0:
+            os.close(self._ready)
+            self._ready = -1
+        return self._is_released
+
+    @property
+    def _inventory(self) -> "Inventory":
+        if self._opened is None:
+            self._opened = self._open_inventory()
+        return self._opened
 
     def _put(self, action: Callable[[], None]) -> None:
         if not self._is_released:
@@ -169,6 +184,8 @@ class HeldDevices:
         if self._is_started:
             return
         self._is_started = True
+        if self._ready < 0:
+            self._ready = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._running.acquire()
         # Signals are for the thread that supervises the job.
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
