@@ -14,6 +14,7 @@ from textwrap import dedent, indent
 from typing import NamedTuple
 
 from popdist.engine.meet import address_of
+from popdist.engine.meet.joiner import Joiner
 
 ROOT = Path(__file__).parent.parent
 
@@ -27,19 +28,12 @@ STACKS = (
 PROGRAM = """
 import os, resource, signal, sys, time
 from popdist.engine.meet import late
-from popdist.engine.meet.joiner import Joiner
 from popdist.engine.meet.pidfds import Pidfd
 from popdist.engine.shm import arena
 from popdist.errors import PeerLostError, PopdistError
+from tests.meeting import report_hellos
 name, rank, size = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-enter, hellos = Joiner.enter, int(sys.argv[4])
-
-def enter_and_tell_the_test(joiner):
-    # Its hello has been sent.
-    os.write(hellos, b".")
-    return enter(joiner)
-
-Joiner.enter = enter_and_tell_the_test
+report_hellos(int(sys.argv[4]))
 
 def initialise(memory):
     memory[:5] = b"hello"
@@ -56,6 +50,22 @@ except PeerLostError as error:
 except PopdistError as error:
     print(f"{type(error).__name__}: {error}")
 """
+
+
+def report_hellos(descriptor: int) -> None:
+    """Let this member write a byte after each hello that it sends.
+
+    In a module of its own: a function that stays in Joiner must not keep the names of
+    the member's own lines alive until the interpreter has ended.
+    """
+    os.set_inheritable(descriptor, False)
+    enter = Joiner.enter
+
+    def enter_and_report(joiner: Joiner) -> None:
+        os.write(descriptor, b".")
+        return enter(joiner)
+
+    Joiner.enter = enter_and_report  # type: ignore[method-assign]
 
 
 class Ended(NamedTuple):
