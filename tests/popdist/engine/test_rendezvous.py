@@ -816,6 +816,7 @@ def test_members_in_two_time_namespaces_meet() -> None:
     away = """
 if "AWAY" not in os.environ:
     os.environ["AWAY"] = "1"
+    os.set_inheritable(int(sys.argv[4]), True)
     away = ["unshare", "--fork", "--time", "--boottime", "100000"]
     os.execvp("unshare", [*away, *sys.orig_argv])
 """
@@ -876,6 +877,7 @@ def test_members_in_two_user_namespaces_meet() -> None:
     away = """
 if "AWAY" not in os.environ:
     os.environ["AWAY"] = "1"
+    os.set_inheritable(int(sys.argv[4]), True)
     os.execvp("unshare", ["unshare", "--map-root-user", *sys.orig_argv])
 """
     ended = run(3, KEEP, {1: away + KEEP})
