@@ -1,14 +1,16 @@
 """The device of this process: poprun attaches it, for as long as the process lives."""
 
 import os
-import socket
 import struct
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from popdist import environment as env
 from popdist.environment import Instance
 from popdist.errors import DeviceError
+
+if TYPE_CHECKING:
+    import socket
 
 # As in poprun/helpers/protocol.py, which popdist does not import.
 VERSION, ATTACH, ATTACHED, NOT_ATTACHED = 1, 42, 60, 61
@@ -62,7 +64,9 @@ def attach(environ: Mapping[str, str], instance: Instance) -> int:
 
 def _ask(
     environ: Mapping[str, str], instance: Instance, num_ipus: int
-) -> tuple[socket.socket, int]:
+) -> "tuple[socket.socket, int]":
+    import socket
+
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         sock.settimeout(_timeout(environ))
@@ -96,8 +100,10 @@ def _timeout(environ: Mapping[str, str]) -> float:
     return MARGIN_S + (int(text) if text.isascii() and text.isdigit() else 0)
 
 
-def _check_user(sock: socket.socket) -> None:
+def _check_user(sock: "socket.socket") -> None:
     """Check that poprun listens: when it is dead, any user can under its name."""
+    import socket
+
     size = struct.calcsize("3i")
     _, user, _ = struct.unpack(
         "3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
@@ -111,7 +117,7 @@ def _pack(kind: int, *fields: bytes) -> bytes:
     return len(body).to_bytes(4, "big") + body
 
 
-def _receive(sock: socket.socket) -> tuple[int, bytes]:
+def _receive(sock: "socket.socket") -> tuple[int, bytes]:
     """Return the kind and the only field of the answer."""
     length = int.from_bytes(_read(sock, 4), "big")
     if not 5 <= length <= LONGEST_ANSWER:
@@ -125,7 +131,7 @@ def _receive(sock: socket.socket) -> tuple[int, bytes]:
     return kind, field
 
 
-def _read(sock: socket.socket, length: int) -> bytes:
+def _read(sock: "socket.socket", length: int) -> bytes:
     data = b""
     while len(data) < length:
         more = sock.recv(length - len(data))

@@ -12,6 +12,7 @@ from poprun.job.event_log import EventLog
 from poprun.job.events import Event
 from poprun.job.guard_start import StartedGuard
 from poprun.job.local_host import LocalHost
+from poprun.job.resource_limits import check_proc
 from poprun.job.values import Job
 from poprun.log import DEBUG, Log
 from poprun.mpirun.environment import without_outer_poprun, without_own_changes
@@ -72,8 +73,9 @@ def _check(
     """Return the file of the program for each instance.
 
     Raises:
-        PoprunError: There is none, or this version cannot start the job.
+        PoprunError: There is none, or poprun cannot start the job here.
     """
+    check_proc()
     slurm_name = environ.get(SLURM_NODE_NAME, "")
     refuse_what_cannot_start(settings, setup.plan.hosts, slurm_name)
     return resolve_for_instances(program, setup.plan.assignments, environ)

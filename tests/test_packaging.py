@@ -106,6 +106,8 @@ def test_the_wheel_holds_the_packages_and_nothing_else(checkout: Path) -> None:
     assert f"{metadata}/licenses/LICENSE" in made
     assert entry_points == (
         "[console_scripts]\npoprun = poprun.__main__:main\n"
+        "vipu = poprun.vipu.commands.entry_points:vipu\n"
+        "vipu-admin = poprun.vipu.commands.entry_points:vipu_admin\n"
         "vipu-server = poprun.vipu.server.start:main\n"
     )
 

@@ -40,6 +40,15 @@ def raise_descriptor_limit(num_instances: int, each: int) -> tuple[int, int]:
     return before
 
 
+def check_proc() -> None:
+    """Check that there is a /proc.
+
+    Raises:
+        LaunchError: It is not mounted, or cannot be read.
+    """
+    _num_descriptors()
+
+
 def _num_descriptors() -> int:
     try:
         return len(os.listdir("/proc/self/fd"))

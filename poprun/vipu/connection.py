@@ -82,7 +82,9 @@ class Connections:
         while self._idle:
             connection = self._idle.pop()
             # Nothing comes before a request but the end of the connection.
-            if not select.select([connection], [], [], 0)[0]:
+            ready = select.poll()  # select knows no descriptor above 1023
+            ready.register(connection, select.POLLIN)
+            if not ready.poll(0):
                 return connection
             connection.close()
         return None

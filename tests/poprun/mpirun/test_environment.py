@@ -60,15 +60,15 @@ def test_mpirun_does_not_see_the_batch_system() -> None:
     assert without_batch_system(environ) == {"A": "1"}
 
 
-def is_gift(name: str) -> bool:
+def is_set_by_mpi(name: str) -> bool:
     """Return whether a shim adds this variable of mpirun's to the program's."""
     message = pack_spec(
         path=b"/bin/true",
         argv=[b"true"],
         environment=[],
         cwd=b"/",
-        gifts=[prefix.encode() for prefix in INSTANCE_PREFIXES],
-        no_gifts=[prefix.encode() for prefix in MPIRUN_PREFIXES],
+        mpi_prefixes=[prefix.encode() for prefix in INSTANCE_PREFIXES],
+        mpirun_prefixes=[prefix.encode() for prefix in MPIRUN_PREFIXES],
         users=[],
         cpus=[],
         memory_nodes=[],
@@ -77,7 +77,7 @@ def is_gift(name: str) -> bool:
         ignored=[],
     )
     [(_, fields)] = Decoder().feed(message)
-    return Spec(fields).is_gift(name.encode())
+    return Spec(fields).is_set_by_mpi(name.encode())
 
 
 @pytest.mark.parametrize(
@@ -88,8 +88,8 @@ def is_gift(name: str) -> bool:
         *("MPI_LOCALRANKID", "I_MPI_HYDRA_HOST"),
     ],
 )
-def test_gifts_of_an_mpi_are_known_by_name(name: str) -> None:
-    assert is_gift(name)
+def test_variables_that_an_mpi_sets_are_known_by_name(name: str) -> None:
+    assert is_set_by_mpi(name)
 
 
 @pytest.mark.parametrize(
@@ -99,8 +99,8 @@ def test_gifts_of_an_mpi_are_known_by_name(name: str) -> None:
         *("PRTE_MCA_rmaps_default_mapping_policy", "OMPI_MCA_rmaps_base_oversubscribe"),
     ],
 )
-def test_what_steers_mpirun_alone_is_no_gift(name: str) -> None:
-    assert not is_gift(name)
+def test_what_steers_mpirun_alone_does_not_reach_the_program(name: str) -> None:
+    assert not is_set_by_mpi(name)
 
 
 # --- Below another poprun.
