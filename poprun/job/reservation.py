@@ -109,6 +109,8 @@ def _reserve(
         origin = "'vipu'" if "/" in server.origin else server.origin
         log.info(f"V-IPU server address picked up from {origin}: {server}")
     host = os.uname().nodename
+    # A server with access keys lets each user act in the name of the key's owner only.
+    user = (server.user if server else "") or _user()
 
     def open_again() -> "Inventory":
         return open_inventory(server, environ, host, options.timeout_s)
@@ -119,7 +121,7 @@ def _reserve(
     asked = Asked(
         options=options,
         shape=partition.shape_of(setup.plan.topology),
-        holder=Holder(_user(), setup.identity, host, liveness.identify()),
+        holder=Holder(user, setup.identity, host, liveness.identify()),
         lease=lease,
         own_name=partition.own_name(setup.identity),
     )

@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 from conftest import BIN, Poprun, wait_for
+from vipu_servers import serving
 
 from poprun.vipu import presets
 from poprun.vipu.inventory.embedded import EmbeddedInventory
@@ -365,6 +366,25 @@ def test_the_log_of_a_launch_through_a_server_is_the_originals(
     ]
     assert sorted(ran.stdout.splitlines()[-2:]) == ["0 0 64", "1 1 64"]
     assert (named.code, named.stdout, named.stderr) == (0, f"{server}\n", "")
+
+
+def test_on_a_secure_server_the_job_belongs_to_the_user_of_the_access_key(
+    poprun: Poprun, tmp_path: Path
+) -> None:
+    home = poprun.directory / "home"
+    home.mkdir()
+    script = poprun.script("tell.py", TELL)
+    with serving(tmp_path / "s.db", "--secure"):
+        # Its first administrator is no user of this machine.
+        (tmp_path / "admin.vipu-cli.hcl").rename(home / ".vipu.hcl")
+
+        ran = poprun(
+            *(*LOCAL, *size(2), "--vipu-partition=P", sys.executable, script),
+            environ={"HOME": str(home)},
+        )
+
+    assert (ran.code, ran.stderr) == (0, "")
+    assert len(ran.stdout.splitlines()) == 2
 
 
 def test_a_server_keeps_the_rules_of_the_original(poprun: Poprun, server: str) -> None:
