@@ -2,6 +2,7 @@
 
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pexpect
@@ -113,13 +114,23 @@ def test_ranks_may_say_farewell_within_the_grace(
     assert (process.returncode, out) == (130, b"saved\nsaved\n")
 
 
+# No shell: one that starts a command by vfork cannot be stopped until the command runs.
+UNTIL_GO = """
+import os, time
+rank = os.environ["RANK"]
+with open("pid." + rank, "w") as file:
+    file.write(str(os.getpid()))
+os.rename("pid." + rank, "up." + rank)
+while not os.path.exists("go"):
+    time.sleep(0.05)
+print("done")
+"""
+
+
 def test_what_is_stopped_for_a_while_goes_on(poprun: Poprun, every_mpirun: str) -> None:
-    script = "echo $$ > pid.$RANK; mv pid.$RANK up.$RANK; "
-    script += "until [ -e go ]; do sleep 0.05; done; echo done"
-    process = poprun.start(*job(every_mpirun, 2), "sh", "-c", script)
+    process = poprun.start(*job(every_mpirun, 2), sys.executable, "-c", UNTIL_GO)
     up = [poprun.directory / f"up.{rank}" for rank in range(2)]
     wait_for(lambda: all(path.exists() for path in up), "the ranks")
-    # Not by their names: a shell's child has the shell's until it calls exec.
     ranks = [psutil.Process(int(path.read_text())) for path in up]
 
     process.send_signal(signal.SIGTSTP)

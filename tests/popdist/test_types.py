@@ -1,5 +1,6 @@
 import ast
 import inspect
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -48,11 +49,10 @@ def test_a_type_checker_refuses_what_does_not_fit(tmp_path: Path) -> None:
         "popdist.instance_group().send('text', 0)\n"
     )
 
-    found = [line.partition(" error: ")[0] for line in check(program).splitlines()]
+    # Not by the whole path: mypy's cache has that of an earlier run.
+    found = re.findall(r"(?m)^\S*/wrong\.py:(\d+): error: ", check(program))
 
-    assert [f"{program}:{line}:" for line in range(3, 8)] == sorted(
-        {line for line in found if line.startswith(str(program)) and "note" not in line}
-    )
+    assert found == ["3", "4", "5", "6", "7"]
 
 
 def test_the_typed_program_runs() -> None:
