@@ -21,7 +21,7 @@ from poprun.job import prepare
 from poprun.job.values import Resource
 
 here = os.getcwd()
-script = f"rm -f {here}/lease; echo undone >> {here}/undone; test ! -e {here}/fail"
+script = f"echo undone >> {here}/undone; rm -f {here}/lease; test ! -e {here}/fail"
 action = RunCommand(
     purpose="release the lease",
     argv=[b"/bin/sh", b"-c", script.encode()],
