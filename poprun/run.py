@@ -48,11 +48,11 @@ def run(settings: Settings, program: Sequence[str], guard: StartedGuard | None) 
     if guard is None:
         return _show(setup, settings, program, environ, log, verbosity)
     # Before anything is reserved for a job that is refused, or shown of it.
-    _check(setup, settings, program, environ)
+    files = _check(setup, settings, program, environ)
     reserved = reservation.reserve(setup, environ, guard, log)
     setup = reserved.setup
     try:
-        job = reserved.with_devices(_prepare(setup, settings, program, environ))
+        job = reserved.with_devices(_prepare(setup, settings, files, program, environ))
         lines = reserved.lines
         code = _show(setup, settings, program, environ, log, verbosity, lines)
     except BaseException:
@@ -84,6 +84,7 @@ def _check(
 def _prepare(
     setup: Setup,
     settings: Settings,
+    files: list[str],
     program: Sequence[str],
     environ: Mapping[str, str],
 ) -> Job:
@@ -96,7 +97,7 @@ def _prepare(
     width = output.routes(setup, settings).width_of_mark(len(instances))
     job = prepare.make_job(
         setup,
-        _check(setup, settings, program, environ),
+        files,
         program,
         environ,
         grace=settings["grace"],

@@ -230,7 +230,7 @@ def end(
 ) -> tuple[int, list[Process]]:
     """End what `find` finds: SIGTERM, then after `grace` seconds SIGKILL.
 
-    Children of this process are reaped on the way, all others are somebody else's
+    Children of this process are reaped on the way, all others are another process's
     to reap. Returns how many different processes there were, and those among them that
     remain because this user may not signal them.
 
@@ -340,7 +340,7 @@ def has_children() -> bool:
     """Return whether anything lives below this process.
 
     For a subreaper this is exact and costs one system call: an orphan becomes its
-    child before anybody can learn of the parent's death.
+    child before any process can learn of the parent's death.
     """
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)

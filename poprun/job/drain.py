@@ -1,7 +1,7 @@
 """The end of a job's output: what the instances wrote last, and a reader that is slow.
 
-It owns the wait for whoever reads poprun's stdout and stderr when the job is over. That
-wait ends: after a time without any progress that depends on how the job ended.
+It owns the wait for the readers of poprun's stdout and stderr when the job is over.
+That wait ends: after a time without any progress that depends on how the job ended.
 """
 
 import select
@@ -63,7 +63,7 @@ def drain(
             router.give_up()
             continue
         if router.full:
-            # Nothing is read before somebody reads us: that time does not count.
+            # Nothing is read before a reader comes: that time does not count.
             streams_end = now + LAST_WORDS_S
         elif streams and now >= streams_end:
             streams.close()

@@ -25,7 +25,7 @@ class StartedGuard(NamedTuple):
     # Our end of the socket to it, and the file for its output and mpirun's.
     descriptor: int
     output: int
-    # Children that poprun was born with: whoever called exec in its place had them,
+    # Children that poprun was born with: the program that called exec had them,
     # and they are none of the job's.
     others: frozenset[int]
 

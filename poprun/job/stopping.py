@@ -4,7 +4,7 @@ A job goes through its phases in one direction only:
 
     RUNNING -> TRACING -> STOPPING -> KILLING -> LEAVING -> ENDING -> OVER
 
-and may leave some out. Whoever holds a Course asks `decide` at each event, does the
+and may leave some out. The holder of a Course asks `decide` at each event, does the
 actions that come back, and calls again with a Tick when `deadline` has come.
 """
 
@@ -199,7 +199,7 @@ def _signal(course: Course, now: float, grace: float) -> Step:
 
 
 def _trace(course: Course, cause: Cause, now: float) -> Step:
-    """Stop a job of which somebody will ask where it was."""
+    """Stop a job whose user will want to know where it was."""
     ends = now + STACKS_S
     course = replace(course, phase=Phase.TRACING, cause=cause, phase_ends=ends)
     return course, [ShowStacks()]

@@ -32,7 +32,7 @@ _DTYPE_NAMES = {code: name for name, code in DTYPES.items()}
 _REDUCTION_NAMES = {code: name for name, code in REDUCTIONS.items()}
 
 # numpy has no bfloat16. The package that has one, ml_dtypes, is not imported before
-# somebody hands over such an array.
+# a program passes such an array.
 _CODES: dict[DType, int] = {
     np.dtype(name): code for name, code in DTYPES.items() if name != "bfloat16"
 }

@@ -6,7 +6,7 @@ its L replicas. Replicas are numbered in the order of the rows, member after mem
 Reductions are made in the accumulation type: float32 for float16 and bfloat16, which
 are rounded only once, at the end; for all others their own. Integers wrap around.
 numpy obeys the flags of its process that flush subnormal numbers to zero, and the
-engine does not: the two agree where nobody has set these.
+engine does not: the two agree where these are not set.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -68,7 +68,7 @@ def tree(rows: Sequence[Array] | Array, op: str) -> Array:
 def ring(rows: Sequence[Array] | Array, op: str, segment: int) -> Array:
     """Combine one row for each member as a ring does, in rounds of N segments.
 
-    Chunk k starts at member k and goes round, and everybody puts its own before what
+    Chunk k starts at member k and goes round, and each member puts its own before what
     has come.
     """
     size, length = len(rows), len(rows[0])

@@ -15,7 +15,7 @@ import msgspec
 from poprun.vipu.inventory.interface import Inventory
 from poprun.vipu.vipu_errors import VipuRuleError
 
-# What both end points have. Whoever shows a lease's id may use the lease.
+# What both end points have. A client that shows a lease's id may use the lease.
 FOR_USERS = (
     "list_clusters",
     "get_cluster",

@@ -81,7 +81,7 @@ class Worker:
     def _deliver(self, results: list[Result]) -> None:
         self.waiting -= len(results)
         for future, value, error in results:
-            if future.done():  # whoever waited was cancelled
+            if future.done():  # the request was cancelled
                 continue
             if error is None:
                 future.set_result(value)
