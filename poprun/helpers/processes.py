@@ -248,6 +248,7 @@ def end(
         reap(killing=all_children and waited >= grace)
         left = find()
         if not left and not (all_children and has_children()):
+            reap()  # what ended while find() looked
             return len(seen), []
         remaining = [p for p in left if (p.pid, p.start) in refused]
         if waited > limit or (waited > NOT_OURS_S and left and left == remaining):

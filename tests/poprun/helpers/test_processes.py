@@ -279,6 +279,19 @@ print(os.read(read, 9))
 """).splitlines() == ["b'bye\\n'"]
 
 
+def test_end_reaps_a_child_that_ends_while_it_looks() -> None:
+    child = os.posix_spawn("/bin/sleep", ["sleep", "600"], {})
+
+    def find() -> list[processes.Process]:
+        os.kill(child, signal.SIGKILL)
+        os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+        return []
+
+    processes.end(find, 0, 5.0)
+
+    assert processes.process(child) is None
+
+
 def test_end_gives_up_on_what_cannot_be_ended() -> None:
     # A process that poprun's signals do not reach looks like this.
     stuck = found(os.getpid())
