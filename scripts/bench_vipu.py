@@ -17,11 +17,12 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 
-from poprun.vipu import liveness, presets
+from poprun.vipu import liveness
 from poprun.vipu.inventory.embedded import EmbeddedInventory
 from poprun.vipu.leases import Holder
 from poprun.vipu.requests import Acquisition, PartitionRequest
-from poprun.vipu.rules import request_for_job
+from poprun.vipu.rules import presets
+from poprun.vipu.rules.partition_rules import request_for_job
 
 CYCLES = 200
 PARTITIONS = 1000
@@ -34,7 +35,8 @@ FIRST_USE = """
 import sys, time, poprun.run
 from pathlib import Path
 began = time.perf_counter()
-from poprun.vipu import liveness, existing, routing
+from poprun.vipu import liveness
+from poprun.vipu.rules import existing, routing
 from poprun.vipu.inventory.embedded import open_embedded
 inventory = open_embedded({"POPRUN_VIPU_INVENTORY": sys.argv[1]}, "h1")
 inventory.ensure_cluster(8)
@@ -48,10 +50,10 @@ print(time.perf_counter() - began)
 CLIENT = """
 import os, sys, threading, time
 from poprun.vipu import liveness
-from poprun.vipu.client import ServerInventory
+from poprun.vipu.client.server_inventory import ServerInventory
 from poprun.vipu.leases import Holder
 from poprun.vipu.requests import Acquisition, PartitionRequest
-from poprun.vipu.server_address import ServerAddress
+from poprun.vipu.client.server_address import ServerAddress
 
 address = ServerAddress("127.0.0.1", int(sys.argv[1]))
 me = liveness.identify()

@@ -112,21 +112,21 @@ PURE = (
     "poprun.stdio.screen",
     "poprun.stdio.tags",
     "poprun.stdio.tracebacks",
-    "poprun.vipu.buddy",
-    "poprun.vipu.checks",
-    "poprun.vipu.commands.emulated_hardware",
-    "poprun.vipu.commands.ipuof_config",
-    "poprun.vipu.commands.text_tables",
-    "poprun.vipu.existing",
+    "poprun.vipu.rules.buddy",
+    "poprun.vipu.rules.checks",
+    "poprun.vipu.commands.views.emulated_hardware",
+    "poprun.vipu.commands.views.ipuof_config",
+    "poprun.vipu.commands.views.text_tables",
+    "poprun.vipu.rules.existing",
     "poprun.vipu.launch.describe_devices",
     "poprun.vipu.launch.values",
     "poprun.vipu.leases",
     "poprun.vipu.model",
-    "poprun.vipu.numbering",
-    "poprun.vipu.presets",
+    "poprun.vipu.rules.numbering",
+    "poprun.vipu.rules.presets",
     "poprun.vipu.requests",
-    "poprun.vipu.routing",
-    "poprun.vipu.rules",
+    "poprun.vipu.rules.routing",
+    "poprun.vipu.rules.partition_rules",
     "poprun.vipu.server.access",
     "poprun.vipu.server.openapi",
     "poprun.vipu.server.operations",
@@ -200,7 +200,7 @@ THIRD_PARTY = {
         "poprun.vipu.commands",
         "poprun.vipu.server",
     ),
-    "httptools": ("poprun.vipu.connection",),
+    "httptools": ("poprun.vipu.client.connection",),
     "mpi4py": ("popdist",),
     "msgspec": ("poprun.vipu.server",),
     "numpy": ("popdist",),
@@ -256,17 +256,20 @@ LATE_IMPORTS = {
     "poprun.plan.drawing": {"json"},
     "poprun.plan.planner": {"json"},
     # 8 ms, for a job with IPUs.
-    "poprun.plan.partition": {"poprun.vipu.server_address"},
+    "poprun.plan.partition": {"poprun.vipu.client.server_address"},
     # 60 ms, for a file.
     "poprun.options.config_file": {"yaml"},
     # 2 and 40 ms, for a job that asks a server; and what may not be installed.
-    "poprun.vipu.connection": {"httptools", "ssl"},
+    "poprun.vipu.client.connection": {"httptools", "ssl"},
     # A job has one inventory: 10 ms for the embedded one, 5 for a server's.
-    "poprun.vipu.opening": {"poprun.vipu.client", "poprun.vipu.inventory.embedded"},
+    "poprun.vipu.opening": {
+        "poprun.vipu.client.server_inventory",
+        "poprun.vipu.inventory.embedded",
+    },
     # It may lack what is installed with poprun[vipu].
     "poprun.vipu.server.start": {"poprun.vipu.server.serve"},
     # 10 ms, for what only a server can answer.
-    "poprun.vipu.commands.session": {"poprun.vipu.client"},
+    "poprun.vipu.commands.session": {"poprun.vipu.client.server_inventory"},
     # 20 ms, for a job with IPUs.
     "poprun.job.reservation": {
         "poprun.vipu.liveness",
@@ -280,11 +283,11 @@ LATE_IMPORTS = {
     # A script, which finds its package by its own path first.
     "poprun.vipu.release": {
         "poprun.vipu.opening",
-        "poprun.vipu.server_address",
+        "poprun.vipu.client.server_address",
         "poprun.vipu.vipu_errors",
     },
     # 9 ms, for the users of a server.
-    "poprun.vipu.inventory.user_store": {"hashlib", "hmac", "secrets"},
+    "poprun.vipu.inventory.tables.user_store": {"hashlib", "hmac", "secrets"},
     # 30 ms.
     "poprun.plan.unsupported": {"psutil"},
     # 0.3 ms of the 13 that a shim takes, once for every instance.

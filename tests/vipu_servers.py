@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from poprun.vipu import liveness
-from poprun.vipu.client import ServerInventory
+from poprun.vipu.client.server_address import ServerAddress
+from poprun.vipu.client.server_inventory import ServerInventory
 from poprun.vipu.leases import Holder
 from poprun.vipu.requests import Acquisition, PartitionRequest
-from poprun.vipu.server_address import ServerAddress
 
 COMMAND = [sys.executable, "-m", "poprun.vipu.server.serve"]
 

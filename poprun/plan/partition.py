@@ -20,7 +20,7 @@ def read_options(
     if settings.offline:
         return None
     # 8 ms that a job in offline mode does not need.
-    from poprun.vipu.server_address import find_server
+    from poprun.vipu.client.server_address import find_server
 
     host, port = "vipu-server-host", "vipu-server-port"
     return PartitionOptions(

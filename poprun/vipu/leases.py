@@ -13,7 +13,7 @@ from enum import Enum, auto
 from typing import NamedTuple
 
 from poprun.vipu.model import Partition
-from poprun.vipu.numbering import Device
+from poprun.vipu.rules.numbering import Device
 from poprun.vipu.vipu_errors import VipuRuleError
 
 # The parent device, where the child devices are numbered from 0: its process is the

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from poprun.vipu.server_address import ServerAddress
+from poprun.vipu.client.server_address import ServerAddress
 
 if TYPE_CHECKING:  # it takes 3 ms, and nothing of it runs
     from poprun.vipu.inventory.interface import Inventory
@@ -33,6 +33,6 @@ def open_inventory(
         from poprun.vipu.inventory.embedded import open_embedded
 
         return open_embedded(environ, host, timeout_s)
-    from poprun.vipu.client import ServerInventory
+    from poprun.vipu.client.server_inventory import ServerInventory
 
     return ServerInventory(address, timeout_s=timeout_s, admin=admin)

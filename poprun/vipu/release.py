@@ -12,8 +12,8 @@ import sys
 
 def main(lease: str, timeout: str, host: str = "", port: str = "0") -> None:
     """Release a lease, and exit with a sentence if that fails."""
+    from poprun.vipu.client.server_address import find_server
     from poprun.vipu.opening import open_inventory
-    from poprun.vipu.server_address import find_server
     from poprun.vipu.vipu_errors import VipuError
 
     try:

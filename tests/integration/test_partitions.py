@@ -14,10 +14,10 @@ import pytest
 from conftest import BIN, Poprun, wait_for
 from vipu_servers import serving
 
-from poprun.vipu import presets
 from poprun.vipu.inventory.embedded import EmbeddedInventory
 from poprun.vipu.model import AgentStatus
 from poprun.vipu.requests import PartitionRequest
+from poprun.vipu.rules import presets
 
 HOST = os.uname().nodename
 LINE = re.compile(r"\d\d:\d\d:\d\d\.\d{3} (\d+) POPRUN \[([ID])\] (.*)")

@@ -5,19 +5,19 @@ from typing import Any, TypeVar
 
 import click
 
-from poprun.vipu.commands import machine_views as views
 from poprun.vipu.commands.command_line import Noun, comma_separated
 from poprun.vipu.commands.completion_of_names import names_of
 from poprun.vipu.commands.session import Session, write
 from poprun.vipu.commands.user_file import new_user_file
+from poprun.vipu.commands.views import machine_views as views
 from poprun.vipu.model import (
     IPUS_PER_MACHINE,
     AgentStatus,
     ClusterTopology,
     LinkTopology,
 )
-from poprun.vipu.presets import PODS, preset
 from poprun.vipu.requests import ClusterRequest
+from poprun.vipu.rules.presets import PODS, preset
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 

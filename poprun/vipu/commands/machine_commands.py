@@ -2,10 +2,10 @@
 
 import click
 
-from poprun.vipu.commands import machine_views as views
 from poprun.vipu.commands.command_line import Noun
 from poprun.vipu.commands.completion_of_names import names_of
 from poprun.vipu.commands.session import Session, write
+from poprun.vipu.commands.views import machine_views as views
 from poprun.vipu.model import AgentStatus
 
 _OF_CLUSTER = click.option(

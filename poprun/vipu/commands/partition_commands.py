@@ -6,17 +6,16 @@ from typing import Any, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
-from poprun.vipu import rules
 from poprun.vipu.commands.command_line import Noun
 from poprun.vipu.commands.completion_of_names import names_of
-from poprun.vipu.commands.ipuof_config import ipuof_config
-from poprun.vipu.commands.partition_views import (
+from poprun.vipu.commands.session import Session, write
+from poprun.vipu.commands.views.ipuof_config import ipuof_config
+from poprun.vipu.commands.views.partition_views import (
     holders_of,
     partition_properties,
     partition_table,
     partition_value,
 )
-from poprun.vipu.commands.session import Session, write
 from poprun.vipu.model import (
     Agent,
     GatewayRouting,
@@ -26,6 +25,7 @@ from poprun.vipu.model import (
     SyncType,
 )
 from poprun.vipu.requests import PartitionChange, PartitionRequest
+from poprun.vipu.rules import partition_rules
 from poprun.vipu.vipu_errors import NotActiveError, VipuRuleError
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -205,7 +205,7 @@ def create_partition(session: Session, /, name: str, size: int, **asked: Any) ->
         owner=session.user(server),
         **asked,
     )
-    rules.check_alone(request, strict=False)
+    partition_rules.check_alone(request, strict=False)
     with session.open(server) as inventory:
         if server is None and not (request.allocation or request.cluster):
             # As for a job: the first partition needs no administrator.

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from poprun.vipu.client.server_address import ServerAddress, find_server
 from poprun.vipu.opening import open_inventory
-from poprun.vipu.server_address import ServerAddress, find_server
 
 if TYPE_CHECKING:  # it takes 3 ms, and nothing of it runs
     from poprun.vipu.inventory.interface import Inventory
@@ -97,7 +97,7 @@ class Session:
         Raises:
             VipuError: It cannot be asked.
         """
-        from poprun.vipu.client import ServerInventory
+        from poprun.vipu.client.server_inventory import ServerInventory
 
         inventory = ServerInventory(server, timeout_s=self._timeout_s)
         try:

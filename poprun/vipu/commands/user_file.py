@@ -4,13 +4,13 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from poprun.vipu.checks import check_name
-from poprun.vipu.server_address import (
+from poprun.vipu.client.server_address import (
     DEFAULT_HOST,
     DEFAULT_PORT,
     ServerAddress,
     is_loopback,
 )
+from poprun.vipu.rules.checks import check_name
 from poprun.vipu.vipu_errors import InventoryError
 
 

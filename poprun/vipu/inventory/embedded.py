@@ -4,13 +4,13 @@ import sqlite3
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from poprun.vipu import presets
-from poprun.vipu.inventory import cluster_store
 from poprun.vipu.inventory.location import find_inventory
 from poprun.vipu.inventory.stored_devices import StoredDevices
 from poprun.vipu.inventory.stored_machines import StoredMachines
 from poprun.vipu.inventory.stored_partitions import StoredPartitions
+from poprun.vipu.inventory.tables import cluster_store
 from poprun.vipu.model import Cluster
+from poprun.vipu.rules import presets
 
 if TYPE_CHECKING:  # it takes 3 ms, and nothing of it runs
     from poprun.vipu.inventory.interface import Inventory

@@ -17,13 +17,13 @@ from poprun.vipu.model import (
     Partition,
     User,
 )
-from poprun.vipu.numbering import Device
 from poprun.vipu.requests import (
     Acquisition,
     ClusterRequest,
     PartitionChange,
     PartitionRequest,
 )
+from poprun.vipu.rules.numbering import Device
 
 
 class Machines(Protocol):

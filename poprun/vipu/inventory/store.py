@@ -6,8 +6,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TypeVar
 
-from poprun.vipu.inventory import lease_store
 from poprun.vipu.inventory.database import Database
+from poprun.vipu.inventory.tables import lease_store
 from poprun.vipu.leases import Lease
 from poprun.vipu.vipu_errors import (
     InUseError,

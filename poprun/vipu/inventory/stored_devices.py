@@ -2,19 +2,20 @@
 
 import sqlite3
 
-from poprun.vipu import existing, liveness
-from poprun.vipu.inventory import (
+from poprun.vipu import liveness
+from poprun.vipu.inventory.store import Store
+from poprun.vipu.inventory.tables import (
     creation,
     device_store,
     lease_store,
     partition_store,
 )
-from poprun.vipu.inventory.store import Store
 from poprun.vipu.leases import Grant, Lease, Life, ProcessIdentity, Reservation
 from poprun.vipu.model import Partition, PartitionState
-from poprun.vipu.numbering import Device
 from poprun.vipu.requests import Acquisition
-from poprun.vipu.rules import describe
+from poprun.vipu.rules import existing
+from poprun.vipu.rules.numbering import Device
+from poprun.vipu.rules.partition_rules import describe
 from poprun.vipu.vipu_errors import DeviceError, NameTakenError, NotActiveError
 
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from poprun.vipu.inventory import allocation_store, cluster_store, user_store
 from poprun.vipu.inventory.store import Store
+from poprun.vipu.inventory.tables import allocation_store, cluster_store, user_store
 from poprun.vipu.model import Agent, AgentStatus, Allocation, Cluster, User
 from poprun.vipu.requests import ClusterRequest
 

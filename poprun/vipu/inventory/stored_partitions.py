@@ -2,13 +2,13 @@
 
 import sqlite3
 
-from poprun.vipu.inventory import (
+from poprun.vipu.inventory.store import Store
+from poprun.vipu.inventory.tables import (
     creation,
     device_store,
     lease_store,
     partition_store,
 )
-from poprun.vipu.inventory.store import Store
 from poprun.vipu.model import Partition, PartitionState
 from poprun.vipu.requests import PartitionChange, PartitionRequest
 

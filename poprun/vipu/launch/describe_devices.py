@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from poprun.vipu import numbering, routing
 from poprun.vipu.leases import Grant
+from poprun.vipu.rules import numbering, routing
 
 
 class TargetOptions(NamedTuple):

@@ -8,7 +8,6 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from poprun.log import Log
-from poprun.vipu import existing, rules
 from poprun.vipu.launch.values import JobShape, PartitionOptions
 from poprun.vipu.leases import Grant, Holder
 from poprun.vipu.model import (
@@ -19,6 +18,8 @@ from poprun.vipu.model import (
     SyncType,
 )
 from poprun.vipu.requests import Acquisition, PartitionRequest
+from poprun.vipu.rules import existing, partition_rules
+from poprun.vipu.rules.partition_rules import counted
 from poprun.vipu.vipu_errors import (
     InUseError,
     MismatchError,
@@ -77,7 +78,7 @@ def make_request(asked: Asked, name: str) -> PartitionRequest:
         VipuRuleError: No partition is such.
     """
     options, shape = asked.options, asked.shape
-    request = rules.request_for_job(
+    request = partition_rules.request_for_job(
         name,
         num_replicas=shape.num_replicas,
         ipus_per_replica=shape.ipus_per_replica,
@@ -154,7 +155,7 @@ def _create(inventory: "Inventory", asked: Asked, name: str, log: Log) -> Grant:
     needed = asked.shape.num_ipus
     if request.size > needed:
         log.info(
-            f"The job needs {rules.counted(needed, 'IPU')}, and its partition {name} "
+            f"The job needs {counted(needed, 'IPU')}, and its partition {name} "
             f"has {request.size}: a partition has a power of two of them"
         )
     grant = _acquire(inventory, asked, name, request, log)

@@ -6,7 +6,7 @@ The plan makes them of the settings, for every job, so this imports next to noth
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from poprun.vipu.server_address import ServerAddress
+    from poprun.vipu.client.server_address import ServerAddress
 
 
 class PartitionOptions(NamedTuple):

@@ -17,6 +17,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from poprun.vipu.client.server_address import is_loopback
 from poprun.vipu.inventory.interface import Inventory
 from poprun.vipu.model import User
 from poprun.vipu.server import access, openapi
@@ -28,7 +29,6 @@ from poprun.vipu.server.operations import (
     operations,
 )
 from poprun.vipu.server.worker import Worker
-from poprun.vipu.server_address import is_loopback
 from poprun.vipu.vipu_errors import AccessError, VipuError, VipuRuleError
 from poprun.vipu.wire import to_json
 

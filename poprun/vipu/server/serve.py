@@ -14,13 +14,13 @@ import click
 import uvicorn
 
 from poprun import __version__
-from poprun.vipu import presets
+from poprun.vipu.client.server_address import DEFAULT_PORT, is_loopback
 from poprun.vipu.inventory.embedded import EmbeddedInventory
 from poprun.vipu.inventory.location import find_server_inventory
+from poprun.vipu.rules import presets
 from poprun.vipu.server.application import Service
 from poprun.vipu.server.first_admin import make_first_admin
 from poprun.vipu.server.guarded_protocol import GuardedProtocol
-from poprun.vipu.server_address import DEFAULT_PORT, is_loopback
 from poprun.vipu.vipu_errors import VipuError, VipuRuleError
 
 # For requests that are being answered when the server is to stop.

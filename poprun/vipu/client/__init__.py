@@ -1,0 +1,1 @@
+"""The address of a server -> connections to it -> an inventory."""

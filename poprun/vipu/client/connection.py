@@ -1,0 +1,255 @@
+"""Connections to a server: one request, one reply, within one deadline.
+
+http.client takes 40 ms to import; this parser is in C and takes 2.
+"""
+
+import errno
+import select
+import socket
+import time
+from base64 import b64encode
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from poprun.vipu.client.server_address import ServerAddress, is_loopback
+from poprun.vipu.vipu_errors import (
+    ServerError,
+    ServerReplyError,
+    ServerTimeoutError,
+    ServerUnreachableError,
+)
+
+if TYPE_CHECKING:
+    from httptools import HttpResponseParser
+
+MOST_BYTES = 64 << 20
+_CHUNK = 65536
+
+
+class Reply(NamedTuple):
+    """What a server replied."""
+
+    status: int
+    body: bytes
+
+
+class Connections:
+    """Open connections to one server, one for each thread that is asking."""
+
+    def __init__(self, address: ServerAddress, timeout_s: float) -> None:
+        # To install it is asked for at once, not in the middle of a job.
+        self._make_parser = _parser_of(address)
+        self._address = address
+        self._timeout_s = timeout_s
+        self._idle: list[socket.socket] = []
+        self._context: Any = None
+        self._headers = _headers(address)
+
+    def ask(self, path: str, body: bytes = b"", method: str = "POST") -> Reply:
+        """Send a request, and return the reply.
+
+        Raises:
+            ServerError: There is none, or it is no HTTP.
+        """
+        deadline = time.monotonic() + self._timeout_s
+        head = f"{method} {path} HTTP/1.1\r\n{self._headers}Content-Length: {len(body)}"
+        request = f"{head}\r\n\r\n".encode() + body
+        try:
+            connection = self._usable() or self._connect(deadline)
+            try:
+                connection.settimeout(_left(deadline))
+                connection.sendall(request)
+                reply, reusable = self._read(connection, deadline)
+            except BaseException:
+                connection.close()
+                raise
+        except TimeoutError as error:
+            raise self._timed_out() from error
+        except OSError as error:
+            raise self._in_words(error) from error
+        if reusable:
+            self._idle.append(connection)
+        else:
+            connection.close()
+        return reply
+
+    def close(self) -> None:
+        while self._idle:
+            self._idle.pop().close()
+
+    def _usable(self) -> socket.socket | None:
+        """Return an idle connection that the server has not closed."""
+        while self._idle:
+            connection = self._idle.pop()
+            # Nothing comes before a request but the end of the connection.
+            ready = select.poll()  # select knows no descriptor above 1023
+            ready.register(connection, select.POLLIN)
+            if not ready.poll(0):
+                return connection
+            connection.close()
+        return None
+
+    def _connect(self, deadline: float) -> socket.socket:
+        host, port = self._address.host, self._address.port
+        failure: OSError = OSError(errno.EHOSTUNREACH, "it has no address")
+        for family, kind, protocol, _, place in socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM
+        ):
+            connection = socket.socket(family, kind, protocol)
+            try:
+                connection.settimeout(_left(deadline))
+                connection.connect(place)
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                return self._encrypted(connection, deadline)
+            except OSError as error:
+                connection.close()
+                failure = error
+            except BaseException:
+                connection.close()
+                raise
+        raise failure
+
+    def _encrypted(self, connection: socket.socket, deadline: float) -> socket.socket:
+        if not self._address.tls:
+            return connection
+        import ssl
+
+        if self._context is None:
+            try:
+                self._context = ssl.create_default_context(
+                    cafile=self._address.ca_cert or None
+                )
+            except OSError as error:
+                raise ServerUnreachableError(
+                    "The file of api-ca-cert with the certificates to trust, "
+                    f"{self._address.ca_cert}, cannot be read: {error.strerror}."
+                ) from error
+        connection.settimeout(_left(deadline))
+        host: str = self._address.host
+        wrapped: socket.socket = self._context.wrap_socket(
+            connection, server_hostname=host
+        )
+        return wrapped
+
+    def _read(self, connection: socket.socket, deadline: float) -> tuple[Reply, bool]:
+        from httptools import HttpParserError
+
+        reader = _Reader()
+        parser = reader.parser = self._make_parser(reader)
+        while not reader.complete:
+            connection.settimeout(_left(deadline))
+            data = connection.recv(_CHUNK)
+            if not data:
+                raise self._nonsense("it closed the connection without a reply")
+            reader.received += len(data)
+            if reader.received > MOST_BYTES:
+                raise self._nonsense(f"its reply is longer than {MOST_BYTES >> 20} MiB")
+            try:
+                parser.feed_data(data)
+            except HttpParserError as error:
+                raise self._nonsense("its reply is no HTTP") from error
+        reply = Reply(parser.get_status_code(), b"".join(reader.parts))
+        return reply, reader.reusable
+
+    def _nonsense(self, what: str) -> ServerReplyError:
+        return reply_error(self._address, what)
+
+    def _timed_out(self) -> ServerTimeoutError:
+        return ServerTimeoutError(
+            f"The V-IPU server {self._address} did not answer within "
+            f"{self._timeout_s:g} s. Wait longer with --vipu-server-timeout, or see "
+            f"whether it works: {self._url()}/health."
+        )
+
+    def _in_words(self, error: OSError) -> ServerError:
+        why = error.strerror or str(error)
+        if type(error).__module__ == "ssl":
+            why = getattr(error, "verify_message", "") or why
+            return ServerReplyError(
+                f"No encrypted connection to the V-IPU server {self._address} comes "
+                f"about: {why}. Name the file of certificates to trust with "
+                'api-ca-cert, or set api-tls = "no" if the server has no TLS.'
+            )
+        if isinstance(error, ConnectionResetError | BrokenPipeError):
+            return reply_error(self._address, "it closed the connection")
+        return ServerUnreachableError(
+            f"No V-IPU server answers at {self._address}, which comes from "
+            f"{_origin(self._address)}: {why}. {_way_out(self._address)}"
+        )
+
+    def _url(self) -> str:
+        return f"http{'s' if self._address.tls else ''}://{self._address}"
+
+
+class _Reader:
+    """What the parser calls."""
+
+    parser: "HttpResponseParser"
+
+    def __init__(self) -> None:
+        self.parts: list[bytes] = []
+        self.received = 0
+        self.complete = False
+        # Whether another request may follow.
+        self.reusable = False
+
+    def on_headers_complete(self) -> None:
+        # The parser knows it only until the end of the message.
+        self.reusable = bool(self.parser.should_keep_alive())
+
+    def on_body(self, data: bytes) -> None:
+        self.parts.append(data)
+
+    def on_message_complete(self) -> None:
+        self.complete = True
+
+
+def reply_error(address: ServerAddress, what: str) -> ServerReplyError:
+    """Return the error of a reply that no V-IPU server gives."""
+    hint = "" if address.tls else ', or set api-tls = "yes" if it has TLS'
+    return ServerReplyError(
+        f"What answers at {address} is no V-IPU server of poprun, or it fails: {what}. "
+        f"Name the right one with --vipu-server-host and --vipu-server-port{hint}."
+    )
+
+
+def _parser_of(address: ServerAddress) -> "Callable[[_Reader], HttpResponseParser]":
+    try:
+        from httptools import HttpResponseParser
+    except ImportError as error:
+        raise ServerUnreachableError(
+            f"The V-IPU server {address} cannot be asked, because httptools is not "
+            "installed. Install it with: pip install 'poprun[vipu]'"
+        ) from error
+    return HttpResponseParser
+
+
+def _headers(address: ServerAddress) -> str:
+    lines = f"Host: {address}\r\nContent-Type: application/json\r\n"
+    if address.access_key:
+        pair = b64encode(f"{address.user}:{address.access_key}".encode()).decode()
+        lines += f"Authorization: Basic {pair}\r\n"
+    return lines
+
+
+def _left(deadline: float) -> float:
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError
+    return left
+
+
+def _origin(address: ServerAddress) -> str:
+    return "an option" if address.origin == "option" else address.origin
+
+
+def _way_out(address: ServerAddress) -> str:
+    without = (
+        "or leave --vipu-server-host out, and poprun gives the job emulated IPUs of "
+        "this machine"
+        if address.origin == "option"
+        else f"or remove it from {address.origin}"
+    )
+    if is_loopback(address.host):
+        return f"Start one with: vipu-server --port {address.port}, {without}."
+    return f"Start one there (vipu-server --help), correct the address, {without}."

@@ -1,0 +1,230 @@
+"""Find the V-IPU server that a user means, in the order of the guide.
+
+An option goes before a variable, a variable before the configuration files of the
+vipu command: the user's, then the machine's. A port, a user and an access key are
+taken from a place only together with its server, so that no server gets the key of
+another.
+"""
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from popdist import environment
+from poprun.vipu.rules.checks import check_host
+from poprun.vipu.vipu_errors import VipuRuleError
+
+DEFAULT_HOST = "localhost"
+DEFAULT_PORT = 8090
+SYSTEM_FILE = Path("/etc/vipu/vipu-cli.hcl")
+# In the home directory.
+USER_FILES = (".vipu/vipu-cli.hcl", ".vipu.hcl")
+
+# The variables of the vipu command are its keys in capital letters: VIPU_CLI_API_HOST.
+VARIABLE_PREFIX = "VIPU_CLI_"
+KEYS = (
+    "api-host",
+    "api-port",
+    "api-user-id",
+    "api-access-key",
+    "api-tls",
+    "api-ca-cert",
+)
+_LINE = r"""\s*([A-Za-z][\w-]*)\s*=\s*(?:"([^"\\]*)"|([\w.:-]+))\s*(?:(?:\#|//).*)?"""
+_MOST_CHARACTERS = 65536
+
+
+class ServerAddress(NamedTuple):
+    """Where a server is, how to speak with it, and who asks."""
+
+    host: str
+    port: int = DEFAULT_PORT
+    user: str = ""
+    access_key: str = ""
+    tls: bool = False
+    # A file with the certificates that the server's may be signed by; empty for those
+    # that this machine trusts.
+    ca_cert: str = ""
+    # What named it: an option, a variable or a file.
+    origin: str = "option"
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+    def __repr__(self) -> str:
+        return f"ServerAddress({self}, {self.origin})"  # without the access key
+
+
+def find_server(
+    environ: Mapping[str, str],
+    *,
+    host: str | None = None,
+    port: int | None = None,
+    user: str | None = None,
+    access_key: str | None = None,
+    config_file: Path | None = None,
+    system_file: Path = SYSTEM_FILE,
+) -> ServerAddress | None:
+    """Return the server that options, variables or files name; None if none does.
+
+    Args:
+        environ: The variables.
+        host: The value of an option, if it was given.
+        port: The value of an option, if it was given; alone it means this machine.
+        user: The value of an option, if it was given.
+        access_key: The value of an option, if it was given.
+        config_file: A file in place of the user's and the machine's.
+        system_file: The machine's file.
+
+    Raises:
+        VipuRuleError: A value or a file is not valid.
+    """
+    options = {
+        "api-host": host,
+        "api-port": None if port is None else str(port),
+        "api-user-id": user,
+        "api-access-key": access_key,
+    }
+    given = {key: value for key, value in options.items() if value}
+    if "api-port" in given:
+        # With no host it is this machine's.
+        given.setdefault("api-host", "")
+    places: list[tuple[str, Mapping[str, str]]] = [("option", given)]
+    places += _from_variables(environ)
+    if config_file is not None:
+        places.insert(1, (str(config_file), read_config(config_file)))
+    else:
+        places.append(_from_files(environ, system_file))
+    named = [(origin, values) for origin, values in places if "api-host" in values]
+    if not named:
+        return None
+    origin, first = named[0]
+    if not first["api-host"]:
+        # A port alone: of the host that another place names, if any.
+        others = [values["api-host"] for _, values in named[1:]]
+        found_host = others[0] if others else DEFAULT_HOST
+    else:
+        found_host = first["api-host"]
+    values = {"api-host": found_host}
+    for _, more in places:
+        if more.get("api-host", "") in ("", found_host):
+            for key, value in more.items():
+                values.setdefault(key, value)
+    return _checked(values, origin)
+
+
+def read_config(path: Path) -> dict[str, str]:
+    """Return what a configuration file of the vipu command says: key = "value" lines.
+
+    Raises:
+        VipuRuleError: It cannot be read, or a line is not understood.
+    """
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read(_MOST_CHARACTERS)
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise VipuRuleError(
+            f"The V-IPU configuration file {path} cannot be read: {why}. Correct it, "
+            "or name the server with --vipu-server-host."
+        ) from error
+    found = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not line.strip() or line.lstrip().startswith(("#", "//")):
+            continue
+        match = re.fullmatch(_LINE, line)
+        if match is None:
+            raise VipuRuleError(
+                f"Line {number} of the V-IPU configuration file {path} is not "
+                'understood. Write each as: api-host = "NAME".'
+            )
+        key, quoted, bare = match.groups()
+        found[key] = bare if quoted is None else quoted
+    return found
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a name or address means this machine only."""
+    word = host.strip("[]").lower()
+    return word in ("localhost", "::1") or bool(
+        re.fullmatch(r"127\.\d{1,3}\.\d{1,3}\.\d{1,3}", word)
+    )
+
+
+def _from_variables(
+    environ: Mapping[str, str],
+) -> Sequence[tuple[str, dict[str, str]]]:
+    """Return what the variables of instances say, and those of the vipu command."""
+    of_instances = {
+        "api-host": environ.get(environment.VIPU_API_HOST, ""),
+        "api-port": environ.get(environment.VIPU_API_PORT, ""),
+    }
+    if not of_instances["api-host"]:
+        of_instances = {}
+    names = {key: VARIABLE_PREFIX + key.upper().replace("-", "_") for key in KEYS}
+    of_vipu = {key: environ.get(name, "") for key, name in names.items()}
+    return [
+        (origin, {key: value for key, value in values.items() if value})
+        for origin, values in (
+            (environment.VIPU_API_HOST, of_instances),
+            (names["api-host"], of_vipu),
+        )
+    ]
+
+
+def _from_files(
+    environ: Mapping[str, str], system_file: Path
+) -> tuple[str, dict[str, str]]:
+    """Return what the user's file says, and beneath it the machine's."""
+    home = environ.get("HOME", "")
+    paths = [Path(home, name) for name in USER_FILES] if os.path.isabs(home) else []
+    origin = ""
+    values: dict[str, str] = {}
+    for path in (*paths, system_file):
+        if not os.path.isfile(path):
+            continue
+        found = {key: value for key, value in read_config(path).items() if value}
+        if values.get("api-host", "") not in ("", found.get("api-host", "")):
+            continue  # of another server
+        if "api-host" in found and "api-host" not in values:
+            origin = str(path)
+        values = found | values
+    return origin, values
+
+
+def _checked(values: Mapping[str, str], origin: str) -> ServerAddress:
+    host = values["api-host"].strip().removeprefix("[").removesuffix("]")
+    check_host(host)
+    port = values.get("api-port", str(DEFAULT_PORT))
+    if not re.fullmatch("[0-9]{1,5}", port) or not 1 <= int(port) <= 65535:
+        raise VipuRuleError(
+            f"The port of the V-IPU server is {port[:40]!r}, but must be from 1 to "
+            "65535."
+        )
+    tls = values.get("api-tls", "no" if is_loopback(host) else "yes").lower()
+    if tls not in ("true", "yes", "on", "1", "false", "no", "off", "0"):
+        raise VipuRuleError(f"api-tls is {tls[:40]!r}, but must be yes or no.")
+    address = ServerAddress(
+        host=host,
+        port=int(port),
+        user=values.get("api-user-id", ""),
+        access_key=values.get("api-access-key", ""),
+        tls=tls in ("true", "yes", "on", "1"),
+        ca_cert=values.get("api-ca-cert", ""),
+        origin=origin,
+    )
+    if address.access_key and not address.tls and not is_loopback(host):
+        raise VipuRuleError(
+            f"The access key would be sent to the V-IPU server {address} in the clear. "
+            'Remove api-tls = "no", or the access key.'
+        )
+    if bool(address.user) != bool(address.access_key):
+        raise VipuRuleError(
+            f"For the V-IPU server {address} there is "
+            f"{'no access key' if address.user else 'no user'}. Give both, api-user-id "
+            "and api-access-key, or neither."
+        )
+    return address

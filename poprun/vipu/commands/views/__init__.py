@@ -1,0 +1,1 @@
+"""Values of an inventory -> tables, JSON values and files."""

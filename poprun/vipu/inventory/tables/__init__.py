@@ -1,0 +1,1 @@
+"""Rows of the database -> values, and changes of values -> rows."""

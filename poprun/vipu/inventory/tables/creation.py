@@ -1,0 +1,237 @@
+"""Make and change partitions: choose where, take the IPUs, store the partition."""
+
+import sqlite3
+import time
+
+from poprun.vipu.inventory.tables.allocation_store import (
+    check_use,
+    get_allocation,
+    get_users,
+)
+from poprun.vipu.inventory.tables.cluster_store import get_cluster, list_clusters
+from poprun.vipu.inventory.tables.free_blocks import StoredFreeBlocks
+from poprun.vipu.inventory.tables.occupants import describe_users_of
+from poprun.vipu.inventory.tables.partition_store import (
+    find_partition,
+    free_blocks_of,
+    insert_partition,
+    replace_partition,
+    with_state,
+)
+from poprun.vipu.model import Block, Cluster, Partition, PartitionState
+from poprun.vipu.requests import PartitionChange, PartitionRequest
+from poprun.vipu.rules import buddy, partition_rules, routing
+from poprun.vipu.rules.existing import changed_request
+from poprun.vipu.rules.partition_rules import Shape, counted
+from poprun.vipu.vipu_errors import NameTakenError, NoSpaceError, VipuRuleError
+
+# Where a partition may be: allocations, each with its cluster.
+Places = list[tuple[str, Cluster]]
+
+
+def create_partition(
+    db: sqlite3.Connection,
+    request: PartitionRequest,
+    *,
+    strict: bool,
+    lease: str | None = None,
+) -> Partition:
+    """Make a partition in the first allocation that has room."""
+    partition_rules.check_alone(request, strict=strict)
+    existing = find_partition(db, request.name)
+    if existing is not None:
+        raise NameTakenError(
+            f"There is partition {partition_rules.describe(existing)} already, of user "
+            f"{existing.owner}. Choose another name, or remove it with: vipu remove "
+            f"partition {request.name}"
+        )
+    partition = _place(db, request, strict=strict)
+    partition = with_state(db, partition._replace(lease=lease, created=time.time()))
+    insert_partition(db, partition)
+    return partition
+
+
+def update_partition(
+    db: sqlite3.Connection, partition: Partition, change: PartitionChange, strict: bool
+) -> Partition:
+    """Change a partition; it moves only if its size or its ILDs change."""
+    request = changed_request(partition, change)
+    partition_rules.check_alone(request, strict=strict)
+    cluster = get_cluster(db, partition.cluster)
+    shape = partition_rules.shape_in(request, cluster, strict=strict)
+    if (shape.num_ilds, shape.ild_share) == (
+        partition.num_ilds,
+        partition.blocks[0].size,
+    ):
+        changed = _partition(
+            request, shape, cluster, partition.allocation, partition.blocks
+        )
+    else:
+        free_blocks_of(db, partition)
+        changed = _place(db, request, strict=strict, own=partition.name)
+    changed = changed._replace(
+        created=partition.created,
+        lease=partition.lease,
+        generation=partition.generation + 1,
+    )
+    changed = with_state(db, changed)
+    replace_partition(db, changed)
+    return changed
+
+
+def reset_partition(db: sqlite3.Connection, partition: Partition) -> Partition:
+    """Configure the IPUs of a partition anew."""
+    found = with_state(db, partition._replace(generation=partition.generation + 1))
+    replace_partition(db, found)
+    return found
+
+
+def _place(
+    db: sqlite3.Connection, request: PartitionRequest, *, strict: bool, own: str = ""
+) -> Partition:
+    """Take the IPUs of a partition.
+
+    Raises:
+        NoSpaceError: There is a place that is large enough, but not free.
+        VipuRuleError: There is none that could ever have it.
+    """
+    impossible = None
+    possible: Places = []
+    for allocation, cluster in _places(db, request):
+        try:
+            shape = partition_rules.shape_in(request, cluster, strict=strict)
+        except VipuRuleError as error:
+            impossible = impossible or error
+            continue
+        possible.append((allocation, cluster))
+        free = StoredFreeBlocks(db, allocation)
+        if request.place_index is None:
+            blocks = _take(free, shape, cluster)
+        else:
+            blocks = _take_at(free, shape, cluster, request.place_index)
+        if blocks is not None:
+            return _partition(request, shape, cluster, allocation, blocks)
+    if not possible and impossible is not None:
+        raise impossible
+    raise NoSpaceError(_no_space(db, request, possible, own))
+
+
+def _places(db: sqlite3.Connection, request: PartitionRequest) -> Places:
+    """Return the allocations that a partition may be in, the largest clusters last."""
+    if request.allocation is not None:
+        allocation = get_allocation(db, request.allocation)
+        check_use(db, allocation.name, request.owner)
+        return [(allocation.name, get_cluster(db, allocation.cluster))]
+    if request.cluster is not None:
+        clusters = [get_cluster(db, request.cluster)]
+    else:
+        clusters = sorted(list_clusters(db), key=lambda cluster: cluster.size)
+        if not clusters:
+            raise NoSpaceError(
+                f"Partition {request.name} cannot be made, because there is no "
+                "cluster. "
+                "Make one with: vipu-admin create cluster"
+            )
+    places: Places = []
+    for cluster in clusters:
+        rows = db.execute(
+            "SELECT name FROM allocations WHERE cluster = ? ORDER BY rowid",
+            (cluster.name,),
+        ).fetchall()
+        for (name,) in rows:
+            users = get_users(db, name)
+            # Agents set apart are for those who name them, or whom they are for.
+            if name == cluster.name or request.owner in users:
+                places.append((name, cluster))
+    return places
+
+
+def _take(
+    free: StoredFreeBlocks, shape: Shape, cluster: Cluster
+) -> tuple[Block, ...] | None:
+    if shape.num_ilds > 1:
+        return buddy.allocate_across(
+            free, shape.ild_share, shape.num_ilds, cluster.ild_size
+        )
+    block = buddy.allocate(free, shape.ild_share)
+    return None if block is None else (block,)
+
+
+def _take_at(
+    free: StoredFreeBlocks, shape: Shape, cluster: Cluster, index: int
+) -> tuple[Block, ...] | None:
+    """Take the IPUs at an index, all or none."""
+    row, place = divmod(index, cluster.ild_size // shape.ild_share)
+    first_ild = row * shape.num_ilds
+    blocks = tuple(
+        Block(ild * cluster.ild_size + place * shape.ild_share, shape.ild_share)
+        for ild in range(first_ild, first_ild + shape.num_ilds)
+    )
+    for taken, block in enumerate(blocks):
+        if not buddy.allocate_at(free, block):
+            for other in blocks[:taken]:
+                buddy.release(free, other)
+            return None
+    return blocks
+
+
+def _partition(
+    request: PartitionRequest,
+    shape: Shape,
+    cluster: Cluster,
+    allocation: str,
+    blocks: tuple[Block, ...],
+) -> Partition:
+    links = routing.choose_links(request, cluster, shape.ild_share)
+    return Partition(
+        name=request.name,
+        cluster=cluster.name,
+        allocation=allocation,
+        owner=request.owner,
+        num_gcds=request.num_gcds,
+        gcd_size=shape.gcd_size,
+        num_replicas=shape.num_replicas,
+        reconfigurable=request.reconfigurable,
+        link_routing=links.link_routing,
+        gateway_routing=links.gateway_routing,
+        sync_type=links.sync_type,
+        link_topology=links.link_topology,
+        blocks=blocks,
+        cluster_ild_size=cluster.ild_size,
+        state=PartitionState.PENDING,
+    )
+
+
+def _no_space(
+    db: sqlite3.Connection, request: PartitionRequest, places: Places, own: str
+) -> str:
+    parts = []
+    for allocation, cluster in places:
+        free = StoredFreeBlocks(db, allocation)
+        (total,) = db.execute(
+            "SELECT 4 * count(*) FROM agents WHERE allocation = ?", (allocation,)
+        ).fetchone()
+        what = (
+            f"cluster {cluster.name}"
+            if allocation == cluster.name
+            else f"allocation {allocation}"
+        )
+        parts.append(
+            f"{what} has {free.total()} of {counted(total, 'IPU')} free, at most "
+            f"{free.largest()} of them next to each other"
+        )
+    needs = ""
+    if request.num_ilds is not None and request.num_ilds > 1:
+        share = request.size // request.num_ilds
+        needs = f", {share} in the same place of each of {request.num_ilds} ILDs"
+    elif request.size > 1:
+        needs = " next to each other"
+    if request.place_index is not None:
+        needs += f" at index {request.place_index}"
+    users = describe_users_of(db, [allocation for allocation, _ in places], own)
+    return (
+        f"There is no room for partition {request.name} of "
+        f"{counted(request.size, 'IPU')}{needs}: {'; '.join(parts)}. {users}"
+        "Wait until some are free, ask for fewer, or name another cluster with "
+        "--vipu-allocation."
+    )

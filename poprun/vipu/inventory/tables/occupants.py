@@ -1,0 +1,69 @@
+"""Say who has IPUs: user, job, host, since when. For refusals."""
+
+import sqlite3
+import time
+from collections.abc import Sequence
+
+from poprun.vipu.rules.partition_rules import counted
+
+# More than these are only counted.
+MOST_NAMED = 4
+
+
+def describe_users_of(
+    db: sqlite3.Connection, allocations: Sequence[str], besides: str = ""
+) -> str:
+    """Return a sentence about the partitions in some allocations, the largest first."""
+    marks = ", ".join("?" * len(allocations))
+    rows = db.execute(
+        "SELECT p.name, p.ild_share * p.num_ilds AS size, p.owner, p.created, l.id "
+        f"FROM partitions p LEFT JOIN leases l ON l.id = p.lease "
+        f"WHERE p.allocation IN ({marks}) AND p.name <> ? ORDER BY size DESC, "
+        "p.created",
+        (*allocations, besides),
+    ).fetchall()
+    if not rows:
+        return ""
+    parts = []
+    for name, size, owner, created, lease in rows[:MOST_NAMED]:
+        holders = [lease] if lease else _leases_on(db, name)
+        who = (
+            describe_lease(db, holders[0])
+            if holders
+            else f"kept by user {owner} since {when(created)}"
+        )
+        parts.append(f"{name} ({counted(size, 'IPU')}, {who})")
+    more = len(rows) - MOST_NAMED
+    rest = f" and {more} more" if more > 0 else ""
+    return f"The partitions there are {', '.join(parts)}{rest}. "
+
+
+def describe_holders(
+    db: sqlite3.Connection, partition: str, but_for: str | None = None
+) -> str:
+    """Say who holds devices of a partition; empty if no other lease does."""
+    leases = [lease for lease in _leases_on(db, partition) if lease != but_for]
+    parts = [describe_lease(db, lease) for lease in leases[:MOST_NAMED]]
+    more = len(leases) - MOST_NAMED
+    return "; ".join(parts) + (f"; and {more} more" if more > 0 else "")
+
+
+def describe_lease(db: sqlite3.Connection, lease: str) -> str:
+    """Return `user alice, job 3f2a, host h1, since 2026-11-22 10:15:00`."""
+    user, job, host, since = db.execute(
+        "SELECT user, job, host, since FROM leases WHERE id = ?", (lease,)
+    ).fetchone()
+    return f"user {user}, job {job}, host {host}, since {when(since)}"
+
+
+def when(seconds: float) -> str:
+    """Write a time for people, in the time zone of this machine."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+
+
+def _leases_on(db: sqlite3.Connection, partition: str) -> list[str]:
+    rows = db.execute(
+        "SELECT DISTINCT lease FROM devices WHERE partition_name = ? ORDER BY lease",
+        (partition,),
+    )
+    return [row[0] for row in rows]

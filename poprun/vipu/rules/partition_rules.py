@@ -1,0 +1,224 @@
+"""The rules of partitions: what can be made, and whether an existing one will do. Pure.
+
+Strict rules are those of the original, which a server keeps. An embedded inventory is
+more generous: it makes a partition for any job that poprun runs without IPUs.
+"""
+
+from typing import NamedTuple
+
+from poprun.vipu.model import (
+    LARGEST_ILD,
+    MOST_ILDS,
+    Cluster,
+    Partition,
+    SyncType,
+    is_power_of_two,
+    next_power_of_two,
+)
+from poprun.vipu.requests import PartitionRequest
+from poprun.vipu.rules.checks import check_name
+from poprun.vipu.vipu_errors import VipuRuleError
+
+MOST_IPUS = MOST_ILDS * LARGEST_ILD
+
+
+class Shape(NamedTuple):
+    """How large the parts of a partition are, after the defaults are filled in."""
+
+    num_ilds: int
+    # IPUs in each ILD.
+    ild_share: int
+    gcd_size: int
+    num_replicas: int
+
+
+def check_alone(request: PartitionRequest, *, strict: bool) -> None:
+    """Check what holds for a partition in any cluster.
+
+    Raises:
+        VipuRuleError: No inventory could make it.
+    """
+    name, size, gcds = request.name, request.size, request.num_gcds
+    check_name("partition", name)
+    if request.allocation is not None and request.cluster is not None:
+        raise VipuRuleError(
+            f"Partition {name} is asked for in allocation {request.allocation} and in "
+            f"cluster {request.cluster}. Give one of them."
+        )
+    if not 1 <= size <= MOST_IPUS or not is_power_of_two(size):
+        raise VipuRuleError(
+            f"Partition {name} would have {size} IPUs, but a partition has a power of "
+            f"two, up to {MOST_IPUS}. Ask for {_nearest_sizes(size)}."
+        )
+    gcd_size = request.gcd_size or size // max(gcds, 1)
+    if gcds < 1 or gcd_size < 1 or gcds * gcd_size > size:
+        raise VipuRuleError(
+            f"Partition {name} of {size} IPUs cannot have {gcds} GCDs"
+            + (f" of {gcd_size} IPUs" if request.gcd_size else "")
+            + f". Ask for 1 to {size // max(request.gcd_size or 1, 1)} GCDs."
+        )
+    if request.num_replicas is not None and request.num_replicas < 1:
+        raise VipuRuleError(
+            f"Partition {name} would have {request.num_replicas} replicas, but must "
+            "have 1 or more."
+        )
+    if request.num_ilds is not None and (
+        not is_power_of_two(request.num_ilds) or request.num_ilds > size
+    ):
+        raise VipuRuleError(
+            f"Partition {name} of {size} IPUs cannot be divided into "
+            f"{request.num_ilds} ILDs: their number must be a power of two, and each "
+            f"has at least one IPU."
+        )
+    if request.reconfigurable and request.sync_type not in (
+        None,
+        SyncType.C2_COMPATIBLE,
+    ):
+        raise VipuRuleError(
+            f"Partition {name} would be reconfigurable with sync type "
+            f"{request.sync_type}, but a reconfigurable partition has "
+            f"{SyncType.C2_COMPATIBLE}. Leave the sync type out, or make the partition "
+            "not reconfigurable."
+        )
+    if strict:
+        _check_strictly(request, gcd_size)
+
+
+def _check_strictly(request: PartitionRequest, gcd_size: int) -> None:
+    name, size, gcds = request.name, request.size, request.num_gcds
+    if gcds * gcd_size != size or not is_power_of_two(gcds):
+        raise VipuRuleError(
+            f"Partition {name} of {size} IPUs cannot be divided equally into {gcds} "
+            "GCDs. Ask for a power of two of them."
+        )
+    if request.reconfigurable and gcds > 1:
+        raise VipuRuleError(
+            f"Partition {name} would be reconfigurable with {gcds} GCDs, but a "
+            "reconfigurable partition has one. Leave the GCDs out, or make the "
+            "partition not reconfigurable."
+        )
+    replicas = gcds if request.num_replicas is None else request.num_replicas
+    if replicas % gcds or replicas > size:
+        raise VipuRuleError(
+            f"Partition {name} of {size} IPUs cannot have {replicas} replicas in {gcds}"
+            f" GCDs. Ask for a multiple of {gcds}, and for {size} or fewer."
+        )
+    if request.num_ilds is not None and gcds < request.num_ilds:
+        raise VipuRuleError(
+            f"Partition {name} would have {counted(gcds, 'GCD')} in "
+            f"{request.num_ilds} ILDs, "
+            "but a "
+            f"GCD is within one ILD. Ask for {request.num_ilds} or more GCDs: one for "
+            "each instance."
+        )
+
+
+def shape_in(request: PartitionRequest, cluster: Cluster, *, strict: bool) -> Shape:
+    """Return the parts of a partition in a certain cluster.
+
+    Raises:
+        VipuRuleError: The cluster could not have it even when nothing else was there.
+    """
+    size, ild = request.size, cluster.ild_size
+    ilds = request.num_ilds or -(-size // ild)
+    if size > cluster.size:
+        raise VipuRuleError(
+            f"Partition {request.name} would have {size} IPUs, but cluster "
+            f"{cluster.name} has {cluster.size}. Ask for fewer replicas or IPUs per "
+            "replica, or name a larger cluster."
+        )
+    if ilds > cluster.num_ilds:
+        raise VipuRuleError(
+            f"Partition {request.name} would span {ilds} ILDs, but cluster "
+            f"{cluster.name} has {cluster.num_ilds} of {ild} IPUs. Ask for "
+            f"{cluster.num_ilds} or fewer with --num-ilds, or name another cluster."
+        )
+    if size // ilds > ild:
+        raise VipuRuleError(
+            f"Partition {request.name} would have {size // ilds} IPUs in each ILD, but "
+            f"the ILDs of cluster {cluster.name} have {ild}. Ask for {-(-size // ild)} "
+            "ILDs with --num-ilds, or leave that out."
+        )
+    if strict and ilds > 1 and (request.num_gcds < ilds or request.reconfigurable):
+        raise VipuRuleError(
+            f"Partition {request.name} of {size} IPUs spans {ilds} ILDs of cluster "
+            f"{cluster.name}, so it needs {ilds} or more GCDs, and cannot be "
+            "reconfigurable. Ask for as many instances."
+        )
+    places = cluster.num_ilds // ilds * (ild // (size // ilds))
+    if request.place_index is not None and not 0 <= request.place_index < places:
+        raise VipuRuleError(
+            f"Partition {request.name} of {counted(size, 'IPU')} would be at index "
+            f"{request.place_index}, but cluster {cluster.name} has "
+            f"{counted(places, 'place')} for it. Give an index from 0 to "
+            f"{places - 1}, or leave it out."
+        )
+    gcds, replicas = request.num_gcds, request.num_replicas
+    return Shape(
+        num_ilds=ilds,
+        ild_share=size // ilds,
+        gcd_size=request.gcd_size or size // gcds,
+        num_replicas=gcds if replicas is None else replicas,
+    )
+
+
+def request_for_job(
+    name: str,
+    *,
+    num_replicas: int,
+    ipus_per_replica: int,
+    num_instances: int,
+    num_ilds: int | None = None,
+    strict: bool,
+) -> PartitionRequest:
+    """Return the partition that a job needs: a GCD for each instance.
+
+    With strict rules the job's IPUs must be a power of two; otherwise it gets the next
+    larger partition, some of whose IPUs stay idle.
+
+    Raises:
+        VipuRuleError: The rules are strict, and the job's IPUs are no power of two.
+    """
+    num_ipus = num_replicas * ipus_per_replica
+    if strict and not is_power_of_two(num_ipus):
+        raise VipuRuleError(
+            f"{num_replicas} replicas of {ipus_per_replica} IPUs each need {num_ipus} "
+            "IPUs, but a partition has a power of two. Ask for replicas and IPUs per "
+            f"replica that make {_nearest_sizes(num_ipus)} IPUs."
+        )
+    if not strict and num_ilds is not None:
+        num_ilds = next_power_of_two(num_ilds)
+    size = max(next_power_of_two(num_ipus), 1 if strict else num_ilds or 1)
+    share = num_ipus // num_instances
+    return PartitionRequest(
+        name=name,
+        size=size,
+        num_gcds=num_instances,
+        gcd_size=None if share * num_instances == size else share,
+        num_replicas=num_replicas,
+        num_ilds=num_ilds,
+    )
+
+
+def describe(partition: Partition) -> str:
+    """Describe a partition for a refusal: `P8 (ACTIVE, 8 IPUs, 2 GCDs, 8 replicas)`."""
+    kind = "reconfigurable, " if partition.reconfigurable else ""
+    return (
+        f"{partition.name} ({partition.state.name}, {kind}"
+        f"{counted(partition.size, 'IPU')}, {counted(partition.num_gcds, 'GCD')}, "
+        f"{counted(partition.num_replicas, 'replica')})"
+    )
+
+
+def counted(number: int, noun: str) -> str:
+    """Write a number with its noun: 1 IPU, 2 IPUs."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _nearest_sizes(size: int) -> str:
+    if size < 1:
+        return "1"
+    above = next_power_of_two(size)
+    if above > MOST_IPUS:
+        return str(MOST_IPUS)
+    return str(above) if above == size else f"{above // 2} or {above}"

@@ -1,0 +1,171 @@
+"""Whether a job can use a partition that exists, and what is done to it first."""
+
+import pytest
+
+from poprun.vipu.model import (
+    Block,
+    GatewayRouting,
+    LinkRouting,
+    LinkTopology,
+    Partition,
+    PartitionState,
+    SyncType,
+)
+from poprun.vipu.requests import PartitionChange, PartitionRequest
+from poprun.vipu.rules.existing import Preparation, changed_request, prepare
+from poprun.vipu.vipu_errors import MismatchError
+
+P8 = Partition(
+    name="P8",
+    cluster="c64",
+    allocation="c64",
+    owner="alice",
+    num_gcds=2,
+    gcd_size=4,
+    num_replicas=8,
+    reconfigurable=False,
+    link_routing=LinkRouting.DNC,
+    gateway_routing=GatewayRouting.DEFAULT,
+    sync_type=SyncType.POD_NATIVE_DEFAULT,
+    link_topology=LinkTopology.MESH,
+    blocks=(Block(0, 8),),
+    cluster_ild_size=64,
+    state=PartitionState.ACTIVE,
+)
+P64 = P8._replace(
+    name="p64",
+    num_gcds=1,
+    gcd_size=64,
+    num_replicas=1,
+    reconfigurable=True,
+    sync_type=SyncType.C2_COMPATIBLE,
+    blocks=(Block(0, 64),),
+)
+JOB = PartitionRequest(name="P8", size=8, num_gcds=2, num_replicas=8)
+
+
+@pytest.mark.parametrize(
+    ("partition", "reset", "done"),
+    [(P8, None, True), (P64, None, False), (P8, False, False), (P64, True, True)],
+)
+def test_only_what_is_not_reconfigurable_is_reset_unless_asked(
+    partition: Partition, reset: bool | None, done: bool
+) -> None:
+    found = prepare(partition, JOB, update=False, reset=reset)
+
+    assert found == Preparation(change=None, reset=done)
+
+
+def test_a_reconfigurable_partition_serves_jobs_of_any_shape_that_fits() -> None:
+    for size, gcds, replicas in ((2, 2, 2), (64, 16, 16), (8, 3, 6)):
+        job = JOB._replace(size=size, num_gcds=gcds, num_replicas=replicas)
+
+        assert prepare(P64, job, update=False, reset=None).change is None
+
+
+@pytest.mark.parametrize(
+    ("partition", "changes", "parts", "change"),
+    [
+        (
+            P8,
+            {"size": 16, "num_gcds": 4, "num_replicas": 16},
+            "8 IPUs where the job asks for 16 and 2 GCDs where the job asks for 4 and 8"
+            " replicas where the job asks for 16",
+            PartitionChange(size=16, num_gcds=4, gcd_size=4, num_replicas=16),
+        ),
+        (
+            P8,
+            {"num_replicas": 4},
+            "8 replicas where the job asks for 4",
+            PartitionChange(num_replicas=4),
+        ),
+        (
+            P8,
+            {"num_ilds": 2},
+            "1 ILD where the job asks for 2",
+            PartitionChange(num_ilds=2),
+        ),
+        (
+            P8,
+            {"link_routing": LinkRouting.SWNC},
+            "IPU-Link routing dnc where the job asks for swnc",
+            PartitionChange(link_routing=LinkRouting.SWNC),
+        ),
+        (
+            P64,
+            {"sync_type": SyncType.POD_NATIVE_DEFAULT},
+            "sync type c2-compatible where the job asks for pod-native-default",
+            PartitionChange(sync_type=SyncType.POD_NATIVE_DEFAULT),
+        ),
+        (
+            P64,
+            {"size": 128},
+            "64 IPUs where the job asks for 128",
+            PartitionChange(size=128),
+        ),
+    ],
+)
+def test_what_does_not_fit_is_named_or_changed(
+    partition: Partition,
+    changes: dict[str, object],
+    parts: str,
+    change: PartitionChange,
+) -> None:
+    job = JOB._replace(**changes)
+    with pytest.raises(MismatchError) as refusal:
+        prepare(partition, job, update=False, reset=None)
+
+    assert f") has {parts}. Let poprun change the partition with " in str(refusal.value)
+    assert prepare(partition, job, update=True, reset=None).change == change
+
+
+def test_a_mismatch_says_what_the_partition_is_and_what_helps() -> None:
+    with pytest.raises(MismatchError) as refusal:
+        prepare(P8, JOB._replace(num_replicas=4), update=False, reset=None)
+
+    assert str(refusal.value) == (
+        "Partition P8 (ACTIVE, 8 IPUs, 2 GCDs, 8 replicas) has 8 replicas where the "
+        "job asks for 4. Let poprun change the partition with --update-partition=yes, "
+        "name another with --vipu-partition, or ask for what it has."
+    )
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"link_routing": LinkRouting.DEFAULT},
+        {"link_routing": LinkRouting.DNC},
+        {"gateway_routing": GatewayRouting.DEFAULT},
+        {"sync_type": SyncType.POD_NATIVE_DEFAULT},
+        {"num_ilds": 1},
+    ],
+)
+def test_what_is_as_asked_is_no_mismatch(changes: dict[str, object]) -> None:
+    assert prepare(P8, JOB._replace(**changes), update=False, reset=False) == (
+        None,
+        False,
+    )
+
+
+def test_what_a_change_leaves_open_stays() -> None:
+    assert changed_request(P8, PartitionChange(num_replicas=4)) == PartitionRequest(
+        name="P8",
+        size=8,
+        num_gcds=2,
+        gcd_size=4,
+        num_replicas=4,
+        num_ilds=1,
+        reconfigurable=False,
+        link_routing=LinkRouting.DNC,
+        gateway_routing=GatewayRouting.DEFAULT,
+        sync_type=SyncType.POD_NATIVE_DEFAULT,
+        allocation="c64",
+        owner="alice",
+    )
+
+
+def test_a_new_size_brings_its_own_ilds_gcds_and_routing() -> None:
+    found = changed_request(P8, PartitionChange(size=64))
+
+    assert (found.size, found.gcd_size, found.num_ilds) == (64, None, None)
+    assert found.link_routing is None

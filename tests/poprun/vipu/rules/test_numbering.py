@@ -1,0 +1,79 @@
+import pytest
+
+from poprun.vipu.rules import numbering
+from poprun.vipu.rules.numbering import Device
+
+
+@pytest.mark.parametrize(
+    ("first", "num_ipus", "number"),
+    [
+        (0, 1, 0),
+        (63, 1, 63),
+        (0, 2, 64),
+        (2, 2, 65),
+        (62, 2, 95),
+        (0, 4, 96),
+        (32, 32, 125),
+        (0, 64, 126),
+    ],
+)
+def test_devices_of_64_ipus_are_numbered_as_observed(
+    first: int, num_ipus: int, number: int
+) -> None:
+    device = Device(number, first, num_ipus)
+
+    assert numbering.make_device(64, first, num_ipus) == device
+    assert numbering.find_device(64, number) == device
+
+
+def test_the_whole_of_4_ipus_is_device_6() -> None:
+    assert numbering.make_device(4, 0, 4).id == 6
+    assert numbering.find_device(4, 6) == Device(6, 0, 4)
+
+
+def test_there_is_no_device_beyond_the_whole() -> None:
+    assert numbering.find_device(64, 127) is None
+    assert numbering.find_device(64, -1) is None
+    assert numbering.find_device(1, 0) == Device(0, 0, 1)
+
+
+def test_64_ipus_have_32_devices_of_2() -> None:
+    assert numbering.num_devices(64, 2) == 32
+
+
+def test_the_device_of_ipus_that_are_no_aligned_power_of_two_is_the_first_ipu() -> None:
+    assert numbering.make_device(16, 3, 3) == Device(3, 3, 3)
+
+
+def test_children_are_numbered_in_rank_order() -> None:
+    parent = numbering.make_device(64, 8, 8)
+
+    assert numbering.children_of(64, parent, 4, 2) == (
+        Device(68, 8, 2),
+        Device(69, 10, 2),
+        Device(70, 12, 2),
+        Device(71, 14, 2),
+    )
+
+
+@pytest.mark.parametrize(
+    ("taken", "num_ipus", "first"),
+    [
+        ([], 16, 0),
+        ([Device(0, 0, 1)], 1, 1),
+        ([Device(0, 0, 1)], 4, 4),
+        ([Device(3, 3, 1), Device(4, 4, 1)], 2, 0),
+        ([Device(1, 1, 1), Device(4, 4, 1)], 4, 8),
+        ([Device(1, 1, 1)], 16, -1),
+        ([Device(24, 0, 8), Device(25, 8, 8)], 1, -1),
+    ],
+)
+def test_a_device_is_free_where_all_of_its_ipus_are(
+    taken: list[Device], num_ipus: int, first: int
+) -> None:
+    assert numbering.first_free(16, num_ipus, taken) == first
+
+
+def test_an_ipu_is_one_of_four_of_its_machine() -> None:
+    assert numbering.address(0) == numbering.IpuAddress(machine=0, ipu=0)
+    assert numbering.address(7) == numbering.IpuAddress(machine=1, ipu=3)

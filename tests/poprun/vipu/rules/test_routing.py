@@ -1,0 +1,116 @@
+"""Target options as they were observed on real partitions."""
+
+import json
+
+import pytest
+
+from poprun.vipu.inventory.embedded import EmbeddedInventory
+from poprun.vipu.model import LinkRouting, Partition, SyncType
+from poprun.vipu.requests import PartitionRequest
+from poprun.vipu.rules import routing
+
+
+def compact(options: dict[str, str]) -> str:
+    return json.dumps(options, separators=(",", ":"))
+
+
+def make(inventory: EmbeddedInventory, **changes: object) -> Partition:
+    request = PartitionRequest(name="p", size=64)._replace(**changes)
+    return inventory.create_partition(request)
+
+
+@pytest.mark.parametrize(
+    ("changes", "instances", "options"),
+    [
+        pytest.param(
+            {"size": 4, "reconfigurable": True},
+            1,
+            '{"ipuLinkDomainSize":"4","ipuLinkConfiguration":"default",'
+            '"ipuLinkTopology":"mesh","gatewayMode":"true","instanceSize":"4"}',
+            id="reconfigurable-4",
+        ),
+        pytest.param(
+            {"reconfigurable": True},
+            2,
+            '{"ipuLinkDomainSize":"64","ipuLinkConfiguration":"slidingWindow",'
+            '"ipuLinkTopology":"mesh","gatewayMode":"true","instanceSize":"32"}',
+            id="reconfigurable-64",
+        ),
+        pytest.param(
+            {},
+            1,
+            '{"ipuLinkDomainSize":"64","ipuLinkConfiguration":"slidingWindow",'
+            '"ipuLinkTopology":"torus","gatewayMode":"true","instanceSize":"64"}',
+            id="pod-native-64",
+        ),
+        pytest.param(
+            {"size": 8, "num_gcds": 3, "gcd_size": 2},
+            3,
+            '{"ipuLinkDomainSize":"8","ipuLinkConfiguration":"default",'
+            '"ipuLinkTopology":"mesh","gatewayMode":"true","instanceSize":"2"}',
+            id="no-power-of-two",
+        ),
+    ],
+)
+def test_v_ipu_reports_target_options(
+    inventory: EmbeddedInventory,
+    changes: dict[str, object],
+    instances: int,
+    options: str,
+) -> None:
+    partition = make(inventory, **changes)
+
+    assert compact(routing.partition_target_options(partition, instances)) == options
+
+
+def test_a_parent_device_reports_the_hardware(inventory: EmbeddedInventory) -> None:
+    partition = make(inventory, reconfigurable=True)
+    device = routing.device_target_options(partition, num_ipus=2, num_instances=2)
+
+    assert compact(device) == (
+        '{"ipuLinkDomainSize":"64","ipuLinkConfiguration":"default",'
+        '"ipuLinkTopology":"mesh","gatewayMode":"true","instanceSize":"1"}'
+    )
+    assert routing.describe_device(64, device) == (
+        "Device 64 ipuLinkDomainSize=64, ipuLinkConfiguration=Default, "
+        "ipuLinkTopology=Mesh, gatewayMode=true, instanceSize=1"
+    )
+
+
+def test_v_ipu_counts_more_than_the_device_and_the_environment_more_than_both() -> None:
+    merged = routing.merge_target_options(
+        {"instanceSize": "7", "own": "x"},
+        {"ipuLinkDomainSize": "4", "instanceSize": "4"},
+        {"ipuLinkDomainSize": "64", "gatewayMode": "true"},
+    )
+
+    assert merged == {
+        "ipuLinkDomainSize": "4",
+        "gatewayMode": "true",
+        "instanceSize": "7",
+        "own": "x",
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "routed", "sync"),
+    [
+        ({}, LinkRouting.RINGSWNC, SyncType.POD_NATIVE_DEFAULT),
+        ({"size": 32}, LinkRouting.DNC, SyncType.POD_NATIVE_DEFAULT),
+        ({"reconfigurable": True}, LinkRouting.RINGSWNC, SyncType.C2_COMPATIBLE),
+        (
+            {"link_routing": LinkRouting.BTNC, "sync_type": SyncType.C2_COMPATIBLE},
+            LinkRouting.BTNC,
+            SyncType.C2_COMPATIBLE,
+        ),
+    ],
+)
+def test_a_whole_rack_is_routed_as_a_ring(
+    inventory: EmbeddedInventory,
+    changes: dict[str, object],
+    routed: LinkRouting,
+    sync: SyncType,
+) -> None:
+    partition = make(inventory, **changes)
+
+    assert (partition.link_routing, partition.sync_type) == (routed, sync)

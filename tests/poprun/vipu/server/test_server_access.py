@@ -1,0 +1,243 @@
+"""A secure server: users show keys, see their own, and others' leases are theirs."""
+
+import stat
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trustme
+from vipu_servers import COMMAND, Server, acquisition, serving
+
+from poprun.vipu import liveness
+from poprun.vipu.client.server_address import find_server, read_config
+from poprun.vipu.client.server_inventory import ServerInventory
+from poprun.vipu.requests import ClusterRequest, PartitionRequest
+from poprun.vipu.vipu_errors import (
+    AccessError,
+    InUseError,
+    ServerReplyError,
+    ServerUnreachableError,
+    UnknownNameError,
+)
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with the certificate of an authority, and a server's."""
+    directory = tmp_path_factory.mktemp("tls")
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(directory / "ca.pem")
+    issued = authority.issue_cert("127.0.0.1", "localhost")
+    issued.private_key_pem.write_to_path(directory / "key.pem")
+    issued.cert_chain_pems[0].write_to_path(directory / "cert.pem")
+    return directory
+
+
+@pytest.fixture(scope="module")
+def server(
+    tmp_path_factory: pytest.TempPathFactory, authority: Path
+) -> Iterator[Server]:
+    with serving(
+        tmp_path_factory.mktemp("vipu") / "server.db",
+        "--secure",
+        f"--tls-cert={authority / 'cert.pem'}",
+        f"--tls-key={authority / 'key.pem'}",
+    ) as started:
+        yield started
+        assert "Traceback" not in started.log.read_text()
+
+
+@pytest.fixture
+def admin(server: Server, authority: Path) -> ServerInventory:
+    """What vipu-admin sees with the file that the server wrote at its first start."""
+    file = server.database.with_name("admin.vipu-cli.hcl")
+    address = find_server({}, config_file=file)
+    assert address is not None
+    address = address._replace(ca_cert=str(authority / "ca.pem"))
+    made = ServerInventory(address, timeout_s=30, admin=True)
+    server.clients.append(made)
+    return made
+
+
+@pytest.fixture
+def users(
+    server: Server, admin: ServerInventory, authority: Path
+) -> Iterator[dict[str, ServerInventory]]:
+    """Alice and Bob, who are no administrators."""
+    found = {}
+    for name in ("alice", "bob"):
+        key = admin.create_user(name)
+        found[name] = server.inventory(
+            user=name, access_key=key, tls=True, ca_cert=str(authority / "ca.pem")
+        )
+    yield found
+    for partition in admin.list_partitions():
+        admin.remove_partition(partition.name, force=True)
+    for name in found:
+        admin.remove_user(name)
+
+
+def test_the_first_administrators_key_is_in_a_file_of_the_user(server: Server) -> None:
+    file = server.database.with_name("admin.vipu-cli.hcl")
+
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    config = read_config(file)
+    assert len(config.pop("api-access-key")) == 24
+    assert config == {
+        "api-host": "127.0.0.1",
+        "api-port": str(server.port),
+        "api-user-id": "admin",
+        "api-tls": "yes",
+    }
+    assert server.first_line.startswith(
+        f"vipu-server 0.1.0 listens at https://127.0.0.1:{server.port} (TLS and access "
+        "keys); inventory "
+    )
+
+
+def test_without_the_right_key_nothing_is_answered(
+    server: Server, authority: Path, users: dict[str, ServerInventory]
+) -> None:
+    tls = {"tls": True, "ca_cert": str(authority / "ca.pem")}
+    with pytest.raises(AccessError, match="wants to know who asks"):
+        server.inventory(**tls).list_partitions()
+    for user, key in (("alice", "wrong"), ("nobody", "wrong"), ("alice", "é")):
+        with pytest.raises(AccessError, match="user or the access key is not accepted"):
+            server.inventory(user=user, access_key=key, **tls).list_partitions()
+
+
+def test_a_user_owns_what_they_make_and_sees_no_other(
+    users: dict[str, ServerInventory], admin: ServerInventory
+) -> None:
+    alice, bob = users["alice"], users["bob"]
+    assert alice.create_partition(PartitionRequest("A", 4)).owner == "alice"
+    assert bob.create_partition(PartitionRequest("B", 4)).owner == "bob"
+
+    assert [p.name for p in alice.list_partitions()] == ["A"]
+    assert [p.name for p in admin.list_partitions()] == ["A", "B"]
+    assert [p.name for p in admin.list_partitions("bob")] == ["B"]
+    with pytest.raises(UnknownNameError, match=r"There is A\.$"):
+        alice.get_partition("B")
+    for change in (alice.reset_partition, alice.remove_partition):
+        with pytest.raises(UnknownNameError):
+            change("B")
+    with pytest.raises(UnknownNameError):
+        alice.remove_partition("B", force=True)
+
+
+def test_nobody_asks_in_the_name_of_another(
+    users: dict[str, ServerInventory],
+) -> None:
+    bob = users["bob"]
+    with pytest.raises(AccessError, match="user 'alice', but with the access key of"):
+        bob.acquire(acquisition("P"))
+    with pytest.raises(AccessError):
+        bob.create_partition(PartitionRequest("P", 4, owner="alice"))
+    with pytest.raises(AccessError):
+        bob.list_partitions("alice")
+
+
+def test_who_is_no_administrator_changes_no_clusters(
+    users: dict[str, ServerInventory], server: Server
+) -> None:
+    with pytest.raises(AccessError, match="User bob is no administrator"):
+        users["bob"].create_cluster(ClusterRequest("c1", num_machines=1))
+    with pytest.raises(AccessError):
+        users["bob"].list_users()
+    as_admin = ServerInventory(users["bob"]._address, timeout_s=30, admin=True)
+    with pytest.raises(AccessError):
+        as_admin.list_partitions()
+    as_admin.close()
+
+
+def test_the_id_of_a_lease_is_the_right_to_it(
+    users: dict[str, ServerInventory],
+    admin: ServerInventory,
+    server: Server,
+    authority: Path,
+) -> None:
+    alice, bob = users["alice"], users["bob"]
+    grant = alice.acquire(acquisition("P"))
+    assert bob.list_leases() == bob.list_reservations() == ()
+    assert [lease.id for lease in alice.list_leases()] == [grant.lease.id[:8]]
+    assert [lease.id for lease in admin.list_leases()] == [grant.lease.id]
+
+    # An instance needs no key: it has the id.
+    tls = {"tls": True, "ca_cert": str(authority / "ca.pem")}
+    instance = server.inventory(**tls)
+    assert instance.attach(grant.lease.id, 0, liveness.identify())
+    with pytest.raises(InUseError):
+        alice.remove_partition("P")
+    instance.release(grant.lease.id)
+    assert admin.list_leases() == ()
+
+
+def test_a_removed_user_is_out_at_once(
+    users: dict[str, ServerInventory], admin: ServerInventory
+) -> None:
+    assert users["bob"].list_partitions() == ()
+    admin.remove_user("bob")
+    with pytest.raises(AccessError):
+        users["bob"].list_partitions()
+    admin.create_user("bob")  # the fixture removes it
+
+
+def test_a_certificate_that_nobody_vouches_for_is_refused(server: Server) -> None:
+    with pytest.raises(ServerReplyError, match=r"unable to get local issuer.*ca-cert"):
+        server.inventory(tls=True).list_partitions()
+
+
+def test_a_certificate_of_another_name_is_refused(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    issued = authority.issue_cert("other.example")
+    issued.private_key_and_cert_chain_pem.write_to_path(tmp_path / "both.pem")
+    both = tmp_path / "both.pem"
+    with serving(
+        tmp_path / "s.db", f"--tls-cert={both}", f"--tls-key={both}"
+    ) as server:
+        inventory = server.inventory(tls=True, ca_cert=str(tmp_path / "ca.pem"))
+        with pytest.raises(ServerReplyError, match="IP address mismatch"):
+            inventory.list_partitions()
+
+
+def test_a_client_without_tls_is_told_about_it(server: Server) -> None:
+    with pytest.raises(ServerReplyError, match='set api-tls = "yes" if it has TLS'):
+        server.inventory().list_partitions()
+
+
+def test_a_missing_file_of_certificates_gets_a_sentence(server: Server) -> None:
+    with pytest.raises(ServerUnreachableError, match=r"api-ca-cert .* cannot be read"):
+        server.inventory(tls=True, ca_cert="/nowhere/ca.pem").list_partitions()
+
+
+def test_a_certificate_that_is_none_gets_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "cert.pem").write_text("no certificate")
+    file = str(tmp_path / "cert.pem")
+    done = subprocess.run(
+        [*COMMAND, "--port=0", f"--tls-cert={file}", f"--tls-key={file}"],
+        capture_output=True,
+        text=True,
+    )
+
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"vipu-server: The certificate {file} with the key ")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_server_that_is_started_again_keeps_its_users(
+    tmp_path: Path,
+) -> None:
+    with serving(tmp_path / "s.db", "--secure") as server:
+        file = tmp_path / "admin.vipu-cli.hcl"
+        before = file.read_text()
+        assert server.stop() == 0
+        server.restart()
+        address = find_server({}, config_file=file)
+        assert address is not None
+        inventory = ServerInventory(address, timeout_s=30)
+        server.clients.append(inventory)
+
+        assert [user.name for user in inventory.list_users()] == ["admin"]
+        assert file.read_text() == before
