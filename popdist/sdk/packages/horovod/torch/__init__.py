@@ -1,0 +1,1 @@
+"""horovod.torch's interface, with popdist's collectives."""

@@ -1,0 +1,1 @@
+"""PopTorch's interface, emulated on the CPU by PyTorch and popdist."""

@@ -1,0 +1,1 @@
+"""PyTorch's collectives over popdist: calls of the engine on torch tensors."""
