@@ -159,6 +159,8 @@ NOT_FOR_PURE = {
 # What a module may import of the other package, or at all of ours.
 ACROSS = {
     "poprun": ("poprun", "popdist.environment", "popdist.errors"),
+    # It runs in the program's Python, which may have popdist.
+    "poprun.interpreter": ("popdist.sdk.finder",),
     "popdist": ("popdist",),
     "popdist.engine": ("popdist.engine", "popdist.errors"),
     "popdist.poptorch": ("popdist", "poptorch"),
@@ -315,6 +317,7 @@ LATE_IMPORTS = {
         "atexit",
         "faulthandler",
         "opcode",
+        "popdist.sdk.finder",
         "struct",
     },
 }

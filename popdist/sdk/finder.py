@@ -35,16 +35,18 @@ class StandInFinder:
         path: Sequence[str] | None = None,
         target: ModuleType | None = None,
     ) -> ModuleSpec | None:
-        """Return where a package of ours is, or an installed one of its name."""
-        if name in STAND_INS:
-            return find_spec(name, target)
-        if name in WITH_TORCH and path and os.path.dirname(path[0]) == PACKAGES:
-            return _stand_in(name)
-        return None
+        """Return where an installed package is, or else the stand-in for it."""
+        return find_spec(name, path, target)
 
 
-def find_spec(name: str, target: ModuleType | None = None) -> ModuleSpec | None:
+def find_spec(
+    name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+) -> ModuleSpec | None:
     """Return where an installed package is, or else the stand-in for it."""
+    if name in WITH_TORCH and path and os.path.dirname(path[0]) == PACKAGES:
+        return _stand_in(name)
+    if name not in STAND_INS:
+        return None
     folder = None
     for finder in sys.meta_path:
         if getattr(finder, "finds_stand_ins", False):

@@ -1,5 +1,7 @@
 """Tells poprun that an instance's interpreter has ended and is about to finalise MPI.
 
+It also makes popdist's stand-ins for poptorch and horovod importable: --emulate-sdk.
+
 poprun puts this folder first on PYTHONPATH, so every Python of an instance imports this
 at its start. It runs inside the user's program: it loads on Python 3.6 and later (and
 does no more than restore PYTHONPATH on Python 2), imports what an interpreter has
@@ -26,7 +28,9 @@ HERE = os.path.dirname(__file__)
 BEFORE_VALUE, FOR_EMPTY, FOR_UNSET = HERE, HERE + "/", HERE + "//"
 
 # Spelled in popdist/environment.py too, which not every Python can import.
-CONTROL, RANK = "POPDIST_CONTROL", "RANK"
+CONTROL, RANK, SDK = "POPDIST_CONTROL", "RANK", "POPDIST_SDK"
+# As in popdist/sdk/finder.py.
+STAND_INS, WITH_TORCH = ("poptorch", "horovod"), ("horovod.torch",)
 # As in poprun/helpers/protocol.py.
 VERSION, FINALIZING, ALONE_IN_MPI = 1, 40, 41
 # By one of these every MPI tells its processes which rank they are.
@@ -255,6 +259,40 @@ def exit_code(code):
     return 1
 
 
+# --- What the program can import.
+
+
+class StandInFinder:
+    """Finds poptorch and horovod with popdist, which is imported only then."""
+
+    finds_stand_ins = True
+
+    def find_spec(self, name, path=None, target=None):
+        # type: (str, Any, Any) -> Any
+        if name not in STAND_INS and name not in WITH_TORCH:
+            return None
+        try:
+            from popdist.sdk.finder import find_spec
+        except ImportError:
+            if os.environ.get(SDK) != "yes" or found_by_others(name, path, target):
+                return None
+        else:
+            return find_spec(name, path, target)
+        text = (
+            "--emulate-sdk=yes asks for a stand-in for {}, but it needs popdist, which "
+            "{} does not have. Install poprun for this Python, or run the program with "
+            "a Python that has it."
+        )
+        raise ModuleNotFoundError(text.format(name, sys.executable), name=name)
+
+
+def found_by_others(name, path, target):
+    # type: (str, Any, Any) -> bool
+    """Return whether a package is installed."""
+    others = [f for f in sys.meta_path if not getattr(f, "finds_stand_ins", False)]
+    return any(f.find_spec(name, path, target) is not None for f in others)
+
+
 # --- How poprun is told.
 
 
@@ -353,6 +391,8 @@ if __name__ == "sitecustomize":
         restore_path()
         if is_supported():
             observe(dict(os.environ))
+            if os.environ.get(SDK) != "no":
+                sys.meta_path.insert(0, StandInFinder())
     except Exception:
         pass
     # The one that Python would have found. It handles what this raises, too.

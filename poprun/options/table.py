@@ -410,6 +410,20 @@ _LIMITS = (
     ),
 )
 
+_SDK = (
+    Option(
+        "emulate-sdk",
+        Kind.CHOICE,
+        "",
+        "Whether instances can import popdist's stand-ins for poptorch and horovod. "
+        "What is installed is imported instead. yes: where the stand-ins cannot be "
+        "imported, an error says why.",
+        choices=("auto", "yes", "no"),
+        default="auto",
+        vendor=False,
+    ),
+)
+
 _GENERAL = (
     Option(
         "help",
@@ -516,6 +530,7 @@ GROUPS: Mapping[str, tuple[Option, ...]] = {
     "MPI": _MPI,
     "Output": _OUTPUT,
     "Limits": _LIMITS,
+    "SDK": _SDK,
     "Debug and general": _GENERAL,
 }
 

@@ -46,6 +46,8 @@ class Request(NamedTuple):
     libmpi: str | None = None
     # What popdist is to say on stderr; None for what it says by itself.
     log_level: str | None = None
+    # What --emulate-sdk is; None if it is not given.
+    emulate_sdk: str | None = None
     # What the user asks for by -x, of all instances and of single ones.
     exports: Mapping[str, str] = MappingProxyType({})
     instance_exports: Mapping[int, Mapping[str, str]] = MappingProxyType({})
@@ -100,7 +102,8 @@ def make_plan(
         variables = {
             **_for_other_launchers(topology, request, rank),
             **_threads(threads, rank),
-            **_log_level(request.log_level),
+            **_if_given(env.LOG_LEVEL, request.log_level),
+            **_if_given(env.SDK, request.emulate_sdk),
             **({} if directory is None else {"PWD": directory}),
             **shown,
             env.CONTROL: request.attempt.control,
@@ -231,8 +234,8 @@ def _for_other_launchers(
     return variables
 
 
-def _log_level(level: str | None) -> dict[str, str]:
-    return {} if level is None else {env.LOG_LEVEL: level}
+def _if_given(name: str, value: str | None) -> dict[str, str]:
+    return {} if value is None else {name: value}
 
 
 def _threads(threads: Sequence[int] | None, rank: int) -> dict[str, str]:

@@ -128,6 +128,7 @@ def make_setup(
         target_options=given_target_options(environ),
         libmpi=None if env.MPI4PY_LIBMPI in environ else mpi.libmpi,
         log_level=_log_level(settings, environ),
+        emulate_sdk=settings["emulate-sdk"] if settings.given("emulate-sdk") else None,
         exports=look_up({**asked.job.exports, **asked.each.exports}, environ),
         instance_exports={
             rank: look_up(one.exports, environ) for rank, one in asked.single.items()

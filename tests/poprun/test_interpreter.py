@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from popdist import environment as env
+from popdist.sdk import finder
 from poprun.helpers import protocol
 from poprun.helpers.channel import process_of
 from poprun.interpreter import sitecustomize as hook
@@ -99,6 +100,8 @@ def test_constants_are_those_of_poprun() -> None:
     assert (hook.CONTROL, hook.RANK) == (env.CONTROL, env.RANK)
     assert (hook.VERSION, hook.FINALIZING) == (protocol.VERSION, protocol.FINALIZING)
     assert hook.ALONE_IN_MPI == protocol.ALONE_IN_MPI
+    assert hook.SDK == env.SDK
+    assert (hook.STAND_INS, hook.WITH_TORCH) == (finder.STAND_INS, finder.WITH_TORCH)
     assert hook.STACKS_SIGNAL == protocol.STACKS_SIGNAL
     assert hook.HERE == prepare.INTERPRETER
 
@@ -455,3 +458,82 @@ except SystemExit as e: print(e.code, e.args)
 
     assert ran.stderr == ""
     assert ran.stdout == "None ()\nNone ()\nNone ()\n('a', 2) ('a', 2)\n4 (4,)\n"
+
+
+# --- What the program can import.
+
+FIND = "import importlib.util as u; spec = u.find_spec('horovod'); print(spec.origin)"
+
+
+def in_job(*words: str, **variables: str) -> "subprocess.CompletedProcess[str]":
+    return run(sys.executable, *words, **{env.CONTROL: "@none/key", **variables})
+
+
+def no_popdist(tmp_path: Path) -> list[str]:
+    """Return a Python that has no popdist, as after `python -m venv`."""
+    venv = tmp_path / "venv"
+    (venv / "bin").mkdir(parents=True)
+    (venv / "bin" / "python").symlink_to(os.path.realpath(sys.executable))
+    home = os.path.dirname(os.path.realpath(sys.executable))
+    (venv / "pyvenv.cfg").write_text(f"home = {home}\n")
+    return [str(venv / "bin" / "python")]
+
+
+def test_an_instance_finds_the_stand_ins(tmp_path: Path) -> None:
+    assert in_job("-c", FIND).stdout == f"{finder.PACKAGES}/horovod/__init__.py\n"
+
+
+def test_outside_of_a_job_there_are_none() -> None:
+    ran = run(sys.executable, "-c", "import horovod")
+
+    assert ran.stderr.endswith("No module named 'horovod'\n")
+
+
+def test_with_no_there_are_none() -> None:
+    ran = in_job("-c", "import horovod", POPDIST_SDK="no")
+
+    assert ran.stderr.endswith("No module named 'horovod'\n")
+
+
+def test_an_installed_package_wins(tmp_path: Path) -> None:
+    (tmp_path / "horovod").mkdir()
+    (tmp_path / "horovod" / "__init__.py").touch()
+
+    ran = in_job("-c", FIND, PYTHONPATH=str(tmp_path), POPDIST_SDK="yes")
+
+    assert ran.stdout == f"{tmp_path}/horovod/__init__.py\n"
+
+
+@pytest.mark.parametrize("asked", ["auto", "yes"])
+def test_a_python_without_popdist_has_none_and_says_why_if_asked(
+    tmp_path: Path, asked: str
+) -> None:
+    [python] = no_popdist(tmp_path)
+    in_it = {env.CONTROL: "@none/key", "POPDIST_SDK": asked}
+
+    ran = run(python, "-c", "import json, horovod", cwd=tmp_path, **in_it)
+
+    reason = (
+        "--emulate-sdk=yes asks for a stand-in for horovod, but it needs popdist, "
+        f"which {python} does not have. Install poprun for this Python, or run the "
+        "program with a Python that has it."
+    )
+    text = reason if asked == "yes" else "No module named 'horovod'"
+    assert ran.stderr.endswith(f"\nModuleNotFoundError: {text}\n")
+
+
+def test_a_python_without_popdist_finds_what_it_has(tmp_path: Path) -> None:
+    [python] = no_popdist(tmp_path)
+    (tmp_path / "horovod.py").touch()
+    in_it = {env.CONTROL: "@none/key", "POPDIST_SDK": "yes"}
+
+    ran = run(python, "-c", FIND, cwd=tmp_path, **in_it)
+
+    assert ran.stdout == f"{tmp_path}/horovod.py\n"
+
+
+@pytest.mark.parametrize("flag", ["-S", "-I", "-E"])
+def test_a_python_that_ignores_pythonpath_has_none(flag: str) -> None:
+    ran = in_job(flag, "-c", "import horovod")
+
+    assert ran.stderr.endswith("No module named 'horovod'\n")

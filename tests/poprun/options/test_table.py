@@ -86,6 +86,7 @@ def test_the_options_that_poprun_alone_has_are_known_as_ours() -> None:
         "stdin": "none",
         "tty": "auto",
         "progress": True,
+        "emulate-sdk": "auto",
     }
 
 
@@ -97,6 +98,7 @@ def test_the_groups_follow_the_task() -> None:
         "MPI",
         "Output",
         "Limits",
+        "SDK",
         "Debug and general",
     ]
 

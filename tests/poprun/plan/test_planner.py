@@ -215,6 +215,24 @@ def test_from_vv_on_popdist_is_to_say_which_algorithms_ran(
     assert variables(made(word)).get("POPDIST_LOG_LEVEL") == told
 
 
+@pytest.mark.parametrize(
+    ("words", "inherited", "given"),
+    [
+        ((), None, None),
+        ((), "no", None),  # inherited by the instances, as any variable
+        (("--emulate-sdk=yes",), "no", "yes"),
+        (("--emulate-sdk=auto",), "no", "auto"),
+        (("--emulate-sdk=no",), None, "no"),
+    ],
+)
+def test_the_option_for_stand_ins_replaces_the_variable(
+    words: tuple[str, ...], inherited: str | None, given: str | None
+) -> None:
+    environ = PATH if inherited is None else {**PATH, "POPDIST_SDK": inherited}
+
+    assert variables(made(*words, environ=environ)).get("POPDIST_SDK") == given
+
+
 def test_what_the_caller_lets_popdist_say_counts_more_than_vv() -> None:
     environ = {**PATH, "POPDIST_LOG_LEVEL": "warn"}
     exported = made("-vv", "--mpi-local-args", "-x POPDIST_LOG_LEVEL=off")
