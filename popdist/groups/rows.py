@@ -72,7 +72,7 @@ class Parts:
 
     def replica(self, root: int) -> int:
         """Return a root, if each of the groups has such a replica."""
-        self._parts[0].group._owner(root)
+        self._parts[0].group.owner_of(root)
         return index(root)
 
     def prepared(

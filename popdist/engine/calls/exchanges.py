@@ -52,7 +52,7 @@ class Exchanges(Membership):
         count. The result is a new array, or `out`, which may be x itself.
         """
         rows = self._rows(x)
-        owner, local = self._owner(root)
+        owner, local = self.owner_of(root)
         result, targets = self._targets(x, rows, out)
         first = plain(rows[0])
         code_of(first.dtype)
@@ -122,7 +122,7 @@ class Exchanges(Membership):
         """
         rows = [plain(row) for row in self._rows(x, alike=False)]
         into = self._into(rows, out)
-        owner, _ = self._owner(root)
+        owner, _ = self.owner_of(root)
         mine, number = headers_of(rows), number_of(name)
 
         def action() -> Any:
@@ -151,7 +151,7 @@ class Exchanges(Membership):
         Returns a new array as this group's calls take it, or `out`, which may be part
         of x.
         """
-        owner, _ = self._owner(root)
+        owner, _ = self.owner_of(root)
         block, header = None, np.zeros(HEADER, np.int64)
         number = number_of(name)
         if self.rank == owner:

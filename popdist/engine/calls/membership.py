@@ -84,7 +84,7 @@ class Membership:
     def _starts(self) -> list[int]:
         return list(accumulate(self.replicas[:-1], initial=0))
 
-    def _owner(self, replica: int) -> tuple[int, int]:
+    def owner_of(self, replica: int) -> tuple[int, int]:
         """Return which member a replica is of, and which of that one's it is."""
         replica = whole_number("root", replica)
         if not 0 <= replica < self.num_replicas:

@@ -25,7 +25,7 @@ class PointToPoint(Membership):
         members that both receive first wait for each other.
         """
         array = plain(np.asarray(x))
-        peer = self._peer("dest", dest)
+        peer = self.peer_of("dest", dest)
         row = rows_of([array])
         return self.submit("send", lambda: self.transport.send(row, peer), async_op)
 
@@ -36,7 +36,7 @@ class PointToPoint(Membership):
         With async_op, the calls that follow wait until it has come, also send().
         """
         held = plain(written(out))
-        peer = self._peer("source", source)
+        peer = self.peer_of("source", source)
         row = rows_of([held])
 
         def action() -> Array:
@@ -47,7 +47,7 @@ class PointToPoint(Membership):
 
         return self.submit("recv", action, async_op)
 
-    def _peer(self, argument: str, member: int) -> int:
+    def peer_of(self, argument: str, member: int) -> int:
         if not self._flat:
             raise ValueError(
                 "send and recv are between two instances, but the peers of this group "

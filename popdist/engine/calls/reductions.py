@@ -123,7 +123,7 @@ class Reductions(_core.Reducer, Membership):
         returned; `out` may be given there, too, and stays as it is.
         """
         rows = self._rows(x)
-        owner, _ = self._owner(root)
+        owner, _ = self.owner_of(root)
         code = reduction_code_of(op, rows[0].dtype)
         if out is not None:
             check_fits(written(out), rows[0].shape, rows[0].dtype)

@@ -1,0 +1,191 @@
+"""From torch tensors to the rows that a transport carries, by their addresses."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from popdist.engine.spec.dtypes import DTYPES
+from popdist.engine.transport import Rows
+
+# What a call takes for one array: a tensor, or one for each local replica.
+TensorArray = Tensor | Sequence[Tensor]
+
+BYTES = DTYPES["uint8"]
+CODES = {
+    getattr(torch, name): code for name, code in DTYPES.items() if hasattr(torch, name)
+}
+
+
+def code_of(dtype: torch.dtype) -> int:
+    """Return the engine's code of a dtype that it can reduce.
+
+    Raises:
+        TypeError: It cannot.
+    """
+    code = CODES.get(dtype)
+    if code is None:
+        raise TypeError(
+            f"The tensor's dtype is {dtype}, but a reduction takes {', '.join(DTYPES)}."
+            " Convert the tensor first, a complex one with torch.view_as_real."
+        )
+    return code
+
+
+def check(*tensors: Tensor) -> None:
+    """Raise an error unless these are dense tensors in the CPU's memory.
+
+    Raises:
+        TypeError: One is not a dense tensor.
+        ValueError: One lies elsewhere.
+    """
+    for tensor in tensors:
+        if not isinstance(tensor, Tensor):
+            raise TypeError(
+                f"A {type(tensor).__name__} is given, but a tensor is expected."
+            )
+        if tensor.layout is not torch.strided:
+            raise TypeError(
+                f"The tensor's layout is {tensor.layout}, but only dense tensors can "
+                "be exchanged. Call to_dense() first."
+            )
+        if not tensor.is_cpu:
+            raise ValueError(
+                f"The tensor is on {tensor.device}, but popdist exchanges tensors in "
+                "the CPU's memory. Call cpu() first."
+            )
+
+
+def local_tensors(array: TensorArray, replicas: int) -> Sequence[Tensor]:
+    """Return the tensors that an array stands for: one for each local replica.
+
+    Raises:
+        ValueError: There are more or fewer, or they are not alike.
+    """
+    tensors = (array,) if isinstance(array, Tensor) else array
+    check(*tensors)
+    if len(tensors) != replicas:
+        raise ValueError(
+            f"{len(tensors)} tensors are given, but this instance has {replicas} "
+            f"replicas in the group. Give a list of {replicas} tensors for each array."
+        )
+    first = tensors[0]
+    for tensor in tensors[1:]:
+        check_like(tensor, first)
+    return tensors
+
+
+def check_like(tensor: Tensor, other: Tensor) -> None:
+    """Raise ValueError unless two tensors have one shape and dtype."""
+    if tensor.shape != other.shape or tensor.dtype != other.dtype:
+        raise ValueError(
+            f"A tensor is {tensor.dtype} of shape {tuple(tensor.shape)}, and another "
+            f"{other.dtype} of shape {tuple(other.shape)}, but they must be alike."
+        )
+
+
+def readable(tensor: Tensor) -> Tensor:
+    """Return the tensor itself if its memory holds its elements in order, or a copy."""
+    if tensor.is_contiguous() and not (tensor.is_neg() or tensor.is_conj()):
+        return tensor.detach() if tensor.requires_grad else tensor
+    return tensor.detach().resolve_neg().resolve_conj().contiguous()
+
+
+def is_writable(tensor: Tensor) -> bool:
+    """Return whether results can be written to the tensor's memory in order."""
+    return tensor.is_contiguous() and not (tensor.is_neg() or tensor.is_conj())
+
+
+def rows_of(tensors: Sequence[Tensor], code: int) -> Rows:
+    """Return the rows that contiguous tensors are, which are alike."""
+    places = tuple([tensor.data_ptr() for tensor in tensors])
+    return Rows(places, tuple(tensors[0].shape), code, tensors)
+
+
+def bytes_of(tensor: Tensor) -> Rows:
+    """Return the one row that a contiguous tensor is, as bytes."""
+    return Rows((tensor.data_ptr(),), (tensor.nbytes,), BYTES, tensor)
+
+
+def parts_of(tensor: Tensor, count: int) -> Rows:
+    """Return a contiguous tensor as bytes, in so many equal parts."""
+    shape = count, tensor.nbytes // count
+    return Rows((tensor.data_ptr(),), shape, BYTES, tensor)
+
+
+def exchanged_row(tensor: Tensor) -> Rows:
+    """Return the row of a contiguous tensor, as bytes if the engine lacks its dtype."""
+    code = CODES.get(tensor.dtype)
+    return bytes_of(tensor) if code is None else rows_of((tensor,), code)
+
+
+def span_of(tensor: Tensor) -> tuple[int, int]:
+    """Return where the memory of a tensor begins and ends."""
+    begin = end = tensor.data_ptr()
+    if not tensor.numel():
+        return begin, end
+    # torch has no negative strides.
+    last = sum(
+        (length - 1) * stride
+        for length, stride in zip(tensor.shape, tensor.stride(), strict=True)
+    )
+    return begin, end + (last + 1) * tensor.element_size()
+
+
+def overlap(one: Tensor, other: Tensor) -> bool:
+    """Return whether two tensors may share memory."""
+    begin, end = span_of(one)
+    other_begin, other_end = span_of(other)
+    return begin < other_end and other_begin < end
+
+
+def in_one_piece(tensors: Sequence[Tensor]) -> bool:
+    """Return whether tensors lie one behind the other in memory, without gaps."""
+    end = tensors[0].data_ptr()
+    for tensor in tensors:
+        if not is_writable(tensor) or tensor.data_ptr() != end:
+            return False
+        end += tensor.nbytes
+    return True
+
+
+def overlapping(
+    sources: Sequence[Sequence[Tensor]], targets: Sequence[Sequence[Tensor]]
+) -> set[int]:
+    """Return which arrays' results lie where a call reads or writes something else."""
+    spans = []
+    for index, pair in enumerate(zip(sources, targets, strict=True)):
+        for row, (source, target) in enumerate(zip(*pair, strict=True)):
+            if not source.numel():
+                continue
+            place = span_of(target)
+            spans.append((*place, (index, row, True)))
+            # A result that is written over just what it is made of overlaps nothing.
+            if span_of(source) != place:
+                spans.append((*span_of(source), (index, row, False)))
+    spans.sort()
+    found: set[int] = set()
+    touching: list[tuple[int, int, bool]] = []
+    reach = 0
+    for begin, end, key in spans:
+        # Where one begins behind all before, nothing that follows touches those.
+        if begin >= reach:
+            touching = []
+        reach = max(reach, end)
+        touching.append(key)
+        if len(touching) > 1:
+            found |= {index for index, _, written in touching if written}
+    return found
+
+
+def scratch(out: Tensor, read: Sequence[Tensor]) -> Tensor:
+    """Return where a call writes what goes to `out`: `out` itself, if it can."""
+    if is_writable(out) and not any(overlap(out, tensor) for tensor in read):
+        return out
+    return torch.empty(out.shape, dtype=out.dtype)
+
+
+def copy_result(written: Tensor, target: Tensor) -> None:
+    """Bring a result to its target, where it was written elsewhere."""
+    if written is not target and written.data_ptr() != target.data_ptr():
+        target.detach().copy_(written.view(target.shape))

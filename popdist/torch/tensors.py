@@ -1,0 +1,55 @@
+"""The calls of an engine group on torch tensors: by address, never through numpy.
+
+Every function takes the group first: that of popdist.instance_group(), where each
+member gives one tensor, or one with replicas, such as popdist.replica_group(). They are
+collective: all members make the same calls in the same order, with tensors of one dtype
+and shape.
+
+- Tensors need not be contiguous: what is not goes through copies.
+- Reductions take float32, float64, float16, bfloat16, bool and all integers, as "sum",
+  "mean", "min", "max" or "prod". float16 and bfloat16 are added up in float32. Calls
+  that only hand tensors on take every dtype, complex ones too.
+- Without async_op a call returns its result when this member has it. With async_op it
+  returns at once, a popdist.Handle: `wait()` blocks until the call is over and returns
+  the result, or raises the call's error; `test()` never blocks;
+  `add_done_callback(f)` calls `f(handle)` in the thread that makes the group's calls,
+  and `handle.result()` is there then. Tensors must not be touched before that.
+- `name` is the name of the call among the members: where popdist.named.order makes a
+  call, pass on the name that it gives.
+
+Autograd does not see these calls.
+"""
+
+from popdist.torch.tensor_exchanges import (
+    all_gather,
+    all_gather_varied,
+    all_to_all,
+    all_to_all_parts,
+    gather,
+    receive,
+    scatter,
+    send,
+)
+from popdist.torch.tensor_reductions import (
+    all_reduce,
+    barrier,
+    broadcast,
+    reduce,
+    reduce_scatter,
+)
+
+__all__ = [
+    "all_gather",
+    "all_gather_varied",
+    "all_reduce",
+    "all_to_all",
+    "all_to_all_parts",
+    "barrier",
+    "broadcast",
+    "gather",
+    "receive",
+    "reduce",
+    "reduce_scatter",
+    "scatter",
+    "send",
+]
