@@ -325,6 +325,7 @@ LATE_IMPORTS = {
 READS_ENVIRON = (
     "popdist.popdist_core",
     "popdist.sdk.finder",
+    "popdist.sdk.switch",
     "popdist.session",
     "poprun.__main__",
     "poprun.cli",
@@ -478,7 +479,7 @@ def test_no_two_modules_of_a_package_have_the_same_base_name(package: str) -> No
     count = Counter(
         path.name
         for name, path in MODULES.items()
-        if below(name, (package,)) and path.name != "__init__.py"
+        if below(name, (package,)) and not path.name.startswith("__")
     )
     doubles = {name for name, number in count.items() if number > 1}
 
