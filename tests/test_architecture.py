@@ -324,6 +324,7 @@ LATE_IMPORTS = {
 
 READS_ENVIRON = (
     "popdist.popdist_core",
+    "popdist.poptorch",
     "popdist.sdk.finder",
     "popdist.sdk.switch",
     "popdist.session",
@@ -338,6 +339,8 @@ READS_ENVIRON = (
     "poprun.vipu.server.serve",
     "poprun.vipu.commands.entry_points",
     "poprun.vipu.release",
+    "poptorch._logging",
+    "poptorch.options",
 )
 
 # It takes poprun's entry out of the PYTHONPATH of the program that it runs in.

@@ -1,0 +1,73 @@
+"""The logger of PopTorch: its lines go to stderr, from a level on that users set."""
+
+import logging
+import os
+import sys
+
+NAMES = {"TRACE": 5, "DEBUG": 10, "INFO": 20, "WARN": 30, "ERR": 40, "OFF": 100}
+# What setLogLevel takes instead of a name.
+NUMBERS = ("TRACE", "DEBUG", "INFO", "WARN", "ERR", "OFF")
+SHOWN = {5: "trace", 10: "debug", 20: "info", 30: "warning", 40: "error"}
+
+logger = logging.getLogger("poptorch:python")
+
+
+class _Handler(logging.Handler):
+    """Writes lines to what sys.stderr is at that moment."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            sys.stderr.write(self.format(record) + "\n")
+        except Exception:
+            self.handleError(record)
+
+
+class _Formatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        time = f"{self.formatTime(record, '%H:%M:%S')}.{int(record.msecs):03}"
+        level = SHOWN.get(record.levelno, record.levelname.lower())
+        text = super().format(record)
+        return f"[{time}] [{record.name}] [{level}] {text}"
+
+
+def setLogLevel(level: str | int) -> None:
+    """Log only what is at least as severe as this level.
+
+    Args:
+        level: "TRACE", "DEBUG", "INFO", "WARN", "ERR" or "OFF", or its index in this
+            list.
+
+    Raises:
+        ValueError: There is no such level.
+    """
+    name = level
+    if isinstance(level, int) and 0 <= level < len(NUMBERS):
+        name = NUMBERS[level]
+    if not isinstance(name, str) or name.upper() not in NAMES:
+        raise ValueError(
+            f"{level!r} is no log level. Choose one of {', '.join(NUMBERS)}."
+        )
+    logger.setLevel(NAMES[name.upper()])
+
+
+def setPopartLogLevel(level: str | int) -> None:
+    """Check the level, and set nothing: there is no PopART here that logs."""
+    before = logger.level
+    setLogLevel(level)
+    logger.setLevel(before)
+
+
+def _set_up() -> None:
+    handler = _Handler()
+    handler.setFormatter(_Formatter())
+    logger.addHandler(handler)
+    level = os.environ.get("POPTORCH_LOG_LEVEL") or "WARN"
+    try:
+        setLogLevel(int(level) if level.isdigit() else level)
+    except ValueError as error:
+        setLogLevel("WARN")
+        logger.warning("POPTORCH_LOG_LEVEL is ignored: %s", error)
+
+
+if not logger.handlers:
+    _set_up()

@@ -1,0 +1,139 @@
+"""The values that options and ops take, with the numbers that programs rely on."""
+
+from enum import Enum, IntEnum
+
+
+class MeanReductionStrategy(IntEnum):
+    """When a mean of gradients is divided."""
+
+    Running = 0
+    Post = 1
+    PostAndLoss = 2
+
+
+class DataLoaderMode(IntEnum):
+    """Where batches are loaded.
+
+    Sync: in the process that asks for them.
+    Async: ahead, in another process.
+    AsyncRebatched: ahead, in another process, which also makes the batches out of what
+    the workers load.
+    """
+
+    Sync = 0
+    Async = 1
+    AsyncRebatched = 2
+
+
+class SharingStrategy(IntEnum):
+    """How the loading process starts, and how it gets the data set.
+
+    SharedMemory: a new process; the data set through shared memory.
+    FileSystem: a new process; the data set through a file.
+    Fork: a fork of this process, which has the data set.
+    ForkServer: a fork of a process that has no threads; the data set through a pipe.
+    """
+
+    SharedMemory = 0
+    FileSystem = 1
+    Fork = 2
+    ForkServer = 3
+
+
+class OutputMode(IntEnum):
+    """Which of the results of a call are returned."""
+
+    Final = 0
+    EveryN = 1
+    All = 2
+    Sum = 3
+    # All for inference, Final for training.
+    Default = 4
+
+
+class ConnectionType(IntEnum):
+    """When a model attaches to its device."""
+
+    Always = 0
+    OnDemand = 1
+    Never = 2
+
+
+class HalfFloatCastingBehavior(IntEnum):
+    """What an operation with float16 and float32 inputs casts them to."""
+
+    FloatDowncastToHalf = 0
+    HalfUpcastToFloat = 1
+    Default = 2
+
+
+class ReductionType(IntEnum):
+    """How values are reduced to one."""
+
+    Sum = 0
+    Mean = 1
+    NoReduction = 2
+
+
+class SyncPattern(IntEnum):
+    """Which IPUs synchronise with each other."""
+
+    Full = 0
+    SinglePipeline = 1
+    ReplicaAndLadder = 2
+
+
+class MatMulSerializationMode(Enum):
+    """Along which dimension a matrix product is serialised."""
+
+    InputChannels = "input_channels"
+    ReducingDim = "reducing_dim"
+    OutputChannels = "output_channels"
+    Disabled = "none"
+
+
+class Liveness(IntEnum):
+    """How long tensors of a phase stay on the chip."""
+
+    AlwaysLive = 0
+    OffChipAfterFwd = 1
+    OffChipAfterFwdNoOverlap = 2
+    OffChipAfterEachPhase = 3
+
+
+class OverlapMode(Enum):
+    """With what copies of inputs and outputs overlap."""
+
+    NoOverlap = "no_overlap"
+    OverlapAccumulationLoop = "overlap_accumulation_loop"
+    OverlapDeviceIterationLoop = "overlap_device_iteration_loop"
+
+
+class AutoStage(IntEnum):
+    """How blocks get the number of their stage: that of their IPU, or the next one."""
+
+    SameAsIpu = 0
+    AutoIncrement = 1
+
+
+class MultiConvPlanType(IntEnum):
+    """Whether the convolutions of a MultiConv run at once."""
+
+    Parallel = 0
+    Serial = 1
+
+
+class CommGroupType(IntEnum):
+    """Which replicas share an input, or the value of a weight."""
+
+    All = 0
+    Consecutive = 1
+    Orthogonal = 2
+    NoGrouping = 3
+
+
+class VariableRetrievalMode(IntEnum):
+    """Of which replicas the values of a grouped weight are read."""
+
+    OnePerGroup = 0
+    AllReplicas = 2

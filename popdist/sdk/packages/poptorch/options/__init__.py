@@ -1,0 +1,40 @@
+"""The options of a model, and what some of them are made of."""
+
+from ..errors import ConfigFileError
+from .distributed_options import _DistributedOptions
+from .jit_options import _JitOptions
+from .location_options import TensorLocationSettings, _TensorLocationOptions
+from .options import Options
+from .popart_options import _PopartOptions
+from .precision_options import _PrecisionOptions
+from .strategies import (
+    ParallelPhasedExecution,
+    Phase,
+    PipelinedExecution,
+    SerialPhasedExecution,
+    ShardedExecution,
+    Stage,
+    _IExecutionStrategy,
+    _IPhasedExecution,
+)
+from .training_options import _TrainingOptions
+
+__all__ = [
+    "ConfigFileError",
+    "Options",
+    "ParallelPhasedExecution",
+    "Phase",
+    "PipelinedExecution",
+    "SerialPhasedExecution",
+    "ShardedExecution",
+    "Stage",
+    "TensorLocationSettings",
+    "_DistributedOptions",
+    "_IExecutionStrategy",
+    "_IPhasedExecution",
+    "_JitOptions",
+    "_PopartOptions",
+    "_PrecisionOptions",
+    "_TensorLocationOptions",
+    "_TrainingOptions",
+]

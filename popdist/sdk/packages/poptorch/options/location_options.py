@@ -1,0 +1,88 @@
+"""Options.TensorLocations: where tensors are stored, which a CPU only records."""
+
+from typing import Self
+
+from ..errors import require
+from .option_values import OptionValues
+
+FEWEST_TILES, MOST_TILES = 32, 192
+
+
+class TensorLocationSettings(OptionValues):
+    """Where one kind of tensor is stored."""
+
+    def minElementsForOffChip(self, min_elements: int) -> Self:
+        """Set from which size on a tensor may be stored off the chip."""
+        return self._set_int("minElementsForOffChip", min_elements)
+
+    def minElementsForReplicatedTensorSharding(self, min_elements: int) -> Self:
+        """Set from which size on replicas may share a tensor."""
+        return self._set_int("minElementsForReplicatedTensorSharding", min_elements)
+
+    def useOnChipStorage(self, use: bool | None = True) -> Self:
+        """Set whether tensors are stored on the chip; None: it is left open."""
+        if use is None:
+            self.deleteIfExists("onChip")
+            return self
+        return self._set_bool("onChip", use)
+
+    def useReplicatedTensorSharding(self, use: bool = True) -> Self:
+        """Set whether each replica stores a part of each tensor."""
+        return self._set_bool("useReplicatedTensorSharding", use)
+
+    def useIOTilesToLoad(self, use: bool = True) -> Self:
+        """Set whether IO tiles load tensors."""
+        return self._set_bool("useIOTilesToLoad", use)
+
+    def useIOTilesToStore(self, use: bool = True) -> Self:
+        """Set whether IO tiles store tensors."""
+        return self._set_bool("useIOTilesToStore", use)
+
+    def _set_int(self, name: str, value: int) -> Self:
+        require(isinstance(value, int), f"{name} is {value!r}, but must be an int.")
+        self.createOrSet(**{name: value})
+        return self
+
+    def _set_bool(self, name: str, value: bool) -> Self:
+        require(isinstance(value, bool), f"{name} is {value!r}, but must be a bool.")
+        self.createOrSet(**{name: int(value)})
+        return self
+
+
+class _TensorLocationOptions(OptionValues):
+    """Where each kind of tensor is stored."""
+
+    def numIOTiles(self, num_tiles: int) -> Self:
+        """Set how many tiles of an IPU do IO instead of computing."""
+        require(
+            isinstance(num_tiles, int)
+            and FEWEST_TILES <= num_tiles <= MOST_TILES
+            and num_tiles % 2 == 0,
+            "numIOTiles must be an even number between 32 and 192.",
+        )
+        self.createOrSet(numIOTiles=num_tiles)
+        return self
+
+    def setActivationLocation(self, location: TensorLocationSettings) -> Self:
+        """Set where activations are stored."""
+        return self._set_location("location_activation", location)
+
+    def setWeightLocation(self, location: TensorLocationSettings) -> Self:
+        """Set where weights are stored."""
+        return self._set_location("location_weight", location)
+
+    def setOptimizerLocation(self, location: TensorLocationSettings) -> Self:
+        """Set where the optimizer's state is stored."""
+        return self._set_location("location_optimizer", location)
+
+    def setAccumulatorLocation(self, location: TensorLocationSettings) -> Self:
+        """Set where accumulated gradients are stored."""
+        return self._set_location("location_accumulator", location)
+
+    def _set_location(self, name: str, location: TensorLocationSettings) -> Self:
+        require(
+            isinstance(location, TensorLocationSettings),
+            f"{location!r} is not a poptorch.TensorLocationSettings.",
+        )
+        self.createOrSet(**{name: location.toDict()})
+        return self

@@ -1,0 +1,414 @@
+"""Options: all that controls how a model is run."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+
+from .. import enums
+from .._logging import logger
+from ..enums import CommGroupType, ConnectionType, OutputMode, SyncPattern
+from ..errors import require
+from . import strategies
+from .distributed_options import _DistributedOptions
+from .jit_options import _JitOptions
+from .location_options import TensorLocationSettings, _TensorLocationOptions
+from .option_values import OptionValues
+from .popart_options import _PopartOptions
+from .precision_options import _PrecisionOptions
+from .sources import set_from_file, set_from_json
+from .strategies import PipelinedExecution, _IExecutionStrategy
+from .training_options import _TrainingOptions
+
+SYNTHETIC_DATA_OFF, SYNTHETIC_DATA_RANDOM = 0, 2
+
+
+class Options(OptionValues):
+    """How a model is run: each method sets an option and returns the options.
+
+    Options that only matter on an IPU are checked and kept.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(
+            replication_factor=1,
+            input_group_type=CommGroupType.Consecutive.value,
+            input_group_size=1,
+            broadcast_buffers=True,
+            device_iterations=1,
+            log_dir=".",
+            auto_round_num_ipus=False,
+            anchored_tensors={},
+            output_mode=OutputMode.Default.value,
+            output_return_period=1,
+            connection_type=ConnectionType.Always.value,
+            sync_pattern=SyncPattern.Full.value,
+            available_memory_proportion={},
+            max_repeat_logs=4,
+        )
+        self._popart = _PopartOptions()
+        self._jit = _JitOptions()
+        self._precision = _PrecisionOptions(self._popart)
+        self._training = _TrainingOptions(self._popart)
+        self._distributed = _DistributedOptions()
+        self._tensor_locations = _TensorLocationOptions()
+        self._execution_strategy: _IExecutionStrategy = PipelinedExecution()
+        self._source_location_excludes: list[str] = []
+        self._relax_optimizer_checks = False
+        self._show_compilation_progress_bar = True
+        self._module_namescope_enabled = True
+        self._set_defaults_from_environment()
+
+    def _set_defaults_from_environment(self) -> None:
+        path = os.environ.get("POPTORCH_CACHE_DIR")
+        if path:
+            logger.info("POPTORCH_CACHE_DIR is set: setting cache path to %s", path)
+            self.enableExecutableCaching(path)
+        defaults = os.environ.get("POPTORCH_DEFAULT_OPTIONS")
+        if defaults:
+            self.from_json(defaults)
+
+    # --- The options that are about one subject.
+
+    @property
+    def TensorLocations(self) -> _TensorLocationOptions:
+        """Where tensors are stored."""
+        return self._tensor_locations
+
+    @property
+    def Distributed(self) -> _DistributedOptions:
+        """Which process this is, of those that train together."""
+        return self._distributed
+
+    @property
+    def Jit(self) -> _JitOptions:
+        """How a model becomes a graph."""
+        return self._jit
+
+    @property
+    def Precision(self) -> _PrecisionOptions:
+        """What is computed in float16, and what in float32."""
+        return self._precision
+
+    @property
+    def Training(self) -> _TrainingOptions:
+        """How a step of training accumulates and reduces gradients."""
+        return self._training
+
+    @property
+    def _Popart(self) -> _PopartOptions:
+        return self._popart
+
+    # --- How many samples a call takes, and what it returns.
+
+    def deviceIterations(self, device_iterations: int) -> Self:
+        """Set how many steps one call of a model makes."""
+        self.set(device_iterations=device_iterations)
+        return self
+
+    def replicationFactor(self, replication_factor: int) -> Self:
+        """Set how many replicas of the model this process has."""
+        self.set(replication_factor=replication_factor)
+        return self
+
+    def inputReplicaGrouping(
+        self,
+        input_group_size: int,
+        input_group_type: CommGroupType = CommGroupType.Consecutive,
+    ) -> Self:
+        """Set how many replicas get the same input, and which.
+
+        Raises:
+            ValueError: The size is not a positive int, or the type is All.
+        """
+        if not isinstance(input_group_size, int) or input_group_size < 1:
+            raise ValueError(
+                f"input_group_size is {input_group_size!r}, but must be a positive "
+                "integer that divides the replication factor."
+            )
+        if (
+            not isinstance(input_group_type, CommGroupType)
+            or input_group_type == CommGroupType.All
+        ):
+            raise ValueError(
+                f"input_group_type is {input_group_type!r}, but must be a "
+                "poptorch.CommGroupType other than All."
+            )
+        self.set(
+            input_group_size=input_group_size, input_group_type=input_group_type.value
+        )
+        return self
+
+    def outputMode(
+        self, output_mode: OutputMode, output_return_period: int | None = None
+    ) -> Self:
+        """Set which of the results of a call are returned."""
+        require(
+            isinstance(output_mode, OutputMode),
+            f"{output_mode!r} is not a poptorch.OutputMode.",
+        )
+        if output_mode == OutputMode.EveryN:
+            require(
+                output_return_period and output_return_period > 0,
+                "EveryN anchor must have output_return_period set to valid positive "
+                "integer",
+            )
+        elif output_return_period:
+            logger.info(
+                "Anchor return period argument ignored with output_mode set to %s",
+                output_mode,
+            )
+            output_return_period = 1
+        self.set(
+            output_mode=output_mode.value,
+            output_return_period=output_return_period or 1,
+        )
+        return self
+
+    def defaultOutputMode(self) -> bool:
+        """Return whether the output mode is the default one."""
+        return bool(self.output_mode == OutputMode.Default)
+
+    def anchorTensor(
+        self,
+        short_name: str,
+        long_name: str,
+        output_mode: OutputMode | None = None,
+        output_return_period: int | None = 1,
+    ) -> Self:
+        """Make a tensor readable after a call, by the short name."""
+        self.checkIsFrozen()
+        if output_mode != OutputMode.EveryN:
+            output_return_period = 1
+        self._values["anchored_tensors"][short_name] = [
+            long_name,
+            output_mode is None,
+            output_mode,
+            output_return_period,
+        ]
+        return self
+
+    def randomSeed(self, random_seed: int) -> Self:
+        """Seed all random numbers, from this call on those of torch too."""
+        require(
+            isinstance(random_seed, int),
+            f"random_seed is {random_seed!r}, but must be an int.",
+        )
+        self.createOrSet(random_seed=random_seed)
+        torch.manual_seed(random_seed)
+        return self
+
+    def broadcastBuffers(self, broadcast_buffers: bool = True) -> Self:
+        """Set whether replicas have the same buffers; models may change others."""
+        self.set(broadcast_buffers=broadcast_buffers)
+        return self
+
+    def updatableNamedBuffers(self, buffers: Sequence[str]) -> Self:
+        """Set the names of the buffers that may be updated from the host."""
+        self.createOrSet(updatable_named_buffers=list(buffers))
+        return self
+
+    # --- What runs where.
+
+    def setExecutionStrategy(self, strategy: _IExecutionStrategy) -> Self:
+        """Set which blocks of the model are executed where, and in which order."""
+        require(
+            isinstance(strategy, _IExecutionStrategy),
+            f"{strategy!r} is no execution strategy, as poptorch.PipelinedExecution().",
+        )
+        self._execution_strategy = strategy
+        return self
+
+    def setAvailableMemoryProportion(
+        self, available_memory_proportion: dict[str, float]
+    ) -> Self:
+        """Set which part of each IPU's memory is for temporary data."""
+        proportions = {}
+        for key, proportion in available_memory_proportion.items():
+            require(
+                key.startswith("IPU"),
+                "Available memory proportions are expected to be in a dictionary of "
+                '{"IPU0": 0.5} where the 0 in IPU is the index of the IPU. '
+                f"Invalid key: {key}",
+            )
+            proportions[int(key.removeprefix("IPU"))] = proportion
+        self.set(available_memory_proportion=proportions)
+        return self
+
+    def autoRoundNumIPUs(self, auto_round_num_ipus: bool = True) -> Self:
+        """Set whether IPUs are rounded up to a power of 2."""
+        self.set(auto_round_num_ipus=auto_round_num_ipus)
+        return self
+
+    def connectionType(self, connection_type: ConnectionType) -> Self:
+        """Set when a model attaches to its device."""
+        require(
+            isinstance(connection_type, ConnectionType),
+            f"{connection_type!r} is not a poptorch.ConnectionType.",
+        )
+        self.set(connection_type=connection_type.value)
+        return self
+
+    def syncPattern(self, sync_pattern: SyncPattern) -> Self:
+        """Set which IPUs synchronise with each other."""
+        require(
+            isinstance(sync_pattern, SyncPattern),
+            f"{sync_pattern!r} is not a poptorch.SyncPattern.",
+        )
+        self.set(sync_pattern=sync_pattern.value)
+        return self
+
+    def useIpuModel(self, use_model: bool) -> Self:
+        """Set whether a model of an IPU is used instead of a device."""
+        self.createOrSet(use_model=use_model)
+        return self
+
+    def useIpuId(self, ipu_id: int) -> Self:
+        """Set the id of the device."""
+        require(isinstance(ipu_id, int), f"ipu_id is {ipu_id!r}, but must be an int.")
+        self.createOrSet(ipu_id=ipu_id)
+        return self
+
+    def useOfflineIpuTarget(self, ipu_version: int = 2) -> Self:
+        """Only compile, for this version of the IPU."""
+        self.connectionType(ConnectionType.Never)
+        self.createOrSet(ipu_version=ipu_version)
+        return self
+
+    def enableExecutableCaching(self, path: str | None) -> Self:
+        """Set the folder of the executable cache; None: there is none."""
+        if path is not None:
+            self._popart.set("cachePath", path)
+        self._popart.set("enableEngineCaching", path is not None)
+        return self
+
+    def enableStableNorm(self, enabled: bool) -> Self:
+        """Set whether norms are computed in a slower and more exact way."""
+        self._popart.set("enableStableNorm", enabled)
+        return self
+
+    def enableSyntheticData(self, enabled: bool) -> Self:
+        """Set whether the device makes up its input."""
+        mode = SYNTHETIC_DATA_RANDOM if enabled else SYNTHETIC_DATA_OFF
+        self._popart.set("syntheticDataMode", mode)
+        return self
+
+    # --- What is logged and shown.
+
+    def showCompilationProgressBar(self, show: bool = True) -> Self:
+        """Set whether a bar is shown while a model is compiled."""
+        self._show_compilation_progress_bar = show
+        return self
+
+    def relaxOptimizerAttributesChecks(self, relax: bool = True) -> Self:
+        """Set whether unexpected attributes of optimizers are not warned of."""
+        self._relax_optimizer_checks = relax
+        return self
+
+    def logDir(self, log_dir: str) -> Self:
+        """Set the folder of log files."""
+        self.set(log_dir=log_dir)
+        return self
+
+    def maxRepeatLogs(self, max_lines: int | None) -> Self:
+        """Set how often a line is logged at most; None: as often as it comes."""
+        self.checkIsFrozen()
+        require(
+            max_lines is None or isinstance(max_lines, int),
+            f"max_lines is {max_lines!r}, but must be an int or None.",
+        )
+        self._values["max_repeat_logs"] = max_lines
+        return self
+
+    def modelName(self, name: str) -> Self:
+        """Set the name of the model in reports."""
+        self.createOrSet(model_name=name)
+        return self
+
+    def logCycleCount(self, log_cycle_count: bool) -> Self:
+        """Set whether the device counts the cycles of a call."""
+        self._popart.set("instrumentWithHardwareCycleCounter", log_cycle_count)
+        return self
+
+    def enableProfiling(self, profile_dir: str | None = None) -> Self:
+        """Record that a profile of the device is written, and where."""
+        engine = self._popart.options.get("engineOptions", {})
+        self._popart.setEngineOptions(
+            {
+                **engine,
+                "debug.allowOutOfMemory": "true",
+                "autoReport.directory": profile_dir or ".",
+                "autoReport.all": "true",
+            }
+        )
+        return self
+
+    def disableModuleNamescope(self) -> Self:
+        """Record that operations are not named after their modules."""
+        self._module_namescope_enabled = False
+        return self
+
+    def sourceLocationExcludes(self, excludes: list[str]) -> Self:
+        """Set which files are not named as the place of an operation."""
+        self._source_location_excludes = list(excludes)
+        return self
+
+    def appendToLocationExcludes(self, *excludes: str) -> Self:
+        """Add files that are not named as the place of an operation."""
+        self._source_location_excludes = [*self._source_location_excludes, *excludes]
+        return self
+
+    # --- Options from elsewhere, and as a whole.
+
+    def loadFromFile(self, filepath: str | Path) -> Self:
+        """Make the calls of a file, one on each line: deviceIterations(4).
+
+        Raises:
+            ConfigFileError: A line is not a call of a method, or the call raised.
+        """
+        names = {name: getattr(enums, name) for name in vars(enums) if name[0] != "_"}
+        names |= {"TensorLocationSettings": TensorLocationSettings}
+        names |= {
+            name: value
+            for name, value in vars(strategies).items()
+            if isinstance(value, type)
+        }
+        poptorch = type("poptorch", (), names)
+        set_from_file(self, filepath, {"poptorch": poptorch, "torch": torch})
+        return self
+
+    def from_json(self, string: str) -> Self:
+        """Call the methods that a JSON object names, with its values as arguments."""
+        set_from_json(self, string)
+        return self
+
+    def toDict(self) -> dict[str, Any]:
+        """Return all options as one dictionary, as a model is compiled with them."""
+        require(
+            not self.defaultOutputMode(),
+            "An output mode must be picked before serialisation",
+        )
+        merged = self._execution_strategy.backendOptions()
+        merged.update(self._popart.options)
+        merged = self.update(merged)
+        for part in (self._training, self._distributed, self._tensor_locations):
+            merged = part.update(merged)
+        return merged
+
+    def clone(self) -> Self:
+        """Return a copy that is not frozen."""
+        return self.__deepcopy__({})
+
+    def _set_frozen(self, frozen: bool) -> None:
+        super()._set_frozen(frozen)
+        for part in self.__dict__.values():
+            if isinstance(part, OptionValues | _PopartOptions):
+                part._set_frozen(frozen)
+
+    def __repr__(self) -> str:
+        parts = ("Distributed", "Jit", "Precision", "TensorLocations", "Training")
+        values = [f"{name}={value!r}" for name, value in self._values.items()]
+        values += [f"{name}={getattr(self, name)!r}" for name in (*parts, "_Popart")]
+        return f"{type(self).__name__}({', '.join(values)})"

@@ -1,0 +1,73 @@
+"""Options.Precision."""
+
+from typing import Self
+
+import torch
+
+from ..enums import HalfFloatCastingBehavior
+from ..errors import require
+from .option_values import OptionValues
+from .popart_options import _PopartOptions
+
+PARTIALS = {torch.float32: "float", torch.float16: "half"}
+
+
+class _PrecisionOptions(OptionValues):
+    """What is computed in float16, and what in float32."""
+
+    def __init__(self, popart_options: _PopartOptions) -> None:
+        super().__init__(
+            autocast_enabled=True, half_float_casting=HalfFloatCastingBehavior.Default
+        )
+        self._popart_options = popart_options
+
+    def autocastEnabled(self, autocast_enabled: bool) -> Self:
+        """Set whether poptorch.autocasting casts."""
+        if not isinstance(autocast_enabled, bool):
+            raise ValueError("autocastEnabled must be set to either True or False")
+        self.set(autocast_enabled=autocast_enabled)
+        return self
+
+    def halfFloatCasting(self, half_float_casting: HalfFloatCastingBehavior) -> Self:
+        """Set what operations with float16 and float32 inputs cast them to."""
+        if not isinstance(half_float_casting, HalfFloatCastingBehavior):
+            raise ValueError(
+                "halfFloatCasting must be set to "
+                "poptorch.HalfFloatCastingBehavior.FloatDowncastToHalf or "
+                "poptorch.HalfFloatCastingBehavior.HalfUpcastToFloat or "
+                "poptorch.Default"
+            )
+        self.set(half_float_casting=half_float_casting)
+        return self
+
+    def runningStatisticsAlwaysFloat(self, value: bool) -> Self:
+        """Set whether running statistics of batch norms are float32 in any case."""
+        if not isinstance(value, bool):
+            raise ValueError("runningStatisticsAlwaysFloat needs to be set to a bool")
+        self.createOrSet(running_statistics_always_float=value)
+        return self
+
+    def enableFloatingPointExceptions(self, enabled: bool) -> Self:
+        """Set whether a calculation that yields no number raises."""
+        require(
+            isinstance(enabled, bool),
+            "enableFloatingPointExceptions needs to be set to a bool",
+        )
+        self._popart_options.set("enableFloatingPointChecks", enabled)
+        return self
+
+    def enableStochasticRounding(self, enabled: bool) -> Self:
+        """Record whether the device rounds to float16 at random."""
+        self._popart_options.set("enableStochasticRounding", enabled)
+        return self
+
+    def setPartialsType(self, dtype: torch.dtype) -> Self:
+        """Record the type of partial sums in products and convolutions."""
+        if dtype not in PARTIALS:
+            raise ValueError(
+                "parameter to setPartialsType should be either torch.float or "
+                f"torch.half, not {dtype}"
+            )
+        self._popart_options.set("partialsTypeMatMuls", PARTIALS[dtype])
+        self._popart_options.setForConvolutions("partialsType", PARTIALS[dtype])
+        return self

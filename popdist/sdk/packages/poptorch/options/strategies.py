@@ -1,0 +1,230 @@
+"""Which blocks of a model are executed where, and in which order."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Self
+
+from ..enums import AutoStage, Liveness
+from ..errors import require
+
+
+class Stage:
+    """Blocks that one IPU executes one after another."""
+
+    def __init__(self, *block_ids: str) -> None:
+        require(
+            all(isinstance(block, str) for block in block_ids),
+            f"Block IDs are supposed to be strings but got {block_ids}",
+        )
+        self._blocks = block_ids
+        self._stage_id = -1
+        self._phase_id = -1
+        self._ipu: int | None = None
+
+    @property
+    def blocks(self) -> Sequence[str]:
+        """The ids of its blocks."""
+        return self._blocks
+
+    def ipu(self, ipu: int) -> Self:
+        """Set the IPU that executes it."""
+        require(isinstance(ipu, int), f"ipu is {ipu!r}, but must be an int.")
+        self._ipu = ipu
+        return self
+
+
+class Phase:
+    """Stages that are executed at the same time."""
+
+    def __init__(self, *arg: str | Stage) -> None:
+        stages = [stage for stage in arg if isinstance(stage, Stage)]
+        blocks = [block for block in arg if isinstance(block, str)]
+        require(
+            len(arg) in (len(stages), len(blocks)),
+            "All arguments must either be block IDs (strings) or Stages: "
+            f"{[type(each) for each in arg]}",
+        )
+        self.stages: Sequence[Stage] = stages if stages else [Stage(*blocks)]
+
+    def stage(self, idx: int) -> Stage:
+        """Return one of its stages."""
+        return self.stages[idx]
+
+    def ipus(self, *ipus: int) -> None:
+        """Set the IPU of each stage."""
+        require(
+            len(ipus) == len(self.stages),
+            f"Phase contains {len(self.stages)} stages but you provided "
+            f"{len(ipus)} ipus",
+        )
+        for stage, ipu in zip(self.stages, ipus, strict=True):
+            stage.ipu(ipu)
+
+
+class _IExecutionStrategy:
+    """What all strategies have: the blocks that were given a stage, and how to go on.
+
+    `auto_stage` is how other blocks get a stage; None: there may be no others.
+    """
+
+    def __init__(self, stages: Sequence[Stage], auto_stage: AutoStage | None) -> None:
+        self._block_map: dict[str, Stage] = {}
+        self._auto_stage = auto_stage
+        for stage in stages:
+            for block in stage.blocks:
+                require(
+                    block not in self._block_map,
+                    f"{block} associated with more than one stage",
+                )
+                self._block_map[block] = stage
+
+    def stage(self, block_id: str) -> Stage:
+        """Return the stage that a block was given."""
+        require(block_id in self._block_map, f"Unknown block {block_id}")
+        return self._block_map[block_id]
+
+    def stageOf(self, block_id: str, ipu_id: int | None) -> Stage:
+        """Return the stage of a block of the model, which may get one only now."""
+        if block_id in self._block_map:
+            return self._block_map[block_id]
+        require(
+            self._auto_stage is not None,
+            f"Unknown Block '{block_id}' list of expected Blocks: "
+            f"{list(self._block_map)}",
+        )
+        stage = Stage(block_id)
+        if self._auto_stage == AutoStage.SameAsIpu:
+            if ipu_id is None:
+                raise AssertionError(
+                    "poptorch.AutoStage.SameAsIpu was selected but no IPU was "
+                    f"specified for block {block_id}"
+                )
+            stage._stage_id = ipu_id
+        else:
+            # 0 is for what is executed before the first block.
+            stage._stage_id = 1 + len(self._block_map)
+        self._block_map[block_id] = stage
+        return stage
+
+    def backendOptions(self) -> dict[str, Any]:
+        """Return the part of Options.toDict that is about the strategy."""
+        return {}
+
+
+class PipelinedExecution(_IExecutionStrategy):
+    """All stages are executed at once, each for another micro-batch."""
+
+    _mode = 0
+
+    def __init__(self, *args: AutoStage | Stage | str | Sequence[str]) -> None:
+        if len(args) == 1 and isinstance(args[0], AutoStage):
+            super().__init__([], args[0])
+            return
+        stages = [_stage(each) for each in args]
+        for index, stage in enumerate(stages):
+            stage._stage_id = index
+        super().__init__(stages, None if stages else AutoStage.SameAsIpu)
+
+    def backendOptions(self) -> dict[str, Any]:
+        """Return the part of Options.toDict that is about the strategy."""
+        return {"execution_mode": self._mode}
+
+
+class ShardedExecution(PipelinedExecution):
+    """The stages are executed one after another, each on its IPU."""
+
+    _mode = 1
+
+
+def _stage(given: object) -> Stage:
+    if isinstance(given, Stage):
+        return given
+    blocks = [given] if isinstance(given, str) else given
+    require(
+        isinstance(blocks, list | tuple)
+        and all(isinstance(block, str) for block in blocks),
+        f"{given!r} is neither a poptorch.Stage nor block IDs (strings).",
+    )
+    assert isinstance(blocks, list | tuple)
+    return Stage(*blocks)
+
+
+class _IPhasedExecution(_IExecutionStrategy):
+    """The phases are executed one after another."""
+
+    _serial: bool
+
+    def __init__(self, *phases: Phase | Stage | Sequence[Any]) -> None:
+        self._phases = list(_phases(phases))
+        require(
+            self._phases,
+            "There is currently no AutoStage for PhasedExecution, please explicitly "
+            "specify the phases",
+        )
+        for index, phase in enumerate(self._phases):
+            for stage in phase.stages:
+                stage._phase_id = index
+        super().__init__([s for phase in self._phases for s in phase.stages], None)
+        self._tensors_liveness = Liveness.AlwaysLive
+        self._separate_backward_phase = False
+
+    def phase(self, phase: int) -> Phase:
+        """Return one of the phases."""
+        require(
+            isinstance(phase, int) and phase >= 0,
+            "Phases are identified by positive integers",
+        )
+        return self._phases[phase]
+
+    def useSeparateBackwardPhase(self, use: bool = True) -> Self:
+        """Set whether the last phase forward is another one than the first backward."""
+        require(isinstance(use, bool), f"use is {use!r}, but must be a bool.")
+        self._separate_backward_phase = use
+        return self
+
+    def backendOptions(self) -> dict[str, Any]:
+        """Return the part of Options.toDict that is about the strategy."""
+        return {
+            "execution_mode": 2,
+            "separate_backward_phase": self._separate_backward_phase,
+            "tensors_liveness": self._tensors_liveness.value,
+            "serial_phases_execution": self._serial,
+        }
+
+
+def _phases(given: Sequence[Any]) -> Iterator[Phase]:
+    for each in given:
+        if isinstance(each, Phase):
+            yield each
+        elif isinstance(each, list) and any(isinstance(e, Phase) for e in each):
+            yield from _phases(each)
+        else:
+            yield Phase(*([each] if isinstance(each, str | Stage) else each))
+
+
+class ParallelPhasedExecution(_IPhasedExecution):
+    """Two groups of IPUs execute the phases in turn."""
+
+    _serial = False
+
+    def sendTensorsOffChipAfterFwd(self, off_chip: bool = True) -> Self:
+        """Set whether tensors leave the chip after the phases forward."""
+        require(isinstance(off_chip, bool), f"{off_chip!r} must be a bool.")
+        self._tensors_liveness = (
+            Liveness.OffChipAfterFwd if off_chip else Liveness.AlwaysLive
+        )
+        return self
+
+
+class SerialPhasedExecution(_IPhasedExecution):
+    """One group of IPUs executes all phases."""
+
+    _serial = True
+
+    def setTensorsLiveness(self, liveness: Liveness) -> Self:
+        """Set how long tensors of a phase stay on the chip."""
+        require(
+            isinstance(liveness, Liveness),
+            f"{liveness!r} is not a poptorch.Liveness.",
+        )
+        self._tensors_liveness = liveness
+        return self
