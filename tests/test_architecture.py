@@ -268,7 +268,6 @@ LATE_IMPORTS = {
     # 3 ms each, for addresses and for values that hardly any job has.
     "poprun.options.types": {"ipaddress"},
     "poprun.plan.hosts": {"ipaddress"},
-    "poprun.plan.assignments": {"json"},
     "poprun.plan.drawing": {"json"},
     "poprun.plan.planner": {"json"},
     # 8 ms, for a job with IPUs.

@@ -9,7 +9,6 @@ another.
 import os
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 from popdist import environment
@@ -18,7 +17,7 @@ from poprun.vipu.vipu_errors import VipuRuleError
 
 DEFAULT_HOST = "localhost"
 DEFAULT_PORT = 8090
-SYSTEM_FILE = Path("/etc/vipu/vipu-cli.hcl")
+SYSTEM_FILE = "/etc/vipu/vipu-cli.hcl"
 # In the home directory.
 USER_FILES = (".vipu/vipu-cli.hcl", ".vipu.hcl")
 
@@ -65,8 +64,8 @@ def find_server(
     port: int | None = None,
     user: str | None = None,
     access_key: str | None = None,
-    config_file: Path | None = None,
-    system_file: Path = SYSTEM_FILE,
+    config_file: str | os.PathLike[str] | None = None,
+    system_file: str | os.PathLike[str] = SYSTEM_FILE,
 ) -> ServerAddress | None:
     """Return the server that options, variables or files name; None if none does.
 
@@ -95,7 +94,7 @@ def find_server(
     places: list[tuple[str, Mapping[str, str]]] = [("option", given)]
     places += _from_variables(environ)
     if config_file is not None:
-        places.insert(1, (str(config_file), read_config(config_file)))
+        places.insert(1, (os.fspath(config_file), read_config(config_file)))
     else:
         places.append(_from_files(environ, system_file))
     named = [(origin, values) for origin, values in places if "api-host" in values]
@@ -116,7 +115,7 @@ def find_server(
     return _checked(values, origin)
 
 
-def read_config(path: Path) -> dict[str, str]:
+def read_config(path: str | os.PathLike[str]) -> dict[str, str]:
     """Return what a configuration file of the vipu command says: key = "value" lines.
 
     Raises:
@@ -176,21 +175,22 @@ def _from_variables(
 
 
 def _from_files(
-    environ: Mapping[str, str], system_file: Path
+    environ: Mapping[str, str], system_file: str | os.PathLike[str]
 ) -> tuple[str, dict[str, str]]:
     """Return what the user's file says, and beneath it the machine's."""
     home = environ.get("HOME", "")
-    paths = [Path(home, name) for name in USER_FILES] if os.path.isabs(home) else []
+    names = USER_FILES if os.path.isabs(home) else ()
+    paths = [os.path.join(home, name) for name in names]
     origin = ""
     values: dict[str, str] = {}
-    for path in (*paths, system_file):
+    for path in (*paths, os.fspath(system_file)):
         if not os.path.isfile(path):
             continue
         found = {key: value for key, value in read_config(path).items() if value}
         if values.get("api-host", "") not in ("", found.get("api-host", "")):
             continue  # of another server
         if "api-host" in found and "api-host" not in values:
-            origin = str(path)
+            origin = path
         values = found | values
     return origin, values
 

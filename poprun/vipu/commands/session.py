@@ -10,7 +10,6 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from poprun.vipu.client.server_address import ServerAddress, find_server
@@ -50,14 +49,13 @@ class Session:
         Raises:
             VipuRuleError: An option, a variable or a file is not valid.
         """
-        file = self.given.get("config")
         return find_server(
             self.environ,
             host=self.given.get("api_host"),
             port=self.given.get("api_port"),
             user=self.given.get("api_user_id"),
             access_key=self.given.get("api_access_key"),
-            config_file=None if file is None else Path(file),
+            config_file=self.given.get("config"),
         )
 
     def user(self, server: ServerAddress | None) -> str:

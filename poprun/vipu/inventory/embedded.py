@@ -1,10 +1,10 @@
 """The inventory of one user on one machine, and a server's own: a SQLite database."""
 
-import sqlite3
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from poprun.vipu.inventory.location import find_inventory
+from poprun.vipu.inventory.sqlite import Connection
 from poprun.vipu.inventory.stored_devices import StoredDevices
 from poprun.vipu.inventory.stored_machines import StoredMachines
 from poprun.vipu.inventory.stored_partitions import StoredPartitions
@@ -44,7 +44,7 @@ def open_embedded(
     return EmbeddedInventory(path, host=host, timeout_s=timeout_s)
 
 
-def _is_missing(db: sqlite3.Connection, num_ipus: int, num_ilds: int) -> bool:
+def _is_missing(db: Connection, num_ipus: int, num_ilds: int) -> bool:
     clusters = cluster_store.list_clusters(db)
     return all(
         cluster.automatic and (cluster.size < num_ipus or cluster.num_ilds < num_ilds)

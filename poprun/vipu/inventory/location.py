@@ -5,7 +5,6 @@ import pwd
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import Path
 
 from poprun.vipu.vipu_errors import InventoryUnavailableError
 
@@ -13,7 +12,7 @@ from poprun.vipu.vipu_errors import InventoryUnavailableError
 VARIABLE = "POPRUN_VIPU_INVENTORY"
 
 
-def find_inventory(environ: Mapping[str, str], host: str) -> Path:
+def find_inventory(environ: Mapping[str, str], host: str) -> str:
     """Return the path of the inventory, whether or not it exists.
 
     Homes are shared between machines on many sites, but emulated IPUs belong to one
@@ -22,24 +21,24 @@ def find_inventory(environ: Mapping[str, str], host: str) -> Path:
     """
     named = environ.get(VARIABLE)
     if named:
-        return Path(named).absolute()
-    return _directory(environ, host) / "inventory.db"
+        return named if os.path.isabs(named) else os.path.join(os.getcwd(), named)
+    return os.path.join(_directory(environ, host), "inventory.db")
 
 
-def find_server_inventory(environ: Mapping[str, str], host: str, port: int) -> Path:
+def find_server_inventory(environ: Mapping[str, str], host: str, port: int) -> str:
     """Return the path of the inventory that a server at a port has for itself."""
-    return _directory(environ, host) / f"server-{port}.db"
+    return os.path.join(_directory(environ, host), f"server-{port}.db")
 
 
-def _directory(environ: Mapping[str, str], host: str) -> Path:
-    state = Path(environ.get("XDG_STATE_HOME", ""))
-    if not state.is_absolute():  # the XDG rule for what is relative: ignore it
-        state = _home(environ) / ".local" / "state"
+def _directory(environ: Mapping[str, str], host: str) -> str:
+    state = environ.get("XDG_STATE_HOME", "")
+    if not os.path.isabs(state):  # the XDG rule for what is relative: ignore it
+        state = os.path.join(_home(environ), ".local", "state")
     machine = re.sub(r"[^A-Za-z0-9.-]", "_", host)[:128] or "localhost"
-    return state / "poprun" / "vipu" / machine
+    return os.path.join(state, "poprun", "vipu", machine)
 
 
-def _home(environ: Mapping[str, str]) -> Path:
+def _home(environ: Mapping[str, str]) -> str:
     home = environ.get("HOME", "")
     if not home:
         with suppress(KeyError):  # containers run users without an entry
@@ -54,4 +53,4 @@ def _home(environ: Mapping[str, str]) -> Path:
             f"The home directory {home}, where the V-IPU inventory would be, does not "
             f"exist. Name a file for it with {VARIABLE}, or run with --offline-mode=1."
         )
-    return Path(home)
+    return home

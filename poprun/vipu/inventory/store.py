@@ -1,12 +1,12 @@
 """What the parts of an embedded inventory share: the database, and evictions."""
 
-import sqlite3
+import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import TypeVar
 
 from poprun.vipu.inventory.database import Database
+from poprun.vipu.inventory.sqlite import Connection
 from poprun.vipu.inventory.tables import lease_store
 from poprun.vipu.leases import Lease
 from poprun.vipu.vipu_errors import (
@@ -40,12 +40,17 @@ class Store:
     """
 
     def __init__(
-        self, path: Path, *, host: str, timeout_s: float = 10.0, strict: bool = False
+        self,
+        path: str | os.PathLike[str],
+        *,
+        host: str,
+        timeout_s: float = 10.0,
+        strict: bool = False,
     ) -> None:
-        self.location = str(path)
+        self.location = os.fspath(path)
         self._host = host
         self._strict = strict
-        self._database = Database(path, timeout_s)
+        self._database = Database(self.location, timeout_s)
         try:
             self._note_boot()
         except BaseException:
@@ -71,13 +76,13 @@ class Store:
             with self._write() as db:
                 lease_store.note_boot(db)
 
-    def _read(self) -> AbstractContextManager[sqlite3.Connection]:
+    def _read(self) -> AbstractContextManager[Connection]:
         return self._database.transaction(write=False)
 
-    def _write(self) -> AbstractContextManager[sqlite3.Connection]:
+    def _write(self) -> AbstractContextManager[Connection]:
         return self._database.transaction(write=True)
 
-    def _change(self, action: Callable[[sqlite3.Connection], T]) -> T:
+    def _change(self, action: Callable[[Connection], T]) -> T:
         """Run an action as a transaction; again, if dead holders were in its way."""
         try:
             with self._write() as db:

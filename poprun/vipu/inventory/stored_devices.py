@@ -1,8 +1,7 @@
 """The part of an embedded inventory that gives IPUs to jobs and processes."""
 
-import sqlite3
-
 from poprun.vipu import liveness
+from poprun.vipu.inventory.sqlite import Connection
 from poprun.vipu.inventory.store import Store
 from poprun.vipu.inventory.tables import (
     creation,
@@ -70,9 +69,7 @@ class StoredDevices(Store):
         with self._read() as db:
             return device_store.list_reservations(db, partition)
 
-    def _acquire(
-        self, db: sqlite3.Connection, asked: Acquisition, user: str | None
-    ) -> Grant:
+    def _acquire(self, db: Connection, asked: Acquisition, user: str | None) -> Grant:
         lease = lease_store.open_lease(db, asked.holder, asked.lease_s, asked.lease)
         found = partition_store.find_partition(db, asked.partition)
         created = found is None and asked.create is not None

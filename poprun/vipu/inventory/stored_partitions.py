@@ -1,7 +1,6 @@
 """The part of an embedded inventory that makes and changes partitions."""
 
-import sqlite3
-
+from poprun.vipu.inventory.sqlite import Connection
 from poprun.vipu.inventory.store import Store
 from poprun.vipu.inventory.tables import (
     creation,
@@ -36,7 +35,7 @@ class StoredPartitions(Store):
     def reset_partition(
         self, name: str, user: str | None = None, *, lease: str | None = None
     ) -> Partition:
-        def reset(db: sqlite3.Connection) -> Partition:
+        def reset(db: Connection) -> Partition:
             partition = partition_store.get_partition(db, name, user)
             device_store.check_unused(db, partition, "reset", lease)
             return creation.reset_partition(db, partition)
@@ -51,7 +50,7 @@ class StoredPartitions(Store):
         *,
         lease: str | None = None,
     ) -> Partition:
-        def update(db: sqlite3.Connection) -> Partition:
+        def update(db: Connection) -> Partition:
             partition = partition_store.get_partition(db, name, user)
             device_store.check_unused(db, partition, "updated", lease)
             return creation.update_partition(db, partition, change, self._strict)
@@ -66,7 +65,7 @@ class StoredPartitions(Store):
         lease: str | None = None,
         force: bool = False,
     ) -> None:
-        def remove(db: sqlite3.Connection) -> None:
+        def remove(db: Connection) -> None:
             partition = partition_store.get_partition(db, name, user)
             if force:
                 for reservation in device_store.list_reservations(db, name):

@@ -100,7 +100,9 @@ def serve(
     logging.basicConfig(stream=sys.stderr, format="%(message)s", level=logging.WARNING)
     listener = _listen(host, port)
     port = listener.getsockname()[1]
-    path = database or find_server_inventory(os.environ, socket.gethostname(), port)
+    path = database or Path(
+        find_server_inventory(os.environ, socket.gethostname(), port)
+    )
     is_new = not path.exists()
     # No name of a holder's host is the empty one: two machines may have one name, so
     # a holder under another boot is not known to be gone.

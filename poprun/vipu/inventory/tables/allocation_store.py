@@ -1,8 +1,8 @@
 """Allocations in the database."""
 
-import sqlite3
 from collections.abc import Sequence
 
+from poprun.vipu.inventory.sqlite import Connection
 from poprun.vipu.inventory.tables.cluster_store import get_agent, get_cluster
 from poprun.vipu.inventory.tables.free_blocks import StoredFreeBlocks
 from poprun.vipu.inventory.tables.names import check_exists, exists, refuse_unknown
@@ -18,7 +18,7 @@ from poprun.vipu.vipu_errors import (
 
 
 def create_allocation(
-    db: sqlite3.Connection,
+    db: Connection,
     name: str,
     cluster: str,
     agents: Sequence[str],
@@ -61,12 +61,12 @@ def create_allocation(
     return get_allocation(db, name)
 
 
-def list_allocations(db: sqlite3.Connection) -> tuple[Allocation, ...]:
+def list_allocations(db: Connection) -> tuple[Allocation, ...]:
     rows = db.execute("SELECT name FROM allocations ORDER BY rowid").fetchall()
     return tuple(get_allocation(db, row[0]) for row in rows)
 
 
-def get_allocation(db: sqlite3.Connection, name: str) -> Allocation:
+def get_allocation(db: Connection, name: str) -> Allocation:
     row = db.execute(
         "SELECT cluster FROM allocations WHERE name = ?", (name,)
     ).fetchone()
@@ -86,7 +86,7 @@ def get_allocation(db: sqlite3.Connection, name: str) -> Allocation:
     )
 
 
-def remove_allocation(db: sqlite3.Connection, name: str) -> None:
+def remove_allocation(db: Connection, name: str) -> None:
     allocation = get_allocation(db, name)
     if name == allocation.cluster:
         raise InUseError(
@@ -112,7 +112,7 @@ def remove_allocation(db: sqlite3.Connection, name: str) -> None:
     db.execute("DELETE FROM allocations WHERE name = ?", (name,))
 
 
-def check_use(db: sqlite3.Connection, allocation: str, user: str) -> None:
+def check_use(db: Connection, allocation: str, user: str) -> None:
     """Check that a user may make partitions in an allocation.
 
     Raises:
@@ -126,7 +126,7 @@ def check_use(db: sqlite3.Connection, allocation: str, user: str) -> None:
         )
 
 
-def get_users(db: sqlite3.Connection, allocation: str) -> set[str]:
+def get_users(db: Connection, allocation: str) -> set[str]:
     """Return the users that an allocation was made for; empty for every user."""
     rows = db.execute(
         "SELECT user FROM allocation_users WHERE allocation = ?", (allocation,)

@@ -1,8 +1,8 @@
 """Clusters and agents in the database."""
 
-import sqlite3
 from typing import Any
 
+from poprun.vipu.inventory.sqlite import Connection
 from poprun.vipu.inventory.tables.free_blocks import StoredFreeBlocks
 from poprun.vipu.inventory.tables.names import exists, refuse_unknown
 from poprun.vipu.model import (
@@ -26,7 +26,7 @@ _CLUSTER = (
 )
 
 
-def create_cluster(db: sqlite3.Connection, request: ClusterRequest) -> Cluster:
+def create_cluster(db: Connection, request: ClusterRequest) -> Cluster:
     """Make a cluster, its agents if need be, and the allocation of its name."""
     machines = len(request.agents) or request.num_machines
     ilds = max(request.num_ilds, 1)
@@ -73,7 +73,7 @@ def create_cluster(db: sqlite3.Connection, request: ClusterRequest) -> Cluster:
     return cluster
 
 
-def _take_agents(db: sqlite3.Connection, request: ClusterRequest) -> None:
+def _take_agents(db: Connection, request: ClusterRequest) -> None:
     check_distinct("Agent", request.agents)
     for machine, name in enumerate(request.agents):
         agent = get_agent(db, name)
@@ -89,7 +89,7 @@ def _take_agents(db: sqlite3.Connection, request: ClusterRequest) -> None:
         )
 
 
-def _make_agents(db: sqlite3.Connection, cluster: str, machines: int) -> None:
+def _make_agents(db: Connection, cluster: str, machines: int) -> None:
     (last,) = db.execute(
         "SELECT coalesce(max(CAST(substr(name, 3) AS INTEGER)), -1) FROM agents "
         "WHERE name GLOB 'ag[0-9]*'"
@@ -109,19 +109,19 @@ def _make_agents(db: sqlite3.Connection, cluster: str, machines: int) -> None:
     )
 
 
-def list_clusters(db: sqlite3.Connection) -> tuple[Cluster, ...]:
+def list_clusters(db: Connection) -> tuple[Cluster, ...]:
     rows = db.execute(_CLUSTER + "ORDER BY rowid").fetchall()
     return tuple(map(_cluster, rows))
 
 
-def get_cluster(db: sqlite3.Connection, name: str) -> Cluster:
+def get_cluster(db: Connection, name: str) -> Cluster:
     row = db.execute(_CLUSTER + "WHERE name = ?", (name,)).fetchone()
     if row is None:
         refuse_unknown(db, "clusters", name)
     return _cluster(row)
 
 
-def remove_cluster(db: sqlite3.Connection, name: str) -> None:
+def remove_cluster(db: Connection, name: str) -> None:
     get_cluster(db, name)
     used = db.execute(
         "SELECT name FROM partitions WHERE cluster = ? LIMIT 3", (name,)
@@ -144,7 +144,7 @@ def remove_cluster(db: sqlite3.Connection, name: str) -> None:
     db.execute("DELETE FROM clusters WHERE name = ?", (name,))
 
 
-def create_agent(db: sqlite3.Connection, agent: Agent) -> Agent:
+def create_agent(db: Connection, agent: Agent) -> Agent:
     check_agent(agent)
     if exists(db, "agents", agent.name):
         raise NameTakenError(
@@ -157,7 +157,7 @@ def create_agent(db: sqlite3.Connection, agent: Agent) -> Agent:
     return agent
 
 
-def list_agents(db: sqlite3.Connection, cluster: str | None) -> tuple[Agent, ...]:
+def list_agents(db: Connection, cluster: str | None) -> tuple[Agent, ...]:
     if cluster is None:
         rows = db.execute(_AGENT + "ORDER BY rowid").fetchall()
     else:
@@ -168,14 +168,14 @@ def list_agents(db: sqlite3.Connection, cluster: str | None) -> tuple[Agent, ...
     return tuple(map(_agent, rows))
 
 
-def get_agent(db: sqlite3.Connection, name: str) -> Agent:
+def get_agent(db: Connection, name: str) -> Agent:
     row = db.execute(_AGENT + "WHERE name = ?", (name,)).fetchone()
     if row is None:
         refuse_unknown(db, "agents", name)
     return _agent(row)
 
 
-def remove_agent(db: sqlite3.Connection, name: str) -> None:
+def remove_agent(db: Connection, name: str) -> None:
     agent = get_agent(db, name)
     if agent.cluster is not None:
         raise InUseError(
@@ -185,14 +185,14 @@ def remove_agent(db: sqlite3.Connection, name: str) -> None:
     db.execute("DELETE FROM agents WHERE name = ?", (name,))
 
 
-def set_agent_status(db: sqlite3.Connection, name: str, status: AgentStatus) -> Agent:
+def set_agent_status(db: Connection, name: str, status: AgentStatus) -> Agent:
     get_agent(db, name)
     db.execute("UPDATE agents SET status = ? WHERE name = ?", (status, name))
     return get_agent(db, name)
 
 
 def agents_in_trouble(
-    db: sqlite3.Connection, cluster: str, blocks: tuple[Block, ...]
+    db: Connection, cluster: str, blocks: tuple[Block, ...]
 ) -> list[Agent]:
     """Return the agents below some IPUs that are not up."""
     rows = db.execute(

@@ -1,8 +1,8 @@
 """Make and change partitions: choose where, take the IPUs, store the partition."""
 
-import sqlite3
 import time
 
+from poprun.vipu.inventory.sqlite import Connection
 from poprun.vipu.inventory.tables.allocation_store import (
     check_use,
     get_allocation,
@@ -30,7 +30,7 @@ Places = list[tuple[str, Cluster]]
 
 
 def create_partition(
-    db: sqlite3.Connection,
+    db: Connection,
     request: PartitionRequest,
     *,
     strict: bool,
@@ -52,7 +52,7 @@ def create_partition(
 
 
 def update_partition(
-    db: sqlite3.Connection, partition: Partition, change: PartitionChange, strict: bool
+    db: Connection, partition: Partition, change: PartitionChange, strict: bool
 ) -> Partition:
     """Change a partition; it moves only if its size or its ILDs change."""
     request = changed_request(partition, change)
@@ -79,7 +79,7 @@ def update_partition(
     return changed
 
 
-def reset_partition(db: sqlite3.Connection, partition: Partition) -> Partition:
+def reset_partition(db: Connection, partition: Partition) -> Partition:
     """Configure the IPUs of a partition anew."""
     found = with_state(db, partition._replace(generation=partition.generation + 1))
     replace_partition(db, found)
@@ -87,7 +87,7 @@ def reset_partition(db: sqlite3.Connection, partition: Partition) -> Partition:
 
 
 def _place(
-    db: sqlite3.Connection, request: PartitionRequest, *, strict: bool, own: str = ""
+    db: Connection, request: PartitionRequest, *, strict: bool, own: str = ""
 ) -> Partition:
     """Take the IPUs of a partition.
 
@@ -116,7 +116,7 @@ def _place(
     raise NoSpaceError(_no_space(db, request, possible, own))
 
 
-def _places(db: sqlite3.Connection, request: PartitionRequest) -> Places:
+def _places(db: Connection, request: PartitionRequest) -> Places:
     """Return the allocations that a partition may be in, the largest clusters last."""
     if request.allocation is not None:
         allocation = get_allocation(db, request.allocation)
@@ -203,7 +203,7 @@ def _partition(
 
 
 def _no_space(
-    db: sqlite3.Connection, request: PartitionRequest, places: Places, own: str
+    db: Connection, request: PartitionRequest, places: Places, own: str
 ) -> str:
     parts = []
     for allocation, cluster in places:

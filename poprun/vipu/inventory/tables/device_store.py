@@ -1,8 +1,8 @@
 """Devices in the database: parents and children that leases hold, and attachments."""
 
-import sqlite3
 from typing import Any
 
+from poprun.vipu.inventory.sqlite import Connection
 from poprun.vipu.inventory.tables.lease_store import (
     COLUMNS,
     as_lease,
@@ -20,7 +20,7 @@ from poprun.vipu.vipu_errors import DeviceError, InUseError, MismatchError
 
 
 def reserve(
-    db: sqlite3.Connection, partition: Partition, asked: Acquisition, lease: Lease
+    db: Connection, partition: Partition, asked: Acquisition, lease: Lease
 ) -> tuple[Device, tuple[Device, ...]]:
     """Let a lease hold a parent device, and a child device for each instance.
 
@@ -50,9 +50,7 @@ def reserve(
     return parent, children
 
 
-def _free_parent(
-    db: sqlite3.Connection, partition: Partition, asked: Acquisition
-) -> Device:
+def _free_parent(db: Connection, partition: Partition, asked: Acquisition) -> Device:
     rows = db.execute(
         "SELECT id, first, num_ipus FROM devices WHERE partition_name = ? "
         "AND child = ?",
@@ -76,7 +74,7 @@ def _free_parent(
 
 
 def check_unused(
-    db: sqlite3.Connection, partition: Partition, verb: str, lease: str | None
+    db: Connection, partition: Partition, verb: str, lease: str | None
 ) -> None:
     """Check that no other lease holds devices of a partition.
 
@@ -92,13 +90,13 @@ def check_unused(
         )
 
 
-def release_devices(db: sqlite3.Connection, partition: str) -> None:
+def release_devices(db: Connection, partition: str) -> None:
     """Take all devices of a partition from the leases that hold them."""
     db.execute("DELETE FROM devices WHERE partition_name = ?", (partition,))
 
 
 def attach(
-    db: sqlite3.Connection, lease: str, child: int, process: ProcessIdentity
+    db: Connection, lease: str, child: int, process: ProcessIdentity
 ) -> tuple[Device, ProcessIdentity | None]:
     """Return a child device, and the other process that is attached to it, if any."""
     get_lease(db, lease)
@@ -110,16 +108,12 @@ def attach(
     return found.device, None
 
 
-def take_over(
-    db: sqlite3.Connection, lease: str, child: int, process: ProcessIdentity
-) -> None:
+def take_over(db: Connection, lease: str, child: int, process: ProcessIdentity) -> None:
     """Attach a process to a device whose process has ended."""
     _set_process(db, lease, child, process)
 
 
-def detach(
-    db: sqlite3.Connection, lease: str, child: int, process: ProcessIdentity
-) -> None:
+def detach(db: Connection, lease: str, child: int, process: ProcessIdentity) -> None:
     if _child(db, lease, child).process == process:
         db.execute(
             "UPDATE devices SET pid = NULL, start_time = NULL, boot_id = NULL, "
@@ -128,9 +122,7 @@ def detach(
         )
 
 
-def list_reservations(
-    db: sqlite3.Connection, partition: str | None
-) -> tuple[Reservation, ...]:
+def list_reservations(db: Connection, partition: str | None) -> tuple[Reservation, ...]:
     rows = db.execute(
         f"SELECT {COLUMNS}, partition_name, child, devices.id, first, num_ipus, "
         "devices.pid, devices.start_time, devices.boot_id, devices.pid_namespace "
@@ -142,7 +134,7 @@ def list_reservations(
     return tuple(map(_reservation, rows))
 
 
-def _child(db: sqlite3.Connection, lease: str, child: int) -> Reservation:
+def _child(db: Connection, lease: str, child: int) -> Reservation:
     row = db.execute(
         f"SELECT {COLUMNS}, partition_name, child, devices.id, first, num_ipus, "
         "devices.pid, devices.start_time, devices.boot_id, devices.pid_namespace "
@@ -162,7 +154,7 @@ def _child(db: sqlite3.Connection, lease: str, child: int) -> Reservation:
 
 
 def _set_process(
-    db: sqlite3.Connection, lease: str, child: int, process: ProcessIdentity
+    db: Connection, lease: str, child: int, process: ProcessIdentity
 ) -> None:
     db.execute(
         "UPDATE devices SET pid = ?, start_time = ?, boot_id = ?, pid_namespace = ? "

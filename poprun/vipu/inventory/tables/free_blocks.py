@@ -1,15 +1,15 @@
 """The free blocks of an allocation, as rows that SQLite keeps in order."""
 
-import sqlite3
 from collections.abc import Iterator
 
+from poprun.vipu.inventory.sqlite import Connection
 from poprun.vipu.model import Block
 
 
 class StoredFreeBlocks:
     """What `buddy` allocates from; each method but all() is one look-up in a B-tree."""
 
-    def __init__(self, db: sqlite3.Connection, allocation: str) -> None:
+    def __init__(self, db: Connection, allocation: str) -> None:
         self._db = db
         self._allocation = allocation
 

@@ -1,11 +1,11 @@
 """Leases in the database: who holds IPUs, and what goes when a holder is gone."""
 
 import os
-import sqlite3
 import time
 from typing import Any
 
 from poprun.vipu import liveness
+from poprun.vipu.inventory.sqlite import Connection
 from poprun.vipu.inventory.tables.partition_store import delete_partition
 from poprun.vipu.leases import Holder, Lease, Life, ProcessIdentity, check_holder
 from poprun.vipu.vipu_errors import (
@@ -23,7 +23,7 @@ COLUMNS = (
 
 
 def open_lease(
-    db: sqlite3.Connection, holder: Holder, lease_s: float, lease_id: str = ""
+    db: Connection, holder: Holder, lease_s: float, lease_id: str = ""
 ) -> Lease:
     """Make a lease that nothing is held by yet.
 
@@ -63,7 +63,7 @@ def open_lease(
     return lease
 
 
-def _check_new_id(db: sqlite3.Connection, lease_id: str) -> None:
+def _check_new_id(db: Connection, lease_id: str) -> None:
     if lease_id and (len(lease_id) != 32 or set(lease_id) - set("0123456789abcdef")):
         raise VipuRuleError(
             f"{lease_id[:40]!r} is no id of a lease: use 32 hexadecimal digits."
@@ -72,7 +72,7 @@ def _check_new_id(db: sqlite3.Connection, lease_id: str) -> None:
         raise NameTakenError(f"There is a lease {lease_id} already. Draw another id.")
 
 
-def get_lease(db: sqlite3.Connection, lease: str) -> Lease:
+def get_lease(db: Connection, lease: str) -> Lease:
     row = db.execute(f"SELECT {COLUMNS} FROM leases WHERE id = ?", (lease,)).fetchone()
     if row is None:
         raise LeaseEndedError(
@@ -82,12 +82,12 @@ def get_lease(db: sqlite3.Connection, lease: str) -> Lease:
     return as_lease(row)
 
 
-def list_leases(db: sqlite3.Connection) -> tuple[Lease, ...]:
+def list_leases(db: Connection) -> tuple[Lease, ...]:
     rows = db.execute(f"SELECT {COLUMNS} FROM leases ORDER BY since, id").fetchall()
     return tuple(map(as_lease, rows))
 
 
-def renew(db: sqlite3.Connection, lease: str) -> Lease:
+def renew(db: Connection, lease: str) -> Lease:
     found = get_lease(db, lease)
     db.execute(
         "UPDATE leases SET ends = ? WHERE id = ?", (_now() + found.lease_s, lease)
@@ -95,7 +95,7 @@ def renew(db: sqlite3.Connection, lease: str) -> Lease:
     return found
 
 
-def end_lease(db: sqlite3.Connection, lease: str) -> None:
+def end_lease(db: Connection, lease: str) -> None:
     """End a lease; to end one that has ended does nothing.
 
     A partition that was made for it goes, unless another job has devices of it: then
@@ -114,7 +114,7 @@ def end_lease(db: sqlite3.Connection, lease: str) -> None:
     db.execute("DELETE FROM leases WHERE id = ?", (lease,))
 
 
-def note_boot(db: sqlite3.Connection) -> None:
+def note_boot(db: Connection) -> None:
     """Let leases live for their time again after a reboot, which the clock forgot."""
     row = db.execute("SELECT id FROM boot").fetchone()
     if row == (liveness.boot_id(),):
@@ -124,11 +124,11 @@ def note_boot(db: sqlite3.Connection) -> None:
     db.execute("UPDATE leases SET ends = ? + lease_s", (_now(),))
 
 
-def is_of_this_boot(db: sqlite3.Connection) -> bool:
+def is_of_this_boot(db: Connection) -> bool:
     return bool(db.execute("SELECT id FROM boot").fetchone() == (liveness.boot_id(),))
 
 
-def find_dead(db: sqlite3.Connection, this_host: str) -> tuple[Lease, ...]:
+def find_dead(db: Connection, this_host: str) -> tuple[Lease, ...]:
     """Return the leases of holders that are gone.
 
     An instance may live a little longer than the poprun that held the lease: a lease
@@ -147,7 +147,7 @@ def find_dead(db: sqlite3.Connection, this_host: str) -> tuple[Lease, ...]:
     return tuple(dead)
 
 
-def end_dead(db: sqlite3.Connection, this_host: str) -> tuple[Lease, ...]:
+def end_dead(db: Connection, this_host: str) -> tuple[Lease, ...]:
     """End the leases of holders that are gone, and return them."""
     dead = find_dead(db, this_host)
     for lease in dead:
@@ -162,7 +162,7 @@ def _lives(
     return known is Life.ALIVE or (known is Life.UNKNOWN and now < ends)
 
 
-def _attached(db: sqlite3.Connection, lease: str) -> list[ProcessIdentity]:
+def _attached(db: Connection, lease: str) -> list[ProcessIdentity]:
     rows = db.execute(
         "SELECT pid, start_time, boot_id, pid_namespace FROM devices "
         "WHERE lease = ? AND pid IS NOT NULL",

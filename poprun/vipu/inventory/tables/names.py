@@ -1,21 +1,21 @@
 """Names in the database, and what to say when there is none such."""
 
-import sqlite3
 from typing import NoReturn
 
+from poprun.vipu.inventory.sqlite import Connection
 from poprun.vipu.vipu_errors import UnknownNameError
 
 # So many are listed to a user who named one that there is not.
 MOST_LISTED = 10
 
 
-def exists(db: sqlite3.Connection, table: str, name: str) -> bool:
+def exists(db: Connection, table: str, name: str) -> bool:
     """Return whether a row of a table has this name."""
     row = db.execute(f"SELECT 1 FROM {table} WHERE name = ?", (name,)).fetchone()
     return row is not None
 
 
-def check_exists(db: sqlite3.Connection, table: str, name: str) -> None:
+def check_exists(db: Connection, table: str, name: str) -> None:
     """Check that a row of a table has this name.
 
     Raises:
@@ -25,7 +25,7 @@ def check_exists(db: sqlite3.Connection, table: str, name: str) -> None:
         refuse_unknown(db, table, name)
 
 
-def refuse_unknown(db: sqlite3.Connection, table: str, name: str) -> NoReturn:
+def refuse_unknown(db: Connection, table: str, name: str) -> NoReturn:
     """Refuse a name that is in no row, and list those that are.
 
     Raises:

@@ -1,9 +1,9 @@
 """Say who has IPUs: user, job, host, since when. For refusals."""
 
-import sqlite3
 import time
 from collections.abc import Sequence
 
+from poprun.vipu.inventory.sqlite import Connection
 from poprun.vipu.rules.partition_rules import counted
 
 # More than these are only counted.
@@ -11,7 +11,7 @@ MOST_NAMED = 4
 
 
 def describe_users_of(
-    db: sqlite3.Connection, allocations: Sequence[str], besides: str = ""
+    db: Connection, allocations: Sequence[str], besides: str = ""
 ) -> str:
     """Return a sentence about the partitions in some allocations, the largest first."""
     marks = ", ".join("?" * len(allocations))
@@ -38,9 +38,7 @@ def describe_users_of(
     return f"The partitions there are {', '.join(parts)}{rest}. "
 
 
-def describe_holders(
-    db: sqlite3.Connection, partition: str, but_for: str | None = None
-) -> str:
+def describe_holders(db: Connection, partition: str, but_for: str | None = None) -> str:
     """Say who holds devices of a partition; empty if no other lease does."""
     leases = [lease for lease in _leases_on(db, partition) if lease != but_for]
     parts = [describe_lease(db, lease) for lease in leases[:MOST_NAMED]]
@@ -48,7 +46,7 @@ def describe_holders(
     return "; ".join(parts) + (f"; and {more} more" if more > 0 else "")
 
 
-def describe_lease(db: sqlite3.Connection, lease: str) -> str:
+def describe_lease(db: Connection, lease: str) -> str:
     """Return `user alice, job 3f2a, host h1, since 2026-11-22 10:15:00`."""
     user, job, host, since = db.execute(
         "SELECT user, job, host, since FROM leases WHERE id = ?", (lease,)
@@ -61,7 +59,7 @@ def when(seconds: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
 
 
-def _leases_on(db: sqlite3.Connection, partition: str) -> list[str]:
+def _leases_on(db: Connection, partition: str) -> list[str]:
     rows = db.execute(
         "SELECT DISTINCT lease FROM devices WHERE partition_name = ? ORDER BY lease",
         (partition,),

@@ -1,8 +1,8 @@
 """Partitions in the database."""
 
-import sqlite3
 from typing import Any
 
+from poprun.vipu.inventory.sqlite import Connection
 from poprun.vipu.inventory.tables.cluster_store import agents_in_trouble
 from poprun.vipu.inventory.tables.free_blocks import StoredFreeBlocks
 from poprun.vipu.inventory.tables.names import MOST_LISTED, list_of
@@ -27,12 +27,12 @@ _COLUMNS = (
 _SELECT = f"SELECT {_COLUMNS} FROM partitions "
 
 
-def find_partition(db: sqlite3.Connection, name: str) -> Partition | None:
+def find_partition(db: Connection, name: str) -> Partition | None:
     row = db.execute(_SELECT + "WHERE name = ?", (name,)).fetchone()
     return None if row is None else _partition(row)
 
 
-def get_partition(db: sqlite3.Connection, name: str, user: str | None) -> Partition:
+def get_partition(db: Connection, name: str, user: str | None) -> Partition:
     """Return a partition, if a user may see it; None for a user who may see all."""
     found = find_partition(db, name)
     if found is None or user not in (None, found.owner):
@@ -49,14 +49,14 @@ def get_partition(db: sqlite3.Connection, name: str, user: str | None) -> Partit
     return found
 
 
-def list_partitions(db: sqlite3.Connection, user: str | None) -> tuple[Partition, ...]:
+def list_partitions(db: Connection, user: str | None) -> tuple[Partition, ...]:
     rows = db.execute(
         _SELECT + "WHERE ?1 IS NULL OR owner = ?1 ORDER BY created, name", (user,)
     ).fetchall()
     return tuple(map(_partition, rows))
 
 
-def insert_partition(db: sqlite3.Connection, partition: Partition) -> None:
+def insert_partition(db: Connection, partition: Partition) -> None:
     """Store a partition whose blocks have been taken."""
     values = (
         partition.name,
@@ -85,13 +85,13 @@ def insert_partition(db: sqlite3.Connection, partition: Partition) -> None:
     db.execute(f"INSERT INTO partitions ({_COLUMNS}) VALUES ({marks})", values)
 
 
-def replace_partition(db: sqlite3.Connection, partition: Partition) -> None:
+def replace_partition(db: Connection, partition: Partition) -> None:
     """Store the new values of a partition."""
     db.execute("DELETE FROM partitions WHERE name = ?", (partition.name,))
     insert_partition(db, partition)
 
 
-def delete_partition(db: sqlite3.Connection, name: str) -> None:
+def delete_partition(db: Connection, name: str) -> None:
     """Remove a partition that no device is held of, and give its IPUs back."""
     partition = find_partition(db, name)
     if partition is None:
@@ -100,14 +100,14 @@ def delete_partition(db: sqlite3.Connection, name: str) -> None:
     db.execute("DELETE FROM partitions WHERE name = ?", (name,))
 
 
-def free_blocks_of(db: sqlite3.Connection, partition: Partition) -> None:
+def free_blocks_of(db: Connection, partition: Partition) -> None:
     """Give the IPUs of a partition back."""
     free = StoredFreeBlocks(db, partition.allocation)
     for block in partition.blocks:
         buddy.release(free, block)
 
 
-def with_state(db: sqlite3.Connection, partition: Partition) -> Partition:
+def with_state(db: Connection, partition: Partition) -> Partition:
     """Return a partition with the state that its agents bring it to."""
     trouble = agents_in_trouble(db, partition.cluster, partition.blocks)
     down = [agent for agent in trouble if agent.status is AgentStatus.DOWN]
@@ -121,7 +121,7 @@ def with_state(db: sqlite3.Connection, partition: Partition) -> Partition:
     return partition._replace(state=state, reason=reason)
 
 
-def refresh(db: sqlite3.Connection, partition: Partition) -> Partition:
+def refresh(db: Connection, partition: Partition) -> Partition:
     """Look again at a partition that is on its way to a state."""
     if partition.state is not PartitionState.PENDING:
         return partition

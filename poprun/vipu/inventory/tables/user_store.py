@@ -3,8 +3,7 @@
 What hashes is imported late: every launch imports this, and no launch needs that.
 """
 
-import sqlite3
-
+from poprun.vipu.inventory.sqlite import Connection
 from poprun.vipu.inventory.tables.allocation_store import get_users
 from poprun.vipu.inventory.tables.names import check_exists, exists, refuse_unknown
 from poprun.vipu.model import User
@@ -12,7 +11,7 @@ from poprun.vipu.rules.checks import check_name
 from poprun.vipu.vipu_errors import AccessError, InUseError, NameTakenError
 
 
-def create_user(db: sqlite3.Connection, user: User) -> str:
+def create_user(db: Connection, user: User) -> str:
     """Make a user, and return the access key; only a hash of it is kept."""
     check_name("user", user.name)
     import secrets
@@ -33,12 +32,12 @@ def create_user(db: sqlite3.Connection, user: User) -> str:
     return access_key
 
 
-def list_users(db: sqlite3.Connection) -> tuple[User, ...]:
+def list_users(db: Connection) -> tuple[User, ...]:
     rows = db.execute("SELECT name FROM users ORDER BY rowid").fetchall()
     return tuple(get_user(db, row[0]) for row in rows)
 
 
-def get_user(db: sqlite3.Connection, name: str) -> User:
+def get_user(db: Connection, name: str) -> User:
     row = db.execute("SELECT is_admin FROM users WHERE name = ?", (name,)).fetchone()
     if row is None:
         refuse_unknown(db, "users", name)
@@ -52,7 +51,7 @@ def get_user(db: sqlite3.Connection, name: str) -> User:
     )
 
 
-def remove_user(db: sqlite3.Connection, name: str) -> None:
+def remove_user(db: Connection, name: str) -> None:
     for allocation in get_user(db, name).allocations:
         if get_users(db, allocation) == {name}:
             raise InUseError(
@@ -63,7 +62,7 @@ def remove_user(db: sqlite3.Connection, name: str) -> None:
     db.execute("DELETE FROM users WHERE name = ?", (name,))
 
 
-def check_access(db: sqlite3.Connection, name: str, access_key: str) -> User:
+def check_access(db: Connection, name: str, access_key: str) -> User:
     import hmac
 
     row = db.execute(

@@ -28,17 +28,34 @@ def test_the_inventory_is_in_the_state_directory_under_the_name_of_the_machine(
     home = {"HOME": str(tmp_path)}
 
     assert find_inventory(home, "h1") == (
-        tmp_path / ".local/state/poprun/vipu/h1/inventory.db"
+        f"{tmp_path}/.local/state/poprun/vipu/h1/inventory.db"
     )
-    assert find_inventory(home | {"XDG_STATE_HOME": "/state"}, "../h1") == Path(
+    assert find_inventory(home | {"XDG_STATE_HOME": "/state"}, "../h1") == (
         "/state/poprun/vipu/.._h1/inventory.db"
     )
     assert find_inventory(home | {"XDG_STATE_HOME": "state"}, "h1") == find_inventory(
         home, "h1"
     )
-    assert find_inventory(home | {"POPRUN_VIPU_INVENTORY": "/x/y.db"}, "h1") == Path(
-        "/x/y.db"
-    )
+    named = home | {"POPRUN_VIPU_INVENTORY": "/x/y.db"}
+    assert find_inventory(named, "h1") == "/x/y.db"
+
+
+def test_a_relative_path_begins_in_the_current_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    assert find_inventory({"POPRUN_VIPU_INVENTORY": "y.db"}, "h1") == f"{tmp_path}/y.db"
+
+
+@pytest.mark.parametrize("name", ["50%41", "a?b=c", "a#b", "ü 1", "\udcff"])
+def test_its_path_may_have_any_characters(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name / f"{name}.db"
+    inventory = EmbeddedInventory(path, host="h1")
+    inventory.ensure_cluster(8)
+    inventory.close()
+
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 
 def test_a_home_that_does_not_exist_is_not_made(tmp_path: Path) -> None:
