@@ -122,17 +122,6 @@ def test_the_log_of_a_launch_on_a_reconfigurable_partition_is_the_originals(
     assert [p.name for p in p64.list_partitions()] == ["p64"]
 
 
-def test_one_instance_gets_the_whole_partition_without_children(
-    poprun: Poprun, p64: EmbeddedInventory
-) -> None:
-    ran = poprun("-vv", *LOCAL, *size(1, 64), "true")
-
-    said = lines(ran.stderr)
-    assert "D Found 1 devices with 64 IPUs" in said
-    assert "I Preparing parent device 126" in said
-    assert not [line for line in said if "children" in line]
-
-
 # --- Which partition.
 
 
