@@ -1,7 +1,8 @@
 """V-IPU's values as JSON and back: a named tuple is an object, an enumeration a word.
 
 What comes back is checked against the annotations, so that a reply that is no such
-value is noticed where it arrives.
+value is noticed where it arrives. Texts are shown on terminals and numbers counted
+with, so texts are printable, integers have 64 bits, and each float is a time.
 """
 
 from collections.abc import Callable
@@ -9,6 +10,10 @@ from enum import Enum
 from functools import cache
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin
+
+_MOST_BITS = 63
+# In seconds since the epoch: a year of four digits.
+_LATEST = 1e11
 
 
 class WireError(ValueError):
@@ -40,8 +45,12 @@ def from_json(kind: Any, value: Any) -> Any:
 def _reader(kind: Any) -> Callable[[Any], Any]:
     if kind in (NoneType, None):
         return _plain(NoneType)
-    if kind in (str, bool, int):
+    if kind is bool:
         return _plain(kind)
+    if kind is str:
+        return _read_str
+    if kind is int:
+        return _read_int
     if kind is float:
         return _read_float
     if get_origin(kind) is tuple:
@@ -64,9 +73,29 @@ def _plain(kind: type) -> Callable[[Any], Any]:
     return read
 
 
+_read_any_str = _plain(str)
+_read_any_int = _plain(int)
+
+
+def _read_str(value: Any) -> str:
+    text: str = _read_any_str(value)
+    if not text.isprintable():
+        raise WireError("a text that is not printable")
+    return text
+
+
+def _read_int(value: Any) -> int:
+    number: int = _read_any_int(value)
+    if number.bit_length() > _MOST_BITS:
+        raise WireError(f"a number of more than {_MOST_BITS} bits")
+    return number
+
+
 def _read_float(value: Any) -> float:
     if type(value) not in (int, float):
         raise WireError(f"number expected, not {type(value).__name__}")
+    if not 0 <= value <= _LATEST:  # nor is NaN
+        raise WireError("a number of seconds that is no time")
     return float(value)
 
 

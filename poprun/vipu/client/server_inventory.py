@@ -1,10 +1,11 @@
 """The inventory of a server, seen through the network."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from poprun.vipu.client.connection import Connections, Reply, reply_error
+from poprun.vipu.client.reply_checks import check_grant, check_reply
 from poprun.vipu.client.server_address import ServerAddress
 from poprun.vipu.leases import Grant, Lease, ProcessIdentity, Reservation
 from poprun.vipu.model import (
@@ -57,7 +58,13 @@ class _Asking:
     def _ask_as_admin(self, kind: Any, operation: str, **arguments: Any) -> Any:
         return self._send(kind, f"/admin/{operation}", arguments)
 
-    def _send(self, kind: Any, path: str, arguments: dict[str, Any]) -> Any:
+    def _send(
+        self,
+        kind: Any,
+        path: str,
+        arguments: dict[str, Any],
+        check: Callable[[Any], None] = check_reply,
+    ) -> Any:
         try:
             body = json.dumps(
                 {name: to_json(value) for name, value in arguments.items()}
@@ -72,9 +79,11 @@ class _Asking:
         if reply.status != 200:
             raise self._refusal(reply, value)
         try:
-            return from_json(kind, value)
+            found = from_json(kind, value)
+            check(found)
         except WireError as error:
             raise self._nonsense(reply, f"it replied with {error}") from error
+        return found
 
     def _refusal(self, reply: Reply, value: Any) -> VipuError:
         """Return the error that a server replied with."""
@@ -246,7 +255,12 @@ class _Partitions(_Asking):
 
 class _Devices(_Asking):
     def acquire(self, asked: Acquisition, user: str | None = None) -> Grant:
-        found: Grant = self._ask(Grant, "acquire", asked=asked, user=user)
+        def check(grant: Grant) -> None:
+            check_reply(grant)
+            check_grant(grant, asked)
+
+        path = self._prefix + "acquire"
+        found: Grant = self._send(Grant, path, {"asked": asked, "user": user}, check)
         return found
 
     def renew(self, lease: str) -> Lease:

@@ -1,6 +1,7 @@
 """The client against servers that are not there, slow, or talk nonsense."""
 
 import json
+import math
 import socket
 import subprocess
 import sys
@@ -8,12 +9,18 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from typing import Any
+from unittest.mock import patch
 
 import pytest
+from vipu_servers import acquisition
 
 from poprun.vipu import wire
+from poprun.vipu.client.connection import Connections, Reply
 from poprun.vipu.client.server_address import ServerAddress
 from poprun.vipu.client.server_inventory import ServerInventory
+from poprun.vipu.launch import describe_devices
+from poprun.vipu.launch.held_devices import HeldDevices
 from poprun.vipu.leases import Grant
 from poprun.vipu.model import Agent, Partition
 from poprun.vipu.vipu_errors import (
@@ -99,6 +106,113 @@ def test_nonsense_is_one_sentence(reply: bytes) -> None:
         assert str(error).startswith(
             f"What answers at {address} is no V-IPU server of poprun, or it fails: "
         )
+
+
+# --- A reply that is a value, but cannot be true.
+
+ASKED = acquisition("P", 2, lease="0" * 32)
+PARTITION = {
+    **{"name": "P", "cluster": "c", "allocation": "c", "owner": "alice"},
+    **{"num_gcds": 1, "gcd_size": 2, "num_replicas": 1, "reconfigurable": True},
+    **{"link_routing": "dnc", "gateway_routing": "default"},
+    **{"sync_type": "c2-compatible", "link_topology": "mesh"},
+    **{"blocks": [{"first": 0, "size": 2}], "cluster_ild_size": 64},
+}
+DEVICE = {"id": 2, "first": 0, "num_ipus": 2}
+LEASE = {"id": "0" * 32, "holder": wire.to_json(ASKED.holder), "since": 1.5}
+GRANT = {
+    "lease": {**LEASE, "lease_s": 60},
+    **{"partition": PARTITION, "created": True, "parent": DEVICE},
+    "children": [DEVICE],
+}
+VALUES: tuple[object, ...] = (
+    *(0, -1, 1, 3, 2**63, 2**64, 10**400, 1e308, math.inf, math.nan),
+    *("", "x\n\x1b[31mred", "x" * 1000, None, [], {}, True, [1]),
+)
+
+
+def paths(value: object) -> Iterator[tuple[str | int, ...]]:
+    """Yield where there is something in a JSON value."""
+    yield ()
+    items: list[tuple[str | int, object]] = []
+    if isinstance(value, dict):
+        items = list(value.items())
+    elif isinstance(value, list):
+        items = list(enumerate(value))
+    for key, item in items:
+        yield from ((key, *path) for path in paths(item))
+
+
+def changed(value: Any, path: tuple[str | int, ...], new: object) -> Any:
+    """Return a JSON value with something else at a place."""
+    if not path:
+        return new
+    copy = list(value) if isinstance(value, list) else dict(value)
+    copy[path[0]] = changed(value[path[0]], path[1:], new)
+    return copy
+
+
+def grant_of(reply: object) -> Grant:
+    """Return what the client makes of a reply to `acquire`."""
+    inventory = ServerInventory(ServerAddress("127.0.0.1", 9), timeout_s=1)
+    body = json.dumps(reply).encode()
+    with patch.object(Connections, "ask", lambda *_: Reply(200, body)):
+        return inventory.acquire(ASKED)
+
+
+def test_a_grant_is_what_was_asked_for() -> None:
+    grant = grant_of(GRANT)
+
+    assert [child.num_ipus for child in grant.children] == [2]
+    options = describe_devices.target_options(grant, {})
+    assert options.merged["instanceSize"] == "2"
+
+
+@pytest.mark.parametrize("path", list(paths(GRANT)), ids=repr)
+def test_of_any_reply_a_job_can_be_described_or_it_is_refused(
+    path: tuple[str | int, ...],
+) -> None:
+    for value in VALUES:
+        try:
+            grant = grant_of(changed(GRANT, path, value))
+        except ServerReplyError:
+            continue
+        options = describe_devices.target_options(grant, {})
+        describe_devices.parent_device_lines(grant, options)
+        held = HeldDevices(pytest.fail, grant, 1.0)
+        assert (held.device_id(0), held.num_ipus) == (grant.children[0].id, 2)
+        assert str(grant).isprintable()
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "why"),
+    [
+        (("lease", "lease_s"), 0, "something else than was asked for"),
+        (("lease", "lease_s"), math.inf, "that is no time"),
+        (("lease", "since"), 10**400, "that is no time"),
+        (("lease", "id"), "1" * 32, "the lease of another job"),
+        (("partition", "name"), "x\x1b[31mred", "not printable"),
+        (("partition", "name"), "Q", "something else than was asked for"),
+        (("partition", "created"), math.nan, "that is no time"),
+        (("partition", "blocks"), [], "a partition 'P' without IPUs"),
+        (("partition", "generation"), 2**63, "a number of more than 63 bits"),
+        (("parent", "num_ipus"), 0, "does not have the devices"),
+        (("children",), [], "other devices than were asked for"),
+        (("children", 0, "num_ipus"), 1, "other devices than were asked for"),
+    ],
+)
+def test_a_grant_that_cannot_be_true_is_refused(
+    path: tuple[str | int, ...], value: object, why: str
+) -> None:
+    # Keys that have defaults may be missing in GRANT.
+    reply = json.loads(json.dumps(GRANT))
+    place = reply
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = value
+
+    with pytest.raises(ServerReplyError, match=why):
+        grant_of(reply)
 
 
 def test_a_reply_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,51 @@
+"""Whether what a server replied can be true: it may be no V-IPU server, or fail."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from poprun.vipu.leases import Grant
+from poprun.vipu.model import Partition
+from poprun.vipu.requests import Acquisition
+from poprun.vipu.wire import WireError
+
+
+def check_reply(value: Any) -> None:
+    """Check the partitions of a reply.
+
+    Raises:
+        WireError: There is no such partition.
+    """
+    for partition in _partitions(value):
+        counts = (partition.num_gcds, partition.gcd_size, partition.num_replicas)
+        sizes = [block.size for block in partition.blocks]
+        if not sizes or min(*sizes, *counts) < 1:
+            raise WireError(f"a partition {partition.name[:40]!r} without IPUs")
+
+
+def check_grant(grant: Grant, asked: Acquisition) -> None:
+    """Check that a job was granted what it has asked for.
+
+    Raises:
+        WireError: It was granted something else.
+    """
+    found = (grant.partition.name, grant.lease.lease_s)
+    if found != (asked.partition, asked.lease_s):
+        raise WireError("a grant of something else than was asked for")
+    if asked.lease not in ("", grant.lease.id):
+        raise WireError("the lease of another job")
+    sizes = [child.num_ipus for child in grant.children]
+    if sizes != [asked.ipus_per_child] * asked.num_children:
+        raise WireError("other devices than were asked for")
+    if not sum(sizes) <= grant.parent.num_ipus <= grant.partition.size:
+        raise WireError("a parent device that does not have the devices")
+
+
+def _partitions(value: Any) -> Iterator[Partition]:
+    if isinstance(value, Partition):
+        yield value
+    elif isinstance(value, Grant):
+        yield value.partition
+    elif isinstance(value, tuple):
+        for item in value:
+            if isinstance(item, Partition):
+                yield item
