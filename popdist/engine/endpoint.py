@@ -184,6 +184,16 @@ class Endpoint:
         weakref.finalize(array, heap.free, offset, nbytes).atexit = False
         return array
 
+    def set_timeout(self, seconds: float) -> None:
+        """Let calls from now on wait so long for other members.
+
+        Raises:
+            ValueError: It is not more than 0.
+        """
+        _check_seconds("timeout", seconds)
+        self.timeout = seconds
+        self.comm.set_timeout(seconds)
+
     def close(self) -> None:
         """Leave the group. The others need this member no more."""
         # Python has stopped its other threads in the middle of whatever they did, so

@@ -188,6 +188,14 @@ class Group(GroupCalls, Reductions, Exchanges, PointToPoint):  # type: ignore[mi
         """End the group for all, because an error keeps this member from a call."""
         self.transport.give_up(what, error)
 
+    def set_timeout(self, seconds: float) -> None:
+        """Let this member's calls from now on wait so long for the others.
+
+        Concerns all views of the group.
+        """
+        self._check_open()
+        self._endpoint.set_timeout(seconds)
+
     def abort(self, message: str) -> None:
         """End the group: all members get a CollectiveAbortedError with this message."""
         self._endpoint.comm.end(aborted(message))

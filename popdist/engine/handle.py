@@ -5,6 +5,7 @@ import queue
 import sys
 import threading
 from collections.abc import Callable
+from time import monotonic
 from typing import Any, Generic, TypeVar
 
 from popdist.errors import GroupUnusableError
@@ -54,6 +55,19 @@ class Handle(Generic[T]):
                 self._give_up(error)
             raise
         return self.result()
+
+    def is_done_in(self, seconds: float) -> bool:
+        """Wait until the call has come to its end, and return whether it has in time.
+
+        Unlike with wait(), an interrupt leaves the group as it is.
+        """
+        if not self.test():
+            check_thread(self.maker)
+        deadline = monotonic() + seconds
+        while not self.test() and (left := deadline - monotonic()) > 0:
+            self._check_that_it_is_made()
+            self._done.wait(min(left, _LOOK_SECONDS))
+        return self.test()
 
     def result(self) -> T:
         """Return the result of a call that has come to its end.
@@ -109,7 +123,8 @@ class Handle(Generic[T]):
             )
         check_interpreter()
 
-    def _run(self, action: Callable[[], T]) -> None:
+    def run(self, action: Callable[[], T]) -> None:
+        """Carry the call out, and make the callbacks."""
         try:
             self._result = action()
         # Whatever it is, wait() raises it.
@@ -173,7 +188,7 @@ class Worker:
         handle: Handle[T] = Handle(give_up)
 
         def run() -> None:
-            handle._run(action)
+            handle.run(action)
             with self._lock:
                 self.pending = self._count(-1)
 

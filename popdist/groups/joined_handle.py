@@ -49,7 +49,7 @@ class JoinedHandle(Handle[T]):
             before, self._left = self._left, self._left - ended
         # Only once, also if another call fails after the first one.
         if before > 0 >= self._left:
-            self._run(lambda: self._result_of(call))
+            self.run(lambda: self._result_of(call))
 
     def _result_of(self, last: Handle[Any]) -> T:
         # Of a call that has failed, this raises the error.

@@ -256,7 +256,7 @@ class _NamedHandle(Handle[T]):
         self._order = order
 
     def run(self, action: Callable[[], T]) -> None:
-        self._run(action)
+        self.run(action)
 
     def wait(self) -> T:
         with self._order.waiting(self._done):

@@ -20,6 +20,7 @@ from popdist.torch.tensor_rows import (
     readable,
     scratch,
 )
+from popdist.torch.within import Within
 
 # The number of a dtype in what members tell each other of a tensor.
 _DTYPES = sorted(
@@ -29,7 +30,7 @@ _MOST_AXES = 14
 
 
 def all_gather(
-    group: Group,
+    group: Group | Within,
     source: Tensor,
     out: Tensor | Sequence[Tensor],
     *,
@@ -55,7 +56,7 @@ def all_gather(
 
 
 def gather(
-    group: Group,
+    group: Group | Within,
     source: Tensor,
     out: Tensor | Sequence[Tensor] | None,
     root: int = 0,
@@ -90,7 +91,7 @@ def gather(
 
 
 def scatter(
-    group: Group,
+    group: Group | Within,
     source: Tensor | Sequence[Tensor] | None,
     out: Tensor,
     root: int = 0,
@@ -127,7 +128,7 @@ def scatter(
 
 
 def all_to_all(
-    group: Group,
+    group: Group | Within,
     source: Tensor,
     out: Tensor,
     *,
@@ -161,7 +162,7 @@ def all_to_all(
 
 
 def all_to_all_parts(
-    group: Group,
+    group: Group | Within,
     sources: Sequence[Tensor],
     outs: Sequence[Tensor],
     *,
@@ -199,7 +200,7 @@ def all_to_all_parts(
 
 
 def all_gather_varied(
-    group: Group,
+    group: Group | Within,
     tensor: Tensor,
     *,
     async_op: bool = False,
@@ -303,7 +304,7 @@ def _joined(source: Tensor | Sequence[Tensor]) -> Tensor:
 
 
 def _check_parts(
-    group: Group, one: Tensor, parts: Tensor | Sequence[Tensor]
+    group: Group | Within, one: Tensor, parts: Tensor | Sequence[Tensor]
 ) -> list[int]:
     """Return the bytes of each member's part of what is gathered or scattered.
 
@@ -335,7 +336,7 @@ def _check_parts(
 
 
 def _gathered_numbers(
-    group: Group, mine: Tensor, follows: Operation, name: int
+    group: Group | Within, mine: Tensor, follows: Operation, name: int
 ) -> Tensor:
     """Return a row of whole numbers from each member."""
     rows = torch.empty((group.size, len(mine)), dtype=torch.int64)
@@ -350,7 +351,7 @@ def _gathered_numbers(
 
 
 def _exchanged(
-    group: Group, sources: Sequence[Tensor], longest: int, name: int
+    group: Group | Within, sources: Sequence[Tensor], longest: int, name: int
 ) -> Tensor:
     """Return what all members have for this one, a row of `longest` bytes for each."""
     # Elements of the largest dtypes have 16 bytes.

@@ -25,10 +25,11 @@ from popdist.torch.tensor_rows import (
     rows_of,
     scratch,
 )
+from popdist.torch.within import Within
 
 
 def all_reduce(
-    group: Group,
+    group: Group | Within,
     arrays: Sequence[TensorArray],
     op: str = "sum",
     *,
@@ -85,7 +86,7 @@ def all_reduce(
 
 
 def reduce(
-    group: Group,
+    group: Group | Within,
     array: TensorArray,
     op: str = "sum",
     root: int = 0,
@@ -126,7 +127,7 @@ def reduce(
 
 
 def reduce_scatter(
-    group: Group,
+    group: Group | Within,
     source: TensorArray,
     out: Tensor,
     op: str = "sum",
@@ -164,7 +165,7 @@ def reduce_scatter(
 
 
 def broadcast(
-    group: Group,
+    group: Group | Within,
     tensors: Sequence[Tensor],
     root: int = 0,
     *,
@@ -186,7 +187,9 @@ def broadcast(
     return group.submit("broadcast", action, async_op)
 
 
-def barrier(group: Group, *, async_op: bool = False, name: str | None = None) -> Any:
+def barrier(
+    group: Group | Within, *, async_op: bool = False, name: str | None = None
+) -> Any:
     """Return when all members have called it."""
     number = number_of(name)
     return group.submit("barrier", lambda: group.transport.barrier(number), async_op)

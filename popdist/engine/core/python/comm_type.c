@@ -204,6 +204,15 @@ static bool open_endpoint(CommObject *self, PyObject *memory, int rank,
     return count >= 0 && processes >= 0;
 }
 
+static PyObject *comm_set_timeout(CommObject *self, PyObject *args)
+{
+    double seconds;
+    if (!PyArg_ParseTuple(args, "d", &seconds))
+        return NULL;
+    self->c.timeout_ns = nanoseconds(seconds);
+    Py_RETURN_NONE;
+}
+
 static PyObject *comm_make(PyTypeObject *type, PyObject *args, PyObject *keywords)
 {
     static char *names[] = {"memory", "rank", "simd", "pidfds", "pids", "timeout",
@@ -265,6 +274,7 @@ PyObject *make_comm_type(PyObject *module)
         METHOD("peek", comm_peek, METH_NOARGS),
         METHOD("end", comm_end, METH_VARARGS),
         METHOD("ending", comm_ending, METH_NOARGS),
+        METHOD("set_timeout", comm_set_timeout, METH_VARARGS),
         METHOD("set_heap", comm_set_heap, METH_VARARGS),
         METHOD("queue", comm_queue, METH_VARARGS),
         METHOD("last", comm_last, METH_NOARGS),

@@ -1,0 +1,72 @@
+"""Checks of what torch.distributed passes to a process group.
+
+Where torch's own groups have a phrase for what is wrong, the sentence begins with it.
+"""
+
+from collections.abc import Sequence
+from typing import NoReturn
+
+import torch
+from torch import Tensor
+
+from popdist.torch.work import InvalidArgumentError
+
+
+def refuse(call: str, what: str) -> NoReturn:
+    """Raise InvalidArgumentError for a call."""
+    raise InvalidArgumentError(f"popdist {call}: {what}")
+
+
+def listed(tensors: Tensor | Sequence[Tensor]) -> list[Tensor]:
+    """Return a list of tensors, where one may stand for a list of it."""
+    return [tensors] if isinstance(tensors, Tensor) else list(tensors)
+
+
+def check_root(call: str, root: int, size: int) -> None:
+    """Check the number of a root."""
+    if not 0 <= root < size:
+        refuse(call, f"invalid root rank: {root} is not one of 0 to {size - 1}.")
+
+
+def check_alike(call: str, tensors: Sequence[Tensor], like: Tensor) -> None:
+    """Check that tensors have the layout, dtype and shape of another."""
+    for tensor in tensors:
+        if tensor.layout != like.layout:
+            refuse(call, f"invalid tensor layout: {tensor.layout} and {like.layout}.")
+        if tensor.dtype != like.dtype:
+            refuse(call, f"invalid tensor type: {tensor.dtype} and {like.dtype}.")
+        if tensor.shape != like.shape:
+            shapes = f"{tuple(tensor.shape)} and {tuple(like.shape)}"
+            refuse(call, f"invalid tensor size: {shapes}.")
+
+
+def check_types(call: str, tensors: Sequence[Tensor], like: Tensor) -> None:
+    """Check that tensors have the dtype of another."""
+    for tensor in tensors:
+        if tensor.dtype != like.dtype:
+            refuse(call, f"invalid tensor type: {tensor.dtype} and {like.dtype}.")
+
+
+def check_not_empty(call: str, tensors: Sequence[object], which: str = "") -> None:
+    """Check that there are tensors."""
+    if not tensors:
+        refuse(call, f"requires non-empty {which}tensor list.")
+
+
+def check_single(call: str, tensors: Sequence[object], what: str) -> None:
+    """Check that there is one of what the call takes one of."""
+    if len(tensors) != 1:
+        refuse(call, f"requires a single-element {what}, not {len(tensors)}.")
+
+
+def check_dense(call: str, tensors: Sequence[Tensor]) -> None:
+    """Check the tensors of a coalesced call, all of which go in one piece."""
+    check_not_empty(call, tensors)
+    first = tensors[0]
+    for index, tensor in enumerate(tensors):
+        if tensor.dtype != first.dtype:
+            refuse(call, "tensors must all have the same type.")
+        if tensor.layout != first.layout:
+            refuse(call, f"invalid tensor layout at index {index}: {tensor.layout}.")
+    if first.layout is not torch.strided:
+        refuse(call, f"unsupported layout: {first.layout}. Call to_dense() first.")

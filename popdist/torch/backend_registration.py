@@ -1,0 +1,56 @@
+"""The backend "popdist" of torch.distributed."""
+
+from datetime import timedelta
+from functools import wraps
+from typing import Any
+
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+from popdist.torch.process_group import ProcessGroupPopdist
+
+BACKEND = "popdist"
+
+
+def register() -> None:
+    """Make the backend known to torch.distributed, for tensors on the CPU."""
+    if BACKEND.upper() not in dist.Backend._plugins:
+        dist.Backend.register_backend(
+            BACKEND, _new_group, extended_api=True, devices=["cpu"]
+        )
+        _replace_monitored_barrier()
+
+
+# Any, because torch does not name the type of the options.
+def _new_group(options: Any, _: Any) -> ProcessGroupPopdist:
+    return ProcessGroupPopdist(
+        options.store,
+        options.group_rank,
+        options.group_size,
+        options.timeout,
+        ranks=options.global_ranks_in_group,
+    )
+
+
+def _replace_monitored_barrier() -> None:
+    """Let torch.distributed.monitored_barrier take groups of this backend.
+
+    torch's refuses all that are not gloo's.
+    """
+    usual = distributed_c10d.monitored_barrier
+
+    @wraps(usual)
+    def monitored_barrier(
+        group: Any = None, timeout: Any = None, wait_all_ranks: bool = False
+    ) -> Any:
+        chosen = group
+        if group is None and dist.is_initialized():
+            chosen = dist.group.WORLD
+        if not isinstance(chosen, ProcessGroupPopdist):
+            return usual(group, timeout, wait_all_ranks)
+        if isinstance(timeout, int | float):
+            timeout = timedelta(seconds=timeout)
+        return chosen.monitored_barrier(timeout, wait_all_ranks)
+
+    for module in (dist, distributed_c10d):
+        setattr(module, "monitored_barrier", monitored_barrier)  # noqa: B010 (for mypy)

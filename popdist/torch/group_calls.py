@@ -1,0 +1,97 @@
+"""How a process group makes calls of the engine, and what it returns for them."""
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from popdist.engine.group import Group
+from popdist.errors import PopdistError
+from popdist.torch.within import Within
+from popdist.torch.work import DONE, CoalescedWork, EngineWork, backend_error
+
+# What a call takes for a list of tensors: one may stand for a list of it.
+Tensors = Tensor | Sequence[Tensor]
+Step = Callable[[Within], Any]
+
+
+class GroupCalls:
+    """The part of a process group that makes calls of the engine's group."""
+
+    def _use(self, group: Group, timeout: timedelta) -> None:
+        """Make the calls of this group."""
+        self._group = group
+        self._timeout = timeout
+        # Views of the group with several rows in each member.
+        self._views: dict[int, Group] = {}
+        self._coalesced: list[EngineWork] | None = None
+
+    @property
+    def engine_group(self) -> Group:
+        """The engine's group, for popdist.torch.tensors."""
+        return self._group
+
+    def _wait_seconds(self) -> float:
+        # Calls end by themselves after the timeout, and name the member that is late.
+        return 2 * self._timeout.total_seconds() + 60
+
+    def _start_coalescing(self, device: torch.device) -> None:
+        """Collect the works of the calls that follow."""
+        self._coalesced = []
+
+    def _end_coalescing(self, device: torch.device) -> Any:
+        """Return a work that is over when all calls collected are."""
+        works, self._coalesced = self._coalesced or [], None
+        return CoalescedWork(works)
+
+    def _view(self, replicas: int) -> Group:
+        view = self._views.get(replicas)
+        if view is None:
+            view = self._group.view([replicas] * self._group.size)
+            self._views[replicas] = view
+        return view
+
+    def _call(self, call: Callable[..., Any], result: Any, opts: Any) -> Any:
+        """Make a call of popdist.torch.tensors, and return its work."""
+        asynchronous = is_asynchronous(opts)
+        try:
+            handle = call(async_op=asynchronous)
+        except PopdistError as error:
+            raise backend_error(error) from error
+        if not asynchronous:
+            return DONE
+        work = EngineWork(handle, result, self._wait_seconds)
+        if self._coalesced is not None:
+            self._coalesced.append(work)
+        return work
+
+    def _steps(self, what: str, steps: Step, result: Any, opts: Any) -> Any:
+        """Make a call that has several steps, and return its work."""
+        within = Within(self._group)
+
+        def call(async_op: bool) -> Any:
+            return self._group.submit(what, lambda: steps(within), async_op)
+
+        return self._call(call, result, opts)
+
+
+def op_of(opts: Any, op: Any) -> Any:
+    """Return the reduction that is asked for; a sum by default."""
+    if isinstance(opts, dist.ReduceOp | dist.ReduceOp.RedOpType):
+        return opts
+    if op is not None:
+        return op
+    return dist.ReduceOp.SUM if opts is None else opts.reduceOp
+
+
+def is_asynchronous(opts: Any) -> bool:
+    """Return whether a call is to return before it is over."""
+    return bool(getattr(opts, "asyncOp", True))
+
+
+def as_real(tensor: Tensor) -> Tensor:
+    """Return a complex tensor's memory as real numbers, and others as they are."""
+    return torch.view_as_real(tensor.detach()) if tensor.is_complex() else tensor

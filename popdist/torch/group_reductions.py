@@ -1,0 +1,202 @@
+"""The reductions of torch.distributed's process group."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from popdist.torch import tensors
+from popdist.torch.arguments import (
+    check_alike,
+    check_dense,
+    check_not_empty,
+    check_root,
+    check_single,
+    listed,
+    refuse,
+)
+from popdist.torch.group_calls import GroupCalls, Tensors, as_real, op_of
+from popdist.torch.reduce_ops import engine_op, reduce_otherwise, reduce_sparse
+from popdist.torch.within import Within
+
+
+class ReductionCalls(GroupCalls):
+    """The part of a process group that reduces."""
+
+    def allreduce(
+        self,
+        tensors_: Tensors,
+        opts: Any = None,
+        op: Any = None,
+        timeout: timedelta | None = None,
+    ) -> Any:
+        """Reduce tensors over all members; several, as if each had a member."""
+        op = op_of(opts, op)
+        given = listed(tensors_)
+        check_not_empty("allreduce", given)
+        first = given[0]
+        check_alike("allreduce", given, first)
+        if first.layout is not torch.strided:
+            if op != dist.ReduceOp.SUM:
+                refuse("allreduce", f"unsupported reduction operation of sparse: {op}.")
+            return self._steps(
+                "all_reduce", lambda g: reduce_sparse(g, given), given, opts
+            )
+        parts = [as_real(tensor) for tensor in given]
+        name = engine_op(op, first.dtype)
+        if name is None:
+            return self._reduce_otherwise(parts, op, given, opts)
+        if len(parts) == 1:
+            call = partial(tensors.all_reduce, self._group, parts, name)
+        else:
+            view = self._view(len(parts))
+            call = partial(tensors.all_reduce, view, [parts], name)
+        return self._call(call, given, opts)
+
+    def allreduce_coalesced(self, tensors_: Tensors, opts: Any = None) -> Any:
+        """Reduce each of several tensors over all members."""
+        op = op_of(opts, None)
+        given = listed(tensors_)
+        check_dense("allreduce_coalesced", given)
+        name = engine_op(op, given[0].dtype)
+        parts = [as_real(tensor) for tensor in given]
+        if name is None:
+            return self._reduce_otherwise(parts, op, given, opts)
+        return self._call(
+            partial(tensors.all_reduce, self._group, parts, name), given, opts
+        )
+
+    def _reduce_otherwise(
+        self, parts: Sequence[Tensor], op: Any, given: Any, opts: Any
+    ) -> Any:
+        def steps(group: Within) -> None:
+            for part in parts:
+                reduce_otherwise(group, part, op)
+
+        return self._steps("all_reduce", steps, given, opts)
+
+    def reduce(
+        self,
+        tensors_: Tensors,
+        opts: Any = None,
+        *,
+        root: int = 0,
+        op: Any = None,
+        timeout: timedelta | None = None,
+    ) -> Any:
+        """Reduce a tensor where the root is."""
+        given = listed(tensors_)
+        root = root if opts is None else opts.rootRank
+        check_root("reduce", root, self._group.size)
+        if opts is not None and opts.rootTensor not in range(len(given)):
+            refuse("reduce", f"invalid root tensor: {opts.rootTensor}.")
+        check_single("reduce", given, "tensor list")
+        op, part = op_of(opts, op), as_real(given[0])
+        name = engine_op(op, part.dtype)
+        if name is not None:
+            call = partial(tensors.reduce, self._group, part, name, root)
+            return self._call(call, given, opts)
+
+        def steps(group: Within) -> None:
+            total = part.clone()
+            reduce_otherwise(group, total, op)
+            if group.rank == root:
+                part.detach().copy_(total)
+
+        return self._steps("reduce", steps, given, opts)
+
+    def reduce_scatter(
+        self,
+        outputs: Tensors,
+        inputs: Any,
+        opts: Any = None,
+        op: Any = None,
+        timeout: timedelta | None = None,
+    ) -> Any:
+        """Reduce lists of tensors, of which member i gets the i-th."""
+        outs = listed(outputs)
+        lists = [inputs] if inputs and isinstance(inputs[0], Tensor) else list(inputs)
+        check_single("reduce_scatter", outs, "output tensor list")
+        check_single("reduce_scatter", lists, "input list")
+        out, parts = outs[0], lists[0]
+        if len(parts) != self._group.size:
+            refuse(
+                "reduce_scatter",
+                f"invalid input tensor list: {len(parts)} tensors, but there are "
+                f"{self._group.size} members.",
+            )
+        check_alike("reduce_scatter", [out], parts[self._group.rank])
+        op = op_of(opts, op)
+
+        def steps(group: Within) -> None:
+            self._scatter_sums(group, parts, out, op)
+
+        return self._steps("reduce_scatter", steps, [out], opts)
+
+    def _scatter_sums(
+        self, group: Within, parts: Sequence[Tensor], out: Tensor, op: Any
+    ) -> None:
+        name = engine_op(op, out.dtype)
+        if name is not None and all(part.shape == out.shape for part in parts):
+            whole = torch.stack([as_real(part.detach()) for part in parts])
+            tensors.reduce_scatter(group, whole, as_real(out), name)
+            return
+        whole = torch.cat([as_real(part.detach()).reshape(-1) for part in parts])
+        if name is None:
+            reduce_otherwise(group, whole, op)
+        else:
+            tensors.all_reduce(group, [whole], name)
+        sizes = [as_real(part).numel() for part in parts]
+        mine = torch.split(whole, sizes)[group.rank]
+        as_real(out.detach()).copy_(mine.view(as_real(out).shape))
+
+    def reduce_scatter_single(
+        self, output: Tensor, input_: Tensor, opts: Any = None
+    ) -> Any:
+        """Reduce a tensor, of which member i gets the i-th part."""
+        return self.reduce_scatter_single_coalesced([output], [input_], opts)
+
+    _reduce_scatter_base = reduce_scatter_single
+
+    def reduce_scatter_single_coalesced(
+        self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None
+    ) -> Any:
+        """Reduce each of several tensors, of which member i gets the i-th part."""
+        check_not_empty("reduce_scatter", outputs)
+        op = op_of(opts, None)
+        for output, input_ in zip(outputs, inputs, strict=True):
+            if input_.dtype != output.dtype:
+                refuse(
+                    "reduce_scatter",
+                    f"invalid tensor type: {input_.dtype} of the "
+                    f"input and {output.dtype} of the output.",
+                )
+            if input_.numel() != output.numel() * self._group.size:
+                refuse(
+                    "reduce_scatter",
+                    "input tensor must be the same size as output "
+                    f"size times world size: {input_.numel()} elements, and "
+                    f"{output.numel()} for each of {self._group.size} members.",
+                )
+        names = [engine_op(op, output.dtype) for output in outputs]
+
+        def steps(group: Within) -> None:
+            for output, input_, name in zip(outputs, inputs, names, strict=True):
+                if name is not None:
+                    tensors.reduce_scatter(
+                        group, as_real(input_), as_real(output), name
+                    )
+                    continue
+                whole = as_real(input_.detach()).clone().view(group.size, -1)
+                reduce_otherwise(group, whole, op)
+                as_real(output.detach()).copy_(
+                    whole[group.rank].view(as_real(output).shape)
+                )
+
+        return self._steps("reduce_scatter", steps, list(outputs), opts)
+
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced

@@ -1,0 +1,238 @@
+"""torch.distributed's process group over the engine's shared memory."""
+
+import secrets
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.distributed_c10d import Store
+
+from popdist.engine.group import Group
+from popdist.errors import PopdistError
+from popdist.torch import tensors
+from popdist.torch.allocation import empty_in
+from popdist.torch.arguments import check_single, listed, refuse
+from popdist.torch.channels import Channels, Message
+from popdist.torch.group_calls import Tensors, is_asynchronous
+from popdist.torch.group_exchanges import ExchangeCalls
+from popdist.torch.group_reductions import ReductionCalls
+from popdist.torch.monitored_barrier import meet_monitored
+from popdist.torch.work import EngineWork, backend_error
+
+_CPU = torch.device("cpu")
+DEFAULT_TIMEOUT = timedelta(minutes=30)
+_MEETING_KEY = "popdist"
+
+
+# The methods of the bases take what torch's overloads do, in one signature.
+class ProcessGroupPopdist(  # type: ignore[misc]
+    ReductionCalls, ExchangeCalls, dist.ProcessGroup
+):
+    """A process group whose members are processes of one host."""
+
+    def __init__(
+        self,
+        store: Store,
+        rank: int,
+        size: int,
+        timeout: timedelta = DEFAULT_TIMEOUT,
+        *,
+        ranks: Sequence[int] = (),
+    ) -> None:
+        """Meet the other members, and return when all have come.
+
+        Args:
+            store: Shared by the members, and by no other group.
+            rank: This member.
+            size: How many members there are.
+            timeout: How long a call waits for the others.
+            ranks: What the members are called in errors; their numbers by default.
+        """
+        # Only this constructor of torch's makes a group that Python can extend.
+        super().__init__(rank, size)  # type: ignore[call-arg]
+        self._store = store
+        self._group_name = self._group_desc = ""
+        self._ranks = tuple(ranks) or tuple(range(size))
+        name = _meeting_name(store, rank, size)
+        try:
+            group = Group(
+                name,
+                rank,
+                size,
+                instances=self._ranks,
+                timeout=timeout.total_seconds(),
+            )
+        except PopdistError as error:
+            raise backend_error(error) from error
+        self._use(group, timeout)
+        self._channels = Channels(name, rank, self._ranks, group.pidfds)
+
+    # --- What torch.distributed asks of a group
+
+    def getBackendName(self) -> str:
+        """Return "popdist"."""
+        return "popdist"
+
+    _get_backend_name = getBackendName
+    name = getBackendName
+
+    # torch keeps these in backends that are written in C++, of which there are none.
+    @property
+    def group_name(self) -> str:  # type: ignore[override]
+        """What torch calls the group."""
+        return self._group_name
+
+    @property
+    def group_desc(self) -> str:
+        """What the group is for."""
+        return self._group_desc
+
+    def _set_group_name(self, name: str) -> None:
+        self._group_name = name
+
+    def _set_group_desc(self, desc: str) -> None:
+        self._group_desc = desc
+
+    setGroupName, setGroupDesc = _set_group_name, _set_group_desc
+
+    def getGroupName(self) -> str:
+        """Return what torch calls the group."""
+        return self._group_name
+
+    def getGroupDesc(self) -> str:
+        """Return what the group is for."""
+        return self._group_desc
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        return [_CPU]
+
+    def _get_backend(self, device: torch.device) -> Any:
+        """Return what allocates tensors and has the options: the group itself."""
+        if torch.device(device).type != "cpu":
+            refuse("group", f"no backend for device {device}: it takes CPU tensors.")
+        return self
+
+    def get_group_store(self) -> Store:
+        """Return the store that the members share."""
+        return self._store
+
+    @property
+    def options(self) -> "ProcessGroupPopdist":
+        """What has `_timeout`."""
+        return self
+
+    supports_splitting = False
+    supports_coalescing = False
+
+    def supports_tensor_alloc(self, device: torch.device) -> bool:
+        """Return whether allocate_tensor() makes tensors for this device."""
+        return torch.device(device).type == "cpu"
+
+    def allocate_tensor(
+        self, size: int, *, dtype: torch.dtype, device: torch.device = _CPU
+    ) -> Tensor:
+        """Return a new tensor in the arena, where the members reduce it in place."""
+        return empty_in(self._group, (size,), dtype)
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Let calls from now on wait so long for the other members."""
+        self._timeout = timeout
+        self._group.set_timeout(timeout.total_seconds())
+
+    _set_default_timeout = set_timeout
+
+    def shutdown(self) -> None:
+        """Leave the group, when the calls under way are over."""
+        self._channels.close()
+        for view in self._views.values():
+            view.close()
+        self._group.close()
+
+    def abort(self) -> None:
+        """End the group for all members."""
+        self._channels.close()
+        self._group.abort("A member called abort().")
+
+    # --- Waiting
+
+    def barrier(  # type: ignore[override]
+        self, opts: Any = None, timeout: timedelta | None = None
+    ) -> Any:
+        """Wait until all members have come."""
+        call = partial(tensors.barrier, self._group)
+        limit = timeout or getattr(opts, "timeout", None)
+        if limit is None or limit.total_seconds() <= 0:
+            return self._call(call, None, opts)
+        work = EngineWork(call(async_op=True), None, limit.total_seconds)
+        if not is_asynchronous(opts):
+            work.wait()
+        return work
+
+    def monitored_barrier(
+        self, timeout: timedelta | None = None, wait_all_ranks: bool = False
+    ) -> None:
+        """Wait until all members have come; member 0 names those that do not.
+
+        Raises:
+            DistBackendError: Some do not come in time, or member 0 does not.
+        """
+        limit = (timeout or self._timeout).total_seconds()
+        meet_monitored(
+            self._channels, self._group.rank, self._ranks, limit, wait_all_ranks
+        )
+
+    # --- Messages
+
+    def send(self, tensors_: Tensors, to: int, tag: int = 0) -> Any:
+        """Send a tensor to a member."""
+        given = listed(tensors_)
+        check_single("send", given, "tensor list")
+        self._check_peer("send", to)
+        return _message_work(
+            self._channels.send(given[0], to, tag), given, self._wait_seconds
+        )
+
+    def recv(self, tensors_: Tensors, source: int, tag: int = 0) -> Any:
+        """Fill a tensor with what a member sends."""
+        given = listed(tensors_)
+        check_single("recv", given, "tensor list")
+        self._check_peer("recv", source)
+        message = self._channels.receive(given[0], source, tag)
+        return _message_work(message, given, self._timeout.total_seconds)
+
+    def recv_anysource(self, tensors_: Tensors, tag: int = 0) -> Any:
+        """Fill a tensor with what any member sends."""
+        given = listed(tensors_)
+        check_single("recv", given, "tensor list")
+        message = self._channels.receive(given[0], None, tag)
+        return _message_work(message, given, self._timeout.total_seconds)
+
+    def _check_peer(self, call: str, peer: int) -> None:
+        if peer == self._group.rank or not 0 <= peer < self._group.size:
+            refuse(call, f"invalid rank: {peer} is no other member of the group.")
+
+
+def _message_work(
+    message: Message, result: list[Tensor], timeout: Callable[[], float]
+) -> EngineWork:
+    work = EngineWork(message.handle, result, timeout)
+    work.message = message
+    return work
+
+
+def _meeting_name(store: Store, rank: int, size: int) -> str:
+    """Return the secret by which the members of a group meet: member 0 makes it."""
+    if size == 1:
+        return secrets.token_hex(16)
+    if rank == 0:
+        name = secrets.token_hex(16)
+        store.set(_MEETING_KEY, name)
+        return name
+    # A store's get() waits until there is a value.
+    found: bytes = store.get(_MEETING_KEY)
+    return found.decode()

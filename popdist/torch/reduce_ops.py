@@ -1,0 +1,91 @@
+"""torch.distributed's reductions, as the engine's or as calculations of ours."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from popdist.engine.group import Group
+from popdist.torch import tensors
+from popdist.torch.within import Within
+from popdist.torch.work import InvalidArgumentError
+
+# A reduction: its kind, as torch numbers it, and the factor of PREMUL_SUM.
+_Kind = Any
+# Any, because the types of torch lack some of its attributes.
+_OPS: Any = dist.ReduceOp
+_Calculation = Callable[[Tensor, Tensor], Tensor]
+
+ENGINE_OPS: dict[_Kind, str] = {
+    _OPS.SUM: "sum",
+    _OPS.AVG: "mean",
+    _OPS.PRODUCT: "prod",
+    _OPS.MIN: "min",
+    _OPS.MAX: "max",
+}
+_BITWISE: dict[_Kind, _Calculation] = {
+    _OPS.BAND: torch.bitwise_and,
+    _OPS.BOR: torch.bitwise_or,
+    _OPS.BXOR: torch.bitwise_xor,
+}
+# How many bytes of each member go at once where all of them are gathered.
+_PIECE_BYTES = 1 << 20
+
+
+def engine_op(op: Any, dtype: torch.dtype) -> str | None:
+    """Return the engine's name of a reduction, None if it has no such one.
+
+    Raises:
+        InvalidArgumentError: Tensors of this dtype cannot be reduced so.
+    """
+    kind = getattr(op, "op", op)
+    name = ENGINE_OPS.get(kind)
+    if name == "mean" and dtype is torch.bool:
+        raise InvalidArgumentError(
+            "popdist: AVG of torch.bool would not be a bool. Convert the tensor first."
+        )
+    if name is None and kind in _BITWISE and dtype.is_floating_point:
+        raise InvalidArgumentError(
+            f"popdist: {kind.name} is for integers and bools, but the tensor is "
+            f"{dtype}."
+        )
+    return name
+
+
+def reduce_otherwise(group: "Group | Within", tensor: Tensor, op: Any) -> None:
+    """All-reduce a tensor in place, by a reduction that the engine does not have."""
+    kind = getattr(op, "op", op)
+    if kind == _OPS.PREMUL_SUM:
+        tensor.detach().mul_(op.factor)
+        tensors.all_reduce(group, [tensor], "sum")
+        return
+    calculate = _BITWISE[kind]
+    whole = tensor.detach().contiguous()
+    flat = whole.view(-1)
+    piece = max(1, _PIECE_BYTES // tensor.element_size())
+    for begin in range(0, flat.numel(), piece):
+        part = flat[begin : begin + piece]
+        gathered = torch.empty((group.size, part.numel()), dtype=part.dtype)
+        tensors.all_gather(group, part, gathered)
+        total = gathered[0]
+        for other in gathered[1:]:
+            total = calculate(total, other)
+        part.copy_(total)
+    if whole.data_ptr() != tensor.data_ptr():
+        tensor.detach().copy_(whole)
+
+
+def reduce_sparse(group: "Group | Within", given: Sequence[Tensor]) -> None:
+    """Add up sparse tensors of all members, and write the sum to each of them."""
+    local = given[0].coalesce()
+    for other in given[1:]:
+        local = (local + other).coalesce()
+    indices = tensors.all_gather_varied(group, local.indices())
+    values = tensors.all_gather_varied(group, local.values())
+    total = torch.sparse_coo_tensor(
+        torch.cat(indices, 1), torch.cat(values), local.shape, check_invariants=True
+    ).coalesce()
+    for tensor in given:
+        tensor.copy_(total)

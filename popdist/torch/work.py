@@ -1,0 +1,189 @@
+"""What asynchronous calls of torch.distributed return, over an engine's handle."""
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from popdist.engine.handle import Handle
+from popdist.errors import CollectiveTimeoutError, PopdistError
+from popdist.torch.channels import Message
+
+
+class InvalidArgumentError(RuntimeError, ValueError):
+    """Arguments that the members of a group cannot exchange; nothing was begun.
+
+    torch's own groups raise either of its bases, by backend.
+    """
+
+
+def backend_error(error: BaseException) -> BaseException:
+    """Return what torch.distributed raises for an error of the engine's."""
+    if not isinstance(error, PopdistError):
+        return error
+    hint = ""
+    if isinstance(error, CollectiveTimeoutError):
+        hint = " Here that is the timeout of init_process_group or new_group."
+    raised = dist.DistBackendError(f"popdist: {error}{hint}")
+    raised.__cause__ = error
+    return raised
+
+
+class EngineWork(dist.Work):
+    """A call of the engine that may be under way."""
+
+    def __init__(
+        self, handle: Handle[Any], result: Any, timeout: Callable[[], float]
+    ) -> None:
+        """Make the work of a call.
+
+        Args:
+            handle: The engine's.
+            result: What `result()` and the future have when it is over.
+            timeout: Returns for how many seconds wait() blocks if it is given none.
+        """
+        super().__init__()
+        self._handle = handle
+        self._result = result
+        self._timeout = timeout
+        self._future: torch.futures.Future[Any] | None = None
+        # The message of a send or a receive.
+        self.message: Message | None = None
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Block until the call is over. Raises what the call raised.
+
+        Raises:
+            DistBackendError: It is not over in time.
+        """
+        seconds = timeout.total_seconds() if timeout else 0.0
+        limit = seconds if seconds > 0 else self._timeout()
+        if not self._handle.test() and not self._handle.is_done_in(limit):
+            raise dist.DistBackendError(
+                f"popdist: Timed out waiting {limit:g} s for a collective call; see "
+                "the timeout of init_process_group and new_group."
+            )
+        try:
+            self._handle.wait()
+        except PopdistError as error:
+            raise backend_error(error) from error
+        return True
+
+    def synchronize(self) -> None:
+        """Block until the call is over."""
+        self.wait()
+
+    def is_completed(self) -> bool:
+        """Return whether the call is over."""
+        return self._handle.test()
+
+    def is_success(self) -> bool:
+        """Return whether the call is over and has succeeded."""
+        return self._handle.test() and self.exception() is None
+
+    def exception(self) -> BaseException | None:
+        """Return what the call raised, None if nothing."""
+        if not self._handle.test():
+            return None
+        try:
+            self._handle.result()
+        except BaseException as error:
+            return backend_error(error)
+        return None
+
+    def result(self) -> Any:
+        """Return the tensors that the call has written; it must be over."""
+        self.wait()
+        return self._result
+
+    def source_rank(self) -> int:
+        """Return which member a receive from any source has got its tensor from."""
+        return -1 if self.message is None else self.message.source
+
+    _source_rank = source_rank
+
+    def get_future(self) -> "torch.futures.Future[Any]":
+        """Return a future with the tensors that the call writes."""
+        if self._future is None:
+            future: torch.futures.Future[Any] = torch.futures.Future()
+            self._future = future
+            result = self._result
+
+            def finish(handle: Handle[Any]) -> None:
+                try:
+                    handle.result()
+                except BaseException as error:
+                    future.set_exception(backend_error(error))
+                else:
+                    future.set_result(result)
+
+            self._handle.add_done_callback(finish)
+        return self._future
+
+
+class CompletedWork(dist.Work):
+    """A call that is over and has succeeded."""
+
+    def __init__(self, result: Any = None) -> None:
+        super().__init__()
+        self._result = result
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Return at once."""
+        return True
+
+    def synchronize(self) -> None:
+        """Return at once."""
+
+    def is_completed(self) -> bool:
+        """Return True."""
+        return True
+
+    def is_success(self) -> bool:
+        """Return True."""
+        return True
+
+    def exception(self) -> None:
+        """Return None."""
+
+    def result(self) -> Any:
+        """Return the tensors that the call has written."""
+        return self._result
+
+    def get_future(self) -> "torch.futures.Future[Any]":
+        """Return a future that is complete."""
+        future: torch.futures.Future[Any] = torch.futures.Future()
+        future.set_result(self._result)
+        return future
+
+
+class CoalescedWork(dist.Work):
+    """Several calls that were begun together."""
+
+    def __init__(self, works: Sequence[EngineWork]) -> None:
+        super().__init__()
+        self._works = works
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Block until all of them are over. Raises what the first to fail raised."""
+        for work in self._works:
+            work.wait(timeout)
+        return True
+
+    def synchronize(self) -> None:
+        """Block until all of them are over."""
+        self.wait()
+
+    def is_completed(self) -> bool:
+        """Return whether all of them are over."""
+        return all(work.is_completed() for work in self._works)
+
+    def result(self) -> list[Any]:
+        """Return the tensors that each of them has written."""
+        return [work.result() for work in self._works]
+
+
+# For calls whose caller asked for no work.
+DONE = CompletedWork()

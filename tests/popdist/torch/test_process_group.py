@@ -1,0 +1,340 @@
+"""torch.distributed over the engine: every operation, against what torch promises."""
+
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from tests.popdist.torch.distributed import ends_of, on_all
+
+OP = dist.ReduceOp
+
+# torch has newer names for some of what its users call.
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
+
+
+def world() -> Any:
+    return dist.group.WORLD
+
+
+def test_all_reductions(tmp_path: Path) -> None:
+    def member(rank: int, size: int) -> Any:
+        found: dict[str, Any] = {}
+        for op in (OP.SUM, OP.AVG, OP.PRODUCT, OP.MIN, OP.MAX):
+            for dtype in (torch.float32, torch.bfloat16, torch.float16, torch.int64):
+                x = torch.tensor([rank + 1, 2], dtype=dtype)
+                dist.all_reduce(x, op)
+                found[f"{op.name} {dtype}"] = x.tolist()
+        for op in (OP.BAND, OP.BOR, OP.BXOR):
+            x = torch.tensor([3 - rank, 5])
+            dist.all_reduce(x, op)
+            found[op.name] = x.tolist()
+        x = torch.ones(2)
+        dist.all_reduce(x, OP.PREMUL_SUM(2.5))
+        found["PREMUL_SUM"] = x.tolist()
+        z = torch.tensor([1 + 2j]) * rank
+        dist.all_reduce(z)
+        found["complex"] = z.tolist()
+        tilted = torch.arange(4.0).view(2, 2).t()
+        dist.all_reduce(tilted)
+        found["strided"] = tilted.tolist()
+        one = torch.tensor([rank + 1.0])
+        dist.reduce(one, 1)
+        found["reduce"] = one.tolist() if rank == 1 else [6]
+        rows = torch.eye(3)[rank : rank + 1].to_sparse()
+        dist.all_reduce(rows)
+        found["sparse"] = rows.to_dense().tolist()
+        xs = [torch.tensor([float(rank)]), torch.tensor([1.0, 2.0])]
+        dist.all_reduce_coalesced(xs)
+        found["coalesced"] = [x.tolist() for x in xs]
+        # As if each of them had a member.
+        pair = [torch.tensor([2.0 * rank]), torch.tensor([2.0 * rank + 1])]
+        world().allreduce(pair).wait()
+        found["several"] = [x.tolist() for x in pair]
+        return found
+
+    found = on_all(tmp_path, 3, member)
+    expected: dict[str, Any] = {}
+    for name, values in (
+        ("SUM", [6, 6]),
+        ("AVG", [2, 2]),
+        ("PRODUCT", [6, 8]),
+        ("MIN", [1, 2]),
+        ("MAX", [3, 2]),
+    ):
+        for dtype in (torch.float32, torch.bfloat16, torch.float16, torch.int64):
+            expected[f"{name} {dtype}"] = values
+    expected |= {
+        "BAND": [0, 5],
+        "BOR": [3, 5],
+        "BXOR": [0, 5],
+        "PREMUL_SUM": [7.5, 7.5],
+        "complex": [3 + 6j],
+        "strided": [[0, 6], [3, 9]],
+        "reduce": [6],
+        "sparse": torch.eye(3).sum(0, keepdim=True).tolist(),
+        "coalesced": [[3], [3, 6]],
+        "several": [[15], [15]],
+    }
+    assert found == [expected] * 3
+
+
+def test_all_exchanges(tmp_path: Path) -> None:
+    def member(rank: int, size: int) -> Any:
+        found: dict[str, Any] = {}
+        mine = torch.tensor([rank, 10 * rank], dtype=torch.bfloat16)
+        parts = [torch.empty(2, dtype=torch.bfloat16) for _ in range(size)]
+        dist.all_gather(parts, mine)
+        found["all_gather"] = [p.tolist() for p in parts]
+        whole = torch.empty(2 * size, dtype=torch.bfloat16)
+        dist.all_gather_into_tensor(whole, mine)
+        found["into_tensor"] = whole.tolist()
+        # Sizes may differ.
+        uneven = [torch.empty(i) for i in range(size)]
+        dist.all_gather(uneven, torch.full((rank,), float(rank)))
+        found["uneven"] = [u.tolist() for u in uneven]
+        out = torch.empty(2)
+        dist.reduce_scatter_tensor(out, torch.arange(2.0 * size))
+        found["reduce_scatter"] = out.tolist() == [6.0 * rank, 6.0 * rank + 3]
+        out = torch.empty(rank)
+        dist.reduce_scatter(out, [torch.full((i,), 1.0) for i in range(size)])
+        found["reduce_scatter uneven"] = out.tolist() == [3.0] * rank
+        flags = torch.empty(1, dtype=torch.int32)
+        given = [torch.tensor([1 << i], dtype=torch.int32) for i in range(size)]
+        dist.reduce_scatter(flags, given, OP.BOR)
+        found["reduce_scatter BOR"] = flags.item() == 1 << rank
+        x = torch.full((3,), rank)
+        dist.broadcast(x, 2)
+        found["broadcast"] = x.tolist()
+        gathered = [torch.empty(2) for _ in range(size)] if rank == 1 else None
+        dist.gather(mine.float(), gathered, 1)
+        found["gather"] = not gathered or [p.tolist() for p in gathered]
+        part = torch.empty(2)
+        scattered = [torch.full((2,), float(i)) for i in range(size)]
+        dist.scatter(part, scattered if rank == 2 else None, 2)
+        found["scatter"] = part.tolist() == [rank, rank]
+        out = torch.empty(size)
+        dist.all_to_all_single(out, torch.arange(3.0) + 10 * rank)
+        found["all_to_all_single"] = out.tolist() == [rank, 10 + rank, 20 + rank]
+        # Member i has i + 1 elements for each.
+        out = torch.empty(6)
+        dist.all_to_all_single(
+            out, torch.full((3 * (rank + 1),), float(rank)), [1, 2, 3], [rank + 1] * 3
+        )
+        found["split"] = out.tolist()
+        outs = [torch.empty(2) for _ in range(size)]
+        dist.all_to_all(outs, [torch.full((2,), 10.0 * rank + i) for i in range(size)])
+        found["all_to_all"] = [o[0].item() for o in outs] == [
+            10.0 * i + rank for i in range(size)
+        ]
+        objects: list[Any] = [None] * size
+        dist.all_gather_object(objects, {"rank": rank})
+        found["objects"] = objects
+        some: list[Any] = ["a", 2] if rank == 0 else [None, None]
+        dist.broadcast_object_list(some, 0)
+        found["object list"] = some
+        return found
+
+    ranks = range(3)
+    assert on_all(tmp_path, 3, member) == [
+        {
+            "all_gather": [[i, 10 * i] for i in ranks],
+            "into_tensor": [0, 0, 1, 10, 2, 20],
+            "uneven": [[], [1], [2, 2]],
+            "reduce_scatter": True,
+            "reduce_scatter uneven": True,
+            "reduce_scatter BOR": True,
+            "broadcast": [2, 2, 2],
+            "gather": [[i, 10 * i] for i in ranks] if rank == 1 else True,
+            "scatter": True,
+            "all_to_all_single": True,
+            "split": [0, 1, 1, 2, 2, 2],
+            "all_to_all": True,
+            "objects": [{"rank": i} for i in ranks],
+            "object list": ["a", 2],
+        }
+        for rank in ranks
+    ]
+
+
+def test_messages_are_matched_by_member_and_tag(tmp_path: Path) -> None:
+    def member(rank: int, size: int) -> Any:
+        found: dict[str, Any] = {}
+        right, left = (rank + 1) % size, (rank - 1) % size
+        # All receive before any of them sends.
+        got = torch.empty(100_000)
+        ops = [
+            dist.P2POp(dist.irecv, got, left),
+            dist.P2POp(dist.isend, torch.full((100_000,), float(rank)), right),
+        ]
+        for work in dist.batch_isend_irecv(ops):
+            work.wait()
+        found["ring"] = got.unique().tolist() == [left]
+        if rank == 0:
+            works = [dist.isend(torch.tensor([tag]), 1, tag=tag) for tag in (1, 2, 3)]
+            for work in works:
+                work.wait()
+            dist.send(torch.tensor([5.0]), 2)
+        elif rank == 1:
+            values = [torch.zeros(1, dtype=torch.int64) for _ in range(3)]
+            works = [
+                dist.irecv(value, 0, tag=tag)
+                for value, tag in zip(values, (3, 1, 2), strict=True)
+            ]
+            for work in works:
+                work.wait()
+            found["tags"] = [value.item() for value in values]
+            dist.send(torch.tensor([6.0]), 2)
+        else:
+            first, second = torch.zeros(1), torch.zeros(1)
+            sources = [dist.recv(first), dist.recv(second)]
+            found["any"] = sorted(
+                zip(sources, (first.item(), second.item()), strict=True)
+            )
+        dist.barrier()
+        return found
+
+    assert on_all(tmp_path, 3, member) == [
+        {"ring": True},
+        {"ring": True, "tags": [3, 1, 2]},
+        {"ring": True, "any": [(0, 5.0), (1, 6.0)]},
+    ]
+
+
+def test_calls_may_be_under_way_beside_the_program(tmp_path: Path) -> None:
+    def member(rank: int, size: int) -> Any:
+        xs = [torch.tensor([i + rank]) for i in range(200)]
+        works = [dist.all_reduce(x, async_op=True) for x in xs]
+        futures = [work.get_future() for work in works]
+        chained = futures[-1].then(lambda done: done.value()[0].item())
+        sync = torch.ones(1)
+        dist.all_reduce(sync)
+        for work in works:
+            work.wait()
+        with dist._coalescing_manager(async_ops=True) as several:
+            dist.all_reduce(first := torch.ones(2))
+            dist.all_reduce(second := torch.ones(3))
+        several.wait()
+        return (
+            [x.item() for x in xs] == [2 * i + 1 for i in range(200)],
+            futures[7].value()[0].item(),
+            chained.wait(),
+            sync.item(),
+            works[0].is_completed() and works[0].is_success(),
+            works[3].result()[0].item(),
+            [first.tolist(), second.tolist()],
+            works[0].exception(),
+        )
+
+    expected = (True, 15, 399, 2, True, 7, [[2, 2], [2, 2, 2]], None)
+    assert on_all(tmp_path, 2, member) == [expected] * 2
+
+
+def test_new_groups_are_of_their_members(tmp_path: Path) -> None:
+    def member(rank: int, size: int) -> Any:
+        even, odd = dist.new_group([0, 2]), dist.new_group([1, 3])
+        mine = odd if rank % 2 else even
+        x = torch.tensor([float(rank)])
+        dist.all_reduce(x, group=mine)
+        y = torch.tensor([float(rank)])
+        dist.broadcast(y, 2 + rank % 2, group=mine)
+        dist.destroy_process_group(mine)
+        alone, _ = dist.new_subgroups(1)
+        dist.all_reduce(z := torch.ones(1), group=alone)
+        return x.item(), y.item(), z.item()
+
+    assert on_all(tmp_path, 4, member) == [(2, 2, 1), (4, 3, 1), (2, 2, 1), (4, 3, 1)]
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda: world().allreduce([]), "requires non-empty tensor list"),
+        (
+            lambda: world().allreduce([torch.ones(1), torch.ones(1).double()]),
+            "invalid tensor type: torch.float64 and torch.float32",
+        ),
+        (
+            lambda: world().allreduce([torch.ones(1), torch.ones(2)]),
+            r"invalid tensor size: \(2,\) and \(1,\)",
+        ),
+        (
+            lambda: dist.all_reduce(torch.eye(2).to_sparse(), OP.MAX),
+            "unsupported reduction operation",
+        ),
+        (lambda: dist.all_reduce(torch.ones(1), OP.BAND), "BAND is for integers"),
+        (lambda: world().broadcast(torch.ones(1), root=7), "invalid root rank: 7"),
+        (
+            lambda: world().allgather([[torch.ones(1)] * 2], [torch.ones(1)]),
+            "invalid output tensor list at index 0: 2 tensors for 1",
+        ),
+        (
+            lambda: dist.all_gather_into_tensor(torch.ones(3), torch.ones(2)),
+            "output tensor size must be equal to world_size times input",
+        ),
+        (
+            lambda: dist.reduce_scatter_tensor(torch.ones(3), torch.ones(2)),
+            "input tensor must be the same size as output size times world size",
+        ),
+        (
+            lambda: dist.all_to_all_single(torch.ones(2), torch.ones(2), [1], [1]),
+            "Split sizes doesn't match total dim 0 size",
+        ),
+        (lambda: world().send([torch.ones(1)], 0, 0), "invalid rank: 0 is no other"),
+    ],
+)
+def test_wrong_arguments_are_refused_before_anything_is_exchanged(
+    call: Any, text: str
+) -> None:
+    dist.init_process_group("popdist", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        # torch's groups raise the one or the other.
+        with pytest.raises(RuntimeError, match=text) as refused:
+            call()
+        assert isinstance(refused.value, ValueError)
+    finally:
+        dist.destroy_process_group()
+
+
+def test_a_member_that_does_not_come_is_named(tmp_path: Path) -> None:
+    def member(rank: int, size: int) -> None:
+        if rank == 1:
+            time.sleep(3)
+        dist.all_reduce(torch.ones(1))
+
+    texts = [str(e.error) for e in ends_of(tmp_path, 3, member, timeout=1)]
+    assert "Instance 1 did not take its part in all_reduce (sum, oneshot)" in texts[0]
+    assert "Here that is the timeout of init_process_group" in texts[0]
+    assert all(text.startswith("popdist: ") for text in texts)
+
+
+def test_a_member_that_dies_is_named(tmp_path: Path) -> None:
+    def member(rank: int, size: int) -> None:
+        if rank == 1:
+            raise SystemExit
+        with pytest.raises(dist.DistBackendError, match="Instance 1 has ended"):
+            world().allreduce([torch.ones(1)]).wait()
+        with pytest.raises(dist.DistBackendError, match="Instance 1 ended before"):
+            dist.recv(torch.ones(1), 1)
+
+    ended = ends_of(tmp_path, 3, member, timeout=40)
+    assert [type(e.error) for e in ended] == [type(None), SystemExit, type(None)]
+
+
+def test_a_monitored_barrier_names_who_does_not_come(tmp_path: Path) -> None:
+    def member(rank: int, size: int) -> str:
+        dist.monitored_barrier()
+        if rank == 2:
+            time.sleep(1)
+            return ""
+        with pytest.raises(dist.DistBackendError) as late:
+            dist.monitored_barrier(timeout=timedelta(seconds=0.3))
+        return str(late.value)
+
+    texts = on_all(tmp_path, 3, member)
+    assert texts[0] == "popdist: Rank 2 failed to pass monitoredBarrier in 300 ms."
+    assert "Rank 1 reached monitoredBarrier, but rank 0 did not" in texts[1]
