@@ -1,0 +1,151 @@
+"""What a rank requests: one collective call, described so that ranks can compare it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+
+class Kind(IntEnum):
+    """What a call does."""
+
+    ALLREDUCE = 0
+    ALLGATHER = 1
+    BROADCAST = 2
+    ALLTOALL = 3
+    REDUCESCATTER = 4
+    BARRIER = 5
+    JOIN = 6
+    ADD_PROCESS_SET = 7
+    REMOVE_PROCESS_SET = 8
+
+    @property
+    def text(self) -> str:
+        """Its name in errors and in the names of calls."""
+        return self.name.lower().replace("_process_set", " of a process set")
+
+
+# A tensor's dtype and shape.
+Layout = tuple[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A call of one rank. Ranks that make it together have equal ones, as a rule."""
+
+    kind: Kind
+    # None for a call that is matched by its number among those of its kind.
+    name: str | None
+    # Several for a grouped call.
+    tensors: tuple[Layout, ...] = ()
+    # A number of horovod's: Average, Sum, ...
+    op: int = 0
+    # The member whose tensors are broadcast.
+    root: int = 0
+    prescale: float = 1.0
+    postscale: float = 1.0
+    # The rows for each member (alltoall), the ranks of a process set, or the time in
+    # nanoseconds (join).
+    counts: tuple[int, ...] = ()
+
+    @property
+    def template(self) -> tuple[Any, ...]:
+        """What a call that is repeated has in common with the one before."""
+        return (
+            int(self.kind),
+            self.name,
+            self.tensors,
+            self.op,
+            self.root,
+            self.prescale,
+            self.postscale,
+        )
+
+    @classmethod
+    def from_template(
+        cls, template: tuple[Any, ...], counts: tuple[int, ...]
+    ) -> "Request":
+        """Return the request with this template."""
+        kind, name, tensors, op, root, prescale, postscale = template
+        return cls(Kind(kind), name, tensors, op, root, prescale, postscale, counts)
+
+
+def template_of(fields: Sequence[Any]) -> tuple[Any, ...]:
+    """Return a template whose fields have been lists on their way."""
+    kind, name, tensors, *rest = fields
+    layouts = tuple([(dtype, tuple(shape)) for dtype, shape in tensors])
+    return (kind, name, layouts, *rest)
+
+
+def find_mismatch(
+    name: str, requests: "tuple[Request | None, ...]", ranks: tuple[int, ...]
+) -> str | None:
+    """Return how the requests for one call differ, in a sentence; None if they match.
+
+    Args:
+        name: The call's name.
+        requests: One for each member; None for one that has joined.
+        ranks: What the members are called.
+    """
+    given = [(r, q) for r, q in zip(ranks, requests, strict=True) if q is not None]
+    first_rank, first = given[0]
+    if len(given) < len(requests) and first.kind not in _WITH_JOINED:
+        absent = next(r for r, q in zip(ranks, requests, strict=True) if q is None)
+        return (
+            f"{first.kind.text} {name!r} cannot be made, because rank {absent} has "
+            "joined: only allreduce and barrier can. Call join() after it on all ranks."
+        )
+    if problem := _own_problem(first):
+        return f"{first.kind.text} {name!r} {problem}"
+    for rank, request in given[1:]:
+        difference = _difference(first, request)
+        if difference:
+            what, mine, theirs = difference
+            return (
+                f"The ranks' {what} differ in {first.kind.text} {name!r}: rank "
+                f"{first_rank} has {mine}, but rank {rank} has {theirs}. All ranks "
+                "must make the same call."
+            )
+    return None
+
+
+_WITH_JOINED = (Kind.ALLREDUCE, Kind.BARRIER, Kind.JOIN)
+# Their tensors may differ in the first dimension.
+_UNEVEN = (Kind.ALLGATHER, Kind.ALLTOALL)
+
+
+def _own_problem(request: Request) -> str | None:
+    if request.kind in (*_UNEVEN, Kind.REDUCESCATTER) and any(
+        not shape for _, shape in request.tensors
+    ):
+        return "has a tensor without dimensions, but needs a first one. Reshape it."
+    return None
+
+
+def _difference(one: Request, other: Request) -> tuple[str, object, object] | None:
+    if one == other:
+        return None
+    if one.kind != other.kind:
+        return "operations", one.kind.text, other.kind.text
+    if len(one.tensors) != len(other.tensors):
+        return "numbers of tensors", len(one.tensors), len(other.tensors)
+    for (dtype, shape), (their_dtype, their_shape) in zip(
+        one.tensors, other.tensors, strict=True
+    ):
+        if dtype != their_dtype:
+            return "dtypes", dtype, their_dtype
+        uneven = one.kind in _UNEVEN and len(shape) == len(their_shape)
+        if shape[1:] != their_shape[1:] if uneven else shape != their_shape:
+            return "shapes", list(shape), list(their_shape)
+    if one.op != other.op:
+        return "reduction operations", one.op, other.op
+    if one.root != other.root:
+        return "root ranks", one.root, other.root
+    if (one.prescale, one.postscale) != (other.prescale, other.postscale):
+        mine, theirs = (
+            (request.prescale, request.postscale) for request in (one, other)
+        )
+        return "scale factors", mine, theirs
+    if one.kind is not Kind.ALLTOALL and one.counts != other.counts:
+        return "ranks of the process set", list(one.counts), list(other.counts)
+    return None

@@ -1,0 +1,238 @@
+"""Carries out the calls that all ranks agree upon: tensors become rows by address."""
+
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from math import prod
+
+import torch
+from torch import Tensor
+
+from popdist.engine.transport import Pair, Transport
+from popdist.torch.tensor_rows import CODES, bytes_of, parts_of, rows_of
+
+from ..negotiation.agreement import Decision
+from ..negotiation.call_requests import Kind, Layout, Request
+from ..negotiation.negotiator import Call
+from .adasum import adasum
+from .reduce_ops import (
+    Adasum,
+    Average,
+    ReduceOp,
+    engine_reduction,
+    neutral_value,
+)
+
+
+class TensorCall(Call):
+    """A call with tensors, in one piece each, which are read when its turn comes."""
+
+    def __init__(
+        self,
+        request: Request,
+        sources: Sequence[Tensor] = (),
+        targets: Sequence[Tensor] = (),
+        finish: Callable[[list[Tensor]], object] = lambda results: results[0],
+    ) -> None:
+        """Make a call.
+
+        Args:
+            request: What it is.
+            sources: What is read.
+            targets: Where results of known shapes are written; maybe the sources.
+            finish: Turns the results into what the caller gets.
+        """
+        super().__init__(request)
+        self.sources = sources
+        self.targets = targets
+        self.finish = finish
+        # Of alltoall: how many rows each rank has sent.
+        self.received: list[int] = []
+
+
+class Carrier:
+    """Carries out calls among the members of one group."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        self._member = transport.rank
+        self._size = len(transport.replicas)
+
+    def __call__(self, pairs: Sequence[tuple[Decision, Call | None]]) -> None:
+        """Carry out a round's calls: the reductions together, the rest in order."""
+        reductions = []
+        for decision, call in pairs:
+            request = decision.request
+            if request.kind is Kind.ALLREDUCE and request.op != Adasum:
+                reductions.append((request, _tensors_of(request, call)))
+        self._reduce_all(reductions)
+        for decision, call in pairs:
+            if not isinstance(call, TensorCall):
+                if call is not None:
+                    call.result = decision.last
+            else:
+                call.result = call.finish(self._carry_out(decision, call))
+
+    def _carry_out(self, decision: Decision, call: TensorCall) -> list[Tensor]:
+        request = call.request
+        match request.kind:
+            case Kind.ALLREDUCE if request.op == Adasum:
+                return self._adasum(call)
+            case Kind.ALLREDUCE:
+                return list(call.targets)
+            case Kind.ALLGATHER:
+                return self._all_gather(decision, call)
+            case Kind.BROADCAST:
+                return self._broadcast(call)
+            case Kind.ALLTOALL:
+                return self._all_to_all(decision, call)
+            case Kind.REDUCESCATTER:
+                return self._reduce_scatter(call)
+            case _:
+                return []
+
+    def _reduce_all(self, calls: "Sequence[tuple[Request, _Tensors]]") -> None:
+        """Reduce the tensors of several calls, as few times as their dtypes permit."""
+        batches: dict[tuple[int, int], list[Pair]] = {}
+        for request, tensors in calls:
+            op, prescale = ReduceOp(request.op), request.prescale
+            for source, target in tensors:
+                read = source
+                if prescale != 1:
+                    _scale(source, prescale, target)
+                    read = target
+                code = CODES[target.dtype]
+                key = code, engine_reduction(op, target.is_floating_point())
+                pair = rows_of((read,), code), rows_of((target,), code)
+                batches.setdefault(key, []).append(pair)
+        for (_, reduction), batch in batches.items():
+            self._transport.all_reduce(batch, reduction)
+        for request, tensors in calls:
+            if request.postscale != 1 or request.op == Average:
+                for _, target in tensors:
+                    self._complete(request, target)
+
+    def _complete(self, request: Request, target: Tensor) -> None:
+        if request.op == Average and not target.is_floating_point():
+            target.floor_divide_(self._size)
+        if request.postscale != 1:
+            _scale(target, request.postscale, target)
+
+    def _adasum(self, call: TensorCall) -> list[Tensor]:
+        request = call.request
+        for source, target in zip(call.sources, call.targets, strict=True):
+            mine = source
+            if request.prescale != 1:
+                mine = torch.empty_like(source)
+                _scale(source, request.prescale, mine)
+            each = torch.empty((self._size, *source.shape), dtype=source.dtype)
+            lengths = [source.nbytes] * self._size
+            self._transport.all_gather(bytes_of(mine), bytes_of(each), lengths)
+            target.copy_(adasum(list(each)))
+            if request.postscale != 1:
+                _scale(target, request.postscale, target)
+        return list(call.targets)
+
+    def _all_gather(self, decision: Decision, call: TensorCall) -> list[Tensor]:
+        results = []
+        for index, source in enumerate(call.sources):
+            layouts = _layouts(decision, index)
+            rows = [shape[0] for _, shape in layouts]
+            whole = torch.empty((sum(rows), *source.shape[1:]), dtype=source.dtype)
+            row_bytes = prod(source.shape[1:]) * source.itemsize
+            lengths = [count * row_bytes for count in rows]
+            self._transport.all_gather(bytes_of(source), bytes_of(whole), lengths)
+            results.append(whole)
+        return results
+
+    def _broadcast(self, call: TensorCall) -> list[Tensor]:
+        for source, target in zip(call.sources, call.targets, strict=True):
+            if call.request.root == self._member and target is not source:
+                target.copy_(source)
+            self._transport.broadcast(bytes_of(target), call.request.root)
+        return list(call.targets)
+
+    def _all_to_all(self, decision: Decision, call: TensorCall) -> list[Tensor]:
+        (source,) = call.sources
+        matrix = [one.counts for one in decision.requests if one is not None]
+        call.received = [counts[self._member] for counts in matrix]
+        whole = torch.empty((sum(call.received), *source.shape[1:]), dtype=source.dtype)
+        row_bytes = prod(source.shape[1:]) * source.itemsize
+        if len({count for counts in matrix for count in counts}) == 1:
+            sent = source[: sum(matrix[0])]
+            self._transport.all_to_all(parts_of(sent, self._size), bytes_of(whole))
+            return [whole]
+        starts = accumulate(call.received, initial=0)
+        for root, (start, counts) in enumerate(zip(starts, matrix, strict=False)):
+            lengths = [count * row_bytes for count in counts]
+            part = whole[start : start + call.received[root]]
+            sent = source[: sum(counts)] if root == self._member else part
+            self._transport.scatter(bytes_of(sent), bytes_of(part), lengths, root)
+        return [whole]
+
+    def _reduce_scatter(self, call: TensorCall) -> list[Tensor]:
+        request = call.request
+        results = []
+        for source in call.sources:
+            begin, end = share(source.shape[0], self._size, self._member)
+            read = source
+            if request.prescale != 1:
+                read = torch.empty_like(source)
+                _scale(source, request.prescale, read)
+            code = CODES[source.dtype]
+            reduction = engine_reduction(
+                ReduceOp(request.op), source.is_floating_point()
+            )
+            if source.shape[0] % self._size:
+                whole = torch.empty_like(source)
+                rows = rows_of((read,), code), rows_of((whole,), code)
+                self._transport.all_reduce([rows], reduction)
+                target = whole[begin:end].clone()
+            else:
+                target = torch.empty(
+                    (end - begin, *source.shape[1:]), dtype=source.dtype
+                )
+                rows = rows_of((read,), code), rows_of((target,), code)
+                self._transport.reduce_scatter(*rows, reduction)
+            self._complete(request, target)
+            results.append(target)
+        return results
+
+
+def share(rows: int, size: int, member: int) -> tuple[int, int]:
+    """Return where a member's part of so many rows begins and ends.
+
+    The first members get one more, where the rows cannot be shared equally.
+    """
+    least, more = divmod(rows, size)
+    begin = member * least + min(member, more)
+    return begin, begin + least + (member < more)
+
+
+# What a reduction reads and writes.
+_Tensors = list[tuple[Tensor, Tensor]]
+
+
+def _tensors_of(request: Request, call: Call | None) -> _Tensors:
+    """Return a reduction's tensors, also for a rank that has joined."""
+    if isinstance(call, TensorCall):
+        return list(zip(call.sources, call.targets, strict=True))
+    filled = [_neutral(layout, ReduceOp(request.op)) for layout in request.tensors]
+    return [(one, one) for one in filled]
+
+
+def _neutral(layout: Layout, op: ReduceOp) -> Tensor:
+    name, shape = layout
+    dtype: torch.dtype = getattr(torch, name)
+    return torch.full(shape, neutral_value(op, dtype), dtype=dtype)
+
+
+def _layouts(decision: Decision, index: int) -> list[Layout]:
+    return [one.tensors[index] for one in decision.requests if one is not None]
+
+
+def _scale(source: Tensor, factor: float, target: Tensor) -> None:
+    """Multiply; integers as float64, and the result is truncated."""
+    if source.is_floating_point():
+        torch.mul(source, factor, out=target)
+    else:
+        target.copy_(source.double() * factor)

@@ -1,0 +1,54 @@
+"""Compression of tensors before they are reduced, and back again."""
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+
+class Compressor(Protocol):
+    """What compresses a tensor, and returns with it what decompress() needs."""
+
+    @staticmethod
+    def compress(tensor: Tensor) -> tuple[Tensor, torch.dtype | None]: ...
+    @staticmethod
+    def decompress(tensor: Tensor, ctx: torch.dtype | None) -> Tensor: ...
+
+
+class NoneCompressor:
+    """Leaves tensors as they are."""
+
+    @staticmethod
+    def compress(tensor: Tensor) -> tuple[Tensor, torch.dtype | None]:
+        """Return the tensor itself."""
+        return tensor, None
+
+    @staticmethod
+    def decompress(tensor: Tensor, ctx: torch.dtype | None) -> Tensor:
+        """Return the tensor itself."""
+        return tensor
+
+
+class FP16Compressor:
+    """Turns tensors of floating point numbers into float16."""
+
+    @staticmethod
+    def compress(tensor: Tensor) -> tuple[Tensor, torch.dtype | None]:
+        """Return the tensor as float16, and the dtype that it had."""
+        if not tensor.is_floating_point():
+            return tensor, tensor.dtype
+        return tensor.half(), tensor.dtype
+
+    @staticmethod
+    def decompress(tensor: Tensor, ctx: torch.dtype | None) -> Tensor:
+        """Return the tensor as what it was."""
+        if ctx is None or not ctx.is_floating_point:
+            return tensor
+        return tensor.to(ctx)
+
+
+class Compression:
+    """The compressors that there are."""
+
+    none: Compressor = NoneCompressor()
+    fp16: Compressor = FP16Compressor()

@@ -1,0 +1,195 @@
+"""Broadcasts of a model's parameters, an optimizer's state, and any objects."""
+
+import pickle
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..common.process_sets import ProcessSet, global_process_set
+from .submission import broadcast_tensors, gather_tensors
+from .world import WORLD
+
+
+def broadcast_parameters(
+    params: Mapping[str, Any] | Iterable[Any],
+    root_rank: int,
+    process_set: ProcessSet = global_process_set,
+) -> None:
+    """Overwrite parameters with those of one rank.
+
+    Args:
+        params: model.state_dict(), model.named_parameters() or model.parameters(); the
+            same on all ranks.
+        root_rank: Whose they become.
+        process_set: The ranks that take part.
+
+    Raises:
+        ValueError: params is none of these.
+    """
+    tensors = _tensors_of(params)
+    if tensors:
+        broadcast_tensors(
+            tensors, root_rank, None, process_set, list, in_place=True, now=True
+        ).wait()
+
+
+def _tensors_of(params: Mapping[str, Any] | Iterable[Any]) -> list[Tensor]:
+    if isinstance(params, Mapping):
+        found = [params[name] for name in sorted(params)]
+    elif isinstance(params, Iterable) and not isinstance(params, Tensor | str):
+        pairs = [one if isinstance(one, tuple) else ("", one) for one in params]
+        found = [tensor for _, tensor in pairs]
+    else:
+        raise ValueError(
+            f"params is {type(params).__name__}, but must be a model's state_dict(), "
+            "named_parameters() or parameters()."
+        )
+    for one in found:
+        if one is not None and not isinstance(one, Tensor):
+            raise ValueError(
+                f"params has an entry of {type(one).__name__}, but only tensors can be "
+                "broadcast. Use broadcast_object() for other objects."
+            )
+    return [one for one in found if one is not None]
+
+
+def broadcast_optimizer_state(
+    optimizer: torch.optim.Optimizer,
+    root_rank: int,
+    model: torch.nn.Module | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> None:
+    """Overwrite an optimizer's options and state with those of one rank.
+
+    As in Horovod, the parameters of an optimizer without state have gradients, which
+    are zero, after it.
+
+    Args:
+        optimizer: Of the same parameters on all ranks; it may lack state.
+        root_rank: Whose state it becomes.
+        model: Not used here.
+        process_set: The ranks that take part.
+
+    Raises:
+        ValueError: It is an LBFGS, whose state is not made of tensors alone.
+    """
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise ValueError(
+            "The state of torch.optim.LBFGS cannot be broadcast. Use another optimizer."
+        )
+    if not optimizer.state:
+        _add_gradients(optimizer)
+    is_root = WORLD.rank() == root_rank
+    tensors: list[Tensor] = []
+    state = _taken_out(optimizer.state_dict(), tensors) if is_root else None
+    layouts = [(tensor.dtype, tuple(tensor.shape)) for tensor in tensors]
+    state, layouts = broadcast_object(
+        (state, layouts), root_rank, "optimizer_state", process_set
+    )
+    if not is_root:
+        tensors = [torch.empty(shape, dtype=dtype) for dtype, shape in layouts]
+    if tensors:
+        broadcast_tensors(
+            tensors, root_rank, None, process_set, list, in_place=True, now=True
+        ).wait()
+    if not is_root:
+        optimizer.load_state_dict(_put_back(state, tensors))
+
+
+def _add_gradients(optimizer: torch.optim.Optimizer) -> None:
+    for group in optimizer.param_groups:
+        for param in group["params"]:
+            if param.requires_grad and param.grad is None:
+                param.grad = torch.zeros_like(param)
+
+
+class _Place:
+    """Where a tensor stands in a state: its number."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+# Any, because a state holds what its optimizer likes.
+def _taken_out(state: Any, tensors: list[Tensor]) -> Any:
+    """Return a state with places for its tensors, which are appended to `tensors`."""
+    if isinstance(state, Tensor):
+        tensors.append(state.detach())
+        return _Place(len(tensors) - 1)
+    if isinstance(state, dict):
+        return {key: _taken_out(value, tensors) for key, value in state.items()}
+    if type(state) in (list, tuple):
+        return type(state)(_taken_out(value, tensors) for value in state)
+    return state
+
+
+def _put_back(state: Any, tensors: list[Tensor]) -> Any:
+    """Return a state with the tensors in their places."""
+    if isinstance(state, _Place):
+        return tensors[state.number]
+    if isinstance(state, dict):
+        return {key: _put_back(value, tensors) for key, value in state.items()}
+    if type(state) in (list, tuple):
+        return type(state)(_put_back(value, tensors) for value in state)
+    return state
+
+
+# Any, because objects of all types that can be pickled are taken.
+def broadcast_object(
+    obj: Any = None,
+    root_rank: int = 0,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Return the object of one rank, on all ranks.
+
+    Args:
+        obj: What can be pickled; of other ranks than the root it does not count.
+        root_rank: Whose object it is.
+        name: By which the ranks' calls are matched.
+        process_set: The ranks that take part.
+    """
+    is_root = WORLD.rank() == root_rank
+    data = _pickled(obj) if is_root else torch.empty(0, dtype=torch.uint8)
+    length = torch.tensor([len(data)], dtype=torch.int64)
+    prefix = None if name is None else f"object.{name}"
+
+    def copy(tensor: Tensor, what: str) -> None:
+        full = None if prefix is None else f"{prefix}.{what}"
+        broadcast_tensors(
+            [tensor], root_rank, full, process_set, list, in_place=True, now=True
+        ).wait()
+
+    copy(length, "length")
+    if not is_root:
+        data = torch.empty(int(length), dtype=torch.uint8)
+    copy(data, "data")
+    return obj if is_root else pickle.loads(_bytes_of(data))
+
+
+def allgather_object(
+    obj: Any,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> list[Any]:
+    """Return a list of all ranks' objects, which can be pickled."""
+    data = _pickled(obj)
+    length = torch.tensor([len(data)], dtype=torch.int64)
+    full = None if name is None else f"object.{name}"
+    handle = gather_tensors([data, length], full, process_set, list, now=True)
+    whole, lengths = handle.wait()
+    found, at = [], 0
+    for count in lengths.tolist():
+        found.append(pickle.loads(_bytes_of(whole[at : at + count])))
+        at += count
+    return found
+
+
+def _pickled(obj: Any) -> Tensor:
+    return torch.frombuffer(bytearray(pickle.dumps(obj)), dtype=torch.uint8)
+
+
+def _bytes_of(tensor: Tensor) -> bytes:
+    return tensor.numpy().tobytes()

@@ -1,0 +1,190 @@
+"""Calls that gradients flow through: backward is a call among the same ranks."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..common.process_sets import ProcessSet
+from .reduce_ops import Adasum, Average, ReduceOp, Sum
+from .submission import (
+    broadcast_tensors,
+    exchange_tensor,
+    gather_tensors,
+    reduce_tensors,
+    scatter_tensors,
+)
+
+Scales = tuple[float, float]
+
+
+def _sum(
+    tensors: Sequence[Tensor],
+    process_set: ProcessSet,
+    op: ReduceOp = Sum,
+    scales: Scales = (1.0, 1.0),
+) -> list[Tensor]:
+    found: list[Tensor] = reduce_tensors(
+        tensors, None, op, scales, process_set, list, in_place=False, now=True
+    ).wait()
+    return found
+
+
+def needed(tensors: Sequence[Tensor]) -> bool:
+    """Return whether a call's result must have a gradient."""
+    # What is no tensor is refused later, with all that cannot be an argument.
+    return torch.is_grad_enabled() and any(
+        getattr(tensor, "requires_grad", False) for tensor in tensors
+    )
+
+
+def apply(function: type[torch.autograd.Function], *arguments: Any) -> Any:
+    """Make a call that gradients flow through."""
+    return function.apply(*arguments)  # type: ignore[no-untyped-call]
+
+
+# Any in all of them, because torch gives its context no type that has our attributes.
+class Allreduce(torch.autograd.Function):
+    """Reduces tensors; reduces their gradients in the same way."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        name: str | None,
+        op: ReduceOp,
+        scales: Scales,
+        process_set: ProcessSet,
+        *tensors: Tensor,
+    ) -> tuple[Tensor, ...]:
+        ctx.op, ctx.scales, ctx.process_set = op, scales, process_set
+        found: list[Tensor] = reduce_tensors(
+            tensors, name, op, scales, process_set, list, in_place=False, now=True
+        ).wait()
+        return tuple(found)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        if ctx.op not in (Sum, Average, Adasum):
+            raise RuntimeError(
+                f"allreduce with op={ctx.op.name} has no gradient. Use Sum or Average "
+                "where one is needed, or give tensor.detach()."
+            )
+        found = _sum(grads, ctx.process_set, ctx.op, ctx.scales)
+        return (None, None, None, None, *found)
+
+
+class Allgather(torch.autograd.Function):
+    """Gathers tensors; a rank's gradient is the sum of all ranks' for its rows."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, name: str | None, process_set: ProcessSet, *tensors: Tensor
+    ) -> tuple[Tensor, ...]:
+        ctx.process_set = process_set
+        ctx.rows = [tensor.shape[0] if tensor.ndim else 0 for tensor in tensors]
+        handle = gather_tensors(tensors, name, process_set, list, now=True)
+        return tuple(handle.wait())
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        rows = torch.tensor([ctx.rows], dtype=torch.int64)
+        handle = gather_tensors([rows], None, ctx.process_set, list, now=True)
+        (each,) = handle.wait()
+        member = ctx.process_set.rank()
+        starts = each[:member].sum(0).tolist()
+        found = _sum(grads, ctx.process_set)
+        parts = [
+            grad[start : start + count]
+            for grad, start, count in zip(found, starts, ctx.rows, strict=True)
+        ]
+        return (None, None, *parts)
+
+
+class Broadcast(torch.autograd.Function):
+    """Copies the root's tensor, which gets the sum of all gradients."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        name: str | None,
+        root_rank: int,
+        process_set: ProcessSet,
+        tensor: Tensor,
+    ) -> Tensor:
+        ctx.root_rank, ctx.process_set = root_rank, process_set
+        (found,) = broadcast_tensors(
+            [tensor], root_rank, name, process_set, list, in_place=False, now=True
+        ).wait()
+        copied: Tensor = found
+        return copied
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        (grad,) = _sum(grads, ctx.process_set)
+        ranks = ctx.process_set.ranks
+        if ranks[ctx.process_set.rank()] != ctx.root_rank:
+            grad.zero_()
+        return None, None, None, grad
+
+
+class Alltoall(torch.autograd.Function):
+    """Hands rows out; gradients of rows go back to where the rows came from."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, name: str | None, splits: Any, process_set: ProcessSet, tensor: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        handle = exchange_tensor(tensor, splits, name, process_set, now=True)
+        found, received = handle.wait()
+        ctx.process_set, ctx.received, ctx.shape = process_set, received, tensor.shape
+        ctx.mark_non_differentiable(received)
+        return found, received
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        handle = exchange_tensor(
+            grads[0], ctx.received, None, ctx.process_set, now=True
+        )
+        grad, _ = handle.wait()
+        if grad.shape != ctx.shape:
+            # Rows that went nowhere.
+            whole = grad.new_zeros(ctx.shape)
+            whole[: len(grad)] = grad
+            grad = whole
+        return None, None, None, grad
+
+
+class Reducescatter(torch.autograd.Function):
+    """Reduces tensors and hands out parts; their gradients are gathered.
+
+    As in Horovod, they are multiplied by the number of ranks for a Sum, and are what
+    the ranks have for an Average.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        name: str | None,
+        op: ReduceOp,
+        scales: Scales,
+        process_set: ProcessSet,
+        *tensors: Tensor,
+    ) -> tuple[Tensor, ...]:
+        ctx.op, ctx.scales, ctx.process_set = op, scales, process_set
+        handle = scatter_tensors(tensors, name, op, scales, process_set, list, now=True)
+        return tuple(handle.wait())
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        if ctx.op not in (Sum, Average):
+            raise RuntimeError(
+                f"reducescatter with op={ctx.op.name} has no gradient. Use Sum or "
+                "Average where one is needed, or give tensor.detach()."
+            )
+        factor = ctx.scales[0] * ctx.scales[1]
+        if ctx.op is Sum:
+            factor *= ctx.process_set.size()
+        scaled = [grad * factor for grad in grads]
+        handle = gather_tensors(scaled, None, ctx.process_set, list, now=True)
+        return (None, None, None, None, *handle.wait())

@@ -1,0 +1,266 @@
+"""Turns tensors and arguments into requests, and requests into handles."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from popdist.torch.tensor_rows import check, overlapping, readable
+
+from ..common.process_sets import ProcessSet
+from ..negotiation.call_requests import Kind, Layout, Request
+from ..negotiation.negotiator import Call, Negotiator
+from .carrying import TensorCall
+from .reduce_ops import Adasum, ReduceOp, check_reducible, name_of_dtype
+from .world import WORLD
+
+
+class Handle:
+    """A call that may be under way. poll() and synchronize() take it."""
+
+    def __init__(self, negotiator: Negotiator, call: Call) -> None:
+        self._negotiator = negotiator
+        self._call = call
+
+    def poll(self) -> bool:
+        """Return whether the call is over. Never blocks."""
+        return self._call.done
+
+    def wait(self) -> Any:
+        """Block until the call is over, and return its result."""
+        return self._negotiator.wait(self._call)
+
+    def __call__(self) -> Any:
+        """Do as wait() does."""
+        return self.wait()
+
+    def __repr__(self) -> str:
+        state = "done" if self.poll() else "under way"
+        return f"<Handle: {self._call.name!r}, {state}>"
+
+
+# Whether the caller waits at once.
+Now = bool
+
+
+def submit(process_set: ProcessSet, call: Call, now: Now) -> Handle:
+    """Request a call in a process set."""
+    negotiator = WORLD.negotiator(process_set)
+    negotiator.submit(call, wait=now)
+    return Handle(negotiator, call)
+
+
+def reduce_tensors(
+    tensors: Sequence[Tensor],
+    name: str | None,
+    op: ReduceOp,
+    scales: tuple[float, float],
+    process_set: ProcessSet,
+    finish: Callable[[list[Tensor]], object],
+    *,
+    in_place: bool,
+    now: Now,
+) -> Handle:
+    """Request an allreduce of tensors."""
+    _check(tensors)
+    for dtype in {tensor.dtype for tensor in tensors}:
+        check_reducible(dtype, op)
+    if op is Adasum:
+        _check_power_of_two(process_set)
+    sources = [readable(tensor) for tensor in tensors]
+    targets = _targets(sources, in_place)
+
+    def complete(results: list[Tensor]) -> object:
+        return finish(_returned(tensors, results) if in_place else results)
+
+    request = _request(Kind.ALLREDUCE, name, sources, op=op, scales=scales)
+    return submit(process_set, TensorCall(request, sources, targets, complete), now)
+
+
+def scatter_tensors(
+    tensors: Sequence[Tensor],
+    name: str | None,
+    op: ReduceOp,
+    scales: tuple[float, float],
+    process_set: ProcessSet,
+    finish: Callable[[list[Tensor]], object],
+    *,
+    now: Now,
+) -> Handle:
+    """Request a reducescatter of tensors."""
+    if op is Adasum:
+        raise ValueError(
+            "reducescatter cannot use Adasum. Use Sum, Average, Min, Max or Product."
+        )
+    _check(tensors)
+    for dtype in {tensor.dtype for tensor in tensors}:
+        check_reducible(dtype, op)
+    sources = [readable(tensor) for tensor in tensors]
+    request = _request(Kind.REDUCESCATTER, name, sources, op=op, scales=scales)
+    call = TensorCall(request, sources, finish=finish)
+    return submit(process_set, call, now)
+
+
+def gather_tensors(
+    tensors: Sequence[Tensor],
+    name: str | None,
+    process_set: ProcessSet,
+    finish: Callable[[list[Tensor]], object],
+    *,
+    now: Now,
+) -> Handle:
+    """Request an allgather of tensors."""
+    _check(tensors)
+    sources = [readable(tensor) for tensor in tensors]
+    request = _request(Kind.ALLGATHER, name, sources)
+    return submit(process_set, TensorCall(request, sources, finish=finish), now)
+
+
+def broadcast_tensors(
+    tensors: Sequence[Tensor],
+    root_rank: int,
+    name: str | None,
+    process_set: ProcessSet,
+    finish: Callable[[list[Tensor]], object],
+    *,
+    in_place: bool,
+    now: Now,
+) -> Handle:
+    """Request a broadcast of tensors."""
+    _check(tensors)
+    sources = [readable(tensor) for tensor in tensors]
+    targets = _targets(sources, in_place)
+    root = _member_of(root_rank, process_set)
+
+    def complete(results: list[Tensor]) -> object:
+        return finish(_returned(tensors, results) if in_place else results)
+
+    request = _request(Kind.BROADCAST, name, sources, root=root)
+    return submit(process_set, TensorCall(request, sources, targets, complete), now)
+
+
+def exchange_tensor(
+    tensor: Tensor,
+    splits: Tensor | Sequence[int] | None,
+    name: str | None,
+    process_set: ProcessSet,
+    *,
+    now: Now,
+) -> Handle:
+    """Request an alltoall; its result is a tensor, and the numbers of received rows."""
+    _check([tensor])
+    WORLD.negotiator(process_set)
+    counts = _counts(tensor, splits, process_set.size() or 1)
+    source = readable(tensor)
+    request = _request(Kind.ALLTOALL, name, [source], counts=counts)
+
+    def finish(results: list[Tensor]) -> tuple[Tensor, Tensor]:
+        return results[0], torch.tensor(call.received, dtype=torch.int32)
+
+    call = TensorCall(request, [source], finish=finish)
+    return submit(process_set, call, now)
+
+
+def _member_of(root_rank: int, process_set: ProcessSet) -> int:
+    """Return the index of a rank in a process set.
+
+    Raises:
+        ValueError: It is not in it.
+    """
+    WORLD.negotiator(process_set)
+    ranks = process_set.ranks or []
+    if root_rank not in ranks:
+        raise ValueError(
+            f"root_rank is {root_rank!r}, but the process set has the ranks {ranks}. "
+            "Give one of them."
+        )
+    return ranks.index(root_rank)
+
+
+def _check_power_of_two(process_set: ProcessSet) -> None:
+    """Raise NotImplementedError unless Adasum can combine so many ranks."""
+    WORLD.negotiator(process_set)
+    size = process_set.size() or 1
+    if size.bit_count() != 1:
+        raise NotImplementedError(
+            f"Adasum combines ranks in pairs, so it needs a power of two of them, but "
+            f"the process set has {size}. Use op=Sum or op=Average."
+        )
+
+
+def _check(tensors: Sequence[object]) -> None:
+    try:
+        check(*tensors)  # type: ignore[arg-type]
+    except TypeError as error:
+        # Horovod has one error for all that cannot be a tensor of a call.
+        raise ValueError(str(error)) from None
+
+
+def _targets(sources: list[Tensor], in_place: bool) -> list[Tensor]:
+    """Return what results are written to: the sources, where that can be."""
+    if not in_place:
+        return [torch.empty_like(source) for source in sources]
+    if len(sources) == 1:
+        return sources
+    each = [(source,) for source in sources]
+    apart = overlapping(each, each)
+    return [
+        torch.empty_like(source) if index in apart else source
+        for index, source in enumerate(sources)
+    ]
+
+
+def _returned(tensors: Sequence[Tensor], results: list[Tensor]) -> list[Tensor]:
+    """Write results to tensors that are not in one piece, and return the tensors."""
+    for tensor, result in zip(tensors, results, strict=True):
+        if tensor.data_ptr() != result.data_ptr() or not tensor.is_contiguous():
+            tensor.detach().copy_(result)
+    return list(tensors)
+
+
+def _request(
+    kind: Kind,
+    name: str | None,
+    tensors: Sequence[Tensor],
+    *,
+    op: ReduceOp | None = None,
+    scales: tuple[float, float] = (1.0, 1.0),
+    root: int = 0,
+    counts: tuple[int, ...] = (),
+) -> Request:
+    layouts: tuple[Layout, ...] = tuple(
+        [(name_of_dtype(one.dtype), tuple(one.shape)) for one in tensors]
+    )
+    # As Horovod names calls: by their kind, too.
+    full = None if name is None else f"{kind.text}.{name}"
+    number = 0 if op is None else int(op)
+    prescale, postscale = map(float, scales)
+    return Request(kind, full, layouts, number, root, prescale, postscale, counts)
+
+
+def _counts(
+    tensor: Tensor, splits: Tensor | Sequence[int] | None, size: int
+) -> tuple[int, ...]:
+    rows = tensor.shape[0] if tensor.ndim else 0
+    if splits is None:
+        if rows % size:
+            raise ValueError(
+                f"The tensor has {rows} rows, which {size} ranks cannot share equally. "
+                "Give splits: how many rows each rank gets."
+            )
+        return (rows // size,) * size
+    if isinstance(splits, Tensor):
+        if splits.is_floating_point() or splits.dtype is torch.bool:
+            raise ValueError(
+                f"splits is a tensor of {splits.dtype}, but must be of int32 or int64."
+            )
+        splits = splits.tolist()
+    counts = tuple(int(count) for count in splits)
+    if len(counts) != size or min(counts) < 0 or sum(counts) > rows:
+        raise ValueError(
+            f"splits is {list(counts)}, but must have {size} numbers from 0, one for "
+            f"each rank, that are {rows} in all at most, as the tensor has so many "
+            "rows."
+        )
+    return counts
