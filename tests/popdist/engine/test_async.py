@@ -255,7 +255,7 @@ def test_control_c_after_the_call_is_over_ends_nothing() -> None:
 
     class Interrupted(threading.Event):
         def wait(self, timeout: float | None = None) -> bool:
-            handle._run(lambda: 5)
+            handle.run(lambda: 5)
             raise KeyboardInterrupt
 
     handle._done = Interrupted()

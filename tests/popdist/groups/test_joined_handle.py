@@ -23,7 +23,7 @@ def test_it_ends_with_the_last_call_and_joins_the_results_once() -> None:
     for number, call in enumerate(calls):
         assert not handle.test()
         assert not joined
-        call._run(lambda number=number: number)
+        call.run(lambda number=number: number)
 
     assert handle.test()
     assert handle.wait() == handle.result() == "whole"
@@ -38,12 +38,12 @@ def test_it_ends_with_the_first_call_that_fails() -> None:
     def fail() -> None:
         raise KeyError("first")
 
-    calls[0]._run(lambda: 1)
-    calls[2]._run(fail)
+    calls[0].run(lambda: 1)
+    calls[2].run(fail)
 
     with pytest.raises(KeyError, match="first"):
         handle.wait()
-    calls[1]._run(fail)
+    calls[1].run(fail)
     with pytest.raises(KeyError, match="first"):
         handle.result()
 
@@ -52,7 +52,7 @@ def test_an_error_in_joining_is_that_of_the_handle() -> None:
     call = started([], "")
     handle = JoinedHandle([call], lambda _: 1 / 0)
 
-    call._run(lambda: 1)
+    call.run(lambda: 1)
 
     with pytest.raises(ZeroDivisionError):
         handle.wait()
@@ -64,7 +64,7 @@ def test_an_interrupted_wait_gives_up_the_calls_that_are_under_way(
     given_up: list[str] = []
     calls = [started(given_up, name) for name in ("first", "second")]
     handle = JoinedHandle(calls, list)
-    calls[0]._run(lambda: 1)
+    calls[0].run(lambda: 1)
 
     def interrupted(_: Any) -> None:
         raise KeyboardInterrupt
