@@ -113,7 +113,8 @@ def _reserve(
     user = (server.user if server else "") or _user()
 
     def open_again() -> "Inventory":
-        return open_inventory(server, environ, host, options.timeout_s)
+        # After a power cut no job holds anything, whatever the disk has.
+        return open_inventory(server, environ, host, options.timeout_s, syncs=False)
 
     inventory = open_again()
     lease = os.urandom(16).hex()

@@ -16,6 +16,7 @@ def open_inventory(
     timeout_s: float = 10.0,
     *,
     admin: bool = False,
+    syncs: bool = True,
 ) -> "Inventory":
     """Open the inventory at an address, or this user's on this machine.
 
@@ -24,6 +25,7 @@ def open_inventory(
         environ: Says where the embedded one is.
         host: This machine's name, as holders on it give it.
         timeout_s: How long to wait for a reply, or while other processes write.
+        syncs: Whether closing the embedded one waits for the disk.
         admin: Ask as an administrator, who sees the partitions of all users.
 
     Raises:
@@ -32,7 +34,7 @@ def open_inventory(
     if address is None:
         from poprun.vipu.inventory.embedded import open_embedded
 
-        return open_embedded(environ, host, timeout_s)
+        return open_embedded(environ, host, timeout_s, syncs=syncs)
     from poprun.vipu.client.server_inventory import ServerInventory
 
     return ServerInventory(address, timeout_s=timeout_s, admin=admin)

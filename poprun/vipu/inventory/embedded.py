@@ -31,7 +31,11 @@ class EmbeddedInventory(StoredMachines, StoredPartitions, StoredDevices):
 
 
 def open_embedded(
-    environ: Mapping[str, str], host: str, timeout_s: float = 10.0
+    environ: Mapping[str, str],
+    host: str,
+    timeout_s: float = 10.0,
+    *,
+    syncs: bool = True,
 ) -> "Inventory":
     """Open the inventory of this user on this machine; make it on first use.
 
@@ -41,7 +45,7 @@ def open_embedded(
             disk is full.
     """
     path = find_inventory(environ, host)
-    return EmbeddedInventory(path, host=host, timeout_s=timeout_s)
+    return EmbeddedInventory(path, host=host, timeout_s=timeout_s, syncs=syncs)
 
 
 def _is_missing(db: Connection, num_ipus: int, num_ilds: int) -> bool:

@@ -37,6 +37,7 @@ class Store:
         host: This machine's name, as holders on it give it.
         timeout_s: How long to wait while other processes write.
         strict: Keep the rules of the original: see `rules`.
+        syncs: Whether `close` waits for the disk: see `Database`.
     """
 
     def __init__(
@@ -46,11 +47,12 @@ class Store:
         host: str,
         timeout_s: float = 10.0,
         strict: bool = False,
+        syncs: bool = True,
     ) -> None:
         self.location = os.fspath(path)
         self._host = host
         self._strict = strict
-        self._database = Database(self.location, timeout_s)
+        self._database = Database(self.location, timeout_s, syncs=syncs)
         try:
             self._note_boot()
         except BaseException:

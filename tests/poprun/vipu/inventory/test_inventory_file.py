@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from poprun.vipu.inventory import schema
+from poprun.vipu.inventory.database import MOST_LOG_PAGES
 from poprun.vipu.inventory.embedded import EmbeddedInventory, open_embedded
 from poprun.vipu.inventory.location import find_inventory
 from poprun.vipu.requests import PartitionRequest
@@ -82,6 +83,32 @@ def test_only_the_user_can_read_it(path: Path) -> None:
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
     inventory.close()
     assert [file.name for file in path.parent.iterdir()] == ["inventory.db"]
+
+
+def test_a_job_does_not_wait_for_the_disk_and_loses_nothing(path: Path) -> None:
+    log = Path(f"{path}-wal")
+    inventory = EmbeddedInventory(path, host="h1", syncs=False)
+    inventory.ensure_cluster(8)
+    inventory.create_partition(PartitionRequest(name="P", size=8))
+    inventory.close()
+    assert log.stat().st_size > 0
+
+    again = EmbeddedInventory(path, host="h1")
+    assert again.get_partition("P").size == 8
+    again.close()
+    assert not log.exists()
+
+
+def test_the_log_of_many_jobs_stays_short(path: Path) -> None:
+    for number in range(40):
+        inventory = EmbeddedInventory(path, host="h1", syncs=False)
+        inventory.ensure_cluster(8)
+        inventory.create_partition(PartitionRequest(name=f"P{number}", size=1))
+        inventory.remove_partition(f"P{number}")
+        inventory.close()
+
+    # One more transaction may be in it, and each page has a header.
+    assert Path(f"{path}-wal").stat().st_size < 2 * MOST_LOG_PAGES * 4096
 
 
 def test_it_is_opened_again_as_it_was(path: Path) -> None:
