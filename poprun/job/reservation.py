@@ -83,6 +83,10 @@ def reserve(
         log.warn(f"The job runs in offline mode, without IPUs. {error}")
         return Reservation(planner.without_ipus(setup, environ))
     except NoSpaceError as error:
+        error.add_note(
+            "--vipu-cluster and --vipu-allocation say where a partition is made, and "
+            "--vipu-partition names one that exists."
+        )
         if not setup.needs_ipus:
             error.add_note("Add --offline-mode=yes to run without IPUs.")
         raise

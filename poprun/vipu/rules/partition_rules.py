@@ -106,10 +106,8 @@ def _check_strictly(request: PartitionRequest, gcd_size: int) -> None:
     if request.num_ilds is not None and gcds < request.num_ilds:
         raise VipuRuleError(
             f"Partition {name} would have {counted(gcds, 'GCD')} in "
-            f"{request.num_ilds} ILDs, "
-            "but a "
-            f"GCD is within one ILD. Ask for {request.num_ilds} or more GCDs: one for "
-            "each instance."
+            f"{request.num_ilds} ILDs, but a GCD is within one ILD. Ask for "
+            f"{request.num_ilds} or more GCDs: a job has one for each instance."
         )
 
 
@@ -124,8 +122,8 @@ def shape_in(request: PartitionRequest, cluster: Cluster, *, strict: bool) -> Sh
     if size > cluster.size:
         raise VipuRuleError(
             f"Partition {request.name} would have {size} IPUs, but cluster "
-            f"{cluster.name} has {cluster.size}. Ask for fewer replicas or IPUs per "
-            "replica, or name a larger cluster."
+            f"{cluster.name} has {cluster.size}. Ask for fewer, or name a larger "
+            "cluster."
         )
     if ilds > cluster.num_ilds:
         raise VipuRuleError(
@@ -143,7 +141,7 @@ def shape_in(request: PartitionRequest, cluster: Cluster, *, strict: bool) -> Sh
         raise VipuRuleError(
             f"Partition {request.name} of {size} IPUs spans {ilds} ILDs of cluster "
             f"{cluster.name}, so it needs {ilds} or more GCDs, and cannot be "
-            "reconfigurable. Ask for as many instances."
+            "reconfigurable. Ask for as many: a job has one for each instance."
         )
     places = cluster.num_ilds // ilds * (ild // (size // ilds))
     if request.place_index is not None and not 0 <= request.place_index < places:

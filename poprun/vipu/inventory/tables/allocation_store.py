@@ -121,8 +121,8 @@ def check_use(db: Connection, allocation: str, user: str) -> None:
     users = get_users(db, allocation)
     if users and user not in users:
         raise AccessError(
-            f"User {user} may not use allocation {allocation}. Name another with "
-            "--vipu-allocation, or let the administrator add the user."
+            f"User {user} may not use allocation {allocation}. Name another, or "
+            "let the administrator add the user."
         )
 
 

@@ -219,6 +219,8 @@ def _no_space(
         parts.append(
             f"{what} has {free.total()} of {counted(total, 'IPU')} free, at most "
             f"{free.largest()} of them next to each other"
+            if free.total()
+            else f"all {counted(total, 'IPU')} of {what} are in use"
         )
     needs = ""
     if request.num_ilds is not None and request.num_ilds > 1:
@@ -232,6 +234,6 @@ def _no_space(
     return (
         f"There is no room for partition {request.name} of "
         f"{counted(request.size, 'IPU')}{needs}: {'; '.join(parts)}. {users}"
-        "Wait until some are free, ask for fewer, or name another cluster with "
-        "--vipu-allocation."
+        "Wait until some are free, ask for fewer, or name another cluster or "
+        "allocation."
     )

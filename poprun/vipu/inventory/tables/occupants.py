@@ -35,7 +35,7 @@ def describe_users_of(
         parts.append(f"{name} ({counted(size, 'IPU')}, {who})")
     more = len(rows) - MOST_NAMED
     rest = f" and {more} more" if more > 0 else ""
-    return f"The partitions there are {', '.join(parts)}{rest}. "
+    return f"In use by partitions {', '.join(parts)}{rest}. "
 
 
 def describe_holders(db: Connection, partition: str, but_for: str | None = None) -> str:

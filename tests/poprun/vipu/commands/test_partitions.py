@@ -172,3 +172,25 @@ def test_a_partition_is_updated_in_part(make: Make, run: Run) -> None:
 
     assert (shown["Size"], shown["Reconfigurable"]) == ("8", "no")
     assert shown["ILD Routing"] == "SWNC"
+
+
+def test_a_refusal_speaks_of_what_the_command_has(make: Make, run: Run) -> None:
+    make("vipu create partition p64 --size 64")
+
+    result = run("vipu create partition q --size 8")
+
+    assert (result.code, result.out) == (1, "")
+    assert "all 64 IPUs of cluster pod64 are in use" in result.err
+    assert "--vipu" not in result.err
+    assert "replica" not in result.err
+
+
+@pytest.mark.parametrize("index", ["", "--index 0"])
+def test_a_reconfigurable_partition_has_one_sync_type_wherever_it_is(
+    run: Run, index: str
+) -> None:
+    sync = "--reconfigurable --sync-type pod-native-default"
+    result = run(f"vipu create partition p --size 8 {sync} {index}".strip())
+
+    assert (result.code, result.out) == (2, "")
+    assert "a reconfigurable partition has c2-compatible" in result.err

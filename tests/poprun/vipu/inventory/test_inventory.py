@@ -138,10 +138,25 @@ def test_no_room_says_what_is_free_and_who_has_the_rest(
 
     assert without_times(refusal) == (
         "There is no room for partition Q of 32 IPUs next to each other: cluster c64 "
-        "has 28 of 64 IPUs free, at most 16 of them next to each other. The partitions "
-        "there are P32 (32 IPUs, user alice, job j1, host h1, since NOW), kept (4 "
+        "has 28 of 64 IPUs free, at most 16 of them next to each other. In use by "
+        "partitions P32 (32 IPUs, user alice, job j1, host h1, since NOW), kept (4 "
         "IPUs, kept by user bob since NOW). Wait until some are free, ask for fewer, "
-        "or name another cluster with --vipu-allocation."
+        "or name another cluster or allocation."
+    )
+
+
+def test_a_full_cluster_is_in_use_by_whom(
+    inventory: EmbeddedInventory, launch: Launch
+) -> None:
+    launch("P", replicas=64)
+    with pytest.raises(NoSpaceError) as refusal:
+        launch("Q", replicas=1)
+
+    assert without_times(refusal) == (
+        "There is no room for partition Q of 1 IPU: all 64 IPUs of cluster c64 are in "
+        "use. In use by partitions P (64 IPUs, user alice, job j1, host h1, since "
+        "NOW). Wait until some are free, ask for fewer, or name another cluster or "
+        "allocation."
     )
 
 
@@ -344,7 +359,7 @@ def test_allocations_set_agents_apart(inventory: EmbeddedInventory) -> None:
         )
     mine = Request(name="P", size=8, allocation="a", owner="bob")
     assert inventory.create_partition(mine).blocks == (Block(8, 8),)
-    with pytest.raises(NoSpaceError, match="allocation a has 0 of 8 IPUs free"):
+    with pytest.raises(NoSpaceError, match="all 8 IPUs of allocation a are in use"):
         inventory.create_partition(mine._replace(name="Q"))
     with pytest.raises(InUseError):
         inventory.remove_allocation("a")

@@ -99,7 +99,7 @@ def test_what_no_inventory_makes_is_refused(
         (
             {"num_gcds": 1, "num_ilds": 2},
             "Partition P would have 1 GCD in 2 ILDs, but a GCD is within one ILD. Ask "
-            "for 2 or more GCDs: one for each instance.",
+            "for 2 or more GCDs: a job has one for each instance.",
         ),
     ],
 )
@@ -135,8 +135,8 @@ def test_what_is_left_open_follows_from_the_cluster(
         (
             POD64,
             {"size": 128},
-            "Partition P would have 128 IPUs, but cluster c64 has 64. Ask for fewer "
-            "replicas or IPUs per replica, or name a larger cluster.",
+            "Partition P would have 128 IPUs, but cluster c64 has 64. Ask for fewer, "
+            "or name a larger cluster.",
         ),
         (
             POD64,
@@ -154,7 +154,8 @@ def test_what_is_left_open_follows_from_the_cluster(
             POD128,
             {"size": 128},
             "Partition P of 128 IPUs spans 2 ILDs of cluster c128, so it needs 2 or "
-            "more GCDs, and cannot be reconfigurable. Ask for as many instances.",
+            "more GCDs, and cannot be reconfigurable. Ask for as many: a job has one "
+            "for each instance.",
         ),
     ],
 )
