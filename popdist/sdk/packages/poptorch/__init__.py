@@ -1,6 +1,10 @@
 """PopTorch's interface, emulated on the CPU by PyTorch and popdist."""
 
+from . import optim
 from ._logging import logger, setLogLevel
+from .annotations import BeginBlock, Block, BlockFunction, removeBlocks
+from .argument_parsers import ICustomArgParser, registerCustomArgParser
+from .ctc import ctc_beam_search_decoder
 from .enums import (
     AutoStage,
     CommGroupType,
@@ -19,6 +23,26 @@ from .enums import (
     VariableRetrievalMode,
 )
 from .errors import Error, RecoverableError, UnrecoverableError
+from .model import PoplarExecutor, inferenceModel, trainingModel
+from .ops import (
+    cond,
+    custom_op,
+    dynamic_slice,
+    dynamic_update,
+    for_loop,
+    identity_loss,
+    ipu_print_tensor,
+    ipuHardwareIsAvailable,
+    ipuHardwareVersion,
+    isRunningOnIpu,
+    nearest,
+    nop,
+    recomputationCheckpoint,
+    serializedMatMul,
+    set_available_memory,
+    set_overlap_for_input,
+    set_overlap_for_output,
+)
 from .options import (
     Options,
     ParallelPhasedExecution,
@@ -29,24 +53,34 @@ from .options import (
     Stage,
     TensorLocationSettings,
 )
+from .scopes import CPU, Attribute, MultiConv, NameScope
 
 __all__ = [
+    "CPU",
+    "Attribute",
     "AutoStage",
+    "BeginBlock",
+    "Block",
+    "BlockFunction",
     "CommGroupType",
     "ConnectionType",
     "DataLoaderMode",
     "Error",
     "HalfFloatCastingBehavior",
+    "ICustomArgParser",
     "Liveness",
     "MatMulSerializationMode",
     "MeanReductionStrategy",
+    "MultiConv",
     "MultiConvPlanType",
+    "NameScope",
     "Options",
     "OutputMode",
     "OverlapMode",
     "ParallelPhasedExecution",
     "Phase",
     "PipelinedExecution",
+    "PoplarExecutor",
     "RecoverableError",
     "ReductionType",
     "SerialPhasedExecution",
@@ -57,8 +91,31 @@ __all__ = [
     "TensorLocationSettings",
     "UnrecoverableError",
     "VariableRetrievalMode",
+    "cond",
+    "ctc_beam_search_decoder",
+    "custom_op",
+    "dynamic_slice",
+    "dynamic_update",
+    "for_loop",
+    "identity_loss",
+    "inferenceModel",
+    "ipuHardwareIsAvailable",
+    "ipuHardwareVersion",
+    "ipu_print_tensor",
+    "isRunningOnIpu",
     "logger",
+    "nearest",
+    "nop",
+    "optim",
+    "recomputationCheckpoint",
+    "registerCustomArgParser",
+    "removeBlocks",
+    "serializedMatMul",
     "setLogLevel",
+    "set_available_memory",
+    "set_overlap_for_input",
+    "set_overlap_for_output",
+    "trainingModel",
 ]
 
 # What popdist.poptorch tells the installed package from.

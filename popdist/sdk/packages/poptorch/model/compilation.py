@@ -1,0 +1,147 @@
+"""What there is to find out about a model before it runs, by one forward pass."""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.utils._pytree import TreeSpec
+
+from .._logging import logger
+from ..annotations import count_ipus, count_stages
+from ..errors import Error
+from ..execution import Execution, executing
+from ..half_precision import HalfPrecision
+from ..options.strategies import _IExecutionStrategy
+from .losses import LossSource, TorchLosses, find_loss
+from .micro_batches import Inputs
+from .replica_state import (
+    RandomState,
+    ReplicaBuffers,
+    check_broadcast,
+    host_random_state_kept,
+)
+from .run_settings import RunSettings
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Compiled:
+    """A model that is ready to run with inputs of one kind."""
+
+    signature: tuple[TreeSpec, tuple[object, ...]]
+    # None for inference.
+    loss: LossSource | None
+    ipus: int
+    half: bool
+
+    def check_inputs(self, inputs: Inputs) -> None:
+        """Raise Error if the inputs are not like those that the model was compiled for.
+
+        This is checked before anything runs.
+        """
+        if inputs.signature() != self.signature:
+            raise Error(
+                "This error occurred because the inputs passed at runtime don't match "
+                "the inputs used to compile the model. To recompile the model for the "
+                "new inputs create a new inferenceModel / trainingModel wrapper or "
+                "call destroy() on the current one and try again. The model was "
+                f"compiled for {_described(self.signature)}, but was given "
+                f"{_described(inputs.signature())}."
+            )
+
+
+def compile_model(
+    module: nn.Module,
+    inputs: Inputs,
+    settings: RunSettings,
+    buffers: ReplicaBuffers,
+    random_state: RandomState,
+    strategy: _IExecutionStrategy,
+    ipus_per_replica: int | None,
+    progress: Callable[[int], object],
+) -> Compiled:
+    """Run one forward pass that leaves no trace, and return what it has shown.
+
+    Args:
+        ipus_per_replica: How many IPUs a replica has; None for any number.
+
+    Raises:
+        Error: The model cannot run with these options.
+    """
+    half = uses_half(module, inputs)
+    args, kwargs = inputs.micro_batch(0, 0, 0)
+    objects, values = buffers.objects(), buffers.snapshot()
+    recorder = TorchLosses()
+    progress(0)
+    with ExitStack() as contexts:
+        contexts.callback(buffers.restore, objects, values)
+        contexts.enter_context(host_random_state_kept())
+        contexts.enter_context(torch.set_grad_enabled(settings.training))
+        random_state.begin(0)
+        execution = contexts.enter_context(executing())
+        if half:
+            contexts.enter_context(HalfPrecision())
+        with recorder:
+            output = module(*args, **kwargs)
+        progress(50)
+        check_broadcast(
+            buffers.changed_since(values),
+            settings.replicas,
+            settings.broadcast_buffers and settings.training,
+        )
+        loss = None
+        if settings.training:
+            loss = find_loss(execution, recorder.found, output)
+    ipus = _check_ipus(execution, settings, strategy, ipus_per_replica)
+    progress(100)
+    return Compiled(signature=inputs.signature(), loss=loss, ipus=ipus, half=half)
+
+
+def uses_half(module: nn.Module, inputs: Inputs) -> bool:
+    """Return whether a model computes with float16."""
+    return torch.float16 in inputs.dtypes() or any(
+        parameter.dtype is torch.float16 for parameter in module.parameters()
+    )
+
+
+def _check_ipus(
+    execution: Execution,
+    settings: RunSettings,
+    strategy: _IExecutionStrategy,
+    ipus_per_replica: int | None,
+) -> int:
+    """Return how many IPUs the model's blocks are put on.
+
+    Raises:
+        Error: A replica has fewer.
+    """
+    ipus = count_ipus(strategy, execution.blocks)
+    if ipus_per_replica is not None and ipus > ipus_per_replica:
+        raise Error(
+            f"The model's blocks are put on {ipus} IPUs, but each replica has "
+            f"{ipus_per_replica}. Start the program with poprun --ipus-per-replica "
+            f"{ipus}, or put the blocks on fewer IPUs."
+        )
+    stages = count_stages(strategy, execution.blocks)
+    if settings.training and 1 < stages > settings.gradient_accumulation:
+        logger.warning(
+            "The model has %d pipeline stages, but "
+            "poptorch.Options().Training.gradientAccumulation is %d. On IPUs it must "
+            "be at least the number of stages.",
+            stages,
+            settings.gradient_accumulation,
+        )
+    return ipus
+
+
+def _described(signature: tuple[TreeSpec, tuple[object, ...]]) -> str:
+    """Return the shapes and dtypes of inputs as a text."""
+    texts = []
+    for one in signature[1]:
+        if isinstance(one, tuple):
+            shape, dtype = one
+            texts.append(f"{dtype}{list(shape)}")
+        else:
+            texts.append("an input that is no tensor")
+    return ", ".join(texts) or "no inputs"

@@ -1,0 +1,163 @@
+"""Which tensor of a forward pass is the loss that training starts from."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
+
+from ..errors import Error
+from ..execution import Execution
+
+_TORCH_LOSSES = frozenset(
+    getattr(functional, name)
+    for name in (
+        "binary_cross_entropy",
+        "binary_cross_entropy_with_logits",
+        "cosine_embedding_loss",
+        "cross_entropy",
+        "ctc_loss",
+        "gaussian_nll_loss",
+        "hinge_embedding_loss",
+        "huber_loss",
+        "kl_div",
+        "l1_loss",
+        "margin_ranking_loss",
+        "mse_loss",
+        "multi_margin_loss",
+        "multilabel_margin_loss",
+        "multilabel_soft_margin_loss",
+        "nll_loss",
+        "poisson_nll_loss",
+        "smooth_l1_loss",
+        "soft_margin_loss",
+        "triplet_margin_loss",
+        "triplet_margin_with_distance_loss",
+    )
+)
+
+
+class TorchLosses(TorchFunctionMode):
+    """Records what torch's loss functions return while it is active."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[torch.Tensor] = []
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: Sequence[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:  # Any: torch calls this with and for whatever its functions take.
+        result = func(*args, **(kwargs or {}))
+        if func in _TORCH_LOSSES:
+            self.found.append(result)
+        return result
+
+
+@dataclass(frozen=True, slots=True)
+class LossSource:
+    """Where the loss is found: in identity_loss, in an output, or in torch's losses.
+
+    `output` is the index of an output; None if the loss is none of them.
+    """
+
+    identity_loss: bool
+    output: int | None = None
+
+    @property
+    def needs_recording(self) -> bool:
+        """Whether torch's loss functions have to be watched in each forward pass."""
+        return not self.identity_loss and self.output is None
+
+
+# Any: whatever the model's forward returns.
+def find_loss(
+    execution: Execution, recorded: Sequence[torch.Tensor], output: Any
+) -> LossSource:
+    """Return where the loss of a model is found, by its first forward pass.
+
+    Raises:
+        Error: There is no loss, or several that do not depend on each other.
+    """
+    if execution.losses:
+        _check_last(execution.losses)
+        return LossSource(identity_loss=True)
+    if not recorded:
+        raise Error(
+            "The model has no loss to train with. Pass the loss through "
+            "poptorch.identity_loss(loss, reduction=...) in forward(), or compute it "
+            "there by one of torch's loss functions, such as torch.nn.NLLLoss."
+        )
+    last = recorded[-1]
+    leaves = tree_leaves(output)
+    for index, leaf in enumerate(leaves):
+        if leaf is last:
+            return LossSource(identity_loss=False, output=index)
+    for leaf in leaves:
+        if isinstance(leaf, torch.Tensor) and _depends(leaf, [last]):
+            raise Error(
+                "The model changes the result of a torch loss function before it "
+                "returns it. Pass the final loss through "
+                "poptorch.identity_loss(loss, reduction='none') in forward()."
+            )
+    return LossSource(identity_loss=False)
+
+
+# Any: whatever the model's forward returns.
+def loss_of(
+    source: LossSource,
+    execution: Execution,
+    recorded: Sequence[torch.Tensor],
+    output: Any,
+) -> torch.Tensor:
+    """Return the loss of a forward pass.
+
+    Raises:
+        Error: It has none.
+    """
+    held: Sequence[Any] = recorded
+    if source.identity_loss:
+        held = execution.losses
+    elif source.output is not None:
+        held = tree_leaves(output)[source.output : source.output + 1]
+    if not held or not isinstance(held[-1], torch.Tensor):
+        raise Error(
+            "The model computed a loss when it was compiled, but not in this call. Let "
+            "forward() do the same in every call."
+        )
+    loss: torch.Tensor = held[-1]
+    if not loss.requires_grad:
+        raise Error(
+            "The loss depends on no weight that can be trained. Compute it from what "
+            "the model returns, and do not detach it."
+        )
+    return loss
+
+
+def _check_last(losses: Sequence[torch.Tensor]) -> None:
+    """Raise Error unless the last loss depends on all others."""
+    if len(losses) > 1 and not _depends(losses[-1], losses[:-1]):
+        raise Error(
+            "Multiple independent losses found in graph. Add the losses up, and pass "
+            "the sum alone through poptorch.identity_loss."
+        )
+
+
+def _depends(tensor: torch.Tensor, others: Sequence[torch.Tensor]) -> bool:
+    """Return whether a tensor was computed from all the others."""
+    wanted = {other.grad_fn for other in others if other.grad_fn is not None}
+    pending, seen = [tensor.grad_fn], set()
+    while pending and wanted:
+        node = pending.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        wanted.discard(node)
+        pending.extend(parent for parent, _ in node.next_functions)
+    return not wanted

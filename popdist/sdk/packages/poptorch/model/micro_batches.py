@@ -1,0 +1,113 @@
+"""The inputs of one call, divided into micro-batches."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
+
+from ..errors import Error
+from .run_settings import RunSettings
+
+# Kernels may round differently where memory is aligned differently. New tensors are
+# aligned so, and micro-batches are, too: one gives the same result in any split.
+_ALIGNMENT = 64
+
+
+class BatchDimensionError(Error, AssertionError):
+    """The inputs cannot be divided into micro-batches."""
+
+
+class Inputs:
+    """The inputs of one call.
+
+    The first dimension of every tensor holds the micro-batches of all device
+    iterations; in each, those of all gradient accumulation steps; in each of these,
+    those of all replicas. Tensors without dimensions, and all that is no tensor, go to
+    every micro-batch as they are.
+    """
+
+    # Any: whatever the model's forward takes.
+    def __init__(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], settings: RunSettings
+    ) -> None:
+        """Flatten the inputs.
+
+        Raises:
+            BatchDimensionError: The first dimension of a tensor cannot be divided.
+        """
+        self._settings = settings
+        self.leaves, self.spec = tree_flatten((tuple(args), dict(kwargs)))
+        # The tensors that are divided: index, tensor, rows of a micro-batch.
+        self._divided: list[tuple[int, torch.Tensor, int]] = []
+        for index, leaf in enumerate(self.leaves):
+            if isinstance(leaf, torch.Tensor) and leaf.dim() > 0:
+                self._divided.append((index, leaf, self._rows_of(index, leaf)))
+
+    def narrowed(self, dtypes: Mapping[torch.dtype, torch.dtype]) -> "Inputs":
+        """Return the inputs with tensors of some dtypes converted to others."""
+        leaves = [
+            leaf.to(dtypes[leaf.dtype])
+            if isinstance(leaf, torch.Tensor) and leaf.dtype in dtypes
+            else leaf
+            for leaf in self.leaves
+        ]
+        args, kwargs = tree_unflatten(leaves, self.spec)
+        return Inputs(args, kwargs, self._settings)
+
+    def dtypes(self) -> set[torch.dtype]:
+        """Return the dtypes of the tensors."""
+        return {leaf.dtype for leaf in self.leaves if isinstance(leaf, torch.Tensor)}
+
+    def signature(self) -> tuple[TreeSpec, tuple[object, ...]]:
+        """Return what must be equal in all calls: structure, shapes and dtypes."""
+        return self.spec, tuple(
+            (tuple(leaf.shape), leaf.dtype) if isinstance(leaf, torch.Tensor) else None
+            for leaf in self.leaves
+        )
+
+    def micro_batch(
+        self, device_iteration: int, step: int, replica: int
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the positional and keyword arguments of one forward pass."""
+        settings = self._settings
+        index = device_iteration * settings.gradient_accumulation + step
+        index = index * settings.input_groups + settings.input_group(replica)
+        leaves = list(self.leaves)
+        for at, tensor, rows in self._divided:
+            part = tensor.narrow(0, index * rows, rows)
+            leaves[at] = part.clone() if part.data_ptr() % _ALIGNMENT else part
+        args, kwargs = tree_unflatten(leaves, self.spec)
+        return args, kwargs
+
+    def _rows_of(self, index: int, tensor: torch.Tensor) -> int:
+        settings = self._settings
+        rows, rest = divmod(tensor.shape[0], settings.micro_batches)
+        if rest or not rows:
+            raise BatchDimensionError(
+                f"Invalid batch dimension: In the input {self._name(index)}, the batch "
+                f"dimension ({tensor.shape[0]}) must be a multiple of "
+                "poptorch.Options.deviceIterations "
+                f"({settings.device_iterations}) * "
+                f"poptorch.Options.replicationFactor ({settings.replicas}) / "
+                "poptorch.Options.inputReplicaGrouping "
+                f"({settings.input_group_size}) * "
+                "poptorch.Options.Training.gradientAccumulation "
+                f"({settings.gradient_accumulation}) = {settings.micro_batches} "
+                "because it is used to calculate the batch size which will be executed "
+                "on the device in any given iteration. Give a batch of that multiple, "
+                "as poptorch.DataLoader with drop_last=True does."
+            )
+        return rows
+
+    def _name(self, index: int) -> str:
+        """Return what the user calls a tensor of the inputs."""
+        positions = tree_unflatten(list(range(len(self.leaves))), self.spec)
+        args, kwargs = positions
+        for position, value in enumerate(args):
+            if index in tree_flatten(value)[0]:
+                return str(position)
+        for name, value in kwargs.items():
+            if index in tree_flatten(value)[0]:
+                return repr(name)
+        return str(index)

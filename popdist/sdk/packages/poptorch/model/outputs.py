@@ -1,0 +1,73 @@
+"""What one call returns: outputs of micro-batches, chosen by the output mode."""
+
+from typing import Any, NoReturn
+
+import torch
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
+
+from ..enums import OutputMode
+from .run_settings import RunSettings
+
+# What an IPU has no type for, and what it uses in its place.
+NARROWED = {torch.int64: torch.int32, torch.float64: torch.float32}
+
+
+class Outputs:
+    """Collects the outputs of the micro-batches of one call."""
+
+    def __init__(self, settings: RunSettings) -> None:
+        self._settings = settings
+        # Any: whatever the model's forward returns besides tensors.
+        self._kept: dict[tuple[int, int], list[Any]] = {}
+        self._spec: TreeSpec | None = None
+
+    # Any: whatever the model's forward returns.
+    def add(self, device_iteration: int, step: int, replica: int, output: Any) -> None:
+        """Keep the output of a micro-batch, if the output mode wants it."""
+        index = device_iteration * self._settings.gradient_accumulation + step
+        mode = self._settings.output_mode
+        if mode == OutputMode.EveryN and (index + 1) % self._settings.output_period:
+            return
+        leaves, self._spec = tree_flatten(output)
+        leaves = [
+            leaf.detach() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves
+        ]
+        if mode == OutputMode.Sum and (0, replica) in self._kept:
+            leaves = [
+                old + new if isinstance(new, torch.Tensor) else new
+                for old, new in zip(self._kept[0, replica], leaves, strict=True)
+            ]
+        all_kept = mode in (OutputMode.All, OutputMode.EveryN)
+        self._kept[index if all_kept else 0, replica] = leaves
+
+    # Any: as in add().
+    def result(self) -> Any:
+        """Return the outputs in the structure that the model's forward returns."""
+        if self._spec is None:
+            return None
+        rows = [self._kept[key] for key in sorted(self._kept)]
+        leaves = [_joined(column) for column in zip(*rows, strict=True)]
+        return tree_unflatten(leaves, self._spec)
+
+
+# Any: as in Outputs.add().
+def _joined(column: tuple[Any, ...]) -> Any:
+    """Return one output of all micro-batches that are kept."""
+    first = column[0]
+    if not isinstance(first, torch.Tensor):
+        return column[-1]
+    if first.dim() == 0:
+        joined = first.clone() if len(column) == 1 else torch.stack(column)
+    else:
+        joined = torch.cat(column)
+    return joined.to(NARROWED.get(joined.dtype, joined.dtype))
+
+
+def refuse_backward(*_: object, **__: object) -> NoReturn:
+    """Raise RuntimeError, in place of the backward() of a training model's output."""
+    raise RuntimeError(
+        "backward() cannot be called explicitly on outputs of a PopTorch model. If "
+        "you're using a trainingModel, the backwards pass is performed automatically "
+        "when invoking the model. If you're using an inferenceModel, you should use a "
+        "trainingModel instead."
+    )

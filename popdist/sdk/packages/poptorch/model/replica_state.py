@@ -1,0 +1,155 @@
+"""What each local replica has for itself: buffers and random numbers.
+
+Weights are the same on all replicas, so they share the module's parameters. Buffers
+that a forward pass changes, as batch norm's running statistics, are not: the module
+holds those of replica 0, and those of the others are put in place while they run.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
+
+from ..errors import Error
+
+_MASK = (1 << 64) - 1
+
+
+class ReplicaBuffers:
+    """The buffers of all local replicas of a module."""
+
+    def __init__(self, module: nn.Module, replicas: int) -> None:
+        self._replicas = replicas
+        self._places = [
+            (owner, name)
+            for owner in module.modules()
+            for name, buffer in owner._buffers.items()
+            if buffer is not None
+        ]
+        # Those of the replicas after the first, once they are needed.
+        self._others: list[list[torch.Tensor | None]] = []
+
+    def snapshot(self) -> list[torch.Tensor | None]:
+        """Return copies of the module's buffers."""
+        return [
+            None if buffer is None else buffer.detach().clone()
+            for buffer in self._current()
+        ]
+
+    def changed_since(self, snapshot: list[torch.Tensor | None]) -> list[nn.Module]:
+        """Return the modules whose buffers differ from what they were."""
+        return [
+            owner
+            for (owner, _), now, old in zip(
+                self._places, self._current(), snapshot, strict=True
+            )
+            if now is not old and not _same(now, old)
+        ]
+
+    def restore(
+        self, objects: list[torch.Tensor | None], values: list[torch.Tensor | None]
+    ) -> None:
+        """Put buffers back in place, with the values that they had."""
+        self._place(objects)
+        for held, value in zip(objects, values, strict=True):
+            if held is not None and value is not None:
+                with torch.no_grad():
+                    held.copy_(value)
+
+    def objects(self) -> list[torch.Tensor | None]:
+        """Return the module's buffers themselves."""
+        return self._current()
+
+    def reset(self) -> None:
+        """Give all replicas the buffers that the module has now."""
+        self._others = []
+
+    @contextmanager
+    def of(self, replica: int) -> Iterator[None]:
+        """Give the module the buffers of a replica, until the block ends."""
+        if replica == 0 or not self._places:
+            yield
+            return
+        if not self._others:
+            self._others = [self.snapshot() for _ in range(1, self._replicas)]
+        first = self._current()
+        self._place(self._others[replica - 1])
+        try:
+            yield
+        finally:
+            self._others[replica - 1] = self._current()
+            self._place(first)
+
+    def prepare(self) -> None:
+        """Copy the module's buffers for all replicas, before replica 0 changes them."""
+        if self._places and not self._others:
+            self._others = [self.snapshot() for _ in range(1, self._replicas)]
+
+    def _current(self) -> list[torch.Tensor | None]:
+        return [owner._buffers.get(name) for owner, name in self._places]
+
+    def _place(self, buffers: list[torch.Tensor | None]) -> None:
+        for (owner, name), buffer in zip(self._places, buffers, strict=True):
+            owner._buffers[name] = buffer
+
+
+def check_broadcast(changed: list[nn.Module], replicas: int, broadcast: bool) -> None:
+    """Raise Error if replicas would change buffers that they are to have in common.
+
+    Running statistics of batch norm and instance norm are each replica's own.
+    """
+    others = [owner for owner in changed if not isinstance(owner, _NormBase)]
+    if others and broadcast and replicas > 1:
+        raise Error(
+            "PopTorch does not support broadcasting buffers. If your model is able to "
+            "tolerate buffers becoming out of sync between replicas, you can disable "
+            "buffer broadcasting using poptorch.Options.broadcastBuffers(False)."
+        )
+
+
+def _same(now: torch.Tensor | None, old: torch.Tensor | None) -> bool:
+    if now is None or old is None:
+        return now is old
+    return now.shape == old.shape and torch.equal(now, old)
+
+
+class RandomState:
+    """Random numbers of the replicas: a stream for each in every iteration.
+
+    A stream follows from the seed, the number of the replica in the job and the number
+    of the iteration alone, so that it is the same in any split into instances.
+    """
+
+    def __init__(self, seed: int, first_replica: int = 0) -> None:
+        self.seed = seed
+        # How many device iterations have run.
+        self.iterations = 0
+        self._first_replica = first_replica
+
+    def begin(self, replica: int) -> None:
+        """Seed torch's generator for a local replica in the current iteration."""
+        mixed = _mix(self.seed & _MASK)
+        mixed = _mix(mixed ^ _mix(self._first_replica + replica))
+        mixed = _mix(mixed ^ _mix(self.iterations))
+        # The generator uses 32 bits.
+        torch.default_generator.manual_seed(mixed >> 32)
+
+
+@contextmanager
+def host_random_state_kept() -> Iterator[None]:
+    """Leave torch's generator as it was: models do not draw from the host's."""
+    state = torch.get_rng_state()
+    try:
+        yield
+    finally:
+        torch.set_rng_state(state)
+
+
+def _mix(value: int) -> int:
+    """Return a number whose bits depend on all bits of the value (splitmix64)."""
+    value = (value + 0x9E3779B97F4A7C15) & _MASK
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
+    return value ^ (value >> 31)

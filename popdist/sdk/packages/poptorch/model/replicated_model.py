@@ -1,0 +1,172 @@
+"""A compiled module on its local replicas: what one call of an executor does."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._pytree import tree_leaves
+
+from ..execution import executing
+from ..half_precision import HalfPrecision
+from .compilation import Compiled
+from .exchange import Exchange
+from .gradients import GradientSum
+from .losses import TorchLosses, loss_of
+from .micro_batches import Inputs
+from .outputs import Outputs, refuse_backward
+from .replica_state import RandomState, ReplicaBuffers, host_random_state_kept
+from .run_settings import RunSettings
+from .timing import Timing
+from .weight_update import WeightUpdate
+
+
+class ReplicatedModel:
+    """Runs a module on all local replicas, one after another.
+
+    They share the parameters; each has its own buffers and random numbers.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        settings: RunSettings,
+        buffers: ReplicaBuffers,
+        random_state: RandomState,
+        training: "Training | None",
+    ) -> None:
+        self._module = module
+        self._settings = settings
+        self._buffers = buffers
+        self.random_state = random_state
+        self.training = training
+        self.timing = Timing()
+
+    # Any: whatever the module's forward returns.
+    def run(self, compiled: Compiled, inputs: Inputs) -> Any:
+        """Run all micro-batches, and return the outputs that the options ask for.
+
+        When training, the weights are updated once in each device iteration.
+        """
+        outputs, self.timing = Outputs(self._settings), Timing()
+        with _prepared(self._settings.training, compiled.half):
+            for iteration in range(self._settings.device_iterations):
+                self._run_iteration(compiled, iteration, inputs, outputs)
+        result = outputs.result()
+        if self.training is not None:
+            for leaf in tree_leaves(result):
+                if isinstance(leaf, torch.Tensor) and leaf.is_floating_point():
+                    leaf.backward = refuse_backward  # type: ignore[method-assign]
+        return result
+
+    def _run_iteration(
+        self, compiled: Compiled, iteration: int, inputs: Inputs, outputs: Outputs
+    ) -> None:
+        timing, training = self.timing, self.training
+        timing.mark(timing.input)
+        if training is not None:
+            training.gradients.begin()
+        self._buffers.prepare()
+        timing.mark(timing.input_complete)
+        for replica in range(self._settings.replicas):
+            self.random_state.begin(replica)
+            with self._buffers.of(replica):
+                for step in range(self._settings.gradient_accumulation):
+                    output = self._run_micro_batch(
+                        compiled, inputs.micro_batch(iteration, step, replica)
+                    )
+                    outputs.add(iteration, step, replica, output)
+                    del output
+            if training is not None:
+                training.gradients.after_replica(replica)
+        if training is not None:
+            training.update_weights()
+        timing.mark(timing.output)
+        self.random_state.iterations += 1
+        timing.mark(timing.output_complete)
+
+    # Any: whatever the module's forward takes and returns.
+    def _run_micro_batch(
+        self, compiled: Compiled, inputs: tuple[tuple[Any, ...], dict[str, Any]]
+    ) -> Any:
+        """Run forward and, when training, backward; return detached outputs."""
+        args, kwargs = inputs
+        with executing() as execution:
+            if self.training is None or compiled.loss is None:
+                return self._module(*args, **kwargs)
+            output, recorded = self._forward(compiled, args, kwargs)
+        loss = loss_of(compiled.loss, execution, recorded, output)
+
+        self.training.backward(loss)
+        return output
+
+    # Any: whatever the module's forward takes and returns.
+    def _forward(
+        self, compiled: Compiled, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Any, list[torch.Tensor]]:
+        if compiled.loss is None or not compiled.loss.needs_recording:
+            return self._module(*args, **kwargs), []
+        recorder = TorchLosses()
+        with recorder:
+            output = self._module(*args, **kwargs)
+        return output, recorder.found
+
+
+class Training:
+    """What a model needs to train: gradients, their exchange, and the update."""
+
+    def __init__(
+        self,
+        settings: RunSettings,
+        exchange: Exchange,
+        update: WeightUpdate,
+        half: bool,
+    ) -> None:
+        self._settings = settings
+        self._exchange = exchange
+        self._half = half
+        self.set_update(update)
+
+    def set_update(self, update: WeightUpdate) -> None:
+        """Update the weights in this way from now on."""
+        self.update = update
+        self.gradients = GradientSum(
+            update.parameters,
+            self._exchange.first_replica,
+            self._settings.replicas,
+            self._settings.gradient_accumulation,
+            separate=self._exchange.separate_rows,
+        )
+        divisor = 1
+        if self._settings.mean:
+            divisor = self._settings.gradient_accumulation * self._exchange.replicas
+        # Gradients of float16 would vanish if the loss were divided; others are
+        # cheaper to divide so.
+        scaling = update.loss_scaling if self._half else 1
+        self._loss_scale = scaling if self._half else 1 / divisor
+        self._gradient_scale = 1 / (divisor * scaling) if self._half else 1.0
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Run the backward pass of a micro-batch."""
+        torch.autograd.backward(loss, torch.full_like(loss, self._loss_scale))
+        self.gradients.after_micro_batch()
+
+    def update_weights(self) -> None:
+        """Reduce the gradients over all replicas of all instances, and update once."""
+        update = self.update
+        total = self._exchange.reduced(
+            self.gradients, update.parameters, update.names()
+        )
+        update.step(total, self._gradient_scale)
+
+
+@contextmanager
+def _prepared(training: bool, half: bool) -> Iterator[None]:
+    """Set torch up as models need it, and leave it as it was."""
+    with ExitStack() as contexts:
+        contexts.enter_context(host_random_state_kept())
+        contexts.enter_context(torch.set_grad_enabled(training))
+        if half:
+            contexts.enter_context(HalfPrecision())
+        yield

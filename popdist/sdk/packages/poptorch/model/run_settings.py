@@ -1,0 +1,83 @@
+"""What an executor needs of its options, read once and checked."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+from ..enums import CommGroupType, OutputMode, ReductionType
+from ..errors import Error
+
+if TYPE_CHECKING:
+    from ..options import Options
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunSettings:
+    """How many micro-batches one call has, who runs them, and what it returns."""
+
+    training: bool
+    device_iterations: int = 1
+    gradient_accumulation: int = 1
+    # Local replicas, and how many of them share a micro-batch.
+    replicas: int = 1
+    input_group_size: int = 1
+    consecutive_groups: bool = True
+    # Over how many instances gradients are reduced, and which of them this is.
+    instances: int = 1
+    instance: int = 0
+    mean: bool = True
+    output_mode: OutputMode = OutputMode.Final
+    output_period: int = 1
+    broadcast_buffers: bool = True
+    # None where the options set none.
+    random_seed: int | None = None
+
+    @classmethod
+    def of(cls, options: "Options", training: bool) -> Self:
+        """Read the options.
+
+        Raises:
+            Error: They ask for what no model of this kind can do.
+        """
+        accumulation = options.Training.gradient_accumulation
+        if not training and accumulation != 1:
+            raise Error(
+                "You must set poptorch.Options().Training.gradientAccumulation to 1 "
+                "or leave it as its default value (1) when running a "
+                "poptorch.inferenceModel()."
+            )
+        mode = OutputMode(options.output_mode)
+        if mode == OutputMode.Default:
+            mode = OutputMode.Final if training else OutputMode.All
+        distributed = options.Distributed
+        return cls(
+            training=training,
+            device_iterations=options.device_iterations,
+            gradient_accumulation=accumulation,
+            replicas=options.replication_factor,
+            input_group_size=options.input_group_size,
+            consecutive_groups=options.input_group_type != CommGroupType.Orthogonal,
+            instances=distributed.numProcesses,
+            instance=distributed.processId,
+            mean=options.Training.accumulation_and_replication_reduction_type
+            != ReductionType.Sum,
+            output_mode=mode,
+            output_period=options.output_return_period,
+            broadcast_buffers=options.broadcast_buffers,
+            random_seed=options.random_seed if options.exists("random_seed") else None,
+        )
+
+    @property
+    def input_groups(self) -> int:
+        """How many micro-batches the local replicas run at once."""
+        return self.replicas // self.input_group_size
+
+    @property
+    def micro_batches(self) -> int:
+        """How many micro-batches the inputs of one call hold."""
+        return self.device_iterations * self.gradient_accumulation * self.input_groups
+
+    def input_group(self, replica: int) -> int:
+        """Return which of the micro-batches run at once a local replica gets."""
+        if self.consecutive_groups:
+            return replica // self.input_group_size
+        return replica % self.input_groups

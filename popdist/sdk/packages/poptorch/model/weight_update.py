@@ -1,0 +1,181 @@
+"""The optimizer that runs on the device: the user's, as it was when it was set.
+
+What the user changes in an optimizer has no effect on a model until setOptimizer().
+"""
+
+import copy
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from ..errors import Error
+from .gradients import Row
+
+_SHORT = (torch.float16, torch.bfloat16)
+
+
+class WeightUpdate:
+    """Applies gradients to weights by a snapshot of an optimizer.
+
+    The state, such as momenta, is shared with the user's optimizer. Weights of 16 bits
+    are updated in float32 and rounded once.
+    """
+
+    def __init__(self, optimizer: Optimizer, names: dict[torch.Tensor, str]) -> None:
+        """Take over an optimizer.
+
+        Args:
+            names: The names of the model's parameters.
+        """
+        self._names = names
+        self._wide: dict[torch.Tensor, torch.Tensor] = {}
+        self.parameters: list[torch.Tensor] = []
+        # Any: in this class it is an Optimizer once set_optimizer() has run.
+        self._device: Any = None
+        self.optimizer = optimizer
+        self.set_optimizer(optimizer)
+
+    def set_optimizer(self, optimizer: Optimizer) -> None:
+        """Use an optimizer from now on, as it is at this moment.
+
+        Momenta are kept if it brings none of its own and has the same parameters.
+
+        Raises:
+            Error: It changes an attribute that is marked as constant.
+        """
+        if self._device is not None:
+            _check_constants(self._device, optimizer)
+            _keep_state(self.optimizer, optimizer)
+        self.optimizer = optimizer
+        self._device = _copy_of(optimizer)
+        self.parameters = [
+            parameter
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+            if parameter.requires_grad
+        ]
+        self._wide = {
+            parameter: self._wide[parameter]
+            if parameter in self._wide
+            else parameter.detach().float()
+            for parameter in self.parameters
+            if parameter.dtype in _SHORT
+        }
+        for group in self._device.param_groups:
+            group["params"] = [self._wide.get(p, p) for p in group["params"]]
+        self._share_state()
+
+    @property
+    def loss_scaling(self) -> float:
+        """By what the loss is multiplied, and gradients divided."""
+        return float(getattr(self._device, "loss_scaling", None) or 1)
+
+    def names(self) -> list[str]:
+        """Return the names of the parameters, in their order."""
+        return [self._names.get(parameter, "?") for parameter in self.parameters]
+
+    def step(self, gradients: Row, scale: float) -> None:
+        """Update the weights once.
+
+        Args:
+            scale: What the gradients are multiplied by first.
+        """
+        with torch.no_grad():
+            self._apply(gradients, scale)
+
+    def _apply(self, gradients: Row, scale: float) -> None:
+        held = [gradient for gradient in gradients if gradient is not None]
+        if scale != 1 and held:
+            torch._foreach_mul_(held, scale)
+        for parameter, wide in self._wide.items():
+            wide.copy_(parameter)
+        for parameter, gradient in zip(self.parameters, gradients, strict=True):
+            self._wide.get(parameter, parameter).grad = gradient
+        try:
+            # Not the bound one, which schedulers replace in the user's optimizer.
+            type(self._device).step(self._device)
+        finally:
+            for parameter in self.parameters:
+                self._wide.get(parameter, parameter).grad = None
+        for parameter, wide in self._wide.items():
+            parameter.copy_(wide)
+        if self._wide:
+            self._share_state()
+        # By this, schedulers know that their step() comes after the optimizer's.
+        self.optimizer._opt_called = True  # type: ignore[attr-defined]
+
+    def _share_state(self) -> None:
+        """Make the state of the device's optimizer that of the user's."""
+        if not self._wide:
+            self._device.state = self.optimizer.state
+            return
+        mine = self._device.state
+        for parameter in self.parameters:
+            wide = self._wide.get(parameter, parameter)
+            if wide in mine:
+                self.optimizer.state[parameter] = mine[wide]
+            elif parameter in self.optimizer.state:
+                mine[wide] = {
+                    name: _widened(value)
+                    for name, value in self.optimizer.state[parameter].items()
+                }
+
+
+# Any: state entries are tensors and numbers.
+def _widened(value: Any) -> Any:
+    if isinstance(value, torch.Tensor) and value.dtype in _SHORT:
+        return value.float()
+    return value
+
+
+def _copy_of(optimizer: Optimizer) -> Optimizer:
+    """Return an optimizer of the same parameters with its own hyperparameters."""
+    held: Optimizer = optimizer.__class__.__new__(optimizer.__class__)
+    held.__dict__.update(optimizer.__dict__)
+    held.__dict__.pop("step", None)
+    held.param_groups = [
+        {
+            name: list(value) if name == "params" else _value_of(value)
+            for name, value in group.items()
+        }
+        for group in optimizer.param_groups
+    ]
+    held.state = type(optimizer.state)(dict)
+    return held
+
+
+# Any: hyperparameters are numbers, tuples, booleans and tensors.
+def _value_of(value: Any) -> Any:
+    return value.clone() if isinstance(value, torch.Tensor) else copy.copy(value)
+
+
+def _keep_state(old: Optimizer, new: Optimizer) -> None:
+    """Give an optimizer without state what the one before has of its parameters."""
+    if new is old or new.state or type(new) is not type(old):
+        return
+    for group in new.param_groups:
+        for parameter in group["params"]:
+            if parameter in old.state:
+                new.state[parameter] = old.state[parameter]
+
+
+def _check_constants(device: Optimizer, new: Optimizer) -> None:
+    """Raise Error if an optimizer changes what was compiled in as a constant."""
+    attrs = getattr(new, "variable_attrs", None)
+    if attrs is None or type(new) is not type(device):
+        return
+    for index, (before, now) in enumerate(
+        zip(device.param_groups, new.param_groups, strict=False)
+    ):
+        for name, value in now.items():
+            if name == "params" or not attrs.isConstant(name):
+                continue
+            if name in before and before[name] != value:
+                raise Error(
+                    f"The optimizer's {name} is constant, because it had its default "
+                    "value or was marked so, and cannot change from "
+                    f"{before[name]} to {value} in group {index} once the model is "
+                    f'compiled. Call variable_attrs.markAsVariable("{name}") on the '
+                    "optimizer before the model is compiled."
+                )

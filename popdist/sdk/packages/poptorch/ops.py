@@ -1,0 +1,248 @@
+"""Operations that PopTorch adds to torch, computed on the CPU."""
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+import torch
+
+from .enums import MatMulSerializationMode
+from .errors import Error
+from .execution import current
+
+_REDUCTIONS = ("sum", "mean", "none")
+
+
+def identity_loss(x: torch.Tensor, reduction: str | int) -> torch.Tensor:
+    """Return the loss that training starts from, reduced.
+
+    Args:
+        reduction: "sum", "mean" or "none", or its index in this list.
+
+    Raises:
+        Error: There is no such reduction.
+    """
+    name = reduction
+    if isinstance(reduction, int) and 0 <= reduction < len(_REDUCTIONS):
+        name = _REDUCTIONS[reduction]
+    if name not in _REDUCTIONS:
+        raise Error(
+            f"Unsupported reduction type {reduction!r}. "
+            f"Use one of {', '.join(_REDUCTIONS)}."
+        )
+    loss = x
+    if name != "none":
+        loss = x.sum() if name == "sum" else x.mean()
+    execution = current()
+    if execution is not None:
+        execution.losses.append(loss)
+    return loss
+
+
+def nop(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the tensor."""
+    return tensor
+
+
+def ipu_print_tensor(
+    tensor: torch.Tensor,
+    title: str = "",
+    print_gradient: bool = True,
+    summarise_threshold: int = 1000,
+    edge_items: int = 3,
+    max_line_width: int = 80,
+    digits: int = 4,
+) -> torch.Tensor:
+    """Print the tensor, and its gradient, on stderr when they are computed.
+
+    Args:
+        summarise_threshold: Of more elements only some are printed.
+        edge_items: How many of them at each end of a dimension.
+        digits: How many digits of each.
+    """
+
+    def show(name: str, value: torch.Tensor) -> None:
+        before = vars(torch._tensor_str.PRINT_OPTS).copy()
+        torch.set_printoptions(  # type: ignore[no-untyped-call]
+            precision=digits,
+            threshold=summarise_threshold,
+            edgeitems=edge_items,
+            linewidth=max_line_width,
+        )
+        try:
+            sys.stderr.write(f"{name}: {value.detach()}\n")
+        finally:
+            vars(torch._tensor_str.PRINT_OPTS).update(before)
+
+    name = title or "Print"
+    show(name, tensor)
+    if print_gradient and tensor.requires_grad:
+        # A view, so that the hook sees the gradient of this use alone.
+        tensor = tensor.view_as(tensor)
+        tensor.register_hook(  # type: ignore[no-untyped-call]
+            lambda grad: show(f"Gradient_{name}", grad)
+        )
+    return tensor
+
+
+def for_loop(
+    count: int,
+    body: Callable[..., Any],
+    inputs: Sequence[torch.Tensor],
+) -> Sequence[torch.Tensor]:
+    """Call body(*inputs) so often, each time with what it returned before.
+
+    Raises:
+        Error: The inputs are not a list of tensors, or the body returns others.
+    """
+    if not isinstance(inputs, list | tuple) or not all(
+        isinstance(one, torch.Tensor) for one in inputs
+    ):
+        raise Error("poptorch.for_loop expects input tensors (`inputs`) to be a list.")
+    values = list(inputs)
+    for _ in range(count):
+        returned = body(*values)
+        results = list(returned) if isinstance(returned, list | tuple) else [returned]
+        if [(one.shape, one.dtype) for one in results] != [
+            (one.shape, one.dtype) for one in values
+        ]:
+            raise Error(
+                "The body of poptorch.for_loop must return as many tensors as it "
+                "takes, of the same shapes and dtypes."
+            )
+        values = results
+    return values
+
+
+def cond(
+    condition: torch.Tensor,
+    then_body: Callable[..., Any],
+    then_inputs: Sequence[torch.Tensor],
+    else_body: Callable[..., Any],
+    else_inputs: Sequence[torch.Tensor],
+) -> tuple[torch.Tensor, ...]:
+    """Return what one of two functions returns, as the condition says."""
+    taken = bool(condition)
+    returned = then_body(*then_inputs) if taken else else_body(*else_inputs)
+    return tuple(returned) if isinstance(returned, list | tuple) else (returned,)
+
+
+def serializedMatMul(
+    lhs: torch.Tensor,
+    rhs: torch.Tensor,
+    mode: MatMulSerializationMode,
+    factor: int = 0,
+    keep_precision: bool = False,
+) -> torch.Tensor:
+    """Return the product of two matrices, which an IPU computes in parts.
+
+    Raises:
+        Error: The mode is unknown, or the factor does not divide its dimension.
+    """
+    if not isinstance(mode, MatMulSerializationMode):
+        raise Error(f"{mode!r} is no poptorch.MatMulSerializationMode.")
+    lengths = {
+        MatMulSerializationMode.InputChannels: lhs.shape[-2] if lhs.dim() > 1 else 1,
+        MatMulSerializationMode.ReducingDim: lhs.shape[-1],
+        MatMulSerializationMode.OutputChannels: rhs.shape[-1],
+    }
+    length = lengths.get(mode, 0)
+    if mode != MatMulSerializationMode.Disabled and (factor < 1 or length % factor):
+        raise Error(
+            f"factor is {factor}, but must divide the {length} of the dimension that "
+            f"{mode} serialises."
+        )
+    return torch.matmul(lhs, rhs)
+
+
+def set_available_memory(
+    tensor: torch.Tensor, available_memory_proportion: float
+) -> torch.Tensor:
+    """Return the tensor; the proportion is for the temporary memory of an IPU.
+
+    Raises:
+        Error: It is not from 0 to 1.
+    """
+    if not 0 <= available_memory_proportion <= 1:
+        raise Error(
+            f"available_memory_proportion is {available_memory_proportion}, but must "
+            "be from 0 to 1."
+        )
+    return tensor
+
+
+# Any: tensors, or lists, tuples and dictionaries of them, are returned as they are.
+def set_overlap_for_input(input_tensors: Any, mode: Any) -> Any:
+    """Return the inputs; the mode is for an IPU's copies of them."""
+    return input_tensors
+
+
+def set_overlap_for_output(output_tensors: Any, mode: Any) -> Any:
+    """Return the outputs; the mode is for an IPU's copies of them."""
+    return output_tensors
+
+
+def recomputationCheckpoint(*tensors: Any) -> Any:
+    """Return the tensors; an IPU keeps them for the backward pass."""
+    return tensors[0] if len(tensors) == 1 else tensors
+
+
+def dynamic_slice(
+    tensor: torch.Tensor, dim: int, start: torch.Tensor, size: int, step: int = 1
+) -> torch.Tensor:
+    """Return every step-th of `size` elements of a dimension, from a computed start."""
+    begin = int(start)
+    index = [slice(None)] * tensor.dim()
+    index[dim] = slice(begin, begin + size, step)
+    return tensor[tuple(index)]
+
+
+def dynamic_update(
+    input: torch.Tensor, src: torch.Tensor, dim: int, start: torch.Tensor, size: int
+) -> torch.Tensor:
+    """Return the input with `size` elements of a dimension replaced by src."""
+    begin = int(start)
+    return torch.slice_scatter(input, src, dim, begin, begin + size)
+
+
+def nearest(
+    x: torch.Tensor,
+    y: torch.Tensor,
+    batch_x: torch.Tensor | None = None,
+    batch_y: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Return for each point of x the index of the nearest point of y in its batch."""
+    x = x.view(-1, 1) if x.dim() == 1 else x
+    y = y.view(-1, 1) if y.dim() == 1 else y
+    distances = torch.cdist(x.float(), y.float())
+    if batch_x is not None and batch_y is not None:
+        apart = batch_x[:, None] != batch_y[None, :]
+        distances = distances.masked_fill(apart, float("inf"))
+    return distances.argmin(dim=1)
+
+
+def custom_op(*_: object, **__: object) -> NoReturn:
+    """Raise Error: custom operators are compiled for IPUs.
+
+    Raises:
+        Error: Always.
+    """
+    raise Error(
+        "poptorch.custom_op cannot be emulated: custom operators are libraries for "
+        "IPUs. Where poptorch is popdist's stand-in, compute the same with torch."
+    )
+
+
+def isRunningOnIpu() -> bool:
+    """Return whether a forward pass of an executor runs in this thread."""
+    return current() is not None
+
+
+def ipuHardwareIsAvailable(num_ipus: int = 1) -> bool:
+    """Return True: the CPU stands in for any number of IPUs."""
+    return num_ipus >= 1
+
+
+def ipuHardwareVersion() -> int:
+    """Return the version of the IPU whose features the emulation has."""
+    return 2

@@ -1,0 +1,88 @@
+"""What optimizers of poptorch.optim have beside those of torch.optim."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch.optim import Optimizer as TorchOptimizer
+
+from .variable_attributes import VariableAttributes
+
+# Any: what torch.optim takes as params: tensors, named ones, or groups of them.
+Parameters = Iterable[Any]
+Closure = Callable[[], float] | None
+ACCUMULATION_TYPES = (None, torch.float16, torch.float32)
+# Entries of a state_dict that an optimizer of a model on IPUs adds.
+_DEVICE_ENTRIES = ("ipu_state", "ipu_param")
+
+
+class Optimizer:
+    """The part of poptorch.optim's optimizers that torch.optim's do not have.
+
+    `loss_scaling` multiplies the loss and divides the gradients, which matters in
+    float16 only. The types of accumulators are checked and recorded: here gradients
+    and momenta of float16 weights are kept in float32.
+    """
+
+    variable_attrs: VariableAttributes
+    loss_scaling: float
+
+    def _extend(
+        self,
+        given: Mapping[str, Any],
+        extras: Mapping[str, Any],
+        accumulation_types: Mapping[str, torch.dtype | None],
+    ) -> None:
+        """Set what PopTorch adds.
+
+        Args:
+            given: The arguments of torch.optim's optimizer; None for its default.
+            extras: Further attributes with their values; None for the default.
+            accumulation_types: The types of accumulators.
+        """
+        for name, dtype in accumulation_types.items():
+            if dtype not in ACCUMULATION_TYPES:
+                raise ValueError(
+                    f"{name} is {dtype}, but must be torch.float16 or torch.float32."
+                )
+            setattr(self, name, dtype or torch.float32)
+        loss_scaling = extras.get("loss_scaling")
+        self.loss_scaling = 1.0 if loss_scaling is None else float(loss_scaling)
+        if self.loss_scaling <= 0:
+            raise ValueError(f"loss_scaling is {loss_scaling}, but must be above 0.")
+        attributes = {**given, **extras}
+        self.variable_attrs = VariableAttributes(
+            attributes, [name for name, value in attributes.items() if value is None]
+        )
+
+    # Any: entries of a state_dict.
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Take over the state of another optimizer, also of one of a model on IPUs."""
+        state = {k: v for k, v in state_dict.items() if k not in _DEVICE_ENTRIES}
+        super().load_state_dict(state)  # type: ignore[misc]
+
+
+# Any: arguments of any type.
+def given_only(**arguments: Any) -> dict[str, Any]:
+    """Return the arguments that are not None: torch has the defaults of the others."""
+    return {name: value for name, value in arguments.items() if value is not None}
+
+
+def gradients_of(optimizer: TorchOptimizer) -> list[torch.Tensor]:
+    """Return all gradients that an optimizer is about to apply."""
+    return [
+        parameter.grad
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+        if parameter.grad is not None
+    ]
+
+
+def clip_gradients(optimizer: TorchOptimizer, max_norm: float | None) -> None:
+    """Scale all gradients down together until their norm is at most this."""
+    if max_norm is None or max_norm == float("inf"):
+        return
+    gradients = gradients_of(optimizer)
+    if gradients:
+        norm = torch.nn.utils.get_total_norm(gradients)
+        torch._foreach_mul_(gradients, (max_norm / (norm + 1e-6)).clamp(max=1.0))

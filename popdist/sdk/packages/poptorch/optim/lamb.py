@@ -1,0 +1,79 @@
+"""LAMB: Adam's update, scaled layer by layer to the norm of the weights."""
+
+from typing import Any
+
+import torch
+from torch.optim import Optimizer as TorchOptimizer
+
+from .extended import Closure, Optimizer, Parameters, given_only
+from .moments import update_of
+
+
+class LAMB(Optimizer, TorchOptimizer):
+    """Layer-wise adaptive moments for batch training.
+
+    The update u of a weight w is Adam's plus weight_decay * w; w changes by
+    lr * norm(w) / norm(u) * u, where norm(w) is at most max_weight_norm.
+    """
+
+    def __init__(
+        self,
+        params: Parameters,
+        lr: float | None = None,
+        betas: tuple[float, float] | None = None,
+        eps: float | None = None,
+        weight_decay: float | None = None,
+        bias_correction: bool = True,
+        loss_scaling: float | None = None,
+        max_weight_norm: float | None = None,
+        accum_type: torch.dtype | None = None,
+        first_order_momentum_accum_type: torch.dtype | None = None,
+        second_order_momentum_accum_type: torch.dtype | None = None,
+    ) -> None:
+        given = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        defaults: dict[str, Any] = {
+            "lr": 1e-3,
+            "betas": (0.9, 0.999),
+            "eps": 1e-8,
+            "weight_decay": 0.0,
+            "bias_correction": bias_correction,
+            "max_weight_norm": max_weight_norm,
+            **given_only(**given),
+        }
+        TorchOptimizer.__init__(self, params, defaults)
+        self._extend(
+            given,
+            {"loss_scaling": loss_scaling, "max_weight_norm": max_weight_norm},
+            {
+                "accum_type": accum_type,
+                "first_order_momentum_accum_type": first_order_momentum_accum_type,
+                "second_order_momentum_accum_type": second_order_momentum_accum_type,
+            },
+        )
+
+    @torch.no_grad()
+    # Any: torch.optim's step() may return what its closure returns.
+    def step(self, closure: Closure = None) -> Any:
+        """Update the weights once."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for weight in group["params"]:
+                if weight.grad is not None:
+                    _step(weight, self.state[weight], group)
+        return loss
+
+
+# Any: an entry of an optimizer's state or groups.
+def _step(weight: torch.Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
+    update = update_of(weight.grad, state, group)
+    if group["weight_decay"]:
+        update.add_(weight, alpha=group["weight_decay"])
+    weight_norm, update_norm = weight.norm(), update.norm()
+    if group["max_weight_norm"] is not None:
+        weight_norm = weight_norm.clamp(max=group["max_weight_norm"])
+    both = (weight_norm > 0) & (update_norm > 0)
+    ratio = torch.where(both, weight_norm / update_norm, 1.0)
+    weight.sub_(update.mul_(ratio), alpha=group["lr"])

@@ -1,0 +1,44 @@
+"""Which attributes of an optimizer a compiled model takes as constants."""
+
+from collections.abc import Collection
+
+
+class VariableAttributes:
+    """The attributes of an optimizer that may change while a model is compiled.
+
+    Those that were given a value are variable, and those left at their defaults are
+    constants, unless they are marked otherwise.
+    """
+
+    def __init__(self, attributes: Collection[str], constants: Collection[str]) -> None:
+        self._attributes = set(attributes)
+        self._constants = set(constants)
+
+    def isConstant(self, attr: str) -> bool:
+        """Return whether the attribute is a constant; unknown ones are not."""
+        return attr in self._constants
+
+    def markAsConstant(self, attr: str) -> None:
+        """Let compiled models rely on the attribute to stay as it is.
+
+        Raises:
+            ValueError: The optimizer has no such attribute.
+        """
+        self._check(attr)
+        self._constants.add(attr)
+
+    def markAsVariable(self, attr: str) -> None:
+        """Let the attribute change while a model is compiled.
+
+        Raises:
+            ValueError: The optimizer has no such attribute.
+        """
+        self._check(attr)
+        self._constants.discard(attr)
+
+    def _check(self, attr: str) -> None:
+        if attr not in self._attributes:
+            raise ValueError(
+                f"The optimizer has no attribute {attr!r}. It has "
+                f"{', '.join(sorted(self._attributes))}."
+            )
