@@ -132,7 +132,7 @@ class Connections:
         return wrapped
 
     def _read(self, connection: socket.socket, deadline: float) -> tuple[Reply, bool]:
-        from httptools import HttpParserError
+        from httptools import HttpParserError, HttpParserUpgrade
 
         reader = _Reader()
         parser = reader.parser = self._make_parser(reader)
@@ -148,6 +148,8 @@ class Connections:
                 parser.feed_data(data)
             except HttpParserError as error:
                 raise self._nonsense("its reply is no HTTP") from error
+            except HttpParserUpgrade as error:
+                raise self._nonsense("it wants another protocol than HTTP") from error
         reply = Reply(parser.get_status_code(), b"".join(reader.parts))
         return reply, reader.reusable
 

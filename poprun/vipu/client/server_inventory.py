@@ -93,8 +93,8 @@ class _Asking:
         sentence = value.get("message")
         if error is None or not isinstance(sentence, str):
             return self._nonsense(reply, "its refusal has no known code")
-        shown = "".join(c if c.isprintable() else " " for c in sentence)
-        return error(shown[:_MOST_CHARACTERS])
+        shown = sentence[:_MOST_CHARACTERS]
+        return error("".join(c if c.isprintable() else " " for c in shown))
 
     def _nonsense(self, reply: Reply, what: str) -> ServerReplyError:
         return reply_error(self._address, f"{what} (HTTP {reply.status})")

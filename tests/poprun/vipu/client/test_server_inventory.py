@@ -95,6 +95,8 @@ def refusal(address: ServerAddress, timeout_s: float = 20) -> BaseException:
         http(500, b'{"code": ["in_use"], "message": "x"}'),
         http(503, b'{"code": "in_use", "message": 1}'),
         b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 100_000 + b"\r\n",
+        b"HTTP/1.1 100 Continue\r\n\r\n" * 100,
+        b"HTTP/1.1 101 X\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\nx",
     ],
     ids=lambda reply: repr(reply[:40]),
 )
