@@ -5,8 +5,9 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,38 @@ def serving(database: Path, *arguments: str) -> Iterator[Server]:
         server.kill()
         assert server.process.stdout is not None
         server.process.stdout.close()
+
+
+@contextmanager
+def answering(behave: Callable[[socket.socket], None]) -> Iterator[ServerAddress]:
+    """Answer every connection by a function, each in a thread."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=handle, args=(connection,), daemon=True).start()
+
+    def handle(connection: socket.socket) -> None:
+        with connection, suppress(OSError):
+            connection.recv(65536)
+            behave(connection)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        yield ServerAddress("127.0.0.1", listener.getsockname()[1])
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        thread.join()
+
+
+def http(status: int, body: bytes) -> bytes:
+    return b"HTTP/1.1 %d X\r\nContent-Length: %d\r\n\r\n%s" % (status, len(body), body)
 
 
 def acquisition(

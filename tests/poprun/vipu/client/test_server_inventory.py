@@ -5,15 +5,13 @@ import math
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
 from typing import Any
 from unittest.mock import patch
 
 import pytest
-from vipu_servers import acquisition
+from vipu_servers import acquisition, answering, http
 
 from poprun.vipu import wire
 from poprun.vipu.client.connection import Connections, Reply
@@ -30,38 +28,6 @@ from poprun.vipu.vipu_errors import (
     ServerUnreachableError,
     VipuError,
 )
-
-
-@contextmanager
-def answering(behave: Callable[[socket.socket], None]) -> Iterator[ServerAddress]:
-    """Answer every connection by a function, each in a thread."""
-    listener = socket.create_server(("127.0.0.1", 0))
-
-    def serve() -> None:
-        while True:
-            try:
-                connection, _ = listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=handle, args=(connection,), daemon=True).start()
-
-    def handle(connection: socket.socket) -> None:
-        with connection, suppress(OSError):
-            connection.recv(65536)
-            behave(connection)
-
-    thread = threading.Thread(target=serve)
-    thread.start()
-    try:
-        yield ServerAddress("127.0.0.1", listener.getsockname()[1])
-    finally:
-        listener.shutdown(socket.SHUT_RDWR)
-        listener.close()
-        thread.join()
-
-
-def http(status: int, body: bytes) -> bytes:
-    return b"HTTP/1.1 %d X\r\nContent-Length: %d\r\n\r\n%s" % (status, len(body), body)
 
 
 def refusal(address: ServerAddress, timeout_s: float = 20) -> BaseException:
