@@ -246,12 +246,13 @@ def _origin(address: ServerAddress) -> str:
 
 
 def _way_out(address: ServerAddress) -> str:
-    without = (
-        "or leave --vipu-server-host out, and poprun gives the job emulated IPUs of "
-        "this machine"
-        if address.origin == "option"
-        else f"or remove it from {address.origin}"
-    )
+    if address.origin == "option":
+        without = "or leave --vipu-server-host out"
+    elif "." in address.origin:  # a file, not a variable
+        without = f"or remove api-host from {address.origin}"
+    else:
+        without = f"or unset {address.origin}"
+    without += " to use emulated IPUs of this machine"
     if is_loopback(address.host):
         return f"Start one with: vipu-server --port {address.port}, {without}."
     return f"Start one there (vipu-server --help), correct the address, {without}."

@@ -1,5 +1,6 @@
 """What only `vipu-admin` does: make and remove machines, allocations and users."""
 
+import shlex
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -211,6 +212,14 @@ def create_user(
         f"vipu configuration file for the user '{name}' written: {user_file.path}\n"
         f"Use 'vipu --config {user_file.path}' to switch to the user context.\n"
     )
+    if server is None:
+        # The file names the default address, where a server has its own inventory.
+        click.echo(
+            "vipu-admin: warning: The embedded inventory has no use for users. To make "
+            "one on a server, name it with --api-host; to serve this inventory: "
+            f"vipu-server --secure --database {shlex.quote(inventory.location)}",
+            err=True,
+        )
 
 
 @click.command("users", cls=Noun)

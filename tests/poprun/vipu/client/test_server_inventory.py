@@ -229,8 +229,7 @@ def test_no_server_gets_the_command_that_starts_one() -> None:
     assert str(error) == (
         f"No V-IPU server answers at 127.0.0.1:{port}, which comes from an option: "
         f"Connection refused. Start one with: vipu-server --port {port}, or leave "
-        "--vipu-server-host out, and poprun gives the job emulated IPUs of this "
-        "machine."
+        "--vipu-server-host out to use emulated IPUs of this machine."
     )
 
 
@@ -239,7 +238,17 @@ def test_a_host_that_is_none_gets_a_sentence() -> None:
 
     assert type(error) is ServerUnreachableError
     assert "which comes from /x.hcl: " in str(error)
-    assert "or remove it from /x.hcl" in str(error)
+    assert "or remove api-host from /x.hcl to use emulated IPUs" in str(error)
+
+
+def test_a_variable_that_names_no_server_is_to_be_unset() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    error = refusal(ServerAddress("127.0.0.1", port, origin="VIPU_CLI_API_HOST"))
+
+    assert str(error).endswith(
+        "or unset VIPU_CLI_API_HOST to use emulated IPUs of this machine."
+    )
 
 
 def test_a_refusal_of_the_server_is_that_error_with_its_sentence() -> None:
