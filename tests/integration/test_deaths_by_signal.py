@@ -216,7 +216,9 @@ def nested(poprun: Poprun, grace: str) -> "subprocess.Popen[bytes]":
 
 
 def directories_of(process: psutil.Process) -> set[Path]:
-    shims = [p.cmdline()[5] for p in process.children(recursive=True) if is_shim(p)]
+    shims = [
+        command_line(p.pid)[5] for p in process.children(recursive=True) if is_shim(p)
+    ]
     places = [Path("/dev/shm"), Path("/tmp")]
     named = {place / f"poprun-{name}" for place in places for name in shims}
     return {path for path in named if path.exists()}

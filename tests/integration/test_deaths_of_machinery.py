@@ -246,9 +246,9 @@ def test_the_files_go_when_the_guard_is_killed_while_it_ends_the_job(
         ready = f"ready.{attempt}.*"
         wait_for(lambda r=ready: len(list(poprun.directory.glob(r))) == 2, "the job")
         below = psutil.Process(process.pid).children(recursive=True)
-        guard = next(p for p in below if p.cmdline()[4:5] == ["guard"])
-        shim = next(p for p in below if p.cmdline()[4:5] == ["shim"])
-        identity = shim.cmdline()[5]
+        guard = next(p for p in below if command_line(p.pid)[4:5] == ["guard"])
+        shim = next(p for p in below if command_line(p.pid)[4:5] == ["shim"])
+        identity = command_line(shim.pid)[5]
 
         process.kill()
         time.sleep(gap)
@@ -268,7 +268,7 @@ def test_the_next_job_removes_the_files_of_one_that_was_killed_whole(
     below = launcher.children(recursive=True)
     directories = directories_of(job)
     # What is not poprun's own is left to the kernel.
-    own = [p for p in (launcher, *below) if "poprun" in " ".join(p.cmdline())]
+    own = [p for p in (launcher, *below) if "poprun" in " ".join(command_line(p.pid))]
     for process in own:
         process.suspend()
 

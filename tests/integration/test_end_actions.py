@@ -9,6 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 from conftest import ROOT, Poprun, wait_for
+from deaths import command_line
 
 # poprun with one more resource: a file is made, and a command counts how often it is
 # undone and fails if it is told to.
@@ -138,7 +139,7 @@ def test_the_last_shim_undoes_the_job_when_poprun_and_guard_are_killed(
 ) -> None:
     job = Leasing(poprun, SLEEPS)
     below = job.wait_for_instances()
-    guard = next(p for p in below if p.cmdline()[4:5] == ["guard"])
+    guard = next(p for p in below if command_line(p.pid)[4:5] == ["guard"])
 
     job.process.send_signal(signal.SIGSTOP)
     guard.kill()
@@ -152,12 +153,12 @@ def test_the_last_shim_undoes_the_job_when_poprun_and_guard_are_killed(
 def test_another_guard_undoes_the_job_of_one_that_was_killed(poprun: Poprun) -> None:
     job = Leasing(poprun, SLEEPS)
     below = job.wait_for_instances()
-    guard = next(p for p in below if p.cmdline()[4:5] == ["guard"])
+    guard = next(p for p in below if command_line(p.pid)[4:5] == ["guard"])
     guard.kill()
 
     def is_replaced() -> bool:
         children = psutil.Process(job.process.pid).children()
-        found = [p for p in children if p.cmdline()[4:5] == ["guard"]]
+        found = [p for p in children if command_line(p.pid)[4:5] == ["guard"]]
         return bool(found) and found[0].pid != guard.pid
 
     wait_for(is_replaced, "another guard")
@@ -171,7 +172,7 @@ def test_the_next_job_undoes_one_that_was_killed_whole(poprun: Poprun) -> None:
     job = Leasing(poprun, SLEEPS)
     below = job.wait_for_instances()
     own = [psutil.Process(job.process.pid), *below]
-    own = [p for p in own if "poprun" in " ".join(p.cmdline())]
+    own = [p for p in own if "poprun" in " ".join(command_line(p.pid))]
     for process in own:
         process.suspend()
     for process in own:

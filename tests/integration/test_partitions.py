@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 from conftest import BIN, Poprun, wait_for
+from deaths import command_line
 from vipu_servers import serving
 
 from poprun.vipu.inventory.embedded import EmbeddedInventory
@@ -437,14 +438,20 @@ def test_of_many_launches_for_the_last_ipus_those_that_fit_win(
     assert is_free(p64)
 
 
+def guards_of(launcher: psutil.Process) -> list[psutil.Process]:
+    """Return the guards of a job that live."""
+    return [p for p in launcher.children() if "guard" in command_line(p.pid)]
+
+
 @pytest.mark.parametrize("whom", ["poprun", "guard", "both", "instance"])
 def test_ipus_are_free_after_kill_9(
     poprun: Poprun, inventory: EmbeddedInventory, whom: str
 ) -> None:
     job = holding(poprun, "--vipu-partition=P")
     me = psutil.Process(job.pid)
-    guard = next(p for p in me.children() if "guard" in p.cmdline())
-    instance = next(p for p in me.children(recursive=True) if "hold.py" in p.cmdline())
+    guard = guards_of(me)[0]
+    below = me.children(recursive=True)
+    instance = next(p for p in below if "hold.py" in command_line(p.pid))
     assert [p.name for p in inventory.list_partitions()] == ["P"]
 
     victims = {"poprun": [me], "guard": [guard], "both": [me, guard]}
@@ -453,10 +460,7 @@ def test_ipus_are_free_after_kill_9(
     if whom == "guard":
         # Another guard takes its place, and then poprun is killed.
         wait_for(
-            lambda: any(
-                "guard" in p.cmdline() and p.pid != guard.pid for p in me.children()
-            ),
-            "another guard",
+            lambda: any(p.pid != guard.pid for p in guards_of(me)), "another guard"
         )
         me.kill()
     job.wait(30)
@@ -470,14 +474,14 @@ def test_a_guard_that_is_killed_takes_no_ipus_along(
 ) -> None:
     job = holding(poprun, "--vipu-partition=P")
     me = psutil.Process(job.pid)
-    next(p for p in me.children() if "guard" in p.cmdline()).kill()
+    guards_of(me)[0].kill()
 
     def keeper() -> int | None:
         parents = [r for r in inventory.list_reservations() if r.child is None]
         return parents[0].process.pid if parents and parents[0].process else None
 
     wait_for(
-        lambda: keeper() in [p.pid for p in me.children() if "guard" in p.cmdline()],
+        lambda: keeper() in [p.pid for p in guards_of(me)],
         "the new guard to hold the parent device",
     )
     job.terminate()

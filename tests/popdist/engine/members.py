@@ -212,9 +212,11 @@ def run(size: int, function: Callable[[Me], Any], timeout: float = LONG) -> list
         return members.finish(timeout)
 
 
-def results(size: int, function: Callable[[Me], Any]) -> list[Any]:
+def results(
+    size: int, function: Callable[[Me], Any], timeout: float = LONG
+) -> list[Any]:
     """Return what all members return; an error of one is the test's."""
-    ended = run(size, function)
+    ended = run(size, function, timeout)
     for member in ended:
         if member.error is not None:
             raise member.error

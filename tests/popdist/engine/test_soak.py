@@ -15,6 +15,7 @@ def memory() -> int:
     return (int(resident) - int(shared)) * os.sysconf("SC_PAGESIZE")
 
 
+@pytest.mark.timeout(300)  # 10 s where nothing else runs
 def test_memory_and_files_stay_flat_over_tens_of_thousands_of_calls() -> None:
     def member(me: Me) -> Any:
         mixer = Mixer(me.join(), 7)
@@ -26,7 +27,7 @@ def test_memory_and_files_stay_flat_over_tens_of_thousands_of_calls() -> None:
         late = memory(), sorted(os.listdir("/proc/self/fd"))
         return late[0] - early[0], late[1] == early[1]
 
-    for grown, same_files in results(2, member):
+    for grown, same_files in results(2, member, timeout=280):
         # Room for what malloc keeps: less than a hundred bytes a call are new.
         assert grown < 4_000_000
         assert same_files
