@@ -197,7 +197,7 @@ def _end_action(
     else:
         argv += [server.host, str(server.port)]
     return RunCommand(
-        purpose="release the IPUs of the job",
+        purpose=f"release the IPUs of lease {lease}",
         argv=[os.fsencode(word) for word in argv],
         environment=[os.fsencode(f"{name}={value}") for name, value in needed.items()],
         timeout_s=options.timeout_s + RELEASE_START_S,
