@@ -9,6 +9,8 @@ there is nothing to release. A script, so that it finds its package by its own p
 import os
 import sys
 
+AFTERWARDS = "They are free as soon as the inventory sees that the job has ended."
+
 
 def main(lease: str, timeout: str, host: str = "", port: str = "0") -> None:
     """Release a lease, and exit with a sentence if that fails."""
@@ -26,7 +28,7 @@ def main(lease: str, timeout: str, host: str = "", port: str = "0") -> None:
         inventory.release(lease)
         inventory.close()
     except VipuError as error:
-        sys.exit(str(error))
+        sys.exit(f"{error} {AFTERWARDS}")
 
 
 if __name__ == "__main__":

@@ -377,6 +377,31 @@ def test_on_a_secure_server_the_job_belongs_to_the_user_of_the_access_key(
     assert len(ran.stdout.splitlines()) == 2
 
 
+def test_ipus_of_a_server_that_is_away_at_the_end_are_free_when_it_is_back(
+    poprun: Poprun, tmp_path: Path
+) -> None:
+    with serving(tmp_path / "s.db") as server:
+        job = holding(
+            poprun,
+            *("--vipu-partition=P", "--vipu-server-host=127.0.0.1"),
+            *(f"--vipu-server-port={server.port}", "--grace=0.3"),
+        )
+        server.kill()
+        job.terminate()
+        _, error = job.communicate(timeout=60)
+        server.restart()
+        inventory = server.inventory(admin=True)
+        wait_for(lambda: inventory.list_leases() == (), "no lease")
+        wait_for(lambda: inventory.list_partitions() == (), "no partition")
+
+    assert job.returncode == 128 + signal.SIGTERM
+    [warning] = [line for line in error.splitlines() if b"warning" in line]
+    assert warning.startswith(b"poprun: warning: Could not release the IPUs of the job")
+    assert warning.endswith(
+        b"They are free as soon as the inventory sees that the job has ended."
+    )
+
+
 def test_a_server_keeps_the_rules_of_the_original(poprun: Poprun, server: str) -> None:
     words = (*LOCAL, "--vipu-server-host=127.0.0.1", f"--vipu-server-port={server}")
 
