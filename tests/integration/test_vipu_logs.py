@@ -303,3 +303,49 @@ def test_each_attempt_at_a_partition_that_is_not_active_is_one_line(
         "I Attempt 1 of 2 failed",
         "D Done polling, final state of P: PS_ERROR",
     ]
+
+
+@pytest.mark.mpi
+def test_mpiruns_command_on_a_reconfigurable_partition_of_a_server(
+    poprun: Poprun, server: Server, openmpi5: str
+) -> None:
+    port = str(server.port)
+    server.inventory(admin=True).create_partition(
+        PartitionRequest("p64", 64, reconfigurable=True)
+    )
+
+    ran = poprun(
+        *("-v", "--mpirun", openmpi5, *job(4, 16, 4), "--vipu-server-timeout=120"),
+        *("--vipu-server-host=127.0.0.1", f"--vipu-server-port={port}"),
+        "--mpi-global-args=--tag-output --allow-run-as-root",
+        *("--executable-cache-path=/c", "true"),
+        environ={"LD_LIBRARY_PATH": "/l", "PYTHONPATH": "/p"},
+    )
+
+    assert ran.code == 0, ran.stderr
+    [command] = re.findall("Running command: (.*)", ran.stderr)
+    first, *contexts = command.split(" ':' ")
+    executable, _, first = first.partition(" '-np'")
+    assert executable == (
+        f"{openmpi5} '--bind-to' 'none' '--tag-output' '--allow-run-as-root'"
+    )
+    for rank, context in enumerate([f"'-np'{first}", *contexts]):
+        assert context.startswith(
+            "'-np' '1' '-x' 'POPDIST_NUM_TOTAL_REPLICAS=16' "
+            "'-x' 'POPDIST_NUM_IPUS_PER_REPLICA=4' "
+            "'-x' 'POPDIST_NUM_LOCAL_REPLICAS=4' "
+            "'-x' 'POPDIST_UNIFORM_REPLICAS_PER_INSTANCE=1' "
+            "'-x' 'POPDIST_NODE_DEVICE_ID=126' "
+            "'-x' 'POPDIST_EXECUTABLE_CACHE_PATH=/c' "
+            f"'-x' 'POPDIST_REPLICA_INDEX_OFFSET={4 * rank}' "
+            f"'-x' 'POPDIST_LOCAL_INSTANCE_INDEX={rank}' "
+            "'-x' 'IPUOF_VIPU_API_HOST=127.0.0.1' "
+            f"'-x' 'IPUOF_VIPU_API_PORT={port}' "
+            "'-x' 'IPUOF_VIPU_API_PARTITION_ID=p64' "
+            "'-x' 'IPUOF_VIPU_API_TIMEOUT=120' "
+            "'-x' 'IPUOF_LOG_LEVEL=WARN' "
+            "'-x' 'PATH' '-x' 'LD_LIBRARY_PATH' '-x' 'PYTHONPATH' "
+            "'-x' 'POPLAR_TARGET_OPTIONS="
+            + options(64, "slidingWindow", "mesh", 16)
+            + "' "
+        )
