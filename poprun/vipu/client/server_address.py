@@ -197,6 +197,13 @@ def _from_files(
 
 def _checked(values: Mapping[str, str], origin: str) -> ServerAddress:
     host = values["api-host"].strip().removeprefix("[").removesuffix("]")
+    url = re.fullmatch(r"(?:https?://)?([^:/]+)(?::[0-9]+)?/?", host)
+    if url is not None and url[1] != host:
+        raise VipuRuleError(
+            f"The host of the V-IPU server is {host[:80]!r}, but must be its name or "
+            f"address alone: {url[1][:64]!r}. A port is given with --vipu-server-port "
+            "or api-port."
+        )
     check_host(host)
     port = values.get("api-port", str(DEFAULT_PORT))
     if not re.fullmatch("[0-9]{1,5}", port) or not 1 <= int(port) <= 65535:

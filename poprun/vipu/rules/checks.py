@@ -64,8 +64,9 @@ def check_name(what: str, name: str) -> None:
         VipuRuleError: It is too long, or has characters that no name has.
     """
     if not re.fullmatch(_NAME, name):
+        shown = name if len(name) <= 64 else f"{name[:61]}..."
         raise VipuRuleError(
-            f"{name[:64]!r} is no name for a {what}: use up to 64 letters, digits, "
+            f"{shown!r} is no name for a {what}: use up to 64 letters, digits, "
             "dots, dashes and underscores, and begin with a letter or a digit."
         )
 

@@ -61,6 +61,11 @@ def request(**changes: object) -> PartitionRequest:
             "dashes and underscores, and begin with a letter or a digit.",
         ),
         (
+            {"name": "x" * 65},
+            f"'{'x' * 61}...' is no name for a partition: use up to 64 letters, "
+            "digits, dots, dashes and underscores, and begin with a letter or a digit.",
+        ),
+        (
             {"cluster": "c", "allocation": "a"},
             "Partition P is asked for in allocation a and in cluster c. Give one of "
             "them.",
