@@ -1,0 +1,276 @@
+"""What a job does with its devices: attach, renew, lose them, release them."""
+
+import os
+import select
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import cast
+
+import pytest
+
+from poprun.vipu import liveness
+from poprun.vipu.inventory.embedded import EmbeddedInventory
+from poprun.vipu.inventory.interface import Inventory
+from poprun.vipu.launch.held_devices import Answer, HeldDevices
+from poprun.vipu.leases import PARENT, Grant
+from poprun.vipu.vipu_errors import (
+    InventoryBusyError,
+    LeaseEndedError,
+    ServerUnreachableError,
+    VipuError,
+)
+
+Launch = Callable[..., Grant]
+# For what must happen; a test that waits for it in vain fails.
+SOON_S = 30.0
+
+
+class Recorder:
+    """An inventory that notes what it is asked, and fails as the test wants."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.failures: dict[str, list[VipuError]] = {}
+        self.threads: set[int] = set()
+        self.closed = 0
+
+    def _do(self, what: str, detail: str = "") -> None:
+        self.threads.add(threading.get_ident())
+        self.calls.append(f"{what} {detail}".strip())
+        if self.failures.get(what):
+            raise self.failures[what].pop(0)
+
+    def attach(self, lease: str, child: int, process: object) -> None:
+        self._do("attach", str(child))
+
+    def detach(self, lease: str, child: int, process: object) -> None:
+        self._do("detach", str(child))
+
+    def renew(self, lease: str) -> None:
+        self._do("renew")
+
+    def release(self, lease: str) -> None:
+        self._do("release", lease)
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+@pytest.fixture
+def recorder() -> Recorder:
+    return Recorder()
+
+
+@pytest.fixture
+def grant(launch: Launch) -> Grant:
+    return launch("P", instances=2, replicas=4)
+
+
+@pytest.fixture
+def held(recorder: Recorder, grant: Grant) -> Iterator[HeldDevices]:
+    devices = HeldDevices(lambda: cast("Inventory", recorder), grant, 1.0)
+    yield devices
+    devices.release()
+
+
+def short(grant: Grant, lease_s: float) -> Grant:
+    return grant._replace(lease=grant.lease._replace(lease_s=lease_s))
+
+
+def until(holds: Callable[[], object]) -> None:
+    limit = time.monotonic() + SOON_S
+    while not holds():
+        assert time.monotonic() < limit
+        time.sleep(0.005)
+
+
+def answer_of(devices: HeldDevices) -> Answer:
+    """Wait as the loop of the supervisor does, and return the one answer."""
+    assert select.select([devices.fileno()], [], [], SOON_S)[0]
+    [answer] = devices.answers()
+    return answer
+
+
+def test_an_instance_is_attached_by_a_thread_that_takes_no_signals(
+    held: HeldDevices, recorder: Recorder
+) -> None:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    held.attach(1, os.getpid())
+
+    assert answer_of(held) == Answer(1, os.getpid())
+    assert recorder.calls == ["attach 1"]
+    assert recorder.threads.isdisjoint({threading.get_ident()})
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
+    assert not select.select([held.fileno()], [], [], 0)[0]
+
+
+def test_a_refused_attach_says_which_device_of_which_instance(
+    held: HeldDevices, recorder: Recorder
+) -> None:
+    recorder.failures["attach"] = [ServerUnreachableError("No server answers.")]
+    held.attach(1, os.getpid())
+
+    device = held.device_id(1)
+    assert answer_of(held) == Answer(
+        1,
+        os.getpid(),
+        f"Instance 1 cannot attach to device {device} (2 IPUs) of partition P: No "
+        "server answers.",
+    )
+
+
+def test_a_process_that_has_ended_is_not_attached(
+    held: HeldDevices, recorder: Recorder
+) -> None:
+    child = os.posix_spawn("/bin/true", ["true"], {})
+    os.waitpid(child, 0)
+    held.attach(0, child)
+
+    assert answer_of(held).refusal.endswith(f"There is no process {child}.")
+    assert recorder.calls == []
+
+
+def test_only_what_was_attached_is_detached(
+    held: HeldDevices, recorder: Recorder
+) -> None:
+    held.detach(0, os.getpid())
+    held.attach(0, os.getpid())
+    answer_of(held)
+    held.detach(0, os.getpid())
+    held.detach(0, os.getpid())
+    held.release()
+
+    lease = held.grant.lease.id
+    assert recorder.calls == ["attach 0", "detach 0", f"release {lease}"]
+
+
+def test_a_job_that_asks_for_nothing_needs_no_thread(
+    held: HeldDevices, recorder: Recorder
+) -> None:
+    assert held.fileno() == -1
+    held.tick(time.monotonic())
+    assert held.release()
+
+    held.attach(0, os.getpid())
+    held.tick(time.monotonic() + 1000)
+
+    assert recorder.calls == [f"release {held.grant.lease.id}"]
+    assert recorder.threads == {threading.get_ident()}
+    assert recorder.closed == 1
+    assert held.fileno() == -1
+
+
+def test_the_lease_is_renewed_until_it_is_released(
+    recorder: Recorder, grant: Grant
+) -> None:
+    held = HeldDevices(lambda: cast("Inventory", recorder), short(grant, 0.03), 1.0)
+    until(lambda: time.monotonic() >= held.deadline())
+    held.tick(time.monotonic())
+    until(lambda: recorder.calls.count("renew") >= 3)
+
+    assert held.release()
+    assert recorder.calls[-1] == f"release {grant.lease.id}"
+    assert held.loss == ""
+
+
+def test_it_is_not_renewed_before_it_is_time(
+    held: HeldDevices, recorder: Recorder
+) -> None:
+    now = time.monotonic()
+    assert now + 10 < held.deadline() <= now + 20
+    held.tick(now + 10)
+
+    assert held.fileno() == -1
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ServerUnreachableError("No server answers."), InventoryBusyError("It is locked.")],
+)
+def test_an_inventory_that_is_away_for_a_while_takes_nothing(
+    recorder: Recorder, grant: Grant, error: VipuError
+) -> None:
+    recorder.failures["renew"] = [error, error]
+    held = HeldDevices(lambda: cast("Inventory", recorder), short(grant, 0.03), 1.0)
+    held.tick(time.monotonic() + 1)
+    until(lambda: recorder.calls.count("renew") >= 4)
+    held.attach(0, os.getpid())
+
+    assert answer_of(held).refusal == ""
+    assert held.loss == ""
+    held.release()
+
+
+def test_a_lost_lease_is_reported_once(recorder: Recorder, grant: Grant) -> None:
+    recorder.failures["renew"] = [LeaseEndedError("It is over."), LeaseEndedError("X")]
+    held = HeldDevices(lambda: cast("Inventory", recorder), short(grant, 0.03), 1.0)
+    held.tick(time.monotonic() + 1)
+
+    assert select.select([held.fileno()], [], [], SOON_S)[0]
+    assert held.answers() == []
+    until(lambda: recorder.calls.count("renew") >= 3)
+    assert held.loss == "It is over."
+    assert not select.select([held.fileno()], [], [], 0)[0]
+    held.release()
+
+
+def test_it_is_released_once(held: HeldDevices, recorder: Recorder) -> None:
+    held.attach(0, os.getpid())
+    answer_of(held)
+
+    assert [held.release(), held.release()] == [True, True]
+    assert recorder.calls.count(f"release {held.grant.lease.id}") == 1
+    assert held.fileno() == -1
+    held.attach(0, os.getpid())
+    held.tick(time.monotonic() + 1000)
+    assert recorder.calls[-1].startswith("release")
+
+
+def test_a_release_that_fails_is_left_to_the_end_action(
+    held: HeldDevices, recorder: Recorder
+) -> None:
+    recorder.failures["release"] = [ServerUnreachableError("No server answers.")]
+
+    assert not held.release()
+    assert held.release()
+
+
+def test_a_new_guard_keeps_the_lease(held: HeldDevices, recorder: Recorder) -> None:
+    recorder.failures["attach"] = [ServerUnreachableError("No server answers.")]
+    held.live_with(os.getpid())
+    held.live_with(os.getpid())
+    until(lambda: len(recorder.calls) == 2)
+
+    assert recorder.calls == [f"attach {PARENT}"] * 2
+    assert held.answers() == []
+
+
+def test_without_a_thread_it_is_done_at_once(
+    held: HeldDevices, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("poprun.vipu.launch.held_devices.start_new_thread", refuse)
+    held.attach(0, os.getpid())
+
+    assert answer_of(held) == Answer(0, os.getpid())
+    assert recorder.threads == {threading.get_ident()}
+
+
+def test_in_a_real_inventory_the_ipus_are_free_again(
+    inventory: EmbeddedInventory, launch: Launch
+) -> None:
+    grant = launch("P", instances=2, replicas=4)
+    path = inventory.location
+    held = HeldDevices(lambda: EmbeddedInventory(path, host="h1"), grant, 1.0)
+    held.attach(1, os.getpid())
+    assert answer_of(held).refusal == ""
+
+    [attached] = [r for r in inventory.list_reservations("P") if r.child == 1]
+    assert attached.process == liveness.identify()
+    assert held.release()
+    assert inventory.list_leases() == ()
+    assert inventory.list_partitions() == ()

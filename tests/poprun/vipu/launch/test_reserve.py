@@ -1,0 +1,173 @@
+"""Which partition a job gets, step by step, in the inventory of this user."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from poprun.log import Log
+from poprun.vipu.inventory.embedded import EmbeddedInventory
+from poprun.vipu.launch import reserve as launch_reserve
+from poprun.vipu.launch.reserve import Asked, reserve
+from poprun.vipu.launch.values import JobShape, PartitionOptions
+from poprun.vipu.leases import Grant, Holder
+from poprun.vipu.model import AgentStatus
+from poprun.vipu.requests import PartitionRequest
+from poprun.vipu.vipu_errors import (
+    InUseError,
+    MismatchError,
+    NoSpaceError,
+    NotActiveError,
+)
+
+Reserve = Callable[..., Grant]
+
+
+@pytest.fixture
+def lines() -> list[str]:
+    """What is logged, without the time."""
+    return []
+
+
+@pytest.fixture
+def ask(inventory: EmbeddedInventory, holder: Holder, lines: list[str]) -> Reserve:
+    """Reserve IPUs for a job of two instances with one-IPU replicas."""
+
+    def ask(replicas: int = 2, **options: Any) -> Grant:
+        asked = Asked(
+            options=PartitionOptions(**options),
+            shape=JobShape(num_instances=2, num_replicas=replicas, ipus_per_replica=1),
+            holder=holder,
+            lease="",
+            own_name="own",
+        )
+        log = Log(2, lambda text: lines.append(text.split("] ", 1)[1].rstrip("\n")))
+        return reserve(inventory, asked, log)
+
+    return ask
+
+
+def test_a_job_without_a_name_gets_a_partition_of_its_own(ask: Reserve) -> None:
+    grant = ask()
+
+    assert (grant.partition.name, grant.partition.size, grant.created) == (
+        "own",
+        2,
+        True,
+    )
+    assert grant.partition.lease == grant.lease.id
+
+
+def test_it_uses_the_only_one_there_is(
+    ask: Reserve, inventory: EmbeddedInventory, lines: list[str]
+) -> None:
+    inventory.create_partition(PartitionRequest(name="P", size=2, num_gcds=2))
+    grant = ask()
+
+    assert (grant.partition.name, grant.created) == ("P", False)
+    assert grant.partition.generation == 1  # it has been reset
+    assert lines == [
+        "Using V-IPU partition P as it is the only one available",
+        "Status for partition P: OK (error 0)",
+        "Partition P already exists and is in state: PS_ACTIVE",
+        "Done polling, final state of P: PS_ACTIVE",
+    ]
+
+
+def test_it_gets_its_own_if_the_only_one_does_not_fit(
+    ask: Reserve, inventory: EmbeddedInventory
+) -> None:
+    inventory.create_partition(PartitionRequest(name="P", size=4))
+    assert ask().partition.name == "own"
+    inventory.create_partition(PartitionRequest(name="Q", size=2, num_gcds=2))
+
+    with pytest.raises(MismatchError):
+        ask(name="P")
+    assert ask(name="Q").partition.name == "Q"
+
+
+def test_of_several_that_fit_it_takes_none(
+    ask: Reserve, inventory: EmbeddedInventory
+) -> None:
+    for name in ("P", "Q"):
+        inventory.create_partition(PartitionRequest(name=name, size=2, num_gcds=2))
+
+    assert ask().partition.name == "own"
+
+
+def test_one_that_was_made_for_another_job_is_not_the_only_one(
+    ask: Reserve, inventory: EmbeddedInventory
+) -> None:
+    ask(name="other")
+
+    assert ask().partition.name == "own"
+
+
+def test_without_room_the_reason_is_that_of_the_partition_there_is(
+    ask: Reserve, inventory: EmbeddedInventory
+) -> None:
+    inventory.create_partition(PartitionRequest(name="P", size=64))
+
+    with pytest.raises(MismatchError, match="Partition P "):
+        ask()
+
+
+def test_a_named_one_in_use_is_not_replaced_by_another(ask: Reserve) -> None:
+    ask(name="P")
+
+    with pytest.raises(InUseError, match=r"Partition P .* user alice, job j1, host h1"):
+        ask(name="P")
+
+
+def test_a_partition_that_does_not_get_active_is_tried_so_often(
+    ask: Reserve,
+    inventory: EmbeddedInventory,
+    lines: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr(launch_reserve.time, "sleep", waits.append)
+    for agent in inventory.list_agents():
+        inventory.set_agent_status(agent.name, AgentStatus.DOWN)
+
+    with pytest.raises(NotActiveError):
+        ask(name="P", attempts=3)
+    assert waits == [launch_reserve.ATTEMPT_S] * 2
+    assert [line[:19] for line in lines if "failed" in line] == [
+        "Attempt 1 of 3 fail",
+        "Attempt 2 of 3 fail",
+    ]
+    assert inventory.list_partitions() == ()
+    assert inventory.list_leases() == ()
+
+
+def test_a_refused_job_holds_nothing(
+    ask: Reserve, inventory: EmbeddedInventory
+) -> None:
+    ask(replicas=64, name="P")
+    with pytest.raises(NoSpaceError):
+        ask()
+
+    assert [lease.holder.job for lease in inventory.list_leases()] == ["j1"]
+    assert [p.name for p in inventory.list_partitions()] == ["P"]
+
+
+def test_a_partition_stays_if_it_is_to(
+    ask: Reserve, inventory: EmbeddedInventory
+) -> None:
+    inventory.release(ask(remove=False).lease.id)
+
+    assert [p.name for p in inventory.list_partitions()] == ["own"]
+
+
+def test_a_job_gets_the_next_larger_partition_and_is_told(
+    ask: Reserve, lines: list[str]
+) -> None:
+    grant = ask(replicas=6)
+
+    assert grant.partition.size == 8
+    assert [device.num_ipus for device in grant.children] == [3, 3]
+    assert lines[0] == (
+        "The job needs 6 IPUs, and its partition own has 8: a partition has a power "
+        "of two of them"
+    )
