@@ -7,7 +7,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from popdist.engine.transport import Pair, Transport
+from popdist.engine.transport import Pair, Rows, Transport
 from popdist.torch.tensor_rows import CODES, bytes_of, parts_of, rows_of
 
 from ..negotiation.agreement import Decision
@@ -94,16 +94,27 @@ class Carrier:
         """Reduce the tensors of several calls, as few times as their dtypes permit."""
         batches: dict[tuple[int, int], list[Pair]] = {}
         for request, tensors in calls:
-            op, prescale = ReduceOp(request.op), request.prescale
-            for source, target in tensors:
-                read = source
-                if prescale != 1:
-                    _scale(source, prescale, target)
-                    read = target
-                code = CODES[target.dtype]
-                key = code, engine_reduction(op, target.is_floating_point())
-                pair = rows_of((read,), code), rows_of((target,), code)
-                batches.setdefault(key, []).append(pair)
+            scaled = request.prescale != 1
+            mine: dict[torch.dtype, tuple[int, list[Pair]]] = {}
+            for (_, shape), (source, target) in zip(
+                request.tensors, tensors, strict=True
+            ):
+                dtype = target.dtype
+                if dtype not in mine:
+                    code = CODES[dtype]
+                    reduction = engine_reduction(
+                        ReduceOp(request.op), dtype.is_floating_point
+                    )
+                    mine[dtype] = code, batches.setdefault((code, reduction), [])
+                code, batch = mine[dtype]
+                written = Rows((target.data_ptr(),), shape, code, target)
+                if scaled:
+                    _scale(source, request.prescale, target)
+                if scaled or source is target:
+                    batch.append((written, written))
+                else:
+                    read = Rows((source.data_ptr(),), shape, code, source)
+                    batch.append((read, written))
         for (_, reduction), batch in batches.items():
             self._transport.all_reduce(batch, reduction)
         for request, tensors in calls:

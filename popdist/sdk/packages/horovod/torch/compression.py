@@ -1,5 +1,6 @@
 """Compression of tensors before they are reduced, and back again."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
@@ -52,3 +53,29 @@ class Compression:
 
     none: Compressor = NoneCompressor()
     fp16: Compressor = FP16Compressor()
+
+
+# What decompress() needs for each of several tensors.
+Contexts = Sequence[torch.dtype | None]
+
+
+def compress_all(
+    tensors: Sequence[Tensor], compression: Compressor
+) -> tuple[Sequence[Tensor], Contexts]:
+    """Return tensors compressed, and what decompress_all() needs."""
+    if compression is Compression.none:
+        return tensors, ()
+    pairs = [compression.compress(tensor) for tensor in tensors]
+    return [small for small, _ in pairs], [context for _, context in pairs]
+
+
+def decompress_all(
+    tensors: Sequence[Tensor], contexts: Contexts, compression: Compressor
+) -> list[Tensor]:
+    """Return tensors as they were before compress_all()."""
+    if compression is Compression.none:
+        return list(tensors)
+    return [
+        compression.decompress(tensor, context)
+        for tensor, context in zip(tensors, contexts, strict=True)
+    ]

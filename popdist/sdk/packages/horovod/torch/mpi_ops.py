@@ -44,7 +44,7 @@ from .basics import (
     start_timeline,
     stop_timeline,
 )
-from .compression import Compression, Compressor
+from .compression import Compression, Compressor, compress_all, decompress_all
 from .reduce_ops import Adasum, Average, Max, Min, Product, Sum, choose_op
 from .submission import (
     Handle,
@@ -179,11 +179,7 @@ def grouped_allreduce(
     if len(tensors) == 1 and getattr(tensors[0], "is_sparse", False):
         handle = sparse_allreduce_async(tensors[0], name, chosen, process_set)
         return [synchronize(handle)]
-    compressed, contexts = [], []
-    for tensor in tensors:
-        small, context = compression.compress(tensor)
-        compressed.append(small)
-        contexts.append(context)
+    compressed, contexts = compress_all(tensors, compression)
     if gradients.needed(compressed):
         reduced = gradients.apply(
             gradients.Allreduce, name, chosen, scales, process_set, *compressed
@@ -199,10 +195,7 @@ def grouped_allreduce(
             in_place=False,
             now=True,
         ).wait()
-    return [
-        compression.decompress(one, context)
-        for one, context in zip(reduced, contexts, strict=True)
-    ]
+    return decompress_all(reduced, contexts, compression)
 
 
 def allreduce_async(
@@ -539,11 +532,7 @@ def grouped_reducescatter(
 ) -> list[Tensor]:
     """Return rows of several tensors, each reduced as by reducescatter()."""
     chosen, scales = choose_op(op, None), (prescale_factor, postscale_factor)
-    compressed, contexts = [], []
-    for tensor in tensors:
-        small, context = compression.compress(tensor)
-        compressed.append(small)
-        contexts.append(context)
+    compressed, contexts = compress_all(tensors, compression)
     if gradients.needed(compressed):
         reduced = gradients.apply(
             gradients.Reducescatter, name, chosen, scales, process_set, *compressed
@@ -552,10 +541,7 @@ def grouped_reducescatter(
         reduced = scatter_tensors(
             compressed, name, chosen, scales, process_set, list, now=True
         ).wait()
-    return [
-        compression.decompress(one, context)
-        for one, context in zip(reduced, contexts, strict=True)
-    ]
+    return decompress_all(reduced, contexts, compression)
 
 
 def reducescatter_async(
