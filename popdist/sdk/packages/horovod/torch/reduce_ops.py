@@ -58,7 +58,12 @@ def name_of_dtype(dtype: torch.dtype) -> str:
 
 
 def check_reducible(dtype: torch.dtype, op: ReduceOp) -> None:
-    """Raise ValueError unless tensors of this dtype can be reduced so."""
+    """Raise an error unless tensors of this dtype can be reduced so.
+
+    Raises:
+        ValueError: There is no such reduction of this dtype.
+        NotImplementedError: There is none in Adasum.
+    """
     if dtype not in CODES:
         raise ValueError(
             f"A tensor of {dtype} cannot be reduced, only those of "
@@ -70,7 +75,7 @@ def check_reducible(dtype: torch.dtype, op: ReduceOp) -> None:
             "logical or, or convert the tensor first."
         )
     if op is Adasum and not dtype.is_floating_point:
-        raise ValueError(
+        raise NotImplementedError(
             f"Adasum needs tensors of floating point numbers, not {dtype}. "
             "Use op=Sum or op=Average."
         )

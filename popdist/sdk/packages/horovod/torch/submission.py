@@ -1,6 +1,7 @@
 """Turns tensors and arguments into requests, and requests into handles."""
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -90,7 +91,7 @@ def scatter_tensors(
 ) -> Handle:
     """Request a reducescatter of tensors."""
     if op is Adasum:
-        raise ValueError(
+        raise NotImplementedError(
             "reducescatter cannot use Adasum. Use Sum, Average, Min, Max or Product."
         )
     _check(tensors)
@@ -201,7 +202,11 @@ def _targets(sources: list[Tensor], in_place: bool) -> list[Tensor]:
     """Return what results are written to: the sources, where that can be."""
     if not in_place:
         return [torch.empty_like(source) for source in sources]
-    if len(sources) == 1:
+    spans = sorted([(one.data_ptr(), one.nbytes) for one in sources])
+    if all(
+        begin + nbytes <= following
+        for (begin, nbytes), (following, _) in pairwise(spans)
+    ):
         return sources
     each = [(source,) for source in sources]
     apart = overlapping(each, each)
