@@ -5,6 +5,11 @@ from ._logging import logger, setLogLevel
 from .annotations import BeginBlock, Block, BlockFunction, removeBlocks
 from .argument_parsers import ICustomArgParser, registerCustomArgParser
 from .ctc import ctc_beam_search_decoder
+from .data import (
+    AsynchronousDataAccessor,
+    DataLoader,
+    FixedLengthIterableDataset,
+)
 from .enums import (
     AutoStage,
     CommGroupType,
@@ -57,6 +62,7 @@ from .scopes import CPU, Attribute, MultiConv, NameScope
 
 __all__ = [
     "CPU",
+    "AsynchronousDataAccessor",
     "Attribute",
     "AutoStage",
     "BeginBlock",
@@ -64,8 +70,10 @@ __all__ = [
     "BlockFunction",
     "CommGroupType",
     "ConnectionType",
+    "DataLoader",
     "DataLoaderMode",
     "Error",
+    "FixedLengthIterableDataset",
     "HalfFloatCastingBehavior",
     "ICustomArgParser",
     "Liveness",

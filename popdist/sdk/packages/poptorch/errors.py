@@ -37,6 +37,10 @@ class ConfigFileError(Exception):
     """A line of a file of options is not valid."""
 
 
+class ArgumentsError(AssertionError, ValueError):
+    """Arguments exclude each other: torch and PopTorch raise one or the other."""
+
+
 def require(holds: object, message: str) -> None:
     """Raise an AssertionError with the message, unless `holds` is true.
 

@@ -1,0 +1,184 @@
+"""What the loading process does: it fills the slots of a ring with batches, ahead.
+
+Passes over the data set are numbered from 0. The process that asks for batches sends
+Begin and Free, at last Stop, and gets Batch, then End, for each pass, or a Failure.
+"""
+
+import os
+import random
+import signal
+import traceback
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from typing import Any, NoReturn
+
+import numpy
+import torch
+
+from .ring_slot import Slot
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Load this pass, and leave off any before it."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Free:
+    """The batch in this slot is not needed any more."""
+
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Load no more, and end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A batch, with places instead of tensors, and the slot's memory if it is new."""
+
+    number: int
+    slot: int
+    memory: torch.Tensor | None
+    placed: Any
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """A pass has no more batches."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Loading raised an exception."""
+
+    number: int
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RandomState:
+    """The state of the generators that data sets draw from."""
+
+    torch_state: torch.Tensor
+    python_state: Any
+    numpy_state: Any
+
+    @classmethod
+    def read(cls) -> "RandomState":
+        """Return the state of this process."""
+        return cls(
+            torch_state=torch.get_rng_state(),
+            python_state=random.getstate(),
+            numpy_state=numpy.random.get_state(),
+        )
+
+    def set(self) -> None:
+        """Make it the state of this process."""
+        torch.set_rng_state(self.torch_state)
+        random.setstate(self.python_state)
+        numpy.random.set_state(self.numpy_state)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Settings:
+    """How the loading process loads."""
+
+    parent: int
+    buffer_size: int
+    load_indefinitely: bool
+    early_preload: bool
+    random_state: RandomState
+
+
+class _Stopped(Exception):
+    """The process that asks for batches has ended, or needs no more."""
+
+
+class _LeftOff(Exception):
+    """A later pass is wanted."""
+
+
+def run(connection: Connection, source: Iterable[Any], settings: Settings) -> None:
+    """Load until the other process sends Stop or ends."""
+    # Ctrl-C is for the program, which then stops this process.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # As torch's own workers: several processes share the cores, and a forked one may
+    # not use the threads of its parent.
+    torch.set_num_threads(1)
+    settings.random_state.set()
+    with suppress(_Stopped, BrokenPipeError, ConnectionResetError):
+        _Fetcher(connection, settings).run(source)
+
+
+class _Fetcher:
+    def __init__(self, connection: Connection, settings: Settings) -> None:
+        self._connection = connection
+        self._ahead = settings.load_indefinitely
+        # The pass that was asked for last.
+        self._wanted = 0 if settings.early_preload else -1
+        self._slots = [Slot() for _ in range(settings.buffer_size)]
+        self._free = list(range(settings.buffer_size))
+        # Readable when that process has ended.
+        self._parent = os.pidfd_open(settings.parent)
+
+    def run(self, source: Iterable[Any]) -> None:
+        number = 0
+        while True:
+            while not (number <= self._wanted or (self._ahead and self._wanted >= 0)):
+                self._receive()
+            number = max(number, self._wanted)
+            try:
+                self._load_pass(number, source)
+            except _LeftOff:
+                continue
+            except (_Stopped, BrokenPipeError):
+                raise
+            except Exception:
+                self._connection.send(Failure(number, traceback.format_exc()))
+                self._wait_for_end()
+            number += 1
+
+    def _wait_for_end(self) -> NoReturn:
+        """Wait until the other process has taken over all memory, or has ended."""
+        while True:
+            self._receive()
+
+    def _load_pass(self, number: int, source: Iterable[Any]) -> None:
+        for batch in source:
+            self._receive_waiting()
+            while not self._free and self._wanted <= number:
+                self._receive()
+            if self._wanted > number:
+                raise _LeftOff
+            slot = self._free.pop()
+            memory, placed = self._slots[slot].write(batch)
+            self._connection.send(Batch(number, slot, memory, placed))
+        self._connection.send(End(number))
+
+    def _receive_waiting(self) -> None:
+        while self._connection.poll():
+            self._receive()
+
+    def _receive(self) -> None:
+        ready = wait([self._connection, self._parent])
+        if self._connection not in ready:
+            raise _Stopped
+        try:
+            message = self._connection.recv()
+        except (EOFError, ConnectionResetError):
+            raise _Stopped from None
+        if isinstance(message, Free):
+            self._free.append(message.slot)
+        elif isinstance(message, Begin):
+            self._wanted = message.number
+        elif isinstance(message, Stop):
+            raise _Stopped

@@ -1,0 +1,295 @@
+"""DataLoader: batches for one call of a model, of the share of this process."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Self
+
+import torch
+from torch.utils.data import IterableDataset
+
+from .._logging import logger
+from ..enums import DataLoaderMode
+from ..errors import ArgumentsError, require
+from ..options import Options
+from .accessor import AsynchronousDataAccessor
+from .grouping import GroupedBatchSampler
+from .partition import Partition, share_of
+
+
+# Any: samples are whatever the data set has.
+class DataLoader(torch.utils.data.DataLoader[Any]):
+    """A DataLoader whose batches have as many samples as a call of a model takes.
+
+    Where several processes train together, each loads a part of the data set.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        dataset: Any,
+        batch_size: int | None = 1,
+        shuffle: bool | None = None,
+        num_workers: int = 0,
+        drop_last: bool = True,
+        persistent_workers: bool | None = None,
+        auto_distributed_partitioning: bool = True,
+        mode: DataLoaderMode = DataLoaderMode.Sync,
+        async_options: dict[str, Any] | None = None,
+        rebatched_worker_size: int | None = None,
+        batch_sampler: Iterable[Sequence[int]] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Make a loader, and freeze the options.
+
+        Args:
+            options: Those of the model that takes the batches.
+            dataset: The whole data set, in each process.
+            batch_size: How many samples a replica takes at a time; None: the data
+                set has batches already.
+            shuffle: Whether the order is another one in each pass.
+            num_workers: How many workers load.
+            drop_last: Whether a last batch with less samples is left out.
+            persistent_workers: Whether workers go on for the next pass; None: yes.
+            auto_distributed_partitioning: Whether each process loads a part.
+            mode: Where batches are loaded.
+            async_options: Arguments of AsynchronousDataAccessor.
+            rebatched_worker_size: With AsyncRebatched, how many samples a worker
+                loads at a time; None: a whole batch.
+            batch_sampler: Yields the indices that a replica takes at a time, instead
+                of batch_size and shuffle.
+            kwargs: Arguments of torch's DataLoader.
+
+        Raises:
+            AssertionError: An argument is not valid, or does not go with another.
+        """
+        self._accessor: AsynchronousDataAccessor | None = None
+        require(isinstance(options, Options), f"{options!r} is not a poptorch.Options.")
+        require(
+            isinstance(mode, DataLoaderMode),
+            f"{mode!r} is not a poptorch.DataLoaderMode.",
+        )
+        options._freeze()
+        self._options = options
+        shuffle = bool(shuffle)
+        batches = _batches_per_call(options)
+        processes = options.Distributed.numProcesses
+        is_divided = auto_distributed_partitioning and processes > 1
+        self._combined_batch_size = None if batch_size is None else batch_size * batches
+        is_iterable = isinstance(dataset, IterableDataset)
+        if batch_sampler is not None:
+            _check_sampler(batch_size, shuffle, is_divided)
+            size = getattr(batch_sampler, "batch_size", None)
+            self._combined_batch_size = size and size * batches
+            kwargs["batch_sampler"] = GroupedBatchSampler(
+                batch_sampler, batches, drop_last
+            )
+        elif is_iterable:
+            _check_iterable(is_divided, num_workers, kwargs)
+        elif is_divided:
+            dataset = self._partition(dataset, shuffle, drop_last)
+            shuffle = False
+        if not is_iterable and batch_sampler is None and not drop_last:
+            self._warn_of_last_batch(len(dataset))
+
+        loaded = self._combined_batch_size
+        regrouped = self._regrouped_size(mode, drop_last, batch_sampler is not None)
+        self.rebatched_drop_last = drop_last
+        if regrouped is not None:
+            loaded = self._worker_size(rebatched_worker_size)
+            # What workers load is only a part: the accessor drops the last of it.
+            drop_last = False
+        if batch_sampler is None:
+            # None rather than False: torch refuses either for an IterableDataset.
+            kwargs |= {"batch_size": loaded, "shuffle": shuffle or None}
+            kwargs["drop_last"] = drop_last and loaded is not None
+        if persistent_workers is None:
+            persistent_workers = num_workers > 0
+        super().__init__(
+            dataset,
+            num_workers=num_workers,
+            persistent_workers=persistent_workers,
+            **kwargs,
+        )
+        if mode != DataLoaderMode.Sync:
+            self._load_ahead(async_options or {}, regrouped)
+
+    def _partition(self, dataset: Any, shuffle: bool, drop_last: bool) -> Partition:
+        require(
+            not shuffle or self._options.exists("random_seed"),
+            "When using auto_distributed_partitioning you must set "
+            "poptorch.Options.randomSeed() to ensure that tensors are in the same "
+            "order in all processes.",
+        )
+        if self._combined_batch_size is None:
+            raise AssertionError(
+                "batch_size=None not allowed when using auto_distributed_partitioning."
+            )
+        distributed = self._options.Distributed
+        share = share_of(
+            len(dataset),
+            step=self._combined_batch_size,
+            process=distributed.processId,
+            processes=distributed.numProcesses,
+            drop_last=drop_last,
+        )
+        return Partition(dataset, share, self._options.random_seed if shuffle else None)
+
+    def _warn_of_last_batch(self, samples: int) -> None:
+        last = samples % self._combined_batch_size if self._combined_batch_size else 0
+        if last:
+            logger.warning(
+                "The number of elements in the dataset (%d) is not divisible by the "
+                "number of elements processed per step (%d) and drop_last=False. The "
+                "last tensor will have a batch size of %d. To avoid having to handle "
+                "this special case switch to drop_last=True",
+                samples,
+                self._combined_batch_size,
+                last,
+            )
+
+    def _regrouped_size(
+        self, mode: DataLoaderMode, drop_last: bool, is_sampled: bool
+    ) -> int | None:
+        """Return into how many samples the accessor groups; None: it does not."""
+        if mode == DataLoaderMode.AsyncRebatched:
+            require(
+                self._combined_batch_size is not None and not is_sampled,
+                "DataLoaderMode.AsyncRebatched needs a batch_size.",
+            )
+        elif mode == DataLoaderMode.Sync or drop_last or is_sampled:
+            return None
+        size = self._combined_batch_size
+        return None if size is None or size == 1 else size
+
+    def _worker_size(self, wanted: int | None) -> int | None:
+        size = self._combined_batch_size
+        if wanted is None or size is None:
+            return size
+        require(
+            wanted <= size,
+            f"The rebatched_worker_size ({wanted}) must be <= to the combined batch "
+            f"size ({size})",
+        )
+        return wanted
+
+    def _load_ahead(self, arguments: dict[str, Any], regrouped: int | None) -> None:
+        require(
+            "rebatched_size" not in arguments,
+            "You cannot use DataLoaderMode.AsyncRebatched and manually specify the "
+            "rebatched_size in async_options",
+        )
+        self._accessor = AsynchronousDataAccessor(
+            self, **arguments, rebatched_size=regrouped
+        )
+
+    @property
+    def combinedBatchSize(self) -> int | None:
+        """How many samples of the data set one call of the model takes."""
+        return self._combined_batch_size
+
+    @property
+    def options(self) -> Options:
+        """The options that the loader was made with."""
+        return self._options
+
+    def terminate(self) -> None:
+        """End the loading process, if there is one."""
+        if self._accessor is not None:
+            self._accessor.terminate()
+
+    def __del__(self) -> None:
+        if getattr(self, "_accessor", None) is not None:
+            self.terminate()
+
+    def __len__(self) -> int:
+        size = None if self._accessor is None else self._accessor.rebatched_size
+        if size is None:
+            return super().__len__()
+        is_iterable = isinstance(self.dataset, IterableDataset)
+        # Any: it is for the data set to say whether it has a length.
+        samples: Any = self.dataset if is_iterable else self.sampler
+        batches, rest = divmod(len(samples), size)
+        return batches + (rest > 0 and not self.rebatched_drop_last)
+
+    # Any: as torch's, it returns an iterator of its own kind.
+    def __iter__(self) -> Any:
+        if self._accessor is not None:
+            return iter(self._accessor)
+        if isinstance(self.dataset, Partition):
+            self.dataset.begin_pass()
+        return super().__iter__()
+
+    def _for_loading_process(self) -> Self:
+        """Return a loader of the same batches that loads them itself."""
+        other = self.__class__.__new__(self.__class__)
+        other.__dict__.update(self.__dict__)
+        other.__dict__["_accessor"] = other.__dict__["_iterator"] = None
+        if isinstance(self.dataset, Partition):
+            other.__dict__["dataset"] = self.dataset.separate()
+        return other
+
+
+def _batches_per_call(options: Options) -> int:
+    """Return how many batches of the data set one call of a model takes."""
+    replicas, grouped = options.replication_factor, options.input_group_size
+    require(
+        replicas % grouped == 0,
+        f"inputReplicaGrouping has groups of {grouped}, but {replicas} replicas cannot "
+        "be divided into such.",
+    )
+    batches: int = (
+        options.device_iterations
+        * (replicas // grouped)
+        * options.Training.gradient_accumulation
+    )
+    return batches
+
+
+def _check_sampler(batch_size: int | None, shuffle: bool, is_divided: bool) -> None:
+    if batch_size != 1 or shuffle:
+        raise ArgumentsError(
+            "`batch_sampler` option is mutually exclusive with batch_size, shuffle."
+        )
+    if is_divided:
+        raise ArgumentsError(
+            "`batch_sampler` option is mutually exclusive with "
+            "auto_distributed_partitioning=True."
+        )
+
+
+def _check_iterable(
+    is_divided: bool, num_workers: int, arguments: dict[str, Any]
+) -> None:
+    require(
+        not is_divided,
+        "auto_distributed_partitioning not supported for IterableDataset",
+    )
+    if num_workers > 1 and "worker_init_fn" not in arguments:
+        logger.warning(
+            "IterableDataset used with num_workers=%d but no worker_init_fn "
+            "specified: as a result the DataLoader will return %d times each element "
+            "in the dataset",
+            num_workers,
+            num_workers,
+        )
+
+
+class FixedLengthIterableDataset(IterableDataset[Any]):
+    """An iterable data set with a length, which loaders of it then have too."""
+
+    def __init__(self, dataset: Iterable[Any], length: int) -> None:
+        """Make a data set of as many samples of another one, or less if it has less."""
+        require(
+            isinstance(length, int) and length >= 0,
+            f"length is {length!r}, but must be an integer of 0 or more.",
+        )
+        self._dataset = dataset
+        self._length = length
+
+    def __iter__(self) -> Iterator[Any]:
+        for number, sample in enumerate(self._dataset):
+            if number == self._length:
+                return
+            yield sample
+
+    def __len__(self) -> int:
+        return self._length

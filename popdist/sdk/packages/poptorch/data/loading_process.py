@@ -1,0 +1,159 @@
+"""Starts and stops the process that loads, as a sharing strategy says."""
+
+import atexit
+import mmap
+import multiprocessing
+import os
+import tempfile
+import weakref
+from collections.abc import Iterable
+from contextlib import suppress
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from multiprocessing.reduction import DupFd, ForkingPickler
+from typing import IO, Any
+
+from ..enums import SharingStrategy
+from . import fetcher
+from .fetcher import Batch, End, Failure, Settings
+
+METHODS = {
+    SharingStrategy.SharedMemory: "spawn",
+    SharingStrategy.FileSystem: "spawn",
+    SharingStrategy.Fork: "fork",
+    SharingStrategy.ForkServer: "forkserver",
+}
+# How long the process may take to end by itself, and then after SIGTERM.
+GRACE_S = 2.0
+
+
+class _Payload:
+    """A pickled object in a file without a name, which the new process gets open."""
+
+    def __init__(self, pickled: Any, strategy: SharingStrategy) -> None:
+        self._file = _unnamed_file(strategy)
+        self._file.write(pickled)
+        self._file.flush()
+
+    def __reduce__(self) -> Any:
+        return _load, (DupFd(self._file.fileno()),)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _unnamed_file(strategy: SharingStrategy) -> IO[bytes]:
+    if strategy == SharingStrategy.SharedMemory:
+        return os.fdopen(os.memfd_create("poptorch-data-set"), "wb")
+    return tempfile.TemporaryFile()
+
+
+def _load(duplicate: Any) -> Any:
+    """Return the object, in the new process."""
+    descriptor = duplicate.detach()
+    with mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) as memory:
+        os.close(descriptor)
+        return ForkingPickler.loads(memory)
+
+
+class LoadingProcess:
+    """The loading process, as the process that asks for batches has it."""
+
+    def __init__(
+        self, source: Iterable[Any], settings: Settings, strategy: SharingStrategy
+    ) -> None:
+        self._owner = os.getpid()
+        method = METHODS[strategy]
+        context = multiprocessing.get_context(method)
+        self._connection, theirs = context.Pipe()
+        # Not a daemon: those may not start the workers of torch's DataLoader.
+        try:
+            self._process = _start(context, theirs, source, settings, strategy)
+        except Exception as error:
+            self._connection.close()
+            error.add_note(
+                "The data set goes to a process of its own, and so must be picklable: "
+                "of a class of a module, with no lambdas. With async_options="
+                "{'sharing_strategy': poptorch.SharingStrategy.Fork} it need not be."
+            )
+            raise
+        finally:
+            theirs.close()
+        _RUNNING.add(self)
+
+    def send(self, message: fetcher.Begin | fetcher.Free | fetcher.Stop) -> None:
+        """Send a message, unless the process has ended, which receive() reports."""
+        with suppress(BrokenPipeError, ConnectionResetError):
+            self._connection.send(message)
+
+    def receive(self) -> Batch | End | Failure:
+        """Return the next message, when it comes.
+
+        Raises:
+            AssertionError: The process has ended.
+        """
+        ready = wait([self._connection, self._process.sentinel])
+        # Memory can be taken over only while the process lives: an OSError, if not.
+        with suppress(EOFError, OSError):
+            if self._connection in ready or self._connection.poll():
+                message: Batch | End | Failure = self._connection.recv()
+                return message
+        self._process.join(GRACE_S)
+        raise AssertionError(
+            "An error occurred in the data fetcher: its process ended with exit code "
+            f"{self._process.exitcode}, and reports above why if it could. A program "
+            "that starts processes needs its `if __name__ == '__main__':`."
+        )
+
+    def stop(self) -> None:
+        """End the process, and its workers."""
+        _RUNNING.discard(self)
+        # In a fork it is the parent's.
+        if self._owner != os.getpid() or self._connection.closed:
+            return
+        # It ends by itself at the next batch, and ends its workers. Closing the
+        # connection would not tell it: other children may have it open.
+        self.send(fetcher.Stop())
+        self._connection.close()
+        for end in (self._process.terminate, self._process.kill):
+            self._process.join(GRACE_S)
+            if not self._process.is_alive():
+                break
+            end()
+        self._process.join()
+
+
+def _start(
+    context: Any,
+    connection: Connection,
+    source: Iterable[Any],
+    settings: Settings,
+    strategy: SharingStrategy,
+) -> BaseProcess:
+    payload = None
+    what: Any = source
+    if strategy == SharingStrategy.ForkServer:
+        # Importing torch takes seconds: the server does it once for all its forks.
+        context.set_forkserver_preload(["__main__", "torch"])
+    if strategy in (SharingStrategy.SharedMemory, SharingStrategy.FileSystem):
+        what = payload = _Payload(ForkingPickler.dumps(source), strategy)
+    process: BaseProcess = context.Process(
+        target=fetcher.run, args=(connection, what, settings), name="poptorch-loader"
+    )
+    try:
+        process.start()
+    finally:
+        if payload is not None:
+            payload.close()
+    return process
+
+
+# What still runs when the program ends, before multiprocessing waits for it: that is
+# why it is registered here, after the import of multiprocessing.
+_RUNNING: "weakref.WeakSet[LoadingProcess]" = weakref.WeakSet()
+
+
+@atexit.register
+def _stop_all() -> None:
+    for process in list(_RUNNING):
+        process.stop()

@@ -1,0 +1,50 @@
+"""Tensors in tuples, lists and dictionaries, however deep."""
+
+import copy
+from collections.abc import Callable, MutableMapping
+from typing import Any
+
+import torch
+
+
+# Any: the structures are what programs return.
+def convert(
+    nested: Any, change: Callable[[Any], Any], kind: type = torch.Tensor
+) -> Any:
+    """Return the same structure with each tensor replaced; order is always the same.
+
+    Args:
+        nested: The structure.
+        change: Returns what replaces a tensor.
+        kind: What is replaced instead of tensors.
+    """
+
+    def converted(each: Any) -> Any:
+        return convert(each, change, kind)
+
+    if isinstance(nested, kind):
+        return change(nested)
+    if isinstance(nested, tuple) and hasattr(nested, "_fields"):
+        return type(nested)(*map(converted, nested))
+    if isinstance(nested, tuple):
+        return type(nested)(map(converted, nested))
+    if isinstance(nested, list | MutableMapping):
+        # A copy, as classes of these may be made in many ways.
+        changed: Any = copy.copy(nested)
+        keys = range(len(nested)) if isinstance(nested, list) else list(nested)
+        for key in keys:
+            changed[key] = converted(nested[key])
+        return changed
+    return nested
+
+
+def tensors_of(nested: Any) -> list[torch.Tensor]:
+    """Return the tensors of a structure, in order."""
+    found: list[torch.Tensor] = []
+
+    def add(tensor: torch.Tensor) -> torch.Tensor:
+        found.append(tensor)
+        return tensor
+
+    convert(nested, add)
+    return found

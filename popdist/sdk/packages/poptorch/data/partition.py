@@ -1,0 +1,118 @@
+"""The part of a data set that one process loads."""
+
+from dataclasses import dataclass
+from typing import Any, Self
+
+import torch
+from torch.utils.data import Dataset
+
+from .shared_memory import move_to_shared
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Share:
+    """A range of samples, and how far it may move to the end."""
+
+    offset: int
+    length: int
+    # How many samples no process would load if the range never moved.
+    leftovers: int = 0
+
+
+def share_of(
+    samples: int, *, step: int, process: int, processes: int, drop_last: bool
+) -> Share:
+    """Return which samples of a data set a process loads.
+
+    Args:
+        samples: How many there are.
+        step: How many one process loads at a time.
+        process: The index of the process.
+        processes: How many there are.
+        drop_last: Whether each process loads full steps only, and all as many.
+
+    Raises:
+        ZeroDivisionError: There is not one full step for each process.
+    """
+    if not drop_last:
+        each, more = divmod(samples, processes)
+        return Share(
+            offset=process * each + min(process, more), length=each + (process < more)
+        )
+    each = samples // (step * processes) * step
+    if not each:
+        raise ZeroDivisionError(
+            f"The data set has {samples} samples, but {processes} processes that load "
+            f"{step} at a time need {step * processes} or more. Make the batch "
+            "smaller, or load them with drop_last=False."
+        )
+    return Share(offset=process * each, length=each, leftovers=samples % each)
+
+
+# Any: samples are whatever the data set has.
+class Partition(Dataset[Any]):
+    """The share of one process, in the order of the data set or shuffled.
+
+    All processes shuffle the whole data set alike, so their shares stay disjoint.
+    """
+
+    def __init__(self, dataset: Any, share: Share, seed: int | None = None) -> None:
+        """Make a partition; with a seed, it is shuffled for each pass."""
+        self._dataset = dataset
+        self._share = share
+        self._generator = None
+        # In shared memory: workers that live for several passes see their changes.
+        self._order: torch.Tensor | None = None
+        self._moved_by = move_to_shared(torch.zeros(1, dtype=torch.int64))
+        if seed is not None:
+            self._generator = torch.Generator()
+            self._generator.manual_seed(seed)
+
+    @property
+    def is_shuffled(self) -> bool:
+        """Whether the order is another one in each pass."""
+        return self._generator is not None
+
+    def begin_pass(self) -> None:
+        """Shuffle, and load the leftovers in every other pass."""
+        if self._generator is None:
+            return
+        order = torch.randperm(len(self._dataset), generator=self._generator)
+        if self._order is None:
+            self._order = move_to_shared(order)
+        else:
+            self._order.copy_(order)
+        self._moved_by.fill_(self._share.leftovers - int(self._moved_by.item()))
+
+    def separate(self) -> Self:
+        """Return a partition that goes on as this one would, and shares no memory."""
+        other = self.__class__.__new__(self.__class__)
+        other.__dict__.update(self.__dict__)
+        other._moved_by = move_to_shared(self._moved_by.clone())
+        other._order = None
+        if self._generator is not None:
+            other._generator = torch.Generator()
+            other._generator.set_state(self._generator.get_state())
+        return other
+
+    def __len__(self) -> int:
+        return self._share.length
+
+    def _index(self, index: int) -> int:
+        if not 0 <= index < self._share.length:
+            raise IndexError(
+                f"{index} is no index of the {self._share.length} samples that this "
+                "process loads. A sampler counts from 0 in len(loader.dataset); one "
+                "of the whole data set needs auto_distributed_partitioning=False."
+            )
+        index += self._share.offset + int(self._moved_by.item())
+        return index if self._order is None else int(self._order[index].item())
+
+    def __getitem__(self, index: int) -> Any:
+        return self._dataset[self._index(index)]
+
+    @property
+    def __getitems__(self) -> Any:
+        """What torch calls for several samples at once, where data sets have it."""
+        several = getattr(self._dataset, "__getitems__", None)
+        return several and (lambda many: several([self._index(one) for one in many]))

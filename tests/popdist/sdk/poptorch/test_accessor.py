@@ -1,0 +1,397 @@
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import namedtuple
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from torch.utils.data import Dataset, TensorDataset
+
+import poptorch
+from poptorch import AsynchronousDataAccessor, SharingStrategy
+
+pytestmark = [
+    # A fork of a process with threads, and more workers than this machine has cores.
+    pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"),
+]
+
+FORK = SharingStrategy.Fork
+Pair = namedtuple("Pair", ["first", "second"])
+
+
+class Made(Dataset[Any]):
+    """A data set out of a function."""
+
+    def __init__(self, length: int, make: Any) -> None:
+        self.length = length
+        self.make = make
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> Any:
+        return self.make(index)
+
+
+def wait_until(condition: Any) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("strategy", list(SharingStrategy))
+def test_all_strategies_load_the_same(strategy: SharingStrategy) -> None:
+    loader = poptorch.DataLoader(
+        poptorch.Options().randomSeed(5),
+        TensorDataset(torch.arange(10)),
+        batch_size=4,
+        shuffle=True,
+    )
+    accessor = AsynchronousDataAccessor(loader, sharing_strategy=strategy)
+
+    batches = [batch.tolist() for (batch,) in accessor]
+    accessor.terminate()
+
+    assert batches == [batch.tolist() for (batch,) in loader]
+    assert len(accessor) == len(loader) == 2
+
+
+def test_it_loads_in_another_process_and_ahead(tmp_path: Path) -> None:
+    def make(index: int) -> torch.Tensor:
+        (tmp_path / str(index)).touch()
+        return torch.tensor([os.getpid(), index])
+
+    accessor = AsynchronousDataAccessor(
+        Made(100, make), buffer_size=4, sharing_strategy=FORK
+    )
+    assert not list(tmp_path.iterdir())
+    process, index = next(iter(accessor)).tolist()
+
+    assert process != os.getpid()
+    assert index == 0
+    # Four are in the ring, and one waits for a place in it.
+    wait_until(lambda: len(list(tmp_path.iterdir())) == 5)
+    time.sleep(0.05)
+    assert len(list(tmp_path.iterdir())) == 5
+    next(accessor)
+    wait_until(lambda: len(list(tmp_path.iterdir())) == 6)
+    accessor.terminate()
+
+
+def test_early_preload_does_not_wait_for_an_iterator(tmp_path: Path) -> None:
+    def make(index: int) -> torch.Tensor:
+        (tmp_path / str(index)).touch()
+        return torch.tensor(index)
+
+    accessor = AsynchronousDataAccessor(
+        Made(100, make), early_preload=True, sharing_strategy=FORK
+    )
+
+    wait_until(lambda: len(list(tmp_path.iterdir())) == 4)
+    assert [int(value) for value in accessor] == list(range(100))
+    accessor.terminate()
+
+
+@pytest.mark.parametrize("indefinitely", [True, False])
+def test_the_next_pass_is_loaded_ahead_unless_it_shall_not(
+    indefinitely: bool, tmp_path: Path
+) -> None:
+    def make(index: int) -> torch.Tensor:
+        with open(tmp_path / "log", "a") as log:
+            log.write("x")
+        return torch.tensor(index)
+
+    accessor = AsynchronousDataAccessor(
+        Made(6, make),
+        buffer_size=2,
+        load_indefinitely=indefinitely,
+        sharing_strategy=FORK,
+    )
+    for _ in range(2):
+        assert [int(value) for value in accessor] == list(range(6))
+    # Of the third pass: two that are in the ring, and one that waits.
+    loads = 12 + 3 * indefinitely
+    wait_until(lambda: (tmp_path / "log").stat().st_size >= loads)
+    time.sleep(0.05)
+    assert (tmp_path / "log").stat().st_size == loads
+
+    assert [int(value) for value in accessor] == list(range(6))
+    accessor.terminate()
+
+
+def test_iterators_end_and_start_as_others_do() -> None:
+    accessor = AsynchronousDataAccessor(
+        TensorDataset(torch.arange(3)), sharing_strategy=FORK
+    )
+
+    assert int(next(accessor)[0]) == 0
+    assert [int(value) for (value,) in accessor] == [0, 1, 2]
+    with pytest.raises(StopIteration):
+        next(accessor)
+    for number, (value,) in enumerate(accessor):
+        assert number == int(value)
+        if number == 1:
+            break
+    assert [int(value) for (value,) in accessor] == [0, 1, 2]
+    accessor.terminate()
+    with pytest.raises(poptorch.Error, match="was terminated"):
+        iter(accessor)
+
+
+@pytest.mark.parametrize(
+    "sample",
+    [
+        torch.arange(6.0).reshape(2, 3),
+        torch.tensor(3, dtype=torch.int64),
+        torch.empty(0, 4),
+        torch.tensor([1, 2], dtype=torch.bfloat16),
+        torch.tensor([True, False, True]),
+        torch.tensor([1 + 2j]),
+        torch.arange(12).reshape(3, 4).T[1:],
+        (torch.ones(3, dtype=torch.uint8), torch.zeros(2)),
+        [torch.ones(1), [torch.zeros(2), "text", 4, None]],
+        {"a": torch.ones(2), "b": {"c": torch.zeros(1, dtype=torch.float16)}},
+        Pair(torch.ones(2), (torch.zeros(1),)),
+        pytest.param(
+            torch.eye(3).to_sparse(),
+            marks=pytest.mark.filterwarnings("ignore:Sparse invariant:UserWarning"),
+        ),
+    ],
+    ids=str,
+)
+def test_batches_keep_their_structure_shapes_and_types(sample: Any) -> None:
+    accessor = AsynchronousDataAccessor(
+        Made(2, lambda _: sample), sharing_strategy=FORK
+    )
+
+    for batch in accessor:
+        assert str(batch) == str(sample)
+        assert type(batch) is type(sample)
+    accessor.terminate()
+
+
+def test_batches_may_grow_and_shrink() -> None:
+    lengths = [1, 1000, 3, 100000, 0, 7]
+    accessor = AsynchronousDataAccessor(
+        Made(6, lambda i: (torch.full((lengths[i],), i), torch.tensor(i))),
+        buffer_size=2,
+        sharing_strategy=FORK,
+    )
+
+    for _ in range(2):
+        for index, (many, one) in enumerate(accessor):
+            assert many.tolist() == [index] * lengths[index]
+            assert int(one) == index
+    accessor.terminate()
+
+
+@pytest.mark.parametrize("size", [2, 4, 5, 100])
+def test_items_are_made_into_batches_of_another_size(size: int) -> None:
+    def make(index: int) -> Any:
+        return {"x": torch.full((3,), index), "y": torch.arange(3)}
+
+    accessor = AsynchronousDataAccessor(
+        Made(7, make), rebatched_size=size, sharing_strategy=FORK
+    )
+    x = [batch["x"].tolist() for batch in accessor]
+    y = [batch["y"].tolist() for batch in accessor]
+    accessor.terminate()
+
+    whole = [index for index in range(7) for _ in range(3)]
+    assert x == [whole[i * size : (i + 1) * size] for i in range(21 // size)]
+    assert [len(each) for each in y] == [size] * (21 // size)
+    assert len(accessor) == 7 // size
+
+
+def test_data_sets_draw_the_random_numbers_that_they_would_have_drawn() -> None:
+    def make(_: int) -> torch.Tensor:
+        return torch.tensor(
+            [torch.rand(1).item(), random.random(), numpy.random.rand()],
+            dtype=torch.float64,
+        )
+
+    torch.manual_seed(1)
+    random.seed(2)
+    numpy.random.seed(3)
+    accessor = AsynchronousDataAccessor(Made(3, make), sharing_strategy=FORK)
+    drawn = [value.tolist() for value in accessor]
+    accessor.terminate()
+
+    # It has drawn none in this process.
+    assert drawn == [make(0).tolist() for _ in range(3)]
+
+
+# --- Errors.
+
+
+def test_an_error_of_the_data_set_is_raised_where_its_batch_would_be() -> None:
+    def make(index: int) -> torch.Tensor:
+        if index == 2:
+            raise KeyError("no such image")
+        return torch.tensor(index)
+
+    accessor = AsynchronousDataAccessor(Made(4, make), sharing_strategy=FORK)
+    iterator = iter(accessor)
+
+    assert [int(next(iterator)) for _ in range(2)] == [0, 1]
+    for _ in range(2):
+        with pytest.raises(AssertionError) as error:
+            next(iterator)
+        assert str(error.value).startswith("An error occurred in the data fetcher:\n")
+        assert "KeyError: 'no such image'" in str(error.value)
+    accessor.terminate()
+
+
+def test_the_death_of_the_loading_process_is_an_error() -> None:
+    def make(index: int) -> torch.Tensor:
+        if index == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return torch.tensor(index)
+
+    accessor = AsynchronousDataAccessor(Made(4, make), sharing_strategy=FORK)
+
+    with pytest.raises(
+        AssertionError,
+        match="An error occurred in the data fetcher: its process ended with exit "
+        "code -9",
+    ):
+        list(accessor)
+    accessor.terminate()
+
+
+def test_an_empty_data_set_is_an_error() -> None:
+    accessor = AsynchronousDataAccessor(
+        TensorDataset(torch.empty(0)), sharing_strategy=FORK
+    )
+
+    with pytest.raises(AssertionError, match="The Dataset is empty"):
+        next(iter(accessor))
+    accessor.terminate()
+
+
+def test_items_without_a_length_are_not_made_into_batches() -> None:
+    accessor = AsynchronousDataAccessor(
+        Made(4, torch.tensor), rebatched_size=2, sharing_strategy=FORK
+    )
+
+    with pytest.raises(AssertionError, match="must all have a first dimension"):
+        next(iter(accessor))
+    accessor.terminate()
+
+
+def test_a_data_set_that_cannot_be_pickled_is_refused_with_the_way_out() -> None:
+    data = Made(2, lambda index: torch.tensor(index))
+
+    with pytest.raises(Exception, match="lambda") as refusal:
+        AsynchronousDataAccessor(data, sharing_strategy=SharingStrategy.FileSystem)
+
+    assert "SharingStrategy.Fork" in refusal.value.__notes__[0]
+
+
+def test_a_loader_loads_ahead_once() -> None:
+    loader = poptorch.DataLoader(
+        poptorch.Options(),
+        TensorDataset(torch.arange(4)),
+        mode=poptorch.DataLoaderMode.Async,
+        async_options={"sharing_strategy": FORK},
+    )
+
+    with pytest.raises(poptorch.Error, match="already uses an AsynchronousDataAccess"):
+        AsynchronousDataAccessor(loader)
+    loader.terminate()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"buffer_size": 0},
+        {"rebatched_size": 1},
+        {"miss_sleep_time_in_ms": -1},
+        {"sharing_strategy": 3},
+    ],
+)
+def test_arguments_out_of_range_are_refused(arguments: dict[str, Any]) -> None:
+    with pytest.raises(AssertionError):
+        AsynchronousDataAccessor(TensorDataset(torch.arange(4)), **arguments)
+
+
+# --- Ends.
+
+PROGRAM = """
+import os, signal, sys, tempfile, weakref
+kept = tempfile.TemporaryDirectory()  # registers an exit function before torch does
+import popdist.sdk
+popdist.sdk.install()
+import poptorch, torch
+
+def main(how):
+    loaders = [
+        poptorch.DataLoader(
+            poptorch.Options(),
+            torch.utils.data.TensorDataset(torch.arange(1000)),
+            num_workers=workers,
+            mode=poptorch.DataLoaderMode.Async,
+            async_options={"sharing_strategy": poptorch.SharingStrategy.Fork},
+        )
+        for workers in (0, 1)
+    ]
+    for loader in loaders:
+        for (batch,) in loader:
+            break
+    print(*(l._accessor._process._process.pid for l in loaders), flush=True)
+    if how == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if how == "raises":
+        raise KeyError(how)
+    if how == "deleted":
+        del loader, loaders
+
+if __name__ == "__main__":
+    main(sys.argv[1])
+"""
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+@pytest.mark.parametrize("how", ["ends", "raises", "deleted", "killed"])
+def test_the_loading_process_ends_with_the_program(how: str, tmp_path: Path) -> None:
+    program = tmp_path / "main.py"
+    program.write_text(PROGRAM)
+
+    done = subprocess.run(
+        [sys.executable, program, how], capture_output=True, text=True, timeout=50
+    )
+
+    codes = {"raises": 1, "killed": -signal.SIGKILL}
+    assert done.returncode == codes.get(how, 0), done.stderr
+    assert ("Traceback" in done.stderr) == (how == "raises")
+    pids = [int(pid) for pid in done.stdout.split()]
+    assert len(pids) == 2
+    wait_until(lambda: all(is_gone(pid) for pid in pids))
+
+
+def iterate(limit: int) -> Iterator[torch.Tensor]:
+    for number in range(limit):
+        yield torch.tensor(number)
+
+
+def test_any_iterable_can_be_loaded_once() -> None:
+    accessor = AsynchronousDataAccessor(iterate(3), sharing_strategy=FORK)
+
+    assert [int(value) for value in accessor] == [0, 1, 2]
+    accessor.terminate()

@@ -1,0 +1,270 @@
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import (
+    BatchSampler,
+    IterableDataset,
+    TensorDataset,
+    get_worker_info,
+)
+
+import poptorch
+from poptorch import DataLoaderMode
+
+pytestmark = [
+    # A fork of a process with threads, and more workers than this machine has cores.
+    pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"),
+]
+
+FORK = {"sharing_strategy": poptorch.SharingStrategy.Fork}
+
+
+def dataset(samples: int) -> TensorDataset:
+    return TensorDataset(torch.arange(samples), 2.5 * torch.arange(samples))
+
+
+def loaded(loader: Any) -> list[list[int]]:
+    """Return the samples of each batch of one pass, whose second tensor is checked."""
+    batches = []
+    for first, second in loader:
+        assert torch.equal(second, 2.5 * first)
+        batches.append(first.tolist())
+    return batches
+
+
+class Count(IterableDataset[Any]):
+    """The numbers below a limit, each from one of the workers."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+
+    def __iter__(self) -> Iterator[Any]:
+        worker = get_worker_info()
+        first, step = (worker.id, worker.num_workers) if worker else (0, 1)
+        for number in range(first, self.limit, step):
+            yield torch.tensor(number), torch.tensor(2.5 * number)
+
+
+def test_a_loader_freezes_the_options_that_it_returns() -> None:
+    options = poptorch.Options()
+
+    loader = poptorch.DataLoader(options, dataset(4))
+
+    assert loader.options is options
+    with pytest.raises(AttributeError, match="Can't modify frozen Options"):
+        options.deviceIterations(2)
+    with pytest.raises(AttributeError, match="Can't modify frozen Options"):
+        options.Training.gradientAccumulation(2)
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_loading_ahead_yields_the_same_as_loading_at_once(
+    shuffle: bool, drop_last: bool, workers: int
+) -> None:
+    def three_passes(mode: DataLoaderMode, **arguments: Any) -> Any:
+        options = poptorch.Options().randomSeed(7).deviceIterations(2)
+        loader = poptorch.DataLoader(
+            options,
+            dataset(23),
+            batch_size=2,
+            shuffle=shuffle,
+            drop_last=drop_last,
+            num_workers=workers,
+            mode=mode,
+            async_options=FORK if mode else None,
+            **arguments,
+        )
+        passes = [loaded(loader) for _ in range(2)]
+        # One that is left off counts, too.
+        next(iter(loader))
+        passes.append(loaded(loader))
+        assert len(loader) == len(passes[0])
+        loader.terminate()
+        return passes
+
+    sync = three_passes(DataLoaderMode.Sync)
+
+    assert len(sync[0]) == 6 - drop_last
+    assert three_passes(DataLoaderMode.Async) == sync
+    assert three_passes(DataLoaderMode.AsyncRebatched) == sync
+    assert three_passes(DataLoaderMode.AsyncRebatched, rebatched_worker_size=1) == sync
+    assert three_passes(DataLoaderMode.AsyncRebatched, rebatched_worker_size=3) == sync
+
+
+@pytest.mark.parametrize("mode", [DataLoaderMode.Sync, DataLoaderMode.Async])
+def test_a_process_that_loads_ahead_shuffles_as_the_others_do(
+    mode: DataLoaderMode,
+) -> None:
+    parts = []
+    for process in range(2):
+        options = poptorch.Options().randomSeed(3)
+        options.Distributed.configureProcessId(process, 2)
+        loader = poptorch.DataLoader(
+            options,
+            dataset(11),
+            batch_size=4,
+            shuffle=True,
+            mode=mode,
+            async_options=FORK if mode else None,
+        )
+        parts.append([loaded(loader) for _ in range(2)])
+        loader.terminate()
+
+    generator = torch.Generator().manual_seed(3)
+    for number, moved in enumerate((3, 0)):
+        order = torch.randperm(11, generator=generator).tolist()
+        assert parts[0][number] == [order[moved : moved + 4]]
+        assert parts[1][number] == [order[moved + 4 : moved + 8]]
+
+
+@pytest.mark.parametrize(
+    ("mode", "drop_last", "used"),
+    [
+        # Each of the 7 workers leaves out what fills no batch.
+        (DataLoaderMode.Sync, True, 84),
+        (DataLoaderMode.AsyncRebatched, True, 100),
+        (DataLoaderMode.AsyncRebatched, False, 101),
+    ],
+)
+def test_rebatching_uses_what_workers_would_leave_out(
+    mode: DataLoaderMode, drop_last: bool, used: int
+) -> None:
+    loader = poptorch.DataLoader(
+        poptorch.Options(),
+        Count(101),
+        batch_size=4,
+        num_workers=7,
+        drop_last=drop_last,
+        mode=mode,
+        worker_init_fn=int,
+        rebatched_worker_size=1,
+        async_options=FORK if mode else None,
+    )
+
+    batches = loaded(loader)
+    loader.terminate()
+
+    samples = [sample for batch in batches for sample in batch]
+    assert len(samples) == len(set(samples)) == used
+    assert all(len(batch) == 4 for batch in batches[: 100 // 4 if used > 100 else None])
+
+
+def test_an_iterable_data_set_with_a_length_gives_loaders_one() -> None:
+    data = poptorch.FixedLengthIterableDataset(Count(1000), 10)
+
+    loader = poptorch.DataLoader(poptorch.Options(), data, batch_size=4)
+
+    assert (len(data), len(loader)) == (10, 2)
+    assert loaded(loader) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
+def test_batches_of_a_sampler_are_joined_for_one_call() -> None:
+    options = poptorch.Options().deviceIterations(2).replicationFactor(2)
+    sampler = BatchSampler(range(11), batch_size=2, drop_last=True)
+
+    loader = poptorch.DataLoader(options, dataset(11), batch_sampler=sampler)
+    whole = poptorch.DataLoader(
+        options, dataset(11), batch_sampler=sampler, drop_last=False
+    )
+
+    assert loaded(loader) == [[0, 1, 2, 3, 4, 5, 6, 7]]
+    assert loaded(whole) == [[0, 1, 2, 3, 4, 5, 6, 7], [8, 9]]
+    assert (len(loader), len(whole)) == (1, 2)
+    assert loader.combinedBatchSize == 8
+
+
+def test_without_a_batch_size_the_data_set_has_batches() -> None:
+    data = TensorDataset(torch.arange(6).reshape(3, 2), torch.arange(6.0).reshape(3, 2))
+    loader = poptorch.DataLoader(poptorch.Options(), data, batch_size=None)
+
+    assert [first.tolist() for first, _ in loader] == [[0, 1], [2, 3], [4, 5]]
+    assert loader.combinedBatchSize is None
+
+
+def refused(**arguments: Any) -> str:
+    options = poptorch.Options().deviceIterations(2)
+    options.Distributed.configureProcessId(0, arguments.pop("processes", 1))
+    arguments = {"dataset": dataset(16), **arguments}
+    with pytest.raises(AssertionError) as refusal:
+        poptorch.DataLoader(options, **arguments)
+    return str(refusal.value)
+
+
+def test_arguments_that_exclude_each_other_are_refused() -> None:
+    sampler = BatchSampler(range(8), 2, drop_last=True)
+    exclusive = "`batch_sampler` option is mutually exclusive with "
+
+    assert refused(batch_sampler=sampler, shuffle=True) == (
+        f"{exclusive}batch_size, shuffle."
+    )
+    assert refused(batch_sampler=sampler, batch_size=2) == (
+        f"{exclusive}batch_size, shuffle."
+    )
+    assert refused(batch_sampler=sampler, processes=2) == (
+        f"{exclusive}auto_distributed_partitioning=True."
+    )
+    assert refused(dataset=Count(8), processes=2) == (
+        "auto_distributed_partitioning not supported for IterableDataset"
+    )
+    assert refused(batch_size=None, processes=2) == (
+        "batch_size=None not allowed when using auto_distributed_partitioning."
+    )
+    assert refused(
+        batch_size=2, mode=DataLoaderMode.AsyncRebatched, rebatched_worker_size=5
+    ) == ("The rebatched_worker_size (5) must be <= to the combined batch size (4)")
+    assert "manually specify the rebatched_size" in refused(
+        mode=DataLoaderMode.AsyncRebatched, async_options={"rebatched_size": 2}
+    )
+    assert "needs a batch_size" in refused(
+        mode=DataLoaderMode.AsyncRebatched, batch_size=None
+    )
+    assert "is not a poptorch.DataLoaderMode" in refused(mode="Async")
+
+
+def test_an_iterable_data_set_can_be_divided_by_the_program() -> None:
+    options = poptorch.Options()
+    options.Distributed.configureProcessId(0, 2)
+
+    loader = poptorch.DataLoader(
+        options, Count(4), batch_size=2, auto_distributed_partitioning=False
+    )
+
+    assert loaded(loader) == [[0, 1], [2, 3]]
+
+
+@pytest.fixture
+def log(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    lines: list[str] = []
+    monkeypatch.setattr(
+        poptorch.logger, "warning", lambda text, *values: lines.append(text % values)
+    )
+    return lines
+
+
+def test_a_last_batch_of_another_size_is_warned_of(log: list[str]) -> None:
+    options = poptorch.Options()
+    poptorch.DataLoader(options, dataset(8), batch_size=4, drop_last=False)
+    assert log == []
+
+    poptorch.DataLoader(options, dataset(11), batch_size=4, drop_last=False)
+
+    (line,) = log
+    assert re.match(
+        r"The number of elements in the dataset \(11\) is not divisible by "
+        r"the number of elements processed per step \(4\) and "
+        r"drop_last=False\. The last tensor will have a batch size of 3\.",
+        line,
+    )
+
+
+def test_workers_that_all_load_the_whole_are_warned_of(log: list[str]) -> None:
+    poptorch.DataLoader(poptorch.Options(), Count(8), num_workers=3)
+
+    (line,) = log
+    assert line.startswith("IterableDataset used with num_workers=3 but no worker_init")
