@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from python_environments import make_environment
 
 from popdist import environment as env
 from popdist.sdk import finder
@@ -469,17 +470,7 @@ def in_job(*words: str, **variables: str) -> "subprocess.CompletedProcess[str]":
     return run(sys.executable, *words, **{env.CONTROL: "@none/key", **variables})
 
 
-def no_popdist(tmp_path: Path) -> list[str]:
-    """Return a Python that has no popdist, as after `python -m venv`."""
-    venv = tmp_path / "venv"
-    (venv / "bin").mkdir(parents=True)
-    (venv / "bin" / "python").symlink_to(os.path.realpath(sys.executable))
-    home = os.path.dirname(os.path.realpath(sys.executable))
-    (venv / "pyvenv.cfg").write_text(f"home = {home}\n")
-    return [str(venv / "bin" / "python")]
-
-
-def test_an_instance_finds_the_stand_ins(tmp_path: Path) -> None:
+def test_an_instance_finds_the_stand_ins() -> None:
     assert in_job("-c", FIND).stdout == f"{finder.PACKAGES}/horovod/__init__.py\n"
 
 
@@ -508,7 +499,7 @@ def test_an_installed_package_wins(tmp_path: Path) -> None:
 def test_a_python_without_popdist_has_none_and_says_why_if_asked(
     tmp_path: Path, asked: str
 ) -> None:
-    [python] = no_popdist(tmp_path)
+    python, _ = make_environment(tmp_path / "venv", popdist=False)
     in_it = {env.CONTROL: "@none/key", "POPDIST_SDK": asked}
 
     ran = run(python, "-c", "import json, horovod", cwd=tmp_path, **in_it)
@@ -523,7 +514,7 @@ def test_a_python_without_popdist_has_none_and_says_why_if_asked(
 
 
 def test_a_python_without_popdist_finds_what_it_has(tmp_path: Path) -> None:
-    [python] = no_popdist(tmp_path)
+    python, _ = make_environment(tmp_path / "venv", popdist=False)
     (tmp_path / "horovod.py").touch()
     in_it = {env.CONTROL: "@none/key", "POPDIST_SDK": "yes"}
 

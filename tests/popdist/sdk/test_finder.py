@@ -100,3 +100,16 @@ def test_a_stand_in_says_once_what_it_is(tmp_path: Path, level: str) -> None:
 
     count = done.stderr.count("horovod is popdist's stand-in")
     assert count == (1 if level == "INFO" else 0), done.stderr
+
+
+@pytest.mark.parametrize("package", ["poptorch", "horovod.torch"])
+def test_a_stand_in_without_torch_says_how_to_get_it(
+    tmp_path: Path, package: str
+) -> None:
+    no_torch = (
+        "import sys; sys.modules['torch'] = None\nsys.modules.pop('horovod', None)\n"
+    )
+
+    done = run(INSTALL + no_torch + "import horovod.torch", tmp_path)
+
+    assert "pip install 'poprun[torch]'" in done.stderr, done.stderr

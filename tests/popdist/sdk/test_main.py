@@ -1,11 +1,10 @@
 import json
-import os
 import subprocess
 import sys
-import sysconfig
 from pathlib import Path
 
 import pytest
+from python_environments import PythonEnvironment, make_environment
 
 from popdist.sdk.finder import PACKAGES
 from popdist.sdk.switch import NAME
@@ -35,20 +34,9 @@ def command(*words: str, cwd: Path) -> "subprocess.CompletedProcess[str]":
 
 
 @pytest.fixture(scope="module")
-def venv(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
-    """Make an environment that has popdist; return its Python and site-packages."""
+def venv(tmp_path_factory: pytest.TempPathFactory) -> PythonEnvironment:
     folder = tmp_path_factory.mktemp("environment")
-    home = os.path.dirname(os.path.realpath(sys.executable))
-    (folder / "pyvenv.cfg").write_text(f"home = {home}\n")
-    python = folder / "bin" / "python"
-    python.parent.mkdir()
-    python.symlink_to(os.path.realpath(sys.executable))
-    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    packages = folder / "lib" / version / "site-packages"
-    packages.mkdir(parents=True)
-    root = Path(__file__).parents[3]
-    (packages / "ours.pth").write_text(f"{root}\n{sysconfig.get_path('purelib')}\n")
-    return str(python), packages
+    return make_environment(folder, popdist=True)
 
 
 def test_a_program_runs_as_under_plain_python(tmp_path: Path) -> None:
@@ -108,7 +96,7 @@ def test_arguments_that_make_no_sense_are_refused(
 
 
 def test_an_environment_is_enabled_and_disabled(
-    tmp_path: Path, venv: tuple[str, Path]
+    tmp_path: Path, venv: PythonEnvironment
 ) -> None:
     python, packages = venv
     program = tmp_path / "program.py"
@@ -134,7 +122,7 @@ def test_an_environment_is_enabled_and_disabled(
 
 
 def test_an_enabled_environment_without_popdist_has_no_stand_ins(
-    tmp_path: Path, venv: tuple[str, Path]
+    tmp_path: Path, venv: PythonEnvironment
 ) -> None:
     python, packages = venv
     run(python, "-m", "popdist.sdk", "enable", cwd=tmp_path)
@@ -150,7 +138,7 @@ def test_an_enabled_environment_without_popdist_has_no_stand_ins(
 
 
 def test_an_environment_that_cannot_be_written_to_is_named(
-    tmp_path: Path, venv: tuple[str, Path]
+    tmp_path: Path, venv: PythonEnvironment
 ) -> None:
     python, packages = venv
     path = packages / NAME
