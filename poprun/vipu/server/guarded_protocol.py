@@ -5,30 +5,42 @@ head as it sends, and accepts connections until no file descriptor is left.
 """
 
 import asyncio
-from typing import Any
+from collections import Counter
+from typing import Any, ClassVar
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from poprun.vipu.client.server_address import is_loopback
 
 # In seconds: for a whole request to come, head and body, and for its reply to go.
 REQUEST_TIMEOUT_S = 20.0
 REPLY_TIMEOUT_S = 60.0
 MOST_HEAD_BYTES = 32768
+# One other machine may have this part of all connections.
+SHARE_OF_A_MACHINE = 4
 
 
 class GuardedProtocol(HttpToolsProtocol):
     """One connection, with a time limit for each request and a size limit for heads."""
 
     most_connections = 1000
+    # Connections of other machines, by their address.
+    num_connections: ClassVar[Counter[str]] = Counter()
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._timer: asyncio.TimerHandle | None = None
         self._head_bytes = 0
         self._in_head = True
+        # By which it is counted; "" for this machine, which many users share.
+        self._machine = ""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        if len(self.connections) > self.most_connections:
+        if self.client is not None and not is_loopback(self.client[0]):
+            self._machine = self.client[0]
+            self.num_connections[self._machine] += 1
+        if self._are_too_many():
             self.connections.discard(self)
             transport.abort()
             return
@@ -36,6 +48,10 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
+        if self._machine:
+            self.num_connections[self._machine] -= 1
+            if not self.num_connections[self._machine]:
+                del self.num_connections[self._machine]
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -67,6 +83,12 @@ class GuardedProtocol(HttpToolsProtocol):
         if self._in_head:  # and not in the middle of a body that was refused
             self._stop_timer()
         super().on_response_complete()
+
+    def _are_too_many(self) -> bool:
+        of_machine = self.num_connections[self._machine] if self._machine else 0
+        return len(self.connections) > self.most_connections or of_machine > max(
+            1, self.most_connections // SHARE_OF_A_MACHINE
+        )
 
     def _start_timer(self, seconds: float = REQUEST_TIMEOUT_S) -> None:
         if self._timer is None:

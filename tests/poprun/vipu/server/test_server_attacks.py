@@ -4,6 +4,8 @@ import json
 import re
 import socket
 import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -212,6 +214,51 @@ def test_1000_idle_connections_keep_nobody_out(server: Server) -> None:
     finally:
         for connection in idle:
             connection.close()
+
+
+# Sees other machines where the test connects from, and has 8 connections for all.
+CROWDED = """
+import sys
+from poprun.vipu.server import guarded_protocol, serve
+guarded_protocol.is_loopback = lambda host: host == "127.0.0.1"
+class Limited(guarded_protocol.GuardedProtocol):
+    most_connections = 8
+serve._limited_protocol = lambda: Limited
+sys.exit(serve.main())
+"""
+
+
+def test_one_machine_cannot_take_the_connections_of_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vipu_servers.COMMAND", [sys.executable, "-c", CROWDED])
+
+    def connect(source: str) -> socket.socket:
+        place = ("127.0.0.1", server.port)
+        connection = socket.create_connection(place, 30, (source, 0))
+        opened.append(connection)
+        return connection
+
+    def is_answered(connection: socket.socket) -> bool:
+        with suppress(ConnectionError):
+            connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            return connection.recv(12) == b"HTTP/1.1 200"
+        return False
+
+    opened: list[socket.socket] = []
+    with serving(tmp_path / "server.db") as server:
+        hostile = [connect("127.0.0.66") for _ in range(4)]
+        assert [is_answered(one) for one in hostile] == [True, True, False, False]
+        assert is_answered(connect("127.0.0.67"))
+        assert all(is_answered(connect("127.0.0.1")) for _ in range(3))
+        # What has been closed does not count any more.
+        for one in hostile:
+            one.close()
+        limit = time.monotonic() + 30
+        while not is_answered(connect("127.0.0.66")):
+            assert time.monotonic() < limit
+        for one in opened:
+            one.close()
 
 
 def test_pipelined_requests_are_answered_in_order(server: Server) -> None:
