@@ -1,9 +1,9 @@
 """The forward pass that runs in this thread: what annotations and ops are part of."""
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
 
 import torch
 
@@ -16,33 +16,35 @@ class BlockUse:
     ipu_id: int | None
 
 
-class Execution:
-    """A forward pass under way."""
-
-    def __init__(self) -> None:
-        # What went through identity_loss, and the blocks, in order.
-        self.losses: list[torch.Tensor] = []
-        self.blocks: list[BlockUse] = []
-
-
 class _Local(threading.local):
-    execution: Execution | None = None
+    execution: "Execution | None" = None
 
 
 _LOCAL = _Local()
 
 
+class Execution:
+    """A forward pass, which runs in a `with` block."""
+
+    def __init__(self) -> None:
+        # What went through identity_loss, and the blocks, in order.
+        self.losses: list[torch.Tensor] = []
+        self.blocks: list[BlockUse] = []
+        self._outer: Execution | None = None
+
+    def __enter__(self) -> Self:
+        self._outer, _LOCAL.execution = _LOCAL.execution, self
+        return self
+
+    def __exit__(
+        self,
+        type: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        _LOCAL.execution = self._outer
+
+
 def current() -> Execution | None:
     """Return the forward pass that runs in this thread, None outside of one."""
     return _LOCAL.execution
-
-
-@contextmanager
-def executing() -> Iterator[Execution]:
-    """Run a forward pass in the block of code."""
-    outer = _LOCAL.execution
-    _LOCAL.execution = execution = Execution()
-    try:
-        yield execution
-    finally:
-        _LOCAL.execution = outer

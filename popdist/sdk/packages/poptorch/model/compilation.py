@@ -11,7 +11,7 @@ from torch.utils._pytree import TreeSpec
 from .._logging import logger
 from ..annotations import count_ipus, count_stages
 from ..errors import Error
-from ..execution import Execution, executing
+from ..execution import Execution
 from ..half_precision import HalfPrecision
 from ..options.strategies import _IExecutionStrategy
 from .losses import LossSource, TorchLosses, find_loss
@@ -79,7 +79,7 @@ def compile_model(
         contexts.enter_context(host_random_state_kept())
         contexts.enter_context(torch.set_grad_enabled(settings.training))
         random_state.begin(0)
-        execution = contexts.enter_context(executing())
+        execution = contexts.enter_context(Execution())
         if half:
             contexts.enter_context(HalfPrecision())
         with recorder:

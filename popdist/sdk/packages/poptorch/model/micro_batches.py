@@ -38,6 +38,12 @@ class Inputs:
         """
         self._settings = settings
         self.leaves, self.spec = tree_flatten((tuple(args), dict(kwargs)))
+        # Whether the positional arguments are the leaves, and there are no others.
+        self._flat = (
+            not kwargs
+            and len(args) == len(self.leaves)
+            and all(arg is leaf for arg, leaf in zip(args, self.leaves, strict=True))
+        )
         # The tensors that are divided: index, tensor, rows of a micro-batch.
         self._divided: list[tuple[int, torch.Tensor, int]] = []
         for index, leaf in enumerate(self.leaves):
@@ -77,6 +83,8 @@ class Inputs:
         for at, tensor, rows in self._divided:
             part = tensor.narrow(0, index * rows, rows)
             leaves[at] = part.clone() if part.data_ptr() % _ALIGNMENT else part
+        if self._flat:
+            return tuple(leaves), {}
         args, kwargs = tree_unflatten(leaves, self.spec)
         return args, kwargs
 

@@ -20,6 +20,7 @@ class Outputs:
         # Any: whatever the model's forward returns besides tensors.
         self._kept: dict[tuple[int, int], list[Any]] = {}
         self._spec: TreeSpec | None = None
+        self._steps = settings.device_iterations * settings.gradient_accumulation
 
     # Any: whatever the model's forward returns.
     def add(self, device_iteration: int, step: int, replica: int, output: Any) -> None:
@@ -28,9 +29,11 @@ class Outputs:
         mode = self._settings.output_mode
         if mode == OutputMode.EveryN and (index + 1) % self._settings.output_period:
             return
-        leaves, self._spec = tree_flatten(output)
+        if mode == OutputMode.Final and index + 1 < self._steps:
+            return
         leaves = [
-            leaf.detach() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves
+            leaf.detach() if isinstance(leaf, torch.Tensor) else leaf
+            for leaf in self._leaves_of(output)
         ]
         if mode == OutputMode.Sum and (0, replica) in self._kept:
             leaves = [
@@ -39,6 +42,18 @@ class Outputs:
             ]
         all_kept = mode in (OutputMode.All, OutputMode.EveryN)
         self._kept[index if all_kept else 0, replica] = leaves
+
+    # Any: as in add().
+    def _leaves_of(self, output: Any) -> list[Any]:
+        if self._spec is None:
+            leaves, self._spec = tree_flatten(output)
+            return leaves
+        # Much faster than to flatten it, for what most models return.
+        if isinstance(output, torch.Tensor):
+            return [output]
+        if type(output) is tuple and all(type(one) is torch.Tensor for one in output):
+            return list(output)
+        return tree_flatten(output)[0]
 
     # Any: as in add().
     def result(self) -> Any:

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-from ..execution import executing
+from ..execution import Execution
 from ..half_precision import HalfPrecision
 from .compilation import Compiled
 from .exchange import Exchange
@@ -92,7 +92,7 @@ class ReplicatedModel:
     ) -> Any:
         """Run forward and, when training, backward; return detached outputs."""
         args, kwargs = inputs
-        with executing() as execution:
+        with Execution() as execution:
             if self.training is None or compiled.loss is None:
                 return self._module(*args, **kwargs)
             output, recorded = self._forward(compiled, args, kwargs)
@@ -126,11 +126,14 @@ class Training:
         self._settings = settings
         self._exchange = exchange
         self._half = half
+        # What the backward pass of a loss begins with, for each kind of loss.
+        self._seeds: dict[tuple[torch.Size, torch.dtype], torch.Tensor] = {}
         self.set_update(update)
 
     def set_update(self, update: WeightUpdate) -> None:
         """Update the weights in this way from now on."""
         self.update = update
+        self._seeds = {}
         self.gradients = GradientSum(
             update.parameters,
             self._exchange.first_replica,
@@ -149,7 +152,11 @@ class Training:
 
     def backward(self, loss: torch.Tensor) -> None:
         """Run the backward pass of a micro-batch."""
-        torch.autograd.backward(loss, torch.full_like(loss, self._loss_scale))
+        kind = loss.shape, loss.dtype
+        seed = self._seeds.get(kind)
+        if seed is None:
+            seed = self._seeds[kind] = torch.full_like(loss, self._loss_scale)
+        torch.autograd.backward(loss, seed)
         self.gradients.after_micro_batch()
 
     def update_weights(self) -> None:

@@ -1,0 +1,42 @@
+"""One step of training is the same in any split of the replicas into instances."""
+
+from pathlib import Path
+
+import popdist.sdk
+
+popdist.sdk.install()
+
+import pytest  # noqa: E402
+import torch  # noqa: E402
+from conftest import ROOT, Poprun  # noqa: E402
+from poptorch_program import results  # noqa: E402
+
+PROGRAM = str(ROOT / "tests/poptorch_program.py")
+ENVIRON = {"OMP_NUM_THREADS": "1"}
+
+
+@pytest.mark.mpi
+@pytest.mark.timeout(300)
+def test_weights_are_the_same_to_the_bit_in_every_split(
+    poprun: Poprun, tmp_path: Path
+) -> None:
+    expected = results(1, 0)
+    for instances in (2, 4):
+        ran = poprun(
+            *("--num-replicas", "8", "--num-instances", str(instances)),
+            *("--offline-mode", "yes", "python", PROGRAM, str(tmp_path)),
+            environ=ENVIRON,
+            timeout=140,
+        )
+        assert ran.code == 0, ran.stderr
+
+        for instance in range(instances):
+            found = torch.load(tmp_path / f"{instances}-{instance}.pt")
+            for name, weights in found.items():
+                for key, value in weights.items():
+                    # Running statistics are those of the first local replica.
+                    if instance and ("running" in key or "batches" in key):
+                        continue
+                    same = torch.equal(value, expected[name][key])
+                    assert same, f"{instances} instances, {name}: {key} of {instance}"
+        assert len(found) == (4 if instances == 2 else 2)

@@ -1,0 +1,72 @@
+"""Trains models on 8 and on 6 replicas, in however many instances it is started as.
+
+Usage: poptorch_program.py FOLDER. Calls neither popdist.init() nor hvd.init(). Each
+instance writes its weights to FOLDER/INSTANCES-INSTANCE.pt.
+"""
+
+import sys
+from pathlib import Path
+
+import torch
+from poptorch_models import FEATURES, batch, options, seeded
+from torch import nn
+
+import popdist
+import popdist.poptorch
+import poptorch
+
+ACCUMULATION, ITERATIONS, ROWS, CALLS = 2, 2, 3, 2
+SEED = 11
+
+
+def share(
+    replicas: int, mine: range, accumulation: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the samples of some of all replicas."""
+    x, target = batch(ITERATIONS * accumulation * replicas * ROWS)
+    parts = (ITERATIONS * accumulation, replicas, ROWS)
+    rows = slice(mine.start, mine.stop)
+    return (
+        x.view(*parts, FEATURES)[:, rows].reshape(-1, FEATURES),
+        target.view(parts)[:, rows].reshape(-1),
+    )
+
+
+def trained(
+    settings: poptorch.Options, replicas: int, mine: range, accumulation: int
+) -> dict[str, torch.Tensor]:
+    # Each instance begins with other weights.
+    model = seeded(nn.BatchNorm1d(8), nn.Dropout(0.3), seed=popdist.getInstanceIndex())
+    settings.Training.gradientAccumulation(accumulation)
+    settings.deviceIterations(ITERATIONS)
+    settings.randomSeed(SEED)
+    settings.showCompilationProgressBar(False)
+    optimizer = poptorch.optim.AdamW(model.parameters(), lr=0.01)
+    executor = poptorch.trainingModel(model, settings, optimizer)
+    for _ in range(CALLS):
+        executor(*share(replicas, mine, accumulation))
+    return {name: value.clone() for name, value in executor.state_dict().items()}
+
+
+def results(instances: int, instance: int) -> dict[str, dict[str, torch.Tensor]]:
+    found = {}
+    for accumulation in (1, ACCUMULATION):
+        local = 8 // instances
+        mine = range(instance * local, (instance + 1) * local)
+        if instances > 1:
+            settings: poptorch.Options = popdist.poptorch.Options()
+        else:
+            settings = options(replicas=local)
+        found[f"8 replicas, {accumulation}"] = trained(settings, 8, mine, accumulation)
+        if 6 % instances:
+            continue
+        local = 6 // instances
+        mine = range(instance * local, (instance + 1) * local)
+        settings = options(replicas=local)
+        found[f"6 replicas, {accumulation}"] = trained(settings, 6, mine, accumulation)
+    return found
+
+
+if __name__ == "__main__":
+    count, index = popdist.getNumInstances(), popdist.getInstanceIndex()
+    torch.save(results(count, index), Path(sys.argv[1], f"{count}-{index}.pt"))
