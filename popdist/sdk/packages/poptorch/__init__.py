@@ -28,7 +28,7 @@ from .enums import (
     VariableRetrievalMode,
 )
 from .errors import Error, RecoverableError, UnrecoverableError
-from .model import PoplarExecutor, inferenceModel, trainingModel
+from .model import PoplarExecutor, inferenceModel, load, trainingModel
 from .ops import (
     cond,
     custom_op,
@@ -111,6 +111,7 @@ __all__ = [
     "ipuHardwareVersion",
     "ipu_print_tensor",
     "isRunningOnIpu",
+    "load",
     "logger",
     "nearest",
     "nop",

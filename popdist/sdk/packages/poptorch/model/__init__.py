@@ -1,13 +1,16 @@
 """Modules that run and train as options say, on the replicas of a job."""
 
+from collections.abc import Callable
+
 import torch
 from torch import nn
 
 from ..errors import Error
 from ..options import Options
 from .executor import PoplarExecutor
+from .saved_model import SavedModel
 
-__all__ = ["PoplarExecutor", "inferenceModel", "trainingModel"]
+__all__ = ["PoplarExecutor", "inferenceModel", "load", "trainingModel"]
 
 
 def trainingModel(
@@ -48,6 +51,33 @@ def inferenceModel(
         Error: An argument is of another type, or gradients are to be accumulated.
     """
     return PoplarExecutor(_module(model), _options(options), False)
+
+
+def load(
+    filename: str, edit_opts_fn: Callable[[Options], object] | None = None
+) -> PoplarExecutor:
+    """Return the executor that compileAndExport() or save() has written to a file.
+
+    The file is pickled: load only what you trust.
+
+    Args:
+        edit_opts_fn: Called with the options before the executor is made.
+
+    Raises:
+        Error: The file is missing, or was written with export_model=False.
+    """
+    saved = SavedModel.read(filename)
+    if saved.module is None or saved.options is None:
+        raise Error(
+            f"{filename} was written with export_model=False, so it holds no model. "
+            "Make one as it was, and call its loadExecutable()."
+        )
+    options = saved.options.clone()
+    if edit_opts_fn is not None:
+        edit_opts_fn(options)
+    executor = PoplarExecutor(saved.module, options, saved.training, saved.optimizer)
+    executor._take_over(saved)
+    return executor
 
 
 def _module(model: nn.Module | PoplarExecutor) -> nn.Module:

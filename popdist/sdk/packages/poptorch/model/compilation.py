@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
-from torch.utils._pytree import TreeSpec
 
 from .._logging import logger
 from ..annotations import count_ipus, count_stages
@@ -15,7 +14,7 @@ from ..execution import Execution
 from ..half_precision import HalfPrecision
 from ..options.strategies import _IExecutionStrategy
 from .losses import LossSource, TorchLosses, find_loss
-from .micro_batches import Inputs
+from .micro_batches import Inputs, Signature
 from .replica_state import (
     RandomState,
     ReplicaBuffers,
@@ -29,7 +28,7 @@ from .run_settings import RunSettings
 class Compiled:
     """A model that is ready to run with inputs of one kind."""
 
-    signature: tuple[TreeSpec, tuple[object, ...]]
+    signature: Signature
     # None for inference.
     loss: LossSource | None
     ipus: int
@@ -135,7 +134,7 @@ def _check_ipus(
     return ipus
 
 
-def _described(signature: tuple[TreeSpec, tuple[object, ...]]) -> str:
+def _described(signature: Signature) -> str:
     """Return the shapes and dtypes of inputs as a text."""
     texts = []
     for one in signature[1]:

@@ -20,6 +20,7 @@ from .progress_bar import compilation_bar
 from .replica_state import RandomState, ReplicaBuffers
 from .replicated_model import ReplicatedModel, Training
 from .run_settings import RunSettings
+from .saved_model import SavedModel
 from .timing import Latency
 from .weight_update import WeightUpdate
 from .wrapped_module import unwrap, wrap
@@ -113,6 +114,62 @@ class PoplarExecutor:
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Compile the model for inputs like these, and run nothing."""
         self._compile(self._inputs(args, kwargs))
+
+    # Any: whatever the module's forward takes.
+    def compileAndExport(
+        self, filename: str, *args: Any, export_model: bool = True, **kwargs: Any
+    ) -> None:
+        """Compile the model for inputs like these, and save() it.
+
+        Args:
+            filename: The file; in a folder, model.poptorch.
+        """
+        self.compile(*args, **kwargs)
+        self.save(filename, export_model=export_model)
+
+    def save(
+        self, filename: str, export_model: bool = True, save_rng_state: bool = True
+    ) -> None:
+        """Save the compiled model with its weights.
+
+        Args:
+            export_model: Whether poptorch.load() can make an executor of the file; if
+                not, only loadExecutable() of a model like this one reads it.
+
+        Raises:
+            Error: The model is not compiled.
+        """
+        compiled = self._check_compiled()
+        SavedModel(
+            training=self._training,
+            compiled=compiled,
+            weights=self._user_model.state_dict(),
+            module=self._user_model if export_model else None,
+            optimizer=self._optimizer if export_model else None,
+            options=self._options if export_model else None,
+            random_state=self.rng_state if save_rng_state else None,
+        ).write(filename)
+
+    def loadExecutable(self, filename: str) -> None:
+        """Take over what a model like this one was compiled to, and its weights.
+
+        Raises:
+            Error: The file is missing, or of another kind of model.
+        """
+        saved = SavedModel.read(filename)
+        if saved.training != self._training:
+            kinds = {True: "trainingModel", False: "inferenceModel"}
+            raise Error(
+                f"{filename} holds {kinds[saved.training]}, but this is "
+                f"{kinds[self._training]}. Load what the same kind has saved."
+            )
+        self._take_over(saved)
+
+    def _take_over(self, saved: SavedModel) -> None:
+        self.load_state_dict(saved.weights)
+        self._compiled = saved.compiled
+        if saved.random_state is not None:
+            self.rng_state = saved.random_state
 
     def isCompiled(self) -> bool:
         """Return whether the model is compiled."""
@@ -289,9 +346,10 @@ class PoplarExecutor:
 
     # --- Compiling and loading.
 
-    def _check_compiled(self) -> None:
+    def _check_compiled(self) -> Compiled:
         if self._compiled is None:
             raise Error("Model has not been compiled or has been destroyed.")
+        return self._compiled
 
     def _inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Inputs:
         """Return the inputs as the device has them: it has no float64."""

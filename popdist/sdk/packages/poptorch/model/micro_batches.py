@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from ..errors import Error
 from .run_settings import RunSettings
@@ -12,6 +12,9 @@ from .run_settings import RunSettings
 # Kernels may round differently where memory is aligned differently. New tensors are
 # aligned so, and micro-batches are, too: one gives the same result in any split.
 _ALIGNMENT = 64
+
+
+Signature = tuple[str, tuple[object, ...]]
 
 
 class BatchDimensionError(Error, AssertionError):
@@ -65,9 +68,10 @@ class Inputs:
         """Return the dtypes of the tensors."""
         return {leaf.dtype for leaf in self.leaves if isinstance(leaf, torch.Tensor)}
 
-    def signature(self) -> tuple[TreeSpec, tuple[object, ...]]:
+    def signature(self) -> Signature:
         """Return what must be equal in all calls: structure, shapes and dtypes."""
-        return self.spec, tuple(
+        structure = str(len(self.leaves)) if self._flat else str(self.spec)
+        return structure, tuple(
             (tuple(leaf.shape), leaf.dtype) if isinstance(leaf, torch.Tensor) else None
             for leaf in self.leaves
         )

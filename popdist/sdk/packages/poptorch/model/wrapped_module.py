@@ -1,6 +1,5 @@
 """The user's module while an executor trains it: of a subclass of its own class."""
 
-import copyreg
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -32,6 +31,11 @@ def unwrap(module: nn.Module) -> None:
         module.__class__ = type(module).__bases__[0]
 
 
+def _instance_of(original: type[nn.Module]) -> nn.Module:
+    """Return an instance without attributes, which pickle and copy then set."""
+    return original.__new__(original)
+
+
 def _subclass_of(original: type[nn.Module]) -> type[nn.Module]:
     """Return a subclass whose instances know their executor, and copy without it."""
 
@@ -44,7 +48,7 @@ def _subclass_of(original: type[nn.Module]) -> type[nn.Module]:
         def __reduce_ex__(self, protocol: Any) -> Any:
             state = dict(self.__dict__)
             del state[_EXECUTOR]
-            return copyreg.__newobj__, (original,), state  # type: ignore[attr-defined]
+            return _instance_of, (original,), state
 
         # torch's repr shows this name.
         def _get_name(self) -> str:

@@ -1,0 +1,68 @@
+"""Compiled models in files: written by one process, run by others."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..errors import Error
+from ..options import Options
+from .compilation import Compiled
+
+_FORMAT = "popdist poptorch 1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SavedModel:
+    """What a file holds."""
+
+    training: bool
+    compiled: Compiled
+    weights: dict[str, Any]
+    # None where only the executable was exported.
+    module: nn.Module | None
+    optimizer: torch.optim.Optimizer | None
+    options: Options | None
+    random_state: list[int] | None
+
+    def write(self, filename: str) -> None:
+        """Write the file, in place of one of this name only when it is complete."""
+        path = path_of(filename)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+        try:
+            torch.save({"format": _FORMAT, **vars(self)}, partial)
+            partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)
+
+    @classmethod
+    def read(cls, filename: str) -> "SavedModel":
+        """Read a file. It is pickled: read only files that you trust.
+
+        Raises:
+            Error: The file is missing, or holds something else.
+        """
+        path = path_of(filename)
+        try:
+            held = torch.load(path, weights_only=False)
+        except FileNotFoundError:
+            raise Error(
+                f"There is no file {path}. Give one that compileAndExport() or save() "
+                "of a model has written."
+            ) from None
+        if not isinstance(held, dict) or held.pop("format", None) != _FORMAT:
+            raise Error(
+                f"{path} holds no model of this emulation. Write it anew by "
+                "compileAndExport(): files of PopTorch hold programs for IPUs."
+            )
+        return cls(**held)
+
+
+def path_of(filename: str) -> Path:
+    """Return the file that a name stands for: in a folder, model.poptorch."""
+    path = Path(filename)
+    return path / "model.poptorch" if path.is_dir() else path
