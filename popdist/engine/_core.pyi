@@ -121,6 +121,11 @@ class Reducer:
     def _reduce_lists(
         self, arrays: Sequence[Any], out: Sequence[Any], reduction: int, how: int, /
     ) -> Any: ...
+    # All-reduce elements at an address in place. None, or NotImplemented where this
+    # member has several rows, or other calls have to be made before.
+    def _reduce_at(
+        self, address: int, count: int, dtype: int, reduction: int, /
+    ) -> Any: ...
     # The same for a reduce_scatter of one array.
     def _scatter_array(self, x: Any, out: Any, reduction: int, /) -> Any: ...
     # The same for an all_gather of one array a member; the headers of all members'

@@ -6,8 +6,17 @@ Below poprun it needs no address and no port.
 """
 
 from popdist.torch.backend_registration import register
+from popdist.torch.hooks import ArenaBuckets, reduce_in_arena, reduce_now
+from popdist.torch.operators import all_reduce, empty
 from popdist.torch.process_group import ProcessGroupPopdist
 
-__all__ = ["ProcessGroupPopdist"]
+__all__ = [
+    "ArenaBuckets",
+    "ProcessGroupPopdist",
+    "all_reduce",
+    "empty",
+    "reduce_in_arena",
+    "reduce_now",
+]
 
 register()

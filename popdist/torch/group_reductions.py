@@ -9,6 +9,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from popdist.engine.spec.dtypes import REDUCTIONS
+from popdist.errors import PopdistError
 from popdist.torch import tensors
 from popdist.torch.arguments import (
     check_alike,
@@ -21,7 +23,13 @@ from popdist.torch.arguments import (
 )
 from popdist.torch.group_calls import GroupCalls, Tensors, as_real, op_of
 from popdist.torch.reduce_ops import engine_op, reduce_otherwise, reduce_sparse
+from popdist.torch.tensor_reductions import reduce_in_place
 from popdist.torch.within import Within
+from popdist.torch.work import DONE, backend_error
+
+# Any, because torch declares no comparison of its reductions.
+_SUM: Any = dist.ReduceOp.SUM
+_ENGINE_SUM = REDUCTIONS["sum"]
 
 
 class ReductionCalls(GroupCalls):
@@ -35,6 +43,15 @@ class ReductionCalls(GroupCalls):
         timeout: timedelta | None = None,
     ) -> Any:
         """Reduce tensors over all members; several, as if each had a member."""
+        # The common case, which torch.distributed.all_reduce makes, in few steps.
+        if (
+            type(opts) is dist.AllreduceOptions
+            and not opts.asyncOp
+            and len(tensors_) == 1
+            and opts.reduceOp == _SUM
+            and self._reduce_now(tensors_[0], _ENGINE_SUM)
+        ):
+            return DONE
         op = op_of(opts, op)
         given = listed(tensors_)
         check_not_empty("allreduce", given)
@@ -56,6 +73,13 @@ class ReductionCalls(GroupCalls):
             view = self._view(len(parts))
             call = partial(tensors.all_reduce, view, [parts], name)
         return self._call(call, given, opts)
+
+    def _reduce_now(self, tensor: Tensor, reduction: int) -> bool:
+        """Reduce a tensor that needs no preparation. Returns whether it was one."""
+        try:
+            return reduce_in_place(self._group, tensor, reduction)
+        except PopdistError as error:
+            raise backend_error(error) from error
 
     def allreduce_coalesced(self, tensors_: Tensors, opts: Any = None) -> Any:
         """Reduce each of several tensors over all members."""

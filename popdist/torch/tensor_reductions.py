@@ -11,6 +11,7 @@ from popdist.engine.spec.dtypes import REDUCTIONS
 from popdist.engine.spec.operations import CHOICES, number_of
 from popdist.engine.transport import Pair
 from popdist.torch.tensor_rows import (
+    CODES,
     TensorArray,
     check,
     check_like,
@@ -26,6 +27,26 @@ from popdist.torch.tensor_rows import (
     scratch,
 )
 from popdist.torch.within import Within
+
+
+def reduce_in_place(group: Group, tensor: Tensor, reduction: int) -> bool:
+    """All-reduce one tensor in place, if that takes no preparation.
+
+    Args:
+        reduction: The engine's code. That of a mean is not for bools.
+
+    Returns:
+        Whether the tensor was reduced. If not, nothing was done: call all_reduce().
+    """
+    code = CODES.get(tensor.dtype)
+    if (
+        code is None
+        or not tensor.is_cpu
+        or not tensor.is_contiguous()
+        or tensor.is_neg()
+    ):
+        return False
+    return group.all_reduce_at(tensor.data_ptr(), tensor.numel(), code, reduction)
 
 
 def all_reduce(
@@ -46,6 +67,14 @@ def all_reduce(
         out: Where the results are written: as `arrays`, which is the default. An array
             may be given several times, as tied weights are.
     """
+    if (
+        out is None
+        and len(arrays) == 1
+        and algorithm == "auto"
+        and not (async_op or name)
+        and _is_reduced_now(group, arrays[0], op)
+    ):
+        return list(arrays)
     replicas = group.num_local_replicas
     targets_given = arrays if out is None else out
     if len(targets_given) != len(arrays):
@@ -193,6 +222,17 @@ def barrier(
     """Return when all members have called it."""
     number = number_of(name)
     return group.submit("barrier", lambda: group.transport.barrier(number), async_op)
+
+
+def _is_reduced_now(group: Group | Within, array: TensorArray, op: str) -> bool:
+    """Reduce an array, if it is one tensor that takes no preparation."""
+    if not (
+        isinstance(group, Group) and isinstance(array, Tensor) and op in REDUCTIONS
+    ):
+        return False
+    if op == "mean" and array.dtype is torch.bool:
+        return False
+    return reduce_in_place(group, array, REDUCTIONS[op])
 
 
 class _Ready:

@@ -97,9 +97,12 @@ def is_writable(tensor: Tensor) -> bool:
 
 
 def rows_of(tensors: Sequence[Tensor], code: int) -> Rows:
-    """Return the rows that contiguous tensors are, which are alike."""
+    """Return the rows that contiguous tensors are, which are alike.
+
+    As torch's own groups, members need not agree on how many axes they have.
+    """
     places = tuple([tensor.data_ptr() for tensor in tensors])
-    return Rows(places, tuple(tensors[0].shape), code, tensors)
+    return Rows(places, (tensors[0].numel(),), code, tensors)
 
 
 def bytes_of(tensor: Tensor) -> Rows:

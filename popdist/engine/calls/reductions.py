@@ -68,6 +68,22 @@ class Reductions(_core.Reducer, Membership):
         one: Callable[[], Any] = self._reduction(*given, op, how, number_of(name))
         return self.submit("all_reduce", lambda: one()[0], async_op)
 
+    def all_reduce_at(
+        self, address: int, count: int, dtype: int, reduction: int
+    ) -> bool:
+        """All-reduce elements in memory in place, in the common case, without detours.
+
+        For adapters of other frameworks: the address is aligned, and the numbers are
+        those of spec.dtypes. Returns False, and does nothing, where this member has
+        several rows, or calls of it are under way: then submit() a call.
+        """
+        try:
+            return self._reduce_at(address, count, dtype, reduction) is None
+        except _core.Failure:
+            # Explained below: Ctrl-C while that is done must not show this one.
+            pass
+        raise self.transport.explain()
+
     @ends_group_without_memory
     def grouped_all_reduce(
         self,

@@ -184,6 +184,34 @@ PyObject *reduce_arrays(PyObject *object, PyObject *given, PyObject *from, PyObj
     Py_RETURN_NOTIMPLEMENTED;
 }
 
+PyObject *reduce_memory(PyObject *object, PyObject *given, uint64_t address,
+                        uint64_t count, int type, int reduction, int wanted)
+{
+    CommObject *self = (CommObject *)object;
+    const layout *l = ((LayoutObject *)given)->l;
+    char *row = (char *)(uintptr_t)address;
+    const ssize_t length = (ssize_t)count;
+    const segment whole = {count, &row, &row};
+    if (self->queued || l->rows[l->rank] != 1)
+        Py_RETURN_NOTIMPLEMENTED;
+    call k = {
+        .c = &self->c,
+        .l = l,
+        .type = (dtype)type,
+        .reduction = (unsigned)reduction,
+        .op = ALL_REDUCE,
+        .root = -1,
+        .segments = &whole,
+        .count_of_segments = 1,
+        .total = count,
+        .shape = add_shape(0, &length, 1),
+    };
+    if (!enter(self, count * element_bytes(k.type)))
+        return NULL;
+    prepare(&k, wanted);
+    return leave(self, reduce_counted(self, &k));
+}
+
 static int by_begin(const void *one, const void *other)
 {
     const uintptr_t a = ((const stretch *)one)->begin, b = ((const stretch *)other)->begin;

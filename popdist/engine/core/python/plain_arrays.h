@@ -10,6 +10,11 @@ enum { FEW_ROWS = 16 };
 /* The dtype of a buffer's elements, or -1 where the core has none of that kind. */
 int dtype_of(const Py_buffer *view);
 
+/* All-reduce `count` elements at an address in place. NotImplemented where this member has
+ * several rows, or other calls have to be made before. */
+PyObject *reduce_memory(PyObject *comm, PyObject *layout, uint64_t address, uint64_t count,
+                        int type, int reduction, int wanted);
+
 /* Reduce-scatter what lies in a plain buffer into another one. NotImplemented where
  * they are not plain, or other calls have to be made before. */
 PyObject *scatter_array(PyObject *comm, PyObject *layout, PyObject *from, PyObject *to,

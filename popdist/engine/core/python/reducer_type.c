@@ -156,6 +156,26 @@ static PyObject *reducer_reduce_lists(ReducerObject *self, PyObject *args)
     return reduce_lists(self->comm, self->layout, from, to, reduction, how, self->leading);
 }
 
+/* Takes address, count, dtype and reduction: as numbers, without a tuple to parse. */
+static PyObject *reducer_reduce_at(ReducerObject *self, PyObject *const *args,
+                                   Py_ssize_t given)
+{
+    if (given != 4)
+        return PyErr_Format(PyExc_TypeError, "%zd numbers are given for 4.", given);
+    const unsigned long long address = PyLong_AsUnsignedLongLong(args[0]);
+    const unsigned long long count = PyLong_AsUnsignedLongLong(args[1]);
+    const long type = PyLong_AsLong(args[2]), reduction = PyLong_AsLong(args[3]);
+    if (PyErr_Occurred())
+        return NULL;
+    if (type < 0 || type >= DTYPES || reduction < 0 || reduction > REDUCTIONS)
+        return PyErr_Format(PyExc_ValueError, "There is no dtype %ld or no reduction %ld.",
+                            type, reduction);
+    if (!self->comm)
+        Py_RETURN_NOTIMPLEMENTED;
+    return reduce_memory(self->comm, self->layout, address, count, (int)type,
+                         (int)reduction, self->usual);
+}
+
 static PyObject *reducer_scatter_array(ReducerObject *self, PyObject *args)
 {
     PyObject *from, *to;
@@ -219,6 +239,7 @@ PyObject *make_reducer_type(PyObject *module)
         {"_take", (PyCFunction)(void (*)(void))reducer_bind, METH_VARARGS, NULL},
         {"_reduce_lists", (PyCFunction)(void (*)(void))reducer_reduce_lists, METH_VARARGS,
          NULL},
+        {"_reduce_at", (PyCFunction)(void (*)(void))reducer_reduce_at, METH_FASTCALL, NULL},
         {"_scatter_array", (PyCFunction)(void (*)(void))reducer_scatter_array, METH_VARARGS,
          NULL},
         {"_gather_array", (PyCFunction)(void (*)(void))reducer_gather_array, METH_VARARGS,
