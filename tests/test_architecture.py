@@ -324,6 +324,7 @@ LATE_IMPORTS = {
 }
 
 READS_ENVIRON = (
+    "horovod.runner.common.util.env",
     "horovod.torch.world",
     "popdist.popdist_core",
     "popdist.poptorch",

@@ -4,6 +4,7 @@ import os
 import pickle
 from collections.abc import Callable
 from dataclasses import replace
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -24,6 +25,8 @@ torch.set_num_threads(1)
 
 def start(size: int, function: Callable[[int], Any]) -> list[Ended]:
     """Run function(rank) in so many ranks, which have not called init()."""
+    # Each fork would import it, for its first optimizer: 2 s.
+    import_module("torch._dynamo")
     told = environments((1,) * size)
 
     def member(me: Me) -> Any:

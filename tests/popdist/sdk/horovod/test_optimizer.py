@@ -191,13 +191,15 @@ def test_too_many_backward_passes_are_refused() -> None:
             (x * 1.0).sum().backward()
         kind = error_of((x * 1.0).sum().backward)[0]
         optimizer.step()
+        # This one may have been added to what the other rank gets, or not.
+        x.data.zero_()
         optimizer.zero_grad()
         optimizer.set_backward_passes_per_step(1)
         (x * 1.0).sum().backward()
         optimizer.step()
         return kind, x.item()
 
-    assert results(2, rank) == [("AssertionError", -4.0)] * 2
+    assert results(2, rank) == [("AssertionError", -1.0)] * 2
 
 
 def test_networks_are_trained_by_turns() -> None:

@@ -1,0 +1,1 @@
+"""What Horovod's modules for all frameworks have in common: errors, process sets."""

@@ -1,8 +1,4 @@
-"""Start and end of Horovod, ranks, process sets, and what it is built with.
-
-This Horovod consists of popdist's collectives: what asks for another library's answers
-that it is not there.
-"""
+"""Start and end of Horovod, ranks, process sets and timelines."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
@@ -156,51 +152,3 @@ def mpi_threads_supported() -> bool:
     """
     WORLD.size()
     return True
-
-
-def mpi_enabled() -> bool:
-    """Return whether MPI makes the calls: False."""
-    return False
-
-
-def mpi_built() -> bool:
-    """Return whether Horovod is built with MPI: False."""
-    return False
-
-
-def gloo_enabled() -> bool:
-    """Return whether calls on CPU tensors need no MPI: True.
-
-    Programs ask this to learn what is available. popdist's collectives stand for Gloo.
-    """
-    return True
-
-
-def gloo_built() -> bool:
-    """Return whether calls on CPU tensors are possible without MPI: True."""
-    return True
-
-
-def nccl_built() -> int:
-    """Return the version of NCCL that Horovod is built with: 0, for none."""
-    return 0
-
-
-def ddl_built() -> bool:
-    """Return whether Horovod is built with DDL: False."""
-    return False
-
-
-def ccl_built() -> bool:
-    """Return whether Horovod is built with oneCCL: False."""
-    return False
-
-
-def cuda_built() -> bool:
-    """Return whether Horovod is built with CUDA: False."""
-    return False
-
-
-def rocm_built() -> bool:
-    """Return whether Horovod is built with ROCm: False."""
-    return False

@@ -14,31 +14,33 @@ from torch import Tensor
 
 from ..common.exceptions import HorovodInternalError
 from ..common.process_sets import ProcessSet, global_process_set
+from ..common.util import (
+    ccl_built,
+    cuda_built,
+    ddl_built,
+    gloo_built,
+    gloo_enabled,
+    mpi_built,
+    mpi_enabled,
+    nccl_built,
+    rocm_built,
+)
 from ..negotiation.agreement import JOIN
 from ..negotiation.call_requests import Kind, Request
 from ..negotiation.negotiator import Call
 from . import gradients
 from .basics import (
     add_process_set,
-    ccl_built,
     cross_rank,
     cross_size,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
     init,
     is_homogeneous,
     is_initialized,
     local_rank,
     local_size,
-    mpi_built,
-    mpi_enabled,
     mpi_threads_supported,
-    nccl_built,
     rank,
     remove_process_set,
-    rocm_built,
     shutdown,
     size,
     start_timeline,

@@ -1,6 +1,7 @@
 """A timeline of calls, in a file that chrome://tracing and Perfetto show."""
 
 import json
+import os
 import threading
 from time import monotonic_ns, time_ns
 from typing import Any
@@ -12,12 +13,14 @@ class Timeline:
     """Writes events of calls to a file, as they happen; each tensor has a line."""
 
     def __init__(self, path: str, mark_cycles: bool) -> None:
-        # Open as long as this object is used.
-        self._file = open(path, "w", encoding="utf-8")  # noqa: SIM115
+        # Open as long as this object is used. By lines, so that a fork has none of
+        # them to write once more.
+        self._file = open(path, "w", encoding="utf-8", buffering=1)  # noqa: SIM115
         self._mark_cycles = mark_cycles
         self._begun = monotonic_ns()
         self._lines: dict[str, int] = {}
         self._lock = threading.Lock()
+        self._pid = os.getpid()
         self._file.write("[\n")
         self._first = True
         start = {"start_time_since_epoch_in_micros": time_ns() // 1000}
@@ -44,10 +47,11 @@ class Timeline:
                 self._write({**mark, "ts": self._now()})
 
     def close(self) -> None:
-        """Complete the file."""
-        with self._lock:
-            self._file.write("\n]\n")
-            self._file.close()
+        """Complete the file, unless this process is a fork of the one that writes."""
+        if os.getpid() == self._pid:
+            with self._lock:
+                self._file.write("]\n")
+                self._file.close()
 
     def _event(self, name: str, kind: Kind, phase: str, what: str) -> None:
         with self._lock:
@@ -74,8 +78,8 @@ class Timeline:
         return (monotonic_ns() - self._begun) / 1000
 
     def _write(self, event: dict[str, Any]) -> None:
-        if self._file.closed:
+        if self._file.closed or os.getpid() != self._pid:
             return
-        self._file.write("" if self._first else ",\n")
+        # A comma begins each line but the first, as none may end the last.
+        self._file.write(("" if self._first else ",") + json.dumps(event) + "\n")
         self._first = False
-        self._file.write(json.dumps(event))

@@ -1,0 +1,1 @@
+"""Functions of Horovod's launcher that programs import."""
