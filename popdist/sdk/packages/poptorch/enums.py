@@ -31,7 +31,8 @@ class SharingStrategy(IntEnum):
     SharedMemory: a new process; the data set through shared memory.
     FileSystem: a new process; the data set through a file.
     Fork: a fork of this process, which has the data set.
-    ForkServer: a fork of a process that has no threads; the data set through a pipe.
+    ForkServer: a fork of a process that has no threads; the data set through shared
+    memory.
     """
 
     SharedMemory = 0

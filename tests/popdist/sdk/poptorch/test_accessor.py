@@ -50,11 +50,15 @@ def wait_until(condition: Any) -> None:
 
 @pytest.mark.parametrize("strategy", list(SharingStrategy))
 def test_all_strategies_load_the_same(strategy: SharingStrategy) -> None:
+    options = poptorch.Options().randomSeed(5)
+    options.Distributed.configureProcessId(1, 2)
+    # Both have random numbers of their own, which are pickled, too.
     loader = poptorch.DataLoader(
-        poptorch.Options().randomSeed(5),
-        TensorDataset(torch.arange(10)),
+        options,
+        TensorDataset(torch.arange(21)),
         batch_size=4,
         shuffle=True,
+        generator=torch.Generator(),
     )
     accessor = AsynchronousDataAccessor(loader, sharing_strategy=strategy)
 

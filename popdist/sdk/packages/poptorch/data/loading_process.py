@@ -43,9 +43,9 @@ class _Payload:
 
 
 def _unnamed_file(strategy: SharingStrategy) -> IO[bytes]:
-    if strategy == SharingStrategy.SharedMemory:
-        return os.fdopen(os.memfd_create("poptorch-data-set"), "wb")
-    return tempfile.TemporaryFile()
+    if strategy == SharingStrategy.FileSystem:
+        return tempfile.TemporaryFile()
+    return os.fdopen(os.memfd_create("poptorch-data-set"), "wb")
 
 
 def _load(duplicate: Any) -> Any:
@@ -135,7 +135,9 @@ def _start(
     if strategy == SharingStrategy.ForkServer:
         # Importing torch takes seconds: the server does it once for all its forks.
         context.set_forkserver_preload(["__main__", "torch"])
-    if strategy in (SharingStrategy.SharedMemory, SharingStrategy.FileSystem):
+    if strategy != SharingStrategy.Fork:
+        # Pickled here and not by start(), which would send the file descriptors of
+        # tensors that exist only while they are pickled, as in torch.Generator.
         what = payload = _Payload(ForkingPickler.dumps(source), strategy)
     process: BaseProcess = context.Process(
         target=fetcher.run, args=(connection, what, settings), name="poptorch-loader"
