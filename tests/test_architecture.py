@@ -225,7 +225,13 @@ THIRD_PARTY = {
     # The user's own.
     "sitecustomize": ("poprun.interpreter",),
     "starlette": ("poprun.vipu.server",),
-    "torch": ("popdist.torch", "popdist.poptorch", "poptorch", "horovod"),
+    "torch": (
+        "popdist.sdk.forkserver_preload",
+        "popdist.torch",
+        "popdist.poptorch",
+        "poptorch",
+        "horovod",
+    ),
     "tqdm": ("poptorch",),
     "uvicorn": ("poprun.vipu.server",),
     "yaml": ("poprun",),

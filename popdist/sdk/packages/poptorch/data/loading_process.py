@@ -23,6 +23,8 @@ METHODS = {
     SharingStrategy.Fork: "fork",
     SharingStrategy.ForkServer: "forkserver",
 }
+# What a forkserver imports once for all its forks, if it can.
+PRELOADED = "popdist.sdk.forkserver_preload"
 # How long the process may take to end by itself, and then after SIGTERM.
 GRACE_S = 2.0
 
@@ -133,8 +135,7 @@ def _start(
     payload = None
     what: Any = source
     if strategy == SharingStrategy.ForkServer:
-        # Importing torch takes seconds: the server does it once for all its forks.
-        context.set_forkserver_preload(["__main__", "torch"])
+        context.set_forkserver_preload(["__main__", PRELOADED])
     if strategy != SharingStrategy.Fork:
         # Pickled here and not by start(), which would send the file descriptors of
         # tensors that exist only while they are pickled, as in torch.Generator.
