@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 MOST_BYTES = 64 << 20
 _CHUNK = 65536
+# What OpenSSL calls X509_V_ERR_CERT_HAS_EXPIRED.
+CERTIFICATE_EXPIRED = 10
 
 
 class Reply(NamedTuple):
@@ -168,9 +170,8 @@ class Connections:
         if type(error).__module__ == "ssl":
             why = getattr(error, "verify_message", "") or why
             return ServerReplyError(
-                f"No encrypted connection to the V-IPU server {self._address} comes "
-                f"about: {why}. Name the file of certificates to trust with "
-                'api-ca-cert, or set api-tls = "no" if the server has no TLS.'
+                f"No encrypted connection to the V-IPU server {self._address} can be "
+                f"made: {why}. {_tls_way_out(error)}"
             )
         if isinstance(error, ConnectionResetError | BrokenPipeError):
             return reply_error(self._address, "it closed the connection")
@@ -181,6 +182,15 @@ class Connections:
 
     def _url(self) -> str:
         return f"http{'s' if self._address.tls else ''}://{self._address}"
+
+
+def _tls_way_out(error: OSError) -> str:
+    if getattr(error, "verify_code", 0) == CERTIFICATE_EXPIRED:
+        return "Ask the server's administrator for a new certificate."
+    return (
+        "Name the file of certificates to trust with api-ca-cert, or set "
+        'api-tls = "no" if the server has no TLS.'
+    )
 
 
 class _Reader:

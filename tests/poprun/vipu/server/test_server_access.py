@@ -1,5 +1,6 @@
 """A secure server: users show keys, see their own, and others' leases are theirs."""
 
+import datetime
 import stat
 import subprocess
 from collections.abc import Iterator
@@ -188,17 +189,30 @@ def test_a_certificate_that_nobody_vouches_for_is_refused(server: Server) -> Non
         server.inventory(tls=True).list_partitions()
 
 
-def test_a_certificate_of_another_name_is_refused(tmp_path: Path) -> None:
+PAST = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
+
+
+@pytest.mark.parametrize(
+    ("host", "not_after", "reason"),
+    [
+        ("other.example", None, "IP address mismatch"),
+        ("127.0.0.1", PAST, r"has expired\. Ask the server's administrator"),
+    ],
+)
+def test_a_certificate_that_does_not_hold_is_refused(
+    tmp_path: Path, host: str, not_after: datetime.datetime | None, reason: str
+) -> None:
     authority = trustme.CA()
     authority.cert_pem.write_to_path(tmp_path / "ca.pem")
-    issued = authority.issue_cert("other.example")
+    before = PAST - datetime.timedelta(days=1) if not_after else None
+    issued = authority.issue_cert(host, not_before=before, not_after=not_after)
     issued.private_key_and_cert_chain_pem.write_to_path(tmp_path / "both.pem")
     both = tmp_path / "both.pem"
     with serving(
         tmp_path / "s.db", f"--tls-cert={both}", f"--tls-key={both}"
     ) as server:
         inventory = server.inventory(tls=True, ca_cert=str(tmp_path / "ca.pem"))
-        with pytest.raises(ServerReplyError, match="IP address mismatch"):
+        with pytest.raises(ServerReplyError, match=reason):
             inventory.list_partitions()
 
 
