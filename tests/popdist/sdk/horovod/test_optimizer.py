@@ -181,6 +181,19 @@ def test_a_closure_is_evaluated_with_the_reduced_gradients() -> None:
     assert results(2, rank) == [(0.0, -1.5)] * 2
 
 
+def test_parameters_that_are_added_later_are_reduced_too() -> None:
+    def rank(me: int) -> Any:
+        first, second = (torch.zeros(1, requires_grad=True) for _ in range(2))
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD([first], lr=1.0))
+        optimizer.add_param_group({"params": [second], "lr": 0.5})
+        ((first + second) * (me + 1.0)).sum().backward()
+        under_way = error_of(optimizer.zero_grad)[0]
+        optimizer.step()
+        return under_way, first.item(), second.item()
+
+    assert results(2, rank) == [("AssertionError", -1.5, -0.75)] * 2
+
+
 def test_too_many_backward_passes_are_refused() -> None:
     def rank(me: int) -> Any:
         x = torch.zeros(1, requires_grad=True)

@@ -67,6 +67,15 @@ class _Exchange:
         self._ready: dict[Tensor, set[Tensor]] = {}
         self._hooks: list[RemovableHandle] = []
 
+    def add(self, params: Sequence[Tensor]) -> None:
+        """Reduce the gradients of these parameters, too."""
+        for param in params:
+            self.names[param] = f"gradient.added.{len(self.params)}"
+            self.params.append(param)
+            self._delays[param] = self.passes
+            if self._hooks:
+                self._hook(param)
+
     @property
     def idle(self) -> bool:
         """Whether no gradient is being reduced."""
@@ -75,9 +84,12 @@ class _Exchange:
     def hook(self) -> None:
         """Reduce each gradient once backward() has computed it."""
         for param in self.params:
-            if param.requires_grad:
-                register: Any = param.register_post_accumulate_grad_hook
-                self._hooks.append(register(self.computed))
+            self._hook(param)
+
+    def _hook(self, param: Tensor) -> None:
+        if param.requires_grad:
+            register: Any = param.register_post_accumulate_grad_hook
+            self._hooks.append(register(self.computed))
 
     def computed(self, param: Tensor) -> None:
         """Take the gradient that a backward pass has just computed."""
@@ -204,6 +216,12 @@ class _DistributedOptimizer(torch.optim.Optimizer):
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Reduce gradients after so many backward passes from now on."""
         self._exchange.set_passes(_checked_passes(passes))
+
+    # Any, because torch has no type for a group.
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add parameters, whose gradients are reduced from now on."""
+        super().add_param_group(param_group)
+        self._exchange.add(self.param_groups[-1]["params"])
 
     def synchronize(self) -> None:
         """Wait until all gradients are reduced.
