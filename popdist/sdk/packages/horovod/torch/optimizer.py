@@ -11,200 +11,18 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.hooks import RemovableHandle
 
 from ..common.process_sets import ProcessSet, global_process_set
 from .compression import Compression, Compressor
-from .mpi_ops import sparse_allreduce_async
-from .parameters import groups_of, names_of
-from .reduce_ops import Adasum, Average, ReduceOp, Sum, choose_op
-from .submission import Handle, reduce_tensors
-
-
-class _Gradient:
-    """What is under way for one parameter's gradient, or a group's."""
-
-    def __init__(
-        self, handle: Handle, params: list[Tensor], contexts: list[Any]
-    ) -> None:
-        self.handle = handle
-        self.params = params
-        self.contexts = contexts
-
-
-class _Exchange:
-    """The gradients of an optimizer that are being reduced."""
-
-    def __init__(
-        self,
-        optimizer: torch.optim.Optimizer,
-        named: Iterable[tuple[str, Tensor]] | None,
-        *,
-        compression: Compressor,
-        passes: int,
-        op: ReduceOp,
-        predivide: float,
-        groups: int | Sequence[Sequence[Tensor]] | None,
-        sparse_as_dense: bool,
-        process_set: ProcessSet,
-    ) -> None:
-        self.compression = compression
-        self.passes = passes
-        self.op = op
-        self.sparse_as_dense = sparse_as_dense
-        self.process_set = process_set
-        self.params: list[Tensor] = [
-            param for group in optimizer.param_groups for param in group["params"]
-        ]
-        self.names = names_of(self.params, named)
-        self.groups = groups_of(self.params, self.names, groups)
-        self._scales = 1.0 / predivide, predivide
-        # How many backward passes are left before a gradient is reduced.
-        self._delays = dict.fromkeys(self.params, passes)
-        # What is under way, by the first parameter of a group.
-        self._under_way: dict[Tensor, _Gradient] = {}
-        # Parameters of groups whose other gradients are not there yet.
-        self._ready: dict[Tensor, set[Tensor]] = {}
-        self._hooks: list[RemovableHandle] = []
-
-    def add(self, params: Sequence[Tensor]) -> None:
-        """Reduce the gradients of these parameters, too."""
-        for param in params:
-            self.names[param] = f"gradient.added.{len(self.params)}"
-            self.params.append(param)
-            self._delays[param] = self.passes
-            if self._hooks:
-                self._hook(param)
-
-    @property
-    def idle(self) -> bool:
-        """Whether no gradient is being reduced."""
-        return not self._under_way and not self._ready
-
-    def hook(self) -> None:
-        """Reduce each gradient once backward() has computed it."""
-        for param in self.params:
-            self._hook(param)
-
-    def _hook(self, param: Tensor) -> None:
-        if param.requires_grad:
-            register: Any = param.register_post_accumulate_grad_hook
-            self._hooks.append(register(self.computed))
-
-    def computed(self, param: Tensor) -> None:
-        """Take the gradient that a backward pass has just computed."""
-        if param in self._under_way or self._delays[param] <= 0:
-            raise AssertionError(
-                f"A gradient of {self.names[param]!r} was computed once more than the "
-                f"{self.passes} times that backward_passes_per_step allows. Call "
-                "step() after that many, or raise backward_passes_per_step."
-            )
-        self._delays[param] -= 1
-        if self._delays[param] == 0:
-            self._add(param)
-
-    def _add(self, param: Tensor) -> None:
-        group = self.groups.get(param)
-        if group is None:
-            self._start([param])
-            return
-        ready = self._ready.setdefault(group[0], set())
-        ready.add(param)
-        if len(ready) == sum(one.requires_grad for one in group):
-            self._start_group(group)
-
-    def _start_group(self, group: list[Tensor]) -> None:
-        del self._ready[group[0]]
-        dense = []
-        for param in group:
-            if param.grad is not None and param.grad.is_sparse:
-                self._start([param])
-            elif param.requires_grad:
-                dense.append(param)
-        if dense:
-            self._start(dense)
-
-    def _start(self, params: list[Tensor]) -> None:
-        """Begin to reduce the gradients of some parameters together."""
-        gradients = [self._gradient_of(param) for param in params]
-        name = self.names[params[0]]
-        if gradients[0].is_sparse:
-            handle = sparse_allreduce_async(
-                gradients[0], name, self.op, self.process_set
-            )
-            contexts: list[Any] = [None]
-        else:
-            pairs = [self.compression.compress(one) for one in gradients]
-            contexts = [context for _, context in pairs]
-            handle = reduce_tensors(
-                [small for small, _ in pairs],
-                name,
-                self.op,
-                self._scales,
-                self.process_set,
-                list,
-                in_place=True,
-                now=False,
-            )
-        gradient = _Gradient(handle, params, contexts)
-        for param in params:
-            self._under_way[param] = gradient
-
-    def _gradient_of(self, param: Tensor) -> Tensor:
-        """Return a parameter's gradient: zeros, where this rank has computed none."""
-        if param.grad is None:
-            param.grad = torch.zeros_like(param)
-        if param.grad.is_sparse and self.sparse_as_dense:
-            param.grad = param.grad.to_dense()
-        return param.grad
-
-    def synchronize(self) -> None:
-        """Wait until all gradients are reduced, those too that were not computed here.
-
-        Another rank may have computed them, and waits for this one's.
-        """
-        if self.process_set.included() is False:
-            return
-        for first in list(self._ready):
-            self._start_group(self.groups[first])
-        for param in self.params:
-            if param.requires_grad and param not in self._under_way:
-                group = self.groups.get(param)
-                self._start([param] if group is None else _trained(group))
-        finished = list(dict.fromkeys(self._under_way.values()))
-        self._under_way.clear()
-        self._delays = dict.fromkeys(self.params, self.passes)
-        for gradient in finished:
-            self._finish(gradient)
-
-    def _finish(self, gradient: _Gradient) -> None:
-        results = gradient.handle.wait()
-        if isinstance(results, Tensor):
-            gradient.params[0].grad = results
-            return
-        for param, result, context in zip(
-            gradient.params, results, gradient.contexts, strict=True
-        ):
-            reduced = self.compression.decompress(result, context)
-            if param.grad is None:
-                param.grad = reduced
-            elif reduced.data_ptr() != param.grad.data_ptr():
-                param.grad.copy_(reduced)
-
-    def set_passes(self, passes: int) -> None:
-        """Reduce gradients after so many backward passes."""
-        self.passes = passes
-        self._delays = dict.fromkeys(self.params, passes)
-
-
-def _trained(group: list[Tensor]) -> list[Tensor]:
-    return [param for param in group if param.requires_grad]
+from .gradient_exchange import GradientExchange
+from .reduce_ops import Adasum, Average, Sum, choose_op
+from .submission import reduce_tensors
 
 
 class _DistributedOptimizer(torch.optim.Optimizer):
     """The part of a DistributedOptimizer that comes before its optimizer's class."""
 
-    _exchange: _Exchange
+    _exchange: GradientExchange
     _synchronized: bool
     _should_synchronize: bool
 
@@ -382,7 +200,7 @@ def DistributedOptimizer(
             stacklevel=2,
         )
         groups = num_groups if groups is None else groups
-    exchange = _Exchange(
+    exchange = GradientExchange(
         optimizer,
         named_parameters,
         compression=compression,

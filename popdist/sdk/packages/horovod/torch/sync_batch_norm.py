@@ -5,7 +5,9 @@ from torch import Tensor
 from torch.nn.functional import batch_norm
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from .mpi_ops import Sum, grouped_allreduce, size
+from .basics import size
+from .reduce_ops import Sum
+from .reduction_calls import grouped_allreduce
 
 
 class SyncBatchNorm(_BatchNorm):

@@ -1,0 +1,172 @@
+"""Horovod's calls that hand tensors on from rank to rank.
+
+They are matched as those that reduce tensors are.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from ..common.process_sets import ProcessSet, global_process_set
+from . import gradients
+from .submission import (
+    Handle,
+    broadcast_tensors,
+    exchange_tensor,
+    first_result,
+    gather_tensors,
+)
+
+
+def allgather(
+    tensor: Tensor,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Tensor:
+    """Return the ranks' tensors, one after the other along the first dimension.
+
+    They may differ in that, and in no other.
+    """
+    return grouped_allgather([tensor], name, process_set)[0]
+
+
+def grouped_allgather(
+    tensors: Sequence[Tensor],
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> list[Tensor]:
+    """Return several tensors, each gathered as by allgather()."""
+    tensors = list(tensors)
+    if gradients.needed(tensors):
+        return list(gradients.apply(gradients.Allgather, name, process_set, *tensors))
+    handle = gather_tensors(tensors, name, process_set, list, now=True)
+    found: list[Tensor] = handle.wait()
+    return found
+
+
+def allgather_async(
+    tensor: Tensor,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Handle:
+    """Begin what allgather() does, and return a handle for synchronize()."""
+    return gather_tensors([tensor], name, process_set, first_result, now=False)
+
+
+def grouped_allgather_async(
+    tensors: Sequence[Tensor],
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Handle:
+    """Begin what grouped_allgather() does, and return a handle for synchronize()."""
+    return gather_tensors(list(tensors), name, process_set, list, now=False)
+
+
+def broadcast(
+    tensor: Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Tensor:
+    """Return the tensor of one rank, on all ranks.
+
+    Args:
+        tensor: Of the same shape and dtype on all ranks.
+        root_rank: Whose it is: its number among all ranks, also in a process set.
+        name: By which the ranks' calls are matched.
+        process_set: The ranks that take part.
+    """
+    if gradients.needed([tensor]):
+        copied: Tensor = gradients.apply(
+            gradients.Broadcast, name, root_rank, process_set, tensor
+        )
+        return copied
+    handle = broadcast_tensors(
+        [tensor], root_rank, name, process_set, first_result, in_place=False, now=True
+    )
+    found: Tensor = handle.wait()
+    return found
+
+
+def broadcast_async(
+    tensor: Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Handle:
+    """Begin what broadcast() does, and return a handle for synchronize()."""
+    return broadcast_tensors(
+        [tensor], root_rank, name, process_set, first_result, in_place=False, now=False
+    )
+
+
+def broadcast_(
+    tensor: Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Tensor:
+    """Do what broadcast() does in place, and return the tensor."""
+    found: Tensor = broadcast_tensors(
+        [tensor], root_rank, name, process_set, first_result, in_place=True, now=True
+    ).wait()
+    return found
+
+
+def broadcast_async_(
+    tensor: Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Handle:
+    """Begin what broadcast_() does, and return a handle for synchronize()."""
+    return broadcast_tensors(
+        [tensor], root_rank, name, process_set, first_result, in_place=True, now=False
+    )
+
+
+def alltoall(
+    tensor: Tensor,
+    splits: Tensor | Sequence[int] | None = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Hand each rank its rows of this rank's tensor, and return what this one gets.
+
+    Args:
+        tensor: Its rows go to the ranks in their order.
+        splits: How many rows each rank gets. None for equal numbers.
+        name: By which the ranks' calls are matched.
+        process_set: The ranks that take part.
+
+    Returns the tensor and, if splits are given, how many rows each rank has sent.
+    """
+    if gradients.needed([tensor]):
+        both = gradients.apply(gradients.Alltoall, name, splits, process_set, tensor)
+    else:
+        both = exchange_tensor(tensor, splits, name, process_set, now=True).wait()
+    return both[0] if splits is None else both
+
+
+def alltoall_async(
+    tensor: Tensor,
+    splits: Tensor | Sequence[int] | None = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Handle:
+    """Begin what alltoall() does, and return a handle for synchronize()."""
+    handle = exchange_tensor(tensor, splits, name, process_set, now=False)
+    return handle if splits is not None else _first_of(handle)
+
+
+class _FirstOf(Handle):
+    """A handle whose result is the first of two."""
+
+    def wait(self) -> Any:
+        return super().wait()[0]
+
+
+def _first_of(handle: Handle) -> Handle:
+    handle.__class__ = _FirstOf
+    return handle

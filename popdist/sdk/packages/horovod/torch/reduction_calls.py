@@ -1,0 +1,333 @@
+"""Horovod's calls that reduce tensors.
+
+Calls are matched by name among the ranks of a process set, in whatever order the ranks
+make them; calls without a name by their number among those of their kind. What
+requires a gradient gets it.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ..common.process_sets import ProcessSet, global_process_set
+from . import gradients
+from .compression import Compression, Compressor, compress_all, decompress_all
+from .reduce_ops import Average, Sum, choose_op
+from .submission import (
+    Handle,
+    first_result,
+    gather_tensors,
+    reduce_tensors,
+    scatter_tensors,
+)
+
+
+def allreduce(
+    tensor: Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    compression: Compressor = Compression.none,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Tensor:
+    """Return the ranks' tensors reduced to one: their average, unless op says else.
+
+    Args:
+        tensor: Of the same shape and dtype on all ranks.
+        average: An earlier name of the choice between op=Average and op=Sum.
+        name: By which the ranks' calls are matched.
+        compression: What tensors are turned into before they are reduced.
+        op: Average, Sum, Min, Max, Product or Adasum.
+        prescale_factor: What each rank's tensor is multiplied with before.
+        postscale_factor: What the result is multiplied with.
+        process_set: The ranks that take part.
+
+    Raises:
+        ValueError: The arguments are not valid.
+        HorovodInternalError: The ranks' tensors or arguments differ, or a rank has
+            ended.
+    """
+    return grouped_allreduce(
+        [tensor],
+        average,
+        name,
+        compression,
+        op,
+        prescale_factor,
+        postscale_factor,
+        process_set,
+    )[0]
+
+
+def grouped_allreduce(
+    tensors: Sequence[Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    compression: Compressor = Compression.none,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> list[Tensor]:
+    """Return several tensors, each reduced as by allreduce(), in one pass."""
+    chosen = choose_op(op, average)
+    scales = (prescale_factor, postscale_factor)
+    tensors = list(tensors)
+    if len(tensors) == 1 and getattr(tensors[0], "is_sparse", False):
+        handle = sparse_allreduce_async(tensors[0], name, chosen, process_set)
+        return [handle.wait()]
+    compressed, contexts = compress_all(tensors, compression)
+    if gradients.needed(compressed):
+        reduced = gradients.apply(
+            gradients.Allreduce, name, chosen, scales, process_set, *compressed
+        )
+    else:
+        reduced = reduce_tensors(
+            compressed,
+            name,
+            chosen,
+            scales,
+            process_set,
+            list,
+            in_place=False,
+            now=True,
+        ).wait()
+    return decompress_all(reduced, contexts, compression)
+
+
+def allreduce_async(
+    tensor: Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Handle:
+    """Begin what allreduce() does, and return a handle for synchronize().
+
+    The tensor may not be changed until synchronize() returns the result.
+    """
+    return reduce_tensors(
+        [tensor],
+        name,
+        choose_op(op, average),
+        (prescale_factor, postscale_factor),
+        process_set,
+        first_result,
+        in_place=False,
+        now=False,
+    )
+
+
+def grouped_allreduce_async(
+    tensors: Sequence[Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Handle:
+    """Begin what grouped_allreduce() does, and return a handle for synchronize()."""
+    return reduce_tensors(
+        list(tensors),
+        name,
+        choose_op(op, average),
+        (prescale_factor, postscale_factor),
+        process_set,
+        list,
+        in_place=False,
+        now=False,
+    )
+
+
+def allreduce_(
+    tensor: Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Tensor:
+    """Do what allreduce() does in place, and return the tensor."""
+    return grouped_allreduce_(
+        [tensor], average, name, op, prescale_factor, postscale_factor, process_set
+    )[0]
+
+
+def grouped_allreduce_(
+    tensors: Sequence[Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> list[Tensor]:
+    """Do what grouped_allreduce() does in place, and return the tensors."""
+    found: list[Tensor] = reduce_tensors(
+        list(tensors),
+        name,
+        choose_op(op, average),
+        (prescale_factor, postscale_factor),
+        process_set,
+        list,
+        in_place=True,
+        now=True,
+    ).wait()
+    return found
+
+
+def allreduce_async_(
+    tensor: Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Handle:
+    """Begin what allreduce_() does, and return a handle for synchronize()."""
+    return reduce_tensors(
+        [tensor],
+        name,
+        choose_op(op, average),
+        (prescale_factor, postscale_factor),
+        process_set,
+        first_result,
+        in_place=True,
+        now=False,
+    )
+
+
+def grouped_allreduce_async_(
+    tensors: Sequence[Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Handle:
+    """Begin what grouped_allreduce_() does, and return a handle for synchronize()."""
+    return reduce_tensors(
+        list(tensors),
+        name,
+        choose_op(op, average),
+        (prescale_factor, postscale_factor),
+        process_set,
+        list,
+        in_place=True,
+        now=False,
+    )
+
+
+def sparse_allreduce_async(
+    tensor: Tensor,
+    name: str | None = None,
+    op: int | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Handle:
+    """Begin an allreduce of sparse tensors, and return a handle for synchronize().
+
+    The ranks' indices and values are gathered. op is Average or Sum.
+    """
+    chosen = choose_op(op, None)
+    if chosen not in (Average, Sum):
+        raise ValueError(
+            f"Sparse tensors are reduced by Average and Sum only, not {chosen.name}."
+        )
+    if tensor.layout is not torch.sparse_coo:
+        raise ValueError(
+            f"The tensor has the layout {tensor.layout}, but must be a sparse one in "
+            "coordinate format. Use allreduce_async() for others."
+        )
+    flat = tensor.detach().coalesce()
+    shape = flat.shape
+
+    def finish(results: list[Tensor]) -> Tensor:
+        indices, values = results
+        if chosen is Average:
+            values = values / (process_set.size() or 1)
+        return torch.sparse_coo_tensor(
+            indices.t(), values, shape, check_invariants=False
+        ).coalesce()
+
+    parts = [flat.indices().t(), flat.values()]
+    return gather_tensors(parts, name, process_set, finish, now=False)
+
+
+def reducescatter(
+    tensor: Tensor,
+    name: str | None = None,
+    compression: Compressor = Compression.none,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> Tensor:
+    """Return this rank's rows of the ranks' tensors reduced to one.
+
+    The first ranks get one row more, where the rows cannot be shared equally.
+    """
+    return grouped_reducescatter(
+        [tensor], name, compression, op, process_set, prescale_factor, postscale_factor
+    )[0]
+
+
+def grouped_reducescatter(
+    tensors: Sequence[Tensor],
+    name: str | None = None,
+    compression: Compressor = Compression.none,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> list[Tensor]:
+    """Return rows of several tensors, each reduced as by reducescatter()."""
+    chosen, scales = choose_op(op, None), (prescale_factor, postscale_factor)
+    compressed, contexts = compress_all(tensors, compression)
+    if gradients.needed(compressed):
+        reduced = gradients.apply(
+            gradients.Reducescatter, name, chosen, scales, process_set, *compressed
+        )
+    else:
+        reduced = scatter_tensors(
+            compressed, name, chosen, scales, process_set, list, now=True
+        ).wait()
+    return decompress_all(reduced, contexts, compression)
+
+
+def reducescatter_async(
+    tensor: Tensor,
+    name: str | None = None,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> Handle:
+    """Begin what reducescatter() does, and return a handle for synchronize()."""
+    chosen, scales = choose_op(op, None), (prescale_factor, postscale_factor)
+    return scatter_tensors(
+        [tensor], name, chosen, scales, process_set, first_result, now=False
+    )
+
+
+def grouped_reducescatter_async(
+    tensors: Sequence[Tensor],
+    name: str | None = None,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> Handle:
+    """Begin what grouped_reducescatter() does; return a handle for synchronize()."""
+    chosen, scales = choose_op(op, None), (prescale_factor, postscale_factor)
+    return scatter_tensors(
+        list(tensors), name, chosen, scales, process_set, list, now=False
+    )
