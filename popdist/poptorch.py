@@ -95,6 +95,7 @@ class Options(poptorch.Options):
         The device is attached only now: most options are never run.
         """
         merged: dict[str, Any] = super().toDict()
-        if not _is_offline():
+        connects = self.connection_type != poptorch.ConnectionType.Never
+        if connects and not _is_offline():
             merged["ipu_id"] = popdist.getDeviceId(self._ipus_per_replica)
         return merged

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import popdist.poptorch
 import poptorch
@@ -110,6 +111,36 @@ def test_the_device_is_asked_for_when_options_are_used(
         options.deviceIterations(2)
 
 
+def test_a_model_asks_for_the_device_when_it_is_compiled(
+    instance: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int | None] = []
+    monkeypatch.setattr(popdist, "getDeviceId", asked.append)
+    model = poptorch.inferenceModel(torch.nn.Linear(2, 2), popdist.poptorch.Options(2))
+    assert asked == []
+
+    model.compile(torch.ones(2, 2))
+
+    assert asked == [2]
+
+
+def test_a_model_for_other_ipus_than_the_job_has_is_refused(instance: None) -> None:
+    options = popdist.poptorch.Options(ipus_per_replica=4)
+    model = poptorch.inferenceModel(torch.nn.Linear(2, 2), options)
+
+    with pytest.raises(ValueError, match="IPU"):
+        model.compile(torch.ones(2, 2))
+
+
+def test_what_never_connects_asks_for_no_device(
+    instance: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(popdist, "getDeviceId", None)
+    options = popdist.poptorch.Options().useOfflineIpuTarget()
+
+    assert "ipu_id" not in options.outputMode(poptorch.OutputMode.All).toDict()
+
+
 def test_offline_mode_asks_for_no_device(
     instance: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,8 +166,12 @@ def test_the_cache_of_the_job_is_used_unless_there_is_one(
 # What popdist.poptorch uses of Graphcore's package, by that package's documents.
 INSTALLED = """
 import copy
+import enum
 from . import options
+class ConnectionType(enum.IntEnum):
+    Always, OnDemand, Never = range(3)
 class Options:
+    connection_type = ConnectionType.Always
     def __init__(self):
         self.calls, self._distributed = [], options._DistributedOptions()
     @property

@@ -361,6 +361,7 @@ class PoplarExecutor:
         return inputs
 
     def _compile(self, inputs: Inputs) -> Compiled:
+        self._get_device()
         ipus = getNumIpusPerReplica() if isPopdistEnvSet() else None
         with compilation_bar(self._options._show_compilation_progress_bar) as progress:
             self._compiled = compile_model(
@@ -374,6 +375,12 @@ class PoplarExecutor:
                 progress,
             )
         return self._compiled
+
+    def _get_device(self) -> None:
+        """Read all options: popdist's attach this process to its device then."""
+        options = self._options.clone()
+        options.outputMode(self._settings.output_mode, self._settings.output_period)
+        options.toDict()
 
     def _load(self, compiled: Compiled) -> ReplicatedModel:
         """Load the weights when the model runs first: when training, instance 0's."""
