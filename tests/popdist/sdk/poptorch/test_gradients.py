@@ -1,7 +1,6 @@
 import pytest
 import torch
 
-from poptorch.model import gradients
 from poptorch.model.gradients import GradientSum
 
 
@@ -19,13 +18,11 @@ def added_up(values: list[torch.Tensor], first: int = 0) -> torch.Tensor:
     return node + added_up(rest, first + size) if rest else node
 
 
-@pytest.mark.parametrize("large", [1, 1 << 14], ids=["at-once", "together"])
 @pytest.mark.parametrize("steps", [1, 3])
 @pytest.mark.parametrize("replicas", [1, 2, 3, 4, 5, 6, 7, 8, 11])
 def test_gradients_are_added_in_the_order_of_the_engine(
-    replicas: int, steps: int, large: int, monkeypatch: pytest.MonkeyPatch
+    replicas: int, steps: int
 ) -> None:
-    monkeypatch.setattr(gradients, "_LARGE", large)
     weight = torch.nn.Parameter(torch.zeros(40))
     unused = torch.nn.Parameter(torch.zeros(3))
     generator = torch.Generator().manual_seed(replicas)
@@ -37,14 +34,11 @@ def test_gradients_are_added_in_the_order_of_the_engine(
 
     for _ in range(2):
         total.begin()
-        with total.hooked():
-            for replica in range(replicas):
-                for step in range(steps):
-                    if step == steps - 1:
-                        total.before_last_micro_batch(replica)
-                    (weight * each[replica][step]).sum().backward()
-                    total.after_micro_batch()
-                total.after_replica(replica)
+        for replica in range(replicas):
+            for step in range(steps):
+                (weight * each[replica][step]).sum().backward()
+                total.after_micro_batch()
+            total.after_replica(replica)
         found, nothing = total.total()
 
         sums = []
@@ -59,20 +53,14 @@ def test_gradients_are_added_in_the_order_of_the_engine(
         assert weight.grad is None
 
 
-@pytest.mark.parametrize("large", [1, 1 << 14], ids=["at-once", "together"])
-def test_a_parameter_may_take_part_on_some_replicas_only(
-    large: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(gradients, "_LARGE", large)
+def test_a_parameter_may_take_part_on_some_replicas_only() -> None:
     weight = torch.nn.Parameter(torch.zeros(2))
     for present in range(1, 256):
         total = GradientSum([weight], 0, 8, 1)
         total.begin()
-        with total.hooked():
-            for replica in range(8):
-                total.before_last_micro_batch(replica)
-                if present >> replica & 1:
-                    (weight * 2.0**replica).sum().backward()
-                total.after_replica(replica)
+        for replica in range(8):
+            if present >> replica & 1:
+                (weight * 2.0**replica).sum().backward()
+            total.after_replica(replica)
 
         assert total.total()[0].tolist() == [present, present]

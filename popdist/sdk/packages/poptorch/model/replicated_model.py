@@ -50,10 +50,7 @@ class ReplicatedModel:
         When training, the weights are updated once in each device iteration.
         """
         outputs, self.timing = Outputs(self._settings), Timing()
-        with ExitStack() as contexts:
-            contexts.enter_context(_prepared(self._settings.training, compiled.half))
-            if self.training is not None:
-                contexts.enter_context(self.training.gradients.hooked())
+        with _prepared(self._settings.training, compiled.half):
             for iteration in range(self._settings.device_iterations):
                 self._run_iteration(compiled, iteration, inputs, outputs)
         result = outputs.result()
@@ -67,7 +64,6 @@ class ReplicatedModel:
         self, compiled: Compiled, iteration: int, inputs: Inputs, outputs: Outputs
     ) -> None:
         timing, training = self.timing, self.training
-        steps = self._settings.gradient_accumulation
         timing.mark(timing.input)
         if training is not None:
             training.gradients.begin()
@@ -76,9 +72,7 @@ class ReplicatedModel:
         for replica in range(self._settings.replicas):
             self.random_state.begin(replica)
             with self._buffers.of(replica):
-                for step in range(steps):
-                    if training is not None and step == steps - 1:
-                        training.gradients.before_last_micro_batch(replica)
+                for step in range(self._settings.gradient_accumulation):
                     output = self._run_micro_batch(
                         compiled, inputs.micro_batch(iteration, step, replica)
                     )

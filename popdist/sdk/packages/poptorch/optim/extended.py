@@ -60,6 +60,13 @@ class Optimizer:
         """Take over the state of another optimizer, also of one of a model on IPUs."""
         state = {k: v for k, v in state_dict.items() if k not in _DEVICE_ENTRIES}
         super().load_state_dict(state)  # type: ignore[misc]
+        # torch has just made float16 of the moments of float16 weights.
+        held: Any = self
+        for group, saved in zip(held.param_groups, state["param_groups"], strict=True):
+            for parameter, key in zip(group["params"], saved["params"], strict=True):
+                for name, value in state["state"].get(key, {}).items():
+                    if isinstance(value, torch.Tensor):
+                        held.state[parameter][name] = value.clone()
 
 
 # Any: arguments of any type.

@@ -1,0 +1,261 @@
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from poptorch_models import batch, options, seeded, train_plainly
+from torch import nn
+
+import poptorch
+
+
+def stepped(
+    optimizer: torch.optim.Optimizer, weights: list[nn.Parameter], steps: int = 4
+) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(steps):
+        for weight in weights:
+            weight.grad = torch.randn(weight.shape, generator=generator)
+        optimizer.step()
+    return [weight.detach() for weight in weights]
+
+
+def weights() -> list[nn.Parameter]:
+    generator = torch.Generator().manual_seed(1)
+    return [nn.Parameter(torch.randn(n, generator=generator)) for n in (3, 7)]
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "extra"),
+    [
+        (
+            "SGD",
+            {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.1, "nesterov": True},
+            {"velocity_scaling": 2.0, "accum_type": torch.float16},
+        ),
+        ("SGD", {"lr": 0.1}, {"use_combined_accum": True, "loss_scaling": 4.0}),
+        (
+            "Adam",
+            {"lr": 0.1, "betas": (0.8, 0.9), "weight_decay": 0.1},
+            {"first_order_momentum_accum_type": torch.float16},
+        ),
+        ("AdamW", {"lr": 0.1, "weight_decay": 0.1}, {"bias_correction": True}),
+        ("RMSprop", {"lr": 0.1, "momentum": 0.5, "centered": True}, {}),
+    ],
+)
+def test_optimizers_do_what_those_of_torch_do(
+    name: str, arguments: dict[str, Any], extra: dict[str, Any]
+) -> None:
+    mine, other = weights(), weights()
+    ours = getattr(poptorch.optim, name)(mine, **arguments, **extra)
+    theirs = getattr(torch.optim, name)(other, **arguments)
+
+    for one, expected in zip(stepped(ours, mine), stepped(theirs, other), strict=True):
+        assert one.equal(expected)
+
+
+def one_step(make: Callable[[list[nn.Parameter]], torch.optim.Optimizer]) -> float:
+    """Return what a weight of 2 becomes by one step with a gradient of 0.5."""
+    weight = nn.Parameter(torch.tensor([2.0]))
+    optimizer = make([weight])
+    weight.grad = torch.tensor([0.5])
+    optimizer.step()
+    return weight.item()
+
+
+def test_moments_without_bias_correction() -> None:
+    # The moments are 0.05 and 0.00025, so the update is 0.05 / sqrt(0.00025).
+    adam = one_step(lambda w: poptorch.optim.Adam(w, lr=0.1, bias_correction=False))
+    adamw = one_step(
+        lambda w: poptorch.optim.AdamW(
+            w, lr=0.1, weight_decay=0.5, bias_correction=False
+        )
+    )
+
+    assert adam == pytest.approx(2 - 0.1 * 3.16228, abs=1e-5)
+    assert adamw == pytest.approx(2 * 0.95 - 0.1 * 3.16228, abs=1e-5)
+
+
+def test_lamb_scales_the_update_to_the_norm_of_the_weight() -> None:
+    # The update itself is 1: lr * |w| / |u| * u.
+    assert one_step(lambda w: poptorch.optim.LAMB(w, lr=0.1)) == pytest.approx(
+        2 - 0.1 * 2
+    )
+    assert one_step(
+        lambda w: poptorch.optim.LAMB(w, lr=0.1, max_weight_norm=0.5)
+    ) == pytest.approx(2 - 0.1 * 0.5)
+    assert one_step(
+        lambda w: poptorch.optim.LAMB(w, lr=0.1, weight_decay=1, bias_correction=False)
+    ) == pytest.approx(2 - 0.1 * 2)
+
+
+def test_rmsprop_as_tensorflow_has_it() -> None:
+    # The mean square is 0.0025; eps is added to it before the square root.
+    found = one_step(
+        lambda w: poptorch.optim.RMSprop(w, lr=0.1, eps=0.01, use_tf_variant=True)
+    )
+
+    assert found == pytest.approx(2 - 0.1 * 0.5 / 0.0125**0.5)
+
+
+def test_gradients_are_clipped_to_a_norm_in_all() -> None:
+    mine, other = weights(), weights()
+    ours = poptorch.optim.AdamW(mine, lr=0.1, max_grad_norm=0.01, eps=1.0)
+    theirs = torch.optim.AdamW(other, lr=0.1, eps=1.0)
+    generator = torch.Generator().manual_seed(0)
+    for one, two in zip(mine, other, strict=True):
+        one.grad = torch.randn(one.shape, generator=generator)
+        two.grad = one.grad.clone()
+    nn.utils.clip_grad_norm_(other, 0.01)
+
+    ours.step()
+    theirs.step()
+
+    for one, two in zip(mine, other, strict=True):
+        torch.testing.assert_close(one, two)
+
+
+def test_arguments_that_contradict_each_other_are_refused() -> None:
+    with pytest.raises(ValueError, match="velocity_accum_type is given, but with"):
+        poptorch.optim.SGD(
+            weights(), use_combined_accum=True, velocity_accum_type=torch.float32
+        )
+    with pytest.raises(ValueError, match="loss_scaling is 0, but must be above 0"):
+        poptorch.optim.Adam(weights(), loss_scaling=0)
+    with pytest.raises(ValueError, match=r"accum_type is torch\.int32"):
+        poptorch.optim.LAMB(weights(), accum_type=torch.int32)
+
+
+def test_attributes_at_their_defaults_are_constants() -> None:
+    optimizer = poptorch.optim.SGD(weights(), lr=0.1, momentum=0.0)
+    attrs = optimizer.variable_attrs
+
+    assert not attrs.isConstant("lr")
+    assert not attrs.isConstant("momentum")
+    assert attrs.isConstant("weight_decay")
+    assert not attrs.isConstant("no such attribute")
+    attrs.markAsVariable("weight_decay")
+    attrs.markAsConstant("lr")
+    assert attrs.isConstant("lr")
+    assert not attrs.isConstant("weight_decay")
+    with pytest.raises(ValueError, match="has no attribute 'speed'"):
+        attrs.markAsVariable("speed")
+
+
+def trained(
+    change: Callable[[Any, torch.optim.Optimizer], object],
+    make: Callable[..., torch.optim.Optimizer] = torch.optim.SGD,
+) -> nn.Module:
+    model = seeded()
+    optimizer = make(model.parameters(), lr=0.1, momentum=0.9)
+    executor = poptorch.trainingModel(model, options(2), optimizer)
+    executor(*batch(4))
+    change(executor, optimizer)
+    executor(*batch(4))
+    return model
+
+
+def same(one: nn.Module, other: nn.Module) -> bool:
+    pairs = zip(one.parameters(), other.parameters(), strict=True)
+    return all(mine.equal(theirs) for mine, theirs in pairs)
+
+
+def test_changes_of_an_optimizer_take_effect_when_it_is_set() -> None:
+    def slow_down(_: Any, optimizer: torch.optim.Optimizer) -> None:
+        optimizer.param_groups[0]["lr"] = 0.0
+
+    def set_slower(executor: Any, optimizer: torch.optim.Optimizer) -> None:
+        slow_down(executor, optimizer)
+        executor.setOptimizer(optimizer)
+
+    unchanged = trained(lambda executor, optimizer: None)
+
+    assert same(trained(slow_down), unchanged)
+    assert not same(trained(set_slower), unchanged)
+
+
+def test_another_optimizer_goes_on_with_the_momenta() -> None:
+    def replace(executor: Any, _: torch.optim.Optimizer) -> None:
+        executor.setOptimizer(
+            torch.optim.SGD(executor.parameters(), lr=0.1, momentum=0.9)
+        )
+
+    assert same(trained(replace), trained(lambda executor, optimizer: None))
+
+
+def test_a_constant_attribute_cannot_change_once_compiled() -> None:
+    def change(executor: Any, optimizer: torch.optim.Optimizer) -> None:
+        optimizer.param_groups[0]["weight_decay"] = 0.5
+        executor.setOptimizer(optimizer)
+
+    with pytest.raises(poptorch.Error, match="weight_decay is constant, because"):
+        trained(change, poptorch.optim.SGD)
+
+
+def test_schedulers_work_with_the_users_optimizer() -> None:
+    model = seeded()
+    plain = copy.deepcopy(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+    executor = poptorch.trainingModel(model, options(2), optimizer)
+    inputs = batch(4)
+
+    for _ in range(3):
+        executor(*inputs)
+        scheduler.step()
+        executor.setOptimizer(optimizer)
+    for lr in (0.1, 0.05, 0.025):
+        micro_batches = list(zip(*(one.split(2) for one in inputs), strict=True))
+        expected = torch.optim.SGD(plain.parameters(), lr=lr)
+        train_plainly(plain, expected, iter([micro_batches]))
+
+    for mine, other in zip(model.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(mine, other)
+
+
+@pytest.mark.parametrize("half", [False, True])
+def test_the_state_of_an_optimizer_can_be_saved_and_loaded(half: bool) -> None:
+    def build() -> tuple[nn.Module, Any, Any]:
+        model = seeded().half() if half else seeded()
+        optimizer = poptorch.optim.Adam(model.parameters(), lr=0.01)
+        return model, optimizer, poptorch.trainingModel(model, options(), optimizer)
+
+    x, target = batch(4)
+    x = x.half() if half else x
+    model, optimizer, executor = build()
+    executor(x, target)
+    saved = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
+    executor(x, target)
+    other, loaded, again = build()
+
+    again.load_state_dict(saved[0])
+    loaded.load_state_dict({**saved[1], "ipu_state": None, "ipu_param": None})
+    again(x, target)
+
+    assert same(model, other)
+
+
+def test_loss_scaling_keeps_small_gradients_of_float16() -> None:
+    def change(loss_scaling: float) -> torch.Tensor:
+        model = nn.Linear(1, 1, bias=False).half()
+        nn.init.ones_(model.weight)
+
+        class Tiny(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.model = model
+
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                # The gradient is 2 ** -26, which float16 cannot represent.
+                small = self.model(x) * 2.0**-13 * 2.0**-13
+                return poptorch.identity_loss(small, reduction="sum")
+
+        optimizer = poptorch.optim.SGD(
+            model.parameters(), lr=2.0**22, loss_scaling=loss_scaling
+        )
+        poptorch.trainingModel(Tiny(), options(), optimizer)(torch.ones(1, 1).half())
+        return 1 - model.weight.detach().float()
+
+    assert change(1.0).item() == 0
+    assert change(1024.0).item() == 2.0**-4
