@@ -170,6 +170,40 @@ def test_rows_are_gathered_scattered_and_exchanged_unevenly() -> None:
         ]
 
 
+def test_tensors_without_rows_and_of_any_layout_are_taken() -> None:
+    def rank(me: int) -> Any:
+        shapes = [
+            hvd.allgather(torch.empty(0, 3)).shape,
+            hvd.allgather(torch.ones(me, 0)).shape,
+            hvd.broadcast(torch.empty(0), 1).shape,
+            hvd.alltoall(torch.empty(0, 2)).shape,
+            hvd.alltoall(torch.ones(5, 2), [0, 0, 0])[0].shape,
+            # The last rank gets no row.
+            hvd.reducescatter(torch.ones(2, 2), op=hvd.Sum).shape,
+        ]
+        image = torch.ones(2, 3, 4, 4).contiguous(memory_format=torch.channels_last)
+        image *= me
+        hvd.allreduce_(image, op=hvd.Sum)
+        assert image.is_contiguous(memory_format=torch.channels_last)
+        turned = hvd.broadcast(
+            (torch.ones(2, dtype=torch.complex64) * 1j * me).conj(), 1
+        )
+        param = torch.nn.Parameter(torch.ones(2) * me)
+        hvd.allreduce_(param, op=hvd.Sum)
+        nothing = [hvd.grouped_allreduce([]), hvd.grouped_allgather([])]
+        return shapes, image.unique().tolist(), turned.tolist(), param.tolist(), nothing
+
+    for me, found in enumerate(results(3, rank)):
+        rows = [1, 1, 0][me]
+        assert found == (
+            [(0, 3), (3, 0), (0,), (0, 2), (0, 2), (rows, 2)],
+            [3.0],
+            [-1j, -1j],
+            [3.0, 3.0],
+            [[], []],
+        )
+
+
 def test_calls_in_any_order_are_matched_by_their_names() -> None:
     def rank(me: int) -> Any:
         chance = random.Random(me)

@@ -224,6 +224,8 @@ def _targets(sources: list[Tensor], in_place: bool) -> list[Tensor]:
 def _returned(tensors: Sequence[Tensor], results: list[Tensor]) -> list[Tensor]:
     """Write results to tensors that are not in one piece, and return the tensors."""
     for tensor, result in zip(tensors, results, strict=True):
+        if result is tensor:
+            continue
         if tensor.data_ptr() != result.data_ptr() or not tensor.is_contiguous():
             tensor.detach().copy_(result)
     return list(tensors)
