@@ -1,0 +1,111 @@
+from typing import Any
+
+import pytest
+import torch
+from poptorch_models import options
+from torch import nn
+
+import poptorch
+from poptorch.annotations import count_ipus, count_stages
+from poptorch.execution import BlockUse, Execution
+from poptorch.model import executor as executor_module
+
+
+class Parts(nn.Module):
+    def __init__(self, *ipus: int) -> None:
+        super().__init__()
+        layers = [nn.Linear(2, 2) for _ in ipus]
+        for layer, ipu in zip(layers, ipus, strict=True):
+            poptorch.BeginBlock(layer, ipu_id=ipu)
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return poptorch.identity_loss(self.layers(x), reduction="mean")
+
+
+@pytest.fixture
+def two_ipus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executor_module, "isPopdistEnvSet", lambda: True)
+    monkeypatch.setattr(executor_module, "getNumIpusPerReplica", lambda: 2)
+
+
+def test_blocks_on_more_ipus_than_a_replica_has_are_refused(two_ipus: None) -> None:
+    executor = poptorch.inferenceModel(Parts(0, 2), options())
+
+    with pytest.raises(poptorch.Error) as refusal:
+        executor(torch.ones(1, 2))
+
+    assert str(refusal.value) == (
+        "The model's blocks are put on 3 IPUs, but each replica has 2. Start the "
+        "program with poprun --ipus-per-replica 3, or put the blocks on fewer IPUs."
+    )
+
+
+def test_blocks_on_the_ipus_of_a_replica_run(two_ipus: None) -> None:
+    executor = poptorch.trainingModel(Parts(0, 1), options(accumulation=2))
+
+    assert executor(torch.ones(2, 2)).shape == ()
+
+
+def test_a_pipeline_needs_micro_batches_for_its_stages(
+    two_ipus: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    poptorch.trainingModel(Parts(0, 1), options())(torch.ones(1, 2))
+
+    assert "The model has 2 pipeline stages" in caplog.text
+
+
+def used(run: Any) -> list[BlockUse]:
+    with Execution() as execution:
+        run()
+    return execution.blocks
+
+
+def test_blocks_are_recorded_where_they_run() -> None:
+    @poptorch.BlockFunction("f", ipu_id=1)
+    def function() -> int:
+        return 5
+
+    def run() -> None:
+        with poptorch.Block("a", ipu_id=0):
+            pass
+        assert function() == 5
+        poptorch.Block.start("b")
+        assert poptorch.isRunningOnIpu()
+        assert poptorch.BeginBlock(lambda: 6, "g", 3)() == 6
+
+    assert used(run) == [
+        BlockUse("a", 0),
+        BlockUse("f", 1),
+        BlockUse("b", None),
+        BlockUse("g", 3),
+    ]
+    assert not poptorch.isRunningOnIpu()
+
+
+def test_a_layer_begins_one_block_until_blocks_are_removed() -> None:
+    layer = nn.Linear(2, 2)
+    assert poptorch.BeginBlock(layer, "a", ipu_id=0) is layer
+    with pytest.raises(poptorch.Error, match="has already been assigned to a block"):
+        poptorch.BeginBlock(layer, "b")
+
+    poptorch.removeBlocks(nn.Sequential(layer))
+
+    assert used(lambda: layer(torch.ones(1, 2))) == []
+    poptorch.BeginBlock(layer, "b", ipu_id=0)
+
+
+def test_ipus_and_stages_follow_from_blocks_and_strategy() -> None:
+    same = poptorch.PipelinedExecution()
+    stages = poptorch.PipelinedExecution(
+        poptorch.Stage("a").ipu(3), poptorch.Stage("b")
+    )
+    blocks = [BlockUse("a", None), BlockUse("b", None)]
+    placed = [BlockUse("a", 0), BlockUse("b", 1), BlockUse("a", 0)]
+
+    assert (count_ipus(stages, blocks), count_stages(stages, blocks)) == (4, 2)
+    assert (count_ipus(same, placed), count_stages(same, placed)) == (2, 2)
+    assert (count_ipus(same, []), count_stages(same, [])) == (1, 1)
+    assert count_stages(poptorch.ShardedExecution(), placed) == 1
+    with pytest.raises(AssertionError, match="no IPU was specified for block a"):
+        count_ipus(same, blocks)

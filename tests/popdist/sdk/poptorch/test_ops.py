@@ -1,0 +1,136 @@
+from collections.abc import Iterable, Iterator
+from math import log
+from typing import Any
+
+import pytest
+import torch
+from poptorch_models import options
+from torch import nn
+
+import poptorch
+
+
+def test_identity_loss_reduces() -> None:
+    x = torch.tensor([1.0, 3.0])
+
+    assert poptorch.identity_loss(x, reduction="sum") == 4
+    assert poptorch.identity_loss(x, reduction="mean") == 2
+    assert poptorch.identity_loss(x, reduction=1) == 2
+    assert poptorch.identity_loss(x, reduction="none") is x
+    with pytest.raises(poptorch.Error, match="Unsupported reduction type 'max'"):
+        poptorch.identity_loss(x, reduction="max")
+
+
+def test_loops_and_branches() -> None:
+    x = torch.tensor([1.0, 2.0])
+
+    assert poptorch.for_loop(3, lambda a: [a * 2], [x])[0].tolist() == [8, 16]
+    with pytest.raises(poptorch.Error, match="of the same shapes and dtypes"):
+        poptorch.for_loop(1, lambda a: a.int(), [x])
+    with pytest.raises(poptorch.Error, match="to be a list"):
+        poptorch.for_loop(1, lambda a: a, x)  # type: ignore[arg-type]
+    for condition, expected in ((True, 2.0), (False, -1.0)):
+        found = poptorch.cond(
+            torch.tensor([condition]), lambda a: a * 2, [x], lambda a: -a, [x]
+        )
+        assert found[0][0] == expected
+
+
+def test_matrices_are_multiplied_in_parts_that_fit() -> None:
+    a, b = torch.randn(4, 6), torch.randn(6, 8)
+    modes = poptorch.MatMulSerializationMode
+
+    assert poptorch.serializedMatMul(a, b, modes.OutputChannels, 4).equal(a @ b)
+    assert poptorch.serializedMatMul(a, b, modes.Disabled).equal(a @ b)
+    with pytest.raises(poptorch.Error, match="factor is 4, but must divide the 6"):
+        poptorch.serializedMatMul(a, b, modes.ReducingDim, 4)
+
+
+def test_slices_begin_where_a_tensor_says() -> None:
+    x = torch.arange(6.0)
+
+    found = poptorch.dynamic_slice(x, 0, torch.tensor(1), 4, 2)
+    updated = poptorch.dynamic_update(x, torch.zeros(2), 0, torch.tensor([3]), 2)
+
+    assert found.tolist() == [1, 3]
+    assert updated.tolist() == [0, 1, 2, 0, 0, 5]
+
+
+def test_the_nearest_point_is_of_the_same_batch() -> None:
+    x, y = torch.tensor([0.0, 10.0]), torch.tensor([1.0, 9.0, 11.5])
+
+    assert poptorch.nearest(x, y).tolist() == [0, 1]
+    batches = torch.tensor([1, 2]), torch.tensor([0, 1, 2])
+    assert poptorch.nearest(x, y, *batches).tolist() == [1, 2]
+
+
+def test_tensors_and_gradients_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    x = torch.ones(2, requires_grad=True)
+
+    (poptorch.ipu_print_tensor(x, "x") * 3).sum().backward()
+
+    assert capsys.readouterr().err == (
+        "x: tensor([1., 1.])\nGradient_x: tensor([3., 3.])\n"
+    )
+
+
+def test_custom_operators_are_refused_in_words() -> None:
+    with pytest.raises(poptorch.Error, match="cannot be emulated: custom operators"):
+        poptorch.custom_op([], "Cube", "domain", 1, example_outputs=[])
+
+
+def test_annotations_return_what_they_get() -> None:
+    x = torch.ones(2)
+
+    assert poptorch.nop(x) is x
+    assert poptorch.set_available_memory(x, 0.3) is x
+    assert poptorch.recomputationCheckpoint(x) is x
+    assert poptorch.recomputationCheckpoint(x, x) == (x, x)
+    assert poptorch.set_overlap_for_input([x], poptorch.OverlapMode.NoOverlap) == [x]
+    with poptorch.MultiConv().planType(poptorch.MultiConvPlanType.Serial) as scope:
+        assert scope.settings == {"planType": poptorch.MultiConvPlanType.Serial}
+    with poptorch.NameScope("a"), poptorch.Attribute(b=1):
+        assert poptorch.CPU(lambda a: a + 1, "id")(1) == 2
+
+
+def test_the_most_likely_labels_are_found() -> None:
+    # Of 2 times: a is seen by a-, -a and aa, which is likelier than no label.
+    row = [log(0.6), log(0.4)]
+    probs = torch.tensor([[row], [row]])
+
+    scores, sizes, labels = poptorch.ctc_beam_search_decoder(
+        probs, torch.tensor([2]), beam_width=4, top_paths=2
+    )
+
+    assert scores[0].exp().tolist() == pytest.approx([0.64, 0.36])
+    assert sizes.tolist() == [[1, 0]]
+    assert labels[0, 0, 0] == 1
+
+
+class Pair:
+    def __init__(self, one: torch.Tensor, other: torch.Tensor) -> None:
+        self.one, self.other = one, other
+
+
+class PairParser(poptorch.ICustomArgParser):
+    def yieldTensors(self, struct: Any) -> Iterable[torch.Tensor]:
+        return iter([struct.one, struct.other])
+
+    def reconstruct(
+        self, original_structure: Any, tensor_iterator: Iterator[torch.Tensor]
+    ) -> Any:
+        return Pair(next(tensor_iterator), next(tensor_iterator))
+
+
+def test_arguments_of_other_types_are_divided_by_a_parser() -> None:
+    class Sum(nn.Module):
+        def forward(self, pair: Pair) -> torch.Tensor:
+            assert pair.one.shape == (1,)
+            return pair.one + pair.other
+
+    poptorch.registerCustomArgParser(Pair, PairParser())
+    executor = poptorch.inferenceModel(Sum(), options(replicas=2))
+
+    for _ in range(2):
+        found = executor(Pair(torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0])))
+        assert found.tolist() == [4, 6]
