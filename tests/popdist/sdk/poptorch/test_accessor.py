@@ -348,10 +348,18 @@ def main(how):
         )
         for workers in (0, 1)
     ]
+    # More than fits into a pipe: the process waits for this one to read it.
+    loaders.append(
+        poptorch.AsynchronousDataAccessor(
+            100 * [bytes(1 << 20)], sharing_strategy=poptorch.SharingStrategy.Fork
+        )
+    )
     for loader in loaders:
-        for (batch,) in loader:
+        for batch in loader:
             break
-    print(*(l._accessor._process._process.pid for l in loaders), flush=True)
+    accessors = [getattr(loader, "_accessor", loader) for loader in loaders]
+    print(*(accessor._process._process.pid for accessor in accessors), flush=True)
+    del accessors
     if how == "killed":
         os.kill(os.getpid(), signal.SIGKILL)
     if how == "raises":
@@ -385,7 +393,7 @@ def test_the_loading_process_ends_with_the_program(how: str, tmp_path: Path) -> 
     assert done.returncode == codes.get(how, 0), done.stderr
     assert ("Traceback" in done.stderr) == (how == "raises")
     pids = [int(pid) for pid in done.stdout.split()]
-    assert len(pids) == 2
+    assert len(pids) == 3
     wait_until(lambda: all(is_gone(pid) for pid in pids))
 
 

@@ -107,8 +107,23 @@ class _LeftOff(Exception):
     """A later pass is wanted."""
 
 
-def run(connection: Connection, source: Iterable[Any], settings: Settings) -> None:
-    """Load until the other process sends Stop or ends."""
+def run(
+    connection: Connection,
+    source: Iterable[Any],
+    settings: Settings,
+    others: Connection | None = None,
+) -> None:
+    """Load until the other process sends Stop or ends.
+
+    Args:
+        connection: To that process.
+        source: Yields the batches of one pass.
+        settings: How to load.
+        others: That process's end of the connection, in a fork of it. Closed here,
+            sending fails when that process has ended.
+    """
+    if others is not None:
+        others.close()
     # Ctrl-C is for the program, which then stops this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # As torch's own workers: several processes share the cores, and a forked one may

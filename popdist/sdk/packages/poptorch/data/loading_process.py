@@ -70,7 +70,9 @@ class LoadingProcess:
         self._connection, theirs = context.Pipe()
         # Not a daemon: those may not start the workers of torch's DataLoader.
         try:
-            self._process = _start(context, theirs, source, settings, strategy)
+            self._process = _start(
+                context, (theirs, self._connection), source, settings, strategy
+            )
         except Exception as error:
             self._connection.close()
             error.add_note(
@@ -127,11 +129,21 @@ class LoadingProcess:
 
 def _start(
     context: Any,
-    connection: Connection,
+    connections: tuple[Connection, Connection],
     source: Iterable[Any],
     settings: Settings,
     strategy: SharingStrategy,
 ) -> BaseProcess:
+    """Start the process.
+
+    Args:
+        context: How multiprocessing starts it.
+        connections: Its end of the connection to this process, and the other.
+        source: Yields the batches of one pass.
+        settings: How it loads.
+        strategy: How it gets the source.
+    """
+    theirs, ours = connections
     payload = None
     what: Any = source
     if strategy == SharingStrategy.ForkServer:
@@ -141,7 +153,9 @@ def _start(
         # tensors that exist only while they are pickled, as in torch.Generator.
         what = payload = _Payload(ForkingPickler.dumps(source), strategy)
     process: BaseProcess = context.Process(
-        target=fetcher.run, args=(connection, what, settings), name="poptorch-loader"
+        target=fetcher.run,
+        args=(theirs, what, settings, ours if what is source else None),
+        name="poptorch-loader",
     )
     try:
         process.start()
