@@ -1,6 +1,6 @@
 """PopTorch's interface, emulated on the CPU by PyTorch and popdist."""
 
-from . import optim
+from . import enums, optim, options, poptorch_core, profiling
 from ._logging import logger, setLogLevel
 from .annotations import BeginBlock, Block, BlockFunction, removeBlocks
 from .argument_parsers import ICustomArgParser, registerCustomArgParser
@@ -104,6 +104,7 @@ __all__ = [
     "custom_op",
     "dynamic_slice",
     "dynamic_update",
+    "enums",
     "for_loop",
     "identity_loss",
     "inferenceModel",
@@ -116,6 +117,9 @@ __all__ = [
     "nearest",
     "nop",
     "optim",
+    "options",
+    "poptorch_core",
+    "profiling",
     "recomputationCheckpoint",
     "registerCustomArgParser",
     "removeBlocks",
