@@ -341,6 +341,26 @@ def test_what_the_ranks_are_and_what_there_is() -> None:
         ]
 
 
+def test_a_cycle_time_that_is_no_time_is_refused() -> None:
+    def rank(me: int) -> Any:
+        os.environ["HOROVOD_CYCLE_TIME"] = "2.5"
+        hvd.init()
+        handle = hvd.allreduce_async(torch.ones(1), name="x")
+        while not hvd.poll(handle):
+            pass
+        hvd.shutdown()
+        os.environ["HOROVOD_CYCLE_TIME"] = "soon"
+        return error_of(hvd.init), hvd.is_initialized()
+
+    ((error, initialized),) = (one.value for one in start(1, rank))
+    assert error == (
+        "ValueError",
+        "HOROVOD_CYCLE_TIME is 'soon', but must be a number of milliseconds from 0 to "
+        "1000. Set it so, or unset it.",
+    )
+    assert not initialized
+
+
 def test_some_of_the_instances_can_be_the_ranks() -> None:
     def rank(me: int) -> Any:
         if me == 1:

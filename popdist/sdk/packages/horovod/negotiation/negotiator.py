@@ -63,6 +63,7 @@ class Negotiator:
         *,
         timeout: float,
         stall: float,
+        cycle: float,
     ) -> None:
         """Make the rank's part.
 
@@ -72,6 +73,8 @@ class Negotiator:
             timeout: After how many seconds a call that other ranks have not made is an
                 error, where they make others.
             stall: After how many seconds they are named on stderr.
+            cycle: How many seconds to collect requests that nothing waits for, before
+                they are announced together.
         """
         self.observer: Observer | None = None
         self._group = group
@@ -79,7 +82,7 @@ class Negotiator:
         self._agreement = Agreement(ranks)
         self._packets = Packets(group.transport)
         self._carry_out = carry_out
-        self._timeout, self._stall = timeout, stall
+        self._timeout, self._stall, self._cycle = timeout, stall, cycle
         self._pid = os.getpid()
         lock = threading.Lock()
         # Notified after each round; when a call is requested; for the own thread.
@@ -94,6 +97,8 @@ class Negotiator:
         self._reported = 0.0
         self._failure: HorovodInternalError | None = None
         self._worker: threading.Thread | None = None
+        # Whether it waits for calls.
+        self._idle = False
 
     def submit(self, call: Call, *, wait: bool = False) -> None:
         """Request a call.
@@ -184,7 +189,9 @@ class Negotiator:
             worker = Helper(target=self._run, name="horovod", daemon=True)
             worker.start()
             self._worker = worker
-        self._work.notify()
+        if self._idle:
+            self._idle = False
+            self._work.notify()
 
     def _hand_over(self) -> None:
         """Leave the calls that are still under way to the thread beside the program."""
@@ -195,12 +202,28 @@ class Negotiator:
     def _run(self) -> None:
         while True:
             with self._progress:
-                while self._failure is None and (self._driving or not self._calls):
-                    self._work.wait()
+                self._await_calls()
                 if self._failure is not None:
                     return
                 self._driving = True
             self._drive()
+
+    def _await_calls(self) -> None:
+        """Return when the own thread is to drive a round. The lock is held."""
+        collected = False
+        while self._failure is None:
+            if self._driving or not self._calls:
+                collected = False
+                self._idle = True
+                self._work.wait()
+                self._idle = False
+            elif self._fresh and not collected:
+                # Gradients follow each other closely. A thread that waits for a call
+                # meanwhile drives the round itself.
+                collected = True
+                self._work.wait(self._cycle)
+            else:
+                return
 
     def _drive(self) -> None:
         """Make one round, as the only thread that does."""

@@ -21,6 +21,8 @@ from .timeline import Timeline
 _DYNAMIC = "HOROVOD_DYNAMIC_PROCESS_SETS"
 _TIMELINE = "HOROVOD_TIMELINE"
 _MARK_CYCLES = "HOROVOD_TIMELINE_MARK_CYCLES"
+# In milliseconds.
+_CYCLE_TIME = "HOROVOD_CYCLE_TIME"
 
 
 class World:
@@ -258,6 +260,7 @@ class World:
             Carrier(group.transport),
             timeout=settings.timeout,
             stall=settings.stall,
+            cycle=_cycle_seconds(os.environ),
         )
         made.observer = self._timeline
         return made
@@ -279,6 +282,21 @@ class World:
         call = Call(Request(kind, None, counts=tuple(ranks)))
         negotiator.submit(call, wait=True)
         negotiator.wait(call)
+
+
+def _cycle_seconds(environ: Mapping[str, str]) -> float:
+    text = environ.get(_CYCLE_TIME) or "1"
+    try:
+        milliseconds = float(text)
+    except ValueError:
+        milliseconds = -1.0
+    # NaN is not in it, either.
+    if not 0 <= milliseconds <= 1000:
+        raise ValueError(
+            f"{_CYCLE_TIME} is {text!r}, but must be a number of milliseconds from 0 "
+            "to 1000. Set it so, or unset it."
+        )
+    return milliseconds / 1000
 
 
 WORLD = World()
