@@ -1,3 +1,4 @@
+import os
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -268,3 +269,19 @@ def test_workers_that_all_load_the_whole_are_warned_of(log: list[str]) -> None:
 
     (line,) = log
     assert line.startswith("IterableDataset used with num_workers=3 but no worker_init")
+
+
+def test_a_process_that_loads_ahead_has_a_core_that_torch_leaves_it() -> None:
+    cores = len(os.sched_getaffinity(0))
+    before = torch.get_num_threads()
+    torch.set_num_threads(cores + 1)
+    try:
+        loader = poptorch.DataLoader(
+            poptorch.Options(), dataset(8), mode=DataLoaderMode.Async
+        )
+        next(iter(loader))
+        assert torch.get_num_threads() == max(1, cores - 1)
+        loader.terminate()
+        assert torch.get_num_threads() == cores + 1
+    finally:
+        torch.set_num_threads(before)

@@ -15,6 +15,7 @@ from typing import IO, Any
 
 from ..enums import SharingStrategy
 from . import fetcher
+from .core_sharing import leave_cores
 from .fetcher import Batch, End, Failure, Settings
 
 METHODS = {
@@ -84,6 +85,7 @@ class LoadingProcess:
         finally:
             theirs.close()
         _RUNNING.add(self)
+        leave_cores(len(_RUNNING))
 
     def send(self, message: fetcher.Begin | fetcher.Free | fetcher.Stop) -> None:
         """Send a message, unless the process has ended, which receive() reports."""
@@ -125,6 +127,7 @@ class LoadingProcess:
                 break
             end()
         self._process.join()
+        leave_cores(len(_RUNNING))
 
 
 def _start(
