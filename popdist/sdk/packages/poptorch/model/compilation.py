@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
@@ -10,6 +10,7 @@ from torch import nn
 from .._logging import logger
 from ..annotations import count_ipus, count_stages
 from ..errors import Error
+from ..executable_cache import ExecutableCache, key_of
 from ..execution import Execution
 from ..half_precision import HalfPrecision
 from ..options.strategies import _IExecutionStrategy
@@ -95,6 +96,55 @@ def compile_model(
     ipus = _check_ipus(execution, settings, strategy, ipus_per_replica)
     progress(100)
     return Compiled(signature=inputs.signature(), loss=loss, ipus=ipus, half=half)
+
+
+def compile_cached(
+    cache: ExecutableCache | None,
+    module: nn.Module,
+    inputs: Inputs,
+    settings: RunSettings,
+    strategy: _IExecutionStrategy,
+    ipus_per_replica: int | None,
+    make: Callable[[], Compiled],
+) -> Compiled:
+    """Return what the cache has of the model, or compile it by `make`.
+
+    A cache keeps only what each call checks anew: an entry that no longer fits raises
+    an error, and never trains on another loss.
+    """
+    key = None
+    if cache is not None:
+        shape = replace(settings, instance=0, random_seed=None)
+        placement = type(strategy).__name__, vars(strategy).get("_auto_stage")
+        stages = {name: vars(s) for name, s in strategy._block_map.items()}
+        leaves = [None if isinstance(x, torch.Tensor) else x for x in inputs.leaves]
+        others = (shape, placement, stages, ipus_per_replica, leaves)
+        key = key_of(module, inputs.signature(), *others)
+    if cache is None or key is None:
+        return make()
+    made: list[Compiled] = []
+
+    def compile_here() -> dict[str, int | bool | None]:
+        made.append(make())
+        loss = made[0].loss
+        return {
+            "ipus": made[0].ipus,
+            "identity_loss": loss.identity_loss if loss is not None else None,
+        }
+
+    found = cache.found_or_made(key, compile_here)
+    if made:
+        return made[0]
+    # Where torch's losses are in the outputs is found out in each process.
+    if settings.training and not found["identity_loss"]:
+        return make()
+    loss = LossSource(identity_loss=True) if settings.training else None
+    return Compiled(
+        signature=inputs.signature(),
+        loss=loss,
+        ipus=found["ipus"],
+        half=uses_half(module, inputs),
+    )
 
 
 def uses_half(module: nn.Module, inputs: Inputs) -> bool:

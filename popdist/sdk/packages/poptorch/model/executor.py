@@ -12,8 +12,9 @@ from popdist.popdist_core import getNumIpusPerReplica, isPopdistEnvSet
 from .._logging import logger
 from ..enums import ConnectionType
 from ..errors import Error, require
+from ..executable_cache import ExecutableCache
 from ..options import Options
-from .compilation import Compiled, compile_model
+from .compilation import Compiled, compile_cached, compile_model
 from .exchange import Exchange
 from .micro_batches import Inputs
 from .progress_bar import compilation_bar
@@ -363,17 +364,29 @@ class PoplarExecutor:
     def _compile(self, inputs: Inputs) -> Compiled:
         self._get_device()
         ipus = getNumIpusPerReplica() if isPopdistEnvSet() else None
+        popart = self._options._popart.options
+        cached = popart.get("enableEngineCaching") and popart.get("cachePath")
+        strategy = self._options._execution_strategy
         with compilation_bar(self._options._show_compilation_progress_bar) as progress:
-            self._compiled = compile_model(
+            self._compiled = compile_cached(
+                ExecutableCache(str(cached)) if cached else None,
                 self._user_model,
                 inputs,
                 self._settings,
-                self._buffers,
-                RandomState(self._seed()),
-                self._options._execution_strategy,
+                strategy,
                 ipus,
-                progress,
+                lambda: compile_model(
+                    self._user_model,
+                    inputs,
+                    self._settings,
+                    self._buffers,
+                    RandomState(self._seed()),
+                    strategy,
+                    ipus,
+                    progress,
+                ),
             )
+            progress(100)
         return self._compiled
 
     def _get_device(self) -> None:
