@@ -99,6 +99,11 @@ class Endpoint:
         return {} if self.closed else self._arena.watching()
 
     @property
+    def cores(self) -> int:
+        """How many cores the members can use together."""
+        return cores_of_members(self._arena.pids)
+
+    @property
     def runs(self) -> dict[str, int]:
         """How many reductions each algorithm has carried out."""
         return dict(zip(ALGORITHMS, self.comm.runs(), strict=True))

@@ -131,6 +131,12 @@ class Group(GroupCalls, Reductions, Exchanges, PointToPoint):  # type: ignore[mi
         return ALGORITHM_NAMES[self._endpoint.comm.last()[0]]
 
     @property
+    def cores(self) -> int:
+        """How many cores the members can use together."""
+        self._check_open()
+        return self._endpoint.cores
+
+    @property
     def runs(self) -> dict[str, int]:
         """How many reductions each algorithm has carried out, in all views of this."""
         return self._endpoint.runs

@@ -11,7 +11,13 @@ from torch import Tensor
 from popdist.engine.group import Group
 from popdist.errors import PopdistError
 from popdist.torch.within import Within
-from popdist.torch.work import DONE, CoalescedWork, EngineWork, backend_error
+from popdist.torch.work import (
+    DONE,
+    CoalescedWork,
+    CompletedWork,
+    EngineWork,
+    backend_error,
+)
 
 # What a call takes for a list of tensors: one may stand for a list of it.
 Tensors = Tensor | Sequence[Tensor]
@@ -28,6 +34,8 @@ class GroupCalls:
         # Views of the group with several rows in each member.
         self._views: dict[int, Group] = {}
         self._coalesced: list[EngineWork] | None = None
+        # A call beside a backward pass takes time from it, unless it has a core.
+        self._has_spare_cores = group.cores >= 2 * group.size
 
     @property
     def engine_group(self) -> Group:
@@ -56,13 +64,14 @@ class GroupCalls:
 
     def _call(self, call: Callable[..., Any], result: Any, opts: Any) -> Any:
         """Make a call of popdist.torch.tensors, and return its work."""
-        asynchronous = is_asynchronous(opts)
+        asked = is_asynchronous(opts)
+        asynchronous = asked and (self._has_spare_cores or not _in_backward())
         try:
             handle = call(async_op=asynchronous)
         except PopdistError as error:
             raise backend_error(error) from error
         if not asynchronous:
-            return DONE
+            return CompletedWork(result) if asked else DONE
         work = EngineWork(handle, result, self._wait_seconds)
         if self._coalesced is not None:
             self._coalesced.append(work)
@@ -76,6 +85,16 @@ class GroupCalls:
             return self._group.submit(what, lambda: steps(within), async_op)
 
         return self._call(call, result, opts)
+
+
+def _in_backward() -> bool:
+    """Return whether this thread is in a backward pass.
+
+    All members make the calls of a backward pass in the same order, and wait for
+    nothing else in it: so a call can be made at once there, though its caller would
+    wait for it later.
+    """
+    return torch._C._current_graph_task_id() != -1
 
 
 def op_of(opts: Any, op: Any) -> Any:

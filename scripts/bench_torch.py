@@ -1,0 +1,209 @@
+"""How fast PyTorch's programs run on popdist, next to gloo and to plain torch.
+
+Starts itself below poprun with 2 and with 4 instances, where what is compared takes
+turns every few milliseconds in one run. All times are those of instance 0, medians.
+
+- Data parallel training: the backend "popdist", without and with the hook reduce_now,
+  next to "gloo". Communication is what a step takes longer than one whose hook
+  exchanges nothing.
+- all_reduce of bfloat16 through torch.distributed, of ordinary tensors and of tensors
+  made by popdist.torch.empty, next to gloo.
+- hvd.grouped_allreduce next to gloo: scripts/bench_horovod.py.
+- A step of PopTorch's stand-in with 8 local replicas, next to a plain loop.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import popdist.torch
+
+Call = Callable[[], object]
+SCRIPTS = Path(__file__).resolve().parent
+REDUCED_BYTES = [8 << 10, 32 << 10, 128 << 10, 512 << 10, 2 << 20]
+# Layers' widths of networks of 25 million parameters and of 83 thousand, and how many
+# samples a step has.
+NETWORKS = {"25M": (2240, 16), "83k": (128, 32)}
+
+
+def in_turns(calls: dict[str, Call], seconds: float) -> dict[str, float]:
+    """Return how long each call takes, in seconds: all instances make all of them."""
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    begun, go_on = perf_counter(), torch.tensor(1)
+    while go_on:
+        for name, call in calls.items():
+            dist.barrier()
+            start = perf_counter()
+            call()
+            times[name].append(perf_counter() - start)
+        # Instance 0 decides when all have had enough.
+        go_on = torch.tensor(int(perf_counter() - begun < seconds))
+        dist.broadcast(go_on, 0)
+    # The first time is that of making things.
+    return {name: median(took[1:] or took) for name, took in times.items()}
+
+
+def show(*columns: object) -> None:
+    """Print a line, on instance 0."""
+    if dist.get_rank() == 0:
+        print("  ".join(f"{column!s:>13}" for column in columns), flush=True)
+
+
+def exchange_nothing(
+    _: object, bucket: dist.GradBucket
+) -> torch.futures.Future[torch.Tensor]:
+    """Return a bucket of gradients as it is."""
+    future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+    future.set_result(bucket.buffer())
+    return future
+
+
+def bench_training(gloo: Any) -> None:
+    """Compare steps of data parallel training."""
+    show("network", "step of", "ms", "exchange ms", "x gloo's")
+    for name, (width, samples) in NETWORKS.items():
+        inputs = torch.randn(samples, width)
+
+        def step(
+            group: Any, hook: Any = None, width: int = width, x: torch.Tensor = inputs
+        ) -> Call:
+            layers = [nn.Linear(width, width) for _ in range(5)]
+            model = DistributedDataParallel(nn.Sequential(*layers), process_group=group)
+            optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+            if hook is not None:
+                model.register_comm_hook(None, hook)
+
+            def call() -> None:
+                optimizer.zero_grad()
+                model(x).square().mean().backward()
+                optimizer.step()
+
+            return call
+
+        world = dist.group.WORLD
+        found = in_turns(
+            {
+                "nothing": step(world, exchange_nothing),
+                "gloo": step(gloo),
+                "popdist": step(world),
+                "reduce_now": step(world, popdist.torch.reduce_now),
+            },
+            12,
+        )
+        alone = found.pop("nothing")
+        gloos = found["gloo"] - alone
+        for kind, took in found.items():
+            ratio = f"{gloos / (took - alone):.1f}" if took > alone else "-"
+            show(name, kind, f"{1e3 * took:.2f}", f"{1e3 * (took - alone):.2f}", ratio)
+
+
+def bench_all_reduce(gloo: Any) -> None:
+    """Compare all_reduce of bfloat16."""
+    show("bytes", "gloo us", "popdist us", "in arena us", "x gloo", "x, arena")
+    for nbytes in REDUCED_BYTES:
+        usual = torch.ones(nbytes // 2, dtype=torch.bfloat16)
+        shared = popdist.torch.empty(nbytes // 2, dtype=torch.bfloat16).fill_(1)
+
+        def rewritten(tensor: torch.Tensor, group: Any) -> Call:
+            def call() -> None:
+                # What has just been computed is in this core's caches.
+                tensor.fill_(1)
+                dist.all_reduce(tensor, group=group)
+
+            return call
+
+        found = in_turns(
+            {
+                "gloo": rewritten(usual, gloo),
+                "popdist": rewritten(usual, None),
+                "arena": rewritten(shared, None),
+            },
+            2.5,
+        )
+        gloos, mine, arena = found.values()
+        show(
+            nbytes,
+            *(f"{1e6 * took:.1f}" for took in found.values()),
+            f"{gloos / mine:.1f}",
+            f"{gloos / arena:.1f}",
+        )
+
+
+def bench_executor() -> None:
+    """Compare a step of PopTorch's stand-in with a plain loop, in one process."""
+    import popdist.sdk
+
+    popdist.sdk.install()
+    import poptorch
+
+    class WithLoss(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            layers = [nn.Linear(512, 512) for _ in range(4)]
+            self.layers = nn.Sequential(*layers)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            found: torch.Tensor = poptorch.identity_loss(
+                self.layers(x).square(), reduction="mean"
+            )
+            return found
+
+    options = poptorch.Options()
+    options.replicationFactor(8)
+    options.showCompilationProgressBar(False)
+    model, plain = WithLoss(), WithLoss()
+    training = poptorch.trainingModel(
+        model, options, optimizer=torch.optim.SGD(model.parameters(), lr=1e-6)
+    )
+    optimizer = torch.optim.SGD(plain.parameters(), lr=1e-6)
+    inputs = torch.randn(8 * 32, 512)
+
+    def loop() -> None:
+        optimizer.zero_grad()
+        for part in inputs.chunk(8):
+            (plain(part) / 8).backward()
+        optimizer.step()
+
+    found = in_turns({"loop": loop, "poptorch": lambda: training(inputs)}, 8)
+    ratio = found["poptorch"] / found["loop"]
+    show("8 replicas", *(f"{k} {1e3 * v:.2f} ms" for k, v in found.items()))
+    show("poptorch", f"{ratio:.3f} x loop")
+
+
+def measure() -> None:
+    """Measure, as an instance."""
+    torch.set_num_threads(1)
+    dist.init_process_group("popdist")
+    if dist.get_world_size() == 1:
+        bench_executor()
+    else:
+        gloo = dist.new_group(backend="gloo")
+        bench_all_reduce(gloo)
+        bench_training(gloo)
+    dist.destroy_process_group()
+
+
+def main() -> None:
+    """Start the instances."""
+    environ = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+    runs = [(n, [__file__, "measure"]) for n in (2, 4, 1)]
+    runs += [(n, [str(SCRIPTS / "bench_horovod.py")]) for n in (2, 4)]
+    for count, words in runs:
+        print(f"\n{count} instances of {Path(words[0]).name}", flush=True)
+        instances = [f"--num-instances={count}", f"--num-replicas={count}"]
+        poprun = [sys.executable, "-m", "poprun", "--tag-output=no", *instances]
+        subprocess.run([*poprun, sys.executable, *words], env=environ, check=True)
+
+
+if __name__ == "__main__":
+    measure() if sys.argv[1:] == ["measure"] else main()
