@@ -52,7 +52,7 @@ memcheck-python: $(VENV)/tested ## The engine's calls from Python under valgrind
 cross: ## The core compiled for 64-bit Arm, its threads under qemu.
 	@sh scripts/cross_compile.sh $(HARNESS)
 
-.PHONY: bench bench-peers bench-launch bench-vipu
+.PHONY: bench bench-peers bench-launch bench-vipu bench-torch
 bench: install ## Collectives next to their peers, 2, 4 and 8 instances: build/bench-N.json.
 	@mkdir -p build
 	for n in 2 4 8; do $(WITH_BIN) poprun --num-instances $$n --num-replicas $$n \
@@ -65,6 +65,8 @@ bench-launch: install ## What a launch costs next to bare mpirun.
 	$(BIN)/python scripts/bench_launch.py
 bench-vipu: install ## What allocating emulated IPUs costs.
 	$(BIN)/python scripts/bench_vipu.py
+bench-torch: install ## PyTorch's programs next to gloo and to plain torch.
+	$(BIN)/python scripts/bench_torch.py
 
 .PHONY: format size clean
 format: $(VENV)/tested ## Style, changing files.
