@@ -493,3 +493,10 @@ def test_an_error_in_forward_leaves_the_model_as_it_was() -> None:
     assert not poptorch.isRunningOnIpu()
     model.fails = False
     executor(*batch(4))
+
+
+def test_tensors_of_a_graph_are_refused_in_words() -> None:
+    executor = poptorch.inferenceModel(Identity(), options())
+
+    with pytest.raises(poptorch.Error, match="The anchored tensor 'grad' is one of a"):
+        executor.getAnchoredTensor("grad")

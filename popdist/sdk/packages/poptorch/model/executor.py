@@ -337,6 +337,17 @@ class PoplarExecutor:
         timing = self._ran().timing
         return round((timing.output_complete[-1] - timing.input[0]) * 1e9)
 
+    def getAnchoredTensor(self, short_name: str) -> torch.Tensor:
+        """Raise Error: tensors within a graph for an IPU do not exist here.
+
+        Raises:
+            Error: Always.
+        """
+        raise Error(
+            f"The anchored tensor {short_name!r} is one of a graph for an IPU, which "
+            "is not emulated. Return the tensor from forward() instead."
+        )
+
     def _ran(self) -> ReplicatedModel:
         if self._loaded is None or not self._has_run:
             raise Error(
