@@ -201,7 +201,7 @@ def main() -> None:
     for count, words in runs:
         print(f"\n{count} instances of {Path(words[0]).name}", flush=True)
         instances = [f"--num-instances={count}", f"--num-replicas={count}"]
-        poprun = [sys.executable, "-m", "poprun", "--tag-output=no", *instances]
+        poprun = [sys.executable, "-m", "poprun", *instances]
         subprocess.run([*poprun, sys.executable, *words], env=environ, check=True)
 
 
