@@ -125,6 +125,27 @@ def test_a_process_that_loads_ahead_shuffles_as_the_others_do(
 
 
 @pytest.mark.parametrize(
+    "arguments",
+    [{"mode": DataLoaderMode.Async}, {"multiprocessing_context": "forkserver"}],
+    ids=["in a loading process", "started by a forkserver"],
+)
+def test_workers_load_a_shuffled_part(arguments: dict[str, Any]) -> None:
+    options = poptorch.Options().randomSeed(3)
+    options.Distributed.configureProcessId(1, 2)
+    loader = poptorch.DataLoader(
+        options, dataset(11), batch_size=4, shuffle=True, num_workers=1, **arguments
+    )
+
+    passes = [loaded(loader) for _ in range(2)]
+    loader.terminate()
+
+    generator = torch.Generator().manual_seed(3)
+    for number, moved in enumerate((3, 0)):
+        order = torch.randperm(11, generator=generator).tolist()
+        assert passes[number] == [order[moved + 4 : moved + 8]]
+
+
+@pytest.mark.parametrize(
     ("mode", "drop_last", "used"),
     [
         # Each of the 7 workers leaves out what fills no batch.

@@ -1,5 +1,6 @@
 """AsynchronousDataAccessor: batches that another process loads ahead."""
 
+import multiprocessing
 import os
 from collections.abc import Iterable, Iterator
 from typing import Any, Self
@@ -127,6 +128,7 @@ class AsynchronousDataAccessor:
                 load_indefinitely=load_indefinitely,
                 early_preload=early_preload,
                 random_state=RandomState.read(),
+                start_method=multiprocessing.get_start_method(),
             ),
             sharing_strategy,
         )

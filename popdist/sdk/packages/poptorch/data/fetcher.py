@@ -4,6 +4,7 @@ Passes over the data set are numbered from 0. The process that asks for batches 
 Begin and Free, at last Stop, and gets Batch, then End, for each pass, or a Failure.
 """
 
+import multiprocessing
 import os
 import random
 import signal
@@ -97,6 +98,8 @@ class Settings:
     load_indefinitely: bool
     early_preload: bool
     random_state: RandomState
+    # How the program's processes start, and so the workers of torch's DataLoader.
+    start_method: str
 
 
 class _Stopped(Exception):
@@ -130,6 +133,8 @@ def run(
     # not use the threads of its parent.
     torch.set_num_threads(1)
     settings.random_state.set()
+    # multiprocessing has set the method by which this process was started.
+    multiprocessing.set_start_method(settings.start_method, force=True)
     with suppress(_Stopped, BrokenPipeError, ConnectionResetError):
         _Fetcher(connection, settings).run(source)
 
