@@ -255,9 +255,6 @@ class _NamedHandle(Handle[T]):
         super().__init__(lambda error: order.group.give_up(shown(name), error))
         self._order = order
 
-    def run(self, action: Callable[[], T]) -> None:
-        self.run(action)
-
     def wait(self) -> T:
         with self._order.waiting(self._done):
             return super().wait()

@@ -205,12 +205,13 @@ def test_a_refusal_is_one_sentence_and_nothing_on_stdout(
     assert sentence in result.err
 
 
-def test_a_refusal_names_the_options_of_the_command(make: Make, run: Run) -> None:
+def test_a_refusal_names_no_options_of_poprun(make: Make, run: Run) -> None:
     make("vipu create partition p1 --size 64")
 
     error = run("vipu create partition p2 --size 64").err
 
-    assert " with --allocation.\n" in error
+    assert "all 64 IPUs of cluster pod64 are in use" in error
+    assert error.endswith("or name another cluster or allocation.\n")
     assert "--vipu" not in error
 
 
