@@ -60,6 +60,9 @@ from .options import (
 )
 from .scopes import CPU, Attribute, MultiConv, NameScope
 
+# The release whose interface this is.
+__version__ = "3.4.0"
+
 __all__ = [
     "CPU",
     "AsynchronousDataAccessor",

@@ -10,6 +10,10 @@ from torch import nn
 import poptorch
 
 
+def test_programs_may_print_the_version() -> None:
+    assert poptorch.__version__ == "3.4.0"
+
+
 def test_identity_loss_reduces() -> None:
     x = torch.tensor([1.0, 3.0])
 
