@@ -309,7 +309,7 @@ def test_a_loader_loads_ahead_once() -> None:
         async_options={"sharing_strategy": FORK},
     )
 
-    with pytest.raises(poptorch.Error, match="already uses an AsynchronousDataAccess"):
+    with pytest.raises(poptorch.Error, match="loads ahead by itself"):
         AsynchronousDataAccessor(loader)
     loader.terminate()
 

@@ -107,5 +107,5 @@ def test_ipus_and_stages_follow_from_blocks_and_strategy() -> None:
     assert (count_ipus(same, placed), count_stages(same, placed)) == (2, 2)
     assert (count_ipus(same, []), count_stages(same, [])) == (1, 1)
     assert count_stages(poptorch.ShardedExecution(), placed) == 1
-    with pytest.raises(AssertionError, match="no IPU was specified for block a"):
+    with pytest.raises(AssertionError, match="Block 'a' has no IPU"):
         count_ipus(same, blocks)

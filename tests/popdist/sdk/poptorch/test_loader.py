@@ -1,5 +1,4 @@
 import os
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -232,15 +231,17 @@ def test_arguments_that_exclude_each_other_are_refused() -> None:
         f"{exclusive}auto_distributed_partitioning=True."
     )
     assert refused(dataset=Count(8), processes=2) == (
-        "auto_distributed_partitioning not supported for IterableDataset"
+        "An IterableDataset cannot be divided among processes here. Divide it in the "
+        "program, and set auto_distributed_partitioning=False."
     )
     assert refused(batch_size=None, processes=2) == (
-        "batch_size=None not allowed when using auto_distributed_partitioning."
+        "A data set cannot be divided among processes with batch_size=None. Set a "
+        "batch size, or auto_distributed_partitioning=False."
     )
-    assert refused(
+    assert "5, but may be at most the 4 samples of a combined batch" in refused(
         batch_size=2, mode=DataLoaderMode.AsyncRebatched, rebatched_worker_size=5
-    ) == ("The rebatched_worker_size (5) must be <= to the combined batch size (4)")
-    assert "manually specify the rebatched_size" in refused(
+    )
+    assert "has a rebatched_size, which the loader sets" in refused(
         mode=DataLoaderMode.AsyncRebatched, async_options={"rebatched_size": 2}
     )
     assert "needs a batch_size" in refused(
@@ -277,11 +278,9 @@ def test_a_last_batch_of_another_size_is_warned_of(log: list[str]) -> None:
     poptorch.DataLoader(options, dataset(11), batch_size=4, drop_last=False)
 
     (line,) = log
-    assert re.match(
-        r"The number of elements in the dataset \(11\) is not divisible by "
-        r"the number of elements processed per step \(4\) and "
-        r"drop_last=False\. The last tensor will have a batch size of 3\.",
-        line,
+    assert line == (
+        "11 samples make no whole number of batches of 4: the last batch has 3. "
+        "drop_last=True leaves it out."
     )
 
 
@@ -289,7 +288,7 @@ def test_workers_that_all_load_the_whole_are_warned_of(log: list[str]) -> None:
     poptorch.DataLoader(poptorch.Options(), Count(8), num_workers=3)
 
     (line,) = log
-    assert line.startswith("IterableDataset used with num_workers=3 but no worker_init")
+    assert line.startswith("Each of 3 workers loads the whole IterableDataset")
 
 
 def test_a_process_that_loads_ahead_has_a_core_that_torch_leaves_it() -> None:

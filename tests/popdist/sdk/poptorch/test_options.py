@@ -208,7 +208,7 @@ def test_available_memory_is_by_ipu() -> None:
     options = poptorch.Options().setAvailableMemoryProportion({"IPU12": 0.5})
 
     assert options.available_memory_proportion == {12: 0.5}
-    with pytest.raises(AssertionError, match=r"Invalid key: 0$"):
+    with pytest.raises(AssertionError, match="given for '0', but each needs"):
         options.setAvailableMemoryProportion({"0": 0.5})
 
 
@@ -248,7 +248,7 @@ def test_offline_target_never_connects() -> None:
 
 def test_all_options_as_one_dictionary() -> None:
     options = poptorch.Options().deviceIterations(4)
-    with pytest.raises(AssertionError, match="An output mode must be picked"):
+    with pytest.raises(AssertionError, match="have no output mode"):
         options.toDict()
 
     options.outputMode(poptorch.OutputMode.Sum)

@@ -183,9 +183,8 @@ def test_shuffling_in_several_processes_needs_a_seed() -> None:
         poptorch.DataLoader(options, dataset, shuffle=True)
 
     assert str(refusal.value) == (
-        "When using auto_distributed_partitioning you must set "
-        "poptorch.Options.randomSeed() to ensure that tensors are in the same order "
-        "in all processes."
+        "The data set is shuffled and divided among processes, which need one order. "
+        "Set poptorch.Options.randomSeed()."
     )
     whole = poptorch.DataLoader(
         options, dataset, shuffle=True, auto_distributed_partitioning=False

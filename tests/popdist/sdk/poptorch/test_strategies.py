@@ -12,14 +12,14 @@ def test_blocks_get_the_stage_they_were_listed_in() -> None:
 
     assert stages == [0, 1, 1, 2, 2]
     assert strategy.backendOptions() == {"execution_mode": 0}
-    with pytest.raises(AssertionError, match="Unknown block f"):
+    with pytest.raises(AssertionError, match="no block 'f'"):
         strategy.stage("f")
-    with pytest.raises(AssertionError, match="Unknown Block 'f' list of expected"):
+    with pytest.raises(AssertionError, match="has block 'f', which no stage has"):
         strategy.stageOf("f", 0)
 
 
 def test_a_block_has_one_stage() -> None:
-    with pytest.raises(AssertionError, match="a associated with more than one stage"):
+    with pytest.raises(AssertionError, match="'a' is given to several stages"):
         poptorch.ShardedExecution("a", poptorch.Stage("b", "a"))
 
 
@@ -27,7 +27,7 @@ def test_blocks_without_stages_get_that_of_their_ipu() -> None:
     strategy = poptorch.PipelinedExecution()
 
     assert strategy.stageOf("a", 3)._stage_id == 3
-    with pytest.raises(AssertionError, match="no IPU was specified for block b"):
+    with pytest.raises(AssertionError, match="'b' has no IPU"):
         strategy.stageOf("b", None)
 
 
@@ -64,12 +64,12 @@ def test_phases_in_all_their_forms(phases: list[object]) -> None:
         "tensors_liveness": 0,
         "serial_phases_execution": True,
     }
-    with pytest.raises(AssertionError, match="2 stages but you provided 1 ipus"):
+    with pytest.raises(AssertionError, match="1 IPUs are given for 2 stages"):
         strategy.phase(0).ipus(0)
 
 
 def test_phases_are_given() -> None:
-    with pytest.raises(AssertionError, match="no AutoStage for PhasedExecution"):
+    with pytest.raises(AssertionError, match="has no phases"):
         poptorch.ParallelPhasedExecution()
 
 

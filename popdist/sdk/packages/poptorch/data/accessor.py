@@ -96,13 +96,12 @@ class AsynchronousDataAccessor:
         )
         require(
             rebatched_size is None or rebatched_size > 1,
-            "rebatched_size must be None or greater than 1",
+            f"rebatched_size is {rebatched_size}, but must be None or above 1.",
         )
         if getattr(dataset, "_accessor", None) is not None:
             raise createPoptorchError(
-                "The DataLoader already uses an AsynchronousDataAccessor internally. "
-                "Either use the existing one or set "
-                "mode='poptorch.DataLoaderMode.Sync' in the DataLoader."
+                "The loader loads ahead by itself in its mode. Iterate over it, or "
+                "make it with DataLoaderMode.Sync."
             )
         self.rebatched_size = rebatched_size
         self._dataset = dataset

@@ -115,13 +115,13 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
     def _partition(self, dataset: Any, shuffle: bool, drop_last: bool) -> Partition:
         require(
             not shuffle or self._options.exists("random_seed"),
-            "When using auto_distributed_partitioning you must set "
-            "poptorch.Options.randomSeed() to ensure that tensors are in the same "
-            "order in all processes.",
+            "The data set is shuffled and divided among processes, which need one "
+            "order. Set poptorch.Options.randomSeed().",
         )
         if self._combined_batch_size is None:
             raise AssertionError(
-                "batch_size=None not allowed when using auto_distributed_partitioning."
+                "A data set cannot be divided among processes with batch_size=None. "
+                "Set a batch size, or auto_distributed_partitioning=False."
             )
         distributed = self._options.Distributed
         share = share_of(
@@ -137,10 +137,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         last = samples % self._combined_batch_size if self._combined_batch_size else 0
         if last:
             logger.warning(
-                "The number of elements in the dataset (%d) is not divisible by the "
-                "number of elements processed per step (%d) and drop_last=False. The "
-                "last tensor will have a batch size of %d. To avoid having to handle "
-                "this special case switch to drop_last=True",
+                "%d samples make no whole number of batches of %d: the last batch has "
+                "%d. drop_last=True leaves it out.",
                 samples,
                 self._combined_batch_size,
                 last,
@@ -166,16 +164,15 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             return size
         require(
             wanted <= size,
-            f"The rebatched_worker_size ({wanted}) must be <= to the combined batch "
-            f"size ({size})",
+            f"rebatched_worker_size is {wanted}, but may be at most the {size} samples "
+            "of a combined batch.",
         )
         return wanted
 
     def _load_ahead(self, arguments: dict[str, Any], regrouped: int | None) -> None:
         require(
             "rebatched_size" not in arguments,
-            "You cannot use DataLoaderMode.AsyncRebatched and manually specify the "
-            "rebatched_size in async_options",
+            "async_options has a rebatched_size, which the loader sets. Leave it out.",
         )
         self._accessor = AsynchronousDataAccessor(
             self, **arguments, rebatched_size=regrouped
@@ -261,13 +258,13 @@ def _check_iterable(
 ) -> None:
     require(
         not is_divided,
-        "auto_distributed_partitioning not supported for IterableDataset",
+        "An IterableDataset cannot be divided among processes here. Divide it in the "
+        "program, and set auto_distributed_partitioning=False.",
     )
     if num_workers > 1 and "worker_init_fn" not in arguments:
         logger.warning(
-            "IterableDataset used with num_workers=%d but no worker_init_fn "
-            "specified: as a result the DataLoader will return %d times each element "
-            "in the dataset",
+            "Each of %d workers loads the whole IterableDataset, so that its samples "
+            "come %d times. A worker_init_fn can give each its part.",
             num_workers,
             num_workers,
         )

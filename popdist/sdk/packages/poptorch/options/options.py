@@ -64,7 +64,7 @@ class Options(OptionValues):
     def _set_defaults_from_environment(self) -> None:
         path = os.environ.get("POPTORCH_CACHE_DIR")
         if path:
-            logger.info("POPTORCH_CACHE_DIR is set: setting cache path to %s", path)
+            logger.info("POPTORCH_CACHE_DIR sets the cache's path: %s", path)
             self.enableExecutableCaching(path)
         defaults = os.environ.get("POPTORCH_DEFAULT_OPTIONS")
         if defaults:
@@ -157,7 +157,7 @@ class Options(OptionValues):
             )
         elif output_return_period:
             logger.info(
-                "Anchor return period argument ignored with output_mode set to %s",
+                "The return period has no effect with %s.",
                 output_mode,
             )
             output_return_period = 1
@@ -229,9 +229,8 @@ class Options(OptionValues):
         for key, proportion in available_memory_proportion.items():
             require(
                 key.startswith("IPU"),
-                "Available memory proportions are expected to be in a dictionary of "
-                '{"IPU0": 0.5} where the 0 in IPU is the index of the IPU. '
-                f"Invalid key: {key}",
+                f"A proportion is given for {key!r}, but each needs the name of an "
+                'IPU: {"IPU0": 0.5}.',
             )
             proportions[int(key.removeprefix("IPU"))] = proportion
         self.set(available_memory_proportion=proportions)
@@ -388,7 +387,7 @@ class Options(OptionValues):
         """Return all options as one dictionary, as a model is compiled with them."""
         require(
             not self.defaultOutputMode(),
-            "An output mode must be picked before serialisation",
+            "The options have no output mode. Choose one with outputMode().",
         )
         merged = self._execution_strategy.backendOptions()
         merged.update(self._popart.options)

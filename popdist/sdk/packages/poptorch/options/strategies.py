@@ -13,7 +13,7 @@ class Stage:
     def __init__(self, *block_ids: str) -> None:
         require(
             all(isinstance(block, str) for block in block_ids),
-            f"Block IDs are supposed to be strings but got {block_ids}",
+            f"A stage is made of {block_ids}, but the ids of blocks are strings.",
         )
         self._blocks = block_ids
         self._stage_id = -1
@@ -40,8 +40,7 @@ class Phase:
         blocks = [block for block in arg if isinstance(block, str)]
         require(
             len(arg) in (len(stages), len(blocks)),
-            "All arguments must either be block IDs (strings) or Stages: "
-            f"{[type(each) for each in arg]}",
+            f"A phase is made of {arg}, but takes ids of blocks or stages, not both.",
         )
         self.stages: Sequence[Stage] = stages if stages else [Stage(*blocks)]
 
@@ -53,8 +52,7 @@ class Phase:
         """Set the IPU of each stage."""
         require(
             len(ipus) == len(self.stages),
-            f"Phase contains {len(self.stages)} stages but you provided "
-            f"{len(ipus)} ipus",
+            f"{len(ipus)} IPUs are given for {len(self.stages)} stages. Give one each.",
         )
         for stage, ipu in zip(self.stages, ipus, strict=True):
             stage.ipu(ipu)
@@ -73,13 +71,13 @@ class _IExecutionStrategy:
             for block in stage.blocks:
                 require(
                     block not in self._block_map,
-                    f"{block} associated with more than one stage",
+                    f"Block {block!r} is given to several stages. Give it to one.",
                 )
                 self._block_map[block] = stage
 
     def stage(self, block_id: str) -> Stage:
         """Return the stage that a block was given."""
-        require(block_id in self._block_map, f"Unknown block {block_id}")
+        require(block_id in self._block_map, f"There is no block {block_id!r}.")
         return self._block_map[block_id]
 
     def stageOf(self, block_id: str, ipu_id: int | None) -> Stage:
@@ -88,15 +86,16 @@ class _IExecutionStrategy:
             return self._block_map[block_id]
         require(
             self._auto_stage is not None,
-            f"Unknown Block '{block_id}' list of expected Blocks: "
-            f"{list(self._block_map)}",
+            f"The model has block {block_id!r}, which no stage has. The stages have: "
+            f"{', '.join(self._block_map)}.",
         )
         stage = Stage(block_id)
         if self._auto_stage == AutoStage.SameAsIpu:
             if ipu_id is None:
                 raise AssertionError(
-                    "poptorch.AutoStage.SameAsIpu was selected but no IPU was "
-                    f"specified for block {block_id}"
+                    f"Block {block_id!r} has no IPU, by which AutoStage.SameAsIpu "
+                    "numbers its stage. Give it an ipu_id, or use "
+                    "AutoStage.AutoIncrement."
                 )
             stage._stage_id = ipu_id
         else:
@@ -157,8 +156,8 @@ class _IPhasedExecution(_IExecutionStrategy):
         self._phases = list(_phases(phases))
         require(
             self._phases,
-            "There is currently no AutoStage for PhasedExecution, please explicitly "
-            "specify the phases",
+            "A phased execution has no phases. Give at least one: its stages are not "
+            "made by an AutoStage.",
         )
         for index, phase in enumerate(self._phases):
             for stage in phase.stages:
@@ -171,7 +170,7 @@ class _IPhasedExecution(_IExecutionStrategy):
         """Return one of the phases."""
         require(
             isinstance(phase, int) and phase >= 0,
-            "Phases are identified by positive integers",
+            f"The phase is {phase!r}, but must be an integer of 0 or more.",
         )
         return self._phases[phase]
 
