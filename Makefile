@@ -63,9 +63,9 @@ bench-peers: install ## The same for peers with processes of their own: build/be
 	$(BIN)/python scripts/bench_peers.py --json build/bench-peers.json
 bench-launch: install ## What a launch costs next to bare mpirun.
 	$(BIN)/python scripts/bench_launch.py
-bench-vipu: install ## What allocating emulated IPUs costs.
+bench-vipu: $(VENV)/tested ## What allocating emulated IPUs costs.
 	$(BIN)/python scripts/bench_vipu.py
-bench-torch: install ## PyTorch's programs next to gloo and to plain torch.
+bench-torch: $(VENV)/tested ## PyTorch's programs next to gloo and to plain torch.
 	$(BIN)/python scripts/bench_torch.py
 
 .PHONY: format size clean
