@@ -31,6 +31,8 @@ Action = Callable[[Group, str | None], T]
 
 # How often to look whether threads that could make the awaited call are left.
 _LOOK_SECONDS = 0.1
+# A thread that has just been started is on none of Python's lists yet.
+_START_S = 0.25
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -232,7 +234,7 @@ class Order:
             return
         free = threads or self._callers.has_foreign_threads()
         self._stuck = self._stuck or monotonic()
-        if free and monotonic() - self._stuck < self._stall:
+        if monotonic() - self._stuck < (self._stall if free else _START_S):
             return
         rest = f"and has for {self._stall:g} s, " if free else ""
         rest += "with all its threads" + (" that make such calls" if free else "")
