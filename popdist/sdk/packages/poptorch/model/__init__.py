@@ -7,8 +7,8 @@ from torch import nn
 
 from ..errors import Error
 from ..options import Options
+from .compile.saved_model import SavedModel
 from .executor import PoplarExecutor
-from .saved_model import SavedModel
 
 __all__ = ["PoplarExecutor", "inferenceModel", "load", "trainingModel"]
 

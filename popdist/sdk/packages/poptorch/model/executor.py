@@ -12,18 +12,18 @@ from popdist.popdist_core import getNumIpusPerReplica, isPopdistEnvSet
 from .._logging import logger
 from ..enums import ConnectionType
 from ..errors import Error, require
-from ..executable_cache import ExecutableCache
 from ..options import Options
-from .compilation import Compiled, compile_cached, compile_model
-from .exchange import Exchange
-from .micro_batches import Inputs
-from .progress_bar import compilation_bar
-from .replica_state import RandomState, ReplicaBuffers
+from .compile.compilation import Compiled, compile_cached, compile_model
+from .compile.executable_cache import ExecutableCache
+from .compile.progress_bar import compilation_bar
+from .compile.saved_model import SavedModel
+from .forward.micro_batches import Inputs
+from .forward.replica_state import RandomState, ReplicaBuffers
+from .forward.timing import Latency
 from .replicated_model import ReplicatedModel, Training
 from .run_settings import RunSettings
-from .saved_model import SavedModel
-from .timing import Latency
-from .weight_update import WeightUpdate
+from .update.exchange import Exchange
+from .update.weight_update import WeightUpdate
 from .wrapped_module import unwrap, wrap
 
 _DEFAULT_LEARNING_RATE = 0.01

@@ -9,17 +9,17 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from ..execution import Execution
-from ..half_precision import HalfPrecision
-from .compilation import Compiled
-from .exchange import Exchange
-from .gradients import GradientSum
-from .losses import TorchLosses, loss_of
-from .micro_batches import Inputs
-from .outputs import Outputs, refuse_backward
-from .replica_state import RandomState, ReplicaBuffers, host_random_state_kept
+from .compile.compilation import Compiled
+from .forward.half_precision import HalfPrecision
+from .forward.losses import TorchLosses, loss_of
+from .forward.micro_batches import Inputs
+from .forward.outputs import Outputs, refuse_backward
+from .forward.replica_state import RandomState, ReplicaBuffers, host_random_state_kept
+from .forward.timing import Timing
 from .run_settings import RunSettings
-from .timing import Timing
-from .weight_update import WeightUpdate
+from .update.exchange import Exchange
+from .update.gradients import GradientSum
+from .update.weight_update import WeightUpdate
 
 
 class ReplicatedModel:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from time import perf_counter
 
-from ..errors import Error
+from ...errors import Error
 
 Latency = tuple[float, float, float]
 

@@ -9,8 +9,8 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
-from ..errors import Error
-from ..execution import Execution
+from ...errors import Error
+from ...execution import Execution
 
 _TORCH_LOSSES = frozenset(
     getattr(functional, name)

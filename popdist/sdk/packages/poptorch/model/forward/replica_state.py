@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from ..errors import Error
+from ...errors import Error
 
 _MASK = (1 << 64) - 1
 

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from ..errors import Error
-from .run_settings import RunSettings
+from ...errors import Error
+from ..run_settings import RunSettings
 
 # Kernels may round differently where memory is aligned differently. New tensors are
 # aligned so, and micro-batches are, too: one gives the same result in any split.

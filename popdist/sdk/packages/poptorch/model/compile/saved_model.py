@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..errors import Error
-from ..options import Options
+from ...errors import Error
+from ...options import Options
 from .compilation import Compiled
 
 _FORMAT = "popdist poptorch 1"

@@ -8,9 +8,9 @@ from popdist.engine.group import Group
 from popdist.session import STATE
 from popdist.torch import tensors
 
-from ..errors import Error
+from ...errors import Error
+from ..run_settings import RunSettings
 from .gradients import GradientSum, Row
-from .run_settings import RunSettings
 
 # The group of all executors' calls: beside those of Horovod, in an order of its own.
 _PURPOSE = "poptorch"

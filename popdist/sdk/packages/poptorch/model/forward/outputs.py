@@ -5,8 +5,8 @@ from typing import Any, NoReturn
 import torch
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
-from ..enums import OutputMode
-from .run_settings import RunSettings
+from ...enums import OutputMode
+from ..run_settings import RunSettings
 
 # What an IPU has no type for, and what it uses in its place.
 NARROWED = {torch.int64: torch.int32, torch.float64: torch.float32}

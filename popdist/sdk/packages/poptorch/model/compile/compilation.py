@@ -7,22 +7,22 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 
-from .._logging import logger
-from ..annotations import count_ipus, count_stages
-from ..errors import Error
-from ..executable_cache import ExecutableCache, key_of
-from ..execution import Execution
-from ..half_precision import HalfPrecision
-from ..options.strategies import _IExecutionStrategy
-from .losses import LossSource, TorchLosses, find_loss
-from .micro_batches import Inputs, Signature
-from .replica_state import (
+from ..._logging import logger
+from ...annotations import count_ipus, count_stages
+from ...errors import Error
+from ...execution import Execution
+from ...options.strategies import _IExecutionStrategy
+from ..forward.half_precision import HalfPrecision
+from ..forward.losses import LossSource, TorchLosses, find_loss
+from ..forward.micro_batches import Inputs, Signature
+from ..forward.replica_state import (
     RandomState,
     ReplicaBuffers,
     check_broadcast,
     host_random_state_kept,
 )
-from .run_settings import RunSettings
+from ..run_settings import RunSettings
+from .executable_cache import ExecutableCache, key_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

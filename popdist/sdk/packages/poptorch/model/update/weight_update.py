@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from ..errors import Error
+from ...errors import Error
 from .gradients import Row
 
 _SHORT = (torch.float16, torch.bfloat16)

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ._logging import logger
+from ..._logging import logger
 
 _FORMAT = 1
 _PLAIN = (bool, int, float, str, type(None), torch.dtype)

@@ -5,7 +5,7 @@ import torch
 from poptorch_models import Classifier, batch, options
 
 import poptorch
-from poptorch.executable_cache import ExecutableCache, key_of
+from poptorch.model.compile.executable_cache import ExecutableCache, key_of
 
 
 class Counted(Classifier):

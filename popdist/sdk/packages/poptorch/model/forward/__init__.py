@@ -1,0 +1,1 @@
+"""Divides inputs into micro-batches, and makes the result of their outputs."""

@@ -1,0 +1,1 @@
+"""Takes the gradients of micro-batches; gives weights updated once for all replicas."""
