@@ -5,10 +5,10 @@
 Below poprun it needs no address and no port.
 """
 
-from popdist.torch.backend_registration import register
+from popdist.torch.backend.process_group import ProcessGroupPopdist
+from popdist.torch.backend.registration import register
 from popdist.torch.hooks import ArenaBuckets, reduce_in_arena, reduce_now
 from popdist.torch.operators import all_reduce, empty
-from popdist.torch.process_group import ProcessGroupPopdist
 
 __all__ = [
     "ArenaBuckets",

@@ -12,9 +12,9 @@ from torch._C._distributed_c10d import GradBucket
 
 from popdist.errors import PopdistError
 from popdist.torch import tensors
-from popdist.torch.allocation import empty_in
-from popdist.torch.process_group import ProcessGroupPopdist
-from popdist.torch.work import backend_error
+from popdist.torch.backend.process_group import ProcessGroupPopdist
+from popdist.torch.calls.work import backend_error
+from popdist.torch.tensors.allocation import empty_in
 
 
 def reduce_now(

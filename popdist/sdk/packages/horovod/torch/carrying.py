@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from popdist.engine.transport import Pair, Rows, Transport
-from popdist.torch.tensor_rows import CODES, bytes_of, parts_of, rows_of
+from popdist.torch.tensors.tensor_rows import CODES, bytes_of, parts_of, rows_of
 
 from ..negotiation.agreement import Decision
 from ..negotiation.call_requests import Kind, Layout, Request

@@ -6,7 +6,7 @@ from functools import cache
 import torch
 
 from popdist.engine.spec.dtypes import DTYPES, REDUCTIONS
-from popdist.torch.tensor_rows import CODES
+from popdist.torch.tensors.tensor_rows import CODES
 
 
 class ReduceOp(IntEnum):

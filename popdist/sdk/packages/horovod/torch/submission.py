@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from popdist.torch.tensor_rows import check, overlapping, readable
+from popdist.torch.tensors.tensor_rows import check, overlapping, readable
 
 from ..common.process_sets import ProcessSet
 from ..negotiation.call_requests import Kind, Layout, Request

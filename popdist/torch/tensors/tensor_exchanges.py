@@ -9,7 +9,7 @@ from torch import Tensor
 from popdist.engine.group import Group
 from popdist.engine.spec.operations import Operation, number_of
 from popdist.engine.transport import Rows
-from popdist.torch.tensor_rows import (
+from popdist.torch.tensors.tensor_rows import (
     BYTES,
     bytes_of,
     check,
@@ -20,7 +20,7 @@ from popdist.torch.tensor_rows import (
     readable,
     scratch,
 )
-from popdist.torch.within import Within
+from popdist.torch.tensors.within import Within
 
 # The number of a dtype in what members tell each other of a tensor.
 _DTYPES = sorted(

@@ -10,7 +10,7 @@ from popdist.engine.group import Group
 from popdist.engine.spec.dtypes import REDUCTIONS
 from popdist.engine.spec.operations import CHOICES, number_of
 from popdist.engine.transport import Pair
-from popdist.torch.tensor_rows import (
+from popdist.torch.tensors.tensor_rows import (
     CODES,
     TensorArray,
     check,
@@ -26,7 +26,7 @@ from popdist.torch.tensor_rows import (
     rows_of,
     scratch,
 )
-from popdist.torch.within import Within
+from popdist.torch.tensors.within import Within
 
 
 def reduce_in_place(group: Group, tensor: Tensor, reduction: int) -> bool:

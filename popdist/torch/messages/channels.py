@@ -16,7 +16,13 @@ from popdist.engine.group import Group
 from popdist.engine.handle import Handle, Helper
 from popdist.engine.meet.pidfds import Pidfd
 from popdist.errors import CollectiveAbortedError, PopdistError
-from popdist.torch.tensor_rows import bytes_of, check, copy_result, readable, scratch
+from popdist.torch.tensors.tensor_rows import (
+    bytes_of,
+    check,
+    copy_result,
+    readable,
+    scratch,
+)
 
 # Receives wait as long as their Work does, not as the engine does.
 _NEVER_SECONDS = 1e9

@@ -12,7 +12,7 @@ from torch import Tensor
 from popdist.engine.spec.dtypes import REDUCTIONS
 from popdist.errors import PopdistError
 from popdist.torch import tensors
-from popdist.torch.arguments import (
+from popdist.torch.calls.arguments import (
     check_alike,
     check_dense,
     check_not_empty,
@@ -21,11 +21,11 @@ from popdist.torch.arguments import (
     listed,
     refuse,
 )
-from popdist.torch.group_calls import GroupCalls, Tensors, as_real, op_of
-from popdist.torch.reduce_ops import engine_op, reduce_otherwise, reduce_sparse
-from popdist.torch.tensor_reductions import reduce_in_place
-from popdist.torch.within import Within
-from popdist.torch.work import DONE, backend_error
+from popdist.torch.calls.group_calls import GroupCalls, Tensors, as_real, op_of
+from popdist.torch.calls.reduce_ops import engine_op, reduce_otherwise, reduce_sparse
+from popdist.torch.calls.work import DONE, backend_error
+from popdist.torch.tensors.tensor_reductions import reduce_in_place
+from popdist.torch.tensors.within import Within
 
 # Any, because torch declares no comparison of its reductions.
 _SUM: Any = dist.ReduceOp.SUM

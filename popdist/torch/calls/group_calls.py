@@ -10,14 +10,14 @@ from torch import Tensor
 
 from popdist.engine.group import Group
 from popdist.errors import PopdistError
-from popdist.torch.within import Within
-from popdist.torch.work import (
+from popdist.torch.calls.work import (
     DONE,
     CoalescedWork,
     CompletedWork,
     EngineWork,
     backend_error,
 )
+from popdist.torch.tensors.within import Within
 
 # What a call takes for a list of tensors: one may stand for a list of it.
 Tensors = Tensor | Sequence[Tensor]

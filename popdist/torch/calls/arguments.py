@@ -9,7 +9,7 @@ from typing import NoReturn
 import torch
 from torch import Tensor
 
-from popdist.torch.work import InvalidArgumentError
+from popdist.torch.calls.work import InvalidArgumentError
 
 
 def refuse(call: str, what: str) -> NoReturn:

@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from popdist.engine.handle import Handle
 from popdist.errors import CollectiveTimeoutError, PopdistError
-from popdist.torch.channels import Message
+from popdist.torch.messages.channels import Message
 
 
 class InvalidArgumentError(RuntimeError, ValueError):

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from popdist.engine.group import Group
 from popdist.torch import tensors
-from popdist.torch.within import Within
-from popdist.torch.work import InvalidArgumentError
+from popdist.torch.calls.work import InvalidArgumentError
+from popdist.torch.tensors.within import Within
 
 # A reduction: its kind, as torch numbers it, and the factor of PREMUL_SUM.
 _Kind = Any

@@ -6,7 +6,7 @@ from time import monotonic
 import torch
 import torch.distributed as dist
 
-from popdist.torch.channels import Channels
+from popdist.torch.messages.channels import Channels
 
 # No tag of a program's: those are 0 or more.
 _COME_TAG, _GO_TAG = -11, -12

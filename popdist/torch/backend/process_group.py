@@ -14,14 +14,14 @@ from torch.distributed.distributed_c10d import Store
 from popdist.engine.group import Group
 from popdist.errors import PopdistError
 from popdist.torch import tensors
-from popdist.torch.allocation import empty_in
-from popdist.torch.arguments import check_single, listed, refuse
-from popdist.torch.channels import Channels, Message
-from popdist.torch.group_calls import Tensors, is_asynchronous
-from popdist.torch.group_exchanges import ExchangeCalls
-from popdist.torch.group_reductions import ReductionCalls
-from popdist.torch.monitored_barrier import meet_monitored
-from popdist.torch.work import EngineWork, backend_error
+from popdist.torch.calls.arguments import check_single, listed, refuse
+from popdist.torch.calls.group_calls import Tensors, is_asynchronous
+from popdist.torch.calls.group_exchanges import ExchangeCalls
+from popdist.torch.calls.group_reductions import ReductionCalls
+from popdist.torch.calls.work import EngineWork, backend_error
+from popdist.torch.messages.channels import Channels, Message
+from popdist.torch.messages.monitored_barrier import meet_monitored
+from popdist.torch.tensors.allocation import empty_in
 
 _CPU = torch.device("cpu")
 DEFAULT_TIMEOUT = timedelta(minutes=30)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from popdist.torch import tensors
-from popdist.torch.arguments import (
+from popdist.torch.calls.arguments import (
     check_alike,
     check_not_empty,
     check_root,
@@ -18,8 +18,8 @@ from popdist.torch.arguments import (
     listed,
     refuse,
 )
-from popdist.torch.group_calls import GroupCalls, Tensors
-from popdist.torch.within import Within
+from popdist.torch.calls.group_calls import GroupCalls, Tensors
+from popdist.torch.tensors.within import Within
 
 
 class ExchangeCalls(GroupCalls):

@@ -7,7 +7,7 @@ from typing import Any
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from popdist.torch.process_group import ProcessGroupPopdist
+from popdist.torch.backend.process_group import ProcessGroupPopdist
 
 BACKEND = "popdist"
 

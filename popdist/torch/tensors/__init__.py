@@ -20,7 +20,7 @@ and shape.
 Autograd does not see these calls.
 """
 
-from popdist.torch.tensor_exchanges import (
+from popdist.torch.tensors.tensor_exchanges import (
     all_gather,
     all_gather_varied,
     all_to_all,
@@ -30,7 +30,7 @@ from popdist.torch.tensor_exchanges import (
     scatter,
     send,
 )
-from popdist.torch.tensor_reductions import (
+from popdist.torch.tensors.tensor_reductions import (
     all_reduce,
     barrier,
     broadcast,
