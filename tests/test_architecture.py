@@ -335,7 +335,7 @@ LATE_IMPORTS = {
 
 READS_ENVIRON = (
     "horovod.runner.common.util.env",
-    "horovod.torch.world",
+    "horovod.torch.ranks.world",
     "popdist.popdist_core",
     "popdist.poptorch",
     "popdist.sdk.finder",

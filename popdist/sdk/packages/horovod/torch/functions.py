@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from ..common.process_sets import ProcessSet, global_process_set
-from .submission import broadcast_tensors, gather_tensors
-from .world import WORLD
+from .calls.submission import broadcast_tensors, gather_tensors
+from .ranks.world import WORLD
 
 
 def broadcast_parameters(

@@ -19,7 +19,37 @@ from ..common.util import (
 from ..negotiation.agreement import JOIN
 from ..negotiation.call_requests import Kind, Request
 from ..negotiation.negotiator import Call
-from .basics import (
+from .calls.exchanges import (
+    allgather,
+    allgather_async,
+    alltoall,
+    alltoall_async,
+    broadcast,
+    broadcast_,
+    broadcast_async,
+    broadcast_async_,
+    grouped_allgather,
+    grouped_allgather_async,
+)
+from .calls.reductions import (
+    allreduce,
+    allreduce_,
+    allreduce_async,
+    allreduce_async_,
+    grouped_allreduce,
+    grouped_allreduce_,
+    grouped_allreduce_async,
+    grouped_allreduce_async_,
+    grouped_reducescatter,
+    grouped_reducescatter_async,
+    reducescatter,
+    reducescatter_async,
+    sparse_allreduce_async,
+)
+from .calls.submission import Handle, submit
+from .compression import Compression
+from .execution.reduce_ops import Adasum, Average, Max, Min, Product, Sum
+from .ranks.basics import (
     add_process_set,
     cross_rank,
     cross_size,
@@ -36,37 +66,7 @@ from .basics import (
     start_timeline,
     stop_timeline,
 )
-from .compression import Compression
-from .exchange_calls import (
-    allgather,
-    allgather_async,
-    alltoall,
-    alltoall_async,
-    broadcast,
-    broadcast_,
-    broadcast_async,
-    broadcast_async_,
-    grouped_allgather,
-    grouped_allgather_async,
-)
-from .reduce_ops import Adasum, Average, Max, Min, Product, Sum
-from .reduction_calls import (
-    allreduce,
-    allreduce_,
-    allreduce_async,
-    allreduce_async_,
-    grouped_allreduce,
-    grouped_allreduce_,
-    grouped_allreduce_async,
-    grouped_allreduce_async_,
-    grouped_reducescatter,
-    grouped_reducescatter_async,
-    reducescatter,
-    reducescatter_async,
-    sparse_allreduce_async,
-)
-from .submission import Handle, submit
-from .world import WORLD
+from .ranks.world import WORLD
 
 __all__ = [
     "Adasum",

@@ -5,9 +5,9 @@ from torch import Tensor
 from torch.nn.functional import batch_norm
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from .basics import size
-from .reduce_ops import Sum
-from .reduction_calls import grouped_allreduce
+from .calls.reductions import grouped_allreduce
+from .execution.reduce_ops import Sum
+from .ranks.basics import size
 
 
 class SyncBatchNorm(_BatchNorm):

@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
-from ..common.process_sets import ProcessSet
-from .compression import Compressor
+from ...common.process_sets import ProcessSet
+from ..calls.reductions import sparse_allreduce_async
+from ..calls.submission import Handle, reduce_tensors
+from ..compression import Compressor
+from ..execution.reduce_ops import ReduceOp
 from .parameters import groups_of, names_of
-from .reduce_ops import ReduceOp
-from .reduction_calls import sparse_allreduce_async
-from .submission import Handle, reduce_tensors
 
 
 class _Gradient:

@@ -6,7 +6,7 @@ import threading
 from time import monotonic_ns, time_ns
 from typing import Any
 
-from ..negotiation.call_requests import Kind
+from ...negotiation.call_requests import Kind
 
 
 class Timeline:

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..common.process_sets import ProcessSet, global_process_set
+from ...common.process_sets import ProcessSet, global_process_set
+from ..compression import Compression, Compressor, compress_all, decompress_all
+from ..execution.reduce_ops import Average, Sum, choose_op
 from . import gradients
-from .compression import Compression, Compressor, compress_all, decompress_all
-from .reduce_ops import Average, Sum, choose_op
 from .submission import (
     Handle,
     first_result,

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..common.process_sets import ProcessSet
-from .reduce_ops import Adasum, Average, ReduceOp, Sum
+from ...common.process_sets import ProcessSet
+from ..execution.reduce_ops import Adasum, Average, ReduceOp, Sum
 from .submission import (
     broadcast_tensors,
     exchange_tensor,

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..common.process_sets import ProcessSet, global_process_set
+from ...common.process_sets import ProcessSet, global_process_set
 from . import gradients
 from .submission import (
     Handle,

@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..common.process_sets import ProcessSet, global_process_set
-from .compression import Compression, Compressor
+from ...common.process_sets import ProcessSet, global_process_set
+from ..calls.submission import reduce_tensors
+from ..compression import Compression, Compressor
+from ..execution.reduce_ops import Adasum, Average, Sum, choose_op
 from .gradient_exchange import GradientExchange
-from .reduce_ops import Adasum, Average, Sum, choose_op
-from .submission import reduce_tensors
 
 
 class _DistributedOptimizer(torch.optim.Optimizer):

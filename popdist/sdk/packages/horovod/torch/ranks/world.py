@@ -11,11 +11,11 @@ from threading import RLock
 from popdist.job import Place
 from popdist.session import STATE
 
-from ..common.exceptions import HorovodInternalError
-from ..common.process_sets import ProcessSet, checked_ranks, global_process_set
-from ..negotiation.call_requests import Kind, Request
-from ..negotiation.negotiator import Call, Negotiator
-from .carrying import Carrier
+from ...common.exceptions import HorovodInternalError
+from ...common.process_sets import ProcessSet, checked_ranks, global_process_set
+from ...negotiation.call_requests import Kind, Request
+from ...negotiation.negotiator import Call, Negotiator
+from ..execution.carrier import Carrier
 from .timeline import Timeline
 
 _DYNAMIC = "HOROVOD_DYNAMIC_PROCESS_SETS"

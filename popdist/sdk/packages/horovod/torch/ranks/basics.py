@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from popdist.session import STATE
 
-from ..common.process_sets import ProcessSet
+from ...common.process_sets import ProcessSet
 from .world import WORLD
 
 

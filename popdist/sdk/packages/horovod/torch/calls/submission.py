@@ -9,12 +9,12 @@ from torch import Tensor
 
 from popdist.torch.tensors.tensor_rows import check, overlapping, readable
 
-from ..common.process_sets import ProcessSet
-from ..negotiation.call_requests import Kind, Layout, Request
-from ..negotiation.negotiator import Call, Negotiator
-from .carrying import TensorCall
-from .reduce_ops import Adasum, ReduceOp, check_reducible, name_of_dtype
-from .world import WORLD
+from ...common.process_sets import ProcessSet
+from ...negotiation.call_requests import Kind, Layout, Request
+from ...negotiation.negotiator import Call, Negotiator
+from ..execution.carrier import TensorCall
+from ..execution.reduce_ops import Adasum, ReduceOp, check_reducible, name_of_dtype
+from ..ranks.world import WORLD
 
 
 class Handle:

@@ -1,0 +1,1 @@
+"""Calls on tensors, turned into requests, whose results and gradients they return."""

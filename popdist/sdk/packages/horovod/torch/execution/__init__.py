@@ -1,0 +1,1 @@
+"""Requests that all ranks agree upon, carried out by the engine."""

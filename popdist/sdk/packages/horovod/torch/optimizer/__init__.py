@@ -1,0 +1,5 @@
+"""Optimizers whose gradients all ranks reduce."""
+
+from .distributed_optimizer import DistributedOptimizer
+
+__all__ = ["DistributedOptimizer"]

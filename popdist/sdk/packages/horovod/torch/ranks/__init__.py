@@ -1,0 +1,1 @@
+"""The ranks: start and end of Horovod, process sets, and the timeline of calls."""
