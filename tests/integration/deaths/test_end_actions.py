@@ -18,7 +18,7 @@ import os, sys
 from dataclasses import replace
 from poprun import cli
 from poprun.helpers.end_actions import RunCommand
-from poprun.job import prepare
+from poprun.job.prepare import job_description
 from poprun.job.values import Resource
 
 here = os.getcwd()
@@ -29,14 +29,14 @@ action = RunCommand(
     environment=[b"PATH=/usr/bin:/bin"],
     timeout_s=60,
 )
-make_job = prepare.make_job
+make_job = job_description.make_job
 
 def with_lease(*arguments, **settings):
     job = make_job(*arguments, **settings)
     make = lambda: open("lease", "x").close()
     return replace(job, resources=[*job.resources, Resource(make, action)])
 
-prepare.make_job = with_lease
+job_description.make_job = with_lease
 sys.exit(cli.main())
 """
 FAILURE = "Could not release the lease: /bin/sh exited with 1"
