@@ -7,17 +7,19 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 
-from poprun.job import output, prepare, reservation, supervisor
-from poprun.job.event_log import EventLog
 from poprun.job.events import Event
-from poprun.job.guard_start import StartedGuard
-from poprun.job.local_host import LocalHost
-from poprun.job.resource_limits import check_proc
+from poprun.job.local_host.guard_start import StartedGuard
+from poprun.job.local_host.local_host import LocalHost
+from poprun.job.prepare import job_description, output, reservation
+from poprun.job.prepare.resource_limits import check_proc
+from poprun.job.supervise import supervisor
+from poprun.job.supervise.event_log import EventLog
 from poprun.job.values import Job
 from poprun.log import DEBUG, Log
 from poprun.mpirun.environment import without_outer_poprun, without_own_changes
 from poprun.options.settings import Settings
-from poprun.plan import drawing, dry_run, planner
+from poprun.plan import planner
+from poprun.plan.display import drawing, dry_run
 from poprun.plan.hosts import SLURM_NODE_NAME
 from poprun.plan.planner import Setup
 from poprun.plan.program import resolve_for_instances
@@ -42,7 +44,9 @@ def run(settings: Settings, program: Sequence[str], guard: StartedGuard | None) 
     environ = without_outer_poprun(without_own_changes(os.environ))
     verbosity = DEBUG if settings["debug"] else settings.verbosity
     log = Log(verbosity, lambda text: write_text(2, text))
-    setup = planner.make_setup(settings, environ, prepare.temporary_directory(environ))
+    setup = planner.make_setup(
+        settings, environ, job_description.temporary_directory(environ)
+    )
     for note in setup.notes:
         log.warn(note)
     if guard is None:
@@ -95,7 +99,7 @@ def _prepare(
     """
     instances = setup.plan.assignments
     width = output.routes(setup, settings).width_of_mark(len(instances))
-    job = prepare.make_job(
+    job = job_description.make_job(
         setup,
         files,
         program,
@@ -108,7 +112,7 @@ def _prepare(
     )
     if setup.arguments.output_filename is not None:
         make_files(setup.arguments.output_filename, len(instances))
-    prepare.make_cache_directory(setup.named_cache)
+    job_description.make_cache_directory(setup.named_cache)
     return job
 
 

@@ -95,9 +95,9 @@ PURE = (
     "poprun.errors",
     "poprun.helpers.protocol",
     "poprun.job.events",
-    "poprun.job.finalizing",
-    "poprun.job.stacks",
-    "poprun.job.stopping",
+    "poprun.job.local_host.finalizing",
+    "poprun.job.supervise.stacks",
+    "poprun.job.supervise.stopping",
     "poprun.mpirun.arguments",
     "poprun.mpirun.hydra",
     "poprun.mpirun.no_mpi",
@@ -114,7 +114,7 @@ PURE = (
     "poprun.options.table",
     "poprun.options.types",
     "poprun.plan.assignments",
-    "poprun.plan.drawing",
+    "poprun.plan.display.drawing",
     "poprun.plan.hosts",
     "poprun.plan.placement",
     "poprun.plan.topology",
@@ -251,7 +251,7 @@ LATE_IMPORTS = {
     "poprun.cli": {
         "json",
         "poprun.click_command",
-        "poprun.job.guard_start",
+        "poprun.job.local_host.guard_start",
         "poprun.options.config_file",
         "poprun.options.grammar",
         "poprun.options.help",
@@ -280,7 +280,7 @@ LATE_IMPORTS = {
     # 3 ms each, for addresses and for values that hardly any job has.
     "poprun.options.types": {"ipaddress"},
     "poprun.plan.hosts": {"ipaddress"},
-    "poprun.plan.drawing": {"json"},
+    "poprun.plan.display.drawing": {"json"},
     "poprun.plan.planner": {"json"},
     # 8 ms, for a job with IPUs.
     "poprun.plan.partition": {"poprun.vipu.client.server_address"},
@@ -298,7 +298,7 @@ LATE_IMPORTS = {
     # 10 ms, for what only a server can answer.
     "poprun.vipu.commands.session": {"poprun.vipu.client.server_inventory"},
     # 20 ms, for a job with IPUs.
-    "poprun.job.reservation": {
+    "poprun.job.prepare.reservation": {
         "poprun.vipu.liveness",
         "poprun.vipu.inventory.location",
         "poprun.vipu.launch.describe_devices",

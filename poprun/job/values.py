@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from poprun.helpers.end_actions import EndAction
 from poprun.job.events import Event
-from poprun.job.stopping import Course
+from poprun.job.supervise.stopping import Course
 from poprun.stdio.stdin import Stdin
 from poprun.stdio.terminal import Terminals
 

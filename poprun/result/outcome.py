@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from poprun.errors import explain_errno
 from poprun.job.events import Event, Exited, FailedInFinalize, MpirunRefused, Refused
-from poprun.job.stopping import Cause, Course, Reason
+from poprun.job.supervise.stopping import Cause, Course, Reason
 from poprun.job.wait_status import exit_code, signal_name
 from poprun.mpirun.values import Failure, MpiVerdict
 from poprun.result.exit_codes import (

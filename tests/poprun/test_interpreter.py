@@ -18,7 +18,7 @@ from popdist.sdk import finder
 from poprun.helpers import protocol
 from poprun.helpers.channel import process_of
 from poprun.interpreter import sitecustomize as hook
-from poprun.job import prepare
+from poprun.job.prepare import job_description
 
 OTHERS = os.getenv("POPRUN_TEST_PYTHONS", "")
 PYTHONS = [sys.executable, *filter(None, OTHERS.split(":"))]
@@ -60,7 +60,7 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [python, *words],
-        env=prepare.with_interpreter({"PATH": "/usr/bin:/bin", **variables}),
+        env=job_description.with_interpreter({"PATH": "/usr/bin:/bin", **variables}),
         cwd=cwd,
         capture_output=True,
         text=True,
@@ -104,7 +104,7 @@ def test_constants_are_those_of_poprun() -> None:
     assert hook.SDK == env.SDK
     assert (hook.STAND_INS, hook.WITH_TORCH) == (finder.STAND_INS, finder.WITH_TORCH)
     assert hook.STACKS_SIGNAL == protocol.STACKS_SIGNAL
-    assert hook.HERE == prepare.INTERPRETER
+    assert hook.HERE == job_description.INTERPRETER
 
 
 # --- What is told of an end.

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from poprun.job.events import Event, Exited
-from poprun.job.stopping import Cause, Course, Reason
+from poprun.job.supervise.stopping import Cause, Course, Reason
 from poprun.job.values import Ended
 from poprun.log import Log
 from poprun.mpirun.values import OPENMPI5

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from poprun.job.events import Event, Exited, FailedInFinalize, MpirunRefused, Refused
-from poprun.job.stopping import Cause, Course, Reason
+from poprun.job.supervise.stopping import Cause, Course, Reason
 from poprun.mpirun import hydra, openmpi
 from poprun.mpirun.values import Failure, MpiVerdict
 from poprun.result.outcome import Failed, Outcome, failures, judge

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from poprun.helpers.end_actions import EndAction, EndActions, RunCommand
-from poprun.job.guard_start import StartedGuard
+from poprun.job.local_host.guard_start import StartedGuard
 from poprun.job.values import Job, Resource
 from poprun.log import Log
 from poprun.plan import partition, planner
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from poprun.vipu.leases import Grant
 
 RELEASE = os.path.join(
-    os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "vipu", "release.py"
+    os.path.abspath(__file__).rpartition("/job/")[0], "vipu", "release.py"
 )
 # What the command that releases a lease needs of the caller's environment.
 FOR_RELEASE = ("HOME", "PATH", "SSL_CERT_FILE", "XDG_CONFIG_HOME", "XDG_STATE_HOME")

@@ -16,8 +16,6 @@ from selectors import EVENT_READ, EVENT_WRITE
 from poprun.errors import LaunchError
 from poprun.helpers import processes, protocol
 from poprun.helpers.channel import Channel, process_of
-from poprun.job.attachments import Attachments
-from poprun.job.control_socket import ControlSocket, Hangups
 from poprun.job.events import (
     AcceptFailed,
     AloneInMpi,
@@ -38,10 +36,12 @@ from poprun.job.events import (
     StacksAvailable,
     Started,
 )
-from poprun.job.finalizing import Finalizing
-from poprun.job.guard_client import GuardClient
-from poprun.job.guard_start import StartedGuard
 from poprun.job.host import Interest
+from poprun.job.local_host.attachments import Attachments
+from poprun.job.local_host.control_socket import ControlSocket, Hangups
+from poprun.job.local_host.finalizing import Finalizing
+from poprun.job.local_host.guard_client import GuardClient
+from poprun.job.local_host.guard_start import StartedGuard
 from poprun.job.values import Job
 from poprun.stdio.readers import Streams
 from poprun.stdio.router import STREAMS, OutputRouter

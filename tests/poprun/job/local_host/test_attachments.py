@@ -7,7 +7,7 @@ import pytest
 
 from poprun.helpers import protocol
 from poprun.helpers.channel import Channel
-from poprun.job.attachments import Attachments
+from poprun.job.local_host.attachments import Attachments
 from poprun.vipu.launch.held_devices import Answer
 
 

@@ -11,7 +11,7 @@ import pytest
 from poprun.errors import OptionError
 from poprun.helpers import protocol
 from poprun.helpers.end_actions import RemovePath
-from poprun.job import prepare
+from poprun.job.prepare import job_description
 from poprun.job.values import Job
 
 # What the user has, and what an outer poprun and its MPI have left.
@@ -106,7 +106,7 @@ def job(
     environ: dict[str, str] | None = None,
     program: tuple[str, ...] = ("train.py", "--lr", "1"),
 ) -> Job:
-    return prepare.make_job(
+    return job_description.make_job(
         made or setup(),
         ["/bin/train.py"] * 2,
         program,
@@ -165,9 +165,9 @@ def test_an_instance_gets_its_binding() -> None:
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({}, f"{prepare.INTERPRETER}//"),
-        ({"PYTHONPATH": ""}, f"{prepare.INTERPRETER}/"),
-        ({"PYTHONPATH": "/a::/b"}, f"{prepare.INTERPRETER}:/a::/b"),
+        ({}, f"{job_description.INTERPRETER}//"),
+        ({"PYTHONPATH": ""}, f"{job_description.INTERPRETER}/"),
+        ({"PYTHONPATH": "/a::/b"}, f"{job_description.INTERPRETER}:/a::/b"),
     ],
 )
 def test_poprun_is_first_on_pythonpath_in_a_form_that_tells_the_callers_value(
@@ -179,13 +179,13 @@ def test_poprun_is_first_on_pythonpath_in_a_form_that_tells_the_callers_value(
 def test_an_exported_pythonpath_counts() -> None:
     made = job(setup(PYTHONPATH="/mine"), environ={"PYTHONPATH": "/a"})
 
-    assert environment(made)["PYTHONPATH"] == f"{prepare.INTERPRETER}:/mine"
+    assert environment(made)["PYTHONPATH"] == f"{job_description.INTERPRETER}:/mine"
 
 
 def test_a_folder_that_pythonpath_cannot_name_is_not_on_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(prepare, "INTERPRETER", "/with:colon/interpreter")
+    monkeypatch.setattr(job_description, "INTERPRETER", "/with:colon/interpreter")
 
     assert environment(job(environ={"PYTHONPATH": "/a"}))["PYTHONPATH"] == "/a"
 
@@ -286,7 +286,7 @@ def test_a_job_that_is_only_described_leaves_nothing_behind() -> None:
 
 @pytest.mark.parametrize("timeout", [None, 7.0])
 def test_without_a_timeout_a_job_may_take_forever(timeout: float | None) -> None:
-    made = prepare.make_job(
+    made = job_description.make_job(
         *(setup(), ["/bin/true"] * 2, ["true"], {}),
         grace=0,
         keep_going=False,
@@ -312,7 +312,7 @@ def test_files_of_mpirun_are_in_memory_if_there_is_enough_of_it(
     free: int, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "statvfs", lambda path: room(free))
-    monkeypatch.setattr(prepare, "LONGEST_TEMPORARY", 1000)
+    monkeypatch.setattr(job_description, "LONGEST_TEMPORARY", 1000)
 
     made = job(environ={"TMPDIR": str(tmp_path)})
 
@@ -348,7 +348,7 @@ def test_a_temporary_directory_that_is_of_no_use_is_not_used(
         os, "access", lambda path, mode: path != "/proc/self" and access(path, mode)
     )
 
-    assert prepare.temporary_directory({"TMPDIR": wish}) == "/tmp"
+    assert job_description.temporary_directory({"TMPDIR": wish}) == "/tmp"
 
 
 def test_a_directory_is_checked_without_a_file_that_a_death_would_leave(
@@ -363,7 +363,9 @@ def test_a_directory_is_checked_without_a_file_that_a_death_would_leave(
 
     monkeypatch.setattr(os, "write", listing_write)
 
-    assert prepare.temporary_directory({"TMPDIR": str(tmp_path)}) == str(tmp_path)
+    assert job_description.temporary_directory({"TMPDIR": str(tmp_path)}) == str(
+        tmp_path
+    )
     assert seen == [[]]
 
 
@@ -379,14 +381,18 @@ def test_a_directory_is_checked_where_a_file_cannot_be_without_a_name(
 
     monkeypatch.setattr(os, "open", open_as_on_nfs)
 
-    assert prepare.temporary_directory({"TMPDIR": str(tmp_path)}) == str(tmp_path)
+    assert job_description.temporary_directory({"TMPDIR": str(tmp_path)}) == str(
+        tmp_path
+    )
     assert os.listdir(tmp_path) == []
-    assert prepare.temporary_directory({"TMPDIR": "/proc/self"}) == "/tmp"
+    assert job_description.temporary_directory({"TMPDIR": "/proc/self"}) == "/tmp"
 
 
 def test_a_temporary_directory_that_the_user_names_is_used(tmp_path: Path) -> None:
-    assert prepare.temporary_directory({"TMPDIR": str(tmp_path)}) == str(tmp_path)
-    assert prepare.temporary_directory({}) == "/tmp"
+    assert job_description.temporary_directory({"TMPDIR": str(tmp_path)}) == str(
+        tmp_path
+    )
+    assert job_description.temporary_directory({}) == "/tmp"
 
 
 # --- What exec would not accept.

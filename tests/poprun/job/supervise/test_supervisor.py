@@ -26,8 +26,8 @@ from poprun.job.events import (
     Started,
 )
 from poprun.job.host import Interest
-from poprun.job.stopping import Cause, Phase, Reason
-from poprun.job.supervisor import Supervisor
+from poprun.job.supervise.stopping import Cause, Phase, Reason
+from poprun.job.supervise.supervisor import Supervisor
 from poprun.job.values import Ended, Job
 from poprun.stdio.readers import Streams
 from poprun.stdio.router import OutputRouter, Routes

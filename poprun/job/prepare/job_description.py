@@ -9,7 +9,7 @@ from popdist import environment as env
 from poprun.errors import LaunchError, OptionError
 from poprun.helpers import processes, protocol
 from poprun.helpers.end_actions import RemovePath
-from poprun.job.resource_limits import raise_descriptor_limit
+from poprun.job.prepare.resource_limits import raise_descriptor_limit
 from poprun.job.values import FOREVER, Job, Resource
 from poprun.mpirun import adapter
 from poprun.mpirun.environment import (
@@ -23,7 +23,7 @@ from poprun.plan.planner import Setup
 from poprun.stdio.terminal import Terminals
 
 # The folder of the sitecustomize that runs in every Python of an instance.
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_PACKAGE = os.path.abspath(__file__).rpartition("/job/")[0]
 INTERPRETER = os.path.join(_PACKAGE, "interpreter")
 PYTHONPATH = "PYTHONPATH"
 SHARED_MEMORY = "/dev/shm"

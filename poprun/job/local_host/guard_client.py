@@ -15,8 +15,8 @@ from poprun.helpers import processes, protocol
 from poprun.helpers.channel import Channel
 from poprun.helpers.end_actions import EndAction, EndActions, RemovePath
 from poprun.helpers.job_files import LOCK, make_lock
-from poprun.job.guard_start import StartedGuard, start_guard
-from poprun.job.resource_limits import caller_limits
+from poprun.job.local_host.guard_start import StartedGuard, start_guard
+from poprun.job.prepare.resource_limits import caller_limits
 
 # The guard needs this long only where a process hangs in the kernel.
 FINISH_S = 35.0

@@ -8,7 +8,7 @@ import select
 import time
 from collections.abc import Callable
 
-from poprun.job.stopping import Cause, Reason
+from poprun.job.supervise.stopping import Cause, Reason
 from poprun.stdio.readers import Streams
 from poprun.stdio.router import OutputRouter
 

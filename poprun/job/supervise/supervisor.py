@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterator
 from selectors import EVENT_READ, EVENT_WRITE
 
 from poprun.helpers import processes
-from poprun.job import stopping
-from poprun.job.drain import drain, patience
 from poprun.job.events import (
     Event,
     Exited,
@@ -29,8 +27,10 @@ from poprun.job.events import (
     Tick,
 )
 from poprun.job.host import Host, Interest
-from poprun.job.stacks import Stacks
-from poprun.job.stopping import Course, Phase
+from poprun.job.supervise import stopping
+from poprun.job.supervise.drain import drain, patience
+from poprun.job.supervise.stacks import Stacks
+from poprun.job.supervise.stopping import Course, Phase
 from poprun.job.values import Ended, Job
 from poprun.stdio.router import OutputRouter
 from poprun.stdio.stdin import StdinFeeder

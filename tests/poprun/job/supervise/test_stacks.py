@@ -1,6 +1,6 @@
 """The order and the patience in which processes are asked for their stacks."""
 
-from poprun.job.stacks import ANSWER_S, FOREVER, QUIET_S, Stacks
+from poprun.job.supervise.stacks import ANSWER_S, FOREVER, QUIET_S, Stacks
 
 
 class Job:

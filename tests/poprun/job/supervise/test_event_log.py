@@ -6,7 +6,6 @@ import time
 
 import pytest
 
-from poprun.job.event_log import EventLog
 from poprun.job.events import (
     Clean,
     Connected,
@@ -25,6 +24,7 @@ from poprun.job.events import (
     Tick,
     WaitsInFinalize,
 )
+from poprun.job.supervise.event_log import EventLog
 from poprun.log import DEBUG, INFO, Log
 
 

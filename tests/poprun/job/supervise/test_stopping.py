@@ -27,7 +27,7 @@ from poprun.job.events import (
     Tick,
     WaitsInFinalize,
 )
-from poprun.job.stopping import (
+from poprun.job.supervise.stopping import (
     FOREVER,
     Action,
     Cause,

@@ -16,9 +16,9 @@ from poprun.helpers import processes, protocol
 from poprun.helpers.channel import Channel
 from poprun.helpers.end_actions import EndActions, RemovePath, RunCommand
 from poprun.helpers.job_files import LOCK
-from poprun.job import guard_client
-from poprun.job.guard_client import GuardClient
-from poprun.job.guard_start import StartedGuard
+from poprun.job.local_host import guard_client
+from poprun.job.local_host.guard_client import GuardClient
+from poprun.job.local_host.guard_start import StartedGuard
 
 Messages = list[tuple[int, list[bytes]]]
 NO_PROCESS = 4_100_000  # above what the kernel gives

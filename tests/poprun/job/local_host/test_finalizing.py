@@ -1,7 +1,7 @@
 """When a wait in MPI_Finalize is a failure, when a warning, and when nothing."""
 
 from poprun.job.events import FailedInFinalize, WaitsInFinalize
-from poprun.job.finalizing import END_S, FOREVER, WARN_S, Finalizing
+from poprun.job.local_host.finalizing import END_S, FOREVER, WARN_S, Finalizing
 
 EXIT_3 = 3 << 8
 

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import pytest
 
-from poprun.job import drain
-from poprun.job.drain import FOREVER, patience
-from poprun.job.stopping import Cause, Reason
+from poprun.job.supervise import drain
+from poprun.job.supervise.drain import FOREVER, patience
+from poprun.job.supervise.stopping import Cause, Reason
 from poprun.stdio.readers import Streams
 from poprun.stdio.router import OutputRouter, Routes
 

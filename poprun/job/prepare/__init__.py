@@ -1,0 +1,1 @@
+"""Setup -> Job: what a job needs is reserved, checked and described."""

@@ -1,0 +1,1 @@
+"""Plan -> the text that --print-topology and --dry-run print."""
