@@ -86,7 +86,7 @@ TRACE = "POPDIST_TRACE"
 # "debug" reports at exit which algorithms ran. poprun -vv sets it for its job, if the
 # user has not.
 LOG_LEVEL = "POPDIST_LOG_LEVEL"
-# Whether the stand-ins for poptorch and horovod may be imported: auto, yes or no. The
+# Whether the stand-ins for packages of the SDK may be imported: auto, yes or no. The
 # option --emulate-sdk sets it for its job.
 SDK = "POPDIST_SDK"
 

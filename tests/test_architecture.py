@@ -78,9 +78,10 @@ STAGES = {
     ),
     "poptorch": (("poptorch",),),
     "horovod": (("horovod",),),
+    "popart": (("popart",),),
 }
 # The packages themselves: what users import, and the version.
-PACKAGES = ("poprun", "popdist", "poptorch", "horovod")
+PACKAGES = ("poprun", "popdist", "poptorch", "horovod", "popart")
 
 # They hold modules of several stages, and none of them.
 IN_NO_STAGE = (*PACKAGES, "popdist.engine")
@@ -172,6 +173,7 @@ ACROSS = {
     "popdist.poptorch": ("popdist", "poptorch"),
     "poptorch": ("poptorch", "popdist"),
     "horovod": ("horovod", "popdist"),
+    "popart": (),
 }
 
 # They start once for every instance, in milliseconds, so they import next to nothing.

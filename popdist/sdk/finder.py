@@ -11,7 +11,7 @@ from types import ModuleType
 
 from popdist import environment as env
 
-STAND_INS = ("poptorch", "horovod")
+STAND_INS = ("poptorch", "horovod", "popart")
 # The package in one of them that imports torch, if that itself does not.
 WITH_TORCH = ("horovod.torch",)
 PACKAGES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "packages")

@@ -1,6 +1,7 @@
 """Tells poprun that an instance's interpreter has ended and is about to finalise MPI.
 
-It also makes popdist's stand-ins for poptorch and horovod importable: --emulate-sdk.
+It also makes popdist's stand-ins for poptorch, horovod and popart importable
+(--emulate-sdk).
 
 poprun puts this folder first on PYTHONPATH, so every Python of an instance imports this
 at its start. It runs inside the user's program: it loads on Python 3.6 and later (and
@@ -30,7 +31,7 @@ BEFORE_VALUE, FOR_EMPTY, FOR_UNSET = HERE, HERE + "/", HERE + "//"
 # Spelled in popdist/environment.py too, which not every Python can import.
 CONTROL, RANK, SDK = "POPDIST_CONTROL", "RANK", "POPDIST_SDK"
 # As in popdist/sdk/finder.py.
-STAND_INS, WITH_TORCH = ("poptorch", "horovod"), ("horovod.torch",)
+STAND_INS, WITH_TORCH = ("poptorch", "horovod", "popart"), ("horovod.torch",)
 # As in poprun/helpers/protocol.py.
 VERSION, FINALIZING, ALONE_IN_MPI = 1, 40, 41
 # By one of these every MPI tells its processes which rank they are.
@@ -263,7 +264,7 @@ def exit_code(code):
 
 
 class StandInFinder:
-    """Finds poptorch and horovod with popdist, which is imported only then."""
+    """Finds the stand-ins with popdist, which is imported only then."""
 
     finds_stand_ins = True
 

@@ -415,9 +415,9 @@ _SDK = (
         "emulate-sdk",
         Kind.CHOICE,
         "",
-        "Whether instances can import popdist's stand-ins for poptorch and horovod. "
-        "What is installed is imported instead. yes: where the stand-ins cannot be "
-        "imported, an error says why.",
+        "Whether instances can import popdist's stand-ins for poptorch, horovod and "
+        "popart. What is installed is imported instead. yes: where the stand-ins "
+        "cannot be imported, an error says why.",
         choices=("auto", "yes", "no"),
         default="auto",
         vendor=False,
