@@ -467,6 +467,20 @@ def test_adasum_counts_what_gradients_have_in_common_once() -> None:
         assert found == [[1.0, 2.0], [1.0, 2.0, 3.0, 4.0], [0.0, 0.0], [1.25, 0.75]]
 
 
+def test_adasum_takes_a_rank_that_has_joined_for_zeros() -> None:
+    def rank(me: int) -> Any:
+        found = None
+        if me == 1:
+            handle = hvd.allreduce_async(torch.ones(3))
+            x = torch.tensor([1.0, -2.0, 3.0])
+            found = hvd.allreduce(x, op=hvd.Adasum, postscale_factor=2).tolist()
+            hvd.synchronize(handle)
+        hvd.join()
+        return found, hvd.allreduce(torch.tensor(1.0 * me)).item()
+
+    assert results(2, rank) == [(None, 0.5), ([2.0, -4.0, 6.0], 0.5)]
+
+
 def test_adasum_refuses_a_number_of_ranks_that_is_no_power_of_two() -> None:
     def rank(me: int) -> Any:
         return error_of(lambda: hvd.allreduce(torch.ones(2), op=hvd.Adasum))

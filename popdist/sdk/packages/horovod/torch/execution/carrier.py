@@ -59,12 +59,15 @@ class Carrier:
 
     def __call__(self, pairs: Sequence[tuple[Decision, Call | None]]) -> None:
         """Carry out a round's calls: the reductions together, the rest in order."""
-        reductions = []
-        for decision, call in pairs:
-            request = decision.request
-            if request.kind is Kind.ALLREDUCE and request.op != Adasum:
-                reductions.append((request, _tensors_of(request, call)))
-        self._reduce_all(reductions)
+        reductions = [
+            (decision.request, _tensors_of(decision.request, call))
+            for decision, call in pairs
+            if decision.request.kind is Kind.ALLREDUCE
+        ]
+        self._reduce_all([one for one in reductions if one[0].op != Adasum])
+        for request, tensors in reductions:
+            if request.op == Adasum:
+                self._adasum(request, tensors)
         for decision, call in pairs:
             if not isinstance(call, TensorCall):
                 if call is not None:
@@ -73,10 +76,7 @@ class Carrier:
                 call.result = call.finish(self._carry_out(decision, call))
 
     def _carry_out(self, decision: Decision, call: TensorCall) -> list[Tensor]:
-        request = call.request
-        match request.kind:
-            case Kind.ALLREDUCE if request.op == Adasum:
-                return self._adasum(call)
+        match call.request.kind:
             case Kind.ALLREDUCE:
                 return list(call.targets)
             case Kind.ALLGATHER:
@@ -128,9 +128,8 @@ class Carrier:
         if request.postscale != 1:
             _scale(target, request.postscale, target)
 
-    def _adasum(self, call: TensorCall) -> list[Tensor]:
-        request = call.request
-        for source, target in zip(call.sources, call.targets, strict=True):
+    def _adasum(self, request: Request, tensors: "_Tensors") -> None:
+        for source, target in tensors:
             mine = source
             if request.prescale != 1:
                 mine = torch.empty_like(source)
@@ -141,7 +140,6 @@ class Carrier:
             target.copy_(adasum(list(each)))
             if request.postscale != 1:
                 _scale(target, request.postscale, target)
-        return list(call.targets)
 
     def _all_gather(self, decision: Decision, call: TensorCall) -> list[Tensor]:
         results = []
