@@ -48,8 +48,7 @@ def create_allocation(
         if not buddy.allocate_at(rest, block):
             raise InUseError(
                 f"Agent {agent.name} has IPUs in use by a partition. Remove that "
-                "first, "
-                "or leave the agent out."
+                "first, or leave the agent out."
             )
         buddy.release(free, block)
         db.execute(

@@ -10,6 +10,7 @@ from poprun.vipu.inventory.tables.allocation_store import (
 )
 from poprun.vipu.inventory.tables.cluster_store import get_cluster, list_clusters
 from poprun.vipu.inventory.tables.free_blocks import StoredFreeBlocks
+from poprun.vipu.inventory.tables.names import MOST_LISTED
 from poprun.vipu.inventory.tables.occupants import describe_users_of
 from poprun.vipu.inventory.tables.partition_store import (
     find_partition,
@@ -129,8 +130,7 @@ def _places(db: Connection, request: PartitionRequest) -> Places:
         if not clusters:
             raise NoSpaceError(
                 f"Partition {request.name} cannot be made, because there is no "
-                "cluster. "
-                "Make one with: vipu-admin create cluster"
+                "cluster. Make one with: vipu-admin create cluster"
             )
     places: Places = []
     for cluster in clusters:
@@ -205,23 +205,7 @@ def _partition(
 def _no_space(
     db: Connection, request: PartitionRequest, places: Places, own: str
 ) -> str:
-    parts = []
-    for allocation, cluster in places:
-        free = StoredFreeBlocks(db, allocation)
-        (total,) = db.execute(
-            "SELECT 4 * count(*) FROM agents WHERE allocation = ?", (allocation,)
-        ).fetchone()
-        what = (
-            f"cluster {cluster.name}"
-            if allocation == cluster.name
-            else f"allocation {allocation}"
-        )
-        parts.append(
-            f"{what} has {free.total()} of {counted(total, 'IPU')} free, at most "
-            f"{free.largest()} of them next to each other"
-            if free.total()
-            else f"all {counted(total, 'IPU')} of {what} are in use"
-        )
+    parts = [_room_in(db, allocation, cluster) for allocation, cluster in places]
     needs = ""
     if request.num_ilds is not None and request.num_ilds > 1:
         share = request.size // request.num_ilds
@@ -236,4 +220,30 @@ def _no_space(
         f"{counted(request.size, 'IPU')}{needs}: {'; '.join(parts)}. {users}"
         "Wait until some are free, ask for fewer, or name another cluster or "
         "allocation."
+    )
+
+
+def _room_in(db: Connection, allocation: str, cluster: Cluster) -> str:
+    """Say how much of an allocation is free."""
+    name = cluster.name
+    what = f"cluster {name}" if allocation == name else f"allocation {allocation}"
+    (total,) = db.execute(
+        "SELECT 4 * count(*) FROM agents WHERE allocation = ?", (allocation,)
+    ).fetchone()
+    if not total:
+        rows = db.execute(
+            "SELECT DISTINCT allocation FROM agents WHERE cluster = ? "
+            "ORDER BY allocation",
+            (name,),
+        ).fetchall()
+        others = [other for (other,) in rows]
+        shown = ", ".join(others[:MOST_LISTED])
+        more = ", ..." if len(others) > MOST_LISTED else ""
+        return f"all agents of {what} are in other allocations: {shown}{more}"
+    free = StoredFreeBlocks(db, allocation)
+    if not free.total():
+        return f"all {counted(total, 'IPU')} of {what} are in use"
+    return (
+        f"{what} has {free.total()} of {counted(total, 'IPU')} free, at most "
+        f"{free.largest()} of them next to each other"
     )

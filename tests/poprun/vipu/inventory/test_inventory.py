@@ -160,6 +160,23 @@ def test_a_full_cluster_is_in_use_by_whom(
     )
 
 
+def test_agents_that_are_all_in_other_allocations_are_no_full_cluster(
+    inventory: EmbeddedInventory, launch: Launch
+) -> None:
+    agents = [agent.name for agent in inventory.list_agents("c64")]
+    inventory.create_user("bob")
+    inventory.create_allocation("A", "c64", agents[:8])
+    inventory.create_allocation("B", "c64", agents[8:], users=["bob"])
+    with pytest.raises(NoSpaceError) as refusal:
+        launch("Q", replicas=1)
+
+    assert str(refusal.value) == (
+        "There is no room for partition Q of 1 IPU: all agents of cluster c64 are in "
+        "other allocations: A, B. Wait until some are free, ask for fewer, or name "
+        "another cluster or allocation."
+    )
+
+
 def test_a_partition_that_exists_otherwise_is_no_jobs(
     inventory: EmbeddedInventory, launch: Launch
 ) -> None:
