@@ -295,6 +295,8 @@ LATE_IMPORTS = {
         "poprun.vipu.client.server_inventory",
         "poprun.vipu.inventory.embedded",
     },
+    # 1 ms, for an error.
+    "poprun.vipu.inventory.database": {"poprun.vipu.inventory.damage"},
     # It may lack what is installed with poprun[vipu].
     "poprun.vipu.server.start": {"poprun.vipu.server.serve"},
     # 10 ms, for what only a server can answer.

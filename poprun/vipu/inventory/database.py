@@ -19,6 +19,7 @@ from poprun.vipu.vipu_errors import (
     InventoryFullError,
     InventoryUnavailableError,
     InventoryVersionError,
+    VipuError,
 )
 
 # When a connection that does not sync empties the log (WAL).
@@ -66,10 +67,13 @@ class Database:
             try:
                 yield self._connection
                 self._connection.execute("COMMIT")
-            except BaseException:
+            except BaseException as error:
                 # A full disk has ended the transaction already.
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
+                known = isinstance(error, VipuError | sqlite.Error | OSError)
+                if isinstance(error, Exception) and not known:
+                    self._refuse_damage(error)
                 raise
 
     def close(self) -> None:
@@ -183,13 +187,27 @@ class Database:
         if code == sqlite.SQLITE_FULL or self._is_disk_full(code):
             return self._full()
         if code in (sqlite.SQLITE_CORRUPT, sqlite.SQLITE_NOTADB):
-            return InventoryCorruptError(
-                f"The V-IPU inventory {self.path} is damaged: {error}. Move it away, "
-                "and poprun makes a new one; the partitions in it are lost."
-            )
+            return self._corrupt(str(error))
         return InventoryUnavailableError(
             f"The V-IPU inventory {self.path} cannot be read or written: {error}. Name "
             "another place with POPRUN_VIPU_INVENTORY, or run with --offline-mode=1."
+        )
+
+    def _refuse_damage(self, error: Exception) -> None:
+        """Explain an error that values of the inventory may have led to.
+
+        Raises:
+            InventoryCorruptError: There are values in it that no poprun has written.
+        """
+        from poprun.vipu.inventory.damage import find_damage
+
+        if damage := find_damage(self._connection):
+            raise self._corrupt(damage) from error
+
+    def _corrupt(self, damage: str) -> InventoryCorruptError:
+        return InventoryCorruptError(
+            f"The V-IPU inventory {self.path} is damaged: {damage}. Move it away, and "
+            "poprun makes a new one; the partitions in it are lost."
         )
 
     def _is_disk_full(self, code: int) -> bool:

@@ -33,9 +33,8 @@ def create_cluster(db: Connection, request: ClusterRequest) -> Cluster:
     if machines < 1 or machines % ilds:
         raise VipuRuleError(
             f"Cluster {request.name} would have {machines} agents in "
-            f"{request.num_ilds} ILDs, but each ILD has the same number of "
-            "agents, 1 or "
-            "more."
+            f"{request.num_ilds} ILDs, but each ILD has the same number of agents, "
+            "1 or more."
         )
     cluster = Cluster(
         name=request.name,
@@ -80,8 +79,7 @@ def _take_agents(db: Connection, request: ClusterRequest) -> None:
         if agent.cluster is not None:
             raise InUseError(
                 f"Agent {name} belongs to cluster {agent.cluster}. Remove that "
-                "cluster, "
-                "or leave the agent out."
+                "cluster, or leave the agent out."
             )
         db.execute(
             "UPDATE agents SET cluster = ?, machine = ?, allocation = ? WHERE name = ?",
@@ -217,8 +215,8 @@ def agents_in_trouble(
 def _cluster(row: tuple[Any, ...]) -> Cluster:
     return Cluster(
         name=row[0],
-        num_ilds=row[1],
-        ild_size=row[2],
+        num_ilds=int(row[1]),
+        ild_size=int(row[2]),
         topology=LinkTopology(row[3]),
         gateway_topology=ClusterTopology(row[4]),
         automatic=bool(row[5]),
@@ -229,9 +227,9 @@ def _agent(row: tuple[Any, ...]) -> Agent:
     return Agent(
         name=row[0],
         host=row[1],
-        port=row[2],
+        port=int(row[2]),
         status=AgentStatus(row[3]),
         cluster=row[4],
-        machine=row[5],
+        machine=None if row[5] is None else int(row[5]),
         allocation=row[6],
     )

@@ -85,8 +85,7 @@ def check_unused(
     if holders:
         raise InUseError(
             f"Partition {describe(partition)} cannot be {verb}, because it is in "
-            "use by "
-            f"{holders}. Wait until it is free, or use another partition."
+            f"use by {holders}. Wait until it is free, or use another partition."
         )
 
 
@@ -164,7 +163,8 @@ def _set_process(
 
 
 def _reservation(row: tuple[Any, ...]) -> Reservation:
-    partition, child, number, first, num_ipus = row[10:15]
+    partition = row[10]
+    child, number, first, num_ipus = map(int, row[11:15])
     return Reservation(
         partition=partition,
         device=Device(number, first, num_ipus),

@@ -174,7 +174,10 @@ def _attached(db: Connection, lease: str) -> list[ProcessIdentity]:
 def as_process(row: tuple[Any, ...]) -> ProcessIdentity:
     pid, start_time, boot_id, pid_namespace = row
     return ProcessIdentity(
-        pid=pid, start_time=start_time, boot_id=boot_id, pid_namespace=pid_namespace
+        pid=int(pid),
+        start_time=int(start_time),
+        boot_id=boot_id,
+        pid_namespace=pid_namespace,
     )
 
 
@@ -184,8 +187,8 @@ def as_lease(row: tuple[Any, ...]) -> Lease:
         holder=Holder(
             user=row[1], job=row[2], host=row[3], process=as_process(row[4:8])
         ),
-        since=row[8],
-        lease_s=row[9],
+        since=float(row[8]),
+        lease_s=float(row[9]),
     )
 
 

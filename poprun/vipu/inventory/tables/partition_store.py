@@ -132,15 +132,15 @@ def refresh(db: Connection, partition: Partition) -> Partition:
 
 
 def _partition(row: tuple[Any, ...]) -> Partition:
-    first, share, num_ilds, stride = row[17:]
+    first, share, num_ilds, stride = map(int, row[17:])
     return Partition(
         name=row[0],
         cluster=row[1],
         allocation=row[2],
         owner=row[3],
-        num_gcds=row[4],
-        gcd_size=row[5],
-        num_replicas=row[6],
+        num_gcds=int(row[4]),
+        gcd_size=int(row[5]),
+        num_replicas=int(row[6]),
         reconfigurable=bool(row[7]),
         link_routing=LinkRouting(row[8]),
         gateway_routing=GatewayRouting(row[9]),
@@ -148,9 +148,9 @@ def _partition(row: tuple[Any, ...]) -> Partition:
         link_topology=LinkTopology(row[11]),
         state=PartitionState(row[12]),
         reason=row[13],
-        created=row[14],
+        created=float(row[14]),
         lease=row[15],
-        generation=row[16],
+        generation=int(row[16]),
         blocks=tuple(Block(first + n * stride, share) for n in range(num_ilds)),
         cluster_ild_size=stride,
     )

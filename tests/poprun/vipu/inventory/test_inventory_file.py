@@ -5,6 +5,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -13,13 +14,16 @@ from poprun.vipu.inventory import schema
 from poprun.vipu.inventory.database import MOST_LOG_PAGES
 from poprun.vipu.inventory.embedded import EmbeddedInventory, open_embedded
 from poprun.vipu.inventory.location import find_inventory
-from poprun.vipu.requests import PartitionRequest
+from poprun.vipu.leases import Holder
+from poprun.vipu.requests import Acquisition, PartitionRequest
 from poprun.vipu.vipu_errors import (
     InventoryBusyError,
     InventoryCorruptError,
     InventoryFullError,
     InventoryUnavailableError,
     InventoryVersionError,
+    NoSpaceError,
+    UnknownNameError,
 )
 
 
@@ -160,6 +164,74 @@ def test_a_damaged_inventory_is_named(path: Path) -> None:
         EmbeddedInventory(path, host="h1")
 
 
+@pytest.mark.parametrize(
+    ("edit", "damage"),
+    [
+        ("clusters SET topology = 'ring'", "topology in its table clusters is 'ring'"),
+        ("clusters SET num_ilds = 'two'", "num_ilds in its table clusters is 'two'"),
+        ("clusters SET ild_size = 0", "ild_size in its table clusters is 0"),
+        ("agents SET status = 'busy'", "status in its table agents is 'busy'"),
+        ("allocations SET name = NULL", "name in its table allocations is no value"),
+        ("free_blocks SET size = 'x'", "size in its table free_blocks is 'x'"),
+        ("partitions SET state = 'on'", "state in its table partitions is 'on'"),
+        ("partitions SET first = 'x'", "first in its table partitions is 'x'"),
+        ("partitions SET created = 'now'", "created in its table partitions is 'now'"),
+        ("leases SET pid = 'x'", "pid in its table leases is 'x'"),
+        (
+            "devices SET pid = 1",
+            "its table devices has only some of pid, start_time, boot_id, "
+            "pid_namespace",
+        ),
+        (
+            "leases SET id = 'x'",
+            "its table devices names one of its leases that is not there",
+        ),
+    ],
+)
+def test_an_inventory_that_was_edited_by_hand_is_named_with_the_value(
+    path: Path, holder: Holder, edit: str, damage: str
+) -> None:
+    inventory = EmbeddedInventory(path, host="h1")
+    inventory.ensure_cluster(8)
+    request = PartitionRequest(name="P", size=8, num_gcds=2)
+    inventory.acquire(
+        Acquisition(
+            holder=holder,
+            partition="P",
+            num_children=2,
+            ipus_per_child=4,
+            create=request,
+        )
+    )
+    inventory.close()
+    with sqlite3.connect(path) as connection:
+        connection.execute(f"UPDATE {edit}")
+    connection.close()
+    inventory = EmbeddedInventory(path, host="h1")
+    with pytest.raises(InventoryCorruptError) as refusal:
+        use(inventory)
+
+    assert str(refusal.value) == (
+        f"The V-IPU inventory {path} is damaged: {damage}. Move it away, and poprun "
+        "makes a new one; the partitions in it are lost."
+    )
+    inventory.close()
+
+
+def use(inventory: EmbeddedInventory) -> None:
+    """List what there is, and ask for more than there is."""
+    inventory.list_agents()
+    inventory.list_allocations()
+    inventory.list_partitions()
+    inventory.list_leases()
+    inventory.list_reservations()
+    for name in ("Q", "R"):
+        with suppress(NoSpaceError):
+            inventory.create_partition(PartitionRequest(name=name, size=64))
+    with suppress(UnknownNameError):
+        inventory.create_partition(PartitionRequest(name="S", size=1, allocation="A"))
+
+
 def test_the_inventory_of_a_newer_poprun_is_left_alone(path: Path) -> None:
     EmbeddedInventory(path, host="h1").close()
     newer = schema.VERSION + 1
@@ -264,8 +336,7 @@ def test_a_lock_that_is_held_too_long_is_named(path: Path) -> None:
 
     assert str(refusal.value) == (
         f"Other processes kept the V-IPU inventory {path} locked for 0.05 s. Try "
-        "again, "
-        "or wait longer with --vipu-server-timeout."
+        "again, or wait longer with --vipu-server-timeout."
     )
     assert second.ensure_cluster(8) is not None
     first.close()
