@@ -60,6 +60,7 @@ STAGES = {
         ("popdist.device",),
         ("popdist.engine.spec", "popdist.engine.cgroups", "popdist.engine.handle"),
         ("popdist.engine.cores", "popdist.engine.failures", "popdist.engine.meet"),
+        ("popdist.engine.worker",),
         ("popdist.engine.transport", "popdist.engine.tuning", "popdist.engine.shm"),
         ("popdist.engine.endpoint",),
         ("popdist.engine.calls", "popdist.engine.shm_transport"),

@@ -20,13 +20,13 @@ from popdist.engine.failures import (
     failed,
     unusable,
 )
-from popdist.engine.handle import Worker
 from popdist.engine.meet.deadlines import report
 from popdist.engine.meet.pidfds import Pidfd
 from popdist.engine.shm.arena import Arena, Memory, meet
 from popdist.engine.shm.heap import HEAP_SPAN, Heap
 from popdist.engine.spec.operations import ALGORITHMS, Operation, Status
 from popdist.engine.tuning import MOST_MEMBERS, Tuning, cores_of_members
+from popdist.engine.worker import Worker
 from popdist.errors import GroupUnusableError, PeerLostError, PopdistError
 
 _endpoints: "weakref.WeakSet[Endpoint]" = weakref.WeakSet()

@@ -6,11 +6,11 @@ from typing import Any
 from popdist.engine import _core
 from popdist.engine.endpoint import Endpoint
 from popdist.engine.failures import unusable
-from popdist.engine.handle import Worker
 from popdist.engine.spec.dtypes import accumulation_code_of, name_of
 from popdist.engine.spec.operations import DIRECT, Operation
 from popdist.engine.spec.tree import nodes_of, nodes_of_parts
 from popdist.engine.transport import Pair, Rows
+from popdist.engine.worker import Worker
 from popdist.errors import PopdistError
 
 

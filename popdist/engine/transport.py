@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import Protocol
 
-from popdist.engine.handle import Worker
 from popdist.engine.spec.dtypes import item_bytes_of, name_of
 from popdist.engine.spec.operations import Operation
+from popdist.engine.worker import Worker
 
 
 class Rows:

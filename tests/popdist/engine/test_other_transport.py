@@ -11,10 +11,10 @@ import numpy as np
 from popdist.engine.calls.exchanges import Exchanges
 from popdist.engine.calls.point_to_point import PointToPoint
 from popdist.engine.calls.reductions import Reductions
-from popdist.engine.handle import Worker
 from popdist.engine.spec.dtypes import REDUCTIONS, dtype_of
 from popdist.engine.spec.operations import Operation
 from popdist.engine.transport import Pair, Rows, Transport
+from popdist.engine.worker import Worker
 
 FOLDS: dict[int, Callable[[Any], Any]] = {
     REDUCTIONS["sum"]: lambda rows: np.sum(rows, axis=0),
