@@ -5,14 +5,31 @@ import sys
 import threading
 from collections.abc import Callable
 from time import monotonic
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from popdist.errors import GroupUnusableError
 
 T = TypeVar("T")
 
+# Whether a call returns a handle, and whether its caller will soon wait for that: then
+# the thread that waits makes the call, if it comes before another one is woken.
+AsyncOp = bool | Literal["deferred"]
+
 # How often one who waits for a call looks whether a thread that makes it is left.
 _LOOK_SECONDS = 0.2
+
+
+class Maker(Protocol):
+    """What makes the calls of handles, in the order in which they were made."""
+
+    def check_caller(self) -> None:
+        """Raise RuntimeError if the caller is the thread that it would wait for."""
+
+    def make_until(self, handle: "Handle[Any]") -> None:
+        """Make the calls up to this one in this thread, if none else is to do so."""
+
+    def hurry(self) -> None:
+        """Make all calls as soon as possible, whether they are waited for or not."""
 
 
 class Handle(Generic[T]):
@@ -25,8 +42,9 @@ class Handle(Generic[T]):
         self._done = threading.Event()
         self._result: T | None = None
         self._error: BaseException | None = None
-        # The thread that makes the call, once it is known.
-        self.maker: threading.Thread | None = None
+        # The thread that makes the call, or what has one, once it is known.
+        self.thread: threading.Thread | None = None
+        self.maker: Maker | None = None
         self._lock = threading.Lock()
         self._callbacks: list[Callable[[Handle[T]], object]] = []
 
@@ -43,12 +61,16 @@ class Handle(Generic[T]):
         Raises whatever the call would have raised. Ctrl-C ends the group for all, as
         it does in a call: other members cannot know whether this one is made.
         """
-        if not self.test():
-            check_thread(self.maker)
         try:
+            self.check_waiter()
+            if self.maker is not None and not self.test():
+                self._check_that_it_is_made()
+                self.maker.make_until(self)
             while not self.test():
                 self._check_that_it_is_made()
                 self._done.wait(_LOOK_SECONDS)
+        except WaitsForItselfError:
+            raise
         except BaseException as error:
             if not self.test():
                 self._give_up(error)
@@ -60,8 +82,8 @@ class Handle(Generic[T]):
 
         Unlike with wait(), an interrupt leaves the group as it is.
         """
-        if not self.test():
-            check_thread(self.maker)
+        self.check_waiter()
+        self._hurry()
         deadline = monotonic() + seconds
         while not self.test() and (left := deadline - monotonic()) > 0:
             self._check_that_it_is_made()
@@ -95,10 +117,13 @@ class Handle(Generic[T]):
         effect.
         """
         with self._lock:
-            if not self.test():
+            over = self.test()
+            if not over:
                 self._callbacks.append(callback)
-                return
-        self._call_back(callback)
+        if over:
+            self._call_back(callback)
+        else:
+            self._hurry()
 
     def _call_back(self, callback: Callable[["Handle[T]"], object]) -> None:
         try:
@@ -112,6 +137,19 @@ class Handle(Generic[T]):
                     (type(error), error, error.__traceback__, thread)
                 )
             )
+
+    def check_waiter(self) -> None:
+        """Raise RuntimeError in the thread that makes the call, if it is not over."""
+        if self.test():
+            return
+        check_thread(self.thread)
+        if self.maker is not None:
+            self.maker.check_caller()
+
+    def _hurry(self) -> None:
+        """Let the call be made, though none may wait for it in wait()."""
+        if self.maker is not None and not self.test() and os.getpid() == self._pid:
+            self.maker.hurry()
 
     def _check_that_it_is_made(self) -> None:
         if os.getpid() != self._pid:
@@ -136,6 +174,10 @@ class Handle(Generic[T]):
             self._call_back(callback)
 
 
+class WaitsForItselfError(RuntimeError):
+    """A callback waits for a call that can only begin when it has returned."""
+
+
 def check_interpreter() -> None:
     """Raise GroupUnusableError if threads beside this one have stopped for good."""
     if sys.is_finalizing():
@@ -152,7 +194,7 @@ def check_thread(maker: threading.Thread | None) -> None:
     It runs a program's function only in a callback.
     """
     if maker is threading.current_thread():
-        raise RuntimeError(
+        raise WaitsForItselfError(
             "A callback of add_done_callback waits for a collective call of the same "
             "group, which can begin only when the callback has returned. Make the call "
             "with async_op=True and wait for it elsewhere."

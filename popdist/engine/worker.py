@@ -1,79 +1,180 @@
-"""The thread that makes a group's calls beside the program."""
+"""Makes a group's calls beside the program, in a thread or in those that wait."""
 
-import queue
 import threading
+from collections import deque
 from collections.abc import Callable
-from typing import TypeVar
+from math import inf
+from time import monotonic
+from typing import Any, NamedTuple, TypeVar
 
 from popdist.engine.handle import Handle, Helper, check_interpreter, check_thread
 
 T = TypeVar("T")
 
+# How long a deferred call waits for someone who waits for it.
+_DEFER_SECONDS = 0.002
+# After how many looks at an empty queue the thread sleeps until it is woken.
+_IDLE_LOOKS = 50
+
+
+class _Call(NamedTuple):
+    handle: Handle[Any]
+    action: Callable[[], Any]
+
 
 class Worker:
-    """One thread that makes the calls of one group, started when first needed."""
+    """Makes the calls of one group, one after the other.
+
+    Its thread, which is started when first needed, makes them at once. Deferred calls
+    are for programs that soon wait for them: then the thread that waits makes them,
+    and no other one has to be woken. Those that have waited for 2 ms are made as all
+    others: other members wait for them, and the program may wait for those.
+    """
 
     def __init__(self, count: Callable[[int], int]) -> None:
         """Make a worker that tells by `count` when there are more calls, or fewer."""
         # How many calls wait or run. While it is 0, calls need no worker.
         self.pending = 0
         self._count = count
-        self._lock = threading.Lock()
-        self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        # Guards all that follows, and wakes the thread.
+        self._changed = threading.Condition()
+        # None lets the thread end.
+        self._queue: deque[_Call | None] = deque()
+        # When the thread begins to make what is in the queue.
+        self._due = inf
+        # Whether the thread looks at the queue every so often, or must be woken.
+        self._looking = False
         self._thread: threading.Thread | None = None
+        # The thread in which a call runs.
+        self._making: threading.Thread | None = None
 
     def submit(
-        self, action: Callable[[], T], give_up: Callable[[BaseException], None]
+        self,
+        action: Callable[[], T],
+        give_up: Callable[[BaseException], None],
+        *,
+        deferred: bool = False,
     ) -> Handle[T]:
         """Run the action after all that were submitted before it.
 
         Args:
             give_up: Called if a wait for it is interrupted.
+            deferred: Whether the caller soon waits for the handle.
         """
         check_interpreter()
         handle: Handle[T] = Handle(give_up)
-
-        def run() -> None:
-            handle.run(action)
-            with self._lock:
-                self.pending = self._count(-1)
-
-        with self._lock:
+        handle.maker = self
+        with self._changed:
             if self._thread is None:
                 thread = Helper(target=self._work, name="popdist", daemon=True)
                 # May fail: calls are counted only once a thread makes them.
                 thread.start()
                 self._thread = thread
-            handle.maker = self._thread
             self.pending = self._count(1)
-            self._queue.put(run)
+            self._queue.append(_Call(handle, action))
+            if not deferred:
+                self._wake(0.0)
+            elif self._due == inf:
+                self._due = monotonic() + _DEFER_SECONDS
+                if not self._looking:
+                    self._wake(self._due)
         return handle
+
+    def make_until(self, handle: Handle[Any]) -> None:
+        """Make the calls up to this one in this thread, if they are deferred."""
+        while not handle.test():
+            call = None
+            try:
+                with self._changed:
+                    call = self._take_deferred()
+                if call is None:
+                    return
+                call.handle.run(call.action)
+            finally:
+                if call is not None:
+                    self._end_call()
+
+    def hurry(self) -> None:
+        """Make all deferred calls now."""
+        with self._changed:
+            if self._queue:
+                self._wake(0.0)
 
     def check_caller(self) -> None:
         """Raise RuntimeError if the caller is the thread that it would wait for."""
         check_thread(self._thread)
+        check_thread(self._making)
 
     def close(self) -> None:
         """Let the thread end once it has done what was submitted."""
         # Also if the join is interrupted: what is submitted after that needs another.
         thread, self._thread = self._thread, None
-        if thread is not None and thread is not threading.current_thread():
-            self._queue.put(None)
-            thread.join()
+        here = threading.current_thread()
+        if thread is not None:
+            self._end()
+            if here not in (thread, self._making):
+                thread.join()
 
     def stop(self) -> None:
         """Let the thread end, without waiting for it: no call is under way."""
         if self._thread is not None:
-            self._queue.put(None)
+            self._end()
+
+    def _end(self) -> None:
+        with self._changed:
+            self._queue.append(None)
+            self._wake(0.0)
+
+    def _wake(self, due: float) -> None:
+        self._due = due
+        self._changed.notify()
+
+    def _take(self) -> _Call | None:
+        """Take the next call out of the queue, to make it in this thread."""
+        call = self._queue.popleft() if self._queue else None
+        if call is not None:
+            self._making = threading.current_thread()
+        if not self._queue:
+            self._due = inf
+        return call
+
+    def _take_deferred(self) -> _Call | None:
+        """Take the next call, unless the queue is the thread's to make."""
+        if self._making is None and self._due:
+            return self._take()
+        if self._queue:
+            # After the call that runs, without waiting for this thread to come back.
+            self._wake(0.0)
+        return None
+
+    def _end_call(self) -> None:
+        with self._changed:
+            self._making = None
+            self.pending = self._count(-1)
+            # The thread may have been waiting for this call to end.
+            if not self._due:
+                self._changed.notify()
 
     def _work(self) -> None:
         # No call stays here while the thread waits: it would keep its group alive.
-        while self._run_next():
+        while self._make_next():
             pass
 
-    def _run_next(self) -> bool:
-        run = self._queue.get()
-        if run is None:
+    def _make_next(self) -> bool:
+        with self._changed:
+            self._wait_until_due()
+            call = self._take()
+        if call is None:
             return False
-        run()
+        call.handle.run(call.action)
+        self._end_call()
         return True
+
+    def _wait_until_due(self) -> None:
+        idle = 0
+        while self._making is not None or monotonic() < self._due:
+            idle = idle + 1 if self._due == inf else 0
+            # It is woken where the queue is its own, when the call that runs ends.
+            self._looking = self._due > 0 and idle < _IDLE_LOOKS
+            self._changed.wait(_DEFER_SECONDS if self._looking else None)
+        self._looking = False

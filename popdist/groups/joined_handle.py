@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from popdist.engine.handle import Handle, check_thread
+from popdist.engine.handle import Handle
 
 T = TypeVar("T")
 
@@ -34,8 +34,8 @@ class JoinedHandle(Handle[T]):
 
     def wait(self) -> T:
         for call in self._calls:
-            if not (self.test() or call.test()):
-                check_thread(call.maker)
+            if not self.test():
+                call.check_waiter()
         return super().wait()
 
     def _count(self, call: Handle[Any]) -> None:

@@ -89,7 +89,7 @@ class Order:
         with self._condition:
             # It cannot begin before the lock is free.
             self._start_worker()
-            handle.maker = self._worker
+            handle.thread = self._worker
             self._deferred[ticket] = lambda ticket: handle.run(
                 lambda: self._run(ticket, action, come=False)
             )

@@ -10,7 +10,7 @@ import numpy as np
 
 from popdist.engine.calls.destinations import check_fits
 from popdist.engine.calls.rows import Array, written, wrong_rows
-from popdist.engine.handle import Handle
+from popdist.engine.handle import AsyncOp, Handle
 from popdist.engine.transport import Transport
 
 T = TypeVar("T")
@@ -50,7 +50,7 @@ class Membership:
         return self.replicas[self.rank]
 
     def submit(
-        self, what: str, action: Callable[[], T], async_op: bool
+        self, what: str, action: Callable[[], T], async_op: AsyncOp
     ) -> T | Handle[T]:
         """Carry a call out, at once or after those that were made before it.
 
@@ -71,6 +71,7 @@ class Membership:
         handle = worker.submit(
             partial(self._carry_out, what, action),
             partial(self.transport.give_up, what),
+            deferred=async_op is not True,
         )
         return handle if async_op else handle.wait()
 

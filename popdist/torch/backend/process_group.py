@@ -193,9 +193,8 @@ class ProcessGroupPopdist(  # type: ignore[misc]
         given = listed(tensors_)
         check_single("send", given, "tensor list")
         self._check_peer("send", to)
-        return _message_work(
-            self._channels.send(given[0], to, tag), given, self._wait_seconds
-        )
+        message = self._channels.send(given[0], to, tag)
+        return _message_work(message, given, self._send_seconds)
 
     def recv(self, tensors_: Tensors, source: int, tag: int = 0) -> Any:
         """Fill a tensor with what a member sends."""
@@ -211,6 +210,10 @@ class ProcessGroupPopdist(  # type: ignore[misc]
         check_single("recv", given, "tensor list")
         message = self._channels.receive(given[0], None, tag)
         return _message_work(message, given, self._timeout.total_seconds)
+
+    def _send_seconds(self) -> float:
+        # The receiver's timeout comes first, and says more.
+        return 2 * self._timeout.total_seconds() + 60
 
     def _check_peer(self, call: str, peer: int) -> None:
         if peer == self._group.rank or not 0 <= peer < self._group.size:

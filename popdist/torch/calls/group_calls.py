@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from math import inf
 from typing import Any
 
 import torch
@@ -9,6 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from popdist.engine.group import Group
+from popdist.engine.handle import AsyncOp
 from popdist.errors import PopdistError
 from popdist.torch.calls.work import (
     DONE,
@@ -22,6 +24,9 @@ from popdist.torch.tensors.within import Within
 # What a call takes for a list of tensors: one may stand for a list of it.
 Tensors = Tensor | Sequence[Tensor]
 Step = Callable[[Within], Any]
+# Up to here a call is deferred to the thread that waits for it, which computes nothing
+# meanwhile. Longer ones begin at once, beside it.
+_DEFERRED_BYTES = 1 << 20
 
 
 class GroupCalls:
@@ -42,10 +47,6 @@ class GroupCalls:
         """The engine's group, for popdist.torch.tensors."""
         return self._group
 
-    def _wait_seconds(self) -> float:
-        # Calls end by themselves after the timeout, and name the member that is late.
-        return 2 * self._timeout.total_seconds() + 60
-
     def _start_coalescing(self, device: torch.device) -> None:
         """Collect the works of the calls that follow."""
         self._coalesced = []
@@ -65,14 +66,16 @@ class GroupCalls:
     def _call(self, call: Callable[..., Any], result: Any, opts: Any) -> Any:
         """Make a call of popdist.torch.tensors, and return its work."""
         asked = is_asynchronous(opts)
-        asynchronous = asked and (self._has_spare_cores or not _in_backward())
+        how: AsyncOp = False
+        if asked and (self._has_spare_cores or not _in_backward()):
+            how = "deferred" if _is_small(result) else True
         try:
-            handle = call(async_op=asynchronous)
+            handle = call(async_op=how)
         except PopdistError as error:
             raise backend_error(error) from error
-        if not asynchronous:
+        if not how:
             return CompletedWork(result) if asked else DONE
-        work = EngineWork(handle, result, self._wait_seconds)
+        work = EngineWork(handle, result)
         if self._coalesced is not None:
             self._coalesced.append(work)
         return work
@@ -81,10 +84,18 @@ class GroupCalls:
         """Make a call that has several steps, and return its work."""
         within = Within(self._group)
 
-        def call(async_op: bool) -> Any:
+        def call(async_op: AsyncOp) -> Any:
             return self._group.submit(what, lambda: steps(within), async_op)
 
         return self._call(call, result, opts)
+
+
+def _is_small(result: Any) -> bool:
+    """Return whether a call takes no longer than it may wait for its caller."""
+    return isinstance(result, list) and (
+        sum(one.nbytes if isinstance(one, Tensor) else inf for one in result)
+        <= _DEFERRED_BYTES
+    )
 
 
 def _in_backward() -> bool:

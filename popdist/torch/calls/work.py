@@ -35,7 +35,10 @@ class EngineWork(dist.Work):
     """A call of the engine that may be under way."""
 
     def __init__(
-        self, handle: Handle[Any], result: Any, timeout: Callable[[], float]
+        self,
+        handle: Handle[Any],
+        result: Any,
+        timeout: Callable[[], float] | None = None,
     ) -> None:
         """Make the work of a call.
 
@@ -43,6 +46,7 @@ class EngineWork(dist.Work):
             handle: The engine's.
             result: What `result()` and the future have when it is over.
             timeout: Returns for how many seconds wait() blocks if it is given none.
+                Without it, wait() blocks until the call ends, by its own timeout.
         """
         super().__init__()
         self._handle = handle
@@ -59,10 +63,11 @@ class EngineWork(dist.Work):
             DistBackendError: It is not over in time.
         """
         seconds = timeout.total_seconds() if timeout else 0.0
-        limit = seconds if seconds > 0 else self._timeout()
-        if not self._handle.test() and not self._handle.is_done_in(limit):
+        if seconds <= 0 and self._timeout is not None:
+            seconds = self._timeout()
+        if seconds > 0 and not self._handle.is_done_in(seconds):
             raise dist.DistBackendError(
-                f"popdist: Timed out waiting {limit:g} s for a collective call; see "
+                f"popdist: Timed out waiting {seconds:g} s for a collective call; see "
                 "the timeout of init_process_group and new_group."
             )
         try:

@@ -14,6 +14,8 @@ and shape.
   the result, or raises the call's error; `test()` never blocks;
   `add_done_callback(f)` calls `f(handle)` in the thread that makes the group's calls,
   and `handle.result()` is there then. Tensors must not be touched before that.
+- With async_op="deferred" it does, too, and `wait()` makes the call itself if it comes
+  within 2 ms: no other thread has to be woken for it.
 - `name` is the name of the call among the members: where popdist.named.order makes a
   call, pass on the name that it gives.
 

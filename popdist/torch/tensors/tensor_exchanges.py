@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from popdist.engine.group import Group
+from popdist.engine.handle import AsyncOp
 from popdist.engine.spec.operations import Operation, number_of
 from popdist.engine.transport import Rows
 from popdist.torch.tensors.tensor_rows import (
@@ -34,7 +35,7 @@ def all_gather(
     source: Tensor,
     out: Tensor | Sequence[Tensor],
     *,
-    async_op: bool = False,
+    async_op: AsyncOp = False,
     name: str | None = None,
 ) -> Any:
     """Gather every member's tensor in `out`, and return that.
@@ -61,7 +62,7 @@ def gather(
     out: Tensor | Sequence[Tensor] | None,
     root: int = 0,
     *,
-    async_op: bool = False,
+    async_op: AsyncOp = False,
     name: str | None = None,
 ) -> Any:
     """Gather every member's tensor in `out` of member `root`, and return that there.
@@ -96,7 +97,7 @@ def scatter(
     out: Tensor,
     root: int = 0,
     *,
-    async_op: bool = False,
+    async_op: AsyncOp = False,
     name: str | None = None,
 ) -> Any:
     """Give each member its part of what member `root` has, in `out`; return that.
@@ -132,7 +133,7 @@ def all_to_all(
     source: Tensor,
     out: Tensor,
     *,
-    async_op: bool = False,
+    async_op: AsyncOp = False,
     name: str | None = None,
 ) -> Any:
     """Exchange equal parts in `out`, and return that: what member i has for j, j gets.
@@ -166,7 +167,7 @@ def all_to_all_parts(
     sources: Sequence[Tensor],
     outs: Sequence[Tensor],
     *,
-    async_op: bool = False,
+    async_op: AsyncOp = False,
     name: str | None = None,
 ) -> Any:
     """Exchange parts of any sizes in `outs`, and return that.
@@ -203,7 +204,7 @@ def all_gather_varied(
     group: Group | Within,
     tensor: Tensor,
     *,
-    async_op: bool = False,
+    async_op: AsyncOp = False,
     name: str | None = None,
 ) -> Any:
     """Return a list of new tensors: every member's, whatever its shape and dtype."""
@@ -231,7 +232,7 @@ def all_gather_varied(
     return group.submit("all_gather", action, async_op)
 
 
-def send(group: Group, tensor: Tensor, dest: int, *, async_op: bool = False) -> Any:
+def send(group: Group, tensor: Tensor, dest: int, *, async_op: AsyncOp = False) -> Any:
     """Send a tensor to one member, which must receive one of its size."""
     check(tensor)
     peer = group.peer_of("dest", dest)
@@ -242,7 +243,9 @@ def send(group: Group, tensor: Tensor, dest: int, *, async_op: bool = False) -> 
     return group.submit("send", action, async_op)
 
 
-def receive(group: Group, out: Tensor, source: int, *, async_op: bool = False) -> Any:
+def receive(
+    group: Group, out: Tensor, source: int, *, async_op: AsyncOp = False
+) -> Any:
     """Fill `out` with what one member sends, and return it."""
     check(out)
     peer = group.peer_of("source", source)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from popdist.engine.group import Group
+from popdist.engine.handle import AsyncOp
 from popdist.engine.spec.dtypes import REDUCTIONS
 from popdist.engine.spec.operations import CHOICES, number_of
 from popdist.engine.transport import Pair
@@ -56,7 +57,7 @@ def all_reduce(
     *,
     out: Sequence[TensorArray] | None = None,
     algorithm: str = "auto",
-    async_op: bool = False,
+    async_op: AsyncOp = False,
     name: str | None = None,
 ) -> Any:
     """Reduce several arrays as if they were one; return the list they were written to.
@@ -121,7 +122,7 @@ def reduce(
     root: int = 0,
     *,
     out: Tensor | None = None,
-    async_op: bool = False,
+    async_op: AsyncOp = False,
     name: str | None = None,
 ) -> Any:
     """Reduce all replicas' tensors where replica `root` lives; return the result there.
@@ -161,7 +162,7 @@ def reduce_scatter(
     out: Tensor,
     op: str = "sum",
     *,
-    async_op: bool = False,
+    async_op: AsyncOp = False,
     name: str | None = None,
 ) -> Any:
     """Give each replica its part of the reduction, in `out`, and return that.
@@ -198,7 +199,7 @@ def broadcast(
     tensors: Sequence[Tensor],
     root: int = 0,
     *,
-    async_op: bool = False,
+    async_op: AsyncOp = False,
     name: str | None = None,
 ) -> Any:
     """Overwrite tensors with those of member `root`, and return the list of them."""
@@ -217,7 +218,7 @@ def broadcast(
 
 
 def barrier(
-    group: Group | Within, *, async_op: bool = False, name: str | None = None
+    group: Group | Within, *, async_op: AsyncOp = False, name: str | None = None
 ) -> Any:
     """Return when all members have called it."""
     number = number_of(name)

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from popdist.engine.group import Group
+from popdist.engine.handle import AsyncOp
 
 T = TypeVar("T")
 
@@ -18,6 +19,6 @@ class Within:
         self.num_local_replicas = group.num_local_replicas
         self.owner_of = group.owner_of
 
-    def submit(self, what: str, action: Callable[[], T], async_op: bool) -> T:
+    def submit(self, what: str, action: Callable[[], T], async_op: AsyncOp) -> T:
         """Carry a step out at once."""
         return action()

@@ -78,7 +78,7 @@ def test_an_interrupted_wait_gives_up_the_calls_that_are_under_way(
 
 def test_the_thread_that_makes_one_of_the_calls_cannot_wait_for_all() -> None:
     calls = [started([], "") for _ in range(2)]
-    calls[1].maker = threading.current_thread()
+    calls[1].thread = threading.current_thread()
 
     with pytest.raises(RuntimeError):
         JoinedHandle(calls, list).wait()
