@@ -122,9 +122,16 @@ class Reducer:
         self, arrays: Sequence[Any], out: Sequence[Any], reduction: int, how: int, /
     ) -> Any: ...
     # All-reduce elements at an address in place. None, or NotImplemented where this
-    # member has several rows, or other calls have to be made before.
+    # member has several rows, or other calls have to be made before; with `in_turn`
+    # those have been.
     def _reduce_at(
-        self, address: int, count: int, dtype: int, reduction: int, /
+        self,
+        address: int,
+        count: int,
+        dtype: int,
+        reduction: int,
+        in_turn: bool,
+        /,
     ) -> Any: ...
     # The same for a reduce_scatter of one array.
     def _scatter_array(self, x: Any, out: Any, reduction: int, /) -> Any: ...

@@ -1,6 +1,7 @@
 """The collectives that reduce: many arrays come in, and one result comes out."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from popdist.engine.calls.rows import (
     rows_of,
     written,
 )
+from popdist.engine.handle import Handle
 from popdist.engine.spec.dtypes import REDUCTIONS, reduction_code_of
 from popdist.engine.spec.operations import (
     CHOICES,
@@ -78,7 +80,38 @@ class Reductions(_core.Reducer, Membership):
         several rows, or calls of it are under way: then submit() a call.
         """
         try:
-            return self._reduce_at(address, count, dtype, reduction) is None
+            return self._reduce_at(address, count, dtype, reduction, False) is None
+        except _core.Failure:
+            # Explained below: Ctrl-C while that is done must not show this one.
+            pass
+        raise self.transport.explain()
+
+    def deferred_all_reduce_at(
+        self, address: int, count: int, dtype: int, reduction: int, owner: object
+    ) -> Handle[None]:
+        """Begin what all_reduce_at() does, as a deferred call: see AsyncOp.
+
+        Args:
+            owner: Keeps the memory until the call is over.
+
+        Raises:
+            ValueError: This member has several rows.
+        """
+        if self.num_local_replicas != 1:
+            raise ValueError(
+                f"This member has {self.num_local_replicas} rows in the group, but "
+                "elements at one address are one row. Use a group with one for each."
+            )
+        call = address, count, dtype, reduction
+        handle = self.submit(
+            "all_reduce", partial(self._reduce_in_turn, call, owner), "deferred"
+        )
+        return handle  # type: ignore[return-value]
+
+    def _reduce_in_turn(self, call: tuple[int, int, int, int], owner: object) -> None:
+        try:
+            if self._reduce_at(*call, True) is None:
+                return
         except _core.Failure:
             # Explained below: Ctrl-C while that is done must not show this one.
             pass

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from popdist.engine.group import Group
-from popdist.engine.handle import AsyncOp
+from popdist.engine.handle import AsyncOp, Handle
 from popdist.errors import PopdistError
 from popdist.torch.calls.work import (
     DONE,
@@ -66,15 +66,23 @@ class GroupCalls:
     def _call(self, call: Callable[..., Any], result: Any, opts: Any) -> Any:
         """Make a call of popdist.torch.tensors, and return its work."""
         asked = is_asynchronous(opts)
-        how: AsyncOp = False
-        if asked and (self._has_spare_cores or not _in_backward()):
-            how = "deferred" if _is_small(result) else True
+        how = self._start_of(result) if asked else False
         try:
             handle = call(async_op=how)
         except PopdistError as error:
             raise backend_error(error) from error
         if not how:
             return CompletedWork(result) if asked else DONE
+        return self._work(handle, result)
+
+    def _start_of(self, result: Any) -> AsyncOp:
+        """Return how an asynchronous call with this result is made."""
+        if not self._has_spare_cores and _in_backward():
+            return False
+        return "deferred" if _is_small(result) else True
+
+    def _work(self, handle: Handle[Any], result: Any) -> EngineWork:
+        """Return the work of an asynchronous call."""
         work = EngineWork(handle, result)
         if self._coalesced is not None:
             self._coalesced.append(work)
@@ -93,9 +101,13 @@ class GroupCalls:
 def _is_small(result: Any) -> bool:
     """Return whether a call takes no longer than it may wait for its caller."""
     return isinstance(result, list) and (
-        sum(one.nbytes if isinstance(one, Tensor) else inf for one in result)
-        <= _DEFERRED_BYTES
+        sum(_bytes_of(one) for one in result) <= _DEFERRED_BYTES
     )
+
+
+def _bytes_of(one: Any) -> float:
+    dense = isinstance(one, Tensor) and one.layout is torch.strided
+    return one.nbytes if dense else inf
 
 
 def _in_backward() -> bool:

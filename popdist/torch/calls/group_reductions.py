@@ -24,7 +24,10 @@ from popdist.torch.calls.arguments import (
 from popdist.torch.calls.group_calls import GroupCalls, Tensors, as_real, op_of
 from popdist.torch.calls.reduce_ops import engine_op, reduce_otherwise, reduce_sparse
 from popdist.torch.calls.work import DONE, backend_error
-from popdist.torch.tensors.tensor_reductions import reduce_in_place
+from popdist.torch.tensors.tensor_reductions import (
+    reduce_in_place,
+    reduce_in_place_deferred,
+)
 from popdist.torch.tensors.within import Within
 
 # Any, because torch declares no comparison of its reductions.
@@ -43,15 +46,14 @@ class ReductionCalls(GroupCalls):
         timeout: timedelta | None = None,
     ) -> Any:
         """Reduce tensors over all members; several, as if each had a member."""
-        # The common case, which torch.distributed.all_reduce makes, in few steps.
+        # The common case, which torch's own functions make, in few steps.
         if (
             type(opts) is dist.AllreduceOptions
-            and not opts.asyncOp
             and len(tensors_) == 1
             and opts.reduceOp == _SUM
-            and self._reduce_now(tensors_[0], _ENGINE_SUM)
+            and (work := self._add_up(tensors_[0], opts.asyncOp)) is not None
         ):
-            return DONE
+            return work
         op = op_of(opts, op)
         given = listed(tensors_)
         check_not_empty("allreduce", given)
@@ -74,12 +76,18 @@ class ReductionCalls(GroupCalls):
             call = partial(tensors.all_reduce, view, [parts], name)
         return self._call(call, given, opts)
 
-    def _reduce_now(self, tensor: Tensor, reduction: int) -> bool:
-        """Reduce a tensor that needs no preparation. Returns whether it was one."""
+    def _add_up(self, tensor: Tensor, asynchronous: bool) -> dist.Work | None:
+        """Add up a tensor that needs no preparation. Returns None if it needs some."""
         try:
-            return reduce_in_place(self._group, tensor, reduction)
+            if not asynchronous:
+                added = reduce_in_place(self._group, tensor, _ENGINE_SUM)
+                return DONE if added else None
+            if not tensor.is_cpu or self._start_of([tensor]) != "deferred":
+                return None
+            handle = reduce_in_place_deferred(self._group, tensor, _ENGINE_SUM)
         except PopdistError as error:
             raise backend_error(error) from error
+        return None if handle is None else self._work(handle, [tensor])
 
     def allreduce_coalesced(self, tensors_: Tensors, opts: Any = None) -> Any:
         """Reduce each of several tensors over all members."""

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from popdist.engine.group import Group
-from popdist.engine.handle import AsyncOp
+from popdist.engine.handle import AsyncOp, Handle
 from popdist.engine.spec.dtypes import REDUCTIONS
 from popdist.engine.spec.operations import CHOICES, number_of
 from popdist.engine.transport import Pair
@@ -39,15 +39,32 @@ def reduce_in_place(group: Group, tensor: Tensor, reduction: int) -> bool:
     Returns:
         Whether the tensor was reduced. If not, nothing was done: call all_reduce().
     """
-    code = CODES.get(tensor.dtype)
-    if (
-        code is None
-        or not tensor.is_cpu
-        or not tensor.is_contiguous()
-        or tensor.is_neg()
-    ):
-        return False
-    return group.all_reduce_at(tensor.data_ptr(), tensor.numel(), code, reduction)
+    code = _plain_code(tensor)
+    return code is not None and group.all_reduce_at(
+        tensor.data_ptr(), tensor.numel(), code, reduction
+    )
+
+
+def reduce_in_place_deferred(
+    group: Group, tensor: Tensor, reduction: int
+) -> Handle[None] | None:
+    """Begin to all-reduce one tensor in place, deferred, if it takes no preparation.
+
+    As reduce_in_place(). None is returned where nothing was done.
+    """
+    code = _plain_code(tensor)
+    if code is None:
+        return None
+    return group.deferred_all_reduce_at(
+        tensor.data_ptr(), tensor.numel(), code, reduction, tensor
+    )
+
+
+def _plain_code(tensor: Tensor) -> int | None:
+    """Return the engine's code of a tensor whose memory it can reduce, or None."""
+    if not tensor.is_cpu or not tensor.is_contiguous() or tensor.is_neg():
+        return None
+    return CODES.get(tensor.dtype)
 
 
 def all_reduce(

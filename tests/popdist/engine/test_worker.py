@@ -4,11 +4,13 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
 from popdist.engine import worker
 from popdist.engine.group import Group
 from popdist.engine.handle import Handle
+from popdist.errors import GroupUnusableError
 from tests.popdist.engine.members import SMALL, Me, Members
 
 
@@ -139,3 +141,15 @@ def test_members_need_not_wait_in_the_order_of_their_calls() -> None:
         members.hear(1)
         members.tell(0, "go on")
         assert [ended.value for ended in members.finish()] == [None, None]
+
+
+def test_elements_at_an_address_are_one_row(group: Group) -> None:
+    x = np.ones(3)
+    handle = group.deferred_all_reduce_at(x.ctypes.data, 3, 1, 0, x)
+    handle.wait()
+    with pytest.raises(ValueError, match="This member has 2 rows in the group"):
+        group.view([2]).deferred_all_reduce_at(x.ctypes.data, 3, 1, 0, x)
+
+    group.close()
+    with pytest.raises(GroupUnusableError):
+        group.deferred_all_reduce_at(x.ctypes.data, 3, 1, 0, x)

@@ -185,14 +185,15 @@ PyObject *reduce_arrays(PyObject *object, PyObject *given, PyObject *from, PyObj
 }
 
 PyObject *reduce_memory(PyObject *object, PyObject *given, uint64_t address,
-                        uint64_t count, int type, int reduction, int wanted)
+                        uint64_t count, int type, int reduction, int wanted,
+                        bool in_turn)
 {
     CommObject *self = (CommObject *)object;
     const layout *l = ((LayoutObject *)given)->l;
     char *row = (char *)(uintptr_t)address;
     const ssize_t length = (ssize_t)count;
     const segment whole = {count, &row, &row};
-    if (self->queued || l->rows[l->rank] != 1)
+    if ((self->queued && !in_turn) || l->rows[l->rank] != 1)
         Py_RETURN_NOTIMPLEMENTED;
     call k = {
         .c = &self->c,

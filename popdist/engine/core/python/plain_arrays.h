@@ -11,9 +11,9 @@ enum { FEW_ROWS = 16 };
 int dtype_of(const Py_buffer *view);
 
 /* All-reduce `count` elements at an address in place. NotImplemented where this member has
- * several rows, or other calls have to be made before. */
+ * several rows, or other calls have to be made before; with `in_turn` those have been. */
 PyObject *reduce_memory(PyObject *comm, PyObject *layout, uint64_t address, uint64_t count,
-                        int type, int reduction, int wanted);
+                        int type, int reduction, int wanted, bool in_turn);
 
 /* Reduce-scatter what lies in a plain buffer into another one. NotImplemented where
  * they are not plain, or other calls have to be made before. */

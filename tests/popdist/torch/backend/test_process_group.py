@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as functional_collectives
 
 from tests.popdist.torch.distributed import ends_of, on_all
 
@@ -231,6 +232,36 @@ def test_calls_may_be_under_way_beside_the_program(tmp_path: Path) -> None:
         )
 
     expected = (True, 15, 399, 2, True, 7, [[2, 2], [2, 2, 2]], None)
+    assert on_all(tmp_path, 2, member) == [expected] * 2
+
+
+def test_small_asynchronous_calls_are_made_in_order_whoever_waits(
+    tmp_path: Path,
+) -> None:
+    def member(rank: int, size: int) -> Any:
+        given = [torch.full((1 + i,), float(rank + i)) for i in range(40)]
+        works = [dist.all_reduce(x, async_op=True) for x in given]
+        # A work and a tensor that the program drops, and a call that returns its sum.
+        dist.all_reduce(torch.ones(1000), async_op=True)
+        between = torch.ones(3, dtype=torch.bfloat16)
+        dist.all_reduce(between)
+        for work in reversed(works) if rank else works:
+            assert work is not None
+            work.wait()
+        reduce: Any = functional_collectives.all_reduce
+        functional = [reduce(torch.full((9,), i), "sum", world()) for i in range(3)]
+        maximum = dist.all_reduce(given[0], OP.MAX, async_op=True)
+        assert maximum is not None
+        maximum.get_future().wait()
+        return (
+            [x.unique().tolist() for x in given[1:]],
+            between.tolist(),
+            [x.unique().tolist() for x in functional],
+            given[0].tolist(),
+        )
+
+    sums = [[2.0 * i + 1] for i in range(1, 40)]
+    expected = sums, [2.0] * 3, [[0], [2], [4]], [1.0]
     assert on_all(tmp_path, 2, member) == [expected] * 2
 
 
