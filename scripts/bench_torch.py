@@ -16,6 +16,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -36,12 +37,19 @@ REDUCED_BYTES = [8 << 10, 32 << 10, 128 << 10, 512 << 10, 2 << 20]
 NETWORKS = {"25M": (2240, 16), "83k": (128, 32)}
 
 
-def in_turns(calls: dict[str, Call], seconds: float) -> dict[str, float]:
-    """Return how long each call takes, in seconds: all instances make all of them."""
+def in_turns(
+    calls: dict[str, Call], seconds: float, before: Call = lambda: None
+) -> dict[str, float]:
+    """Return how long each call takes, in seconds: all instances make all of them.
+
+    Args:
+        before: Made before each call, and not measured.
+    """
     times: dict[str, list[float]] = {name: [] for name in calls}
     begun, go_on = perf_counter(), torch.tensor(1)
     while go_on:
         for name, call in calls.items():
+            before()
             dist.barrier()
             start = perf_counter()
             call()
@@ -114,21 +122,19 @@ def bench_all_reduce(gloo: Any) -> None:
         usual = torch.ones(nbytes // 2, dtype=torch.bfloat16)
         shared = popdist.torch.empty(nbytes // 2, dtype=torch.bfloat16).fill_(1)
 
-        def rewritten(tensor: torch.Tensor, group: Any) -> Call:
-            def call() -> None:
-                # What has just been computed is in this core's caches.
-                tensor.fill_(1)
-                dist.all_reduce(tensor, group=group)
-
-            return call
+        def rewrite(usual: torch.Tensor = usual, shared: torch.Tensor = shared) -> None:
+            # What has just been computed is in this core's caches.
+            usual.fill_(1)
+            shared.fill_(1)
 
         found = in_turns(
             {
-                "gloo": rewritten(usual, gloo),
-                "popdist": rewritten(usual, None),
-                "arena": rewritten(shared, None),
+                "gloo": partial(dist.all_reduce, usual, group=gloo),
+                "popdist": partial(dist.all_reduce, usual),
+                "arena": partial(dist.all_reduce, shared),
             },
             2.5,
+            rewrite,
         )
         gloos, mine, arena = found.values()
         show(
