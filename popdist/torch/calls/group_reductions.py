@@ -23,7 +23,7 @@ from popdist.torch.calls.arguments import (
 )
 from popdist.torch.calls.group_calls import GroupCalls, Tensors, as_real, op_of
 from popdist.torch.calls.reduce_ops import engine_op, reduce_otherwise, reduce_sparse
-from popdist.torch.calls.work import DONE, backend_error
+from popdist.torch.calls.work import DONE, CompletedWork, backend_error
 from popdist.torch.tensors.tensor_reductions import (
     reduce_in_place,
     reduce_in_place_deferred,
@@ -78,16 +78,20 @@ class ReductionCalls(GroupCalls):
 
     def _add_up(self, tensor: Tensor, asynchronous: bool) -> dist.Work | None:
         """Add up a tensor that needs no preparation. Returns None if it needs some."""
+        if not tensor.is_cpu:
+            return None
+        start = self._start_of([tensor]) if asynchronous else False
+        if start is True:
+            return None
         try:
-            if not asynchronous:
-                added = reduce_in_place(self._group, tensor, _ENGINE_SUM)
-                return DONE if added else None
-            if not tensor.is_cpu or self._start_of([tensor]) != "deferred":
+            if start:
+                handle = reduce_in_place_deferred(self._group, tensor, _ENGINE_SUM)
+                return None if handle is None else self._work(handle, [tensor])
+            if not reduce_in_place(self._group, tensor, _ENGINE_SUM):
                 return None
-            handle = reduce_in_place_deferred(self._group, tensor, _ENGINE_SUM)
         except PopdistError as error:
             raise backend_error(error) from error
-        return None if handle is None else self._work(handle, [tensor])
+        return CompletedWork([tensor]) if asynchronous else DONE
 
     def allreduce_coalesced(self, tensors_: Tensors, opts: Any = None) -> Any:
         """Reduce each of several tensors over all members."""
