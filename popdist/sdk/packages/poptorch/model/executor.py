@@ -366,11 +366,12 @@ class PoplarExecutor:
     def _inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Inputs:
         """Return the inputs as the device has them: it has no float64."""
         inputs = Inputs(args, kwargs, self._settings)
-        wide = any(p.dtype is torch.float64 for p in self._user_model.parameters())
-        if torch.float64 in inputs.dtypes() and not wide:
-            _warn_of_float64()
-            return inputs.narrowed({torch.float64: torch.float32})
-        return inputs
+        if torch.float64 not in inputs.dtypes() or any(
+            parameter.dtype is torch.float64 for parameter in self.parameters()
+        ):
+            return inputs
+        _warn_of_float64()
+        return inputs.narrowed({torch.float64: torch.float32})
 
     def _compile(self, inputs: Inputs) -> Compiled:
         self._get_device()

@@ -126,14 +126,11 @@ class Training:
         self._settings = settings
         self._exchange = exchange
         self._half = half
-        # What the backward pass of a loss begins with, for each kind of loss.
-        self._seeds: dict[tuple[torch.Size, torch.dtype], torch.Tensor] = {}
         self.set_update(update)
 
     def set_update(self, update: WeightUpdate) -> None:
         """Update the weights in this way from now on."""
         self.update = update
-        self._seeds = {}
         self.gradients = GradientSum(
             update.parameters,
             self._exchange.first_replica,
@@ -152,20 +149,19 @@ class Training:
 
     def backward(self, loss: torch.Tensor) -> None:
         """Run the backward pass of a micro-batch."""
-        kind = loss.shape, loss.dtype
-        seed = self._seeds.get(kind)
-        if seed is None:
-            seed = self._seeds[kind] = torch.full_like(loss, self._loss_scale)
-        torch.autograd.backward(loss, seed)
+        # Not a gradient given to backward(), whose checks take longer and import sympy.
+        if loss.numel() != 1:
+            loss = loss.sum()
+        if self._loss_scale != 1:
+            loss = loss * self._loss_scale
+        loss.backward()  # type: ignore[no-untyped-call]
         if self.gradients.has_short:
             self.gradients.after_micro_batch()
 
     def update_weights(self) -> None:
         """Reduce the gradients over all replicas of all instances, and update once."""
         update = self.update
-        total = self._exchange.reduced(
-            self.gradients, update.parameters, update.names()
-        )
+        total = self._exchange.reduced(self.gradients, update.parameters, update.names)
         update.step(total, self._gradient_scale)
 
 

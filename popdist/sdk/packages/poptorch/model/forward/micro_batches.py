@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from ...errors import Error
 from ..run_settings import RunSettings
@@ -40,13 +40,12 @@ class Inputs:
             BatchDimensionError: The first dimension of a tensor cannot be divided.
         """
         self._settings = settings
-        self.leaves, self.spec = tree_flatten((tuple(args), dict(kwargs)))
-        # Whether the positional arguments are the leaves, and there are no others.
-        self._flat = (
-            not kwargs
-            and len(args) == len(self.leaves)
-            and all(arg is leaf for arg, leaf in zip(args, self.leaves, strict=True))
-        )
+        # The structure; None if all arguments are tensors without names.
+        self._spec: TreeSpec | None = None
+        if not kwargs and all(type(arg) is torch.Tensor for arg in args):
+            self.leaves: list[Any] = list(args)
+        else:
+            self.leaves, self._spec = tree_flatten((tuple(args), dict(kwargs)))
         # The tensors that are divided: index, tensor, rows of a micro-batch.
         self._divided: list[tuple[int, torch.Tensor, int]] = []
         for index, leaf in enumerate(self.leaves):
@@ -61,7 +60,7 @@ class Inputs:
             else leaf
             for leaf in self.leaves
         ]
-        args, kwargs = tree_unflatten(leaves, self.spec)
+        args, kwargs = self._unflattened(leaves)
         return Inputs(args, kwargs, self._settings)
 
     def dtypes(self) -> set[torch.dtype]:
@@ -70,7 +69,7 @@ class Inputs:
 
     def signature(self) -> Signature:
         """Return what must be equal in all calls: structure, shapes and dtypes."""
-        structure = str(len(self.leaves)) if self._flat else str(self.spec)
+        structure = str(len(self.leaves) if self._spec is None else self._spec)
         return structure, tuple(
             (tuple(leaf.shape), leaf.dtype) if isinstance(leaf, torch.Tensor) else None
             for leaf in self.leaves
@@ -87,9 +86,13 @@ class Inputs:
         for at, tensor, rows in self._divided:
             part = tensor.narrow(0, index * rows, rows)
             leaves[at] = part.clone() if part.data_ptr() % _ALIGNMENT else part
-        if self._flat:
+        return self._unflattened(leaves)
+
+    # Any: as in micro_batch().
+    def _unflattened(self, leaves: list[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        if self._spec is None:
             return tuple(leaves), {}
-        args, kwargs = tree_unflatten(leaves, self.spec)
+        args, kwargs = tree_unflatten(leaves, self._spec)
         return args, kwargs
 
     def _rows_of(self, index: int, tensor: torch.Tensor) -> int:
@@ -114,8 +117,7 @@ class Inputs:
 
     def _name(self, index: int) -> str:
         """Return what the user calls a tensor of the inputs."""
-        positions = tree_unflatten(list(range(len(self.leaves))), self.spec)
-        args, kwargs = positions
+        args, kwargs = self._unflattened(list(range(len(self.leaves))))
         for position, value in enumerate(args):
             if index in tree_flatten(value)[0]:
                 return str(position)

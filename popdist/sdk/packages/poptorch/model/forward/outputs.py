@@ -16,7 +16,8 @@ class Outputs:
     """Collects the outputs of the micro-batches of one call."""
 
     def __init__(self, settings: RunSettings) -> None:
-        self._settings = settings
+        self._accumulation = settings.gradient_accumulation
+        self._mode, self._period = settings.output_mode, settings.output_period
         # Any: whatever the model's forward returns besides tensors.
         self._kept: dict[tuple[int, int], list[Any]] = {}
         self._spec: TreeSpec | None = None
@@ -25,17 +26,16 @@ class Outputs:
     # Any: whatever the model's forward returns.
     def add(self, device_iteration: int, step: int, replica: int, output: Any) -> None:
         """Keep the output of a micro-batch, if the output mode wants it."""
-        index = device_iteration * self._settings.gradient_accumulation + step
-        mode = self._settings.output_mode
-        if mode == OutputMode.EveryN and (index + 1) % self._settings.output_period:
+        index, mode = device_iteration * self._accumulation + step, self._mode
+        if mode is OutputMode.Final and index + 1 < self._steps:
             return
-        if mode == OutputMode.Final and index + 1 < self._steps:
+        if mode is OutputMode.EveryN and (index + 1) % self._period:
             return
         leaves = [
             leaf.detach() if isinstance(leaf, torch.Tensor) else leaf
             for leaf in self._leaves_of(output)
         ]
-        if mode == OutputMode.Sum and (0, replica) in self._kept:
+        if mode is OutputMode.Sum and (0, replica) in self._kept:
             leaves = [
                 old + new if isinstance(new, torch.Tensor) else new
                 for old, new in zip(self._kept[0, replica], leaves, strict=True)

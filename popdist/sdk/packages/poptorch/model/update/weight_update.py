@@ -30,7 +30,9 @@ class WeightUpdate:
         """
         self._names = names
         self._wide: dict[torch.Tensor, torch.Tensor] = {}
+        # The parameters that it updates, and their names.
         self.parameters: list[torch.Tensor] = []
+        self.names: list[str] = []
         # Any: in this class it is an Optimizer once set_optimizer() has run.
         self._device: Any = None
         self.optimizer = optimizer
@@ -55,6 +57,7 @@ class WeightUpdate:
             for parameter in group["params"]
             if parameter.requires_grad
         ]
+        self.names = [self._names.get(p, "?") for p in self.parameters]
         self._wide = {
             parameter: self._wide[parameter]
             if parameter in self._wide
@@ -70,10 +73,6 @@ class WeightUpdate:
     def loss_scaling(self) -> float:
         """By what the loss is multiplied, and gradients divided."""
         return float(getattr(self._device, "loss_scaling", None) or 1)
-
-    def names(self) -> list[str]:
-        """Return the names of the parameters, in their order."""
-        return [self._names.get(parameter, "?") for parameter in self.parameters]
 
     def step(self, gradients: Row, scale: float) -> None:
         """Update the weights once.
