@@ -1,8 +1,10 @@
 """Optimizers of torch.optim with PopTorch's further arguments, and LAMB."""
 
+from .adam import Adam, AdamW
 from .extended import Optimizer
 from .lamb import LAMB
-from .torch_optimizers import SGD, Adam, AdamW, RMSprop
+from .rmsprop import RMSprop
+from .sgd import SGD
 from .variable_attributes import VariableAttributes
 
 __all__ = [

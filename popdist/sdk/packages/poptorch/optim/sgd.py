@@ -1,0 +1,75 @@
+"""Stochastic gradient descent with PopTorch's further arguments."""
+
+import torch
+from torch import optim
+
+from .extended import Optimizer, Parameters, given_only
+
+
+class SGD(Optimizer, optim.SGD):
+    """Stochastic gradient descent, with momentum if given."""
+
+    def __init__(
+        self,
+        params: Parameters,
+        lr: float | None = None,
+        momentum: float | None = None,
+        dampening: float | None = None,
+        weight_decay: float | None = None,
+        nesterov: bool | None = None,
+        maximize: bool | None = None,
+        foreach: bool | None = None,
+        differentiable: bool | None = None,
+        loss_scaling: float | None = None,
+        velocity_scaling: float | None = None,
+        use_combined_accum: bool | None = None,
+        accum_type: torch.dtype | None = None,
+        velocity_accum_type: torch.dtype | None = None,
+    ) -> None:
+        """Make the optimizer.
+
+        Args:
+            velocity_scaling: By what the velocity is multiplied while it is kept,
+                which changes no result.
+            use_combined_accum: Whether gradients and velocity share an accumulator;
+                recorded only. velocity_accum_type needs separate ones.
+
+        Raises:
+            ValueError: The arguments contradict each other.
+        """
+        if use_combined_accum and velocity_accum_type is not None:
+            raise ValueError(
+                "velocity_accum_type is given, but with use_combined_accum there is "
+                "no velocity by itself. Give accum_type, or use_combined_accum=False."
+            )
+        if not use_combined_accum and velocity_scaling is not None:
+            _check_positive("velocity_scaling", velocity_scaling)
+        given = {
+            "lr": lr,
+            "momentum": momentum,
+            "dampening": dampening,
+            "weight_decay": weight_decay,
+            "nesterov": nesterov,
+        }
+        optim.SGD.__init__(
+            self,
+            params,
+            **given_only(
+                **given,
+                maximize=maximize,
+                foreach=foreach,
+                differentiable=differentiable,
+            ),
+        )
+        self.use_combined_accum = bool(use_combined_accum)
+        self.velocity_scaling = velocity_scaling or 1.0
+        self._extend(
+            given,
+            {"loss_scaling": loss_scaling, "velocity_scaling": velocity_scaling},
+            {"accum_type": accum_type, "velocity_accum_type": velocity_accum_type},
+        )
+
+
+def _check_positive(name: str, value: float) -> None:
+    if value <= 0:
+        raise ValueError(f"{name} is {value}, but must be above 0.")
