@@ -200,6 +200,54 @@ def test_batches_of_a_sampler_are_joined_for_one_call() -> None:
     assert loader.combinedBatchSize == 8
 
 
+class Padded:
+    """A batch of a class of the program's own."""
+
+    def __init__(self, values: torch.Tensor, mask: torch.Tensor) -> None:
+        self.values = values
+        self.mask = mask
+
+
+class PaddedParser(poptorch.ICustomArgParser):
+    def yieldTensors(self, struct: Any) -> Iterator[torch.Tensor]:
+        yield struct.values
+        yield struct.mask
+
+    def reconstruct(self, original_structure: Any, tensor_iterator: Any) -> Padded:
+        return Padded(*tensor_iterator)
+
+
+poptorch.registerCustomArgParser(Padded, PaddedParser())
+
+
+def pad_to_three(samples: list[Any]) -> Padded:
+    values = torch.full((3,), -1)
+    values[: len(samples)] = torch.stack([first for first, _ in samples])
+    return Padded(values, values >= 0)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("mode", [DataLoaderMode.Sync, DataLoaderMode.Async])
+def test_each_batch_of_a_sampler_is_padded_by_itself(
+    mode: DataLoaderMode, workers: int
+) -> None:
+    loader = poptorch.DataLoader(
+        poptorch.Options().deviceIterations(2),
+        dataset(9),
+        batch_sampler=[[0], [1, 2], [3, 4, 5], [6, 7], [8]],
+        collate_fn=pad_to_three,
+        drop_last=False,
+        num_workers=workers,
+        mode=mode,
+        async_options=FORK if mode else None,
+    )
+
+    for _ in range(2):
+        batches = [batch.values.tolist() for batch in loader]
+        assert batches == [[0, -1, -1, 1, 2, -1], [3, 4, 5, 6, 7, -1], [8, -1, -1]]
+    loader.terminate()
+
+
 def test_without_a_batch_size_the_data_set_has_batches() -> None:
     data = TensorDataset(torch.arange(6).reshape(3, 2), torch.arange(6.0).reshape(3, 2))
     loader = poptorch.DataLoader(poptorch.Options(), data, batch_size=None)

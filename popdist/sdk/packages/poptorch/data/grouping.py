@@ -1,17 +1,18 @@
 """Batches out of smaller ones."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 import torch
-from torch.utils.data import Sampler
+from torch.utils.data import Dataset, Sampler, default_collate
 
 from ..errors import Error
 from .nesting import convert, tensors_of
 
 
-class GroupedBatchSampler(Sampler[list[int]]):
-    """Batches of indices, each made of several batches of another sampler."""
+class GroupedBatchSampler(Sampler[list[Sequence[int]]]):
+    """Lists of batches of indices, those that one call of a model takes."""
 
     def __init__(
         self, batches: Iterable[Sequence[int]], count: int, drop_last: bool
@@ -20,22 +21,53 @@ class GroupedBatchSampler(Sampler[list[int]]):
         self._count = count
         self._drop_last = drop_last
 
-    def __iter__(self) -> Iterator[list[int]]:
-        group: list[int] = []
-        number = 0
-        for batch in self._batches:
-            group += batch
-            number += 1
-            if number == self._count:
+    def __iter__(self) -> Iterator[list[Sequence[int]]]:
+        batches = iter(self._batches)
+        while group := list(islice(batches, self._count)):
+            if len(group) == self._count or not self._drop_last:
                 yield group
-                group, number = [], 0
-        if number and not self._drop_last:
-            yield group
 
     def __len__(self) -> int:
         # Any sampler may be endless and have no length: torch says so itself.
         groups, rest = divmod(len(self._batches), self._count)  # type: ignore[arg-type]
         return groups + (rest > 0 and not self._drop_last)
+
+
+# Any: samples are whatever the data set has.
+class GroupedSamples(Dataset[Any]):
+    """A data set whose items are lists of samples: those of one batch each."""
+
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = dataset
+
+    def __getitem__(self, batch: Sequence[int]) -> list[Any]:
+        several = getattr(self._dataset, "__getitems__", None)
+        if several is not None:
+            samples: list[Any] = several(batch)
+            return samples
+        return [self._dataset[index] for index in batch]
+
+    def __getattr__(self, name: str) -> Any:
+        # For a worker_init_fn, which finds this as the data set of its worker.
+        # Without `_dataset`, this is an object that is being unpickled.
+        if name == "_dataset":
+            raise AttributeError(name)
+        return getattr(self._dataset, name)
+
+
+class GroupedCollate:
+    """Makes each list of samples a batch, and joins the batches to one.
+
+    A collate_fn may pad a batch to its full size, so it gets one at a time.
+    """
+
+    def __init__(self, collate: Callable[[list[Any]], Any] | None) -> None:
+        self._collate = collate
+
+    def __call__(self, group: list[list[Any]]) -> Any:
+        if self._collate is None:
+            return default_collate([sample for samples in group for sample in samples])
+        return joined([self._collate(samples) for samples in group])
 
 
 # Any: batches are tensors in whatever structure a program returns.
@@ -56,12 +88,12 @@ def regroup(batches: Iterable[Any], size: int, drop_last: bool) -> Iterator[Any]
         waiting.append(batch)
         have += _length(batch)
         while have >= size:
-            whole = _joined(waiting)
+            whole = joined(waiting)
             yield convert(whole, lambda tensor: tensor[:size])
             waiting = [convert(whole, lambda tensor: tensor[size:])]
             have -= size
     if have and not drop_last:
-        yield _joined(waiting)
+        yield joined(waiting)
 
 
 def _length(batch: Any) -> int:
@@ -75,7 +107,8 @@ def _length(batch: Any) -> int:
     return int(lengths.pop() or 0)
 
 
-def _joined(batches: list[Any]) -> Any:
+def joined(batches: list[Any]) -> Any:
+    """Return one batch with the samples of several of the same structure."""
     if len(batches) == 1:
         return batches[0]
     parts = zip(*(tensors_of(batch) for batch in batches), strict=True)

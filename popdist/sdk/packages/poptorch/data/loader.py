@@ -11,7 +11,7 @@ from ..enums import DataLoaderMode
 from ..errors import ArgumentsError, require
 from ..options import Options
 from .accessor import AsynchronousDataAccessor
-from .grouping import GroupedBatchSampler
+from .grouping import GroupedBatchSampler, GroupedCollate, GroupedSamples
 from .partition import Partition, share_of
 
 
@@ -79,9 +79,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             _check_sampler(batch_size, shuffle, is_divided)
             size = getattr(batch_sampler, "batch_size", None)
             self._combined_batch_size = size and size * batches
-            kwargs["batch_sampler"] = GroupedBatchSampler(
-                batch_sampler, batches, drop_last
-            )
+            kwargs |= _grouped(batch_sampler, batches, drop_last, kwargs)
         elif is_iterable:
             _check_iterable(is_divided, num_workers, kwargs)
         elif is_divided:
@@ -215,13 +213,24 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             self.dataset.begin_pass()
         return super().__iter__()
 
+    def _get_iterator(self) -> Any:
+        if not isinstance(self.collate_fn, GroupedCollate):
+            return super()._get_iterator()
+        grouped = self._with_dataset(GroupedSamples(self.dataset))
+        return torch.utils.data.DataLoader._get_iterator(grouped)
+
     def _for_loading_process(self) -> Self:
         """Return a loader of the same batches that loads them itself."""
-        other = self.__class__.__new__(self.__class__)
-        other.__dict__.update(self.__dict__)
-        other.__dict__["_accessor"] = other.__dict__["_iterator"] = None
         if isinstance(self.dataset, Partition):
-            other.__dict__["dataset"] = self.dataset.separate()
+            return self._with_dataset(self.dataset.separate())
+        return self._with_dataset(self.dataset)
+
+    def _with_dataset(self, dataset: Any) -> Self:
+        """Return a loader that loads another data set in the same way, itself."""
+        other = self.__class__.__new__(self.__class__)
+        # Torch's __setattr__ refuses to change a loader.
+        other.__dict__.update(self.__dict__)
+        other.__dict__.update(_accessor=None, _iterator=None, dataset=dataset)
         return other
 
 
@@ -239,6 +248,21 @@ def _batches_per_call(options: Options) -> int:
         * options.Training.gradient_accumulation
     )
     return batches
+
+
+def _grouped(
+    batch_sampler: Iterable[Sequence[int]],
+    count: int,
+    drop_last: bool,
+    arguments: dict[str, Any],
+) -> dict[str, Any]:
+    """Return torch's arguments for joining so many batches of a sampler to one."""
+    if count == 1:
+        return {"batch_sampler": batch_sampler}
+    return {
+        "batch_sampler": GroupedBatchSampler(batch_sampler, count, drop_last),
+        "collate_fn": GroupedCollate(arguments.get("collate_fn")),
+    }
 
 
 def _check_sampler(batch_size: int | None, shuffle: bool, is_divided: bool) -> None:

@@ -1,10 +1,11 @@
-"""Tensors in tuples, lists and dictionaries, however deep."""
+"""Tensors in tuples, lists, dictionaries and registered classes, however deep."""
 
 import copy
 from collections.abc import Callable, MutableMapping
 from typing import Any
 
 import torch
+from torch.utils._pytree import SUPPORTED_NODES
 
 
 # Any: the structures are what programs return.
@@ -35,6 +36,10 @@ def convert(
         for key in keys:
             changed[key] = converted(nested[key])
         return changed
+    # registerCustomArgParser enters classes there.
+    if registered := SUPPORTED_NODES.get(type(nested)):
+        parts, context = registered.flatten_fn(nested)
+        return registered.unflatten_fn(map(converted, parts), context)
     return nested
 
 
