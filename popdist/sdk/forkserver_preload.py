@@ -8,6 +8,6 @@ import torch
 
 __all__ = ["torch"]
 
-# The server ends with the program. Without torch's own end, which takes half a second,
-# poprun does not find it left over.
+# The program waits at its end for the server, without torch's own end, which takes half
+# a second.
 atexit.register(os._exit, 0)

@@ -77,7 +77,7 @@ def test_it_loads_in_another_process_and_ahead(tmp_path: Path) -> None:
     accessor = AsynchronousDataAccessor(
         Made(100, make), buffer_size=4, sharing_strategy=FORK
     )
-    assert not list(tmp_path.iterdir())
+    assert len(list(tmp_path.iterdir())) == 1
     process, index = next(iter(accessor)).tolist()
 
     assert process != os.getpid()
@@ -273,23 +273,57 @@ def test_the_death_of_the_loading_process_is_an_error() -> None:
 
 
 def test_an_empty_data_set_is_an_error() -> None:
-    accessor = AsynchronousDataAccessor(
-        TensorDataset(torch.empty(0)), sharing_strategy=FORK
-    )
-
-    with pytest.raises(AssertionError, match="The Dataset is empty"):
-        next(iter(accessor))
-    accessor.terminate()
+    with pytest.raises(poptorch.Error, match="The Dataset is empty"):
+        AsynchronousDataAccessor(TensorDataset(torch.empty(0)), sharing_strategy=FORK)
 
 
 def test_items_without_a_length_are_not_made_into_batches() -> None:
-    accessor = AsynchronousDataAccessor(
-        Made(4, torch.tensor), rebatched_size=2, sharing_strategy=FORK
+    with pytest.raises(poptorch.Error, match="must all have a first dimension"):
+        AsynchronousDataAccessor(
+            Made(4, torch.tensor), rebatched_size=2, sharing_strategy=FORK
+        )
+
+
+def test_an_error_of_the_first_batch_is_raised_at_once(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def make(index: int) -> torch.Tensor:
+        raise KeyError("no such image")
+
+    with pytest.raises(poptorch.Error) as error:
+        AsynchronousDataAccessor(Made(4, make), sharing_strategy=FORK)
+
+    assert str(error.value) == (
+        "AsynchronousDataAccessor worker thread failed to start: loading the first "
+        "batch raised KeyError: 'no such image'"
+    )
+    # The rest of the traceback is in the log.
+    assert "in make" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "strategy", [SharingStrategy.ForkServer, SharingStrategy.SharedMemory]
+)
+def test_a_program_that_starts_processes_when_imported_gets_one_sentence(
+    strategy: SharingStrategy, tmp_path: Path
+) -> None:
+    program = tmp_path / "main.py"
+    program.write_text(
+        "import popdist.sdk\n"
+        "popdist.sdk.install()\n"
+        "import poptorch, torch\n"
+        "data = torch.utils.data.TensorDataset(torch.arange(8))\n"
+        "poptorch.AsynchronousDataAccessor(\n"
+        f"    data, sharing_strategy=poptorch.SharingStrategy.{strategy.name})\n"
     )
 
-    with pytest.raises(AssertionError, match="must all have a first dimension"):
-        next(iter(accessor))
-    accessor.terminate()
+    done = subprocess.run(
+        [sys.executable, program], capture_output=True, text=True, timeout=50
+    )
+
+    assert done.returncode == 1
+    assert done.stderr.count("Traceback") == 1
+    assert "AssertionError: The loading process imports the program" in done.stderr
 
 
 def test_a_data_set_that_cannot_be_pickled_is_refused_with_the_way_out() -> None:

@@ -56,7 +56,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.mpi
-def test_instances_load_disjoint_parts_ahead(poprun: Poprun) -> None:
+def test_instances_load_disjoint_parts_ahead_and_leave_nothing(poprun: Poprun) -> None:
     program = poprun.script("main.py", PROGRAM)
 
     ran = poprun(
@@ -69,6 +69,7 @@ def test_instances_load_disjoint_parts_ahead(poprun: Poprun) -> None:
     )
 
     assert ran.code == 0, ran.stderr
+    assert " left " not in ran.stderr
     found: list[dict[str, Any]] = [
         json.loads((poprun.directory / f"found{index}").read_text())
         for index in range(2)

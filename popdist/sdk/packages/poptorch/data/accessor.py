@@ -7,9 +7,10 @@ from typing import Any, Self
 
 import torch
 
+from .._logging import logger
 from ..enums import SharingStrategy
 from ..errors import createPoptorchError, require
-from .fetcher import Batch, Begin, Failure, Free, RandomState, Settings
+from .fetcher import Batch, Begin, End, Failure, Free, RandomState, Settings
 from .grouping import regroup
 from .loading_process import LoadingProcess
 from .ring_slot import read
@@ -70,13 +71,15 @@ class AsynchronousDataAccessor:
             buffer_size: How many batches there is memory for.
             miss_sleep_time_in_ms: Has no effect: the process that waits is woken.
             load_indefinitely: Whether the next pass is loaded ahead as well.
-            early_preload: Whether loading begins now, not with the first pass.
+            early_preload: Whether more than the first batch is loaded now, and not
+                with the first pass.
             sharing_strategy: How the loading process starts and gets the data set.
             rebatched_size: Into how many samples items are made; None: they stay as
                 they are.
 
         Raises:
-            Error: The DataLoader loads in another process already.
+            Error: The DataLoader loads in another process already, or the first batch
+                could not be loaded.
             AssertionError: An argument is not valid.
         """
         # __del__ reads it, whatever is raised here.
@@ -131,6 +134,25 @@ class AsynchronousDataAccessor:
             ),
             sharing_strategy,
         )
+        # What the process has sent of the first pass already.
+        self._first: Batch | End | None = self._load_first(self._process)
+
+    def _load_first(self, process: LoadingProcess) -> Batch | End:
+        """Wait for the first batch, so that a data set that fails does so here."""
+        logger.debug("AsynchronousDataAccessor worker process: %d", process.pid)
+        try:
+            message = process.receive()
+        except BaseException:
+            self.terminate()
+            raise
+        if not isinstance(message, Failure):
+            return message
+        self.terminate()
+        logger.error("Loading the first batch raised:\n%s", message.text)
+        raise createPoptorchError(
+            "AsynchronousDataAccessor worker thread failed to start: loading the first "
+            f"batch raised {message.text.splitlines()[-1]}"
+        )
 
     def terminate(self) -> None:
         """End the loading process."""
@@ -176,7 +198,8 @@ class AsynchronousDataAccessor:
             self._slot = None
         while True:
             require(self._failure is None, f"{self._failure}")
-            message = process.receive()
+            message = self._first or process.receive()
+            self._first = None
             if isinstance(message, Batch):
                 if message.memory is not None:
                     self._memories[message.slot] = message.memory

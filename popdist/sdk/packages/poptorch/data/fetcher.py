@@ -153,7 +153,8 @@ class _Fetcher:
     def run(self, source: Iterable[Any]) -> None:
         number = 0
         while True:
-            while not (number <= self._wanted or (self._ahead and self._wanted >= 0)):
+            # The first batch is loaded at once: it shows whether loading works.
+            while number > 0 and not self._is_due(number):
                 self._receive()
             number = max(number, self._wanted)
             try:
@@ -166,6 +167,10 @@ class _Fetcher:
                 self._connection.send(Failure(number, traceback.format_exc()))
                 self._wait_for_end()
             number += 1
+
+    def _is_due(self, number: int) -> bool:
+        """Return whether this pass is wanted, or to be loaded ahead."""
+        return number <= self._wanted or (self._ahead and self._wanted >= 0)
 
     def _wait_for_end(self) -> NoReturn:
         """Wait until the other process has taken over all memory, or has ended."""
@@ -182,6 +187,8 @@ class _Fetcher:
             slot = self._free.pop()
             memory, placed = self._slots[slot].write(batch)
             self._connection.send(Batch(number, slot, memory, placed))
+            while self._wanted < 0:
+                self._receive()
         self._connection.send(End(number))
 
     def _receive_waiting(self) -> None:

@@ -17,6 +17,7 @@ from ..enums import SharingStrategy
 from . import fetcher
 from .core_sharing import leave_cores
 from .fetcher import Batch, End, Failure, Settings
+from .helper_processes import end_helpers_at_exit, is_importing_main
 
 METHODS = {
     SharingStrategy.SharedMemory: "spawn",
@@ -26,6 +27,8 @@ METHODS = {
 }
 # What a forkserver imports once for all its forks, if it can.
 PRELOADED = "popdist.sdk.forkserver_preload"
+# The exit code of a process that imports a program which starts processes meanwhile.
+UNGUARDED = 113
 # How long the process may take to end by itself, and then after SIGTERM.
 GRACE_S = 2.0
 
@@ -65,6 +68,8 @@ class LoadingProcess:
     def __init__(
         self, source: Iterable[Any], settings: Settings, strategy: SharingStrategy
     ) -> None:
+        if is_importing_main():
+            os._exit(UNGUARDED)
         self._owner = os.getpid()
         method = METHODS[strategy]
         context = multiprocessing.get_context(method)
@@ -87,6 +92,11 @@ class LoadingProcess:
         _RUNNING.add(self)
         leave_cores(len(_RUNNING))
 
+    @property
+    def pid(self) -> int:
+        """The id of the process."""
+        return self._process.pid or 0
+
     def send(self, message: fetcher.Begin | fetcher.Free | fetcher.Stop) -> None:
         """Send a message, unless the process has ended, which receive() reports."""
         with suppress(BrokenPipeError, ConnectionResetError):
@@ -105,10 +115,16 @@ class LoadingProcess:
                 message: Batch | End | Failure = self._connection.recv()
                 return message
         self._process.join(GRACE_S)
+        if self._process.exitcode == UNGUARDED:
+            raise AssertionError(
+                "The loading process imports the program, and the program makes a "
+                "loader when it is imported. Put what it does below `if __name__ == "
+                "'__main__':`, or load with async_options={'sharing_strategy': "
+                "poptorch.SharingStrategy.Fork}."
+            )
         raise AssertionError(
             "An error occurred in the data fetcher: its process ended with exit code "
-            f"{self._process.exitcode}, and reports above why if it could. A program "
-            "that starts processes needs its `if __name__ == '__main__':`."
+            f"{self._process.exitcode}, and reports above why if it could."
         )
 
     def stop(self) -> None:
@@ -150,7 +166,9 @@ def _start(
     payload = None
     what: Any = source
     if strategy == SharingStrategy.ForkServer:
-        context.set_forkserver_preload(["__main__", PRELOADED])
+        context.set_forkserver_preload([PRELOADED])
+    if strategy != SharingStrategy.Fork:
+        end_helpers_at_exit()
     if strategy != SharingStrategy.Fork:
         # Pickled here and not by start(), which would send the file descriptors of
         # tensors that exist only while they are pickled, as in torch.Generator.

@@ -1,0 +1,52 @@
+"""Processes that multiprocessing starts: what its own interface does not offer."""
+
+import multiprocessing
+import os
+import select
+from functools import cache
+from multiprocessing import forkserver, resource_tracker
+from multiprocessing.util import Finalize
+from typing import Any
+
+# How long each of them may take to end.
+GRACE_S = 2.0
+
+
+def is_importing_main() -> bool:
+    """Return whether this process was started by a program and now imports it."""
+    return getattr(multiprocessing.current_process(), "_inheriting", False)
+
+
+@cache
+def end_helpers_at_exit() -> None:
+    """Make the program wait at its end for the forkserver and the resource tracker.
+
+    They end with it by themselves, but perhaps after it: poprun would report them.
+    """
+    # Below 0: after multiprocessing has joined the processes that they serve.
+    Finalize(None, _end_helpers, exitpriority=-1)
+
+
+def _end_helpers() -> None:
+    # Any: none of it is public.
+    server: Any = forkserver
+    tracker: Any = resource_tracker
+    _end(server._forkserver, "_forkserver_pid", "_forkserver_alive_fd")
+    _end(tracker._resource_tracker, "_pid", "_fd")
+
+
+def _end(helper: Any, pid_name: str, descriptor_name: str) -> None:
+    """Close the pipe whose end tells a process to end, and wait for it."""
+    pid = getattr(helper, pid_name)
+    descriptor = getattr(helper, descriptor_name)
+    # In a child of the program they have no pid: they are not its children.
+    if pid is None or descriptor is None:
+        return
+    os.close(descriptor)
+    setattr(helper, descriptor_name, None)
+    watched = os.pidfd_open(pid)
+    # Another process that has the pipe open keeps it alive: then it is left alone.
+    if select.select([watched], [], [], GRACE_S)[0]:
+        os.waitpid(pid, 0)
+        setattr(helper, pid_name, None)
+    os.close(watched)
