@@ -311,12 +311,21 @@ def test_cache_folder_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> N
 def test_defaults_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = poptorch.Options().deviceIterations(4).logDir("logs")
     expected.Training.gradientAccumulation(2)
+    expected.outputMode(poptorch.OutputMode.EveryN, 3)
+    expected.sourceLocationExcludes(["a", "b"]).appendToLocationExcludes("c", "d")
+    expected._Popart.set("virtualGraphMode", 1)
     monkeypatch.setenv(
         "POPTORCH_DEFAULT_OPTIONS",
-        '{"deviceIterations": 4, "logDir": "logs", "Training.gradientAccumulation": 2}',
+        '{"deviceIterations": 4, "logDir": "logs", "Training.gradientAccumulation": 2,'
+        '"outputMode": ["OutputMode.EveryN", 3], "_Popart.set": ["virtualGraphMode",'
+        '1], "sourceLocationExcludes": ["a", "b"], '
+        '"appendToLocationExcludes": ["c", "d"]}',
     )
 
-    assert repr(poptorch.Options()) == repr(expected)
+    options = poptorch.Options()
+
+    assert repr(options) == repr(expected)
+    assert options._source_location_excludes == ["a", "b", "c", "d"]
 
 
 @pytest.mark.parametrize(
@@ -369,24 +378,28 @@ def test_options_from_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "line",
+    ("line", "error"),
     [
-        "deviceIterationz(4)",
-        "deviceIterations(",
-        "device_iterations",
-        "= 4",
-        "deviceIterations(open)",
-        "deviceIterations(1 + 1)",
-        "deviceIterations(*[4])",
+        ("deviceIterationz(4)", "AttributeError: Invalid attribute deviceIterationz"),
+        ("deviceIterations(", "SyntaxError: '(' was never closed"),
+        ("device_iterations", "SyntaxError: it is not a call"),
+        ("= 4", "SyntaxError: invalid syntax"),
+        ("deviceIterations(open)", "NameError: name 'open' is not defined"),
+        ("deviceIterations(1 + 1)", "SyntaxError: 1 + 1 is not an argument"),
+        ("deviceIterations(*[4])", "SyntaxError: *[4] is not an argument"),
     ],
 )
-def test_a_line_that_sets_no_option_is_named(line: str, tmp_path: Path) -> None:
+def test_a_line_that_sets_no_option_is_named(
+    line: str, error: str, tmp_path: Path
+) -> None:
     file = tmp_path / "options.conf"
     file.write_text(f"deviceIterations(1)\n{line}\n")
 
     with pytest.raises(poptorch.options.ConfigFileError) as refusal:
         poptorch.Options().loadFromFile(file)
 
-    assert str(refusal.value).startswith(
-        f"Line 2 of {file}, {line!r}, sets no option: "
+    kind, _, reason = error.partition(": ")
+    assert str(refusal.value) == (
+        f"{kind} at line 2 of options.conf: {reason}\n> options.{line}\n"
+        "A line sets one option, as in: deviceIterations(4)"
     )

@@ -367,20 +367,16 @@ class Options(OptionValues):
         Raises:
             ConfigFileError: A line is not a call of a method, or the call raised.
         """
-        names = {name: getattr(enums, name) for name in vars(enums) if name[0] != "_"}
-        names |= {"TensorLocationSettings": TensorLocationSettings}
-        names |= {
-            name: value
-            for name, value in vars(strategies).items()
-            if isinstance(value, type)
-        }
-        poptorch = type("poptorch", (), names)
+        names = {**vars(enums), **vars(strategies)}
+        names["TensorLocationSettings"] = TensorLocationSettings
+        public = {n: v for n, v in names.items() if isinstance(v, type) and n[0] != "_"}
+        poptorch = type("poptorch", (), public)
         set_from_file(self, filepath, {"poptorch": poptorch, "torch": torch})
         return self
 
     def from_json(self, string: str) -> Self:
         """Call the methods that a JSON object names, with its values as arguments."""
-        set_from_json(self, string)
+        set_from_json(self, string, vars(enums))
         return self
 
     def toDict(self) -> dict[str, Any]:

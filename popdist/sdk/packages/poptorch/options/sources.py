@@ -2,16 +2,26 @@
 
 import ast
 import json
+from collections.abc import Callable
+from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any
 
 from ..errors import ConfigFileError
 
 
-def set_from_json(options: object, text: str) -> None:
+# Any: the arguments of methods are of many types.
+def set_from_json(options: object, text: str, names: dict[str, Any]) -> None:
     """Call the methods that a JSON object names, with its values as arguments.
 
-    A name may have dots: {"Training.gradientAccumulation": 2}.
+    A name may have dots: {"Training.gradientAccumulation": 2}. A list holds the
+    arguments of a method that takes several. The name of an enum's member, as
+    "OutputMode.All", is that member.
+
+    Args:
+        options: The options.
+        text: The JSON object.
+        names: The enums, by their names.
 
     Raises:
         ValueError: It is not JSON, or not an object.
@@ -29,7 +39,24 @@ def set_from_json(options: object, text: str) -> None:
             method = getattr(method, part)
         if not callable(method):
             raise AttributeError(f"Invalid attribute {name}: it is not a method.")
-        method(value)
+        arguments = value if _is_arguments(value, method) else [value]
+        method(*(_member(argument, names) for argument in arguments))
+
+
+def _is_arguments(value: Any, method: Callable[..., Any]) -> bool:
+    """Return whether a value is a list of arguments, and not an argument itself."""
+    parameters = list(signature(method).parameters.values())
+    takes_one = len(parameters) == 1 and parameters[0].kind != Parameter.VAR_POSITIONAL
+    return isinstance(value, list) and not takes_one
+
+
+def _member(value: Any, names: dict[str, Any]) -> Any:
+    """Return the enum's member that a text names; any other value as it is."""
+    if isinstance(value, str):
+        enum, _, member = value.removeprefix("poptorch.").partition(".")
+        members = getattr(names.get(enum), "__members__", {})
+        return members.get(member, value)
+    return value
 
 
 def set_from_file(options: object, path: str | Path, names: dict[str, Any]) -> None:
@@ -53,10 +80,11 @@ def set_from_file(options: object, path: str | Path, names: dict[str, Any]) -> N
                 raise SyntaxError("it is not a call")
             _value(call, {**names, "options": options})
         except Exception as error:
+            what = error.msg if isinstance(error, SyntaxError) else error
             raise ConfigFileError(
-                f"Line {number} of {path}, {stripped!r}, sets no option: "
-                f"{type(error).__name__}: {error}. Write a line as in "
-                "deviceIterations(4)"
+                f"{type(error).__name__} at line {number} of {Path(path).name}: "
+                f"{what}\n> options.{stripped}\n"
+                "A line sets one option, as in: deviceIterations(4)"
             ) from error
 
 
