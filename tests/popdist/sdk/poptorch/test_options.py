@@ -263,6 +263,37 @@ def test_all_options_as_one_dictionary() -> None:
     assert options.toDict() == merged
 
 
+def test_options_are_checked_as_the_compiler_of_ipus_does() -> None:
+    options = poptorch.Options().outputMode(poptorch.OutputMode.All)
+    options._Popart.set("dotChecks", {"FINAL"}).set("enableOutlining", True)
+    poptorch.poptorch_core._validateOptions(options.toDict())
+
+    options._Popart.set("enableOutliningg", True)
+    with pytest.raises(poptorch.Error, match="Unknown PopART option enableOutliningg"):
+        poptorch.poptorch_core._validateOptions(options.toDict())
+    with pytest.raises(poptorch.Error, match="Unknown value type <class 'bytes'> for "):
+        poptorch.poptorch_core._validateOptions({"log_dir": b""})
+
+
+def test_a_model_logs_its_options(capsys: pytest.CaptureFixture[str]) -> None:
+    options = poptorch.Options().deviceIterations(2)
+    options._Popart.set("engineOptions", {"a": "b"}).set("customCodelets", ["c", "d"])
+    poptorch.setLogLevel("DEBUG")
+    try:
+        model = poptorch.inferenceModel(torch.nn.Identity(), options)
+        model.compile(torch.ones(4))
+    finally:
+        poptorch.setLogLevel("WARN")
+
+    logged = capsys.readouterr().err
+    assert "[debug] poptorch.Options set device_iterations to value 2\n" in logged
+    assert "[debug] poptorch.Options set broadcast_buffers to value true\n" in logged
+    assert "[debug] poptorch.Options set engineOptions[a] to b\n" in logged
+    assert "[debug] poptorch.Options added d to customCodelets\n" in logged
+    assert model.options.output_mode == poptorch.OutputMode.All
+    assert options.defaultOutputMode()
+
+
 def test_options_as_text() -> None:
     options = poptorch.Options().replicationFactor(4)
     options.Training.gradientAccumulation(2)

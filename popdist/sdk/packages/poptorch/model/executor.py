@@ -12,7 +12,7 @@ from popdist.popdist_core import getNumIpusPerReplica, isPopdistEnvSet
 from .._logging import logger
 from ..enums import ConnectionType
 from ..errors import Error, require
-from ..options import Options
+from ..options import Options, validation
 from .compile.compilation import Compiled, compile_cached, compile_model
 from .compile.executable_cache import ExecutableCache
 from .compile.progress_bar import compilation_bar
@@ -45,9 +45,11 @@ class PoplarExecutor:
         optimizer: torch.optim.Optimizer | None = None,
     ) -> None:
         options._freeze()
-        self._options = options.clone()
+        self._settings = RunSettings.of(options, training)
+        self._options = options.clone().outputMode(
+            self._settings.output_mode, self._settings.output_period
+        )
         self._options._freeze()
-        self._settings = RunSettings.of(self._options, training)
         self._user_model = model
         self._training = training
         self._optimizer = optimizer
@@ -402,10 +404,8 @@ class PoplarExecutor:
         return self._compiled
 
     def _get_device(self) -> None:
-        """Read all options: popdist's attach this process to its device then."""
-        options = self._options.clone()
-        options.outputMode(self._settings.output_mode, self._settings.output_period)
-        options.toDict()
+        """Log all options: reading popdist's attaches this process to its device."""
+        validation.log(self._options.clone().toDict())
 
     def _load(self, compiled: Compiled) -> ReplicatedModel:
         """Load the weights when the model runs first: when training, instance 0's."""

@@ -155,7 +155,7 @@ class Options(OptionValues):
                 "EveryN anchor must have output_return_period set to valid positive "
                 "integer",
             )
-        elif output_return_period:
+        elif output_return_period not in (None, 1):
             logger.info(
                 "The return period has no effect with %s.",
                 output_mode,
