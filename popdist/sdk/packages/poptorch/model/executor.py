@@ -22,6 +22,7 @@ from .forward.replica_state import RandomState, ReplicaBuffers
 from .forward.timing import Latency
 from .replicated_model import ReplicatedModel, Training
 from .run_settings import RunSettings
+from .update.anchors import GRADIENT, UPDATED, Anchors
 from .update.exchange import Exchange
 from .update.weight_update import WeightUpdate
 from .wrapped_module import unwrap, wrap
@@ -339,15 +340,44 @@ class PoplarExecutor:
         timing = self._ran().timing
         return round((timing.output_complete[-1] - timing.input[0]) * 1e9)
 
-    def getAnchoredTensor(self, short_name: str) -> torch.Tensor:
-        """Raise Error: tensors within a graph for an IPU do not exist here.
+    # --- Tensors of the last call.
+
+    def getTensorNames(self) -> list[str]:
+        """Return the names of the tensors that options can anchor.
 
         Raises:
-            Error: Always.
+            Error: The model is not compiled.
         """
-        raise Error(
-            f"The anchored tensor {short_name!r} is one of a graph for an IPU, which "
-            "is not emulated. Return the tensor from forward() instead."
+        self._check_compiled()
+        if not self._training:
+            return []
+        trained = [
+            name
+            for name, parameter in self._user_model.named_parameters()
+            if parameter.requires_grad
+        ]
+        return [kind + name for kind in (GRADIENT, UPDATED) for name in trained]
+
+    def getAnchoredTensor(self, short_name: str) -> torch.Tensor:
+        """Return a tensor that options have anchored, as the last call left it.
+
+        Raises:
+            Error: It is not the gradient or the weight of a parameter.
+        """
+        anchored = self._options.anchored_tensors
+        require(
+            short_name in anchored,
+            f"No tensor is anchored as {short_name!r}, but {list(anchored)}: "
+            "Options.anchorTensor() names them.",
+        )
+        training = None if self._loaded is None else self._loaded.training
+        return (training.anchors if training else self._anchors()).tensor(short_name)
+
+    def _anchors(self) -> Anchors:
+        return Anchors(
+            self._options.anchored_tensors,
+            self._settings.output_mode,
+            self._settings.output_period,
         )
 
     def _ran(self) -> ReplicatedModel:
@@ -419,7 +449,9 @@ class PoplarExecutor:
             exchange.broadcast([weight.detach() for weight in weights])
             self._buffers.reset()
             update = WeightUpdate(self._chosen_optimizer(), self._parameter_names())
-            training = Training(self._settings, exchange, update, compiled.half)
+            training = Training(
+                self._settings, exchange, update, self._anchors(), compiled.half
+            )
         state = RandomState(self._seed(), first_replica)
         if self._random_numbers is not None:
             state.seed, state.iterations = self._random_numbers

@@ -17,6 +17,7 @@ from .forward.outputs import Outputs, refuse_backward
 from .forward.replica_state import RandomState, ReplicaBuffers, host_random_state_kept
 from .forward.timing import Timing
 from .run_settings import RunSettings
+from .update.anchors import Anchors
 from .update.exchange import Exchange
 from .update.gradients import GradientSum
 from .update.weight_update import WeightUpdate
@@ -50,6 +51,8 @@ class ReplicatedModel:
         When training, the weights are updated once in each device iteration.
         """
         outputs, self.timing = Outputs(self._settings), Timing()
+        if self.training is not None:
+            self.training.anchors.begin()
         with _prepared(self._settings.training, compiled.half):
             for iteration in range(self._settings.device_iterations):
                 self._run_iteration(compiled, iteration, inputs, outputs)
@@ -121,9 +124,11 @@ class Training:
         settings: RunSettings,
         exchange: Exchange,
         update: WeightUpdate,
+        anchors: Anchors,
         half: bool,
     ) -> None:
         self._settings = settings
+        self.anchors = anchors
         self._exchange = exchange
         self._half = half
         self.set_update(update)
@@ -163,6 +168,7 @@ class Training:
         update = self.update
         total = self._exchange.reduced(self.gradients, update.parameters, update.names)
         update.step(total, self._gradient_scale)
+        self.anchors.keep(update.parameters, update.names(), total)
 
 
 @contextmanager

@@ -495,8 +495,92 @@ def test_an_error_in_forward_leaves_the_model_as_it_was() -> None:
     executor(*batch(4))
 
 
-def test_tensors_of_a_graph_are_refused_in_words() -> None:
-    executor = poptorch.inferenceModel(Identity(), options())
+def anchoring(**arguments: Any) -> poptorch.Options:
+    settings = options(**arguments)
+    settings.anchorTensor("gradient", "Gradient___fc.weight")
+    settings.anchorTensor("bias", "UpdatedVar___fc.bias")
+    return settings
 
-    with pytest.raises(poptorch.Error, match="The anchored tensor 'grad' is one of a"):
-        executor.getAnchoredTensor("grad")
+
+class Line(nn.Module):
+    """The mean of squares of a linear function of one number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(1, 1)
+        with torch.no_grad():
+            self.fc.weight.fill_(1)
+            self.fc.bias.fill_(0)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return poptorch.identity_loss((self.fc(x) ** 2).mean(), reduction="none")
+
+
+def test_gradients_and_updated_weights_are_kept_for_each_call() -> None:
+    model = Line()
+    executor = poptorch.trainingModel(model, anchoring(replicas=2), sgd(model))
+
+    executor(torch.tensor([[1.0], [3.0]]))
+
+    # Of w x + b at w = 1, b = 0: the means of 2 x * x and of 2 x over the replicas.
+    assert executor.getAnchoredTensor("gradient").tolist() == [[10.0]]
+    assert executor.getAnchoredTensor("bias").tolist() == pytest.approx([-0.4])
+    executor(torch.zeros(2, 1))
+    assert executor.getAnchoredTensor("gradient").tolist() == [[0.0]]
+
+
+@pytest.mark.parametrize(
+    ("mode", "expected"),
+    [
+        pytest.param((), [4.0], id="final"),
+        pytest.param((poptorch.OutputMode.All,), [[2.0], [4.0]], id="all"),
+        pytest.param((poptorch.OutputMode.Sum,), [6.0], id="sum"),
+        pytest.param((poptorch.OutputMode.EveryN, 2), [4.0], id="every-2"),
+    ],
+)
+def test_anchored_tensors_have_an_output_mode_of_their_own(
+    mode: tuple[Any, ...], expected: list[Any]
+) -> None:
+    model = Line()
+    settings = options(iterations=2)
+    settings.anchorTensor("gradient", "Gradient___fc.bias", *mode)
+    still = torch.optim.SGD(model.parameters(), lr=0.0)
+    executor = poptorch.trainingModel(model, settings, still)
+
+    executor(torch.tensor([[1.0], [2.0]]))
+
+    assert executor.getAnchoredTensor("gradient").tolist() == expected
+
+
+def test_the_names_of_what_can_be_anchored_are_listed() -> None:
+    executor = poptorch.trainingModel(Line(), options())
+    executor.compile(torch.zeros(1, 1))
+
+    assert executor.getTensorNames() == [
+        "Gradient___fc.weight",
+        "Gradient___fc.bias",
+        "UpdatedVar___fc.weight",
+        "UpdatedVar___fc.bias",
+    ]
+
+
+def test_other_tensors_of_a_graph_are_refused_in_words() -> None:
+    settings = options()
+    settings.anchorTensor("inner", "fc/Gemm:0")
+    executor = poptorch.trainingModel(Line(), settings)
+    executor(torch.zeros(1, 1))
+
+    with pytest.raises(poptorch.Error, match="'fc/Gemm:0', anchored as 'inner', is no"):
+        executor.getAnchoredTensor("inner")
+    with pytest.raises(AssertionError, match="No tensor is anchored as 'x', but"):
+        executor.getAnchoredTensor("x")
+
+
+def test_what_was_compiled_for_no_device_runs_when_it_is_loaded(
+    tmp_path: Path,
+) -> None:
+    file = str(tmp_path / "model.poptorch")
+    executor = poptorch.inferenceModel(Identity(), options().useOfflineIpuTarget())
+    executor.compileAndExport(file, torch.zeros(2))
+
+    assert poptorch.load(file)(torch.ones(2)).tolist() == [1.0, 1.0]
