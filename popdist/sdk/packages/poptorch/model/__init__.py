@@ -5,6 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
+from ..enums import ConnectionType
 from ..errors import Error
 from ..options import Options
 from .compile.saved_model import SavedModel
@@ -73,6 +74,9 @@ def load(
             "Make one as it was, and call its loadExecutable()."
         )
     options = saved.options.clone()
+    if options.connection_type == ConnectionType.Never:
+        # Options to compile only: what is loaded is to run.
+        options.connectionType(ConnectionType.Always)
     if edit_opts_fn is not None:
         edit_opts_fn(options)
     executor = PoplarExecutor(saved.module, options, saved.training, saved.optimizer)
