@@ -168,7 +168,7 @@ class Training:
         update = self.update
         total = self._exchange.reduced(self.gradients, update.parameters, update.names)
         update.step(total, self._gradient_scale)
-        self.anchors.keep(update.parameters, update.names(), total)
+        self.anchors.keep(update.parameters, update.names, total)
 
 
 @contextmanager
