@@ -7,8 +7,10 @@ import errno
 import select
 import socket
 import time
+from _thread import allocate_lock, start_new_thread  # threading takes 2 ms to import
 from base64 import b64encode
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from poprun.vipu.client.server_address import ServerAddress, is_loopback
@@ -94,9 +96,10 @@ class Connections:
     def _connect(self, deadline: float) -> socket.socket:
         host, port = self._address.host, self._address.port
         failure: OSError = OSError(errno.EHOSTUNREACH, "it has no address")
-        for family, kind, protocol, _, place in socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM
-        ):
+        found = _look_up(host, port, deadline)
+        if found is None:
+            raise self._look_up_timed_out()
+        for family, kind, protocol, _, place in found:
             connection = socket.socket(family, kind, protocol)
             try:
                 connection.settimeout(_left(deadline))
@@ -165,6 +168,13 @@ class Connections:
             f"whether it works: {self._url()}/health."
         )
 
+    def _look_up_timed_out(self) -> ServerTimeoutError:
+        return ServerTimeoutError(
+            f"The name of the V-IPU server {self._address} could not be looked up "
+            f"within {self._timeout_s:g} s. Wait longer with --vipu-server-timeout, or "
+            "name its address with --vipu-server-host."
+        )
+
     def _in_words(self, error: OSError) -> ServerError:
         why = error.strerror or str(error)
         if type(error).__module__ == "ssl":
@@ -223,6 +233,36 @@ def reply_error(address: ServerAddress, what: str) -> ServerReplyError:
         f"What answers at {address} is no V-IPU server of poprun, or it fails: {what}. "
         f"Name the right one with --vipu-server-host and --vipu-server-port{hint}."
     )
+
+
+def _look_up(host: str, port: int, deadline: float) -> list[Any] | None:
+    """Return the addresses of a host; None if they are not known by a deadline."""
+    with suppress(socket.gaierror):
+        return _addresses(host, port, socket.AI_NUMERICHOST)
+    found: list[Any] = []
+    failures: list[Exception] = []
+    finished = allocate_lock()
+    finished.acquire()
+
+    def look_up() -> None:
+        try:
+            found.extend(_addresses(host, port))
+        except Exception as error:  # raised again where it can be handled
+            failures.append(error)
+        finally:
+            finished.release()
+
+    # The resolver cannot be told of a deadline. The thread ends when it gives up.
+    start_new_thread(look_up, ())
+    if not finished.acquire(timeout=_left(deadline)):
+        return None
+    if failures:
+        raise failures[0]
+    return found
+
+
+def _addresses(host: str, port: int, flags: int = 0) -> list[Any]:
+    return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
 
 
 def _parser_of(address: ServerAddress) -> "Callable[[_Reader], HttpResponseParser]":

@@ -5,6 +5,7 @@ import math
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -74,6 +75,29 @@ def test_nonsense_is_one_sentence(reply: bytes) -> None:
         assert str(error).startswith(
             f"What answers at {address} is no V-IPU server of poprun, or it fails: "
         )
+
+
+def test_a_name_that_nothing_resolves_is_given_up_in_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    original, given_up = socket.getaddrinfo, threading.Event()
+
+    def look_up(host: str, port: int, **options: Any) -> Any:
+        if options.get("flags"):
+            return original(host, port, **options)
+        given_up.wait()
+        raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure")
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    error = refusal(ServerAddress("pod.example"), timeout_s=0.05)
+    given_up.set()
+
+    assert type(error) is ServerTimeoutError
+    assert str(error) == (
+        "The name of the V-IPU server pod.example:8090 could not be looked up within "
+        "0.05 s. Wait longer with --vipu-server-timeout, or name its address with "
+        "--vipu-server-host."
+    )
 
 
 # --- A reply that is a value, but cannot be true.
