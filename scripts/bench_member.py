@@ -59,7 +59,7 @@ class DeepSpeed:
         self._all_reduce = torch.ops.deepspeed.inference_all_reduce_
         self._one = torch.ones(1)
         self.barrier()
-        # All have opened the buffers by now, and nobody else takes their names away.
+        # All have opened the buffers by now, and no other process removes their names.
         address, port = os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]
         pattern = f"deepspeed_allreduce_buffer_*_{address}_{port}_{self.rank}"
         for path in Path("/dev/shm").glob(pattern):

@@ -31,7 +31,7 @@ DTYPES = ("float32", "float16", ml_dtypes.bfloat16, "float64", "int8", "int64", 
 LENGTHS = (0, 3, 33, 40_003)
 # Small blocks: valgrind is slow, and the ways through the code are the same.
 TUNING = Tuning(oneshot_bytes=2048, block_bytes=1 << 16, spin_us=0)
-# The end of a pipe that nobody writes to.
+# The end of a pipe without a writer.
 SILENT, _OPEN = os.pipe()
 # Under valgrind all of it takes half a minute.
 LONG = 120.0
@@ -96,7 +96,7 @@ def frame(one: ElementTree.Element) -> str:
 
 def as_members(name: str) -> int:
     """Be two members, the second one a fork; return 0 if both came to their end."""
-    # valgrind knows no such call. Nobody dies here, so what stands in never wakes.
+    # valgrind knows no such call. No member dies here, so the stand-in never wakes.
     os.pidfd_open = lambda pid, flags=0: os.dup(SILENT)
     child = os.fork()
     rank = 0 if child else 1

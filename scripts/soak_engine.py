@@ -3,7 +3,7 @@
     python scripts/soak_engine.py --rounds 1000
 
 Each round starts a group, lets it make random calls whose results are checked, and
-kills some of its members with SIGKILL. All others must say so, and nobody may hang.
+kills some of its members with SIGKILL. All others must report it, and none may hang.
 A round that fails is told with its seed; --seed and --first bring it back.
 """
 

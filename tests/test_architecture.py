@@ -207,8 +207,8 @@ FOR_LIGHT = {
     "termios",
     "time",
 }
-# The door to them opens these.
-FOR_THE_DOOR = {
+# Their common entry imports these.
+FOR_THE_ENTRY = {
     "poprun.helpers.guard",
     "poprun.helpers.local_launcher",
     "poprun.helpers.shim",
@@ -590,13 +590,13 @@ def test_third_party_packages_stay_where_they_belong(module: str) -> None:
         where = THIRD_PARTY.get(name, ())
         assert below(module, where), (
             f"{module} may not import {name}, which belongs to "
-            f"{' and '.join(where) or 'nobody'}."
+            f"{' and '.join(where) or 'no module'}."
         )
 
 
 @pytest.mark.parametrize("module", LIGHT)
 def test_what_runs_beside_an_instance_imports_next_to_nothing(module: str) -> None:
-    allowed = FOR_LIGHT | (FOR_THE_DOOR if module == "poprun.helpers.entry" else set())
+    allowed = FOR_LIGHT | (FOR_THE_ENTRY if module == "poprun.helpers.entry" else set())
     strays = imported(when_running(parse(MODULES[module]))) - allowed
 
     assert not strays, (
@@ -700,7 +700,7 @@ def test_every_public_function_of_popdist_has_a_docstring(module: str) -> None:
         ("try: f()\nexcept: g()", "catches everything with a bare except in line 2"),
     ],
 )
-def test_what_nobody_may_do_is_seen(code: str, found: str) -> None:
+def test_what_no_module_may_do_is_seen(code: str, found: str) -> None:
     assert list(forbidden(ast.parse(code))) == [found]
 
 
@@ -713,7 +713,7 @@ def test_what_nobody_may_do_is_seen(code: str, found: str) -> None:
         "try: f()\nexcept Exception: g()",
     ],
 )
-def test_what_everybody_may_do_is_not_reported(code: str) -> None:
+def test_what_every_module_may_do_is_not_reported(code: str) -> None:
     assert list(forbidden(ast.parse(code))) == []
 
 

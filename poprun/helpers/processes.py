@@ -88,7 +88,7 @@ def bind_memory(nodes: Iterable[int]) -> bool:
 
 
 def watch(directories: Iterable[bytes]) -> tuple[int, dict[int, bytes]]:
-    """Ask to be told of every file that is made in one of these directories.
+    """Ask for an event for every file that is made in one of these directories.
 
     Returns a descriptor to read inotify's events from, -1 if the kernel has none left,
     and which number in an event stands for which directory.

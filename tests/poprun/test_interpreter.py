@@ -24,7 +24,7 @@ OTHERS = os.getenv("POPRUN_TEST_PYTHONS", "")
 PYTHONS = [sys.executable, *filter(None, OTHERS.split(":"))]
 UNKNOWN, NOTHING = b"0", None
 
-# An MPI that has been initialised and is finalised by nobody.
+# An MPI that has been initialised and is never finalised.
 MPI = """
 def Is_initialized(): return True
 def Is_finalized(): return False
@@ -323,7 +323,7 @@ def test_an_interpreter_without_a_poprun_ends_as_ever(
     ran = run(
         python,
         *("-c", IMPORT + "sys.exit(3)"),
-        **{env.CONTROL: "@poprun-nobody/key", "PYTHONPATH": str(packages)},
+        **{env.CONTROL: "@poprun-no-listener/key", "PYTHONPATH": str(packages)},
     )
 
     assert (ran.returncode, ran.stdout, ran.stderr) == (3, "", "")

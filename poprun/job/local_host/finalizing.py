@@ -2,7 +2,7 @@
 
 mpi4py calls MPI_Finalize at the very end of the interpreter, and that waits for all
 ranks. A rank that has failed waits there for ranks that wait for it: no process ends.
-The interpreter itself tells what it ends with (interpreter/sitecustomize.py); this
+The interpreter itself reports what it ends with (interpreter/sitecustomize.py); this
 decides when that is an event. Knows no processes.
 """
 
@@ -14,11 +14,11 @@ from poprun.job.events import FailedInFinalize, WaitsInFinalize
 FOREVER = float("inf")
 # A process that fails gets so long to end by itself, with its own exit status.
 END_S = 0.5
-# After so long the user is told of a wait whose outcome is not known.
+# After so long the user gets a warning of a wait whose outcome is not known.
 WARN_S = 10.0
 
 
-class _Told(NamedTuple):
+class _Report(NamedTuple):
     rank: int
     status: int | None
     certain: bool
@@ -30,14 +30,14 @@ class _Told(NamedTuple):
 
 
 class Finalizing:
-    """What the interpreters of one job have told, until their processes end."""
+    """What the interpreters of one job have reported, until their processes end."""
 
     def __init__(self, num_instances: int) -> None:
         self._running = set(range(num_instances))
-        self._told: dict[Hashable, _Told] = {}
+        self._reports: dict[Hashable, _Report] = {}
         self._warned = False
 
-    def tell(
+    def note(
         self, key: Hashable, rank: int, status: int | None, *, own: bool, now: float
     ) -> None:
         """Take in that a process has ended in Python.
@@ -50,32 +50,34 @@ class Finalizing:
         """
         certain = own and bool(status)
         if rank in self._running:
-            self._told[key] = _Told(rank, status, certain, now)
+            self._reports[key] = _Report(rank, status, certain, now)
 
     def forget(self, key: Hashable) -> None:
         """Take in that a process has ended."""
-        self._told.pop(key, None)
+        self._reports.pop(key, None)
 
     def end(self, rank: int) -> None:
         """Take in that an instance has ended."""
         self._running.discard(rank)
-        self._told = {k: told for k, told in self._told.items() if told.rank != rank}
+        self._reports = {
+            k: report for k, report in self._reports.items() if report.rank != rank
+        }
 
     def deadline(self) -> float:
-        return min((told.due for told in self._told.values()), default=FOREVER)
+        return min((report.due for report in self._reports.values()), default=FOREVER)
 
     def due(self, now: float) -> list[FailedInFinalize | WaitsInFinalize]:
         """Return what has become an event by now."""
-        waiting = {told.rank for told in self._told.values()}
+        waiting = {report.rank for report in self._reports.values()}
         events: list[FailedInFinalize | WaitsInFinalize] = []
-        for key, told in list(self._told.items()):
-            if told.due > now:
+        for key, report in list(self._reports.items()):
+            if report.due > now:
                 continue
-            del self._told[key]
-            if told.certain and told.status:
-                at_ns = int(told.at * 1e9)
-                events.append(FailedInFinalize(told.rank, told.status, at_ns))
+            del self._reports[key]
+            if report.certain and report.status:
+                at_ns = int(report.at * 1e9)
+                events.append(FailedInFinalize(report.rank, report.status, at_ns))
             elif self._running - waiting and not self._warned:
                 self._warned = True
-                events.append(WaitsInFinalize(told.rank))
+                events.append(WaitsInFinalize(report.rank))
         return events

@@ -153,7 +153,7 @@ class LocalHost:
         if self._is_finishing:
             self._check_guard(now)
         elif self._is_starting:
-            # It may have been stopped before poprun was told of it by SIGCHLD.
+            # It may have been stopped before poprun got SIGCHLD for it.
             self._guard.keep_running()
 
     # --- What the supervisor decides.
@@ -471,7 +471,7 @@ class LocalHost:
         self._attachments.ask(link, index, process_of(link.sock), num_ipus)
 
     def _on_finalizing(self, link: Channel, fields: list[bytes]) -> None:
-        """Note what the interpreter of an instance has told of its end."""
+        """Note what the interpreter of an instance has reported about its end."""
         known = protocol.is_report(protocol.FINALIZING, fields)
         if not known or fields[:2] != [b"%d" % protocol.VERSION, self._control.key]:
             link.close()
@@ -479,7 +479,7 @@ class LocalHost:
         self._interpreters.add(link)
         # What ends once the job is being stopped has not ended by itself.
         if self._starts_instances:
-            self._finalizing.tell(
+            self._finalizing.note(
                 link,
                 rank=self._programs.get(pid := process_of(link.sock), int(fields[2])),
                 status=int(fields[3]) or None,

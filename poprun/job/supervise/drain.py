@@ -14,23 +14,23 @@ from poprun.stdio.router import OutputRouter
 
 FOREVER = float("inf")
 # How long a reader may take nothing at all before the rest is given up: of a job that
-# failed, of one that was told to stop, and of one that was told so twice.
+# failed, of one that was to stop, and of one that got a second signal.
 AFTER_FAILURE_S = 60.0
 AFTER_STOP_S = 5.0
 AFTER_SECOND_SIGNAL_S = 0.2
 # How long to wait for the end of streams when all who could write are gone.
-LAST_WORDS_S = 1.0
+STREAMS_END_S = 1.0
 
 STOPPED = (Reason.INTERRUPTED, Reason.TIMEOUT, Reason.START_TIMEOUT)
 
 
-def patience(cause: Cause | None, *, failed: bool, signals: int) -> float:
+def reader_timeout(cause: Cause | None, *, failed: bool, signals: int) -> float:
     """Return for how long a reader may take nothing before the rest is given up.
 
     Args:
         cause: Why the job was stopped, if it was.
         failed: Whether an instance failed.
-        signals: How often poprun has been told to stop, before the end or after it.
+        signals: How many signals to stop poprun has got, before the end or after it.
     """
     if signals > 1:
         return AFTER_SECOND_SIGNAL_S
@@ -55,7 +55,7 @@ def drain(
         limit: Says for how long a reader may take nothing; signals change it.
     """
     now = time.monotonic()
-    progress, moved, streams_end = router.written, now, now + LAST_WORDS_S
+    progress, moved, streams_end = router.written, now, now + STREAMS_END_S
     while streams or router.queued:
         if not router.queued or router.written != progress:
             progress, moved = router.written, now
@@ -64,7 +64,7 @@ def drain(
             continue
         if router.full:
             # Nothing is read before a reader comes: that time does not count.
-            streams_end = now + LAST_WORDS_S
+            streams_end = now + STREAMS_END_S
         elif streams and now >= streams_end:
             streams.close()
             continue

@@ -28,7 +28,7 @@ from poprun.job.events import (
 )
 from poprun.job.host import Host, Interest
 from poprun.job.supervise import stopping
-from poprun.job.supervise.drain import drain, patience
+from poprun.job.supervise.drain import drain, reader_timeout
 from poprun.job.supervise.stacks import Stacks
 from poprun.job.supervise.stopping import Course, Phase
 from poprun.job.values import Ended, Job
@@ -114,7 +114,7 @@ class Supervisor:
             self._host.streams,
             self._wake,
             self._on_signals,
-            self._patience,
+            self._reader_timeout,
         )
 
     def close(self) -> None:
@@ -124,9 +124,9 @@ class Supervisor:
         for sink in self._router.sinks:
             sink.close()
 
-    def _patience(self) -> float:
+    def _reader_timeout(self) -> float:
         signals = sum(isinstance(event, Interrupted) for event in self.ended.events)
-        return patience(
+        return reader_timeout(
             self._course.cause,
             failed=any(isinstance(e, Exited) and e.status for e in self.ended.events),
             signals=signals + self._late_signals,

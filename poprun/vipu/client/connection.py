@@ -252,7 +252,7 @@ def _look_up(host: str, port: int, deadline: float) -> list[Any] | None:
         finally:
             finished.release()
 
-    # The resolver cannot be told of a deadline. The thread ends when it gives up.
+    # The resolver takes no deadline. The thread ends when it gives up.
     start_new_thread(look_up, ())
     if not finished.acquire(timeout=_left(deadline)):
         return None

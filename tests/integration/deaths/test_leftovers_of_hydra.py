@@ -1,4 +1,4 @@
-"""MPICH's files in places that everybody uses: the job's go, a neighbour's stay."""
+"""MPICH's files in places that all users share: those of other jobs stay."""
 
 import glob
 import os
@@ -22,7 +22,7 @@ def files() -> set[str]:
 
 @pytest.fixture
 def neighbours() -> Iterator[list[str]]:
-    """Files that look like MPICH's, of a job that nobody here knows."""
+    """Files that look like MPICH's, of a job that poprun does not know."""
     paths = [pattern.replace("*", f"n{os.getpid():x}e0") for pattern in PATTERNS]
     for path in paths:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
@@ -60,7 +60,7 @@ def test_the_second_guard_removes_what_only_the_first_could_see(
     job = Doomed(poprun, hydra, "ranks", "--grace", "0.3")
     made = files() - before
 
-    # While poprun looks away everybody dies who had the files open.
+    # All who had the files open die while poprun is stopped.
     job.kill("poprun", signal.SIGSTOP)
     for victim in [job.find("guard"), job.find("proxy"), *job.programs()]:
         with suppress(psutil.NoSuchProcess):  # the death of another took it along

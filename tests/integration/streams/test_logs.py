@@ -192,7 +192,7 @@ def test_the_command_has_the_originals_words_in_the_originals_order(
             *("-x", "POPDIST_RESTART_COUNT=0"),
         ]
         # Then the shim, and the program where it gets it. A user's own values are
-        # nobody else's business.
+        # for the program alone.
         assert context[-6:] == [
             *("shim", f"{job[2]}.0", "POPDIST_CONTROL", str(rank)),
             *("echo", "mode=train"),

@@ -538,7 +538,7 @@ static void play_nodes(endpoint *s, const turn *t)
 
 /* --- Exchanges */
 
-/* What member `from` has for member `to`, or for whoever wants it (0). */
+/* What member `from` has for member `to`, or for any member (0). */
 static pattern pattern_of_part(const endpoint *s, const turn *t, int from, int to)
 {
     turn plain = *t;

@@ -151,7 +151,7 @@ class Members:
         """Wait until all have ended, and return how.
 
         Raises:
-            TimeoutError: Somebody has not.
+            TimeoutError: One has not.
         """
         deadline = time.monotonic() + timeout
         waiting = {rank for rank in range(self.size) if rank not in self._codes}

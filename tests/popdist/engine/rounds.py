@@ -135,8 +135,8 @@ def play(seed: str) -> Round:
     """Kill members at a random moment; see that all others say so, and what is left.
 
     Raises:
-        Wrong: They said something else, or something was left.
-        TimeoutError: Somebody hung.
+        Wrong: Their output is another, or something was left.
+        TimeoutError: A member hung.
     """
     dice = random.Random(seed)
     size = dice.randint(2, 5)

@@ -31,7 +31,7 @@ CALLS: dict[str, Callable[[Group], Any]] = {
     "broadcast of 10 float32 with root on instance 6": lambda g: g.broadcast(ONES, 1),
     "all_to_all of 10 float32": lambda g: g.all_to_all(ONES.reshape(2, 5)),
     "all_gather": lambda g: g.all_gather(ONES),
-    # Too much to be on its way while nobody takes it.
+    # Too much to be on its way while no member takes it.
     "send of 65536 float32 to instance {other}": lambda g: g.send(MANY, 1 - g.rank),
     "recv of 10 float32 from instance {other}": lambda g: g.recv(
         np.zeros_like(ONES), 1 - g.rank

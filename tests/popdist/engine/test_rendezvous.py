@@ -43,7 +43,7 @@ def anonymous(ended: Ended) -> str:
     return re.sub(r"(P|p)rocess(es)? \d+( and \d+)?", r"\1rocess\2 N", ended.out)
 
 
-# --- Everybody comes.
+# --- All members come.
 
 
 @pytest.mark.parametrize("late", [0, 1, 2])
@@ -244,7 +244,7 @@ def test_one_that_says_nothing_is_sent_away_when_all_have_come() -> None:
     )
 
 
-# --- Somebody does not come.
+# --- A member does not come.
 
 
 def test_those_who_wait_in_vain_name_the_ones_that_are_absent() -> None:
@@ -338,7 +338,7 @@ def test_a_report_that_cannot_be_printed_does_not_end_the_meeting(waits: int) ->
     assert [e.out for e in ended] == ["met\n"] * 2
 
 
-# --- Somebody dies.
+# --- A member dies.
 
 
 def test_a_dead_member_is_named_before_an_absent_one_comes() -> None:
@@ -577,7 +577,7 @@ def test_ctrl_c_ends_the_wait_for_member_0() -> None:
     assert ended.err.endswith("KeyboardInterrupt\n")
 
 
-# --- Somebody else comes.
+# --- A stranger comes.
 
 
 def test_a_layout_of_its_own_is_reported_to_all_and_names_both_sides() -> None:

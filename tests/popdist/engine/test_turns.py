@@ -170,7 +170,7 @@ def test_ctrl_c_works_while_another_threads_call_is_waited_for() -> None:
         members.tell(1, "come")
         first, second = members.finish()
 
-    # The call that was not made is missing: nobody waits for it.
+    # The call that was not made is missing: no member waits for it.
     assert first.value == ["GroupUnusableError"]
     assert isinstance(second.error, CollectiveAbortedError)
     assert str(second.error) == INTERRUPTED

@@ -18,7 +18,7 @@ from poprun.helpers.job_files import (
     undo_if_last,
 )
 
-# --- Files that lie where everybody's files are.
+# --- Files that lie where all users' files are.
 
 
 @pytest.fixture

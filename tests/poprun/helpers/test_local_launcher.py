@@ -86,6 +86,6 @@ def test_sigterm_ends_even_those_that_do_not_listen(tmp_path: Path) -> None:
         assert [launcher.stdout.readline() for _ in range(2)] == ["ready\n"] * 2
         launcher.send_signal(signal.SIGTERM)
         assert launcher.wait(30) == 1
-        # The end of file says that nobody is left who could write.
+        # The end of file: no process is left that could write.
         assert launcher.stdout.read() == ""
         assert os.listdir(tmp_path) == []

@@ -224,7 +224,7 @@ def test_an_mpirun_that_could_not_be_forked_did_not_end_with_a_code() -> None:
     assert found.sentence.startswith("mpirun could not be started: fork(): Resource ")
 
 
-# --- Whoever stops poprun.
+# --- What stops poprun.
 
 
 @pytest.mark.parametrize(

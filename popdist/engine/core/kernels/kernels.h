@@ -64,7 +64,7 @@ typedef struct {
  * the processor, or this build, has none of that name. */
 const kernels *kernels_named(const char *name);
 
-/* Make streamed stores visible to whoever sees the next atomic store. */
+/* Make streamed stores visible to every thread that sees the next atomic store. */
 void stores_done(void);
 
 /* Round to nearest and keep subnormals, whatever the program has set. */

@@ -179,7 +179,7 @@ PyObject *reduce_arrays(PyObject *object, PyObject *given, PyObject *from, PyObj
         PyMem_Free(addresses);
     if (taken)
         return result;
-    /* Whoever is asked next finds out what they are, and says what is wrong. */
+    /* The caller's next attempt, in Python, finds out what they are and reports it. */
     PyErr_Clear();
     Py_RETURN_NOTIMPLEMENTED;
 }

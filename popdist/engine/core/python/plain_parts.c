@@ -52,7 +52,7 @@ static bool are_apart(const pair *p)
 
 static PyObject *not_plain(void)
 {
-    /* Whoever is asked next finds out what they are, and says what is wrong. */
+    /* The caller's next attempt, in Python, finds out what they are and reports it. */
     PyErr_Clear();
     Py_RETURN_NOTIMPLEMENTED;
 }

@@ -251,7 +251,7 @@ def test_of_a_large_group_the_channels_of_all_pairs_are_seldom_used(
         Group("large", 0, 64, tuning=Tuning(block_bytes=2 << 20))
 
     nbytes, (begin, end), _ = asked["memory"]([])
-    # Two letters of 32 KiB each.
+    # Two messages of 32 KiB each.
     assert end - begin >= 64 * 64 * 2 * 32768
     assert nbytes < 2 * (end - begin)
 

@@ -17,7 +17,7 @@ def test_nothing_is_due_without_a_word() -> None:
 
 def test_a_failed_instance_has_failed_when_it_does_not_end() -> None:
     finalizing = job()
-    finalizing.tell("a", 1, EXIT_3, own=True, now=10)
+    finalizing.note("a", 1, EXIT_3, own=True, now=10)
 
     assert finalizing.deadline() == 10 + END_S
     assert finalizing.due(10.4) == []
@@ -28,17 +28,17 @@ def test_a_failed_instance_has_failed_when_it_does_not_end() -> None:
 
 def test_one_that_ends_has_its_own_exit_status() -> None:
     finalizing = job()
-    finalizing.tell("a", 1, EXIT_3, own=True, now=10)
+    finalizing.note("a", 1, EXIT_3, own=True, now=10)
     finalizing.end(1)
 
     assert finalizing.due(1e9) == []
-    finalizing.tell("b", 1, EXIT_3, own=True, now=10)
+    finalizing.note("b", 1, EXIT_3, own=True, now=10)
     assert finalizing.deadline() == FOREVER
 
 
 def test_an_unknown_exit_status_is_a_warning_and_nothing_more() -> None:
     finalizing = job()
-    finalizing.tell("a", 1, None, own=True, now=10)
+    finalizing.note("a", 1, None, own=True, now=10)
 
     assert finalizing.due(10 + WARN_S - 0.1) == []
     assert finalizing.due(10 + WARN_S) == [WaitsInFinalize(1)]
@@ -47,7 +47,7 @@ def test_an_unknown_exit_status_is_a_warning_and_nothing_more() -> None:
 
 def test_the_exit_status_of_a_process_below_is_not_the_instances() -> None:
     finalizing = job()
-    finalizing.tell("a", 1, EXIT_3, own=False, now=10)
+    finalizing.note("a", 1, EXIT_3, own=False, now=10)
 
     assert finalizing.due(10 + END_S) == []
     assert finalizing.due(10 + WARN_S) == [WaitsInFinalize(1)]
@@ -55,7 +55,7 @@ def test_the_exit_status_of_a_process_below_is_not_the_instances() -> None:
 
 def test_a_process_below_that_ends_in_time_is_nothing() -> None:
     finalizing = job()
-    finalizing.tell("a", 1, EXIT_3, own=False, now=10)
+    finalizing.note("a", 1, EXIT_3, own=False, now=10)
     finalizing.forget("a")
 
     assert finalizing.due(1e9) == []
@@ -63,16 +63,16 @@ def test_a_process_below_that_ends_in_time_is_nothing() -> None:
 
 def test_there_is_one_warning() -> None:
     finalizing = job()
-    finalizing.tell("a", 1, None, own=True, now=10)
-    finalizing.tell("b", 2, None, own=True, now=11)
+    finalizing.note("a", 1, None, own=True, now=10)
+    finalizing.note("b", 2, None, own=True, now=11)
 
     assert finalizing.due(1e9) == [WaitsInFinalize(1)]
 
 
 def test_there_is_no_warning_where_nothing_else_runs() -> None:
     finalizing = job()
-    finalizing.tell("a", 0, None, own=True, now=10)
-    finalizing.tell("b", 1, None, own=True, now=10)
+    finalizing.note("a", 0, None, own=True, now=10)
+    finalizing.note("b", 1, None, own=True, now=10)
     finalizing.end(2)
 
     assert finalizing.due(1e9) == []
@@ -80,6 +80,6 @@ def test_there_is_no_warning_where_nothing_else_runs() -> None:
 
 def test_an_instance_that_does_not_exist_is_none() -> None:
     finalizing = job()
-    finalizing.tell("a", 3, None, own=False, now=10)
+    finalizing.note("a", 3, None, own=False, now=10)
 
     assert finalizing.deadline() == FOREVER

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pytest
 
 from poprun.job.supervise import drain
-from poprun.job.supervise.drain import FOREVER, patience
+from poprun.job.supervise.drain import FOREVER, reader_timeout
 from poprun.job.supervise.stopping import Cause, Reason
 from poprun.stdio.readers import Streams
 from poprun.stdio.router import OutputRouter, Routes
@@ -36,7 +36,7 @@ def test_a_reader_is_waited_for_by_how_the_job_ended(
 ) -> None:
     cause = None if reason is None else Cause(reason)
 
-    assert patience(cause, failed=failed, signals=signals) == seconds
+    assert reader_timeout(cause, failed=failed, signals=signals) == seconds
 
 
 class Ends(NamedTuple):
@@ -85,7 +85,7 @@ def test_what_is_in_the_streams_is_read_to_the_end(ends: Ends) -> None:
 def test_a_stream_that_somebody_holds_open_is_given_up(
     ends: Ends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(drain, "LAST_WORDS_S", 0.05)
+    monkeypatch.setattr(drain, "STREAMS_END_S", 0.05)
     os.write(ends.source[1], b"one\n")
     ends.drain(lambda: FOREVER)
 

@@ -1,4 +1,4 @@
-"""The order and the patience in which processes are asked for their stacks."""
+"""The order and the times in which processes are asked for their stacks."""
 
 from poprun.job.supervise.stacks import ANSWER_S, FOREVER, QUIET_S, Stacks
 

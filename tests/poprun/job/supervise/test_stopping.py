@@ -489,7 +489,7 @@ def test_time_that_runs_out_while_the_job_stops_changes_nothing() -> None:
     assert story.cause == Cause(Reason.INTERRUPTED, signal=INT)
 
 
-# --- Nobody reads.
+# --- The output has no reader.
 
 
 def test_a_job_whose_output_nobody_reads_is_stopped_within_a_second() -> None:
