@@ -184,6 +184,7 @@ LIGHT = (
     "poprun.helpers.end_actions",
     "poprun.helpers.guard",
     "poprun.helpers.processes",
+    "poprun.helpers.program_start",
     "poprun.helpers.shim",
     "poprun.helpers.protocol",
 )
@@ -200,6 +201,7 @@ FOR_LIGHT = {
     "poprun.helpers.end_actions",
     "poprun.helpers.processes",
     "poprun.helpers.job_files",
+    "poprun.helpers.program_start",
     "poprun.helpers.protocol",
     "select",
     "stat",
@@ -324,7 +326,7 @@ LATE_IMPORTS = {
     "poprun.plan.unsupported": {"psutil"},
     # 0.3 ms of the 13 that a shim takes, once for every instance.
     "poprun.helpers.processes": {"fcntl"},
-    "poprun.helpers.shim": {"termios"},
+    "poprun.helpers.program_start": {"termios"},
     # It runs in every Python of an instance, and does nothing in most of them.
     "poprun.interpreter.sitecustomize": {
         "_signal",
@@ -352,6 +354,7 @@ READS_ENVIRON = (
     "poprun.helpers.guard",
     "poprun.interpreter",
     "poprun.helpers.local_launcher",
+    "poprun.helpers.program_start",
     "poprun.run",
     "poprun.helpers.shim",
     "poprun.vipu.server.serve",

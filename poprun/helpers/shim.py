@@ -7,7 +7,6 @@ called MPI_Init dies and its parent leaves too, every MPI ends the other ranks.
 
 import _signal  # type: ignore[import-not-found]  # typeshed has signal only
 import _socket
-import errno
 import os
 import select
 import sys
@@ -21,6 +20,7 @@ from poprun.helpers.job_files import (
     undo_by_last,
     undo_if_last,
 )
+from poprun.helpers.program_start import StartError, start_program
 
 # The name is the type checker's; importing typing would cost 5 ms here.
 TYPE_CHECKING = False
@@ -43,8 +43,6 @@ ORPHAN_GRACE_S = 1.0
 ORPHAN_LIMIT_S = 30.0
 
 NEVER = float("inf")
-# What a fork writes to the shim if memory cannot be bound; it goes on without.
-UNBOUND = b"memory is not bound\n"
 ENDING = (_signal.SIGTERM, _signal.SIGINT)
 
 
@@ -198,66 +196,25 @@ class Shim:
 
     def _start(self, spec: protocol.Spec) -> None:
         self._spec = spec
-        opened: list[int] = []
-        about, call = spec.stdin, b""
-        if spec.stdin == protocol.SENT:
-            about, call = b"", b"receiving stdin"
         try:
-            opened.append(self._stdin(spec))
-            about, call = b"", b"making pipes"
-            opened += _terminal_or_pipe(spec, spec.terminals[0])
-            if spec.merge_stderr:
-                opened += map(os.dup, opened[1:3])
-            else:
-                opened += _terminal_or_pipe(spec, spec.terminals[1])
-            opened += os.pipe()
-            # When the shim ends, its end of this closes, and that kills the program's
-            # process group.
-            opened += os.pipe()
-            call = b"fork()"
-            shim = os.getpid()
-            pid = os.fork()
-        except OSError as error:
-            for descriptor in opened:
-                os.close(descriptor)
-            self._refuse(error.errno or 0, about, call)
+            started = start_program(spec, self._poprun.descriptors)
+        except StartError as error:
+            fields = error.number, error.about, error.call
+            self._poprun.send(protocol.pack(protocol.REFUSED, *fields))
             return
-        stdin, out_read, out_write, err_read, err_write, *opened = opened
-        fault_read, fault_write, alive_read, _ = opened
-        if pid == 0:
-            stdio = (stdin, out_write, err_write)
-            _become_program(spec, shim, stdio, fault_write, alive_read)
-        for descriptor in (stdin, out_write, err_write, fault_write, alive_read):
+        pid = self._program = started.pid
+        # It cannot vanish before it is reaped, so the kernel has an answer.
+        cpus = b",".join(b"%d" % cpu for cpu in sorted(os.sched_getaffinity(pid)))
+        message = protocol.pack(
+            protocol.STARTED,
+            pid,
+            processes.start_time(pid),
+            cpus,
+            int(started.memory_is_bound),
+        )
+        self._poprun.send(message, started.streams)
+        for descriptor in started.streams:
             os.close(descriptor)
-        fault = _read_to_end(fault_read)
-        memory_is_bound = not fault.startswith(UNBOUND)
-        if fault := fault.removeprefix(UNBOUND):
-            os.waitpid(pid, 0)
-            number, call, about = fault.split(b" ", 2)
-            self._refuse(int(number), about, call)
-        else:
-            self._program = pid
-            # It cannot vanish before it is reaped, so the kernel has an answer.
-            cpus = b",".join(b"%d" % cpu for cpu in sorted(os.sched_getaffinity(pid)))
-            start = processes.start_time(pid)
-            message = protocol.pack(
-                protocol.STARTED, pid, start, cpus, int(memory_is_bound)
-            )
-            reads = (out_read,) if spec.merge_stderr else (out_read, err_read)
-            self._poprun.send(message, reads)
-        os.close(out_read)
-        os.close(err_read)
-
-    def _refuse(self, number: int, about: bytes, call: bytes) -> None:
-        self._poprun.send(protocol.pack(protocol.REFUSED, number, about, call))
-
-    def _stdin(self, spec: protocol.Spec) -> int:
-        if spec.stdin != protocol.SENT:
-            return os.open(spec.stdin, os.O_RDONLY)
-        if not self._poprun.descriptors:
-            # The kernel drops what its receiver has no number left for.
-            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-        return self._poprun.descriptors.pop()
 
     def _on_signal(self, number: int) -> None:
         if not self._program or self._clean:
@@ -405,81 +362,3 @@ class Shim:
                 self._stopped_by,
             )
         )
-
-
-def _terminal_or_pipe(spec: protocol.Spec, is_terminal: bool) -> tuple[int, int]:
-    """Return a stream's two ends, of a raw terminal or a pipe: bytes are exact."""
-    if not is_terminal:
-        return os.pipe()
-    try:
-        import termios
-
-        master, slave = os.openpty()
-        attributes = termios.tcgetattr(slave)
-        attributes[0] = attributes[1] = attributes[3] = 0  # input, output, local
-        termios.tcsetattr(slave, termios.TCSANOW, attributes)
-        termios.tcsetwinsize(slave, spec.size)
-    except (ImportError, OSError):  # no /dev/pts, or none left
-        return os.pipe()
-    return master, slave
-
-
-def _become_program(
-    spec: protocol.Spec, shim: int, stdio: tuple[int, int, int], fault: int, alive: int
-) -> None:
-    """Turn this fork into the program; on failure say why, and end.
-
-    Args:
-        alive: A pipe whose write end only the shim has.
-    """
-    about, call = b"", b"setsid()"
-    try:
-        os.setsid()
-        if not processes.die_with_parent(_signal.SIGKILL, shim):
-            os._exit(1)
-        call = b"fcntl()"
-        processes.die_with_pipe(alive)
-        call = b"dup2()"
-        for target, descriptor in enumerate(stdio):
-            os.dup2(descriptor, target)
-        if spec.cpus:
-            call = b"sched_setaffinity()"
-            os.sched_setaffinity(0, spec.cpus)
-        if spec.memory_nodes and not processes.bind_memory(spec.memory_nodes):
-            os.write(fault, UNBOUND)
-        about, call = spec.cwd, b""
-        os.chdir(spec.cwd)
-        about = spec.path
-        environment = _environment(spec, stdout_is_terminal=os.isatty(1))
-        processes.default_signals(ignored=spec.ignored)
-        os.execve(spec.path, spec.argv, environment)
-    except OSError as error:
-        os.write(fault, b"%d %s %s" % (error.errno or 0, call, about[:2048]))
-    except BaseException as error:
-        os.write(fault, b"0  " + repr(error).encode(errors="replace")[:2048])
-    os._exit(127)
-
-
-def _read_to_end(descriptor: int) -> bytes:
-    data = b""
-    while piece := os.read(descriptor, 4096):
-        data += piece
-    os.close(descriptor)
-    return data
-
-
-def _environment(
-    spec: protocol.Spec, *, stdout_is_terminal: bool
-) -> dict[bytes, bytes]:
-    from_mpi = {
-        name: value for name, value in os.environb.items() if spec.is_set_by_mpi(name)
-    }
-    given: dict[bytes, bytes] = {}
-    for word in spec.environment:
-        name, _, value = word.partition(b"=")
-        given[name] = value
-    if not stdout_is_terminal:
-        # Or what Python prints would come in large pieces, and late.
-        given.setdefault(b"PYTHONUNBUFFERED", b"1")
-    # MPI's values count for more in its own variables: they name its server.
-    return given | from_mpi

@@ -1,0 +1,183 @@
+"""Start the program of an instance: a spec -> its process, and its streams.
+
+The shim imports this, so it imports next to nothing.
+"""
+
+import _signal  # type: ignore[import-not-found]  # typeshed has signal only
+import errno
+import os
+
+from poprun.helpers import processes, protocol
+
+# What a fork writes to the shim if memory cannot be bound; it goes on without.
+UNBOUND = b"memory is not bound\n"
+
+
+class Started:
+    """A program that runs; the caller closes `streams`."""
+
+    __slots__ = ("memory_is_bound", "pid", "streams")
+
+    def __init__(
+        self, pid: int, streams: tuple[int, ...], *, memory_is_bound: bool
+    ) -> None:
+        self.pid = pid
+        # The ends to read its stdout and its stderr from, one if they are merged.
+        self.streams = streams
+        self.memory_is_bound = memory_is_bound
+
+
+class StartError(Exception):
+    """A program could not be started.
+
+    Args:
+        number: The errno.
+        about: The path that it is about, empty if `call` says it.
+        call: What failed, empty for the open, chdir or exec of that path.
+    """
+
+    def __init__(self, number: int, about: bytes, call: bytes) -> None:
+        super().__init__(number, about, call)
+        self.number, self.about, self.call = number, about, call
+
+
+def start_program(spec: protocol.Spec, received: list[int]) -> Started:
+    """Fork, and return when the fork has become the program.
+
+    Args:
+        received: The descriptors that have come with the spec: stdin, if it is sent.
+
+    Raises:
+        StartError: It could not; nothing is left open, and no process.
+    """
+    opened: list[int] = []
+    about, call = spec.stdin, b""
+    if spec.stdin == protocol.SENT:
+        about, call = b"", b"receiving stdin"
+    try:
+        opened.append(_stdin(spec, received))
+        about, call = b"", b"making pipes"
+        opened += _terminal_or_pipe(spec, spec.terminals[0])
+        if spec.merge_stderr:
+            opened += map(os.dup, opened[1:3])
+        else:
+            opened += _terminal_or_pipe(spec, spec.terminals[1])
+        opened += os.pipe()
+        # When the shim ends, its end of this closes, and that kills the program's
+        # process group.
+        opened += os.pipe()
+        call = b"fork()"
+        shim = os.getpid()
+        pid = os.fork()
+    except OSError as error:
+        _close(opened)
+        raise StartError(error.errno or 0, about, call) from error
+    stdin, out_read, out_write, err_read, err_write, *opened = opened
+    fault_read, fault_write, alive_read, _ = opened
+    if pid == 0:
+        stdio = (stdin, out_write, err_write)
+        _become_program(spec, shim, stdio, fault_write, alive_read)
+    _close([stdin, out_write, err_write, fault_write, alive_read])
+    fault = _read_to_end(fault_read)
+    memory_is_bound = not fault.startswith(UNBOUND)
+    if fault := fault.removeprefix(UNBOUND):
+        _close([out_read, err_read])
+        os.waitpid(pid, 0)
+        number, call, about = fault.split(b" ", 2)
+        raise StartError(int(number), about, call)
+    if spec.merge_stderr:
+        os.close(err_read)
+        return Started(pid, (out_read,), memory_is_bound=memory_is_bound)
+    return Started(pid, (out_read, err_read), memory_is_bound=memory_is_bound)
+
+
+def _close(descriptors: list[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+def _stdin(spec: protocol.Spec, received: list[int]) -> int:
+    if spec.stdin != protocol.SENT:
+        return os.open(spec.stdin, os.O_RDONLY)
+    if not received:
+        # The kernel drops what its receiver has no number left for.
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+    return received.pop()
+
+
+def _terminal_or_pipe(spec: protocol.Spec, is_terminal: bool) -> tuple[int, int]:
+    """Return a stream's two ends, of a raw terminal or a pipe: bytes are exact."""
+    if not is_terminal:
+        return os.pipe()
+    try:
+        import termios
+
+        master, slave = os.openpty()
+        attributes = termios.tcgetattr(slave)
+        attributes[0] = attributes[1] = attributes[3] = 0  # input, output, local
+        termios.tcsetattr(slave, termios.TCSANOW, attributes)
+        termios.tcsetwinsize(slave, spec.size)
+    except (ImportError, OSError):  # no /dev/pts, or none left
+        return os.pipe()
+    return master, slave
+
+
+def _become_program(
+    spec: protocol.Spec, shim: int, stdio: tuple[int, int, int], fault: int, alive: int
+) -> None:
+    """Turn this fork into the program; on failure say why, and end.
+
+    Args:
+        alive: A pipe whose write end only the shim has.
+    """
+    about, call = b"", b"setsid()"
+    try:
+        os.setsid()
+        if not processes.die_with_parent(_signal.SIGKILL, shim):
+            os._exit(1)
+        call = b"fcntl()"
+        processes.die_with_pipe(alive)
+        call = b"dup2()"
+        for target, descriptor in enumerate(stdio):
+            os.dup2(descriptor, target)
+        if spec.cpus:
+            call = b"sched_setaffinity()"
+            os.sched_setaffinity(0, spec.cpus)
+        if spec.memory_nodes and not processes.bind_memory(spec.memory_nodes):
+            os.write(fault, UNBOUND)
+        about, call = spec.cwd, b""
+        os.chdir(spec.cwd)
+        about = spec.path
+        environment = _environment(spec, stdout_is_terminal=os.isatty(1))
+        processes.default_signals(ignored=spec.ignored)
+        os.execve(spec.path, spec.argv, environment)
+    except OSError as error:
+        os.write(fault, b"%d %s %s" % (error.errno or 0, call, about[:2048]))
+    except BaseException as error:
+        os.write(fault, b"0  " + repr(error).encode(errors="replace")[:2048])
+    os._exit(127)
+
+
+def _read_to_end(descriptor: int) -> bytes:
+    data = b""
+    while piece := os.read(descriptor, 4096):
+        data += piece
+    os.close(descriptor)
+    return data
+
+
+def _environment(
+    spec: protocol.Spec, *, stdout_is_terminal: bool
+) -> dict[bytes, bytes]:
+    from_mpi = {
+        name: value for name, value in os.environb.items() if spec.is_set_by_mpi(name)
+    }
+    given: dict[bytes, bytes] = {}
+    for word in spec.environment:
+        name, _, value = word.partition(b"=")
+        given[name] = value
+    if not stdout_is_terminal:
+        # Or what Python prints would come in large pieces, and late.
+        given.setdefault(b"PYTHONUNBUFFERED", b"1")
+    # MPI's values count for more in its own variables: they name its server.
+    return given | from_mpi
