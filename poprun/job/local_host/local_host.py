@@ -1,10 +1,9 @@
-"""The host that poprun runs on: its guard, its mpirun and the shims that call.
+"""The host that poprun runs on: its guard, its mpirun and what connects to poprun.
 
-It owns the sockets to the guard and the shims, and the read ends of the instances'
-streams. What they report becomes events; what the supervisor decides is sent to them.
+It owns the socket to the guard and the read ends of the instances' streams. What is
+reported becomes events; what the supervisor decides is sent to the shims.
 """
 
-import errno
 import os
 import resource
 import signal
@@ -19,32 +18,26 @@ from poprun.helpers.channel import Channel, process_of
 from poprun.job.events import (
     AcceptFailed,
     AloneInMpi,
-    Clean,
-    Connected,
     DevicesLost,
     Event,
-    Exited,
     GuardLost,
     MpirunExited,
     MpirunRefused,
     MpirunStarted,
     NotUndone,
-    Refused,
     Rejected,
     Remains,
-    ShimLost,
-    StacksAvailable,
-    Started,
 )
 from poprun.job.host import Interest
 from poprun.job.local_host.attachments import Attachments
-from poprun.job.local_host.control_socket import ControlSocket, Hangups
+from poprun.job.local_host.control_socket import ControlSocket
 from poprun.job.local_host.finalizing import Finalizing
 from poprun.job.local_host.guard_client import GuardClient
 from poprun.job.local_host.guard_start import StartedGuard
+from poprun.job.local_host.shims import Messages, Shims
 from poprun.job.values import Job
 from poprun.stdio.readers import Streams
-from poprun.stdio.router import STREAMS, OutputRouter
+from poprun.stdio.router import OutputRouter
 from poprun.stdio.stdin import StdinFeeder
 
 FOREVER = float("inf")
@@ -53,8 +46,6 @@ STOPPED_S = 1.0
 CHECK_GUARD_S = 0.1
 # A guard that is killed is replaced, but not without end.
 MAX_GUARDS = 20
-
-Messages = list[tuple[int, list[bytes]]]
 
 
 class LocalHost:
@@ -73,20 +64,11 @@ class LocalHost:
         self.finished = False
         self._finish_began = FOREVER
         self._starts_instances = True
-        # Shims that end now are no event: they were released, or mpirun was signalled.
-        self._is_leaving = False
         self._mpirun_pid = 0
         self._mpirun_ended = False
-        self._shims: dict[int, Channel] = {}
-        self._connected: set[int] = set()
-        self._started: set[int] = set()
-        self._clean: set[int] = set()
-        self._lost: set[int] = set()  # whose shim has gone without that
-        self._hangups = Hangups()
         self._finalizing = Finalizing(len(job.specs))
         self._interpreters: set[Channel] = set()  # that have reported their end
         self._attachments = Attachments(job.devices)
-        self._programs: dict[int, int] = {}  # the rank of each, by its pid
         self._remaining: set[int] = set()  # processes that may not be signalled
         self._failures: set[str] = set()  # of end actions
         self._has_lost_devices = False
@@ -94,7 +76,7 @@ class LocalHost:
     def start(self, emit: Callable[[Event], None], stdin: StdinFeeder) -> None:
         """Start mpirun."""
         job = self._job
-        self._emit, self._stdin = emit, stdin
+        self._emit = emit
         processes.become_subreaper()
         self._control = ControlSocket(job.control, len(job.specs))
         self._guard = GuardClient(
@@ -106,19 +88,27 @@ class LocalHost:
             watch=job.leftovers,
             descriptor_limits=job.descriptor_limits,
         )
-        self._hold = b""
+        self._shims = Shims(
+            job,
+            self.streams,
+            stdin,
+            self._finalizing,
+            emit=emit,
+            know=self._guard.know,
+            on_remains=self._on_remains,
+        )
         # Now that the guard knows of them: poprun may be killed at any time.
         for made in job.resources:
             made.make()
-            if not self._hold and job.directory:
-                self._hold = self._guard.make_lock(job.directory)
+            if not self._shims.hold and job.directory:
+                self._shims.hold = self._guard.make_lock(job.directory)
         self._guard.start(job.mpirun)
 
     # --- What the loop waits for.
 
     def interests(self, now: float) -> Iterator[Interest]:
         # In the order in which connections were closed, which poll does not know.
-        yield Interest(self._hangups.fileno(), EVENT_READ, self._on_hangups)
+        yield Interest(self._shims.hangups.fileno(), EVENT_READ, self._shims.on_hangups)
         if self._control.is_listening(now):
             yield Interest(self._control.fileno(), EVENT_READ, self._on_connection)
         # The guard last: mpirun's exit usually follows from that of an instance or a
@@ -130,7 +120,7 @@ class LocalHost:
             *self._control.unknown,
             *self._interpreters,
             *self._attachments.links,
-            *self._shims.values(),
+            *self._shims.links,
         )
         for link in (*links, self._guard.channel):
             events = EVENT_READ | (EVENT_WRITE if link.has_unsent else 0)
@@ -162,23 +152,22 @@ class LocalHost:
         self._starts_instances = False
 
     def signal_instances(self, number: int) -> None:
-        self._tell(protocol.pack(protocol.SIGNAL, number))
+        self._shims.send(protocol.pack(protocol.SIGNAL, number))
 
     def kill_instances(self) -> None:
-        self._tell(protocol.pack(protocol.KILL))
+        self._shims.send(protocol.pack(protocol.KILL))
 
     def release_shims(self) -> None:
-        self._is_leaving = True
-        self._tell(protocol.pack(protocol.RELEASE))
+        self._shims.are_leaving = True
+        self._shims.send(protocol.pack(protocol.RELEASE))
 
     def signal_mpirun(self, number: int) -> None:
-        self._is_leaving = True
+        self._shims.are_leaving = True
         if self._mpirun_pid:
             self._guard.signal_mpirun(self._mpirun_pid, number)
 
     def show_stacks(self, rank: int, pid: int) -> None:
-        if rank in self._shims:
-            self._shims[rank].send(protocol.pack(protocol.SHOW_STACKS, pid))
+        self._shims.send_to(rank, protocol.pack(protocol.SHOW_STACKS, pid))
 
     def note_end(self, rank: int) -> None:
         # On a full disk, or without the directory, they learn of it by their timeout.
@@ -208,7 +197,7 @@ class LocalHost:
         self.streams.close()
         self._attachments.close()
         self._control.close()
-        self._hangups.close()
+        self._shims.close()
         output = os.pread(self._output, 1 << 20, 0)
         os.close(self._output)
         self._guard.close()
@@ -219,8 +208,7 @@ class LocalHost:
     @property
     def _is_clean(self) -> bool:
         """Whether no process of an instance can be left."""
-        is_whole = len(self._clean) == len(self._job.specs)
-        return is_whole and not self._lost and not self._remaining
+        return self._shims.are_clean and not self._remaining
 
     def _undo_at_once(self) -> None:
         """Undo here what the guard would start a command for."""
@@ -234,10 +222,6 @@ class LocalHost:
         if devices is not None and devices.loss and not self._has_lost_devices:
             self._has_lost_devices = True
             self._emit(DevicesLost(devices.loss))
-
-    def _tell(self, message: bytes) -> None:
-        for shim in self._shims.values():
-            shim.send(message)
 
     @property
     def _is_starting(self) -> bool:
@@ -272,7 +256,7 @@ class LocalHost:
     def _on_link(self, link: Channel) -> Callable[[int], None]:
         def call(events: int) -> None:
             # More may have gone since the epoll was looked at, in an order of time.
-            self._on_hangups(0)
+            self._shims.on_hangups(0)
             if link.fileno() < 0:  # closed since poll returned
                 return
             if events & EVENT_WRITE:
@@ -305,16 +289,7 @@ class LocalHost:
                 self._attachments.forget(link)
                 link.close()
         else:
-            rank = next(r for r, shim in self._shims.items() if shim is link)
-            for kind, fields in messages or ():
-                twice = kind == protocol.STARTED and rank in self._started
-                if twice or not protocol.is_report(kind, fields):
-                    self._emit(Rejected(f"a message of kind {kind} made no sense"))
-                    messages = None
-                    break
-                self._on_shim(rank, link, kind, fields)
-            if messages is None:
-                self._on_shim_lost(rank)
+            self._shims.on_messages(link, messages)
 
     def _on_guard(self, kind: int, fields: list[bytes]) -> None:
         if kind == protocol.FOUND:
@@ -385,7 +360,7 @@ class LocalHost:
         self._guard.know(pid, start)
         self._emit(MpirunStarted(pid))
 
-    # --- The shims.
+    # --- What connects to the control socket.
 
     def _on_connection(self, _: int) -> None:
         try:
@@ -413,31 +388,8 @@ class LocalHost:
             self._emit(Rejected("it did not prove that it belongs to the job"))
             return
         assert messages
-        self._shims[rank] = link
-        self._hangups.watch(link.fileno())
         self._guard.know(int(messages[0][1][4]), int(messages[0][1][5]))
-        self._connected.add(rank)
-        self._emit(Connected(rank))
-        if self._starts_instances:
-            self._send_spec(rank, link)
-        else:
-            link.send(protocol.pack(protocol.RELEASE))
-            self._emit(Clean(rank, 0))
-
-    def _send_spec(self, rank: int, link: Channel) -> None:
-        try:
-            descriptor = self._stdin.descriptor_for(rank)
-        except OSError as error:
-            link.send(protocol.pack(protocol.RELEASE))
-            self._clean.add(rank)
-            self._emit(Refused(rank, error.errno or 0, "", "making a pipe for stdin"))
-            return
-        sent = () if descriptor is None else (descriptor,)
-        if self._hold:
-            link.send(self._hold)
-        link.send(self._job.specs[rank], sent)
-        if descriptor is not None:
-            os.close(descriptor)
+        self._shims.add(rank, link, starts=self._starts_instances)
 
     def _rank_of(self, messages: Messages | None) -> int | None:
         if not messages or messages[0][0] != protocol.HELLO:
@@ -445,10 +397,8 @@ class LocalHost:
         if not protocol.is_report(*messages[0]):
             return None
         version, key, rank = messages[0][1][:3]
-        known = int(rank) in self._connected
-        known = known or int(rank) >= len(self._job.specs)
         ours = int(version) == protocol.VERSION and key == self._control.key
-        return int(rank) if ours and not known else None
+        return int(rank) if ours and self._shims.expect(int(rank)) else None
 
     def _on_alone(self, link: Channel, fields: list[bytes]) -> None:
         """Warn of an instance that imports mpi4py where there is no MPI."""
@@ -479,75 +429,11 @@ class LocalHost:
         self._interpreters.add(link)
         # What ends once the job is being stopped has not ended by itself.
         if self._starts_instances:
+            own = self._shims.rank_of_program(process_of(link.sock))
             self._finalizing.note(
                 link,
-                rank=self._programs.get(pid := process_of(link.sock), int(fields[2])),
+                rank=int(fields[2]) if own is None else own,
                 status=int(fields[3]) or None,
-                own=pid in self._programs,
+                own=own is not None,
                 now=time.monotonic(),
             )
-
-    def _on_shim(
-        self, rank: int, link: Channel, kind: int, fields: list[bytes]
-    ) -> None:
-        streams = STREAMS[:1] if self._job.merge_stderr else STREAMS
-        if kind == protocol.STARTED and len(link.descriptors) < len(streams):
-            # The kernel has dropped what this process had no number left for.
-            link.send(protocol.pack(protocol.KILL))
-            self._clean.add(rank)
-            self._emit(Refused(rank, errno.EMFILE, "", "receiving stdout and stderr"))
-        elif kind == protocol.STARTED:
-            for stream in streams:
-                self.streams.open(link.descriptors.pop(0), rank, stream)
-            self._guard.know(int(fields[0]), int(fields[1]))
-            self._programs[int(fields[0])] = rank
-            self._started.add(rank)
-            cpus = tuple(int(cpu) for cpu in fields[2].split(b","))
-            is_bound = fields[3] == b"1"
-            self._emit(Started(rank, int(fields[0]), cpus, memory_is_bound=is_bound))
-        elif kind == protocol.REFUSED:
-            self._clean.add(rank)
-            about, call = map(os.fsdecode, fields[1:])
-            self._emit(Refused(rank, int(fields[0]), about, call))
-        elif kind == protocol.EXITED:
-            self._finalizing.end(rank)
-            status, at, user, system, peak = (int(field) for field in fields[:5])
-            self._emit(
-                Exited(
-                    rank=rank,
-                    status=status,
-                    at_ns=min(at, time.monotonic_ns()),
-                    user_s=user / 1e6,
-                    system_s=system / 1e6,
-                    peak_kib=peak,
-                    by_itself=fields[5] == protocol.BY_ITSELF,
-                )
-            )
-        elif kind == protocol.REMAINS:
-            self._on_remains(fields)
-        elif kind == protocol.STACKS:
-            pids = [int(pid) for pid in fields[0].split(b",") if pid != b"0"]
-            self._emit(StacksAvailable(rank, tuple(pids)))
-        elif kind == protocol.CLEAN:
-            self._clean.add(rank)
-            self._emit(Clean(rank, int(fields[0])))
-
-    def _on_hangups(self, _: int) -> None:
-        """Note which shims have gone, in the order in which they went.
-
-        When one is killed, hydra kills the others before poprun may come to look.
-        """
-        links = {shim.fileno(): shim for shim in self._shims.values()}
-        for descriptor in self._hangups.come():
-            link = links.get(descriptor)
-            while link is not None and link.fileno() >= 0:
-                self._on_messages(link, link.receive())
-
-    def _on_shim_lost(self, rank: int) -> None:
-        self._shims.pop(rank).close()
-        self._finalizing.end(rank)
-        if rank not in self._clean:
-            self._lost.add(rank)
-        if rank not in self._clean and not self._is_leaving:
-            self._clean.add(rank)
-            self._emit(ShimLost(rank))

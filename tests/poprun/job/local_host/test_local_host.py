@@ -193,7 +193,7 @@ class Driven:
         if self.ended is None:
             self.supervisor._course = replace(self.supervisor._course, phase=Phase.OVER)
             self.finish()
-        for shim in self.host._shims.values():
+        for shim in self.host._shims.links:
             shim.close()
         self.guard.channel.close()
         self.host._guard.channel.close()
@@ -341,7 +341,7 @@ def test_shims_that_go_while_poll_looks_are_lost_in_the_order_of_time(
     # poll has looked at the epoll before the first one went.
     shims[1].channel.close()
     shims[0].channel.close()
-    two.host._on_link(two.host._shims[0])(EVENT_READ)
+    two.host._on_link(next(iter(two.host._shims.links)))(EVENT_READ)
 
     assert two.told[:2] == [ShimLost(1), ShimLost(0)]
 
