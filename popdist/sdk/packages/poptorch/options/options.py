@@ -12,20 +12,20 @@ from .._logging import logger
 from ..enums import CommGroupType, ConnectionType, OutputMode, SyncPattern
 from ..errors import require
 from . import strategies
+from .device_options import _DeviceOptions
 from .distributed_options import _DistributedOptions
 from .jit_options import _JitOptions
 from .location_options import TensorLocationSettings, _TensorLocationOptions
 from .option_values import OptionValues
 from .popart_options import _PopartOptions
 from .precision_options import _PrecisionOptions
+from .report_options import _ReportOptions
 from .sources import set_from_file, set_from_json
 from .strategies import PipelinedExecution, _IExecutionStrategy
 from .training_options import _TrainingOptions
 
-SYNTHETIC_DATA_OFF, SYNTHETIC_DATA_RANDOM = 0, 2
 
-
-class Options(OptionValues):
+class Options(_DeviceOptions, _ReportOptions):
     """How a model is run: each method sets an option and returns the options.
 
     Options that only matter on an IPU are checked and kept.
@@ -208,155 +208,6 @@ class Options(OptionValues):
     def updatableNamedBuffers(self, buffers: Sequence[str]) -> Self:
         """Set the names of the buffers that may be updated from the host."""
         self.createOrSet(updatable_named_buffers=list(buffers))
-        return self
-
-    # --- What runs where.
-
-    def setExecutionStrategy(self, strategy: _IExecutionStrategy) -> Self:
-        """Set which blocks of the model are executed where, and in which order."""
-        require(
-            isinstance(strategy, _IExecutionStrategy),
-            f"{strategy!r} is no execution strategy, as poptorch.PipelinedExecution().",
-        )
-        self._execution_strategy = strategy
-        return self
-
-    def setAvailableMemoryProportion(
-        self, available_memory_proportion: dict[str, float]
-    ) -> Self:
-        """Set which part of each IPU's memory is for temporary data."""
-        proportions = {}
-        for key, proportion in available_memory_proportion.items():
-            require(
-                key.startswith("IPU"),
-                f"A proportion is given for {key!r}, but each needs the name of an "
-                'IPU: {"IPU0": 0.5}.',
-            )
-            proportions[int(key.removeprefix("IPU"))] = proportion
-        self.set(available_memory_proportion=proportions)
-        return self
-
-    def autoRoundNumIPUs(self, auto_round_num_ipus: bool = True) -> Self:
-        """Set whether IPUs are rounded up to a power of 2."""
-        self.set(auto_round_num_ipus=auto_round_num_ipus)
-        return self
-
-    def connectionType(self, connection_type: ConnectionType) -> Self:
-        """Set when a model attaches to its device."""
-        require(
-            isinstance(connection_type, ConnectionType),
-            f"{connection_type!r} is not a poptorch.ConnectionType.",
-        )
-        self.set(connection_type=connection_type.value)
-        return self
-
-    def syncPattern(self, sync_pattern: SyncPattern) -> Self:
-        """Set which IPUs synchronise with each other."""
-        require(
-            isinstance(sync_pattern, SyncPattern),
-            f"{sync_pattern!r} is not a poptorch.SyncPattern.",
-        )
-        self.set(sync_pattern=sync_pattern.value)
-        return self
-
-    def useIpuModel(self, use_model: bool) -> Self:
-        """Set whether a model of an IPU is used instead of a device."""
-        self.createOrSet(use_model=use_model)
-        return self
-
-    def useIpuId(self, ipu_id: int) -> Self:
-        """Set the id of the device."""
-        require(isinstance(ipu_id, int), f"ipu_id is {ipu_id!r}, but must be an int.")
-        self.createOrSet(ipu_id=ipu_id)
-        return self
-
-    def useOfflineIpuTarget(self, ipu_version: int = 2) -> Self:
-        """Only compile, for this version of the IPU."""
-        self.connectionType(ConnectionType.Never)
-        self.createOrSet(ipu_version=ipu_version)
-        return self
-
-    def enableExecutableCaching(self, path: str | None) -> Self:
-        """Set the folder of the executable cache; None: there is none."""
-        if path is not None:
-            self._popart.set("cachePath", path)
-        self._popart.set("enableEngineCaching", path is not None)
-        return self
-
-    def enableStableNorm(self, enabled: bool) -> Self:
-        """Set whether norms are computed in a slower and more exact way."""
-        self._popart.set("enableStableNorm", enabled)
-        return self
-
-    def enableSyntheticData(self, enabled: bool) -> Self:
-        """Set whether the device makes up its input."""
-        mode = SYNTHETIC_DATA_RANDOM if enabled else SYNTHETIC_DATA_OFF
-        self._popart.set("syntheticDataMode", mode)
-        return self
-
-    # --- What is logged and shown.
-
-    def showCompilationProgressBar(self, show: bool = True) -> Self:
-        """Set whether a bar is shown while a model is compiled."""
-        self._show_compilation_progress_bar = show
-        return self
-
-    def relaxOptimizerAttributesChecks(self, relax: bool = True) -> Self:
-        """Set whether unexpected attributes of optimizers are not warned of."""
-        self._relax_optimizer_checks = relax
-        return self
-
-    def logDir(self, log_dir: str) -> Self:
-        """Set the folder of log files."""
-        self.set(log_dir=log_dir)
-        return self
-
-    def maxRepeatLogs(self, max_lines: int | None) -> Self:
-        """Set how often a line is logged at most; None: as often as it comes."""
-        self.checkIsFrozen()
-        require(
-            max_lines is None or isinstance(max_lines, int),
-            f"max_lines is {max_lines!r}, but must be an int or None.",
-        )
-        self._values["max_repeat_logs"] = max_lines
-        return self
-
-    def modelName(self, name: str) -> Self:
-        """Set the name of the model in reports."""
-        self.createOrSet(model_name=name)
-        return self
-
-    def logCycleCount(self, log_cycle_count: bool) -> Self:
-        """Set whether the device counts the cycles of a call."""
-        self._popart.set("instrumentWithHardwareCycleCounter", log_cycle_count)
-        return self
-
-    def enableProfiling(self, profile_dir: str | None = None) -> Self:
-        """Record that a profile of the device is written, and where."""
-        engine = self._popart.options.get("engineOptions", {})
-        self._popart.setEngineOptions(
-            {
-                **engine,
-                "debug.allowOutOfMemory": "true",
-                "autoReport.directory": profile_dir or ".",
-                "autoReport.all": "true",
-            }
-        )
-        return self
-
-    def disableModuleNamescope(self) -> Self:
-        """Record that operations are not named after their modules."""
-        self._module_namescope_enabled = False
-        return self
-
-    def sourceLocationExcludes(self, excludes: list[str]) -> Self:
-        """Set which files are not named as the place of an operation."""
-        self._source_location_excludes = list(excludes)
-        return self
-
-    def appendToLocationExcludes(self, *excludes: str) -> Self:
-        """Add files that are not named as the place of an operation."""
-        self._source_location_excludes = [*self._source_location_excludes, *excludes]
         return self
 
     # --- Options from elsewhere, and as a whole.

@@ -1,0 +1,100 @@
+"""The part of Options that is about devices."""
+
+from typing import Self
+
+from ..enums import ConnectionType, SyncPattern
+from ..errors import require
+from .option_values import OptionValues
+from .popart_options import _PopartOptions
+from .strategies import _IExecutionStrategy
+
+SYNTHETIC_DATA_OFF, SYNTHETIC_DATA_RANDOM = 0, 2
+
+
+class _DeviceOptions(OptionValues):
+    """What runs on which device, and how."""
+
+    _popart: _PopartOptions
+    _execution_strategy: _IExecutionStrategy
+
+    def setExecutionStrategy(self, strategy: _IExecutionStrategy) -> Self:
+        """Set which blocks of the model are executed where, and in which order."""
+        require(
+            isinstance(strategy, _IExecutionStrategy),
+            f"{strategy!r} is no execution strategy, as poptorch.PipelinedExecution().",
+        )
+        self._execution_strategy = strategy
+        return self
+
+    def setAvailableMemoryProportion(
+        self, available_memory_proportion: dict[str, float]
+    ) -> Self:
+        """Set which part of each IPU's memory is for temporary data."""
+        proportions = {}
+        for key, proportion in available_memory_proportion.items():
+            require(
+                key.startswith("IPU"),
+                f"A proportion is given for {key!r}, but each needs the name of an "
+                'IPU: {"IPU0": 0.5}.',
+            )
+            proportions[int(key.removeprefix("IPU"))] = proportion
+        self.set(available_memory_proportion=proportions)
+        return self
+
+    def autoRoundNumIPUs(self, auto_round_num_ipus: bool = True) -> Self:
+        """Set whether IPUs are rounded up to a power of 2."""
+        self.set(auto_round_num_ipus=auto_round_num_ipus)
+        return self
+
+    def connectionType(self, connection_type: ConnectionType) -> Self:
+        """Set when a model attaches to its device."""
+        require(
+            isinstance(connection_type, ConnectionType),
+            f"{connection_type!r} is not a poptorch.ConnectionType.",
+        )
+        self.set(connection_type=connection_type.value)
+        return self
+
+    def syncPattern(self, sync_pattern: SyncPattern) -> Self:
+        """Set which IPUs synchronise with each other."""
+        require(
+            isinstance(sync_pattern, SyncPattern),
+            f"{sync_pattern!r} is not a poptorch.SyncPattern.",
+        )
+        self.set(sync_pattern=sync_pattern.value)
+        return self
+
+    def useIpuModel(self, use_model: bool) -> Self:
+        """Set whether a model of an IPU is used instead of a device."""
+        self.createOrSet(use_model=use_model)
+        return self
+
+    def useIpuId(self, ipu_id: int) -> Self:
+        """Set the id of the device."""
+        require(isinstance(ipu_id, int), f"ipu_id is {ipu_id!r}, but must be an int.")
+        self.createOrSet(ipu_id=ipu_id)
+        return self
+
+    def useOfflineIpuTarget(self, ipu_version: int = 2) -> Self:
+        """Only compile, for this version of the IPU."""
+        self.connectionType(ConnectionType.Never)
+        self.createOrSet(ipu_version=ipu_version)
+        return self
+
+    def enableExecutableCaching(self, path: str | None) -> Self:
+        """Set the folder of the executable cache; None: there is none."""
+        if path is not None:
+            self._popart.set("cachePath", path)
+        self._popart.set("enableEngineCaching", path is not None)
+        return self
+
+    def enableStableNorm(self, enabled: bool) -> Self:
+        """Set whether norms are computed in a slower and more exact way."""
+        self._popart.set("enableStableNorm", enabled)
+        return self
+
+    def enableSyntheticData(self, enabled: bool) -> Self:
+        """Set whether the device makes up its input."""
+        mode = SYNTHETIC_DATA_RANDOM if enabled else SYNTHETIC_DATA_OFF
+        self._popart.set("syntheticDataMode", mode)
+        return self
