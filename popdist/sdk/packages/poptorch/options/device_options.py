@@ -12,7 +12,10 @@ SYNTHETIC_DATA_OFF, SYNTHETIC_DATA_RANDOM = 0, 2
 
 
 class _DeviceOptions(OptionValues):
-    """What runs on which device, and how."""
+    """What runs on which device, and how.
+
+    What a method records has no effect on a CPU.
+    """
 
     _popart: _PopartOptions
     _execution_strategy: _IExecutionStrategy
@@ -29,7 +32,7 @@ class _DeviceOptions(OptionValues):
     def setAvailableMemoryProportion(
         self, available_memory_proportion: dict[str, float]
     ) -> Self:
-        """Set which part of each IPU's memory is for temporary data."""
+        """Record which part of each IPU's memory is for temporary data."""
         proportions = {}
         for key, proportion in available_memory_proportion.items():
             require(
@@ -42,12 +45,12 @@ class _DeviceOptions(OptionValues):
         return self
 
     def autoRoundNumIPUs(self, auto_round_num_ipus: bool = True) -> Self:
-        """Set whether IPUs are rounded up to a power of 2."""
+        """Record whether IPUs are rounded up to a power of 2."""
         self.set(auto_round_num_ipus=auto_round_num_ipus)
         return self
 
     def connectionType(self, connection_type: ConnectionType) -> Self:
-        """Set when a model attaches to its device."""
+        """Set when a model attaches to its device; Never: it can only be compiled."""
         require(
             isinstance(connection_type, ConnectionType),
             f"{connection_type!r} is not a poptorch.ConnectionType.",
@@ -56,7 +59,7 @@ class _DeviceOptions(OptionValues):
         return self
 
     def syncPattern(self, sync_pattern: SyncPattern) -> Self:
-        """Set which IPUs synchronise with each other."""
+        """Record which IPUs synchronise with each other."""
         require(
             isinstance(sync_pattern, SyncPattern),
             f"{sync_pattern!r} is not a poptorch.SyncPattern.",
@@ -65,12 +68,12 @@ class _DeviceOptions(OptionValues):
         return self
 
     def useIpuModel(self, use_model: bool) -> Self:
-        """Set whether a model of an IPU is used instead of a device."""
+        """Record whether a model of an IPU is used instead of a device."""
         self.createOrSet(use_model=use_model)
         return self
 
     def useIpuId(self, ipu_id: int) -> Self:
-        """Set the id of the device."""
+        """Record the id of the device."""
         require(isinstance(ipu_id, int), f"ipu_id is {ipu_id!r}, but must be an int.")
         self.createOrSet(ipu_id=ipu_id)
         return self
@@ -89,12 +92,12 @@ class _DeviceOptions(OptionValues):
         return self
 
     def enableStableNorm(self, enabled: bool) -> Self:
-        """Set whether norms are computed in a slower and more exact way."""
+        """Record whether norms are computed in a slower and more exact way."""
         self._popart.set("enableStableNorm", enabled)
         return self
 
     def enableSyntheticData(self, enabled: bool) -> Self:
-        """Set whether the device makes up its input."""
+        """Record whether the device makes up its input."""
         mode = SYNTHETIC_DATA_RANDOM if enabled else SYNTHETIC_DATA_OFF
         self._popart.set("syntheticDataMode", mode)
         return self

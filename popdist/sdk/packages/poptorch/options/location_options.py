@@ -12,30 +12,30 @@ class TensorLocationSettings(OptionValues):
     """Where one kind of tensor is stored."""
 
     def minElementsForOffChip(self, min_elements: int) -> Self:
-        """Set from which size on a tensor may be stored off the chip."""
+        """Record from which size on a tensor may be stored off the chip."""
         return self._set_int("minElementsForOffChip", min_elements)
 
     def minElementsForReplicatedTensorSharding(self, min_elements: int) -> Self:
-        """Set from which size on replicas may share a tensor."""
+        """Record from which size on replicas may share a tensor."""
         return self._set_int("minElementsForReplicatedTensorSharding", min_elements)
 
     def useOnChipStorage(self, use: bool | None = True) -> Self:
-        """Set whether tensors are stored on the chip; None: it is left open."""
+        """Record whether tensors are stored on the chip; None: it is left open."""
         if use is None:
             self.deleteIfExists("onChip")
             return self
         return self._set_bool("onChip", use)
 
     def useReplicatedTensorSharding(self, use: bool = True) -> Self:
-        """Set whether each replica stores a part of each tensor."""
+        """Record whether each replica stores a part of each tensor."""
         return self._set_bool("useReplicatedTensorSharding", use)
 
     def useIOTilesToLoad(self, use: bool = True) -> Self:
-        """Set whether IO tiles load tensors."""
+        """Record whether IO tiles load tensors."""
         return self._set_bool("useIOTilesToLoad", use)
 
     def useIOTilesToStore(self, use: bool = True) -> Self:
-        """Set whether IO tiles store tensors."""
+        """Record whether IO tiles store tensors."""
         return self._set_bool("useIOTilesToStore", use)
 
     def _set_int(self, name: str, value: int) -> Self:
@@ -53,7 +53,7 @@ class _TensorLocationOptions(OptionValues):
     """Where each kind of tensor is stored."""
 
     def numIOTiles(self, num_tiles: int) -> Self:
-        """Set how many tiles of an IPU do IO instead of computing."""
+        """Record how many tiles of an IPU do IO instead of computing."""
         require(
             isinstance(num_tiles, int)
             and FEWEST_TILES <= num_tiles <= MOST_TILES
@@ -64,19 +64,19 @@ class _TensorLocationOptions(OptionValues):
         return self
 
     def setActivationLocation(self, location: TensorLocationSettings) -> Self:
-        """Set where activations are stored."""
+        """Record where activations are stored."""
         return self._set_location("location_activation", location)
 
     def setWeightLocation(self, location: TensorLocationSettings) -> Self:
-        """Set where weights are stored."""
+        """Record where weights are stored."""
         return self._set_location("location_weight", location)
 
     def setOptimizerLocation(self, location: TensorLocationSettings) -> Self:
-        """Set where the optimizer's state is stored."""
+        """Record where the optimizer's state is stored."""
         return self._set_location("location_optimizer", location)
 
     def setAccumulatorLocation(self, location: TensorLocationSettings) -> Self:
-        """Set where accumulated gradients are stored."""
+        """Record where accumulated gradients are stored."""
         return self._set_location("location_accumulator", location)
 
     def _set_location(self, name: str, location: TensorLocationSettings) -> Self:

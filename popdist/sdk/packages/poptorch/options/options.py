@@ -28,7 +28,8 @@ from .training_options import _TrainingOptions
 class Options(_DeviceOptions, _ReportOptions):
     """How a model is run: each method sets an option and returns the options.
 
-    Options that only matter on an IPU are checked and kept.
+    Options that only matter on an IPU are checked and recorded: "Record", at the
+    beginning of what a method does, means that it has no effect on a CPU.
     """
 
     def __init__(self) -> None:
@@ -178,7 +179,7 @@ class Options(_DeviceOptions, _ReportOptions):
         output_mode: OutputMode | None = None,
         output_return_period: int | None = 1,
     ) -> Self:
-        """Make a tensor readable after a call, by the short name."""
+        """Record a tensor of the graph to be read: getAnchoredTensor has none."""
         self.checkIsFrozen()
         if output_mode != OutputMode.EveryN:
             output_return_period = 1
@@ -206,7 +207,7 @@ class Options(_DeviceOptions, _ReportOptions):
         return self
 
     def updatableNamedBuffers(self, buffers: Sequence[str]) -> Self:
-        """Set the names of the buffers that may be updated from the host."""
+        """Record which buffers may be updated from the host: here all may."""
         self.createOrSet(updatable_named_buffers=list(buffers))
         return self
 

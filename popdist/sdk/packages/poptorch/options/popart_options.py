@@ -17,22 +17,22 @@ class _PopartOptions:
         }
 
     def set(self, key: str, value: Any) -> Self:
-        """Set one option; PopART's enums are given as numbers."""
+        """Record one option; PopART's enums are given as numbers."""
         self.checkIsFrozen()
         self.options[key] = value
         return self
 
     def setEngineOptions(self, engine_options: dict[str, str]) -> Self:
-        """Set the options of Poplar's engine."""
+        """Record the options of Poplar's engine."""
         return self.set("engineOptions", engine_options)
 
     def setForConvolutions(self, name: str, value: Any) -> Self:
-        """Set one of the options of convolutions, and keep the others."""
+        """Record one of the options of convolutions, and keep the others."""
         others = self.options.get("convolutionOptions", {})
         return self.set("convolutionOptions", {**others, name: value})
 
     def setPatterns(self, patterns: dict[str, bool], level: int = 2) -> Self:
-        """Set which patterns PopART's compiler applies, and from which level on."""
+        """Record which patterns PopART's compiler applies, and from which level on."""
         require(isinstance(level, int), f"level is {level!r}, but must be an int.")
         require(
             isinstance(patterns, dict), f"patterns is {patterns!r}, but must be a dict."

@@ -13,7 +13,11 @@ PARTIALS = {torch.float32: "float", torch.float16: "half"}
 
 
 class _PrecisionOptions(OptionValues):
-    """What is computed in float16, and what in float32."""
+    """What is computed in float16, and what in float32.
+
+    All of it is recorded, and has no effect on a CPU: the types of a model's tensors
+    decide.
+    """
 
     def __init__(self, popart_options: _PopartOptions) -> None:
         super().__init__(
@@ -22,14 +26,14 @@ class _PrecisionOptions(OptionValues):
         self._popart_options = popart_options
 
     def autocastEnabled(self, autocast_enabled: bool) -> Self:
-        """Set whether poptorch.autocasting casts."""
+        """Record whether operations cast by themselves: nothing here does."""
         if not isinstance(autocast_enabled, bool):
             raise ValueError("autocastEnabled must be set to either True or False")
         self.set(autocast_enabled=autocast_enabled)
         return self
 
     def halfFloatCasting(self, half_float_casting: HalfFloatCastingBehavior) -> Self:
-        """Set what operations with float16 and float32 inputs cast them to."""
+        """Record what operations with float16 and float32 inputs cast them to."""
         if not isinstance(half_float_casting, HalfFloatCastingBehavior):
             raise ValueError(
                 "halfFloatCasting must be set to "
@@ -41,14 +45,14 @@ class _PrecisionOptions(OptionValues):
         return self
 
     def runningStatisticsAlwaysFloat(self, value: bool) -> Self:
-        """Set whether running statistics of batch norms are float32 in any case."""
+        """Record whether running statistics of batch norms are always float32."""
         if not isinstance(value, bool):
             raise ValueError("runningStatisticsAlwaysFloat needs to be set to a bool")
         self.createOrSet(running_statistics_always_float=value)
         return self
 
     def enableFloatingPointExceptions(self, enabled: bool) -> Self:
-        """Set whether a calculation that yields no number raises."""
+        """Record whether a calculation that yields no number raises."""
         require(
             isinstance(enabled, bool),
             "enableFloatingPointExceptions needs to be set to a bool",

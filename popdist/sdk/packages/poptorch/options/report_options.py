@@ -8,7 +8,10 @@ from .popart_options import _PopartOptions
 
 
 class _ReportOptions(OptionValues):
-    """What is logged, shown and measured."""
+    """What is logged, shown and measured.
+
+    What a method records has no effect on a CPU.
+    """
 
     _popart: _PopartOptions
     _relax_optimizer_checks: bool
@@ -22,17 +25,17 @@ class _ReportOptions(OptionValues):
         return self
 
     def relaxOptimizerAttributesChecks(self, relax: bool = True) -> Self:
-        """Set whether unexpected attributes of optimizers are not warned of."""
+        """Record whether unexpected attributes of optimizers are accepted."""
         self._relax_optimizer_checks = relax
         return self
 
     def logDir(self, log_dir: str) -> Self:
-        """Set the folder of log files."""
+        """Record the folder of log files."""
         self.set(log_dir=log_dir)
         return self
 
     def maxRepeatLogs(self, max_lines: int | None) -> Self:
-        """Set how often a line is logged at most; None: as often as it comes."""
+        """Record how often a line is logged at most; None: as often as it comes."""
         self.checkIsFrozen()
         require(
             max_lines is None or isinstance(max_lines, int),
@@ -42,12 +45,12 @@ class _ReportOptions(OptionValues):
         return self
 
     def modelName(self, name: str) -> Self:
-        """Set the name of the model in reports."""
+        """Record the name of the model in reports."""
         self.createOrSet(model_name=name)
         return self
 
     def logCycleCount(self, log_cycle_count: bool) -> Self:
-        """Set whether the device counts the cycles of a call."""
+        """Set whether cycleCount() has what a call has taken."""
         self._popart.set("instrumentWithHardwareCycleCounter", log_cycle_count)
         return self
 
@@ -70,11 +73,11 @@ class _ReportOptions(OptionValues):
         return self
 
     def sourceLocationExcludes(self, excludes: list[str]) -> Self:
-        """Set which files are not named as the place of an operation."""
+        """Record which files are not named as the place of an operation."""
         self._source_location_excludes = list(excludes)
         return self
 
     def appendToLocationExcludes(self, *excludes: str) -> Self:
-        """Add files that are not named as the place of an operation."""
+        """Record more files that are not named as the place of an operation."""
         self._source_location_excludes = [*self._source_location_excludes, *excludes]
         return self

@@ -8,7 +8,10 @@ from .popart_options import _PopartOptions
 
 
 class _TrainingOptions(OptionValues):
-    """How a step of training accumulates and reduces gradients."""
+    """How a step of training accumulates and reduces gradients.
+
+    What a method records has no effect on a CPU.
+    """
 
     def __init__(self, popart_options: _PopartOptions) -> None:
         super().__init__(
@@ -44,7 +47,7 @@ class _TrainingOptions(OptionValues):
     def setMeanAccumulationAndReplicationReductionStrategy(
         self, mean_reduction_strategy: MeanReductionStrategy
     ) -> Self:
-        """Set when a mean of gradients is divided."""
+        """Record when a mean of gradients is divided."""
         self.set(
             meanAccumulationAndReplicationReductionStrategy=mean_reduction_strategy
         )
