@@ -85,7 +85,7 @@ def load(
 
 
 def _module(model: nn.Module | PoplarExecutor) -> nn.Module:
-    module = model.model if isinstance(model, PoplarExecutor) else model
+    module = model._user_model if isinstance(model, PoplarExecutor) else model
     if not isinstance(module, nn.Module):
         raise Error(
             f"Invalid type: 'model' is of type {type(model)} (Expected torch.nn.Module)"

@@ -1,5 +1,6 @@
 """PoplarExecutor: a module that runs and trains as options say."""
 
+import copy
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
@@ -20,6 +21,7 @@ from .compile.saved_model import SavedModel
 from .forward.micro_batches import Inputs
 from .forward.replica_state import RandomState, ReplicaBuffers
 from .forward.timing import Latency
+from .forward.training_flags import TrainingFlags
 from .replicated_model import ReplicatedModel, Training
 from .run_settings import RunSettings
 from .update.anchors import GRADIENT, UPDATED, Anchors
@@ -52,6 +54,9 @@ class PoplarExecutor:
         )
         self._options._freeze()
         self._user_model = model
+        # It shares all but the attributes of the module itself, such as `training`:
+        # programs call model.eval() between making two executors of one module.
+        self._model = copy.copy(model)
         self._training = training
         self._optimizer = optimizer
         self._random_numbers: list[int] | None = None
@@ -65,7 +70,8 @@ class PoplarExecutor:
         self._loaded: ReplicatedModel | None = None
         self._attached = False
         self._has_run = False
-        self._buffers = ReplicaBuffers(self._user_model, self._settings.replicas)
+        self._flags = TrainingFlags()
+        self._buffers = ReplicaBuffers(self._model, self._settings.replicas)
 
     def __repr__(self) -> str:
         kind = "trainingModel" if self._training else "inferenceModel"
@@ -79,8 +85,8 @@ class PoplarExecutor:
 
     @property
     def model(self) -> nn.Module:
-        """The module."""
-        return self._user_model
+        """The module that runs: a shallow copy of the user's."""
+        return self._model
 
     @property
     def options(self) -> Options:
@@ -111,7 +117,8 @@ class PoplarExecutor:
             compiled.check_inputs(inputs)
         loaded = self._load(compiled)
         self._attached = True
-        result = loaded.run(compiled, inputs)
+        with self._flags.applied(self._model):
+            result = loaded.run(compiled, inputs)
         self._has_run = True
         return result
 
@@ -148,7 +155,7 @@ class PoplarExecutor:
             training=self._training,
             compiled=compiled,
             weights=self._user_model.state_dict(),
-            module=self._user_model if export_model else None,
+            module=self._model if export_model else None,
             optimizer=self._optimizer if export_model else None,
             options=self._options if export_model else None,
             random_state=self.rng_state if save_rng_state else None,
@@ -411,16 +418,20 @@ class PoplarExecutor:
         popart = self._options._popart.options
         cached = popart.get("enableEngineCaching") and popart.get("cachePath")
         strategy = self._options._execution_strategy
-        with compilation_bar(self._options._show_compilation_progress_bar) as progress:
+        self._flags = TrainingFlags()
+        with (
+            self._flags.applied(self._model),
+            compilation_bar(self._options._show_compilation_progress_bar) as progress,
+        ):
             self._compiled = compile_cached(
                 ExecutableCache(str(cached)) if cached else None,
-                self._user_model,
+                self._model,
                 inputs,
                 self._settings,
                 strategy,
                 ipus,
                 lambda: compile_model(
-                    self._user_model,
+                    self._model,
                     inputs,
                     self._settings,
                     self._buffers,
@@ -456,7 +467,7 @@ class PoplarExecutor:
         if self._random_numbers is not None:
             state.seed, state.iterations = self._random_numbers
         self._loaded = ReplicatedModel(
-            self._user_model, self._settings, self._buffers, state, training
+            self._model, self._settings, self._buffers, state, training
         )
         return self._loaded
 

@@ -483,7 +483,7 @@ def test_an_error_in_forward_leaves_the_model_as_it_was() -> None:
     executor(*batch(4))
     held = dict(model.named_buffers())
     before = torch.get_rng_state()
-    model.fails = True
+    executor.model.fails = True
 
     with pytest.raises(ValueError, match="no"):
         executor(*batch(4))
@@ -491,7 +491,7 @@ def test_an_error_in_forward_leaves_the_model_as_it_was() -> None:
     assert torch.get_rng_state().equal(before)
     assert all(value is held[name] for name, value in model.named_buffers())
     assert not poptorch.isRunningOnIpu()
-    model.fails = False
+    executor.model.fails = False
     executor(*batch(4))
 
 
@@ -584,3 +584,43 @@ def test_what_was_compiled_for_no_device_runs_when_it_is_loaded(
     executor.compileAndExport(file, torch.zeros(2))
 
     assert poptorch.load(file)(torch.ones(2)).tolist() == [1.0, 1.0]
+
+
+class LossWhenTraining(nn.Module):
+    """Returns the loss only in training mode, as PopTorch's guide does it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(8, 2)
+        self.dropout = nn.Dropout(0.5)
+        self.loss = nn.CrossEntropyLoss()
+
+    def forward(self, x: torch.Tensor, target: torch.Tensor | None = None) -> Any:
+        y = self.dropout(self.fc(x))
+        return (y, self.loss(y, target)) if self.training else y
+
+
+def test_a_model_trains_as_it_was_when_the_executor_was_made() -> None:
+    model = LossWhenTraining()
+    training = poptorch.trainingModel(model, options(), sgd(model))
+    model.eval()
+    validation = poptorch.inferenceModel(model, options())
+    x = torch.ones(2, 8)
+
+    _, loss = training(x, torch.tensor([0, 1]))
+
+    assert loss.shape == ()
+    assert torch.allclose(validation(x), model(x))
+
+
+def test_a_compiled_model_stays_in_the_mode_that_it_was_compiled_in() -> None:
+    model = LossWhenTraining()
+    training = poptorch.trainingModel(model, options(), sgd(model))
+    x, target = torch.ones(64, 8), torch.zeros(64, dtype=torch.long)
+    training(x, target)
+    model.eval()
+
+    output, _ = training(x, target)
+
+    assert (output == 0).any(), "no dropout"
+    assert not any(one.training for one in model.modules())
