@@ -15,7 +15,7 @@ from popdist.engine.group import Group
 from popdist.errors import PopdistError
 from popdist.torch import tensors
 from popdist.torch.calls.arguments import check_single, listed, refuse
-from popdist.torch.calls.group_calls import Tensors, is_asynchronous
+from popdist.torch.calls.group_calls import Tensors
 from popdist.torch.calls.group_exchanges import ExchangeCalls
 from popdist.torch.calls.group_reductions import ReductionCalls
 from popdist.torch.calls.work import EngineWork, backend_error
@@ -158,6 +158,13 @@ class ProcessGroupPopdist(  # type: ignore[misc]
         self._channels.close()
         self._group.abort("A member called abort().")
 
+    def _get_sequence_number_for_group(self) -> int:
+        """Return how many calls this member has made, messages not counted."""
+        return self._group.calls_made
+
+    def _set_sequence_number_for_group(self) -> None:
+        """Do nothing: all members count from the same number."""
+
     # --- Waiting
 
     def barrier(  # type: ignore[override]
@@ -165,13 +172,7 @@ class ProcessGroupPopdist(  # type: ignore[misc]
     ) -> Any:
         """Wait until all members have come."""
         call = partial(tensors.barrier, self._group)
-        limit = timeout or getattr(opts, "timeout", None)
-        if limit is None or limit.total_seconds() <= 0:
-            return self._call(call, None, opts)
-        work = EngineWork(call(async_op=True), None, limit.total_seconds)
-        if not is_asynchronous(opts):
-            work.wait()
-        return work
+        return self._call(call, None, opts, timeout)
 
     def monitored_barrier(
         self, timeout: timedelta | None = None, wait_all_ranks: bool = False
@@ -181,7 +182,7 @@ class ProcessGroupPopdist(  # type: ignore[misc]
         Raises:
             DistBackendError: Some do not come in time, or member 0 does not.
         """
-        limit = (timeout or self._timeout).total_seconds()
+        limit = (self._timeout if timeout is None else timeout).total_seconds()
         meet_monitored(
             self._channels, self._group.rank, self._ranks, limit, wait_all_ranks
         )

@@ -63,17 +63,32 @@ class GroupCalls:
             self._views[replicas] = view
         return view
 
-    def _call(self, call: Callable[..., Any], result: Any, opts: Any) -> Any:
-        """Make a call of popdist.torch.tensors, and return its work."""
-        asked = is_asynchronous(opts)
+    def _call(
+        self,
+        call: Callable[..., Any],
+        result: Any,
+        opts: Any,
+        timeout: timedelta | None = None,
+    ) -> Any:
+        """Make a call of popdist.torch.tensors, and return its work.
+
+        Args:
+            opts: torch's options of the call.
+            timeout: How long to wait for it, as in the options; None or less than 0 for
+                the group's, after which the call ends the group.
+        """
+        asked, limit = is_asynchronous(opts), limit_of(opts, timeout)
         how = self._start_of(result) if asked else False
         try:
-            handle = call(async_op=how)
+            handle = call(async_op=how if limit is None else True)
         except PopdistError as error:
             raise backend_error(error) from error
-        if not how:
+        if not how and limit is None:
             return CompletedWork(result) if asked else DONE
-        return self._work(handle, result)
+        work = self._work(handle, result, limit)
+        if not asked:
+            work.wait()
+        return work
 
     def _start_of(self, result: Any) -> AsyncOp:
         """Return how an asynchronous call with this result is made."""
@@ -81,21 +96,39 @@ class GroupCalls:
             return False
         return "deferred" if _is_small(result) else True
 
-    def _work(self, handle: Handle[Any], result: Any) -> EngineWork:
+    def _work(
+        self,
+        handle: Handle[Any],
+        result: Any,
+        limit: Callable[[], float] | None = None,
+    ) -> EngineWork:
         """Return the work of an asynchronous call."""
-        work = EngineWork(handle, result)
+        work = EngineWork(handle, result, limit)
         if self._coalesced is not None:
             self._coalesced.append(work)
         return work
 
-    def _steps(self, what: str, steps: Step, result: Any, opts: Any) -> Any:
+    def _steps(
+        self,
+        what: str,
+        steps: Step,
+        result: Any,
+        opts: Any,
+        timeout: timedelta | None = None,
+    ) -> Any:
         """Make a call that has several steps, and return its work."""
         within = Within(self._group)
 
         def call(async_op: AsyncOp) -> Any:
             return self._group.submit(what, lambda: steps(within), async_op)
 
-        return self._call(call, result, opts)
+        return self._call(call, result, opts, timeout)
+
+
+def limit_of(opts: Any, timeout: timedelta | None) -> Callable[[], float] | None:
+    """Return what returns a call's own timeout in seconds, None if it has none."""
+    limit = timeout or getattr(opts, "timeout", None)
+    return limit.total_seconds if limit and limit > timedelta() else None
 
 
 def _is_small(result: Any) -> bool:
@@ -121,12 +154,22 @@ def _in_backward() -> bool:
 
 
 def op_of(opts: Any, op: Any) -> Any:
-    """Return the reduction that is asked for; a sum by default."""
+    """Return the reduction that is asked for; a sum by default.
+
+    Args:
+        opts: torch's options, or the reduction itself, or a root.
+    """
     if isinstance(opts, dist.ReduceOp | dist.ReduceOp.RedOpType):
         return opts
     if op is not None:
         return op
-    return dist.ReduceOp.SUM if opts is None else opts.reduceOp
+    return getattr(opts, "reduceOp", dist.ReduceOp.SUM)
+
+
+def root_of(opts: Any, root: int) -> int:
+    """Return the root that is asked for, by torch's options or as a number."""
+    chosen: int = opts if isinstance(opts, int) else getattr(opts, "rootRank", root)
+    return chosen
 
 
 def is_asynchronous(opts: Any) -> bool:

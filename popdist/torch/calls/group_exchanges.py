@@ -18,7 +18,7 @@ from popdist.torch.calls.arguments import (
     listed,
     refuse,
 )
-from popdist.torch.calls.group_calls import GroupCalls, Tensors
+from popdist.torch.calls.group_calls import GroupCalls, Tensors, root_of
 from popdist.torch.tensors.within import Within
 
 
@@ -29,14 +29,14 @@ class ExchangeCalls(GroupCalls):
         self,
         tensors_: Tensors,
         opts: Any = None,
+        timeout: timedelta | None = None,
         *,
         root: int = 0,
-        timeout: timedelta | None = None,
     ) -> Any:
         """Overwrite tensors with the root's."""
         given = listed(tensors_)
-        root = root if opts is None else opts.rootRank
-        which = 0 if opts is None else opts.rootTensor
+        root = root_of(opts, root)
+        which = getattr(opts, "rootTensor", 0)
         check_root("broadcast", root, self._group.size)
         if which not in range(len(given)):
             refuse("broadcast", f"invalid root tensor: {which} of {len(given)}.")
@@ -51,8 +51,8 @@ class ExchangeCalls(GroupCalls):
 
         if len(given) == 1:
             call = partial(tensors.broadcast, self._group, given, root)
-            return self._call(call, given, opts)
-        return self._steps("broadcast", steps, given, opts)
+            return self._call(call, given, opts, timeout)
+        return self._steps("broadcast", steps, given, opts, timeout)
 
     def allgather(
         self,
@@ -89,7 +89,7 @@ class ExchangeCalls(GroupCalls):
 
         if several == 1:
             call = partial(tensors.all_gather, self._group, given[0], outputs[0])
-            return self._call(call, outputs[0], opts)
+            return self._call(call, outputs[0], opts, timeout)
 
         def steps(group: Within) -> None:
             own = torch.stack([one.detach() for one in given])
@@ -99,7 +99,7 @@ class ExchangeCalls(GroupCalls):
                 for tensor, part in zip(out, whole.flatten(0, 1), strict=True):
                     tensor.detach().copy_(part)
 
-        return self._steps("all_gather", steps, outputs, opts)
+        return self._steps("all_gather", steps, outputs, opts, timeout)
 
     def all_gather_single(
         self, output: Tensor, input_: Tensor, opts: Any = None
@@ -184,15 +184,15 @@ class ExchangeCalls(GroupCalls):
         outputs: Any,
         inputs: Tensors,
         opts: Any = None,
+        timeout: timedelta | None = None,
         *,
         root: int = 0,
-        timeout: timedelta | None = None,
     ) -> Any:
         """Gather the tensors of all members in the root's list."""
         given = listed(inputs)
         if isinstance(inputs, Tensor):
             outputs = [outputs] if outputs else []
-        root = root if opts is None else opts.rootRank
+        root = root_of(opts, root)
         size = self._group.size
         check_root("gather", root, size)
         check_single("gather", given, "input tensor list")
@@ -210,21 +210,21 @@ class ExchangeCalls(GroupCalls):
         elif outputs:
             refuse("gather", "requires empty output on non-root.")
         call = partial(tensors.gather, self._group, given[0], out, root)
-        return self._call(call, out, opts)
+        return self._call(call, out, opts, timeout)
 
     def scatter(
         self,
         outputs: Tensors,
         inputs: Any,
         opts: Any = None,
+        timeout: timedelta | None = None,
         *,
         root: int = 0,
-        timeout: timedelta | None = None,
     ) -> Any:
         """Give each member its part of the root's list."""
         outs = listed(outputs)
         lists = [inputs] if inputs and isinstance(inputs[0], Tensor) else list(inputs)
-        root = root if opts is None else opts.rootRank
+        root = root_of(opts, root)
         size = self._group.size
         check_root("scatter", root, size)
         check_single("scatter", outs, "output tensor list")
@@ -242,7 +242,7 @@ class ExchangeCalls(GroupCalls):
         elif lists:
             refuse("scatter", "requires empty input on non-root.")
         call = partial(tensors.scatter, self._group, given, outs[0], root)
-        return self._call(call, outs, opts)
+        return self._call(call, outs, opts, timeout)
 
     def all_to_all_single(
         self,
@@ -264,11 +264,11 @@ class ExchangeCalls(GroupCalls):
             self._check_divides(output)
             self._check_divides(input_)
             call = partial(tensors.all_to_all, self._group, input_, output)
-            return self._call(call, [output], opts)
+            return self._call(call, [output], opts, timeout)
         outs = self._split(output, output_sizes)
         parts = self._split(input_, input_sizes)
         call = partial(tensors.all_to_all_parts, self._group, parts, outs)
-        return self._call(call, [output], opts)
+        return self._call(call, [output], opts, timeout)
 
     alltoall_base = all_to_all_single
 
@@ -318,4 +318,4 @@ class ExchangeCalls(GroupCalls):
                 f"are given, but there are {self._group.size} members.",
             )
         call = partial(tensors.all_to_all_parts, self._group, inputs, outputs)
-        return self._call(call, list(outputs), opts)
+        return self._call(call, list(outputs), opts, timeout)

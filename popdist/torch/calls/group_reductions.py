@@ -21,7 +21,7 @@ from popdist.torch.calls.arguments import (
     listed,
     refuse,
 )
-from popdist.torch.calls.group_calls import GroupCalls, Tensors, as_real, op_of
+from popdist.torch.calls.group_calls import GroupCalls, Tensors, as_real, op_of, root_of
 from popdist.torch.calls.reduce_ops import engine_op, reduce_otherwise, reduce_sparse
 from popdist.torch.calls.work import DONE, CompletedWork, backend_error
 from popdist.torch.tensors.tensor_reductions import (
@@ -63,18 +63,18 @@ class ReductionCalls(GroupCalls):
             if op != dist.ReduceOp.SUM:
                 refuse("allreduce", f"unsupported reduction operation of sparse: {op}.")
             return self._steps(
-                "all_reduce", lambda g: reduce_sparse(g, given), given, opts
+                "all_reduce", lambda g: reduce_sparse(g, given), given, opts, timeout
             )
         parts = [as_real(tensor) for tensor in given]
         name = engine_op(op, first.dtype)
         if name is None:
-            return self._reduce_otherwise(parts, op, given, opts)
+            return self._reduce_otherwise(parts, op, given, opts, timeout)
         if len(parts) == 1:
             call = partial(tensors.all_reduce, self._group, parts, name)
         else:
             view = self._view(len(parts))
             call = partial(tensors.all_reduce, view, [parts], name)
-        return self._call(call, given, opts)
+        return self._call(call, given, opts, timeout)
 
     def _add_up(self, tensor: Tensor, asynchronous: bool) -> dist.Work | None:
         """Add up a tensor that needs no preparation. Returns None if it needs some."""
@@ -107,35 +107,41 @@ class ReductionCalls(GroupCalls):
         )
 
     def _reduce_otherwise(
-        self, parts: Sequence[Tensor], op: Any, given: Any, opts: Any
+        self,
+        parts: Sequence[Tensor],
+        op: Any,
+        given: Any,
+        opts: Any,
+        timeout: timedelta | None = None,
     ) -> Any:
         def steps(group: Within) -> None:
             for part in parts:
                 reduce_otherwise(group, part, op)
 
-        return self._steps("all_reduce", steps, given, opts)
+        return self._steps("all_reduce", steps, given, opts, timeout)
 
     def reduce(
         self,
         tensors_: Tensors,
         opts: Any = None,
-        *,
-        root: int = 0,
         op: Any = None,
         timeout: timedelta | None = None,
+        *,
+        root: int = 0,
     ) -> Any:
         """Reduce a tensor where the root is."""
         given = listed(tensors_)
-        root = root if opts is None else opts.rootRank
+        root = root_of(opts, root)
         check_root("reduce", root, self._group.size)
-        if opts is not None and opts.rootTensor not in range(len(given)):
-            refuse("reduce", f"invalid root tensor: {opts.rootTensor}.")
+        which = getattr(opts, "rootTensor", 0)
+        if which not in range(len(given)):
+            refuse("reduce", f"invalid root tensor: {which}.")
         check_single("reduce", given, "tensor list")
         op, part = op_of(opts, op), as_real(given[0])
         name = engine_op(op, part.dtype)
         if name is not None:
             call = partial(tensors.reduce, self._group, part, name, root)
-            return self._call(call, given, opts)
+            return self._call(call, given, opts, timeout)
 
         def steps(group: Within) -> None:
             total = part.clone()
@@ -143,7 +149,7 @@ class ReductionCalls(GroupCalls):
             if group.rank == root:
                 part.detach().copy_(total)
 
-        return self._steps("reduce", steps, given, opts)
+        return self._steps("reduce", steps, given, opts, timeout)
 
     def reduce_scatter(
         self,
@@ -171,7 +177,7 @@ class ReductionCalls(GroupCalls):
         def steps(group: Within) -> None:
             self._scatter_sums(group, parts, out, op)
 
-        return self._steps("reduce_scatter", steps, [out], opts)
+        return self._steps("reduce_scatter", steps, [out], opts, timeout)
 
     def _scatter_sums(
         self, group: Within, parts: Sequence[Tensor], out: Tensor, op: Any

@@ -6,7 +6,8 @@ from time import monotonic
 import torch
 import torch.distributed as dist
 
-from popdist.torch.messages.channels import Channels
+from popdist.errors import PopdistError
+from popdist.torch.messages.channels import Channels, Message
 
 # No tag of a program's: those are 0 or more.
 _COME_TAG, _GO_TAG = -11, -12
@@ -27,28 +28,60 @@ def meet_monitored(
     Raises:
         DistBackendError: Some do not come in time.
     """
-    note, deadline = torch.zeros(1), monotonic() + limit
     if rank:
-        channels.send(note, 0, _COME_TAG)
-        if not channels.receive(note, 0, _GO_TAG).is_done_in(limit):
-            raise dist.DistBackendError(
-                f"popdist: Rank {ranks[rank]} reached monitoredBarrier, but rank "
-                f"{ranks[0]} did not let it go on in {limit * 1000:.0f} ms: another "
-                "rank is late."
-            )
-        return
+        _report(channels, rank, ranks, limit)
+    else:
+        _collect(channels, ranks, limit, wait_all)
+
+
+def _report(
+    channels: Channels, rank: int, ranks: Sequence[int], limit: float
+) -> None:
+    """Let member 0 know that this one has come, and wait until that lets it go on."""
+    note, cause = torch.zeros(1), None
+    channels.send(note, 0, _COME_TAG)
+    try:
+        if channels.receive(note, 0, _GO_TAG).is_done_in(limit):
+            return
+        why = f"it did not let this one go on in {_milliseconds(limit)}: one is late."
+    except PopdistError as error:
+        why, cause = str(error), error
+    raise dist.DistBackendError(
+        f"popdist: Rank {ranks[rank]} successfully reached monitoredBarrier, but "
+        f"received errors while waiting for send/recv from rank {ranks[0]}: {why}"
+    ) from cause
+
+
+def _collect(
+    channels: Channels, ranks: Sequence[int], limit: float, wait_all: bool
+) -> None:
+    """Wait until all others have come, and let them go on."""
+    note, deadline = torch.zeros(1), monotonic() + limit
     coming = [channels.receive(note, i, _COME_TAG) for i in range(1, len(ranks))]
-    late = []
+    late: list[int] = []
     for i, message in enumerate(coming, 1):
-        if not message.is_done_in(max(deadline - monotonic(), 0.001)):
+        if not _has_come(message, deadline):
             late.append(ranks[i])
             if not wait_all:
                 break
     if late:
+        out_of_time = f"Rank {ranks[0]} timed out in monitoredBarrier: " * (not limit)
         named = ", ".join(map(str, late))
         raise dist.DistBackendError(
-            f"popdist: {'Ranks' if wait_all else 'Rank'} {named} failed to pass "
-            f"monitoredBarrier in {limit * 1000:.0f} ms."
+            f"popdist: {out_of_time}{'Ranks' if wait_all else 'Rank'} {named} failed "
+            f"to pass monitoredBarrier in {_milliseconds(limit)}."
         )
     for i in range(1, len(ranks)):
         channels.send(torch.zeros(1), i, _GO_TAG).is_done_in(limit)
+
+
+def _has_come(message: Message, deadline: float) -> bool:
+    try:
+        return message.is_done_in(max(deadline - monotonic(), 0.001))
+    except PopdistError:
+        # It has ended, or left the group.
+        return False
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{seconds * 1000:.0f} ms"

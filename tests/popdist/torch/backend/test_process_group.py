@@ -368,4 +368,44 @@ def test_a_monitored_barrier_names_who_does_not_come(tmp_path: Path) -> None:
 
     texts = on_all(tmp_path, 3, member)
     assert texts[0] == "popdist: Rank 2 failed to pass monitoredBarrier in 300 ms."
-    assert "Rank 1 reached monitoredBarrier, but rank 0 did not" in texts[1]
+    assert "Rank 1 successfully reached monitoredBarrier, but received" in texts[1]
+    assert "from rank 0: it did not let this one go on in 300 ms" in texts[1]
+
+
+def test_a_monitored_barrier_names_who_has_ended(tmp_path: Path) -> None:
+    def member(rank: int, size: int) -> str:
+        if rank:
+            raise SystemExit
+        with pytest.raises(dist.DistBackendError) as late:
+            dist.monitored_barrier(wait_all_ranks=True)
+        with pytest.raises(dist.DistBackendError, match="Rank 0 timed out"):
+            world().monitored_barrier(timedelta(0))
+        return str(late.value)
+
+    ended = ends_of(tmp_path, 3, member, timeout=20)
+    assert str(ended[0].value).startswith("popdist: Ranks 1, 2 failed to pass")
+
+
+def test_calls_take_a_root_and_a_timeout_of_their_own(tmp_path: Path) -> None:
+    def member(rank: int, size: int) -> Any:
+        x, opts = torch.tensor([rank + 1.0]), dist.AllreduceOptions()
+        opts.timeout = timedelta(seconds=0.1)
+        if rank == 0:
+            with pytest.raises(dist.DistBackendError, match=r"waiting 0\.1 s for"):
+                world().allreduce([x], opts).wait()
+            dist.send(torch.ones(1), 1)
+        else:
+            dist.recv(torch.ones(1), 0)
+            world().allreduce([x]).wait()
+        # The call that nothing waited for is over, too, and ended no group.
+        world().broadcast(y := torch.tensor([float(rank)]), 1).wait()
+        world().reduce(y, 0, OP.MAX, timedelta(seconds=20)).wait()
+        both = [torch.zeros(1), torch.zeros(1)] if rank == 1 else []
+        world().gather(both, y, 1, timeout=timedelta(seconds=20)).wait()
+        calls = world()._get_sequence_number_for_group()
+        dist.all_reduce(torch.ones(1))
+        made = world()._get_sequence_number_for_group() - calls
+        return x.item(), [one.item() for one in both], made
+
+    expected = [(3, [], 1), (3, [1, 1], 1)]
+    assert on_all(tmp_path, 2, member) == expected
