@@ -1,5 +1,6 @@
 """How a process group makes calls of the engine, and what it returns for them."""
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from math import inf
@@ -27,6 +28,8 @@ Step = Callable[[Within], Any]
 # Up to here a call is deferred to the thread that waits for it, which computes nothing
 # meanwhile. Longer ones begin at once, beside it.
 _DEFERRED_BYTES = 1 << 20
+# As many small works of others may come before the one that is waited for.
+_MOST_KEPT = 64
 
 
 class GroupCalls:
@@ -39,6 +42,7 @@ class GroupCalls:
         # Views of the group with several rows in each member.
         self._views: dict[int, Group] = {}
         self._coalesced: list[EngineWork] | None = None
+        self._kept: deque[Any] = deque(maxlen=_MOST_KEPT)
         # A call beside a backward pass takes time from it, unless it has a core.
         self._has_spare_cores = group.cores >= 2 * group.size
 
@@ -104,6 +108,11 @@ class GroupCalls:
     ) -> EngineWork:
         """Return the work of an asynchronous call."""
         work = EngineWork(handle, result, limit)
+        # DistributedDataParallel.join() leaves the work of its count of members to
+        # torch's C++. That keeps a work alive, but not the methods that Python gives
+        # it: to wait for it then would never end.
+        if _is_one_number(result):
+            self._kept.append(work)
         if self._coalesced is not None:
             self._coalesced.append(work)
         return work
@@ -125,7 +134,7 @@ class GroupCalls:
         return self._call(call, result, opts, timeout)
 
 
-def limit_of(opts: Any, timeout: timedelta | None) -> Callable[[], float] | None:
+def limit_of(opts: Any, timeout: timedelta | None = None) -> Callable[[], float] | None:
     """Return what returns a call's own timeout in seconds, None if it has none."""
     limit = timeout or getattr(opts, "timeout", None)
     return limit.total_seconds if limit and limit > timedelta() else None
@@ -135,6 +144,15 @@ def _is_small(result: Any) -> bool:
     """Return whether a call takes no longer than it may wait for its caller."""
     return isinstance(result, list) and (
         sum(_bytes_of(one) for one in result) <= _DEFERRED_BYTES
+    )
+
+
+def _is_one_number(result: Any) -> bool:
+    return (
+        isinstance(result, list)
+        and len(result) == 1
+        and isinstance(result[0], Tensor)
+        and result[0].numel() == 1
     )
 
 

@@ -21,7 +21,14 @@ from popdist.torch.calls.arguments import (
     listed,
     refuse,
 )
-from popdist.torch.calls.group_calls import GroupCalls, Tensors, as_real, op_of, root_of
+from popdist.torch.calls.group_calls import (
+    GroupCalls,
+    Tensors,
+    as_real,
+    limit_of,
+    op_of,
+    root_of,
+)
 from popdist.torch.calls.reduce_ops import engine_op, reduce_otherwise, reduce_sparse
 from popdist.torch.calls.work import DONE, CompletedWork, backend_error
 from popdist.torch.tensors.tensor_reductions import (
@@ -51,7 +58,7 @@ class ReductionCalls(GroupCalls):
             type(opts) is dist.AllreduceOptions
             and len(tensors_) == 1
             and opts.reduceOp == _SUM
-            and (work := self._add_up(tensors_[0], opts.asyncOp)) is not None
+            and (work := self._add_up(tensors_[0], opts)) is not None
         ):
             return work
         op = op_of(opts, op)
@@ -76,12 +83,13 @@ class ReductionCalls(GroupCalls):
             call = partial(tensors.all_reduce, view, [parts], name)
         return self._call(call, given, opts, timeout)
 
-    def _add_up(self, tensor: Tensor, asynchronous: bool) -> dist.Work | None:
+    def _add_up(self, tensor: Tensor, opts: dist.AllreduceOptions) -> dist.Work | None:
         """Add up a tensor that needs no preparation. Returns None if it needs some."""
         if not tensor.is_cpu:
             return None
+        asynchronous = opts.asyncOp
         start = self._start_of([tensor]) if asynchronous else False
-        if start is True:
+        if start is True or (start and limit_of(opts)):
             return None
         try:
             if start:

@@ -34,9 +34,7 @@ def meet_monitored(
         _collect(channels, ranks, limit, wait_all)
 
 
-def _report(
-    channels: Channels, rank: int, ranks: Sequence[int], limit: float
-) -> None:
+def _report(channels: Channels, rank: int, ranks: Sequence[int], limit: float) -> None:
     """Let member 0 know that this one has come, and wait until that lets it go on."""
     note, cause = torch.zeros(1), None
     channels.send(note, 0, _COME_TAG)

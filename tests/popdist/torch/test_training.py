@@ -72,6 +72,25 @@ def test_data_parallel_training_is_that_of_one_process(
         check_like_one_process(parameters)
 
 
+def test_members_with_fewer_inputs_join_the_others(tmp_path: Path) -> None:
+    def member(rank: int, size: int) -> Any:
+        model = DistributedDataParallel(nn.Linear(2, 1, bias=False))
+        found = []
+        for by_all in (False, True):
+            with model.join(divide_by_initial_world_size=by_all):
+                for _ in range(1 + rank):
+                    model(torch.ones(1, 2)).sum().backward()
+                    found.append(model.module.weight.grad.tolist())
+                    model.zero_grad()
+        return found
+
+    whole, part = [[1, 1]], [[0.5, 0.5]]
+    assert on_all(tmp_path, 2, member) == [
+        [whole, whole],
+        [whole, whole, whole, part],
+    ]
+
+
 @pytest.mark.parametrize("arena", [False, True])
 def test_fully_sharded_training_is_that_of_one_process(
     tmp_path: Path, arena: bool
