@@ -21,7 +21,7 @@ from popdist.groups.instance_group import instance_group
 from popdist.torch import tensors
 from popdist.torch.backend.process_group import ProcessGroupPopdist
 from popdist.torch.tensors.allocation import empty_in
-from popdist.torch.tensors.tensor_reductions import reduce_in_place
+from popdist.torch.tensors.plain_reductions import reduce_in_place
 
 # Any, because torch declares no types for its methods.
 _torch_library: Any = torch.library

@@ -31,7 +31,7 @@ from popdist.torch.calls.group_calls import (
 )
 from popdist.torch.calls.reduce_ops import engine_op, reduce_otherwise, reduce_sparse
 from popdist.torch.calls.work import DONE, CompletedWork, backend_error
-from popdist.torch.tensors.tensor_reductions import (
+from popdist.torch.tensors.plain_reductions import (
     reduce_in_place,
     reduce_in_place_deferred,
 )

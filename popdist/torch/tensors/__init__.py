@@ -23,22 +23,20 @@ Autograd does not see these calls.
 """
 
 from popdist.torch.tensors.tensor_exchanges import (
-    all_gather,
-    all_gather_varied,
     all_to_all,
     all_to_all_parts,
-    gather,
-    receive,
-    scatter,
-    send,
-)
-from popdist.torch.tensors.tensor_reductions import (
-    all_reduce,
     barrier,
     broadcast,
-    reduce,
-    reduce_scatter,
+    receive,
+    send,
 )
+from popdist.torch.tensors.tensor_gathers import (
+    all_gather,
+    all_gather_varied,
+    gather,
+    scatter,
+)
+from popdist.torch.tensors.tensor_reductions import all_reduce, reduce, reduce_scatter
 
 __all__ = [
     "all_gather",

@@ -1,4 +1,4 @@
-"""The reductions of an engine group on torch tensors, and broadcast."""
+"""The reductions of an engine group on torch tensors."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,18 +7,17 @@ import torch
 from torch import Tensor
 
 from popdist.engine.group import Group
-from popdist.engine.handle import AsyncOp, Handle
+from popdist.engine.handle import AsyncOp
 from popdist.engine.spec.dtypes import REDUCTIONS
 from popdist.engine.spec.operations import CHOICES, number_of
 from popdist.engine.transport import Pair
+from popdist.torch.tensors.plain_reductions import reduce_in_place
 from popdist.torch.tensors.tensor_rows import (
-    CODES,
     TensorArray,
     check,
     check_like,
     code_of,
     copy_result,
-    exchanged_row,
     is_writable,
     local_tensors,
     overlap,
@@ -28,43 +27,6 @@ from popdist.torch.tensors.tensor_rows import (
     scratch,
 )
 from popdist.torch.tensors.within import Within
-
-
-def reduce_in_place(group: Group, tensor: Tensor, reduction: int) -> bool:
-    """All-reduce one tensor in place, if that takes no preparation.
-
-    Args:
-        reduction: The engine's code. That of a mean is not for bools.
-
-    Returns:
-        Whether the tensor was reduced. If not, nothing was done: call all_reduce().
-    """
-    code = _plain_code(tensor)
-    return code is not None and group.all_reduce_at(
-        tensor.data_ptr(), tensor.numel(), code, reduction
-    )
-
-
-def reduce_in_place_deferred(
-    group: Group, tensor: Tensor, reduction: int
-) -> Handle[None] | None:
-    """Begin to all-reduce one tensor in place, deferred, if it takes no preparation.
-
-    As reduce_in_place(). None is returned where nothing was done.
-    """
-    code = _plain_code(tensor)
-    if code is None:
-        return None
-    return group.deferred_all_reduce_at(
-        tensor.data_ptr(), tensor.numel(), code, reduction, tensor
-    )
-
-
-def _plain_code(tensor: Tensor) -> int | None:
-    """Return the engine's code of a tensor whose memory it can reduce, or None."""
-    if not tensor.is_cpu or not tensor.is_contiguous() or tensor.is_neg():
-        return None
-    return CODES.get(tensor.dtype)
 
 
 def all_reduce(
@@ -209,37 +171,6 @@ def reduce_scatter(
         return out
 
     return group.submit("reduce_scatter", action, async_op)
-
-
-def broadcast(
-    group: Group | Within,
-    tensors: Sequence[Tensor],
-    root: int = 0,
-    *,
-    async_op: AsyncOp = False,
-    name: str | None = None,
-) -> Any:
-    """Overwrite tensors with those of member `root`, and return the list of them."""
-    check(*tensors)
-    owner, number = group.owner_of(root)[0], number_of(name)
-
-    def action() -> list[Tensor]:
-        for tensor in tensors:
-            held = readable(tensor)
-            group.transport.broadcast(exchanged_row(held), owner, name=number)
-            if group.rank != owner:
-                copy_result(held, tensor)
-        return list(tensors)
-
-    return group.submit("broadcast", action, async_op)
-
-
-def barrier(
-    group: Group | Within, *, async_op: AsyncOp = False, name: str | None = None
-) -> Any:
-    """Return when all members have called it."""
-    number = number_of(name)
-    return group.submit("barrier", lambda: group.transport.barrier(number), async_op)
 
 
 def _is_reduced_now(group: Group | Within, array: TensorArray, op: str) -> bool:

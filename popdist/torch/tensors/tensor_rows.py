@@ -192,3 +192,10 @@ def copy_result(written: Tensor, target: Tensor) -> None:
     """Bring a result to its target, where it was written elsewhere."""
     if written is not target and written.data_ptr() != target.data_ptr():
         target.detach().copy_(written.view(target.shape))
+
+
+def as_dtype(part: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return bytes as elements of a dtype, copied where they are not aligned to it."""
+    if part.storage_offset() % dtype.itemsize:
+        part = part.clone()
+    return part.view(dtype)

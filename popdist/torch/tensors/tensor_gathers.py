@@ -1,0 +1,247 @@
+"""The operations of an engine group that gather torch tensors, or scatter them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from popdist.engine.group import Group
+from popdist.engine.handle import AsyncOp
+from popdist.engine.spec.operations import Operation, number_of
+from popdist.engine.transport import Rows
+from popdist.torch.tensors.tensor_rows import (
+    BYTES,
+    as_dtype,
+    bytes_of,
+    check,
+    copy_result,
+    in_one_piece,
+    overlap,
+    readable,
+    scratch,
+)
+from popdist.torch.tensors.within import Within
+
+# The number of a dtype in what members tell each other of a tensor.
+_DTYPES = sorted(
+    (value for value in vars(torch).values() if isinstance(value, torch.dtype)), key=str
+)
+_MOST_AXES = 14
+
+
+def all_gather(
+    group: Group | Within,
+    source: Tensor,
+    out: Tensor | Sequence[Tensor],
+    *,
+    async_op: AsyncOp = False,
+    name: str | None = None,
+) -> Any:
+    """Gather every member's tensor in `out`, and return that.
+
+    Args:
+        out: A tensor with as many elements as all of the sources, or a list of a
+            tensor for each member, whose sizes may differ. The source may be its part.
+    """
+    lengths = _check_parts(group, source, out)
+    number = number_of(name)
+
+    def action() -> Any:
+        whole = _Whole(out, readable(source), group.rank)
+        group.transport.all_gather(whole.own, whole.row, lengths, name=number)
+        whole.finish()
+        return out
+
+    return group.submit("all_gather", action, async_op)
+
+
+def gather(
+    group: Group | Within,
+    source: Tensor,
+    out: Tensor | Sequence[Tensor] | None,
+    root: int = 0,
+    *,
+    async_op: AsyncOp = False,
+    name: str | None = None,
+) -> Any:
+    """Gather every member's tensor in `out` of member `root`, and return that there.
+
+    Tensors are of one size. Elsewhere `out` is None, and so is what is returned.
+    """
+    check(source)
+    owner, number = group.owner_of(root)[0], number_of(name)
+    lengths = [source.nbytes] * group.size
+    if group.rank == owner:
+        lengths = _check_parts(group, source, () if out is None else out)
+
+    def action() -> Any:
+        held = readable(source)
+        if group.rank != owner or out is None:
+            nothing = torch.empty(0, dtype=torch.uint8)
+            group.transport.gather(
+                bytes_of(held), bytes_of(nothing), lengths, owner, name=number
+            )
+            return None
+        whole = _Whole(out, held, group.rank)
+        group.transport.gather(whole.own, whole.row, lengths, owner, name=number)
+        whole.finish()
+        return out
+
+    return group.submit("gather", action, async_op)
+
+
+def scatter(
+    group: Group | Within,
+    source: Tensor | Sequence[Tensor] | None,
+    out: Tensor,
+    root: int = 0,
+    *,
+    async_op: AsyncOp = False,
+    name: str | None = None,
+) -> Any:
+    """Give each member its part of what member `root` has, in `out`; return that.
+
+    The source is None elsewhere. Parts are of one size.
+    """
+    check(out)
+    owner, number = group.owner_of(root)[0], number_of(name)
+    lengths = [out.nbytes] * group.size
+    if group.rank == owner:
+        lengths = _check_parts(group, out, () if source is None else source)
+
+    def action() -> Tensor:
+        if group.rank == owner and source is not None:
+            held = _joined(source)
+            part = scratch(out, [held])
+            group.transport.scatter(
+                bytes_of(held), bytes_of(part), lengths, owner, name=number
+            )
+        else:
+            part = scratch(out, [])
+            group.transport.scatter(
+                bytes_of(part), bytes_of(part), lengths, owner, name=number
+            )
+        copy_result(part, out)
+        return out
+
+    return group.submit("scatter", action, async_op)
+
+
+def all_gather_varied(
+    group: Group | Within,
+    tensor: Tensor,
+    *,
+    async_op: AsyncOp = False,
+    name: str | None = None,
+) -> Any:
+    """Return a list of new tensors: every member's, whatever its shape and dtype."""
+    check(tensor)
+    number = number_of(name)
+    if tensor.dim() > _MOST_AXES:
+        raise ValueError(
+            f"The tensor has {tensor.dim()} axes, but can have at most {_MOST_AXES}."
+        )
+
+    def action() -> list[Tensor]:
+        lengths = [*tensor.shape, *[0] * (_MOST_AXES - tensor.dim())]
+        mine = torch.tensor([_DTYPES.index(tensor.dtype), tensor.dim(), *lengths])
+        headers = gathered_numbers(group, mine, Operation.ALL_GATHER, number)
+        outs = [
+            torch.empty(lengths[:axes], dtype=_DTYPES[code])
+            for code, axes, *lengths in headers.tolist()
+        ]
+        whole = _Whole(outs, readable(tensor), group.rank)
+        sizes = [out.nbytes for out in outs]
+        group.transport.all_gather(whole.own, whole.row, sizes, name=number)
+        whole.finish()
+        return outs
+
+    return group.submit("all_gather", action, async_op)
+
+
+def gathered_numbers(
+    group: Group | Within, mine: Tensor, follows: Operation, name: int
+) -> Tensor:
+    """Return a row of whole numbers from each member."""
+    rows = torch.empty((group.size, len(mine)), dtype=torch.int64)
+    group.transport.all_gather(
+        bytes_of(mine),
+        bytes_of(rows),
+        [mine.nbytes] * group.size,
+        name=name,
+        prelude_to=follows,
+    )
+    return rows
+
+
+class _Whole:
+    """What a call gathers in, as one row, and what this member adds to it.
+
+    The row is the caller's memory where that lies in one piece.
+    """
+
+    def __init__(self, out: Tensor | Sequence[Tensor], own: Tensor, rank: int) -> None:
+        self._outs = [out] if isinstance(out, Tensor) else list(out)
+        self._scratch: Tensor | None = None
+        nbytes = sum(one.nbytes for one in self._outs)
+        # This member's part of the whole may be where its own tensor lies already.
+        begin = sum(one.nbytes for one in self._outs[:rank])
+        if isinstance(out, Tensor):
+            begin = own.nbytes * rank
+        first = self._outs[0].data_ptr()
+        in_place = first + begin == own.data_ptr()
+        apart = in_place or not any(overlap(one, own) for one in self._outs)
+        if not (apart and in_one_piece(self._outs)):
+            self._scratch = torch.empty(nbytes, dtype=torch.uint8)
+            first = self._scratch.data_ptr()
+        owner = self._outs, self._scratch
+        self.row = Rows((first,), (nbytes,), BYTES, owner)
+        self.own = bytes_of(own)
+
+    def finish(self) -> None:
+        if self._scratch is None:
+            return
+        begin = 0
+        for out in self._outs:
+            part = self._scratch[begin : begin + out.nbytes]
+            copy_result(as_dtype(part, out.dtype).view(out.shape), out)
+            begin += out.nbytes
+
+
+def _joined(source: Tensor | Sequence[Tensor]) -> Tensor:
+    if isinstance(source, Tensor):
+        return readable(source)
+    return torch.cat([readable(part).view(-1) for part in source])
+
+
+def _check_parts(
+    group: Group | Within, one: Tensor, parts: Tensor | Sequence[Tensor]
+) -> list[int]:
+    """Return the bytes of each member's part of what is gathered or scattered.
+
+    Raises:
+        ValueError: They are not those of all members, or this one's is not like `one`.
+    """
+    check(one)
+    if isinstance(parts, Tensor):
+        check(parts)
+        if (parts.numel(), parts.dtype) != (one.numel() * group.size, one.dtype):
+            raise ValueError(
+                f"The whole has {parts.numel()} elements of {parts.dtype}, but "
+                f"{group.size} parts of {one.numel()} of {one.dtype} make it."
+            )
+        return [one.nbytes] * group.size
+    check(*parts)
+    if len(parts) != group.size:
+        raise ValueError(
+            f"{len(parts)} tensors are given, but the group has {group.size} members. "
+            "Give one for each."
+        )
+    mine = parts[group.rank]
+    if mine.numel() != one.numel() or mine.dtype != one.dtype:
+        raise ValueError(
+            f"This member's part has {mine.numel()} elements of {mine.dtype}, but its "
+            f"tensor has {one.numel()} of {one.dtype}."
+        )
+    return [part.nbytes for part in parts]
