@@ -732,3 +732,27 @@ def test_members_with_other_sizes_do_not_meet() -> None:
         return type(refusal.value).__name__
 
     assert results(2, member) == ["MismatchError"] * 2
+
+
+@pytest.mark.parametrize("spin_us", [0, 4])
+@pytest.mark.parametrize("count", [131_072, 131_073, 262_207, 1_000_003])
+def test_arrays_of_many_blocks_are_those_of_one_block(spin_us: int, count: int) -> None:
+    """Blocks are smaller where the array is larger, and each member has a core."""
+    tuning = Tuning(block_bytes=1 << 19, spin_us=spin_us)
+
+    def member(me: Me) -> Any:
+        flat = me.join(tuning=tuning)
+        rows = flat.view((2, 1))
+        numbers = np.arange(count) % 1013
+        whole = flat.all_reduce((numbers + me.rank).astype(np.float32))
+        part = flat.all_reduce((numbers[:700] + me.rank).astype(np.float32))
+        given = np.stack([numbers + i for i in range(rows.num_local_replicas)])
+        several = rows.all_reduce(given.astype(np.int32))
+        expected = numbers * 3 + 1
+        return (
+            np.array_equal(whole, 2 * numbers + 1),
+            np.array_equal(part, whole[:700]),
+            all(np.array_equal(row, expected) for row in several),
+        )
+
+    assert results(2, member) == [(True, True, True)] * 2

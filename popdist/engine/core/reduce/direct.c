@@ -15,6 +15,10 @@
 #include "shm/slots.h"
 #include "move/streaming.h"
 
+/* A member's share of a block of a large array: what it writes for another core to read
+ * is read before it has left the caches. */
+enum { SHARE_BYTES = 64 << 10 };
+
 typedef struct {
     const call *k;
     terms t;
@@ -130,15 +134,27 @@ static status begin_direct(work *w, bool *in_place)
     return wait_all(c, w->before + 1);
 }
 
+/* How many elements the blocks have that an array is cut into. */
+static uint64_t block_length(const call *k, const terms *t)
+{
+    const comm *c = k->c;
+    const uint64_t width = k->l->most_nodes * t->slot_element;
+    const uint64_t shares = (uint64_t)c->size * SHARE_BYTES;
+    uint64_t bytes = c->agreed.block_bytes;
+    /* Members that share cores wait for each other less often with larger ones. */
+    if (k->total * width > bytes && shares < bytes && !shares_core(c))
+        bytes = shares;
+    return bytes / width / CHUNK_UNIT * CHUNK_UNIT;
+}
+
 status all_reduce_direct(const call *k)
 {
     comm *c = k->c;
     work w = {.k = k, .t = terms_of(k), .number = c->blocks};
-    uint64_t fit = c->agreed.block_bytes / (k->l->most_nodes * w.t.slot_element);
     bool in_place = false;
 
     c->ran = DIRECT;
-    w.length = fit / CHUNK_UNIT * CHUNK_UNIT;
+    w.length = block_length(k, &w.t);
     w.blocks = (k->total + w.length - 1) / w.length;
     w.traffic = traffic_of(
         c, (k->total < w.length ? k->total : w.length) * w.t.slot_element, w.blocks);
