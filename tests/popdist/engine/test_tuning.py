@@ -60,12 +60,21 @@ def test_blocks_that_are_too_small_become_the_smallest() -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "block"),
-    [(2, 1 << 19), (16, 1 << 19), (128, 1 << 19), (129, 520_192), (256, 1 << 18)],
+    ("size", "cores", "block"),
+    [
+        (2, 300, 1 << 19),
+        (16, 300, 1 << 19),
+        (128, 300, 1 << 19),
+        (129, 300, 520_192),
+        (256, 300, 1 << 18),
+        (2, 1, 1 << 21),
+        (32, 1, 1 << 21),
+        (33, 1, 2_031_616),
+        (256, 1, 1 << 18),
+    ],
 )
-@pytest.mark.parametrize("cores", [1, 300])
 def test_the_slots_of_all_members_stay_within_128_mib(
-    size: int, block: int, cores: int
+    size: int, cores: int, block: int
 ) -> None:
     assert Tuning.measured(size, cores).block_bytes == block
 
