@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 
-from ..._logging import logger
 from ...annotations import count_ipus, count_stages
 from ...errors import Error
 from ...execution import Execution
@@ -163,7 +162,7 @@ def _check_ipus(
     """Return how many IPUs the model's blocks are put on.
 
     Raises:
-        Error: A replica has fewer.
+        Error: A replica has fewer, or a pipeline has too few micro-batches.
     """
     ipus = count_ipus(strategy, execution.blocks)
     if ipus_per_replica is not None and ipus > ipus_per_replica:
@@ -174,12 +173,12 @@ def _check_ipus(
         )
     stages = count_stages(strategy, execution.blocks)
     if settings.training and 1 < stages > settings.gradient_accumulation:
-        logger.warning(
-            "The model has %d pipeline stages, but "
-            "poptorch.Options().Training.gradientAccumulation is %d. On IPUs it must "
-            "be at least the number of stages.",
-            stages,
-            settings.gradient_accumulation,
+        raise Error(
+            f"The model has {stages} pipeline stages, but "
+            "poptorch.Options().Training.gradientAccumulation is "
+            f"{settings.gradient_accumulation}. For pipelining it must be at least the "
+            "number of pipeline stages: raise it, or set a "
+            "poptorch.ShardedExecution as the execution strategy."
         )
     return ipus
 
