@@ -159,7 +159,7 @@ def test_outputs_of_training_refuse_backward() -> None:
     _, loss = executor(*batch(2))
 
     assert not loss.requires_grad
-    with pytest.raises(RuntimeError, match="cannot be called explicitly on outputs"):
+    with pytest.raises(poptorch.Error, match="cannot be called explicitly on outputs"):
         loss.backward()
 
 
@@ -212,17 +212,13 @@ def test_the_module_keeps_the_running_statistics_of_the_first_replica() -> None:
 
 
 class Counter(nn.Module):
-    def __init__(self, rebinds: bool = False) -> None:
+    def __init__(self) -> None:
         super().__init__()
         self.register_buffer("calls", torch.zeros(()))
         self.weight = nn.Parameter(torch.ones(()))
-        self._rebinds = rebinds
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        if self._rebinds:
-            self.calls = self.calls + x.sum()
-        else:
-            self.calls += x.sum()
+        self.calls += x.sum()
         loss = poptorch.identity_loss(self.weight * x, reduction="sum")
         return self.calls.clone(), loss
 
@@ -237,9 +233,8 @@ def test_replicas_cannot_change_a_buffer_that_they_have_in_common() -> None:
     assert model.calls == 0
 
 
-@pytest.mark.parametrize("rebinds", [False, True])
-def test_replicas_can_have_buffers_of_their_own(rebinds: bool) -> None:
-    model = Counter(rebinds)
+def test_replicas_can_have_buffers_of_their_own() -> None:
+    model = Counter()
     settings = options(replicas=2)
     settings.broadcastBuffers(False)
     executor = poptorch.trainingModel(model, settings)
@@ -249,6 +244,36 @@ def test_replicas_can_have_buffers_of_their_own(rebinds: bool) -> None:
 
     assert counts.tolist() == [2, 20]
     assert model.calls == 2
+
+
+@pytest.mark.parametrize(
+    ("removes", "message"),
+    [
+        (True, "Buffer mean is removed from the model when calling the forward"),
+        (False, r"Consider using self\.mean\.copy_\(src\) to copy data"),
+    ],
+)
+def test_forward_keeps_the_buffers_that_the_module_has(
+    removes: bool, message: str
+) -> None:
+    class Rebinds(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("mean", torch.zeros(()))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if removes:
+                del self.mean
+            else:
+                self.mean = x.mean()
+            return x
+
+    model = Rebinds()
+
+    with pytest.raises(poptorch.Error, match=message):
+        poptorch.inferenceModel(model, options())(torch.ones(2))
+
+    assert model.mean == 0
 
 
 def test_dropout_follows_from_the_seed_and_leaves_the_hosts_numbers_alone() -> None:
@@ -624,3 +649,10 @@ def test_a_compiled_model_stays_in_the_mode_that_it_was_compiled_in() -> None:
 
     assert (output == 0).any(), "no dropout"
     assert not any(one.training for one in model.modules())
+
+
+def test_inputs_without_elements_are_refused() -> None:
+    executor = poptorch.inferenceModel(Identity(), options())
+
+    with pytest.raises(poptorch.Error, match=r"\(Got shape \[0, 3\]\)"):
+        executor(torch.ones(0, 3))

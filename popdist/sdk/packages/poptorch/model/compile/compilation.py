@@ -84,6 +84,7 @@ def compile_model(
         with recorder:
             output = module(*args, **kwargs)
         progress(50)
+        buffers.check_in_place(objects)
         check_broadcast(
             buffers.changed_since(values),
             settings.replicas,

@@ -38,6 +38,7 @@ class Inputs:
 
         Raises:
             BatchDimensionError: The first dimension of a tensor cannot be divided.
+            Error: A tensor has no elements.
         """
         self._settings = settings
         # The structure; None if all arguments are tensors without names.
@@ -50,6 +51,11 @@ class Inputs:
         self._divided: list[tuple[int, torch.Tensor, int]] = []
         for index, leaf in enumerate(self.leaves):
             if isinstance(leaf, torch.Tensor) and leaf.dim() > 0:
+                if not leaf.numel():
+                    raise Error(
+                        "Zero-sized tensors are unsupported (Got shape "
+                        f"{list(leaf.shape)}). Give inputs with elements."
+                    )
                 self._divided.append((index, leaf, self._rows_of(index, leaf)))
 
     def narrowed(self, dtypes: Mapping[torch.dtype, torch.dtype]) -> "Inputs":

@@ -6,6 +6,7 @@ import torch
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from ...enums import OutputMode
+from ...errors import Error
 from ..run_settings import RunSettings
 
 # What an IPU has no type for, and what it uses in its place.
@@ -79,8 +80,8 @@ def _joined(column: tuple[Any, ...]) -> Any:
 
 
 def refuse_backward(*_: object, **__: object) -> NoReturn:
-    """Raise RuntimeError, in place of the backward() of a training model's output."""
-    raise RuntimeError(
+    """Raise Error, in place of the backward() of a training model's output."""
+    raise Error(
         "backward() cannot be called explicitly on outputs of a PopTorch model. If "
         "you're using a trainingModel, the backwards pass is performed automatically "
         "when invoking the model. If you're using an inferenceModel, you should use a "

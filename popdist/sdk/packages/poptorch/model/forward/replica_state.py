@@ -48,6 +48,29 @@ class ReplicaBuffers:
             if now is not old and not _same(now, old)
         ]
 
+    def check_in_place(self, objects: list[torch.Tensor | None]) -> None:
+        """Raise Error if buffers have been removed or are other tensors than these.
+
+        A compiled model writes to those that it was compiled with. Running statistics
+        of batch norm and instance norm are exempt.
+        """
+        for (owner, name), now, old in zip(
+            self._places, self._current(), objects, strict=True
+        ):
+            if now is old or isinstance(owner, _NormBase):
+                continue
+            if now is None:
+                raise Error(
+                    f"Buffer {name} is removed from the model when calling the forward "
+                    "method. Keep it."
+                )
+            raise Error(
+                f"Buffer {name} is reassigned within the model when calling the "
+                "forward method. This is not supported. Consider using "
+                f"self.{name}.copy_(src) to copy data from a source tensor, where src "
+                "is the name of the source tensor."
+            )
+
     def restore(
         self, objects: list[torch.Tensor | None], values: list[torch.Tensor | None]
     ) -> None:
