@@ -179,6 +179,7 @@ class PoplarExecutor:
     def _take_over(self, saved: SavedModel) -> None:
         self.load_state_dict(saved.weights)
         self._compiled = saved.compiled
+        self._attach()
         if saved.random_state is not None:
             self.rng_state = saved.random_state
 
@@ -248,7 +249,7 @@ class PoplarExecutor:
         return self._attached
 
     def attachToDevice(self) -> None:
-        """Attach to the device. A call of the model does so, too.
+        """Attach to the device. Compiling and calling the model do so, too.
 
         Raises:
             Error: The model is not compiled, or is attached.
@@ -442,7 +443,12 @@ class PoplarExecutor:
                 ),
             )
             progress(100)
+        self._attach()
         return self._compiled
+
+    def _attach(self) -> None:
+        """Attach to the device, unless the options say that there is none."""
+        self._attached = self._options.connection_type != ConnectionType.Never
 
     def _get_device(self) -> None:
         """Log all options: reading popdist's attaches this process to its device."""

@@ -656,3 +656,15 @@ def test_inputs_without_elements_are_refused() -> None:
 
     with pytest.raises(poptorch.Error, match=r"\(Got shape \[0, 3\]\)"):
         executor(torch.ones(0, 3))
+
+
+def test_compiling_attaches_to_the_device() -> None:
+    executor = poptorch.inferenceModel(Identity(), options())
+    offline = poptorch.inferenceModel(Identity(), options().useOfflineIpuTarget())
+
+    for each in (executor, offline):
+        each.compile(torch.ones(2))
+
+    assert executor.isAttachedToDevice()
+    assert not offline.isAttachedToDevice()
+    executor.detachFromDevice()
