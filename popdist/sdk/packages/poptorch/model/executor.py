@@ -354,9 +354,11 @@ class PoplarExecutor:
         """Return the names of the tensors that options can anchor.
 
         Raises:
-            Error: The model is not compiled.
+            AssertionError: The model is not compiled.
         """
-        self._check_compiled()
+        require(
+            self.isCompiled(), "Model must be compiled before calling getTensorNames"
+        )
         if not self._training:
             return []
         trained = [

@@ -577,8 +577,23 @@ def test_anchored_tensors_have_an_output_mode_of_their_own(
     assert executor.getAnchoredTensor("gradient").tolist() == expected
 
 
+def test_anchors_may_name_the_module_that_poptorch_wraps_models_in() -> None:
+    model = Line()
+    settings = options()
+    settings.anchorTensor("gradient", "Gradient___model.fc.bias")
+    settings.anchorTensor("weight", "UpdatedVar___model.fc.bias")
+    executor = poptorch.trainingModel(model, settings, sgd(model))
+
+    executor(torch.ones(1, 1))
+
+    assert executor.getAnchoredTensor("gradient").tolist() == [2.0]
+    assert executor.getAnchoredTensor("weight").equal(model.fc.bias)
+
+
 def test_the_names_of_what_can_be_anchored_are_listed() -> None:
     executor = poptorch.trainingModel(Line(), options())
+    with pytest.raises(AssertionError, match="must be compiled before"):
+        executor.getTensorNames()
     executor.compile(torch.zeros(1, 1))
 
     assert executor.getTensorNames() == [

@@ -53,8 +53,9 @@ class Anchors:
                 torch.zeros_like(weight) if gradient is None else gradient
             ).detach()
         for short, long in self._long.items():
-            if long in held:
-                self._kept.setdefault(short, []).append(held[long].clone())
+            found = held.get(long, held.get(_without_wrapper(long)))
+            if found is not None:
+                self._kept.setdefault(short, []).append(found.clone())
 
     def tensor(self, short_name: str) -> torch.Tensor:
         """Return an anchored tensor of the last call, as its output mode says.
@@ -79,3 +80,14 @@ class Anchors:
         if mode in (OutputMode.Final, OutputMode.Default) or len(kept) == 1:
             return kept[-1]
         return torch.stack(kept)
+
+
+def _without_wrapper(long_name: str) -> str:
+    """Return a tensor's name without that of PopTorch's module around the user's.
+
+    Programs anchor Gradient___model.fc.weight for the weight fc.weight.
+    """
+    for kind in (GRADIENT, UPDATED):
+        if long_name.startswith(f"{kind}model."):
+            return kind + long_name.removeprefix(f"{kind}model.")
+    return long_name
