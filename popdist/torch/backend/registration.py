@@ -6,8 +6,10 @@ from typing import Any
 
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
+from torch.distributed.rendezvous import register_rendezvous_handler
 
 from popdist.torch.backend.process_group import ProcessGroupPopdist
+from popdist.torch.backend.rendezvous import rendezvous
 
 BACKEND = "popdist"
 
@@ -18,6 +20,8 @@ def register() -> None:
         dist.Backend.register_backend(
             BACKEND, _new_group, extended_api=True, devices=["cpu"]
         )
+        # torch declares no types for it.
+        register_rendezvous_handler(BACKEND, rendezvous)  # type: ignore[no-untyped-call]
         _replace_monitored_barrier()
 
 
