@@ -228,10 +228,7 @@ def list_users(session: Session) -> None:
     """List users."""
     with session.open() as inventory:
         users = inventory.list_users()
-    if session.as_json:
-        session.write_json([views.user_value(user) for user in users])
-    else:
-        write(views.user_table(users))
+    session.show_all(users, views.user_value, views.user_table)
 
 
 @click.command("user", cls=Noun)
@@ -241,10 +238,7 @@ def get_user(session: Session, name: str) -> None:
     """Show a user."""
     with session.open() as inventory:
         user = inventory.get_user(name)
-    if session.as_json:
-        session.write_json(views.user_value(user))
-    else:
-        write(views.user_properties(user))
+    session.show(user, views.user_value, views.user_properties)
 
 
 @click.command("user", cls=Noun)

@@ -53,10 +53,7 @@ def list_agents(session: Session, cluster: str | None) -> None:
     """List agents, one for each IPU-Machine."""
     with session.open() as inventory:
         agents = inventory.list_agents(cluster)
-    if session.as_json:
-        session.write_json([views.agent_value(agent) for agent in agents])
-    else:
-        write(views.agent_table(agents))
+    session.show_all(agents, views.agent_value, views.agent_table)
 
 
 @click.command("agent", cls=Noun)
@@ -66,10 +63,7 @@ def get_agent(session: Session, name: str) -> None:
     """Show an agent, and the IPUs of its IPU-Machine."""
     with session.open() as inventory:
         agent = inventory.get_agent(name)
-    if session.as_json:
-        session.write_json(views.agent_value(agent))
-    else:
-        write(views.agent_properties(agent))
+    session.show(agent, views.agent_value, views.agent_properties)
 
 
 @click.command("agents", cls=Noun)
@@ -79,10 +73,7 @@ def discover_agents(session: Session) -> None:
     with session.open() as inventory:
         agents = inventory.list_agents()
     seen = [agent for agent in agents if agent.status is AgentStatus.UP]
-    if session.as_json:
-        session.write_json([views.agent_value(agent) for agent in seen])
-    else:
-        write(views.discovery_table(seen))
+    session.show_all(seen, views.agent_value, views.discovery_table)
 
 
 @click.command("ipu-attrs", cls=Noun)
@@ -118,10 +109,7 @@ def list_allocations(session: Session) -> None:
     """List allocations: the agents that partitions are made from."""
     with session.open() as inventory:
         allocations = inventory.list_allocations()
-    if session.as_json:
-        session.write_json([views.allocation_value(found) for found in allocations])
-    else:
-        write(views.allocation_table(allocations))
+    session.show_all(allocations, views.allocation_value, views.allocation_table)
 
 
 @click.command("allocation", cls=Noun)
@@ -131,7 +119,4 @@ def get_allocation(session: Session, name: str) -> None:
     """Show an allocation."""
     with session.open() as inventory:
         allocation = inventory.get_allocation(name)
-    if session.as_json:
-        session.write_json(views.allocation_value(allocation))
-    else:
-        write(views.allocation_properties(allocation))
+    session.show(allocation, views.allocation_value, views.allocation_properties)

@@ -8,15 +8,17 @@ import getpass
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from poprun.vipu.client.server_address import ServerAddress, find_server
 from poprun.vipu.opening import open_inventory
 
 if TYPE_CHECKING:  # it takes 3 ms, and nothing of it runs
     from poprun.vipu.inventory.interface import Inventory
+
+T = TypeVar("T")
 
 DEFAULT_TIMEOUT_S = 10.0
 
@@ -117,6 +119,24 @@ class Session:
             self.write_json({"command": f"{verb} {kind}", "id": name, "success": True})
         else:
             write(f"{verb} {kind} ({name}): success.\n")
+
+    def show(
+        self, found: T, value_of: Callable[[T], Any], text_of: Callable[[T], str]
+    ) -> None:
+        """Write what was found, as JSON or as text."""
+        if self.as_json:
+            self.write_json(value_of(found))
+        else:
+            write(text_of(found))
+
+    def show_all(
+        self,
+        found: Sequence[T],
+        value_of: Callable[[T], Any],
+        table_of: Callable[[Sequence[T]], str],
+    ) -> None:
+        """Write all that was found, as a JSON list or as a table."""
+        self.show(found, lambda all_of_them: list(map(value_of, all_of_them)), table_of)
 
     def write_json(self, value: Any) -> None:
         write(json.dumps(value, indent=2) + "\n")
