@@ -1,3 +1,4 @@
+import gc
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -339,17 +340,24 @@ def test_workers_that_all_load_the_whole_are_warned_of(log: list[str]) -> None:
     assert line.startswith("Each of 3 workers loads the whole IterableDataset")
 
 
-def test_a_process_that_loads_ahead_has_a_core_that_torch_leaves_it() -> None:
+@pytest.mark.parametrize(
+    "arguments",
+    [{"mode": DataLoaderMode.Async, "async_options": FORK}, {"num_workers": 1}],
+    ids=["ahead", "by a worker"],
+)
+def test_processes_that_load_have_cores_that_torch_leaves_them(
+    arguments: dict[str, Any],
+) -> None:
     cores = len(os.sched_getaffinity(0))
     before = torch.get_num_threads()
     torch.set_num_threads(cores + 1)
     try:
-        loader = poptorch.DataLoader(
-            poptorch.Options(), dataset(8), mode=DataLoaderMode.Async
-        )
+        loader = poptorch.DataLoader(poptorch.Options(), dataset(8), **arguments)
         next(iter(loader))
         assert torch.get_num_threads() == max(1, cores - 1)
         loader.terminate()
+        del loader
+        gc.collect()
         assert torch.get_num_threads() == cores + 1
     finally:
         torch.set_num_threads(before)

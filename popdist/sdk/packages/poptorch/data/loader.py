@@ -1,5 +1,6 @@
 """DataLoader: batches for one call of a model, of the share of this process."""
 
+import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Self
 
@@ -11,6 +12,7 @@ from ..enums import DataLoaderMode
 from ..errors import ArgumentsError, require
 from ..options import Options
 from .accessor import AsynchronousDataAccessor
+from .core_sharing import leave_cores
 from .grouping import GroupedBatchSampler, GroupedCollate, GroupedSamples
 from .partition import Partition, share_of
 
@@ -214,10 +216,16 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         return super().__iter__()
 
     def _get_iterator(self) -> Any:
-        if not isinstance(self.collate_fn, GroupedCollate):
-            return super()._get_iterator()
-        grouped = self._with_dataset(GroupedSamples(self.dataset))
-        return torch.utils.data.DataLoader._get_iterator(grouped)
+        loader = self
+        if isinstance(self.collate_fn, GroupedCollate):
+            loader = self._with_dataset(GroupedSamples(self.dataset))
+        iterator = torch.utils.data.DataLoader._get_iterator(loader)
+        if self.num_workers:
+            # The workers end with the iterator.
+            leave_cores(self.num_workers)
+            ended = weakref.finalize(iterator, leave_cores, -self.num_workers)
+            ended.atexit = False
+        return iterator
 
     def _for_loading_process(self) -> Self:
         """Return a loader of the same batches that loads them itself."""

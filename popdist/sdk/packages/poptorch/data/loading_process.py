@@ -90,7 +90,7 @@ class LoadingProcess:
         finally:
             theirs.close()
         _RUNNING.add(self)
-        leave_cores(len(_RUNNING))
+        leave_cores(1)
 
     @property
     def pid(self) -> int:
@@ -143,7 +143,7 @@ class LoadingProcess:
                 break
             end()
         self._process.join()
-        leave_cores(len(_RUNNING))
+        leave_cores(-1)
 
 
 def _start(
