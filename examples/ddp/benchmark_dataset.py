@@ -1,32 +1,15 @@
 """Load the data as main.py does, and do nothing with it: what loading alone costs."""
 
-from images import Shapes
 from tqdm import tqdm
-from utils import get_transform, parse_arguments, set_ipu_options
+from utils import get_dataloader, parse_arguments, set_ipu_options
 
 import popdist
-import poptorch
 
 if __name__ == "__main__":
     args = parse_arguments()
     opts = set_ipu_options(args)
     print(args)
-
-    transform = get_transform(args.precision, args.eight_bit_io)
-    train_dataset = Shapes(transform=transform)
-    mode = (
-        poptorch.DataLoaderMode.Async
-        if args.async_dataloader
-        else poptorch.DataLoaderMode.Sync
-    )
-    train_dataloader = poptorch.DataLoader(
-        opts,
-        train_dataset,
-        batch_size=args.batch_size,
-        shuffle=True,
-        num_workers=args.num_workers,
-        mode=mode,
-    )
+    train_dataloader = get_dataloader(args, opts)
 
     for epoch in range(1, args.epochs + 1):
         bar = tqdm(

@@ -4,12 +4,11 @@ python main.py --batch-size 64 --gradient-accumulation 8 --device-iterations 4
 """
 
 import torch
-from images import Shapes
 from tqdm import tqdm
 from utils import (
     TrainingModel,
+    get_dataloader,
     get_dtype,
-    get_transform,
     parse_arguments,
     set_ipu_options,
 )
@@ -24,22 +23,7 @@ if __name__ == "__main__":
     args = parse_arguments()
     opts = set_ipu_options(args)
     print(args)
-
-    transform = get_transform(args.precision, args.eight_bit_io)
-    train_dataset = Shapes(transform=transform)
-    mode = (
-        poptorch.DataLoaderMode.Async
-        if args.async_dataloader
-        else poptorch.DataLoaderMode.Sync
-    )
-    train_dataloader = poptorch.DataLoader(
-        opts,
-        train_dataset,
-        batch_size=args.batch_size,
-        shuffle=True,
-        num_workers=args.num_workers,
-        mode=mode,
-    )
+    train_dataloader = get_dataloader(args, opts)
 
     model = TrainingModel(args.precision).to(get_dtype(args.precision))
     model.train()

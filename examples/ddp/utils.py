@@ -1,9 +1,10 @@
-"""Options, transforms and the network: what both programs of the tutorial need."""
+"""Options, loading and the network: what both programs of the tutorial need."""
 
 import argparse
 import os
 
 import torch
+from images import Shapes
 
 import popdist
 import popdist.poptorch
@@ -93,6 +94,22 @@ class Transform:
 
 def get_transform(precision, eight_bit_io):
     return Transform(get_dtype(precision), eight_bit_io)
+
+
+def get_dataloader(args, opts):
+    mode = (
+        poptorch.DataLoaderMode.Async
+        if args.async_dataloader
+        else poptorch.DataLoaderMode.Sync
+    )
+    return poptorch.DataLoader(
+        opts,
+        Shapes(transform=get_transform(args.precision, args.eight_bit_io)),
+        batch_size=args.batch_size,
+        shuffle=True,
+        num_workers=args.num_workers,
+        mode=mode,
+    )
 
 
 def normalize(images, dtype):
