@@ -72,7 +72,6 @@ __all__ = [
     "Adasum",
     "Average",
     "Compression",
-    "Handle",
     "HorovodInternalError",
     "Max",
     "Min",
