@@ -31,7 +31,7 @@ def broadcast_parameters(
     tensors = _tensors_of(params)
     if tensors:
         broadcast_tensors(
-            tensors, root_rank, None, process_set, list, in_place=True, now=True
+            tensors, root_rank, None, process_set, in_place=True, now=True
         ).wait()
 
 
@@ -92,7 +92,7 @@ def broadcast_optimizer_state(
         tensors = [torch.empty(shape, dtype=dtype) for dtype, shape in layouts]
     if tensors:
         broadcast_tensors(
-            tensors, root_rank, None, process_set, list, in_place=True, now=True
+            tensors, root_rank, None, process_set, in_place=True, now=True
         ).wait()
     if not is_root:
         optimizer.load_state_dict(_put_back(state, tensors))
@@ -159,7 +159,7 @@ def broadcast_object(
     def copy(tensor: Tensor, what: str) -> None:
         full = None if prefix is None else f"{prefix}.{what}"
         broadcast_tensors(
-            [tensor], root_rank, full, process_set, list, in_place=True, now=True
+            [tensor], root_rank, full, process_set, in_place=True, now=True
         ).wait()
 
     copy(length, "length")
@@ -178,7 +178,7 @@ def allgather_object(
     data = _pickled(obj)
     length = torch.tensor([len(data)], dtype=torch.int64)
     full = None if name is None else f"object.{name}"
-    handle = gather_tensors([data, length], full, process_set, list, now=True)
+    handle = gather_tensors([data, length], full, process_set, now=True)
     whole, lengths = handle.wait()
     found, at = [], 0
     for count in lengths.tolist():

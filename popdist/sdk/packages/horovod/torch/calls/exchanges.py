@@ -14,7 +14,6 @@ from .submission import (
     Handle,
     broadcast_tensors,
     exchange_tensor,
-    first_result,
     gather_tensors,
 )
 
@@ -40,7 +39,7 @@ def grouped_allgather(
     tensors = list(tensors)
     if gradients.needed(tensors):
         return list(gradients.apply(gradients.Allgather, name, process_set, *tensors))
-    handle = gather_tensors(tensors, name, process_set, list, now=True)
+    handle = gather_tensors(tensors, name, process_set, now=True)
     found: list[Tensor] = handle.wait()
     return found
 
@@ -51,7 +50,7 @@ def allgather_async(
     process_set: ProcessSet = global_process_set,
 ) -> Handle:
     """Begin what allgather() does, and return a handle for synchronize()."""
-    return gather_tensors([tensor], name, process_set, first_result, now=False)
+    return grouped_allgather_async([tensor], name, process_set).first()
 
 
 def grouped_allgather_async(
@@ -60,7 +59,7 @@ def grouped_allgather_async(
     process_set: ProcessSet = global_process_set,
 ) -> Handle:
     """Begin what grouped_allgather() does, and return a handle for synchronize()."""
-    return gather_tensors(list(tensors), name, process_set, list, now=False)
+    return gather_tensors(list(tensors), name, process_set, now=False)
 
 
 def broadcast(
@@ -82,11 +81,10 @@ def broadcast(
             gradients.Broadcast, name, root_rank, process_set, tensor
         )
         return copied
-    handle = broadcast_tensors(
-        [tensor], root_rank, name, process_set, first_result, in_place=False, now=True
-    )
-    found: Tensor = handle.wait()
-    return found
+    found: list[Tensor] = broadcast_tensors(
+        [tensor], root_rank, name, process_set, in_place=False, now=True
+    ).wait()
+    return found[0]
 
 
 def broadcast_async(
@@ -97,8 +95,8 @@ def broadcast_async(
 ) -> Handle:
     """Begin what broadcast() does, and return a handle for synchronize()."""
     return broadcast_tensors(
-        [tensor], root_rank, name, process_set, first_result, in_place=False, now=False
-    )
+        [tensor], root_rank, name, process_set, in_place=False, now=False
+    ).first()
 
 
 def broadcast_(
@@ -108,10 +106,10 @@ def broadcast_(
     process_set: ProcessSet = global_process_set,
 ) -> Tensor:
     """Do what broadcast() does in place, and return the tensor."""
-    found: Tensor = broadcast_tensors(
-        [tensor], root_rank, name, process_set, first_result, in_place=True, now=True
+    found: list[Tensor] = broadcast_tensors(
+        [tensor], root_rank, name, process_set, in_place=True, now=True
     ).wait()
-    return found
+    return found[0]
 
 
 def broadcast_async_(
@@ -122,8 +120,8 @@ def broadcast_async_(
 ) -> Handle:
     """Begin what broadcast_() does, and return a handle for synchronize()."""
     return broadcast_tensors(
-        [tensor], root_rank, name, process_set, first_result, in_place=True, now=False
-    )
+        [tensor], root_rank, name, process_set, in_place=True, now=False
+    ).first()
 
 
 def alltoall(
@@ -157,16 +155,4 @@ def alltoall_async(
 ) -> Handle:
     """Begin what alltoall() does, and return a handle for synchronize()."""
     handle = exchange_tensor(tensor, splits, name, process_set, now=False)
-    return handle if splits is not None else _first_of(handle)
-
-
-class _FirstOf(Handle):
-    """A handle whose result is the first of two."""
-
-    def wait(self) -> Any:
-        return super().wait()[0]
-
-
-def _first_of(handle: Handle) -> Handle:
-    handle.__class__ = _FirstOf
-    return handle
+    return handle if splits is not None else handle.first()

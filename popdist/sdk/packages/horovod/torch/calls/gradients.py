@@ -26,7 +26,7 @@ def _sum(
     scales: Scales = (1.0, 1.0),
 ) -> list[Tensor]:
     found: list[Tensor] = reduce_tensors(
-        tensors, None, op, scales, process_set, list, in_place=False, now=True
+        tensors, None, op, scales, process_set, in_place=False, now=True
     ).wait()
     return found
 
@@ -59,7 +59,7 @@ class Allreduce(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         ctx.op, ctx.scales, ctx.process_set = op, scales, process_set
         found: list[Tensor] = reduce_tensors(
-            tensors, name, op, scales, process_set, list, in_place=False, now=True
+            tensors, name, op, scales, process_set, in_place=False, now=True
         ).wait()
         return tuple(found)
 
@@ -83,13 +83,13 @@ class Allgather(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         ctx.process_set = process_set
         ctx.rows = [tensor.shape[0] if tensor.ndim else 0 for tensor in tensors]
-        handle = gather_tensors(tensors, name, process_set, list, now=True)
+        handle = gather_tensors(tensors, name, process_set, now=True)
         return tuple(handle.wait())
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         rows = torch.tensor([ctx.rows], dtype=torch.int64)
-        handle = gather_tensors([rows], None, ctx.process_set, list, now=True)
+        handle = gather_tensors([rows], None, ctx.process_set, now=True)
         (each,) = handle.wait()
         member = ctx.process_set.rank()
         starts = each[:member].sum(0).tolist()
@@ -114,7 +114,7 @@ class Broadcast(torch.autograd.Function):
     ) -> Tensor:
         ctx.root_rank, ctx.process_set = root_rank, process_set
         (found,) = broadcast_tensors(
-            [tensor], root_rank, name, process_set, list, in_place=False, now=True
+            [tensor], root_rank, name, process_set, in_place=False, now=True
         ).wait()
         copied: Tensor = found
         return copied
@@ -172,7 +172,7 @@ class Reducescatter(torch.autograd.Function):
         *tensors: Tensor,
     ) -> tuple[Tensor, ...]:
         ctx.op, ctx.scales, ctx.process_set = op, scales, process_set
-        handle = scatter_tensors(tensors, name, op, scales, process_set, list, now=True)
+        handle = scatter_tensors(tensors, name, op, scales, process_set, now=True)
         return tuple(handle.wait())
 
     @staticmethod
@@ -186,5 +186,5 @@ class Reducescatter(torch.autograd.Function):
         if ctx.op is Sum:
             factor *= ctx.process_set.size()
         scaled = [grad * factor for grad in grads]
-        handle = gather_tensors(scaled, None, ctx.process_set, list, now=True)
+        handle = gather_tensors(scaled, None, ctx.process_set, now=True)
         return (None, None, None, None, *handle.wait())

@@ -16,7 +16,6 @@ from ..execution.reduce_ops import Average, Sum, choose_op
 from . import gradients
 from .submission import (
     Handle,
-    first_result,
     gather_tensors,
     reduce_tensors,
     scatter_tensors,
@@ -91,7 +90,6 @@ def grouped_allreduce(
             chosen,
             scales,
             process_set,
-            list,
             in_place=False,
             now=True,
         ).wait()
@@ -111,16 +109,9 @@ def allreduce_async(
 
     The tensor may not be changed until synchronize() returns the result.
     """
-    return reduce_tensors(
-        [tensor],
-        name,
-        choose_op(op, average),
-        (prescale_factor, postscale_factor),
-        process_set,
-        first_result,
-        in_place=False,
-        now=False,
-    )
+    return grouped_allreduce_async(
+        [tensor], average, name, op, prescale_factor, postscale_factor, process_set
+    ).first()
 
 
 def grouped_allreduce_async(
@@ -139,7 +130,6 @@ def grouped_allreduce_async(
         choose_op(op, average),
         (prescale_factor, postscale_factor),
         process_set,
-        list,
         in_place=False,
         now=False,
     )
@@ -176,7 +166,6 @@ def grouped_allreduce_(
         choose_op(op, average),
         (prescale_factor, postscale_factor),
         process_set,
-        list,
         in_place=True,
         now=True,
     ).wait()
@@ -193,16 +182,9 @@ def allreduce_async_(
     process_set: ProcessSet = global_process_set,
 ) -> Handle:
     """Begin what allreduce_() does, and return a handle for synchronize()."""
-    return reduce_tensors(
-        [tensor],
-        name,
-        choose_op(op, average),
-        (prescale_factor, postscale_factor),
-        process_set,
-        first_result,
-        in_place=True,
-        now=False,
-    )
+    return grouped_allreduce_async_(
+        [tensor], average, name, op, prescale_factor, postscale_factor, process_set
+    ).first()
 
 
 def grouped_allreduce_async_(
@@ -221,7 +203,6 @@ def grouped_allreduce_async_(
         choose_op(op, average),
         (prescale_factor, postscale_factor),
         process_set,
-        list,
         in_place=True,
         now=False,
     )
@@ -298,7 +279,7 @@ def grouped_reducescatter(
         )
     else:
         reduced = scatter_tensors(
-            compressed, name, chosen, scales, process_set, list, now=True
+            compressed, name, chosen, scales, process_set, now=True
         ).wait()
     return decompress_all(reduced, contexts, compression)
 
@@ -312,10 +293,9 @@ def reducescatter_async(
     postscale_factor: float = 1.0,
 ) -> Handle:
     """Begin what reducescatter() does, and return a handle for synchronize()."""
-    chosen, scales = choose_op(op, None), (prescale_factor, postscale_factor)
-    return scatter_tensors(
-        [tensor], name, chosen, scales, process_set, first_result, now=False
-    )
+    return grouped_reducescatter_async(
+        [tensor], name, op, process_set, prescale_factor, postscale_factor
+    ).first()
 
 
 def grouped_reducescatter_async(
@@ -328,6 +308,4 @@ def grouped_reducescatter_async(
 ) -> Handle:
     """Begin what grouped_reducescatter() does; return a handle for synchronize()."""
     chosen, scales = choose_op(op, None), (prescale_factor, postscale_factor)
-    return scatter_tensors(
-        list(tensors), name, chosen, scales, process_set, list, now=False
-    )
+    return scatter_tensors(list(tensors), name, chosen, scales, process_set, now=False)

@@ -1,6 +1,7 @@
 """Turns tensors and arguments into requests, and requests into handles."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -20,9 +21,16 @@ from ..ranks.world import WORLD
 class Handle:
     """A call that may be under way. poll() and synchronize() take it."""
 
-    def __init__(self, negotiator: Negotiator, call: Call) -> None:
+    def __init__(
+        self, negotiator: Negotiator, call: Call, *, only_first: bool = False
+    ) -> None:
         self._negotiator = negotiator
         self._call = call
+        self._only_first = only_first
+
+    def first(self) -> "Handle":
+        """Return a handle of the same call whose result is the first of this one's."""
+        return Handle(self._negotiator, self._call, only_first=True)
 
     def poll(self) -> bool:
         """Return whether the call is over. Never blocks."""
@@ -30,7 +38,9 @@ class Handle:
 
     def wait(self) -> Any:
         """Block until the call is over, and return its result."""
-        return self._negotiator.wait(self._call)
+        # Any, because calls have results of all types.
+        result: Any = self._negotiator.wait(self._call)
+        return result[0] if self._only_first else result
 
     def __call__(self) -> Any:
         """Do as wait() does."""
@@ -58,12 +68,11 @@ def reduce_tensors(
     op: ReduceOp,
     scales: tuple[float, float],
     process_set: ProcessSet,
-    finish: Callable[[list[Tensor]], object],
     *,
     in_place: bool,
     now: Now,
 ) -> Handle:
-    """Request an allreduce of tensors."""
+    """Request an allreduce; its result is a list of tensors."""
     _check(tensors)
     for dtype in {tensor.dtype for tensor in tensors}:
         check_reducible(dtype, op)
@@ -72,11 +81,9 @@ def reduce_tensors(
     sources = [readable(tensor) for tensor in tensors]
     targets = _targets(sources, in_place)
 
-    def complete(results: list[Tensor]) -> object:
-        return finish(_returned(tensors, results) if in_place else results)
-
     request = _request(Kind.ALLREDUCE, name, sources, op=op, scales=scales)
-    return submit(process_set, TensorCall(request, sources, targets, complete), now)
+    finish = partial(_returned, tensors) if in_place else list
+    return submit(process_set, TensorCall(request, sources, targets, finish), now)
 
 
 def scatter_tensors(
@@ -85,11 +92,10 @@ def scatter_tensors(
     op: ReduceOp,
     scales: tuple[float, float],
     process_set: ProcessSet,
-    finish: Callable[[list[Tensor]], object],
     *,
     now: Now,
 ) -> Handle:
-    """Request a reducescatter of tensors."""
+    """Request a reducescatter; its result is a list of tensors."""
     if op is Adasum:
         raise NotImplementedError(
             "reducescatter cannot use Adasum. Use Sum, Average, Min, Max or Product."
@@ -99,19 +105,18 @@ def scatter_tensors(
         check_reducible(dtype, op)
     sources = [readable(tensor) for tensor in tensors]
     request = _request(Kind.REDUCESCATTER, name, sources, op=op, scales=scales)
-    call = TensorCall(request, sources, finish=finish)
-    return submit(process_set, call, now)
+    return submit(process_set, TensorCall(request, sources), now)
 
 
 def gather_tensors(
     tensors: Sequence[Tensor],
     name: str | None,
     process_set: ProcessSet,
-    finish: Callable[[list[Tensor]], object],
+    finish: Callable[[list[Tensor]], object] = list,
     *,
     now: Now,
 ) -> Handle:
-    """Request an allgather of tensors."""
+    """Request an allgather; its result is what `finish` makes of the tensors."""
     _check(tensors)
     sources = [readable(tensor) for tensor in tensors]
     request = _request(Kind.ALLGATHER, name, sources)
@@ -123,22 +128,19 @@ def broadcast_tensors(
     root_rank: int,
     name: str | None,
     process_set: ProcessSet,
-    finish: Callable[[list[Tensor]], object],
     *,
     in_place: bool,
     now: Now,
 ) -> Handle:
-    """Request a broadcast of tensors."""
+    """Request a broadcast; its result is a list of tensors."""
     _check(tensors)
     sources = [readable(tensor) for tensor in tensors]
     targets = _targets(sources, in_place)
     root = _member_of(root_rank, process_set)
 
-    def complete(results: list[Tensor]) -> object:
-        return finish(_returned(tensors, results) if in_place else results)
-
     request = _request(Kind.BROADCAST, name, sources, root=root)
-    return submit(process_set, TensorCall(request, sources, targets, complete), now)
+    finish = partial(_returned, tensors) if in_place else list
+    return submit(process_set, TensorCall(request, sources, targets, finish), now)
 
 
 def exchange_tensor(
@@ -161,11 +163,6 @@ def exchange_tensor(
 
     call = TensorCall(request, [source], finish=finish)
     return submit(process_set, call, now)
-
-
-def first_result(results: list[Tensor]) -> Tensor:
-    """Return the only one of a call's results."""
-    return results[0]
 
 
 def _member_of(root_rank: int, process_set: ProcessSet) -> int:

@@ -31,7 +31,7 @@ class TensorCall(Call):
         request: Request,
         sources: Sequence[Tensor] = (),
         targets: Sequence[Tensor] = (),
-        finish: Callable[[list[Tensor]], object] = lambda results: results[0],
+        finish: Callable[[list[Tensor]], object] = list,
     ) -> None:
         """Make a call.
 

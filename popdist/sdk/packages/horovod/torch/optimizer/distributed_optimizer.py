@@ -140,7 +140,6 @@ class _AdasumOptimizer(_DistributedOptimizer):
             Adasum,
             (1.0, 1.0),
             exchange.process_set,
-            list,
             in_place=True,
             now=True,
         ).wait()

@@ -136,7 +136,6 @@ class GradientExchange:
                 self.op,
                 self._scales,
                 self.process_set,
-                list,
                 in_place=True,
                 now=False,
             )
