@@ -403,7 +403,6 @@ def test_a_callback_is_called_once_by_the_thread_that_makes_the_call() -> None:
         called: list[Any] = []
         handle = group.all_reduce(MANY, async_op=True)
         if me.rank == 0:
-            me.say("may the other one come")
 
             def note(done: Handle[Any]) -> None:
                 called.append(
@@ -411,6 +410,7 @@ def test_a_callback_is_called_once_by_the_thread_that_makes_the_call() -> None:
                 )
 
             handle.add_done_callback(note)
+            me.say("may the other one come")
         else:
             me.hear()
         handle.wait()
