@@ -33,7 +33,7 @@ def test_a_model_is_compiled_once(tmp_path: Path) -> None:
     first, again = compiled(tmp_path / "cache"), compiled(tmp_path / "cache")
 
     assert Counted.runs == 1
-    assert again._compiled == first._compiled
+    assert again._state.compiled == first._state.compiled
     assert again(*batch(4))[1] > 0
 
     # Other inputs, or another attribute, may make another model.

@@ -1,0 +1,198 @@
+"""What compiling a module and loading it have made, for one executor."""
+
+from functools import cache
+from typing import Any
+
+import torch
+from torch import nn
+
+from popdist.popdist_core import getNumIpusPerReplica, isPopdistEnvSet
+
+from .._logging import logger
+from ..enums import ConnectionType
+from ..options import Options, validation
+from .compile.compilation import Compiled, compile_cached, compile_model
+from .compile.executable_cache import ExecutableCache
+from .compile.progress_bar import compilation_bar
+from .forward.micro_batches import Inputs
+from .forward.replica_state import RandomState, ReplicaBuffers
+from .forward.training_flags import TrainingFlags
+from .replicated_model import ReplicatedModel, Training
+from .run_settings import RunSettings
+from .update.anchors import Anchors
+from .update.exchange import Exchange
+from .update.weight_update import WeightUpdate
+
+_DEFAULT_LEARNING_RATE = 0.01
+
+
+class ModelState:
+    """A module on its way to a device: compiled, loaded, attached.
+
+    `compiled` and `loaded` are None until the module is.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        options: Options,
+        settings: RunSettings,
+        optimizer: torch.optim.Optimizer | None,
+    ) -> None:
+        self._module = module
+        self._options = options
+        self._settings = settings
+        self.optimizer = optimizer
+        # The random state that the user has set before the model was loaded.
+        self._random_numbers: list[int] | None = None
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget all that compiling and loading the model has made."""
+        self.compiled: Compiled | None = None
+        self.loaded: ReplicatedModel | None = None
+        self.attached = False
+        self.flags = TrainingFlags()
+        self.buffers = ReplicaBuffers(self._module, self._settings.replicas)
+
+    # Any: whatever the module's forward takes.
+    def inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Inputs:
+        """Return the inputs as the device has them: it has no float64."""
+        inputs = Inputs(args, kwargs, self._settings)
+        if torch.float64 not in inputs.dtypes() or any(
+            parameter.dtype is torch.float64 for parameter in self._module.parameters()
+        ):
+            return inputs
+        _warn_of_float64()
+        return inputs.narrowed({torch.float64: torch.float32})
+
+    def compile(self, inputs: Inputs) -> Compiled:
+        """Compile the module for inputs like these.
+
+        Raises:
+            Error: The model cannot run with these options.
+        """
+        self._get_device()
+        ipus = getNumIpusPerReplica() if isPopdistEnvSet() else None
+        popart = self._options._popart.options
+        cached = popart.get("enableEngineCaching") and popart.get("cachePath")
+        strategy = self._options._execution_strategy
+        self.flags = TrainingFlags()
+        with (
+            self.flags.applied(self._module),
+            compilation_bar(self._options._show_compilation_progress_bar) as progress,
+        ):
+            self.compiled = compile_cached(
+                ExecutableCache(str(cached)) if cached else None,
+                self._module,
+                inputs,
+                self._settings,
+                strategy,
+                ipus,
+                lambda: compile_model(
+                    self._module,
+                    inputs,
+                    self._settings,
+                    self.buffers,
+                    RandomState(self._seed()),
+                    strategy,
+                    ipus,
+                    progress,
+                ),
+            )
+            progress(100)
+        self.attach()
+        return self.compiled
+
+    def attach(self) -> None:
+        """Attach to the device, unless the options say that there is none."""
+        self.attached = self._options.connection_type != ConnectionType.Never
+
+    def _get_device(self) -> None:
+        """Log all options: reading popdist's attaches this process to its device."""
+        validation.log(self._options.clone().toDict())
+
+    def load(self, compiled: Compiled) -> ReplicatedModel:
+        """Load the weights when the model runs first: when training, instance 0's."""
+        if self.loaded is not None:
+            return self.loaded
+        training, first_replica = None, 0
+        if self._settings.training:
+            exchange = Exchange(self._settings)
+            first_replica = exchange.first_replica
+            weights = [*self._module.parameters(), *self._module.buffers()]
+            exchange.broadcast([weight.detach() for weight in weights])
+            self.buffers.reset()
+            update = WeightUpdate(self._chosen_optimizer(), self._parameter_names())
+            training = Training(
+                self._settings, exchange, update, self._new_anchors(), compiled.half
+            )
+        state = RandomState(self._seed(), first_replica)
+        if self._random_numbers is not None:
+            state.seed, state.iterations = self._random_numbers
+        self.loaded = ReplicatedModel(
+            self._module, self._settings, self.buffers, state, training
+        )
+        return self.loaded
+
+    def set_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        """Train with this optimizer, as it is now.
+
+        Raises:
+            Error: A constant attribute changes.
+        """
+        training = None if self.loaded is None else self.loaded.training
+        if training is not None:
+            training.update.set_optimizer(optimizer)
+            training.set_update(training.update)
+        self.optimizer = optimizer
+
+    def anchors(self) -> Anchors:
+        """Return what the last call has kept of the tensors that options anchor."""
+        training = None if self.loaded is None else self.loaded.training
+        return training.anchors if training is not None else self._new_anchors()
+
+    def _new_anchors(self) -> Anchors:
+        return Anchors(
+            self._options.anchored_tensors,
+            self._settings.output_mode,
+            self._settings.output_period,
+        )
+
+    @property
+    def random_numbers(self) -> list[int]:
+        """The seed of the model, and how many iterations it ran."""
+        if self.loaded is not None:
+            state = self.loaded.random_state
+            return [state.seed, state.iterations]
+        return self._random_numbers or [self._seed(), 0]
+
+    @random_numbers.setter
+    def random_numbers(self, numbers: list[int]) -> None:
+        self._random_numbers = list(numbers)
+        if self.loaded is not None:
+            held = self.loaded.random_state
+            held.seed, held.iterations = numbers
+
+    def _chosen_optimizer(self) -> torch.optim.Optimizer:
+        if self.optimizer is None:
+            self.optimizer = torch.optim.SGD(
+                self._module.parameters(), lr=_DEFAULT_LEARNING_RATE
+            )
+        return self.optimizer
+
+    def _parameter_names(self) -> dict[torch.Tensor, str]:
+        return {p: name for name, p in self._module.named_parameters()}
+
+    def _seed(self) -> int:
+        seed = self._settings.random_seed
+        return torch.initial_seed() if seed is None else seed
+
+
+@cache
+def _warn_of_float64() -> None:
+    logger.warning(
+        "torch.float64 is not supported natively on IPU, loss of range/precision may "
+        "occur. Inputs are converted to torch.float32. We will only warn on the first "
+        "instance."
+    )
