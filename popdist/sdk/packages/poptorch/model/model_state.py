@@ -21,6 +21,7 @@ from .replicated_model import ReplicatedModel, Training
 from .run_settings import RunSettings
 from .update.anchors import Anchors
 from .update.exchange import Exchange
+from .update.freed_memory import keep_freed_memory
 from .update.weight_update import WeightUpdate
 
 _DEFAULT_LEARNING_RATE = 0.01
@@ -118,6 +119,7 @@ class ModelState:
             return self.loaded
         training, first_replica = None, 0
         if self._settings.training:
+            keep_freed_memory()
             exchange = Exchange(self._settings)
             first_replica = exchange.first_replica
             weights = [*self._module.parameters(), *self._module.buffers()]
