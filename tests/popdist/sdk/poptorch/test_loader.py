@@ -249,6 +249,21 @@ def test_each_batch_of_a_sampler_is_padded_by_itself(
     loader.terminate()
 
 
+def named(samples: list[Any]) -> dict[str, Any]:
+    values = torch.stack([first for first, _ in samples])
+    return {"values": values, "names": [f"sample {value}" for value in values.tolist()]}
+
+
+def test_text_that_differs_between_joined_batches_is_refused() -> None:
+    options = poptorch.Options().deviceIterations(2)
+    loader = poptorch.DataLoader(
+        options, dataset(4), batch_sampler=[[0], [1], [2], [3]], collate_fn=named
+    )
+
+    with pytest.raises(poptorch.Error, match=r"hold \['sample 0'\] and \['sample 1'\]"):
+        list(loader)
+
+
 def test_without_a_batch_size_the_data_set_has_batches() -> None:
     data = TensorDataset(torch.arange(6).reshape(3, 2), torch.arange(6.0).reshape(3, 2))
     loader = poptorch.DataLoader(poptorch.Options(), data, batch_size=None)

@@ -8,7 +8,7 @@ import torch
 from torch.utils.data import Dataset, Sampler, default_collate
 
 from ..errors import Error
-from .nesting import convert, tensors_of
+from .nesting import convert, leaves_of, tensors_of
 
 
 class GroupedBatchSampler(Sampler[list[Sequence[int]]]):
@@ -108,9 +108,21 @@ def _length(batch: Any) -> int:
 
 
 def joined(batches: list[Any]) -> Any:
-    """Return one batch with the samples of several of the same structure."""
+    """Return one batch with the samples of several of the same structure.
+
+    Raises:
+        Error: They hold text or numbers, and not the same ones.
+    """
     if len(batches) == 1:
         return batches[0]
+    first, *others = [leaves_of(batch, (str, bytes, int, float)) for batch in batches]
+    for other in others:
+        if other != first:
+            raise Error(
+                "Several batches cannot be joined to one: besides tensors they hold "
+                f"{first} and {other}. Only tensors may differ between batches: return "
+                "what differs as tensors."
+            )
     parts = zip(*(tensors_of(batch) for batch in batches), strict=True)
     joined = iter([torch.cat(tensors) for tensors in parts])
     return convert(batches[0], lambda _: next(joined))

@@ -10,7 +10,9 @@ from torch.utils._pytree import SUPPORTED_NODES
 
 # Any: the structures are what programs return.
 def convert(
-    nested: Any, change: Callable[[Any], Any], kind: type = torch.Tensor
+    nested: Any,
+    change: Callable[[Any], Any],
+    kind: type | tuple[type, ...] = torch.Tensor,
 ) -> Any:
     """Return the same structure with each tensor replaced; order is always the same.
 
@@ -43,13 +45,18 @@ def convert(
     return nested
 
 
+def leaves_of(nested: Any, kind: type | tuple[type, ...]) -> list[Any]:
+    """Return what a structure holds of a kind, in order."""
+    found: list[Any] = []
+
+    def add(leaf: Any) -> Any:
+        found.append(leaf)
+        return leaf
+
+    convert(nested, add, kind)
+    return found
+
+
 def tensors_of(nested: Any) -> list[torch.Tensor]:
     """Return the tensors of a structure, in order."""
-    found: list[torch.Tensor] = []
-
-    def add(tensor: torch.Tensor) -> torch.Tensor:
-        found.append(tensor)
-        return tensor
-
-    convert(nested, add)
-    return found
+    return leaves_of(nested, torch.Tensor)
