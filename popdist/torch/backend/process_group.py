@@ -17,6 +17,7 @@ from popdist.torch import tensors
 from popdist.torch.calls.arguments import check_single, listed, refuse
 from popdist.torch.calls.group_calls import Tensors
 from popdist.torch.calls.group_exchanges import ExchangeCalls
+from popdist.torch.calls.group_gathers import GatherCalls
 from popdist.torch.calls.group_reductions import ReductionCalls
 from popdist.torch.calls.work import EngineWork, backend_error
 from popdist.torch.messages.channels import Channels, Message
@@ -30,7 +31,7 @@ _MEETING_KEY = "popdist"
 
 # The methods of the bases take what torch's overloads do, in one signature.
 class ProcessGroupPopdist(  # type: ignore[misc]
-    ReductionCalls, ExchangeCalls, dist.ProcessGroup
+    ReductionCalls, ExchangeCalls, GatherCalls, dist.ProcessGroup
 ):
     """A process group whose members are processes of one host."""
 
