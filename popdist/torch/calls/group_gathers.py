@@ -164,24 +164,11 @@ class GatherCalls(GroupCalls):
         if isinstance(inputs, Tensor):
             outputs = [outputs] if outputs else []
         root = root_of(opts, root)
-        size = self._group.size
-        check_root("gather", root, size)
+        check_root("gather", root, self._group.size)
         check_single("gather", given, "input tensor list")
-        out = None
-        if self._group.rank == root:
-            check_single("gather", outputs, "output list")
-            out = outputs[0]
-            if len(out) != size:
-                refuse(
-                    "gather",
-                    f"Incorrect output list size {len(out)}. Output list size should "
-                    f"be {size}, same as size of the process group.",
-                )
-            check_alike("gather", out, given[0])
-        elif outputs:
-            refuse("gather", "requires empty output on non-root.")
+        out = self._list_of_root("gather", "output", outputs, root, given[0])
         call = partial(tensors.gather, self._group, given[0], out, root)
-        return self._call(call, out, opts, timeout)
+        return self._call(call, [] if out is None else out, opts, timeout)
 
     def scatter(
         self,
@@ -196,21 +183,35 @@ class GatherCalls(GroupCalls):
         outs = listed(outputs)
         lists = [inputs] if inputs and isinstance(inputs[0], Tensor) else list(inputs)
         root = root_of(opts, root)
-        size = self._group.size
-        check_root("scatter", root, size)
+        check_root("scatter", root, self._group.size)
         check_single("scatter", outs, "output tensor list")
-        given = None
-        if self._group.rank == root:
-            check_single("scatter", lists, "input list")
-            given = lists[0]
-            if len(given) != size:
-                refuse(
-                    "scatter",
-                    f"Incorrect input list size {len(given)}. Input list size should "
-                    f"be {size}, same as size of the process group.",
-                )
-            check_alike("scatter", given, outs[0])
-        elif lists:
-            refuse("scatter", "requires empty input on non-root.")
+        given = self._list_of_root("scatter", "input", lists, root, outs[0])
         call = partial(tensors.scatter, self._group, given, outs[0], root)
         return self._call(call, outs, opts, timeout)
+
+    def _list_of_root(
+        self,
+        what: str,
+        kind: str,
+        lists: Sequence[Sequence[Tensor]],
+        root: int,
+        own: Tensor,
+    ) -> Sequence[Tensor] | None:
+        """Return the root's list, which has a tensor like `own` for each member.
+
+        Returns None on the other members, which must have none.
+        """
+        if self._group.rank != root:
+            if lists:
+                refuse(what, f"requires empty {kind} on non-root.")
+            return None
+        check_single(what, lists, f"{kind} list")
+        size, given = self._group.size, lists[0]
+        if len(given) != size:
+            refuse(
+                what,
+                f"Incorrect {kind} list size {len(given)}. {kind.capitalize()} list "
+                f"size should be {size}, same as size of the process group.",
+            )
+        check_alike(what, given, own)
+        return given

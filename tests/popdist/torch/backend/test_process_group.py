@@ -401,11 +401,12 @@ def test_calls_take_a_root_and_a_timeout_of_their_own(tmp_path: Path) -> None:
         world().broadcast(y := torch.tensor([float(rank)]), 1).wait()
         world().reduce(y, 0, OP.MAX, timedelta(seconds=20)).wait()
         both = [torch.zeros(1), torch.zeros(1)] if rank == 1 else []
-        world().gather(both, y, 1, timeout=timedelta(seconds=20)).wait()
+        gather = world().gather(both, y, 1, timeout=timedelta(seconds=20))
+        gathered = gather.get_future().wait()
         calls = world()._get_sequence_number_for_group()
         dist.all_reduce(torch.ones(1))
         made = world()._get_sequence_number_for_group() - calls
-        return x.item(), [one.item() for one in both], made
+        return x.item(), [one.item() for one in gathered], made
 
     expected = [(3, [], 1), (3, [1, 1], 1)]
     assert on_all(tmp_path, 2, member) == expected
