@@ -1,6 +1,7 @@
 """Loading batches for the replicas of a process."""
 
 from .accessor import AsynchronousDataAccessor
-from .loader import DataLoader, FixedLengthIterableDataset
+from .fixed_length import FixedLengthIterableDataset
+from .loader import DataLoader
 
 __all__ = ["AsynchronousDataAccessor", "DataLoader", "FixedLengthIterableDataset"]

@@ -1,7 +1,7 @@
 """DataLoader: batches for one call of a model, of the share of this process."""
 
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Self
 
 import torch
@@ -9,11 +9,12 @@ from torch.utils.data import IterableDataset
 
 from .._logging import logger
 from ..enums import DataLoaderMode
-from ..errors import ArgumentsError, require
+from ..errors import require
 from ..options import Options
 from .accessor import AsynchronousDataAccessor
 from .core_sharing import leave_cores
 from .grouping import GroupedBatchSampler, GroupedCollate, GroupedSamples
+from .loader_arguments import batches_per_call, check_iterable, check_sampler
 from .partition import Partition, share_of
 
 
@@ -72,18 +73,18 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         options._freeze()
         self._options = options
         shuffle = bool(shuffle)
-        batches = _batches_per_call(options)
+        batches = batches_per_call(options)
         processes = options.Distributed.numProcesses
         is_divided = auto_distributed_partitioning and processes > 1
         self._combined_batch_size = None if batch_size is None else batch_size * batches
         is_iterable = isinstance(dataset, IterableDataset)
         if batch_sampler is not None:
-            _check_sampler(batch_size, shuffle, is_divided)
+            check_sampler(batch_size, shuffle, is_divided)
             size = getattr(batch_sampler, "batch_size", None)
             self._combined_batch_size = size and size * batches
             kwargs |= _grouped(batch_sampler, batches, drop_last, kwargs)
         elif is_iterable:
-            _check_iterable(is_divided, num_workers, kwargs)
+            check_iterable(is_divided, num_workers, kwargs)
         elif is_divided:
             dataset = self._partition(dataset, shuffle, drop_last)
             shuffle = False
@@ -242,22 +243,6 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         return other
 
 
-def _batches_per_call(options: Options) -> int:
-    """Return how many batches of the data set one call of a model takes."""
-    replicas, grouped = options.replication_factor, options.input_group_size
-    require(
-        replicas % grouped == 0,
-        f"inputReplicaGrouping has groups of {grouped}, but {replicas} replicas cannot "
-        "be divided into such.",
-    )
-    batches: int = (
-        options.device_iterations
-        * (replicas // grouped)
-        * options.Training.gradient_accumulation
-    )
-    return batches
-
-
 def _grouped(
     batch_sampler: Iterable[Sequence[int]],
     count: int,
@@ -271,54 +256,3 @@ def _grouped(
         "batch_sampler": GroupedBatchSampler(batch_sampler, count, drop_last),
         "collate_fn": GroupedCollate(arguments.get("collate_fn")),
     }
-
-
-def _check_sampler(batch_size: int | None, shuffle: bool, is_divided: bool) -> None:
-    if batch_size != 1 or shuffle:
-        raise ArgumentsError(
-            "`batch_sampler` option is mutually exclusive with batch_size, shuffle."
-        )
-    if is_divided:
-        raise ArgumentsError(
-            "`batch_sampler` option is mutually exclusive with "
-            "auto_distributed_partitioning=True."
-        )
-
-
-def _check_iterable(
-    is_divided: bool, num_workers: int, arguments: dict[str, Any]
-) -> None:
-    require(
-        not is_divided,
-        "An IterableDataset cannot be divided among processes here. Divide it in the "
-        "program, and set auto_distributed_partitioning=False.",
-    )
-    if num_workers > 1 and "worker_init_fn" not in arguments:
-        logger.warning(
-            "Each of %d workers loads the whole IterableDataset, so that its samples "
-            "come %d times. A worker_init_fn can give each its part.",
-            num_workers,
-            num_workers,
-        )
-
-
-class FixedLengthIterableDataset(IterableDataset[Any]):
-    """An iterable data set with a length, which loaders of it then have too."""
-
-    def __init__(self, dataset: Iterable[Any], length: int) -> None:
-        """Make a data set of as many samples of another one, or less if it has less."""
-        require(
-            isinstance(length, int) and length >= 0,
-            f"length is {length!r}, but must be an integer of 0 or more.",
-        )
-        self._dataset = dataset
-        self._length = length
-
-    def __iter__(self) -> Iterator[Any]:
-        for number, sample in enumerate(self._dataset):
-            if number == self._length:
-                return
-            yield sample
-
-    def __len__(self) -> int:
-        return self._length
