@@ -85,11 +85,11 @@ class ReductionCalls(GroupCalls):
 
     def _add_up(self, tensor: Tensor, opts: dist.AllreduceOptions) -> dist.Work | None:
         """Add up a tensor that needs no preparation. Returns None if it needs some."""
-        if not tensor.is_cpu:
+        if not tensor.is_cpu or limit_of(opts):
             return None
         asynchronous = opts.asyncOp
         start = self._start_of([tensor]) if asynchronous else False
-        if start is True or (start and limit_of(opts)):
+        if start is True:
             return None
         try:
             if start:

@@ -389,15 +389,21 @@ def test_a_monitored_barrier_names_who_has_ended(tmp_path: Path) -> None:
 def test_calls_take_a_root_and_a_timeout_of_their_own(tmp_path: Path) -> None:
     def member(rank: int, size: int) -> Any:
         x, opts = torch.tensor([rank + 1.0]), dist.AllreduceOptions()
+        second = x.clone()
         opts.timeout = timedelta(seconds=0.1)
         if rank == 0:
+            opts.asyncOp = False
             with pytest.raises(dist.DistBackendError, match=r"waiting 0\.1 s for"):
-                world().allreduce([x], opts).wait()
+                world().allreduce([x], opts)
+            opts.asyncOp = True
+            with pytest.raises(dist.DistBackendError, match=r"waiting 0\.1 s for"):
+                world().allreduce([second], opts).wait()
             dist.send(torch.ones(1), 1)
         else:
             dist.recv(torch.ones(1), 0)
             world().allreduce([x]).wait()
-        # The call that nothing waited for is over, too, and ended no group.
+            world().allreduce([second]).wait()
+        # The calls that nothing waited for are over, too, and ended no group.
         world().broadcast(y := torch.tensor([float(rank)]), 1).wait()
         world().reduce(y, 0, OP.MAX, timedelta(seconds=20)).wait()
         both = [torch.zeros(1), torch.zeros(1)] if rank == 1 else []
@@ -406,7 +412,7 @@ def test_calls_take_a_root_and_a_timeout_of_their_own(tmp_path: Path) -> None:
         calls = world()._get_sequence_number_for_group()
         dist.all_reduce(torch.ones(1))
         made = world()._get_sequence_number_for_group() - calls
-        return x.item(), [one.item() for one in gathered], made
+        return [x.item(), second.item()], [one.item() for one in gathered], made
 
-    expected = [(3, [], 1), (3, [1, 1], 1)]
+    expected = [([3, 3], [], 1), ([3, 3], [1, 1], 1)]
     assert on_all(tmp_path, 2, member) == expected
