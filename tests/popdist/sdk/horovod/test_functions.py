@@ -386,18 +386,24 @@ hvd.init()
 found = hvd.allreduce(torch.tensor([hvd.rank() + 1.0]), average=False)
 handle = hvd.allreduce_async(torch.ones(1), name=f"not waited for {hvd.rank()}")
 print(hvd.rank(), hvd.size(), found.item())
-try:
-    horovod.run()
-except NotImplementedError as error:
-    print(str(error).partition(":")[0])
+for call in (horovod.run, lambda: hvd.elastic.run(print), hvd.elastic.TorchState):
+    try:
+        call()
+    except NotImplementedError as error:
+        print(str(error).partition(":")[0])
 """
+NOT_THERE = (
+    "horovod.run is not available\n"
+    "horovod.torch.elastic.run is not available\n"
+    "horovod.torch.elastic.TorchState is not available"
+)
 
 
 def test_without_poprun_there_is_one_rank() -> None:
-    assert outputs(run_alone(PROGRAM)) == ["0 1 1.0\nhorovod.run is not available"]
+    assert outputs(run_alone(PROGRAM)) == [f"0 1 1.0\n{NOT_THERE}"]
 
 
 def test_a_program_ends_though_calls_are_under_way() -> None:
     assert outputs(run(2, PROGRAM, {"OMP_NUM_THREADS": "1"})) == [
-        f"{rank} 2 3.0\nhorovod.run is not available" for rank in range(2)
+        f"{rank} 2 3.0\n{NOT_THERE}" for rank in range(2)
     ]

@@ -41,12 +41,6 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         super().add_param_group(param_group)
         self._exchange.add(self.param_groups[-1]["params"])
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a state. Gradients that are being reduced are not waited for."""
-        self._exchange.forget()
-        self._synchronized = False
-        super().load_state_dict(state_dict)
-
     def synchronize(self) -> None:
         """Wait until all gradients are reduced.
 

@@ -165,15 +165,10 @@ class GradientExchange:
                 group = self.groups.get(param)
                 self._start([param] if group is None else _trained(group))
         finished = list(dict.fromkeys(self._under_way.values()))
-        self.forget()
+        self._under_way.clear()
+        self._delays = dict.fromkeys(self.params, self.passes)
         for gradient in finished:
             self._finish(gradient)
-
-    def forget(self) -> None:
-        """Wait for no gradient, and take the next backward pass for the first."""
-        self._under_way.clear()
-        self._ready.clear()
-        self._delays = dict.fromkeys(self.params, self.passes)
 
     def _finish(self, gradient: _Gradient) -> None:
         results = gradient.handle.wait()
