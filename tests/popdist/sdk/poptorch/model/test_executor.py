@@ -470,6 +470,18 @@ def test_an_executable_is_loaded_into_a_model_like_it(tmp_path: Path) -> None:
         poptorch.load(f"{file}/none")
 
 
+def test_attention_takes_a_half_mask() -> None:
+    class Attention(nn.Module):
+        def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+            return functional.scaled_dot_product_attention(x, x, x, attn_mask=mask)
+
+    executor = poptorch.inferenceModel(Attention(), options())
+    x, mask = torch.rand(2, 1, 4, 4).half(), torch.rand(2, 1, 4, 4).half()
+    expected = Attention()(x.float(), mask.float())
+
+    torch.testing.assert_close(executor(x, mask), expected.half())
+
+
 def test_a_half_model_trains_like_one_in_float32() -> None:
     model = seeded(nn.LayerNorm(8))
     wide = copy.deepcopy(model)

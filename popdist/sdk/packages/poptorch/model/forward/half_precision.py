@@ -48,10 +48,11 @@ class HalfPrecision(TorchDispatchMode):  # type: ignore[no-untyped-call]
         args: Sequence[Any] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:  # Any: torch calls this with and for whatever its operators take.
+        kwargs = kwargs or {}
         if func not in _COMPUTED_IN_FLOAT32 or not any(map(_is_half, args)):
-            return func(*args, **(kwargs or {}))
-        wide = [arg.float() if _is_half(arg) else arg for arg in args]
-        result = func(*wide, **(kwargs or {}))
+            return func(*args, **kwargs)
+        wide_kwargs = {name: _widened(value) for name, value in kwargs.items()}
+        result = func(*map(_widened, args), **wide_kwargs)
         if isinstance(result, torch.Tensor):
             return result.half()
         return tuple(
@@ -64,3 +65,8 @@ class HalfPrecision(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def _is_half(value: object) -> bool:
     return isinstance(value, torch.Tensor) and value.dtype is torch.float16
+
+
+# Any: whatever torch's operators take.
+def _widened(value: Any) -> Any:
+    return value.float() if _is_half(value) else value
