@@ -33,10 +33,15 @@ def share(
 
 
 def trained(
-    settings: poptorch.Options, replicas: int, mine: range, accumulation: int
+    settings: poptorch.Options,
+    replicas: int,
+    mine: range,
+    accumulation: int,
+    casts: bool = False,
 ) -> dict[str, torch.Tensor]:
     # Each instance begins with other weights.
     model = seeded(nn.BatchNorm1d(8), nn.Dropout(0.3), seed=popdist.getInstanceIndex())
+    model.autocast(casts)
     settings.Training.gradientAccumulation(accumulation)
     settings.deviceIterations(ITERATIONS)
     settings.randomSeed(SEED)
@@ -48,15 +53,23 @@ def trained(
     return {name: value.clone() for name, value in executor.state_dict().items()}
 
 
+def of_instance(instances: int) -> poptorch.Options:
+    if instances > 1:
+        settings: poptorch.Options = popdist.poptorch.Options()
+        return settings
+    return options(replicas=8)
+
+
 def results(instances: int, instance: int) -> dict[str, dict[str, torch.Tensor]]:
     found = {}
+    local = 8 // instances
+    mine = range(instance * local, (instance + 1) * local)
+    settings = of_instance(instances)
+    found["8 replicas, with casts"] = trained(settings, 8, mine, 1, casts=True)
     for accumulation in (1, ACCUMULATION):
         local = 8 // instances
         mine = range(instance * local, (instance + 1) * local)
-        if instances > 1:
-            settings: poptorch.Options = popdist.poptorch.Options()
-        else:
-            settings = options(replicas=local)
+        settings = of_instance(instances)
         found[f"8 replicas, {accumulation}"] = trained(settings, 8, mine, accumulation)
         if 6 % instances:
             continue

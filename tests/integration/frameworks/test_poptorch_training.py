@@ -39,4 +39,4 @@ def test_weights_are_the_same_to_the_bit_in_every_split(
                         continue
                     same = torch.equal(value, expected[name][key])
                     assert same, f"{instances} instances, {name}: {key} of {instance}"
-        assert len(found) == (4 if instances == 2 else 2)
+        assert len(found) == (5 if instances == 2 else 3)

@@ -1,9 +1,10 @@
 """PopTorch's interface, emulated on the CPU by PyTorch and popdist."""
 
-from . import enums, optim, options, poptorch_core, profiling
+from . import autocasting, enums, optim, options, poptorch_core, profiling
 from ._logging import logger, setLogLevel
 from .annotations import BeginBlock, Block, BlockFunction, removeBlocks
 from .argument_parsers import ICustomArgParser, registerCustomArgParser
+from .autocasting import autocast
 from .ctc import ctc_beam_search_decoder
 from .data import (
     AsynchronousDataAccessor,
@@ -102,6 +103,8 @@ __all__ = [
     "TensorLocationSettings",
     "UnrecoverableError",
     "VariableRetrievalMode",
+    "autocast",
+    "autocasting",
     "cond",
     "ctc_beam_search_decoder",
     "custom_op",

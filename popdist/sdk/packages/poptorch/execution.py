@@ -7,6 +7,8 @@ from typing import Self
 
 import torch
 
+from .regions import Regions
+
 
 @dataclass(frozen=True, slots=True)
 class BlockUse:
@@ -30,6 +32,7 @@ class Execution:
         # What went through identity_loss, and the blocks, in order.
         self.losses: list[torch.Tensor] = []
         self.blocks: list[BlockUse] = []
+        self.regions = Regions()
         self._outer: Execution | None = None
 
     def __enter__(self) -> Self:

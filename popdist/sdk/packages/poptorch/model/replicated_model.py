@@ -1,7 +1,7 @@
 """A compiled module on its local replicas: what one call of an executor does."""
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -10,6 +10,7 @@ from torch.utils._pytree import tree_leaves
 
 from ..execution import Execution
 from .compile.compilation import Compiled
+from .forward.casting import casting
 from .forward.half_precision import HalfPrecision
 from .forward.losses import TorchLosses, loss_of
 from .forward.micro_batches import Inputs
@@ -95,7 +96,7 @@ class ReplicatedModel:
     ) -> Any:
         """Run forward and, when training, backward; return detached outputs."""
         args, kwargs = inputs
-        with Execution() as execution:
+        with Execution() as execution, self._casting(compiled, execution):
             if self.training is None or compiled.loss is None:
                 return self._module(*args, **kwargs)
             output, recorded = self._forward(compiled, args, kwargs)
@@ -103,6 +104,17 @@ class ReplicatedModel:
 
         self.training.backward(loss)
         return output
+
+    def _casting(
+        self, compiled: Compiled, execution: Execution
+    ) -> AbstractContextManager[None]:
+        rules = self._settings.cast_rules
+        if rules is None:
+            return nullcontext()
+        if not compiled.casts:
+            execution.regions.may_cast = False
+            return nullcontext()
+        return casting(execution, rules)
 
     # Any: whatever the module's forward takes and returns.
     def _forward(

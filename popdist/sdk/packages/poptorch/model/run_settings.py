@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Self
 
 from ..enums import CommGroupType, OutputMode, ReductionType
 from ..errors import Error
+from .forward.cast_rules import CastRules
 
 if TYPE_CHECKING:
     from ..options import Options
@@ -30,6 +31,8 @@ class RunSettings:
     broadcast_buffers: bool = True
     # None where the options set none.
     random_seed: int | None = None
+    # None without automatic casts.
+    cast_rules: CastRules | None = None
 
     @classmethod
     def of(cls, options: "Options", training: bool) -> Self:
@@ -48,7 +51,7 @@ class RunSettings:
         mode = OutputMode(options.output_mode)
         if mode == OutputMode.Default:
             mode = OutputMode.Final if training else OutputMode.All
-        distributed = options.Distributed
+        distributed, precision = options.Distributed, options.Precision
         return cls(
             training=training,
             device_iterations=options.device_iterations,
@@ -64,6 +67,11 @@ class RunSettings:
             output_period=options.output_return_period,
             broadcast_buffers=options.broadcast_buffers,
             random_seed=options.random_seed if options.exists("random_seed") else None,
+            cast_rules=CastRules(
+                precision.autocast_policy, precision.half_float_casting
+            )
+            if precision.autocast_enabled
+            else None,
         )
 
     @property

@@ -4,6 +4,7 @@ from typing import Self
 
 import torch
 
+from .. import autocasting
 from ..enums import HalfFloatCastingBehavior
 from ..errors import require
 from .option_values import OptionValues
@@ -15,25 +16,40 @@ PARTIALS = {torch.float32: "float", torch.float16: "half"}
 class _PrecisionOptions(OptionValues):
     """What is computed in float16, and what in float32.
 
-    All of it is recorded, and has no effect on a CPU: the types of a model's tensors
-    decide.
+    The types of a model's tensors decide, and automatic casts where the model asks for
+    them. The rest is recorded, and has no effect on a CPU.
     """
 
     def __init__(self, popart_options: _PopartOptions) -> None:
         super().__init__(
-            autocast_enabled=True, half_float_casting=HalfFloatCastingBehavior.Default
+            autocast_enabled=True,
+            autocast_policy=autocasting.default,
+            half_float_casting=HalfFloatCastingBehavior.Default,
         )
         self._popart_options = popart_options
 
     def autocastEnabled(self, autocast_enabled: bool) -> Self:
-        """Record whether operations cast by themselves: nothing here does."""
+        """Set whether models that ask for automatic casts get them."""
         if not isinstance(autocast_enabled, bool):
             raise ValueError("autocastEnabled must be set to either True or False")
         self.set(autocast_enabled=autocast_enabled)
         return self
 
+    def autocastPolicy(self, autocast_policy: autocasting.Policy) -> Self:
+        """Set which operations automatic casts give float16, and which float32."""
+        if not isinstance(autocast_policy, autocasting.Policy):
+            raise ValueError(
+                "autocastPolicy must be set to an instance of "
+                "poptorch.autocasting.Policy"
+            )
+        self.set(autocast_policy=autocast_policy)
+        return self
+
     def halfFloatCasting(self, half_float_casting: HalfFloatCastingBehavior) -> Self:
-        """Record what operations with float16 and float32 inputs cast them to."""
+        """Set to what mixed inputs are cast that torch does not take.
+
+        By default to float16. It holds from the first region with automatic casts on.
+        """
         if not isinstance(half_float_casting, HalfFloatCastingBehavior):
             raise ValueError(
                 "halfFloatCasting must be set to "

@@ -11,6 +11,7 @@ from ...annotations import count_ipus, count_stages
 from ...errors import Error
 from ...execution import Execution
 from ...options.strategies import _IExecutionStrategy
+from ..forward.casting import casting
 from ..forward.half_precision import HalfPrecision
 from ..forward.losses import LossSource, TorchLosses, find_loss
 from ..forward.micro_batches import Inputs, Signature
@@ -33,6 +34,8 @@ class Compiled:
     loss: LossSource | None
     ipus: int
     half: bool
+    # Whether regions with automatic casts were entered.
+    casts: bool
 
     def check_inputs(self, inputs: Inputs) -> None:
         """Raise Error if the inputs are not like those that the model was compiled for.
@@ -68,7 +71,7 @@ def compile_model(
     Raises:
         Error: The model cannot run with these options.
     """
-    half = uses_half(module, inputs)
+    half, rules = uses_half(module, inputs), settings.cast_rules
     args, kwargs = inputs.micro_batch(0, 0, 0)
     objects, values = buffers.objects(), buffers.snapshot()
     recorder = TorchLosses()
@@ -79,8 +82,10 @@ def compile_model(
         contexts.enter_context(torch.set_grad_enabled(settings.training))
         random_state.begin(0)
         execution = contexts.enter_context(Execution())
-        if half:
+        if half or rules is not None:
             contexts.enter_context(HalfPrecision())
+        if rules is not None:
+            contexts.enter_context(casting(execution, rules))
         with recorder:
             output = module(*args, **kwargs)
         progress(50)
@@ -95,7 +100,14 @@ def compile_model(
             loss = find_loss(execution, recorder.found, output)
     ipus = _check_ipus(execution, settings, strategy, ipus_per_replica)
     progress(100)
-    return Compiled(signature=inputs.signature(), loss=loss, ipus=ipus, half=half)
+    casts = rules is not None and execution.regions.casts
+    return Compiled(
+        signature=inputs.signature(),
+        loss=loss,
+        ipus=ipus,
+        half=half or casts,
+        casts=casts,
+    )
 
 
 def compile_cached(
@@ -129,6 +141,7 @@ def compile_cached(
         loss = made[0].loss
         return {
             "ipus": made[0].ipus,
+            "casts": made[0].casts,
             "identity_loss": loss.identity_loss if loss is not None else None,
         }
 
@@ -143,7 +156,8 @@ def compile_cached(
         signature=inputs.signature(),
         loss=loss,
         ipus=found["ipus"],
-        half=uses_half(module, inputs),
+        half=found["casts"] or uses_half(module, inputs),
+        casts=found["casts"],
     )
 
 
