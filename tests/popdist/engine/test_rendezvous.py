@@ -273,10 +273,12 @@ def test_those_who_wait_for_member_0_name_it() -> None:
 
 def test_a_stall_is_reported_once_and_the_meeting_goes_on() -> None:
     with Meeting(4) as meeting:
-        for rank in (0, 2):
-            meeting.start(rank, "join(stall=0.5)\nprint('met')")
+        meeting.start(0, "join(stall=0.5)\nprint('met')")
+        meeting.wait_for_joiners(0)
+        # Long after the one before it, which may be slow to report.
+        meeting.start(2, "join(stall=2)\nprint('met')")
         meeting.wait_for_joiners(1)
-        time.sleep(1.5)
+        time.sleep(3)
         meeting.start(1, KEEP)
         meeting.wait_for_joiners(2)
         meeting.start(3, KEEP)
