@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import select
+from contextlib import suppress
 from functools import cache
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.util import Finalize
@@ -44,9 +45,25 @@ def _end(helper: Any, pid_name: str, descriptor_name: str) -> None:
         return
     os.close(descriptor)
     setattr(helper, descriptor_name, None)
+    # The program may have waited for all its children, and so for this one.
+    with suppress(ChildProcessError):
+        # Another process that has the pipe open keeps it alive: then it is left alone.
+        if _ends(pid):
+            os.waitpid(pid, 0)
+            setattr(helper, pid_name, None)
+
+
+def _ends(pid: int) -> bool:
+    """Return whether a child ends soon.
+
+    Raises:
+        ChildProcessError: It is no child of this process, or none any more.
+    """
+    # Until somebody waits for a child, no other process can get its number.
+    if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+        return True
     watched = os.pidfd_open(pid)
-    # Another process that has the pipe open keeps it alive: then it is left alone.
-    if select.select([watched], [], [], GRACE_S)[0]:
-        os.waitpid(pid, 0)
-        setattr(helper, pid_name, None)
-    os.close(watched)
+    try:
+        return bool(select.select([watched], [], [], GRACE_S)[0])
+    finally:
+        os.close(watched)

@@ -169,7 +169,6 @@ def _start(
         context.set_forkserver_preload([PRELOADED])
     if strategy != SharingStrategy.Fork:
         end_helpers_at_exit()
-    if strategy != SharingStrategy.Fork:
         # Pickled here and not by start(), which would send the file descriptors of
         # tensors that exist only while they are pickled, as in torch.Generator.
         what = payload = _Payload(ForkingPickler.dumps(source), strategy)
