@@ -15,6 +15,7 @@ from .compile.saved_model import SavedModel
 from .forward.timing import Timing
 from .measurements import Measurements
 from .model_state import ModelState
+from .replica_grouping import PerReplicaParameters
 from .run_settings import RunSettings
 from .update.anchors import GRADIENT, UPDATED
 from .wrapped_module import unwrap, wrap
@@ -70,6 +71,11 @@ class PoplarExecutor(Measurements):
     def options(self) -> Options:
         """The options, which are frozen."""
         return self._options
+
+    @property
+    def per_replica_params(self) -> PerReplicaParameters:
+        """Which parameters differ between replicas: none. Setting one raises Error."""
+        return PerReplicaParameters()
 
     # Any: whatever the module's forward takes and returns.
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
