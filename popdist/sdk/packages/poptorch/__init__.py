@@ -1,8 +1,8 @@
 """PopTorch's interface, emulated on the CPU by PyTorch and popdist."""
 
-from . import autocasting, enums, optim, options, poptorch_core, profiling
+from . import autocasting, enums, experimental, optim, options, poptorch_core, profiling
 from ._logging import logger, setLogLevel
-from .annotations import BeginBlock, Block, BlockFunction, removeBlocks
+from .annotations import IPU, BeginBlock, Block, BlockFunction, removeBlocks
 from .argument_parsers import ICustomArgParser, registerCustomArgParser
 from .autocasting import autocast
 from .ctc import ctc_beam_search_decoder
@@ -12,8 +12,10 @@ from .data import (
     FixedLengthIterableDataset,
 )
 from .enums import (
+    AnchorMode,
     AutoStage,
     CommGroupType,
+    Compiler,
     ConnectionType,
     DataLoaderMode,
     HalfFloatCastingBehavior,
@@ -28,7 +30,12 @@ from .enums import (
     SyncPattern,
     VariableRetrievalMode,
 )
-from .errors import Error, RecoverableError, UnrecoverableError
+from .errors import (
+    Error,
+    RecoverableError,
+    UnrecoverableError,
+    createPoptorchError,
+)
 from .model import PoplarExecutor, inferenceModel, load, trainingModel
 from .ops import (
     cond,
@@ -36,12 +43,12 @@ from .ops import (
     dynamic_slice,
     dynamic_update,
     for_loop,
+    hasMlirSupportOnPlatform,
     identity_loss,
     ipu_print_tensor,
     ipuHardwareIsAvailable,
     ipuHardwareVersion,
     isRunningOnIpu,
-    nearest,
     nop,
     recomputationCheckpoint,
     serializedMatMul,
@@ -59,6 +66,7 @@ from .options import (
     Stage,
     TensorLocationSettings,
 )
+from .points import fps, nearest
 from .scopes import CPU, Attribute, MultiConv, NameScope
 
 # The release whose interface this is.
@@ -66,6 +74,8 @@ __version__ = "3.4.0"
 
 __all__ = [
     "CPU",
+    "IPU",
+    "AnchorMode",
     "AsynchronousDataAccessor",
     "Attribute",
     "AutoStage",
@@ -73,6 +83,7 @@ __all__ = [
     "Block",
     "BlockFunction",
     "CommGroupType",
+    "Compiler",
     "ConnectionType",
     "DataLoader",
     "DataLoaderMode",
@@ -106,12 +117,16 @@ __all__ = [
     "autocast",
     "autocasting",
     "cond",
+    "createPoptorchError",
     "ctc_beam_search_decoder",
     "custom_op",
     "dynamic_slice",
     "dynamic_update",
     "enums",
+    "experimental",
     "for_loop",
+    "fps",
+    "hasMlirSupportOnPlatform",
     "identity_loss",
     "inferenceModel",
     "ipuHardwareIsAvailable",

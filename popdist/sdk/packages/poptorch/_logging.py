@@ -3,6 +3,7 @@
 import logging
 import os
 import sys
+from functools import cache
 
 NAMES = {"TRACE": 5, "DEBUG": 10, "INFO": 20, "WARN": 30, "ERR": 40, "OFF": 100}
 # What setLogLevel takes instead of a name.
@@ -55,6 +56,12 @@ def setPopartLogLevel(level: str | int) -> None:
     before = logger.level
     setLogLevel(level)
     logger.setLevel(before)
+
+
+@cache
+def warn_deprecated(old: str, new: str) -> None:
+    """Warn once that a name is an old one."""
+    logger.warning("%s is deprecated: use %s instead.", old, new)
 
 
 def _set_up() -> None:

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, ParamSpec, TypeVar
 
 from torch import nn
 
+from ._logging import warn_deprecated
 from .errors import Error
 from .execution import BlockUse, current
 from .options.strategies import (
@@ -112,6 +113,15 @@ def BeginBlock(
         )
     layer_to_call.register_forward_pre_hook(_BlockHook(user_id, ipu_id))
     return layer_to_call
+
+
+# Any: as BeginBlock; without a layer, a block to be entered by `with`.
+def IPU(ipu_id: int, layer_to_call: Any = None) -> Any:
+    """Begin a block on an IPU: an old name of BeginBlock and Block."""
+    warn_deprecated("poptorch.IPU", "poptorch.BeginBlock or poptorch.Block")
+    if layer_to_call is None:
+        return Block(ipu_id=ipu_id)
+    return BeginBlock(layer_to_call, ipu_id=ipu_id)
 
 
 def removeBlocks(module: nn.Module) -> None:

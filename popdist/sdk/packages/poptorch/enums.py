@@ -52,6 +52,10 @@ class OutputMode(IntEnum):
     Default = 4
 
 
+# Its name in older releases.
+AnchorMode = OutputMode
+
+
 class ConnectionType(IntEnum):
     """When a model attaches to its device."""
 
@@ -131,6 +135,13 @@ class CommGroupType(IntEnum):
     Consecutive = 1
     Orthogonal = 2
     NoGrouping = 3
+
+
+class Compiler(IntEnum):
+    """What makes a graph a program for IPUs: here nothing does."""
+
+    PopART = 0
+    MLIR = 1
 
 
 class VariableRetrievalMode(IntEnum):

@@ -205,22 +205,6 @@ def dynamic_update(
     return torch.slice_scatter(input, src, dim, begin, begin + size)
 
 
-def nearest(
-    x: torch.Tensor,
-    y: torch.Tensor,
-    batch_x: torch.Tensor | None = None,
-    batch_y: torch.Tensor | None = None,
-) -> torch.Tensor:
-    """Return for each point of x the index of the nearest point of y in its batch."""
-    x = x.view(-1, 1) if x.dim() == 1 else x
-    y = y.view(-1, 1) if y.dim() == 1 else y
-    distances = torch.cdist(x.float(), y.float())
-    if batch_x is not None and batch_y is not None:
-        apart = batch_x[:, None] != batch_y[None, :]
-        distances = distances.masked_fill(apart, float("inf"))
-    return distances.argmin(dim=1)
-
-
 def custom_op(*_: object, **__: object) -> NoReturn:
     """Raise Error: custom operators are compiled for IPUs.
 
@@ -241,6 +225,11 @@ def isRunningOnIpu() -> bool:
 def ipuHardwareIsAvailable(num_ipus: int = 1) -> bool:
     """Return True: the CPU stands in for any number of IPUs."""
     return num_ipus >= 1
+
+
+def hasMlirSupportOnPlatform() -> bool:
+    """Return False: nothing here is compiled by MLIR."""
+    return False
 
 
 def ipuHardwareVersion() -> int:

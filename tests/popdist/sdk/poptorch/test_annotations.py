@@ -112,3 +112,20 @@ def test_ipus_and_stages_follow_from_blocks_and_strategy() -> None:
     assert count_stages(poptorch.ShardedExecution(), placed) == 1
     with pytest.raises(AssertionError, match="Block 'a' has no IPU"):
         count_ipus(same, blocks)
+
+
+def test_an_old_name_puts_layers_and_blocks_on_ipus() -> None:
+    class Old(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = poptorch.IPU(1, nn.Linear(2, 2))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = self.layer(x)
+            with poptorch.IPU(2):
+                return x + 1
+
+    executor = poptorch.inferenceModel(Old(), options())
+    executor.compile(torch.ones(1, 2))
+
+    assert executor._state.compiled.ipus == 3

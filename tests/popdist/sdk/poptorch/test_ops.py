@@ -138,3 +138,21 @@ def test_arguments_of_other_types_are_divided_by_a_parser() -> None:
     for _ in range(2):
         found = executor(Pair(torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0])))
         assert found.tolist() == [4, 6]
+
+
+def test_farthest_points_are_chosen_in_each_part() -> None:
+    points = torch.tensor([[0.0, 0], [1, 0], [9, 0], [5, 0], [0, 0], [0, 7], [0, 3]])
+
+    assert poptorch.fps(points, [0, 4, 7], 0.5).tolist() == [0, 2, 4, 5]
+    assert poptorch.fps(points, [0, 4], 1.0).tolist() == [0, 2, 3, 1]
+    first = poptorch.fps(points, [0, 4], 0.25, random_start=True)
+    assert first.shape == (1,)
+    assert 0 <= first < 4
+    with pytest.raises(poptorch.Error, match="must be a list of at least 2"):
+        poptorch.fps(points, [7], 0.5)
+    with pytest.raises(poptorch.Error, match="ratio is 1, but must be a float"):
+        poptorch.fps(points, [0, 7], 1)
+
+
+def test_nothing_is_compiled_by_mlir() -> None:
+    assert poptorch.hasMlirSupportOnPlatform() is False

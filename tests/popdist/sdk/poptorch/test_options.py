@@ -434,3 +434,19 @@ def test_a_line_that_sets_no_option_is_named(
         f"{kind} at line 2 of options.conf: {reason}\n> options.{line}\n"
         "A line sets one option, as in: deviceIterations(4)"
     )
+
+
+def test_names_of_older_releases_warn_once(capfd: pytest.CaptureFixture[str]) -> None:
+    for _ in range(2):
+        made = poptorch.Options().anchorMode(poptorch.AnchorMode.EveryN, 3)
+        made.Training.accumulationReductionType(poptorch.ReductionType.Sum)
+        made.Popart.set("hardwareInstrumentations", True)
+
+    assert made.output_mode == poptorch.OutputMode.EveryN
+    assert made.output_return_period == 3
+    reduction = made.Training.accumulation_and_replication_reduction_type
+    assert reduction is poptorch.ReductionType.Sum
+    assert made._Popart.options["hardwareInstrumentations"] is True
+    lines = [line for line in capfd.readouterr().err.splitlines() if "deprec" in line]
+    assert len(lines) == 3
+    assert "Options.anchorMode is deprecated: use Options.outputMode" in lines[0]

@@ -16,6 +16,7 @@ from .device_options import _DeviceOptions
 from .distributed_options import _DistributedOptions
 from .jit_options import _JitOptions
 from .location_options import TensorLocationSettings, _TensorLocationOptions
+from .old_names import _OldNames
 from .option_values import OptionValues
 from .popart_options import _PopartOptions
 from .precision_options import _PrecisionOptions
@@ -25,7 +26,7 @@ from .strategies import PipelinedExecution, _IExecutionStrategy
 from .training_options import _TrainingOptions
 
 
-class Options(_DeviceOptions, _ReportOptions):
+class Options(_DeviceOptions, _ReportOptions, _OldNames):
     """How a model is run: each method sets an option and returns the options.
 
     Options that only matter on an IPU are checked and recorded: "Record", at the

@@ -2,6 +2,7 @@
 
 from typing import Self
 
+from .._logging import warn_deprecated
 from ..enums import MeanReductionStrategy, ReductionType
 from .option_values import OptionValues
 from .popart_options import _PopartOptions
@@ -43,6 +44,14 @@ class _TrainingOptions(OptionValues):
             )
         self.set(accumulation_and_replication_reduction_type=reduction_type)
         return self
+
+    def accumulationReductionType(self, reduction_type: ReductionType) -> Self:
+        """Set the type of the reduction: its name in older releases."""
+        warn_deprecated(
+            "Options.Training.accumulationReductionType",
+            "Options.Training.accumulationAndReplicationReductionType",
+        )
+        return self.accumulationAndReplicationReductionType(reduction_type)
 
     def setMeanAccumulationAndReplicationReductionStrategy(
         self, mean_reduction_strategy: MeanReductionStrategy
