@@ -13,10 +13,12 @@ from torch._C._distributed_c10d import GradBucket
 from popdist.errors import PopdistError
 from popdist.torch import tensors
 from popdist.torch.backend.process_group import ProcessGroupPopdist
+from popdist.torch.calls.untraced import untraced
 from popdist.torch.calls.work import backend_error
 from popdist.torch.tensors.allocation import empty_in
 
 
+@untraced
 def reduce_now(
     group: ProcessGroupPopdist | None, bucket: GradBucket
 ) -> torch.futures.Future[torch.Tensor]:
@@ -58,6 +60,7 @@ class ArenaBuckets:
         return self._held[key]
 
 
+@untraced
 def reduce_in_arena(
     state: ArenaBuckets, bucket: GradBucket
 ) -> torch.futures.Future[torch.Tensor]:

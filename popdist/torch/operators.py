@@ -20,6 +20,7 @@ from popdist.engine.spec.dtypes import REDUCTIONS
 from popdist.groups.instance_group import instance_group
 from popdist.torch import tensors
 from popdist.torch.backend.process_group import ProcessGroupPopdist
+from popdist.torch.calls.untraced import untraced
 from popdist.torch.tensors.allocation import empty_in
 from popdist.torch.tensors.plain_reductions import reduce_in_place
 
@@ -81,6 +82,7 @@ def _group_named(name: str) -> Group:
     return found.engine_group
 
 
+@untraced
 def _all_reduce(tensor: Tensor, op: str = "sum", group: str = "") -> Tensor:
     chosen = _group_named(group)
     if tensor.nbytes <= _COPIED_BYTES:
@@ -92,6 +94,7 @@ def _all_reduce(tensor: Tensor, op: str = "sum", group: str = "") -> Tensor:
     return out
 
 
+@untraced
 def _all_reduce_in_place(tensor: Tensor, op: str = "sum", group: str = "") -> None:
     chosen = _group_named(group)
     if op != "sum" or not reduce_in_place(chosen, tensor, _SUM):

@@ -19,6 +19,7 @@ from popdist.torch.calls.group_calls import Tensors
 from popdist.torch.calls.group_exchanges import ExchangeCalls
 from popdist.torch.calls.group_gathers import GatherCalls
 from popdist.torch.calls.group_reductions import ReductionCalls
+from popdist.torch.calls.untraced import untraced
 from popdist.torch.calls.work import EngineWork, backend_error
 from popdist.torch.messages.channels import Channels, Message
 from popdist.torch.messages.monitored_barrier import meet_monitored
@@ -30,6 +31,7 @@ _MEETING_KEY = "popdist"
 
 
 # The methods of the bases take what torch's overloads do, in one signature.
+@untraced
 class ProcessGroupPopdist(  # type: ignore[misc]
     ReductionCalls, ExchangeCalls, GatherCalls, dist.ProcessGroup
 ):

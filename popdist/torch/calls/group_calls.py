@@ -13,6 +13,7 @@ from torch import Tensor
 from popdist.engine.group import Group
 from popdist.engine.handle import AsyncOp, Handle
 from popdist.errors import PopdistError
+from popdist.torch.calls.untraced import untraced
 from popdist.torch.calls.work import (
     DONE,
     CoalescedWork,
@@ -32,6 +33,7 @@ _DEFERRED_BYTES = 1 << 20
 _MOST_KEPT = 64
 
 
+@untraced
 class GroupCalls:
     """The part of a process group that makes calls of the engine's group."""
 

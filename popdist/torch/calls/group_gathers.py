@@ -19,9 +19,11 @@ from popdist.torch.calls.arguments import (
     refuse,
 )
 from popdist.torch.calls.group_calls import GroupCalls, Tensors, root_of
+from popdist.torch.calls.untraced import untraced
 from popdist.torch.tensors.within import Within
 
 
+@untraced
 class GatherCalls(GroupCalls):
     """The part of a process group that has a tensor for each member."""
 

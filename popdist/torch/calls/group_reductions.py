@@ -30,6 +30,7 @@ from popdist.torch.calls.group_calls import (
     root_of,
 )
 from popdist.torch.calls.reduce_ops import engine_op, reduce_otherwise, reduce_sparse
+from popdist.torch.calls.untraced import untraced
 from popdist.torch.calls.work import DONE, CompletedWork, backend_error
 from popdist.torch.tensors.plain_reductions import (
     reduce_in_place,
@@ -42,6 +43,7 @@ _SUM: Any = dist.ReduceOp.SUM
 _ENGINE_SUM = REDUCTIONS["sum"]
 
 
+@untraced
 class ReductionCalls(GroupCalls):
     """The part of a process group that reduces."""
 

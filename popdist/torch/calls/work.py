@@ -9,6 +9,7 @@ import torch.distributed as dist
 
 from popdist.engine.handle import Handle
 from popdist.errors import CollectiveTimeoutError, PopdistError
+from popdist.torch.calls.untraced import untraced
 from popdist.torch.messages.channels import Message
 
 
@@ -31,6 +32,7 @@ def backend_error(error: BaseException) -> BaseException:
     return raised
 
 
+@untraced
 class EngineWork(dist.Work):
     """A call of the engine that may be under way."""
 
@@ -128,6 +130,7 @@ class EngineWork(dist.Work):
         return self._future
 
 
+@untraced
 class CompletedWork(dist.Work):
     """A call that is over and has succeeded."""
 
@@ -164,6 +167,7 @@ class CompletedWork(dist.Work):
         return future
 
 
+@untraced
 class CoalescedWork(dist.Work):
     """Several calls that were begun together."""
 
