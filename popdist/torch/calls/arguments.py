@@ -64,9 +64,9 @@ def check_dense(call: str, tensors: Sequence[Tensor]) -> None:
     check_not_empty(call, tensors)
     first = tensors[0]
     for index, tensor in enumerate(tensors):
-        if tensor.dtype != first.dtype:
-            refuse(call, "tensors must all have the same type.")
         if tensor.layout != first.layout:
             refuse(call, f"invalid tensor layout at index {index}: {tensor.layout}.")
+        if tensor.dtype != first.dtype:
+            refuse(call, "tensors must all have the same type.")
     if first.layout is not torch.strided:
         refuse(call, f"unsupported layout: {first.layout}. Call to_dense() first.")

@@ -281,6 +281,9 @@ def test_new_groups_are_of_their_members(tmp_path: Path) -> None:
     assert on_all(tmp_path, 4, member) == [(2, 2, 1), (4, 3, 1), (2, 2, 1), (4, 3, 1)]
 
 
+SPARSE_INTEGERS = torch.eye(1, dtype=torch.int64).to_sparse()
+
+
 @pytest.mark.parametrize(
     ("call", "text"),
     [
@@ -298,6 +301,10 @@ def test_new_groups_are_of_their_members(tmp_path: Path) -> None:
             "unsupported reduction operation",
         ),
         (lambda: dist.all_reduce(torch.ones(1), OP.BAND), "BAND is for integers"),
+        (
+            lambda: world().allreduce_coalesced([torch.ones(1), SPARSE_INTEGERS]),
+            "invalid tensor layout at index 1",
+        ),
         (lambda: world().broadcast(torch.ones(1), root=7), "invalid root rank: 7"),
         (
             lambda: world().allgather([[torch.ones(1)] * 2], [torch.ones(1)]),
