@@ -47,6 +47,19 @@ def check_types(call: str, tensors: Sequence[Tensor], like: Tensor) -> None:
             refuse(call, f"invalid tensor type: {tensor.dtype} and {like.dtype}.")
 
 
+def check_repeated(call: str, tensors: Sequence[Tensor]) -> None:
+    """Check that no tensor is given twice in a list of different sizes."""
+    if len(set(map(id, tensors))) == len(tensors):
+        return
+    shapes = {tuple(tensor.shape) for tensor in tensors}
+    if len(shapes) > 1:
+        refuse(
+            call,
+            f"invalid tensor size: the outputs have {len(shapes)} different shapes, "
+            "and one tensor is given for two members. Give each its own.",
+        )
+
+
 def check_not_empty(call: str, tensors: Sequence[object], which: str = "") -> None:
     """Check that there are tensors."""
     if not tensors:

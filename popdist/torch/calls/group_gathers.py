@@ -12,6 +12,7 @@ from popdist.torch import tensors
 from popdist.torch.calls.arguments import (
     check_alike,
     check_not_empty,
+    check_repeated,
     check_root,
     check_single,
     check_types,
@@ -46,20 +47,7 @@ class GatherCalls(GroupCalls):
                 f"{len(given)} and {len(outputs)}.",
             )
         size, several = self._group.size, len(given)
-        for index, out in enumerate(outputs):
-            if len(out) != size * several:
-                refuse(
-                    "allgather",
-                    f"invalid output tensor list at index {index}: {len(out)} tensors "
-                    f"for {size * several}.",
-                )
-        check_alike("allgather", given, given[0])
-        for out in outputs:
-            # Sizes may differ between members.
-            check_types("allgather", out, given[0])
-            begin = self._group.rank * several
-            check_alike("allgather", out[begin : begin + several], given[0])
-
+        self._check_outputs(outputs, given)
         if several == 1:
             call = partial(tensors.all_gather, self._group, given[0], outputs[0])
             return self._call(call, outputs[0], opts, timeout)
@@ -73,6 +61,26 @@ class GatherCalls(GroupCalls):
                     tensor.detach().copy_(part)
 
         return self._steps("all_gather", steps, outputs, opts, timeout)
+
+    def _check_outputs(
+        self, outputs: Sequence[Sequence[Tensor]], given: Sequence[Tensor]
+    ) -> None:
+        """Check the lists in which the tensors of all members are gathered."""
+        size, several = self._group.size, len(given)
+        for index, out in enumerate(outputs):
+            if len(out) != size * several:
+                refuse(
+                    "allgather",
+                    f"invalid output tensor list at index {index}: {len(out)} tensors "
+                    f"for {size * several}.",
+                )
+        check_alike("allgather", given, given[0])
+        begin = self._group.rank * several
+        for out in outputs:
+            # Sizes may differ between members.
+            check_types("allgather", out, given[0])
+            check_alike("allgather", out[begin : begin + several], given[0])
+            check_repeated("allgather", out)
 
     def all_gather_single(
         self, output: Tensor, input_: Tensor, opts: Any = None

@@ -338,6 +338,20 @@ def test_wrong_arguments_are_refused_before_anything_is_exchanged(
         dist.destroy_process_group()
 
 
+def test_a_tensor_is_not_gathered_for_members_of_different_sizes(
+    tmp_path: Path,
+) -> None:
+    def member(rank: int, size: int) -> Any:
+        one, two = torch.ones(1), torch.ones(2)
+        with pytest.raises(RuntimeError, match="invalid tensor size"):
+            world().allgather([[one, two, one]], [torch.ones(1)])
+        # Nothing was begun.
+        dist.all_reduce(one)
+        return one.item()
+
+    assert on_all(tmp_path, 3, member) == [3, 3, 3]
+
+
 def test_a_member_that_does_not_come_is_named(tmp_path: Path) -> None:
     def member(rank: int, size: int) -> None:
         if rank == 1:
