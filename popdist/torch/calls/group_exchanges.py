@@ -58,6 +58,8 @@ class ExchangeCalls(GroupCalls):
         timeout: timedelta | None = None,
     ) -> Any:
         """Exchange parts of a tensor, equal ones or of given lengths."""
+        if not (output.is_contiguous() and input_.is_contiguous()):
+            refuse("alltoall", "Tensors must be contiguous. Call contiguous() first.")
         if output.dtype != input_.dtype:
             refuse(
                 "alltoall",

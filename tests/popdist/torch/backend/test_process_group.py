@@ -322,6 +322,10 @@ SPARSE_INTEGERS = torch.eye(1, dtype=torch.int64).to_sparse()
             lambda: dist.all_to_all_single(torch.ones(2), torch.ones(2), [1], [1]),
             "Split sizes doesn't match total dim 0 size",
         ),
+        (
+            lambda: dist.all_to_all_single(torch.ones(2, 3).t(), torch.ones(3, 2)),
+            "Tensors must be contiguous",
+        ),
         (lambda: world().send([torch.ones(1)], 0, 0), "invalid rank: 0 is no other"),
     ],
 )
