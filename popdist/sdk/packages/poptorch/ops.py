@@ -117,13 +117,20 @@ def for_loop(
 def cond(
     condition: torch.Tensor,
     then_body: Callable[..., Any],
-    then_inputs: Sequence[torch.Tensor],
+    then_inps: list[torch.Tensor],
     else_body: Callable[..., Any],
-    else_inputs: Sequence[torch.Tensor],
+    else_inps: list[torch.Tensor],
 ) -> tuple[torch.Tensor, ...]:
-    """Return what one of two functions returns, as the condition says."""
-    taken = bool(condition)
-    returned = then_body(*then_inputs) if taken else else_body(*else_inputs)
+    """Return what one of two functions returns, as the condition says.
+
+    Raises:
+        ValueError: The inputs of a function are no list.
+    """
+    if not isinstance(then_inps, list) or not isinstance(else_inps, list):
+        raise ValueError(
+            "poptorch.cond expects then_inps and else_inps to be lists of tensors."
+        )
+    returned = then_body(*then_inps) if bool(condition) else else_body(*else_inps)
     return tuple(returned) if isinstance(returned, list | tuple) else (returned,)
 
 

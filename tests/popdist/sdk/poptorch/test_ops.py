@@ -38,6 +38,10 @@ def test_loops_and_branches() -> None:
             torch.tensor([condition]), lambda a: a * 2, [x], lambda a: -a, [x]
         )
         assert found[0][0] == expected
+    named = {"then_inps": [], "else_body": lambda: -x, "else_inps": []}
+    assert poptorch.cond(torch.tensor(True), lambda: x, **named)[0] is x
+    with pytest.raises(ValueError, match="else_inps to be lists"):
+        poptorch.cond(torch.tensor(True), lambda: x, [], lambda: x, (x,))
 
 
 def test_matrices_are_multiplied_in_parts_that_fit() -> None:
