@@ -148,7 +148,7 @@ class ReductionCalls(GroupCalls):
             refuse("reduce", f"invalid root tensor: {which}.")
         check_single("reduce", given, "tensor list")
         op, part = op_of(opts, op), as_real(given[0])
-        name = engine_op(op, part.dtype)
+        name = engine_op(op, given[0].dtype)
         if name is not None:
             call = partial(tensors.reduce, self._group, part, name, root)
             return self._call(call, given, opts, timeout)
@@ -183,16 +183,21 @@ class ReductionCalls(GroupCalls):
             )
         check_alike("reduce_scatter", [out], parts[self._group.rank])
         op = op_of(opts, op)
+        name = engine_op(op, out.dtype)
 
         def steps(group: Within) -> None:
-            self._scatter_sums(group, parts, out, op)
+            self._scatter_sums(group, parts, out, op, name)
 
         return self._steps("reduce_scatter", steps, [out], opts, timeout)
 
     def _scatter_sums(
-        self, group: Within, parts: Sequence[Tensor], out: Tensor, op: Any
+        self,
+        group: Within,
+        parts: Sequence[Tensor],
+        out: Tensor,
+        op: Any,
+        name: str | None,
     ) -> None:
-        name = engine_op(op, out.dtype)
         if name is not None and all(part.shape == out.shape for part in parts):
             whole = torch.stack([as_real(part.detach()) for part in parts])
             tensors.reduce_scatter(group, whole, as_real(out), name)

@@ -30,6 +30,8 @@ _BITWISE: dict[_Kind, _Calculation] = {
     _OPS.BOR: torch.bitwise_or,
     _OPS.BXOR: torch.bitwise_xor,
 }
+# A complex number is reduced as two real ones.
+_FOR_COMPLEX = _OPS.SUM, _OPS.AVG, _OPS.PREMUL_SUM
 # How many bytes of each member go at once where all of them are gathered.
 _PIECE_BYTES = 1 << 20
 
@@ -50,6 +52,11 @@ def engine_op(op: Any, dtype: torch.dtype) -> str | None:
         raise InvalidArgumentError(
             f"popdist: {kind.name} is for integers and bools, but the tensor is "
             f"{dtype}."
+        )
+    if dtype.is_complex and kind not in _FOR_COMPLEX:
+        raise InvalidArgumentError(
+            f"popdist: {kind.name} is for real numbers, but the tensor is {dtype}. Use "
+            "SUM or AVG, or reduce torch.view_as_real() of it."
         )
     return name
 

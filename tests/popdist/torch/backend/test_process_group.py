@@ -302,6 +302,17 @@ SPARSE_INTEGERS = torch.eye(1, dtype=torch.int64).to_sparse()
         ),
         (lambda: dist.all_reduce(torch.ones(1), OP.BAND), "BAND is for integers"),
         (
+            lambda: world().allreduce(torch.ones(1) * 1j, OP.PRODUCT),
+            "PRODUCT is for real numbers, but the tensor is torch.complex64",
+        ),
+        (lambda: dist.reduce(torch.ones(1) * 1j, 0, OP.MAX), "MAX is for real numbers"),
+        (
+            lambda: dist.reduce_scatter(
+                torch.ones(1) * 1j, [torch.ones(1) * 1j], OP.MIN
+            ),
+            "MIN is for real numbers",
+        ),
+        (
             lambda: world().allreduce_coalesced([torch.ones(1), SPARSE_INTEGERS]),
             "invalid tensor layout at index 1",
         ),
