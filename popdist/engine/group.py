@@ -131,12 +131,6 @@ class Group(GroupCalls, Reductions, Exchanges, PointToPoint):  # type: ignore[mi
         return ALGORITHM_NAMES[self._endpoint.comm.last()[0]]
 
     @property
-    def calls_made(self) -> int:
-        """How many calls this member has made, in all views of this."""
-        made: int = self._endpoint.comm.last()[1]
-        return made
-
-    @property
     def cores(self) -> int:
         """How many cores the members can use together."""
         self._check_open()

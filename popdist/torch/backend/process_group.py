@@ -162,8 +162,11 @@ class ProcessGroupPopdist(  # type: ignore[misc]
         self._group.abort("A member called abort().")
 
     def _get_sequence_number_for_group(self) -> int:
-        """Return how many calls this member has made, messages not counted."""
-        return self._group.calls_made
+        """Return how many calls this member has made, messages not counted.
+
+        One with async_op=True counts at once, though it may not have begun.
+        """
+        return self._calls_made
 
     def _set_sequence_number_for_group(self) -> None:
         """Do nothing: all members count from the same number."""

@@ -45,6 +45,8 @@ class GroupCalls:
         self._views: dict[int, Group] = {}
         self._coalesced: list[EngineWork] | None = None
         self._kept: deque[Any] = deque(maxlen=_MOST_KEPT)
+        # How many calls the program has made, whether or not they have begun.
+        self._calls_made = 0
         # A call beside a backward pass takes time from it, unless it has a core.
         self._has_spare_cores = group.cores >= 2 * group.size
 
@@ -83,6 +85,7 @@ class GroupCalls:
             timeout: How long to wait for it, as in the options; None or less than 0 for
                 the group's, after which the call ends the group.
         """
+        self._calls_made += 1
         asked, limit = is_asynchronous(opts), limit_of(opts, timeout)
         how = self._start_of(result) if asked else False
         try:

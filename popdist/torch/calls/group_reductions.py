@@ -96,11 +96,15 @@ class ReductionCalls(GroupCalls):
         try:
             if start:
                 handle = reduce_in_place_deferred(self._group, tensor, _ENGINE_SUM)
-                return None if handle is None else self._work(handle, [tensor])
+                if handle is None:
+                    return None
+                self._calls_made += 1
+                return self._work(handle, [tensor])
             if not reduce_in_place(self._group, tensor, _ENGINE_SUM):
                 return None
         except PopdistError as error:
             raise backend_error(error) from error
+        self._calls_made += 1
         return CompletedWork([tensor]) if asynchronous else DONE
 
     def allreduce_coalesced(self, tensors_: Tensors, opts: Any = None) -> Any:

@@ -367,6 +367,27 @@ def test_a_tensor_is_not_gathered_for_members_of_different_sizes(
     assert on_all(tmp_path, 3, member) == [3, 3, 3]
 
 
+def test_calls_that_have_not_begun_are_counted(tmp_path: Path) -> None:
+    def member(rank: int, size: int) -> Any:
+        counts = [world()._get_sequence_number_for_group()]
+        works = []
+        for x in (torch.ones(2), torch.ones(1 << 20)):
+            if rank:
+                # They cannot end before the other member has counted, too.
+                works.append(world().allreduce([x]))
+            counts.append(world()._get_sequence_number_for_group())
+        for x in (torch.ones(2), torch.ones(1 << 20)):
+            if not rank:
+                works.append(world().allreduce([x]))
+        for work in works:
+            work.wait()
+        dist.barrier()
+        counts.append(world()._get_sequence_number_for_group())
+        return counts
+
+    assert on_all(tmp_path, 2, member) == [[0, 0, 0, 3], [0, 1, 2, 3]]
+
+
 def test_a_member_that_does_not_come_is_named(tmp_path: Path) -> None:
     def member(rank: int, size: int) -> None:
         if rank == 1:
