@@ -10,6 +10,7 @@ from typing import Any, Self
 import torch
 from torch import nn
 
+from .autocasting import autocast
 from .enums import MultiConvPlanType
 from .errors import Error
 
@@ -94,5 +95,6 @@ class CPU:
         self._ID = ID
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function."""
-        return self._layer_to_call(*args, **kwargs)
+        """Call the function, without automatic casts: the host makes none."""
+        with autocast(enabled=False):
+            return self._layer_to_call(*args, **kwargs)

@@ -124,6 +124,14 @@ def test_regions_have_no_effect_on_the_host() -> None:
         assert run(Calls(product, None), SQUARE).dtype is FLOAT
 
 
+def test_what_runs_on_the_host_within_a_model_is_not_cast() -> None:
+    on_host = poptorch.CPU(product, "product")
+
+    found = run(lambda x: [product(x), on_host(x), product(x)], SQUARE)
+
+    assert [one.dtype for one in found] == [HALF, FLOAT, HALF]
+
+
 def test_threads_have_regions_of_their_own() -> None:
     met = threading.Barrier(2)
 
