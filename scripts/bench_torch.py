@@ -7,7 +7,8 @@ turns every few milliseconds in one run. All times are those of instance 0, medi
   next to "gloo". Communication is what a step takes longer than one whose hook
   exchanges nothing.
 - all_reduce of bfloat16 through torch.distributed, of ordinary tensors and of tensors
-  made by popdist.torch.empty, next to gloo.
+  made by popdist.torch.empty, next to gloo and, once `make bench-peers` has installed
+  it, to DeepSpeed's all-reduce through shared memory.
 - hvd.grouped_allreduce next to gloo: scripts/bench_horovod.py.
 - A step of PopTorch's stand-in with 8 local replicas, next to a plain loop.
 """
@@ -17,6 +18,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -31,6 +33,8 @@ import popdist.torch
 
 Call = Callable[[], object]
 SCRIPTS = Path(__file__).resolve().parent
+# Where scripts/bench_peers.py installs DeepSpeed.
+DEEPSPEED = SCRIPTS.parent / "build/bench-deepspeed"
 REDUCED_BYTES = [8 << 10, 32 << 10, 128 << 10, 512 << 10, 2 << 20]
 # Layers' widths of networks of 25 million parameters and of 83 thousand, and how many
 # samples a step has.
@@ -38,22 +42,27 @@ NETWORKS = {"25M": (2240, 16), "83k": (128, 32)}
 
 
 def in_turns(
-    calls: dict[str, Call], seconds: float, before: Call = lambda: None
+    calls: dict[str, Call], seconds: float, before: Call = lambda: None, count: int = 1
 ) -> dict[str, float]:
     """Return how long each call takes, in seconds: all instances make all of them.
 
     Args:
         before: Made before each call, and not measured.
+        count: How many times in a row a call is made. Where it is more than once, the
+            first one is not measured: it finds the caches as another call left them.
     """
     times: dict[str, list[float]] = {name: [] for name in calls}
     begun, go_on = perf_counter(), torch.tensor(1)
     while go_on:
         for name, call in calls.items():
-            before()
             dist.barrier()
-            start = perf_counter()
-            call()
-            times[name].append(perf_counter() - start)
+            for number in range(count):
+                before()
+                start = perf_counter()
+                call()
+                took = perf_counter() - start
+                if number or count == 1:
+                    times[name].append(took)
         # Instance 0 decides when all have had enough.
         go_on = torch.tensor(int(perf_counter() - begun < seconds))
         dist.broadcast(go_on, 0)
@@ -115,9 +124,31 @@ def bench_training(gloo: Any) -> None:
             show(name, kind, f"{1e3 * took:.2f}", f"{1e3 * (took - alone):.2f}", ratio)
 
 
+def deepspeed_all_reduce() -> Callable[[torch.Tensor], object] | None:
+    """Return DeepSpeed's all-reduce through shared memory, or None without it."""
+    if find_spec("deepspeed") is None:
+        return None
+    from deepspeed.ops.op_builder.cpu import ShareMemCommBuilder
+
+    rank, size = dist.get_rank(), dist.get_world_size()
+    ShareMemCommBuilder().load(verbose=False).initialize(size, rank)
+    all_reduce: Callable[[torch.Tensor], object]
+    all_reduce = torch.ops.deepspeed.inference_all_reduce_
+    # After a call all have opened the buffers; DeepSpeed leaves their names behind.
+    all_reduce(torch.ones(1))
+    address, port = os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]
+    pattern = f"deepspeed_allreduce_buffer_*_{address}_{port}_{rank}"
+    for path in Path("/dev/shm").glob(pattern):
+        path.unlink()
+    return all_reduce
+
+
 def bench_all_reduce(gloo: Any) -> None:
     """Compare all_reduce of bfloat16."""
-    show("bytes", "gloo us", "popdist us", "in arena us", "x gloo", "x, arena")
+    deepspeed = deepspeed_all_reduce()
+    peers = ["gloo"] if deepspeed is None else ["gloo", "deepspeed"]
+    ratios = [f"x {peer}{where}" for peer in peers for where in ("", ", arena")]
+    show("bytes", *(f"{name} us" for name in [*peers, "popdist", "arena"]), *ratios)
     for nbytes in REDUCED_BYTES:
         usual = torch.ones(nbytes // 2, dtype=torch.bfloat16)
         shared = popdist.torch.empty(nbytes // 2, dtype=torch.bfloat16).fill_(1)
@@ -127,22 +158,16 @@ def bench_all_reduce(gloo: Any) -> None:
             usual.fill_(1)
             shared.fill_(1)
 
-        found = in_turns(
-            {
-                "gloo": partial(dist.all_reduce, usual, group=gloo),
-                "popdist": partial(dist.all_reduce, usual),
-                "arena": partial(dist.all_reduce, shared),
-            },
-            2.5,
-            rewrite,
-        )
-        gloos, mine, arena = found.values()
-        show(
-            nbytes,
-            *(f"{1e6 * took:.1f}" for took in found.values()),
-            f"{gloos / mine:.1f}",
-            f"{gloos / arena:.1f}",
-        )
+        calls: dict[str, Call] = {"gloo": partial(dist.all_reduce, usual, group=gloo)}
+        if deepspeed is not None:
+            calls["deepspeed"] = partial(deepspeed, usual)
+        calls["popdist"] = partial(dist.all_reduce, usual)
+        calls["arena"] = partial(dist.all_reduce, shared)
+        found = in_turns(calls, 2.5, rewrite, 10)
+        times = [f"{1e6 * took:.1f}" for took in found.values()]
+        mine = (found["popdist"], found["arena"])
+        ratios = [f"{found[peer] / own:.1f}" for peer in peers for own in mine]
+        show(nbytes, *times, *ratios)
 
 
 def bench_executor() -> None:
@@ -186,30 +211,48 @@ def bench_executor() -> None:
     show("poptorch", f"{ratio:.3f} x loop")
 
 
-def measure() -> None:
+def deepspeed_variables(instances: int) -> dict[str, str]:
+    """Return the variables with which DeepSpeed's environment runs this script."""
+    return {
+        "PATH": f"{DEEPSPEED}/bin:{os.environ['PATH']}",
+        "PYTHONPATH": str(SCRIPTS.parent),
+        "DS_ACCELERATOR": "cpu",
+        "TORCH_EXTENSIONS_DIR": f"{DEEPSPEED}/extensions",
+        # It shares memory only where it is told that all are on one host.
+        "LOCAL_SIZE": str(instances),
+    }
+
+
+def measure(what: str) -> None:
     """Measure, as an instance."""
     torch.set_num_threads(1)
     dist.init_process_group("popdist")
-    if dist.get_world_size() == 1:
+    if what == "executor":
         bench_executor()
     else:
         gloo = dist.new_group(backend="gloo")
-        bench_all_reduce(gloo)
-        bench_training(gloo)
+        bench = {"all_reduce": bench_all_reduce, "training": bench_training}
+        bench[what](gloo)
     dist.destroy_process_group()
 
 
 def main() -> None:
     """Start the instances."""
     environ = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
-    runs = [(n, [__file__, "measure"]) for n in (2, 4, 1)]
-    runs += [(n, [str(SCRIPTS / "bench_horovod.py")]) for n in (2, 4)]
-    for count, words in runs:
-        print(f"\n{count} instances of {Path(words[0]).name}", flush=True)
+    runs = [(n, what) for n in (2, 4) for what in ("all_reduce", "training")]
+    for count, what in [*runs, (1, "executor"), (2, "horovod"), (4, "horovod")]:
+        print(f"\n{count} instances: {what}", flush=True)
+        words = [sys.executable, __file__, what]
+        variables = environ
+        if what == "horovod":
+            words = [sys.executable, str(SCRIPTS / "bench_horovod.py")]
+        elif what == "all_reduce" and (DEEPSPEED / "installed").exists():
+            words[0] = str(DEEPSPEED / "bin/python")
+            variables = {**environ, **deepspeed_variables(count)}
         instances = [f"--num-instances={count}", f"--num-replicas={count}"]
         poprun = [sys.executable, "-m", "poprun", *instances]
-        subprocess.run([*poprun, sys.executable, *words], env=environ, check=True)
+        subprocess.run([*poprun, *words], env=variables, check=True)
 
 
 if __name__ == "__main__":
-    measure() if sys.argv[1:] == ["measure"] else main()
+    measure(sys.argv[1]) if sys.argv[1:] else main()
