@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.autograd.profiler import record_function
 
 from popdist.engine.group import Group
 from popdist.engine.handle import AsyncOp, Handle
@@ -23,6 +24,9 @@ from popdist.torch.calls.work import (
 )
 from popdist.torch.tensors.within import Within
 
+# Any, because torch declares no type for what asks whether a profiler runs.
+_autograd: Any = torch.autograd
+is_profiled: Callable[[], bool] = _autograd._profiler_enabled
 # What a call takes for a list of tensors: one may stand for a list of it.
 Tensors = Tensor | Sequence[Tensor]
 Step = Callable[[Within], Any]
@@ -77,14 +81,34 @@ class GroupCalls:
         result: Any,
         opts: Any,
         timeout: timedelta | None = None,
+        what: str = "",
     ) -> Any:
         """Make a call of popdist.torch.tensors, and return its work.
 
+        While torch's profiler runs, it records the call, or the start of one that goes
+        on beside the program.
+
         Args:
+            call: The call, a partial() of it, or a function.
             opts: torch's options of the call.
             timeout: How long to wait for it, as in the options; None or less than 0 for
                 the group's, after which the call ends the group.
+            what: What the profiler calls it; by default the name of the function.
         """
+        if is_profiled():
+            name = what or getattr(call, "func", call).__name__
+            with record_function(f"popdist:{name}"):
+                return self._start(call, result, opts, timeout)
+        return self._start(call, result, opts, timeout)
+
+    def _start(
+        self,
+        call: Callable[..., Any],
+        result: Any,
+        opts: Any,
+        timeout: timedelta | None,
+    ) -> Any:
+        """Make a call, and return its work."""
         self._calls_made += 1
         asked, limit = is_asynchronous(opts), limit_of(opts, timeout)
         how = self._start_of(result) if asked else False
@@ -136,7 +160,7 @@ class GroupCalls:
         def call(async_op: AsyncOp) -> Any:
             return self._group.submit(what, lambda: steps(within), async_op)
 
-        return self._call(call, result, opts, timeout)
+        return self._call(call, result, opts, timeout, what)
 
 
 def limit_of(opts: Any, timeout: timedelta | None = None) -> Callable[[], float] | None:

@@ -25,6 +25,7 @@ from popdist.torch.calls.group_calls import (
     GroupCalls,
     Tensors,
     as_real,
+    is_profiled,
     limit_of,
     op_of,
     root_of,
@@ -60,6 +61,7 @@ class ReductionCalls(GroupCalls):
             type(opts) is dist.AllreduceOptions
             and len(tensors_) == 1
             and opts.reduceOp == _SUM
+            and not is_profiled()
             and (work := self._add_up(tensors_[0], opts)) is not None
         ):
             return work

@@ -473,3 +473,20 @@ def test_calls_take_a_root_and_a_timeout_of_their_own(tmp_path: Path) -> None:
 
     expected = [([3, 3], [], 1), ([3, 3], [1, 1], 1)]
     assert on_all(tmp_path, 2, member) == expected
+
+
+def test_torch_profiler_records_calls(tmp_path: Path) -> None:
+    def member(rank: int, size: int) -> Any:
+        x = torch.ones(size)
+        with torch.profiler.profile() as profile:
+            dist.all_reduce(x)
+            dist.broadcast(x, 0)
+            dist.reduce_scatter_tensor(torch.empty(1), x)
+            dist.all_reduce(x, async_op=True).wait()
+        events = profile.events()
+        return [e.name for e in events if e.name.startswith("popdist:")]
+
+    expected = ["all_reduce", "broadcast", "reduce_scatter", "all_reduce"]
+    # Not on_all(): the profiler writes to stderr.
+    found = [end.value for end in ends_of(tmp_path, 2, member, timeout=40)]
+    assert found == [[f"popdist:{name}" for name in expected]] * 2
