@@ -8,8 +8,6 @@ by size.
 import argparse
 import atexit
 import json
-import os
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -47,23 +45,15 @@ class DeepSpeed:
     def __init__(self) -> None:
         import torch
         import torch.distributed as distributed
-        from deepspeed.ops.op_builder.cpu import ShareMemCommBuilder
+        from deepspeed_reduce import load_all_reduce
 
-        extension = ShareMemCommBuilder().load(verbose=False)
         distributed.init_process_group("gloo")
         # Its threads must end before the interpreter does, or they end it.
         atexit.register(distributed.destroy_process_group)
         self.rank, self.size = distributed.get_rank(), distributed.get_world_size()
-        extension.initialize(self.size, self.rank)
         self._torch, self._distributed = torch, distributed
-        self._all_reduce = torch.ops.deepspeed.inference_all_reduce_
+        self._all_reduce = load_all_reduce(self.rank, self.size)
         self._one = torch.ones(1)
-        self.barrier()
-        # All have opened the buffers by now, and no other process removes their names.
-        address, port = os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]
-        pattern = f"deepspeed_allreduce_buffer_*_{address}_{port}_{self.rank}"
-        for path in Path("/dev/shm").glob(pattern):
-            path.unlink()
 
     def barrier(self) -> None:
         """Return when every member has come."""

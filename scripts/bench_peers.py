@@ -46,6 +46,10 @@ class Peer:
     def folder(self) -> Path:
         return ROOT / f"build/bench-{self.name}"
 
+    def is_installed(self) -> bool:
+        """Return whether the environment has been made."""
+        return (self.folder / "installed").exists()
+
     def variables(self, members: int) -> dict[str, str]:
         own = {k: v.replace("@", str(self.folder)) for k, v in self.environ.items()}
         path = f"{self.folder}/bin:{os.environ['PATH']}"
@@ -111,8 +115,7 @@ def run(words: Sequence[str], environ: Mapping[str, str], longest: float) -> str
 
 def install(peer: Peer) -> None:
     """Make the peer's environment, if it is not there."""
-    done = peer.folder / "installed"
-    if done.exists():
+    if peer.is_installed():
         return
     print(f"Installing {peer.name} in {peer.folder.relative_to(ROOT)} ...", flush=True)
     shutil.rmtree(peer.folder, ignore_errors=True)
@@ -125,7 +128,7 @@ def install(peer: Peer) -> None:
         run([*pip, *packages], environ, LONGEST_INSTALLATION_S)
     if peer.prepare:
         run([python, "-c", peer.prepare], environ, LONGEST_INSTALLATION_S)
-    done.touch()
+    (peer.folder / "installed").touch()
 
 
 def job(

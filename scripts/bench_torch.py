@@ -16,7 +16,7 @@ turns every few milliseconds in one run. All times are those of instance 0, medi
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,6 +26,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from bench_peers import PEERS
+from deepspeed_reduce import load_all_reduce
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -33,8 +35,6 @@ import popdist.torch
 
 Call = Callable[[], object]
 SCRIPTS = Path(__file__).resolve().parent
-# Where scripts/bench_peers.py installs DeepSpeed.
-DEEPSPEED = SCRIPTS.parent / "build/bench-deepspeed"
 REDUCED_BYTES = [8 << 10, 32 << 10, 128 << 10, 512 << 10, 2 << 20]
 # Layers' widths of networks of 25 million parameters and of 83 thousand, and how many
 # samples a step has.
@@ -124,28 +124,11 @@ def bench_training(gloo: Any) -> None:
             show(name, kind, f"{1e3 * took:.2f}", f"{1e3 * (took - alone):.2f}", ratio)
 
 
-def deepspeed_all_reduce() -> Callable[[torch.Tensor], object] | None:
-    """Return DeepSpeed's all-reduce through shared memory, or None without it."""
-    if find_spec("deepspeed") is None:
-        return None
-    from deepspeed.ops.op_builder.cpu import ShareMemCommBuilder
-
-    rank, size = dist.get_rank(), dist.get_world_size()
-    ShareMemCommBuilder().load(verbose=False).initialize(size, rank)
-    all_reduce: Callable[[torch.Tensor], object]
-    all_reduce = torch.ops.deepspeed.inference_all_reduce_
-    # After a call all have opened the buffers; DeepSpeed leaves their names behind.
-    all_reduce(torch.ones(1))
-    address, port = os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]
-    pattern = f"deepspeed_allreduce_buffer_*_{address}_{port}_{rank}"
-    for path in Path("/dev/shm").glob(pattern):
-        path.unlink()
-    return all_reduce
-
-
 def bench_all_reduce(gloo: Any) -> None:
     """Compare all_reduce of bfloat16."""
-    deepspeed = deepspeed_all_reduce()
+    deepspeed = None
+    if find_spec("deepspeed") is not None:
+        deepspeed = load_all_reduce(dist.get_rank(), dist.get_world_size())
     peers = ["gloo"] if deepspeed is None else ["gloo", "deepspeed"]
     ratios = [f"x {peer}{where}" for peer in peers for where in ("", ", arena")]
     show("bytes", *(f"{name} us" for name in [*peers, "popdist", "arena"]), *ratios)
@@ -211,18 +194,6 @@ def bench_executor() -> None:
     show("poptorch", f"{ratio:.3f} x loop")
 
 
-def deepspeed_variables(instances: int) -> dict[str, str]:
-    """Return the variables with which DeepSpeed's environment runs this script."""
-    return {
-        "PATH": f"{DEEPSPEED}/bin:{os.environ['PATH']}",
-        "PYTHONPATH": str(SCRIPTS.parent),
-        "DS_ACCELERATOR": "cpu",
-        "TORCH_EXTENSIONS_DIR": f"{DEEPSPEED}/extensions",
-        # It shares memory only where it is told that all are on one host.
-        "LOCAL_SIZE": str(instances),
-    }
-
-
 def measure(what: str) -> None:
     """Measure, as an instance."""
     torch.set_num_threads(1)
@@ -238,20 +209,21 @@ def measure(what: str) -> None:
 
 def main() -> None:
     """Start the instances."""
-    environ = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+    one_thread = {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+    deepspeed = next(peer for peer in PEERS if peer.name == "deepspeed")
     runs = [(n, what) for n in (2, 4) for what in ("all_reduce", "training")]
     for count, what in [*runs, (1, "executor"), (2, "horovod"), (4, "horovod")]:
         print(f"\n{count} instances: {what}", flush=True)
         words = [sys.executable, __file__, what]
-        variables = environ
+        environ: Mapping[str, str] = os.environ
         if what == "horovod":
             words = [sys.executable, str(SCRIPTS / "bench_horovod.py")]
-        elif what == "all_reduce" and (DEEPSPEED / "installed").exists():
-            words[0] = str(DEEPSPEED / "bin/python")
-            variables = {**environ, **deepspeed_variables(count)}
+        elif what == "all_reduce" and deepspeed.is_installed():
+            words[0] = f"{deepspeed.folder}/bin/python"
+            environ = deepspeed.variables(count)
         instances = [f"--num-instances={count}", f"--num-replicas={count}"]
         poprun = [sys.executable, "-m", "poprun", *instances]
-        subprocess.run([*poprun, *words], env=variables, check=True)
+        subprocess.run([*poprun, *words], env={**environ, **one_thread}, check=True)
 
 
 if __name__ == "__main__":

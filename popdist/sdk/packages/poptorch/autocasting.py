@@ -5,9 +5,9 @@ are cast to what. The casts are made while an executor runs the model.
 """
 
 from collections.abc import Callable, Iterable
-from functools import wraps
+from contextlib import ContextDecorator
 from types import TracebackType
-from typing import Any, ParamSpec, Self, TypeVar
+from typing import Any, Self, TypeGuard
 
 import torch
 from torch import nn
@@ -15,8 +15,6 @@ from torch.nn import functional
 
 from .execution import current
 
-P = ParamSpec("P")
-T = TypeVar("T")
 # A function of torch, or a class of modules.
 Operation = Callable[..., Any]
 
@@ -24,7 +22,7 @@ Operation = Callable[..., Any]
 SETTING = "_poptorch_autocast"
 
 
-class autocast:
+class autocast(ContextDecorator):
     """A region with automatic casts, or without: a `with` block, or a function.
 
     Outside of an executor's forward pass it has no effect.
@@ -48,16 +46,6 @@ class autocast:
         execution = current()
         if execution is not None:
             execution.regions.leave()
-
-    def __call__(self, function: Callable[P, T]) -> Callable[P, T]:
-        """Return a function whose body is a region like this."""
-
-        @wraps(function)
-        def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
-            with self:
-                return function(*args, **kwargs)
-
-        return wrapped
 
 
 class Policy:
@@ -102,7 +90,7 @@ class Policy:
         return f"Policy({', '.join(lists)})"
 
 
-def is_module_class(entry: object) -> bool:
+def is_module_class(entry: object) -> TypeGuard[type[nn.Module]]:
     """Return whether an entry of a policy is a class of modules."""
     return isinstance(entry, type) and issubclass(entry, nn.Module)
 

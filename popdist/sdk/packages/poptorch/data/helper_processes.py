@@ -59,7 +59,7 @@ def _ends(pid: int) -> bool:
     Raises:
         ChildProcessError: It is no child of this process, or none any more.
     """
-    # Until somebody waits for a child, no other process can get its number.
+    # No other process can get a child's number until this one waits for it.
     if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
         return True
     watched = os.pidfd_open(pid)

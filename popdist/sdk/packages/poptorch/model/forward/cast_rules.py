@@ -93,7 +93,7 @@ class CastRules:
         self._modules: list[tuple[type[nn.Module], Rule]] = []
         for entries, rule in lists:
             for entry in entries:
-                if isinstance(entry, type) and is_module_class(entry):
+                if is_module_class(entry):
                     self._modules.append((entry, rule))
                 else:
                     name = operation_of(entry.__name__).name
