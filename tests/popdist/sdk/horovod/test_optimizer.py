@@ -258,6 +258,33 @@ def test_sparse_gradients_are_reduced_sparse_or_dense() -> None:
     assert results(2, rank) == [[[-0.5, -0.5, 0, 0, -1.0]] * 2] * 2
 
 
+def test_gradients_that_are_reduced_dense_are_sparse_again_before_the_step() -> None:
+    def rank(me: int) -> Any:
+        found = []
+        for groups in (None, 1):
+            torch.manual_seed(3)
+            table = nn.Embedding(5, 2, sparse=True)
+            before = table.weight.detach().clone()
+            optimizer = hvd.DistributedOptimizer(
+                torch.optim.SparseAdam(table.parameters(), lr=0.5),
+                sparse_as_dense=True,
+                groups=groups,
+            )
+            table(torch.tensor([me, 4])).sum().backward()
+            optimizer.step()
+            change = (table.weight.detach() - before)[:, 0]
+            gradient = table.weight.grad.coalesce()
+            found.append(([round(one, 4) for one in change.tolist()], repr(gradient)))
+        return found
+
+    gradient = """tensor(indices=tensor([[0, 1, 4]]),
+       values=tensor([[0.5000, 0.5000],
+                      [0.5000, 0.5000],
+                      [1.0000, 1.0000]]),
+       size=(5, 2), nnz=3, layout=torch.sparse_coo)"""
+    assert results(2, rank) == [[([-0.5, -0.5, 0, 0, -0.5], gradient)] * 2] * 2
+
+
 def test_adasum_combines_the_changes_of_a_step() -> None:
     def rank(me: int) -> Any:
         x = torch.zeros(2, requires_grad=True)

@@ -19,10 +19,10 @@ from .submission import (
 Scales = tuple[float, float]
 
 
-def _sum(
+def _reduced(
     tensors: Sequence[Tensor],
     process_set: ProcessSet,
-    op: ReduceOp = Sum,
+    op: ReduceOp = Average,
     scales: Scales = (1.0, 1.0),
 ) -> list[Tensor]:
     found: list[Tensor] = reduce_tensors(
@@ -70,12 +70,16 @@ class Allreduce(torch.autograd.Function):
                 f"allreduce with op={ctx.op.name} has no gradient. Use Sum or Average "
                 "where one is needed, or give tensor.detach()."
             )
-        found = _sum(grads, ctx.process_set, ctx.op, ctx.scales)
+        found = _reduced(grads, ctx.process_set, ctx.op, ctx.scales)
         return (None, None, None, None, *found)
 
 
 class Allgather(torch.autograd.Function):
-    """Gathers tensors; a rank's gradient is the sum of all ranks' for its rows."""
+    """Gathers tensors; a rank's gradient is all ranks' average for its rows.
+
+    The derivative of what the ranks compute together would be the sum. Horovod 0.28
+    averages, as it averages the gradients of a broadcast.
+    """
 
     @staticmethod
     def forward(
@@ -93,7 +97,7 @@ class Allgather(torch.autograd.Function):
         (each,) = handle.wait()
         member = ctx.process_set.rank()
         starts = each[:member].sum(0).tolist()
-        found = _sum(grads, ctx.process_set)
+        found = _reduced(grads, ctx.process_set)
         parts = [
             grad[start : start + count]
             for grad, start, count in zip(found, starts, ctx.rows, strict=True)
@@ -102,7 +106,7 @@ class Allgather(torch.autograd.Function):
 
 
 class Broadcast(torch.autograd.Function):
-    """Copies the root's tensor, which gets the sum of all gradients."""
+    """Copies the root's tensor, which gets the average of all gradients."""
 
     @staticmethod
     def forward(
@@ -121,7 +125,7 @@ class Broadcast(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        (grad,) = _sum(grads, ctx.process_set)
+        (grad,) = _reduced(grads, ctx.process_set)
         ranks = ctx.process_set.ranks
         if ranks[ctx.process_set.rank()] != ctx.root_rank:
             grad.zero_()

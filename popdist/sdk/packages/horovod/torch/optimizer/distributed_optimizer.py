@@ -176,7 +176,8 @@ def DistributedOptimizer(
         num_groups: An earlier name of `groups`, for a number.
         groups: Which gradients are reduced together: a number of groups, or lists of
             parameters.
-        sparse_as_dense: Turn sparse gradients into dense ones before.
+        sparse_as_dense: Reduce sparse gradients as dense ones. They are sparse again
+            before the step.
         process_set: The ranks that take part.
 
     Raises:

@@ -111,7 +111,7 @@ class GradientExchange:
         del self._ready[group[0]]
         dense = []
         for param in group:
-            if param.grad is not None and param.grad.is_sparse:
+            if self._is_reduced_sparse(param):
                 self._start([param])
             elif param.requires_grad:
                 dense.append(param)
@@ -143,12 +143,17 @@ class GradientExchange:
         for param in params:
             self._under_way[param] = gradient
 
+    def _is_reduced_sparse(self, param: Tensor) -> bool:
+        """Return whether a gradient is reduced by its indices and values."""
+        grad = param.grad
+        return grad is not None and grad.is_sparse and not self.sparse_as_dense
+
     def _gradient_of(self, param: Tensor) -> Tensor:
-        """Return a parameter's gradient: zeros, where this rank has computed none."""
+        """Return what is reduced: zeros, where this rank has computed no gradient."""
         if param.grad is None:
             param.grad = torch.zeros_like(param)
         if param.grad.is_sparse and self.sparse_as_dense:
-            param.grad = param.grad.to_dense()
+            return param.grad.to_dense()
         return param.grad
 
     def synchronize(self) -> None:
@@ -181,6 +186,9 @@ class GradientExchange:
             reduced = self.compression.decompress(result, context)
             if param.grad is None:
                 param.grad = reduced
+            elif param.grad.is_sparse:
+                # Optimizers such as SparseAdam take no other.
+                param.grad = reduced.to_sparse(param.grad.sparse_dim())
             elif reduced.data_ptr() != param.grad.data_ptr():
                 param.grad.copy_(reduced)
 
