@@ -5,7 +5,7 @@ import signal
 from collections.abc import Mapping
 from dataclasses import replace
 
-from poprun.job.events import Exited
+from poprun.job.events import Exited, MpirunStarted
 from poprun.job.values import Ended
 from poprun.job.wait_status import exit_code
 from poprun.log import Log
@@ -45,6 +45,7 @@ def conclude(
     if made.mpi.flavour == HYDRA and verdict.failure in (Failure.ABORTED, Failure.NONE):
         verdict = _explain_abort(ended, made, router) or verdict
     outcome = judge(ended.course, ended.events, status, verdict)
+    _log_mpirun(ended, outcome, log)
     for warning in outcome.warnings:
         log.warn(warning)
     if router.failure is not None:
@@ -76,6 +77,21 @@ def conclude(
     if router.failure is not None or router.lost:
         return outcome.exit_code or UNWRITTEN
     return outcome.exit_code
+
+
+def _log_mpirun(ended: Ended, outcome: Outcome, log: Log) -> None:
+    """Log how mpirun ended, as the original does.
+
+    The supervisors of the instances end with 0, and mpirun with them. So the exit code
+    of an instance that failed, which mpirun would have ended with, stands in its place.
+    """
+    started = [e.pid for e in ended.events if isinstance(e, MpirunStarted)]
+    if not started or ended.mpirun_status is None:
+        return
+    code = exit_code(ended.mpirun_status)
+    if not code and outcome.first is not None:
+        code = outcome.first.exit_code
+    log.info(f"mpirun (PID {started[-1]}) terminated with exit code {code}")
 
 
 def _explain_abort(

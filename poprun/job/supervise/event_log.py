@@ -13,7 +13,6 @@ from poprun.job.events import (
     FailedInFinalize,
     GuardLost,
     Interrupted,
-    MpirunExited,
     MpirunStarted,
     NotUndone,
     Rejected,
@@ -36,7 +35,6 @@ class EventLog:
     def __init__(self, log: Log, *, keep_going: bool = False) -> None:
         self._log = log
         self._keep_going = keep_going
-        self._mpirun = 0
         self._interrupts = 0
         self._warned_of_memory = False
         self._warned_of_mpi = False
@@ -47,13 +45,7 @@ class EventLog:
     def listen(self, event: Event) -> None:
         match event:
             case MpirunStarted(pid):
-                self._mpirun = pid
                 self._log.info(f"Waiting for mpirun (PID {pid})")
-            case MpirunExited(status) if self._mpirun:
-                code = exit_code(status)
-                self._log.info(
-                    f"mpirun (PID {self._mpirun}) terminated with exit code {code}"
-                )
             case Started(rank, pid, cpus, memory_is_bound):
                 if not memory_is_bound and not self._warned_of_memory:
                     self._warned_of_memory = True

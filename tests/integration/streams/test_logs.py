@@ -218,14 +218,14 @@ def test_the_code_of_an_mpirun_that_fails_is_told(
     assert ") terminated with exit code 9\n" in ran.stderr
 
 
-def test_an_instance_that_fails_does_not_make_mpirun_fail(
+def test_the_log_has_the_code_of_the_instance_that_failed(
     poprun: Poprun, every_mpirun: str
 ) -> None:
     ran = poprun("-v", "--mpirun", every_mpirun, "sh", "-c", "exit 7")
 
     assert ran.code == 7
     *_, log, cause = ran.stderr.splitlines()
-    assert log.endswith(") terminated with exit code 0")
+    assert log.endswith(") terminated with exit code 7")
     assert cause == "poprun: error: Instance 0 on localhost exited with code 7."
 
 

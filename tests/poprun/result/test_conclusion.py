@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from poprun.job.events import Event, Exited
+from poprun.job.events import Event, Exited, MpirunStarted
 from poprun.job.supervise.stopping import Cause, Course, Reason
 from poprun.job.values import Ended
 from poprun.log import Log
@@ -67,6 +67,7 @@ def ends(
     status: int = 0,
     words: bytes = b"",
     debug: bool = False,
+    verbosity: int = 0,
     memory: Mapping[Host, Memory] | None = None,
 ) -> tuple[int, list[str]]:
     """Return the exit code and the lines on stderr.
@@ -88,7 +89,7 @@ def ends(
         ended,
         made,  # type: ignore[arg-type]
         output,  # type: ignore[arg-type]
-        Log(0, said.append),
+        Log(verbosity, said.append),
         BEFORE,
         debug=debug,
         read_memory=(memory or BEFORE).__getitem__,
@@ -123,6 +124,32 @@ def test_what_is_the_last_on_the_terminal_is_not_quoted() -> None:
         3,
         ["poprun: error: Instance 1 on n1 exited with code 3."],
     )
+
+
+@pytest.mark.parametrize(
+    ("status", "events", "code"),
+    [
+        (0, ALL_WELL, 0),
+        (0, ONE_FAILED, 3),  # the supervisor of the instance has ended with 0
+        (9 << 8, ALL_WELL, 9),
+        (signal.SIGKILL, ALL_WELL, 137),
+    ],
+)
+def test_the_log_has_the_code_that_mpirun_would_have_given(
+    status: int, events: Sequence[Event], code: int
+) -> None:
+    course = FAILED if events == ONE_FAILED else SUCCESS
+    said = ends(
+        Output(), course, (MpirunStarted(5), *events), status=status, verbosity=1
+    )[1]
+
+    assert said[0].endswith(
+        f"POPRUN [I] mpirun (PID 5) terminated with exit code {code}"
+    )
+
+
+def test_an_mpirun_that_never_was_did_not_terminate() -> None:
+    assert ends(Output(), events=ALL_WELL, verbosity=1)[1] == []
 
 
 UNREAD = (
