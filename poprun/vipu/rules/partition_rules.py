@@ -57,11 +57,12 @@ def check_alone(request: PartitionRequest, *, strict: bool) -> None:
             + (f" of {gcd_size} IPUs" if request.gcd_size else "")
             + f". Ask for 1 to {size // max(request.gcd_size or 1, 1)} GCDs."
         )
-    if request.num_replicas is not None and request.num_replicas < 1:
+    if request.gcd_size is None and size % gcds:
         raise VipuRuleError(
-            f"Partition {name} would have {request.num_replicas} replicas, but must "
-            "have 1 or more."
+            f"Partition {name} of {size} IPUs cannot be divided equally into {gcds} "
+            "GCDs. Ask for a power of two of them."
         )
+    _check_replicas(request, gcds * gcd_size)
     if request.num_ilds is not None and (
         not is_power_of_two(request.num_ilds) or request.num_ilds > size
     ):
@@ -84,6 +85,35 @@ def check_alone(request: PartitionRequest, *, strict: bool) -> None:
         _check_strictly(request, gcd_size)
 
 
+def _check_replicas(request: PartitionRequest, num_ipus: int) -> None:
+    """Check that each GCD has the same number of replicas, and IPUs for each of them.
+
+    Args:
+        request: What is asked for.
+        num_ipus: How many IPUs are in a GCD.
+    """
+    gcds, replicas = request.num_gcds, request.num_replicas
+    if replicas is None:
+        return
+    if replicas < 1:
+        raise VipuRuleError(
+            f"Partition {request.name} would have {replicas} replicas, but must "
+            "have 1 or more."
+        )
+    if replicas % gcds or replicas > num_ipus:
+        few = (
+            f"1 to {num_ipus}"
+            if gcds == 1
+            else f"a multiple of {gcds}, up to {num_ipus}"
+        )
+        raise VipuRuleError(
+            f"Partition {request.name} of {counted(request.size, 'IPU')} cannot have "
+            f"{counted(replicas, 'replica')} in {counted(gcds, 'GCD')}: each GCD has "
+            "the same number of them, and each of them 1 IPU or more. Ask for "
+            f"{few if num_ipus > gcds else num_ipus}."
+        )
+
+
 def _check_strictly(request: PartitionRequest, gcd_size: int) -> None:
     name, size, gcds = request.name, request.size, request.num_gcds
     if gcds * gcd_size != size or not is_power_of_two(gcds):
@@ -96,12 +126,6 @@ def _check_strictly(request: PartitionRequest, gcd_size: int) -> None:
             f"Partition {name} would be reconfigurable with {gcds} GCDs, but a "
             "reconfigurable partition has one. Leave the GCDs out, or make the "
             "partition not reconfigurable."
-        )
-    replicas = gcds if request.num_replicas is None else request.num_replicas
-    if replicas % gcds or replicas > size:
-        raise VipuRuleError(
-            f"Partition {name} of {size} IPUs cannot have {replicas} replicas in {gcds}"
-            f" GCDs. Ask for a multiple of {gcds}, and for {size} or fewer."
         )
     if request.num_ilds is not None and gcds < request.num_ilds:
         raise VipuRuleError(

@@ -41,6 +41,33 @@ def request(**changes: object) -> PartitionRequest:
             "Partition P of 8 IPUs cannot have 3 GCDs of 4 IPUs. Ask for 1 to 2 GCDs.",
         ),
         (
+            {"num_gcds": 3},
+            "Partition P of 8 IPUs cannot be divided equally into 3 GCDs. Ask for a "
+            "power of two of them.",
+        ),
+        (
+            {"size": 4, "num_gcds": 2, "num_replicas": 3},
+            "Partition P of 4 IPUs cannot have 3 replicas in 2 GCDs: each GCD has the "
+            "same number of them, and each of them 1 IPU or more. Ask for a multiple "
+            "of 2, up to 4.",
+        ),
+        (
+            {"size": 4, "num_replicas": 4096},
+            "Partition P of 4 IPUs cannot have 4096 replicas in 1 GCD: each GCD has "
+            "the same number of them, and each of them 1 IPU or more. Ask for 1 to 4.",
+        ),
+        (
+            {"size": 1, "num_replicas": 5},
+            "Partition P of 1 IPU cannot have 5 replicas in 1 GCD: each GCD has the "
+            "same number of them, and each of them 1 IPU or more. Ask for 1.",
+        ),
+        (
+            {"num_gcds": 3, "gcd_size": 2, "num_replicas": 9},
+            "Partition P of 8 IPUs cannot have 9 replicas in 3 GCDs: each GCD has the "
+            "same number of them, and each of them 1 IPU or more. Ask for a multiple "
+            "of 3, up to 6.",
+        ),
+        (
             {"num_replicas": 0},
             "Partition P would have 0 replicas, but must have 1 or more.",
         ),
@@ -86,7 +113,7 @@ def test_what_no_inventory_makes_is_refused(
     ("changes", "sentence"),
     [
         (
-            {"num_gcds": 3},
+            {"num_gcds": 3, "gcd_size": 2},
             "Partition P of 8 IPUs cannot be divided equally into 3 GCDs. Ask for a "
             "power of two of them.",
         ),
@@ -95,11 +122,6 @@ def test_what_no_inventory_makes_is_refused(
             "Partition P would be reconfigurable with 2 GCDs, but a reconfigurable "
             "partition has one. Leave the GCDs out, or make the partition not "
             "reconfigurable.",
-        ),
-        (
-            {"num_gcds": 4, "num_replicas": 6},
-            "Partition P of 8 IPUs cannot have 6 replicas in 4 GCDs. Ask for a "
-            "multiple of 4, and for 8 or fewer.",
         ),
         (
             {"num_gcds": 1, "num_ilds": 2},
