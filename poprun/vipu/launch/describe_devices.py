@@ -19,7 +19,7 @@ class TargetOptions(NamedTuple):
 def target_options(grant: Grant, environment: Mapping[str, str]) -> TargetOptions:
     """Return the target options of a job; the environment's count most."""
     partition, count = grant.partition, len(grant.children)
-    reported = routing.partition_target_options(partition, count)
+    reported = routing.partition_target_options(partition, count, grant.parent.num_ipus)
     device = None
     if partition.reconfigurable:
         device = routing.device_target_options(partition, grant.parent.num_ipus, count)
@@ -35,11 +35,15 @@ def parent_device_lines(grant: Grant, options: TargetOptions) -> list[tuple[str,
     if options.device is None:
         return []
     parent, children = grant.parent, grant.children
-    number = numbering.num_devices(grant.partition.size, parent.num_ipus)
-    lines = [
-        ("D", f"Found {number} devices with {parent.num_ipus} IPUs"),
-        ("D", f"Attached to device {parent.id}"),
+    size = grant.partition.size
+    number = numbering.num_devices(size, parent.num_ipus)
+    lines = [("D", f"Found {number} devices with {parent.num_ipus} IPUs")]
+    # It has the first device that is free, so all before it are in use.
+    lines += [
+        ("D", f"Failed to attach to device {busy}")
+        for busy in range(numbering.first_device(size, parent.num_ipus), parent.id)
     ]
+    lines.append(("D", f"Attached to device {parent.id}"))
     if len(children) > 1:
         lines.append(
             (

@@ -174,7 +174,10 @@ def _use(inventory: "Inventory", asked: Asked, partition: Partition, log: Log) -
         partition, request, update=options.update, reset=options.reset
     )
     if todo.change is not None:
-        partition = inventory.update_partition(name, todo.change)
+        updated = inventory.update_partition(name, todo.change)
+        changes = existing.describe_update(partition, updated)
+        log.info(f"Partition {name} was updated: {changes}")
+        partition = updated
     if todo.reset:
         partition = inventory.reset_partition(name)
     if todo.change is not None or todo.reset or not _is_final(partition):

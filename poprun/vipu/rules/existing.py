@@ -1,11 +1,14 @@
 """Whether a job can use a partition that exists, and what must be done first. Pure."""
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
-from poprun.vipu.model import LinkRouting, Partition
+from poprun.vipu.model import Cluster, LinkRouting, Partition, SyncType
 from poprun.vipu.requests import PartitionChange, PartitionRequest
 from poprun.vipu.rules.partition_rules import counted, describe
+from poprun.vipu.rules.routing import has_ring
 from poprun.vipu.vipu_errors import MismatchError
+
+T = TypeVar("T")
 
 
 class Mismatch(NamedTuple):
@@ -140,36 +143,82 @@ def prepare(
     )
 
 
-def changed_request(partition: Partition, change: PartitionChange) -> PartitionRequest:
+def changed_request(
+    partition: Partition, change: PartitionChange, cluster: Cluster
+) -> PartitionRequest:
     """Return the request that would make a partition as it will be after a change.
 
-    What the change leaves open stays, unless it followed from what is changed.
+    What the change leaves open stays, unless it cannot stay with what is changed.
     """
-    resized = change.size is not None or change.num_ilds is not None
-    kind = change.reconfigurable
-    rerouted = resized or kind is not None
+    size = _first(change.size, partition.size)
+    fewest_ilds = -(-size // cluster.ild_size)
+    num_ilds = _first(change.num_ilds, min(size, max(partition.num_ilds, fewest_ilds)))
+    num_gcds = _first(change.num_gcds, partition.num_gcds)
+    equal_share = size // max(num_gcds, 1)
     gcd_size = change.gcd_size
-    if gcd_size is None and change.size is None and change.num_gcds is None:
-        gcd_size = partition.gcd_size
-    num_gcds = change.num_gcds or partition.num_gcds
-    replicas = change.num_replicas
-    if replicas is None and change.num_gcds is None:
-        replicas = partition.num_replicas
+    fills = partition.num_gcds * partition.gcd_size == partition.size
+    if gcd_size is None and change.num_gcds is None and not fills:
+        gcd_size = min(partition.gcd_size, equal_share)
+    replicas = _first(change.num_replicas, partition.num_replicas)
+    most = num_gcds * _first(gcd_size, equal_share)
+    is_possible = replicas <= most and replicas % max(num_gcds, 1) == 0
+    if change.num_replicas is None and not is_possible:
+        replicas = num_gcds
+    reconfigurable = _first(change.reconfigurable, partition.reconfigurable)
     return PartitionRequest(
         name=partition.name,
-        size=change.size or partition.size,
+        size=size,
         num_gcds=num_gcds,
         gcd_size=gcd_size,
         num_replicas=replicas,
-        num_ilds=change.num_ilds or (None if resized else partition.num_ilds),
-        reconfigurable=partition.reconfigurable if kind is None else kind,
+        num_ilds=num_ilds,
+        reconfigurable=reconfigurable,
         link_routing=change.link_routing
-        or (None if rerouted else partition.link_routing),
+        or _kept_routing(partition, cluster, size // max(num_ilds, 1)),
         gateway_routing=change.gateway_routing or partition.gateway_routing,
         sync_type=change.sync_type
-        or (None if kind is not None else partition.sync_type),
+        or (SyncType.C2_COMPATIBLE if reconfigurable else partition.sync_type),
         allocation=partition.allocation,
         owner=partition.owner,
+    )
+
+
+def _first(changed: T | None, kept: T) -> T:
+    return kept if changed is None else changed
+
+
+def _kept_routing(
+    partition: Partition, cluster: Cluster, ild_share: int
+) -> LinkRouting | None:
+    """Return the routing of a partition; None if it loses the ring that it follows."""
+    loses_ring = has_ring(cluster, partition.blocks[0].size) and not has_ring(
+        cluster, ild_share
+    )
+    if loses_ring and partition.link_routing is LinkRouting.RINGSWNC:
+        return None
+    return partition.link_routing
+
+
+def describe_update(before: Partition, after: Partition) -> str:
+    """Return what an update has changed: `size 8 to 16, GCDs 2 to 4`; "" if nothing."""
+    pairs = zip(_properties(before), _properties(after), strict=True)
+    return ", ".join(
+        f"{name} {old} to {new}" for (name, old), (_, new) in pairs if old != new
+    )
+
+
+def _properties(partition: Partition) -> tuple[tuple[str, str], ...]:
+    return (
+        ("size", str(partition.size)),
+        ("ILDs", str(partition.num_ilds)),
+        ("GCDs", str(partition.num_gcds)),
+        ("IPUs per GCD", str(partition.gcd_size)),
+        ("replicas", str(partition.num_replicas)),
+        ("reconfigurable", "yes" if partition.reconfigurable else "no"),
+        ("IPU-Link routing", partition.link_routing.value),
+        ("GW-Link routing", partition.gateway_routing.value),
+        ("sync type", partition.sync_type.value),
+        ("topology", partition.link_topology.value),
     )
 
 

@@ -31,18 +31,25 @@ class Links(NamedTuple):
     link_topology: LinkTopology
 
 
+def has_ring(cluster: Cluster, ild_share: int) -> bool:
+    """Return whether the IPU-Links of a partition are a closed ring.
+
+    Only those of a whole ILD of a torus are.
+    """
+    return cluster.topology is LinkTopology.TORUS and ild_share == cluster.ild_size
+
+
 def choose_links(request: PartitionRequest, cluster: Cluster, ild_share: int) -> Links:
     """Return the routing, synchronisation and topology of a partition.
 
-    Only a whole ILD of a torus has a closed ring: its default is RINGSWNC, that of
-    any other partition DNC. A reconfigurable partition is a mesh, as parts of it are.
+    The default routing is RINGSWNC where there is a ring, and DNC elsewhere.
 
     Args:
         request: What is asked for.
         cluster: Where the partition will be.
         ild_share: How many IPUs of each ILD it will have.
     """
-    ring = cluster.topology is LinkTopology.TORUS and ild_share == cluster.ild_size
+    ring = has_ring(cluster, ild_share)
     routing = request.link_routing or LinkRouting.DEFAULT
     if routing is LinkRouting.DEFAULT:
         routing = LinkRouting.RINGSWNC if ring else LinkRouting.DNC
@@ -55,23 +62,28 @@ def choose_links(request: PartitionRequest, cluster: Cluster, ild_share: int) ->
         link_routing=routing,
         gateway_routing=request.gateway_routing or GatewayRouting.DEFAULT,
         sync_type=request.sync_type or default_sync,
-        link_topology=(
-            LinkTopology.TORUS
-            if ring and not request.reconfigurable
-            else LinkTopology.MESH
-        ),
+        link_topology=LinkTopology.TORUS if ring else LinkTopology.MESH,
     )
 
 
 def partition_target_options(
-    partition: Partition, num_instances: int
+    partition: Partition, num_instances: int, num_ipus: int | None = None
 ) -> dict[str, str]:
-    """Return Poplar's target options as V-IPU reports them for a partition."""
+    """Return Poplar's target options as V-IPU reports them for a partition.
+
+    Args:
+        partition: What they are of.
+        num_instances: How many instances share it.
+        num_ipus: How many of its IPUs the job has; None for all.
+    """
     fits = num_instances == partition.num_gcds
+    # A part of a reconfigurable partition has no closed ring.
+    part = partition.reconfigurable and num_ipus not in (None, partition.size)
+    topology = LinkTopology.MESH if part else partition.link_topology
     return {
         "ipuLinkDomainSize": str(partition.size // partition.num_ilds),
         "ipuLinkConfiguration": _CONFIGURATIONS[partition.link_routing],
-        "ipuLinkTopology": partition.link_topology.value,
+        "ipuLinkTopology": topology.value,
         "gatewayMode": "true",
         "instanceSize": str(
             partition.gcd_size if fits else partition.size // num_instances
@@ -84,12 +96,18 @@ def device_target_options(
 ) -> dict[str, str]:
     """Return Poplar's target options as a parent device with `num_ipus` reports them.
 
-    It knows the ILDs of the hardware, not those of the partition.
+    It knows the ILDs of the hardware, not those of the partition; it is routed as the
+    partition only where it is a whole ILD with a closed ring.
     """
+    is_ring = (
+        num_ipus == partition.size and partition.link_topology is LinkTopology.TORUS
+    )
+    routing = partition.link_routing if is_ring else LinkRouting.DEFAULT
+    topology = LinkTopology.TORUS if is_ring else LinkTopology.MESH
     return {
         "ipuLinkDomainSize": str(partition.cluster_ild_size),
-        "ipuLinkConfiguration": "default",
-        "ipuLinkTopology": "mesh",
+        "ipuLinkConfiguration": _CONFIGURATIONS[routing],
+        "ipuLinkTopology": topology.value,
         "gatewayMode": "true",
         "instanceSize": str(num_ipus // num_instances),
     }

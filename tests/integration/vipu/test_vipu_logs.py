@@ -96,6 +96,10 @@ def test_the_parent_device_of_each_shape(
     size, count, parent, number, child, by_vipu, by_device = shape
     inventory.create_partition(PartitionRequest("p64", 64, reconfigurable=True))
     instances = size[0]
+    # Only the device that is the whole rack has a closed ring.
+    configuration, topology = (
+        ("slidingWindow", "torus") if number == 126 else ("default", "mesh")
+    )
     children = (
         f"D Found {instances} children (expected {instances}) of device {number} with "
         f"{child} IPUs each"
@@ -108,16 +112,18 @@ def test_the_parent_device_of_each_shape(
         "D The reconfigurable partition p64 is OK",
         "D Target options from environment: {}",
         "D Target options from V-IPU partition: "
-        + options(64, "slidingWindow", "mesh", by_vipu),
+        + options(64, "slidingWindow", topology, by_vipu),
         f"D Found {count} devices with {parent} IPUs",
         f"D Attached to device {number}",
         *([children] if instances > 1 else []),
         f"I Preparing parent device {number}",
-        f"D Device {number} ipuLinkDomainSize=64, ipuLinkConfiguration=Default, "
-        f"ipuLinkTopology=Mesh, gatewayMode=true, instanceSize={by_device}",
+        f"D Device {number} ipuLinkDomainSize=64, "
+        f"ipuLinkConfiguration={configuration[:1].upper()}{configuration[1:]}, "
+        f"ipuLinkTopology={topology.capitalize()}, gatewayMode=true, "
+        f"instanceSize={by_device}",
         "D Target options from Poplar device: "
-        + options(64, "default", "mesh", by_device),
-        "D Using target options: " + options(64, "slidingWindow", "mesh", by_vipu),
+        + options(64, configuration, topology, by_device),
+        "D Using target options: " + options(64, "slidingWindow", topology, by_vipu),
         *NETWORK,
     ]
 
@@ -166,8 +172,9 @@ def test_the_second_job_on_a_partition_gets_the_next_devices(
     said = log(poprun, *job(2, 2), "--vipu-partition=p64")
     (poprun.directory / "runs").unlink()
 
-    assert said[5:8] == [
+    assert said[5:9] == [
         "D Found 32 devices with 2 IPUs",
+        "D Failed to attach to device 64",
         "D Attached to device 65",
         "D Found 2 children (expected 2) of device 65 with 1 IPUs each",
     ]
@@ -226,9 +233,11 @@ def test_a_partition_that_is_updated_is_polled_once(
 
     said = log(poprun, *job(4, 8), "--vipu-partition=P", "--update-partition=yes")
 
-    assert said[:4] == [
+    assert said[:5] == [
         "D Status for partition P: OK (error 0)",
         "I Partition P already exists and is in state: PS_ACTIVE",
+        "I Partition P was updated: size 4 to 8, GCDs 1 to 4, IPUs per GCD 4 to 2, "
+        "replicas 1 to 8",
         "D Done polling, final state of P: PS_ACTIVE",
         "D Target options from environment: {}",
     ]

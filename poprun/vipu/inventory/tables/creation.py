@@ -56,9 +56,9 @@ def update_partition(
     db: Connection, partition: Partition, change: PartitionChange, strict: bool
 ) -> Partition:
     """Change a partition; it moves only if its size or its ILDs change."""
-    request = changed_request(partition, change)
-    partition_rules.check_alone(request, strict=strict)
     cluster = get_cluster(db, partition.cluster)
+    request = changed_request(partition, change, cluster)
+    partition_rules.check_alone(request, strict=strict)
     shape = partition_rules.shape_in(request, cluster, strict=strict)
     if (shape.num_ilds, shape.ild_share) == (
         partition.num_ilds,

@@ -11,7 +11,7 @@ from poprun.vipu.launch import reserve as launch_reserve
 from poprun.vipu.launch.reserve import Asked, reserve
 from poprun.vipu.launch.values import JobShape, PartitionOptions
 from poprun.vipu.leases import Grant, Holder
-from poprun.vipu.model import AgentStatus
+from poprun.vipu.model import AgentStatus, LinkRouting, SyncType
 from poprun.vipu.requests import PartitionRequest
 from poprun.vipu.vipu_errors import (
     InUseError,
@@ -84,6 +84,29 @@ def test_it_gets_its_own_if_the_only_one_does_not_fit(
     with pytest.raises(MismatchError):
         ask(name="P")
     assert ask(name="Q").partition.name == "Q"
+
+
+def test_an_update_keeps_the_routing_and_says_what_it_changes(
+    ask: Reserve, inventory: EmbeddedInventory, lines: list[str]
+) -> None:
+    inventory.create_partition(
+        PartitionRequest(
+            name="P",
+            size=2,
+            num_gcds=2,
+            link_routing=LinkRouting.SWNC,
+            sync_type=SyncType.C2_COMPATIBLE,
+        )
+    )
+
+    grant = ask(replicas=4, name="P", update=True)
+
+    assert grant.partition.link_routing is LinkRouting.SWNC
+    assert grant.partition.sync_type is SyncType.C2_COMPATIBLE
+    assert (
+        "Partition P was updated: size 2 to 4, IPUs per GCD 1 to 2, replicas 2 to 4"
+        in lines
+    )
 
 
 def test_of_several_that_fit_it_takes_none(

@@ -4,6 +4,7 @@ import pytest
 
 from poprun.vipu.model import (
     Block,
+    Cluster,
     GatewayRouting,
     LinkRouting,
     LinkTopology,
@@ -12,9 +13,15 @@ from poprun.vipu.model import (
     SyncType,
 )
 from poprun.vipu.requests import PartitionChange, PartitionRequest
-from poprun.vipu.rules.existing import Preparation, changed_request, prepare
+from poprun.vipu.rules.existing import (
+    Preparation,
+    changed_request,
+    describe_update,
+    prepare,
+)
 from poprun.vipu.vipu_errors import MismatchError
 
+POD = Cluster(name="c64", num_ilds=2)
 P8 = Partition(
     name="P8",
     cluster="c64",
@@ -148,11 +155,12 @@ def test_what_is_as_asked_is_no_mismatch(changes: dict[str, object]) -> None:
 
 
 def test_what_a_change_leaves_open_stays() -> None:
-    assert changed_request(P8, PartitionChange(num_replicas=4)) == PartitionRequest(
+    assert changed_request(
+        P8, PartitionChange(num_replicas=4), POD
+    ) == PartitionRequest(
         name="P8",
         size=8,
         num_gcds=2,
-        gcd_size=4,
         num_replicas=4,
         num_ilds=1,
         reconfigurable=False,
@@ -164,8 +172,69 @@ def test_what_a_change_leaves_open_stays() -> None:
     )
 
 
-def test_a_new_size_brings_its_own_ilds_gcds_and_routing() -> None:
-    found = changed_request(P8, PartitionChange(size=64))
+@pytest.mark.parametrize(
+    ("has", "change", "becomes"),
+    [
+        pytest.param(
+            {"link_routing": LinkRouting.SWNC, "sync_type": SyncType.C2_COMPATIBLE},
+            {"size": 16},
+            {"link_routing": LinkRouting.SWNC, "sync_type": SyncType.C2_COMPATIBLE},
+            id="routing-and-sync-stay",
+        ),
+        pytest.param(
+            {"blocks": (Block(0, 64),), "link_routing": LinkRouting.RINGSWNC},
+            {"size": 32},
+            {"link_routing": None},
+            id="no-ring-is-left",
+        ),
+        pytest.param(
+            {"blocks": (Block(0, 4), Block(64, 4))},
+            {"size": 16},
+            {"num_ilds": 2},
+            id="ilds-stay",
+        ),
+        pytest.param({}, {"size": 128}, {"num_ilds": 2}, id="more-than-an-ild"),
+        pytest.param(
+            {}, {"size": 16}, {"num_replicas": 8, "gcd_size": None}, id="grow"
+        ),
+        pytest.param({}, {"size": 4}, {"num_replicas": 2}, id="too-small-for-replicas"),
+        pytest.param({}, {"num_gcds": 4}, {"num_replicas": 8}, id="replicas-stay"),
+        pytest.param(
+            {"num_replicas": 2}, {"num_gcds": 4}, {"num_replicas": 4}, id="too-few"
+        ),
+        pytest.param(
+            {"num_gcds": 3, "gcd_size": 2, "num_replicas": 6},
+            {"size": 16},
+            {"gcd_size": 2, "num_replicas": 6},
+            id="gcds-that-do-not-fill-it",
+        ),
+        pytest.param(
+            {"sync_type": SyncType.POD_NATIVE_DEFAULT},
+            {"reconfigurable": True},
+            {"sync_type": SyncType.C2_COMPATIBLE},
+            id="reconfigurable",
+        ),
+        pytest.param({}, {"size": 0}, {"size": 0}, id="what-is-refused-later"),
+    ],
+)
+def test_a_change_forces_only_what_cannot_stay(
+    has: dict[str, object], change: dict[str, object], becomes: dict[str, object]
+) -> None:
+    found = changed_request(
+        P8._replace(**has),  # type: ignore[arg-type]
+        PartitionChange(**change),  # type: ignore[arg-type]
+        POD,
+    )
 
-    assert (found.size, found.gcd_size, found.num_ilds) == (64, None, None)
-    assert found.link_routing is None
+    assert {name: getattr(found, name) for name in becomes} == becomes
+
+
+def test_an_update_is_described_from_what_to_what() -> None:
+    after = P8._replace(
+        blocks=(Block(0, 16),), gcd_size=8, link_routing=LinkRouting.SWNC, generation=3
+    )
+
+    assert describe_update(P8, after) == (
+        "size 8 to 16, IPUs per GCD 4 to 8, IPU-Link routing dnc to swnc"
+    )
+    assert describe_update(P8, P8) == ""

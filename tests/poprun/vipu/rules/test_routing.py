@@ -30,10 +30,17 @@ def make(inventory: EmbeddedInventory, **changes: object) -> Partition:
             id="reconfigurable-4",
         ),
         pytest.param(
-            {"reconfigurable": True},
+            {"reconfigurable": True, "num_ipus": 2},
             2,
             '{"ipuLinkDomainSize":"64","ipuLinkConfiguration":"slidingWindow",'
             '"ipuLinkTopology":"mesh","gatewayMode":"true","instanceSize":"32"}',
+            id="part-of-reconfigurable-64",
+        ),
+        pytest.param(
+            {"reconfigurable": True, "num_ipus": 64},
+            2,
+            '{"ipuLinkDomainSize":"64","ipuLinkConfiguration":"slidingWindow",'
+            '"ipuLinkTopology":"torus","gatewayMode":"true","instanceSize":"32"}',
             id="reconfigurable-64",
         ),
         pytest.param(
@@ -58,9 +65,12 @@ def test_v_ipu_reports_target_options(
     instances: int,
     options: str,
 ) -> None:
+    num_ipus = changes.pop("num_ipus", None)
     partition = make(inventory, **changes)
 
-    assert compact(routing.partition_target_options(partition, instances)) == options
+    assert isinstance(num_ipus, int | None)
+    found = routing.partition_target_options(partition, instances, num_ipus)
+    assert compact(found) == options
 
 
 def test_a_parent_device_reports_the_hardware(inventory: EmbeddedInventory) -> None:
@@ -74,6 +84,18 @@ def test_a_parent_device_reports_the_hardware(inventory: EmbeddedInventory) -> N
     assert routing.describe_device(64, device) == (
         "Device 64 ipuLinkDomainSize=64, ipuLinkConfiguration=Default, "
         "ipuLinkTopology=Mesh, gatewayMode=true, instanceSize=1"
+    )
+
+
+def test_a_parent_device_that_is_a_whole_rack_is_a_torus(
+    inventory: EmbeddedInventory,
+) -> None:
+    partition = make(inventory, reconfigurable=True)
+    device = routing.device_target_options(partition, num_ipus=64, num_instances=4)
+
+    assert routing.describe_device(126, device) == (
+        "Device 126 ipuLinkDomainSize=64, ipuLinkConfiguration=SlidingWindow, "
+        "ipuLinkTopology=Torus, gatewayMode=true, instanceSize=16"
     )
 
 
