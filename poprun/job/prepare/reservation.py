@@ -84,8 +84,12 @@ def reserve(
         return Reservation(planner.without_ipus(setup, environ))
     except NoSpaceError as error:
         error.add_note(
-            "--vipu-cluster and --vipu-allocation say where a partition is made, and "
-            "--vipu-partition names one that exists."
+            "--vipu-cluster and --vipu-allocation say where a partition is made"
+            + (
+                ", and --vipu-partition can name one that exists."
+                if options.name is None
+                else "."
+            )
         )
         if not setup.needs_ipus:
             error.add_note("Add --offline-mode=yes to run without IPUs.")

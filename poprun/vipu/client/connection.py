@@ -13,7 +13,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from poprun.vipu.client.server_address import ServerAddress, is_loopback
+from poprun.vipu.client.server_address import (
+    USER_FILES,
+    ServerAddress,
+    is_loopback,
+)
 from poprun.vipu.vipu_errors import (
     ServerError,
     ServerReplyError,
@@ -28,6 +32,8 @@ MOST_BYTES = 64 << 20
 _CHUNK = 65536
 # What OpenSSL calls X509_V_ERR_CERT_HAS_EXPIRED.
 CERTIFICATE_EXPIRED = 10
+# X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH.
+WRONG_NAMES = (62, 64)
 
 
 class Reply(NamedTuple):
@@ -125,9 +131,11 @@ class Connections:
                     cafile=self._address.ca_cert or None
                 )
             except OSError as error:
+                why = error.strerror or "there is no certificate in it"
                 raise ServerUnreachableError(
-                    "The file of api-ca-cert with the certificates to trust, "
-                    f"{self._address.ca_cert}, cannot be read: {error.strerror}."
+                    f"The file {self._address.ca_cert} with the certificate of the "
+                    f"V-IPU server {self._address} cannot be read: {why}. "
+                    f"{_certificate_line(self._address)}"
                 ) from error
         connection.settimeout(_left(deadline))
         host: str = self._address.host
@@ -178,10 +186,10 @@ class Connections:
     def _in_words(self, error: OSError) -> ServerError:
         why = error.strerror or str(error)
         if type(error).__module__ == "ssl":
-            why = getattr(error, "verify_message", "") or why
+            why = (getattr(error, "verify_message", "") or why).removesuffix(".")
             return ServerReplyError(
                 f"No encrypted connection to the V-IPU server {self._address} can be "
-                f"made: {why}. {_tls_way_out(error)}"
+                f"made: {why}. {_tls_way_out(error, self._address)}"
             )
         if isinstance(error, ConnectionResetError | BrokenPipeError):
             return reply_error(self._address, "it closed the connection")
@@ -194,13 +202,35 @@ class Connections:
         return f"http{'s' if self._address.tls else ''}://{self._address}"
 
 
-def _tls_way_out(error: OSError) -> str:
-    if getattr(error, "verify_code", 0) == CERTIFICATE_EXPIRED:
+def _tls_way_out(error: OSError, address: ServerAddress) -> str:
+    code = getattr(error, "verify_code", 0)
+    if code == CERTIFICATE_EXPIRED:
         return "Ask the server's administrator for a new certificate."
+    if code in WRONG_NAMES:
+        return (
+            "Name the server as its certificate does, or ask its administrator for a "
+            f"certificate of {address.host}."
+        )
+    if code:
+        return _certificate_line(address)
     return (
-        "Name the file of certificates to trust with api-ca-cert, or set "
-        'api-tls = "no" if the server has no TLS.'
+        f"If the server has no TLS, write into {_config_file(address)} the line: "
+        'api-tls = "no"'
     )
+
+
+def _certificate_line(address: ServerAddress) -> str:
+    """Say how to trust the certificate of a server."""
+    return (
+        "Copy the server's certificate, or that of the authority which signed it, to "
+        f"this machine, and write into {_config_file(address)} a line with its path: "
+        'api-ca-cert = "/path/of/cert.pem"'
+    )
+
+
+def _config_file(address: ServerAddress) -> str:
+    # What names the server, if it is a file and not a variable or an option.
+    return address.origin if "/" in address.origin else f"~/{USER_FILES[0]}"
 
 
 class _Reader:

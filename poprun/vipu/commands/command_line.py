@@ -6,7 +6,7 @@ plural, and a flag may have a value: --reconfigurable=false.
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
@@ -129,11 +129,39 @@ class Verb(_Globals, click.Group):
             None,
         )
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        noun = args[0]
+        if self.get_command(ctx, noun) is None:
+            program = ctx.find_root().command
+            assert isinstance(program, Program)
+            if hint := program.find_elsewhere(str(self.name), noun):
+                ctx.fail(hint)
+            *most, last = self.commands
+            nouns = f"{', '.join(most)} or {last}" if most else last
+            ctx.fail(
+                f"'{program.name} {self.name}' takes no {noun[:64]!r}, but {nouns}."
+            )
+        return super().resolve_command(ctx, args)
+
 
 class Program(_Globals, click.Group):
-    """A whole command line program: its verbs."""
+    """A whole command line program: its verbs.
 
-    def __init__(self, name: str, verbs: Sequence[Verb], **attributes: Any) -> None:
+    Args:
+        name: What it is called.
+        verbs: What it can do.
+        make_other: Makes a program that can do more, to name it to the user.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        verbs: Sequence[Verb],
+        make_other: "Callable[[], Program] | None" = None,
+        **attributes: Any,
+    ) -> None:
         super().__init__(
             name,
             context_settings=HELP,
@@ -143,9 +171,38 @@ class Program(_Globals, click.Group):
         )
         for verb in verbs:
             self.add_command(verb)
+        self._make_other = make_other
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         return self.commands.get(_OLD_VERBS.get(cmd_name, cmd_name))
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        verb = args[0]
+        if self.get_command(ctx, verb) is None:
+            if hint := self.find_elsewhere(verb, ""):
+                ctx.fail(hint)
+            *most, last = self.commands
+            ctx.fail(
+                f"There is no command {verb[:64]!r}. There are {', '.join(most)} and "
+                f"{last}."
+            )
+        return super().resolve_command(ctx, args)
+
+    def find_elsewhere(self, verb: str, noun: str) -> str:
+        """Return a sentence if the other program has a verb with this noun, or any."""
+        if self._make_other is None:
+            return ""
+        other = self._make_other()
+        found = other.commands.get(verb)
+        if not isinstance(found, Verb):
+            return ""
+        command = found.get_command(click.Context(found), noun) if noun else None
+        if noun and command is None:
+            return ""
+        words = f"{verb} {command.name}" if command else verb
+        return f"Only administrators can do that: {other.name} {words} --help"
 
 
 def comma_separated(

@@ -53,7 +53,12 @@ def make_vipu() -> Program:
     )
     help_ = "Make, show and remove partitions of emulated IPUs."
     return Program(
-        "vipu", verbs, help=help_, callback=_without_verb, params=list(_VERSIONS)
+        "vipu",
+        verbs,
+        make_vipu_admin,
+        help=help_,
+        callback=_without_verb,
+        params=list(_VERSIONS),
     )
 
 

@@ -114,7 +114,6 @@ def check_active(partition: Partition) -> None:
     why = f": {partition.reason}" if partition.reason else ""
     raise NotActiveError(
         f"Partition {describe(partition)} is in state {partition.state.in_api}, not "
-        f"{PartitionState.ACTIVE.in_api}{why}. Try again with "
-        "--vipu-partition-attempts=3, reset it with --reset-partition=yes, or name "
-        "another with --vipu-partition."
+        f"{PartitionState.ACTIVE.in_api}{why}. Reset it with --reset-partition=yes, or "
+        "name another with --vipu-partition."
     )

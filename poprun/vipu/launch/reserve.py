@@ -212,6 +212,8 @@ def _acquire(
             return inventory.acquire(acquisition)
         except NotActiveError as error:
             if attempt >= options.attempts:
+                if options.attempts == 1:
+                    error.add_note("--vipu-partition-attempts=3 tries three times.")
                 raise
             log.info(f"Attempt {attempt} of {options.attempts} failed: {error}")
         attempt += 1

@@ -37,6 +37,7 @@ MOST_BODY_BYTES = 4 << 20
 SWEEP_S = 1.0
 JSON = "application/json"
 NO_PATH = "There is no such path. The paths are in /openapi.json."
+WRONG_METHOD = "Operations are asked for with POST, all else with GET."
 _log = logging.getLogger("vipu-server")
 
 
@@ -91,7 +92,7 @@ class Service:
 
         # Operations go past the routes, which would double what a request costs.
         async def application(scope: Scope, receive: Receive, send: Send) -> None:
-            if scope["type"] == "http" and scope["method"] == "POST":
+            if scope["type"] == "http":
                 _, area, name = f"{scope['path']}//".split("/")[:3]
                 if area in ("user", "admin"):
                     reply = await self._serve(area, name, scope, receive)
@@ -129,6 +130,10 @@ class Service:
         operation = self._operations.get(name)
         if operation is None or scope["path"] != f"/{area}/{name}":
             return _refusal(404, "not_found", NO_PATH)
+        if scope["method"] != "POST":
+            reply = _refusal(405, VipuRuleError.code, WRONG_METHOD)
+            reply.headers["allow"] = "POST"
+            return reply
         try:
             reply = await self._answer(scope, receive, operation, area == "admin")
             result = "ok"
@@ -186,8 +191,10 @@ class Service:
             raise RequestError(
                 401,
                 AccessError.code,
-                "The V-IPU server wants to know who asks. Give api-user-id and "
-                "api-access-key, in a file or with options of the vipu command.",
+                "The V-IPU server wants to know who asks. Copy the file "
+                "NAME.vipu-cli.hcl that 'vipu-admin create user NAME' has written to "
+                "~/.vipu/vipu-cli.hcl, or give api-user-id and api-access-key "
+                "otherwise.",
             )
         try:
             user = self._inventory.check_access(name, key)
@@ -298,7 +305,7 @@ async def _refuse_http(_: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     sentence = {
         404: NO_PATH,
-        405: "Operations are asked for with POST, all else with GET.",
+        405: WRONG_METHOD,
     }.get(error.status_code, str(error.detail))
     code = "not_found" if error.status_code == 404 else VipuRuleError.code
     reply = _refusal(error.status_code, code, sentence)

@@ -355,6 +355,6 @@ def test_mpiruns_command_on_a_reconfigurable_partition_of_a_server(
             "'-x' 'IPUOF_LOG_LEVEL=WARN' "
             "'-x' 'PATH' '-x' 'LD_LIBRARY_PATH' '-x' 'PYTHONPATH' "
             "'-x' 'POPLAR_TARGET_OPTIONS="
-            + options(64, "slidingWindow", "mesh", 16)
+            + options(64, "slidingWindow", "torus", 16)
             + "' "
         )

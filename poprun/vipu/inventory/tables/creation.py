@@ -102,7 +102,8 @@ def _place(
         try:
             shape = partition_rules.shape_in(request, cluster, strict=strict)
         except VipuRuleError as error:
-            impossible = impossible or error
+            # Of several the last, which is the largest.
+            impossible = error
             continue
         possible.append((allocation, cluster))
         free = StoredFreeBlocks(db, allocation)

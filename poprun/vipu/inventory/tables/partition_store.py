@@ -117,7 +117,10 @@ def with_state(db: Connection, partition: Partition) -> Partition:
         state = PartitionState.ERROR if down else PartitionState.PENDING
         agent = (down or trouble)[0]
         what = "is down" if down else "does not answer"
-        reason = f"agent {agent.name} ({agent.host}:{agent.port}) {what}"
+        reason = (
+            f"agent {agent.name} ({agent.host}:{agent.port}) {what} until an "
+            f"administrator runs: vipu-admin update agent {agent.name} --status up"
+        )
     return partition._replace(state=state, reason=reason)
 
 

@@ -157,7 +157,7 @@ def test_help_needs_no_inventory(
 @pytest.mark.parametrize(
     ("line", "code", "sentence"),
     [
-        ("vipu lst partitions", 2, "No such command 'lst'"),
+        ("vipu lst partitions", 2, "There is no command 'lst'"),
         ("vipu list partition --siez 4", 2, "No such option"),
         ("vipu get partition", 2, "Missing argument 'NAME'"),
         ("vipu get partition p1 --gcd 0", 2, "--gcd goes with --ipuof-configs"),
@@ -225,3 +225,43 @@ def test_an_inventory_that_cannot_be_opened_is_an_error(
 
     assert (result.code, result.out) == (1, "")
     assert result.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        (
+            "vipu list frogs",
+            "vipu: error: 'vipu list' takes no 'frogs', but partitions, allocations, "
+            "clusters, agents or ipu-attrs.\n",
+        ),
+        (
+            "vipu reset cluster",
+            "vipu: error: 'vipu reset' takes no 'cluster', but partition.\n",
+        ),
+        (
+            "vipu create agent ag1 --host h",
+            "vipu: error: Only administrators can do that: vipu-admin create agent "
+            "--help\n",
+        ),
+        (
+            "vipu list user",
+            "vipu: error: Only administrators can do that: vipu-admin list users "
+            "--help\n",
+        ),
+        (
+            "vipu discover agents",
+            "vipu: error: Only administrators can do that: vipu-admin discover "
+            "--help\n",
+        ),
+        (
+            "vipu-admin frob agents",
+            "vipu-admin: error: There is no command 'frob'. There are list, get, "
+            "create, update, reset, remove and discover.\n",
+        ),
+    ],
+)
+def test_an_unknown_word_is_answered_with_those_that_there_are(
+    run: Run, line: str, sentence: str
+) -> None:
+    assert run(line) == (2, "", sentence)

@@ -271,14 +271,18 @@ def test_ilds_of_a_partition_are_next_to_each_other(empty: EmbeddedInventory) ->
     ).blocks == tuple(Block(64 * n, 64) for n in range(4))
 
 
+AG1 = "agent ag1 (10.1.0.1:8080)"
+REMEDY = "until an administrator runs: vipu-admin update agent ag1 --status up"
+
+
 @pytest.mark.parametrize(
     ("status", "state", "reason"),
     [
-        (AgentStatus.DOWN, PartitionState.ERROR, "agent ag1 (10.1.0.1:8080) is down"),
+        (AgentStatus.DOWN, PartitionState.ERROR, f"{AG1} is down {REMEDY}"),
         (
             AgentStatus.UNKNOWN,
             PartitionState.PENDING,
-            "agent ag1 (10.1.0.1:8080) does not answer",
+            f"{AG1} does not answer {REMEDY}",
         ),
     ],
 )
@@ -294,9 +298,8 @@ def test_a_partition_on_a_failed_agent_does_not_become_active(
         launch("P", replicas=8)
     assert str(refusal.value) == (
         f"Partition P ({state.name}, 8 IPUs, 1 GCD, 8 replicas) is in state "
-        f"PS_{state.name}, not PS_ACTIVE: {reason}. Try again with "
-        "--vipu-partition-attempts=3, reset it with --reset-partition=yes, or name "
-        "another with --vipu-partition."
+        f"PS_{state.name}, not PS_ACTIVE: {reason}. Reset it with "
+        "--reset-partition=yes, or name another with --vipu-partition."
     )
     assert inventory.list_partitions() == ()
 
@@ -485,3 +488,17 @@ def test_a_cluster_has_only_so_many_places(
 ) -> None:
     with pytest.raises(VipuRuleError, match=r"has 4 places for it\. Give an index"):
         inventory.create_partition(Request(name="P", size=16, place_index=index))
+
+
+def test_what_is_too_large_for_all_is_compared_with_the_largest(
+    inventory: EmbeddedInventory,
+) -> None:
+    inventory.create_cluster(presets.preset("pod16", "a16"))
+    inventory.create_cluster(presets.preset("pod128", "c128"))
+
+    with pytest.raises(VipuRuleError) as refusal:
+        inventory.create_partition(Request(name="P", size=256, num_gcds=4))
+    assert str(refusal.value) == (
+        "Partition P would have 256 IPUs, but cluster c128 has 128. Ask for fewer, or "
+        "name a larger cluster."
+    )

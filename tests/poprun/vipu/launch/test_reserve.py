@@ -153,8 +153,9 @@ def test_a_partition_that_does_not_get_active_is_tried_so_often(
     for agent in inventory.list_agents():
         inventory.set_agent_status(agent.name, AgentStatus.DOWN)
 
-    with pytest.raises(NotActiveError):
+    with pytest.raises(NotActiveError) as refusal:
         ask(name="P", attempts=3)
+    assert not hasattr(refusal.value, "__notes__")
     assert waits == [launch_reserve.ATTEMPT_S] * 2
     assert [line[:19] for line in lines if "failed" in line] == [
         "Attempt 1 of 3 fail",
@@ -162,6 +163,17 @@ def test_a_partition_that_does_not_get_active_is_tried_so_often(
     ]
     assert inventory.list_partitions() == ()
     assert inventory.list_leases() == ()
+
+
+def test_more_attempts_are_advised_to_one_who_asked_for_one(
+    ask: Reserve, inventory: EmbeddedInventory
+) -> None:
+    for agent in inventory.list_agents():
+        inventory.set_agent_status(agent.name, AgentStatus.DOWN)
+
+    with pytest.raises(NotActiveError) as refusal:
+        ask(name="P")
+    assert refusal.value.__notes__ == ["--vipu-partition-attempts=3 tries three times."]
 
 
 def test_a_refused_job_holds_nothing(

@@ -184,9 +184,22 @@ def test_a_removed_user_is_out_at_once(
     admin.create_user("bob")  # the fixture removes it
 
 
-def test_a_certificate_that_nobody_vouches_for_is_refused(server: Server) -> None:
-    with pytest.raises(ServerReplyError, match=r"unable to get local issuer.*ca-cert"):
+COPY = (
+    "Copy the server's certificate, or that of the authority which signed it, to this "
+    "machine, and write into ~/.vipu/vipu-cli.hcl a line with its path: "
+    'api-ca-cert = "/path/of/cert.pem"'
+)
+
+
+def test_a_certificate_that_is_not_trusted_gets_the_line_to_write(
+    server: Server,
+) -> None:
+    with pytest.raises(ServerReplyError) as refusal:
         server.inventory(tls=True).list_partitions()
+    assert str(refusal.value) == (
+        f"No encrypted connection to the V-IPU server 127.0.0.1:{server.port} can be "
+        f"made: unable to get local issuer certificate. {COPY}"
+    )
 
 
 PAST = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
@@ -195,7 +208,12 @@ PAST = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
 @pytest.mark.parametrize(
     ("host", "not_after", "reason"),
     [
-        ("other.example", None, "IP address mismatch"),
+        (
+            "other.example",
+            None,
+            r"IP address mismatch, .* '127\.0\.0\.1'\. Name the server as its "
+            r"certificate does, or .* a certificate of 127\.0\.0\.1\.$",
+        ),
         ("127.0.0.1", PAST, r"has expired\. Ask the server's administrator"),
     ],
 )
@@ -222,8 +240,12 @@ def test_a_client_without_tls_is_told_about_it(server: Server) -> None:
 
 
 def test_a_missing_file_of_certificates_gets_a_sentence(server: Server) -> None:
-    with pytest.raises(ServerUnreachableError, match=r"api-ca-cert .* cannot be read"):
+    with pytest.raises(ServerUnreachableError) as refusal:
         server.inventory(tls=True, ca_cert="/nowhere/ca.pem").list_partitions()
+    assert str(refusal.value) == (
+        "The file /nowhere/ca.pem with the certificate of the V-IPU server 127.0.0.1:"
+        f"{server.port} cannot be read: No such file or directory. {COPY}"
+    )
 
 
 def test_a_certificate_that_is_none_gets_a_sentence(tmp_path: Path) -> None:
