@@ -195,8 +195,26 @@ def is_set(environ: Mapping[str, str]) -> bool:
     return NUM_TOTAL_REPLICAS in environ
 
 
+def topology_number(environ: Mapping[str, str], name: str) -> int:
+    """Return the number of one variable of the topology, PopDist's default if not set.
+
+    It reads no other variable, and so cannot tell whether they contradict each other.
+
+    Raises:
+        UnreadableVariableError: The value is not one that the variable can have.
+    """
+    if name not in environ:
+        return _DEFAULTS[name]
+    value = whole_number(environ, name)
+    _check_alone(name, value)
+    return value
+
+
 def _name(f: "Field[Any]") -> str:
     return str(f.metadata["variable"])
+
+
+_DEFAULTS: dict[str, int] = {_name(f): f.default for f in fields(Instance)}
 
 
 def whole_number(environ: Mapping[str, str], name: str, by: str = "poprun") -> int:
@@ -232,9 +250,9 @@ def _check(instance: Instance) -> None:
     total, local = instance.num_total_replicas, instance.num_local_replicas
     offset, index = instance.replica_index_offset, instance.local_instance_index
     uniform, ipus = instance.uniform, instance.num_ipus_per_replica
-    _require(NUM_TOTAL_REPLICAS, total, total >= 1, "1 or more")
-    _require(NUM_IPUS_PER_REPLICA, ipus, ipus >= 1, "1 or more")
-    _require(UNIFORM_REPLICAS_PER_INSTANCE, uniform, uniform < 2, "0 or 1")
+    _check_alone(NUM_TOTAL_REPLICAS, total)
+    _check_alone(NUM_IPUS_PER_REPLICA, ipus)
+    _check_alone(UNIFORM_REPLICAS_PER_INSTANCE, uniform)
     _require(
         NUM_LOCAL_REPLICAS,
         local,
@@ -249,6 +267,14 @@ def _check(instance: Instance) -> None:
     )
     most = total // local if uniform else total - local + 1
     _require(LOCAL_INSTANCE_INDEX, index, index < most, f"less than {most}")
+
+
+def _check_alone(name: str, value: int) -> None:
+    """Check what the rule of a variable says without the other variables."""
+    if name == UNIFORM_REPLICAS_PER_INSTANCE:
+        _require(name, value, value < 2, "0 or 1")
+    elif name not in (REPLICA_INDEX_OFFSET, LOCAL_INSTANCE_INDEX):
+        _require(name, value, value >= 1, "1 or more")
 
 
 def _require(name: str, value: int, holds: bool, rule: str) -> None:

@@ -150,8 +150,8 @@ class Place:
 def is_launched(environ: Mapping[str, str]) -> bool:
     """Return whether a variable that poprun sets is in the environment.
 
-    Any of the variables counts: with only some of them the environment is broken,
-    and must be refused, rather than every instance believing that it is alone.
+    Any of the variables counts: with only some of them no instance can find the
+    others, which must be an error, rather than each believing that it is alone.
     """
     return any(name in environ for name in env.TOPOLOGY_VARIABLES)
 
@@ -166,6 +166,19 @@ def instance_of(environ: Mapping[str, str]) -> Instance:
     if is_launched(environ):
         return Instance.decode(environ)
     return Place.decode(environ).instance()
+
+
+def topology_number(environ: Mapping[str, str], name: str) -> int:
+    """Return the number of one variable of the topology, under any launcher.
+
+    It is PopDist's default where poprun's other variables are set, but this one is not.
+
+    Raises:
+        UnreadableVariableError: The value is not one that the variable can have.
+    """
+    if not is_launched(environ):
+        environ = Place.decode(environ).instance().encode()
+    return env.topology_number(environ, name)
 
 
 def meeting_of(environ: Mapping[str, str], proc: str = "/proc") -> str:

@@ -3,9 +3,10 @@
 They keep PopDist's names, and read the environment at each call. A process that
 poprun did not start is the only instance of a job with one replica, so the same
 program runs with and without poprun; under a bare mpirun, each process is an
-instance with one replica. Where the variables of poprun, or of mpirun, are
-incomplete or contradict each other, every function except isPopdistEnvSet raises
-MissingVariableError or UnreadableVariableError, which name the variable.
+instance with one replica. Where only some of poprun's variables are set, each getter
+reads its own, and returns PopDist's default where that is not set. getDeviceId, the
+collectives and init() need all of the variables: they raise MissingVariableError where
+one is not set, and UnreadableVariableError where they contradict each other.
 """
 
 import os
@@ -24,7 +25,7 @@ from popdist.backend import (
 )
 from popdist.environment import NODE_DEVICE_ID, Instance
 from popdist.errors import NotUniformError, UnreadableVariableError
-from popdist.job import instance_of, is_launched
+from popdist.job import instance_of, is_launched, topology_number
 
 __all__ = [
     "checkNumIpusPerReplica",
@@ -64,12 +65,12 @@ def getNumTotalReplicas() -> int:
 
     This, and not the number of instances, is what a mean over the job divides by.
     """
-    return _instance().num_total_replicas
+    return _number(environment.NUM_TOTAL_REPLICAS)
 
 
 def getNumLocalReplicas() -> int:
     """Return the number of replicas of this instance; 1 without poprun."""
-    return _instance().num_local_replicas
+    return _number(environment.NUM_LOCAL_REPLICAS)
 
 
 def getReplicaIndexOffset() -> int:
@@ -78,12 +79,12 @@ def getReplicaIndexOffset() -> int:
     The instance owns the replicas from here up to, not including, this plus
     getNumLocalReplicas(): its share of a data set that is split by replica.
     """
-    return _instance().replica_index_offset
+    return _number(environment.REPLICA_INDEX_OFFSET)
 
 
 def getNumIpusPerReplica() -> int:
     """Return the number of IPUs that each replica spans; 1 without poprun."""
-    return _instance().num_ipus_per_replica
+    return _number(environment.NUM_IPUS_PER_REPLICA)
 
 
 def getInstanceIndex() -> int:
@@ -95,7 +96,8 @@ def getInstanceIndex() -> int:
     Raises:
         NotUniformError: The instances own different numbers of replicas.
     """
-    return _uniform_instance("getInstanceIndex").index
+    _require_uniform("getInstanceIndex")
+    return getReplicaIndexOffset() // getNumLocalReplicas()
 
 
 def getNumInstances() -> int:
@@ -104,7 +106,8 @@ def getNumInstances() -> int:
     Raises:
         NotUniformError: The instances own different numbers of replicas.
     """
-    return _uniform_instance("getNumInstances").num_instances
+    _require_uniform("getNumInstances")
+    return getNumTotalReplicas() // getNumLocalReplicas()
 
 
 def getLocalInstanceIndex() -> int:
@@ -113,7 +116,7 @@ def getLocalInstanceIndex() -> int:
     Every host has an instance 0, which can do what must be done once on each host,
     such as a download. What must be done once in a job is for getInstanceIndex() 0.
     """
-    return _instance().local_instance_index
+    return _number(environment.LOCAL_INSTANCE_INDEX)
 
 
 def isUniformReplicasPerInstance() -> bool:
@@ -122,7 +125,7 @@ def isUniformReplicasPerInstance() -> bool:
     True without poprun. Where it is False, getInstanceIndex and getNumInstances
     raise.
     """
-    return bool(_instance().uniform)
+    return bool(_number(environment.UNIFORM_REPLICAS_PER_INSTANCE))
 
 
 def checkNumIpusPerReplica(expected: int) -> bool:
@@ -131,7 +134,7 @@ def checkNumIpusPerReplica(expected: int) -> bool:
     It raises nothing when they do not: the caller must check the result. Without
     poprun a replica spans one IPU, so the result is True for 1 only.
     """
-    return _instance().num_ipus_per_replica == expected
+    return getNumIpusPerReplica() == expected
 
 
 def getDeviceId(
@@ -165,19 +168,22 @@ def getDeviceId(
         return device.attach(os.environ, _uniform_instance("getDeviceId"))
     parent = os.environ.get(NODE_DEVICE_ID)
     if parent is None or not is_launched(os.environ):
-        return _offline_device(_instance())
+        return _offline_device(instance_of(os.environ))
     return _part_of(parent, _uniform_instance("getDeviceId"))
 
 
-def _instance() -> Instance:
-    return instance_of(os.environ)
+def _number(variable: str) -> int:
+    return topology_number(os.environ, variable)
+
+
+def _require_uniform(function: str) -> None:
+    if not isUniformReplicasPerInstance():
+        raise NotUniformError(function)
 
 
 def _uniform_instance(function: str) -> Instance:
-    instance = _instance()
-    if not instance.uniform:
-        raise NotUniformError(function)
-    return instance
+    _require_uniform(function)
+    return instance_of(os.environ)
 
 
 def _check_ipus_per_replica(earlier: int | None, later: int | None) -> None:

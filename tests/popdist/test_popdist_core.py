@@ -146,34 +146,116 @@ def test_instances_that_are_not_alike_have_no_index(
 MEETING = dict.fromkeys(MEETING_VARIABLES, "1")
 
 
-@pytest.mark.parametrize("name", GETTERS)
+@pytest.mark.parametrize(
+    ("variable", "getter", "default"),
+    [
+        ("POPDIST_NUM_TOTAL_REPLICAS", "getNumTotalReplicas", 1),
+        ("POPDIST_NUM_LOCAL_REPLICAS", "getNumLocalReplicas", 1),
+        ("POPDIST_NUM_IPUS_PER_REPLICA", "getNumIpusPerReplica", 1),
+        ("POPDIST_REPLICA_INDEX_OFFSET", "getReplicaIndexOffset", 0),
+        ("POPDIST_LOCAL_INSTANCE_INDEX", "getLocalInstanceIndex", 0),
+        (
+            "POPDIST_UNIFORM_REPLICAS_PER_INSTANCE",
+            "isUniformReplicasPerInstance",
+            True,
+        ),
+    ],
+)
+def test_a_getter_reads_its_own_variable_and_has_the_guides_default(
+    variable: str, getter: str, default: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = job(2, 4)[1].encode()
+    become(monkeypatch, {variable: told[variable]})
+    alone = getattr(popdist, getter)()
+    become(monkeypatch, told)
+    together = getattr(popdist, getter)()
+    monkeypatch.delenv(variable)
+    without = getattr(popdist, getter)()
+
+    assert alone == together == int(told[variable])
+    assert without == default
+
+
+def test_a_total_that_is_set_by_hand_is_all_that_is_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    become(monkeypatch, {"POPDIST_NUM_TOTAL_REPLICAS": "4"})
+
+    assert popdist.getNumTotalReplicas() == 4
+    assert popdist.getNumInstances() == 4
+    assert popdist.getInstanceIndex() == 0
+    assert popdist.getNumLocalReplicas() == 1
+    assert popdist.checkNumIpusPerReplica(1) is True
+    assert popdist.checkNumIpusPerReplica(2) is False
+
+
+def test_the_five_variables_of_the_guide_describe_a_job_of_one_instance(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    become(
+        monkeypatch,
+        {
+            "POPDIST_NUM_TOTAL_REPLICAS": "2",
+            "POPDIST_NUM_LOCAL_REPLICAS": "2",
+            "POPDIST_NUM_IPUS_PER_REPLICA": "1",
+            "POPDIST_UNIFORM_REPLICAS_PER_INSTANCE": "1",
+            "POPDIST_REPLICA_INDEX_OFFSET": "0",
+        },
+    )
+
+    assert popdist.getNumTotalReplicas() == 2
+    assert popdist.getNumLocalReplicas() == 2
+    assert popdist.getNumInstances() == 1
+    assert popdist.getInstanceIndex() == 0
+    assert popdist.getLocalInstanceIndex() == 0
+    with pytest.raises(
+        MissingVariableError, match="^POPDIST_LOCAL_INSTANCE_INDEX is not set"
+    ):
+        popdist.getDeviceId()
+
+
 @pytest.mark.parametrize("missing", TOPOLOGY_VARIABLES)
-def test_a_missing_variable_is_named(
-    name: str, missing: str, monkeypatch: pytest.MonkeyPatch
+def test_a_device_needs_the_whole_contract(
+    missing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     become(monkeypatch, {**job(2, 4)[1].encode(), **MEETING})
     monkeypatch.delenv(missing)
 
     with pytest.raises(MissingVariableError, match=f"^{missing} is not set"):
-        getattr(popdist, name)()
+        popdist.getDeviceId()
 
 
-@pytest.mark.parametrize("name", GETTERS)
 @pytest.mark.parametrize(
-    ("variable", "text"),
+    ("variable", "text", "getters"),
     [
-        ("POPDIST_NUM_TOTAL_REPLICAS", "abc"),
-        ("POPDIST_LOCAL_INSTANCE_INDEX", "-1"),
-        ("POPDIST_REPLICA_INDEX_OFFSET", "4"),
+        (
+            "POPDIST_NUM_TOTAL_REPLICAS",
+            "abc",
+            ["getNumTotalReplicas", "getNumInstances", "getDeviceId"],
+        ),
+        (
+            "POPDIST_NUM_LOCAL_REPLICAS",
+            "0",
+            ["getNumLocalReplicas", "getInstanceIndex", "getNumInstances"],
+        ),
+        (
+            "POPDIST_LOCAL_INSTANCE_INDEX",
+            "-1",
+            ["getLocalInstanceIndex", "getDeviceId"],
+        ),
+        ("POPDIST_REPLICA_INDEX_OFFSET", "4", ["getDeviceId"]),
     ],
 )
-def test_a_variable_that_makes_no_sense_is_named(
-    name: str, variable: str, text: str, monkeypatch: pytest.MonkeyPatch
+def test_a_variable_that_makes_no_sense_is_named_where_it_is_read(
+    variable: str, text: str, getters: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     become(monkeypatch, job(2, 4)[1].encode() | {variable: text})
 
     assert popdist.isPopdistEnvSet() is True
-    with pytest.raises(UnreadableVariableError, match=f"^{variable} is '{text}'"):
+    for name in getters:
+        with pytest.raises(UnreadableVariableError, match=f"^{variable} is '{text}'"):
+            getattr(popdist, name)()
+    for name in GETTERS.keys() - {*getters, "getDeviceId"}:
         getattr(popdist, name)()
 
 
