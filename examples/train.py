@@ -44,9 +44,10 @@ def loss_and_gradients(weights, x, y):
 
 def mean_over_all_replicas(group, per_replica):
     """Average over the job what each local replica found: a list of arrays for each."""
-    rows = [np.stack(arrays) for arrays in zip(*per_replica, strict=True)]
-    # Every row of a result is the mean over all replicas: one of them is enough.
-    return [row[0] for row in group.grouped_all_reduce(rows, op="mean")]
+    # For each array of the network a list with that of each local replica.
+    lists = [list(arrays) for arrays in zip(*per_replica, strict=True)]
+    # Every entry of a result is the mean over all replicas: one of them is enough.
+    return [means[0] for means in group.grouped_all_reduce(lists, op="mean")]
 
 
 def main():
@@ -66,8 +67,9 @@ def main():
         if popdist.getInstanceIndex() == 0 and step % 10 == 0:
             print(f"step {step:3}  loss {loss:.6f}", flush=True)
 
-    last = np.full(popdist.getNumLocalReplicas(), history[-1])
-    losses = [float(loss) for loss in group.all_gather(last)]
+    last = np.array(history[-1])
+    losses = popdist.instance_group().all_gather(last)
+    losses = [float(loss) for loss in losses]
     if popdist.getInstanceIndex() == 0:
         print(f"loss {history[0]:.6f} at the start, {history[-1]:.6f} at the end")
     if len(set(losses)) > 1 or not history[-1] < history[0]:

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from popdist import collectives
     from popdist.engine.group import Group
     from popdist.engine.handle import Handle
-    from popdist.groups.arrays import empty, empty_like, zeros
+    from popdist.groups.arrays import empty, empty_like, rows, zeros
     from popdist.groups.instance_group import instance_group
     from popdist.groups.partitioned import ReplicaGroups
     from popdist.groups.replica_group import replica_group
@@ -95,6 +95,7 @@ __all__ = [
     "registerCommunicator",
     "registerDefaultBackend",
     "replica_group",
+    "rows",
     "zeros",
 ]
 
@@ -107,6 +108,7 @@ _HEAVY = {
     "empty_like": "popdist.groups.arrays",
     "instance_group": "popdist.groups.instance_group",
     "replica_group": "popdist.groups.replica_group",
+    "rows": "popdist.groups.arrays",
     "zeros": "popdist.groups.arrays",
 }
 

@@ -214,7 +214,9 @@ def _name(f: "Field[Any]") -> str:
     return str(f.metadata["variable"])
 
 
-_DEFAULTS: dict[str, int] = {_name(f): f.default for f in fields(Instance)}
+_DEFAULTS: dict[str, int] = {
+    name: int(number) for name, number in Instance().encode().items()
+}
 
 
 def whole_number(environ: Mapping[str, str], name: str, by: str = "poprun") -> int:

@@ -16,9 +16,7 @@ def main() -> None:
     import popdist
 
     popdist.init()
-    popdist.replica_group().all_reduce(
-        np.ones((popdist.getNumLocalReplicas(), 1), np.float32)
-    )
+    popdist.instance_group().all_reduce(np.ones(1, np.float32))
     reduced = time.perf_counter()
     from mpi4py import MPI
 

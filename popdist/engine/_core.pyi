@@ -113,9 +113,16 @@ class Reducer:
     Everything else goes to the method _all_reduce, with the same arguments.
     """
 
-    # Without a Comm, all calls go to _all_reduce.
+    # Without a Comm, all calls go to _all_reduce; with `only`, those of arrays of other
+    # types.
     def _take(
-        self, comm: Comm | None, layout: Layout | None, usual: int, leading: bool, /
+        self,
+        comm: Comm | None,
+        layout: Layout | None,
+        usual: int,
+        leading: bool,
+        only: type | None,
+        /,
     ) -> None: ...
     # None, or NotImplemented where not all arrays are plain buffers of one dtype.
     def _reduce_lists(

@@ -80,22 +80,33 @@ class Group(GroupCalls, Reductions, Exchanges, PointToPoint):  # type: ignore[mi
         endpoint: Endpoint,
         replicas: Sequence[int] | None = None,
         algorithm: str = "auto",
+        expects_marks: bool = False,
     ) -> Self:
         """Return a view of the group that this endpoint is of."""
         view = cls.__new__(cls)
-        view._join(endpoint, replicas, algorithm)
+        view._join(endpoint, replicas, algorithm, expects_marks)
         return view
 
-    def view(self, replicas: Sequence[int] | None) -> "Group":
+    def view(
+        self, replicas: Sequence[int] | None, expects_marks: bool = False
+    ) -> "Group":
         """Return a group of the same members, with so many rows in each of them.
 
         Both make their calls in one order, and share memory until both are closed.
+
+        Args:
+            expects_marks: Warn of the first array whose rows are not marked as those
+                of replicas (ReplicaRows).
         """
         self._check_open()
-        return Group.over(self._endpoint, replicas, self._algorithm)
+        return Group.over(self._endpoint, replicas, self._algorithm, expects_marks)
 
     def _join(
-        self, endpoint: Endpoint, replicas: Sequence[int] | None, algorithm: str
+        self,
+        endpoint: Endpoint,
+        replicas: Sequence[int] | None,
+        algorithm: str,
+        expects_marks: bool = False,
     ) -> None:
         if replicas is not None and len(replicas) != endpoint.size:
             raise ValueError(
@@ -105,7 +116,7 @@ class Group(GroupCalls, Reductions, Exchanges, PointToPoint):  # type: ignore[mi
         self._endpoint = endpoint
         self._closed = False
         counts = [1] * endpoint.size if replicas is None else replicas
-        self._use(ShmTransport(endpoint, counts), replicas is None)
+        self._use(ShmTransport(endpoint, counts), replicas is None, expects_marks)
         self._prefer(algorithm)
         endpoint.open_view(self)
 

@@ -221,8 +221,10 @@ class ShmTransport:
         if not self._closed:
             self._endpoint.give_up(what, error)
 
-    def accelerate(self, take: Callable[..., None], usual: int, leading: bool) -> bool:
-        take(self._comm, self._layout, usual, leading)
+    def accelerate(
+        self, take: Callable[..., None], usual: int, leading: bool, only: type | None
+    ) -> bool:
+        take(self._comm, self._layout, usual, leading, only)
         return True
 
     def explain(self) -> PopdistError:

@@ -225,8 +225,12 @@ class Transport(Protocol):
     def give_up(self, what: str, error: BaseException) -> None:
         """End the group for all members: `error` keeps this one from `what`."""
 
-    def accelerate(self, take: Callable[..., None], usual: int, leading: bool) -> bool:
+    def accelerate(
+        self, take: Callable[..., None], usual: int, leading: bool, only: type | None
+    ) -> bool:
         """Hand the core to a group's Reducer by `take`, where there is such a core.
+
+        With `only`, it may take arrays of that type, and no others.
 
         Returns whether the group may call the Reducer's shortcuts for plain arrays.
         """

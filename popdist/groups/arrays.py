@@ -1,6 +1,7 @@
-"""New arrays in the arena that the instances of the job share.
+"""What users make of arrays for the calls of groups.
 
-all_reduce of such arrays, on all members, copies nothing in or out.
+New arrays in the arena that the instances of the job share, and arrays whose rows are
+marked as those of the local replicas.
 """
 
 from collections.abc import Sequence
@@ -9,6 +10,7 @@ from typing import Any, TypeVar, overload
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
+from popdist.engine.calls.rows import ReplicaRows
 from popdist.groups.instance_group import instance_group
 from popdist.session import STATE
 
@@ -57,3 +59,27 @@ def empty_like(x: ArrayLike) -> NDArray[Any]:
     """Return a new array in the arena with the shape and dtype of x; see empty()."""
     like = np.asarray(x)
     return empty(like.shape, like.dtype)
+
+
+def rows(x: NDArray[S]) -> NDArray[S]:
+    """Return x, marked as an array whose rows are those of the local replicas.
+
+    The calls of replica_group() take it: row i, along the leading axis, is the array of
+    this instance's replica i. It shares the memory of x, so it may be an `out`, too.
+    What is computed of it, or selected from it, is an ordinary array again.
+
+    Raises:
+        TypeError: x is no array.
+        ValueError: It has no axis.
+    """
+    if not isinstance(x, np.ndarray):
+        raise TypeError(
+            f"popdist.rows() got {type(x).__name__}, but takes a numpy array. Give "
+            "np.asarray(x), or a list of arrays to the group's call, without rows()."
+        )
+    if not x.ndim:
+        raise ValueError(
+            "popdist.rows() got an array without an axis, but its leading axis is that "
+            "of the local replicas. Give an array with one element for each."
+        )
+    return x.view(ReplicaRows)

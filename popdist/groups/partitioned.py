@@ -17,9 +17,16 @@ S = TypeVar("S", bound=np.generic)
 class PartitionedCalls:
     """The calls of ReplicaGroups, each made in one group after the other."""
 
-    def __init__(self, parts: Sequence[Part]) -> None:
+    def __init__(self, parts: Sequence[Part], expects_marks: bool = False) -> None:
+        """Make calls in these groups.
+
+        Args:
+            parts: Each of the groups, as this instance sees it.
+            expects_marks: Warn of the first array whose rows are not marked as those
+                of replicas (ReplicaRows).
+        """
         self._parts = parts
-        self._rows = Parts(parts)
+        self._rows = Parts(parts, expects_marks)
 
     @property
     def num_replicas(self) -> int:

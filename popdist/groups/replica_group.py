@@ -1,6 +1,7 @@
 """Groups of replicas: all of the job, or parts of it as GCL divides them.
 
-A group's calls take an array with a leading axis, one row for each local replica.
+A group's calls take popdist.rows(x), where x has a leading axis, one row for each local
+replica; or a list of as many arrays.
 """
 
 from collections.abc import Sequence
@@ -47,13 +48,16 @@ def replica_group(
     members = participants()
     counts = STATE.rows(members)
     if groups is None and size is None:
-        return STATE.group("replicas", members).view(counts)
+        return STATE.group("replicas", members).view(counts, expects_marks=True)
     return ReplicaGroups(
         [
             Part(group=_group_of(replicas, members, counts), rows=rows)
             for replicas in _divided(sum(counts), groups, size)
             if (rows := _local(replicas, members, counts))
-        ]
+        ],
+        # A warning of one instance is enough.
+        expects_marks=max(counts) > 1
+        and members[[n > 1 for n in counts].index(True)] == STATE.job.place.rank,
     )
 
 

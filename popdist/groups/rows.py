@@ -8,7 +8,13 @@ from typing import Any, TypeVar
 import numpy as np
 
 from popdist.engine.calls.destinations import check_apart, check_fits, out_arrays
-from popdist.engine.calls.rows import Array, written, wrong_rows
+from popdist.engine.calls.rows import (
+    Array,
+    ReplicaRows,
+    warn_of_unmarked_rows,
+    written,
+    wrong_rows,
+)
 from popdist.engine.group import Group
 
 T = TypeVar("T")
@@ -56,8 +62,9 @@ class Parts:
     later group reads is copied if an earlier one overwrites it.
     """
 
-    def __init__(self, parts: Sequence[Part]) -> None:
+    def __init__(self, parts: Sequence[Part], expects_marks: bool) -> None:
         self._parts = parts
+        self._expects_marks = expects_marks
         self._size = parts[0].group.num_replicas
         self.num_rows = sum(len(part.rows) for part in parts)
 
@@ -68,6 +75,9 @@ class Parts:
         else:
             rows = _split(np.asarray(x))
         self._check(len(rows))
+        if self._expects_marks and not isinstance(x, list | tuple | ReplicaRows):
+            self._expects_marks = False
+            warn_of_unmarked_rows(np.asarray(x), self.num_rows)
         return rows
 
     def replica(self, root: int) -> int:

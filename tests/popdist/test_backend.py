@@ -147,7 +147,8 @@ def test_within_it_the_replicas_are_those_of_the_listed_instances() -> None:
     body = """
     def total():
         group = popdist.replica_group()
-        return len(group), group.all_reduce(np.ones(group.num_local_replicas)).tolist()
+        ones = popdist.rows(np.ones(group.num_local_replicas))
+        return len(group), group.all_reduce(ones).tolist()
 
     print(popdist.execute_on_instances([0, 2], total))
     """

@@ -209,7 +209,7 @@ def test_the_five_variables_of_the_guide_describe_a_job_of_one_instance(
     assert popdist.getInstanceIndex() == 0
     assert popdist.getLocalInstanceIndex() == 0
     with pytest.raises(
-        MissingVariableError, match="^POPDIST_LOCAL_INSTANCE_INDEX is not set"
+        MissingVariableError, match=r"^POPDIST_LOCAL_INSTANCE_INDEX is not set"
     ):
         popdist.getDeviceId()
 

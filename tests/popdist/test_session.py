@@ -51,7 +51,7 @@ def test_what_only_asks_for_replicas_loads_neither_numpy_nor_the_engine() -> Non
 def test_instances_with_different_numbers_of_replicas_tell_each_other() -> None:
     body = """
     group = popdist.replica_group()
-    rows = np.full((popdist.getNumLocalReplicas(), 1), rank + 1.0)
+    rows = popdist.rows(np.full((popdist.getNumLocalReplicas(), 1), rank + 1.0))
     print(len(group), group.replicas, group.all_reduce(rows).tolist())
     """
 

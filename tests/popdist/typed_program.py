@@ -15,8 +15,8 @@ from popdist import Group, Handle, ReplicaGroups, collectives
 Floats = NDArray[np.float32]
 
 here = popdist.getInstanceIndex() == 0
-x: Floats = np.ones((2, 4), np.float32)
-blocks: Floats = np.ones((2, 4, 3), np.float32)
+x: Floats = popdist.rows(np.ones((2, 4), np.float32))
+blocks: Floats = popdist.rows(np.ones((2, 4, 3), np.float32))
 rows: list[Floats] = [x[0], x[1]]
 all_rows: Floats = np.ones((4, 4), np.float32)
 listed: list[Floats] = [np.empty(4, np.float32) for _ in range(4)]

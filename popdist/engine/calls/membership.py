@@ -9,7 +9,14 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import numpy as np
 
 from popdist.engine.calls.destinations import check_fits
-from popdist.engine.calls.rows import Array, written, wrong_rows
+from popdist.engine.calls.rows import (
+    ARRAY_TYPES,
+    Array,
+    ReplicaRows,
+    warn_of_unmarked_rows,
+    written,
+    wrong_rows,
+)
 from popdist.engine.handle import AsyncOp, Handle
 from popdist.engine.transport import Transport
 
@@ -27,11 +34,23 @@ class Membership:
     size: int
     replicas: tuple[int, ...]
     transport: Transport
+    # Whether to warn of the next array whose rows the caller has not marked.
+    _expects_marks: bool
 
-    def _use(self, transport: Transport, flat: bool) -> None:
-        """Take the transport, and whether arrays lack the axis of local replicas."""
+    def _use(
+        self, transport: Transport, flat: bool, expects_marks: bool = False
+    ) -> None:
+        """Take the transport, and how arrays stand for the local replicas.
+
+        Args:
+            flat: Arrays lack the axis of local replicas.
+            expects_marks: The first array whose rows are not marked is worth a warning,
+                in one of the members where that could be a mistake.
+        """
         self.transport = transport
         self._flat = flat
+        several = [rank for rank, rows in enumerate(transport.replicas) if rows > 1]
+        self._expects_marks = expects_marks and several[:1] == [transport.rank]
         self.rank = transport.rank
         self.size = len(transport.replicas)
         self.replicas = transport.replicas
@@ -106,7 +125,7 @@ class Membership:
         """Return one array for each local replica."""
         rows: list[Array]
         if self._flat:
-            if isinstance(x, list | tuple) and any(type(a) is np.ndarray for a in x):
+            if isinstance(x, list | tuple) and any(type(a) in ARRAY_TYPES for a in x):
                 raise TypeError(
                     f"A list of {len(x)} entries with arrays is given, but each member "
                     "of this group gives one array. Use grouped_all_reduce to reduce "
@@ -117,6 +136,8 @@ class Membership:
             rows = [_array(row, writable) for row in x]
         else:
             whole = _array(x, writable)
+            if self._expects_marks and not (writable or isinstance(x, ReplicaRows)):
+                self._warn_once(whole)
             # Also of an array with one axis, each row is an array that can be written.
             rows = [whole[i, ...] for i in range(len(whole))] if whole.ndim else []
         if len(rows) != self.num_local_replicas:
@@ -128,6 +149,17 @@ class Membership:
                     f"{row.dtype} of shape {row.shape}, but must be alike."
                 )
         return rows
+
+    def _warn_once(self, x: Array) -> None:
+        """Warn that the rows of x are taken for replicas, if there are as many."""
+        if x.ndim and len(x) == self.num_local_replicas:
+            self._expects_marks = False
+            warn_of_unmarked_rows(x, self.num_local_replicas)
+
+    def _may_pass(self, *xs: Any) -> bool:
+        """Return whether these are arrays that need no look from Python any more."""
+        marked = {ReplicaRows} if self._expects_marks else ARRAY_TYPES
+        return {type(x) for x in xs} <= marked
 
     def _targets(
         self,

@@ -11,8 +11,10 @@ from popdist.engine.calls.destinations import Destination, check_apart, check_fi
 from popdist.engine.calls.membership import Membership, ends_group_without_memory
 from popdist.engine.calls.overlap import Pair, prepare_all
 from popdist.engine.calls.rows import (
+    ARRAY_TYPES,
     Array,
     Prepared,
+    ReplicaRows,
     plain,
     prepare,
     rows_of,
@@ -35,13 +37,21 @@ class Reductions(_core.Reducer, Membership):
         self._algorithm = algorithm
         self._usual = _choice(algorithm)
         self._has_shortcuts = self.transport.accelerate(
-            self._take, self._usual, not self._flat
+            self._take,
+            self._usual,
+            not self._flat,
+            ReplicaRows if self._expects_marks else None,
         )
+
+    def _warn_once(self, x: Array) -> None:
+        super()._warn_once(x)
+        # From now on the core may take arrays that are not marked.
+        self._prefer(self._algorithm)
 
     def _refuse_calls(self) -> None:
         """Begin no further calls."""
         self._has_shortcuts = False
-        self._take(None, None, self._usual, not self._flat)
+        self._take(None, None, self._usual, not self._flat, None)
         self.transport.close()
 
     @ends_group_without_memory
@@ -58,11 +68,11 @@ class Reductions(_core.Reducer, Membership):
     ) -> Any:
         """All-reduce in all its cases; the core has taken the most common one."""
         how = self._how(algorithm, reproducible)
-        if out is None and type(x) is np.ndarray and not (async_op or name):
+        if out is None and self._may_pass(x) and not (async_op or name):
             return self.all_reduce(
                 x,
                 op,
-                out=np.empty_like(x, order="C"),
+                out=np.empty(x.shape, x.dtype),
                 # The core takes no None.
                 algorithm=self._algorithm if algorithm is None else algorithm,
             )
@@ -139,9 +149,10 @@ class Reductions(_core.Reducer, Membership):
         several times, as tied weights are, ends as the reduction of what it was.
         """
         how = self._how(algorithm, reproducible)
-        if self._has_shortcuts and op in REDUCTIONS and not (async_op or name):
-            if out is None and all(type(x) is np.ndarray for x in arrays):
-                out = [np.empty_like(x, order="C") for x in arrays]
+        usual = self._has_shortcuts and op in REDUCTIONS and not (async_op or name)
+        if usual and self._may_pass(*arrays):
+            if out is None:
+                out = [np.empty(x.shape, x.dtype) for x in arrays]
             try:
                 if out and self._reduce_lists(arrays, out, REDUCTIONS[op], how) is None:
                     return list(out)
@@ -238,7 +249,7 @@ class Reductions(_core.Reducer, Membership):
 
     def _scatter_plain(self, x: Any, op: str, out: Any) -> Array | None:
         """Return the result if the core takes the arrays as they are, else None."""
-        if not self._has_shortcuts or type(x) is not np.ndarray:
+        if not self._has_shortcuts or not self._may_pass(x):
             return None
         if out is None:
             axis, total = 0 if self._flat else 1, self.num_replicas
@@ -246,7 +257,7 @@ class Reductions(_core.Reducer, Membership):
                 return None
             part = x.shape[axis] // total
             out = np.empty((*x.shape[:axis], part, *x.shape[axis + 1 :]), x.dtype)
-        if type(out) is not np.ndarray:
+        if type(out) not in ARRAY_TYPES:
             return None
         try:
             result = self._scatter_array(x, out, REDUCTIONS[op])

@@ -1,5 +1,7 @@
 """From numpy arrays to the rows that a transport carries."""
 
+import sys
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +14,40 @@ from popdist.engine.transport import Rows
 
 # Any, because the engine takes arrays of every dtype it knows.
 Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class ReplicaRows(np.ndarray[Any, Any]):
+    """An array that the caller has marked: each of its rows is a local replica's array.
+
+    What is computed of it, or selected from it, is an ordinary array again.
+    """
+
+    def __getitem__(self, key: Any) -> Any:
+        return self.view(np.ndarray)[key]
+
+    def __array_wrap__(
+        self, array: Any, context: Any = None, return_scalar: bool = False
+    ) -> Any:
+        return array[()] if array.ndim == 0 else np.asarray(array)
+
+
+# What calls take as they are, without converting it first.
+ARRAY_TYPES = {np.ndarray, ReplicaRows}
+
+
+def warn_of_unmarked_rows(x: Array, replicas: int) -> None:
+    """Warn, at the caller's own line, that the rows of x are taken for replicas."""
+    level, frame = 1, sys._getframe(0)
+    while frame.f_back and frame.f_globals.get("__name__", "").startswith("popdist."):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(
+        f"An array of shape {x.shape} is given to a group of replicas, of which this "
+        f"instance has {replicas}: its rows are taken for their arrays, one for each. "
+        "If so, write popdist.rows(x) in place of x, or give a list of "
+        f"{replicas} arrays. If all of x is one array of this instance, use "
+        "popdist.instance_group() in place of popdist.replica_group().",
+        stacklevel=level,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +98,9 @@ def wrong_rows(given: int, replicas: int) -> ValueError:
     """Return the error for an array whose rows are not those of the local replicas."""
     return ValueError(
         f"{given} rows are given, but this instance has {replicas} replicas in the "
-        f"group. Give an array with a leading axis of {replicas}, one row for each "
-        f"local replica, or a list of {replicas} arrays. popdist.instance_group() "
-        "takes arrays as they are, without that axis."
+        f"group. Give popdist.rows(x), where x has a leading axis of {replicas}, one "
+        f"row for each local replica, or a list of {replicas} arrays. "
+        "popdist.instance_group() takes arrays as they are, without that axis."
     )
 
 

@@ -636,10 +636,10 @@ def test_what_cannot_be_reduced_is_refused_before_the_others_know() -> None:
         "The algorithm is 'tree', but must be one of auto, oneshot, direct, ring."
     )
     assert refused(lambda: group.all_reduce(np.ones((3, 2)))) == (
-        "3 rows are given, but this instance has 2 replicas in the group. Give an "
-        "array with a leading axis of 2, one row for each local replica, or a list of "
-        "2 arrays. popdist.instance_group() takes arrays as they are, without that "
-        "axis."
+        "3 rows are given, but this instance has 2 replicas in the group. Give "
+        "popdist.rows(x), where x has a leading axis of 2, one row for each local "
+        "replica, or a list of 2 arrays. popdist.instance_group() takes arrays as they "
+        "are, without that axis."
     )
     assert refused(lambda: group.all_reduce([x[0], x[1, :2]])) == (
         "The rows are float64 of shape (3,) and float64 of shape (2,), but must be "

@@ -170,7 +170,7 @@ class ThreadTransport:
     def give_up(self, what: str, error: BaseException) -> None:
         self.failures.append(what)
 
-    def accelerate(self, take: Callable[..., None], usual: int, leading: bool) -> bool:
+    def accelerate(self, take: Callable[..., None], *_: Any) -> bool:
         return False
 
     def explain(self) -> Exception:

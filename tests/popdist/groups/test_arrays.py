@@ -12,7 +12,7 @@ def test_new_arrays_are_reduced_in_the_arena() -> None:
     rows = popdist.empty((2, 50_000))
     rows[...] = 1
     group = popdist.replica_group()
-    group.all_reduce(rows, out=rows)
+    group.all_reduce(popdist.rows(rows), out=rows)
     print(group.last_algorithm, rows.min(), rows.max())
     """
 

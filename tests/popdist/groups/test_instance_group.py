@@ -48,7 +48,7 @@ def test_it_shares_the_order_of_calls_with_the_group_of_replicas() -> None:
     body = """
     instances, replicas = popdist.instance_group(), popdist.replica_group()
     handle = instances.all_reduce(np.ones(2), async_op=True)
-    print(replicas.all_reduce(np.ones((2, 1))).tolist(), handle.test())
+    print(replicas.all_reduce(popdist.rows(np.ones((2, 1)))).tolist(), handle.test())
     """
 
     assert outputs(run((2, 2), body)) == ["[[4.0], [4.0]] True"] * 2
@@ -67,10 +67,10 @@ def test_a_leading_axis_that_a_group_of_replicas_misses_is_an_error(call: str) -
     """
 
     message = (
-        "5 rows are given, but this instance has 2 replicas in the group. Give an "
-        "array with a leading axis of 2, one row for each local replica, or a list of "
-        "2 arrays. popdist.instance_group() takes arrays as they are, without that "
-        "axis."
+        "5 rows are given, but this instance has 2 replicas in the group. Give "
+        "popdist.rows(x), where x has a leading axis of 2, one row for each local "
+        "replica, or a list of 2 arrays. popdist.instance_group() takes arrays as they "
+        "are, without that axis."
     )
     assert outputs(run((2,), body)) == [message]
 

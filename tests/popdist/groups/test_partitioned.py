@@ -1,13 +1,24 @@
 """Every operation in each of several groups, held to numpy."""
 
 import inspect
+from collections.abc import Sequence
 from typing import Any
 
+import jobs
 import pytest
-from jobs import outputs, run
+from jobs import Ended, outputs
 
 from popdist.engine.group import Group
 from popdist.groups.partitioned import ReplicaGroups
+
+
+def run(rows: Sequence[int], body: str) -> list[Ended]:
+    """Run a program that gives arrays with a leading axis in both forms.
+
+    Of those that are not marked by popdist.rows() it would be warned.
+    """
+    return jobs.run(rows, body, {"PYTHONWARNINGS": "ignore"})
+
 
 # What each replica brings are small whole numbers, so that every sum is exact. An
 # operation's line says whether the call and its async form gave what numpy gives.
@@ -29,7 +40,7 @@ def stack(values):
     return np.stack(list(values))
 
 def rows(*shape):
-    return stack(value(replica, *shape) for replica in mine)
+    return popdist.rows(stack(value(replica, *shape) for replica in mine))
 
 def same(found, expected):
     if isinstance(expected, list):
@@ -282,18 +293,18 @@ def test_calls_of_several_groups_may_be_under_way_at_once() -> None:
     [
         pytest.param(
             "all_reduce(np.ones((3, 2)))",
-            "3 rows are given, but this instance has 2 replicas in the group. Give an "
-            "array with a leading axis of 2, one row for each local replica, or a list "
-            "of 2 arrays. popdist.instance_group() takes arrays as they are, without "
-            "that axis.",
+            "3 rows are given, but this instance has 2 replicas in the group. Give "
+            "popdist.rows(x), where x has a leading axis of 2, one row for each local "
+            "replica, or a list of 2 arrays. popdist.instance_group() takes arrays as "
+            "they are, without that axis.",
             id="too-many-rows",
         ),
         pytest.param(
             "all_reduce(np.ones(()))",
-            "0 rows are given, but this instance has 2 replicas in the group. Give an "
-            "array with a leading axis of 2, one row for each local replica, or a list "
-            "of 2 arrays. popdist.instance_group() takes arrays as they are, without "
-            "that axis.",
+            "0 rows are given, but this instance has 2 replicas in the group. Give "
+            "popdist.rows(x), where x has a leading axis of 2, one row for each local "
+            "replica, or a list of 2 arrays. popdist.instance_group() takes arrays as "
+            "they are, without that axis.",
             id="no-axis",
         ),
         pytest.param(
@@ -342,10 +353,10 @@ def test_arguments_that_do_not_fit_are_refused(call: str, message: str) -> None:
         ),
         pytest.param(
             "reduce(x, out=[np.ones(2)])",
-            "1 rows are given, but this instance has 2 replicas in the group. Give an "
-            "array with a leading axis of 2, one row for each local replica, or a list "
-            "of 2 arrays. popdist.instance_group() takes arrays as they are, without "
-            "that axis.",
+            "1 rows are given, but this instance has 2 replicas in the group. Give "
+            "popdist.rows(x), where x has a leading axis of 2, one row for each local "
+            "replica, or a list of 2 arrays. popdist.instance_group() takes arrays as "
+            "they are, without that axis.",
             id="too-few-entries",
         ),
         pytest.param(

@@ -10,6 +10,7 @@ typedef struct {
     PyObject *comm, *layout;
     int usual; /* the algorithm, or -1 to choose by size */
     bool leading;
+    PyObject *only; /* the one type of arrays that it takes, or NULL for all */
 } ReducerObject;
 
 PyDoc_STRVAR(all_reduce_doc,
@@ -49,18 +50,23 @@ typedef struct {
 
 static PyObject *reducer_bind(ReducerObject *self, PyObject *args)
 {
-    PyObject *comm, *layout;
+    PyObject *comm, *layout, *only;
     int usual, leading;
-    if (!PyArg_ParseTuple(args, "OOip", &comm, &layout, &usual, &leading))
+    if (!PyArg_ParseTuple(args, "OOipO", &comm, &layout, &usual, &leading, &only))
         return NULL;
     /* Without a core, every call goes the general way. */
     if (comm == Py_None)
         comm = NULL;
+    if (only == Py_None)
+        only = NULL;
     Py_XINCREF(comm);
     Py_INCREF(layout);
+    Py_XINCREF(only);
     Py_XDECREF(self->comm);
     Py_XDECREF(self->layout);
+    Py_XDECREF(self->only);
     self->comm = comm;
+    self->only = only;
     self->layout = layout;
     self->usual = usual;
     self->leading = leading;
@@ -122,11 +128,16 @@ static PyObject *call_general(PyObject *self, PyObject *const *args, Py_ssize_t 
     return result;
 }
 
+static bool takes(const ReducerObject *self, PyObject *array)
+{
+    return self->comm && (!self->only || (PyObject *)Py_TYPE(array) == self->only);
+}
+
 static PyObject *reducer_all_reduce(ReducerObject *self, PyObject *const *args,
                                     Py_ssize_t count, PyObject *keywords)
 {
     arguments a = {NULL, NULL, NULL};
-    if (self->comm && common_case(args, count, keywords, &a)) {
+    if (count && takes(self, args[0]) && common_case(args, count, keywords, &a)) {
         int reduction = place_of(a.op, reductions, REDUCTIONS + 1);
         int how = a.algorithm ? place_of(a.algorithm, choices, 4) - 1 : self->usual;
         PyObject *done = NULL;
@@ -202,6 +213,7 @@ static void reducer_end(PyObject *object)
     PyObject_GC_UnTrack(object);
     Py_XDECREF(self->comm);
     Py_XDECREF(self->layout);
+    Py_XDECREF(self->only);
     ((freefunc)(uintptr_t)PyType_GetSlot(type, Py_tp_free))(object);
     Py_DECREF(type);
 }
@@ -211,6 +223,7 @@ static int reducer_traverse(PyObject *object, visitproc visit, void *arg)
     ReducerObject *self = (ReducerObject *)object;
     Py_VISIT(self->comm);
     Py_VISIT(self->layout);
+    Py_VISIT(self->only);
     Py_VISIT(Py_TYPE(object));
     return 0;
 }
