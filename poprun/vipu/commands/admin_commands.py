@@ -214,11 +214,10 @@ def create_user(
     )
     if server is None:
         # The file names the default address, where a server has its own inventory.
-        click.echo(
-            "vipu-admin: warning: The embedded inventory has no use for users. To make "
+        session.warn(
+            "The embedded inventory has no use for users. To make "
             "one on a server, name it with --api-host; to serve this inventory: "
-            f"vipu-server --secure --database {shlex.quote(inventory.location)}",
-            err=True,
+            f"vipu-server --secure --database {shlex.quote(inventory.location)}"
         )
 
 

@@ -1,13 +1,17 @@
 """What `vipu` and `vipu-admin` do with partitions."""
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
 
 from poprun.vipu.commands.command_line import Noun
 from poprun.vipu.commands.completion_of_names import names_of
+from poprun.vipu.commands.config_files import (
+    remove_config_files,
+    write_config_files,
+)
 from poprun.vipu.commands.session import Session, write
 from poprun.vipu.commands.views.ipuof_config import ipuof_config
 from poprun.vipu.commands.views.partition_views import (
@@ -27,6 +31,9 @@ from poprun.vipu.model import (
 from poprun.vipu.requests import PartitionChange, PartitionRequest
 from poprun.vipu.rules import partition_rules
 from poprun.vipu.vipu_errors import NotActiveError, VipuRuleError
+
+if TYPE_CHECKING:  # it takes 3 ms, and nothing of it runs
+    from poprun.vipu.inventory.interface import Inventory
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -113,9 +120,7 @@ def list_partitions(session: Session, verbose: bool) -> None:
         if not session.as_json:
             holders = holders_of(inventory.list_reservations()) if verbose else None
             write(
-                partition_table(
-                    partitions, with_owner=session.is_admin, holders=holders
-                )
+                partition_table(partitions, for_admin=session.is_admin, holders=holders)
             )
             return
         holders = holders_of(inventory.list_reservations())
@@ -211,6 +216,12 @@ def create_partition(session: Session, /, name: str, size: int, **asked: Any) ->
             # As for a job: the first partition needs no administrator.
             inventory.ensure_cluster(size, request.num_ilds or 1)
         partition = inventory.create_partition(request)
+        _write_config_files(session, inventory, partition)
+    if request.sync_type not in (None, partition.sync_type):
+        session.warn(
+            f"Partition {name} is reconfigurable, so its sync type is "
+            f"{partition.sync_type}, not {request.sync_type}."
+        )
     _check_active(partition, "created")
     session.report_success("create", "partition", name)
 
@@ -236,6 +247,7 @@ def update_partition(session: Session, /, name: str, **asked: Any) -> None:
         raise click.UsageError("Nothing is to be changed. Give an option, as --size.")
     with session.open() as inventory:
         partition = inventory.update_partition(name, change)
+        _write_config_files(session, inventory, partition)
     _check_active(partition, "updated")
     session.report_success("update", "partition", name)
 
@@ -260,6 +272,10 @@ def remove_partition(session: Session, names: tuple[str, ...], force: bool) -> N
     with session.open() as inventory:
         for name in names:
             inventory.remove_partition(name, force=force)
+            try:
+                remove_config_files(session.environ, name)
+            except OSError as error:
+                session.warn(f"The IPUoF configuration files of {name} stay: {error}.")
             session.report_success("remove", "partition", name)
 
 
@@ -273,6 +289,20 @@ def _ipuof_configs(
             for number in range(partition.num_gcds)
         ]
     return ipuof_config(partition, gcd or 0, agents)
+
+
+def _write_config_files(
+    session: Session, inventory: "Inventory", partition: Partition
+) -> None:
+    agents = inventory.list_agents(partition.cluster)
+    try:
+        write_config_files(session.environ, partition, agents)
+    except OSError as error:
+        # The partition can be used without them.
+        session.warn(
+            f"The IPUoF configuration files of partition {partition.name} cannot be "
+            f"written: {error}."
+        )
 
 
 def _check_active(partition: Partition, done: str) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from poprun.log import printable
 from poprun.vipu.client.server_address import ServerAddress, find_server
 from poprun.vipu.opening import open_inventory
 
@@ -119,6 +120,12 @@ class Session:
             self.write_json({"command": f"{verb} {kind}", "id": name, "success": True})
         else:
             write(f"{verb} {kind} ({name}): success.\n")
+
+    def warn(self, sentence: str) -> None:
+        """Write a warning to stderr."""
+        name = "vipu-admin" if self._end_point_is_admin else "vipu"
+        if sys.stderr is not None:
+            sys.stderr.write(f"{name}: warning: {printable(sentence)}\n")
 
     def show(
         self, found: T, value_of: Callable[[T], Any], text_of: Callable[[T], str]

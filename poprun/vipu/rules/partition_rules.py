@@ -71,9 +71,11 @@ def check_alone(request: PartitionRequest, *, strict: bool) -> None:
             f"{request.num_ilds} ILDs: their number must be a power of two, and each "
             f"has at least one IPU."
         )
-    if request.reconfigurable and request.sync_type not in (
-        None,
-        SyncType.C2_COMPATIBLE,
+    # At an index V-IPU makes it without the sync type that it cannot have.
+    if (
+        request.reconfigurable
+        and request.place_index is None
+        and request.sync_type not in (None, SyncType.C2_COMPATIBLE)
     ):
         raise VipuRuleError(
             f"Partition {name} would be reconfigurable with sync type "

@@ -53,15 +53,13 @@ def choose_links(request: PartitionRequest, cluster: Cluster, ild_share: int) ->
     routing = request.link_routing or LinkRouting.DEFAULT
     if routing is LinkRouting.DEFAULT:
         routing = LinkRouting.RINGSWNC if ring else LinkRouting.DNC
-    default_sync = (
-        SyncType.C2_COMPATIBLE
-        if request.reconfigurable
-        else SyncType.POD_NATIVE_DEFAULT
-    )
+    sync_type = request.sync_type or SyncType.POD_NATIVE_DEFAULT
+    if request.reconfigurable:
+        sync_type = SyncType.C2_COMPATIBLE
     return Links(
         link_routing=routing,
         gateway_routing=request.gateway_routing or GatewayRouting.DEFAULT,
-        sync_type=request.sync_type or default_sync,
+        sync_type=sync_type,
         link_topology=LinkTopology.TORUS if ring else LinkTopology.MESH,
     )
 

@@ -48,7 +48,13 @@ def ipu_attributes(agent: Agent, ipu: int) -> list[tuple[str, str]]:
         ("board type", "M2000"),
         ("clock", "1330MHz"),
         ("driver version", "1.0.58"),
+        ("firmware major version", "2"),
+        ("firmware minor version", "4"),
+        ("firmware patch version", "4"),
         ("firmware version", "2.4.4"),
+        # Memory of the host that IPUs exchange data with; emulated ones have none.
+        ("hexopt active size (bytes)", "0"),
+        ("hexopt total size (bytes)", "0"),
         ("ipu architecture", "ipu2"),
         ("num tiles", "1472"),
     ]

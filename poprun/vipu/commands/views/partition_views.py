@@ -42,22 +42,23 @@ def holders_of(reservations: Sequence[Reservation]) -> Holders:
 def partition_table(
     partitions: Sequence[Partition],
     *,
-    with_owner: bool = False,
+    for_admin: bool = False,
     holders: Holders | None = None,
 ) -> str:
     """Return the table of `list partitions`.
 
     Args:
         partitions: What to list.
-        with_owner: Whether the owner comes first, as administrators see it.
+        for_admin: Whether allocation and owner come first. Scripts for SDK 2.5 and
+            later read the name of the partition from the third column.
         holders: Who holds devices, for columns at the end, one line for each.
     """
-    owner = ("Owner",) if with_owner else ()
-    header = (*owner, *_HEADER, *(() if holders is None else _HOLDER_HEADER))
+    first = ("Allocation", "Owner") if for_admin else ()
+    header = (*first, *_HEADER, *(() if holders is None else _HOLDER_HEADER))
     rows = []
     for partition in partitions:
         cells = (
-            *((partition.owner or "-",) if with_owner else ()),
+            *((partition.allocation, partition.owner or "-") if for_admin else ()),
             partition.name,
             partition.cluster,
             str(partition.num_ilds),
@@ -74,9 +75,9 @@ def partition_table(
         if not leases:
             rows.append((*cells, *("-",) * len(_HOLDER_HEADER)))
         for number, lease in enumerate(leases):
-            first = cells if number == 0 else ("",) * len(cells)
-            rows.append((*first, *_holder_cells(lease)))
-    return format_table(header, rows, widths=(0,) * len(owner) + _WIDTHS)
+            shown = cells if number == 0 else ("",) * len(cells)
+            rows.append((*shown, *_holder_cells(lease)))
+    return format_table(header, rows, widths=(0,) * len(first) + _WIDTHS)
 
 
 def partition_properties(

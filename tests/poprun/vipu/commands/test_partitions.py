@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from vipu_commands import Run, inventories
@@ -185,12 +186,66 @@ def test_a_refusal_speaks_of_what_the_command_has(make: Make, run: Run) -> None:
     assert "replica" not in result.err
 
 
-@pytest.mark.parametrize("index", ["", "--index 0"])
-def test_a_reconfigurable_partition_has_one_sync_type_wherever_it_is(
-    run: Run, index: str
-) -> None:
+def test_a_reconfigurable_partition_has_one_sync_type(run: Run) -> None:
     sync = "--reconfigurable --sync-type pod-native-default"
-    result = run(f"vipu create partition p --size 8 {sync} {index}".strip())
+    result = run(f"vipu create partition p --size 8 {sync}")
 
     assert (result.code, result.out) == (2, "")
     assert "a reconfigurable partition has c2-compatible" in result.err
+
+
+def test_the_configuration_files_of_a_partition_are_written_and_removed(
+    make: Make, run: Run, environ: dict[str, str]
+) -> None:
+    folder = Path(environ["HOME"]) / ".ipuof.conf.d"
+
+    def files() -> dict[str, int]:
+        """Return how many IPUs each file has."""
+        return {
+            file.name: len(json.loads(file.read_text())["devices"])
+            for file in sorted(folder.iterdir())
+        }
+
+    make("vipu create partition p --size 8 --num-gcds 2")
+    make("vipu create partition p_gcd0 --size 1")
+    assert files() == {
+        "p_gcd0_gcd0_ipuof.conf": 1,
+        "p_gcd0_ipuof.conf": 4,
+        "p_gcd1_ipuof.conf": 4,
+    }
+    assert (folder / "p_gcd0_ipuof.conf").stat().st_mode & 0o777 == 0o600
+
+    make("vipu update partition p --num-gcds 1")
+    assert files() == {"p_gcd0_gcd0_ipuof.conf": 1, "p_gcd0_ipuof.conf": 8}
+    make("vipu remove partition p")
+    assert files() == {"p_gcd0_gcd0_ipuof.conf": 1}
+
+
+def test_a_home_that_cannot_be_written_to_is_a_warning(
+    run: Run, environ: dict[str, str]
+) -> None:
+    (Path(environ["HOME"]) / ".ipuof.conf.d").write_text("")
+
+    result = run("vipu create partition p --size 4")
+
+    assert (result.code, result.out) == (0, "create partition (p): success.\n")
+    assert result.err.startswith(
+        "vipu: warning: The IPUoF configuration files of partition p cannot be "
+    )
+
+
+def test_at_an_index_a_reconfigurable_partition_gets_the_sync_type_that_it_can_have(
+    run: Run,
+) -> None:
+    result = run(
+        "vipu create partition p --size 4 --reconfigurable --index 1 "
+        "--sync-type pod-native-default"
+    )
+
+    assert result == (
+        0,
+        "create partition (p): success.\n",
+        "vipu: warning: Partition p is reconfigurable, so its sync type is "
+        "c2-compatible, not pod-native-default.\n",
+    )
+    assert "c2-compatible" in run("vipu get partition p").out

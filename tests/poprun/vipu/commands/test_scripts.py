@@ -46,7 +46,7 @@ def test_the_pipelines_of_scripts_find_what_they_look_for(shell: Environ) -> Non
     )
 
     first_active = (
-        "vipu-admin list partitions | grep ACTIVE | cut -d '|' -f 2 | cut -d ' ' -f 2 "
+        "vipu-admin list partitions | grep ACTIVE | cut -d '|' -f 3 | cut -d ' ' -f 2 "
         "| head -1"
     )
     names = "vipu list partition | grep ACTIVE | cut -d '|' -f 1 | tr -d ' '"

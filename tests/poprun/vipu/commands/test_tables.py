@@ -52,7 +52,7 @@ def test_list_ipu_attrs_begins_as_that_of_the_original(make: Make, run: Run) -> 
 
     lines = run("vipu list ipu-attrs").out.splitlines(keepends=True)
 
-    assert "".join(lines[:8]) == (
+    assert "".join(lines[:13]) == (
         " Agent      | IPU | Attribute                         | Value\n"
         "---------------------------------------------------------------------------\n"
         " ag0        | 0   | board ipu index                   | 1\n"
@@ -60,7 +60,12 @@ def test_list_ipu_attrs_begins_as_that_of_the_original(make: Make, run: Run) -> 
         "            |     | board type                        | M2000\n"
         "            |     | clock                             | 1330MHz\n"
         "            |     | driver version                    | 1.0.58\n"
+        "            |     | firmware major version            | 2\n"
+        "            |     | firmware minor version            | 4\n"
+        "            |     | firmware patch version            | 4\n"
         "            |     | firmware version                  | 2.4.4\n"
+        "            |     | hexopt active size (bytes)        | 0\n"
+        "            |     | hexopt total size (bytes)         | 0\n"
     )
     assert [line.split("|")[1].strip() for line in lines[2:-1]].count("3") == 1
 
@@ -114,7 +119,9 @@ def test_discover_agents_lists_the_machines_that_are_up(make: Make, run: Run) ->
     assert [row.split()[0] for row in rows] == ["10.1.2.1"]
 
 
-def test_an_administrator_sees_the_owners_in_front(make: Make, run: Run) -> None:
+def test_an_administrator_sees_allocations_and_owners_in_front(
+    make: Make, run: Run
+) -> None:
     make(
         "vipu-admin create cluster c1 --num-agents 4",
         "vipu create partition p1 --size 4",
@@ -122,8 +129,12 @@ def test_an_administrator_sees_the_owners_in_front(make: Make, run: Run) -> None
 
     header, _, row, _ = run("vipu-admin list partitions").out.splitlines()
 
-    assert [cell.strip() for cell in header.split("|")[:2]] == ["Owner", "Partition"]
-    assert row.split("|")[1].strip() == "p1"
+    assert [cell.strip() for cell in header.split("|")[:3]] == [
+        "Allocation",
+        "Owner",
+        "Partition",
+    ]
+    assert row.split("|")[2].strip() == "p1"
 
 
 def test_a_list_of_nothing_is_an_empty_table(run: Run) -> None:
