@@ -7,7 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from poprun.errors import explain_errno
-from poprun.job.events import Event, Exited, FailedInFinalize, MpirunRefused, Refused
+from poprun.job.events import (
+    DevicesLost,
+    Event,
+    Exited,
+    FailedInFinalize,
+    MpirunRefused,
+    Refused,
+)
 from poprun.job.supervise.stopping import Cause, Course, Reason
 from poprun.job.wait_status import exit_code, signal_name
 from poprun.mpirun.values import Failure, MpiVerdict
@@ -103,6 +110,13 @@ def judge(
         return _stopped(course, cause, events, mpirun_status)
     if cause or any(isinstance(e, Exited) and e.status for e in events):
         return _ended_by_mpirun(course, mpirun_status, verdict)
+    if loss := _loss(events):
+        return Outcome(
+            exit_code=MACHINERY_FAILED,
+            sentence="All instances ended with exit code 0, but the job had lost its "
+            f"IPUs by then. {loss}",
+            warnings=_warnings(course),
+        )
     return _all_succeeded(course, mpirun_status, verdict)
 
 
@@ -212,6 +226,11 @@ def _stopped(
             return _not_started(course)
         case Reason.OUTPUT_CLOSED:
             return Outcome(exit_code=OUTPUT_CLOSED)
+        case Reason.DEVICES_LOST:
+            return Outcome(
+                exit_code=MACHINERY_FAILED,
+                sentence=f"The job lost its IPUs, and was stopped. {_loss(events)}",
+            )
         # An mpirun that is killed may take shims with it, and they are missed first.
         case Reason.SHIM_LOST if course.mpirun_killed or not _was_killed(mpirun_status):
             return Outcome(
@@ -223,6 +242,11 @@ def _stopped(
                 ),
             )
     return _mpirun_ended(mpirun_status)
+
+
+def _loss(events: Sequence[Event]) -> str:
+    """Return the sentence about IPUs that the job does not hold any more, or ""."""
+    return next((e.sentence for e in events if isinstance(e, DevicesLost)), "")
 
 
 def _mpirun_ended(mpirun_status: int | None) -> Outcome:

@@ -25,7 +25,7 @@ class ProcessIdentity(NamedTuple):
     """A process, by what is never reused."""
 
     pid: int
-    # In clock ticks since boot, as /proc/PID/stat has it.
+    # In clock ticks since boot, as /proc/PID/stat has it in no time namespace.
     start_time: int
     boot_id: str
     pid_namespace: str

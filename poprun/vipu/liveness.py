@@ -1,10 +1,13 @@
 """Identify processes, and tell whether they live, as far as this process can see."""
 
 import os
+import time
 from functools import cache
 
 from poprun.helpers import processes
 from poprun.vipu.leases import Life, ProcessIdentity
+
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 @cache
@@ -24,39 +27,64 @@ def identify(pid: int | None = None) -> ProcessIdentity:
     found = processes.process(number)
     if found is None:
         raise ProcessLookupError(f"There is no process {number}.")
+    here = Observer("")
     return ProcessIdentity(
         pid=number,
-        start_time=found.start,
+        start_time=found.start - here.shift_ticks,
         boot_id=boot_id(),
-        pid_namespace=_pid_namespace(),
+        pid_namespace=here.pid_namespace,
     )
 
 
-def life(process: ProcessIdentity, host: str, this_host: str) -> Life:
-    """Tell whether a process lives.
+class Observer:
+    """What this process sees others from. Not for use after a fork.
 
     Args:
-        process: Which one.
-        host: Where it runs.
-        this_host: Where this process runs.
+        host: This machine's name, as holders on it give it.
     """
-    if process.boot_id != boot_id():
-        return Life.DEAD if host == this_host else Life.UNKNOWN
-    if process.pid_namespace != _pid_namespace():
+
+    def __init__(self, host: str) -> None:
+        self.host = host
+        self.pid_namespace = os.readlink("/proc/self/ns/pid")
+        # By how much /proc shifts start times for the time namespace of its reader.
+        self.shift_ticks = int(_boot_time_shift() * _TICKS_PER_S)
+
+    def life(self, process: ProcessIdentity, host: str) -> Life:
+        """Tell whether a process of a host lives."""
+        if process.boot_id != boot_id():
+            return Life.DEAD if host == self.host else Life.UNKNOWN
+        if process.pid_namespace != self.pid_namespace:
+            return Life.UNKNOWN
+        found = processes.process(process.pid)
+        if found is not None:
+            start = found.start - self.shift_ticks
+            # A namespace may be shifted by parts of a tick, of 10 ms.
+            same = abs(start - process.start_time) <= 1 and not found.zombie
+            return Life.ALIVE if same else Life.DEAD
+        try:
+            os.kill(process.pid, 0)
+        except ProcessLookupError:
+            return Life.DEAD
+        except PermissionError:
+            pass  # /proc hides other users' processes
         return Life.UNKNOWN
-    found = processes.process(process.pid)
-    if found is not None:
-        same = found.start == process.start_time and not found.zombie
-        return Life.ALIVE if same else Life.DEAD
+
+
+def time_since_boot() -> float:
+    """Return the seconds since this boot, the same in every time namespace.
+
+    They go on while the machine sleeps, and are never set, unlike the time of day.
+    """
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - _boot_time_shift()
+
+
+def _boot_time_shift() -> float:
+    """Return by how many seconds this time namespace shifts the time since boot."""
     try:
-        os.kill(process.pid, 0)
-    except ProcessLookupError:
-        return Life.DEAD
-    except PermissionError:
-        pass  # /proc hides other users' processes
-    return Life.UNKNOWN
-
-
-def _pid_namespace() -> str:
-    # Not kept: a child in a namespace of its own would inherit it.
-    return os.readlink("/proc/self/ns/pid")
+        with open("/proc/self/timens_offsets", encoding="ascii") as file:
+            rows = [line.split() for line in file]
+    except OSError:  # the kernel has no time namespaces
+        return 0.0
+    # Linux 5.6 writes the number of the clock.
+    shifts = [row for row in rows if row[0] in ("boottime", str(time.CLOCK_BOOTTIME))]
+    return sum(int(seconds) + int(ns) / 1e9 for _, seconds, ns in shifts)

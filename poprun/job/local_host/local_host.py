@@ -190,6 +190,7 @@ class LocalHost:
         self.release_shims()
         if self._is_clean:
             self._undo_at_once()
+            self._report_loss()
         self._finish_began = time.monotonic()
         self._guard.finish()
 
@@ -218,6 +219,9 @@ class LocalHost:
 
     def _on_devices(self, _: int) -> None:
         self._attachments.answer()
+        self._report_loss()
+
+    def _report_loss(self) -> None:
         devices = self._job.devices
         if devices is not None and devices.loss and not self._has_lost_devices:
             self._has_lost_devices = True

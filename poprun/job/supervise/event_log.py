@@ -7,7 +7,6 @@ from poprun.job.events import (
     AcceptFailed,
     AloneInMpi,
     Clean,
-    DevicesLost,
     Event,
     Exited,
     FailedInFinalize,
@@ -94,8 +93,6 @@ class EventLog:
                     f"Process {pid} of user {_name(user)} goes on ({command}): the "
                     f"kernel forbids user {_name(os.geteuid())} to end it."
                 )
-            case DevicesLost(sentence):
-                self._log.warn(f"The IPUs of this job may be another's now. {sentence}")
             case NotUndone(sentence):
                 self._log.warn(sentence)
             case GuardLost():

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from poprun.job.events import (
     Clean,
     Connected,
+    DevicesLost,
     Event,
     Exited,
     FailedInFinalize,
@@ -62,6 +63,7 @@ class Reason(IntEnum):
     OUTPUT_CLOSED = 5
     MPIRUN_ENDED = 6
     SHIM_LOST = 7
+    DEVICES_LOST = 8
 
 
 class Cause(NamedTuple):
@@ -170,6 +172,9 @@ def _react(course: Course, event: Event, now: float) -> Step:
             return _stop(course, Cause(Reason.SHIM_LOST, rank), now, machinery)
         case MpirunExited() if course.phase < Phase.LEAVING and not _all_gone(course):
             return _stop(course, Cause(Reason.MPIRUN_ENDED), now, machinery)
+        case DevicesLost() if running:
+            # Others may have them: it must not compute on.
+            return _stop(course, Cause(Reason.DEVICES_LOST), now, course.grace)
         case OutputClosed() if running:
             return _stop(course, Cause(Reason.OUTPUT_CLOSED), now, machinery)
         case StacksShown() if course.phase is Phase.TRACING:

@@ -64,7 +64,7 @@ CREATE TABLE leases (
     pid_namespace TEXT NOT NULL,
     since REAL NOT NULL,
     lease_s REAL NOT NULL,
-    -- Seconds since the boot of boot.id.
+    -- Seconds since the boot of boot.id; since version 2 on the lease clock.
     ends REAL NOT NULL
 ) WITHOUT ROWID;
 
@@ -110,6 +110,19 @@ CREATE TABLE devices (
     PRIMARY KEY (lease, child)
 ) WITHOUT ROWID;
 CREATE INDEX devices_of_partition ON devices (partition_name, child);
+""",
+    """
+DROP TABLE boot;
+-- One row: the time that leases live by, see `lease_store`.
+CREATE TABLE lease_clock (
+    reachable_s REAL NOT NULL,
+    -- When it was read last: seconds since a boot.
+    boot_id TEXT NOT NULL,
+    read_at REAL NOT NULL
+);
+INSERT INTO lease_clock VALUES (0, '', 0);
+-- From now on on that clock.
+UPDATE leases SET ends = lease_s;
 """,
 )
 

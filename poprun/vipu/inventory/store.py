@@ -9,6 +9,7 @@ from poprun.vipu.inventory.database import Database
 from poprun.vipu.inventory.sqlite import Connection
 from poprun.vipu.inventory.tables import lease_store
 from poprun.vipu.leases import Lease
+from poprun.vipu.liveness import Observer
 from poprun.vipu.vipu_errors import (
     InUseError,
     MismatchError,
@@ -38,6 +39,8 @@ class Store:
         timeout_s: How long to wait while other processes write.
         strict: Keep the rules of the original: see `rules`.
         syncs: Whether `close` waits for the disk: see `Database`.
+        longest_step_s: See `lease_store.advance_clock`. Without a server the inventory
+            is looked at now and then only, by jobs that renew their leases or start.
     """
 
     def __init__(
@@ -48,16 +51,13 @@ class Store:
         timeout_s: float = 10.0,
         strict: bool = False,
         syncs: bool = True,
+        longest_step_s: float = 20.0,
     ) -> None:
         self.location = os.fspath(path)
         self._host = host
         self._strict = strict
         self._database = Database(self.location, timeout_s, syncs=syncs)
-        try:
-            self._note_boot()
-        except BaseException:
-            self._database.close()
-            raise
+        self._longest_step_s = longest_step_s
 
     def close(self) -> None:
         self._database.close()
@@ -65,18 +65,17 @@ class Store:
     def end_dead_leases(self) -> tuple[Lease, ...]:
         # Most often there are none, and then others need not wait.
         with self._read() as db:
-            dead = lease_store.find_dead(db, self._host)
-        if not dead:
-            return ()
+            if not lease_store.may_end(db, self._observer()):
+                return ()
         with self._write() as db:
-            return lease_store.end_dead(db, self._host)
+            return lease_store.end_dead(db, self._observer(), self._now(db))
 
-    def _note_boot(self) -> None:
-        with self._read() as db:
-            known = lease_store.is_of_this_boot(db)
-        if not known:
-            with self._write() as db:
-                lease_store.note_boot(db)
+    def _observer(self) -> Observer:
+        return Observer(self._host)
+
+    def _now(self, db: Connection) -> float:
+        """Return what the clock of the leases shows."""
+        return lease_store.advance_clock(db, self._longest_step_s)
 
     def _read(self) -> AbstractContextManager[Connection]:
         return self._database.transaction(write=False)

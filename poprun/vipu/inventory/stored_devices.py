@@ -1,6 +1,5 @@
 """The part of an embedded inventory that gives IPUs to jobs and processes."""
 
-from poprun.vipu import liveness
 from poprun.vipu.inventory.sqlite import Connection
 from poprun.vipu.inventory.store import Store
 from poprun.vipu.inventory.tables import (
@@ -26,7 +25,7 @@ class StoredDevices(Store):
 
     def renew(self, lease: str) -> Lease:
         with self._write() as db:
-            return lease_store.renew(db, lease)
+            return lease_store.renew(db, lease, self._now(db))
 
     def release(self, lease: str) -> None:
         with self._write() as db:
@@ -47,7 +46,7 @@ class StoredDevices(Store):
             device, other = device_store.attach(db, lease, child, process)
             if other is None:
                 return device
-            if liveness.life(other, holder.host, self._host) is Life.DEAD:
+            if self._observer().life(other, holder.host) is Life.DEAD:
                 device_store.take_over(db, lease, child, process)
                 return device
         raise DeviceError(
@@ -70,7 +69,9 @@ class StoredDevices(Store):
             return device_store.list_reservations(db, partition)
 
     def _acquire(self, db: Connection, asked: Acquisition, user: str | None) -> Grant:
-        lease = lease_store.open_lease(db, asked.holder, asked.lease_s, asked.lease)
+        lease = lease_store.open_lease(
+            db, asked.holder, asked.lease_s, self._now(db), asked.lease
+        )
         found = partition_store.find_partition(db, asked.partition)
         created = found is None and asked.create is not None
         if created and asked.create is not None:

@@ -22,8 +22,12 @@ from poprun.vipu.vipu_errors import LeaseEndedError, VipuError
 if TYPE_CHECKING:
     from poprun.vipu.inventory.interface import Inventory
 
-# How often a lease is renewed during the time that it lives.
-RENEWALS = 3
+# How often a lease is renewed during the time that it lives, 60 s: a job is to learn
+# soon that its partition was removed with --force.
+RENEWALS = 12
+# When to try again if that fails: a lease must not end because a server has just been
+# started again, or a machine has been asleep.
+RETRY_S = 1.0
 # How long `release` waits for the thread besides the timeout of the inventory.
 MARGIN_S = 1.0
 
@@ -60,7 +64,7 @@ class HeldDevices:
         self._attached: dict[tuple[int, int], ProcessIdentity] = {}
         self._ready = -1
         self._running = allocate_lock()
-        self._is_started = self._is_released = False
+        self._is_started = self._is_checked = self._is_released = False
         self._pause_s = grant.lease.lease_s / RENEWALS
         self._renew_at = time.monotonic() + self._pause_s
         # A sentence when the lease has ended before the job.
@@ -147,7 +151,8 @@ class HeldDevices:
     def release(self) -> bool:
         """Give the devices back, and the partition if it was made for this job.
 
-        It waits for the inventory. No process of the job may run any more.
+        It waits for the inventory. No process of the job may run any more. `loss` says
+        afterwards whether the job has held them to its end.
 
         Returns:
             Whether they are released: if not, the end action says why.
@@ -159,6 +164,9 @@ class HeldDevices:
             if not self._running.acquire(timeout=self._timeout_s + MARGIN_S):
                 return False
         try:
+            if not self._is_checked:  # a release that failed may have ended the lease
+                self._check_lease()
+                self._is_checked = True
             self._inventory.release(self.grant.lease.id)
             self._is_released = True
             self._inventory.close()
@@ -222,15 +230,27 @@ class HeldDevices:
             self._running.release()
 
     def _renew(self) -> None:
-        self._renew_at = time.monotonic() + self._pause_s
         try:
             self._inventory.renew(self.grant.lease.id)
+            pause_s = self._pause_s
         except LeaseEndedError as error:
-            if not self.loss:
-                self.loss = str(error)
+            self._note_loss(error)
+            pause_s = self._pause_s
+        except VipuError:  # busy, or away for a moment
+            pause_s = min(self._pause_s, RETRY_S)
+        self._renew_at = time.monotonic() + pause_s
+
+    def _check_lease(self) -> None:
+        try:
+            self._inventory.get_lease(self.grant.lease.id)
+        except LeaseEndedError as error:
+            self._note_loss(error)
+
+    def _note_loss(self, error: LeaseEndedError) -> None:
+        if not self.loss:
+            self.loss = str(error)
+            if self._ready >= 0:
                 os.eventfd_write(self._ready, 1)
-        except VipuError:
-            return  # busy, or away for a moment: the next renewal may reach it
 
 
 def _ignoring_errors(action: Callable[[], None]) -> Callable[[], None]:

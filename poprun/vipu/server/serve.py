@@ -18,7 +18,7 @@ from poprun.vipu.client.server_address import DEFAULT_PORT, is_loopback
 from poprun.vipu.inventory.embedded import EmbeddedInventory
 from poprun.vipu.inventory.location import find_server_inventory
 from poprun.vipu.rules import presets
-from poprun.vipu.server.application import Service
+from poprun.vipu.server.application import SWEEP_S, Service
 from poprun.vipu.server.first_admin import make_first_admin
 from poprun.vipu.server.guarded_protocol import GuardedProtocol
 from poprun.vipu.vipu_errors import VipuError, VipuRuleError
@@ -107,7 +107,9 @@ def serve(
     # No name of a holder's host is the empty one: two machines may have one name, so
     # a holder under another boot is not known to be gone.
     with closing(
-        EmbeddedInventory(path, host="", timeout_s=timeout, strict=True)
+        EmbeddedInventory(
+            path, host="", timeout_s=timeout, strict=True, longest_step_s=2 * SWEEP_S
+        )
     ) as inventory:
         if is_new and pod != NO_POD:
             inventory.create_cluster(presets.preset(pod))

@@ -591,6 +591,49 @@ def test_a_device_that_was_taken_away_is_an_error_in_words(
     ) in err.decode()
 
 
+LOST = (
+    "The job's lease of its IPUs has ended, so that others may have them. It was not "
+    "renewed in time, or the partition was removed with --force. Start the job again."
+)
+
+
+def test_a_job_whose_partition_is_removed_by_force_is_stopped_in_words(
+    poprun: Poprun, inventory: EmbeddedInventory
+) -> None:
+    job = holding(poprun, "--vipu-partition=P")
+    inventory.remove_partition("P", force=True)
+
+    _, err = job.communicate(timeout=40)
+
+    assert job.returncode == 125
+    assert err.decode().splitlines()[-1] == (
+        f"poprun: error: The job lost its IPUs, and was stopped. {LOST}"
+    )
+
+
+def test_a_job_that_ends_without_its_ipus_does_not_succeed(
+    poprun: Poprun, inventory: EmbeddedInventory
+) -> None:
+    wait = "touch runs; until test -e go; do sleep 0.05; done"
+    job = poprun.start(*LOCAL, "--vipu-partition=P", "sh", "-c", wait)
+    wait_for(lambda: (poprun.directory / "runs").exists(), "the program")
+    inventory.remove_partition("P", force=True)
+    (poprun.directory / "go").touch()
+
+    _, err = job.communicate(timeout=40)
+
+    # On a slow machine it is stopped before it ends by itself.
+    ended = (
+        "All instances ended with exit code 0, but the job had lost its IPUs by then."
+    )
+    stopped = "The job lost its IPUs, and was stopped."
+    assert job.returncode == 125
+    assert err.decode().splitlines()[-1] in (
+        f"poprun: error: {ended} {LOST}",
+        f"poprun: error: {stopped} {LOST}",
+    )
+
+
 def test_a_device_is_refused_to_a_program_that_wants_more_ipus(
     poprun: Poprun,
 ) -> None:

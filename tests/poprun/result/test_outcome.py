@@ -7,7 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from poprun.job.events import Event, Exited, FailedInFinalize, MpirunRefused, Refused
+from poprun.job.events import (
+    DevicesLost,
+    Event,
+    Exited,
+    FailedInFinalize,
+    MpirunRefused,
+    Refused,
+)
 from poprun.job.supervise.stopping import Cause, Course, Reason
 from poprun.mpirun import hydra, openmpi
 from poprun.mpirun.values import Failure, MpiVerdict
@@ -273,6 +280,24 @@ def test_a_job_that_did_not_start_in_time_is_124_and_names_an_instance() -> None
 
 def test_a_reader_that_has_gone_is_141_without_a_word() -> None:
     assert outcome(stopped_by(Reason.OUTPUT_CLOSED)) == Outcome(exit_code=141)
+
+
+def test_a_job_that_has_lost_its_ipus_does_not_succeed() -> None:
+    lost = DevicesLost("Its lease has ended.")
+
+    assert outcome(
+        stopped_by(Reason.DEVICES_LOST), [lost, exited(0, 15, by_itself=False)]
+    ) == Outcome(
+        exit_code=125,
+        sentence="The job lost its IPUs, and was stopped. Its lease has ended.",
+    )
+    assert outcome(events=[exited(0, 0), exited(1, 0), lost]) == Outcome(
+        exit_code=125,
+        sentence="All instances ended with exit code 0, but the job had lost its IPUs "
+        "by then. Its lease has ended.",
+    )
+    # An instance that failed before explains more.
+    assert outcome(events=[exited(0, 3 << 8), lost]).exit_code == 3
 
 
 # --- mpirun, and what poprun puts beside the instances.

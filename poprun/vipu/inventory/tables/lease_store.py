@@ -2,12 +2,14 @@
 
 import os
 import time
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from poprun.vipu import liveness
 from poprun.vipu.inventory.sqlite import Connection
 from poprun.vipu.inventory.tables.partition_store import delete_partition
 from poprun.vipu.leases import Holder, Lease, Life, ProcessIdentity, check_holder
+from poprun.vipu.liveness import Observer
 from poprun.vipu.vipu_errors import (
     LeaseEndedError,
     NameTakenError,
@@ -15,6 +17,9 @@ from poprun.vipu.vipu_errors import (
 )
 
 LONGEST_LEASE_S = 24 * 3600.0
+# The clock of the leases is not written more often to find out whether some have ended.
+CLOCK_DUE_S = 1.0
+LIVELIEST = (Life.ALIVE, Life.UNKNOWN, Life.DEAD)
 COLUMNS = (
     "leases.id, leases.user, leases.job, leases.host, leases.pid, "
     "leases.start_time, leases.boot_id, leases.pid_namespace, leases.since, "
@@ -23,9 +28,9 @@ COLUMNS = (
 
 
 def open_lease(
-    db: Connection, holder: Holder, lease_s: float, lease_id: str = ""
+    db: Connection, holder: Holder, lease_s: float, now: float, lease_id: str = ""
 ) -> Lease:
-    """Make a lease that nothing is held by yet.
+    """Make a lease that nothing is held by yet; `now` is on the clock of the leases.
 
     Raises:
         VipuRuleError: The holder, the time or the id is not valid.
@@ -57,7 +62,7 @@ def open_lease(
             process.pid_namespace,
             lease.since,
             lease_s,
-            _now() + lease_s,
+            now + lease_s,
         ),
     )
     return lease
@@ -76,8 +81,9 @@ def get_lease(db: Connection, lease: str) -> Lease:
     row = db.execute(f"SELECT {COLUMNS} FROM leases WHERE id = ?", (lease,)).fetchone()
     if row is None:
         raise LeaseEndedError(
-            "The job's lease of its IPUs has ended, so that others may have them. The "
-            "job was not renewing it, or it was released. Start the job again."
+            "The job's lease of its IPUs has ended, so that others may have them. It "
+            "was not renewed in time, or the partition was removed with --force. Start "
+            "the job again."
         )
     return as_lease(row)
 
@@ -87,11 +93,9 @@ def list_leases(db: Connection) -> tuple[Lease, ...]:
     return tuple(map(as_lease, rows))
 
 
-def renew(db: Connection, lease: str) -> Lease:
+def renew(db: Connection, lease: str, now: float) -> Lease:
     found = get_lease(db, lease)
-    db.execute(
-        "UPDATE leases SET ends = ? WHERE id = ?", (_now() + found.lease_s, lease)
-    )
+    db.execute("UPDATE leases SET ends = ? WHERE id = ?", (now + found.lease_s, lease))
     return found
 
 
@@ -114,52 +118,72 @@ def end_lease(db: Connection, lease: str) -> None:
     db.execute("DELETE FROM leases WHERE id = ?", (lease,))
 
 
-def note_boot(db: Connection) -> None:
-    """Let leases live for their time again after a reboot, which the clock forgot."""
-    row = db.execute("SELECT id FROM boot").fetchone()
-    if row == (liveness.boot_id(),):
-        return
-    db.execute("DELETE FROM boot")
-    db.execute("INSERT INTO boot VALUES (?)", (liveness.boot_id(),))
-    db.execute("UPDATE leases SET ends = ? + lease_s", (_now(),))
+def advance_clock(db: Connection, longest_step_s: float) -> float:
+    """Return what the clock of the leases shows now, in seconds.
+
+    It counts the time in which holders could renew their leases, because none must end
+    while they cannot: the server is down or stopped, the database locked, the machine
+    asleep. So of the time since it was last read only so much counts as is sure.
+
+    Args:
+        longest_step_s: How much of that time counts at most.
+    """
+    shown, boot_id, read_at = _read_clock(db)
+    now = liveness.time_since_boot()
+    if boot_id == liveness.boot_id():
+        shown += min(max(0.0, now - read_at), longest_step_s)
+    db.execute(
+        "UPDATE lease_clock SET reachable_s = ?, boot_id = ?, read_at = ?",
+        (shown, liveness.boot_id(), now),
+    )
+    return shown
 
 
-def is_of_this_boot(db: Connection) -> bool:
-    return bool(db.execute("SELECT id FROM boot").fetchone() == (liveness.boot_id(),))
+def _read_clock(db: Connection) -> tuple[float, str, float]:
+    row = db.execute("SELECT reachable_s, boot_id, read_at FROM lease_clock").fetchone()
+    return float(row[0]), row[1], float(row[2])
 
 
-def find_dead(db: Connection, this_host: str) -> tuple[Lease, ...]:
-    """Return the leases of holders that are gone.
+def may_end(db: Connection, observer: Observer) -> bool:
+    """Return whether `end_dead` could find anything: most often it could not."""
+    lives = {life for _, _, life in _lives(db, observer)}
+    if Life.DEAD in lives:
+        return True
+    _, _, read_at = _read_clock(db)
+    is_clock_due = abs(liveness.time_since_boot() - read_at) >= CLOCK_DUE_S
+    return Life.UNKNOWN in lives and is_clock_due
+
+
+def end_dead(db: Connection, observer: Observer, now: float) -> tuple[Lease, ...]:
+    """End the leases of holders that are gone, and return them.
 
     An instance may live a little longer than the poprun that held the lease: a lease
     lives as long as a process that is attached by it.
+
+    Args:
+        now: What the clock of the leases shows.
     """
-    now = _now()
-    rows = db.execute(f"SELECT {COLUMNS}, ends FROM leases").fetchall()
-    dead = []
-    for *columns, ends in rows:
-        lease = as_lease(tuple(columns))
-        if not _lives(lease.holder.process, lease, ends, now, this_host) and not any(
-            _lives(process, lease, ends, now, this_host)
-            for process in _attached(db, lease.id)
-        ):
-            dead.append(lease)
+    dead = [
+        get_lease(db, lease)
+        for lease, ends, life in _lives(db, observer)
+        if life is Life.DEAD or (life is Life.UNKNOWN and ends <= now)
+    ]
+    for lease in dead:
+        end_lease(db, lease.id)
     return tuple(dead)
 
 
-def end_dead(db: Connection, this_host: str) -> tuple[Lease, ...]:
-    """End the leases of holders that are gone, and return them."""
-    dead = find_dead(db, this_host)
-    for lease in dead:
-        end_lease(db, lease.id)
-    return dead
-
-
-def _lives(
-    process: ProcessIdentity, lease: Lease, ends: float, now: float, this_host: str
-) -> bool:
-    known = liveness.life(process, lease.holder.host, this_host)
-    return known is Life.ALIVE or (known is Life.UNKNOWN and now < ends)
+def _lives(db: Connection, observer: Observer) -> Iterator[tuple[str, float, Life]]:
+    """Iterate over all leases: the id, when it ends, the life of its processes."""
+    rows = db.execute(
+        "SELECT id, ends, host, pid, start_time, boot_id, pid_namespace FROM leases"
+    ).fetchall()
+    for lease, ends, host, *process in rows:
+        life = observer.life(as_process(process), host)
+        if life is not Life.ALIVE:
+            others = [observer.life(other, host) for other in _attached(db, lease)]
+            life = min(life, *others, key=LIVELIEST.index) if others else life
+        yield lease, ends, life
 
 
 def _attached(db: Connection, lease: str) -> list[ProcessIdentity]:
@@ -171,7 +195,7 @@ def _attached(db: Connection, lease: str) -> list[ProcessIdentity]:
     return [as_process(row) for row in rows]
 
 
-def as_process(row: tuple[Any, ...]) -> ProcessIdentity:
+def as_process(row: Sequence[Any]) -> ProcessIdentity:
     pid, start_time, boot_id, pid_namespace = row
     return ProcessIdentity(
         pid=int(pid),
@@ -190,8 +214,3 @@ def as_lease(row: tuple[Any, ...]) -> Lease:
         since=float(row[8]),
         lease_s=float(row[9]),
     )
-
-
-def _now() -> float:
-    # Goes on while the machine sleeps, and is never set: unlike the time of day.
-    return time.clock_gettime(time.CLOCK_BOOTTIME)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from poprun.job.events import (
     Clean,
     Connected,
+    DevicesLost,
     Event,
     Exited,
     FailedInFinalize,
@@ -487,6 +488,17 @@ def test_time_that_runs_out_while_the_job_stops_changes_nothing() -> None:
     assert story(10, Tick()) == []
     assert (story.phase, story.deadline) == (Phase.STOPPING, 14)
     assert story.cause == Cause(Reason.INTERRUPTED, signal=INT)
+
+
+# --- The IPUs are another job's.
+
+
+def test_a_job_that_has_lost_its_ipus_is_stopped() -> None:
+    story = running(grace=5)
+
+    assert story(1, DevicesLost("Its lease has ended.")) == ["SIGTERM to instances"]
+    assert story.cause == Cause(Reason.DEVICES_LOST)
+    assert story.deadline == 6
 
 
 # --- The output has no reader.

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,8 +12,8 @@ import pytest
 
 from poprun.vipu import liveness
 from poprun.vipu.inventory.embedded import EmbeddedInventory
-from poprun.vipu.inventory.tables import lease_store
 from poprun.vipu.leases import PARENT, Grant, Holder, Life, ProcessIdentity
+from poprun.vipu.liveness import Observer
 from poprun.vipu.requests import Acquisition, PartitionRequest
 from poprun.vipu.vipu_errors import (
     DeviceError,
@@ -25,7 +24,6 @@ from poprun.vipu.vipu_errors import (
 )
 
 Launch = Callable[..., Grant]
-LONG_AGO = 10**9
 
 
 @contextmanager
@@ -45,14 +43,14 @@ def elsewhere(process: ProcessIdentity) -> ProcessIdentity:
 def test_a_process_lives_until_it_ends() -> None:
     with other_process() as child:
         identity = liveness.identify(child.pid)
-        assert liveness.life(identity, "h1", "h1") is Life.ALIVE
+        assert Observer("h1").life(identity, "h1") is Life.ALIVE
         os.kill(child.pid, signal.SIGSTOP)
-        assert liveness.life(identity, "h1", "h1") is Life.ALIVE
+        assert Observer("h1").life(identity, "h1") is Life.ALIVE
         os.kill(child.pid, signal.SIGKILL)
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
         # A zombie holds nothing.
-        assert liveness.life(identity, "h1", "h1") is Life.DEAD
-    assert liveness.life(identity, "h1", "h1") is Life.DEAD
+        assert Observer("h1").life(identity, "h1") is Life.DEAD
+    assert Observer("h1").life(identity, "h1") is Life.DEAD
     with pytest.raises(ProcessLookupError):
         liveness.identify(child.pid)
 
@@ -60,16 +58,16 @@ def test_a_process_lives_until_it_ends() -> None:
 def test_another_process_of_the_same_number_is_not_taken_for_it() -> None:
     earlier = liveness.identify()._replace(start_time=1)
 
-    assert liveness.life(earlier, "h1", "h1") is Life.DEAD
+    assert Observer("h1").life(earlier, "h1") is Life.DEAD
 
 
 def test_what_cannot_be_seen_is_not_guessed() -> None:
     me = liveness.identify()
 
-    assert liveness.life(elsewhere(me), "h1", "h1") is Life.DEAD
-    assert liveness.life(elsewhere(me), "h2", "h1") is Life.UNKNOWN
+    assert Observer("h1").life(elsewhere(me), "h1") is Life.DEAD
+    assert Observer("h1").life(elsewhere(me), "h2") is Life.UNKNOWN
     contained = me._replace(pid_namespace="pid:[1]")
-    assert liveness.life(contained, "h1", "h1") is Life.UNKNOWN
+    assert Observer("h1").life(contained, "h1") is Life.UNKNOWN
 
 
 def test_a_killed_job_gives_its_ipus_back(
@@ -132,41 +130,151 @@ def test_a_device_is_free_again_when_its_process_has_ended(
     assert inventory.attach(lease, 0, holder.process) == device
 
 
+class Clock:
+    """The time since boot, as a test wants it."""
+
+    def __init__(self) -> None:
+        self.now = 5000.0
+
+    def wait(self, inventory: EmbeddedInventory, seconds: int) -> list[str]:
+        """Let time pass in which the inventory is looked at; return what has ended."""
+        ended = []
+        for _ in range(seconds):
+            self.now += 1
+            ended += inventory.end_dead_leases()
+        return [lease.id for lease in ended]
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made_up = Clock()
+    monkeypatch.setattr(liveness, "time_since_boot", lambda: made_up.now)
+    return made_up
+
+
+@pytest.fixture
+def remote(holder: Holder) -> Holder:
+    """A job that this machine cannot see."""
+    return holder._replace(host="h2", process=elsewhere(holder.process))
+
+
 def test_the_time_of_a_lease_counts_only_for_holders_out_of_sight(
-    inventory: EmbeddedInventory,
-    holder: Holder,
-    launch: Launch,
-    monkeypatch: pytest.MonkeyPatch,
+    clock: Clock, inventory: EmbeddedInventory, remote: Holder, launch: Launch
 ) -> None:
-    remote = holder._replace(host="h2", process=elsewhere(holder.process))
     here = launch("P")
     there = launch("Q", holder=remote, lease_s=60)
-    now = lease_store._now()
-    monkeypatch.setattr(lease_store, "_now", lambda: now + 59)
-    assert inventory.end_dead_leases() == ()
+    assert clock.wait(inventory, 59) == []
     inventory.renew(there.lease.id)
-    monkeypatch.setattr(lease_store, "_now", lambda: now + 118)
-    assert inventory.end_dead_leases() == ()
-    monkeypatch.setattr(lease_store, "_now", lambda: now + 120)
+    assert clock.wait(inventory, 59) == []
 
-    assert [lease.id for lease in inventory.end_dead_leases()] == [there.lease.id]
+    assert clock.wait(inventory, 2) == [there.lease.id]
     assert [lease.id for lease in inventory.list_leases()] == [here.lease.id]
 
 
-def test_leases_of_other_hosts_outlive_a_reboot_of_this_one(
-    path: Path, holder: Holder, inventory: EmbeddedInventory, launch: Launch
+def test_a_lease_does_not_end_while_its_holder_could_not_renew_it(
+    clock: Clock, inventory: EmbeddedInventory, remote: Holder, launch: Launch
 ) -> None:
-    remote = holder._replace(host="h2", process=elsewhere(holder.process))
+    lease = launch("P", holder=remote, lease_s=60).lease.id
+    clock.wait(inventory, 10)
+    clock.now += 3600  # the machine is asleep, or the database locked
+    assert inventory.end_dead_leases() == ()
+    with pytest.raises(InUseError, match="job j1, host h2"):
+        launch("P")
+
+    inventory.renew(lease)
+    assert clock.wait(inventory, 59) == []
+    assert clock.wait(inventory, 2) == [lease]
+
+
+@pytest.mark.parametrize("jump", [-4000.0, 1e9])
+def test_a_clock_that_jumps_ends_no_lease(
+    clock: Clock,
+    inventory: EmbeddedInventory,
+    remote: Holder,
+    launch: Launch,
+    jump: float,
+) -> None:
+    lease = launch("P", holder=remote, lease_s=60).lease.id
+    clock.now += jump
+    assert clock.wait(inventory, 30) == []
+
+    assert clock.wait(inventory, 31) == [lease]
+
+
+def test_a_server_that_was_away_begins_where_it_stopped(
+    clock: Clock, path: Path, remote: Holder, launch: Launch
+) -> None:
+    lease = launch("P", holder=remote, lease_s=60).lease.id
+    for _ in range(20):
+        server = EmbeddedInventory(path, host="", longest_step_s=2)
+        clock.now += 600
+        assert server.end_dead_leases() == ()
+        server.close()
+    server = EmbeddedInventory(path, host="", longest_step_s=2)
+
+    assert clock.wait(server, 19) == []
+    assert clock.wait(server, 2) == [lease]
+    server.close()
+
+
+def test_without_a_server_dead_holders_out_of_sight_are_gone_after_a_few_looks(
+    clock: Clock, inventory: EmbeddedInventory, remote: Holder, launch: Launch
+) -> None:
+    launch("P", holder=remote, lease_s=60)
+    for _ in range(2):
+        clock.now += 3600
+        assert inventory.end_dead_leases() == ()
+    clock.now += 3600
+
+    assert launch("P").created
+
+
+def test_leases_of_other_hosts_outlive_a_reboot_of_this_one(
+    clock: Clock,
+    path: Path,
+    holder: Holder,
+    remote: Holder,
+    inventory: EmbeddedInventory,
+    launch: Launch,
+) -> None:
     local = holder._replace(process=elsewhere(holder.process))
     there = launch("P", holder=remote)
     launch("Q", holder=local)
     with inventory._write() as db:
-        db.execute("UPDATE boot SET id = 'another-boot'")
-        db.execute("UPDATE leases SET ends = 0")
-    again = EmbeddedInventory(path, host="h1")
+        db.execute("UPDATE lease_clock SET boot_id = 'another-boot'")
+    clock.now += 3600
+    again = EmbeddedInventory(path, host="h1", longest_step_s=1e9)
 
     assert [lease.id for lease in again.list_leases()] == [there.lease.id]
     again.close()
+
+
+# Prints what a process that lives is called in this time namespace, and whether it and
+# the one that the first argument describes live.
+SEEN = """
+import ast, sys
+from poprun.vipu.leases import ProcessIdentity
+from poprun.vipu.liveness import Observer, identify, time_since_boot
+other = ProcessIdentity(*ast.literal_eval(sys.argv[1]))
+print((tuple(identify(other.pid)), Observer("h1").life(other, "h1").name))
+print(time_since_boot())
+"""
+
+
+@pytest.mark.parametrize("shift", [-20, 1000])
+def test_a_process_is_the_same_in_every_time_namespace(shift: int) -> None:
+    me = liveness.identify()
+    command = ["unshare", "-U", "-r", "-T", f"--boottime={shift}"]
+    seen = subprocess.run(
+        [*command, sys.executable, "-c", SEEN, repr(tuple(me))],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    ).stdout.splitlines()
+
+    assert seen[0] == repr((tuple(me), "ALIVE"))
+    assert 0 <= liveness.time_since_boot() - float(seen[1]) < 15
 
 
 def test_a_partition_that_a_job_made_stays_while_another_job_uses_it(
@@ -183,11 +291,10 @@ def test_a_partition_that_a_job_made_stays_while_another_job_uses_it(
 
 
 def test_a_long_wait_ends_no_lease_of_a_living_process(
-    inventory: EmbeddedInventory, launch: Launch, monkeypatch: pytest.MonkeyPatch
+    clock: Clock, inventory: EmbeddedInventory, launch: Launch
 ) -> None:
     grant = launch("P", lease_s=1)
-    now = time.clock_gettime(time.CLOCK_BOOTTIME)
-    monkeypatch.setattr(lease_store, "_now", lambda: now + LONG_AGO)
+    clock.wait(inventory, 100)
 
     assert inventory.get_partition("P").lease == grant.lease.id
 

@@ -5,7 +5,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -366,3 +366,18 @@ def test_what_starts_fast_imports_no_database() -> None:
     environ = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
 
     assert subprocess.run([sys.executable, "-c", code], env=environ).returncode == 0
+
+
+def test_the_leases_of_an_older_inventory_live_on(path: Path, holder: Holder) -> None:
+    path.parent.mkdir(parents=True, mode=0o700)
+    with closing(sqlite3.connect(path)) as db:
+        db.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
+        db.executescript(schema.MIGRATIONS[0] + "; PRAGMA user_version = 1")
+        row = ("a" * 32, "bob", "j2", "h2", 1, 1, "another-boot", "pid:[1]", 0.0, 60.0)
+        db.execute(f"INSERT INTO leases VALUES ({'?, ' * 10}?)", (*row, 5.0))
+        db.commit()
+    path.chmod(0o600)
+    inventory = EmbeddedInventory(path, host="h1")
+
+    assert [lease.holder.job for lease in inventory.list_leases()] == ["j2"]
+    inventory.close()

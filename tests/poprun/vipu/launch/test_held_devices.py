@@ -51,6 +51,9 @@ class Recorder:
     def renew(self, lease: str) -> None:
         self._do("renew")
 
+    def get_lease(self, lease: str) -> None:
+        self._do("get_lease")
+
     def release(self, lease: str) -> None:
         self._do("release", lease)
 
@@ -143,7 +146,7 @@ def test_only_what_was_attached_is_detached(
     held.release()
 
     lease = held.grant.lease.id
-    assert recorder.calls == ["attach 0", "detach 0", f"release {lease}"]
+    assert recorder.calls == ["attach 0", "detach 0", "get_lease", f"release {lease}"]
 
 
 def test_a_job_that_asks_for_nothing_needs_no_thread(
@@ -156,7 +159,7 @@ def test_a_job_that_asks_for_nothing_needs_no_thread(
     held.attach(0, os.getpid())
     held.tick(time.monotonic() + 1000)
 
-    assert recorder.calls == [f"release {held.grant.lease.id}"]
+    assert recorder.calls == ["get_lease", f"release {held.grant.lease.id}"]
     assert recorder.threads == {threading.get_ident()}
     assert recorder.closed == 1
     assert held.fileno() == -1
@@ -179,8 +182,8 @@ def test_it_is_not_renewed_before_it_is_time(
     held: HeldDevices, recorder: Recorder
 ) -> None:
     now = time.monotonic()
-    assert now + 10 < held.deadline() <= now + 20
-    held.tick(now + 10)
+    assert now + 3 < held.deadline() <= now + 5
+    held.tick(now + 3)
 
     assert held.fileno() == -1
 
@@ -214,6 +217,26 @@ def test_a_lost_lease_is_reported_once(recorder: Recorder, grant: Grant) -> None
     assert held.loss == "It is over."
     assert not select.select([held.fileno()], [], [], 0)[0]
     held.release()
+
+
+def test_a_job_learns_at_its_end_that_it_had_lost_its_lease(
+    held: HeldDevices, recorder: Recorder
+) -> None:
+    recorder.failures["get_lease"] = [LeaseEndedError("It is over.")]
+
+    assert held.release()
+    assert held.loss == "It is over."
+
+
+def test_a_lease_that_a_failed_release_has_ended_is_not_lost(
+    held: HeldDevices, recorder: Recorder
+) -> None:
+    recorder.failures["release"] = [ServerUnreachableError("No reply.")]
+    assert not held.release()
+    recorder.failures["get_lease"] = [LeaseEndedError("It is over.")]
+
+    assert held.release()
+    assert held.loss == ""
 
 
 def test_it_is_released_once(held: HeldDevices, recorder: Recorder) -> None:

@@ -10,7 +10,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import psutil
@@ -21,6 +22,8 @@ from vipu_servers import COMMAND, Server, acquisition, serving
 from poprun.vipu import liveness
 from poprun.vipu.client.server_inventory import ServerInventory
 from poprun.vipu.inventory.interface import Inventory
+from poprun.vipu.launch.held_devices import HeldDevices
+from poprun.vipu.leases import Holder
 from poprun.vipu.model import AgentStatus, PartitionState
 from poprun.vipu.requests import ClusterRequest, PartitionChange, PartitionRequest
 from poprun.vipu.vipu_errors import (
@@ -387,3 +390,48 @@ def test_what_is_not_installed_gets_a_sentence() -> None:
         "vipu-server: uvicorn is not installed. Install what the server needs with: "
         "pip install 'poprun[vipu]'\n",
     )
+
+
+@contextmanager
+def stopped(server: Server) -> Iterator[None]:
+    server.process.send_signal(signal.SIGSTOP)
+    yield
+    server.process.send_signal(signal.SIGCONT)
+
+
+@contextmanager
+def killed(server: Server) -> Iterator[None]:
+    server.kill()
+    yield
+    server.restart()
+
+
+@pytest.mark.parametrize("away", [stopped, killed])
+def test_a_server_that_was_away_gives_no_ipus_of_a_living_job_to_another(
+    tmp_path: Path, away: Callable[[Server], AbstractContextManager[None]]
+) -> None:
+    lease_s = 4.0
+    elsewhere = Holder(
+        user="alice",
+        job="j1",
+        host="h2",
+        process=liveness.identify()._replace(boot_id="another-boot"),
+    )
+    with serving(tmp_path / "server.db", "--pod=pod4") as server:
+        asked = acquisition("P", size=4, holder=elsewhere, lease_s=lease_s)
+        grant = server.inventory().acquire(asked)
+        address = server.address()
+        held = HeldDevices(lambda: ServerInventory(address, timeout_s=1), grant, 1.0)
+        held.tick(held.deadline())
+        with away(server):
+            time.sleep(1.5 * lease_s)
+        others = server.inventory()
+
+        limit = time.monotonic() + 1.5 * lease_s
+        while time.monotonic() < limit:
+            with pytest.raises(NoSpaceError, match="user alice, job j1, host h2"):
+                others.acquire(acquisition("Q", size=4, job="j2"))
+            time.sleep(0.2)
+        assert held.release()
+        assert held.loss == ""
+        assert others.acquire(acquisition("Q", size=4, job="j2")).created
