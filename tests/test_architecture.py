@@ -331,10 +331,9 @@ LATE_IMPORTS = {
     "poprun.interpreter.sitecustomize": {
         "_signal",
         "_socket",
-        "_thread",
         "atexit",
+        "ctypes",
         "faulthandler",
-        "opcode",
         "popdist.sdk.finder",
         "struct",
     },

@@ -56,10 +56,11 @@ FINISHED = 33  # how many processes were left
 FOUND = 34  # a path: one more to remove at the last
 NOT_UNDONE = 35  # a sentence about an end action that has failed
 
-# From the Python interpreter of an instance to poprun, when it has ended and is about
-# to call MPI_Finalize: interpreter/sitecustomize.py writes it. The connection stays
-# until the process ends.
-FINALIZING = 40  # version, key, rank, wait status that it will end with, 0 if unknown
+# From a process of an instance to poprun, when it is about to call MPI_Finalize in
+# exit(): interpreter/sitecustomize.py has it written. The connection stays until the
+# process ends.
+# version, key, rank, exit status as one byte, or nothing if it is unknown
+FINALIZING = 40
 # From the same: it imports mpi4py, and no MPI has told it which rank it is.
 ALONE_IN_MPI = 41  # version, key, rank
 # From popdist in an instance: popdist/device.py writes it. The connection stays until
@@ -96,7 +97,7 @@ REPORTS = {
     FINISHED: "i",
     FOUND: "t",
     NOT_UNDONE: "t",
-    FINALIZING: "itii",
+    FINALIZING: "itit",
     ALONE_IN_MPI: "iti",
     ATTACH: "itii",
 }

@@ -1,16 +1,12 @@
-"""Tells poprun that an instance's interpreter has ended and is about to finalise MPI.
+"""Tells poprun what an MPI rank exits with, which would then wait in MPI_Finalize.
 
 It also makes popdist's stand-ins for poptorch, horovod and popart importable
-(--emulate-sdk).
+(--emulate-sdk), and lets a signal show the stacks of all threads.
 
 poprun puts this folder first on PYTHONPATH, so every Python of an instance imports this
 at its start. It runs inside the user's program: it loads on Python 3.6 and later (and
 does no more than restore PYTHONPATH on Python 2), imports what an interpreter has
 imported already, never raises and never prints.
-
-Only what is certain is told. CPython reads `SystemExit.code` with no Python frame on
-the stack only when it exits with it; and an exception that nothing has caught, or the
-end of the main module, shows in the frame of the main module.
 """
 
 import os
@@ -20,8 +16,7 @@ import sys
 # descriptors of built-in classes, and attributes that are replaced.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from types import FrameType, TracebackType  # noqa: F401  # in type comments only
-    from typing import Any  # noqa: F401
+    from typing import Any  # noqa: F401  # in type comments only
 
 HERE = os.path.dirname(__file__)
 # What poprun puts in front of the caller's value, and instead of no or an empty one:
@@ -40,9 +35,12 @@ STACKS_SIGNAL = 55
 # So long a program is held up at most by a poprun that does not answer.
 LONGEST_S = 0.5
 SO_SNDTIMEO, SO_PEERCRED = 21, 17
-
-_codes = []  # type: list[object]  # what the interpreter has read to exit with
-_main_frames = []  # type: list[FrameType]
+SIGPIPE = 13
+UNBUFFERED = 2  # stdio.h: _IONBF
+# How the file names of MPI libraries begin.
+MPI_LIBRARIES = ("/libmpi", "/libmpt")
+# They overrule mpi4py.rc.
+MPI4PY_OPTIONS = ("MPI4PY_RC_INITIALIZE", "MPI4PY_RC_FINALIZE")
 
 
 def original(value):
@@ -78,199 +76,89 @@ def restore_path():
     sys.path_importer_cache.pop(HERE, None)
 
 
-# --- How the interpreter ends.
+# --- How an MPI rank ends.
+#
+# mpi4py calls MPI_Finalize at the end of the interpreter, and a rank that has failed
+# may wait there for ranks that wait for it. Only libc's exit() knows for certain what
+# Python ends with. So exit() is made to write its status to poprun and then to call
+# MPI_Finalize, in place of mpi4py, which would call it an instant earlier.
 
 
-def exit_class():
-    # type: () -> type
-    """Make a SystemExit that notices when the interpreter exits with it."""
-    from _thread import get_ident
-
-    slot = SystemExit.code  # type: Any
-    main = get_ident()
-
-    def read(self):
-        # type: (SystemExit) -> object
-        code = slot.__get__(self)
-        # No frame below: CPython's own handling of SystemExit asks.
-        if sys._getframe().f_back is None and get_ident() == main:
-            _codes.append(code)
-        return code
-
-    def write(self, code):
-        # type: (SystemExit, object) -> None
-        slot.__set__(self, code)
-
-    class Like(type):
-        """Programs compare the class of an exception with SystemExit."""
-
-        def __eq__(cls, other):
-            # type: (object) -> bool
-            return other is cls or other is SystemExit
-
-        def __hash__(cls):
-            # type: () -> int
-            return hash(SystemExit)
-
-    namespace = {
-        "__module__": "builtins",
-        "__doc__": SystemExit.__doc__,
-        "__reduce__": lambda self: (SystemExit, self.args),
-        "code": property(read, write),
-    }
-    return Like("SystemExit", (SystemExit,), namespace)
-
-
-def watch_exit():
-    # type: () -> None
-    """Replace sys.exit, exit and quit by ones whose exit status can be known."""
-    from _thread import get_ident
-
-    cls = exit_class()
-    builtin_exit = sys.exit
-    main = get_ident()
-
-    def exit(status=None):
-        # type: (Any) -> Any
-        # In other threads the class counts: threading ignores SystemExit itself only.
-        if get_ident() != main or isinstance(status, BaseException):
-            builtin_exit(status)
-        if status is None:
-            raise cls()
-        raise cls(*status) if isinstance(status, tuple) else cls(status)
-
-    exit.__doc__ = builtin_exit.__doc__
-    exit.__module__ = "sys"
-    exit.__qualname__ = "exit"
-    sys.exit = exit
-    quitters = sys.modules.get("_sitebuiltins")  # type: Any
-    if quitters is not None:
-        quitters.SystemExit = cls
-
-
-def watch_main(at_import):
-    # type: (Any) -> None
-    """Keep the frame of the main module when mpi4py is imported.
-
-    Args:
-        at_import: Is called then, once, unless it is None.
-    """
-    calls = [] if at_import is None else [at_import]
-
-    def find(path):
-        # type: (object) -> Any
-        if str(path).endswith("mpi4py") and calls:
-            attempt(calls.pop())
-        if str(path).endswith("mpi4py") and not _main_frames:
-            frame = sys._getframe()
-            while frame.f_back is not None:
-                frame = frame.f_back
-            if is_main(frame):
-                _main_frames.append(frame)
-        raise ImportError
-
-    sys.path_hooks.insert(0, find)
-
-
-def attempt(call):
-    # type: (Any) -> None
-    """Call, and ignore a failure: the program must not see it."""
-    try:
-        call()
-    except Exception:
-        return
-
-
-def is_main(frame):
-    # type: (FrameType) -> bool
-    """Return whether a frame is the outermost of the main program."""
-    if frame.f_back is not None:
-        return False
-    name = frame.f_code.co_name
-    if name == "_run_module_as_main":  # python -m
-        return frame.f_globals.get("__name__") == "runpy"
-    return name == "<module>" and frame.f_globals is vars(sys.modules["__main__"])
-
-
-def last_operation(frame):
-    # type: (FrameType) -> tuple[str, int]
-    """Return the name and argument of what a frame did last."""
-    import opcode
-
-    code, at = frame.f_code.co_code, frame.f_lasti
-    return opcode.opname[code[at]], code[at + 1]
-
-
-def was_raised(traceback):
-    # type: (TracebackType) -> bool
-    """Return whether a frame ended by the exception of this traceback."""
-    if traceback.tb_frame.f_lasti == traceback.tb_lasti:
-        return True
-    name, argument = last_operation(traceback.tb_frame)
-    again = ("RERAISE", "END_FINALLY")
-    return name in again or (name == "RAISE_VARARGS" and argument == 0)
-
-
-def hook_runs():
+def take_finalize_over():
     # type: () -> bool
-    """Return whether sys.excepthook may not have returned.
+    """Keep mpi4py from calling MPI_Finalize, if exit() can do that; return whether."""
+    import ctypes
 
-    An own one that raises SystemExit by hand decides the exit code, and the interpreter
-    ends inside its call. The caller of the hook in CPython refers to the traceback as
-    long as the call lasts, so no other reference than those that follow means that it
-    has returned.
-    """
-    count = sys.getrefcount
-    name = "last_traceback"
-    one = {name: object()}
-    if name not in vars(sys):
+    libc = ctypes.CDLL(None)
+    rc = sys.modules["mpi4py"].rc
+    finalizes = rc.initialize if rc.finalize is None else rc.finalize
+    with open("/proc/self/maps") as maps:
+        # What uses MPI already may have initialized it, and finalizes it then.
+        is_loaded = any(name in line for line in maps for name in MPI_LIBRARIES)
+    # The main() of another program goes on after the end of the interpreter.
+    is_python = os.path.realpath(sys.executable) == os.readlink("/proc/self/exe")
+    if finalizes is not True or is_loaded or not is_python:
         return False
-    others = count(vars(sys)[name]) - count(one[name])
-    value = getattr(sys, "last_value", None)
-    is_values = getattr(value, "__traceback__", None) is vars(sys)[name]
-    return others != (1 if is_values else 0)
+    if any(name in os.environ for name in MPI4PY_OPTIONS) or not hasattr(
+        libc, "on_exit"
+    ):
+        return False  # musl has no on_exit
+    rc.finalize = False
+    return True
 
 
-def wait_status():
-    # type: () -> int | None
-    """Return what the interpreter exits with, as waitpid gives it; None if unknown."""
-    if _codes:
-        return exit_code(_codes[-1]) << 8
-    if sys.flags.inspect or sys.flags.interactive or "PYTHONINSPECT" in os.environ:
-        return None
-    if hook_runs():
-        return None
-    traceback = getattr(sys, "last_traceback", None)
-    if traceback and is_main(traceback.tb_frame) and was_raised(traceback):
-        interrupted = sys.last_type is KeyboardInterrupt
-        return 2 if interrupted and sys.version_info >= (3, 8) else 1 << 8
-    for frame in _main_frames:
-        if last_operation(frame)[0] in ("RETURN_VALUE", "RETURN_CONST"):
-            return 0
-    return None
+def end_rank(mpi, tell, is_taken_over):
+    # type: (Any, Any, bool) -> None
+    """Let exit() write its status to poprun as one byte, and then finalize MPI."""
+    if not is_taken_over:
+        sock = tell(FINALIZING, [b""])
+        if sock is not None:
+            sock.detach()  # the connection lasts as long as the process
+        return
+    import ctypes
+    from _signal import SIG_IGN, signal  # type: ignore[import-not-found]
 
-
-def exit_code(code):
-    # type: (object) -> int
-    """Return the exit code that CPython makes of a SystemExit's code."""
-    if code is None:
-        return 0
-    if isinstance(code, int):
-        return code & 0xFF if -(1 << 63) <= code < 1 << 63 else 0xFF
-    return 1
+    libc = ctypes.CDLL(None)
+    finalize = getattr(ctypes.CDLL(mpi.__file__), "MPI_Finalize", None)
+    if finalize is None:
+        mpi.Finalize()
+        return
+    # exit() begins with the last one.
+    libc.on_exit(finalize, None)
+    # Destructors of the program run before exit(), and MPI must not be finalized twice.
+    mpi.Finalize = lambda: None
+    signal(SIGPIPE, SIG_IGN)  # poprun may close its end
+    sock = tell(FINALIZING, [b"\0"], 1)
+    if sock is not None:
+        libc.fdopen.restype = ctypes.c_void_p
+        stream = ctypes.c_void_p(libc.fdopen(sock.detach(), b"w"))
+        libc.setvbuf(stream, None, UNBUFFERED, 0)
+        libc.on_exit(libc.fputc, stream)
 
 
 # --- What the program can import.
 
 
-class StandInFinder:
-    """Finds the stand-ins with popdist, which is imported only then."""
+class Finder:
+    """Finds the stand-ins with popdist, which is imported only then.
+
+    Args:
+        sdk: Whether there are stand-ins: "no", or something else.
+        on_mpi: Is called when mpi4py.MPI is about to be imported.
+    """
 
     finds_stand_ins = True
 
+    def __init__(self, sdk, on_mpi):
+        # type: (str | None, Any) -> None
+        self._stand_ins = () if sdk == "no" else STAND_INS + WITH_TORCH
+        self._on_mpi = on_mpi
+
     def find_spec(self, name, path=None, target=None):
         # type: (str, Any, Any) -> Any
-        if name not in STAND_INS and name not in WITH_TORCH:
+        if name == "mpi4py.MPI":
+            self._on_mpi()
+        if name not in self._stand_ins:
             return None
         try:
             from popdist.sdk.finder import find_spec
@@ -306,32 +194,40 @@ def message(kind, fields):
     return len(body).to_bytes(4, "big") + body
 
 
-def tell(control, rank, kind, *numbers):
-    # type: (str, str, int, int) -> Any
-    """Tell poprun, and return the socket if it has been told."""
+def tell(control, rank, kind, fields=(), left_out=0):
+    # type: (str, str, int, Any, int) -> Any
+    """Tell poprun something; return the connection, or None if there is none.
+
+    Args:
+        left_out: How many bytes at the end of the message are written later.
+    """
     # Not socket: it makes a namedtuple, and that makes CPython forget that it is to end
     # by SIGINT.
     import _socket as socket
     import struct
 
     name, _, key = os.fsencode(control).partition(b"/")
-    fields = [b"%d" % VERSION, key, os.fsencode(rank)]
-    fields += [b"%d" % number for number in numbers]
+    sender = [b"%d" % VERSION, key, os.fsencode(rank)]
+    data = message(kind, sender + list(fields))
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     limit = struct.pack("ll", 0, int(LONGEST_S * 1e6))
     sock.setsockopt(socket.SOL_SOCKET, SO_SNDTIMEO, limit)
-    sock.connect(b"\0" + name[1:])
-    user = sock.getsockopt(socket.SOL_SOCKET, SO_PEERCRED, 12)[4:8]
-    if int.from_bytes(user, sys.byteorder) != os.geteuid():
+    try:
+        sock.connect(b"\0" + name[1:])
+        user = sock.getsockopt(socket.SOL_SOCKET, SO_PEERCRED, 12)[4:8]
+        if int.from_bytes(user, sys.byteorder) != os.geteuid():
+            return None
+        data = data[: len(data) - left_out]
+        sock.send(data, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+    except OSError:
         return None
-    sock.send(message(kind, fields), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
     return sock
 
 
 def show_stacks_on_signal():
     # type: () -> None
     """Let poprun's signal write the stacks of all threads to stderr."""
-    import _signal  # type: ignore[import-not-found]  # typeshed has signal only
+    import _signal
     import faulthandler
 
     # What the end of the interpreter restores: a late signal is ignored then.
@@ -341,40 +237,41 @@ def show_stacks_on_signal():
 
 def observe(environ):
     # type: (dict[str, str]) -> None
-    """Watch how this interpreter ends, and tell poprun if it then finalises MPI."""
+    """Watch for MPI, and let poprun know what an interpreter with MPI exits with."""
     import atexit
 
-    control, rank, pid = environ[CONTROL], environ.get(RANK, ""), os.getpid()
+    pid = os.getpid()
+    taken_over = []  # type: list[bool]
+
+    def tell_poprun(*message):
+        # type: (Any) -> Any
+        return tell(environ[CONTROL], environ.get(RANK, ""), *message)
+
+    def on_mpi():
+        # type: () -> None
+        if not taken_over:
+            if not any(name in environ for name in RANKS_IN_MPI):
+                tell_poprun(ALONE_IN_MPI)
+            try:
+                taken_over.append(take_finalize_over())
+            except Exception:  # no ctypes, no /proc
+                taken_over.append(False)
 
     def at_exit():
         # type: () -> None
+        mpi = sys.modules.get("mpi4py.MPI")  # type: Any
+        if mpi is None or os.getpid() != pid:
+            return
         try:
-            mpi = sys.modules.get("mpi4py.MPI")
-            if mpi is None or os.getpid() != pid:
-                return
             if mpi.Is_initialized() and not mpi.Is_finalized():
-                status = wait_status()
-                if status != 0:
-                    # The connection stays until the process ends, and says so then.
-                    sock = tell(control, rank, FINALIZING, status or 0)
-                    if sock is not None:
-                        sock.detach()
-        except Exception:  # then nothing is known
+                end_rank(mpi, tell_poprun, any(taken_over))
+        except Exception:  # it is no mpi4py
             pass
-        finally:
-            del _main_frames[:]
 
     # Registered first, so it runs after all that the program registers.
     atexit.register(at_exit)
-    watch_exit()
-    watch_main(None if has_mpi(environ) else lambda: tell(control, rank, ALONE_IN_MPI))
+    sys.meta_path.insert(0, Finder(environ.get(SDK), on_mpi))
     show_stacks_on_signal()
-
-
-def has_mpi(environ):
-    # type: (dict[str, str]) -> bool
-    """Return whether an MPI has told this process which rank it is."""
-    return any(name in environ for name in RANKS_IN_MPI)
 
 
 def is_supported():
@@ -392,8 +289,6 @@ if __name__ == "sitecustomize":
         restore_path()
         if is_supported():
             observe(dict(os.environ))
-            if os.environ.get(SDK) != "no":
-                sys.meta_path.insert(0, StandInFinder())
     except Exception:
         pass
     # The one that Python would have found. It handles what this raises, too.

@@ -4,11 +4,13 @@ Set POPRUN_TEST_PYTHONS to a colon-separated list of other Pythons to try them t
 """
 
 import os
+import re
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from python_environments import make_environment
@@ -22,12 +24,24 @@ from poprun.job.prepare import job_description
 
 OTHERS = os.getenv("POPRUN_TEST_PYTHONS", "")
 PYTHONS = [sys.executable, *filter(None, OTHERS.split(":"))]
-UNKNOWN, NOTHING = b"0", None
+UNKNOWN, NOTHING = b"", None
 
-# An MPI that has been initialised and is never finalised.
+# An MPI that has been initialised, and the library that it calls.
 MPI = """
+import ctypes, sys
+import mpi4py
+__file__ = {library!r}
 def Is_initialized(): return True
 def Is_finalized(): return False
+Finalize = ctypes.CDLL(__file__).MPI_Finalize
+"""
+MPI4PY = """
+class rc:
+    initialize, finalize = True, None
+"""
+LIBRARY = """
+#include <unistd.h>
+int MPI_Finalize(void) { return (int)write(1, "finalized\\n", 10); }
 """
 
 
@@ -45,13 +59,24 @@ def listener() -> Iterator[socket.socket]:
         yield sock
 
 
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Compile the library of an MPI."""
+    folder = tmp_path_factory.mktemp("library")
+    (folder / "library.c").write_text(LIBRARY)
+    path = folder / "libtest.so"
+    words = ["cc", "-shared", "-fPIC", "-o", str(path), str(folder / "library.c")]
+    subprocess.run(words, check=True)
+    return path
+
+
 @pytest.fixture
-def packages(tmp_path: Path) -> Path:
+def packages(tmp_path: Path, library: Path) -> Path:
     """Make a folder with an mpi4py."""
     package = tmp_path / "packages" / "mpi4py"
     package.mkdir(parents=True)
-    (package / "__init__.py").write_text("")
-    (package / "MPI.py").write_text(MPI)
+    (package / "__init__.py").write_text(MPI4PY)
+    (package / "MPI.py").write_text(MPI.format(library=str(library)))
     return package.parent
 
 
@@ -76,8 +101,11 @@ def told(listener: socket.socket) -> bytes | None:
     except BlockingIOError:
         return None
     with sock:
-        [(kind, fields)] = protocol.Decoder().feed(sock.recv(4096))
+        messages = protocol.Decoder().feed(sock.recv(4096))
         assert process_of(sock) > 0
+    if not messages:
+        return None
+    [(kind, fields)] = messages
     assert (kind, fields[:3]) == (
         protocol.FINALIZING,
         [b"%d" % protocol.VERSION, b"key", b"7"],
@@ -85,16 +113,23 @@ def told(listener: socket.socket) -> bytes | None:
     return fields[3]
 
 
+class End(NamedTuple):
+    """How an interpreter has ended, and what poprun was told of it."""
+
+    code: int
+    told: bytes | None
+    finalized: int  # how often
+
+
 def end(
     python: str, listener: socket.socket, packages: Path, *words: str, **variables: str
-) -> tuple[int, bytes | None]:
-    """Run a program with MPI; return its wait status, and what it told of it."""
+) -> End:
+    """Run a program with MPI."""
     name = listener.getsockname()[1:].decode()
     told_it = {env.CONTROL: f"@{name}/key", env.RANK: "7", "PYTHONPATH": str(packages)}
     told_it["PMI_RANK"] = "7"
     ran = run(python, *words, **{**told_it, **variables})
-    code = ran.returncode
-    return (code << 8 if code >= 0 else -code), told(listener)
+    return End(ran.returncode, told(listener), ran.stdout.count("finalized\n"))
 
 
 def test_constants_are_those_of_poprun() -> None:
@@ -111,210 +146,207 @@ def test_constants_are_those_of_poprun() -> None:
 
 IMPORT = "import sys; from mpi4py import MPI\n"
 HOOK = "def hook(*exception): pass\nsys.excepthook = hook\n"
-HOOKS_THAT_LOG = """
-import functools, logging, traceback
-def hook(again, *exception):
-    logging.critical("no", exc_info=exception)
-    traceback.print_exception(*exception)
-    again(*exception)
-sys.excepthook = functools.partial(hook, sys.excepthook)
+# A first attempt fails, and the second one succeeds on the same line.
+RETRY = """
+def attempt(number):
+    if number == 0:
+        raise ValueError
+    raise SystemExit(0)
+for number in range(2):
+    try:
+        attempt(number)
+    except ValueError as error:
+        sys.last_type, sys.last_value, sys.last_traceback = sys.exc_info()
 """
-
-
-@pytest.mark.parametrize(
-    "ending",
-    [
-        pytest.param("sys.exit(3)", id="sys.exit"),
-        pytest.param("from sys import exit; exit(3)", id="from-sys"),
-        pytest.param("exit(3)", id="exit"),
-        pytest.param("quit(3)", id="quit"),
-        pytest.param("sys.exit('text')", id="text"),
-        pytest.param("sys.exit(True)", id="bool"),
-        pytest.param("sys.exit(-1)", id="negative"),
-        pytest.param("sys.exit(259)", id="beyond-a-byte"),
-        pytest.param("sys.exit(1 << 80)", id="beyond-a-long"),
-        pytest.param("sys.exit((1, 2))", id="tuple"),
-        pytest.param("sys.exit((4,))", id="tuple-of-one"),
-        pytest.param("raise ValueError", id="exception"),
-        pytest.param("raise KeyboardInterrupt", id="interrupt"),
-        pytest.param(HOOK + "1 / 0", id="own-excepthook"),
-        pytest.param(HOOK + "hook.__code__ = 0", id="own-excepthook-type-error"),
-        pytest.param(HOOKS_THAT_LOG + "1 / 0", id="own-excepthook-that-logs"),
-        pytest.param(
-            "def hook(*e): raise KeyError\nsys.excepthook = hook\n1 / 0",
-            id="own-excepthook-that-fails",
-        ),
-        pytest.param(
-            "def hook(t, v, tb): v.__traceback__ = None\nsys.excepthook = hook\n1 / 0",
-            id="own-excepthook-without-traceback",
-        ),
-        pytest.param("def f(): g()\ndef g(): 1 / 0\nf()", id="deep"),
-        pytest.param("try: 1 / 0\nfinally: print()", id="finally"),
-        pytest.param("try: 1 / 0\nexcept KeyError: pass", id="other-except"),
-        pytest.param("try: 1 / 0\nexcept Exception: print(); raise", id="raised-again"),
-        pytest.param("try: 1 / 0\nexcept Exception: sys.exit(5)", id="from-except"),
-        pytest.param("with open('/dev/null'): 1 / 0", id="with"),
-        pytest.param(
-            "sys.excepthook = lambda *e: sys.exit(6)\n1 / 0", id="hook-that-exits"
-        ),
-        pytest.param(
-            "try: sys.exit(3)\nexcept SystemExit as e: e.code = 4; raise", id="code-set"
-        ),
-        pytest.param(
-            "import atexit; atexit.register(lambda: 0); sys.exit(3)", id="atexit"
-        ),
-    ],
-)
-def test_a_failure_is_told_with_the_status_that_follows(
-    python: str, listener: socket.socket, packages: Path, ending: str
-) -> None:
-    status, said = end(python, listener, packages, "-c", IMPORT + ending)
-
-    assert status != 0
-    assert said == b"%d" % status
-
-
-@pytest.mark.parametrize("options", [["-m", "program"], ["program.py"], ["folder"]])
-def test_every_way_to_run_a_program_is_understood(
-    python: str, listener: socket.socket, packages: Path, options: list[str]
-) -> None:
-    text = IMPORT + "import os\nif 'FAIL' in os.environ: 1 / 0"
-    (packages / "program.py").write_text(text)
-    (packages / "folder").mkdir()
-    (packages / "folder" / "__main__.py").write_text(text)
-    words = [str(packages / w) if w not in ("-m", "program") else w for w in options]
-
-    failed = end(python, listener, packages, *words, FAIL="1")
-    succeeded = end(python, listener, packages, *words)
-
-    assert failed == (1 << 8, b"256")
-    assert succeeded == (0, NOTHING)
-
-
-@pytest.mark.parametrize(
-    "program",
-    [
-        pytest.param("", id="end"),
-        pytest.param("sys.exit()", id="sys.exit"),
-        pytest.param("sys.exit(256)", id="sys.exit-256"),
-        pytest.param("exit()", id="exit"),
-        pytest.param("try: sys.exit(3)\nexcept SystemExit: pass", id="caught-exit"),
-        pytest.param(
-            "try: sys.exit(3)\nexcept SystemExit as e: saved = e; print(e.code)",
-            id="saved-exit",
-        ),
-        pytest.param(
-            "from threading import Thread\nt = Thread(target=sys.exit, args=(3,))\n"
-            "t.start(); t.join()",
-            id="exit-of-a-thread",
-        ),
-        pytest.param(
-            "from threading import Thread\nt = Thread(target=lambda: 1 / 0)\n"
-            "t.start(); t.join()",
-            id="exception-of-a-thread",
-        ),
-        pytest.param(
-            "import logging\ntry: 1 / 0\nexcept Exception: logging.exception('no')",
-            id="logged",
-        ),
-        pytest.param(
-            "class A:\n  def __del__(self): 1 / 0\na = A(); del a", id="unraisable"
-        ),
-        pytest.param(
-            "try: 1 / 0\nexcept Exception:\n"
-            "  sys.last_type, sys.last_value, sys.last_traceback = sys.exc_info()",
-            id="last-traceback-set-by-the-program",
-        ),
-        pytest.param(
-            "import code\ncode.InteractiveInterpreter().runsource('1 / 0')",
-            id="interactive-interpreter",
-        ),
-        pytest.param(
-            "import signal; signal.signal(signal.SIGINT, signal.SIG_DFL)", id="sigint"
-        ),
-        pytest.param("print('Traceback (most recent call last):')", id="quote"),
-        pytest.param(
-            "sys.excepthook = lambda *e: sys.exit(0)\n1 / 0", id="hook-that-exits-0"
-        ),
-    ],
-)
-def test_of_a_success_nothing_is_told(
-    python: str, listener: socket.socket, packages: Path, program: str
-) -> None:
-    assert end(python, listener, packages, "-c", IMPORT + program) == (0, NOTHING)
-
-
-@pytest.mark.parametrize("code", [0, 3])
-def test_a_system_exit_raised_by_hand_is_unknown(
-    python: str, listener: socket.socket, packages: Path, code: int
-) -> None:
-    program = f"{IMPORT}raise SystemExit({code})"
-
-    assert end(python, listener, packages, "-c", program) == (code << 8, UNKNOWN)
-
-
 HOOKS_THAT_EXIT = {
     "function": "def hook(*e): raise SystemExit({code})",
-    "deep": "def hook(*e): end()\ndef end(): raise SystemExit({code})",
+    "exit-function": "def hook(*e): sys.exit({code})",
     "from-context": "def hook(*e):\n  try: 1 / 0\n"
     "  except Exception: raise SystemExit({code})",
     "without-traceback": "def hook(t, v, tb):\n"
     "  v.__traceback__ = None\n  raise SystemExit({code})",
-    "from-exception": "def hook(t, v, tb): raise SystemExit({code}) from v",
-    "partial": "def end(code, *e): raise SystemExit(code)\n"
-    "import functools; hook = functools.partial(end, {code})",
-    "method": "class A:\n  def end(self, *e): raise SystemExit({code})\nhook = A().end",
-    "callable": "class A:\n  def __call__(self, *e): raise SystemExit({code})\n"
-    "hook = A()",
     "subclass": "class A(SystemExit): pass\ndef hook(*e): raise A({code})",
     "exit-functions": "import atexit\ndef hook(*e):\n"
     "  atexit._run_exitfuncs()\n  raise SystemExit({code})",
 }
+LAST_ATTRIBUTES = "sys.last_type, sys.last_value, sys.last_traceback = sys.exc_info()"
+ENDINGS = {
+    "end": ("", 0),
+    "sys.exit": ("sys.exit(3)", 3),
+    "from-sys": ("from sys import exit; exit(3)", 3),
+    "exit": ("exit(3)", 3),
+    "quit": ("quit(3)", 3),
+    "nothing": ("sys.exit()", 0),
+    "text": ("sys.exit('text')", 1),
+    "bool": ("sys.exit(True)", 1),
+    "negative": ("sys.exit(-1)", 255),
+    "beyond-a-byte": ("sys.exit(259)", 3),
+    "all-of-a-byte": ("sys.exit(256)", 0),
+    "beyond-a-long": ("sys.exit(1 << 80)", 255),
+    "tuple": ("sys.exit((1, 2))", 1),
+    "tuple-of-one": ("sys.exit((4,))", 1),
+    "by-hand": ("raise SystemExit(5)", 5),
+    "by-hand-success": ("raise SystemExit(0)", 0),
+    "retry": (RETRY, 0),
+    "code-set": (
+        "try: sys.exit(3)\nexcept SystemExit as e: e.code = 4; raise",
+        4,
+    ),
+    "caught": ("try: sys.exit(3)\nexcept SystemExit: pass", 0),
+    "saved": ("try: sys.exit(3)\nexcept SystemExit as e: saved = e", 0),
+    "exception": ("raise ValueError", 1),
+    "deep": ("def f(): g()\ndef g(): 1 / 0\nf()", 1),
+    "finally": ("try: 1 / 0\nfinally: print()", 1),
+    "raised-again": ("try: 1 / 0\nexcept Exception: print(); raise", 1),
+    "exit-in-except": ("try: 1 / 0\nexcept Exception: sys.exit(5)", 5),
+    "own-excepthook": (HOOK + "1 / 0", 1),
+    "excepthook-that-fails": (
+        "def hook(*e): raise KeyError\nsys.excepthook = hook\n1 / 0",
+        1,
+    ),
+    **{
+        f"excepthook-{name}-{code}": (
+            f"{text.format(code=code)}\nsys.excepthook = hook\n1 / 0",
+            code,
+        )
+        for name, text in HOOKS_THAT_EXIT.items()
+        for code in (0, 6)
+    },
+    "last-attributes-of-the-program": (
+        f"try: 1 / 0\nexcept Exception: {LAST_ATTRIBUTES}",
+        0,
+    ),
+    "interactive-interpreter": (
+        "import code\ncode.InteractiveInterpreter().runsource('1 / 0')",
+        0,
+    ),
+    "exit-of-a-thread": (
+        "from threading import Thread\nt = Thread(target=sys.exit, args=(3,))\n"
+        "t.start(); t.join()",
+        0,
+    ),
+    "exception-of-a-thread": (
+        "from threading import Thread\nt = Thread(target=lambda: 1 / 0)\n"
+        "t.start(); t.join()",
+        0,
+    ),
+    "exception-of-a-destructor": (
+        "class A:\n  def __del__(self): 1 / 0\na = A(); del a",
+        0,
+    ),
+    "exception-at-exit": ("import atexit; atexit.register(lambda: 1 / 0)", 0),
+    "exit-functions-by-hand": ("import atexit; atexit._run_exitfuncs()", 0),
+    "sigpipe": ("from signal import *; signal(SIGPIPE, SIG_DFL); sys.exit(3)", 3),
+    "finalized-by-a-destructor": (
+        "class A:\n  def __del__(self): MPI.Finalize()\na = A(); sys.exit(3)",
+        3,
+    ),
+}
 
 
-@pytest.mark.parametrize("code", [0, 3])
-@pytest.mark.parametrize("hook", HOOKS_THAT_EXIT)
-def test_an_own_hook_that_raises_system_exit_by_hand_is_unknown(
-    python: str, listener: socket.socket, packages: Path, hook: str, code: int
+@pytest.mark.parametrize(("ending", "code"), ENDINGS.values(), ids=ENDINGS)
+def test_an_mpi_rank_tells_its_exit_status_and_is_finalized_once(
+    python: str, listener: socket.socket, packages: Path, ending: str, code: int
 ) -> None:
-    text = HOOKS_THAT_EXIT[hook].format(code=code)
-    program = f"{IMPORT}{text}\nsys.excepthook = hook\n1 / 0"
+    ended = end(python, listener, packages, "-c", IMPORT + ending)
 
-    status, said = end(python, listener, packages, "-c", program)
-
-    assert (status, said) == (code << 8, UNKNOWN)
-
-
-def test_an_interactive_interpreter_is_unknown(
-    python: str, listener: socket.socket, packages: Path
-) -> None:
-    status, said = end(python, listener, packages, "-i", "-c", f"{IMPORT}1 / 0")
-
-    assert (status & 0xFF, said) == (0, UNKNOWN)
+    assert ended == End(code, b"%c" % code, finalized=1)
 
 
 @pytest.mark.parametrize(
-    "program",
+    "options", [["-m", "program"], ["program.py"], ["folder"], ["-i", "program.py"]]
+)
+def test_every_way_to_run_a_program_is_understood(
+    python: str, listener: socket.socket, packages: Path, options: list[str]
+) -> None:
+    text = IMPORT + "import os\nif 'FAIL' in os.environ: sys.exit(4)"
+    (packages / "program.py").write_text(text)
+    (packages / "folder").mkdir()
+    (packages / "folder" / "__main__.py").write_text(text)
+    here = ("program.py", "folder")
+    words = [str(packages / w) if w in here else w for w in options]
+
+    failed = end(python, listener, packages, *words, FAIL="1")
+    succeeded = end(python, listener, packages, *words)
+
+    # -i shows the exception, and goes on.
+    code = 0 if options[0] == "-i" else 4
+    assert failed == End(code, b"%c" % code, finalized=1)
+    assert succeeded == End(0, b"\0", finalized=1)
+
+
+@pytest.mark.parametrize("name", ["MPI4PY_RC_FINALIZE", "MPI4PY_RC_INITIALIZE"])
+def test_the_status_is_unknown_where_mpi4py_is_configured(
+    python: str, listener: socket.socket, packages: Path, name: str
+) -> None:
+    program = f"{IMPORT}assert MPI.mpi4py.rc.finalize is None; sys.exit(3)"
+
+    ended = end(python, listener, packages, "-c", program, **{name: "1"})
+
+    assert ended == End(3, UNKNOWN, finalized=0)
+
+
+def test_the_status_is_unknown_where_mpi_was_loaded_before_mpi4py(
+    python: str, listener: socket.socket, packages: Path, library: Path
+) -> None:
+    loaded = packages / "libmpi.so.1"
+    loaded.write_bytes(library.read_bytes())
+    program = f"import ctypes; ctypes.CDLL({str(loaded)!r})\n{IMPORT}sys.exit(3)"
+
+    ended = end(python, listener, packages, "-c", program)
+
+    assert ended == End(3, UNKNOWN, finalized=0)
+
+
+def test_a_program_that_finalizes_mpi_itself_goes_on_doing_so(
+    python: str, listener: socket.socket, packages: Path
+) -> None:
+    program = (
+        "import sys, mpi4py; mpi4py.rc.finalize = False; from mpi4py import MPI\n"
+        "MPI.Finalize(); MPI.Is_finalized = lambda: True; sys.exit(3)"
+    )
+
+    ended = end(python, listener, packages, "-c", program)
+
+    assert ended == End(3, NOTHING, finalized=1)
+
+
+@pytest.mark.parametrize(
+    ("program", "code"),
     [
-        pytest.param("import sys; sys.exit(3)", id="without-MPI"),
+        pytest.param("import sys; sys.exit(3)", 3, id="without-MPI"),
         pytest.param(
-            f"{IMPORT}MPI.Is_finalized = lambda: True\nsys.exit(3)", id="finalised"
+            f"{IMPORT}MPI.Is_finalized = lambda: True\nsys.exit(3)", 3, id="finalised"
         ),
         pytest.param(
             f"{IMPORT}MPI.Is_initialized = lambda: False\nsys.exit(3)",
+            3,
             id="not-initialised",
         ),
         pytest.param(
             f"{IMPORT}import os\npid = os.fork()\nif not pid: sys.exit(3)\n"
             "os.waitpid(pid, 0); os._exit(3)",
+            3,
             id="forked-child",
         ),
+        pytest.param(
+            f"{IMPORT}import multiprocessing as m\nif __name__ == '__main__':\n"
+            "  c = m.get_context('fork').Process(target=sys.exit, args=(3,))\n"
+            "  c.start(); c.join(); import os; os._exit(c.exitcode)",
+            3,
+            id="multiprocessing",
+        ),
+        pytest.param(f"{IMPORT}import os; os._exit(4)", 4, id="at-once"),
+        # It ends by SIGINT, without exit().
+        pytest.param(f"{IMPORT}raise KeyboardInterrupt", -2, id="interrupt"),
     ],
 )
 def test_nothing_is_told_where_mpi_is_not_to_be_finalised(
-    python: str, listener: socket.socket, packages: Path, program: str
+    python: str, listener: socket.socket, packages: Path, program: str, code: int
 ) -> None:
-    assert end(python, listener, packages, "-c", program) == (3 << 8, NOTHING)
+    ended = end(python, listener, packages, "-c", program)
+
+    assert ended == End(code, NOTHING, finalized=0)
 
 
 def test_an_interpreter_without_a_poprun_ends_as_ever(
@@ -326,7 +358,7 @@ def test_an_interpreter_without_a_poprun_ends_as_ever(
         **{env.CONTROL: "@poprun-no-listener/key", "PYTHONPATH": str(packages)},
     )
 
-    assert (ran.returncode, ran.stdout, ran.stderr) == (3, "", "")
+    assert (ran.returncode, ran.stdout, ran.stderr) == (3, "finalized\n", "")
 
 
 # --- What a program sees of it.
@@ -434,31 +466,144 @@ def test_a_module_named_sitecustomize_is_none_of_ours(python: str) -> None:
     assert run(python, "-c", program).stdout == bare.stdout
 
 
-def test_an_exit_is_a_system_exit_in_all_respects(
-    python: str, listener: socket.socket
+# --- Small programs are the same with and without poprun.
+
+PROGRAMS = {
+    "exit-class": (
+        "import sys\ntry: sys.exit(3)\n"
+        "except SystemExit as e: print(type(e) is SystemExit, e.code, e.args, repr(e))"
+    ),
+    "exit-keyword": "import sys; sys.exit(status=3)",
+    "exit-two-arguments": "import sys; sys.exit(1, 2)",
+    "exit-tuple": "import sys; sys.exit((1, 2))",
+    "exit-text": "import sys; sys.exit('no data')",
+    "exit-function": "import sys; print(sys.exit, type(sys.exit), sys.exit.__doc__)",
+    "exit-traceback": (
+        "import sys, traceback\ntry: sys.exit(3)\n"
+        "except SystemExit: traceback.print_exc()"
+    ),
+    "exit-context": (
+        "import sys, traceback\ntry:\n  try: 1 / 0\n  finally: sys.exit(3)\n"
+        "except SystemExit as e: traceback.print_exception(e); print(e.__context__)"
+    ),
+    "exit-by-hand": "raise SystemExit(4)",
+    "exit-subclass": "class A(SystemExit): pass\nraise A(5)",
+    "exit-pickled": (
+        "import pickle, sys\ntry: sys.exit(3)\n"
+        "except SystemExit as e: print(pickle.dumps(e))"
+    ),
+    "quit": "print(quit, exit, type(quit)); quit(6)",
+    "site-exit": "exit('bye')",
+    "exception": "def f(): raise ValueError('no such layer')\nf()",
+    "chained": "try: 1 / 0\nexcept Exception as e: raise KeyError('x') from e",
+    "in-function": "def f(n): return f(n - 1) if n else 1 / n\nf(3)",
+    "recursion": "import sys\ndef f(): f()\ntry: f()\nexcept RecursionError: print(1)",
+    "syntax-error": "1 +",
+    "no-such-module": "import no_such_module",
+    "no-such-name": "from os import no_such_name",
+    "interrupt": "raise KeyboardInterrupt",
+    "thread": (
+        "import threading, sys\nt = threading.Thread(target=sys.exit, args=(3,))\n"
+        "t.start(); t.join(); print('end')"
+    ),
+    "thread-exception": (
+        "import threading\nt = threading.Thread(target=lambda: 1 / 0, name='t')\n"
+        "t.start(); t.join()"
+    ),
+    "excepthook": (
+        "import sys\nprint(sys.excepthook is sys.__excepthook__)\n"
+        "sys.excepthook = lambda *e: print('hook', e[0])\n1 / 0"
+    ),
+    "excepthook-exit": ("import sys\nsys.excepthook = lambda *e: sys.exit(7)\n1 / 0"),
+    "excepthook-fails": (
+        "import sys\ndef hook(*e): raise KeyError\nsys.excepthook = hook\n1 / 0"
+    ),
+    "last-value": (
+        "import sys, atexit\n"
+        "atexit.register(lambda: print(sys.last_value, sys.last_type))\n1 / 0"
+    ),
+    "exit-functions": (
+        "import atexit\nfor n in range(3): atexit.register(print, n)\n"
+        "class A:\n  def __del__(self): print('del')\na = A()"
+    ),
+    "exit-function-fails": "import atexit; atexit.register(lambda: 1 / 0)",
+    "at-once": "import os; print('x', flush=True); os._exit(8)",
+    "signals": ("import signal\nfor n in (2, 10, 13, 15): print(signal.getsignal(n))"),
+    "multiprocessing": (
+        "import multiprocessing, sys\n"
+        "c = multiprocessing.get_context('fork').Process(target=sys.exit, args=(9,))\n"
+        "c.start(); c.join(); print(c.exitcode)"
+    ),
+    "path-hooks": "import sys; print(sys.path_hooks, sys.path, sys.gettrace())",
+    "unittest": (
+        "import sys, unittest\nclass T(unittest.TestCase):\n  def test(self):\n"
+        "    with self.assertRaises(SystemExit) as e: sys.exit(3)\n"
+        "    self.assertIs(type(e.exception), SystemExit)\n"
+        "r = unittest.TextTestRunner(stream=sys.stdout, verbosity=0)\n"
+        "r = unittest.main(testRunner=r, exit=False).result; print(r)"
+    ),
+}
+
+
+@pytest.mark.parametrize("way", ["-c", "script", "-m"])
+@pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS)
+def test_a_program_without_mpi_sees_nothing_of_it(
+    python: str, listener: socket.socket, tmp_path: Path, program: str, way: str
 ) -> None:
-    program = """import pickle, sys
-try: sys.exit(3)
-except SystemExit as e: exit = e
-assert type(exit) == SystemExit and type(exit) in (KeyError, SystemExit)
-assert SystemExit == type(exit) and not type(exit) != SystemExit
-assert {SystemExit: 1}[type(exit)] == 1 and type(exit) != KeyError
-copy = pickle.loads(pickle.dumps(exit))
-assert type(copy) is SystemExit and copy.code == exit.code == 3
-assert repr(exit) == repr(copy) and exit.args == (3,)
-assert type(exit).__module__ == 'builtins' and type(exit).__name__ == 'SystemExit'
-for words in ((), (None,), ((),), (('a', 2),)):
-    try: sys.exit(*words)
-    except SystemExit as e: print(e.code, e.args)
-try: sys.exit(SystemExit(4))
-except SystemExit as e: print(e.code, e.args)
-"""
+    (tmp_path / "program.py").write_text(program)
+    words = {"-c": ["-c", program], "script": ["program.py"], "-m": ["-m", "program"]}
     name = listener.getsockname()[1:].decode()
+    given = {"PATH": "/usr/bin:/bin", env.CONTROL: f"@{name}/key", env.RANK: "7"}
 
-    ran = run(python, "-c", program, **{env.CONTROL: f"@{name}/key"})
+    bare = subprocess.run(
+        [python, *words[way]],
+        env=given,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    ran = run(python, *words[way], cwd=tmp_path, **given)
 
-    assert ran.stderr == ""
-    assert ran.stdout == "None ()\nNone ()\nNone ()\n('a', 2) ('a', 2)\n4 (4,)\n"
+    def without_times(text: str) -> str:
+        return re.sub(r"0x[0-9a-f]+|in \d+\.\d+s", "", text)
+
+    assert ran.returncode == bare.returncode
+    assert without_times(ran.stdout) == without_times(bare.stdout)
+    assert without_times(ran.stderr) == without_times(bare.stderr)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        pytest.param("sys.exit(status=3)", id="keyword"),
+        pytest.param(
+            "import traceback\ntry: sys.exit(3)\n"
+            "except SystemExit as e: print(type(e) is SystemExit)\n"
+            "traceback.print_exc(); print(sys.excepthook is sys.__excepthook__)",
+            id="class",
+        ),
+        pytest.param("def f(): raise ValueError\nf()", id="traceback"),
+    ],
+)
+def test_a_program_with_mpi_sees_the_same_exit_functions(
+    python: str, packages: Path, program: str
+) -> None:
+    given = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(packages)}
+    bare = subprocess.run(
+        [python, "-c", IMPORT + program],
+        env=given,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    ran = run(python, "-c", IMPORT + program, **given, **{env.CONTROL: "@none/key"})
+
+    assert (ran.returncode, ran.stderr) == (bare.returncode, bare.stderr)
+    assert ran.stdout == bare.stdout + "finalized\n"
 
 
 # --- What the program can import.

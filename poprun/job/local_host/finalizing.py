@@ -1,9 +1,9 @@
 """Detects instances that have ended in Python and wait in MPI_Finalize for the others.
 
-mpi4py calls MPI_Finalize at the very end of the interpreter, and that waits for all
-ranks. A rank that has failed waits there for ranks that wait for it: no process ends.
-The interpreter itself reports what it ends with (interpreter/sitecustomize.py); this
-decides when that is an event. Knows no processes.
+A program of mpi4py calls MPI_Finalize when it exits, and that waits for all ranks. A
+rank that has failed waits there for ranks that wait for it: no process ends. Just
+before, the process reports its exit status (interpreter/sitecustomize.py); this decides
+when that is an event. Knows no processes.
 """
 
 from collections.abc import Hashable
@@ -44,12 +44,13 @@ class Finalizing:
 
         Args:
             key: Stands for the process.
-            status: What it will end with, as waitpid gives it; None if unknown.
+            status: What it will end with, as waitpid gives it; None if unknown. One
+                that succeeds may wait for the others as long as it takes.
             own: Whether it is the instance's own program. The exit status of a process
                 below that need not be the instance's.
         """
-        certain = own and bool(status)
-        if rank in self._running:
+        certain = own and status is not None
+        if rank in self._running and status != 0:
             self._reports[key] = _Report(rank, status, certain, now)
 
     def forget(self, key: Hashable) -> None:

@@ -425,7 +425,7 @@ class LocalHost:
         self._attachments.ask(link, index, process_of(link.sock), num_ipus)
 
     def _on_finalizing(self, link: Channel, fields: list[bytes]) -> None:
-        """Note what the interpreter of an instance has reported about its end."""
+        """Note what a process of an instance exits with."""
         known = protocol.is_report(protocol.FINALIZING, fields)
         if not known or fields[:2] != [b"%d" % protocol.VERSION, self._control.key]:
             link.close()
@@ -437,7 +437,7 @@ class LocalHost:
             self._finalizing.note(
                 link,
                 rank=int(fields[2]) if own is None else own,
-                status=int(fields[3]) or None,
+                status=fields[3][0] << 8 if fields[3] else None,
                 own=own is not None,
                 now=time.monotonic(),
             )

@@ -204,6 +204,7 @@ world.Barrier()
             id="exception",
         ),
         pytest.param("sys.exit(3)", 3, "", ".", id="exit-code"),
+        pytest.param("raise SystemExit(4)", 4, "", ".", id="exit-by-hand"),
         pytest.param("sys.exit('no data')", 1, "no data\n", ".", id="message"),
         pytest.param(
             "sys.excepthook = lambda *e: print('no layer', file=sys.stderr); 1 / 0",
@@ -211,9 +212,6 @@ world.Barrier()
             "no layer\n",
             ".",
             id="own-excepthook",
-        ),
-        pytest.param(
-            "raise KeyboardInterrupt", 130, "", ": KeyboardInterrupt", id="interrupt"
         ),
     ],
 )
@@ -233,6 +231,34 @@ def test_a_failure_among_mpis_ranks_ends_the_job(
     )
 
 
+def test_an_interrupt_among_mpis_ranks_ends_the_job(
+    poprun: Poprun, every_mpirun: str
+) -> None:
+    script = poprun.script("end.py", AMONG_RANKS.format("raise KeyboardInterrupt"))
+
+    ran = poprun(*job(every_mpirun, 2), "python", script)
+
+    assert (ran.code, ran.stdout) == (130, "")
+    assert ran.stderr.endswith(
+        "poprun: error: Instance 1 on localhost was killed by SIGINT: "
+        "KeyboardInterrupt\n"
+    )
+
+
+# The first attempt fails, and the second one ends the program on the same line.
+RETRY = """
+def attempt(number):
+    if number == 0:
+        raise ValueError
+    raise SystemExit(0)
+for number in range(2):
+    try:
+        attempt(number)
+    except ValueError:
+        sys.last_type, sys.last_value, sys.last_traceback = sys.exc_info()
+"""
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -249,6 +275,7 @@ def test_a_failure_among_mpis_ranks_ends_the_job(
             id="quotation-and-sigint",
         ),
         pytest.param("raise SystemExit(0)", id="exit-by-hand"),
+        pytest.param(RETRY, id="retry"),
     ],
 )
 def test_a_rank_that_succeeds_and_waits_in_finalize_ends_nothing(
@@ -310,7 +337,8 @@ print("done", flush=True)
 def test_a_wait_whose_outcome_is_unknown_is_a_warning(
     poprun: Poprun, openmpi5: str
 ) -> None:
-    script = """import time
+    script = """import os, time
+os.environ["MPI4PY_RC_FINALIZE"] = "1"
 from mpi4py import MPI
 if MPI.COMM_WORLD.Get_rank() == 1:
     raise SystemExit(0)

@@ -83,3 +83,11 @@ def test_an_instance_that_does_not_exist_is_none() -> None:
     finalizing.note("a", 3, None, own=False, now=10)
 
     assert finalizing.deadline() == FOREVER
+
+
+def test_one_that_succeeds_may_wait_as_long_as_it_takes() -> None:
+    finalizing = job()
+    finalizing.note("a", 1, 0, own=True, now=10)
+    finalizing.note("b", 2, 0, own=False, now=10)
+
+    assert finalizing.deadline() == FOREVER
