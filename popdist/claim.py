@@ -28,8 +28,8 @@ class Claim:
             GroupUnusableError: Another process has claimed it.
         """
         # Not above: only programs with collectives need them.
-        from popdist.engine.meet import address_of
         from popdist.engine.meet.connection import connect, listen
+        from popdist.engine.meet.group_name import address_of
 
         if self._socket is not None:
             return

@@ -7,7 +7,7 @@ the process ends or finalises the backend, and do not survive a fork.
 import atexit
 import os
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from contextlib import ExitStack
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -25,6 +25,7 @@ from popdist.settings import Settings
 if TYPE_CHECKING:
     from popdist.engine.endpoint import Endpoint
     from popdist.engine.group import Group
+    from popdist.engine.meet.group_name import GroupName
     from popdist.engine.meet.pidfds import Pidfd
 
 T = TypeVar("T")
@@ -84,13 +85,18 @@ class Session:
         self._why_unusable: str | None = None
 
     @cached_property
+    def settings(self) -> Settings:
+        """The user's settings, by the environment that it had at first need."""
+        return Settings.decode(os.environ)
+
+    @cached_property
     def job(self) -> Job:
         """Where this process stands, by the environment that it had at first need."""
         place = Place.decode(os.environ)
         return Job(
             place=place,
             instance=instance_of(os.environ),
-            settings=Settings.decode(os.environ),
+            settings=self.settings,
             meeting=meeting_of(os.environ) if place.size > 1 else "",
             ended_file=os.environ.get(ENDED_INSTANCES, ""),
         )
@@ -127,6 +133,49 @@ class Session:
             lambda endpoint: not endpoint.closed,
         )
         return Group.over(endpoint, algorithm=self.job.settings.algorithm)
+
+    def meet(
+        self,
+        name: "GroupName",
+        rank: int,
+        numbers: Sequence[int],
+        *,
+        timeout: float,
+        known: "Mapping[int, Pidfd]",
+        world: tuple[int, int],
+    ) -> "Group":
+        """Return a new group of processes that the program itself numbers.
+
+        All of them must call it, with the same name, and it blocks until they have.
+
+        Args:
+            rank: This process among them.
+            numbers: What they are called in errors, by rank.
+            timeout: In place of that of the user's settings.
+            known: A pidfd of each that this process knows, by its number.
+            world: The number of this process, and how many the program has numbered.
+                Where the launcher numbers its instances so, it tells which have ended.
+        """
+        # Not above, as in group().
+        from popdist.engine._core import simd_levels
+        from popdist.engine.group import Group
+
+        self.settings.check_level(simd_levels())
+        ended_file = os.environ.get(ENDED_INSTANCES, "")
+        if ended_file and world != (self.job.place.rank, self.job.place.size):
+            ended_file = ""
+        return Group(
+            name,
+            rank,
+            len(numbers),
+            instances=numbers,
+            timeout=timeout,
+            stall=self.settings.stall,
+            algorithm=self.settings.algorithm,
+            simd=self.settings.simd,
+            known=known,
+            ended_file=ended_file,
+        )
 
     def rows(self, members: tuple[int, ...]) -> tuple[int, ...]:
         """Return the number of replicas of each of these instances.

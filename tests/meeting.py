@@ -13,7 +13,7 @@ from pathlib import Path
 from textwrap import dedent, indent
 from typing import NamedTuple
 
-from popdist.engine.meet import address_of
+from popdist.engine.meet.group_name import address_of
 from popdist.engine.meet.joiner import Joiner
 
 ROOT = Path(__file__).parent.parent

@@ -21,6 +21,7 @@ from popdist.engine.failures import (
     unusable,
 )
 from popdist.engine.meet.deadlines import report
+from popdist.engine.meet.group_name import GroupName
 from popdist.engine.meet.pidfds import Pidfd
 from popdist.engine.shm.arena import Arena, Memory, meet
 from popdist.engine.shm.heap import HEAP_SPAN, Heap
@@ -40,7 +41,7 @@ class Endpoint:
 
     def __init__(
         self,
-        name: str,
+        name: GroupName,
         rank: int,
         size: int,
         *,

@@ -18,6 +18,7 @@ from popdist.engine.calls.reductions import Reductions
 from popdist.engine.calls.signatures import GroupCalls
 from popdist.engine.endpoint import Endpoint
 from popdist.engine.failures import aborted, unusable
+from popdist.engine.meet.group_name import GroupName
 from popdist.engine.meet.pidfds import Pidfd
 from popdist.engine.shm_transport import ShmTransport
 from popdist.engine.spec.operations import ALGORITHM_NAMES
@@ -38,7 +39,7 @@ class Group(GroupCalls, Reductions, Exchanges, PointToPoint):  # type: ignore[mi
 
     def __init__(
         self,
-        name: str,
+        name: GroupName,
         rank: int,
         size: int,
         *,
@@ -55,6 +56,7 @@ class Group(GroupCalls, Reductions, Exchanges, PointToPoint):  # type: ignore[mi
         """Meet the other members, and return when all have come.
 
         Args:
+            name: The same on all members, and that of no other group.
             known: A pidfd of each instance that this process knows from another
                 group. The end of one of these is noticed even before it has come.
             ended_file: To which the launcher appends the number of each instance that

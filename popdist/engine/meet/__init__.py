@@ -7,26 +7,24 @@ the others, and the end of one ends its connection.
 """
 
 import errno
-
-# Not hashlib, which takes longer to import than members take to meet.
-from _blake2 import blake2b
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import TypeVar
 
 from popdist.engine.failures import cannot_share
 from popdist.engine.meet.deadlines import Deadline
+from popdist.engine.meet.group_name import GroupName, keys_of
 from popdist.engine.meet.joiner import Joiner
 from popdist.engine.meet.leader import Leader
 from popdist.engine.meet.members import Peers
-from popdist.engine.meet.messages import PROOF_BYTES, Hello, Member
+from popdist.engine.meet.messages import Hello, Member
 from popdist.errors import ArenaError, PopdistError
 
 T = TypeVar("T")
 
 
 def rendezvous(
-    name: str,
+    name: GroupName,
     hello: Hello,
     peers: Peers,
     *,
@@ -42,6 +40,7 @@ def rendezvous(
     from it: with a secret in the name, only members can meet under it.
 
     Args:
+        name: What looks the name up is for joiners only.
         peers: The members that are to meet. The end of one whose pidfd is known is
             detected even before it has connected.
         offer: Creates the file descriptors to share among these members; called by
@@ -57,23 +56,13 @@ def rendezvous(
     who = peers.name([hello.rank]).capitalize()
     where = f"the group of {peers.name_all()}"
     behind = hello.rank > 0
-    hello = hello._replace(proof=_digest(name, b"proof", PROOF_BYTES))
     deadline = Deadline(who, where, timeout=timeout, stall=stall, behind=behind)
-    address, answer = address_of(name), _digest(name, b"answer", PROOF_BYTES)
     if behind:
-        return _join(Joiner(address, answer, hello, deadline, peers), who, attach)
-    leader = Leader(address, answer, hello, deadline, peers)
+        return _join(Joiner(name, hello, deadline, peers), who, attach)
+    if not isinstance(name, str):
+        raise TypeError("Member 0 is to look a name up, but must choose it itself.")
+    leader = Leader(keys_of(name), hello, deadline, peers)
     return _lead(leader, who, offer, attach)
-
-
-def address_of(name: str) -> bytes:
-    """Return the abstract address that belongs to a name."""
-    return b"\0popdist-" + _digest(name, b"address", 20).hex().encode()
-
-
-def _digest(name: str, purpose: bytes, nbytes: int) -> bytes:
-    text = name.encode("utf-8", "surrogateescape")
-    return blake2b(text, digest_size=nbytes, person=purpose).digest()
 
 
 def _lead(

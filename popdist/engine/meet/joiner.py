@@ -8,6 +8,7 @@ from time import monotonic, sleep
 
 from popdist.engine.meet.connection import Connection, connect
 from popdist.engine.meet.deadlines import Deadline
+from popdist.engine.meet.group_name import GroupName, Keys, keys_of
 from popdist.engine.meet.members import Peers
 from popdist.engine.meet.messages import (
     BEGIN,
@@ -38,16 +39,11 @@ class Joiner:
     """A member that is connected to the leader, until all have met."""
 
     def __init__(
-        self,
-        address: bytes,
-        answer: bytes,
-        hello: Hello,
-        deadline: Deadline,
-        peers: Peers,
+        self, name: GroupName, hello: Hello, deadline: Deadline, peers: Peers
     ) -> None:
         """Wait until the leader listens, and send it a hello."""
         self._peers = peers
-        self._answer = answer
+        self._name = name
         self._hello = hello
         self._me = peers.name([hello.rank])
         self._leader = peers.name([0])
@@ -56,10 +52,10 @@ class Joiner:
         self._missing: Sequence[int] = (0,)
         # Which process of another user listens in place of member 0, if one does.
         self._intruder = ""
-        self._connection = self._find(address)
+        self._connection, proof = self._find()
         self._poll = select.poll()
         self._poll.register(self._connection, select.POLLIN)
-        self._send(hello.encode())
+        self._send(hello._replace(proof=proof).encode())
 
     def enter(self) -> tuple[list[int], list[Member]]:
         """Wait until all have connected; return what they share, and all members."""
@@ -93,10 +89,11 @@ class Joiner:
     def close(self) -> None:
         self._connection.close()
 
-    def _find(self, address: bytes) -> Connection:
+    def _find(self) -> tuple[Connection, bytes]:
+        """Return a connection to the leader, and the proof that it expects."""
         pause = _SHORTEST_PAUSE
         looked = monotonic()
-        while (connection := self._connect(address)) is None:
+        while (found := self._connect()) is None:
             sleep(min(pause, self._deadline.left()))
             pause = min(pause * 1.5, _LONGEST_PAUSE)
             # As long as nothing listens, no member may have ended. Once
@@ -106,29 +103,33 @@ class Joiner:
                 looked = monotonic()
                 self._peers.check_file()
             self._check()
-        return connection
+        return found
 
-    def _connect(self, address: bytes) -> Connection | None:
-        """Return a connection to the leader, or None while that does not listen."""
-        connection = connect(address)
+    def _connect(self) -> tuple[Connection, bytes] | None:
+        """Return what `_find` does, or None while the leader does not listen."""
+        name = self._name if isinstance(self._name, str) else self._name()
+        if name is None:
+            return None
+        keys = keys_of(name)
+        connection = connect(keys.address)
         if connection is None:
             return None
         if connection.uid != os.geteuid():
             with closing(connection):
-                self._check_user(connection)
+                self._check_user(connection, keys)
             return None
         false = self._peers.objection(0, connection.pid)
         if false is None:
-            return connection
+            return connection, keys.proof
         with closing(connection):
             # Another process listens in its place. Only that one gets the error.
             error = MismatchError(false)
             with suppress(ConnectionError):
-                proof = REFUSAL + self._hello.proof
+                proof = REFUSAL + keys.proof
                 connection.send(proof + encode_refusal(error))
         return None
 
-    def _check_user(self, connection: Connection) -> None:
+    def _check_user(self, connection: Connection, keys: Keys) -> None:
         """Raise ArenaError if the leader is another user's process.
 
         Any user may listen at an abstract address. Only a member knows the proof.
@@ -140,7 +141,7 @@ class Joiner:
         poll = select.poll()
         poll.register(connection, select.POLLIN)
         try:
-            connection.send(self._hello.encode())
+            connection.send(self._hello._replace(proof=keys.proof).encode())
             if not poll.poll(min(_PROOF, self._deadline.left()) * 1000):
                 return
             answer, fds = connection.receive()
@@ -148,7 +149,7 @@ class Joiner:
             return
         for fd in fds:
             os.close(fd)
-        if answer == OTHER_USER + self._answer:
+        if answer == OTHER_USER + keys.answer:
             raise ArenaError(
                 f"{self._leader.capitalize()} (process {connection.pid}) belongs to "
                 f"user {connection.uid}, but {self._me} to user {os.geteuid()}. Start "

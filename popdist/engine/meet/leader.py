@@ -13,6 +13,7 @@ from popdist.engine.meet.connection import (
     listen,
 )
 from popdist.engine.meet.deadlines import Deadline
+from popdist.engine.meet.group_name import Keys
 from popdist.engine.meet.late import LateMembers, free_address
 from popdist.engine.meet.members import Peers
 from popdist.engine.meet.messages import (
@@ -50,14 +51,9 @@ class Leader:
     """Member 0, from the first hello until all have met."""
 
     def __init__(
-        self,
-        address: bytes,
-        answer: bytes,
-        hello: Hello,
-        deadline: Deadline,
-        peers: Peers,
+        self, keys: Keys, hello: Hello, deadline: Deadline, peers: Peers
     ) -> None:
-        self._answer = answer
+        self._keys = keys
         self._hello = hello
         self._deadline = deadline
         self._peers = peers
@@ -68,11 +64,10 @@ class Leader:
         self._came = 0
         self._expected = hello.size - 1
         self._poll = select.poll()
-        free_address(address)
-        self._address = address
+        free_address(keys.address)
         self._has_late_members = False
         try:
-            self._listener = listen(address, hello.size)
+            self._listener = listen(keys.address, hello.size)
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
                 raise
@@ -127,9 +122,9 @@ class Leader:
             self._has_late_members = True
             # In a thread, because the program is to have the error now.
             late = LateMembers(
-                self._address,
+                self._keys.address,
                 self._listener,
-                self._hello.proof,
+                self._keys.proof,
                 message,
                 self._expected - self._came,
             )
@@ -202,16 +197,16 @@ class Leader:
 
     def _admit(self, connection: Connection, message: bytes) -> None:
         """Accept a process as a member if its first message proves that it is one."""
-        proof = REFUSAL + self._hello.proof
+        proof = REFUSAL + self._keys.proof
         if message.startswith(proof) and connection.uid == os.geteuid():
             # A member that knows another process as member 0.
             raise self._refusal(connection, message[len(proof) :])
         hello = Hello.decode(message)
-        if hello is None or hello.proof != self._hello.proof:
+        if hello is None or hello.proof != self._keys.proof:
             self._drop(connection)
             return
         if connection.uid != os.geteuid():
-            _send_if_there(connection, OTHER_USER + self._answer)
+            _send_if_there(connection, OTHER_USER + self._keys.answer)
             who = "A process"
             if 0 < hello.rank < len(self._peers.instances):
                 who = self._peers.name([hello.rank]).capitalize()
@@ -245,9 +240,9 @@ class Leader:
     def _occupied(self) -> ArenaError:
         """Return the error for an address at which another process listens."""
         until = monotonic() + _OCCUPIED
-        while (other := connect(self._address)) is None and monotonic() < until:
+        while (other := connect(self._keys.address)) is None and monotonic() < until:
             sleep(0.01)
-        place = self._address[1:].decode()
+        place = self._keys.address[1:].decode()
         me = self._peers.name([0])
         if other is None:
             return ArenaError(

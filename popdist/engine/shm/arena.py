@@ -14,6 +14,7 @@ from typing import NamedTuple
 from popdist.engine import _core
 from popdist.engine.failures import cannot_share
 from popdist.engine.meet import rendezvous
+from popdist.engine.meet.group_name import GroupName
 from popdist.engine.meet.members import Peers
 from popdist.engine.meet.messages import Hello, Member
 from popdist.engine.meet.pidfds import Pidfd, started, watch
@@ -59,8 +60,7 @@ class Arena:
     pids: tuple[int, ...]
     pidfds: tuple[int, ...]
 
-    def __init__(self, name: str, rank: int, instances: Sequence[int]) -> None:
-        self.name = name
+    def __init__(self, rank: int, instances: Sequence[int]) -> None:
         self.rank = rank
         self.instances = tuple(instances)
         self._undo = ExitStack()
@@ -70,7 +70,6 @@ class Arena:
 
     def __repr__(self) -> str:
         size = "closed" if self._mapped is None else in_units(len(self.memory))
-        # Not the name: it may be a secret.
         return f"<Arena: {self.rank} of {len(self.pids)}, {size}>"
 
     def close(self) -> None:
@@ -139,7 +138,7 @@ class Arena:
 
 
 def meet(
-    name: str,
+    name: GroupName,
     rank: int,
     size: int,
     *,
@@ -153,7 +152,8 @@ def meet(
 ) -> Arena:
     """Meet the other members of this host, and return the memory they share.
 
-    All `size` processes call this with the same name, each with a rank of its own.
+    All `size` processes call this with the same name, each with a rank of its own;
+    those behind rank 0 may look it up.
     It returns when all have come and have the memory, or raises on all of them.
 
     Args:
@@ -176,7 +176,7 @@ def meet(
     """
     me = Member(pid=os.getpid(), started=started(os.getpid()))
     hello = Hello(rank=rank, size=size, member=me, layout=layout)
-    arena = Arena(name, rank, range(size) if instances is None else instances)
+    arena = Arena(rank, range(size) if instances is None else instances)
     offer = partial(arena.make, memory)
     try:
         if size == 1:

@@ -1,6 +1,5 @@
 """torch.distributed's process group over the engine's shared memory."""
 
-import secrets
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
@@ -11,9 +10,11 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.distributed_c10d import Store
 
-from popdist.engine.group import Group
+from popdist.engine.meet.pidfds import Pidfd
 from popdist.errors import PopdistError
+from popdist.session import STATE
 from popdist.torch import tensors
+from popdist.torch.backend.stored_name import StoredName
 from popdist.torch.calls.arguments import check_single, listed, refuse
 from popdist.torch.calls.group_calls import Tensors
 from popdist.torch.calls.group_exchanges import ExchangeCalls
@@ -27,7 +28,6 @@ from popdist.torch.tensors.allocation import empty_in
 
 _CPU = torch.device("cpu")
 DEFAULT_TIMEOUT = timedelta(minutes=30)
-_MEETING_KEY = "popdist"
 
 
 # The methods of the bases take what torch's overloads do, in one signature.
@@ -45,34 +45,37 @@ class ProcessGroupPopdist(  # type: ignore[misc]
         timeout: timedelta = DEFAULT_TIMEOUT,
         *,
         ranks: Sequence[int] = (),
+        parent: dist.ProcessGroup | None = None,
     ) -> None:
         """Meet the other members, and return when all have come.
 
         Args:
-            store: Shared by the members, and by no other group.
+            store: Shared by the members, and by no other group at the same time.
             rank: This member.
             size: How many members there are.
             timeout: How long a call waits for the others.
             ranks: What the members are called in errors; their numbers by default.
+            parent: The default group, which has these members; None for that itself.
         """
         # Only this constructor of torch's makes a group that Python can extend.
         super().__init__(rank, size)  # type: ignore[call-arg]
         self._store = store
         self._group_name = self._group_desc = ""
         self._ranks = tuple(ranks) or tuple(range(size))
-        name = _meeting_name(store, rank, size)
         try:
-            group = Group(
-                name,
+            name = StoredName(store, rank)
+            group = STATE.meet(
+                name.chosen or name.look_up,
                 rank,
-                size,
-                instances=self._ranks,
+                self._ranks,
                 timeout=timeout.total_seconds(),
+                known=_known_to(parent),
+                world=(parent.rank(), parent.size()) if parent else (rank, size),
             )
         except PopdistError as error:
             raise backend_error(error) from error
         self._use(group, timeout)
-        self._channels = Channels(name, rank, self._ranks, group.pidfds)
+        self._channels = Channels(name.chosen, rank, self._ranks, group.pidfds)
 
     # --- What torch.distributed asks of a group
 
@@ -227,22 +230,14 @@ class ProcessGroupPopdist(  # type: ignore[misc]
             refuse(call, f"invalid rank: {peer} is no other member of the group.")
 
 
+def _known_to(group: dist.ProcessGroup | None) -> dict[int, Pidfd]:
+    """Return a pidfd of each other member that a group has met."""
+    return group.engine_group.pidfds if isinstance(group, ProcessGroupPopdist) else {}
+
+
 def _message_work(
     message: Message, result: list[Tensor], timeout: Callable[[], float]
 ) -> EngineWork:
     work = EngineWork(message.handle, result, timeout)
     work.message = message
     return work
-
-
-def _meeting_name(store: Store, rank: int, size: int) -> str:
-    """Return the secret by which the members of a group meet: member 0 makes it."""
-    if size == 1:
-        return secrets.token_hex(16)
-    if rank == 0:
-        name = secrets.token_hex(16)
-        store.set(_MEETING_KEY, name)
-        return name
-    # A store's get() waits until there is a value.
-    found: bytes = store.get(_MEETING_KEY)
-    return found.decode()

@@ -33,6 +33,7 @@ def _new_group(options: Any, _: Any) -> ProcessGroupPopdist:
         options.group_size,
         options.timeout,
         ranks=options.global_ranks_in_group,
+        parent=dist.group.WORLD if dist.is_initialized() else None,
     )
 
 

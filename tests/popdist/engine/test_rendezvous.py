@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from meeting import STACKS, Ended, Meeting, run, stop, wait_until
 
-from popdist.engine.meet import address_of
+from popdist.engine.meet.group_name import address_of
 from popdist.engine.meet.members import name_instances
 from popdist.engine.meet.messages import (
     Hello,
@@ -101,7 +101,7 @@ def test_no_socket_is_left_after_a_meeting() -> None:
 
 STRANGER = """
 from popdist.engine.meet.connection import connect
-from popdist.engine.meet import address_of
+from popdist.engine.meet.group_name import address_of
 import select
 """
 
@@ -223,7 +223,8 @@ def test_a_member_0_that_says_what_it_cannot_mean_is_named(packet: bytes) -> Non
 def test_one_that_says_nothing_is_sent_away_when_all_have_come() -> None:
     stranger = """
         from popdist.engine.meet.connection import connect
-        from popdist.engine.meet import address_of, messages
+        from popdist.engine.meet import messages
+        from popdist.engine.meet.group_name import address_of
         import select
         connection = connect(address_of(name))
         select.select([connection], [], [])
@@ -490,7 +491,7 @@ def test_when_member_0_gives_up_because_of_a_known_one_that_one_is_named() -> No
             0,
             f"""
             from popdist.engine.meet.connection import listen
-            from popdist.engine.meet import address_of
+            from popdist.engine.meet.group_name import address_of
             import select
             listener = listen(address_of(name), size)
             select.select([listener], [], [])
@@ -765,7 +766,7 @@ def test_another_user_that_listens_first_is_ignored_and_named() -> None:
     squatter = f"""
         {OTHER_USER}
         from popdist.engine.meet.connection import listen
-        from popdist.engine.meet import address_of
+        from popdist.engine.meet.group_name import address_of
         listener = listen(address_of(name), 1)
         listener.setblocking(True)
         connection, _ = listener._accept()
@@ -793,7 +794,7 @@ def test_an_address_that_another_user_holds_is_an_error() -> None:
     squatter = f"""
         {OTHER_USER}
         from popdist.engine.meet.connection import listen
-        from popdist.engine.meet import address_of
+        from popdist.engine.meet.group_name import address_of
         listener = listen(address_of(name), 1)
         time.sleep(40)
     """

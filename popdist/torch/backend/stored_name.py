@@ -1,0 +1,70 @@
+"""The name under which the members of a process group meet, in torch's store."""
+
+import secrets
+from time import monotonic
+
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import Store
+
+from popdist.errors import ArenaError
+
+_KEY = "popdist"
+# For how many seconds a store may not answer: as a rule its process has ended, which
+# is detected meanwhile where that is a member.
+_SILENCE = 2.0
+
+
+class StoredName:
+    """A secret that member 0 chooses for each group, and the others look up.
+
+    A store may outlive groups, and jobs: torchrun's serves all attempts. So what is
+    found there may be the name of an earlier group, and is looked up again as long as
+    nothing listens at its address.
+    """
+
+    def __init__(self, store: Store, rank: int) -> None:
+        """Choose a name, if this is member 0.
+
+        Raises:
+            ArenaError: The store cannot be reached.
+        """
+        self._store = store
+        # When the store began to fail, if it does.
+        self._failing: float | None = None
+        # The name, or the last one that was found.
+        self.chosen = ""
+        if rank == 0:
+            self.chosen = secrets.token_hex(16)
+            try:
+                store.set(_KEY, self.chosen)
+                # set() alone returns before a server has answered.
+                store.check([_KEY])
+            except dist.DistError as error:
+                raise _unreachable(error) from error
+
+    def look_up(self) -> str | None:
+        """Return what the store has now, None if nothing.
+
+        Raises:
+            ArenaError: The store has not been reached for seconds.
+        """
+        try:
+            if not self._store.check([_KEY]):
+                return None
+            found: bytes = self._store.get(_KEY)
+        except dist.DistError as error:
+            self._failing = self._failing or monotonic()
+            if monotonic() - self._failing < _SILENCE:
+                return None
+            raise _unreachable(error) from error
+        self._failing = None
+        self.chosen = found.decode()
+        return self.chosen
+
+
+def _unreachable(error: dist.DistError) -> ArenaError:
+    return ArenaError(
+        "The store by which the members of a process group find each other cannot be "
+        f"reached: {str(error).splitlines()[0]} As a rule the process that has it, "
+        "rank 0, has ended. Look above for its last output."
+    )
