@@ -2,12 +2,14 @@
 
     python scripts/chaos.py --rounds 300 --mpirun /usr/bin/mpirun.openmpi
 
-Each round starts a job, kills one of its processes or poprun's helpers with SIGKILL, or
-poprun and its guard within 80 ms, or stops the guard with SIGSTOP, and ends what goes
-on all the same. Then poprun must be gone soon, three seconds later every process of the
-job, and all files that poprun and MPI make outside of it. A round that fails is told in
-full; --seed and --first bring it back. With --private (for root) /dev/shm and /tmp are
-this script's own, where other jobs run on the machine.
+Each round starts a job and harms it: it kills one of the job's processes or poprun's
+helpers with SIGKILL, or poprun and its guard within 80 ms, or the guard and, as soon as
+there is another, poprun, or stops the guard with SIGSTOP. It ends what goes on all the
+same. Then poprun must be gone soon, three seconds later every process of the job, and
+all files that poprun and MPI make outside of it. A round that fails is told in full;
+--seed and --first bring it back. --harm and --job choose one harm and one kind of job.
+With --private (for root) /dev/shm and /tmp are this script's own, where other jobs run
+on the machine.
 """
 
 import argparse
@@ -17,6 +19,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -55,18 +58,23 @@ JOBS = {
 
 # These end by themselves, and are left in peace now and then.
 ENDING = ("true", "failing", "short ranks")
+# How often which harm is done.
+HARMS = {"one": 0.5, "both": 0.2, "next-guard": 0.2, "stop-guard": 0.1}
 
 
 class Round:
     """One job, and what is done to it."""
 
-    def __init__(self, number: int, seed: int, mpirun: str) -> None:
+    def __init__(
+        self, number: int, seed: int, mpirun: str, *, harm: str | None, job: str | None
+    ) -> None:
         self.dice = random.Random(f"{seed}/{number}/{mpirun}")
         self.word = f"98765.{self.dice.randrange(10**12)}"
         self.story = [f"round {number} on {mpirun}"]
         # poprun's own launcher has no MPI.
         kinds = [kind for kind in JOBS if mpirun != "local" or "ranks" not in kind]
-        self.kind = self.dice.choice(kinds)
+        self.kind = job or self.dice.choice(kinds)
+        self.harm = harm or self.dice.choices(list(HARMS), list(HARMS.values()))[0]
         self.before = files()
         self.log = os.memfd_create("log")
         self.process = self._start(mpirun)
@@ -105,23 +113,28 @@ class Round:
 
     def _harm(self) -> None:
         time.sleep(self.dice.uniform(0, JOBS[self.kind][1]))
-        deed = self.dice.random()
-        if deed < 0.3:
-            self._kill_both()
-        elif deed < 0.4:
-            self._stop_guard()
-        else:
-            self._kill(self.dice.choice(self._parts()))
+        match self.harm:
+            case "both":
+                self._kill_both()
+            case "next-guard":
+                self._kill_with_next_guard()
+            case "stop-guard":
+                self._stop_guard()
+            case _:
+                self._kill(self.dice.choice(self._parts()))
         # Who kills poprun and its guard in one instant kills all who could clean up.
         time.sleep(self.dice.uniform(0.1, 0.5))
         if self.process.poll() is None:
             self._end()
 
-    def _guard(self) -> psutil.Process | None:
+    def _children(self) -> list[psutil.Process]:
         try:
-            return next(iter(self.process.children()), None)
+            return self.process.children()
         except psutil.NoSuchProcess:
-            return None
+            return []
+
+    def _guard(self) -> psutil.Process | None:
+        return next(iter(self._children()), None)
 
     def _kill_both(self) -> None:
         both = [p for p in (self.process, self._guard()) if p]
@@ -129,6 +142,23 @@ class Round:
         for victim in both:
             self._kill(victim)
             time.sleep(self.dice.uniform(0, 0.08))
+
+    def _kill_with_next_guard(self) -> None:
+        """Kill the guard, and poprun when another guard is just there."""
+        guard = self._guard()
+        if guard is None:
+            return
+        # What the guard has started becomes poprun's when it is killed.
+        others = {str(p.pid) for p in self._parts()}
+        self._kill(guard)
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
+        limit = time.monotonic() + 1
+        while time.monotonic() < limit:
+            with suppress(OSError):
+                if set(children.read_text().split()) - others:
+                    break
+        time.sleep(self.dice.choice((0, self.dice.uniform(0, 0.04))))
+        self._kill(self.process)
 
     def _stop_guard(self) -> None:
         guard = self._guard()
@@ -215,6 +245,8 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--first", type=int, default=0, help="The first round.")
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))
+    parser.add_argument("--harm", choices=HARMS)
+    parser.add_argument("--job", choices=JOBS)
     parser.add_argument("--mpirun", default=str(Path(sys.executable).parent / "mpirun"))
     parser.add_argument(
         "--private", action="store_true", help="Use a new /dev/shm and /tmp."
@@ -227,7 +259,7 @@ def main() -> int:
     print(f"seed {asked.seed}", flush=True)
     failed = 0
     for number in range(asked.first, asked.first + asked.rounds):
-        chaos = Round(number, asked.seed, asked.mpirun)
+        chaos = Round(number, asked.seed, asked.mpirun, harm=asked.harm, job=asked.job)
         if wrong := chaos.run():
             failed += 1
             print(f"{chaos.told()}\nLEFT: {', '.join(wrong)}\n", flush=True)

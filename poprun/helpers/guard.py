@@ -56,6 +56,8 @@ class Guard:
         self._mark = b""  # NAME=VALUE in the environment of everything of this job
         self._mpirun = 0
         self._grace = SHIM_GRACE_S
+        self._is_first = True  # and so the ancestor of all processes of the job
+        # If not: mpirun and the shims, by pid and start time.
         self._known: dict[int, int] = {}
         self._leftovers = Leftovers()
         self._end_actions = EndActions()
@@ -106,6 +108,7 @@ class Guard:
                 self._poprun.descriptors.pop(0),
             )
         elif kind == protocol.ADOPT:
+            self._is_first = False
             self._set_job(fields)
         elif kind == protocol.KNOWN:
             self._known[int(fields[0])] = int(fields[1])
@@ -197,11 +200,14 @@ class Guard:
             # should this process be killed before it does.
             release(self._lock)
         self._leftovers.check_all()
-        while processes.has_children() and time.monotonic() < began + grace + 0.2:
+        while self._job_is_alive() and time.monotonic() < began + grace + 0.2:
             self._leftovers.read_events()
             self._claim()
             processes.reap()
             time.sleep(processes.LOOK_AGAIN_S)
+        # What shims that are killed leave behind becomes init's, not this process's.
+        if self._known:
+            processes.end(self._below_known, 0, SHIM_GRACE_S)
         processes.end(self._tree, 0, LIMIT_S, all_children=True)
         if self._mark:
             processes.end(self._marked, 0, LIMIT_S)
@@ -230,21 +236,34 @@ class Guard:
             except OSError:
                 return  # its reader is gone too
 
+    def _job_is_alive(self) -> bool:
+        if self._is_first:
+            return processes.has_children()
+        return bool(self._tree() or (self._mark and self._marked()))
+
     def _marked(self) -> list[processes.Process]:
+        """Return the processes with the mark, and all below them."""
         found = processes.with_variable(self._mark)
-        return [p for p in found if p.pid != os.getpid()]
+        own = [p for p in found if p.pid != os.getpid()]
+        return own + processes.descendants([p.pid for p in own])
 
     def _tree(self) -> list[processes.Process]:
         found = processes.descendants([os.getpid()]) if processes.has_children() else []
         if self._known:
-            table = processes.processes()
-            alive = [
-                p
-                for pid, start in self._known.items()
-                if (p := table.get(pid)) and p.start == start and not p.zombie
-            ]
-            found += alive + processes.descendants([p.pid for p in alive])
+            found += self._living_known() + self._below_known()
         return found
+
+    def _living_known(self) -> list[processes.Process]:
+        table = processes.processes()
+        return [
+            p
+            for pid, start in self._known.items()
+            if (p := table.get(pid)) and p.start == start and not p.zombie
+        ]
+
+    def _below_known(self) -> list[processes.Process]:
+        below = processes.descendants([p.pid for p in self._living_known()])
+        return [p for p in below if p.pid not in self._known]
 
 
 def _become_mpirun(

@@ -101,7 +101,7 @@ class GuardClient:
         self.channel.send(message, (self._output,))
 
     def know(self, pid: int, start: int) -> None:
-        """Remember a process of the job, for a guard that is not its ancestor."""
+        """Remember mpirun or a shim, for a guard that is not its ancestor."""
         self._known[pid] = start
         if self.replaced:
             self.channel.send(protocol.pack(protocol.KNOWN, pid, start))
@@ -123,11 +123,11 @@ class GuardClient:
             + self._leftovers()
         )
         orders += self._hold
+        for pair in self._known.items():
+            orders += protocol.pack(protocol.KNOWN, *pair)
         with caller_limits(self._descriptor_limits):
             self._take(start_guard(environ, self._output, orders))
         self._send_stderr()
-        for pair in self._known.items():
-            self.channel.send(protocol.pack(protocol.KNOWN, *pair))
 
     def orphaned_mpirun(self) -> processes.Process | None:
         """Return the mpirun that a guard had started without a word of it."""
@@ -191,6 +191,7 @@ class GuardClient:
     def _take(self, started: StartedGuard) -> None:
         self.pid = started.pid
         self.channel = Channel(socket.socket(fileno=started.descriptor))
+        self.channel.send(started.unsent)
 
     def _leftovers(self) -> bytes:
         """Return what a guard is told about what the job makes."""

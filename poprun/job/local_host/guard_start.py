@@ -28,6 +28,8 @@ class StartedGuard(NamedTuple):
     # Children that poprun was born with: the program that called exec had them,
     # and they are none of the job's.
     others: frozenset[int]
+    # The end of its orders, which the socket had no room for.
+    unsent: bytes = b""
 
 
 def start_guard(
@@ -58,7 +60,7 @@ def start_guard(
 def _spawn(environ: Mapping[str, str], output: int, orders: bytes) -> StartedGuard:
     others = processes.descendants([os.getpid()]) if processes.has_children() else []
     ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_STREAM)
-    ours.sendall(orders)
+    sent = ours.send(orders, _socket.MSG_DONTWAIT)
     number = theirs.fileno()
     os.set_inheritable(number, True)
     # Its output, should it fail, is shown with mpirun's when nothing else explains
@@ -83,7 +85,8 @@ def _spawn(environ: Mapping[str, str], output: int, orders: bytes) -> StartedGua
     finally:
         theirs.close()
     _pids.append(pid)
-    return StartedGuard(pid, ours.detach(), output, frozenset(p.pid for p in others))
+    born = frozenset(p.pid for p in others)
+    return StartedGuard(pid, ours.detach(), output, born, orders[sent:])
 
 
 def continue_guards() -> None:

@@ -94,7 +94,6 @@ class LocalHost:
             stdin,
             self._finalizing,
             emit=emit,
-            know=self._guard.know,
             on_remains=self._on_remains,
         )
         # Now that the guard knows of them: poprun may be killed at any time.

@@ -35,7 +35,6 @@ class Shims:
         streams: Gets the read ends of the instances' streams.
         finalizing: Is told of the instances that end.
         emit: Gets the events.
-        know: Is called with pid and start time of each program.
         on_remains: Is called with what a shim reports of a process that it may not end.
     """
 
@@ -47,7 +46,6 @@ class Shims:
         finalizing: Finalizing,
         *,
         emit: Callable[[Event], None],
-        know: Callable[[int, int], None],
         on_remains: Callable[[list[bytes]], None],
     ) -> None:
         self._job = job
@@ -55,7 +53,6 @@ class Shims:
         self._stdin = stdin
         self._finalizing = finalizing
         self._emit = emit
-        self._know = know
         self._on_remains = on_remains
         self.hangups = Hangups()
         # Lets a shim keep the job's files; empty if there are none.
@@ -181,7 +178,6 @@ class Shims:
         for stream in streams:
             self._streams.open(link.descriptors.pop(0), rank, stream)
         pid = int(fields[0])
-        self._know(pid, int(fields[1]))
         self._programs[pid] = rank
         self._started.add(rank)
         cpus = tuple(int(cpu) for cpu in fields[2].split(b","))

@@ -12,8 +12,10 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 from conftest import wait_for
+from deaths import command_line
 
 from poprun.helpers import processes, protocol
 from poprun.helpers.channel import Channel
@@ -322,6 +324,52 @@ def test_known_processes_end_with_all_that_is_below_them(
         os.kill(daemon, signal.SIGKILL)  # not below it, and without the mark
 
 
+def test_known_processes_get_the_grace_to_end_by_themselves(guard: Driven) -> None:
+    script = ": > up; sleep 0.3; echo done > words"
+    with subprocess.Popen(["sh", "-c", script], cwd=guard.directory) as known:
+        guard.appears("up")
+        guard.send(protocol.ADOPT, 1000, MARK)
+        guard.send(protocol.KNOWN, known.pid, processes.start_time(known.pid))
+
+        guard.end()
+
+        assert known.wait(LIMIT_S) == 0
+
+
+# A subreaper, as shims are; below it the script.
+SUPERVISOR = """
+import subprocess, sys, time
+from poprun.helpers import processes
+processes.become_subreaper()
+subprocess.Popen(["sh", "-c", sys.argv[1]])
+while True:
+    processes.reap()
+    time.sleep(0.001)
+"""
+
+
+def test_known_processes_end_when_nothing_is_below_them(guard: Driven) -> None:
+    word = f"600.{os.getpid()}1"
+    forever = f"while :; do (env -i setsid sleep {word} &); done"
+    forks = f": > up; for i in 1 2 3 4; do ({forever}) & done; wait"
+    with subprocess.Popen(
+        [sys.executable, "-c", SUPERVISOR, forks],
+        cwd=guard.directory,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
+    ) as known:
+        guard.appears("up")
+        guard.send(protocol.ADOPT, 0, MARK)
+        guard.send(protocol.KNOWN, known.pid, processes.start_time(known.pid))
+
+        guard.end()
+
+        assert known.wait(LIMIT_S) == -signal.SIGKILL
+    left = [p for p in psutil.process_iter() if word in command_line(p.pid)]
+    for process in left:
+        process.kill()
+    assert left == []
+
+
 def test_a_process_that_has_got_a_known_number_since_lives(guard: Driven) -> None:
     with subprocess.Popen(["sleep", "600"]) as other:
         guard.send(protocol.ADOPT, 0, MARK)
@@ -341,3 +389,18 @@ def test_without_poprun_the_mark_ends_what_is_in_no_tree(guard: Driven) -> None:
         assert guard.end() == 0
 
         assert marked.wait(LIMIT_S) == -signal.SIGKILL
+
+
+def test_without_poprun_the_mark_ends_what_is_below_it(guard: Driven) -> None:
+    name, _, value = MARK.decode().partition("=")
+    with subprocess.Popen(
+        ["sh", "-c", "env -i setsid sh -c 'echo $$ > d; mv d daemon; sleep 600'; :"],
+        env={**os.environ, name: value},
+        cwd=guard.directory,
+    ):
+        [daemon] = pids(guard, "daemon")
+        guard.send(protocol.ADOPT, 0, MARK)
+
+        assert guard.end() == 0
+
+        assert not lives(daemon)

@@ -77,6 +77,15 @@ def test_orders_that_came_before_the_guard_are_carried_out_without_poprun(
     assert not made.exists()
 
 
+def test_orders_that_the_socket_has_no_room_for_are_for_later(start: Start) -> None:
+    orders = b"".join(protocol.pack(protocol.KNOWN, n, n) for n in range(100_000))
+
+    guard = start(orders=orders)
+
+    assert orders.endswith(guard.unsent)
+    assert 0 < len(guard.unsent) < len(orders)
+
+
 def test_children_that_poprun_was_born_with_are_others(start: Start) -> None:
     child = subprocess.Popen(["sleep", "600"])
     try:
