@@ -147,6 +147,35 @@ class Place:
         )
 
 
+class TorchPlace(NamedTuple):
+    """Where torch's env:// puts a process, and the store that rank 0 serves there."""
+
+    rank: int
+    size: int
+    host: str
+    port: int
+
+    @classmethod
+    def decode(
+        cls, environ: Mapping[str, str], rank: str | None, size: str | None
+    ) -> Self | None:
+        """Return the place by torch's variables, None if one is missing or no number.
+
+        Args:
+            rank: What the program gives in place of the variable, if it does.
+            size: The same for how many there are.
+        """
+        numbers = (
+            rank or environ.get(env.RANK, ""),
+            size or environ.get(env.WORLD_SIZE, ""),
+            environ.get(env.MASTER_PORT, ""),
+        )
+        host = environ.get(env.MASTER_ADDR)
+        if not (host and all(text.isdecimal() for text in numbers)):
+            return None
+        return cls(int(numbers[0]), int(numbers[1]), host, int(numbers[2]))
+
+
 def is_launched(environ: Mapping[str, str]) -> bool:
     """Return whether a variable that poprun sets is in the environment.
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from popdist.claim import Claim
 from popdist.environment import ENDED_INSTANCES, Instance
 from popdist.errors import ArenaError, GroupUnusableError
-from popdist.job import Place, instance_of, meeting_of
+from popdist.job import Place, TorchPlace, instance_of, meeting_of
 from popdist.runs import report_runs
 from popdist.settings import Settings
 
@@ -161,9 +161,6 @@ class Session:
         from popdist.engine.group import Group
 
         self.settings.check_level(simd_levels())
-        ended_file = os.environ.get(ENDED_INSTANCES, "")
-        if ended_file and world != (self.job.place.rank, self.job.place.size):
-            ended_file = ""
         return Group(
             name,
             rank,
@@ -174,8 +171,28 @@ class Session:
             algorithm=self.settings.algorithm,
             simd=self.settings.simd,
             known=known,
-            ended_file=ended_file,
+            ended_file=self.ended_file_of(*world),
         )
+
+    def ended_file_of(self, rank: int, size: int) -> str:
+        """Return the launcher's file of ended instances, "" if there is none.
+
+        Also "" where the program numbers its processes in another way.
+        """
+        if not os.environ.get(ENDED_INSTANCES):
+            return ""
+        place = self.job.place
+        return self.job.ended_file if (place.rank, place.size) == (rank, size) else ""
+
+    def torch_place(self, rank: str | None, size: str | None) -> TorchPlace | None:
+        """Return where torch's env:// puts this process, if poprun counts like that.
+
+        Args:
+            rank: What the program gives in place of the variable, if it does.
+            size: The same for how many there are.
+        """
+        place = TorchPlace.decode(os.environ, rank, size)
+        return place if place and self.ended_file_of(place.rank, place.size) else None
 
     def rows(self, members: tuple[int, ...]) -> tuple[int, ...]:
         """Return the number of replicas of each of these instances.

@@ -6,10 +6,13 @@ from typing import Any
 
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
-from torch.distributed.rendezvous import register_rendezvous_handler
+from torch.distributed.rendezvous import (
+    _rendezvous_handlers,
+    register_rendezvous_handler,
+)
 
 from popdist.torch.backend.process_group import ProcessGroupPopdist
-from popdist.torch.backend.rendezvous import rendezvous
+from popdist.torch.backend.rendezvous import by_environment, rendezvous
 
 BACKEND = "popdist"
 
@@ -22,6 +25,7 @@ def register() -> None:
         )
         # torch declares no types for it.
         register_rendezvous_handler(BACKEND, rendezvous)  # type: ignore[no-untyped-call]
+        _rendezvous_handlers["env"] = by_environment(_rendezvous_handlers["env"])
         _replace_monitored_barrier()
 
 

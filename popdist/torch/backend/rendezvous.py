@@ -1,11 +1,16 @@
-"""Where the members of torch.distributed meet: dist.init_process_group with popdist://.
+"""Where the members of torch.distributed meet: popdist:// and env://.
 
-A launcher's variables say which processes belong to the job, as for `import popdist`:
-it takes neither MASTER_PORT, which another program may have taken, nor RANK.
+For popdist://, a launcher's variables say which processes belong to the job, as for
+`import popdist`: it takes neither MASTER_PORT, which another program may have taken,
+nor RANK. env:// is torch's own, but for how it waits below poprun.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import timedelta
+from functools import wraps
+from socket import create_connection
+from time import sleep
 from typing import Any
 from urllib.parse import parse_qsl, urlparse
 
@@ -13,12 +18,20 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Store, TCPStore
 
+from popdist.engine.meet.deadlines import Deadline
+from popdist.engine.meet.members import Peers
 from popdist.errors import PopdistError
+from popdist.job import TorchPlace
 from popdist.session import STATE
 from popdist.torch import tensors
 from popdist.torch.calls.work import backend_error
 
 _HOST = "127.0.0.1"
+# How many seconds pass between two looks whether rank 0 serves its store.
+_PAUSE = 0.02
+
+# What torch calls for an address: it yields a store, a rank and a size.
+Rendezvous = Callable[..., Iterator[tuple[Store, int, int]]]
 
 
 def rendezvous(
@@ -46,6 +59,70 @@ def rendezvous(
         raise backend_error(error) from error
     store = server or TCPStore(_HOST, int(port), None, False, timeout)
     yield store, rank, size
+
+
+def by_environment(usual: Rendezvous) -> Rendezvous:
+    """Return env:// with a word of popdist://, which below poprun looks at lives.
+
+    torch's waits in its constructor of the store, as long as any process is missing.
+    Here only the calls that need a process wait for it.
+    """
+
+    @wraps(usual)
+    def rendezvous_by_environment(
+        url: str, timeout: timedelta = dist.default_pg_timeout, **others: Any
+    ) -> Iterator[tuple[Store, int, int]]:
+        given = dict(parse_qsl(urlparse(url).query))
+        rank, size = given.pop("rank", None), given.pop("world_size", None)
+        try:
+            place = None if given else STATE.torch_place(rank, size)
+            if place is not None and place.size > 1:
+                yield _store_of(place, timeout), place.rank, place.size
+                return
+        except PopdistError as error:
+            raise backend_error(error) from error
+        try:
+            yield from usual(url, timeout=timeout, **others)
+        except ValueError as error:
+            raise ValueError(
+                f"{error}. For the backend popdist, init_method='popdist://' takes "
+                "rank and size from poprun, mpirun, srun or torchrun, and makes a "
+                "group of one without them."
+            ) from error
+
+    return rendezvous_by_environment
+
+
+def _store_of(place: TorchPlace, timeout: timedelta) -> Store:
+    """Return the store of rank 0, once that serves it."""
+    if place.rank == 0:
+        return TCPStore(
+            *(place.host, place.port, place.size, True, timeout),
+            wait_for_workers=False,
+            multi_tenant=True,
+        )
+    ended_file = STATE.ended_file_of(place.rank, place.size)
+    peers = Peers(range(place.size), [-1] * place.size, ended_file)
+    deadline = Deadline(
+        peers.name([place.rank]).capitalize(),
+        f"the group of {peers.name_all()}",
+        timeout=timeout.total_seconds(),
+        stall=STATE.settings.stall,
+        behind=True,
+    )
+    while not _is_served(place.host, place.port):
+        peers.check_file()
+        deadline.check(lambda: peers.name([0]))
+        sleep(_PAUSE)
+    return TCPStore(
+        *(place.host, place.port, place.size, False, timeout), wait_for_workers=False
+    )
+
+
+def _is_served(host: str, port: int) -> bool:
+    with suppress(OSError), create_connection((host, port), timeout=1):
+        return True
+    return False
 
 
 def _check(url: str, rank: int, size: int) -> None:

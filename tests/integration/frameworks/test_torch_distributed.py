@@ -89,3 +89,89 @@ def test_a_bare_mpirun_is_enough_for_process_groups(
             check=False,
         )
         assert (ran.returncode, ran.stdout) == (0, expected), ran.stderr
+
+
+ENDS_EARLY = """
+import os, sys, datetime, torch.distributed as dist, popdist.torch
+rank = int(os.environ["RANK"])
+if rank == int(sys.argv[1]):
+    raise SystemExit
+try:
+    dist.init_process_group("popdist", timeout=datetime.timedelta(seconds=1000))
+except dist.DistBackendError as error:
+    os.write(1, f"{error}\\n".encode())
+"""
+
+
+@pytest.mark.parametrize("dead", [0, 1])
+def test_an_instance_that_ends_before_the_process_group_is_missed(
+    poprun: Poprun, dead: int
+) -> None:
+    script = poprun.script("program.py", ENDS_EARLY)
+    ran = poprun(
+        *("--num-instances", "3", "--num-replicas", "3", "python", script, str(dead)),
+        environ={"OMP_NUM_THREADS": "1"},
+    )
+
+    assert ran.code == 0, ran.stderr
+    assert [line.split(":", 1)[-1] for line in ran.stdout.splitlines()] == [
+        f" Instance {dead} ended before it could join the group of instances 0, 1 and "
+        "2. Look above for its last output."
+    ] * 2
+
+
+RESTARTED = """
+import os, time, torch, torch.distributed as dist, popdist.torch
+attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+rank = int(os.environ["RANK"])
+if rank == 0:
+    time.sleep(attempt)
+dist.init_process_group("popdist")
+dist.all_reduce(total := torch.ones(1))
+if (attempt, rank) == (0, 1):
+    os._exit(3)
+dist.all_reduce(total)
+os.write(1, f"{attempt} {rank} {total.item()}\\n".encode())
+dist.destroy_process_group()
+"""
+
+
+def test_torchrun_starts_a_job_again(tmp_path: Path) -> None:
+    script = tmp_path / "program.py"
+    script.write_text(RESTARTED)
+    ran = subprocess.run(
+        [
+            *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
+            *("--nproc-per-node", "2", "--max-restarts", "1", str(script)),
+        ],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+    assert ran.returncode == 0, ran.stderr
+    assert sorted(ran.stdout.splitlines()) == ["1 0 4.0", "1 1 4.0"]
+
+
+def test_env_says_what_does_without_its_variables() -> None:
+    ran = subprocess.run(
+        [
+            *(sys.executable, "-c"),
+            "import torch.distributed as dist, popdist.torch\n"
+            "dist.init_process_group('popdist')",
+        ],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+
+    assert ran.stderr.splitlines()[-1] == (
+        "ValueError: Error initializing torch.distributed using env:// rendezvous: "
+        "environment variable RANK expected, but not set. For the backend popdist, "
+        "init_method='popdist://' takes rank and size from poprun, mpirun, srun or "
+        "torchrun, and makes a group of one without them."
+    )
