@@ -38,18 +38,22 @@ def trained(
     mine: range,
     accumulation: int,
     casts: bool = False,
+    dtype: torch.dtype = torch.float32,
 ) -> dict[str, torch.Tensor]:
     # Each instance begins with other weights.
     model = seeded(nn.BatchNorm1d(8), nn.Dropout(0.3), seed=popdist.getInstanceIndex())
-    model.autocast(casts)
+    model.to(dtype).autocast(casts)
     settings.Training.gradientAccumulation(accumulation)
     settings.deviceIterations(ITERATIONS)
     settings.randomSeed(SEED)
     settings.showCompilationProgressBar(False)
-    optimizer = poptorch.optim.AdamW(model.parameters(), lr=0.01)
+    # Of float16, gradients overflow.
+    scaling = 2.0**17 if dtype is torch.float16 else 1.0
+    optimizer = poptorch.optim.AdamW(model.parameters(), lr=0.01, loss_scaling=scaling)
     executor = poptorch.trainingModel(model, settings, optimizer)
     for _ in range(CALLS):
-        executor(*share(replicas, mine, accumulation))
+        x, target = share(replicas, mine, accumulation)
+        executor(x.to(dtype), target)
     return {name: value.clone() for name, value in executor.state_dict().items()}
 
 
@@ -66,6 +70,8 @@ def results(instances: int, instance: int) -> dict[str, dict[str, torch.Tensor]]
     mine = range(instance * local, (instance + 1) * local)
     settings = of_instance(instances)
     found["8 replicas, with casts"] = trained(settings, 8, mine, 1, casts=True)
+    settings = of_instance(instances)
+    found["8 replicas, in half"] = trained(settings, 8, mine, 2, dtype=torch.float16)
     for accumulation in (1, ACCUMULATION):
         local = 8 // instances
         mine = range(instance * local, (instance + 1) * local)

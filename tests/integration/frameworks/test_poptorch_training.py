@@ -37,6 +37,7 @@ def test_weights_are_the_same_to_the_bit_in_every_split(
                     # Running statistics are those of the first local replica.
                     if instance and ("running" in key or "batches" in key):
                         continue
+                    assert value.isfinite().all(), f"{name}: {key}"
                     same = torch.equal(value, expected[name][key])
                     assert same, f"{instances} instances, {name}: {key} of {instance}"
-        assert len(found) == (5 if instances == 2 else 3)
+        assert len(found) == (6 if instances == 2 else 4)

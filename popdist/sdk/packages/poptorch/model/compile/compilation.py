@@ -71,7 +71,7 @@ def compile_model(
     Raises:
         Error: The model cannot run with these options.
     """
-    half, rules = uses_half(module, inputs), settings.cast_rules
+    half, rules = HalfPrecision(), settings.cast_rules
     args, kwargs = inputs.micro_batch(0, 0, 0)
     objects, values = buffers.objects(), buffers.snapshot()
     recorder = TorchLosses()
@@ -82,8 +82,7 @@ def compile_model(
         contexts.enter_context(torch.set_grad_enabled(settings.training))
         random_state.begin(0)
         execution = contexts.enter_context(Execution())
-        if half or rules is not None:
-            contexts.enter_context(HalfPrecision())
+        contexts.enter_context(half)
         if rules is not None:
             contexts.enter_context(casting(execution, rules))
         with recorder:
@@ -105,7 +104,7 @@ def compile_model(
         signature=inputs.signature(),
         loss=loss,
         ipus=ipus,
-        half=half or casts,
+        half=half.used,
         casts=casts,
     )
 
@@ -142,6 +141,7 @@ def compile_cached(
         return {
             "ipus": made[0].ipus,
             "casts": made[0].casts,
+            "half": made[0].half,
             "identity_loss": loss.identity_loss if loss is not None else None,
         }
 
@@ -156,15 +156,8 @@ def compile_cached(
         signature=inputs.signature(),
         loss=loss,
         ipus=found["ipus"],
-        half=found["casts"] or uses_half(module, inputs),
+        half=bool(found["half"]),
         casts=found["casts"],
-    )
-
-
-def uses_half(module: nn.Module, inputs: Inputs) -> bool:
-    """Return whether a model computes with float16."""
-    return torch.float16 in inputs.dtypes() or any(
-        parameter.dtype is torch.float16 for parameter in module.parameters()
     )
 
 

@@ -19,7 +19,7 @@ from torch import nn
 
 from ..._logging import logger
 
-_FORMAT = 2
+_FORMAT = 3
 _PLAIN = (bool, int, float, str, type(None), torch.dtype)
 
 
