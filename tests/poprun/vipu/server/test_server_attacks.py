@@ -5,13 +5,16 @@ import re
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO
 
 import psutil
 import pytest
+from conftest import wait_for
 from vipu_servers import COMMAND, Server, acquisition, serving
 
 from poprun.vipu.server import application
@@ -22,6 +25,7 @@ IMPATIENT = """
 import sys
 from poprun.vipu.server import guarded_protocol, serve
 guarded_protocol.REQUEST_TIMEOUT_S = 0.5
+guarded_protocol.REPLY_TIMEOUT_S = 2
 guarded_protocol.GuardedProtocol._start_timer.__defaults__ = (0.5,)
 sys.exit(serve.main())
 """
@@ -273,6 +277,113 @@ def test_pipelined_requests_are_answered_in_order(server: Server) -> None:
     assert replies.endswith(b'"automatic":false}]')
 
 
+HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+SCHEMA = b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n"
+LARGE = post("/user/list_clusters", b" " * 60_000).replace(
+    b"Connection: close\r\n", b""
+)
+
+
+def memory(server: Server) -> int:
+    return int(psutil.Process(server.process.pid).memory_info().rss)
+
+
+def send_what_is_taken(connection: socket.socket, data: bytes) -> int:
+    """Send until all is sent or the server takes no more; return how much was."""
+    connection.setblocking(False)
+    left, sent, limit = memoryview(data), 0, time.monotonic() + 1
+    while left and time.monotonic() < limit:
+        try:
+            sent = connection.send(left)
+        except BlockingIOError:
+            time.sleep(0.01)
+        else:
+            left, limit = left[sent:], time.monotonic() + 1
+    connection.setblocking(True)
+    return len(data) - len(left)
+
+
+@pytest.mark.parametrize("request_", [HEALTH, SCHEMA, LARGE])
+def test_10_000_replies_that_are_not_read_take_no_memory(
+    server: Server, request_: bytes
+) -> None:
+    before = memory(server)
+    with server.connect() as hostile:
+        sent = send_what_is_taken(hostile, request_ * 10_000)
+        reply = server.exchange(post("/user/list_clusters", b"{}"))
+        grown = memory(server) - before
+
+    assert sent >= 100_000
+    assert reply.startswith(b"HTTP/1.1 200 OK")
+    assert grown < 8 << 20
+
+
+def test_a_client_that_reads_late_gets_all_its_replies(server: Server) -> None:
+    number = 2000
+    with server.connect() as client:
+        data = SCHEMA * number + post("/user/list_clusters", b"{}")
+        writer = threading.Thread(target=client.sendall, args=(data,))
+        writer.start()
+        time.sleep(0.5)
+        replies = client.makefile("rb")
+        statuses = [read_reply(replies) for _ in range(number + 1)]
+        writer.join()
+        replies.close()
+
+    assert statuses == [b"HTTP/1.1 200 OK\r\n"] * (number + 1)
+
+
+def read_reply(stream: BinaryIO) -> bytes:
+    """Read one reply, and return its first line."""
+    first = stream.readline()
+    length = 0
+    while (line := stream.readline()) != b"\r\n":
+        name, _, value = line.lower().partition(b":")
+        length = int(value) if name == b"content-length" else length
+    stream.read(length)
+    return first
+
+
+# All connections together may hold 1 MiB.
+SMALL = """
+import sys
+from poprun.vipu.server import guarded_protocol, serve
+guarded_protocol.MOST_HELD_BYTES = 1 << 20
+sys.exit(serve.main())
+"""
+
+
+def test_those_who_hold_most_of_the_memory_are_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vipu_servers.COMMAND", [sys.executable, "-c", SMALL])
+    unfinished = post("/user/list_clusters", b" " * 60_000, "Content-Length: 60001")
+    with serving(tmp_path / "server.db") as server:
+        modest = server.connect()
+        modest.sendall(post("/user/list_clusters", b"{", "Content-Length: 2"))
+        hostile = [server.connect() for _ in range(50)]
+        for connection in hostile:
+            connection.sendall(unfinished)
+
+        closed = [c for c in hostile if is_closed(c)]
+        assert 30 <= len(closed) < 50
+        modest.sendall(b"}")
+        assert modest.recv(100).startswith(b"HTTP/1.1 200 OK")
+        for connection in (modest, *hostile):
+            connection.close()
+
+
+def is_closed(connection: socket.socket) -> bool:
+    """Return whether the server has closed a connection that waits for a request."""
+    connection.settimeout(0.2)
+    try:
+        return connection.recv(1) == b""
+    except TimeoutError:
+        return False
+    except ConnectionError:
+        return True
+
+
 def slow_server(tmp_path: Path) -> subprocess.Popen[str]:
     command = [COMMAND[0], "-c", IMPATIENT, "--port=0"]
     return subprocess.Popen(
@@ -302,6 +413,28 @@ def test_a_request_that_does_not_come_to_an_end_is_given_up(
                 client.sendall(sent)
                 with suppress(ConnectionResetError):
                     assert client.recv(100) == b""
+        finally:
+            process.kill()
+
+
+def test_a_client_that_does_not_read_its_reply_is_given_up(tmp_path: Path) -> None:
+    with slow_server(tmp_path) as process:
+        try:
+            assert process.stdout is not None
+            port = int(process.stdout.readline().split("127.0.0.1:")[1].split()[0])
+            with socket.create_connection(("127.0.0.1", port), timeout=30) as client:
+                send_what_is_taken(client, SCHEMA * 1000)
+                served = psutil.Process(process.pid)
+                wait_for(
+                    lambda: (
+                        not [
+                            c
+                            for c in served.net_connections()
+                            if c.status == "ESTABLISHED"
+                        ]
+                    ),
+                    "the end of the connection",
+                )
         finally:
             process.kill()
 
