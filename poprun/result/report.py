@@ -1,5 +1,6 @@
 """The sentences on the end of a job: Outcome -> text. Pure."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,6 +13,13 @@ MIB = 1 << 20
 # What input() raises.
 END_OF_INPUT = "EOFError: EOF when reading a line"
 TRACEBACK = "Traceback (most recent call last)"
+SYNTAX_ERROR = "(Syntax|Indentation|Tab)Error: "
+SYNTAX_FILE = '  File ".*", line [0-9]+$'
+# "/usr/bin/python3.11: can't open file 'train.py': [Errno 2] No such file or directory"
+NOT_STARTED = (
+    "(?:.*/)?(python[^/ ]*: (?:can't open file|can't find '__main__'|No module named|"
+    "Error while finding module specification) .*)"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,10 +76,18 @@ def _limit(evidence: Evidence) -> str:
 
 
 def exception_line(lines: Sequence[str]) -> str:
-    """Return the line of a traceback that says what was wrong, or nothing.
+    """Return the line by which Python says what was wrong, or nothing.
 
-    Each line may have the same text before it, as torch's "[rank1]: ".
+    Each line of a traceback may have the same text before it, as torch's "[rank1]: ".
+    Python reports what it cannot compile or find at its start without a traceback, and
+    ends with that line.
     """
+    last_line = lines[-1] if lines else ""
+    has_file = any(re.match(SYNTAX_FILE, line) for line in lines[-5:])
+    if has_file and re.match(SYNTAX_ERROR, last_line):
+        return last_line
+    if not_started := re.match(NOT_STARTED, last_line):
+        return not_started[1]
     traceback = [(i, line.find(TRACEBACK)) for i, line in enumerate(lines)]
     found = [(i, lines[i][:at]) for i, at in traceback if at >= 0]
     if not found:

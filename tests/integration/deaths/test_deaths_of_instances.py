@@ -153,6 +153,30 @@ time.sleep(600)
     )
 
 
+@pytest.mark.parametrize(
+    ("words", "code", "cause"),
+    [
+        (["python", "broken.py"], 1, "SyntaxError: invalid syntax"),
+        (
+            ["python", "/none.py"],
+            2,
+            "python: can't open file '/none.py': [Errno 2] No such file or directory",
+        ),
+        (["python", "-m", "no_such_module"], 1, "python: No module named no_such_mod"),
+    ],
+)
+def test_what_python_cannot_start_is_the_cause(
+    poprun: Poprun, openmpi5: str, words: list[str], code: int, cause: str
+) -> None:
+    poprun.script("broken.py", "1 +")
+
+    ran = poprun(*job(openmpi5, 1), *words)
+
+    last = ran.stderr.splitlines()[-1]
+    start = f"poprun: error: Instance 0 on localhost exited with code {code}: {cause}"
+    assert (ran.code, last.startswith(start)) == (code, True), last
+
+
 def test_a_rank_that_finalizes_and_exits_early_ends_nobody(
     poprun: Poprun, every_mpirun: str
 ) -> None:

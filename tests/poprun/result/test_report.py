@@ -147,6 +147,33 @@ def test_of_a_progress_bar_the_last_state_is_quoted() -> None:
         pytest.param([], "", id="none"),
         pytest.param(["ValueError: x"], "", id="no-traceback"),
         pytest.param(
+            ['  File "/a/train.py", line 1', "    1 +", "       ^", "SyntaxError: no"],
+            "SyntaxError: no",
+            id="syntax-error-of-the-script",
+        ),
+        pytest.param(
+            ['  File "train.py", line 3', "    f()", "TabError: inconsistent use"],
+            "TabError: inconsistent use",
+            id="tab-error-of-the-script",
+        ),
+        pytest.param(["SyntaxError: near SELECT"], "", id="another-syntax-error"),
+        pytest.param(
+            ["/usr/bin/python3: can't open file '/a b/c.py': [Errno 2] No such file"],
+            "python3: can't open file '/a b/c.py': [Errno 2] No such file",
+            id="no-script",
+        ),
+        pytest.param(
+            ["loading", "python: No module named trian"],
+            "python: No module named trian",
+            id="no-module",
+        ),
+        pytest.param(
+            ["/a/python3.11: can't find '__main__' module in '/a/b'"],
+            "python3.11: can't find '__main__' module in '/a/b'",
+            id="no-main",
+        ),
+        pytest.param(["python: No module named a", "retry"], "", id="not-the-last"),
+        pytest.param(
             ["Traceback (most recent call last):", "  File", "KeyboardInterrupt"],
             "KeyboardInterrupt",
             id="without-a-message",
