@@ -46,7 +46,10 @@ def find_program(argv: Sequence[str], search_path: str | None, cwd: str) -> str:
     except ProgramNotFoundError as error:
         first, *others = name.split() or [name]
         if others and _is_found(first, search_path, cwd):
-            error.add_note(f"It is one word. Without quotes around it: poprun {name}")
+            error.add_note(
+                "It is one word with a space in it. Write it without quotes: poprun "
+                f"{name}"
+            )
         raise
     _check_file(name, path)
     _check_format(name, path, cwd)
@@ -185,7 +188,13 @@ def _did_you_mean(name: str, directories: Sequence[str], before: str = "") -> st
     # Imported here, since it serves bad news only.
     import difflib
 
-    known = {entry for directory in directories for entry in _runnable(directory)}
+    known = {
+        entry
+        for directory in directories
+        for entry in _runnable(directory)
+        # "python a.py" is no python2.7.
+        if len(entry.split()) == len(name.split())
+    }
     for similar in difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.75):
         return f" Did you mean {os.path.join(before, similar)!r}?"
     return ""
@@ -237,10 +246,13 @@ def _check_format(name: str, path: str, cwd: str) -> None:
         _check_interpreter(name, _interpreter(line), cwd)
     elif not line.startswith(b"\x7fELF") and not _other_formats():
         content = "is empty" if not line else "is neither a binary nor a script"
+        first_lines, interpreter = "'#!/bin/sh' or '#!/usr/bin/env python3'", "sh"
+        if name.endswith(".py"):
+            first_lines, interpreter = "'#!/usr/bin/env python3'", "python"
         raise ProgramNotExecutableError(
             f"{name!r} {content}: its first line does not name an interpreter. "
-            "Let that line be '#!/bin/sh' or '#!/usr/bin/env python3', or run it "
-            f"with: sh {_as_typed(name)}"
+            f"Let that line be {first_lines}, or run it with: {interpreter} "
+            f"{_as_typed(name)}"
         )
 
 

@@ -239,6 +239,19 @@ def test_a_file_that_the_kernel_cannot_run_is_refused(
     )
 
 
+def test_a_python_file_that_the_kernel_cannot_run_is_run_with_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("poprun.plan.program._OTHER_FORMATS", str(tmp_path / "none"))
+    script(tmp_path / "fail.py", "1 / 0")
+
+    assert not_executable("./fail.py", "/bin", tmp_path) == (
+        "'./fail.py' is neither a binary nor a script: its first line does not name an "
+        "interpreter. Let that line be '#!/usr/bin/env python3', or run it with: "
+        "python ./fail.py"
+    )
+
+
 def test_a_format_that_the_kernel_was_taught_is_left_to_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -270,8 +283,17 @@ def test_a_command_in_quotes_is_told_to_be_one_word(tmp_path: Path, name: str) -
         find_program([name], str(tmp_path), str(tmp_path))
 
     assert refusal.value.__notes__ == [
-        f"It is one word. Without quotes around it: poprun {name}"
+        f"It is one word with a space in it. Write it without quotes: poprun {name}"
     ]
+
+
+def test_a_command_in_quotes_is_not_taken_for_a_similar_program(tmp_path: Path) -> None:
+    script(tmp_path / "python")
+    script(tmp_path / "python2.7")
+
+    assert not_found("python a2.py", str(tmp_path), tmp_path).endswith(
+        f"nor in the current directory, {str(tmp_path)!r}."
+    )
 
 
 def test_other_names_with_spaces_get_no_hint(tmp_path: Path) -> None:
