@@ -48,7 +48,9 @@ def differences(
                 )
             )
         replicas = request.num_replicas
-        if replicas is not None and partition.num_replicas != replicas:
+        # One for each GCD is what a partition has that was made without saying it.
+        is_open = partition.num_replicas == partition.num_gcds
+        if replicas not in (None, partition.num_replicas) and not is_open:
             found.append(
                 Mismatch(
                     counted(partition.num_replicas, "replica"),
