@@ -68,6 +68,8 @@ def _stopped(number: int, frame: "FrameType | None") -> None:
         # Nothing is imported here. Where this module is not, no guard has been started.
         module = sys.modules.get("poprun.job.local_host.guard_start")
         getattr(module, "continue_guards", int)()
+        module = sys.modules.get("poprun.job.prepare.waiting_line")
+        getattr(module, "erase", int)()
         os.write(2, f"poprun: error: {sentence}\n".encode())
     finally:
         os._exit(128 + number)

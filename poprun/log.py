@@ -32,6 +32,15 @@ class Log:
     def error(self, sentence: str) -> None:
         self._write(f"poprun: error: {printable(sentence)}\n")
 
+    def held_back(self, lines: list[str]) -> "Log":
+        """Return a log that adds to a list what `write` writes later."""
+        return Log(self._verbosity, lines.append)
+
+    def write(self, lines: list[str]) -> None:
+        """Write what was held back."""
+        for line in lines:
+            self._write(line)
+
     def _line(self, level: int, letter: str, message: str) -> None:
         if self._verbosity < level:
             return

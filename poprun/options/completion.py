@@ -56,7 +56,7 @@ def _rejoined(argv: Sequence[str]) -> list[str]:
 
 def _values(option: Option, begun: str, before: str) -> list[Candidate]:
     texts = option.choices
-    if option.kind in (Kind.BOOLEAN, Kind.FLAG):
+    if option.kind in (Kind.BOOLEAN, Kind.FLAG, Kind.WAIT):
         texts = ("yes", "no")
     if option.kind is Kind.PATH:
         kind = "dir" if option.metavar == "DIR" else "file"

@@ -95,7 +95,8 @@ def spelling(option: Option) -> str:
     short = [f"-{option.short}"] if option.short else []
     names = ", ".join([*short, *(f"--{name}" for name in option.names)])
     metavar = option.metavar or "|".join(option.choices)
-    return f"{names} {metavar}".rstrip()
+    space = "" if metavar.startswith("[") else " "
+    return f"{names}{space}{metavar}".rstrip()
 
 
 def _description(option: Option) -> str:

@@ -190,6 +190,15 @@ _VIPU = (
         default=1,
     ),
     Option(
+        "wait-for-ipus",
+        Kind.WAIT,
+        "[=SECONDS]",
+        "If the IPUs are in use, wait until they are free, for so long at most. Jobs "
+        "get them in the order in which they have begun to wait.",
+        default=False,
+        vendor=False,
+    ),
+    Option(
         "update-partition",
         Kind.BOOLEAN,
         "YES|NO",
@@ -513,6 +522,7 @@ VIPU_OPTIONS = (
     "vipu-server-port",
     "vipu-server-timeout",
     "vipu-partition-attempts",
+    "wait-for-ipus",
     "update-partition",
     "reset-partition",
     "remove-partition",

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from enum import Enum, auto
 
+from poprun.errors import OptionError
 from poprun.options.refusals import alternatives, refusal, shown
 
 Item = bool | int | float | str | tuple[int, str]
@@ -27,6 +28,7 @@ class Kind(Enum):
     SECONDS = auto()  # float
     BOOLEAN = auto()  # bool; the option takes an argument
     FLAG = auto()  # bool; the option needs no argument
+    WAIT = auto()  # bool, or float for a number of seconds; needs no argument
     COUNT = auto()  # int; each time that the option is given counts
     TEXT = auto()  # str
     PATH = auto()  # str
@@ -78,7 +80,7 @@ class Option:
     @property
     def takes_value(self) -> bool:
         """Whether the next word belongs to the option, when it has no `=`."""
-        return self.kind not in (Kind.FLAG, Kind.COUNT)
+        return self.kind not in (Kind.FLAG, Kind.WAIT, Kind.COUNT)
 
 
 def variable(name: str) -> str:
@@ -161,6 +163,19 @@ def _boolean(option: Option, text: str, label: str) -> bool:
         # Without an equals sign it may have taken the program for its value.
         f"Write {label}=yes or {label}=no." if label == option.flag else "",
     )
+
+
+def _wait(option: Option, text: str, label: str) -> bool | float:
+    # 1 is a number of seconds here.
+    if text != "1" and text.lower() in ("", *TRUE_WORDS, *FALSE_WORDS):
+        return _boolean(option, text, label)
+    try:
+        return _seconds(option, text, label)
+    except OptionError:
+        raise refusal(
+            f"{label} is {shown(text)}, but must be yes, no, or a number of seconds, "
+            "such as 600."
+        ) from None
 
 
 def _count(option: Option, text: str, label: str) -> int:
@@ -246,6 +261,7 @@ _READERS: Mapping[Kind, Callable[[Option, str, str], Item]] = {
     Kind.SECONDS: _seconds,
     Kind.BOOLEAN: _boolean,
     Kind.FLAG: _boolean,
+    Kind.WAIT: _wait,
     Kind.COUNT: _count,
     Kind.TEXT: _text,
     Kind.PATH: _text,

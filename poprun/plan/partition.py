@@ -1,5 +1,6 @@
 """The partition of a job: from the settings to what V-IPU is asked."""
 
+import math
 from collections.abc import Mapping
 
 from popdist import environment as env
@@ -32,6 +33,7 @@ def read_options(
         timeout_s=settings["vipu-server-timeout"],
         name=settings["vipu-partition"] or environ.get(env.VIPU_API_PARTITION_ID),
         attempts=settings["vipu-partition-attempts"],
+        wait_s=_wait_s(settings["wait-for-ipus"]),
         update=settings["update-partition"],
         reset=settings["reset-partition"],
         remove=settings["remove-partition"],
@@ -42,6 +44,12 @@ def read_options(
         sync_type=settings["sync-type"],
         num_ilds=settings["num-ilds"] if settings.given("num-ilds") else None,
     )
+
+
+def _wait_s(wait: bool | float) -> float | None:
+    if isinstance(wait, bool):
+        return math.inf if wait else None
+    return wait
 
 
 def own_name(identity: str) -> str:

@@ -66,6 +66,24 @@ class PartitionChange(NamedTuple):
     sync_type: SyncType | None = None
 
 
+class WaitingJob(NamedTuple):
+    """A job that waits for IPUs."""
+
+    holder: Holder
+    num_ipus: int
+    # The partition that it waits for; empty if one is to be made for it.
+    partition: str
+    # Seconds since the epoch, for people.
+    since: float
+
+
+class Turn(NamedTuple):
+    """Whether it is the turn of a job that waits, and what it waits for, in words."""
+
+    is_next: bool
+    reason: str
+
+
 class Acquisition(NamedTuple):
     """The IPUs that a job wants for itself, all or none.
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from poprun.helpers.end_actions import EndAction, EndActions, RunCommand
 from poprun.job.local_host.guard_start import StartedGuard
+from poprun.job.prepare import waiting_line
 from poprun.job.values import Job, Resource
 from poprun.log import Log
 from poprun.plan import partition, planner
@@ -83,6 +84,8 @@ def reserve(
         log.warn(f"The job runs in offline mode, without IPUs. {error}")
         return Reservation(planner.without_ipus(setup, environ))
     except NoSpaceError as error:
+        if options.wait_s is None:
+            error.add_note("--wait-for-ipus waits until they are free.")
         error.add_note(
             "--vipu-cluster and --vipu-allocation say where a partition is made"
             + (
@@ -137,11 +140,15 @@ def _reserve(
     # Before anything is reserved: poprun may be killed at any time.
     _tell(guard, EndActions().register(end_action))
     try:
-        grant = reserve_devices(inventory, asked, log)
+        grant = reserve_devices(
+            inventory, asked, log, waiting_line.WaitingLine(environ, log).show
+        )
     except BaseException:
         inventory.close()
         _tell(guard, EndActions().withdraw(end_action))
         raise
+    finally:
+        waiting_line.erase()
     devices = HeldDevices(open_again, grant, options.timeout_s)
     held = Reservation(setup, devices, end_action)
     try:

@@ -21,6 +21,8 @@ from poprun.vipu.requests import (
     ClusterRequest,
     PartitionChange,
     PartitionRequest,
+    Turn,
+    WaitingJob,
 )
 from poprun.vipu.rules.numbering import Device
 from poprun.vipu.vipu_errors import BY_CODE, ServerReplyError, VipuError
@@ -261,6 +263,16 @@ class _Devices(_Asking):
 
         path = self._prefix + "acquire"
         found: Grant = self._send(Grant, path, {"asked": asked, "user": user}, check)
+        return found
+
+    def wait_in_queue(self, asked: Acquisition, user: str | None = None) -> Turn:
+        found: Turn = self._ask(Turn, "wait_in_queue", asked=asked, user=user)
+        return found
+
+    def list_waiting(self) -> tuple[WaitingJob, ...]:
+        found: tuple[WaitingJob, ...] = self._ask(
+            tuple[WaitingJob, ...], "list_waiting"
+        )
         return found
 
     def renew(self, lease: str) -> Lease:

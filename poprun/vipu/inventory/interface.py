@@ -22,6 +22,8 @@ from poprun.vipu.requests import (
     ClusterRequest,
     PartitionChange,
     PartitionRequest,
+    Turn,
+    WaitingJob,
 )
 from poprun.vipu.rules.numbering import Device
 
@@ -170,6 +172,18 @@ class Devices(Protocol):
             MismatchError: There is such a partition, but not as it would be made.
             UnknownNameError: There is no such partition, and none is to be made.
         """
+
+    def wait_in_queue(self, asked: Acquisition, user: str | None = None) -> Turn:
+        """Let a job wait for IPUs, or go on waiting: it must ask again all the time.
+
+        It waits until it has acquired them or its lease is released.
+
+        Raises:
+            VipuRuleError: It would wait in vain.
+        """
+
+    def list_waiting(self) -> tuple[WaitingJob, ...]:
+        """Return the jobs that wait for IPUs, the first one first."""
 
     def renew(self, lease: str) -> Lease:
         """Let a lease live for its time again, from now on.

@@ -124,6 +124,28 @@ INSERT INTO lease_clock VALUES (0, '', 0);
 -- From now on on that clock.
 UPDATE leases SET ends = lease_s;
 """,
+    """
+-- Jobs that wait for IPUs, in the order of their tickets.
+CREATE TABLE waiting (
+    ticket INTEGER PRIMARY KEY AUTOINCREMENT,
+    -- The id that the lease of the job will have.
+    lease TEXT NOT NULL UNIQUE,
+    user TEXT NOT NULL,
+    job TEXT NOT NULL,
+    host TEXT NOT NULL,
+    pid INTEGER NOT NULL,
+    start_time INTEGER NOT NULL,
+    boot_id TEXT NOT NULL,
+    pid_namespace TEXT NOT NULL,
+    since REAL NOT NULL,
+    num_ipus INTEGER NOT NULL,
+    -- Empty if one is to be made, from one of the allocations: names and spaces.
+    partition_name TEXT NOT NULL,
+    allocations TEXT NOT NULL,
+    -- When it was heard of last, on the clock of the leases.
+    heard REAL NOT NULL
+);
+""",
 )
 
 VERSION = len(MIGRATIONS)

@@ -7,10 +7,11 @@ from poprun.vipu.inventory.tables import (
     device_store,
     lease_store,
     partition_store,
+    queue_store,
 )
 from poprun.vipu.leases import Grant, Lease, Life, ProcessIdentity, Reservation
 from poprun.vipu.model import Partition, PartitionState
-from poprun.vipu.requests import Acquisition
+from poprun.vipu.requests import Acquisition, Turn, WaitingJob
 from poprun.vipu.rules import existing
 from poprun.vipu.rules.numbering import Device
 from poprun.vipu.rules.partition_rules import describe
@@ -23,6 +24,25 @@ class StoredDevices(Store):
     def acquire(self, asked: Acquisition, user: str | None = None) -> Grant:
         return self._change(lambda db: self._acquire(db, asked, user))
 
+    def wait_in_queue(self, asked: Acquisition, user: str | None = None) -> Turn:
+        with self._write() as db:
+            now = self._now(db)
+            place = queue_store.find_place(db, asked, strict=self._strict)
+            queue_store.check_size(db, asked, place)
+            queue_store.enter(db, asked, place, now)
+            before = queue_store.jobs_before(
+                db, asked.lease, place, self._observer(), now
+            )
+            parts = [queue_store.describe_use(db, place)]
+            if before:
+                parts.insert(0, queue_store.describe_jobs_before(before))
+            return Turn(is_next=not before, reason=" ".join(filter(None, parts)))
+
+    def list_waiting(self) -> tuple[WaitingJob, ...]:
+        with self._write() as db:
+            queue_store.drop_dead(db, self._observer())
+            return queue_store.list_waiting(db)
+
     def renew(self, lease: str) -> Lease:
         with self._write() as db:
             return lease_store.renew(db, lease, self._now(db))
@@ -30,6 +50,7 @@ class StoredDevices(Store):
     def release(self, lease: str) -> None:
         with self._write() as db:
             lease_store.end_lease(db, lease)
+            queue_store.leave(db, lease)
 
     def get_lease(self, lease: str) -> Lease:
         with self._read() as db:
@@ -69,8 +90,13 @@ class StoredDevices(Store):
             return device_store.list_reservations(db, partition)
 
     def _acquire(self, db: Connection, asked: Acquisition, user: str | None) -> Grant:
+        now = self._now(db)
+        if queue_store.is_used(db):
+            place = queue_store.find_place(db, asked, strict=self._strict)
+            queue_store.check_turn(db, asked, place, self._observer(), now)
+            queue_store.leave(db, asked.lease)
         lease = lease_store.open_lease(
-            db, asked.holder, asked.lease_s, self._now(db), asked.lease
+            db, asked.holder, asked.lease_s, now, asked.lease
         )
         found = partition_store.find_partition(db, asked.partition)
         created = found is None and asked.create is not None

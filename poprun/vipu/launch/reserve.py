@@ -5,6 +5,8 @@ names no partition always gets one, if there is room for it.
 """
 
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from poprun.log import Log
@@ -22,9 +24,12 @@ from poprun.vipu.rules import existing, partition_rules
 from poprun.vipu.rules.partition_rules import counted
 from poprun.vipu.vipu_errors import (
     InUseError,
+    InventoryBusyError,
     MismatchError,
     NoSpaceError,
     NotActiveError,
+    ServerTimeoutError,
+    ServerUnreachableError,
     UnknownNameError,
     VipuError,
     VipuRuleError,
@@ -37,6 +42,8 @@ if TYPE_CHECKING:
 POLL_S = 0.05
 # Between two attempts to get a partition that is ACTIVE.
 ATTEMPT_S = 0.5
+# Between two looks at the queue of the jobs that wait for IPUs.
+WAIT_POLL_S = 0.3
 
 
 class Asked(NamedTuple):
@@ -51,8 +58,16 @@ class Asked(NamedTuple):
     own_name: str
 
 
-def reserve(inventory: "Inventory", asked: Asked, log: Log) -> Grant:
+def reserve(
+    inventory: "Inventory",
+    asked: Asked,
+    log: Log,
+    show: Callable[[str], None] = lambda text: None,
+) -> Grant:
     """Reserve the devices of a job, and make or change its partition if needed.
+
+    Args:
+        show: Is called with why the job waits, each time that it is still so.
 
     Raises:
         VipuError: It cannot have them; the sentence says why, and what would help.
@@ -61,6 +76,64 @@ def reserve(inventory: "Inventory", asked: Asked, log: Log) -> Grant:
     if options.server is None:
         ilds = options.num_ilds or 1
         inventory.ensure_cluster(asked.shape.num_ipus, ilds)
+    if options.wait_s is None:
+        return _reserve_now(inventory, asked, log)
+    try:
+        return _reserve_in_turn(inventory, asked, options.wait_s, log, show)
+    except BaseException:
+        with suppress(VipuError):
+            inventory.release(asked.lease)
+        raise
+
+
+def _reserve_in_turn(
+    inventory: "Inventory",
+    asked: Asked,
+    wait_s: float,
+    log: Log,
+    show: Callable[[str], None],
+) -> Grant:
+    """Reserve the devices of a job when they are free and no other job is before it.
+
+    Raises:
+        VipuError: It cannot have them, or not in this time.
+    """
+    began = time.monotonic()
+    has_waited = False
+    name = asked.options.name or asked.own_name
+    acquisition = _acquisition(asked, name, make_request(asked, name))
+    while True:
+        lines: list[str] = []
+        why = ""
+        try:
+            turn = inventory.wait_in_queue(acquisition)
+            why = turn.reason
+            if turn.is_next:
+                grant = _reserve_now(inventory, asked, log.held_back(lines))
+                log.write(lines)
+                return grant
+        except (InUseError, NoSpaceError) as error:
+            why = why or str(error)
+        except (
+            InventoryBusyError,
+            ServerTimeoutError,
+            ServerUnreachableError,
+        ) as error:
+            if not has_waited:
+                raise
+            why = str(error)  # it may come back
+        has_waited = True
+        if time.monotonic() - began >= wait_s:
+            raise InUseError(
+                f"The job has waited for its IPUs for the {wait_s:g} s of "
+                f"--wait-for-ipus. {why}"
+            )
+        show(why)
+        time.sleep(min(WAIT_POLL_S, max(0.0, began + wait_s - time.monotonic())))
+
+
+def _reserve_now(inventory: "Inventory", asked: Asked, log: Log) -> Grant:
+    options = asked.options
     if options.name is None:
         return _reserve_unnamed(inventory, asked, log)
     _log_connection(options, log)
@@ -196,16 +269,8 @@ def _acquire(
     create: PartitionRequest | None,
     log: Log,
 ) -> Grant:
-    options, shape = asked.options, asked.shape
-    acquisition = Acquisition(
-        holder=asked.holder,
-        partition=name,
-        num_children=shape.num_instances,
-        ipus_per_child=shape.ipus_per_instance,
-        create=create,
-        remove=options.remove,
-        lease=asked.lease,
-    )
+    options = asked.options
+    acquisition = _acquisition(asked, name, create)
     attempt = 1
     while True:
         try:
@@ -221,6 +286,20 @@ def _acquire(
         if create is None:
             partition = inventory.reset_partition(name)
             _log_final_state(_poll(inventory, partition, options.timeout_s), log)
+
+
+def _acquisition(
+    asked: Asked, name: str, create: PartitionRequest | None
+) -> Acquisition:
+    return Acquisition(
+        holder=asked.holder,
+        partition=name,
+        num_children=asked.shape.num_instances,
+        ipus_per_child=asked.shape.ipus_per_instance,
+        create=create,
+        remove=asked.options.remove,
+        lease=asked.lease,
+    )
 
 
 def _poll(inventory: "Inventory", partition: Partition, timeout_s: float) -> Partition:

@@ -18,6 +18,8 @@ class PartitionOptions(NamedTuple):
     # None for the only one there is, or else one for this job alone.
     name: str | None = None
     attempts: int = 1
+    # How long to wait for IPUs that are in use; None to be refused at once.
+    wait_s: float | None = None
     update: bool = False
     # None to reset it unless it is reconfigurable.
     reset: bool | None = None

@@ -140,6 +140,8 @@ def prepare(
     change = None
     if found:
         change = _merge([mismatch.change for mismatch in found])
+        if not partition.reconfigurable and request.num_replicas is not None:
+            change = change._replace(num_replicas=request.num_replicas)
     return Preparation(
         change=change, reset=not partition.reconfigurable if reset is None else reset
     )

@@ -8,6 +8,7 @@ from typing import Any
 
 from poprun.vipu.leases import Grant, Lease, Reservation
 from poprun.vipu.model import Partition, User
+from poprun.vipu.requests import WaitingJob
 from poprun.vipu.vipu_errors import AccessError
 
 # So much of the id of a lease is shown, to tell one from another.
@@ -75,7 +76,7 @@ def _owned(request: Any, user: User) -> Any:
 
 
 def _holder(item: Any) -> str | None:
-    if isinstance(item, Lease):
+    if isinstance(item, Lease | WaitingJob):
         return item.holder.user
     if isinstance(item, Reservation):
         return item.lease.holder.user

@@ -31,6 +31,8 @@ FOR_USERS = (
     "update_partition",
     "remove_partition",
     "acquire",
+    "wait_in_queue",
+    "list_waiting",
     "list_leases",
     "list_reservations",
     "end_dead_leases",

@@ -462,6 +462,8 @@ def a_text_for(option: Option) -> st.SearchStrategy[str]:
             return st.integers(option.minimum, 65535).map(str)
         case Kind.SECONDS:
             return st.from_regex(r"[0-9]{1,9}(\.[0-9]{0,20})?", fullmatch=True)
+        case Kind.WAIT:
+            return st.sampled_from(["yes", "no", "1", "0.5", "600"])
         case Kind.BOOLEAN | Kind.FLAG:
             return st.sampled_from(["yes", "no", "On", "0"])
         case Kind.CHOICE:

@@ -86,6 +86,7 @@ def test_the_options_that_poprun_alone_has_are_known_as_ours() -> None:
         "stdin": "none",
         "tty": "auto",
         "progress": True,
+        "wait-for-ipus": False,
         "emulate-sdk": "auto",
     }
 

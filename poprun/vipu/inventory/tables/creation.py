@@ -98,7 +98,7 @@ def _place(
     """
     impossible = None
     possible: Places = []
-    for allocation, cluster in _places(db, request):
+    for allocation, cluster in find_places(db, request):
         try:
             shape = partition_rules.shape_in(request, cluster, strict=strict)
         except VipuRuleError as error:
@@ -118,7 +118,7 @@ def _place(
     raise NoSpaceError(_no_space(db, request, possible, own))
 
 
-def _places(db: Connection, request: PartitionRequest) -> Places:
+def find_places(db: Connection, request: PartitionRequest) -> Places:
     """Return the allocations that a partition may be in, the largest clusters last."""
     if request.allocation is not None:
         allocation = get_allocation(db, request.allocation)

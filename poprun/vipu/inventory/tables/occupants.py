@@ -34,8 +34,9 @@ def describe_users_of(
         )
         parts.append(f"{name} ({counted(size, 'IPU')}, {who})")
     more = len(rows) - MOST_NAMED
+    noun = "partition" if len(rows) == 1 else "partitions"
     rest = f" and {more} more" if more > 0 else ""
-    return f"In use by partitions {', '.join(parts)}{rest}. "
+    return f"In use by {noun} {', '.join(parts)}{rest}. "
 
 
 def describe_holders(db: Connection, partition: str, but_for: str | None = None) -> str:

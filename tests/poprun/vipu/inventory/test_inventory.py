@@ -154,7 +154,7 @@ def test_a_full_cluster_is_in_use_by_whom(
 
     assert without_times(refusal) == (
         "There is no room for partition Q of 1 IPU: all 64 IPUs of cluster c64 are in "
-        "use. In use by partitions P (64 IPUs, user alice, job j1, host h1, since "
+        "use. In use by partition P (64 IPUs, user alice, job j1, host h1, since "
         "NOW). Wait until some are free, ask for fewer, or name another cluster or "
         "allocation."
     )

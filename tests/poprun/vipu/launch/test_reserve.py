@@ -18,6 +18,7 @@ from poprun.vipu.vipu_errors import (
     MismatchError,
     NoSpaceError,
     NotActiveError,
+    UnknownNameError,
 )
 
 Reserve = Callable[..., Grant]
@@ -33,16 +34,21 @@ def lines() -> list[str]:
 def ask(inventory: EmbeddedInventory, holder: Holder, lines: list[str]) -> Reserve:
     """Reserve IPUs for a job of two instances with one-IPU replicas."""
 
-    def ask(replicas: int = 2, **options: Any) -> Grant:
+    def ask(
+        replicas: int = 2,
+        lease: str = "",
+        show: Callable[[str], None] = lambda reason: None,
+        **options: Any,
+    ) -> Grant:
         asked = Asked(
             options=PartitionOptions(**options),
             shape=JobShape(num_instances=2, num_replicas=replicas, ipus_per_replica=1),
             holder=holder,
-            lease="",
+            lease=lease,
             own_name="own",
         )
         log = Log(2, lambda text: lines.append(text.split("] ", 1)[1].rstrip("\n")))
-        return reserve(inventory, asked, log)
+        return reserve(inventory, asked, log, show)
 
     return ask
 
@@ -206,3 +212,45 @@ def test_a_job_gets_the_next_larger_partition_and_is_told(
         "The job needs 6 IPUs, and its partition own has 8: a partition has a power "
         "of two of them"
     )
+
+
+def test_a_job_waits_for_a_partition_that_must_be_reset(
+    ask: Reserve, inventory: EmbeddedInventory, lines: list[str]
+) -> None:
+    inventory.create_partition(PartitionRequest(name="P", size=2, num_gcds=2))
+    first = ask(name="P")
+    lines.clear()
+    reasons: list[str] = []
+
+    def show(reason: str) -> None:
+        reasons.append(reason)
+        inventory.release(first.lease.id)
+
+    grant = ask(name="P", wait_s=60.0, lease="1" * 32, show=show)
+
+    assert grant.partition.name == "P"
+    assert [reason[:36] for reason in reasons] == [
+        "P is held by user alice, job j1, hos"
+    ]
+    # Of the attempts only the last is logged.
+    assert lines.count("Partition P already exists and is in state: PS_ACTIVE") == 1
+    assert inventory.list_waiting() == ()
+
+
+def test_a_job_that_has_waited_for_its_time_is_refused_and_waits_no_more(
+    ask: Reserve, inventory: EmbeddedInventory
+) -> None:
+    ask(name="P", replicas=64)
+
+    with pytest.raises(InUseError) as refusal:
+        ask(wait_s=0.01, lease="1" * 32)
+    assert str(refusal.value).startswith(
+        "The job has waited for its IPUs for the 0.01 s of --wait-for-ipus. In use by "
+        "partition P (64 IPUs, user alice, job j1, host h1, since "
+    )
+    assert inventory.list_waiting() == ()
+
+
+def test_what_waiting_does_not_help_is_refused_at_once(ask: Reserve) -> None:
+    with pytest.raises(UnknownNameError):
+        ask(wait_s=600.0, lease="1" * 32, cluster="nope")

@@ -90,13 +90,13 @@ def test_a_reconfigurable_partition_serves_jobs_of_any_shape_that_fits() -> None
             P8,
             {"num_ilds": 2},
             "1 ILD where the job asks for 2",
-            PartitionChange(num_ilds=2),
+            PartitionChange(num_ilds=2, num_replicas=8),
         ),
         (
             P8,
             {"link_routing": LinkRouting.SWNC},
             "IPU-Link routing dnc where the job asks for swnc",
-            PartitionChange(link_routing=LinkRouting.SWNC),
+            PartitionChange(link_routing=LinkRouting.SWNC, num_replicas=8),
         ),
         (
             P64,
@@ -124,6 +124,13 @@ def test_what_does_not_fit_is_named_or_changed(
 
     assert f") has {parts}. Let poprun change the partition with " in str(refusal.value)
     assert prepare(partition, job, update=True, reset=None).change == change
+
+
+def test_replicas_that_were_left_open_are_no_mismatch() -> None:
+    made = P8._replace(num_gcds=1, gcd_size=8, num_replicas=1)
+    job = JOB._replace(num_gcds=1)
+
+    assert prepare(made, job, update=False, reset=None).change is None
 
 
 def test_a_mismatch_says_what_the_partition_is_and_what_helps() -> None:

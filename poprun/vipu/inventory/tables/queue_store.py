@@ -1,0 +1,214 @@
+"""Jobs that wait for IPUs, in the database: who comes before whom.
+
+First come, first served: no job gets IPUs that a job which has waited longer competes
+for, so small jobs do not starve a large one. Jobs compete for the same partition, or if
+partitions for them may be made from the same allocation.
+"""
+
+import time
+from typing import Any, NamedTuple
+
+from poprun.vipu.inventory.sqlite import Connection
+from poprun.vipu.inventory.tables import creation
+from poprun.vipu.inventory.tables.lease_store import as_process
+from poprun.vipu.inventory.tables.occupants import describe_holders, describe_users_of
+from poprun.vipu.inventory.tables.partition_store import find_partition
+from poprun.vipu.leases import Holder, Life, check_holder
+from poprun.vipu.liveness import Observer
+from poprun.vipu.requests import Acquisition, WaitingJob
+from poprun.vipu.rules.partition_rules import check_alone, counted
+from poprun.vipu.vipu_errors import InUseError, UnknownNameError, VipuRuleError
+
+# Who has not asked again for so long does not hold others up; if they ask again they
+# have their place again.
+SILENT_S = 15.0
+
+
+class Place(NamedTuple):
+    """What IPUs of an inventory a job waits for."""
+
+    # Empty if a partition is to be made.
+    partition: str
+    allocations: tuple[str, ...]
+
+    def competes_with(self, other: "Place") -> bool:
+        if self.partition or other.partition:
+            return self.partition == other.partition
+        return bool(set(self.allocations) & set(other.allocations))
+
+
+def is_used(db: Connection) -> bool:
+    """Return whether any job waits: most often none does."""
+    return db.execute("SELECT 1 FROM waiting LIMIT 1").fetchone() is not None
+
+
+def find_place(db: Connection, asked: Acquisition, *, strict: bool) -> Place:
+    """Return what a job waits for.
+
+    Raises:
+        VipuError: There are no such IPUs.
+    """
+    if find_partition(db, asked.partition) is not None:
+        return Place(asked.partition, ())
+    if asked.create is None:
+        raise UnknownNameError(f"There is no partition {asked.partition[:64]!r}.")
+    check_alone(asked.create, strict=strict)
+    names = tuple(name for name, _ in creation.find_places(db, asked.create))
+    return Place("", names)
+
+
+def check_size(db: Connection, asked: Acquisition, place: Place) -> None:
+    """Check that a place has as many IPUs as a job waits for.
+
+    Raises:
+        VipuRuleError: It would wait in vain.
+    """
+    if place.partition or asked.create is None:
+        return
+    size = asked.create.size
+    most = max((_size(db, name) for name in place.allocations), default=0)
+    if most < size:
+        raise VipuRuleError(
+            f"The job would wait in vain for {counted(size, 'IPU')}: the largest "
+            f"allocation that it can have them from has {most}. Ask for fewer, or name "
+            "another cluster or allocation."
+        )
+
+
+def enter(db: Connection, asked: Acquisition, place: Place, now: float) -> None:
+    """Let a job wait, or go on waiting where it is; `now` is the leases' clock."""
+    check_holder(asked.holder)
+    if len(asked.lease) != 32:
+        raise VipuRuleError("A job that waits draws the id of its lease before.")
+    holder, process = asked.holder, asked.holder.process
+    db.execute(
+        "INSERT INTO waiting (lease, user, job, host, pid, start_time, boot_id, "
+        "pid_namespace, since, num_ipus, partition_name, allocations, heard) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (lease) DO UPDATE "
+        "SET heard = excluded.heard, partition_name = excluded.partition_name, "
+        "allocations = excluded.allocations",
+        (
+            asked.lease,
+            holder.user,
+            holder.job,
+            holder.host,
+            *process,
+            time.time(),
+            asked.num_children * asked.ipus_per_child,
+            place.partition,
+            " ".join(place.allocations),
+            now,
+        ),
+    )
+
+
+def leave(db: Connection, lease: str) -> None:
+    """Let a job wait no longer."""
+    db.execute("DELETE FROM waiting WHERE lease = ?", (lease,))
+
+
+def jobs_before(
+    db: Connection, lease: str, place: Place, observer: Observer, now: float
+) -> list[WaitingJob]:
+    """Return the jobs that compete for a place and have waited longer.
+
+    Those that have ended leave the queue.
+
+    Args:
+        lease: The id of the lease of a job, whether or not it waits.
+        place: What it wants.
+        observer: Tells whether they live.
+        now: What the clock of the leases shows.
+    """
+    own = db.execute(
+        "SELECT ticket FROM waiting WHERE lease = ?", (lease,)
+    ).fetchone() or (None,)
+    rows = db.execute(
+        "SELECT user, job, host, pid, start_time, boot_id, pid_namespace, num_ipus, "
+        "partition_name, since, allocations, heard, lease FROM waiting "
+        "WHERE ?1 IS NULL OR ticket < ?1 ORDER BY ticket",
+        own,
+    ).fetchall()
+    found = []
+    for *columns, allocations, heard, other in rows:
+        job = _waiting_job(columns)
+        if observer.life(job.holder.process, job.holder.host) is Life.DEAD:
+            leave(db, other)
+        elif heard > now - SILENT_S and place.competes_with(
+            Place(job.partition, tuple(allocations.split()))
+        ):
+            found.append(job)
+    return found
+
+
+def check_turn(
+    db: Connection, asked: Acquisition, place: Place, observer: Observer, now: float
+) -> None:
+    """Check that no job which waits comes before another one.
+
+    Raises:
+        InUseError: One does.
+    """
+    before = jobs_before(db, asked.lease, place, observer, now)
+    if before:
+        raise InUseError(
+            f"{describe_jobs_before(before)} Wait behind "
+            f"{'it' if len(before) == 1 else 'them'} with --wait-for-ipus."
+        )
+
+
+def describe_jobs_before(jobs: list[WaitingJob]) -> str:
+    """Return a sentence about the jobs that come before another."""
+    first = jobs[0]
+    ipus = counted(first.num_ipus, "IPU")
+    if len(jobs) == 1:
+        return f"A job that waits for {ipus} comes before it ({first.holder})."
+    return (
+        f"{len(jobs)} jobs that wait come before it; the first of them waits for "
+        f"{ipus} ({first.holder})."
+    )
+
+
+def describe_use(db: Connection, place: Place) -> str:
+    """Return a sentence about who has what a job waits for."""
+    if not place.partition:
+        return describe_users_of(db, place.allocations).strip()
+    holders = describe_holders(db, place.partition)
+    return f"{place.partition} is held by {holders}." if holders else ""
+
+
+def list_waiting(db: Connection) -> tuple[WaitingJob, ...]:
+    rows = db.execute(
+        "SELECT user, job, host, pid, start_time, boot_id, pid_namespace, num_ipus, "
+        "partition_name, since FROM waiting ORDER BY ticket"
+    ).fetchall()
+    return tuple(map(_waiting_job, rows))
+
+
+def drop_dead(db: Connection, observer: Observer) -> None:
+    """Let the jobs that have ended wait no longer."""
+    rows = db.execute(
+        "SELECT lease, host, pid, start_time, boot_id, pid_namespace FROM waiting"
+    ).fetchall()
+    for lease, host, *process in rows:
+        if observer.life(as_process(process), host) is Life.DEAD:
+            leave(db, lease)
+
+
+def _waiting_job(row: Any) -> WaitingJob:
+    return WaitingJob(
+        holder=Holder(
+            user=row[0], job=row[1], host=row[2], process=as_process(row[3:7])
+        ),
+        num_ipus=int(row[7]),
+        partition=row[8],
+        since=float(row[9]),
+    )
+
+
+def _size(db: Connection, allocation: str) -> int:
+    """Return how many IPUs an allocation has."""
+    (found,) = db.execute(
+        "SELECT 4 * count(*) FROM agents WHERE allocation = ?", (allocation,)
+    ).fetchone()
+    return int(found)

@@ -1,0 +1,44 @@
+"""What is shown while a job waits for IPUs."""
+
+import os
+
+import pytest
+
+from poprun.job.prepare import waiting_line
+from poprun.log import Log
+from poprun.stdio import terminal
+
+
+def test_elsewhere_than_on_a_terminal_each_change_is_a_line() -> None:
+    said: list[str] = []
+    line = waiting_line.WaitingLine({}, Log(0, said.append))
+
+    for reason in ("a holds them.", "a holds them.", "b holds them."):
+        line.show(reason)
+
+    assert said == [
+        "poprun: waiting for IPUs: a holds them.\n",
+        "poprun: waiting for IPUs: b holds them.\n",
+    ]
+
+
+def test_on_a_terminal_one_line_is_drawn_again_and_erased(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    written: list[str] = []
+    monkeypatch.setattr(terminal, "has_status_line", lambda environ: True)
+    monkeypatch.setattr(terminal, "columns_of", lambda descriptor: 40)
+    monkeypatch.setattr(terminal, "is_foreground", lambda descriptor: True)
+    monkeypatch.setattr(
+        waiting_line, "write_text", lambda descriptor, text: written.append(text)
+    )
+    monkeypatch.setattr(
+        os, "write", lambda descriptor, data: written.append(data.decode())
+    )
+    line = waiting_line.WaitingLine({}, Log(0, written.append))
+
+    line.show("a job of bob holds all of them.")
+    waiting_line.erase()
+    waiting_line.erase()
+
+    assert written == ["\r\x1b[Kpoprun: waiting for IPUs (0:00): a job ", "\r\x1b[K"]
