@@ -37,6 +37,7 @@ class _Stream:
         "heard",
         "lines",
         "lines_size",
+        "looked_at",
         "mark",
         "name",
         "rest",
@@ -53,6 +54,8 @@ class _Stream:
         self.lines: list[bytes] = []
         self.rest: list[bytes] = []
         self.lines_size = self.rest_size = 0
+        # How long the line was when its overwritten part was last looked for.
+        self.looked_at = 0
         self.since = 0.0  # when the oldest of it came
         self.heard = 0.0  # and the newest
         self.ended = False
@@ -108,11 +111,15 @@ class _Stream:
 
     def forget_overwritten(self) -> None:
         """Keep only the last state of a bar that is not on the console."""
+        # A long line is joined only when it has doubled, or each piece would copy it.
+        if ENOUGH_WAITING < self.rest_size < 2 * self.looked_at:
+            return
         line = b"".join(self.rest)
         at = line.rstrip(b"\r").rfind(b"\r")
         if at > 0 and b"\x1b" not in line[:at]:
             line = line[at:]
         self.rest, self.rest_size = [line], len(line)
+        self.looked_at = len(line)
 
 
 class Console:

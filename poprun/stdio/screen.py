@@ -100,6 +100,10 @@ class Screen:
         self._line = line[-LONGEST:]
 
     def _overwrite(self, text: bytes) -> None:
+        if len(text) > LONGEST:
+            # What is visible of its beginning is not known, but that it is there.
+            self._row, self._column = "?" * LONGEST, LONGEST
+            text = text[-LONGEST:]
         for part in re.split(_MOTIONS, text):
             if part == b"\r":
                 self._column = 0

@@ -6,9 +6,14 @@ from typing import Protocol
 
 # A return to the beginning of the line after which something is written over it.
 _RETURN = rb"\r+(?=[^\r\n])"
-# What Open MPI escapes: markup, and all that is no printable ASCII.
-_SPECIAL = rb"[\x00-\x1f&<>\x80-\xff]"
+# What Open MPI escapes: markup, and all that is no printable ASCII. The ampersand is
+# first, because each escape has one.
 _NAMED = {b"&": b"&amp;", b"<": b"&lt;", b">": b"&gt;"}
+_CODES = (code for code in (*range(32), *range(128, 256)) if code != ord("\n"))
+_ESCAPES = _NAMED | {bytes([code]): b"&#%03d;" % code for code in _CODES}
+_PLAIN = bytes(code for code in range(32, 128) if code not in b"&<>")
+# How much is marked at once: finding the places needs many times its memory.
+PIECE = 1 << 18
 
 
 class Mark(Protocol):
@@ -43,6 +48,14 @@ class Prefix:
         self._returned = False
 
     def apply(self, data: bytes, *, continues: bool) -> bytes:
+        marked = []
+        for start in range(0, len(data), PIECE):
+            piece = data[start : start + PIECE]
+            marked.append(self._apply(piece, continues=continues))
+            continues = not piece.endswith(b"\n")
+        return b"".join(marked)
+
+    def _apply(self, data: bytes, *, continues: bool) -> bytes:
         tag = self._tag()
         last, begins = data[-1:], not continues
         if self._on_terminal:
@@ -65,13 +78,11 @@ class Xml:
         self._line_end = b"&#010;" + self._end + b"\n" + self._start
 
     def apply(self, data: bytes, *, continues: bool) -> bytes:
-        text = self._start + re.sub(_SPECIAL, self._escape, data)
+        present = set(data.translate(None, delete=_PLAIN))
+        for character, escape in _ESCAPES.items():
+            if character[0] in present:
+                data = data.replace(character, escape)
+        text = self._start + data.replace(b"\n", self._line_end)
         if data.endswith(b"\n"):
             return text[: -len(self._start)]
         return text + self._end
-
-    def _escape(self, found: "re.Match[bytes]") -> bytes:
-        character = found[0]
-        if character == b"\n":
-            return self._line_end
-        return _NAMED.get(character) or b"&#%03d;" % character[0]

@@ -386,6 +386,17 @@ def test_of_two_bars_one_is_drawn_and_of_the_other_the_end_is_shown() -> None:
     assert screen.says("a", b"\n", 100.0) == b"\n"
 
 
+def test_a_coloured_bar_may_become_a_very_long_line_in_many_pieces() -> None:
+    # Copied for each piece, 9 MB would be 700 GB to copy.
+    screen, state = OnTerminal("a", "b"), b"\x1b[32m####################\x1b[0m\r" * 2
+    screen.says("a", b"Name? ")
+    screen.at(0.05)
+    for _ in range(150_000):
+        screen.says("b", state, 1.0)
+
+    assert screen.says("b", b"\n", 1.0) == b"\n" + state * 150_000 + b"\n"
+
+
 def test_a_bar_that_waits_is_shown_when_the_line_is_free() -> None:
     screen = OnTerminal("a", "b")
     screen.says("a", b"\r10%")

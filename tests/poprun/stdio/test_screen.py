@@ -1,5 +1,7 @@
 """What is drawn at the cursor of a terminal, and drawn again."""
 
+import tracemalloc
+
 import pyte
 import pytest
 from hypothesis import given
@@ -194,3 +196,16 @@ def test_bars_and_lines_of_two_end_as_lines_of_their_own(
     shown, _, row = seen(b"".join(data for _, data in console.take()))
     assert sorted(shown[:row]) == sorted(lines)
     assert row == len(lines)
+
+
+def test_a_very_long_line_of_states_needs_no_memory_for_each() -> None:
+    screen, line = Screen(), b"10%\r" * 500_000
+    tracemalloc.start()
+    try:
+        assert screen.write(line) == line
+        assert tracemalloc.get_traced_memory()[1] < 10_000_000
+    finally:
+        tracemalloc.stop()
+    assert screen.mid_line
+    assert screen.write(b"\r\x1b[K") == b"\r\x1b[K"
+    assert not screen.mid_line

@@ -1,8 +1,10 @@
 """Marks on lines, in the form of Open MPI 4.1."""
 
+import tracemalloc
+
 import pytest
 
-from poprun.stdio.tags import Prefix, Xml
+from poprun.stdio.tags import PIECE, Mark, Prefix, Xml
 
 
 @pytest.mark.parametrize(
@@ -61,3 +63,31 @@ def test_on_a_terminal_what_overwrites_the_line_has_a_tag_too() -> None:
 def test_xml_is_that_of_open_mpi(data: bytes, element: bytes) -> None:
     assert Xml(3, "stdout").apply(data, continues=False) == element
     assert Xml(3, "stdout").apply(data, continues=True) == element
+
+
+@pytest.mark.parametrize(
+    ("mark", "marked"),
+    [
+        (Prefix(lambda: b"[a]", on_terminal=True), b"[a]x\r" * 1_000_000),
+        (Xml(0, "stdout"), b'<stdout rank="0">%b</stdout>' % (b"x&#013;" * 1_000_000)),
+    ],
+    ids=["tag", "xml"],
+)
+def test_a_long_line_that_is_marked_everywhere_needs_little_memory(
+    mark: Mark, marked: bytes
+) -> None:
+    data = b"x\r" * 1_000_000
+    tracemalloc.start()
+    try:
+        assert mark.apply(data, continues=False) == marked
+        assert tracemalloc.get_traced_memory()[1] < 40_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_line_in_more_than_one_piece_has_one_tag() -> None:
+    data = b"x" * PIECE + b"y\n" + b"z" * PIECE
+
+    marked = Prefix(lambda: b"[a]").apply(data, continues=False)
+
+    assert marked == b"[a]" + b"x" * PIECE + b"y\n[a]" + b"z" * PIECE
