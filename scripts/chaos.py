@@ -3,13 +3,13 @@
     python scripts/chaos.py --rounds 300 --mpirun /usr/bin/mpirun.openmpi
 
 Each round starts a job and harms it: it kills one of the job's processes or poprun's
-helpers with SIGKILL, or poprun and its guard within 80 ms, or the guard and, as soon as
-there is another, poprun, or stops the guard with SIGSTOP. It ends what goes on all the
-same. Then poprun must be gone soon, three seconds later every process of the job, and
-all files that poprun and MPI make outside of it. A round that fails is told in full;
---seed and --first bring it back. --harm and --job choose one harm and one kind of job.
-With --private (for root) /dev/shm and /tmp are this script's own, where other jobs run
-on the machine.
+helpers with SIGKILL, or poprun and its guard within 80 ms, or the guard and, as soon
+as there is another, poprun, or stops the guard with SIGSTOP, also after poprun was
+killed. It ends what goes on all the same. Then poprun must be gone soon, three seconds
+later every process of the job, and all files that poprun and MPI make outside of it. A
+round that fails is told in full; --seed and --first bring it back. --harm and --job
+choose one harm and one kind of job. With --private (for root) /dev/shm and /tmp are
+this script's own, where other jobs run on the machine.
 """
 
 import argparse
@@ -162,6 +162,9 @@ class Round:
 
     def _stop_guard(self) -> None:
         guard = self._guard()
+        if self.dice.random() < 0.5:
+            self._kill(self.process)
+            time.sleep(self.dice.uniform(0, 0.08))
         try:
             if guard:
                 self.story.append("SIGSTOP to the guard")

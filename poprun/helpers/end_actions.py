@@ -20,6 +20,8 @@ from poprun.helpers import protocol
 REMOVE_LIMIT_S = 60.0
 # How often a directory is emptied in which a leftover process makes files.
 EMPTY_ATTEMPTS = 3
+# How often a command is run that something kills.
+RUN_ATTEMPTS = 3
 # How much of a command's output is kept for the sentence about its failure.
 OUTPUT_BYTES = 4096
 LONGEST_REASON = 500
@@ -72,13 +74,14 @@ class RunCommand:
     """Run a command that undoes something, with nothing on stdin.
 
     A command, because it may need modules, memory and time that the guard must not
-    spend, and because it can be killed when it hangs.
+    spend, and because it can be killed when it hangs. If another process kills it, it
+    is run again.
 
     Args:
         purpose: What it does, to follow "Could not".
         argv: The command line; the first item is the path of the program.
         environment: NAME=VALUE assignments: all that the command gets.
-        timeout_s: After so many seconds its process group is killed.
+        timeout_s: After so many seconds, of all its runs, its process group is killed.
     """
 
     __slots__ = ("argv", "environment", "purpose", "timeout_ms")
@@ -117,8 +120,13 @@ class RunCommand:
 
     def perform(self) -> str:
         """Run the command; return how it failed, "" on success."""
+        limit = time.monotonic() + self.timeout_ms / 1000
         try:
-            reason = self._run()
+            for _ in range(RUN_ATTEMPTS):
+                status, output = self._run(limit)
+                if status is None or not os.WIFSIGNALED(status):
+                    break
+            reason = _reason(status, output, self.timeout_ms)
         except OSError as error:
             reason = f"cannot be run: {error.strerror}"
         if not reason:
@@ -126,7 +134,7 @@ class RunCommand:
         program = os.fsdecode(self.argv[0])
         return f"Could not {self.purpose}: {program} {reason}."
 
-    def _run(self) -> str:
+    def _run(self, limit: float) -> tuple[int | None, bytes]:
         read, write = os.pipe()
         try:
             pid = os.posix_spawn(
@@ -144,12 +152,11 @@ class RunCommand:
             )
             os.close(write)
             write = -1
-            status, output = _wait(pid, read, self.timeout_ms / 1000)
+            return _wait(pid, read, limit)
         finally:
             os.close(read)
             if write >= 0:
                 os.close(write)
-        return _reason(status, output, self.timeout_ms)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, RunCommand) and self.fields() == other.fields()
@@ -294,14 +301,13 @@ def _assignments(environment: Iterable[bytes]) -> Iterator[tuple[bytes, bytes]]:
         yield name, value
 
 
-def _wait(pid: int, output: int, timeout: float) -> tuple[int | None, bytes]:
+def _wait(pid: int, output: int, limit: float) -> tuple[int | None, bytes]:
     """Wait for a command; return its wait status, None on timeout, and its output."""
     handle = os.pidfd_open(pid)
     os.set_blocking(output, False)
     poll = select.poll()
     poll.register(handle, select.POLLIN)
     poll.register(output, select.POLLIN)
-    limit = time.monotonic() + timeout
     last = b""
     is_late = has_ended = False
     try:

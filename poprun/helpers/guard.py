@@ -21,6 +21,8 @@ from poprun.helpers.job_files import Leftovers, hold, release, undo_abandoned
 SHIM_GRACE_S = 1.0
 # What is left after so long waits for a disk or a network; it dies when that ends.
 LIMIT_S = 30.0
+# How long it may be stopped when poprun, which would continue it, is gone.
+CONTINUE_S = 0.1
 # poprun, when it lives, gives the tree that long before SIGKILL.
 FINISH_GRACE_S = 0.5
 
@@ -192,6 +194,7 @@ class Guard:
 
     def _end_all(self, grace: float) -> None:
         """End the job without poprun."""
+        processes.continue_regularly(CONTINUE_S)
         # mpirun first: it would take the end of its children for an accident, and
         # look for words. The shims end by themselves, which is kinder to programs.
         began = time.monotonic()

@@ -7,6 +7,7 @@ subprocess, only what is built in or one small shared object.
 import _ctypes
 import _signal  # type: ignore[import-not-found]  # typeshed has signal only
 import os
+import sys
 import time
 from _collections_abc import Callable, Iterable  # os has imported it already
 
@@ -14,6 +15,7 @@ PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 MPOL_BIND = 2
 IN_CREATE = 0x100
+CLOCK_MONOTONIC = 1
 F_SETSIG = 10
 HIGH_DESCRIPTOR = 100
 # By machine, because no module that starts fast knows the numbers of system calls.
@@ -41,6 +43,31 @@ def die_with_parent(signal: int, parent: int) -> bool:
     """Ask for a signal when the parent goes; False if it has gone already."""
     _ctypes.call_function(_prctl, (PR_SET_PDEATHSIG, signal, 0, 0, 0))
     return os.getppid() == parent
+
+
+def continue_regularly(interval: float) -> None:
+    """Let the kernel continue this process from now on, should it be stopped.
+
+    Where the C library has no timers (glibc before 2.34), it stays stopped.
+    """
+    try:
+        create = _ctypes.dlsym(_libc, "timer_create")
+        start = _ctypes.dlsym(_libc, "timer_settime")
+    except OSError:
+        return
+    # The kernel does not repeat a signal that is ignored, as this one is by default.
+    _signal.signal(_signal.SIGCONT, _nothing)
+    # struct sigevent: a value, the signal, how it is sent (as a signal: 0).
+    event = bytes(8) + _signal.SIGCONT.to_bytes(4, sys.byteorder) + bytes(52)
+    timer = _Pointer()
+    if _ctypes.call_function(create, (CLOCK_MONOTONIC, event, _ctypes.byref(timer))):
+        return
+    time_span = bytes(8) + int(interval * 1e9).to_bytes(8, sys.byteorder)
+    _ctypes.call_function(start, (timer, 0, time_span * 2, None))
+
+
+class _Pointer(_ctypes._SimpleCData):  # type: ignore[type-arg]  # not at run time
+    _type_ = "P"
 
 
 def die_with_pipe(read: int) -> None:

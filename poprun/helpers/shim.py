@@ -11,6 +11,7 @@ import os
 import select
 import sys
 import time
+from _collections_abc import Callable  # os has imported it already
 
 from poprun.helpers import processes, protocol
 from poprun.helpers.channel import Channel, connect
@@ -86,7 +87,28 @@ def _undo_abandoned() -> None:
     """Undo what the job has made if poprun and its guard died before they said what."""
     # mpirun's TMPDIR is the job's directory.
     temporary = os.path.dirname(os.environb.get(b"TMPDIR", b""))
-    _report(undo_abandoned({b"/dev/shm", b"/tmp", temporary or b"/tmp"}))
+    places = {b"/dev/shm", b"/tmp", temporary or b"/tmp"}
+    _undo_apart(lambda: undo_abandoned(places))
+
+
+def _undo_apart(undo: Callable[[], list[str]]) -> None:
+    """Perform end actions in a process that mpirun does not know, and wait for it.
+
+    mpirun kills this one in the middle of them when another shim ends, or has ended,
+    in a way that it takes for a failure.
+    """
+    try:
+        pid = os.fork()
+    except OSError:
+        _report(undo())
+        return
+    if pid == 0:
+        try:
+            os.setsid()
+            _report(undo())
+        finally:
+            os._exit(0)
+    processes.wait_for(pid)
 
 
 def _report(failures: list[str]) -> None:
@@ -149,7 +171,7 @@ class Shim:
                 _report(undo_if_last(self._lock, is_final=False) or [])
             else:
                 # The guard may be killed before it has performed the end actions.
-                _report(undo_by_last(self._lock, ORPHAN_LIMIT_S))
+                _undo_apart(lambda: undo_by_last(self._lock, ORPHAN_LIMIT_S))
         elif not self._connected:
             _undo_abandoned()
 

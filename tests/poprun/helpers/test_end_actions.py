@@ -128,6 +128,15 @@ def test_a_command_that_fails_is_reported_in_one_sentence(
     assert failure == f"Could not release partition p0: /bin/sh {reason}."
 
 
+def test_a_command_that_something_kills_is_run_again(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    script = "echo >> $OUT; [ $(wc -l < $OUT) = 3 ] || kill -9 $$"
+
+    assert run(script, f"OUT={runs}").perform() == ""
+
+    assert runs.read_text() == "\n\n\n"
+
+
 def test_a_command_that_cannot_be_run_is_reported(tmp_path: Path) -> None:
     action = RunCommand(
         purpose="release it",

@@ -183,6 +183,22 @@ def test_with_poprun_its_tree_ends(guard: Driven) -> None:
     assert not any(map(lives, [mpirun, *left]))
 
 
+def test_a_guard_that_is_stopped_when_poprun_is_gone_goes_on(guard: Driven) -> None:
+    script = "trap '' TERM; : > up; until [ -e go ]; do sleep 0.01; done"
+    guard.start("/bin/sh", "-c", script)
+    guard.appears("up")
+    guard.poprun.close()
+    wait_for(
+        lambda: processes.catches(guard.process.pid, signal.SIGCONT),
+        "the guard to begin with the end of the job",
+    )
+
+    guard.process.send_signal(signal.SIGSTOP)
+    (guard.directory / "go").touch()
+
+    assert guard.process.wait(LIMIT_S) == 0
+
+
 def test_a_message_that_makes_no_sense_is_the_end_of_poprun(guard: Driven) -> None:
     mpirun = guard.start("/bin/sleep", "600")
 

@@ -17,7 +17,7 @@ from conftest import wait_for
 from poprun.helpers import processes, protocol
 from poprun.helpers.channel import Channel
 from poprun.helpers.command import PYTHON
-from poprun.helpers.end_actions import EndActions, RemovePath
+from poprun.helpers.end_actions import EndActions, RemovePath, RunCommand
 from poprun.helpers.job_files import make_lock
 
 SHIM = """
@@ -347,3 +347,45 @@ def test_a_shim_that_cannot_reach_poprun_removes_the_files_of_the_job(
 
     assert b"cannot reach poprun" in ended.stderr
     assert not directory.exists()
+
+
+@pytest.mark.parametrize("is_connected", [True, False])
+def test_the_end_actions_go_on_when_the_shim_that_performs_them_is_killed(
+    tmp_path: Path, is_connected: bool
+) -> None:
+    directory = tmp_path / "poprun-1"
+    directory.mkdir()
+    end_actions = EndActions()
+    end_actions.register(RemovePath(os.fsencode(directory)))
+    slow = RunCommand(
+        purpose="release",
+        argv=[b"/bin/sh", b"-c", b": > up; until [ -e go ]; do sleep 0.01; done"],
+        environment=[b"PATH=" + os.environb[b"PATH"]],
+        timeout_s=LIMIT_S,
+    )
+    end_actions.register(slow)
+    lock = make_lock(os.fsencode(directory), end_actions)
+    ours, theirs = socket.socketpair()
+    if is_connected:
+        argv = [sys.executable, "-c", SHIM, str(theirs.fileno())]
+        ours.send(protocol.pack(protocol.HOLD, os.fsencode(directory / "supervisors")))
+    else:
+        argv = [*PYTHON, "shim", "1", "CONTROL", "0"]
+    control = f"@poprun-test-{os.getpid()}/key"
+    with theirs:
+        shim = subprocess.Popen(
+            argv,
+            pass_fds=[theirs.fileno()],
+            env={**os.environ, "CONTROL": control, "TMPDIR": str(directory)},
+            cwd=tmp_path,
+            start_new_session=True,
+        )
+    os.close(lock)
+    ours.close()
+    wait_for((tmp_path / "up").exists, "the end actions to begin")
+
+    os.killpg(shim.pid, signal.SIGKILL)
+    shim.wait(LIMIT_S)
+    (tmp_path / "go").touch()
+
+    wait_for(lambda: not directory.exists(), "the end actions to end")
