@@ -154,8 +154,13 @@ class User(NamedTuple):
 
     name: str
     is_admin: bool = False
-    # Which allocations the user may use besides those that every user may.
+    # Which allocations the user shares with others that may use them.
     allocations: tuple[str, ...] = ()
+    # Whether the user may use no others.
+    is_limited: bool = False
+
+    def may_use(self, allocation: str | None) -> bool:
+        return not self.is_limited or allocation in self.allocations
 
 
 class Block(NamedTuple):

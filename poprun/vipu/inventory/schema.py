@@ -146,6 +146,10 @@ CREATE TABLE waiting (
     heard REAL NOT NULL
 );
 """,
+    """
+-- Whether the user may use no allocations but those of allocation_users.
+ALTER TABLE users ADD COLUMN is_limited INTEGER NOT NULL DEFAULT 0;
+""",
 )
 
 VERSION = len(MIGRATIONS)

@@ -108,7 +108,8 @@ class StoredDevices(Store):
                 lease=lease.id if asked.remove else None,
             )
         else:
-            if found is not None and asked.create and user not in (None, found.owner):
+            is_hidden = found and not partition_store.may_see(db, found, user)
+            if found is not None and asked.create and is_hidden:
                 raise NameTakenError(
                     f"There is a partition {found.name} of another user. Choose "
                     "another name with --vipu-partition."

@@ -4,10 +4,11 @@ A user asks for nothing but in their own name, and sees the ids of no lease but 
 those that they know: an id is the right to the lease.
 """
 
+from collections.abc import Collection
 from typing import Any
 
 from poprun.vipu.leases import Grant, Lease, Reservation
-from poprun.vipu.model import Partition, User
+from poprun.vipu.model import Agent, Allocation, Cluster, Partition, User
 from poprun.vipu.requests import WaitingJob
 from poprun.vipu.vipu_errors import AccessError
 
@@ -36,11 +37,54 @@ def limited(arguments: dict[str, Any], user: User) -> dict[str, Any]:
     return limits
 
 
-def visible(result: Any, user: User) -> Any:
-    """Return what a user may see of a list: what is held by themselves."""
-    if not isinstance(result, tuple) or hasattr(result, "_fields"):
+class Visible:
+    """What a user may see, of lists and alone.
+
+    That is what they hold themselves, and who holds devices of the partitions that they
+    share; of machines, if the user is limited to allocations, what belongs to these.
+
+    Args:
+        partitions: The names of those that the user sees.
+        clusters: Those that the user's allocations are of.
+    """
+
+    def __init__(
+        self, user: User, partitions: Collection[str], clusters: Collection[str]
+    ) -> None:
+        self._user = user
+        self._partitions = partitions
+        self._clusters = clusters
+
+    def of(self, result: Any) -> Any:
+        """Return what the user may see of a result.
+
+        Raises:
+            AccessError: It is one thing, and the user may not see it.
+        """
+        if isinstance(result, tuple) and not hasattr(result, "_fields"):
+            return tuple(item for item in result if self._includes(item))
+        if not self._includes(result):
+            raise AccessError(
+                f"User {self._user.name} may not see {type(result).__name__.lower()} "
+                f"{result.name}. Ask the administrator for its allocation."
+            )
         return result
-    return tuple(item for item in result if _holder(item) in (None, user.name))
+
+    def _includes(self, item: Any) -> bool:
+        user = self._user
+        match item:
+            case Lease() | WaitingJob():
+                return item.holder.user == user.name
+            case Reservation():
+                is_own = item.lease.holder.user == user.name
+                return is_own or item.partition in self._partitions
+            case Allocation():
+                return user.may_use(item.name)
+            case Agent():
+                return user.may_use(item.allocation)
+            case Cluster():
+                return not user.is_limited or item.name in self._clusters
+        return True
 
 
 def without_leases(result: Any, known: str | None = None) -> Any:
@@ -73,11 +117,3 @@ def _owned(request: Any, user: User) -> Any:
     if request.owner:
         _check_name(request.owner, user)
     return request._replace(owner=user.name)
-
-
-def _holder(item: Any) -> str | None:
-    if isinstance(item, Lease | WaitingJob):
-        return item.holder.user
-    if isinstance(item, Reservation):
-        return item.lease.holder.user
-    return None

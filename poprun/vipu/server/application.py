@@ -183,8 +183,18 @@ class Service:
         if user is not None and admin:
             return result
         if user is not None:
-            result = access.visible(result, user)
+            result = self._visible_to(user, operation.name).of(result)
         return access.without_leases(result, arguments.get("lease"))
+
+    def _visible_to(self, user: User, operation: str) -> access.Visible:
+        partitions: set[str] = set()
+        clusters: set[str] = set()
+        if user.allocations and operation == "list_reservations":
+            partitions = {p.name for p in self._inventory.list_partitions(user.name)}
+        if user.is_limited and operation in ("list_clusters", "get_cluster"):
+            allocations = self._inventory.list_allocations()
+            clusters = {a.cluster for a in allocations if user.may_use(a.name)}
+        return access.Visible(user, partitions, clusters)
 
     def _authenticate(self, name: str, key: str, admin: bool) -> User:
         if not key:

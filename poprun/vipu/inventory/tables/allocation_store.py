@@ -111,18 +111,25 @@ def remove_allocation(db: Connection, name: str) -> None:
     db.execute("DELETE FROM allocations WHERE name = ?", (name,))
 
 
-def check_use(db: Connection, allocation: str, user: str) -> None:
+def check_use(db: Connection, allocation: Allocation, user: str) -> None:
     """Check that a user may make partitions in an allocation.
 
     Raises:
-        AccessError: It was made for other users.
+        AccessError: It was made for other users, or the user for other allocations.
     """
-    users = get_users(db, allocation)
-    if users and user not in users:
+    # What no allocation was made of in a cluster is for every user, if not limited.
+    is_closed = allocation.users and allocation.name != allocation.cluster
+    if user not in allocation.users and (is_closed or is_limited(db, user)):
         raise AccessError(
-            f"User {user} may not use allocation {allocation}. Name another, or "
+            f"User {user} may not use allocation {allocation.name}. Name another, or "
             "let the administrator add the user."
         )
+
+
+def is_limited(db: Connection, user: str) -> bool:
+    """Return whether a user was made for certain allocations."""
+    row = db.execute("SELECT is_limited FROM users WHERE name = ?", (user,)).fetchone()
+    return row is not None and bool(row[0])
 
 
 def get_users(db: Connection, allocation: str) -> set[str]:

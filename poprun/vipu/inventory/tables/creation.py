@@ -7,6 +7,7 @@ from poprun.vipu.inventory.tables.allocation_store import (
     check_use,
     get_allocation,
     get_users,
+    is_limited,
 )
 from poprun.vipu.inventory.tables.cluster_store import get_cluster, list_clusters
 from poprun.vipu.inventory.tables.free_blocks import StoredFreeBlocks
@@ -24,7 +25,12 @@ from poprun.vipu.requests import PartitionChange, PartitionRequest
 from poprun.vipu.rules import buddy, partition_rules, routing
 from poprun.vipu.rules.existing import changed_request
 from poprun.vipu.rules.partition_rules import Shape, counted
-from poprun.vipu.vipu_errors import NameTakenError, NoSpaceError, VipuRuleError
+from poprun.vipu.vipu_errors import (
+    AccessError,
+    NameTakenError,
+    NoSpaceError,
+    VipuRuleError,
+)
 
 # Where a partition may be: allocations, each with its cluster.
 Places = list[tuple[str, Cluster]]
@@ -122,7 +128,7 @@ def find_places(db: Connection, request: PartitionRequest) -> Places:
     """Return the allocations that a partition may be in, the largest clusters last."""
     if request.allocation is not None:
         allocation = get_allocation(db, request.allocation)
-        check_use(db, allocation.name, request.owner)
+        check_use(db, allocation, request.owner)
         return [(allocation.name, get_cluster(db, allocation.cluster))]
     if request.cluster is not None:
         clusters = [get_cluster(db, request.cluster)]
@@ -134,6 +140,7 @@ def find_places(db: Connection, request: PartitionRequest) -> Places:
                 "cluster. Make one with: vipu-admin create cluster"
             )
     places: Places = []
+    limited = is_limited(db, request.owner)
     for cluster in clusters:
         rows = db.execute(
             "SELECT name FROM allocations WHERE cluster = ? ORDER BY rowid",
@@ -142,8 +149,14 @@ def find_places(db: Connection, request: PartitionRequest) -> Places:
         for (name,) in rows:
             users = get_users(db, name)
             # Agents set apart are for those who name them, or whom they are for.
-            if name == cluster.name or request.owner in users:
+            if (name == cluster.name and not limited) or request.owner in users:
                 places.append((name, cluster))
+    if not places:
+        where = f" of cluster {request.cluster}" if request.cluster else ""
+        raise AccessError(
+            f"User {request.owner} may use no allocation{where}. Ask the administrator "
+            "for one: vipu-admin create user NAME --allocations NAMES."
+        )
     return places
 
 

@@ -25,6 +25,11 @@ _COLUMNS = (
     "reason, created, lease, generation, first, ild_share, num_ilds, cluster_ild_size"
 )
 _SELECT = f"SELECT {_COLUMNS} FROM partitions "
+# What `may_see` says, for many.
+_SEEN = (
+    "WHERE ?1 IS NULL OR owner = ?1 OR allocation IN "
+    "(SELECT allocation FROM allocation_users WHERE user = ?1) "
+)
 
 
 def find_partition(db: Connection, name: str) -> Partition | None:
@@ -32,15 +37,30 @@ def find_partition(db: Connection, name: str) -> Partition | None:
     return None if row is None else _partition(row)
 
 
+def may_see(db: Connection, partition: Partition, user: str | None) -> bool:
+    """Return whether a user sees a partition: their own, or of their allocations.
+
+    The users of an allocation share its partitions.
+    """
+    if user in (None, partition.owner):
+        return True
+    return (
+        db.execute(
+            "SELECT 1 FROM allocation_users WHERE allocation = ? AND user = ?",
+            (partition.allocation, user),
+        ).fetchone()
+        is not None
+    )
+
+
 def get_partition(db: Connection, name: str, user: str | None) -> Partition:
     """Return a partition, if a user may see it; None for a user who may see all."""
     found = find_partition(db, name)
-    if found is None or user not in (None, found.owner):
-        where, values = ("", ()) if user is None else ("WHERE owner = ? ", (user,))
+    if found is None or not may_see(db, found, user):
         rows = db.execute(
-            f"SELECT name FROM partitions {where}ORDER BY created, name LIMIT "
+            f"SELECT name FROM partitions {_SEEN}ORDER BY created, name LIMIT "
             f"{MOST_LISTED + 1}",
-            values,
+            (user,),
         ).fetchall()
         names = [row[0] for row in rows]
         raise UnknownNameError(
@@ -50,9 +70,7 @@ def get_partition(db: Connection, name: str, user: str | None) -> Partition:
 
 
 def list_partitions(db: Connection, user: str | None) -> tuple[Partition, ...]:
-    rows = db.execute(
-        _SELECT + "WHERE ?1 IS NULL OR owner = ?1 ORDER BY created, name", (user,)
-    ).fetchall()
+    rows = db.execute(_SELECT + _SEEN + "ORDER BY created, name", (user,)).fetchall()
     return tuple(map(_partition, rows))
 
 

@@ -20,8 +20,14 @@ def create_user(db: Connection, user: User) -> str:
         raise NameTakenError(f"There is user {user.name} already. Choose another name.")
     salt, access_key = secrets.token_bytes(16), secrets.token_urlsafe(18)
     db.execute(
-        "INSERT INTO users VALUES (?, ?, ?, ?)",
-        (user.name, user.is_admin, salt, _hash(salt, access_key)),
+        "INSERT INTO users VALUES (?, ?, ?, ?, ?)",
+        (
+            user.name,
+            user.is_admin,
+            salt,
+            _hash(salt, access_key),
+            bool(user.allocations),
+        ),
     )
     for allocation in user.allocations:
         check_exists(db, "allocations", allocation)
@@ -38,7 +44,9 @@ def list_users(db: Connection) -> tuple[User, ...]:
 
 
 def get_user(db: Connection, name: str) -> User:
-    row = db.execute("SELECT is_admin FROM users WHERE name = ?", (name,)).fetchone()
+    row = db.execute(
+        "SELECT is_admin, is_limited FROM users WHERE name = ?", (name,)
+    ).fetchone()
     if row is None:
         refuse_unknown(db, "users", name)
     allocations = db.execute(
@@ -48,6 +56,7 @@ def get_user(db: Connection, name: str) -> User:
         name=name,
         is_admin=bool(row[0]),
         allocations=tuple(allocation for (allocation,) in allocations),
+        is_limited=bool(row[1]),
     )
 
 

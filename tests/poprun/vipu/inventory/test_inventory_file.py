@@ -348,7 +348,7 @@ def test_a_change_that_fails_is_undone(path: Path) -> None:
 
     def fail() -> None:
         with inventory._write() as db:
-            db.execute("INSERT INTO users VALUES ('eve', 1, '', '')")
+            db.execute("INSERT INTO users VALUES ('eve', 1, '', '', 0)")
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):

@@ -17,6 +17,7 @@ from poprun.vipu.requests import ClusterRequest, PartitionRequest
 from poprun.vipu.vipu_errors import (
     AccessError,
     InUseError,
+    NoSpaceError,
     ServerReplyError,
     ServerUnreachableError,
     UnknownNameError,
@@ -172,6 +173,86 @@ def test_the_id_of_a_lease_is_the_right_to_it(
         alice.remove_partition("P")
     instance.release(grant.lease.id)
     assert admin.list_leases() == ()
+
+
+@pytest.fixture
+def limited(
+    server: Server, admin: ServerInventory, authority: Path
+) -> Iterator[dict[str, ServerInventory]]:
+    """Carol and Dan, who are limited to allocation a1 of one of two clusters."""
+    admin.create_cluster(ClusterRequest("c2", num_machines=4))
+    names = [agent.name for agent in admin.list_agents("c2")]
+    admin.create_allocation("a1", "c2", names[:2])
+    found = {}
+    for name in ("carol", "dan"):
+        key = admin.create_user(name, ["a1"])
+        found[name] = server.inventory(
+            user=name, access_key=key, tls=True, ca_cert=str(authority / "ca.pem")
+        )
+    yield found
+    for partition in admin.list_partitions():
+        admin.remove_partition(partition.name, force=True)
+    # They stay limited, now to nothing.
+    admin.remove_allocation("a1")
+    with pytest.raises(AccessError, match="User carol may use no allocation"):
+        found["carol"].create_partition(PartitionRequest("P", 4))
+    assert found["carol"].list_clusters() == ()
+    for name in found:
+        admin.remove_user(name)
+    admin.remove_cluster("c2")
+
+
+def test_a_user_with_allocations_uses_and_sees_no_others(
+    limited: dict[str, ServerInventory], admin: ServerInventory
+) -> None:
+    carol = limited["carol"]
+    assert carol.create_partition(PartitionRequest("P", 8)).allocation == "a1"
+
+    with pytest.raises(NoSpaceError, match="all 8 IPUs of allocation a1 are in use"):
+        carol.create_partition(PartitionRequest("Q", 4))
+    with pytest.raises(AccessError) as refusal:
+        carol.create_partition(PartitionRequest("Q", 16, cluster="pod64"))
+    assert str(refusal.value) == (
+        "User carol may use no allocation of cluster pod64. Ask the administrator for "
+        "one: vipu-admin create user NAME --allocations NAMES."
+    )
+    for other in ("pod64", "c2"):
+        with pytest.raises(AccessError, match=f"may not use allocation {other}"):
+            carol.create_partition(PartitionRequest("Q", 4, allocation=other))
+        with pytest.raises(AccessError, match=f"may not see allocation {other}"):
+            carol.get_allocation(other)
+    with pytest.raises(AccessError, match="User carol may not see cluster pod64"):
+        carol.get_cluster("pod64")
+    with pytest.raises(AccessError, match="User carol may not see agent ag0"):
+        carol.get_agent("ag0")
+    assert [a.name for a in carol.list_allocations()] == ["a1"]
+    assert [c.name for c in carol.list_clusters()] == ["c2"]
+    assert [a.name for a in carol.list_agents()] == ["ag16", "ag17"]
+    assert admin.get_user("carol").is_limited
+
+
+def test_the_users_of_an_allocation_share_its_partitions(
+    limited: dict[str, ServerInventory], users: dict[str, ServerInventory]
+) -> None:
+    carol, dan, bob = limited["carol"], limited["dan"], users["bob"]
+    carol.create_partition(PartitionRequest("C", 4, reconfigurable=True))
+    bob.create_partition(PartitionRequest("B", 4))
+
+    assert [p.name for p in dan.list_partitions()] == ["C"]
+    assert [p.name for p in bob.list_partitions()] == ["B"]
+    with pytest.raises(UnknownNameError):
+        bob.remove_partition("C")
+    holder = acquisition("C").holder._replace(user="dan")
+    asked = acquisition("C", holder=holder, create=None)
+    lease = dan.acquire(asked).lease.id
+    assert [r.lease.holder.user for r in carol.list_reservations()] == ["dan", "dan"]
+    assert [r.lease.id for r in carol.list_reservations()] == [lease[:8]] * 2
+    assert bob.list_reservations() == ()
+    with pytest.raises(InUseError, match="user dan"):
+        carol.remove_partition("C")
+    dan.release(lease)
+    dan.remove_partition("C")
+    assert carol.list_partitions() == ()
 
 
 def test_a_removed_user_is_out_at_once(
