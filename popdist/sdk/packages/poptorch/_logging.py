@@ -58,6 +58,13 @@ def setPopartLogLevel(level: str | int) -> None:
     logger.setLevel(before)
 
 
+def warn_as_backend(text: str) -> None:
+    """Log a warning under the name that PopTorch's compiled part logs by."""
+    if logger.isEnabledFor(logging.WARNING):
+        name = "poptorch:cpp"
+        logger.handle(logger.makeRecord(name, logging.WARNING, "", 0, text, (), None))
+
+
 @cache
 def warn_deprecated(old: str, new: str) -> None:
     """Warn once that a name is an old one."""

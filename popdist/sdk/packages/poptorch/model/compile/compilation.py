@@ -23,6 +23,7 @@ from ..forward.replica_state import (
 )
 from ..run_settings import RunSettings
 from .executable_cache import ExecutableCache, key_of
+from .narrowing import Int64Search
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,6 +37,8 @@ class Compiled:
     half: bool
     # Whether regions with automatic casts were entered.
     casts: bool
+    # The first operation that yields int64, and where it is; None without any.
+    int64: str | None
 
     def check_inputs(self, inputs: Inputs) -> None:
         """Raise Error if the inputs are not like those that the model was compiled for.
@@ -83,6 +86,7 @@ def compile_model(
         random_state.begin(0)
         execution = contexts.enter_context(Execution())
         contexts.enter_context(half)
+        int64 = contexts.enter_context(Int64Search())
         if rules is not None:
             contexts.enter_context(casting(execution, rules))
         with recorder:
@@ -106,6 +110,7 @@ def compile_model(
         ipus=ipus,
         half=half.used,
         casts=casts,
+        int64=int64.found(output),
     )
 
 
@@ -135,13 +140,14 @@ def compile_cached(
         return make()
     made: list[Compiled] = []
 
-    def compile_here() -> dict[str, int | bool | None]:
+    def compile_here() -> dict[str, int | bool | str | None]:
         made.append(make())
         loss = made[0].loss
         return {
             "ipus": made[0].ipus,
             "casts": made[0].casts,
             "half": made[0].half,
+            "int64": made[0].int64,
             "identity_loss": loss.identity_loss if loss is not None else None,
         }
 
@@ -158,6 +164,7 @@ def compile_cached(
         ipus=found["ipus"],
         half=bool(found["half"]),
         casts=found["casts"],
+        int64=found["int64"],
     )
 
 

@@ -12,7 +12,7 @@ from ...errors import Error
 from ...options import Options
 from .compilation import Compiled
 
-_FORMAT = "popdist poptorch 2"
+_FORMAT = "popdist poptorch 3"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,96 @@
+"""Where a model computes with int64, which an IPU has as int32, and a warning of it."""
+
+import sys
+from collections.abc import Iterable, Sequence
+from itertools import count
+from types import FrameType
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from ..._logging import warn_as_backend
+
+_NAMES = {torch.float16: "Half", torch.float32: "Float", torch.int64: "Long"}
+# Their int64 results are needed for the backward pass only.
+_INTERNAL = "_with_indices"
+# How often there was something to warn of.
+_CALLS = count()
+
+
+class Int64Search(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Finds the first operation that yields int64 while it is active."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._first: str | None = None
+
+    # Any: torch calls this with and for whatever its operators take.
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Iterable[type],
+        args: Sequence[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if self._first is None and _yields_int64(func, result):
+            name = func._schema.name
+            self._first = f"{_described(result)} = {name} # {_place_of_caller()}"
+        return result
+
+    # Any: whatever the model's forward returns.
+    def found(self, output: Any) -> str | None:
+        """Return the operation and its place in the program, or the output; or None."""
+        if self._first is None and _has_int64(output):
+            return f"{_described(output)} = return"
+        return self._first
+
+
+def _yields_int64(func: Any, result: Any) -> bool:
+    """Return whether an operation makes new tensors of int64, not views or changes."""
+    schema = func._schema
+    return (
+        _has_int64(result)
+        and not schema.name.endswith(_INTERNAL)
+        and not any(one.alias_info for one in schema.returns)
+    )
+
+
+def _has_int64(value: Any) -> bool:
+    return any(_is_int64(leaf) for leaf in tree_leaves(value))
+
+
+def _is_int64(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.dtype is torch.int64
+
+
+def _described(value: Any) -> str:
+    """Return the types and shapes of tensors as a text."""
+    return ", ".join(
+        f"{_NAMES.get(one.dtype, str(one.dtype))}"
+        f"({', '.join([*map(str, one.shape), f'strides={list(one.stride())}'])})"
+        for one in tree_leaves(value)
+        if isinstance(one, torch.Tensor)
+    )
+
+
+def _place_of_caller() -> str:
+    """Return file, line and column of the program's own line that is running."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        module = frame.f_globals.get("__name__", "").split(".")[0]
+        if module not in ("torch", "poptorch"):
+            return f"{frame.f_code.co_filename}:{frame.f_lineno}:0"
+        frame = frame.f_back
+    return "?"
+
+
+def warn_of_int64(found: str | None) -> None:
+    """Warn that an operation yields int64, in each process the first time only."""
+    if found is not None and next(_CALLS) == 0:
+        warn_as_backend(
+            f"{found}: torch.int64 is not supported natively on IPU, loss of "
+            "range/precision may occur. We will only warn on the first instance."
+        )
