@@ -23,7 +23,7 @@ from popdist.torch.calls.group_reductions import ReductionCalls
 from popdist.torch.calls.untraced import untraced
 from popdist.torch.calls.work import EngineWork, backend_error
 from popdist.torch.messages.channels import Channels, Message
-from popdist.torch.messages.monitored_barrier import meet_monitored
+from popdist.torch.messages.monitored_barrier import MonitoredBarrier, meet_monitored
 from popdist.torch.tensors.allocation import empty_in
 
 _CPU = torch.device("cpu")
@@ -75,7 +75,11 @@ class ProcessGroupPopdist(  # type: ignore[misc]
         except PopdistError as error:
             raise backend_error(error) from error
         self._use(group, timeout)
-        self._channels = Channels(name.chosen, rank, self._ranks, group.pidfds)
+        self._channels = Channels(
+            name.chosen, rank, self._ranks, group.pidfds, STATE.settings.stall
+        )
+        # How many monitored barriers this member has come to.
+        self._barriers = 0
 
     # --- What torch.distributed asks of a group
 
@@ -192,9 +196,16 @@ class ProcessGroupPopdist(  # type: ignore[misc]
             DistBackendError: Some do not come in time, or member 0 does not.
         """
         limit = (self._timeout if timeout is None else timeout).total_seconds()
-        meet_monitored(
-            self._channels, self._group.rank, self._ranks, limit, wait_all_ranks
-        )
+        self._barriers += 1
+        try:
+            meet_monitored(
+                MonitoredBarrier(
+                    self._channels, self._group.rank, self._ranks, self._barriers, limit
+                ),
+                wait_all_ranks,
+            )
+        except PopdistError as error:
+            raise backend_error(error) from error
 
     # --- Messages
 
@@ -203,23 +214,30 @@ class ProcessGroupPopdist(  # type: ignore[misc]
         given = listed(tensors_)
         check_single("send", given, "tensor list")
         self._check_peer("send", to)
-        message = self._channels.send(given[0], to, tag)
-        return _message_work(message, given, self._send_seconds)
+        return _message_work(
+            lambda: self._channels.send(given[0], to, tag), given, self._send_seconds
+        )
 
     def recv(self, tensors_: Tensors, source: int, tag: int = 0) -> Any:
         """Fill a tensor with what a member sends."""
         given = listed(tensors_)
         check_single("recv", given, "tensor list")
         self._check_peer("recv", source)
-        message = self._channels.receive(given[0], source, tag)
-        return _message_work(message, given, self._timeout.total_seconds)
+        return _message_work(
+            lambda: self._channels.receive(given[0], source, tag),
+            given,
+            self._timeout.total_seconds,
+        )
 
     def recv_anysource(self, tensors_: Tensors, tag: int = 0) -> Any:
         """Fill a tensor with what any member sends."""
         given = listed(tensors_)
         check_single("recv", given, "tensor list")
-        message = self._channels.receive(given[0], None, tag)
-        return _message_work(message, given, self._timeout.total_seconds)
+        return _message_work(
+            lambda: self._channels.receive(given[0], None, tag),
+            given,
+            self._timeout.total_seconds,
+        )
 
     def _send_seconds(self) -> float:
         # The receiver's timeout comes first, and says more.
@@ -236,8 +254,12 @@ def _known_to(group: dist.ProcessGroup | None) -> dict[int, Pidfd]:
 
 
 def _message_work(
-    message: Message, result: list[Tensor], timeout: Callable[[], float]
+    start: Callable[[], Message], result: list[Tensor], timeout: Callable[[], float]
 ) -> EngineWork:
-    work = EngineWork(message.handle, result, timeout)
+    try:
+        message = start()
+    except PopdistError as error:
+        raise backend_error(error) from error
+    work = EngineWork(message, result, timeout)
     work.message = message
     return work

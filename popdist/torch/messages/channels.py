@@ -5,15 +5,19 @@ when it is first used, and a thread that makes its calls: so a receive that wait
 no other call waiting. A message is a header, its tag and bytes, and then its bytes.
 """
 
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from math import inf
 
 import torch
 from torch import Tensor
 
 from popdist.engine.group import Group
 from popdist.engine.handle import Handle, Helper
+from popdist.engine.meet.deadlines import report
 from popdist.engine.meet.pidfds import Pidfd
 from popdist.errors import CollectiveAbortedError, PopdistError
 from popdist.torch.tensors.tensor_rows import (
@@ -26,35 +30,47 @@ from popdist.torch.tensors.tensor_rows import (
 
 # Receives wait as long as their Work does, not as the engine does.
 _NEVER_SECONDS = 1e9
+_DESTROYED = "The process group was destroyed."
 
 
-class Message:
-    """A send or a receive, and the handle by which it can be waited for."""
+class Message(Handle[int]):
+    """The handle of a send or a receive."""
 
-    def __init__(self, tensor: Tensor, tag: int) -> None:
+    def __init__(
+        self, tensor: Tensor, tag: int, stall: float, describe: Callable[[float], str]
+    ) -> None:
+        """Make a message that has yet to go through.
+
+        Args:
+            stall: After how many seconds a wait for it is reported on stderr.
+            describe: Returns that report.
+        """
+        super().__init__(lambda _: None)
         self.tensor = tensor
         self.tag = tag
         # Which member a receive got its tensor from.
         self.source = -1
-        self._error: BaseException | None = None
-        self.handle: Handle[int] = Handle(lambda _: None)
+        self._stall, self._describe = stall, describe
+        self._message_error: BaseException | None = None
 
     def finish(self, source: int = -1, error: BaseException | None = None) -> None:
         """Complete the handle, with an error if there is one."""
-        self.source, self._error = source, error
-        self.handle.run(self._outcome)
+        self.source, self._message_error = source, error
+        self.run(self._outcome)
 
     def is_done_in(self, seconds: float) -> bool:
-        """Wait until the message has gone through; return whether it has in time.
-
-        Raises:
-            PopdistError: It cannot.
-        """
-        return self.handle.is_done_in(seconds) and self.handle.result() == self.source
+        """Wait as any handle does, and report on stderr if that takes long."""
+        first = min(seconds, self._stall)
+        if super().is_done_in(first) or first == seconds:
+            return self.test()
+        # Once for each message.
+        self._stall = inf
+        report(self._describe(first))
+        return super().is_done_in(seconds - first)
 
     def _outcome(self) -> int:
-        if self._error is not None:
-            raise self._error
+        if self._message_error is not None:
+            raise self._message_error
         return self.source
 
 
@@ -62,7 +78,12 @@ class Channels:
     """The channels of one member of a process group to and from all others."""
 
     def __init__(
-        self, name: str, rank: int, ranks: Sequence[int], known: Mapping[int, Pidfd]
+        self,
+        name: str,
+        rank: int,
+        ranks: Sequence[int],
+        known: Mapping[int, Pidfd],
+        stall: float,
     ) -> None:
         """Make channels, none of which is open.
 
@@ -71,8 +92,10 @@ class Channels:
             rank: This member.
             ranks: What the members are called in errors.
             known: A pidfd of each other member, by what it is called.
+            stall: After how many seconds a wait for a message is reported.
         """
         self._name, self._rank, self._ranks, self._known = name, rank, ranks, known
+        self._stall = stall
         # Guards all that the threads share, and tells them that there is work.
         self._changed = threading.Condition()
         self._outgoing: dict[int, deque[Message]] = {}
@@ -87,8 +110,11 @@ class Channels:
     def send(self, tensor: Tensor, to: int, tag: int) -> Message:
         """Send a tensor to a member; it must not be changed before that is over."""
         check(tensor)
-        message = Message(tensor, tag)
+        message = Message(
+            tensor, tag, self._stall, partial(self._describe, "send", tensor, tag, to)
+        )
         with self._changed:
+            self._check_open()
             if to not in self._outgoing:
                 self._outgoing[to] = deque()
                 self._start(self._send_all, to, f"popdist to {to}")
@@ -99,9 +125,13 @@ class Channels:
     def receive(self, tensor: Tensor, source: int | None, tag: int) -> Message:
         """Fill a tensor with what a member sends, or any for None, by this tag."""
         check(tensor)
-        message = Message(tensor, tag)
+        message = Message(
+            *(tensor, tag, self._stall),
+            partial(self._describe, "recv", tensor, tag, source),
+        )
         others = [i for i in range(len(self._ranks)) if i != self._rank]
         with self._changed:
+            self._check_open()
             for member in others if source is None else [source]:
                 if member not in self._expected:
                     self._expected[member] = []
@@ -118,21 +148,57 @@ class Channels:
         return message
 
     def close(self) -> None:
-        """Receive nothing more. What has been sent can still be received elsewhere."""
+        """Receive nothing more. What has been sent can still be received elsewhere.
+
+        Receives that wait for a message end with an error.
+        """
         with self._changed:
             self._closed = True
             groups, self._incoming = self._incoming, []
+            waiting, self._any = self._any, []
+            for messages in self._expected.values():
+                waiting += messages
+                messages.clear()
             self._changed.notify_all()
         for group in groups:
-            group.abort("The process group was destroyed.")
+            group.abort(_DESTROYED)
+        for message in waiting:
+            message.finish(error=CollectiveAbortedError(_DESTROYED))
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise CollectiveAbortedError(_DESTROYED)
+
+    def _describe(
+        self, call: str, tensor: Tensor, tag: int, peer: int | None, waited: float
+    ) -> str:
+        """Return the report of a stall."""
+        what = f"{call} of {tensor.nbytes} bytes" if tag >= 0 else "monitored_barrier"
+        whom = "any other instance"
+        if peer is not None:
+            number = self._ranks[peer]
+            known = self._known.get(number)
+            whom = f"instance {number}"
+            if known is not None:
+                whom += f" (process {known.pid} on {os.uname().nodename})"
+        return (
+            f"popdist: instance {self._ranks[self._rank]} has waited {waited:.0f} s "
+            f"for {whom} in {what}."
+        )
 
     def _start(self, work: Callable[[int], None], peer: int, name: str) -> None:
         Helper(target=work, args=(peer,), name=name, daemon=True).start()
 
     def _open(self, source: int, to: int) -> Group:
         ranks = [self._ranks[source], self._ranks[to]]
+        name = f"{self._name}.{source}.{to}"
+
+        def name_while_open() -> str:
+            self._check_open()
+            return name
+
         group = Group(
-            f"{self._name}.{source}.{to}",
+            name if self._rank == source else name_while_open,
             0 if self._rank == source else 1,
             2,
             instances=ranks,
@@ -143,7 +209,7 @@ class Channels:
         if self._rank == to:
             with self._changed:
                 if self._closed:
-                    group.abort("The process group was destroyed.")
+                    group.abort(_DESTROYED)
                 self._incoming.append(group)
         return group
 

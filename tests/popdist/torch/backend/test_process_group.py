@@ -1,5 +1,6 @@
 """torch.distributed over the engine: every operation, against what torch promises."""
 
+import threading
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -10,6 +11,8 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional_collectives
 
+from popdist.session import STATE
+from popdist.settings import Settings
 from tests.popdist.torch.distributed import ends_of, on_all
 
 OP = dist.ReduceOp
@@ -426,7 +429,119 @@ def test_a_monitored_barrier_names_who_does_not_come(tmp_path: Path) -> None:
     texts = on_all(tmp_path, 3, member)
     assert texts[0] == "popdist: Rank 2 failed to pass monitoredBarrier in 300 ms."
     assert "Rank 1 successfully reached monitoredBarrier, but received" in texts[1]
-    assert "from rank 0: it did not let this one go on in 300 ms" in texts[1]
+
+
+def test_a_monitored_barrier_follows_one_that_has_failed(tmp_path: Path) -> None:
+    def member(rank: int, size: int) -> str:
+        # Member 2 comes when member 0 has given up.
+        if rank == 2:
+            dist.recv(torch.ones(1), 0)
+        with pytest.raises(dist.DistBackendError) as failure:
+            dist.monitored_barrier(timeout=timedelta(seconds=30 if rank else 0.3))
+        if rank == 0:
+            dist.send(torch.ones(1), 2)
+        for _ in range(3):
+            dist.monitored_barrier()
+        return str(failure.value)
+
+    received = (
+        "successfully reached monitoredBarrier, but received errors while waiting for "
+        "send/recv from rank 0: it gave up, because rank 2 has not come."
+    )
+    assert on_all(tmp_path, 3, member) == [
+        "popdist: Rank 2 failed to pass monitoredBarrier in 300 ms.",
+        f"popdist: Rank 1 {received}",
+        f"popdist: Rank 2 {received}",
+    ]
+
+
+def test_a_monitored_barrier_names_who_ends_in_it(tmp_path: Path) -> None:
+    def member(rank: int, size: int) -> None:
+        if rank == 1:
+            # What a member does first in its first barrier.
+            dist.recv(torch.ones(1), 0)
+            world().send([torch.ones(1)], 0, -2).wait()
+            raise SystemExit
+        if rank == 0:
+            dist.send(torch.ones(1), 1)
+            with pytest.raises(dist.DistBackendError, match="Rank 1 ended in monitor"):
+                dist.monitored_barrier()
+        else:
+            with pytest.raises(dist.DistBackendError, match="Instance 1"):
+                dist.recv(torch.ones(1), 1)
+            dist.monitored_barrier()
+
+    ended = ends_of(tmp_path, 3, member, timeout=1000)
+    assert [type(e.error) for e in ended] == [type(None), SystemExit, type(None)]
+
+
+def test_what_waits_for_a_message_ends_with_the_group(tmp_path: Path) -> None:
+    def member(rank: int, size: int) -> tuple[list[bool], list[str]]:
+        # From a member that has sent something else, from another one, from any.
+        x = torch.ones(1)
+        dist.send(x, 1 - rank, tag=1) if rank else dist.recv(x, 1, tag=1)
+        works: list[Any] = [dist.irecv(x, 1 - rank), dist.irecv(x, 2), dist.irecv(x)]
+        dist.barrier()
+        world().shutdown()
+        errors = []
+        for work in works:
+            with pytest.raises(dist.DistBackendError) as failure:
+                work.wait()
+            errors.append(str(failure.value))
+        threads = [one for one in threading.enumerate() if "popdist" in one.name]
+        for thread in threads:
+            thread.join(30)
+        return [one.is_alive() for one in threads], errors
+
+    def member_of_three(rank: int, size: int) -> Any:
+        if rank < 2:
+            return member(rank, size)
+        dist.barrier()
+        return None
+
+    found = on_all(tmp_path, 3, member_of_three)
+    for alive, errors in found[:2]:
+        assert not any(alive)
+        assert errors == ["popdist: The process group was destroyed."] * 3
+
+
+def test_what_others_keep_waiting_is_reported(tmp_path: Path) -> None:
+    def member(rank: int, size: int) -> None:
+        x = torch.ones(2)
+        for call in (
+            lambda: dist.all_reduce(x),
+            lambda: dist.all_reduce(x, async_op=True).wait(),
+            dist.barrier,
+            dist.monitored_barrier,
+            lambda: torch.ops.popdist.all_reduce(x),
+            lambda: dist.send(x, 0) if rank else dist.recv(x, 1),
+            dist.new_group,
+        ):
+            if rank:
+                time.sleep(0.5)
+            call()
+            dist.barrier()
+
+    STATE.__dict__["settings"] = Settings(stall=0.2)
+    try:
+        ended = ends_of(tmp_path, 2, member, timeout=1000)
+    finally:
+        del STATE.__dict__["settings"]
+    waits = [
+        line.split(" in ", 1)[-1]
+        for line in ended[0].stderr.splitlines()
+        if "has waited" in line
+    ]
+    assert [one.error for one in ended] == [None, None]
+    for what in (
+        "all_reduce (sum, oneshot) of 2 float32.",
+        "barrier.",
+        "monitored_barrier.",
+        "recv of 8 bytes.",
+    ):
+        assert what in waits
+    assert waits.count("all_reduce (sum, oneshot) of 2 float32.") == 3
+    assert "to join the group of instances 0 and 1" in ended[0].stderr
 
 
 def test_a_monitored_barrier_names_who_has_ended(tmp_path: Path) -> None:
