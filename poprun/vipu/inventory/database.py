@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from poprun.vipu.inventory import schema, sqlite
+from poprun.vipu.inventory.private_place import check_private, make_private
 from poprun.vipu.vipu_errors import (
     InventoryBusyError,
     InventoryCorruptError,
@@ -46,6 +47,8 @@ class Database:
         self._syncs = syncs
         self._lock = allocate_lock()
         with self._translated():
+            make_private(self._directory)
+            check_private(path)
             if not self._exists():
                 self._create()
             self._connection = self._connect(path)
@@ -96,10 +99,11 @@ class Database:
         return True
 
     def _create(self) -> None:
-        os.makedirs(self._directory, mode=0o700, exist_ok=True)
         new = os.path.join(self._directory, f".new-{os.urandom(8).hex()}")
-        os.close(os.open(new, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        file = os.open(new, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
         try:
+            os.fchmod(file, 0o600)  # whatever the umask
+            os.close(file)
             connection = self._connect(new)
             try:
                 connection.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")

@@ -1,0 +1,104 @@
+"""A place that only this user can write to: made so, and refused if it is not.
+
+Who can write to the directory of an inventory can put another one in its place.
+"""
+
+import grp
+import os
+import pwd
+import stat
+from collections.abc import Iterator
+
+from poprun.vipu.vipu_errors import InventoryUnavailableError
+
+_ELSEWHERE = "name another place with POPRUN_VIPU_INVENTORY"
+# What SQLite keeps beside a database.
+_SUFFIXES = ("", "-wal", "-shm", "-journal")
+
+
+def make_private(directory: str) -> None:
+    """Make a directory, and those above it, for this user alone, whatever the umask."""
+    if os.path.isdir(directory):
+        return
+    make_private(os.path.dirname(directory) or ".")
+    try:
+        os.mkdir(directory, 0o700)
+    except FileExistsError:  # another process was faster, or it is no directory
+        return
+    if stat.S_IMODE(os.lstat(directory).st_mode) != 0o700:
+        os.chmod(directory, 0o700)
+
+
+def check_private(path: str) -> None:
+    """Check that no other user can replace or write a file, which need not exist.
+
+    Raises:
+        InventoryUnavailableError: One can.
+    """
+    if os.path.islink(path):
+        _check(path, "file", os.lstat(path))
+        path = os.path.realpath(path)
+    for directory in _directories_of(path):
+        status = os.lstat(directory)
+        if stat.S_ISLNK(status.st_mode):
+            _check_owner(directory, "directory", status)
+            status = os.stat(directory)
+        _check(directory, "directory", status)
+    for suffix in _SUFFIXES:
+        try:
+            status = os.lstat(path + suffix)
+        except FileNotFoundError:
+            continue
+        _check(path + suffix, "file", status)
+
+
+def _directories_of(path: str) -> Iterator[str]:
+    """Iterate over the directory of a file, and those above it that are V-IPU's own."""
+    directory = os.path.dirname(path) or "."
+    yield directory
+    vipu = os.path.dirname(directory)
+    poprun = os.path.dirname(vipu)
+    if (os.path.basename(vipu), os.path.basename(poprun)) == ("vipu", "poprun"):
+        yield vipu
+        yield poprun
+
+
+def _check(path: str, kind: str, status: os.stat_result) -> None:
+    _check_owner(path, kind, status)
+    mode = status.st_mode
+    # In a sticky directory, as /tmp, others can make files, but not replace ours. The
+    # mode of a symbolic link means nothing.
+    if stat.S_ISLNK(mode) or (stat.S_ISDIR(mode) and mode & stat.S_ISVTX):
+        return
+    by_group = mode & stat.S_IWGRP and not _is_own_group(status.st_gid)
+    if mode & stat.S_IWOTH or by_group:
+        raise InventoryUnavailableError(
+            f"Other users can write to the {kind} {path} of the V-IPU inventory. See "
+            f"that it is as it should be, and run: chmod go-w {path}; or {_ELSEWHERE}."
+        )
+
+
+def _check_owner(path: str, kind: str, status: os.stat_result) -> None:
+    if status.st_uid not in (os.geteuid(), 0):
+        raise InventoryUnavailableError(
+            f"The {kind} {path} of the V-IPU inventory belongs to another user, "
+            f"{_name(status.st_uid)}. Remove it, or {_ELSEWHERE}."
+        )
+
+
+def _is_own_group(number: int) -> bool:
+    """Return whether a group has no member but this user, as many systems make one."""
+    try:
+        user = pwd.getpwuid(os.geteuid())
+        group = grp.getgrgid(number)
+    except KeyError:
+        return False
+    is_primary = user.pw_gid == number and group.gr_name == user.pw_name
+    return is_primary and set(group.gr_mem) <= {user.pw_name}
+
+
+def _name(user: int) -> str:
+    try:
+        return pwd.getpwuid(user).pw_name
+    except KeyError:
+        return str(user)
