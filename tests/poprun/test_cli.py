@@ -112,7 +112,8 @@ def entries(page: str) -> dict[str, str]:
     name = ""
     for line in page.splitlines():
         if line.startswith("  -"):
-            name = next(w.rstrip(",") for w in line.split() if w.startswith("--"))
+            word = next(w.rstrip(",") for w in line.split() if w.startswith("--"))
+            name = word.partition("[")[0]
             found[name] = [line[30:]] if line[28:30] == "  " else []
         elif line.startswith(" " * 30):
             found[name].append(line[30:])

@@ -12,6 +12,7 @@ from poprun.vipu.model import (
     Agent,
     AgentStatus,
     Allocation,
+    Block,
     Cluster,
     Partition,
     User,
@@ -113,6 +114,12 @@ class _Machines(_Asking):
 
     def get_cluster(self, name: str) -> Cluster:
         found: Cluster = self._ask(Cluster, "get_cluster", name=name)
+        return found
+
+    def list_free_blocks(self, cluster: str) -> tuple[Block, ...]:
+        found: tuple[Block, ...] = self._ask(
+            tuple[Block, ...], "list_free_blocks", cluster=cluster
+        )
         return found
 
     def remove_cluster(self, name: str) -> None:

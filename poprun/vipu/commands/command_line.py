@@ -158,7 +158,7 @@ class Program(_Globals, click.Group):
     def __init__(
         self,
         name: str,
-        verbs: Sequence[Verb],
+        verbs: Sequence[click.Command],
         make_other: "Callable[[], Program] | None" = None,
         **attributes: Any,
     ) -> None:

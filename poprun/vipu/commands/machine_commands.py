@@ -21,13 +21,16 @@ _OF_CLUSTER = click.option(
 def list_clusters(session: Session) -> None:
     """List clusters."""
     with session.open() as inventory:
-        clusters = inventory.list_clusters()
+        clusters = [
+            (cluster, inventory.list_free_blocks(cluster.name))
+            for cluster in inventory.list_clusters()
+        ]
         if not session.as_json:
             write(views.cluster_table(clusters))
             return
         values = [
-            views.cluster_value(cluster, inventory.list_agents(cluster.name))
-            for cluster in clusters
+            views.cluster_value(cluster, inventory.list_agents(cluster.name), free)
+            for cluster, free in clusters
         ]
     session.write_json(values)
 
@@ -40,10 +43,11 @@ def get_cluster(session: Session, name: str) -> None:
     with session.open() as inventory:
         cluster = inventory.get_cluster(name)
         agents = inventory.list_agents(name)
+        free = inventory.list_free_blocks(name)
     if session.as_json:
-        session.write_json(views.cluster_value(cluster, agents))
+        session.write_json(views.cluster_value(cluster, agents, free))
     else:
-        write(views.cluster_properties(cluster, agents))
+        write(views.cluster_properties(cluster, agents, free))
 
 
 @click.command("agents", cls=Noun)

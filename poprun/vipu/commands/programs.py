@@ -10,6 +10,7 @@ from poprun.vipu.commands import machine_commands as machines
 from poprun.vipu.commands import partition_commands as partitions
 from poprun.vipu.commands.command_line import Program, Verb
 from poprun.vipu.commands.session import Session, write
+from poprun.vipu.commands.show_command import show
 from poprun.vipu.inventory.location import find_inventory
 
 _VERSIONS = (
@@ -50,6 +51,7 @@ def make_vipu() -> Program:
         Verb("update", "Change a partition.", (partitions.update_partition,)),
         Verb("reset", "Reset a partition.", (partitions.reset_partition,)),
         Verb("remove", "Remove a partition.", (partitions.remove_partition,)),
+        show,
     )
     help_ = "Make, show and remove partitions of emulated IPUs."
     return Program(
@@ -117,6 +119,7 @@ def make_vipu_admin() -> Program:
             ),
         ),
         Verb("discover", "Look for IPU-Machines.", (machines.discover_agents,)),
+        show,
     )
     help_ = "Administer emulated IPUs: machines, users and all partitions."
     return Program(

@@ -13,6 +13,7 @@ from poprun.vipu.model import (
     Agent,
     AgentStatus,
     Allocation,
+    Block,
     Cluster,
     Partition,
     User,
@@ -43,6 +44,9 @@ class Machines(Protocol):
 
     def list_clusters(self) -> tuple[Cluster, ...]: ...
     def get_cluster(self, name: str) -> Cluster: ...
+    def list_free_blocks(self, cluster: str) -> tuple[Block, ...]:
+        """Return the IPUs of a cluster that are in no partition, by position."""
+
     def remove_cluster(self, name: str) -> None:
         """Remove a cluster, and the agents that were made with it.
 

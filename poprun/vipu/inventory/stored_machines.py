@@ -4,7 +4,14 @@ from collections.abc import Sequence
 
 from poprun.vipu.inventory.store import Store
 from poprun.vipu.inventory.tables import allocation_store, cluster_store, user_store
-from poprun.vipu.model import Agent, AgentStatus, Allocation, Cluster, User
+from poprun.vipu.model import (
+    Agent,
+    AgentStatus,
+    Allocation,
+    Block,
+    Cluster,
+    User,
+)
 from poprun.vipu.requests import ClusterRequest
 
 
@@ -22,6 +29,11 @@ class StoredMachines(Store):
     def get_cluster(self, name: str) -> Cluster:
         with self._read() as db:
             return cluster_store.get_cluster(db, name)
+
+    def list_free_blocks(self, cluster: str) -> tuple[Block, ...]:
+        self.end_dead_leases()
+        with self._read() as db:
+            return cluster_store.list_free_blocks(db, cluster)
 
     def remove_cluster(self, name: str) -> None:
         self._change(lambda db: cluster_store.remove_cluster(db, name))

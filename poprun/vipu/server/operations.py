@@ -19,6 +19,7 @@ from poprun.vipu.vipu_errors import VipuRuleError
 FOR_USERS = (
     "list_clusters",
     "get_cluster",
+    "list_free_blocks",
     "list_agents",
     "get_agent",
     "list_allocations",

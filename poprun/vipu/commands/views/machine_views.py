@@ -5,13 +5,21 @@ from typing import Any
 
 from poprun.vipu.commands.views import emulated_hardware
 from poprun.vipu.commands.views.partition_views import ipu_names
+from poprun.vipu.commands.views.pod_picture import free_text
 from poprun.vipu.commands.views.text_tables import format_properties, format_table
-from poprun.vipu.model import IPUS_PER_MACHINE, Agent, Allocation, Cluster, User
+from poprun.vipu.model import (
+    IPUS_PER_MACHINE,
+    Agent,
+    Allocation,
+    Block,
+    Cluster,
+    User,
+)
 
 
-def cluster_table(clusters: Sequence[Cluster]) -> str:
-    """Return the table of `list clusters`."""
-    header = ("Cluster", "ILDs", "Size", "Topology", "Cluster Topology")
+def cluster_table(clusters: Sequence[tuple[Cluster, Sequence[Block]]]) -> str:
+    """Return the table of `list clusters`: clusters, each with its free IPUs."""
+    header = ("Cluster", "ILDs", "Size", "Topology", "Cluster Topology", "Free")
     rows = [
         (
             cluster.name,
@@ -19,13 +27,16 @@ def cluster_table(clusters: Sequence[Cluster]) -> str:
             str(cluster.size),
             cluster.topology.name,
             cluster.gateway_topology.name,
+            str(sum(block.size for block in free)),
         )
-        for cluster in clusters
+        for cluster, free in clusters
     ]
     return format_table(header, rows)
 
 
-def cluster_properties(cluster: Cluster, agents: Sequence[Agent]) -> str:
+def cluster_properties(
+    cluster: Cluster, agents: Sequence[Agent], free: Sequence[Block]
+) -> str:
     """Return the table of `get cluster`."""
     return format_properties(
         [
@@ -33,6 +44,7 @@ def cluster_properties(cluster: Cluster, agents: Sequence[Agent]) -> str:
             ("ILDs", str(cluster.num_ilds)),
             ("IPUs per ILD", str(cluster.ild_size)),
             ("Size", str(cluster.size)),
+            ("Free", free_text(free)),
             ("Topology", cluster.topology.value),
             ("Cluster Topology", cluster.gateway_topology.value),
             ("Made for a job", "yes" if cluster.automatic else "no"),
@@ -41,7 +53,9 @@ def cluster_properties(cluster: Cluster, agents: Sequence[Agent]) -> str:
     )
 
 
-def cluster_value(cluster: Cluster, agents: Sequence[Agent]) -> dict[str, Any]:
+def cluster_value(
+    cluster: Cluster, agents: Sequence[Agent], free: Sequence[Block]
+) -> dict[str, Any]:
     """Return a cluster for JSON, in the shape of the original's `--showjson`."""
     size = cluster.ild_size
     return {
@@ -55,6 +69,7 @@ def cluster_value(cluster: Cluster, agents: Sequence[Agent]) -> dict[str, Any]:
             ],
         },
         "automatic": cluster.automatic,
+        "free": sum(block.size for block in free),
     }
 
 

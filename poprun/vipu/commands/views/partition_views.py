@@ -76,7 +76,7 @@ def partition_table(
             rows.append((*cells, *("-",) * len(_HOLDER_HEADER)))
         for number, lease in enumerate(leases):
             shown = cells if number == 0 else ("",) * len(cells)
-            rows.append((*shown, *_holder_cells(lease)))
+            rows.append((*shown, *holder_cells(lease)))
     return format_table(header, rows, widths=(0,) * len(first) + _WIDTHS)
 
 
@@ -103,13 +103,13 @@ def partition_properties(
         ("GW Routing", partition.gateway_routing.name),
         ("Sync Type", partition.sync_type.value),
         ("Agents", " ".join(used)),
-        ("Created", _local_time(partition.created)),
+        ("Created", local_time(partition.created)),
         ("Removed with", "its job" if partition.lease else "vipu remove partition"),
     ]
     leases = holders.get(partition.name, ())
     if not leases:
         return format_properties([*pairs, ("In use by", "-")])
-    rows = [_holder_cells(lease) for lease in leases]
+    rows = [holder_cells(lease) for lease in leases]
     return format_properties(pairs) + format_table(_HOLDER_HEADER, rows)
 
 
@@ -136,7 +136,7 @@ def partition_value(
         "owner": partition.owner,
         "state": partition.state.in_api,
         "reason": partition.reason,
-        "created": _utc_time(partition.created),
+        "created": utc_time(partition.created),
         "removed_with_job": partition.lease is not None,
         "holders": [
             {
@@ -144,7 +144,7 @@ def partition_value(
                 "job": lease.holder.job,
                 "host": lease.holder.host,
                 "pid": lease.holder.process.pid,
-                "since": _utc_time(lease.since),
+                "since": utc_time(lease.since),
             }
             for lease in holders.get(partition.name, ())
         ],
@@ -161,20 +161,23 @@ def ipu_names(found: Sequence[int], agents: Sequence[Agent]) -> list[str]:
     ]
 
 
-def _holder_cells(lease: Lease) -> tuple[str, ...]:
+def holder_cells(lease: Lease) -> tuple[str, ...]:
+    """Return user, job, host, process and start of a lease."""
     holder = lease.holder
     return (
         holder.user,
         holder.job,
         holder.host,
         str(holder.process.pid),
-        _local_time(lease.since),
+        local_time(lease.since),
     )
 
 
-def _local_time(seconds: float) -> str:
+def local_time(seconds: float) -> str:
+    """Write a time in the time zone of this machine."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
 
 
-def _utc_time(seconds: float) -> str:
+def utc_time(seconds: float) -> str:
+    """Write a time for JSON."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))

@@ -119,6 +119,16 @@ def get_cluster(db: Connection, name: str) -> Cluster:
     return _cluster(row)
 
 
+def list_free_blocks(db: Connection, cluster: str) -> tuple[Block, ...]:
+    get_cluster(db, cluster)
+    rows = db.execute(
+        "SELECT f.first, f.size FROM free_blocks f JOIN allocations a "
+        "ON a.name = f.allocation WHERE a.cluster = ? ORDER BY f.first",
+        (cluster,),
+    ).fetchall()
+    return tuple(Block(*row) for row in rows)
+
+
 def remove_cluster(db: Connection, name: str) -> None:
     get_cluster(db, name)
     used = db.execute(

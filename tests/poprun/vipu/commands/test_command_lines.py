@@ -257,7 +257,7 @@ def test_an_inventory_that_cannot_be_opened_is_an_error(
         (
             "vipu-admin frob agents",
             "vipu-admin: error: There is no command 'frob'. There are list, get, "
-            "create, update, reset, remove and discover.\n",
+            "create, update, reset, remove, discover and show.\n",
         ),
     ],
 )

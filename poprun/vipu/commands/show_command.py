@@ -1,0 +1,89 @@
+"""`vipu show`: a picture of each cluster, and who holds what."""
+
+import os
+import sys
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import click
+
+from poprun.vipu.commands.command_line import Noun
+from poprun.vipu.commands.completion_of_names import names_of
+from poprun.vipu.commands.session import Session, write
+from poprun.vipu.commands.views import pod_picture
+from poprun.vipu.commands.views.pod_picture import ClusterState
+from poprun.vipu.model import Cluster
+
+if TYPE_CHECKING:  # it takes 3 ms, and nothing of it runs
+    from poprun.vipu.inventory.interface import Inventory
+
+# Move to the upper left corner, and erase all from there on.
+_CLEAR = "\x1b[H\x1b[J"
+
+
+@click.command("show", cls=Noun)
+@click.argument("clusters", nargs=-1, shell_complete=names_of("clusters"))
+@click.option("--watch", is_flag=True, help="Show it again and again, until Ctrl-C.")
+@click.option(
+    "--interval",
+    type=click.FloatRange(0.1, 3600),
+    default=2.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Between two pictures of --watch.",
+)
+@click.pass_obj
+def show(
+    session: Session, clusters: tuple[str, ...], watch: bool, interval: float
+) -> None:
+    """Show who has the IPUs of each cluster: a picture, on a terminal in colour."""
+    is_terminal = _is_terminal(session.environ)
+    in_colour = is_terminal and not session.environ.get("NO_COLOR")
+    while True:
+        with session.open() as inventory:
+            states = _read(inventory, clusters)
+            waiting = inventory.list_waiting()
+        if session.as_json:
+            session.write_json(
+                {
+                    "clusters": list(map(pod_picture.state_value, states)),
+                    "waiting": list(map(pod_picture.waiting_value, waiting)),
+                }
+            )
+        else:
+            parts = [pod_picture.draw(state, in_colour=in_colour) for state in states]
+            parts += filter(None, [pod_picture.draw_waiting(waiting)])
+            text = "\n".join(parts) or "There is no cluster.\n"
+            write(_CLEAR + text if watch and is_terminal else text)
+        if not watch:
+            return
+        time.sleep(interval)
+
+
+def _read(inventory: "Inventory", names: tuple[str, ...]) -> list[ClusterState]:
+    clusters: list[Cluster] = (
+        [inventory.get_cluster(name) for name in names]
+        if names
+        else list(inventory.list_clusters())
+    )
+    partitions = inventory.list_partitions()
+    reservations = inventory.list_reservations()
+    return [
+        ClusterState(
+            cluster=cluster,
+            agents=inventory.list_agents(cluster.name),
+            free=inventory.list_free_blocks(cluster.name),
+            partitions=tuple(p for p in partitions if p.cluster == cluster.name),
+            reservations=reservations,
+        )
+        for cluster in clusters
+    ]
+
+
+def _is_terminal(environ: Mapping[str, str]) -> bool:
+    is_dumb = environ.get("TERM", "dumb") in ("", "dumb")
+    try:
+        return not is_dumb and sys.stdout is not None and os.isatty(sys.stdout.fileno())
+    except (OSError, ValueError):  # it is no file, or closed
+        return False

@@ -1,0 +1,236 @@
+"""A picture of a cluster: a character for each IPU, and who has it. Pure.
+
+A partition has a letter; it is a capital where a job holds the IPU.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from poprun.vipu.commands.views.partition_views import (
+    Holders,
+    holder_cells,
+    holders_of,
+    local_time,
+    partition_value,
+    utc_time,
+)
+from poprun.vipu.commands.views.text_tables import format_table
+from poprun.vipu.leases import Reservation
+from poprun.vipu.model import (
+    IPUS_PER_MACHINE,
+    Agent,
+    AgentStatus,
+    Block,
+    Cluster,
+    Partition,
+)
+from poprun.vipu.requests import WaitingJob
+from poprun.vipu.rules.numbering import positions
+
+_LETTERS = "abcdefghijklmnopqrstuvwxyz"
+_FREE, _OTHER = ".", "#"
+_MACHINES_PER_LINE = 8
+# Red means trouble, black and white are the terminal's own.
+_COLOURS = (2, 3, 4, 5, 6)
+
+
+class ClusterState(NamedTuple):
+    """A cluster, and all that is known of the use of its IPUs."""
+
+    cluster: Cluster
+    agents: tuple[Agent, ...]
+    free: tuple[Block, ...]
+    # Those that the user may see.
+    partitions: tuple[Partition, ...]
+    reservations: tuple[Reservation, ...]
+
+
+class Ipu(NamedTuple):
+    """Who has an IPU."""
+
+    # By its place in the list of partitions; None without one that is known.
+    partition: int | None = None
+    is_held: bool = False
+    is_free: bool = False
+
+
+def free_text(free: Sequence[Block], noun: str = "") -> str:
+    """Return how many IPUs are free: `12, at most 8 next to each other`."""
+    total, largest = sum(b.size for b in free), max((b.size for b in free), default=0)
+    more = f", at most {largest} next to each other" if largest < total else ""
+    return f"{total}{noun}{more}"
+
+
+def ipus_of(state: ClusterState) -> list[Ipu]:
+    """Return who has each IPU of a cluster, in the order of positions."""
+    ipus = [Ipu()] * state.cluster.size
+    for block in state.free:
+        ipus[block.first : block.end] = [Ipu(is_free=True)] * block.size
+    held: dict[str, set[int]] = {}
+    for reservation in state.reservations:
+        held.setdefault(reservation.partition, set()).update(reservation.device.ipus)
+    for number, partition in enumerate(state.partitions):
+        indices = held.get(partition.name, set())
+        for index, position in enumerate(positions(partition)):
+            ipus[position] = Ipu(number, index in indices)
+    return ipus
+
+
+def draw(state: ClusterState, *, in_colour: bool) -> str:
+    """Return the picture of a cluster, and a table of its partitions."""
+    cluster, ipus = state.cluster, ipus_of(state)
+    lines = [f"{cluster.name}: {cluster.size} IPUs, {free_text(state.free, ' free')}"]
+    labels = {}
+    machines_per_ild = cluster.ild_size // IPUS_PER_MACHINE
+    for first in range(0, cluster.size // IPUS_PER_MACHINE, _MACHINES_PER_LINE):
+        # A line has machines of one ILD only.
+        last = min(
+            first + _MACHINES_PER_LINE,
+            (first // machines_per_ild + 1) * machines_per_ild,
+        )
+        labels[first] = (last, _label(state.agents[first:last]))
+    width = max(len(label) for _, label in labels.values())
+    for first, (last, label) in labels.items():
+        if cluster.num_ilds > 1 and first % machines_per_ild == 0:
+            lines.append(f" ILD {first // machines_per_ild}")
+        cells = [
+            "".join(
+                _cell(ipu, in_colour=in_colour)
+                for ipu in ipus[machine * IPUS_PER_MACHINE :][:IPUS_PER_MACHINE]
+            )
+            for machine in range(first, last)
+        ]
+        trouble = ", ".join(
+            f"{agent.name} is {agent.status}"
+            for agent in state.agents[first:last]
+            if agent.status is not AgentStatus.UP
+        )
+        lines.append(f" {label:{width}}  {' '.join(cells)}  {trouble}".rstrip())
+    text = "\n".join(lines) + "\n"
+    if state.partitions:
+        text += "\n" + _legend(state, ipus, in_colour=in_colour)
+    if any(ipu == Ipu() for ipu in ipus):
+        text += f"{_OTHER} is in use by others.\n"
+    return text
+
+
+def draw_waiting(jobs: Sequence[WaitingJob]) -> str:
+    """Return the table of the jobs that wait for IPUs; empty if none does."""
+    if not jobs:
+        return ""
+    header = ("Waiting", "IPUs", "Partition", "User", "Job", "Host", "Since")
+    rows = [
+        (
+            str(number),
+            str(job.num_ipus),
+            job.partition or "-",
+            job.holder.user,
+            job.holder.job,
+            job.holder.host,
+            local_time(job.since),
+        )
+        for number, job in enumerate(jobs, start=1)
+    ]
+    return format_table(header, rows)
+
+
+def state_value(state: ClusterState) -> dict[str, Any]:
+    """Return a cluster and the use of its IPUs for JSON."""
+    cluster, ipus, size = state.cluster, ipus_of(state), state.cluster.ild_size
+    holders = holders_of(state.reservations)
+
+    def value(position: int) -> dict[str, Any]:
+        ipu, agent = ipus[position], state.agents[position // IPUS_PER_MACHINE]
+        known = None if ipu.partition is None else state.partitions[ipu.partition].name
+        return {
+            "id": f"{agent.name}:{position % IPUS_PER_MACHINE}",
+            "free": ipu.is_free,
+            "partition": known,
+            "held": ipu.is_held,
+        }
+
+    return {
+        "id": cluster.name,
+        "size": cluster.size,
+        "free": sum(block.size for block in state.free),
+        "largest_free": max((block.size for block in state.free), default=0),
+        "ipu_link_domains": [
+            {"ipus": [value(ild * size + place) for place in range(size)]}
+            for ild in range(cluster.num_ilds)
+        ],
+        "partitions": [
+            partition_value(partition, holders, state.agents)["partition"]
+            for partition in state.partitions
+        ],
+    }
+
+
+def waiting_value(job: WaitingJob) -> dict[str, Any]:
+    """Return a job that waits for JSON."""
+    return {
+        "user": job.holder.user,
+        "job": job.holder.job,
+        "host": job.holder.host,
+        "num_ipus": job.num_ipus,
+        "partition": job.partition or None,
+        "since": utc_time(job.since),
+    }
+
+
+def _label(agents: Sequence[Agent]) -> str:
+    first, last = agents[0].name, agents[-1].name
+    return first if first == last else f"{first} to {last}"
+
+
+def _cell(ipu: Ipu, *, in_colour: bool) -> str:
+    if ipu.partition is None:
+        return _FREE if ipu.is_free else _OTHER
+    letter = _LETTERS[ipu.partition % len(_LETTERS)]
+    text = letter.upper() if ipu.is_held else letter
+    if not in_colour:
+        return text
+    colour = _COLOURS[ipu.partition % len(_COLOURS)]
+    # Black on the colour for what is held, the colour alone for what is only kept.
+    return f"\x1b[{f'30;4{colour}' if ipu.is_held else f'3{colour}'}m{text}\x1b[0m"
+
+
+def _legend(state: ClusterState, ipus: Sequence[Ipu], *, in_colour: bool) -> str:
+    header = ("", "Partition", "Size", "Held", "State", "User", "Job", "Host", "PID")
+    rows: list[Sequence[str]] = []
+    partitions: list[int | None] = []
+    holders = holders_of(state.reservations)
+    held = Counter(ipu.partition for ipu in ipus if ipu.is_held)
+    for number in range(len(state.partitions)):
+        new = _legend_rows(state, number, held[number], holders)
+        rows += new
+        partitions += [number, *[None] * (len(new) - 1)]
+    head, rule, *lines = format_table((*header, "Since"), rows).splitlines()
+    if in_colour:
+        # The letter of a row is in the colour of its partition.
+        for place, found in enumerate(partitions):
+            if found is not None:
+                cell = _cell(Ipu(found, is_held=True), in_colour=True)
+                lines[place] = f" {cell}{lines[place][2:]}"
+    return "\n".join([head, rule, *lines]) + "\n"
+
+
+def _legend_rows(
+    state: ClusterState, number: int, held: int, holders: Holders
+) -> list[Sequence[str]]:
+    partition = state.partitions[number]
+    cells = (
+        _LETTERS[number % len(_LETTERS)].upper(),
+        partition.name,
+        str(partition.size),
+        str(held),
+        partition.state.name,
+    )
+    leases = holders.get(partition.name, ())
+    if not leases:
+        kept = (partition.owner or "-", "-", "-", "-", local_time(partition.created))
+        return [(*cells, *kept)]
+    return [
+        (*(cells if place == 0 else ("",) * len(cells)), *holder_cells(lease))
+        for place, lease in enumerate(leases)
+    ]
