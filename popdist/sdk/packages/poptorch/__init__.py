@@ -1,6 +1,7 @@
 """PopTorch's interface, emulated on the CPU by PyTorch and popdist."""
 
 from . import autocasting, enums, experimental, optim, options, poptorch_core, profiling
+from . import torch_ops as torch_ops
 from ._logging import logger, setLogLevel
 from .annotations import IPU, BeginBlock, Block, BlockFunction, removeBlocks
 from .argument_parsers import ICustomArgParser, registerCustomArgParser

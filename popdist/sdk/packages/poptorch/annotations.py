@@ -168,9 +168,20 @@ def _stages_of(
     found: dict[str, tuple[BlockUse, Stage]] = {}
     for index, block in enumerate(blocks):
         name = block.block_id or f"block {index}"
-        if name not in found:
+        if block.stage_id is not None:
+            stage = Stage()
+            stage._stage_id = block.stage_id
+            found[name] = block, stage
+        elif name not in found:
             found[name] = block, strategy.stageOf(name, block.ipu_id)
     return list(found.values())
+
+
+def begin_stage(stage_id: int, phase_id: int, ipu_id: int) -> None:
+    """Begin a block whose stage and IPU are given: torch.ops.poptorch's."""
+    execution = current()
+    if execution is not None:
+        execution.blocks.append(BlockUse(None, ipu_id, stage_id))
 
 
 def _enter(user_id: str | None, ipu_id: int | None) -> None:

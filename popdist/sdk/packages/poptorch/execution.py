@@ -12,10 +12,14 @@ from .regions import Regions
 
 @dataclass(frozen=True, slots=True)
 class BlockUse:
-    """A block that a forward pass has entered, and the IPU that it asks for."""
+    """A block that a forward pass has entered, and the IPU that it asks for.
+
+    `stage_id` is None where the execution strategy says which stage it is.
+    """
 
     block_id: str | None
     ipu_id: int | None
+    stage_id: int | None = None
 
 
 class _Local(threading.local):

@@ -73,6 +73,11 @@ class PoplarExecutor(Measurements):
         return self._options
 
     @property
+    def _executable(self) -> Compiled | None:
+        # Programs ask for it whether a model is compiled.
+        return self._state.compiled
+
+    @property
     def per_replica_params(self) -> PerReplicaParameters:
         """Which parameters differ between replicas: none. Setting one raises Error."""
         return PerReplicaParameters()
