@@ -123,7 +123,7 @@ def _evidence(
     return report.Evidence(
         host=made.plan.assignments[rank].host.name,
         stderr=router.tail(rank),
-        just_shown=router.was_last(rank),
+        just_shown=router.is_in_sight(rank),
         peak_kib=max(peaks, default=0),
         no_stdin=not made.stdin.gives(rank),
     )

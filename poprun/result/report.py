@@ -45,14 +45,15 @@ def render(outcome: Outcome, evidence: Evidence, mpirun_text: str) -> list[str]:
         sentences += [f"Also failed: {_list(outcome.also)}."] if outcome.also else []
         return sentences + ([outcome.sentence] if outcome.sentence else [])
     lines = _lines(evidence.stderr)
-    if lines and not evidence.just_shown:
+    cause = outcome.sentence or _cause(outcome.first, evidence, lines)
+    if any(line not in cause for line in lines) and not evidence.just_shown:
         sentences.append(
             f"the last lines of instance {outcome.first.rank}'s stderr:\n"
             + _indented(lines[-LINES:])
         )
     if outcome.also:
         sentences.append(f"also failed: {_list(outcome.also)}.")
-    return [*sentences, outcome.sentence or _cause(outcome.first, evidence, lines)]
+    return [*sentences, cause]
 
 
 def _cause(first: Failed, evidence: Evidence, lines: Sequence[str]) -> str:

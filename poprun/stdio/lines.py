@@ -3,15 +3,23 @@
 A line goes out when it is whole, so that lines of two instances never mix. What is
 not a line yet, a prompt or a progress bar, goes out too if it stays so for a moment;
 from then on the console's line is taken, and others wait until it ends, but not for
-long. A traceback goes out as one. Bytes are never changed, dropped or added, except
-for marks on lines, and on a terminal, where a bar is redrawn below the lines of others.
+long. A traceback goes out as one, and the same one of several instances goes out once.
+Bytes are never changed, dropped or added else, except for marks on lines, and on a
+terminal, where a bar is redrawn below the lines of others.
 """
 
 from collections.abc import Hashable
+from dataclasses import dataclass
 
 from poprun.stdio.screen import Screen
 from poprun.stdio.tags import Mark
-from poprun.stdio.tracebacks import Tracebacks, first_line
+from poprun.stdio.tracebacks import (
+    SAME_S,
+    Tracebacks,
+    comparable,
+    describe_instances,
+    first_line,
+)
 
 # A partial line is shown when it has been one for so long.
 PARTIAL_WAIT_S = 0.05
@@ -35,20 +43,27 @@ class _Stream:
         "broken",
         "ended",
         "heard",
+        "instance",
+        "is_stderr",
         "lines",
         "lines_size",
         "looked_at",
         "mark",
-        "name",
         "rest",
         "rest_size",
+        "same_s",
         "since",
         "tracebacks",
     )
 
-    def __init__(self, mark: Mark | None, name: str, *, is_stderr: bool) -> None:
+    def __init__(
+        self, mark: Mark | None, instance: int, *, is_stderr: bool, same_s: float
+    ) -> None:
         self.mark = mark
-        self.name = name
+        self.instance = instance
+        self.is_stderr = is_stderr
+        # For how long others may have the same traceback.
+        self.same_s = same_s
         self.tracebacks = Tracebacks() if is_stderr else None
         # Not on the console yet: whole lines, and the beginning of one.
         self.lines: list[bytes] = []
@@ -73,10 +88,12 @@ class _Stream:
 
     @property
     def held_until(self) -> float:
-        """Until when a traceback is expected to go on."""
-        if self.tracebacks is None or self.ended or self.size > ENOUGH_WAITING:
+        """Until when a traceback is expected to go on, and others to have the same."""
+        if self.tracebacks is None or self.size > ENOUGH_WAITING:
             return 0.0
-        return self.tracebacks.until
+        if self.ended and not self.same_s:
+            return 0.0
+        return self.tracebacks.until + self.same_s if self.tracebacks.until else 0.0
 
     @property
     def partial_due(self) -> float:
@@ -122,43 +139,66 @@ class _Stream:
         self.looked_at = len(line)
 
 
+@dataclass(slots=True)
+class _Shown:
+    """A traceback on the console."""
+
+    text: bytes
+    instances: set[int]
+    # Whether nothing has been written below it.
+    is_last: bool = True
+
+
 class Console:
     """One console line, and the streams that write to it.
 
     Args:
         screen: If it is a terminal.
+        says_whose: Whether words say whose a traceback is, and the same one of several
+            instances goes out once.
     """
 
-    def __init__(self, screen: Screen | None = None) -> None:
+    def __init__(
+        self, screen: Screen | None = None, *, says_whose: bool = True
+    ) -> None:
         self._screen = screen
+        self._says_whose = says_whose
         self._streams: dict[Hashable, _Stream] = {}
         # Whose partial line is on the console, if any.
         self._owner: Hashable | None = None
         self._mid_line = False
         self._out: list[tuple[Hashable, bytes]] = []
-        # The name of the last traceback's stream, and whether any has been named.
-        self._last_traceback = ""
+        # The last traceback, and whether there were words on whose one is.
+        self._last_traceback: _Shown | None = None
         self._names_tracebacks = False
+        self._stderr_keys: dict[int, Hashable] = {}
+        # By instance, which lines of all were the last ones of its last traceback.
+        self._lines_written = 0
+        self._traceback_ends: dict[int, int] = {}
 
     def open(
         self,
         key: Hashable,
         mark: Mark | None = None,
         *,
-        name: str = "",
+        instance: int = 0,
         is_stderr: bool = False,
     ) -> None:
         """Add a stream.
 
         Args:
-            name: What its tracebacks are called where several have one.
+            instance: Whose it is.
             is_stderr: Keep its tracebacks together.
         """
-        self._streams[key] = _Stream(mark, name, is_stderr=is_stderr)
+        same_s = SAME_S if self._says_whose else 0.0
+        self._streams[key] = _Stream(mark, instance, is_stderr=is_stderr, same_s=same_s)
+        if is_stderr:
+            self._stderr_keys[instance] = key
 
     def feed(self, key: Hashable, data: bytes, now: float) -> None:
         """Take in what a stream has written."""
         stream = self._streams[key]
+        self._put_traceback_before(stream)
         stream.take_in(data, now)
         is_due = self._may_write_lines(key) and now >= stream.held_until
         if stream.lines_size and is_due:
@@ -174,8 +214,12 @@ class Console:
 
     def close(self, key: Hashable, now: float = 0.0) -> None:
         """End a stream: the rest of it needs no newline to be whole."""
-        self._streams[key].ended = True
-        if self._may_write_lines(key):
+        stream = self._streams[key]
+        stream.ended = True
+        if all(other.ended for other in self._streams.values()):
+            for other in self._streams.values():
+                other.tracebacks = None  # no other can have the same
+        if self._may_write_lines(key) and now >= stream.held_until:
             self._put(key)
         if self._owner == key:
             self._owner = None
@@ -225,9 +269,14 @@ class Console:
         out, self._out = self._out, []
         return out
 
+    def lines_since_traceback(self, instance: int) -> float:
+        """Return how many lines stand below the last traceback of an instance."""
+        return self._lines_written - self._traceback_ends.get(instance, -FOREVER)
+
     def say(self, text: bytes) -> None:
         """Put out lines that are no stream's."""
         screen = self._screen
+        self._count_lines(text)
         if screen is not None and self._owner is not None and screen.can_redraw:
             self._out.append((None, screen.write_above(text)))
             return
@@ -273,34 +322,91 @@ class Console:
             data = data.removeprefix(b"\n")
         if not data:
             return
-        if stream.name and (at := first_line(data)) >= 0:
-            self._name_traceback(key, stream, data, at)
-        else:
-            self._put_text(key, stream, data)
+        at = first_line(data) if stream.is_stderr else -1
+        if at >= 0 and self._says_whose:
+            self._put_traceback(key, stream, data, at)
+            return
+        self._put_text(key, stream, data)
+        if at >= 0:
+            self._note_traceback(_Shown(data[at:], {stream.instance}))
 
-    def _name_traceback(
+    def _put_traceback_before(self, stream: _Stream) -> None:
+        """Write a traceback that is whole before what its instance prints next."""
+        key = self._stderr_keys.get(stream.instance)
+        other = self._streams.get(key)
+        if other is None or other is stream or other.tracebacks is None:
+            return
+        is_whole = other.lines_size and other.tracebacks.has_exception
+        if is_whole and self._may_write_lines(key):
+            self._put(key)
+
+    def _put_traceback(
         self, key: Hashable, stream: _Stream, data: bytes, at: int
     ) -> None:
-        """Write a traceback, after words that say whose it is if that is not clear."""
-        last, self._last_traceback = self._last_traceback, stream.name
-        if last in ("", stream.name):
-            self._put_text(key, stream, data)
-            return
+        """Write a traceback, and in words whose it is if that is not clear."""
         if at:
             self._put_text(key, stream, data[:at])
-        if self._names_tracebacks:
-            words = f"poprun: This traceback is {stream.name}'s:\n"
-        else:
-            words = (
-                f"poprun: The traceback before this one is {last}'s, "
-                f"and this one is {stream.name}'s:\n"
-            )
-        self._names_tracebacks = True
-        self.say(words.encode())
+        text = comparable(data[at:])
+        instances = {stream.instance, *self._take_same(text)}
+        last = self._last_traceback
+        if (
+            last is not None
+            and last.is_last
+            and not instances & last.instances
+            and _is_same(last.text, text, stream.ended)
+        ):
+            self._add_to_last(last, instances)
+            return
+        if words := self._words_on(instances):
+            self._names_tracebacks = True
+            self.say(f"poprun: {words}:\n".encode())
         self._put_text(key, stream, data[at:])
+        self._note_traceback(_Shown(text, instances))
+
+    def _take_same(self, text: bytes) -> list[int]:
+        """Take the same traceback out of the other streams; return their instances."""
+        instances = []
+        for key, stream in self._streams.items():
+            if not (stream.is_stderr and stream.lines_size):
+                continue
+            data = b"".join(stream.lines + (stream.rest if stream.ended else []))
+            at = first_line(data)
+            if at >= 0 and _is_same(text, comparable(data[at:]), stream.ended):
+                stream.take_out(partial=False)
+                if at:
+                    self._put_text(key, stream, data[:at])
+                instances.append(stream.instance)
+        return instances
+
+    def _words_on(self, instances: set[int]) -> str:
+        last = self._last_traceback
+        if last is not None and instances == last.instances:
+            return ""
+        if last is None and len(instances) == 1:
+            return ""
+        if last is None or self._names_tracebacks:
+            return f"This traceback is {_owners(instances)}"
+        return (
+            f"The traceback before this one is {_owners(last.instances)}, and this one "
+            f"is {_owners(instances)}"
+        )
+
+    def _add_to_last(self, last: _Shown, instances: set[int]) -> None:
+        """Say that others have the traceback that stands right above."""
+        self._names_tracebacks = True
+        every = last.instances | instances
+        who = describe_instances(every).capitalize()
+        self.say(f"poprun: {who} have this traceback.\n".encode())
+        self._note_traceback(_Shown(last.text, every))
+
+    def _note_traceback(self, shown: _Shown) -> None:
+        self._last_traceback = shown
+        for instance in shown.instances:
+            self._traceback_ends[instance] = self._lines_written
 
     def _put_text(self, key: Hashable, stream: _Stream, data: bytes) -> None:
         continues, screen = self._mid_line and self._owner == key, self._screen
+        self._count_lines(data)
         text = data
         if stream.mark is not None:
             text = stream.mark.apply(data, continues=continues)
@@ -317,6 +423,11 @@ class Console:
             self._mid_line = not data.endswith(b"\n")
         self._owner = key if self._mid_line and not stream.ended else None
 
+    def _count_lines(self, text: bytes) -> None:
+        self._lines_written += text.count(b"\n")
+        if self._last_traceback is not None:
+            self._last_traceback.is_last = False
+
     def _break_line(self) -> None:
         """End a line for the stream that has left it unfinished."""
         self._write(None, b"\n")
@@ -327,3 +438,16 @@ class Console:
         if self._screen is not None:
             text = self._screen.write(text)
         self._out.append((key, text))
+
+
+def _owners(instances: set[int]) -> str:
+    text = describe_instances(instances)
+    return f"{text}'s" if len(instances) == 1 else f"that of {text}"
+
+
+def _is_same(text: bytes, other: bytes, ended: bool) -> bool:
+    """Return whether all of another traceback stands in one.
+
+    A process that has been ended meanwhile has written the beginning of its own.
+    """
+    return text.startswith(other) if ended else text == other

@@ -22,6 +22,8 @@ TAIL = 16384
 
 STREAMS = ("stdout", "stderr")
 FOREVER = float("inf")
+# A traceback need not be repeated in a report that is no further below it.
+LINES_IN_SIGHT = 100
 # How often the status is looked at; it is drawn only when it has changed.
 STATUS_INTERVAL_S = 0.25
 Key = tuple[int, str]
@@ -88,7 +90,11 @@ class OutputRouter:
         # A terminal gets both, and then one queue keeps them in order.
         self._err = self._out if _same_file(stdout, stderr) else Sink(stderr)
         self._screens = screens
-        self._consoles = {name: Console(screens.get(name)) for name in STREAMS}
+        is_marked = routes.tag or routes.xml
+        self._consoles = {
+            name: Console(screens.get(name), says_whose=not is_marked)
+            for name in STREAMS
+        }
         self._sinks = {"stdout": self._out, "stderr": self._err}
         # Where poprun's own words go.
         self._own = self._consoles["stderr"]
@@ -153,11 +159,10 @@ class OutputRouter:
     def open(self, rank: int, stream: str) -> None:
         """A stream begins."""
         routes, is_stderr = self._routes, stream == "stderr"
-        marked = routes.tag or routes.xml
         self._consoles[stream].open(
             (rank, stream),
             routes.mark_of(rank, stream, on_terminal=stream in self._screens),
-            name="" if marked or not is_stderr else f"instance {rank}",
+            instance=rank,
             is_stderr=is_stderr,
         )
         if routes.directory is None:
@@ -235,9 +240,14 @@ class OutputRouter:
         """Return the end of an instance's stderr, shown or not."""
         return self._tails.get(rank, b"")
 
-    def was_last(self, rank: int) -> bool:
-        """Return whether an instance's stderr is the last thing where errors go."""
-        return self._last == (rank, self._error_stream)
+    def is_in_sight(self, rank: int) -> bool:
+        """Return whether an instance's last words stand at the end of where errors go.
+
+        Of a traceback words say whose it is, so others may stand below it.
+        """
+        console = self._consoles[self._error_stream]
+        is_near = console.lines_since_traceback(rank) <= LINES_IN_SIGHT
+        return is_near or self._last == (rank, self._error_stream)
 
     @property
     def _error_stream(self) -> str:

@@ -1,11 +1,16 @@
-"""Whether a stream is in the middle of a Python traceback, by its lines. Pure.
+"""Whether a stream is in the middle of a Python traceback, and which are equal. Pure.
 
 A traceback comes in many small writes. Its lines are held back until it is whole, so
 that the tracebacks of several instances do not mix; but not for long, because only
 Python knows where it ends.
 """
 
+import re
+from collections.abc import Collection
+
 MARKER = b"Traceback (most recent call last):"
+# What Python cannot compile it reports from this line on.
+SYNTAX = rb'^  File ".*", line [0-9]+$'
 
 # From the line of the exception on: more lines of its message, or the exception that
 # was raised while it was handled.
@@ -14,6 +19,10 @@ AFTER_EXCEPTION_S = 0.05
 BETWEEN_LINES_S = 0.3
 # From the first line to the last, whatever comes.
 LONGEST_S = 1.0
+# For the same traceback of other instances, when one is whole.
+SAME_S = 0.25
+# What may differ in the same traceback of two instances: addresses, and torch's prefix.
+DIFFERENT = rb"\b0x[0-9a-fA-F]+|\[rank[0-9]+\]"
 
 
 class Tracebacks:
@@ -22,6 +31,8 @@ class Tracebacks:
     def __init__(self) -> None:
         # Until when the stream is held back.
         self.until = 0.0
+        # Whether the line of the exception has come.
+        self.has_exception = False
         self._limit = 0.0
         # What stands before each line of this one, as torch's "[rank1]: ".
         self._prefix = b""
@@ -29,17 +40,20 @@ class Tracebacks:
     def see(self, lines: bytes, now: float) -> None:
         """Take in whole lines."""
         inside = now < self.until
-        if not inside and MARKER not in lines:
+        if not inside and first_line(lines) < 0:
             return
         for line in lines.split(b"\n")[:-1]:
             at = line.find(MARKER)
+            if at < 0 and not inside and re.match(SYNTAX, line):
+                at = 0
             if at >= 0:
                 self._prefix = line[:at]
                 self._limit = self._limit if inside else now + LONGEST_S
                 inside = True
             if inside:
                 wait = BETWEEN_LINES_S
-                if at < 0 and is_exception(line, self._prefix):
+                self.has_exception = at < 0 and is_exception(line, self._prefix)
+                if self.has_exception:
                     wait = AFTER_EXCEPTION_S
                 self.until = min(now + wait, self._limit)
 
@@ -53,4 +67,34 @@ def is_exception(line: bytes, prefix: bytes) -> bool:
 def first_line(data: bytes) -> int:
     """Return where the line begins that begins the first traceback, or -1."""
     at = data.find(MARKER)
+    if b'  File "' in data[: max(at, 0) or None]:
+        syntax = re.search(SYNTAX, data, re.MULTILINE)
+        if syntax is not None and (at < 0 or syntax.start() < at):
+            return syntax.start()
     return at if at < 0 else data.rfind(b"\n", 0, at) + 1
+
+
+def comparable(traceback: bytes) -> bytes:
+    """Return what the same traceback of another instance has in common with one."""
+    return re.sub(DIFFERENT, b"", traceback)
+
+
+def describe_instances(instances: Collection[int]) -> str:
+    """Return "instances 0 to 3 and 7", or "instance 3"."""
+    runs: list[list[int]] = []
+    for number in sorted(instances):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    parts = [
+        part
+        for run in runs
+        for part in (map(str, run) if len(run) < 3 else [f"{run[0]} to {run[-1]}"])
+    ]
+    if len(instances) == 1:
+        return f"instance {parts[0]}"
+    *others, last = parts
+    return (
+        f"instances {', '.join(others)} and {last}" if others else f"instances {last}"
+    )

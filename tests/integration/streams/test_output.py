@@ -169,6 +169,25 @@ def test_tracebacks_of_several_do_not_mix_and_say_whose_they_are(
     assert f"poprun: This traceback is instance {c}'s:\n" in others[1]
 
 
+def test_one_mistake_of_all_instances_is_shown_once(poprun: Poprun) -> None:
+    script = poprun.script(
+        "fail.py", WAIT + "wait('go')\ndef step(): raise ValueError('nan')\nstep()\n"
+    )
+    words = ["--keep-going", "--output-filename", "logs", "python", script]
+    process = poprun.start(*job(3), *words)
+    Path(poprun.directory, "go").touch()
+    _, err = process.communicate(timeout=50)
+
+    _, *rest = err.decode().split("Traceback (most recent call last):\n")
+    text = rest[0].partition("poprun: ")[0]
+    files = [Path(poprun.directory, f"logs/1/rank.{n}/stderr") for n in range(3)]
+    assert (process.returncode, len(rest)) == (1, 1)
+    assert [file.read_text().endswith(text) for file in files] == [True] * 3
+    assert "instances 0 to 2" in err.decode().lower()
+    assert "the last lines of" not in err.decode()
+    assert re.search(r"localhost exited with code 1: ValueError: nan\n$", err.decode())
+
+
 def test_prints_of_python_come_at_once(poprun: Poprun) -> None:
     script = poprun.script("say.py", WAIT + "print('ready')\nwait('go')\nprint('ok')")
     process = poprun.start(*job(1), "python", script)

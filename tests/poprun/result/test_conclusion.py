@@ -43,7 +43,7 @@ class Output:
     def tail(self, rank: int) -> bytes:
         return self._stderr if rank == 1 else b""
 
-    def was_last(self, rank: int) -> bool:
+    def is_in_sight(self, rank: int) -> bool:
         return self._was_last and rank == 1
 
 

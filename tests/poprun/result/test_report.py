@@ -71,6 +71,14 @@ def test_what_has_just_been_shown_is_not_shown_again() -> None:
     ]
 
 
+def test_what_the_cause_says_is_not_quoted() -> None:
+    stderr = b"python: No module named trian\n"
+
+    assert render(of(3, 1 << 8), Evidence(host="n1", stderr=stderr), "") == [
+        "Instance 3 on n1 exited with code 1: python: No module named trian"
+    ]
+
+
 def test_others_that_failed_by_themselves_are_listed() -> None:
     outcome = of(1, 7 << 8, failed(0, 3 << 8), failed(12, signal.SIGKILL))
 

@@ -272,28 +272,34 @@ TRACEBACK = b"Traceback (most recent call last):\n", b"  File\n", b"Error: no\n"
 class Errors(Screen):
     """A console of stderr, whose streams have names."""
 
-    def __init__(self, *names: str) -> None:
-        self.console = Console()
+    def __init__(self, *names: str, says_whose: bool = True) -> None:
+        self.console = Console(says_whose=says_whose)
         for name in names:
-            self.console.open(name, name=f"instance {name}", is_stderr=True)
+            self.console.open(name, instance=int(name), is_stderr=True)
+
+
+def traceback(error: bytes) -> bytes:
+    return b"".join(TRACEBACK).replace(b"no", error)
 
 
 def test_tracebacks_that_come_line_by_line_do_not_mix() -> None:
     screen = Errors("1", "2")
     shown = b""
-    for line in TRACEBACK:
-        shown += screen.says("1", line) + screen.says("2", line)
+    for one, other in zip(
+        traceback(b"a").splitlines(True), traceback(b"b").splitlines(True), strict=True
+    ):
+        shown += screen.says("1", one) + screen.says("2", other)
 
     assert shown == b""
-    assert screen.console.deadline() == 0.05
-    assert screen.at(0.05) == (
-        b"".join(TRACEBACK)
+    assert screen.console.deadline() == 0.3
+    assert screen.at(0.3) == (
+        traceback(b"a")
         + b"poprun: The traceback before this one is instance 1's, and this one is "
-        b"instance 2's:\n" + b"".join(TRACEBACK)
+        b"instance 2's:\n" + traceback(b"b")
     )
 
 
-def test_the_end_of_a_stream_ends_its_traceback() -> None:
+def test_the_end_of_the_last_stream_ends_its_traceback() -> None:
     screen = Errors("1")
     screen.says("1", b"loading\n" + TRACEBACK[0])
 
@@ -303,18 +309,111 @@ def test_the_end_of_a_stream_ends_its_traceback() -> None:
 
 def test_only_a_traceback_of_another_is_named() -> None:
     screen = Errors("1", "2")
-    whole = b"".join(TRACEBACK)
-    first = screen.says("1", whole) + screen.at(0.1)
-    again = screen.says("1", whole, 1.0) + screen.at(1.1)
-    other = screen.says("2", b"loading\n" + whole, 2.0) + screen.at(2.1)
-    back = screen.says("1", whole, 3.0) + screen.at(3.1)
+    first = screen.says("1", traceback(b"a")) + screen.at(0.5)
+    again = screen.says("1", traceback(b"a"), 1.0) + screen.at(1.5)
+    other = screen.says("2", b"loading\n" + traceback(b"b"), 2.0) + screen.at(2.5)
+    back = screen.says("1", traceback(b"a"), 3.0) + screen.at(3.5)
 
-    assert (first, again) == (whole, whole)
+    assert (first, again) == (traceback(b"a"), traceback(b"a"))
     assert other == (
         b"loading\npoprun: The traceback before this one is instance 1's, and this one "
-        b"is instance 2's:\n" + whole
+        b"is instance 2's:\n" + traceback(b"b")
     )
-    assert back == b"poprun: This traceback is instance 1's:\n" + whole
+    assert back == b"poprun: This traceback is instance 1's:\n" + traceback(b"a")
+
+
+def test_the_same_traceback_of_several_goes_out_once() -> None:
+    screen = Errors("0", "1", "2", "3")
+    own = b"[rank%d]: Traceback (most recent call last):\n[rank%d]: Error: 0x7f%d\n"
+    for number in range(4):
+        lines = own % (number, number, number)
+        assert screen.says(str(number), b"loading %d\n" % number + lines) == b""
+
+    assert screen.at(0.3) == (
+        b"loading 0\nloading 1\nloading 2\nloading 3\n"
+        b"poprun: This traceback is that of instances 0 to 3:\n" + own % (0, 0, 0)
+    )
+
+
+def test_streams_that_end_show_the_same_traceback_once() -> None:
+    screen = Errors("0", "1", "2")
+    for name in "012":
+        screen.says(name, traceback(b"a"))
+
+    assert screen.ends("0") + screen.ends("2") == b""
+    assert screen.ends("1") == (
+        b"poprun: This traceback is that of instances 0 to 2:\n" + traceback(b"a")
+    )
+
+
+def test_the_same_traceback_that_comes_later_is_a_line_below_it() -> None:
+    screen = Errors("0", "1", "2")
+    shown = screen.says("0", traceback(b"a")) + screen.at(0.3)
+    shown += screen.says("2", traceback(b"a"), 5.0) + screen.at(5.3)
+    shown += screen.says("1", traceback(b"a"), 6.0) + screen.at(6.3)
+
+    assert shown == (
+        traceback(b"a") + b"poprun: Instances 0 and 2 have this traceback.\n"
+        b"poprun: Instances 0 to 2 have this traceback.\n"
+    )
+
+
+def test_it_comes_again_when_something_stands_below_it() -> None:
+    screen = Errors("0", "1")
+    screen.says("0", traceback(b"a"))
+    screen.at(0.3)
+    screen.says("0", b"step 2\n", 1.0)
+    shown = screen.says("1", traceback(b"a"), 5.0) + screen.at(5.3)
+
+    assert shown == (
+        b"poprun: The traceback before this one is instance 0's, and this one is "
+        b"instance 1's:\n" + traceback(b"a")
+    )
+
+
+def test_an_instance_that_has_it_twice_shows_it_twice() -> None:
+    screen = Errors("0", "1")
+    shown = b""
+    for second in (0.0, 1.0):
+        for name in "01":
+            screen.says(name, traceback(b"a"), second)
+        shown += screen.at(second + 0.3)
+
+    assert shown == (
+        b"poprun: This traceback is that of instances 0 and 1:\n"
+        + traceback(b"a")
+        + traceback(b"a")
+    )
+
+
+def test_a_traceback_that_was_cut_off_by_the_end_is_part_of_the_whole_one() -> None:
+    screen = Errors("0", "1", "2", "3")
+    screen.says("0", traceback(b"a"))
+    for name in "12":
+        screen.says(name, TRACEBACK[0] + b"  Fi")
+        screen.ends(name)
+
+    assert screen.at(0.3) == (
+        b"poprun: This traceback is that of instances 0 to 2:\n" + traceback(b"a")
+    )
+
+
+def test_where_lines_have_tags_no_words_say_whose_a_traceback_is() -> None:
+    screen = Errors("0", "1", says_whose=False)
+    screen.says("0", traceback(b"a"))
+    screen.says("1", traceback(b"a"))
+
+    assert screen.at(0.05) == traceback(b"a") * 2
+    assert screen.console.lines_since_traceback(0) == 3
+    assert screen.console.lines_since_traceback(1) == 0
+
+
+def test_what_an_instance_prints_comes_after_its_traceback() -> None:
+    screen = Errors("0", "1")
+    screen.console.open("out", instance=0)
+    screen.says("0", traceback(b"a"))
+
+    assert screen.says("out", b"retry\n") == traceback(b"a") + b"retry\n"
 
 
 def test_lines_of_others_do_not_wait_for_a_traceback() -> None:

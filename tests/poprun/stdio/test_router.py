@@ -160,9 +160,9 @@ def test_the_last_to_speak_where_errors_go_is_known(
     router.feed(1, "stderr", b"Traceback\n", 0.0)
     router.feed(0, "stdout", b"elsewhere\n", 0.0)
 
-    assert router.was_last(1)
+    assert router.is_in_sight(1)
     router.feed(0, "stderr", b"stopped\n", 0.0)
-    assert not router.was_last(1)
+    assert not router.is_in_sight(1)
 
 
 def test_poprun_s_own_words_begin_on_a_line_of_their_own(
@@ -284,7 +284,7 @@ def test_where_stderr_comes_by_stdout_its_end_is_kept(
     router.feed(1, "stdout", b"no use\n", 0.0)
 
     assert router.tail(1) == b"no use\n"
-    assert not router.was_last(1)
+    assert not router.is_in_sight(1)
 
 
 def test_stderr_goes_on_while_nobody_reads_stdout(

@@ -1,6 +1,14 @@
 """Tracebacks are kept together for a moment, and no longer."""
 
-from poprun.stdio.tracebacks import LONGEST_S, MARKER, Tracebacks, first_line
+import pytest
+
+from poprun.stdio.tracebacks import (
+    LONGEST_S,
+    MARKER,
+    Tracebacks,
+    describe_instances,
+    first_line,
+)
 
 FIRST = MARKER + b"\n"
 FRAME = b'  File "train.py", line 3, in <module>\n'
@@ -58,3 +66,28 @@ def test_the_line_is_found_that_begins_a_traceback() -> None:
     assert first_line(b"one\n[rank1]: " + FIRST + FRAME) == 4
     assert first_line(FIRST) == 0
     assert first_line(b"one\n") == -1
+
+
+def test_a_syntax_error_of_a_script_is_a_traceback_without_its_first_line() -> None:
+    file = b'  File "train.py", line 3\n'
+
+    assert first_line(b"one\n" + file + b"    1 +\n") == 4
+    assert first_line(file + FIRST) == 0
+    # What faulthandler writes.
+    assert first_line(FRAME) == -1
+    assert held(file, b"    1 +\n") == 0.3
+    assert held(file, b"    1 +\n", b"SyntaxError: invalid syntax\n") == 0.05
+
+
+@pytest.mark.parametrize(
+    ("instances", "text"),
+    [
+        ({3}, "instance 3"),
+        ({1, 0}, "instances 0 and 1"),
+        ({0, 1, 2}, "instances 0 to 2"),
+        ({0, 2, 4}, "instances 0, 2 and 4"),
+        ({0, 1, 2, 3, 7, 9, 10, 11, 12}, "instances 0 to 3, 7 and 9 to 12"),
+    ],
+)
+def test_instances_are_described_in_runs(instances: set[int], text: str) -> None:
+    assert describe_instances(instances) == text
