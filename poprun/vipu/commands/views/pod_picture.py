@@ -81,29 +81,28 @@ def draw(state: ClusterState, *, in_colour: bool) -> str:
     """Return the picture of a cluster, and a table of its partitions."""
     cluster, ipus = state.cluster, ipus_of(state)
     lines = [f"{cluster.name}: {cluster.size} IPUs, {free_text(state.free, ' free')}"]
-    labels = {}
-    machines_per_ild = cluster.ild_size // IPUS_PER_MACHINE
-    for first in range(0, cluster.size // IPUS_PER_MACHINE, _MACHINES_PER_LINE):
-        # A line has machines of one ILD only.
-        last = min(
-            first + _MACHINES_PER_LINE,
-            (first // machines_per_ild + 1) * machines_per_ild,
-        )
-        labels[first] = (last, _label(state.agents[first:last]))
-    width = max(len(label) for _, label in labels.values())
-    for first, (last, label) in labels.items():
-        if cluster.num_ilds > 1 and first % machines_per_ild == 0:
-            lines.append(f" ILD {first // machines_per_ild}")
+    share = cluster.ild_size // IPUS_PER_MACHINE
+    # A line has machines of one ILD only.
+    spans = [
+        range(first, min(first + _MACHINES_PER_LINE, (ild + 1) * share))
+        for ild in range(cluster.num_ilds)
+        for first in range(ild * share, (ild + 1) * share, _MACHINES_PER_LINE)
+    ]
+    labels = [_label(state.agents[span.start : span.stop]) for span in spans]
+    width = max(map(len, labels))
+    for span, label in zip(spans, labels, strict=True):
+        if cluster.num_ilds > 1 and span.start % share == 0:
+            lines.append(f" ILD {span.start // share}")
         cells = [
             "".join(
                 _cell(ipu, in_colour=in_colour)
                 for ipu in ipus[machine * IPUS_PER_MACHINE :][:IPUS_PER_MACHINE]
             )
-            for machine in range(first, last)
+            for machine in span
         ]
         trouble = ", ".join(
             f"{agent.name} is {agent.status}"
-            for agent in state.agents[first:last]
+            for agent in state.agents[span.start : span.stop]
             if agent.status is not AgentStatus.UP
         )
         lines.append(f" {label:{width}}  {' '.join(cells)}  {trouble}".rstrip())
