@@ -51,9 +51,9 @@ class Database:
             check_private(path)
             if not self._exists():
                 self._create()
-            self._connection = self._connect(path)
+            self._connection = self._connect(path, 0)
             try:
-                self._check_version()
+                self._begin()
             except BaseException:
                 self._connection.close()
                 raise
@@ -104,7 +104,7 @@ class Database:
         try:
             os.fchmod(file, 0o600)  # whatever the umask
             os.close(file)
-            connection = self._connect(new)
+            connection = self._connect(new, 0)
             try:
                 connection.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
                 _migrate(connection, 0)
@@ -133,11 +133,11 @@ class Database:
             return connection
         return None
 
-    def _connect(self, path: str) -> sqlite.Connection:
+    def _connect(self, path: str, timeout_s: float) -> sqlite.Connection:
         connection = sqlite.connect(
             f"{_uri(path)}?mode=rw",
             uri=True,
-            timeout=self._timeout_s,
+            timeout=timeout_s,
             isolation_level=None,
             check_same_thread=False,
         )
@@ -147,6 +147,22 @@ class Database:
             # The next to open it reads the whole log: 1000 pages would take 10 ms.
             connection.execute(f"PRAGMA wal_autocheckpoint = {MOST_LOG_PAGES}")
         return connection
+
+    def _begin(self) -> None:
+        """Check the version, and wait for others from now on.
+
+        SQLite waits as long where locks do not work at all.
+        """
+        wait = f"PRAGMA busy_timeout = {int(self._timeout_s * 1000)}"
+        try:
+            self._check_version()
+        except sqlite.Error as error:
+            if not _is_busy(error) or self._lock_failure():
+                raise
+            self._connection.execute(wait)
+            self._check_version()
+        else:
+            self._connection.execute(wait)
 
     def _check_version(self) -> None:
         (identity,) = self._connection.execute("PRAGMA application_id").fetchone()
@@ -181,8 +197,15 @@ class Database:
             ) from error
 
     def _in_words(self, error: sqlite.Error) -> InventoryError:
-        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-        if code in (sqlite.SQLITE_BUSY, sqlite.SQLITE_LOCKED):
+        code = _code_of(error)
+        if _is_busy(error):
+            if failure := self._lock_failure():
+                return InventoryUnavailableError(
+                    f"The V-IPU inventory {self.path} is where file locks do not work: "
+                    f"{failure}. Network file systems need a lock service. Name a "
+                    "place on a local disk with POPRUN_VIPU_INVENTORY, or run with "
+                    "--offline-mode=1."
+                )
             return InventoryBusyError(
                 f"Other processes kept the V-IPU inventory {self.path} locked for "
                 f"{self._timeout_s:g} s. Try again, or wait longer with "
@@ -196,6 +219,25 @@ class Database:
             f"The V-IPU inventory {self.path} cannot be read or written: {error}. Name "
             "another place with POPRUN_VIPU_INVENTORY, or run with --offline-mode=1."
         )
+
+    def _lock_failure(self) -> str:
+        """Return why files beside the inventory cannot be locked, empty if they can.
+
+        Not a file of SQLite's: to close it would release the locks of this process.
+        """
+        path = os.path.join(self._directory, f".lock-{os.urandom(8).hex()}")
+        try:
+            file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+        except OSError:
+            return ""
+        try:
+            os.unlink(path)
+            os.lockf(file, os.F_TLOCK, 0)
+        except OSError as error:
+            return error.strerror or str(error)
+        finally:
+            os.close(file)
+        return ""
 
     def _refuse_damage(self, error: Exception) -> None:
         """Explain an error that values of the inventory may have led to.
@@ -229,6 +271,14 @@ class Database:
             f"There is no room on the disk for the V-IPU inventory {self.path}. Make "
             "room, or name another place with POPRUN_VIPU_INVENTORY."
         )
+
+
+def _code_of(error: sqlite.Error) -> int:
+    return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
+
+
+def _is_busy(error: sqlite.Error) -> bool:
+    return _code_of(error) in (sqlite.SQLITE_BUSY, sqlite.SQLITE_LOCKED)
 
 
 def _uri(path: str) -> str:

@@ -471,3 +471,77 @@ def test_the_leases_of_an_older_inventory_live_on(path: Path, holder: Holder) ->
 
     assert [lease.holder.job for lease in inventory.list_leases()] == ["j2"]
     inventory.close()
+
+
+# What the C library answers where no file can be locked.
+NO_LOCKS = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <sys/types.h>
+
+static int refuse(const char *name, int file, int command, void *argument)
+{
+    if (command == F_GETLK || command == F_SETLK || command == F_SETLKW) {
+        errno = ENOLCK;
+        return -1;
+    }
+    int (*next)(int, int, ...) = (int (*)(int, int, ...))dlsym(RTLD_NEXT, name);
+    return next(file, command, argument);
+}
+#define DEFINE(name)                                    \\
+    int name(int file, int command, ...)                \\
+    {                                                   \\
+        va_list rest;                                   \\
+        va_start(rest, command);                        \\
+        void *argument = va_arg(rest, void *);          \\
+        va_end(rest);                                   \\
+        return refuse(#name, file, command, argument);  \\
+    }
+#undef fcntl
+DEFINE(fcntl)
+DEFINE(fcntl64)
+#undef lockf
+int lockf(int file, int command, off_t size) { errno = ENOLCK; return -1; }
+int lockf64(int file, int command, off64_t size) { errno = ENOLCK; return -1; }
+"""
+OPEN = """
+import sys
+from poprun.vipu.inventory.embedded import open_embedded
+from poprun.vipu.vipu_errors import InventoryUnavailableError
+try:
+    open_embedded({"POPRUN_VIPU_INVENTORY": sys.argv[1]}, "h1", 600)
+except InventoryUnavailableError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_where_files_cannot_be_locked_it_is_said_at_once(
+    path: Path, tmp_path: Path, exists: bool
+) -> None:
+    if exists:
+        EmbeddedInventory(path, host="h1").close()
+    shim = tmp_path / "no_locks.so"
+    subprocess.run(
+        ["cc", "-shared", "-fPIC", "-o", shim, "-x", "c", "-", "-ldl"],
+        input=NO_LOCKS.encode(),
+        check=True,
+    )
+    said = subprocess.run(
+        [sys.executable, "-c", OPEN, path],
+        env=os.environ | {"LD_PRELOAD": str(shim), "PYTHONPATH": ":".join(sys.path)},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        timeout=50,
+    ).stdout
+
+    assert said == (
+        f"The V-IPU inventory {path} is where file locks do not work: No locks "
+        "available. Network file systems need a lock service. Name a place on a local "
+        "disk with POPRUN_VIPU_INVENTORY, or run with --offline-mode=1.\n"
+    )
+    assert [f.name for f in path.parent.iterdir()] == [path.name] * exists
