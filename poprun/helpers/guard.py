@@ -269,6 +269,18 @@ class Guard:
         return [p for p in below if p.pid not in self._known]
 
 
+def _raise_open_files() -> None:
+    """Raise the soft limit of open files, which mpirun needs for its instances.
+
+    The shims give the programs the caller's limit.
+    """
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard not in (resource.RLIM_INFINITY, soft):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
 def _become_mpirun(
     argv: list[bytes], environment: list[bytes], output: int, fault: int
 ) -> None:
@@ -277,6 +289,7 @@ def _become_mpirun(
         os.dup2(output, 1)
         os.dup2(output, 2)
         processes.default_signals()
+        _raise_open_files()
         pairs = (word.partition(b"=") for word in environment)
         os.execve(argv[0], argv, {name: value for name, _, value in pairs})
     except OSError as error:

@@ -145,6 +145,9 @@ def _become_program(
             os.sched_setaffinity(0, spec.cpus)
         if spec.memory_nodes and not processes.bind_memory(spec.memory_nodes):
             os.write(fault, UNBOUND)
+        if spec.open_files:
+            call = b"setrlimit()"
+            _limit_open_files(spec.open_files)
         about, call = spec.cwd, b""
         os.chdir(spec.cwd)
         about = spec.path
@@ -156,6 +159,13 @@ def _become_program(
     except BaseException as error:
         os.write(fault, b"0  " + repr(error).encode(errors="replace")[:2048])
     os._exit(127)
+
+
+def _limit_open_files(soft: int) -> None:
+    import resource
+
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def _read_to_end(descriptor: int) -> bytes:

@@ -190,6 +190,7 @@ def pack_spec(
     terminals: tuple[bool, bool] = (False, False),
     size: tuple[int, int] = (0, 0),
     merge_stderr: bool = False,
+    open_files: int = 0,
 ) -> bytes:
     """Return the message that tells a shim what to run.
 
@@ -203,6 +204,7 @@ def pack_spec(
         terminals: Whether stdout and stderr are to be one.
         size: Rows and columns of those that are.
         merge_stderr: stderr is stdout.
+        open_files: The soft limit of open files, 0 for the shim's.
     """
     return pack(
         SPEC,
@@ -217,6 +219,7 @@ def pack_spec(
         b",".join(mpirun_prefixes),
         b",".join(users),
         b",".join(b"%d" % number for number in (*terminals, *size, merge_stderr)),
+        open_files,
         len(argv),
         *argv,
         *environment,
@@ -239,9 +242,10 @@ class Spec:
         self.terminals = bool(stdout), bool(stderr)
         self.size = rows, columns
         self.merge_stderr = bool(merge)
-        count = int(fields[11])
-        self.argv = fields[12 : 12 + count]
-        self.environment = fields[12 + count :]
+        self.open_files = int(fields[11])
+        count = int(fields[12])
+        self.argv = fields[13 : 13 + count]
+        self.environment = fields[13 + count :]
 
     def is_set_by_mpi(self, name: bytes) -> bool:
         """Return whether a variable is MPI's word to the program."""

@@ -70,8 +70,11 @@ def make_job(
         inherited.setdefault("HOME", directory)
     ended_file = os.path.join(directory, "ended-instances")
     inherited[env.ENDED_INSTANCES] = ended_file
+    limits = _raise_descriptor_limit(setup)
+    soft, hard = limits
+    open_files = 0 if soft == hard else soft
     specs = [
-        _spec(setup, assignment, path, program, inherited, grace, terminals)
+        _spec(setup, assignment, path, program, inherited, grace, terminals, open_files)
         for assignment, path in zip(setup.plan.assignments, paths, strict=True)
     ]
     mpi = adapter(setup.mpi.flavour)
@@ -92,7 +95,7 @@ def make_job(
         has_mpi=setup.mpi.flavour != LOCAL,
         timeout=FOREVER if timeout is None else timeout,
         start_timeout=start_timeout,
-        descriptor_limits=_raise_descriptor_limit(setup),
+        descriptor_limits=limits,
         resources=[_directory(path) for path in directories],
         directory=directory,
         ended_file=ended_file,
@@ -166,6 +169,7 @@ def _spec(
     inherited: Mapping[str, str],
     grace: float,
     terminals: Terminals,
+    open_files: int,
 ) -> bytes:
     variables = with_interpreter(instance_environment(assignment, inherited))
     argv = [os.fsencode(word) for word in program]
@@ -193,6 +197,7 @@ def _spec(
         terminals=(terminals.stdout, terminals.stderr),
         size=terminals.size(),
         merge_stderr=setup.arguments.merge_stderr,
+        open_files=open_files,
     )
 
 

@@ -237,14 +237,16 @@ def test_more_instances_than_open_files_are_refused_before_the_start(
     assert not (poprun.directory / "started").exists()
 
 
-def test_poprun_raises_its_own_limit_of_open_files_and_not_the_programs(
-    poprun: Poprun,
+@pytest.mark.mpi
+def test_poprun_and_mpirun_have_more_open_files_and_programs_the_callers(
+    poprun: Poprun, every_mpirun: str
 ) -> None:
     limits = "ulimit -Sn 70 && ulimit -Hn 2048"
-    ran = run_with_open_files(poprun, limits, *job(30), "sh", "-c", "ulimit -Sn")
+    words = [*job(30, every_mpirun), "sh", "-c", "ulimit -Sn; ulimit -Hn"]
+    ran = run_with_open_files(poprun, limits, *words)
 
     assert (ran.returncode, ran.stderr) == (0, b"")
-    assert ran.stdout == b"70\n" * 30
+    assert sorted(ran.stdout.split()) == [b"2048"] * 30 + [b"70"] * 30
 
 
 @pytest.mark.parametrize("option", ["--timeout", "--start-timeout", "--grace"])
