@@ -203,6 +203,7 @@ FOR_LIGHT = {
     "poprun.helpers.job_files",
     "poprun.helpers.program_start",
     "poprun.helpers.protocol",
+    "resource",
     "select",
     "stat",
     "sys",
@@ -326,7 +327,7 @@ LATE_IMPORTS = {
     "poprun.plan.unsupported": {"psutil"},
     # 0.3 ms of the 13 that a shim takes, once for every instance.
     "poprun.helpers.processes": {"fcntl"},
-    "poprun.helpers.program_start": {"termios"},
+    "poprun.helpers.program_start": {"resource", "termios"},
     # It runs in every Python of an instance, and does nothing in most of them.
     "poprun.interpreter.sitecustomize": {
         "_signal",

@@ -9,6 +9,7 @@ import _signal  # type: ignore[import-not-found]  # typeshed has signal only
 import _socket
 import errno
 import os
+import resource
 import select
 import time
 
@@ -274,8 +275,6 @@ def _raise_open_files() -> None:
 
     The shims give the programs the caller's limit.
     """
-    import resource
-
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard not in (resource.RLIM_INFINITY, soft):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
