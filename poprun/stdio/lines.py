@@ -49,6 +49,7 @@ class _Stream:
         "lines_size",
         "looked_at",
         "mark",
+        "reads_terminal",
         "rest",
         "rest_size",
         "same_s",
@@ -57,13 +58,20 @@ class _Stream:
     )
 
     def __init__(
-        self, mark: Mark | None, instance: int, *, is_stderr: bool, same_s: float
+        self,
+        mark: Mark | None,
+        instance: int,
+        *,
+        is_stderr: bool,
+        same_s: float,
+        reads_terminal: bool,
     ) -> None:
         self.mark = mark
         self.instance = instance
         self.is_stderr = is_stderr
         # For how long others may have the same traceback.
         self.same_s = same_s
+        self.reads_terminal = reads_terminal
         self.tracebacks = Tracebacks() if is_stderr else None
         # Not on the console yet: whole lines, and the beginning of one.
         self.lines: list[bytes] = []
@@ -183,15 +191,23 @@ class Console:
         *,
         instance: int = 0,
         is_stderr: bool = False,
+        reads_terminal: bool = False,
     ) -> None:
         """Add a stream.
 
         Args:
             instance: Whose it is.
             is_stderr: Keep its tracebacks together.
+            reads_terminal: It is of the one instance that reads this terminal.
         """
         same_s = SAME_S if self._says_whose else 0.0
-        self._streams[key] = _Stream(mark, instance, is_stderr=is_stderr, same_s=same_s)
+        self._streams[key] = _Stream(
+            mark,
+            instance,
+            is_stderr=is_stderr,
+            same_s=same_s,
+            reads_terminal=reads_terminal,
+        )
         if is_stderr:
             self._stderr_keys[instance] = key
 
@@ -294,7 +310,16 @@ class Console:
         return sum(stream.size for stream in self._streams.values())
 
     def _is_free_for(self, key: Hashable) -> bool:
-        return self._owner in (None, key)
+        return self._owner in (None, key) or self._was_answered_for(key)
+
+    def _was_answered_for(self, key: Hashable) -> bool:
+        """Return whether what the user has typed may have ended the unfinished line.
+
+        A prompt is on stderr, and what answers the user on stdout.
+        """
+        owner = self._streams.get(self._owner)
+        is_prompt = owner is not None and owner.reads_terminal
+        return is_prompt and self._streams[key].reads_terminal
 
     def _may_write_lines(self, key: Hashable) -> bool:
         if self._is_free_for(key) or self._streams[key].lines_size > ENOUGH_WAITING:
@@ -414,7 +439,9 @@ class Console:
             if screen is not None and self._owner is not None and screen.can_redraw:
                 self._out.append((key, screen.write_above(text)))
                 return
-            if screen is not None or (stream.mark and stream.mark.own_line):
+            if self._was_answered_for(key):
+                pass  # the user has ended it
+            elif screen is not None or (stream.mark and stream.mark.own_line):
                 self._break_line()
         self._write(key, text)
         if screen is not None:

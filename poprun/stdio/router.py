@@ -44,6 +44,8 @@ class Routes(NamedTuple):
     directory: str | None = None
     # And nothing on the console.
     only_files: bool = False
+    # The instance that reads the terminal which the output is written to.
+    terminal_reader: int | None = None
 
     def mark_of(
         self, rank: int, stream: str, *, on_terminal: bool = False
@@ -164,6 +166,7 @@ class OutputRouter:
             routes.mark_of(rank, stream, on_terminal=stream in self._screens),
             instance=rank,
             is_stderr=is_stderr,
+            reads_terminal=rank == routes.terminal_reader,
         )
         if routes.directory is None:
             return

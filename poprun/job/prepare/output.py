@@ -22,6 +22,7 @@ def routes(setup: Setup, settings: Settings) -> Routes:
         only_instance=settings["only-output-from-instance"],
         directory=setup.arguments.output_filename,
         only_files=setup.arguments.output_nocopy,
+        terminal_reader=setup.stdin.rank if os.isatty(0) else None,
     )
 
 

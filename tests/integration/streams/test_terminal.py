@@ -251,6 +251,17 @@ def test_there_is_no_status_while_a_line_is_unfinished(
     assert (terminal.end(), terminal.lines()) == (0, ["Name? Ann"])
 
 
+def test_what_is_typed_at_a_prompt_ends_its_line(
+    poprun: Poprun, on_terminal: Start
+) -> None:
+    script = poprun.script("ask.py", "print('hello', input('Name? '))\n")
+    terminal = on_terminal(POPRUN, *job(1), "--stdin", "0", "python", script)
+    terminal.wait(lambda: terminal.lines() == ["Name?"], "the question")
+    terminal.process.sendline("Ann")
+
+    assert (terminal.end(), terminal.lines()) == (0, ["Name? Ann", "hello Ann"])
+
+
 @pytest.mark.parametrize(
     ("words", "environ"),
     [

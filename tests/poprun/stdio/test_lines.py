@@ -522,3 +522,24 @@ def test_on_a_terminal_no_line_begins_behind_a_prompt() -> None:
     screen.says("b", b"one\n", 0.1)
 
     assert screen.at(0.31) == b"\none\n"
+
+
+def test_no_line_is_ended_for_the_instance_whose_prompt_was_answered() -> None:
+    screen = OnTerminal("b")
+    for name in ("stdout", "stderr"):
+        screen.console.open(name, reads_terminal=True)
+    screen.says("stderr", b"Name? ")
+    screen.at(0.05)
+
+    assert screen.says("stdout", b"hello Ann\n", 1.0) == b"hello Ann\n"
+    assert screen.says("b", b"one\n", 1.0) == b"one\n"
+
+
+def test_a_bar_of_the_instance_that_reads_is_drawn_below_its_lines() -> None:
+    screen = OnTerminal()
+    for name in ("stdout", "stderr"):
+        screen.console.open(name, reads_terminal=True)
+    screen.says("stderr", b"\r10%")
+    screen.at(0.05)
+
+    assert screen.says("stdout", b"one\n", 1.0) == b"\r\x1b[Kone\n10%"
