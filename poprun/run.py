@@ -29,6 +29,7 @@ from poprun.result.progress import Progress
 from poprun.result.show import print_text
 from poprun.stdio import terminal
 from poprun.stdio.router import make_files
+from poprun.stdio.stdin import describe_unread
 from poprun.stdio.writer import write_text
 
 
@@ -167,6 +168,11 @@ def _run_job(
     finally:
         router.hide_status(forever=True)
     router.end()
+    if not settings.given("stdin") and (unread := describe_unread()):
+        log.warn(
+            f"The standard input holds {unread}, which no instance reads. For instance "
+            "0 to read it, add --stdin 0; for each instance to get a copy, --stdin all."
+        )
     exit_code = conclusion.conclude(
         ended, setup, router, log, memory, debug=settings["debug"]
     )

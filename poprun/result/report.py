@@ -10,8 +10,8 @@ from poprun.result.outcome import Failed, Outcome
 LINES = 20
 WIDEST = 400
 MIB = 1 << 20
-# What input() raises.
-END_OF_INPUT = "EOFError: EOF when reading a line"
+# What input() and breakpoint() raise.
+END_OF_INPUT = ("EOFError: EOF when reading a line", "bdb.BdbQuit")
 TRACEBACK = "Traceback (most recent call last)"
 SYNTAX_ERROR = "(Syntax|Indentation|Tab)Error: "
 SYNTAX_FILE = '  File ".*", line [0-9]+$'
@@ -61,7 +61,7 @@ def _cause(first: Failed, evidence: Evidence, lines: Sequence[str]) -> str:
     if evidence.out_of_memory is not None:
         return f"{who}: out of memory{_limit(evidence)}."
     exception = exception_line(lines)
-    if evidence.no_stdin and exception == END_OF_INPUT:
+    if evidence.no_stdin and exception in END_OF_INPUT:
         return (
             f"{who}: {exception}. It has no standard input: add --stdin {first.rank}."
         )

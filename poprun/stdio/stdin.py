@@ -1,6 +1,11 @@
 """What the instances read: nothing, poprun's own stdin, or a file."""
 
+import fcntl
 import os
+import stat
+import struct
+import sys
+import termios
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -32,6 +37,32 @@ class Stdin(NamedTuple):
     def is_own(self) -> bool:
         """Whether any instance reads poprun's own stdin."""
         return self.rank is not None or self.copies > 0
+
+
+def describe_unread(descriptor: int = 0) -> str:
+    """Return what was left unread of poprun's stdin, or nothing if that was nothing.
+
+    What poprun shares with its parent may be for that to read: the rest of a script, or
+    the next line of a loop in a shell.
+    """
+    try:
+        status = os.fstat(descriptor)
+        parent = os.stat(f"/proc/{os.getppid()}/fd/0")
+        size = _unread_bytes(descriptor, status)
+    except OSError:
+        return ""
+    if not size or (parent.st_dev, parent.st_ino) == (status.st_dev, status.st_ino):
+        return ""
+    return f"{size} byte{'s' * (size > 1)}"
+
+
+def _unread_bytes(descriptor: int, status: os.stat_result) -> int:
+    if stat.S_ISREG(status.st_mode):
+        return max(0, status.st_size - os.lseek(descriptor, 0, os.SEEK_CUR))
+    if stat.S_ISFIFO(status.st_mode):
+        reply = fcntl.ioctl(descriptor, termios.FIONREAD, bytes(struct.calcsize("i")))
+        return int.from_bytes(reply, sys.byteorder)
+    return 0
 
 
 class StdinFeeder:

@@ -29,6 +29,38 @@ def test_a_loop_that_reads_lines_loses_none_to_poprun(
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, b"1\n2\n3\n4\n5\n", b"")
 
 
+INPUT = {
+    "pipe": ("printf data | {}", "4 bytes"),
+    "file": ("printf d > data; (exec {} < data); exit $?", "1 byte"),
+    "pipe-that-ends": ("printf '' | {}", ""),
+    "pipe-without-data": ("mkfifo pipe; {} <> pipe", ""),
+    "file-that-was-read": ("printf d > data; (cat; {}; :) < data > /dev/null", ""),
+    "device": ("{} < /dev/zero", ""),
+    "none-is-wanted": ("export POPRUN_STDIN=none; printf data | {}", ""),
+    "script-of-the-shell": ("printf '{}\\n\\n' | sh", ""),
+}
+
+
+@pytest.mark.parametrize("shape", INPUT)
+def test_input_that_no_instance_reads_is_reported(poprun: Poprun, shape: str) -> None:
+    command, size = INPUT[shape]
+    ran = subprocess.run(
+        ["sh", "-c", command.format(f"{POPRUN} {' '.join(job(2))} true")],
+        cwd=poprun.directory,
+        env=poprun.environ,
+        capture_output=True,
+        timeout=50,
+        text=True,
+    )
+
+    words = (
+        f"poprun: warning: The standard input holds {size}, which no instance reads. "
+        "For instance 0 to read it, add --stdin 0; for each instance to get a copy, "
+        "--stdin all.\n"
+    )
+    assert (ran.returncode, ran.stderr) == (0, words if size else "")
+
+
 @pytest.mark.mpi
 def test_one_instance_gets_every_byte_and_the_end(
     poprun: Poprun, every_mpirun: str

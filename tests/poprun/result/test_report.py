@@ -228,12 +228,15 @@ def test_the_line_that_says_what_was_wrong_is_found(
 
 
 @pytest.mark.parametrize("no_stdin", [True, False])
-def test_a_program_that_reads_no_input_is_told_of_stdin(no_stdin: bool) -> None:
-    stderr = (
-        b"Traceback (most recent call last):\n  x\nEOFError: EOF when reading a line\n"
-    )
+@pytest.mark.parametrize(
+    "exception", ["EOFError: EOF when reading a line", "bdb.BdbQuit"]
+)
+def test_a_program_that_reads_no_input_is_told_of_stdin(
+    no_stdin: bool, exception: str
+) -> None:
+    stderr = f"Traceback (most recent call last):\n  x\n{exception}\n".encode()
     evidence = Evidence(host="n1", stderr=stderr, just_shown=True, no_stdin=no_stdin)
 
-    cause = "Instance 3 on n1 exited with code 1: EOFError: EOF when reading a line"
+    cause = f"Instance 3 on n1 exited with code 1: {exception}"
     advice = ". It has no standard input: add --stdin 3."
     assert render(of(3, 1 << 8), evidence, "") == [cause + advice * no_stdin]
