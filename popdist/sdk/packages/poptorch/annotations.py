@@ -150,13 +150,22 @@ def count_ipus(strategy: _IExecutionStrategy, blocks: Sequence[BlockUse]) -> int
     return max(ipus) + 1
 
 
-def count_stages(strategy: _IExecutionStrategy, blocks: Sequence[BlockUse]) -> int:
-    """Return how many pipeline stages a forward pass has; 1 if it is no pipeline."""
+def count_stages(
+    strategy: _IExecutionStrategy,
+    blocks: Sequence[BlockUse],
+    computes_before_blocks: bool = False,
+) -> int:
+    """Return how many pipeline stages a forward pass has; 1 if it is no pipeline.
+
+    What is computed before the first block is in stage 0.
+    """
     if not isinstance(strategy, PipelinedExecution) or (
         isinstance(strategy, ShardedExecution)
     ):
         return 1
     stages = {stage._stage_id for _, stage in _stages_of(strategy, blocks)}
+    if computes_before_blocks:
+        stages.add(0)
     return max(1, len(stages))
 
 

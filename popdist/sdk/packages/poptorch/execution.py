@@ -36,6 +36,8 @@ class Execution:
         # What went through identity_loss, and the blocks, in order.
         self.losses: list[torch.Tensor] = []
         self.blocks: list[BlockUse] = []
+        # Whether something was computed before the first block.
+        self.computes_before_blocks = False
         self.regions = Regions()
         self._outer: Execution | None = None
 

@@ -1,3 +1,4 @@
+import copy
 from typing import Any
 
 import pytest
@@ -42,15 +43,46 @@ def test_blocks_on_more_ipus_than_a_replica_has_are_refused(two_ipus: None) -> N
 
 
 def test_blocks_on_the_ipus_of_a_replica_run(two_ipus: None) -> None:
-    executor = poptorch.trainingModel(Parts(0, 1), options(accumulation=2))
+    executor = poptorch.trainingModel(Parts(0, 1), options(accumulation=3))
 
-    assert executor(torch.ones(2, 2)).shape == ()
+    assert executor(torch.ones(3, 2)).shape == ()
 
 
-def test_a_pipeline_needs_micro_batches_for_its_stages(two_ipus: None) -> None:
-    with pytest.raises(poptorch.Error, match="The model has 2 pipeline stages, but"):
-        poptorch.trainingModel(Parts(0, 1), options())(torch.ones(1, 2))
+class Chain(nn.Module):
+    """Computes before its first block."""
 
+    def __init__(self, *ipus: int) -> None:
+        super().__init__()
+        self.first = nn.Linear(2, 2)
+        self.layers = nn.Sequential(
+            *(poptorch.BeginBlock(nn.Linear(2, 2), ipu_id=ipu) for ipu in ipus)
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return poptorch.identity_loss(self.layers(self.first(x)), reduction="sum")
+
+
+@pytest.mark.parametrize(
+    ("model", "stages", "needed"),
+    [(Parts(0, 1), 2, 3), (Chain(1), 2, 3), (Chain(1, 2, 3), 4, 7)],
+)
+def test_a_pipeline_needs_micro_batches_for_its_stages(
+    model: nn.Module, stages: int, needed: int
+) -> None:
+    few = needed - 1
+    with pytest.raises(poptorch.Error) as refusal:
+        poptorch.trainingModel(model, options(accumulation=few))(torch.ones(few, 2))
+
+    assert str(refusal.value).startswith(
+        f"The model has {stages} pipeline stages, but "
+        f"poptorch.Options().Training.gradientAccumulation is {few}. Pipelined "
+        f"training goes through {needed} stages, forward and backward, "
+    )
+    enough = options(accumulation=needed)
+    poptorch.trainingModel(copy.deepcopy(model), enough)(torch.ones(needed, 2))
+
+
+def test_what_is_sharded_needs_no_micro_batches(two_ipus: None) -> None:
     sharded = options()
     sharded.setExecutionStrategy(
         poptorch.ShardedExecution(poptorch.AutoStage.SameAsIpu)

@@ -13,7 +13,7 @@ from ..enums import ConnectionType
 from ..options import Options, validation
 from .compile.compilation import Compiled, compile_cached, compile_model
 from .compile.executable_cache import ExecutableCache
-from .compile.narrowing import warn_of_int64
+from .compile.graph_search import warn_of_int64
 from .compile.progress_bar import compilation_bar
 from .forward.micro_batches import Inputs
 from .forward.replica_state import RandomState, ReplicaBuffers

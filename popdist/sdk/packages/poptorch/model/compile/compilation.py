@@ -23,7 +23,7 @@ from ..forward.replica_state import (
 )
 from ..run_settings import RunSettings
 from .executable_cache import ExecutableCache, key_of
-from .narrowing import Int64Search
+from .graph_search import GraphSearch
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,7 +86,7 @@ def compile_model(
         random_state.begin(0)
         execution = contexts.enter_context(Execution())
         contexts.enter_context(half)
-        int64 = contexts.enter_context(Int64Search())
+        search = contexts.enter_context(GraphSearch(execution))
         if rules is not None:
             contexts.enter_context(casting(execution, rules))
         with recorder:
@@ -110,7 +110,7 @@ def compile_model(
         ipus=ipus,
         half=half.used,
         casts=casts,
-        int64=int64.found(output),
+        int64=search.int64(output),
     )
 
 
@@ -186,13 +186,16 @@ def _check_ipus(
             f"{ipus_per_replica}. Start the program with poprun --ipus-per-replica "
             f"{ipus}, or put the blocks on fewer IPUs."
         )
-    stages = count_stages(strategy, execution.blocks)
-    if settings.training and 1 < stages > settings.gradient_accumulation:
+    stages = count_stages(strategy, execution.blocks, execution.computes_before_blocks)
+    # The backward pass has a stage for each but the last, too.
+    needed = 2 * stages - 1
+    if settings.training and settings.gradient_accumulation < needed:
         raise Error(
             f"The model has {stages} pipeline stages, but "
             "poptorch.Options().Training.gradientAccumulation is "
-            f"{settings.gradient_accumulation}. For pipelining it must be at least the "
-            "number of pipeline stages: raise it, or set a "
+            f"{settings.gradient_accumulation}. Pipelined training goes through "
+            f"{needed} stages, forward and backward, and needs as many micro-batches: "
+            f"set gradientAccumulation to {needed} or more, or set a "
             "poptorch.ShardedExecution as the execution strategy."
         )
     return ipus

@@ -9,7 +9,7 @@ from poptorch_models import options
 from torch import nn
 
 import poptorch
-from poptorch.model.compile import narrowing
+from poptorch.model.compile import graph_search
 
 STAMP = r"^\[\d\d:\d\d:\d\d\.\d{3}\] \[poptorch:cpp\] \[warning\] "
 REST = (
@@ -20,7 +20,7 @@ REST = (
 
 @pytest.fixture(autouse=True)
 def _in_a_new_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(narrowing, "_CALLS", count())
+    monkeypatch.setattr(graph_search, "_CALLS", count())
 
 
 class Best(nn.Module):
@@ -84,7 +84,7 @@ def test_a_model_from_the_executable_cache_is_warned_of(
     settings = options().enableExecutableCaching(str(tmp_path))
     poptorch.inferenceModel(Best(), settings)(torch.ones(2, 4, 6))
     first = capsys.readouterr().err
-    monkeypatch.setattr(narrowing, "_CALLS", count())
+    monkeypatch.setattr(graph_search, "_CALLS", count())
     poptorch.inferenceModel(Best(), settings)(torch.ones(2, 4, 6))
 
     assert len(list(tmp_path.glob("*.json"))) == 1

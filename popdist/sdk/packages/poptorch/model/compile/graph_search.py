@@ -1,4 +1,7 @@
-"""Where a model computes with int64, which an IPU has as int32, and a warning of it."""
+"""What compiling looks for in the operations of a forward pass.
+
+The first that yields int64, which an IPU has as int32; and those before all blocks.
+"""
 
 import sys
 from collections.abc import Iterable, Sequence
@@ -11,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from ..._logging import warn_as_backend
+from ...execution import Execution
 
 _NAMES = {torch.float16: "Half", torch.float32: "Float", torch.int64: "Long"}
 # Their int64 results are needed for the backward pass only.
@@ -19,11 +23,12 @@ _INTERNAL = "_with_indices"
 _CALLS = count()
 
 
-class Int64Search(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Finds the first operation that yields int64 while it is active."""
+class GraphSearch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Looks at all operations of a forward pass while it is active."""
 
-    def __init__(self) -> None:
+    def __init__(self, execution: Execution) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self._execution = execution
         self._first: str | None = None
 
     # Any: torch calls this with and for whatever its operators take.
@@ -35,14 +40,16 @@ class Int64Search(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         result = func(*args, **(kwargs or {}))
+        if not self._execution.blocks:
+            self._execution.computes_before_blocks = True
         if self._first is None and _yields_int64(func, result):
             name = func._schema.name
             self._first = f"{_described(result)} = {name} # {_place_of_caller()}"
         return result
 
     # Any: whatever the model's forward returns.
-    def found(self, output: Any) -> str | None:
-        """Return the operation and its place in the program, or the output; or None."""
+    def int64(self, output: Any) -> str | None:
+        """Return the first that yields int64 and its place in the program, or None."""
         if self._first is None and _has_int64(output):
             return f"{_described(output)} = return"
         return self._first
