@@ -19,6 +19,7 @@ from poprun.stdio.tracebacks import (
     comparable,
     describe_instances,
     first_line,
+    without_frames_of,
 )
 
 # A partial line is shown when it has been one for so long.
@@ -164,13 +165,19 @@ class Console:
         screen: If it is a terminal.
         says_whose: Whether words say whose a traceback is, and the same one of several
             instances goes out once.
+        library: The directory whose frames are left out of tracebacks.
     """
 
     def __init__(
-        self, screen: Screen | None = None, *, says_whose: bool = True
+        self,
+        screen: Screen | None = None,
+        *,
+        says_whose: bool = True,
+        library: bytes = b"",
     ) -> None:
         self._screen = screen
         self._says_whose = says_whose
+        self._library = library
         self._streams: dict[Hashable, _Stream] = {}
         # Whose partial line is on the console, if any.
         self._owner: Hashable | None = None
@@ -385,7 +392,7 @@ class Console:
         if words := self._words_on(instances):
             self._names_tracebacks = True
             self.say(f"poprun: {words}:\n".encode())
-        self._put_text(key, stream, data[at:])
+        self._put_text(key, stream, without_frames_of(self._library, data[at:]))
         self._note_traceback(_Shown(text, instances))
 
     def _take_same(self, text: bytes) -> list[int]:

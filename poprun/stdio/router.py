@@ -46,6 +46,8 @@ class Routes(NamedTuple):
     only_files: bool = False
     # The instance that reads the terminal which the output is written to.
     terminal_reader: int | None = None
+    # The directory whose frames are left out of tracebacks on the console.
+    library: str = ""
 
     def mark_of(
         self, rank: int, stream: str, *, on_terminal: bool = False
@@ -94,7 +96,11 @@ class OutputRouter:
         self._screens = screens
         is_marked = routes.tag or routes.xml
         self._consoles = {
-            name: Console(screens.get(name), says_whose=not is_marked)
+            name: Console(
+                screens.get(name),
+                says_whose=not is_marked,
+                library=os.fsencode(routes.library),
+            )
             for name in STREAMS
         }
         self._sinks = {"stdout": self._out, "stderr": self._err}

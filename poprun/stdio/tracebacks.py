@@ -79,6 +79,36 @@ def comparable(traceback: bytes) -> bytes:
     return re.sub(DIFFERENT, b"", traceback)
 
 
+def without_frames_of(library: bytes, traceback: bytes) -> bytes:
+    """Leave out the frames of a library where it has refused a call of the program.
+
+    It has if the last of them is at a raise statement. Where it fails otherwise, they
+    say where.
+
+    Args:
+        library: The path of its directory; nothing is left out if that is empty.
+    """
+    at = traceback.find(MARKER)
+    if not library or library not in traceback or at < 0:
+        return traceback
+    prefix = re.escape(traceback[traceback.rfind(b"\n", 0, at) + 1 : at])
+    own, called = (
+        rb'^%s  File "%s/' % (prefix, re.escape(library)),
+        rb'  File "(?!<frozen )',
+    )
+    refusal = rb"\n%s    raise\b" % prefix
+
+    def replace(frames: re.Match[bytes]) -> bytes:
+        last = frames[0][frames[0].rfind(b'  File "') :]
+        is_last = re.match(rb"%s\S" % prefix, traceback[frames.end() :])
+        is_called = re.search(called, traceback[: frames.start()])
+        is_refusal = is_last and is_called and re.search(refusal, last)
+        return b"" if is_refusal else frames[0]
+
+    pattern = rb"(?:%s.*\n(?:^%s    .*\n)*)+" % (own, prefix)
+    return re.sub(pattern, replace, traceback, flags=re.MULTILINE)
+
+
 def describe_instances(instances: Collection[int]) -> str:
     """Return "instances 0 to 3 and 7", or "instance 3"."""
     runs: list[list[int]] = []

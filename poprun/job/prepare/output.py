@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Mapping
 
+from popdist import environment
 from poprun.errors import OptionError
 from poprun.options.settings import Settings
 from poprun.plan.planner import Setup
@@ -23,6 +24,7 @@ def routes(setup: Setup, settings: Settings) -> Routes:
         directory=setup.arguments.output_filename,
         only_files=setup.arguments.output_nocopy,
         terminal_reader=setup.stdin.rank if os.isatty(0) else None,
+        library=os.path.dirname(environment.__file__),
     )
 
 

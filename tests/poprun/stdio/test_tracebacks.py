@@ -8,6 +8,7 @@ from poprun.stdio.tracebacks import (
     Tracebacks,
     describe_instances,
     first_line,
+    without_frames_of,
 )
 
 FIRST = MARKER + b"\n"
@@ -91,3 +92,58 @@ def test_a_syntax_error_of_a_script_is_a_traceback_without_its_first_line() -> N
 )
 def test_instances_are_described_in_runs(instances: set[int], text: str) -> None:
     assert describe_instances(instances) == text
+
+
+USERS = FIRST + FRAME + b"    group.all_reduce(x)\n    ^^^^^^^\n"
+CALLED = b'  File "/lib/popdist/calls.py", line 7, in call\n    return method()\n'
+RAISED = b'  File "/lib/popdist/checks.py", line 9, in f\n    raise ValueError(\n'
+FAILED = b'  File "/lib/popdist/checks.py", line 8, in f\n    1 / 0\n    ~~^~~\n'
+CALLBACK = b'  File "train.py", line 8, in f\n    raise KeyError\n'
+ERROR = b"ValueError: The reduction is 'median'.\n"
+
+
+@pytest.mark.parametrize(
+    ("traceback", "shown"),
+    [
+        pytest.param(USERS + CALLED + RAISED + ERROR, USERS + ERROR, id="refusal"),
+        pytest.param(USERS + RAISED + ERROR, USERS + ERROR, id="one-frame"),
+        pytest.param(
+            USERS
+            + RAISED
+            + ERROR
+            + b"\nDuring ...:\n\n"
+            + USERS
+            + CALLED * 9
+            + RAISED
+            # The exception without a message.
+            + b"E\n",
+            USERS + ERROR + b"\nDuring ...:\n\n" + USERS + b"E\n",
+            id="chained",
+        ),
+        *(
+            pytest.param(text, text, id=name)
+            for name, text in {
+                "defect": USERS + CALLED + FAILED + ERROR,
+                "callback": USERS + CALLED + CALLBACK + ERROR,
+                "cut-off": USERS + CALLED + RAISED,
+                "of-popdist-itself": FIRST
+                + b'  File "<frozen runpy>", line 1, in run\n'
+                + CALLED
+                + RAISED
+                + ERROR,
+                "no-traceback": CALLED + RAISED + ERROR,
+            }.items()
+        ),
+    ],
+)
+def test_frames_of_a_library_that_refuses_a_call_are_left_out(
+    traceback: bytes, shown: bytes
+) -> None:
+    prefix = b"[rank1]: "
+    prefixed = b"".join(prefix + line for line in traceback.splitlines(True))
+
+    assert without_frames_of(b"/lib/popdist", traceback) == shown
+    assert without_frames_of(b"/lib/popdist", prefixed) == b"".join(
+        prefix + line for line in shown.splitlines(True)
+    )
+    assert without_frames_of(b"", traceback) == traceback
