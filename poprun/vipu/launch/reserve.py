@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 POLL_S = 0.05
 # Between two attempts to get a partition that is ACTIVE.
 ATTEMPT_S = 0.5
-# Between two looks at the queue of the jobs that wait for IPUs.
-WAIT_POLL_S = 0.3
+# Between two attempts of the job that is next, and two looks of those behind it.
+WAIT_POLL_S, QUEUE_POLL_S = 0.3, 1.0
 
 
 class Asked(NamedTuple):
@@ -104,7 +104,7 @@ def _reserve_in_turn(
     acquisition = _acquisition(asked, name, make_request(asked, name))
     while True:
         lines: list[str] = []
-        why = ""
+        why, pause_s = "", WAIT_POLL_S
         try:
             turn = inventory.wait_in_queue(acquisition)
             why = turn.reason
@@ -112,6 +112,7 @@ def _reserve_in_turn(
                 grant = _reserve_now(inventory, asked, log.held_back(lines))
                 log.write(lines)
                 return grant
+            pause_s = QUEUE_POLL_S
         except (InUseError, NoSpaceError) as error:
             why = why or str(error)
         except (
@@ -129,7 +130,7 @@ def _reserve_in_turn(
                 f"--wait-for-ipus. {why}"
             )
         show(why)
-        time.sleep(min(WAIT_POLL_S, max(0.0, began + wait_s - time.monotonic())))
+        time.sleep(min(pause_s, max(0.0, began + wait_s - time.monotonic())))
 
 
 def _reserve_now(inventory: "Inventory", asked: Asked, log: Log) -> Grant:

@@ -112,7 +112,7 @@ def jobs_before(
 ) -> list[WaitingJob]:
     """Return the jobs that compete for a place and have waited longer.
 
-    Those that have ended leave the queue.
+    Those in front that have ended leave the queue.
 
     Args:
         lease: The id of the lease of a job, whether or not it waits.
@@ -129,15 +129,18 @@ def jobs_before(
         "WHERE ?1 IS NULL OR ticket < ?1 ORDER BY ticket",
         own,
     ).fetchall()
-    found = []
+    found: list[WaitingJob] = []
     for *columns, allocations, heard, other in rows:
         job = _waiting_job(columns)
-        if observer.life(job.holder.process, job.holder.host) is Life.DEAD:
-            leave(db, other)
-        elif heard > now - SILENT_S and place.competes_with(
+        if heard <= now - SILENT_S or not place.competes_with(
             Place(job.partition, tuple(allocations.split()))
         ):
-            found.append(job)
+            continue
+        # One that lives holds the job up: the others need no look at their processes.
+        if not found and _has_ended(job, observer):
+            leave(db, other)
+            continue
+        found.append(job)
     return found
 
 
@@ -183,6 +186,10 @@ def list_waiting(db: Connection) -> tuple[WaitingJob, ...]:
         "partition_name, since FROM waiting ORDER BY ticket"
     ).fetchall()
     return tuple(map(_waiting_job, rows))
+
+
+def _has_ended(job: WaitingJob, observer: Observer) -> bool:
+    return observer.life(job.holder.process, job.holder.host) is Life.DEAD
 
 
 def drop_dead(db: Connection, observer: Observer) -> None:
