@@ -15,6 +15,7 @@ from .compile.compilation import Compiled, compile_cached, compile_model
 from .compile.executable_cache import ExecutableCache
 from .compile.graph_search import warn_of_int64
 from .compile.progress_bar import compilation_bar
+from .forward.constant_attributes import ConstantAttributes
 from .forward.micro_batches import Inputs
 from .forward.replica_state import RandomState, ReplicaBuffers
 from .forward.training_flags import TrainingFlags
@@ -56,6 +57,8 @@ class ModelState:
         self.attached = False
         self.flags = TrainingFlags()
         self.buffers = ReplicaBuffers(self._module, self._settings.replicas)
+        # As they were when the model was compiled; None without that.
+        self.attributes: ConstantAttributes | None = None
 
     # Any: whatever the module's forward takes.
     def inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Inputs:
@@ -80,6 +83,7 @@ class ModelState:
         cached = popart.get("enableEngineCaching") and popart.get("cachePath")
         strategy = self._options._execution_strategy
         self.flags = TrainingFlags()
+        attributes = ConstantAttributes(self._module)
         with (
             self.flags.applied(self._module),
             compilation_bar(self._options._show_compilation_progress_bar) as progress,
@@ -96,6 +100,7 @@ class ModelState:
                     inputs,
                     self._settings,
                     self.buffers,
+                    attributes,
                     RandomState(self._seed()),
                     strategy,
                     ipus,
@@ -103,6 +108,8 @@ class ModelState:
                 ),
             )
             progress(100)
+        attributes.keep(self.compiled.changing)
+        self.attributes = attributes
         warn_of_int64(self.compiled.int64)
         self.attach()
         return self.compiled
@@ -131,11 +138,19 @@ class ModelState:
             training = Training(
                 self._settings, exchange, update, self._new_anchors(), compiled.half
             )
+        if self.attributes is None:
+            self.attributes = ConstantAttributes(self._module)
+            self.attributes.keep(compiled.changing)
         state = RandomState(self._seed(), first_replica)
         if self._random_numbers is not None:
             state.seed, state.iterations = self._random_numbers
         self.loaded = ReplicatedModel(
-            self._module, self._settings, self.buffers, state, training
+            self._module,
+            self._settings,
+            self.buffers,
+            self.attributes,
+            state,
+            training,
         )
         return self.loaded
 

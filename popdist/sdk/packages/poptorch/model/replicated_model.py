@@ -11,6 +11,7 @@ from torch.utils._pytree import tree_leaves
 from ..execution import Execution
 from .compile.compilation import Compiled
 from .forward.casting import casting
+from .forward.constant_attributes import ConstantAttributes
 from .forward.half_precision import HalfPrecision
 from .forward.losses import TorchLosses, loss_of
 from .forward.micro_batches import Inputs
@@ -35,12 +36,14 @@ class ReplicatedModel:
         module: nn.Module,
         settings: RunSettings,
         buffers: ReplicaBuffers,
+        attributes: ConstantAttributes,
         random_state: RandomState,
         training: "Training | None",
     ) -> None:
         self._module = module
         self._settings = settings
         self._buffers = buffers
+        self._attributes = attributes
         self.random_state = random_state
         self.training = training
         self.timing = Timing()
@@ -96,7 +99,11 @@ class ReplicatedModel:
     ) -> Any:
         """Run forward and, when training, backward; return detached outputs."""
         args, kwargs = inputs
-        with Execution() as execution, self._casting(compiled, execution):
+        with (
+            Execution() as execution,
+            self._attributes.restored(),
+            self._casting(compiled, execution),
+        ):
             if self.training is None or compiled.loss is None:
                 return self._module(*args, **kwargs)
             output, recorded = self._forward(compiled, args, kwargs)

@@ -1,8 +1,9 @@
 """What there is to find out about a model before it runs, by one forward pass."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import nn
@@ -12,6 +13,7 @@ from ...errors import Error
 from ...execution import Execution
 from ...options.strategies import _IExecutionStrategy
 from ..forward.casting import casting
+from ..forward.constant_attributes import ConstantAttributes, Place
 from ..forward.half_precision import HalfPrecision
 from ..forward.losses import LossSource, TorchLosses, find_loss
 from ..forward.micro_batches import Inputs, Signature
@@ -39,6 +41,8 @@ class Compiled:
     casts: bool
     # The first operation that yields int64, and where it is; None without any.
     int64: str | None
+    # Attributes that forward changes, which are constants of the model.
+    changing: Sequence[Place]
 
     def check_inputs(self, inputs: Inputs) -> None:
         """Raise Error if the inputs are not like those that the model was compiled for.
@@ -61,6 +65,7 @@ def compile_model(
     inputs: Inputs,
     settings: RunSettings,
     buffers: ReplicaBuffers,
+    attributes: ConstantAttributes,
     random_state: RandomState,
     strategy: _IExecutionStrategy,
     ipus_per_replica: int | None,
@@ -111,6 +116,7 @@ def compile_model(
         half=half.used,
         casts=casts,
         int64=search.int64(output),
+        changing=attributes.changed(),
     )
 
 
@@ -140,7 +146,8 @@ def compile_cached(
         return make()
     made: list[Compiled] = []
 
-    def compile_here() -> dict[str, int | bool | str | None]:
+    # Any: values of JSON.
+    def compile_here() -> dict[str, Any]:
         made.append(make())
         loss = made[0].loss
         return {
@@ -148,6 +155,7 @@ def compile_cached(
             "casts": made[0].casts,
             "half": made[0].half,
             "int64": made[0].int64,
+            "changing": made[0].changing,
             "identity_loss": loss.identity_loss if loss is not None else None,
         }
 
@@ -165,6 +173,7 @@ def compile_cached(
         half=bool(found["half"]),
         casts=found["casts"],
         int64=found["int64"],
+        changing=[(owner, name) for owner, name in found["changing"]],
     )
 
 

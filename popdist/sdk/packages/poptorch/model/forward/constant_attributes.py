@@ -1,0 +1,107 @@
+"""Attributes of modules that are no parameters and no buffers: constants of a model.
+
+What forward changes in them has no effect beyond the forward pass, as in a graph that
+was compiled once.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+# What torch itself keeps in a module, and its training flag.
+_INTERNAL = frozenset(vars(nn.Module()))
+_ABSENT = object()
+# The name of a module in the model, and of its attribute.
+Place = tuple[str, str]
+
+
+class ConstantAttributes:
+    """The plain attributes of a model as they were when this was made."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._modules = dict(model.named_modules())
+        self._objects = self._current()
+        self._values = {place: _copy(held) for place, held in self._objects.items()}
+        self._changing: Sequence[Place] = ()
+
+    def changed(self) -> list[Place]:
+        """Return which attributes were changed since then, made or removed."""
+        now = self._current()
+        return [
+            place
+            for place in sorted({*now, *self._objects})
+            if now.get(place, _ABSENT) is not self._objects.get(place, _ABSENT)
+            or not _same(now[place], self._values[place])
+        ]
+
+    def keep(self, changing: Sequence[Place]) -> None:
+        """Remember only the attributes that forward changes."""
+        self._changing = changing
+        self._values = {place: self._values.get(place, _ABSENT) for place in changing}
+        self._objects = {}
+
+    @contextmanager
+    def restored(self) -> Iterator[None]:
+        """Run the block with the values of then, and leave those of now."""
+        if not self._changing:
+            yield
+            return
+        now = {place: self._read(place) for place in self._changing}
+        for place, value in self._values.items():
+            self._write(place, _copy(value))
+        try:
+            yield
+        finally:
+            for place, held in now.items():
+                self._write(place, held)
+
+    # Any: attributes have any type.
+    def _current(self) -> dict[Place, Any]:
+        return {
+            (owner, name): held
+            for owner, module in self._modules.items()
+            for name, held in vars(module).items()
+            if name not in _INTERNAL and _is_plain(held)
+        }
+
+    def _read(self, place: Place) -> Any:
+        owner, name = place
+        return vars(self._modules[owner]).get(name, _ABSENT)
+
+    def _write(self, place: Place, value: Any) -> None:
+        owner, name = place
+        attributes = self._modules[owner].__dict__
+        if value is _ABSENT:
+            attributes.pop(name, None)
+        else:
+            attributes[name] = value
+
+
+def _is_plain(value: Any) -> bool:
+    return value is None or isinstance(
+        value, torch.Tensor | bool | int | float | str | tuple | list | dict | set
+    )
+
+
+def _copy(value: Any) -> Any:
+    """Return a copy of a value that can be changed in place."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone().requires_grad_(value.requires_grad)
+    if type(value) in (list, dict, set):
+        return value.copy()
+    return value
+
+
+def _same(now: Any, before: Any) -> bool:
+    """Return whether a value that is the same object is as it was."""
+    if isinstance(now, torch.Tensor) and now.layout is torch.strided:
+        return now.shape == before.shape and torch.equal(now, before)
+    if type(now) is dict:
+        return list(now) == list(before) and _same([*now.values()], [*before.values()])
+    if type(now) in (list, set):
+        pairs = zip(now, before, strict=False)
+        return len(now) == len(before) and all(a is b for a, b in pairs)
+    return True
