@@ -10,6 +10,7 @@ processes shows which helper it is; all the rest is in modules, which are compil
 once and cached.
 """
 
+import os
 import sys
 
 if __name__ == "__main__":
@@ -21,6 +22,8 @@ if __name__ == "__main__":
 
         # The attempt is there for readers of the list of processes.
         shim.main(variable=words[1], rank=int(words[2]))
+        # At once: what Python does at its end takes a sixth of a shim's time.
+        os._exit(0)
     elif role == "guard":
         from poprun.helpers import guard
 

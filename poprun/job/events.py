@@ -120,6 +120,12 @@ class ShimLost(NamedTuple):
     rank: int
 
 
+class ShimLeft(NamedTuple):
+    """A shim ended after its release."""
+
+    rank: int
+
+
 class AloneInMpi(NamedTuple):
     """One of several instances uses an MPI in which it is the only rank."""
 
@@ -179,6 +185,7 @@ Event = (
     | NotUndone
     | DevicesLost
     | ShimLost
+    | ShimLeft
     | AloneInMpi
     | Rejected
     | AcceptFailed

@@ -14,6 +14,7 @@ from poprun.job.events import (
     Exited,
     Refused,
     Rejected,
+    ShimLeft,
     ShimLost,
     StacksAvailable,
     Started,
@@ -206,3 +207,5 @@ class Shims:
         if rank not in self._clean and not self.are_leaving:
             self._clean.add(rank)
             self._emit(ShimLost(rank))
+        elif self.are_leaving:
+            self._emit(ShimLeft(rank))

@@ -24,6 +24,7 @@ from poprun.job.events import (
     MpirunExited,
     OutputClosed,
     Refused,
+    ShimLeft,
     ShimLost,
     StacksShown,
     Started,
@@ -35,8 +36,9 @@ MACHINERY_GRACE_S = 1.0
 STACKS_S = 5.0
 # From "kill everything" to "then without the shims".
 KILL_TIMEOUT_S = 1.0
-# How long mpirun may take to leave after its last child.
+# How long mpirun may take to leave after its last child: at least, and per instance.
 MPIRUN_TIMEOUT_S = 2.0
+MPIRUN_TIMEOUT_PER_INSTANCE_S = 0.05
 FOREVER = float("inf")
 
 
@@ -177,6 +179,8 @@ def _react(course: Course, event: Event, now: float) -> Step:
             return _stop(course, Cause(Reason.DEVICES_LOST), now, course.grace)
         case OutputClosed() if running:
             return _stop(course, Cause(Reason.OUTPUT_CLOSED), now, machinery)
+        case ShimLeft() if course.phase is Phase.LEAVING:
+            return replace(course, phase_ends=_leaves_by(course, now)), []
         case StacksShown() if course.phase is Phase.TRACING:
             return _signal(course, now, course.grace)
         case Interrupted(number):
@@ -261,10 +265,16 @@ def _all_gone(course: Course) -> bool:
 
 
 def _leave(course: Course, now: float) -> Step:
-    ends = now + MPIRUN_TIMEOUT_S
+    ends = _leaves_by(course, now)
     course = replace(course, phase=Phase.LEAVING, phase_ends=ends)
     actions: list[Action] = [ReleaseShims()]
     if len(course.connected) < course.num_instances and not course.mpirun_ended:
         # It has not even started them all, and need not begin now.
         actions.append(SignalMpirun(signal.SIGTERM))
     return course, actions
+
+
+def _leaves_by(course: Course, now: float) -> float:
+    """Return when mpirun has to be gone if nothing more happens."""
+    per_instance = MPIRUN_TIMEOUT_PER_INSTANCE_S * course.num_instances
+    return now + max(MPIRUN_TIMEOUT_S, per_instance)

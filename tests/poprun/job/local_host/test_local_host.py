@@ -25,6 +25,7 @@ from poprun.job.events import (
     MpirunRefused,
     MpirunStarted,
     Refused,
+    ShimLeft,
     ShimLost,
     Started,
 )
@@ -296,6 +297,16 @@ def test_a_failure_stops_the_others_which_are_killed_after_the_grace(
     assert ended.course.cause == Cause(Reason.FAILED, rank=0)
     found = [(e.rank, e.status, e.by_itself) for e in two.told if isinstance(e, Exited)]
     assert found == [(0, 3 << 8, True), (1, signal.SIGKILL, False)]
+
+
+def test_a_shim_that_ends_after_its_release_has_left(two: Driven) -> None:
+    shims = two.run(2)
+    two.supervisor._host.release_shims()
+
+    shims[1].channel.close()
+    two.turn()
+
+    assert two.told == [ShimLeft(1)]
 
 
 def test_a_lost_shim_is_the_cause_even_if_mpirun_has_ended_of_it_meanwhile(

@@ -22,6 +22,7 @@ from poprun.job.events import (
     MpirunStarted,
     OutputClosed,
     Refused,
+    ShimLeft,
     ShimLost,
     StacksShown,
     Started,
@@ -566,6 +567,19 @@ def test_mpirun_that_hangs_after_its_instances_have_ended_is_killed() -> None:
     assert (story.cause, story.course.mpirun_hung) == (None, True)
 
 
+def test_mpirun_has_time_for_each_of_many_instances_to_leave() -> None:
+    story = running(160)
+
+    story(10, *(Clean(rank, 0) for rank in range(160)))
+    assert (story.phase, story.deadline) == (Phase.LEAVING, 18)
+
+    assert story(17, ShimLeft(0)) == []
+    assert (story.phase, story.deadline) == (Phase.LEAVING, 25)
+    assert story(25, Tick()) == ["SIGKILL to mpirun"]
+    assert story(25.1, ShimLeft(1)) == []
+    assert (story.phase, story.deadline) == (Phase.ENDING, 26)
+
+
 # --- Whatever happens.
 
 
@@ -580,6 +594,7 @@ def anything(num_instances: int) -> st.SearchStrategy[Event]:
         st.builds(FailedInFinalize, ranks, st.just(1 << 8), st.just(0)),
         st.builds(Clean, ranks, st.integers(0, 2)),
         st.builds(ShimLost, ranks),
+        st.builds(ShimLeft, ranks),
         st.builds(Interrupted, st.sampled_from([INT, TERM, signal.SIGQUIT])),
         st.builds(MpirunExited, statuses),
         st.sampled_from([MpirunStarted(100), GuardLost(), OutputClosed(), Tick()]),
