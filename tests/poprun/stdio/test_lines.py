@@ -19,8 +19,8 @@ class Screen:
         self.console.feed(name, data, now)
         return self.shown()
 
-    def ends(self, name: str) -> bytes:
-        self.console.close(name)
+    def ends(self, name: str, now: float = 0.0) -> bytes:
+        self.console.close(name, now)
         return self.shown()
 
     def at(self, now: float) -> bytes:
@@ -384,6 +384,42 @@ def test_an_instance_that_has_it_twice_shows_it_twice() -> None:
         + traceback(b"a")
         + traceback(b"a")
     )
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from("012"),
+            st.sampled_from(["line", "a", "b", "cut", "end", "wait"]),
+        ),
+        max_size=40,
+    )
+)
+def test_no_line_is_lost_among_tracebacks(steps: list[tuple[str, str]]) -> None:
+    screen = Errors(*"012")
+    ended: set[str] = set()
+    lines: dict[str, list[bytes]] = {name: [] for name in "012"}
+    shown, tracebacks, now = b"", set[bytes](), 0.0
+    for name, step in [*steps, *((name, "end") for name in "012")]:
+        now += 0.4 if step == "wait" else 0.01
+        shown += screen.at(now)
+        if name in ended or step == "wait":
+            continue
+        if step == "end":
+            ended.add(name)
+            shown += screen.ends(name, now)
+        elif step == "line":
+            lines[name].append(b"%s.%d" % (name.encode(), len(lines[name])))
+            shown += screen.says(name, lines[name][-1] + b"\n", now)
+        else:
+            text = TRACEBACK[0] if step == "cut" else traceback(step.encode())
+            tracebacks.add(text)
+            shown += screen.says(name, text, now)
+
+    for name, own in lines.items():
+        prefix = name.encode() + b"."
+        assert [x for x in shown.splitlines() if x.startswith(prefix)] == own
+    assert all(text in shown for text in tracebacks)
 
 
 def test_a_traceback_that_was_cut_off_by_the_end_is_part_of_the_whole_one() -> None:
