@@ -89,6 +89,9 @@ LOG_LEVEL = "POPDIST_LOG_LEVEL"
 # Whether the stand-ins for packages of the SDK may be imported: auto, yes or no. The
 # option --emulate-sdk sets it for its job.
 SDK = "POPDIST_SDK"
+# What torch.distributed uses for gloo: gloo or popdist. The option --torch-backend sets
+# it for its job.
+TORCH_BACKEND = "POPDIST_TORCH_BACKEND"
 
 # --- Set for programs that are written for other launchers.
 
@@ -119,6 +122,10 @@ PMI_RANK = "PMI_RANK"
 PMI_SIZE = "PMI_SIZE"
 HYDRA_LOCAL_RANK = "MPI_LOCALRANKID"
 HYDRA_LOCAL_SIZE = "MPI_LOCALNRANKS"
+
+# --- Read by torch: 0 if it is not to load the backends that are installed.
+
+TORCH_AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
 
 # --- Set by torchrun and by Slurm's srun.
 

@@ -169,6 +169,7 @@ ACROSS = {
     "poprun": ("poprun", "popdist.environment", "popdist.errors"),
     # It runs in the program's Python, which may have popdist.
     "poprun.interpreter": ("popdist.sdk.finder",),
+    "poprun.interpreter.torch_backend": ("popdist.torch.backend",),
     "popdist": ("popdist",),
     "popdist.engine": ("popdist.engine", "popdist.errors"),
     "popdist.poptorch": ("popdist", "poptorch"),
@@ -239,6 +240,7 @@ THIRD_PARTY = {
         "popdist.sdk.forkserver_preload",
         "popdist.torch",
         "popdist.poptorch",
+        "poprun.interpreter.torch_backend",
         "poptorch",
         "horovod",
     ),
@@ -338,6 +340,14 @@ LATE_IMPORTS = {
         "popdist.sdk.finder",
         "struct",
     },
+    # At each `import torch`, where most programs need none of them, and torch may be
+    # built without torch.distributed.
+    "poprun.interpreter.torch_backend": {
+        "popdist.torch.backend.registration",
+        "popdist.torch.backend.rendezvous",
+        "torch.distributed",
+        "torch.distributed.rendezvous",
+    },
 }
 
 READS_ENVIRON = (
@@ -370,7 +380,11 @@ WRITES_ENVIRON = ("poprun.interpreter",)
 # Where the variables of the contract are spelled, and in what runs in Pythons that
 # cannot import that.
 CONTRACT = "popdist.environment"
-SPELLS_VARIABLES = (CONTRACT, "poprun.interpreter.sitecustomize")
+SPELLS_VARIABLES = (
+    CONTRACT,
+    "poprun.interpreter.sitecustomize",
+    "poprun.interpreter.torch_backend",
+)
 VARIABLE = re.compile(r"\b(POPDIST|IPUOF)_")
 
 

@@ -1,7 +1,8 @@
 """Tells poprun what an MPI rank exits with, which would then wait in MPI_Finalize.
 
 It also makes popdist's stand-ins for poptorch, horovod and popart importable
-(--emulate-sdk), and lets a signal show the stacks of all threads.
+(--emulate-sdk), says where --torch-backend has no effect, and lets a signal show the
+stacks of all threads.
 
 poprun puts this folder first on PYTHONPATH, so every Python of an instance imports this
 at its start. It runs inside the user's program: it loads on Python 3.6 and later (and
@@ -25,6 +26,7 @@ BEFORE_VALUE, FOR_EMPTY, FOR_UNSET = HERE, HERE + "/", HERE + "//"
 
 # Spelled in popdist/environment.py too, which not every Python can import.
 CONTROL, RANK, SDK = "POPDIST_CONTROL", "RANK", "POPDIST_SDK"
+TORCH_BACKEND = "POPDIST_TORCH_BACKEND"
 # As in popdist/sdk/finder.py.
 STAND_INS, WITH_TORCH = ("poptorch", "horovod", "popart"), ("horovod.torch",)
 # As in poprun/helpers/protocol.py.
@@ -158,6 +160,8 @@ class Finder:
         # type: (str, Any, Any) -> Any
         if name == "mpi4py.MPI":
             self._on_mpi()
+        if name == "torch":
+            check_torch_backend()
         if name not in self._stand_ins:
             return None
         try:
@@ -167,12 +171,27 @@ class Finder:
                 return None
         else:
             return find_spec(name, path, target)
-        text = (
-            "--emulate-sdk=yes asks for a stand-in for {}, but it needs popdist, which "
-            "{} does not have. Install poprun for this Python, or run the program with "
-            "a Python that has it."
-        )
-        raise ModuleNotFoundError(text.format(name, sys.executable), name=name)
+        raise missing(name, "--emulate-sdk=yes asks for a stand-in for {}")
+
+
+def check_torch_backend():
+    # type: () -> None
+    """Refuse the import of torch where --torch-backend has no effect."""
+    asked = os.environ.get(TORCH_BACKEND) == "popdist"
+    # The entry point that registers the backend comes with poprun.
+    if asked and not found_by_others("poprun", None, None):
+        text = "--torch-backend=popdist asks for popdist as a backend of {}"
+        raise missing("torch", text)
+
+
+def missing(name, request):
+    # type: (str, str) -> ModuleNotFoundError
+    """Return the error for a Python that lacks what an option asks for."""
+    text = (
+        request + ", but it needs popdist, which {} does not have. Install poprun for "
+        "this Python, or run the program with a Python that has it."
+    )
+    return ModuleNotFoundError(text.format(name, sys.executable), name=name)
 
 
 def found_by_others(name, path, target):

@@ -419,7 +419,7 @@ _LIMITS = (
     ),
 )
 
-_SDK = (
+_FRAMEWORKS = (
     Option(
         "emulate-sdk",
         Kind.CHOICE,
@@ -429,6 +429,16 @@ _SDK = (
         "cannot be imported, an error says why.",
         choices=("auto", "yes", "no"),
         default="auto",
+        vendor=False,
+    ),
+    Option(
+        "torch-backend",
+        Kind.CHOICE,
+        "",
+        "What torch.distributed reduces with where a program names gloo, or no backend "
+        "on a machine without GPU: gloo, or popdist's shared memory.",
+        choices=("gloo", "popdist"),
+        default="gloo",
         vendor=False,
     ),
 )
@@ -540,7 +550,7 @@ GROUPS: Mapping[str, tuple[Option, ...]] = {
     "MPI": _MPI,
     "Output": _OUTPUT,
     "Limits": _LIMITS,
-    "SDK": _SDK,
+    "Frameworks": _FRAMEWORKS,
     "Debug and general": _GENERAL,
 }
 

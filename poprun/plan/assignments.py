@@ -49,6 +49,8 @@ class Request(NamedTuple):
     log_level: str | None = None
     # What --emulate-sdk is; None if it is not given.
     emulate_sdk: str | None = None
+    # What --torch-backend is; None if it is not given.
+    torch_backend: str | None = None
     # What the user asks for by -x, of all instances and of single ones.
     exports: Mapping[str, str] = MappingProxyType({})
     instance_exports: Mapping[int, Mapping[str, str]] = MappingProxyType({})
@@ -105,6 +107,7 @@ def make_plan(
             **_threads(threads, rank),
             **_if_given(env.LOG_LEVEL, request.log_level),
             **_if_given(env.SDK, request.emulate_sdk),
+            **_if_given(env.TORCH_BACKEND, request.torch_backend),
             **({} if directory is None else {"PWD": directory}),
             **shown,
             env.CONTROL: request.attempt.control,

@@ -129,6 +129,7 @@ def make_setup(
         libmpi=None if env.MPI4PY_LIBMPI in environ else mpi.libmpi,
         log_level=_log_level(settings, environ),
         emulate_sdk=settings["emulate-sdk"] if settings.given("emulate-sdk") else None,
+        torch_backend=_torch_backend(settings, environ),
         exports=look_up({**asked.job.exports, **asked.each.exports}, environ),
         instance_exports={
             rank: look_up(one.exports, environ) for rank, one in asked.single.items()
@@ -311,6 +312,27 @@ def _log_level(settings: Settings, environ: Mapping[str, str]) -> str | None:
     """Return what -vv and --debug ask popdist to log; the caller's own value counts."""
     asked = settings["debug"] or settings.verbosity >= DEBUG
     return "debug" if asked and not environ.get(env.LOG_LEVEL) else None
+
+
+def _torch_backend(settings: Settings, environ: Mapping[str, str]) -> str | None:
+    """Return what --torch-backend asks for; None where the caller's own value counts.
+
+    Raises:
+        OptionError: The backend would not be used.
+    """
+    given = settings["torch-backend"] if settings.given("torch-backend") else None
+    backend = given or environ.get(env.TORCH_BACKEND) or "gloo"
+    if backend not in ("gloo", "popdist"):
+        raise OptionError(
+            f"{env.TORCH_BACKEND} is {backend!r}, but must be gloo or popdist. Unset "
+            "it, or use --torch-backend."
+        )
+    if backend == "popdist" and environ.get(env.TORCH_AUTOLOAD) == "0":
+        raise OptionError(
+            f"--torch-backend=popdist has no effect with {env.TORCH_AUTOLOAD}=0, which "
+            "keeps torch from loading backends that are installed. Unset that variable."
+        )
+    return given
 
 
 def _bindings(

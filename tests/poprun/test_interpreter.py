@@ -658,6 +658,30 @@ def test_a_python_without_popdist_has_none_and_says_why_if_asked(
     assert ran.stderr.endswith(f"\nModuleNotFoundError: {text}\n")
 
 
+def test_a_python_without_popdist_says_that_torch_lacks_the_backend_asked_for(
+    tmp_path: Path,
+) -> None:
+    python, _ = make_environment(tmp_path / "venv", popdist=False)
+    (tmp_path / "torch.py").touch()
+    in_it = {env.CONTROL: "@none/key"}
+
+    ran = run(
+        *(python, "-c", "import json, torch"),
+        cwd=tmp_path,
+        **{**in_it, "POPDIST_TORCH_BACKEND": "popdist"},
+    )
+
+    assert ran.stderr.endswith(
+        "\nModuleNotFoundError: --torch-backend=popdist asks for popdist as a backend "
+        f"of torch, but it needs popdist, which {python} does not have. Install poprun "
+        "for this Python, or run the program with a Python that has it.\n"
+    )
+    for backend in ("gloo", ""):
+        asked = {**in_it, "POPDIST_TORCH_BACKEND": backend}
+        ran = run(python, "-c", "import json, torch", cwd=tmp_path, **asked)
+        assert ran.returncode == 0, ran.stderr
+
+
 def test_a_python_without_popdist_finds_what_it_has(tmp_path: Path) -> None:
     python, _ = make_environment(tmp_path / "venv", popdist=False)
     (tmp_path / "horovod.py").touch()

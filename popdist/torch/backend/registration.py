@@ -19,18 +19,20 @@ BACKEND = "popdist"
 
 def register() -> None:
     """Make the backend known to torch.distributed, for tensors on the CPU."""
+    # poprun's entry point for torch may have registered it, and calls this one then.
     if BACKEND.upper() not in dist.Backend._plugins:
         dist.Backend.register_backend(
-            BACKEND, _new_group, extended_api=True, devices=["cpu"]
+            BACKEND, new_group, extended_api=True, devices=["cpu"]
         )
         # torch declares no types for it.
         register_rendezvous_handler(BACKEND, rendezvous)  # type: ignore[no-untyped-call]
-        _rendezvous_handlers["env"] = by_environment(_rendezvous_handlers["env"])
-        _replace_monitored_barrier()
+    _rendezvous_handlers["env"] = by_environment(_rendezvous_handlers["env"])
+    _replace_monitored_barrier()
 
 
 # Any, because torch does not name the type of the options.
-def _new_group(options: Any, _: Any) -> ProcessGroupPopdist:
+def new_group(options: Any, _: Any) -> ProcessGroupPopdist:
+    """Return a process group, for torch.distributed."""
     return ProcessGroupPopdist(
         options.store,
         options.group_rank,

@@ -50,6 +50,69 @@ def test_scripts_find_each_other_by_the_variables_that_poprun_sets(
         ]
 
 
+UNCHANGED = """
+import os, sys, torch, torch.distributed as dist
+dist.init_process_group(*sys.argv[1:])
+rank = dist.get_rank()
+mesh = dist.init_device_mesh("cpu", (1, 2), mesh_dim_names=("a", "b"))
+groups = [dist.group.WORLD, dist.new_group(backend="gloo"), mesh.get_group("b")]
+dist.monitored_barrier()
+total = torch.tensor([rank + 1.0])
+for group in groups:
+    dist.all_reduce(total, group=group)
+try:
+    dist.new_group(backend="nccl")
+except RuntimeError as error:
+    assert "doesn't have NCCL built in" in str(error), error
+else:
+    raise SystemExit("nccl")
+names = {group.name() for group in groups}
+answers = [dist.get_backend(group) for group in groups]
+os.write(1, f"{names} {answers} {total.item()}\\n".encode())  # in one piece
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("backend", ["gloo", ""])
+def test_programs_for_gloo_use_popdist_unchanged(poprun: Poprun, backend: str) -> None:
+    script = poprun.script("train.py", UNCHANGED)
+    ran = poprun(
+        *("-n", "2", "--torch-backend", "popdist", "python", script),
+        *filter(None, [backend]),
+        environ={"OMP_NUM_THREADS": "1"},
+    )
+
+    assert ran.code == 0, ran.stderr
+    name = backend or "undefined"
+    assert [line.split(":", 1)[-1] for line in ran.stdout.splitlines()] == [
+        f"{{'popdist'}} {[name, 'gloo', name]} 12.0"
+    ] * 2
+
+
+def test_the_variable_serves_jobs_of_torchrun(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(UNCHANGED)
+    ran = subprocess.run(
+        [
+            *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
+            *("--nproc-per-node", "2", str(script), "gloo"),
+        ],
+        env={
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "OMP_NUM_THREADS": "1",
+            "POPDIST_TORCH_BACKEND": "popdist",
+        },
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout == "{'popdist'} ['gloo', 'gloo', 'gloo'] 12.0\n" * 2
+
+
 WITHOUT_PORT = """
 import os, torch, torch.distributed as dist, popdist.torch
 for _ in range(2):

@@ -88,6 +88,7 @@ def test_the_options_that_poprun_alone_has_are_known_as_ours() -> None:
         "progress": True,
         "wait-for-ipus": False,
         "emulate-sdk": "auto",
+        "torch-backend": "gloo",
     }
 
 
@@ -99,7 +100,7 @@ def test_the_groups_follow_the_task() -> None:
         "MPI",
         "Output",
         "Limits",
-        "SDK",
+        "Frameworks",
         "Debug and general",
     ]
 

@@ -233,6 +233,48 @@ def test_the_option_for_stand_ins_replaces_the_variable(
     assert variables(made(*words, environ=environ)).get("POPDIST_SDK") == given
 
 
+@pytest.mark.parametrize(
+    ("words", "inherited", "given"),
+    [
+        ((), None, None),
+        ((), "popdist", None),  # inherited by the instances, as any variable
+        (("--torch-backend=popdist",), None, "popdist"),
+        (("--torch-backend=gloo",), "popdist", "gloo"),
+    ],
+)
+def test_the_option_for_torchs_backend_replaces_the_variable(
+    words: tuple[str, ...], inherited: str | None, given: str | None
+) -> None:
+    environ = (
+        PATH if inherited is None else {**PATH, "POPDIST_TORCH_BACKEND": inherited}
+    )
+
+    assert (
+        variables(made(*words, environ=environ)).get("POPDIST_TORCH_BACKEND") == given
+    )
+
+
+def test_a_backend_that_torch_would_not_use_is_refused() -> None:
+    unknown = {**PATH, "POPDIST_TORCH_BACKEND": "mpi"}
+    unloaded = {**PATH, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+
+    with pytest.raises(OptionError) as of_value:
+        made(environ=unknown)
+    with pytest.raises(OptionError) as of_torch:
+        made("--torch-backend=popdist", environ=unloaded)
+
+    assert str(of_value.value) == (
+        "POPDIST_TORCH_BACKEND is 'mpi', but must be gloo or popdist. Unset it, or use "
+        "--torch-backend."
+    )
+    assert str(of_torch.value) == (
+        "--torch-backend=popdist has no effect with TORCH_DEVICE_BACKEND_AUTOLOAD=0, "
+        "which keeps torch from loading backends that are installed. Unset that "
+        "variable."
+    )
+    made("--torch-backend=gloo", environ={**unloaded, "POPDIST_TORCH_BACKEND": "mpi"})
+
+
 def test_what_the_caller_lets_popdist_say_counts_more_than_vv() -> None:
     environ = {**PATH, "POPDIST_LOG_LEVEL": "warn"}
     exported = made("-vv", "--mpi-local-args", "-x POPDIST_LOG_LEVEL=off")
