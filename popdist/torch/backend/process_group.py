@@ -15,7 +15,7 @@ from popdist.errors import PopdistError
 from popdist.session import STATE
 from popdist.torch import tensors
 from popdist.torch.backend.stored_name import StoredName
-from popdist.torch.calls.arguments import check_single, listed, refuse
+from popdist.torch.calls.arguments import check_exchanged, check_single, listed, refuse
 from popdist.torch.calls.group_calls import Tensors
 from popdist.torch.calls.group_exchanges import ExchangeCalls
 from popdist.torch.calls.group_gathers import GatherCalls
@@ -223,6 +223,7 @@ class ProcessGroupPopdist(  # type: ignore[misc]
         given = listed(tensors_)
         check_single("recv", given, "tensor list")
         self._check_peer("recv", source)
+        check_exchanged("recv", (), given)
         return _message_work(
             lambda: self._channels.receive(given[0], source, tag),
             given,
@@ -233,6 +234,7 @@ class ProcessGroupPopdist(  # type: ignore[misc]
         """Fill a tensor with what any member sends."""
         given = listed(tensors_)
         check_single("recv", given, "tensor list")
+        check_exchanged("recv", (), given)
         return _message_work(
             lambda: self._channels.receive(given[0], None, tag),
             given,

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from popdist.torch.calls.work import InvalidArgumentError
+from popdist.torch.tensors.tensor_rows import check, check_written
 
 
 def refuse(call: str, what: str) -> NoReturn:
@@ -26,6 +27,26 @@ def check_root(call: str, root: int, size: int) -> None:
     """Check the number of a root."""
     if not 0 <= root < size:
         refuse(call, f"invalid root rank: {root} is not one of 0 to {size - 1}.")
+
+
+def check_exchanged(call: str, read: object, written: object) -> None:
+    """Check that a call can read tensors, and write its results to others.
+
+    Args:
+        read: A tensor, or lists of them, also of lists.
+        written: The same.
+    """
+    try:
+        check(*_tensors_in(read))
+        check_written(*_tensors_in(written))
+    except (TypeError, ValueError) as error:
+        raise InvalidArgumentError(f"popdist {call}: {error}") from error
+
+
+def _tensors_in(found: object) -> list[Tensor]:
+    if isinstance(found, list | tuple):
+        return [tensor for one in found for tensor in _tensors_in(one)]
+    return [found] if isinstance(found, Tensor) else []
 
 
 def check_alike(call: str, tensors: Sequence[Tensor], like: Tensor) -> None:

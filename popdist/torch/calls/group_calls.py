@@ -14,12 +14,14 @@ from torch.autograd.profiler import record_function
 from popdist.engine.group import Group
 from popdist.engine.handle import AsyncOp, Handle
 from popdist.errors import PopdistError
+from popdist.torch.calls.arguments import check_exchanged
 from popdist.torch.calls.untraced import untraced
 from popdist.torch.calls.work import (
     DONE,
     CoalescedWork,
     CompletedWork,
     EngineWork,
+    InvalidArgumentError,
     backend_error,
 )
 from popdist.torch.tensors.within import Within
@@ -82,6 +84,8 @@ class GroupCalls:
         opts: Any,
         timeout: timedelta | None = None,
         what: str = "",
+        *,
+        written: Any = None,
     ) -> Any:
         """Make a call of popdist.torch.tensors, and return its work.
 
@@ -94,9 +98,11 @@ class GroupCalls:
             timeout: How long to wait for it, as in the options; None or less than 0 for
                 the group's, after which the call ends the group.
             what: What the profiler calls it; by default the name of the function.
+            written: The dense tensors that it writes; by default all of its result.
         """
+        name = what or getattr(call, "func", call).__name__
+        check_exchanged(name, (), result if written is None else written)
         if is_profiled():
-            name = what or getattr(call, "func", call).__name__
             with record_function(f"popdist:{name}"):
                 return self._start(call, result, opts, timeout)
         return self._start(call, result, opts, timeout)
@@ -153,14 +159,23 @@ class GroupCalls:
         result: Any,
         opts: Any,
         timeout: timedelta | None = None,
+        *,
+        read: Any = (),
+        written: Any = None,
     ) -> Any:
-        """Make a call that has several steps, and return its work."""
+        """Make a call that has several steps, and return its work.
+
+        Args:
+            read: The dense tensors that it only reads.
+            written: Those that it writes; by default all of its result.
+        """
+        check_exchanged(what, read, ())
         within = Within(self._group)
 
         def call(async_op: AsyncOp) -> Any:
             return self._group.submit(what, lambda: steps(within), async_op)
 
-        return self._call(call, result, opts, timeout, what)
+        return self._call(call, result, opts, timeout, what, written=written)
 
 
 def limit_of(opts: Any, timeout: timedelta | None = None) -> Callable[[], float] | None:
@@ -226,4 +241,8 @@ def is_asynchronous(opts: Any) -> bool:
 
 def as_real(tensor: Tensor) -> Tensor:
     """Return a complex tensor's memory as real numbers, and others as they are."""
+    if tensor.is_conj():
+        raise InvalidArgumentError(
+            "popdist: the tensor is a conjugate view. Call resolve_conj() first."
+        )
     return torch.view_as_real(tensor.detach()) if tensor.is_complex() else tensor

@@ -43,10 +43,13 @@ class ExchangeCalls(GroupCalls):
                 if tensor is not chosen:
                     tensor.detach().copy_(chosen)
 
+        written = given
+        if self._group.rank == root:
+            written = [tensor for tensor in given if tensor is not chosen]
         if len(given) == 1:
             call = partial(tensors.broadcast, self._group, given, root)
-            return self._call(call, given, opts, timeout)
-        return self._steps("broadcast", steps, given, opts, timeout)
+            return self._call(call, given, opts, timeout, written=written)
+        return self._steps("broadcast", steps, given, opts, timeout, written=written)
 
     def all_to_all_single(
         self,

@@ -60,7 +60,7 @@ class GatherCalls(GroupCalls):
                 for tensor, part in zip(out, whole.flatten(0, 1), strict=True):
                     tensor.detach().copy_(part)
 
-        return self._steps("all_gather", steps, outputs, opts, timeout)
+        return self._steps("all_gather", steps, outputs, opts, timeout, read=given)
 
     def _check_outputs(
         self, outputs: Sequence[Sequence[Tensor]], given: Sequence[Tensor]
@@ -117,7 +117,7 @@ class GatherCalls(GroupCalls):
             for output, input_ in zip(outputs, inputs, strict=True):
                 tensors.all_gather(group, input_, output)
 
-        return self._steps("all_gather", steps, list(outputs), opts)
+        return self._steps("all_gather", steps, list(outputs), opts, read=inputs)
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
@@ -158,7 +158,7 @@ class GatherCalls(GroupCalls):
             for index, one in enumerate(given):
                 tensors.all_gather(group, one, [out[index] for out in outputs])
 
-        return self._steps("all_gather", steps, outputs, opts)
+        return self._steps("all_gather", steps, outputs, opts, read=given)
 
     def gather(
         self,

@@ -30,7 +30,12 @@ from popdist.torch.calls.group_calls import (
     op_of,
     root_of,
 )
-from popdist.torch.calls.reduce_ops import engine_op, reduce_otherwise, reduce_sparse
+from popdist.torch.calls.reduce_ops import (
+    check_sparse,
+    engine_op,
+    reduce_otherwise,
+    reduce_sparse,
+)
 from popdist.torch.calls.untraced import untraced
 from popdist.torch.calls.work import DONE, CompletedWork, backend_error
 from popdist.torch.tensors.plain_reductions import (
@@ -71,10 +76,11 @@ class ReductionCalls(GroupCalls):
         first = given[0]
         check_alike("allreduce", given, first)
         if first.layout is not torch.strided:
-            if op != dist.ReduceOp.SUM:
-                refuse("allreduce", f"unsupported reduction operation of sparse: {op}.")
+            check_sparse(op, first)
             return self._steps(
-                "all_reduce", lambda g: reduce_sparse(g, given), given, opts, timeout
+                *("all_reduce", lambda g: reduce_sparse(g, given)),
+                *(given, opts, timeout),
+                written=(),
             )
         parts = [as_real(tensor) for tensor in given]
         name = engine_op(op, first.dtype)
@@ -155,9 +161,10 @@ class ReductionCalls(GroupCalls):
         check_single("reduce", given, "tensor list")
         op, part = op_of(opts, op), as_real(given[0])
         name = engine_op(op, given[0].dtype)
+        written = given if self._group.rank == root else ()
         if name is not None:
             call = partial(tensors.reduce, self._group, part, name, root)
-            return self._call(call, given, opts, timeout)
+            return self._call(call, given, opts, timeout, written=written)
 
         def steps(group: Within) -> None:
             total = part.clone()
@@ -165,7 +172,9 @@ class ReductionCalls(GroupCalls):
             if group.rank == root:
                 part.detach().copy_(total)
 
-        return self._steps("reduce", steps, given, opts, timeout)
+        return self._steps(
+            "reduce", steps, given, opts, timeout, read=given, written=written
+        )
 
     def reduce_scatter(
         self,
@@ -194,7 +203,9 @@ class ReductionCalls(GroupCalls):
         def steps(group: Within) -> None:
             self._scatter_sums(group, parts, out, op, name)
 
-        return self._steps("reduce_scatter", steps, [out], opts, timeout)
+        return self._steps(
+            "reduce_scatter", steps, [out], opts, timeout, read=list(parts)
+        )
 
     def _scatter_sums(
         self,
@@ -254,12 +265,14 @@ class ReductionCalls(GroupCalls):
                         group, as_real(input_), as_real(output), name
                     )
                     continue
-                whole = as_real(input_.detach()).clone().view(group.size, -1)
+                whole = as_real(input_.detach()).reshape(group.size, -1).clone()
                 reduce_otherwise(group, whole, op)
                 as_real(output.detach()).copy_(
                     whole[group.rank].view(as_real(output).shape)
                 )
 
-        return self._steps("reduce_scatter", steps, list(outputs), opts)
+        return self._steps(
+            "reduce_scatter", steps, list(outputs), opts, read=list(inputs)
+        )
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced

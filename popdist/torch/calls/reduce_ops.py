@@ -10,6 +10,7 @@ from torch import Tensor
 from popdist.engine.group import Group
 from popdist.torch import tensors
 from popdist.torch.calls.work import InvalidArgumentError
+from popdist.torch.tensors.tensor_rows import CODES
 from popdist.torch.tensors.within import Within
 
 # A reduction: its kind, as torch numbers it, and the factor of PREMUL_SUM.
@@ -58,7 +59,46 @@ def engine_op(op: Any, dtype: torch.dtype) -> str | None:
             f"popdist: {kind.name} is for real numbers, but the tensor is {dtype}. Use "
             "SUM or AVG, or reduce torch.view_as_real() of it."
         )
+    if kind not in _BITWISE and dtype.to_real() not in CODES:
+        raise InvalidArgumentError(
+            f"popdist: the tensor is {dtype}, of which there are no sums, products, "
+            "minima or maxima. Convert it first."
+        )
+    if kind == _OPS.PREMUL_SUM:
+        _check_factor(op.factor, dtype)
+    elif name is None and kind not in _BITWISE:
+        raise InvalidArgumentError(f"popdist: {kind} is no reduction of this backend.")
     return name
+
+
+def _check_factor(factor: Any, dtype: torch.dtype) -> None:
+    try:
+        torch.ones(1, dtype=dtype).mul_(factor)
+    except RuntimeError as error:
+        raise InvalidArgumentError(
+            f"popdist: PREMUL_SUM cannot multiply {dtype} by {factor}: {error}."
+        ) from error
+
+
+def check_sparse(op: Any, tensor: Tensor) -> None:
+    """Check that sparse tensors like this one can be added up.
+
+    Raises:
+        InvalidArgumentError: They cannot.
+    """
+    if op != _OPS.SUM:
+        raise InvalidArgumentError(
+            f"popdist allreduce: unsupported reduction operation of sparse: {op}."
+        )
+    # torch.distributed gives a complex one as real numbers, by which the sum would not
+    # come to the caller's.
+    base = tensor if tensor._base is None else tensor._base
+    if tensor.layout is not torch.sparse_coo or base.is_complex():
+        raise InvalidArgumentError(
+            "popdist allreduce: unsupported sparse tensor: only real ones in the "
+            f"layout torch.sparse_coo are added up, and this is {tensor.layout}, or "
+            "complex. Call to_dense() first."
+        )
 
 
 def reduce_otherwise(group: "Group | Within", tensor: Tensor, op: Any) -> None:
@@ -94,5 +134,7 @@ def reduce_sparse(group: "Group | Within", given: Sequence[Tensor]) -> None:
     total = torch.sparse_coo_tensor(
         torch.cat(indices, 1), torch.cat(values), local.shape, check_invariants=True
     ).coalesce()
-    for tensor in given:
-        tensor.copy_(total)
+    # Also to those whose gradients are computed.
+    with torch.no_grad():
+        for tensor in given:
+            tensor.copy_(total)

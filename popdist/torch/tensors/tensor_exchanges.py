@@ -14,8 +14,10 @@ from popdist.torch.tensors.tensor_rows import (
     as_dtype,
     bytes_of,
     check,
+    check_written,
     copy_result,
     exchanged_row,
+    flat_bytes,
     parts_of,
     readable,
     scratch,
@@ -32,8 +34,8 @@ def broadcast(
     name: str | None = None,
 ) -> Any:
     """Overwrite tensors with those of member `root`, and return the list of them."""
-    check(*tensors)
     owner, number = group.owner_of(root)[0], number_of(name)
+    (check if group.rank == owner else check_written)(*tensors)
 
     def action() -> list[Tensor]:
         for tensor in tensors:
@@ -58,7 +60,8 @@ def all_to_all(
 
     The source has as many parts as the group has members, and may be `out`.
     """
-    check(source, out)
+    check(source)
+    check_written(out)
     size, number = group.size, number_of(name)
     if source.numel() % size or (out.numel(), out.dtype) != (
         source.numel(),
@@ -93,7 +96,8 @@ def all_to_all_parts(
     sources[j] goes to member j, and outs[i] gets what member i has for this one: it
     must have the same size.
     """
-    check(*sources, *outs)
+    check(*sources)
+    check_written(*outs)
     size, number = group.size, number_of(name)
     if (len(sources), len(outs)) != (size, size):
         raise ValueError(
@@ -133,7 +137,7 @@ def receive(
     group: Group, out: Tensor, source: int, *, async_op: AsyncOp = False
 ) -> Any:
     """Fill `out` with what one member sends, and return it."""
-    check(out)
+    check_written(out)
     peer = group.peer_of("source", source)
 
     def action() -> Tensor:
@@ -161,8 +165,7 @@ def _exchanged(
     pitch = -(-longest // 16) * 16
     sent = torch.empty((group.size, pitch), dtype=torch.uint8)
     for row, source in zip(sent, sources, strict=True):
-        part = readable(source)
-        row[: part.nbytes] = part.reshape(-1).view(torch.uint8)
+        row[: source.nbytes] = flat_bytes(readable(source))
     received = torch.empty_like(sent)
     group.transport.all_to_all(
         parts_of(sent, group.size), bytes_of(received), name=name

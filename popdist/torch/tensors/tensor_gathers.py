@@ -15,6 +15,7 @@ from popdist.torch.tensors.tensor_rows import (
     as_dtype,
     bytes_of,
     check,
+    check_written,
     copy_result,
     in_one_piece,
     overlap,
@@ -45,6 +46,7 @@ def all_gather(
             tensor for each member, whose sizes may differ. The source may be its part.
     """
     lengths = _check_parts(group, source, out)
+    check_written(*([out] if isinstance(out, Tensor) else out))
     number = number_of(name)
 
     def action() -> Any:
@@ -73,7 +75,9 @@ def gather(
     owner, number = group.owner_of(root)[0], number_of(name)
     lengths = [source.nbytes] * group.size
     if group.rank == owner:
+        outs = [out] if isinstance(out, Tensor) else out or ()
         lengths = _check_parts(group, source, () if out is None else out)
+        check_written(*outs)
 
     def action() -> Any:
         held = readable(source)
@@ -104,7 +108,7 @@ def scatter(
 
     The source is None elsewhere. Parts are of one size.
     """
-    check(out)
+    check_written(out)
     owner, number = group.owner_of(root)[0], number_of(name)
     lengths = [out.nbytes] * group.size
     if group.rank == owner:

@@ -14,8 +14,8 @@ from popdist.engine.transport import Pair
 from popdist.torch.tensors.plain_reductions import reduce_in_place
 from popdist.torch.tensors.tensor_rows import (
     TensorArray,
-    check,
     check_like,
+    check_written,
     code_of,
     copy_result,
     is_writable,
@@ -68,6 +68,8 @@ def all_reduce(
         targets = [local_tensors(array, replicas) for array in out]
         for one, other in zip(sources, targets, strict=True):
             check_like(other[0], one[0])
+    for tensors in targets:
+        check_written(*tensors)
     reduction = _reduction_of(op, [tensors[0] for tensors in sources])
     batches: dict[int, list[int]] = {}
     for index, tensors in enumerate(sources):
@@ -114,6 +116,8 @@ def reduce(
     check_like(target, sources[0])
     code, reduction = code_of(target.dtype), _reduction_of(op, sources)
     owner, number = group.owner_of(root)[0], number_of(name)
+    if group.rank == owner:
+        check_written(target)
 
     def action() -> Tensor | None:
         rows = [readable(source) for source in sources]
@@ -151,7 +155,7 @@ def reduce_scatter(
     the source.
     """
     sources = local_tensors(source, group.num_local_replicas)
-    check(out)
+    check_written(out)
     first, mine, total = sources[0], group.num_local_replicas, group.num_replicas
     if out.dtype != first.dtype or out.numel() * total != first.numel() * mine:
         raise ValueError(

@@ -56,6 +56,27 @@ def check(*tensors: Tensor) -> None:
             )
 
 
+def check_written(*tensors: Tensor) -> None:
+    """Raise an error unless a call can write its results to these tensors.
+
+    Raises:
+        TypeError: One is not a dense tensor.
+        ValueError: One lies elsewhere, or has one place in memory for several elements.
+    """
+    check(*tensors)
+    for tensor in tensors:
+        if 0 in tensor.stride() and tensor.numel() > 1 and _is_expanded(tensor):
+            raise ValueError(
+                "The tensor is expanded: several of its elements are one place in "
+                "memory, so a result cannot be written to it. Call contiguous() first."
+            )
+
+
+def _is_expanded(tensor: Tensor) -> bool:
+    lengths = zip(tensor.shape, tensor.stride(), strict=True)
+    return any(stride == 0 and length > 1 for length, stride in lengths)
+
+
 def local_tensors(array: TensorArray, replicas: int) -> Sequence[Tensor]:
     """Return the tensors that an array stands for: one for each local replica.
 
@@ -108,6 +129,12 @@ def rows_of(tensors: Sequence[Tensor], code: int) -> Rows:
 def bytes_of(tensor: Tensor) -> Rows:
     """Return the one row that a contiguous tensor is, as bytes."""
     return Rows((tensor.data_ptr(),), (tensor.nbytes,), BYTES, tensor)
+
+
+def flat_bytes(tensor: Tensor) -> Tensor:
+    """Return the bytes of a contiguous tensor."""
+    # torch calls one element contiguous whatever its stride is, but does not view it.
+    return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)
 
 
 def parts_of(tensor: Tensor, count: int) -> Rows:

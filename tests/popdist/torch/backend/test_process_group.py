@@ -21,6 +21,12 @@ OP = dist.ReduceOp
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
 
 
+ONE = torch.ones(1)
+FLOAT8 = torch.ones(2).to(torch.float8_e4m3fn)
+# torch declares no other way to make it.
+HALVED_SUM: Any = dist._make_nccl_premul_sum(0.5)  # type: ignore[attr-defined]
+
+
 def world() -> Any:
     return dist.group.WORLD
 
@@ -341,6 +347,42 @@ SPARSE_INTEGERS = torch.eye(1, dtype=torch.int64).to_sparse()
             "Tensors must be contiguous",
         ),
         (lambda: world().send([torch.ones(1)], 0, 0), "invalid rank: 0 is no other"),
+        *(
+            (call, "several of its elements are one place in memory")
+            for call in (
+                lambda: dist.all_reduce(torch.ones(1).expand(4)),
+                lambda: dist.all_reduce(torch.ones(1).int().expand(4), op=OP.BAND),
+                lambda: dist.reduce(torch.ones(1).expand(4), 0),
+                lambda: dist.all_gather_into_tensor(ONE.expand(2), torch.ones(2)),
+                lambda: dist.all_gather([ONE.expand(2)], torch.ones(2)),
+                lambda: dist.gather(torch.ones(2), [ONE.expand(2)]),
+                lambda: dist.scatter(ONE.expand(2), [torch.ones(2)]),
+                lambda: dist.reduce_scatter_tensor(ONE.expand(2), torch.ones(2)),
+                lambda: dist.reduce_scatter(ONE.expand(2), [torch.ones(2)]),
+                lambda: dist.all_to_all([ONE.expand(2)], [torch.ones(2)]),
+                lambda: world().recv_anysource([ONE.expand(2)]),
+            )
+        ),
+        (
+            lambda: dist.all_reduce(torch.ones(2).int(), op=HALVED_SUM),
+            "PREMUL_SUM cannot multiply torch.int32 by 0.5",
+        ),
+        (
+            lambda: dist.reduce_scatter_tensor(FLOAT8, FLOAT8),
+            "torch.float8_e4m3fn, of which there are no sums",
+        ),
+        (
+            lambda: dist.reduce_scatter_tensor(ONE, torch.ones(1, device="meta")),
+            "is on meta, but popdist exchanges tensors in the CPU's memory",
+        ),
+        (
+            lambda: dist.reduce_scatter_tensor(ONE, ONE.to_sparse()),
+            "layout is torch.sparse_coo, but only dense tensors",
+        ),
+        (
+            lambda: dist.all_reduce(ONE.to(torch.complex64).to_sparse()),
+            "only real ones in the layout torch.sparse_coo are added up",
+        ),
     ],
 )
 def test_wrong_arguments_are_refused_before_anything_is_exchanged(
@@ -352,8 +394,31 @@ def test_wrong_arguments_are_refused_before_anything_is_exchanged(
         with pytest.raises(RuntimeError, match=text) as refused:
             call()
         assert isinstance(refused.value, ValueError)
+        dist.barrier()
     finally:
         dist.destroy_process_group()
+
+
+def test_tensors_need_not_be_contiguous(tmp_path: Path) -> None:
+    def member(rank: int, size: int) -> list[list[int]]:
+        def one(value: int) -> torch.Tensor:
+            # Contiguous for torch, as every single element, though its stride is 3.
+            return torch.full((4,), value).as_strided((1,), (3,))
+
+        received = [one(0), one(0)]
+        dist.all_to_all(received, [one(10 * rank), one(10 * rank + 1)])
+        columns = torch.tensor([[7, 6], [3, 3], [5, 1], [1, 4]]).t() + 8 * rank
+        found = [[int(x) for x in received]]
+        for op in (OP.BAND, OP.BOR, OP.BXOR):
+            out = torch.zeros(1, 4, dtype=torch.int64)
+            dist.reduce_scatter_tensor(out, columns, op=op)
+            found.append(out.flatten().tolist())
+        return found
+
+    assert on_all(tmp_path, 2, member) == [
+        [[0, 10], [7, 3, 5, 1], [15, 11, 13, 9], [8, 8, 8, 8]],
+        [[1, 11], [6, 3, 1, 4], [14, 11, 9, 12], [8, 8, 8, 8]],
+    ]
 
 
 def test_a_tensor_is_not_gathered_for_members_of_different_sizes(
