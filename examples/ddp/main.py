@@ -6,6 +6,7 @@ python main.py --batch-size 64 --gradient-accumulation 8 --device-iterations 4
 import torch
 from tqdm import tqdm
 from utils import (
+    SEED,
     TrainingModel,
     get_dataloader,
     get_dtype,
@@ -23,6 +24,8 @@ if __name__ == "__main__":
     args = parse_arguments()
     opts = set_ipu_options(args)
     print(args)
+    # For the weights, and for how images are shifted and flipped.
+    torch.manual_seed(SEED)
     train_dataloader = get_dataloader(args, opts)
 
     model = TrainingModel(args.precision).to(get_dtype(args.precision))

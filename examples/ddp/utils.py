@@ -12,6 +12,7 @@ import poptorch
 
 CACHE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "cache")
 PADDING = 4
+SEED = 2022
 
 
 def parse_arguments():
@@ -59,11 +60,11 @@ def parse_arguments():
 def set_ipu_options(args):
     if popdist.isPopdistEnvSet():
         opts = popdist.poptorch.Options()
-        opts.randomSeed(2022)
         opts.showCompilationProgressBar(popdist.getInstanceIndex() == 0)
     else:
         opts = poptorch.Options()
         opts.replicationFactor(args.replicas)
+    opts.randomSeed(SEED)
     opts.enableExecutableCaching(CACHE)
     opts.Training.gradientAccumulation(args.gradient_accumulation)
     opts.Training.accumulationAndReplicationReductionType(poptorch.ReductionType.Sum)
