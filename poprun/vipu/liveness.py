@@ -1,6 +1,7 @@
 """Identify processes, and tell whether they live, as far as this process can see."""
 
 import os
+import select
 import time
 from functools import cache
 
@@ -70,6 +71,77 @@ class Observer:
         return Life.UNKNOWN
 
 
+class Watch(Observer):
+    """An observer that remembers who lives, and is told of their ends by the kernel.
+
+    So it costs a server one system call to know that nothing has ended, however many
+    leases there are.
+
+    Args:
+        most: How many processes it has a descriptor for at most.
+    """
+
+    def __init__(self, host: str, most: int) -> None:
+        super().__init__(host)
+        self._most = most
+        self._poll = select.epoll()
+        self._descriptors: dict[ProcessIdentity, int] = {}
+        self._processes: dict[int, ProcessIdentity] = {}
+        self._is_complete = False
+
+    def begin_look(self) -> None:
+        """Forget who has ended; all holders are asked for after that."""
+        self.refresh()
+        self._is_complete = True
+
+    def is_unchanged(self) -> bool:
+        """Return whether all live that lived in the last look at all, or since."""
+        self.refresh()
+        return self._is_complete
+
+    def refresh(self) -> None:
+        """Learn who has ended."""
+        for descriptor, _ in self._poll.poll(0):
+            os.close(descriptor)
+            del self._descriptors[self._processes.pop(descriptor)]
+            self._is_complete = False
+
+    def life(self, process: ProcessIdentity, host: str) -> Life:
+        if process in self._descriptors:
+            return Life.ALIVE
+        life = super().life(process, host)
+        if life is Life.ALIVE and not self._add(process, host):
+            self._is_complete = False
+        return life
+
+    def note(self, process: ProcessIdentity, host: str) -> None:
+        """Note a holder that is new since the last look."""
+        if self.life(process, host) is Life.DEAD:
+            self._is_complete = False
+
+    def close(self) -> None:
+        self._poll.close()
+        while self._processes:
+            os.close(self._processes.popitem()[0])
+        self._descriptors.clear()
+
+    def _add(self, process: ProcessIdentity, host: str) -> bool:
+        if len(self._descriptors) >= self._most:
+            return False
+        try:
+            descriptor = os.pidfd_open(process.pid)
+        except OSError:
+            return False
+        # Another may have got its number before.
+        if super().life(process, host) is not Life.ALIVE:
+            os.close(descriptor)
+            return False
+        self._descriptors[process] = descriptor
+        self._processes[descriptor] = process
+        self._poll.register(descriptor, select.EPOLLIN)
+        return True
+
+
 def time_since_boot() -> float:
     """Return the seconds since this boot, the same in every time namespace.
 
@@ -80,6 +152,12 @@ def time_since_boot() -> float:
 
 def _boot_time_shift() -> float:
     """Return by how many seconds this time namespace shifts the time since boot."""
+    return _boot_time_shift_of(os.getpid())
+
+
+@cache
+def _boot_time_shift_of(_: int) -> float:
+    # By process, because a child may be in a time namespace of its own.
     try:
         with open("/proc/self/timens_offsets", encoding="ascii") as file:
             rows = [line.split() for line in file]

@@ -16,6 +16,7 @@ from poprun.vipu.commands.session import Session, write
 from poprun.vipu.commands.views.ipuof_config import ipuof_config
 from poprun.vipu.commands.views.partition_views import (
     holders_of,
+    names_by_machine,
     partition_properties,
     partition_table,
     partition_value,
@@ -124,13 +125,13 @@ def list_partitions(session: Session, verbose: bool) -> None:
             )
             return
         holders = holders_of(inventory.list_reservations())
-        agents = {
-            cluster: inventory.list_agents(cluster)
+        names = {
+            cluster: names_by_machine(inventory.list_agents(cluster))
             for cluster in {partition.cluster for partition in partitions}
         }
     session.write_json(
         [
-            partition_value(partition, holders, agents[partition.cluster])
+            partition_value(partition, holders, names[partition.cluster])
             for partition in partitions
         ]
     )
@@ -161,9 +162,10 @@ def get_partition(
     if ipuof_configs:
         session.write_json(_ipuof_configs(partition, gcd, agents))
     elif session.as_json:
-        session.write_json(partition_value(partition, holders, agents))
+        value = partition_value(partition, holders, names_by_machine(agents))
+        session.write_json(value)
     else:
-        write(partition_properties(partition, holders, agents))
+        write(partition_properties(partition, holders, names_by_machine(agents)))
 
 
 @click.command("partition", cls=Noun)

@@ -9,7 +9,7 @@ from poprun.vipu.inventory.database import Database
 from poprun.vipu.inventory.sqlite import Connection
 from poprun.vipu.inventory.tables import lease_store
 from poprun.vipu.leases import Lease
-from poprun.vipu.liveness import Observer
+from poprun.vipu.liveness import Observer, Watch
 from poprun.vipu.vipu_errors import (
     InUseError,
     MismatchError,
@@ -41,6 +41,8 @@ class Store:
         syncs: Whether `close` waits for the disk: see `Database`.
         longest_step_s: See `lease_store.advance_clock`. Without a server the inventory
             is looked at now and then only, by jobs that renew their leases or start.
+        most_watched: Of how many processes the end is waited for, if their leases are
+            looked at again and again; 0 for none.
     """
 
     def __init__(
@@ -52,17 +54,23 @@ class Store:
         strict: bool = False,
         syncs: bool = True,
         longest_step_s: float = 20.0,
+        most_watched: int = 0,
     ) -> None:
         self.location = os.fspath(path)
         self._host = host
         self._strict = strict
         self._database = Database(self.location, timeout_s, syncs=syncs)
         self._longest_step_s = longest_step_s
+        self._watch = Watch(host, most_watched) if most_watched else None
 
     def close(self) -> None:
         self._database.close()
+        if self._watch is not None:
+            self._watch.close()
 
     def end_dead_leases(self) -> tuple[Lease, ...]:
+        if self._watch is not None:
+            self._watch.begin_look()
         # Most often there are none, and then others need not wait.
         with self._read() as db:
             if not lease_store.may_end(db, self._observer()):
@@ -70,8 +78,16 @@ class Store:
         with self._write() as db:
             return lease_store.end_dead(db, self._observer(), self._now(db))
 
+    def _end_seen_dead(self) -> None:
+        """End dead leases before a list; a server that sees no change has none."""
+        if self._watch is None or not self._watch.is_unchanged():
+            self.end_dead_leases()
+
     def _observer(self) -> Observer:
-        return Observer(self._host)
+        if self._watch is None:
+            return Observer(self._host)
+        self._watch.refresh()
+        return self._watch
 
     def _now(self, db: Connection) -> float:
         """Return what the clock of the leases shows."""
@@ -85,11 +101,24 @@ class Store:
 
     def _change(self, action: Callable[[Connection], T]) -> T:
         """Run an action as a transaction; again, if dead holders were in its way."""
-        try:
-            with self._write() as db:
+        with self._write() as db:
+            db.execute("SAVEPOINT attempt")
+            try:
                 return action(db)
-        except _TRY_AGAIN:
-            # Even if there are none: another process may have ended them just now.
-            self.end_dead_leases()
+            except _TRY_AGAIN as error:
+                db.execute("ROLLBACK TO attempt")
+                refusal = error
+            if not self._end_dead(db):
+                raise refusal
         with self._write() as db:
             return action(db)
+
+    def _end_dead(self, db: Connection) -> bool:
+        """End dead leases in a transaction; return whether there were any."""
+        if self._watch is not None:
+            if self._watch.is_unchanged():
+                return False
+            self._watch.begin_look()
+        observer = self._observer()
+        may_end = lease_store.may_end(db, observer)
+        return may_end and bool(lease_store.end_dead(db, observer, self._now(db)))

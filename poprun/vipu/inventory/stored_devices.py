@@ -22,7 +22,10 @@ class StoredDevices(Store):
     """Leases and devices. `interface.Devices` documents the methods."""
 
     def acquire(self, asked: Acquisition, user: str | None = None) -> Grant:
-        return self._change(lambda db: self._acquire(db, asked, user))
+        grant = self._change(lambda db: self._acquire(db, asked, user))
+        if self._watch is not None:
+            self._watch.note(asked.holder.process, asked.holder.host)
+        return grant
 
     def wait_in_queue(self, asked: Acquisition, user: str | None = None) -> Turn:
         with self._write() as db:
@@ -57,7 +60,7 @@ class StoredDevices(Store):
             return lease_store.get_lease(db, lease)
 
     def list_leases(self) -> tuple[Lease, ...]:
-        self.end_dead_leases()
+        self._end_seen_dead()
         with self._read() as db:
             return lease_store.list_leases(db)
 
@@ -85,7 +88,7 @@ class StoredDevices(Store):
     def list_reservations(
         self, partition: str | None = None
     ) -> tuple[Reservation, ...]:
-        self.end_dead_leases()
+        self._end_seen_dead()
         with self._read() as db:
             return device_store.list_reservations(db, partition)
 

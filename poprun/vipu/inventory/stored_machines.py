@@ -31,7 +31,7 @@ class StoredMachines(Store):
             return cluster_store.get_cluster(db, name)
 
     def list_free_blocks(self, cluster: str) -> tuple[Block, ...]:
-        self.end_dead_leases()
+        self._end_seen_dead()
         with self._read() as db:
             return cluster_store.list_free_blocks(db, cluster)
 

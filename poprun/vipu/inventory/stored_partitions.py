@@ -21,13 +21,13 @@ class StoredPartitions(Store):
         )
 
     def list_partitions(self, user: str | None = None) -> tuple[Partition, ...]:
-        self.end_dead_leases()
+        self._end_seen_dead()
         with self._read() as db:
             found = partition_store.list_partitions(db, user)
         return tuple(map(self._refreshed, found))
 
     def get_partition(self, name: str, user: str | None = None) -> Partition:
-        self.end_dead_leases()
+        self._end_seen_dead()
         with self._read() as db:
             found = partition_store.get_partition(db, name, user)
         return self._refreshed(found)

@@ -162,7 +162,8 @@ class Service:
         arguments = operation.read(await _body(headers, receive))
         admin = admin or operation.name in FOR_ADMINS
         value = await self._worker.run(
-            lambda: self._call(operation, arguments, admin, name, access_key)
+            lambda: self._call(operation, arguments, admin, name, access_key),
+            is_of_holder=operation.name in WITH_LEASE,
         )
         return Response(msgspec.json.encode(to_json(value)), media_type=JSON)
 

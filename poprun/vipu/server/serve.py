@@ -29,6 +29,8 @@ IDLE_S = 75
 BACKLOG = 1024
 # Descriptors that are not connections.
 SPARE_DESCRIPTORS = 64
+# This part of all is for processes that hold IPUs.
+SHARE_OF_HOLDERS = 8
 NO_POD = "none"
 
 
@@ -108,7 +110,12 @@ def serve(
     # a holder under another boot is not known to be gone.
     with closing(
         EmbeddedInventory(
-            path, host="", timeout_s=timeout, strict=True, longest_step_s=2 * SWEEP_S
+            path,
+            host="",
+            timeout_s=timeout,
+            strict=True,
+            longest_step_s=2 * SWEEP_S,
+            most_watched=_raise_limit() // SHARE_OF_HOLDERS,
         )
     ) as inventory:
         if is_new and pod != NO_POD:
@@ -225,16 +232,22 @@ def _why(error: OSError) -> str:
 
 def _limited_protocol() -> type[GuardedProtocol]:
     """Return the protocol with as many connections as there are descriptors for."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = 8192 if hard == resource.RLIM_INFINITY else min(hard, 8192)
-    if soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    most = max(soft, wanted) - SPARE_DESCRIPTORS
+    limit = _raise_limit()
+    most = limit - limit // SHARE_OF_HOLDERS - SPARE_DESCRIPTORS
 
     class Limited(GuardedProtocol):
         most_connections = max(1, most)
 
     return Limited
+
+
+def _raise_limit() -> int:
+    """Return how many descriptors this process may have, after it asked for more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 8192 if hard == resource.RLIM_INFINITY else min(hard, 8192)
+    if soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return max(soft, wanted)
 
 
 def _start_line(

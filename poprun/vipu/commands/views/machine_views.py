@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from poprun.vipu.commands.views import emulated_hardware
-from poprun.vipu.commands.views.partition_views import ipu_names
+from poprun.vipu.commands.views.partition_views import ipu_names, names_by_machine
 from poprun.vipu.commands.views.pod_picture import free_text
 from poprun.vipu.commands.views.text_tables import format_properties, format_table
 from poprun.vipu.model import (
@@ -57,14 +57,14 @@ def cluster_value(
     cluster: Cluster, agents: Sequence[Agent], free: Sequence[Block]
 ) -> dict[str, Any]:
     """Return a cluster for JSON, in the shape of the original's `--showjson`."""
-    size = cluster.ild_size
+    size, names = cluster.ild_size, names_by_machine(agents)
     return {
         "id": cluster.name,
         "spec": {
             "topology": cluster.topology.value,
             "cluster_topology": cluster.gateway_topology.value,
             "ipu_link_domains": [
-                {"ipus": ipu_names(range(ild * size, (ild + 1) * size), agents)}
+                {"ipus": ipu_names(range(ild * size, (ild + 1) * size), names)}
                 for ild in range(cluster.num_ilds)
             ],
         },

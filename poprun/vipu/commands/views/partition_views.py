@@ -14,6 +14,8 @@ from poprun.vipu.rules.numbering import machines, positions
 
 # By partition: the leases that hold devices of it, the oldest first.
 Holders = Mapping[str, Sequence[Lease]]
+# By the number of the IPU-Machine in its cluster.
+AgentNames = Mapping[int, str]
 
 _HEADER = (
     "Partition",
@@ -80,11 +82,15 @@ def partition_table(
     return format_table(header, rows, widths=(0,) * len(first) + _WIDTHS)
 
 
+def names_by_machine(agents: Sequence[Agent]) -> AgentNames:
+    """Return the names of the agents of one cluster."""
+    return {agent.machine: agent.name for agent in agents if agent.machine is not None}
+
+
 def partition_properties(
-    partition: Partition, holders: Holders, agents: Sequence[Agent]
+    partition: Partition, holders: Holders, names: AgentNames
 ) -> str:
     """Return the tables of `get partition`: what it is, and who holds devices of it."""
-    names = {agent.machine: agent.name for agent in agents}
     used = [names.get(number, f"machine {number}") for number in machines(partition)]
     pairs = [
         ("Partition ID", partition.name),
@@ -114,14 +120,14 @@ def partition_properties(
 
 
 def partition_value(
-    partition: Partition, holders: Holders, agents: Sequence[Agent]
+    partition: Partition, holders: Holders, names: AgentNames
 ) -> dict[str, Any]:
     """Return a partition for JSON, in the shape of the original's `--showjson`."""
     value = {
         "id": partition.name,
         "spec": {
             "size": partition.size,
-            "ipus": ipu_names(positions(partition), agents),
+            "ipus": ipu_names(positions(partition), names),
             "num_ilds": partition.num_ilds,
             "num_gcds": partition.num_gcds,
             "ipus_per_gcd": partition.gcd_size,
@@ -152,9 +158,8 @@ def partition_value(
     return {"partition": value}
 
 
-def ipu_names(found: Sequence[int], agents: Sequence[Agent]) -> list[str]:
+def ipu_names(found: Sequence[int], names: AgentNames) -> list[str]:
     """Return IPUs of a cluster by agent and number in it: ag0:3."""
-    names = {agent.machine: agent.name for agent in agents}
     return [
         f"{names.get(position // IPUS_PER_MACHINE, '?')}:{position % IPUS_PER_MACHINE}"
         for position in found

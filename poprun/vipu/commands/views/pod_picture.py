@@ -12,6 +12,7 @@ from poprun.vipu.commands.views.partition_views import (
     holder_cells,
     holders_of,
     local_time,
+    names_by_machine,
     partition_value,
     utc_time,
 )
@@ -149,6 +150,7 @@ def state_value(state: ClusterState) -> dict[str, Any]:
             "held": ipu.is_held,
         }
 
+    names = names_by_machine(state.agents)
     return {
         "id": cluster.name,
         "size": cluster.size,
@@ -159,7 +161,7 @@ def state_value(state: ClusterState) -> dict[str, Any]:
             for ild in range(cluster.num_ilds)
         ],
         "partitions": [
-            partition_value(partition, holders, state.agents)["partition"]
+            partition_value(partition, holders, names)["partition"]
             for partition in state.partitions
         ],
     }

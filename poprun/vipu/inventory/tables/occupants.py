@@ -16,24 +16,29 @@ def describe_users_of(
     """Return a sentence about the partitions in some allocations, the largest first."""
     marks = ", ".join("?" * len(allocations))
     rows = db.execute(
-        "SELECT p.name, p.ild_share * p.num_ilds AS size, p.owner, p.created, l.id "
+        "SELECT p.name, p.ild_share * p.num_ilds AS size, p.owner, p.created, "
+        "l.user, l.job, l.host, l.since "
         f"FROM partitions p LEFT JOIN leases l ON l.id = p.lease "
         f"WHERE p.allocation IN ({marks}) AND p.name <> ? ORDER BY size DESC, "
-        "p.created",
+        f"p.created LIMIT {MOST_NAMED}",
         (*allocations, besides),
     ).fetchall()
     if not rows:
         return ""
+    (number,) = db.execute(
+        f"SELECT count(*) FROM partitions WHERE allocation IN ({marks}) AND name <> ?",
+        (*allocations, besides),
+    ).fetchone()
     parts = []
-    for name, size, owner, created, lease in rows[:MOST_NAMED]:
-        holders = [lease] if lease else _leases_on(db, name)
-        who = (
-            describe_lease(db, holders[0])
-            if holders
-            else f"kept by user {owner} since {when(created)}"
-        )
+    for name, size, owner, created, *lease in rows:
+        if lease[0] is not None:
+            who = _describe(*lease)
+        elif holders := _leases_on(db, name):
+            who = describe_lease(db, holders[0])
+        else:
+            who = f"kept by user {owner} since {when(created)}"
         parts.append(f"{name} ({counted(size, 'IPU')}, {who})")
-    more = len(rows) - MOST_NAMED
+    more = number - MOST_NAMED
     noun = "partition" if len(rows) == 1 else "partitions"
     rest = f" and {more} more" if more > 0 else ""
     return f"In use by {noun} {', '.join(parts)}{rest}. "
@@ -49,9 +54,13 @@ def describe_holders(db: Connection, partition: str, but_for: str | None = None)
 
 def describe_lease(db: Connection, lease: str) -> str:
     """Return `user alice, job 3f2a, host h1, since 2026-11-22 10:15:00`."""
-    user, job, host, since = db.execute(
+    row = db.execute(
         "SELECT user, job, host, since FROM leases WHERE id = ?", (lease,)
     ).fetchone()
+    return _describe(*row)
+
+
+def _describe(user: str, job: str, host: str, since: float) -> str:
     return f"user {user}, job {job}, host {host}, since {when(since)}"
 
 

@@ -5,13 +5,15 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from poprun.vipu import liveness
 from poprun.vipu.inventory.embedded import EmbeddedInventory
+from poprun.vipu.inventory.tables import lease_store
 from poprun.vipu.leases import PARENT, Grant, Holder, Life, ProcessIdentity
 from poprun.vipu.liveness import Observer
 from poprun.vipu.requests import Acquisition, PartitionRequest
@@ -20,6 +22,7 @@ from poprun.vipu.vipu_errors import (
     InUseError,
     LeaseEndedError,
     NameTakenError,
+    NoSpaceError,
     VipuRuleError,
 )
 
@@ -299,23 +302,87 @@ def test_a_long_wait_ends_no_lease_of_a_living_process(
     assert inventory.get_partition("P").lease == grant.lease.id
 
 
-def test_room_that_another_process_made_is_seen(
-    inventory: EmbeddedInventory,
+@pytest.fixture
+def served(path: Path, inventory: EmbeddedInventory) -> Iterator[EmbeddedInventory]:
+    """The inventory as a server opens it, which is told of the ends of processes."""
+    opened = EmbeddedInventory(path, host="", longest_step_s=2, most_watched=2)
+    yield opened
+    opened.close()
+
+
+@pytest.mark.parametrize("looks", [0, 1])
+def test_a_server_has_the_room_of_a_dead_holder_at_once(
+    served: EmbeddedInventory, holder: Holder, launch: Launch, looks: int
+) -> None:
+    with other_process() as child:
+        theirs = holder._replace(process=liveness.identify(child.pid))
+        asked = Acquisition(
+            holder=theirs,
+            partition="P",
+            num_children=1,
+            ipus_per_child=64,
+            create=PartitionRequest("P", 64),
+        )
+        served.acquire(asked)
+        other = asked._replace(holder=holder, partition="Q")
+        other = other._replace(create=PartitionRequest("Q", 64))
+        for _ in range(looks):
+            served.end_dead_leases()
+        with pytest.raises(NoSpaceError):
+            served.acquire(other)
+        os.kill(child.pid, signal.SIGKILL)
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+
+        assert served.acquire(other).created
+    assert [p.name for p in served.list_partitions()] == ["Q"]
+
+
+def test_a_server_looks_at_all_holders_where_it_cannot_be_told_of_all(
+    served: EmbeddedInventory, holder: Holder, launch: Launch
+) -> None:
+    with ExitStack() as stack:
+        children = [stack.enter_context(other_process()) for _ in range(4)]
+        for child in children:
+            process = liveness.identify(child.pid)
+            served.acquire(
+                Acquisition(
+                    holder=holder._replace(process=process),
+                    partition=f"P{child.pid}",
+                    num_children=1,
+                    ipus_per_child=1,
+                    create=PartitionRequest(f"P{child.pid}", 1),
+                )
+            )
+        assert len(served.list_partitions()) == 4
+        for number, child in enumerate(children, start=1):
+            os.kill(child.pid, signal.SIGKILL)
+            os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+
+            assert len(served.list_partitions()) == 4 - number
+
+
+def test_a_refusal_looks_at_no_holder_of_whose_end_a_server_is_told(
+    served: EmbeddedInventory,
     holder: Holder,
-    launch: Launch,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    gone = holder._replace(process=holder.process._replace(start_time=1))
-    launch("P", replicas=64, holder=gone)
-    end_dead_leases = inventory.end_dead_leases
+    asked = Acquisition(
+        holder=holder,
+        partition="P",
+        num_children=1,
+        ipus_per_child=64,
+        create=PartitionRequest("P", 64),
+    )
+    served.acquire(asked)
+    served.end_dead_leases()
 
-    def end_and_find_none() -> tuple[()]:
-        end_dead_leases()  # as another process might in the meantime
-        return ()
+    def look(*_: object) -> NoReturn:
+        raise AssertionError("It looked at all leases.")
 
-    monkeypatch.setattr(inventory, "end_dead_leases", end_and_find_none)
-
-    assert launch("Q", replicas=64).created
+    monkeypatch.setattr(lease_store, "may_end", look)
+    with pytest.raises(NoSpaceError):
+        served.acquire(asked._replace(partition="Q", create=PartitionRequest("Q", 64)))
+    assert len(served.list_partitions()) == 1
 
 
 def test_a_lease_gets_the_id_that_the_job_has_drawn(

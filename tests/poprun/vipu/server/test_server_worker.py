@@ -1,0 +1,38 @@
+"""The thread that works on the inventory: in which order requests have their turn."""
+
+import asyncio
+import threading
+
+from poprun.vipu.server.worker import Worker
+
+
+def order_of(others: int, holders: int) -> str:
+    """Let requests of others (o) and then of holders (h) wait; return their order."""
+    done: list[str] = []
+
+    async def ask() -> None:
+        worker, go = Worker(), threading.Event()
+        worker.start()
+        first = asyncio.ensure_future(worker.run(go.wait))
+        kinds = "o" * others + "h" * holders
+        waiting = [
+            asyncio.ensure_future(
+                worker.run(lambda k=kind: done.append(k), is_of_holder=kind == "h")
+            )
+            for kind in kinds
+        ]
+        await asyncio.sleep(0)
+        go.set()
+        await asyncio.gather(first, *waiting)
+        worker.stop()
+
+    asyncio.run(ask())
+    return "".join(done)
+
+
+def test_who_holds_ipus_comes_before_who_wants_some() -> None:
+    assert order_of(others=3, holders=2) == "hhooo"
+
+
+def test_holders_keep_no_others_out() -> None:
+    assert order_of(others=2, holders=20) == "hhhhhhhhohhhhhhhhohhhh"
