@@ -20,6 +20,9 @@ class Claim:
 
     def __init__(self) -> None:
         self._socket: socket | None = None
+        # Which file its descriptor is of: the program may close any, and gets its
+        # number for a file of its own.
+        self._file: tuple[int, int] | None = None
 
     def acquire(self, meeting: str, rank: int) -> None:
         """Claim to be this instance, until the claim is released.
@@ -30,12 +33,14 @@ class Claim:
         # Not above: only programs with collectives need them.
         from popdist.engine.meet.connection import connect, listen
         from popdist.engine.meet.group_name import address_of
+        from popdist.engine.shm.heap import file_of
 
         if self._socket is not None:
             return
         address = address_of(f"{meeting} instance {rank}")
         try:
             self._socket = listen(address, 128)
+            self._file = file_of(self._socket.fileno())
             return
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
@@ -57,6 +62,13 @@ class Claim:
 
     def release(self) -> None:
         """Release the claim, so that another process can be this instance."""
-        if self._socket is not None:
+        if self._socket is None:
+            return
+        # Not above, as in acquire().
+        from popdist.engine.shm.heap import file_of
+
+        if file_of(self._socket.fileno()) == self._file:
             self._socket.close()
-            self._socket = None
+        else:
+            self._socket.detach()
+        self._socket = None
