@@ -144,6 +144,21 @@ SLURM_STEP_TASKS_PER_NODE = "SLURM_STEP_TASKS_PER_NODE"
 # "BATCH" in a script that sbatch has started.
 SLURM_ENVIRONMENT = "ENVIRONMENT"
 
+# --- Set by launchers below which popdist cannot tell how processes find each other.
+
+# MVAPICH's mpirun_rsh.
+MVAPICH_RANK = "MV2_COMM_WORLD_RANK"
+MVAPICH_SIZE = "MV2_COMM_WORLD_SIZE"
+FLUX_RANK = "FLUX_TASK_RANK"
+FLUX_SIZE = "FLUX_JOB_SIZE"
+# LSF's jsrun.
+JSRUN_RANK = "JSM_NAMESPACE_RANK"
+JSRUN_SIZE = "JSM_NAMESPACE_SIZE"
+HOROVOD_RANK = "HOROVOD_RANK"
+HOROVOD_SIZE = "HOROVOD_SIZE"
+# Any launcher's with PMIx, which has no variable for the size.
+PMIX_RANK = "PMIX_RANK"
+
 
 def _variable(name: str, **default: Any) -> Any:
     # Any, because this stands where a field of some type is declared.

@@ -56,13 +56,18 @@ _SRUN = _Launcher(
 # torchrun's and mpirun's agents.
 _LAUNCHERS = (_OPEN_MPI, _HYDRA, _TORCHRUN, _SRUN)
 
-# What further launchers set, or these in other versions: rank and size in the job.
+# What further launchers set, or these in other versions: rank and size in the job, and
+# what the launcher is called.
 _SIGNS = (
-    (env.OMPI_RANK, env.OMPI_SIZE),
-    (env.PMI_RANK, env.PMI_SIZE),
-    (env.RANK, env.WORLD_SIZE),
-    (env.SLURM_RANK, env.SLURM_STEP_SIZE),
-    (env.SLURM_RANK, env.SLURM_SIZE),
+    (env.OMPI_RANK, env.OMPI_SIZE, "a launcher"),
+    (env.PMI_RANK, env.PMI_SIZE, "a launcher"),
+    (env.RANK, env.WORLD_SIZE, "a launcher"),
+    (env.SLURM_RANK, env.SLURM_STEP_SIZE, "a launcher"),
+    (env.SLURM_RANK, env.SLURM_SIZE, "a launcher"),
+    (env.MVAPICH_RANK, env.MVAPICH_SIZE, "MVAPICH"),
+    (env.FLUX_RANK, env.FLUX_SIZE, "flux run"),
+    (env.JSRUN_RANK, env.JSRUN_SIZE, "jsrun"),
+    (env.HOROVOD_RANK, env.HOROVOD_SIZE, "horovodrun"),
 )
 
 # What hydra calls the process that starts a job's ranks on a host, and Open MPI.
@@ -246,7 +251,7 @@ def _launcher_of(environ: Mapping[str, str]) -> _Launcher | None:
     for launcher in _LAUNCHERS:
         if launcher.started(environ):
             return launcher
-    for rank, size in _SIGNS:
+    for rank, size, name in _SIGNS:
         number = environ.get(size, "")
         several = number.isascii() and number.isdigit() and len(number.strip("0")) > 0
         if rank not in environ or not several or int(number) < 2:
@@ -255,10 +260,17 @@ def _launcher_of(environ: Mapping[str, str]) -> _Launcher | None:
         if size == env.SLURM_SIZE and environ.get(env.SLURM_ENVIRONMENT) == "BATCH":
             continue
         raise LauncherError(
-            f"{size} is {number} and {rank} is {environ[rank]}, so a launcher has "
+            f"{size} is {number} and {rank} is {environ[rank]}, so {name} has "
             f"started this process as one of {number}, but it does not tell popdist "
             "how they find each other. Start the program with poprun, mpirun, torchrun "
             f"or srun, or unset {size} to run it alone."
+        )
+    if environ.get(env.PMIX_RANK) and environ.get(env.PMIX_NAMESPACE):
+        raise LauncherError(
+            f"{env.PMIX_RANK} is {environ[env.PMIX_RANK]}, so a launcher with PMIx has "
+            "started this process, but it tells popdist neither how many there are nor "
+            "how they find each other. Start the program with poprun, mpirun, torchrun "
+            f"or srun, or unset {env.PMIX_RANK} to run it alone."
         )
     return None
 

@@ -155,6 +155,42 @@ def test_one_of_several_that_cannot_find_the_others_is_refused(
 
 
 @pytest.mark.parametrize(
+    ("rank", "size", "launcher"),
+    [
+        ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MVAPICH"),
+        ("FLUX_TASK_RANK", "FLUX_JOB_SIZE", "flux run"),
+        ("JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE", "jsrun"),
+        ("HOROVOD_RANK", "HOROVOD_SIZE", "horovodrun"),
+    ],
+)
+def test_a_launcher_that_says_too_little_is_named(
+    rank: str, size: str, launcher: str
+) -> None:
+    with pytest.raises(LauncherError) as refusal:
+        Place.decode({rank: "0", size: "12"})
+
+    assert str(refusal.value) == (
+        f"{size} is 12 and {rank} is 0, so {launcher} has started this process as one "
+        "of 12, but it does not tell popdist how they find each other. Start the "
+        "program with poprun, mpirun, torchrun or srun, or unset "
+        f"{size} to run it alone."
+    )
+    assert Place.decode({rank: "0", size: "1"}) == Place()
+
+
+def test_pmix_alone_does_not_say_how_many_there_are() -> None:
+    with pytest.raises(LauncherError) as refusal:
+        Place.decode({"PMIX_RANK": "0", "PMIX_NAMESPACE": "prterun-host-12@1"})
+
+    assert str(refusal.value) == (
+        "PMIX_RANK is 0, so a launcher with PMIx has started this process, but it "
+        "tells popdist neither how many there are nor how they find each other. Start "
+        "the program with poprun, mpirun, torchrun or srun, or unset PMIX_RANK to run "
+        "it alone."
+    )
+
+
+@pytest.mark.parametrize(
     ("name", "value", "rule"),
     [
         ("SLURM_STEP_TASKS_PER_NODE", "2(y2)", "a list as 2(x3),1"),
