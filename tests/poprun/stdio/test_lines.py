@@ -408,13 +408,12 @@ def test_no_line_is_lost_among_tracebacks(steps: list[tuple[str, str]]) -> None:
         if step == "end":
             ended.add(name)
             shown += screen.ends(name, now)
-        elif step == "line":
-            lines[name].append(b"%s.%d" % (name.encode(), len(lines[name])))
-            shown += screen.says(name, lines[name][-1] + b"\n", now)
         else:
+            lines[name].append(b"%s.%d" % (name.encode(), len(lines[name])))
             text = TRACEBACK[0] if step == "cut" else traceback(step.encode())
+            text = b"" if step == "line" else text
             tracebacks.add(text)
-            shown += screen.says(name, text, now)
+            shown += screen.says(name, lines[name][-1] + b"\n" + text, now)
 
     for name, own in lines.items():
         prefix = name.encode() + b"."
