@@ -63,9 +63,20 @@ def _carry_out(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         return OptionError.exit_code
 
     from poprun.options import grammar
-    from poprun.options.sources import resolve_settings
 
     line = grammar.parse(argv)
+    try:
+        return _obey(line, argv, environ)
+    except PoprunError as error:
+        hints = getattr(error, "__notes__", ())
+        error.args = (grammar.with_typed_names(str(error), line.given),)
+        error.__notes__ = [grammar.with_typed_names(h, line.given) for h in hints]
+        raise
+
+
+def _obey(line: "CommandLine", argv: Sequence[str], environ: Mapping[str, str]) -> int:
+    from poprun.options.sources import resolve_settings
+
     # Help comes before everything that may be wrong with the rest.
     if _asked(line, "help"):
         return _print(_help(environ))
@@ -86,7 +97,7 @@ def _asked(line: "CommandLine", name: str) -> bool:
     from poprun.options.types import item
 
     option = OPTIONS[name]
-    texts = [text for given, text in line.given if given is option]
+    texts = [text for given, text in line.given if given == option]
     return bool(texts) and bool(item(option, texts[-1], option.flag))
 
 

@@ -110,6 +110,7 @@ PURE = (
     "poprun.mpirun.tokens",
     "poprun.options.completion",
     "poprun.options.grammar",
+    "poprun.options.habits",
     "poprun.options.help",
     "poprun.options.refusals",
     "poprun.options.show_config",
@@ -280,7 +281,7 @@ LATE_IMPORTS = {
         "poprun.mpirun.openmpi",
     },
     # 1 ms, for an error.
-    "poprun.options.grammar": {"poprun.mpirun.option_table"},
+    "poprun.options.grammar": {"poprun.options.habits"},
     # 2 ms each, for an error.
     "poprun.options.refusals": {"difflib"},
     "poprun.options.sources": {"difflib"},

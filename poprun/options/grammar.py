@@ -4,8 +4,9 @@ Pure. What a text means is for the table of options to say; here it is only foun
 which words belong to which option, and where the program begins.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from poprun.errors import OptionError
 from poprun.options.refusals import (
@@ -19,18 +20,6 @@ from poprun.options.types import Kind, Option
 
 # Typesetters and mail programs make these out of hyphens.
 _OTHER_DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"
-
-# What users of mpirun write out of habit, and what to write here.
-_HABITS: Mapping[str, str] = {
-    "-N": "Did you mean -n, the number of instances?",
-    "-V": "Did you mean --version?",
-    "--nproc_per_node": "Did you mean -n, the number of instances?",
-    "--nproc-per-node": "Did you mean -n, the number of instances?",
-    "--nnodes": "Did you mean --host, the hosts to start instances on?",
-    "-x": 'To pass variables on, write --mpi-local-args="-x NAME=VALUE".',
-    "--mca": 'It is mpirun\'s: write --mpi-global-args="--mca NAME VALUE".',
-    "--oversubscribe": "poprun starts more instances than cores without it.",
-}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,7 +68,7 @@ def scan_argv(argv: Sequence[str]) -> Scan:
         if not is_option(word):
             _refuse_other_dashes(word)
             return Scan(given=tuple(given), program=tuple(argv[position:]))
-        read = _read_word(word)
+        read = _read_word(word, argv[position + 1 :])
         given += read.given
         position += 1
         if not read.pending:
@@ -95,8 +84,11 @@ def is_option(word: str) -> bool:
     return word.startswith("-") and word != "-"
 
 
-def find_option(name: str) -> Option:
+def find_option(name: str, following: Sequence[str] = ()) -> Option:
     """Find the option of this long name, or the only one whose name begins so.
+
+    Args:
+        following: What stands after it, for the error.
 
     Raises:
         OptionError: There is none, or more than one.
@@ -110,19 +102,32 @@ def find_option(name: str) -> Option:
     if candidates:
         flags = [option.flag for option in candidates]
         raise refusal(f"--{name} is ambiguous: it can be {alternatives(flags)}.")
-    raise _unknown(f"--{name}")
+    raise _unknown(f"--{name}", following)
 
 
-def _read_word(word: str) -> Scan:
+def _read_word(word: str, following: Sequence[str]) -> Scan:
     # mpirun's spelling, and not -n with the value p.
-    if word.partition("=")[0] == "-np":
-        return _long(f"-{word}")
-    return _long(word) if word.startswith("--") else _short(word)
+    is_long = word.startswith("--") or word.partition("=")[0] == "-np"
+    return _long(word, following) if is_long else _short(word, following)
 
 
-def _long(word: str) -> Scan:
-    name, equals, text = word[2:].partition("=")
-    option = find_option(name)
+def _as_typed(option: Option, flag: str) -> Option:
+    return option if flag == option.flag else replace(option, typed=flag)
+
+
+def with_typed_names(text: str, given: Iterable[tuple[Option, str]]) -> str:
+    """Return a message with the names of options as the user wrote them."""
+    for option, _ in given:
+        if option.typed:
+            text = re.sub(rf"--{option.name}(?![\w-])", option.typed, text)
+    return text
+
+
+def _long(word: str, following: Sequence[str]) -> Scan:
+    flag, equals, text = word.partition("=")
+    option = _as_typed(
+        find_option(flag.lstrip("-"), [text] if equals else following), flag
+    )
     if equals:
         return Scan(given=((option, text),), program=None)
     if option.takes_value:
@@ -130,13 +135,14 @@ def _long(word: str) -> Scan:
     return Scan(given=((option, _implied(option)),), program=None)
 
 
-def _short(word: str) -> Scan:
+def _short(word: str, following: Sequence[str]) -> Scan:
     """Take `-vv`, `-v`, `-H` (its value comes next) or `-Hx` apart."""
     given: list[tuple[Option, str]] = []
     for position, letter in enumerate(word[1:], start=1):
-        option = BY_SHORT.get(letter)
-        if option is None:
-            raise _unknown(word)
+        known = BY_SHORT.get(letter)
+        if known is None:
+            raise _unknown(word, following)
+        option = _as_typed(known, f"-{letter}")
         if not option.takes_value:
             given.append((option, _implied(option)))
             continue
@@ -169,33 +175,25 @@ def _missing_value(option: Option, found: str) -> OptionError:
     example = "yes" if option.kind is Kind.BOOLEAN else option.metavar or "VALUE"
     if option.choices:
         example = option.choices[0]
-    hint = f"Write {option.flag}={example}."
+    # A short option and its value are two words.
+    flag = f"{option.flag}=" if option.flag.startswith("--") else f"{option.flag} "
+    hint = f"Write {flag}{example}."
     if found and found != "--":
-        hint += f" If {found} is the value, write {option.flag}={found}."
+        hint += f" If {found} is the value, write --{option.name}={found}."
     return refusal(f"The value of {option.flag} is missing {where}.", hint)
 
 
-def _unknown(word: str) -> OptionError:
+def _unknown(word: str, following: Sequence[str] = ()) -> OptionError:
+    # Imported here, since it serves bad news only.
+    from poprun.options.habits import explain
+
     flags = [f"--{name}" for name in BY_NAME]
-    name = word.partition("=")[0]
     return refusal(
         f"poprun has no option {_plain(word)}.",
-        _HABITS.get(name)
-        or _hint_at_mpirun(name)
+        explain(word, following)
         or did_you_mean(word, flags)
         or "poprun --help shows all.",
     )
-
-
-def _hint_at_mpirun(word: str) -> str:
-    # Imported here, since it serves bad news only.
-    from poprun.mpirun.option_table import NUMBER_OF_VALUES, canonical
-
-    count = NUMBER_OF_VALUES.get(canonical(word.lstrip("-")))
-    if count is None:
-        return ""
-    arguments = " ".join([word, *["..."] * bool(count)])
-    return f'It is mpirun\'s: write --mpi-global-args="{arguments}".'
 
 
 def _plain(word: str) -> str:

@@ -71,14 +71,13 @@ def _mistyped(environ: Mapping[str, str]) -> Iterator[str]:
 
 
 def _from_command_line(given: Sequence[tuple[Option, str]]) -> Layer:
-    texts: dict[str, list[str]] = {}
+    texts: dict[str, list[tuple[str, str]]] = {}
+    options = {option.name: option for option, _ in given}
     for option, text in given:
-        texts.setdefault(option.name, []).append(text)
+        texts.setdefault(option.name, []).append((text, option.flag))
     return {
-        name: make_setting(
-            OPTIONS[name], [(t, f"--{name}") for t in found], COMMAND_LINE
-        )
-        for name, found in texts.items()
+        name: make_setting(options[name], labelled, COMMAND_LINE)
+        for name, labelled in texts.items()
     }
 
 

@@ -5,7 +5,7 @@ variable or in a configuration file.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum, auto
 
 from poprun.errors import OptionError
@@ -68,10 +68,12 @@ class Option:
     exclusive: bool = False
     in_environment: bool = True
     in_file: bool = True
+    # As the user wrote its name on the command line, where that is another: -n.
+    typed: str = field(default="", compare=False)
 
     @property
     def flag(self) -> str:
-        return f"--{self.name}"
+        return self.typed or f"--{self.name}"
 
     @property
     def names(self) -> tuple[str, ...]:

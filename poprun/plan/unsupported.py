@@ -21,17 +21,20 @@ def refuse_what_cannot_start(
         # Without either it is this machine, whatever Slurm calls it.
         return
     [first, *others] = hosts
+    option = f"--host {','.join(map(str, hosts))}"
+    if settings.given("hostfile"):
+        option = f"--hostfile {settings['hostfile']}"
     if first.user is not None and not others:
         raise NotYetError(
-            f"--host {first} asks for instances that run as the user {first.user}, and "
-            "this version of poprun starts instances of its own user only. Leave "
+            f"{option} asks for instances that run as the user {first.user}, and this "
+            "version of poprun starts instances of its own user only. Leave "
             f"{first.user}@ out."
         )
     if others or not (first.name == slurm_name or _is_here(first)):
         raise NotYetError(
-            f"--host {','.join(map(str, hosts))} asks for instances on other machines, "
-            "where this version of poprun cannot start any yet. Leave --host out to "
-            "run them all here, or add --dry-run to see the plan."
+            f"{option} asks for instances on other machines, where this version of "
+            f"poprun cannot start any yet. Leave {option.partition(' ')[0]} out to run "
+            "them all here, or add --dry-run to see the plan."
         )
 
 

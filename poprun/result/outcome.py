@@ -220,7 +220,8 @@ def _stopped(
         case Reason.TIMEOUT:
             return Outcome(
                 exit_code=TIMED_OUT,
-                sentence="The job took longer than --timeout allows, and was stopped.",
+                sentence=f"The job took longer than the {course.timeout:g} s of "
+                "--timeout, and was stopped.",
             )
         case Reason.START_TIMEOUT:
             return _not_started(course)
@@ -286,8 +287,9 @@ def _not_started(course: Course) -> Outcome:
     return Outcome(
         exit_code=TIMED_OUT,
         sentence=(
-            f"After --start-timeout {len(missing)} of {course.num_instances} instances "
-            f"had not been started by mpirun, instance {missing[0]} among them."
+            f"After the {course.start_timeout:g} s of --start-timeout, {len(missing)} "
+            f"of {course.num_instances} instances had not been started by mpirun, "
+            f"instance {missing[0]} among them."
         ),
         quote_mpirun=True,
     )

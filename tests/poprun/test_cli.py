@@ -536,3 +536,65 @@ def test_a_mistyped_variable_is_warned_about(
         "and has no effect. Did you mean POPRUN_NUM_REPLICAS?\n"
     )
     assert len(pipeline.jobs) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        pytest.param(
+            ["-n", "0", "x"], "error: -n is 0, but must be 1 or more.\n", id="short"
+        ),
+        pytest.param(
+            ["--np=0", "x"], "error: --np is 0, but must be 1 or more.\n", id="alias"
+        ),
+        pytest.param(
+            ["--time", "x", "x"],
+            "error: --time is 'x', but must be a number of seconds from 0 to "
+            "999999999, such as 5 or 0.5.\n",
+            id="prefix",
+        ),
+        pytest.param(
+            ["-H"],
+            "error: The value of -H is missing at the end of the line.\n"
+            "poprun: hint: Write -H HOSTS.\n",
+            id="no-value",
+        ),
+        pytest.param(
+            ["-n", "2", "--num-instances", "2", "x"],
+            "error: -n and --num-instances are both given (command line), but they "
+            "exclude each other.\npoprun: hint: Leave one of them out.\n",
+            id="two",
+        ),
+        pytest.param(
+            ["--offline", "1", "--log-dir", ""],
+            "error: --log-dir is empty.\n"
+            "poprun: hint: Give it a value, or leave it out; "
+            "is a variable of your shell not set?\n",
+            id="empty",
+        ),
+    ],
+)
+def test_an_error_names_the_option_as_it_was_typed(
+    words: list[str], error: str
+) -> None:
+    ran = poprun_with(*words)
+
+    assert (ran.returncode, ran.stderr.decode()) == (2, f"poprun: {error}")
+
+
+def test_what_is_found_later_names_the_option_as_it_was_typed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*arguments: object) -> int:
+        error = PoprunError("--output-filename out: it is full. No --output-filenames.")
+        error.add_note("Leave --output-filename out.")
+        raise error
+
+    put_in_place(monkeypatch, "run", ModuleType("run"))
+    monkeypatch.setattr("poprun.run.run", refuse, raising=False)
+
+    assert cli.main(["--log-dir", "out", "x"], {}) == 2
+    assert capsys.readouterr().err == (
+        "poprun: error: --log-dir out: it is full. No --output-filenames.\n"
+        "poprun: hint: Leave --log-dir out.\n"
+    )

@@ -107,6 +107,9 @@ class Course:
     # Absolute times, on the clock that `now` is read from.
     ends_by: float = FOREVER
     starts_by: float = FOREVER
+    # The seconds that the user allowed for each.
+    timeout: float = FOREVER
+    start_timeout: float = FOREVER
 
     phase: Phase = Phase.RUNNING
     phase_ends: float = FOREVER

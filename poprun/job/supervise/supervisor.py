@@ -74,6 +74,8 @@ class Supervisor:
             keep_going=job.keep_going,
             ends_by=now + job.timeout,
             starts_by=now + job.start_timeout,
+            timeout=job.timeout,
+            start_timeout=job.start_timeout,
         )
         self.ended = Ended(course=self._course)
         self._stdin_feeder = StdinFeeder(job.stdin)

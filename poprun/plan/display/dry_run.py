@@ -10,10 +10,15 @@ from poprun.plan.assignments import Assignment, compact
 from poprun.plan.placement import describe_cpus
 from poprun.plan.planner import Setup, given_target_options
 
+# What is pasted all the same ends with an error of the first supervisor.
+NOT_TO_PASTE = (
+    "# To read, not to run: the supervisors in this command need a poprun to talk to."
+)
+
 
 def render(made: Setup, program: Sequence[str]) -> str:
     """Return mpirun's command, what each instance gets besides, and the partition."""
-    lines = [command_line(made, program), ""]
+    lines = [NOT_TO_PASTE, command_line(made, program), ""]
     for assignment in made.plan.assignments:
         lines.append(f"instance {assignment.rank} on {assignment.host.name}:")
         lines.append(f"  runs {_shell_argv(program)}")

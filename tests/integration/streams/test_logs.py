@@ -250,7 +250,7 @@ def test_a_dry_run_starts_no_process_and_makes_no_file(
     )
 
     assert (ran.code, ran.stderr) == (0, "")
-    command, _, rest = ran.stdout.partition("\n\n")
+    command, _, rest = ran.stdout.partition("\n")[2].partition("\n\n")
     assert shlex.split(command)[0] == mpirun
     assert rest.startswith("instance 0 on localhost:\n  runs sh -c 'echo ran > ran'\n")
     assert "\ninstance 1 on localhost:\n" in rest
@@ -268,7 +268,8 @@ def test_a_dry_run_shows_the_command_that_the_job_is_started_with(
     words = ("--mpirun", mpirun, *SHARED, "--executable-cache-path", "c", "true")
     job = re.compile(r"\b[0-9a-f]{32}\b")
 
-    shown = poprun("--dry-run", *words).stdout.partition("\n\n")[0]
+    text = poprun("--dry-run", *words).stdout
+    shown = text.partition("\n")[2].partition("\n\n")[0]
     ran = poprun("-v", *words)
 
     assert ran.code == 0

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from poprun.errors import OptionError
 from poprun.options.completion import Candidate, complete
 from poprun.options.grammar import parse
+from poprun.options.habits import HABITS
 from poprun.options.table import BY_NAME, OPTIONS
 
 
@@ -170,17 +171,34 @@ def test_an_ambiguous_prefix_names_the_candidates() -> None:
         ("--vipu-parttion", "Did you mean --vipu-partition?"),
         ("-N", "Did you mean -n, the number of instances?"),
         ("-V", "Did you mean --version?"),
-        ("--nproc_per_node", "Did you mean -n, the number of instances?"),
-        ("--nproc-per-node", "Did you mean -n, the number of instances?"),
+        (
+            "--nproc_per_node",
+            "It is the number of processes of each host. Write -n N, the number in "
+            "all.",
+        ),
+        (
+            "-m",
+            "It names a module of Python. Write: poprun [OPTIONS] python -m MODULE.",
+        ),
+        ("--max-restarts", "poprun starts a job once and never again. Leave it out."),
+        (
+            "--main_process_port",
+            "poprun chooses MASTER_ADDR and MASTER_PORT for each job. Leave it out.",
+        ),
+        (
+            "--map-by",
+            "It is mpirun's. Instances are numbered in the order of hosts, and poprun "
+            "assigns their cores itself. Use poprun's own --process-placement.",
+        ),
         (
             "-x",
-            'To pass variables on, write --mpi-local-args="-x NAME=VALUE".',
+            'It exports variables. Write --mpi-local-args="-x NAME=VALUE".',
         ),
         (
             "--tag-output",
             'It is mpirun\'s: write --mpi-global-args="--tag-output".',
         ),
-        ("-wd", 'It is mpirun\'s: write --mpi-global-args="-wd ...".'),
+        ("-wd", 'It is mpirun\'s: write --mpi-global-args="-wd 4".'),
         ("--xml", 'It is mpirun\'s: write --mpi-global-args="--xml".'),
         ("--zzz", "poprun --help shows all."),
     ],
@@ -192,10 +210,19 @@ def test_an_unknown_option_is_refused_with_what_may_be_meant(
 
 
 def test_a_habit_is_known_with_its_value_too() -> None:
-    hint = ["Did you mean -n, the number of instances?"]
+    assert refused("--label=4", "x")[1] == [
+        'It tags each line of output. Write --mpi-global-args="--tag-output".'
+    ]
+    assert refused("-N=4", "x")[1] == ["Did you mean -n, the number of instances?"]
+    for words in (["--display", "map", "x"], ["--display=map", "x"]):
+        assert refused(*words)[1] == [
+            'It is mpirun\'s: write --mpi-global-args="--display map".'
+        ]
 
-    assert refused("--nproc_per_node=4", "x")[1] == hint
-    assert refused("-N=4", "x")[1] == hint
+
+def test_no_option_of_poprun_is_taken_for_that_of_another_launcher() -> None:
+    for flag, hint in HABITS.items():
+        assert refused(flag, "x")[1] == [hint]
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,12 @@ def outcome(
     mpirun_hung: bool = False,
 ) -> Outcome:
     course = Course(
-        num_instances=2, cause=cause, started=started, mpirun_hung=mpirun_hung
+        num_instances=2,
+        cause=cause,
+        started=started,
+        mpirun_hung=mpirun_hung,
+        timeout=2.5,
+        start_timeout=60.0,
     )
     found = judge(course, events, mpirun_status, verdict)
     # A sequence is a sequence: the expected values below have tuples.
@@ -263,7 +268,7 @@ def test_a_failure_before_ctrl_c_does_not_make_it_another_code() -> None:
 def test_a_job_that_took_too_long_is_124() -> None:
     assert outcome(stopped_by(Reason.TIMEOUT)) == Outcome(
         exit_code=124,
-        sentence="The job took longer than --timeout allows, and was stopped.",
+        sentence="The job took longer than the 2.5 s of --timeout, and was stopped.",
     )
 
 
@@ -271,8 +276,8 @@ def test_a_job_that_did_not_start_in_time_is_124_and_names_an_instance() -> None
     assert outcome(stopped_by(Reason.START_TIMEOUT), started=frozenset({0})) == Outcome(
         exit_code=124,
         sentence=(
-            "After --start-timeout 1 of 2 instances had not been started by mpirun, "
-            "instance 1 among them."
+            "After the 60 s of --start-timeout, 1 of 2 instances had not been started "
+            "by mpirun, instance 1 among them."
         ),
         quote_mpirun=True,
     )

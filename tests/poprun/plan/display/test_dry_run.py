@@ -78,6 +78,8 @@ def test_the_command_comes_first_and_then_what_each_instance_gets() -> None:
 
     head, rest = text.split("\n\n")
     assert head == (
+        "# To read, not to run: the supervisors in this command need a poprun to talk "
+        "to.\n"
         "/opt/bin/mpirun '--bind-to' 'none' '--tag-output' '--allow-run-as-root' "
         "'-np' '1' '-x' 'POPDIST_NUM_TOTAL_REPLICAS=2' '-x' 'N=0' '-x' 'PATH' "
         "'/python' 'beside.py' 'shim' 'cafe' '0' "
