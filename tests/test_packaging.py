@@ -109,6 +109,8 @@ def test_the_wheel_holds_the_packages_and_nothing_else(checkout: Path) -> None:
         "vipu = poprun.vipu.commands.entry_points:vipu\n"
         "vipu-admin = poprun.vipu.commands.entry_points:vipu_admin\n"
         "vipu-server = poprun.vipu.server.start:main\n"
+        "\n[torch.backends]\n"
+        "popdist = poprun.interpreter.torch_backend:register\n"
     )
 
 
