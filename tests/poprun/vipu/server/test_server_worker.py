@@ -11,9 +11,11 @@ def order_of(others: int, holders: int) -> str:
     done: list[str] = []
 
     async def ask() -> None:
-        worker, go = Worker(), threading.Event()
+        worker, begun, go = Worker(), threading.Event(), threading.Event()
         worker.start()
-        first = asyncio.ensure_future(worker.run(go.wait))
+        first = asyncio.ensure_future(worker.run(lambda: begun.set() or go.wait()))
+        while not begun.is_set():
+            await asyncio.sleep(0.001)
         kinds = "o" * others + "h" * holders
         waiting = [
             asyncio.ensure_future(
