@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 
+from poprun.helpers.processes import open_umask
 from poprun.job.events import Event
 from poprun.job.local_host.guard_start import StartedGuard
 from poprun.job.local_host.local_host import LocalHost
@@ -42,6 +43,8 @@ def run(settings: Settings, program: Sequence[str], guard: StartedGuard | None) 
     Returns:
         The exit code.
     """
+    # Of what poprun makes itself; the instances have the caller's.
+    umask = open_umask()
     environ = without_outer_poprun(without_own_changes(os.environ))
     verbosity = DEBUG if settings["debug"] else settings.verbosity
     log = Log(verbosity, lambda text: write_text(2, text))
@@ -57,7 +60,9 @@ def run(settings: Settings, program: Sequence[str], guard: StartedGuard | None) 
     reserved = reservation.reserve(setup, environ, guard, log)
     setup = reserved.setup
     try:
-        job = reserved.with_devices(_prepare(setup, settings, files, program, environ))
+        job = reserved.with_devices(
+            _prepare(setup, settings, files, program, environ, umask)
+        )
         lines = reserved.lines
         code = _show(setup, settings, program, environ, log, verbosity, lines)
     except BaseException:
@@ -92,6 +97,7 @@ def _prepare(
     files: list[str],
     program: Sequence[str],
     environ: Mapping[str, str],
+    umask: int,
 ) -> Job:
     """Describe the job, and make the directories that the user names.
 
@@ -110,6 +116,7 @@ def _prepare(
         timeout=settings["timeout"],
         start_timeout=settings["start-timeout"],
         terminals=terminal.choose_terminals(settings["tty"], width),
+        umask=umask,
     )
     if setup.arguments.output_filename is not None:
         make_files(setup.arguments.output_filename, len(instances))

@@ -30,6 +30,7 @@ FINISH_GRACE_S = 0.5
 
 def main(descriptor: int) -> None:
     os.setsid()
+    processes.open_umask()
     processes.become_subreaper()
     # If something has stopped this process, it continues when it is needed: the end of
     # poprun itself is told by the socket.

@@ -34,6 +34,16 @@ _inotify_init1 = _ctypes.dlsym(_libc, "inotify_init1")
 _inotify_add_watch = _ctypes.dlsym(_libc, "inotify_add_watch")
 
 
+def open_umask() -> int:
+    """Let this process use what it makes from now on; return the umask before.
+
+    Some users take the owner's permissions away too.
+    """
+    before = os.umask(0)
+    os.umask(before & 0o077)
+    return before
+
+
 def become_subreaper() -> None:
     """Make orphans below this process its children, not init's."""
     _ctypes.call_function(_prctl, (PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0))

@@ -150,6 +150,7 @@ def _become_program(
             _limit_open_files(spec.open_files)
         about, call = spec.cwd, b""
         os.chdir(spec.cwd)
+        os.umask(spec.umask)
         about = spec.path
         environment = _environment(spec, stdout_is_terminal=os.isatty(1))
         processes.default_signals(ignored=spec.ignored)

@@ -191,6 +191,7 @@ def pack_spec(
     size: tuple[int, int] = (0, 0),
     merge_stderr: bool = False,
     open_files: int = 0,
+    umask: int = 0o022,
 ) -> bytes:
     """Return the message that tells a shim what to run.
 
@@ -205,6 +206,7 @@ def pack_spec(
         size: Rows and columns of those that are.
         merge_stderr: stderr is stdout.
         open_files: The soft limit of open files, 0 for the shim's.
+        umask: The program's.
     """
     return pack(
         SPEC,
@@ -220,6 +222,7 @@ def pack_spec(
         b",".join(users),
         b",".join(b"%d" % number for number in (*terminals, *size, merge_stderr)),
         open_files,
+        umask,
         len(argv),
         *argv,
         *environment,
@@ -243,9 +246,10 @@ class Spec:
         self.size = rows, columns
         self.merge_stderr = bool(merge)
         self.open_files = int(fields[11])
-        count = int(fields[12])
-        self.argv = fields[13 : 13 + count]
-        self.environment = fields[13 + count :]
+        self.umask = int(fields[12])
+        count = int(fields[13])
+        self.argv = fields[14 : 14 + count]
+        self.environment = fields[14 + count :]
 
     def is_set_by_mpi(self, name: bytes) -> bool:
         """Return whether a variable is MPI's word to the program."""

@@ -50,11 +50,13 @@ def make_job(
     timeout: float | None,
     start_timeout: float,
     terminals: Terminals | None = None,
+    umask: int = 0o022,
 ) -> Job:
     """Return the description of a job to launch.
 
     Args:
         paths: The program's file, found for each instance.
+        umask: That of the instances.
 
     Raises:
         OptionError: exec would not accept the program's words or environment.
@@ -74,7 +76,17 @@ def make_job(
     soft, hard = limits
     open_files = 0 if soft == hard else soft
     specs = [
-        _spec(setup, assignment, path, program, inherited, grace, terminals, open_files)
+        _spec(
+            setup,
+            assignment,
+            path,
+            program,
+            inherited,
+            grace,
+            terminals,
+            open_files=open_files,
+            umask=umask,
+        )
         for assignment, path in zip(setup.plan.assignments, paths, strict=True)
     ]
     mpi = adapter(setup.mpi.flavour)
@@ -169,7 +181,9 @@ def _spec(
     inherited: Mapping[str, str],
     grace: float,
     terminals: Terminals,
+    *,
     open_files: int,
+    umask: int,
 ) -> bytes:
     variables = with_interpreter(instance_environment(assignment, inherited))
     argv = [os.fsencode(word) for word in program]
@@ -198,6 +212,7 @@ def _spec(
         size=terminals.size(),
         merge_stderr=setup.arguments.merge_stderr,
         open_files=open_files,
+        umask=umask,
     )
 
 

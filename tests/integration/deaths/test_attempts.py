@@ -26,7 +26,7 @@ def twice(job, guard, setup, *rest):
     descriptors = os.listdir("/proc/self/fd")
     print("first", run_job(job, guard, setup, *rest), flush=True)
     print("open", len(os.listdir("/proc/self/fd")) - len(descriptors), flush=True)
-    again = planner.next_attempt(setup, arguments[-1])
+    again = planner.next_attempt(setup, arguments[3])
     guard = start_guard(os.environ)
     return run_job(prepare(again, *arguments), guard, again, *rest)
 

@@ -249,6 +249,39 @@ def test_poprun_and_mpirun_have_more_open_files_and_programs_the_callers(
     assert sorted(ran.stdout.split()) == [b"2048"] * 30 + [b"70"] * 30
 
 
+@pytest.mark.mpi
+def test_with_any_umask_the_job_can_use_its_files_and_programs_have_the_callers(
+    poprun: Poprun, every_mpirun: str
+) -> None:
+    # Root may use files without any permission, so this looks at the permissions.
+    script = """
+        directory=$(dirname $POPDIST_ENDED_INSTANCES)
+        stat -c %a $directory $directory/supervisors
+        find $directory -type d -not -perm -700
+        umask
+    """
+    ran = subprocess.run(
+        [
+            "sh",
+            "-c",
+            'umask 777 && exec "$@"',
+            "sh",
+            POPRUN,
+            *job(1, every_mpirun),
+            "sh",
+            "-c",
+            script,
+        ],
+        cwd=poprun.directory,
+        env=poprun.environ,
+        capture_output=True,
+        timeout=50,
+    )
+
+    assert (ran.returncode, ran.stderr) == (0, b"")
+    assert ran.stdout.split() == [b"700", b"600", b"0777"]
+
+
 @pytest.mark.parametrize("option", ["--timeout", "--start-timeout", "--grace"])
 @pytest.mark.parametrize("seconds", ["2147484", "4294968", "999999999"])
 def test_a_time_may_be_longer_than_poll_can_count(
