@@ -155,9 +155,11 @@ def changed_request(
     What the change leaves open stays, unless it cannot stay with what is changed.
     """
     size = _first(change.size, partition.size)
-    fewest_ilds = -(-size // cluster.ild_size)
-    num_ilds = _first(change.num_ilds, min(size, max(partition.num_ilds, fewest_ilds)))
     num_gcds = _first(change.num_gcds, partition.num_gcds)
+    most_ilds = size if change.num_gcds is None else min(size, num_gcds)
+    num_ilds = min(partition.num_ilds, 1 << max(most_ilds, 1).bit_length() - 1)
+    num_ilds = max(num_ilds, -(-size // cluster.ild_size))
+    num_ilds = _first(change.num_ilds, num_ilds)
     equal_share = size // max(num_gcds, 1)
     gcd_size = change.gcd_size
     fills = partition.num_gcds * partition.gcd_size == partition.size

@@ -253,7 +253,7 @@ SERVED = {
         after=("R",),
         generation=1,
         parent="126",
-        options={"ipuLinkTopology": "mesh", "instanceSize": "16"},
+        options={"ipuLinkTopology": "torus", "instanceSize": "16"},
     ),
 }
 

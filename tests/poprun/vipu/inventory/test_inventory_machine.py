@@ -187,7 +187,11 @@ class Machine(RuleBasedStateMachine):
             gcds > 1 and self.expected[name].reconfigurable
         ):
             return
-        works = self.works(lambda: not self.used(name) and self.fits(size, but=name))
+        # Its ILDs stay as far as they can: each has a GCD or more.
+        ilds = max(min(size, gcds, self.expected[name].num_ilds), -(-size // 64))
+        works = self.works(
+            lambda: not self.used(name) and self.fits(size, ilds, but=name)
+        )
         change = PartitionChange(size=size, num_gcds=gcds)
         try:
             changed = self.inventory.update_partition(name, change)

@@ -200,6 +200,12 @@ def test_what_a_change_leaves_open_stays() -> None:
             {"num_ilds": 2},
             id="ilds-stay",
         ),
+        pytest.param(
+            {"blocks": (Block(0, 4), Block(64, 4))},
+            {"num_gcds": 1},
+            {"num_ilds": 1},
+            id="a-gcd-is-within-an-ild",
+        ),
         pytest.param({}, {"size": 128}, {"num_ilds": 2}, id="more-than-an-ild"),
         pytest.param(
             {}, {"size": 16}, {"num_replicas": 8, "gcd_size": None}, id="grow"
