@@ -11,7 +11,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from popdist import environment as env
-from poprun.errors import OptionError, TopologyError
+from poprun.errors import HostError, OptionError, TopologyError
 from poprun.helpers.command import PYTHON
 from poprun.log import DEBUG
 from poprun.mpirun import adapter
@@ -35,7 +35,7 @@ from poprun.plan.given.given_hosts import check_slots, read_hosts
 from poprun.plan.given.given_stdin import read_stdin
 from poprun.plan.given.instance_numbers import check_instance
 from poprun.plan.host_facts import Describe, HostFacts, describe_hosts
-from poprun.plan.hosts import Host
+from poprun.plan.hosts import SLURM_NODE_LIST, Host, from_slurm
 from poprun.stdio.stdin import Stdin
 from poprun.vipu.launch.values import PartitionOptions
 
@@ -149,7 +149,11 @@ def make_setup(
         contexts=_contexts(made, attempt, environ, asked),
         stdin=read_stdin(settings["stdin"], shape.num_instances),
         temporary_cache=temporary_cache,
-        notes=[*asked.warnings, *_without_effect(settings, hosts)],
+        notes=[
+            *asked.warnings,
+            *_without_effect(settings, hosts),
+            *_unused_nodes(settings, environ),
+        ],
         named_cache=cache if temporary_cache is None else None,
         partition_options=wish,
         needs_ipus=settings.needs_ipus,
@@ -233,6 +237,23 @@ def _without_effect(settings: Settings, hosts: Sequence[Host]) -> list[str]:
         f"--{name} has no effect on a job that runs on one host."
         for name in FOR_SEVERAL_HOSTS
         if settings[name]
+    ]
+
+
+def _unused_nodes(settings: Settings, environ: Mapping[str, str]) -> list[str]:
+    """Say that other nodes of the Slurm job are not used."""
+    if settings.given("host") or settings.given("hostfile"):
+        return []
+    try:
+        nodes = from_slurm(environ)
+    except HostError as error:
+        return [f"{error} All instances run on this machine."]
+    if nodes is None or len(nodes) == 1:
+        return []
+    return [
+        f"Slurm has given this job {len(nodes)} nodes ({SLURM_NODE_LIST} is "
+        f"{environ[SLURM_NODE_LIST]!r}), but all instances run on this one: this "
+        "version of poprun cannot start instances on other machines yet."
     ]
 
 

@@ -198,6 +198,28 @@ def test_a_node_of_slurm_has_the_name_that_its_users_know() -> None:
     assert found.plan.hosts == [Host(name="gc-poplar-02")]
 
 
+def test_nodes_of_slurm_that_the_job_does_not_use_are_told() -> None:
+    environ = {**PATH, "SLURM_JOB_NODELIST": "gc-poplar-[02-03]"}
+
+    assert made(environ=environ).notes == [
+        "Slurm has given this job 2 nodes (SLURM_JOB_NODELIST is "
+        "'gc-poplar-[02-03]'), but all instances run on this one: this version of "
+        "poprun cannot start instances on other machines yet."
+    ]
+    assert made("--host", "localhost", environ=environ).notes == []
+
+
+def test_a_job_of_slurm_with_one_node_needs_no_note() -> None:
+    assert made(environ={**PATH, "SLURM_JOB_NODELIST": "gc-poplar-02"}).notes == []
+
+
+def test_a_wrong_list_of_slurm_does_not_keep_a_job_from_running_here() -> None:
+    [note] = made(environ={**PATH, "SLURM_JOB_NODELIST": "n[0-"}).notes
+
+    assert note.startswith("SLURM_JOB_NODELIST: 'n[0-' ")
+    assert note.endswith(" All instances run on this machine.")
+
+
 def test_hosts_come_from_the_option_or_from_a_file(tmp_path: Path) -> None:
     file = tmp_path / "hosts"
     file.write_text("a\nb\n")
