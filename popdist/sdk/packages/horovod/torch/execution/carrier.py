@@ -124,7 +124,7 @@ class Carrier:
 
     def _complete(self, request: Request, target: Tensor) -> None:
         if request.op == Average and not target.is_floating_point():
-            target.floor_divide_(self._size)
+            target.div_(self._size, rounding_mode="trunc")
         if request.postscale != 1:
             _scale(target, request.postscale, target)
 
