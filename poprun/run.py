@@ -141,6 +141,8 @@ def _show(
         text = drawing.draw(topology, hosts, form, terminal.columns_of(1))
         if code := print_text(text + "\n", log):
             return code
+    if setup.arguments.show_instances and not settings["dry-run"]:
+        log.say(dry_run.instance_table(setup))
     if not verbosity and not settings["dry-run"]:
         return 0
     if verbosity:

@@ -20,6 +20,7 @@ from poprun.mpirun.option_table import (
     NUMBER_OF_VALUES,
     PLACEMENTS,
     REFUSED,
+    SHOWS_INSTANCES,
 )
 from poprun.mpirun.tokens import MpiArgument, split_arguments
 from poprun.mpirun.values import (
@@ -115,6 +116,7 @@ def merge(job: GlobalArguments, others: Sequence[GlobalArguments]) -> GlobalArgu
                 "--output-filename", job.output_filename, other.output_filename
             ),
             output_nocopy=job.output_nocopy or other.output_nocopy,
+            show_instances=job.show_instances or other.show_instances,
             allow_run_as_root=job.allow_run_as_root or other.allow_run_as_root,
             placement=_same("--bind-to", job.placement, other.placement),
         )
@@ -221,6 +223,7 @@ def _for_the_job(found: _Found) -> GlobalArguments:
         merge_stderr="merge-stderr-to-stdout" in asked,
         output_filename=directory,
         output_nocopy=nocopy,
+        show_instances="show-instances" in asked,
         allow_run_as_root="allow-run-as-root" in asked,
         placement=found.placement(),
     )
@@ -253,6 +256,8 @@ def _understand(found: _Found, given: MpiArgument) -> None:
             found.set(name, given.values[0] if given.values else "")
         case _ if name in FULFILLED:
             pass
+        case _ if name in SHOWS_INSTANCES:
+            found.set("show-instances", "")
         case _ if name in NOT_SHOWN:
             found.warnings.append(
                 f"{found.option} has {flag!r}, which has no effect: mpirun's output "

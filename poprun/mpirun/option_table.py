@@ -136,18 +136,20 @@ NUMBER_OF_VALUES = {
 # poprun does what these ask for in any case.
 FULFILLED = ("quiet", "report-child-jobs-separately", "disable-recovery")
 
-_SHOWN_ELSEWHERE = "--dry-run shows where instances run and what they are bound to"
+# What these ask mpirun to print of hosts, instances and bindings, poprun prints itself.
+SHOWS_INSTANCES = (
+    "report-bindings",
+    "display-map",
+    "display-allocation",
+    "display-devel-map",
+    "display-devel-allocation",
+    "display-diffable-map",
+    "display",
+)
 # mpirun prints what these ask for, and poprun shows mpirun's output only when it fails.
 NOT_SHOWN = {
     "verbose": "-vv logs what poprun does",
-    "report-bindings": _SHOWN_ELSEWHERE,
-    "display-map": _SHOWN_ELSEWHERE,
-    "display-allocation": _SHOWN_ELSEWHERE,
-    "display-topo": _SHOWN_ELSEWHERE,
-    "display-devel-map": _SHOWN_ELSEWHERE,
-    "display-devel-allocation": _SHOWN_ELSEWHERE,
-    "display-diffable-map": _SHOWN_ELSEWHERE,
-    "display": _SHOWN_ELSEWHERE,
+    "display-topo": "lstopo shows the topology of a machine",
     "show-progress": "-v shows each instance as it starts",
 }
 

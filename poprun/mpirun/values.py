@@ -44,6 +44,8 @@ class GlobalArguments(NamedTuple):
     output_filename: str | None = None
     # The files of output_filename are all there is: no copy on the console.
     output_nocopy: bool = False
+    # Print where the instances run and what they are bound to.
+    show_instances: bool = False
     allow_run_as_root: bool = False
     # A value of --process-placement that does what --bind-to asked for.
     placement: str | None = None

@@ -4,6 +4,7 @@ One rule for each kind of option, wherever the text stands: on the command line,
 variable or in a configuration file.
 """
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum, auto
@@ -195,6 +196,13 @@ def _text(option: Option, text: str, label: str) -> str:
     return text
 
 
+def _path(option: Option, text: str, label: str) -> str:
+    # A shell expands it only at the beginning of a word, not in --option=~/path.
+    path = _text(option, text, label)
+    is_home = path == "~" or path.startswith("~/")
+    return os.path.expanduser(path) if is_home else path
+
+
 def _choice(option: Option, text: str, label: str) -> str:
     word = text.lower()
     if word in option.choices:
@@ -266,7 +274,7 @@ _READERS: Mapping[Kind, Callable[[Option, str, str], Item]] = {
     Kind.WAIT: _wait,
     Kind.COUNT: _count,
     Kind.TEXT: _text,
-    Kind.PATH: _text,
+    Kind.PATH: _path,
     Kind.CHOICE: _choice,
     Kind.SUBNET: _subnet,
     Kind.MPI_ARGUMENTS: _mpi_arguments,

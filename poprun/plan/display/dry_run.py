@@ -32,6 +32,20 @@ def render(made: Setup, program: Sequence[str]) -> str:
     return "\n".join([*lines, *_partition(made)]) + "\n"
 
 
+def instance_table(made: Setup) -> str:
+    """Return a line for each instance: its host, its replicas and its binding."""
+    lines = ["where the instances run:"]
+    for assignment in made.plan.assignments:
+        replicas = made.plan.topology.replicas_of(assignment.rank)
+        binding = ", ".join(_binding(assignment)) or "not bound"
+        lines.append(
+            f"    instance {assignment.rank} on {assignment.host.name}: "
+            f"replica{'s' * (len(replicas) > 1)} {describe_cpus(tuple(replicas))}, "
+            f"{binding}"
+        )
+    return "\n".join(lines)
+
+
 def _partition(made: Setup) -> list[str]:
     """Say what a job would ask V-IPU for."""
     options, shape = made.partition_options, made.plan.topology

@@ -134,15 +134,22 @@ def test_options_of_open_mpi_that_are_known_have_no_effect_on_hydra() -> None:
 
 
 @pytest.mark.parametrize("flavour", ALL)
-def test_what_mpirun_would_print_is_told_to_have_no_effect(flavour: str) -> None:
+def test_poprun_shows_the_instances_where_mpirun_would(flavour: str) -> None:
     assert parse_global("--report-bindings --display map", flavour) == GlobalArguments(
+        show_instances=True
+    )
+    assert parse_local("--display-map", flavour).job.show_instances
+
+
+@pytest.mark.parametrize("flavour", ALL)
+def test_what_mpirun_would_print_besides_is_told_to_have_no_effect(
+    flavour: str,
+) -> None:
+    assert parse_global("--display-topo", flavour) == GlobalArguments(
         warnings=(
-            "--mpi-global-args has '--report-bindings', which has no effect: mpirun's "
-            "output is shown only when it fails. --dry-run shows where instances run "
-            "and what they are bound to.",
-            "--mpi-global-args has '--display', which has no effect: mpirun's output "
-            "is shown only when it fails. --dry-run shows where instances run and what "
-            "they are bound to.",
+            "--mpi-global-args has '--display-topo', which has no effect: mpirun's "
+            "output is shown only when it fails. lstopo shows the topology of a "
+            "machine.",
         )
     )
 

@@ -610,3 +610,16 @@ def test_processes_and_instances_in_one_place_contradict_each_other() -> None:
         "exclude each other.",
         ["Leave one of them out."],
     )
+
+
+def test_a_leading_tilde_is_the_home_directory_in_every_path(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HOME", "/home/ann")
+    paths = [o for o in OPTIONS.values() if o.kind is Kind.PATH and o.rival != "host"]
+    for option in paths:
+        if option.name != "import-config":
+            assert resolve(f"{option.flag}=~/a/~/b")[option.name] == "/home/ann/a/~/b"
+    assert resolve("--hostfile=~")["hostfile"] == "/home/ann"
+    assert resolve(POPRUN_MPIRUN="~/bin/mpirun")["mpirun"] == "/home/ann/bin/mpirun"
+    assert resolve("--mpirun=~ann/x")["mpirun"] == "~ann/x"

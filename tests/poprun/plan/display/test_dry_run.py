@@ -5,7 +5,7 @@ import pytest
 from poprun.mpirun.values import Context, GlobalArguments, Mpi
 from poprun.plan.assignments import Plan, Request, make_plan
 from poprun.plan.attempt import Attempt
-from poprun.plan.display.dry_run import command_line, render
+from poprun.plan.display.dry_run import command_line, instance_table, render
 from poprun.plan.hosts import Host
 from poprun.plan.placement import Binding
 from poprun.plan.planner import Setup
@@ -64,6 +64,17 @@ def plan(
         REQUEST._replace(exports=exports),
         bindings or [Binding()] * num_instances,
         None,
+    )
+
+
+def test_each_instance_has_a_line_in_the_table() -> None:
+    bindings = Binding(cpus=(0, 1, 8), memory_nodes=(0,)), Binding()
+
+    assert instance_table(setup(plan(2, bindings))) == (
+        "where the instances run:\n"
+        "    instance 0 on n1: replica 0, bound to CPUs 0-1,8, allocates memory on "
+        "NUMA nodes 0\n"
+        "    instance 1 on n1: replica 1, not bound"
     )
 
 
