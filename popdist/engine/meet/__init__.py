@@ -32,6 +32,7 @@ def rendezvous(
     attach: Callable[[Sequence[int], Sequence[Member]], T],
     timeout: float,
     stall: float,
+    trouble: PopdistError | None = None,
 ) -> T:
     """Meet the other members, and return what `attach` makes of what they share.
 
@@ -47,6 +48,7 @@ def rendezvous(
             the leader only, once all have connected.
         attach: Takes them over on every member, and owns them from then on. Gets all
             members, in the order of their ranks.
+        trouble: Why this member cannot take part: all get it as the error.
 
     Raises:
         MismatchError: The members do not belong together; on all of them.
@@ -58,11 +60,11 @@ def rendezvous(
     behind = hello.rank > 0
     deadline = Deadline(who, where, timeout=timeout, stall=stall, behind=behind)
     if behind:
-        return _join(Joiner(name, hello, deadline, peers), who, attach)
+        return _join(Joiner(name, hello, deadline, peers, trouble), who, attach)
     if not isinstance(name, str):
         raise TypeError("Member 0 is to look a name up, but must choose it itself.")
     leader = Leader(keys_of(name), hello, deadline, peers)
-    return _lead(leader, who, offer, attach)
+    return _lead(leader, who, offer, attach, trouble)
 
 
 def _lead(
@@ -70,10 +72,13 @@ def _lead(
     who: str,
     offer: Callable[[Sequence[Member]], Sequence[int]],
     attach: Callable[[Sequence[int], Sequence[Member]], T],
+    trouble: PopdistError | None,
 ) -> T:
     with closing(leader):
         try:
             members = leader.collect()
+            if trouble is not None:
+                raise trouble
             fds = offer(members)
             leader.welcome(fds)
             attached = attach(fds, members)

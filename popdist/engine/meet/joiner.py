@@ -39,9 +39,18 @@ class Joiner:
     """A member that is connected to the leader, until all have met."""
 
     def __init__(
-        self, name: GroupName, hello: Hello, deadline: Deadline, peers: Peers
+        self,
+        name: GroupName,
+        hello: Hello,
+        deadline: Deadline,
+        peers: Peers,
+        trouble: PopdistError | None = None,
     ) -> None:
-        """Wait until the leader listens, and send it a hello."""
+        """Wait until the leader listens, and send it a hello.
+
+        Args:
+            trouble: What to send in its place, and to raise.
+        """
         self._peers = peers
         self._name = name
         self._hello = hello
@@ -55,6 +64,10 @@ class Joiner:
         self._connection, proof = self._find()
         self._poll = select.poll()
         self._poll.register(self._connection, select.POLLIN)
+        if trouble is not None:
+            with closing(self._connection):
+                self._send(REFUSAL + proof + encode_refusal(trouble))
+            raise trouble
         self._send(hello._replace(proof=proof).encode())
 
     def enter(self) -> tuple[list[int], list[Member]]:

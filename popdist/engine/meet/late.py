@@ -10,7 +10,8 @@ from threading import Thread
 from time import monotonic
 
 from popdist.engine.meet.connection import Connection, accept
-from popdist.engine.meet.messages import Hello
+from popdist.engine.meet.group_name import Keys
+from popdist.engine.meet.messages import OTHER_USER, Hello
 
 # For how many seconds, and after how many to look whether to stop.
 LINGER = 5.0
@@ -24,22 +25,20 @@ class LateMembers:
 
     def __init__(
         self,
-        address: bytes,
+        keys: Keys,
         listener: _socket.socket,
-        proof: bytes,
         answer: bytes,
         expected: int,
     ) -> None:
         """Take over the listener of member 0.
 
         Args:
-            proof: What a member says of itself.
+            keys: Those of the meeting.
             answer: The message to each of them.
             expected: How many members have not come yet.
         """
-        self._address = address
+        self._keys = keys
         self._listener = listener
-        self._proof = proof
         self._answer = answer
         self._expected = expected
         self._wanted = True
@@ -52,7 +51,7 @@ class LateMembers:
         """
         self._thread = Thread(target=self._run, daemon=daemon)
         self._thread.start()
-        _running[self._address] = self
+        _running[self._keys.address] = self
 
     def end(self) -> None:
         """Answer no more, and free the address."""
@@ -88,13 +87,11 @@ class LateMembers:
             for fd in fds:
                 os.close(fd)
             hello = Hello.decode(message)
-            if (
-                connection.uid == os.geteuid()
-                and hello is not None
-                and hello.proof == self._proof
-            ):
+            if hello is not None and hello.proof == self._keys.proof:
                 self._expected -= 1
-                connection.send(self._answer)
+                same = connection.uid == os.geteuid()
+                other = OTHER_USER + self._keys.answer
+                connection.send(self._answer if same else other)
         except ConnectionError:
             # It has ended, so it needs no message.
             return

@@ -122,9 +122,8 @@ class Leader:
             self._has_late_members = True
             # In a thread, because the program is to have the error now.
             late = LateMembers(
-                self._keys.address,
+                self._keys,
                 self._listener,
-                self._keys.proof,
                 message,
                 self._expected - self._came,
             )
@@ -206,6 +205,7 @@ class Leader:
             self._drop(connection)
             return
         if connection.uid != os.geteuid():
+            self._came += 1
             _send_if_there(connection, OTHER_USER + self._keys.answer)
             who = "A process"
             if 0 < hello.rank < len(self._peers.instances):

@@ -174,7 +174,14 @@ def meet(
         PeerLostError: A member ended or gave up meanwhile.
         CollectiveTimeoutError: Some have not come.
     """
-    me = Member(pid=os.getpid(), started=started(os.getpid()))
+    me, trouble = Member(pid=os.getpid(), started=0), None
+    try:
+        me = me._replace(started=started(me.pid))
+    except ArenaError as error:
+        if size == 1:
+            raise
+        # The others would wait for this one.
+        trouble = error
     hello = Hello(rank=rank, size=size, member=me, layout=layout)
     arena = Arena(rank, range(size) if instances is None else instances)
     offer = partial(arena.make, memory)
@@ -190,6 +197,7 @@ def meet(
             attach=arena.attach,
             timeout=timeout,
             stall=stall,
+            trouble=trouble,
         )
     except OSError as error:
         arena.close()

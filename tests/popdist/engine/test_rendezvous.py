@@ -706,6 +706,23 @@ def test_a_second_member_0_is_refused() -> None:
     )
 
 
+NO_PROC = """
+def started(pid):
+    raise arena.ArenaError("/proc is not mounted here.")
+arena.started = started
+join()
+"""
+
+
+@pytest.mark.parametrize("member", [0, 1, 2])
+def test_all_get_the_error_of_a_member_that_cannot_take_part(member: int) -> None:
+    ended = run(3, "join()", {member: NO_PROC})
+
+    assert [one.out for one in ended] == [
+        "ArenaError: /proc is not mounted here.\n"
+    ] * 3
+
+
 # --- Other users.
 
 OTHER_USER = "os.setuid(65534)\n"
@@ -731,6 +748,20 @@ def test_members_of_two_users_say_so_at_once(other: int) -> None:
         f"ArenaError: Instance 0 (process {pids[0]}) belongs to user {users[0]}, but "
         f"instance 1 to user {users[1]}. Start all instances as the same user.\n"
     )
+
+
+@AS_ROOT
+def test_all_members_of_other_users_are_answered_and_member_0_ends_with_them() -> None:
+    with Meeting(3) as meeting:
+        meeting.start(0, "late.LINGER = 1000\njoin()")
+        meeting.wait_for_joiners(0)
+        for rank in (1, 2):
+            meeting.start(rank, OTHER_USER + "join()")
+        first, *others = meeting.finish()
+
+    assert first.out.startswith("ArenaError: Instance ")
+    for one in others:
+        assert one.out.startswith("ArenaError: Instance 0 (process ")
 
 
 @AS_ROOT
