@@ -13,6 +13,8 @@ MIB = 1 << 20
 # What input() and breakpoint() raise.
 END_OF_INPUT = ("EOFError: EOF when reading a line", "bdb.BdbQuit")
 TRACEBACK = "Traceback (most recent call last)"
+# Python 3.13 and later colour tracebacks on a terminal.
+COLOURS = "\x1b\\[[0-9;]*m"
 SYNTAX_ERROR = "(Syntax|Indentation|Tab)Error: "
 SYNTAX_FILE = '  File ".*", line [0-9]+$'
 # "/usr/bin/python3.11: can't open file 'train.py': [Errno 2] No such file or directory"
@@ -99,7 +101,7 @@ def exception_line(lines: Sequence[str]) -> str:
 
 
 def _lines(stderr: bytes) -> list[str]:
-    text = stderr.decode(errors="backslashreplace").rstrip()
+    text = re.sub(COLOURS, "", stderr.decode(errors="backslashreplace")).rstrip()
     if not text:
         return []
     # Of a progress bar, what is on the terminal: the rest has been written over.

@@ -8,7 +8,7 @@ Bytes are never changed, dropped or added else, except for marks on lines, and o
 terminal, where a bar is redrawn below the lines of others.
 """
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 
 from poprun.stdio.screen import Screen
@@ -376,17 +376,15 @@ class Console:
         self, key: Hashable, stream: _Stream, data: bytes, at: int
     ) -> None:
         """Write a traceback, and in words whose it is if that is not clear."""
+        text = comparable(data[at:])
+        is_cut_off = stream.ended and self._is_cut_off(text)
         if at:
             self._put_text(key, stream, data[:at])
-        text = comparable(data[at:])
+        if is_cut_off:
+            return
         instances = {stream.instance, *self._take_same(text)}
-        last = self._last_traceback
-        if (
-            last is not None
-            and last.is_last
-            and not instances & last.instances
-            and _is_same(last.text, text, stream.ended)
-        ):
+        last = self._last_above
+        if last is not None and last.text == text and not instances & last.instances:
             self._add_to_last(last, instances)
             return
         if words := self._words_on(instances):
@@ -395,15 +393,33 @@ class Console:
         self._put_text(key, stream, without_frames_of(self._library, data[at:]))
         self._note_traceback(_Shown(text, instances))
 
+    @property
+    def _last_above(self) -> _Shown | None:
+        """The traceback that stands right above what is written next, if any."""
+        last = self._last_traceback
+        return last if last is not None and last.is_last else None
+
+    def _waiting_tracebacks(self) -> Iterator[tuple[Hashable, _Stream, bytes, int]]:
+        """Yield all that streams have waiting, and where a traceback begins in it."""
+        for key, stream in self._streams.items():
+            if stream.is_stderr and stream.lines_size:
+                data = b"".join(stream.lines + (stream.rest if stream.ended else []))
+                at = first_line(data)
+                if at >= 0:
+                    yield key, stream, data, at
+
+    def _is_cut_off(self, text: bytes) -> bool:
+        """Return whether a process was ended while it wrote what another has whole."""
+        wholes = [comparable(data[at:]) for *_, data, at in self._waiting_tracebacks()]
+        if self._last_above is not None:
+            wholes.append(self._last_above.text)
+        return any(whole != text and whole.startswith(text) for whole in wholes)
+
     def _take_same(self, text: bytes) -> list[int]:
         """Take the same traceback out of the other streams; return their instances."""
         instances = []
-        for key, stream in self._streams.items():
-            if not (stream.is_stderr and stream.lines_size):
-                continue
-            data = b"".join(stream.lines + (stream.rest if stream.ended else []))
-            at = first_line(data)
-            if at >= 0 and _is_same(text, comparable(data[at:]), stream.ended):
+        for key, stream, data, at in self._waiting_tracebacks():
+            if comparable(data[at:]) == text:
                 stream.take_out(partial=False)
                 if at:
                     self._put_text(key, stream, data[:at])
@@ -477,11 +493,3 @@ class Console:
 def _owners(instances: set[int]) -> str:
     text = describe_instances(instances)
     return f"{text}'s" if len(instances) == 1 else f"that of {text}"
-
-
-def _is_same(text: bytes, other: bytes, ended: bool) -> bool:
-    """Return whether all of another traceback stands in one.
-
-    A process that has been ended meanwhile has written the beginning of its own.
-    """
-    return text.startswith(other) if ended else text == other

@@ -71,6 +71,18 @@ def test_what_has_just_been_shown_is_not_shown_again() -> None:
     ]
 
 
+def test_colours_are_no_part_of_the_cause() -> None:
+    stderr = (
+        b'Traceback (most recent call last):\n  File \x1b[35m"a.py"\x1b[0m\n'
+        b"\x1b[1;35mKeyError\x1b[0m: \x1b[35m'b'\x1b[0m\n"
+    )
+    evidence = Evidence(host="n1", stderr=stderr, just_shown=True)
+
+    assert render(of(3, 1 << 8), evidence, "") == [
+        "Instance 3 on n1 exited with code 1: KeyError: 'b'"
+    ]
+
+
 def test_what_the_cause_says_is_not_quoted() -> None:
     stderr = b"python: No module named trian\n"
 

@@ -421,16 +421,14 @@ def test_no_line_is_lost_among_tracebacks(steps: list[tuple[str, str]]) -> None:
     assert all(text in shown for text in tracebacks)
 
 
-def test_a_traceback_that_was_cut_off_by_the_end_is_part_of_the_whole_one() -> None:
+def test_a_traceback_that_was_cut_off_by_the_end_is_no_other_one() -> None:
     screen = Errors("0", "1", "2", "3")
-    screen.says("0", traceback(b"a"))
-    for name in "12":
-        screen.says(name, TRACEBACK[0] + b"  Fi")
-        screen.ends(name)
+    screen.says("0", TRACEBACK[0])
+    screen.says("1", traceback(b"a"))
+    screen.says("2", b"loading\n" + TRACEBACK[0] + b"  Fi")
+    shown = screen.ends("0") + screen.ends("2") + screen.at(1.0)
 
-    assert screen.at(0.3) == (
-        b"poprun: This traceback is that of instances 0 to 2:\n" + traceback(b"a")
-    )
+    assert shown == traceback(b"a") + b"loading\n"
 
 
 def test_where_lines_have_tags_no_words_say_whose_a_traceback_is() -> None:
