@@ -4,7 +4,8 @@
 
 Each round starts several jobs, each on one vipu-server or on an embedded inventory, and
 kills with SIGKILL, at random moments and several at once, the server (it is started
-again), poprun, its guard, mpirun, shims and instances. Each instance locks a file for
+again), poprun, its guard, mpirun, shims and instances. It also stops and continues them
+(SIGSTOP). Each instance locks a file for
 each IPU that it is attached to, as long as it lives: a lock that is taken already is a
 double allocation. After a round all processes of the jobs, all leases and all
 partitions that were made for a job must be gone. A round that fails is described in
@@ -20,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -41,6 +43,8 @@ KEPT = "kept"
 # Which partitions jobs name, and which parts of a job are killed.
 PARTITIONS = (KEPT, KEPT, "shared", "other", None)
 VICTIMS = ("poprun", "poprun", "guard", "mpirun", "shim", "instance", "server")
+# How often parts are stopped for a while instead of killed.
+PAUSES = 0.4
 
 # An instance locks a file for each IPU of its device, named by its position.
 PROGRAM = """
@@ -132,7 +136,10 @@ class Round:
             time.sleep(0.02)
         for _ in range(self.dice.randint(1, 4)):
             time.sleep(self.dice.uniform(0, 0.6))
-            self._strike()
+            if self.dice.random() < PAUSES:
+                self._pause()
+            else:
+                self._strike()
         time.sleep(self.dice.uniform(0, 0.5))
         self._end()
         limit = time.monotonic() + ENDS_S
@@ -177,7 +184,7 @@ class Round:
         """Kill one to three parts of one to all jobs in one instant."""
         whats = [self.dice.choice(VICTIMS) for _ in range(self.dice.randint(1, 3))]
         job = self.dice.choice(self.jobs)
-        victims = [p for what in whats for p in self._find(job, what)]
+        victims = [p for what in whats for p in self._find(job, what, "SIGKILL")]
         for victim in victims:
             try:
                 victim.kill()
@@ -189,7 +196,28 @@ class Round:
             time.sleep(self.dice.choice((0, 0.5, 2)))
             self.place.server.start()
 
-    def _find(self, job: psutil.Popen, what: str) -> list[psutil.Process]:
+    def _pause(self) -> None:
+        """Stop one to three parts of jobs for a while; kill some in the meantime."""
+        whats = [self.dice.choice(VICTIMS) for _ in range(self.dice.randint(1, 3))]
+        stopped = [p for what in whats for p in self._find_anywhere(what, "SIGSTOP")]
+        for process in stopped:
+            with suppress(psutil.NoSuchProcess):
+                process.suspend()
+        time.sleep(self.dice.choice((0.1, 1, 3)))
+        if self.dice.random() < 0.5:
+            self._strike()
+        for process in stopped:
+            with suppress(psutil.NoSuchProcess):
+                process.resume()
+        self.story.append("SIGCONT")
+
+    def _find_anywhere(self, what: str, number: str) -> list[psutil.Process]:
+        if what == "server":
+            self.story.append(f"{number} to the server")
+            return [self.place.server.process]
+        return self._find(self.dice.choice(self.jobs), what, number)
+
+    def _find(self, job: psutil.Popen, what: str, number: str) -> list[psutil.Process]:
         if what == "server":
             return []
         try:
@@ -204,7 +232,7 @@ class Round:
             "shim": [p for p, argv in words.items() if argv[4:5] == ["shim"]],
             "instance": [p for p, argv in words.items() if argv[-1:] == [self.word]],
         }[what]
-        self.story.append(f"SIGKILL to {what} of job {self.jobs.index(job)}")
+        self.story.append(f"{number} to {what} of job {self.jobs.index(job)}")
         return found if what != "shim" else found[:1]
 
     def _end(self) -> None:

@@ -19,6 +19,8 @@ from poprun.vipu.vipu_errors import VipuRuleError
 # The parent device, where the child devices are numbered from 0: its process is the
 # guard of the job, with which the lease lives on if poprun is killed.
 PARENT = -1
+# No Linux kernel gives a higher process number.
+MOST_PID = 4 << 20
 
 
 class ProcessIdentity(NamedTuple):
@@ -51,12 +53,26 @@ class Holder(NamedTuple):
         return f"user {self.user}, job {self.job}, host {self.host}"
 
 
+def check_process(process: ProcessIdentity) -> None:
+    """Check the numbers of a process, which the kernel is asked with.
+
+    Raises:
+        VipuRuleError: No kernel gives such numbers.
+    """
+    if not 0 < process.pid <= MOST_PID or process.start_time < 0:
+        raise VipuRuleError(
+            f"Process {process.pid} with start time {process.start_time} can be none: "
+            f"its number is from 1 to {MOST_PID}, and its start time not negative."
+        )
+
+
 def check_holder(holder: Holder) -> None:
     """Check what is shown of a holder to other users, on terminals too.
 
     Raises:
-        VipuRuleError: It is not printable, or too long.
+        VipuRuleError: It is not printable, or too long, or its process can be none.
     """
+    check_process(holder.process)
     texts = {"user": holder.user, "job": holder.job, "host": holder.host}
     for what, text in texts.items():
         if not 0 < len(text) <= 256 or not text.isprintable():

@@ -6,7 +6,7 @@ import time
 from functools import cache
 
 from poprun.helpers import processes
-from poprun.vipu.leases import Life, ProcessIdentity
+from poprun.vipu.leases import MOST_PID, Life, ProcessIdentity
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
@@ -56,6 +56,8 @@ class Observer:
             return Life.DEAD if host == self.host else Life.UNKNOWN
         if process.pid_namespace != self.pid_namespace:
             return Life.UNKNOWN
+        if not 0 < process.pid <= MOST_PID:
+            return Life.DEAD
         found = processes.process(process.pid)
         if found is not None:
             start = found.start - self.shift_ticks

@@ -9,7 +9,14 @@ from poprun.vipu.inventory.tables import (
     partition_store,
     queue_store,
 )
-from poprun.vipu.leases import Grant, Lease, Life, ProcessIdentity, Reservation
+from poprun.vipu.leases import (
+    Grant,
+    Lease,
+    Life,
+    ProcessIdentity,
+    Reservation,
+    check_process,
+)
 from poprun.vipu.model import Partition, PartitionState
 from poprun.vipu.requests import Acquisition, Turn, WaitingJob
 from poprun.vipu.rules import existing
@@ -65,6 +72,7 @@ class StoredDevices(Store):
             return lease_store.list_leases(db)
 
     def attach(self, lease: str, child: int, process: ProcessIdentity) -> Device:
+        check_process(process)
         with self._write() as db:
             holder = lease_store.get_lease(db, lease).holder
             device, other = device_store.attach(db, lease, child, process)

@@ -17,8 +17,9 @@ import pytest
 from conftest import wait_for
 from vipu_servers import COMMAND, Server, acquisition, serving
 
+from poprun.vipu import liveness
 from poprun.vipu.server import application
-from poprun.vipu.vipu_errors import BY_CODE
+from poprun.vipu.vipu_errors import BY_CODE, VipuRuleError
 
 # Sends each request slowly, and gives up waiting soon: see the server's limits.
 IMPATIENT = """
@@ -198,6 +199,22 @@ def test_both_lengths_in_one_request_are_refused(server: Server) -> None:
     )
 
     assert server.exchange(smuggled).startswith(b"HTTP/1.1 400 ")
+
+
+@pytest.mark.parametrize("pid", [-1, 0, 2**22 + 1, 2**31, 2**53 - 1])
+def test_a_process_that_can_be_none_holds_nothing(server: Server, pid: int) -> None:
+    inventory = server.inventory()
+    asked = acquisition("odd")
+    odd = liveness.identify()._replace(pid=pid)
+    with pytest.raises(VipuRuleError, match="its number is from 1 to 4194304"):
+        inventory.acquire(asked._replace(holder=asked.holder._replace(process=odd)))
+    lease = inventory.acquire(asked).lease.id
+    with pytest.raises(VipuRuleError, match="its number is from 1 to 4194304"):
+        inventory.attach(lease, 0, odd)
+
+    # It was none that the server looks for again and again, and fails.
+    assert len(inventory.end_dead_leases()) == 0
+    inventory.release(lease)
 
 
 def test_clients_that_hang_up_in_the_middle_leave_nothing(server: Server) -> None:
