@@ -120,6 +120,8 @@ class Service:
                 ended = await self._worker.run(self._inventory.end_dead_leases)
             except VipuError as error:
                 _log.warning("Leases could not be ended: %s", error)
+            except Exception:  # it is logged, and the next look may succeed
+                _log.exception("Leases could not be ended.")
             else:
                 self._metrics.count_ended(len(ended))
 

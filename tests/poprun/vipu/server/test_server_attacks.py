@@ -488,6 +488,33 @@ def test_a_bug_of_the_server_is_a_refusal_and_a_line_in_the_log(
     assert "The operation list_clusters failed." in log.read_text()
 
 
+# Fails in its first look for dead holders, and makes a file in the second.
+STUMBLING = """
+import pathlib, sys
+from poprun.vipu.inventory.embedded import EmbeddedInventory
+from poprun.vipu.server import serve
+looks = []
+def look(self):
+    looks.append(1)
+    if len(looks) == 1:
+        raise ZeroDivisionError
+    pathlib.Path(self.location).with_name("looked").touch()
+    return ()
+EmbeddedInventory.end_dead_leases = look
+sys.exit(serve.main())
+"""
+
+
+def test_a_bug_in_one_look_for_dead_holders_is_logged_and_ends_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vipu_servers.COMMAND", [sys.executable, "-c", STUMBLING])
+    with serving(tmp_path / "server.db") as server:
+        wait_for(lambda: (tmp_path / "looked").exists(), "the second look")
+
+        assert "Leases could not be ended." in server.log.read_text()
+
+
 def test_the_limit_of_a_body_is_far_above_any_request() -> None:
     # The largest: a cluster of 16 384 named agents.
     assert application.MOST_BODY_BYTES > 16384 * 70
