@@ -16,6 +16,7 @@ from .core_sharing import leave_cores
 from .grouping import GroupedBatchSampler, GroupedCollate, GroupedSamples
 from .loader_arguments import batches_per_call, check_iterable, check_sampler
 from .partition import Partition, share_of
+from .shared_memory import check_workers
 
 
 # Any: samples are whatever the data set has.
@@ -70,6 +71,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             isinstance(mode, DataLoaderMode),
             f"{mode!r} is not a poptorch.DataLoaderMode.",
         )
+        check_workers(num_workers)
         options._freeze()
         self._options = options
         shuffle = bool(shuffle)
