@@ -52,7 +52,7 @@ def test_allreduce_of_every_dtype_by_every_operation() -> None:
     assert results(3, rank) == [[[], [True, False]]] * 3
 
 
-def test_averages_of_integers_are_rounded_down_and_sums_are_average_false() -> None:
+def test_averages_of_integers_are_truncated_and_sums_are_average_false() -> None:
     def rank(me: int) -> list[Any]:
         below = torch.tensor([-3 if me else 0, 7])
         return [
@@ -62,7 +62,7 @@ def test_averages_of_integers_are_rounded_down_and_sums_are_average_false() -> N
             hvd.allreduce(torch.empty(0, 3)).shape,
         ]
 
-    assert results(2, rank) == [[[-2, 7], [-3, 14], 0.5, (0, 3)]] * 2
+    assert results(2, rank) == [[[-1, 7], [-3, 14], 0.5, (0, 3)]] * 2
 
 
 def test_scale_factors_apply_before_and_after_the_reduction() -> None:
