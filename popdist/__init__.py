@@ -53,6 +53,9 @@ if TYPE_CHECKING:
     from popdist.groups.partitioned import ReplicaGroups
     from popdist.groups.replica_group import replica_group
 
+# That of poprun, which comes with it.
+__version__ = "0.1.0"
+
 __all__ = [
     "ArenaError",
     "BackendError",

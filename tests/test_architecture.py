@@ -304,7 +304,7 @@ LATE_IMPORTS = {
     },
     # 1 ms, for an error.
     "poprun.vipu.inventory.database": {"poprun.vipu.inventory.damage"},
-    # It may lack what is installed with poprun[vipu].
+    # It may lack what is installed with the extra vipu.
     "poprun.vipu.server.start": {"poprun.vipu.server.serve"},
     # 10 ms, for what only a server can answer.
     "poprun.vipu.commands.session": {"poprun.vipu.client.server_inventory"},

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import popdist
 from poprun import __version__
 
 ROOT = Path(__file__).parent.parent
@@ -70,6 +71,10 @@ def checkout(tmp_path: Path) -> Path:
     for name in FOLDERS:
         shutil.copytree(ROOT / name, copy / name, ignore=GENERATED)
     return copy
+
+
+def test_both_packages_have_the_version() -> None:
+    assert popdist.__version__ == __version__
 
 
 def test_the_source_archive_holds_all_that_a_checkout_holds(checkout: Path) -> None:

@@ -91,7 +91,8 @@ class StandInLoader(SourceFileLoader):
                 raise
             raise ModuleNotFoundError(
                 f"popdist's stand-in for {module.__name__} needs torch, which is not "
-                f"installed in {sys.prefix}: pip install 'poprun[torch]' brings it.",
+                f"installed in {sys.prefix}. Install it from poprun's source folder: "
+                "pip install '.[torch]'",
                 name="torch",
             ) from None
 

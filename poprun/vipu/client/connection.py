@@ -301,7 +301,7 @@ def _parser_of(address: ServerAddress) -> "Callable[[_Reader], HttpResponseParse
     except ImportError as error:
         raise ServerUnreachableError(
             f"The V-IPU server {address} cannot be asked, because httptools is not "
-            "installed. Install it with: pip install 'poprun[vipu]'"
+            "installed. Install it with: pip install httptools"
         ) from error
     return HttpResponseParser
 

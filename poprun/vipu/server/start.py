@@ -12,7 +12,7 @@ def main() -> int:
             raise
         print(
             f"vipu-server: {error.name} is not installed. Install what the server "
-            "needs with: pip install 'poprun[vipu]'",
+            "needs from poprun's source folder: pip install '.[vipu]'",
             file=sys.stderr,
         )
         return 125

@@ -112,4 +112,4 @@ def test_a_stand_in_without_torch_says_how_to_get_it(
 
     done = run(INSTALL + no_torch + "import horovod.torch", tmp_path)
 
-    assert "pip install 'poprun[torch]'" in done.stderr, done.stderr
+    assert "pip install '.[torch]'" in done.stderr, done.stderr

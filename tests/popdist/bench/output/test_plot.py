@@ -77,5 +77,5 @@ def test_without_matplotlib_the_way_to_get_it_is_said(
 
     assert str(refusal.value).startswith("A picture needs matplotlib, which cannot be")
     assert str(refusal.value).endswith(
-        "Install it with 'pip install poprun[plot]', or leave out --plot."
+        "Install it with 'pip install matplotlib', or leave out --plot."
     )

@@ -387,8 +387,8 @@ def test_what_is_not_installed_gets_a_sentence() -> None:
 
     assert (done.returncode, done.stderr) == (
         125,
-        "vipu-server: uvicorn is not installed. Install what the server needs with: "
-        "pip install 'poprun[vipu]'\n",
+        "vipu-server: uvicorn is not installed. Install what the server needs from "
+        "poprun's source folder: pip install '.[vipu]'\n",
     )
 
 
