@@ -9,8 +9,10 @@ import re
 from collections.abc import Collection
 
 MARKER = b"Traceback (most recent call last):"
+# On a terminal Python 3.13 and later colour file names, numbers and source.
+COLOUR = rb"(?:\x1b\[[0-9;]*m)*"
 # What Python cannot compile it reports from this line on.
-SYNTAX = rb'^  File ".*", line [0-9]+$'
+SYNTAX = rb'^  File %s".*"%s, line %s[0-9]+%s$' % ((COLOUR,) * 4)
 
 # From the line of the exception on: more lines of its message, or the exception that
 # was raised while it was handled.
@@ -67,7 +69,7 @@ def is_exception(line: bytes, prefix: bytes) -> bool:
 def first_line(data: bytes) -> int:
     """Return where the line begins that begins the first traceback, or -1."""
     at = data.find(MARKER)
-    if b'  File "' in data[: max(at, 0) or None]:
+    if b"  File " in data[: max(at, 0) or None]:
         syntax = re.search(SYNTAX, data, re.MULTILINE)
         if syntax is not None and (at < 0 or syntax.start() < at):
             return syntax.start()
@@ -92,19 +94,18 @@ def without_frames_of(library: bytes, traceback: bytes) -> bytes:
     if not library or library not in traceback or at < 0:
         return traceback
     prefix = re.escape(traceback[traceback.rfind(b"\n", 0, at) + 1 : at])
-    own, called = (
-        rb'^%s  File "%s/' % (prefix, re.escape(library)),
-        rb'  File "(?!<frozen )',
-    )
-    refusal = rb"\n%s    raise\b" % prefix
+    file = rb'^%s  File %s"' % (prefix, COLOUR)
+    refusal = rb"\n%s    %sraise\b" % (prefix, COLOUR)
 
     def replace(frames: re.Match[bytes]) -> bytes:
-        last = frames[0][frames[0].rfind(b'  File "') :]
+        last = frames[0][frames[0].rfind(b"  File ") :]
         is_last = re.match(rb"%s\S" % prefix, traceback[frames.end() :])
-        is_called = re.search(called, traceback[: frames.start()])
+        called = traceback[: frames.start()]
+        is_called = re.search(file + b"(?!<frozen )", called, re.MULTILINE)
         is_refusal = is_last and is_called and re.search(refusal, last)
         return b"" if is_refusal else frames[0]
 
+    own = file + re.escape(library) + b"/"
     pattern = rb"(?:%s.*\n(?:^%s    .*\n)*)+" % (own, prefix)
     return re.sub(pattern, replace, traceback, flags=re.MULTILINE)
 

@@ -1,5 +1,7 @@
 """Tracebacks are kept together for a moment, and no longer."""
 
+import re
+
 import pytest
 
 from poprun.stdio.tracebacks import (
@@ -147,3 +149,14 @@ def test_frames_of_a_library_that_refuses_a_call_are_left_out(
         prefix + line for line in shown.splitlines(True)
     )
     assert without_frames_of(b"", traceback) == traceback
+
+
+def test_frames_in_colours_are_left_out_too() -> None:
+    def coloured(text: bytes) -> bytes:
+        text = re.sub(rb'(".*?")', b"\x1b[35m\\1\x1b[0m", text)
+        return text.replace(b"raise", b"\x1b[31mraise\x1b[0m")
+
+    text = coloured(USERS + CALLED + RAISED) + ERROR
+
+    assert without_frames_of(b"/lib/popdist", text) == coloured(USERS) + ERROR
+    assert first_line(b'a\n  File \x1b[35m"a.py"\x1b[0m, line \x1b[35m1\x1b[0m\n') == 2
