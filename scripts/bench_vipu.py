@@ -50,6 +50,9 @@ inventory.close()
 print(time.perf_counter() - began)
 """
 
+LIST = (
+    "import sys; from poprun.vipu.commands.entry_points import vipu; sys.exit(vipu())"
+)
 
 # Threads of one process, each with a connection of its own. Prints cycles per second.
 CLIENT = """
@@ -165,9 +168,8 @@ def cycles(inventory: EmbeddedInventory) -> list[float]:
 
 def json_lists(path: Path) -> list[float]:
     def show() -> None:
-        command = [sys.executable, "-m", "poprun.vipu.commands.entry_points"]
         subprocess.run(
-            [*command, "--json", "list", "partitions"],
+            [sys.executable, "-c", LIST, "--json", "list", "partitions"],
             env=environ() | {"POPRUN_VIPU_INVENTORY": str(path)},
             stdout=subprocess.DEVNULL,
             check=True,
