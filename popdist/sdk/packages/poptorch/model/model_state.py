@@ -16,7 +16,7 @@ from .compile.executable_cache import ExecutableCache
 from .compile.graph_search import warn_of_int64
 from .compile.progress_bar import compilation_bar
 from .forward.constant_attributes import ConstantAttributes
-from .forward.micro_batches import Inputs
+from .forward.micro_batches import ForwardArguments, Inputs
 from .forward.replica_state import RandomState, ReplicaBuffers
 from .forward.training_flags import TrainingFlags
 from .replicated_model import ReplicatedModel, Training
@@ -45,6 +45,7 @@ class ModelState:
         self._module = module
         self._options = options
         self._settings = settings
+        self._arguments = ForwardArguments(module.forward)
         self.optimizer = optimizer
         # The random state that the user has set before the model was loaded.
         self._random_numbers: list[int] | None = None
@@ -63,7 +64,7 @@ class ModelState:
     # Any: whatever the module's forward takes.
     def inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Inputs:
         """Return the inputs as the device has them: it has no float64."""
-        inputs = Inputs(args, kwargs, self._settings)
+        inputs = Inputs(args, kwargs, self._settings, self._arguments)
         if torch.float64 not in inputs.dtypes() or any(
             parameter.dtype is torch.float64 for parameter in self._module.parameters()
         ):

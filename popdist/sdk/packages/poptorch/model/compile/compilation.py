@@ -213,7 +213,7 @@ def _check_ipus(
 def _described(signature: Signature) -> str:
     """Return the shapes and dtypes of inputs as a text."""
     texts = []
-    for one in signature[1]:
+    for _, one in signature:
         if isinstance(one, tuple):
             shape, dtype = one
             texts.append(f"{dtype}{list(shape)}")

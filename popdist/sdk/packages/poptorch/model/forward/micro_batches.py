@@ -1,10 +1,17 @@
 """The inputs of one call, divided into micro-batches."""
 
-from collections.abc import Mapping, Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
+from torch.utils._pytree import (
+    TreeSpec,
+    keystr,
+    tree_flatten,
+    tree_flatten_with_path,
+    tree_unflatten,
+)
 
 from ...errors import Error
 from ..run_settings import RunSettings
@@ -14,11 +21,40 @@ from ..run_settings import RunSettings
 _ALIGNMENT = 64
 
 
-Signature = tuple[str, tuple[object, ...]]
+# The name of each input, with keys and indices where it is nested, and the shape and
+# dtype of a tensor, None of others; sorted.
+Signature = tuple[tuple[str, object], ...]
 
 
 class BatchDimensionError(Error, AssertionError):
     """The inputs cannot be divided into micro-batches."""
+
+
+class ForwardArguments:
+    """The names of forward's arguments, however a call gives them."""
+
+    # Any: whatever the model's forward takes.
+    def __init__(self, forward: Callable[..., Any]) -> None:
+        try:
+            self._signature: inspect.Signature | None = inspect.signature(forward)
+        except (TypeError, ValueError):
+            self._signature = None
+
+    # Any: as in __init__().
+    def named(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments of a call by their names, with default tensors."""
+        unnamed = {str(index): value for index, value in enumerate(args)}
+        if self._signature is None:
+            return unnamed | dict(kwargs)
+        try:
+            named = self._signature.bind(*args, **kwargs).arguments
+        except TypeError:
+            # forward itself says what is wrong.
+            return unnamed | dict(kwargs)
+        for name, parameter in self._signature.parameters.items():
+            if isinstance(parameter.default, torch.Tensor):
+                named.setdefault(name, parameter.default)
+        return dict(named)
 
 
 class Inputs:
@@ -32,7 +68,11 @@ class Inputs:
 
     # Any: whatever the model's forward takes.
     def __init__(
-        self, args: Sequence[Any], kwargs: Mapping[str, Any], settings: RunSettings
+        self,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        settings: RunSettings,
+        arguments: ForwardArguments,
     ) -> None:
         """Flatten the inputs.
 
@@ -41,6 +81,7 @@ class Inputs:
             Error: A tensor has no elements.
         """
         self._settings = settings
+        self._arguments = arguments
         # The structure; None if all arguments are tensors without names.
         self._spec: TreeSpec | None = None
         if not kwargs and all(type(arg) is torch.Tensor for arg in args):
@@ -67,18 +108,28 @@ class Inputs:
             for leaf in self.leaves
         ]
         args, kwargs = self._unflattened(leaves)
-        return Inputs(args, kwargs, self._settings)
+        return Inputs(args, kwargs, self._settings, self._arguments)
 
     def dtypes(self) -> set[torch.dtype]:
         """Return the dtypes of the tensors."""
         return {leaf.dtype for leaf in self.leaves if isinstance(leaf, torch.Tensor)}
 
     def signature(self) -> Signature:
-        """Return what must be equal in all calls: structure, shapes and dtypes."""
-        structure = str(len(self.leaves) if self._spec is None else self._spec)
-        return structure, tuple(
-            (tuple(leaf.shape), leaf.dtype) if isinstance(leaf, torch.Tensor) else None
-            for leaf in self.leaves
+        """Return what must be equal in all calls, in whatever order inputs are given.
+
+        A tensor that is the default of an argument counts as given.
+        """
+        named = self._arguments.named(*self._unflattened(self.leaves))
+        return tuple(
+            sorted(
+                (
+                    keystr(path),
+                    (tuple(leaf.shape), leaf.dtype)
+                    if isinstance(leaf, torch.Tensor)
+                    else None,
+                )
+                for path, leaf in tree_flatten_with_path(named)[0]
+            )
         )
 
     def micro_batch(
