@@ -12,6 +12,8 @@ WIDEST = 400
 MIB = 1 << 20
 # What input() and breakpoint() raise.
 END_OF_INPUT = ("EOFError: EOF when reading a line", "bdb.BdbQuit")
+# As in popdist/sdk/finder.py.
+NO_STAND_IN = "ModuleNotFoundError: No module named '(poptorch|horovod|popart)'"
 TRACEBACK = "Traceback (most recent call last)"
 # Python 3.13 and later colour tracebacks on a terminal.
 COLOURS = "\x1b\\[[0-9;]*m"
@@ -66,6 +68,13 @@ def _cause(first: Failed, evidence: Evidence, lines: Sequence[str]) -> str:
     if evidence.no_stdin and exception in END_OF_INPUT:
         return (
             f"{who}: {exception}. It has no standard input: add --stdin {first.rank}."
+        )
+    if missing := re.fullmatch(NO_STAND_IN, exception):
+        return (
+            f"{who}: {exception}. popdist has a stand-in for {missing[1]}, which "
+            "Python finds without --emulate-sdk=no and POPDIST_SDK=no. Where it "
+            "ignores PYTHONPATH, or another program starts it, enable the stand-ins "
+            "in its environment: python -m popdist.sdk enable"
         )
     return f"{who}: {exception}" if exception else f"{who}."
 

@@ -239,6 +239,33 @@ def test_the_line_that_says_what_was_wrong_is_found(
     assert exception_line(lines) == line
 
 
+@pytest.mark.parametrize(
+    ("module", "package"),
+    [
+        ("horovod", "horovod"),
+        ("poptorch", "poptorch"),
+        ("horovod.tensorflow", None),
+        ("torch", None),
+    ],
+)
+def test_a_program_that_finds_no_stand_in_is_told_how_to_find_it(
+    module: str, package: str | None
+) -> None:
+    exception = f"ModuleNotFoundError: No module named '{module}'"
+    stderr = f"Traceback (most recent call last):\n  x\n{exception}\n".encode()
+
+    found = render(of(3, 1 << 8), Evidence(stderr=stderr, just_shown=True), "")
+
+    advice = (
+        f". popdist has a stand-in for {package}, which Python finds without "
+        "--emulate-sdk=no and POPDIST_SDK=no. Where it ignores PYTHONPATH, or another "
+        "program starts it, enable the stand-ins in its environment: python -m "
+        "popdist.sdk enable"
+    )
+    [cause] = found
+    assert cause.endswith(f"code 1: {exception}{advice if package else ''}")
+
+
 @pytest.mark.parametrize("no_stdin", [True, False])
 @pytest.mark.parametrize(
     "exception", ["EOFError: EOF when reading a line", "bdb.BdbQuit"]
