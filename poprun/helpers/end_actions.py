@@ -289,10 +289,9 @@ def _remove(path: bytes, limit: float) -> OSError | None:
             else:
                 return None
         return first or last
-    except FileNotFoundError:
-        return None
     except OSError as error:
-        return error
+        # A read-only file system refuses before it looks whether there is a file.
+        return error if os.path.lexists(path) else None
 
 
 def _assignments(environment: Iterable[bytes]) -> Iterator[tuple[bytes, bytes]]:

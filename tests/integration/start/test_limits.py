@@ -361,9 +361,10 @@ def test_with_a_full_disk_below_tmpdir_a_job_uses_tmp(poprun: Poprun) -> None:
 
 
 def test_without_room_anywhere_the_directory_is_named(poprun: Poprun) -> None:
+    # With all that is in /tmp: this checkout may be one of it.
     nowhere = (
         "mount -t tmpfs -o nr_inodes=1 none /dev/shm && "
-        "mount -t tmpfs -o nr_inodes=1 none /tmp"
+        "mount --bind /tmp /tmp && mount -o remount,bind,ro /tmp"
     )
     words = ("--mpirun", "local", "--offline-mode=1", "true")
     ran = run_with_mounts(poprun, nowhere, *words)
@@ -371,7 +372,7 @@ def test_without_room_anywhere_the_directory_is_named(poprun: Poprun) -> None:
     assert ran.returncode == 125
     assert re.fullmatch(
         r"poprun: error: The job's directory /tmp/poprun-[0-9a-f]{32}\.0 cannot be "
-        r"made: No space left on device\. Set TMPDIR to a directory with room for "
+        r"made: Read-only file system\. Set TMPDIR to a directory with room for "
         r"files\.\n",
         ran.stderr.decode(),
     )

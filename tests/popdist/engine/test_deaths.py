@@ -412,7 +412,8 @@ def test_a_member_that_comes_late_is_told_the_reason_too() -> None:
 
 def test_a_stopped_member_is_told_on_stderr_and_waited_for() -> None:
     def member(me: Me) -> Any:
-        group = me.join(stall=0.3, instances=(8, 9))
+        # Longer than a busy machine needs for the barrier.
+        group = me.join(stall=3.0, instances=(8, 9))
         group.barrier()
         me.say("here")
         me.hear()
