@@ -182,6 +182,9 @@ class Service:
             user = self._authenticate(name, key, admin)
             if not admin:
                 arguments = access.limited(arguments, user)
+                if user.is_limited and arguments.get("cluster"):
+                    cluster = self._inventory.get_cluster(arguments["cluster"])
+                    self._visible_to(user, "get_cluster").of(cluster)
         result = getattr(self._inventory, operation.name)(**arguments)
         if user is not None and admin:
             return result

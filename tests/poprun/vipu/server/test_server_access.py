@@ -221,8 +221,9 @@ def test_a_user_with_allocations_uses_and_sees_no_others(
             carol.create_partition(PartitionRequest("Q", 4, allocation=other))
         with pytest.raises(AccessError, match=f"may not see allocation {other}"):
             carol.get_allocation(other)
-    with pytest.raises(AccessError, match="User carol may not see cluster pod64"):
-        carol.get_cluster("pod64")
+    for look in (carol.get_cluster, carol.list_free_blocks, carol.list_agents):
+        with pytest.raises(AccessError, match="User carol may not see cluster pod64"):
+            look("pod64")
     with pytest.raises(AccessError, match="User carol may not see agent ag0"):
         carol.get_agent("ag0")
     assert [a.name for a in carol.list_allocations()] == ["a1"]
