@@ -140,10 +140,13 @@ def _hints(line: "CommandLine", error: PoprunError) -> Iterator[str]:
 
     first, *others = line.program
     is_value = first.isdigit() or first.lower() in (*TRUE_WORDS, *FALSE_WORDS)
-    if isinstance(error, ProgramNotFoundError) and is_value and line.given:
+    is_unknown = isinstance(error, ProgramNotFoundError)
+    if is_unknown and is_value and line.given:
         option, _ = line.given[-1]
         if not option.takes_value:
             yield f"To give {option.flag} a value, write {option.flag}={first}."
+    elif is_unknown and first.isdigit() and others and others[0][:1] != "-":
+        yield f"For {first} instances write: poprun -n {first} {' '.join(others)}"
     if isinstance(error, TopologyError):
         flags = {option.flag for option in GROUPS["Topology"]}
         for word in others:

@@ -21,6 +21,9 @@ from poprun.options.types import Kind, Option
 # Typesetters and mail programs make these out of hyphens.
 _OTHER_DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"
 
+# No value of these begins with a hyphen.
+_PLAIN_VALUES = (Kind.WHOLE, Kind.SECONDS, Kind.BOOLEAN, Kind.CHOICE, Kind.SUBNET)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CommandLine:
@@ -101,7 +104,10 @@ def find_option(name: str, following: Sequence[str] = ()) -> Option:
         return candidates[0]
     if candidates:
         flags = [option.flag for option in candidates]
-        raise refusal(f"--{name} is ambiguous: it can be {alternatives(flags)}.")
+        raise refusal(
+            f"--{name} is ambiguous: it can be {alternatives(flags)}.",
+            f"Did you mean -{name}?" if name in BY_SHORT else "",
+        )
     raise _unknown(f"--{name}", following)
 
 
@@ -117,9 +123,12 @@ def _as_typed(option: Option, flag: str) -> Option:
 
 def with_typed_names(text: str, given: Iterable[tuple[Option, str]]) -> str:
     """Return a message with the names of options as the user wrote them."""
-    for option, _ in given:
-        if option.typed:
-            text = re.sub(rf"--{option.name}(?![\w-])", option.typed, text)
+    flags = {option.name: option.flag for option, _ in given}
+    if "num-processes" in flags:
+        # It is the number of instances, too, and errors know it as that.
+        flags.setdefault("num-instances", flags["num-processes"])
+    for name, flag in flags.items():
+        text = re.sub(rf"--{name}(?![\w-])", flag, text)
     return text
 
 
@@ -178,7 +187,7 @@ def _missing_value(option: Option, found: str) -> OptionError:
     # A short option and its value are two words.
     flag = f"{option.flag}=" if option.flag.startswith("--") else f"{option.flag} "
     hint = f"Write {flag}{example}."
-    if found and found != "--":
+    if found not in ("", "--") and option.kind not in _PLAIN_VALUES:
         hint += f" If {found} is the value, write --{option.name}={found}."
     return refusal(f"The value of {option.flag} is missing {where}.", hint)
 

@@ -598,3 +598,36 @@ def test_what_is_found_later_names_the_option_as_it_was_typed(
         "poprun: error: --log-dir out: it is full. No --output-filenames.\n"
         "poprun: hint: Leave --log-dir out.\n"
     )
+
+
+def test_the_number_of_instances_is_named_as_it_was_typed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*arguments: object) -> int:
+        raise PoprunError("Ask for fewer by --num-instances.")
+
+    put_in_place(monkeypatch, "run", ModuleType("run"))
+    monkeypatch.setattr("poprun.run.run", refuse, raising=False)
+    for words in (["-n", "4"], ["--num-processes=4"], ["--num-instances=4"]):
+        assert cli.main([*words, "x"], {}) == 2
+    assert capsys.readouterr().err == (
+        "poprun: error: Ask for fewer by -n.\n"
+        "poprun: error: Ask for fewer by --num-processes.\n"
+        "poprun: error: Ask for fewer by --num-instances.\n"
+    )
+
+
+def test_a_bare_number_may_be_meant_as_that_of_instances(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*arguments: object) -> int:
+        raise ProgramNotFoundError("There is no program '2'.")
+
+    put_in_place(monkeypatch, "run", ModuleType("run"))
+    monkeypatch.setattr("poprun.run.run", refuse, raising=False)
+
+    assert cli.main(["2", "python", "t.py"], {}) == 127
+    assert capsys.readouterr().err == (
+        "poprun: error: There is no program '2'.\n"
+        "poprun: hint: For 2 instances write: poprun -n 2 python t.py\n"
+    )

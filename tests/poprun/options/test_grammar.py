@@ -105,6 +105,11 @@ def test_a_value_can_be_missing_at_the_end_or_before_two_dashes() -> None:
         "The value of --process-placement is missing before --.",
         ["Write --process-placement=spreadnuma."],
     )
+    # Another option is not hinted at as a value that it cannot be.
+    assert refused("--update-partition", "--vipu-partition=q", "x") == (
+        "The value of --update-partition is missing before --vipu-partition=q.",
+        ["Write --update-partition=yes."],
+    )
 
 
 def test_repeated_options_are_collected_in_order() -> None:
@@ -157,6 +162,7 @@ def test_an_ambiguous_prefix_names_the_candidates() -> None:
         "--num is ambiguous: it can be --num-instances, --num-replicas, --num-ilds "
         "or --numa-aware."
     )
+    assert refused("--n", "4", "x")[1] == ["Did you mean -n?"]
     assert refused("--st", "4", "x")[0] == (
         "--st is ambiguous: it can be --stdin or --start-timeout."
     )
