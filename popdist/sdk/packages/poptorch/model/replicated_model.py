@@ -12,6 +12,7 @@ from ..execution import Execution
 from .compile.compilation import Compiled
 from .forward.casting import casting
 from .forward.constant_attributes import ConstantAttributes
+from .forward.float_checks import FloatChecks
 from .forward.half_precision import HalfPrecision
 from .forward.losses import TorchLosses, loss_of
 from .forward.micro_batches import Inputs
@@ -57,7 +58,7 @@ class ReplicatedModel:
         outputs, self.timing = Outputs(self._settings), Timing()
         if self.training is not None:
             self.training.anchors.begin()
-        with _prepared(self._settings.training, compiled.half):
+        with _prepared(self._settings, compiled.half):
             for iteration in range(self._settings.device_iterations):
                 self._run_iteration(compiled, iteration, inputs, outputs)
         result = outputs.result()
@@ -191,11 +192,14 @@ class Training:
 
 
 @contextmanager
-def _prepared(training: bool, half: bool) -> Iterator[None]:
+def _prepared(settings: RunSettings, half: bool) -> Iterator[None]:
     """Set torch up as models need it, and leave it as it was."""
     with ExitStack() as contexts:
         contexts.enter_context(host_random_state_kept())
-        contexts.enter_context(torch.set_grad_enabled(training))
+        contexts.enter_context(torch.set_grad_enabled(settings.training))
+        if settings.float_checks:
+            # Below the other, which clips what overflows.
+            contexts.enter_context(FloatChecks())
         if half:
             contexts.enter_context(HalfPrecision())
         yield

@@ -31,6 +31,8 @@ class RunSettings:
     broadcast_buffers: bool = True
     # None where the options set none.
     random_seed: int | None = None
+    # Whether an operation that yields no number raises.
+    float_checks: bool = False
     # None without automatic casts.
     cast_rules: CastRules | None = None
 
@@ -67,6 +69,7 @@ class RunSettings:
             output_period=options.output_return_period,
             broadcast_buffers=options.broadcast_buffers,
             random_seed=options.random_seed if options.exists("random_seed") else None,
+            float_checks=bool(options._popart.options.get("enableFloatingPointChecks")),
             cast_rules=CastRules(
                 precision.autocast_policy, precision.half_float_casting
             )

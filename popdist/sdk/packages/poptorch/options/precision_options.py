@@ -68,7 +68,7 @@ class _PrecisionOptions(OptionValues):
         return self
 
     def enableFloatingPointExceptions(self, enabled: bool) -> Self:
-        """Record whether a calculation that yields no number raises."""
+        """Set whether an operation that yields infinity or no number raises."""
         require(
             isinstance(enabled, bool),
             "enableFloatingPointExceptions needs to be set to a bool",

@@ -182,3 +182,42 @@ def test_float16_that_only_forward_makes_is_clipped(
     executor = poptorch.inferenceModel(Converted(), settings)
 
     assert executor(torch.tensor([1.0, 300.0])).tolist() == [300.0, LARGEST]
+
+
+@pytest.mark.parametrize(
+    ("function", "dtype", "said"),
+    [
+        (lambda x: x * 300, HALF, "aten::mul yields infinity"),
+        (lambda x: x.view(1, 2) @ x.view(2, 1), HALF, "aten::to yields infinity"),
+        (lambda x: x / 0, torch.float32, "aten::div yields infinity"),
+        (lambda x: (x - 500).sqrt(), torch.float32, r"aten::sqrt yields no number"),
+    ],
+)
+def test_floating_point_exceptions_name_the_operation(
+    function: Callable[..., Any], dtype: torch.dtype, said: str
+) -> None:
+    settings = options()
+    settings.Precision.enableFloatingPointExceptions(True)
+    executor = poptorch.inferenceModel(Function(function), settings)
+
+    with pytest.raises(poptorch.Error, match=f"A floating-point exception: {said}"):
+        executor(torch.full((2,), 300.0, dtype=dtype))
+
+
+def test_infinity_that_a_model_writes_is_no_exception() -> None:
+    settings = options()
+    settings.Precision.enableFloatingPointExceptions(True)
+    model = Function(lambda x: x.masked_fill(x > 2, float("-inf")).softmax(0))
+
+    found = poptorch.inferenceModel(model, settings)(torch.tensor([1.0, 1.0, 3.0]))
+
+    assert found.tolist() == [0.5, 0.5, 0.0]
+
+
+def test_a_model_trains_with_floating_point_exceptions() -> None:
+    settings = options(2, 2)
+    settings.Precision.enableFloatingPointExceptions(True)
+    executor = poptorch.trainingModel(seeded(nn.BatchNorm1d(8)).half(), settings)
+    x, target = batch(16)
+
+    assert executor(x.half(), target)[1].isfinite().all()
