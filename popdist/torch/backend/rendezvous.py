@@ -5,7 +5,7 @@ For popdist://, a launcher's variables say which processes belong to the job, as
 nor RANK. env:// is torch's own, but for how it waits below poprun.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from datetime import timedelta
 from functools import wraps
@@ -20,6 +20,7 @@ from torch._C._distributed_c10d import Store, TCPStore
 
 from popdist.engine.meet.deadlines import Deadline
 from popdist.engine.meet.members import Peers
+from popdist.engine.meet.pidfds import Pidfd
 from popdist.errors import PopdistError
 from popdist.job import TorchPlace
 from popdist.session import STATE
@@ -29,6 +30,8 @@ from popdist.torch.calls.work import backend_error
 _HOST = "127.0.0.1"
 # How many seconds pass between two looks whether rank 0 serves its store.
 _PAUSE = 0.02
+# For how long torch may try to connect to it.
+_CONNECTION = timedelta(seconds=5)
 
 # What torch calls for an address: it yields a store, a rank and a size.
 Rendezvous = Callable[..., Iterator[tuple[Store, int, int]]]
@@ -54,11 +57,12 @@ def rendezvous(
                 server = TCPStore(_HOST, 0, None, True, timeout, wait_for_workers=False)
                 port[0] = server.port
             tensors.broadcast(group, [port])
-            rank, size = group.rank, group.size
+            place = TorchPlace(group.rank, group.size, _HOST, int(port))
+            known = group.pidfds
+        store = server or _connected(place, timeout, known)
     except PopdistError as error:
         raise backend_error(error) from error
-    store = server or TCPStore(_HOST, int(port), None, False, timeout)
-    yield store, rank, size
+    yield store, place.rank, place.size
 
 
 def by_environment(usual: Rendezvous) -> Rendezvous:
@@ -101,8 +105,22 @@ def _store_of(place: TorchPlace, timeout: timedelta) -> Store:
             wait_for_workers=False,
             multi_tenant=True,
         )
-    ended_file = STATE.ended_file_of(place.rank, place.size)
-    peers = Peers(range(place.size), [-1] * place.size, ended_file)
+    return _connected(place, timeout, {})
+
+
+def _connected(
+    place: TorchPlace, timeout: timedelta, known: Mapping[int, Pidfd]
+) -> Store:
+    """Return a connection to the store of rank 0.
+
+    torch's constructor looks at no lives, so it gets some seconds at a time.
+
+    Args:
+        known: A pidfd of each instance that this one has met.
+    """
+    size = place.size
+    pidfds = [known[i].fileno() if i in known else -1 for i in range(size)]
+    peers = Peers(range(size), pidfds, STATE.ended_file_of(place.rank, size))
     deadline = Deadline(
         peers.name([place.rank]).capitalize(),
         f"the group of {peers.name_all()}",
@@ -110,13 +128,19 @@ def _store_of(place: TorchPlace, timeout: timedelta) -> Store:
         stall=STATE.settings.stall,
         behind=True,
     )
-    while not _is_served(place.host, place.port):
+    while True:
+        if _is_served(place.host, place.port):
+            with suppress(dist.DistNetworkError):
+                store = TCPStore(
+                    *(place.host, place.port, size, False, _CONNECTION),
+                    wait_for_workers=False,
+                )
+                store.set_timeout(timeout)
+                return store
+        peers.check()
         peers.check_file()
         deadline.check(lambda: peers.name([0]))
         sleep(_PAUSE)
-    return TCPStore(
-        *(place.host, place.port, place.size, False, timeout), wait_for_workers=False
-    )
 
 
 def _is_served(host: str, port: int) -> bool:
