@@ -42,13 +42,15 @@ def _refuse(method: str, reason: str) -> NoReturn:
 class _Distributed(poptorch.options._DistributedOptions):
     """Which instance this is: poprun has decided it."""
 
+    # With any arguments: the refusal is the answer to wrong ones, too.
+
     def disable(self) -> NoReturn:
         _refuse("Distributed.disable", "poprun decides how many instances there are")
 
-    def setEnvVarNames(self, var_num_processes: str, var_process_id: str) -> NoReturn:
+    def setEnvVarNames(self, *_: object, **__: object) -> NoReturn:
         _refuse("Distributed.setEnvVarNames", "poprun decides which instance this is")
 
-    def configureProcessId(self, process_id: int, num_processes: int) -> NoReturn:
+    def configureProcessId(self, *_: object, **__: object) -> NoReturn:
         _refuse(
             "Distributed.configureProcessId", "poprun decides which instance this is"
         )

@@ -266,6 +266,7 @@ def test_all_options_as_one_dictionary() -> None:
 def test_options_are_checked_as_the_compiler_of_ipus_does() -> None:
     options = poptorch.Options().outputMode(poptorch.OutputMode.All)
     options._Popart.set("dotChecks", {"FINAL"}).set("enableOutlining", True)
+    options._Popart.set("updatableNamedBuffers", ["mask"])
     poptorch.poptorch_core._validateOptions(options.toDict())
 
     options._Popart.set("enableOutliningg", True)

@@ -87,6 +87,18 @@ def test_what_poprun_decides_is_not_set(
     assert repr(options) == before
 
 
+def test_what_poprun_decides_is_refused_with_any_arguments(instance: None) -> None:
+    distributed: Any = popdist.poptorch.Options().Distributed
+
+    for call in (
+        lambda: distributed.configureProcessId(1),
+        lambda: distributed.configureProcessId(num_processes=2, process_id=1),
+        lambda: distributed.setEnvVarNames("SIZE"),
+    ):
+        with pytest.raises(RuntimeError, match=r"Cannot call `Distributed\."):
+            call()
+
+
 def test_the_device_is_asked_for_when_options_are_used(
     instance: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
