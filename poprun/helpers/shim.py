@@ -106,6 +106,8 @@ def _undo_apart(undo: Callable[[], list[str]]) -> None:
         try:
             os.setsid()
             _report(undo())
+        except BaseException:
+            sys.excepthook(*sys.exc_info())
         finally:
             os._exit(0)
     processes.wait_for(pid)

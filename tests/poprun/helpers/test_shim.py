@@ -212,6 +212,13 @@ def test_what_ends_soon_after_its_program_is_no_leftover(tmp_path: Path) -> None
     assert not (tmp_path / "asked").exists()
 
 
+def test_an_error_while_a_jobs_files_are_removed_is_shown() -> None:
+    code = "from poprun.helpers import shim; shim._undo_apart(lambda: [1 / 0])"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+
+    assert ran.stderr.endswith("ZeroDivisionError: division by zero\n")
+
+
 def test_when_poprun_is_gone_the_program_ends(shim: Driven) -> None:
     pid = shim.start("sh", "-c", "trap '' TERM; sleep 600", grace=600.0)
 
