@@ -3,9 +3,12 @@
 A line goes out when it is whole, so that lines of two instances never mix. What is
 not a line yet, a prompt or a progress bar, goes out too if it stays so for a moment;
 from then on the console's line is taken, and others wait until it ends, but not for
-long. A traceback goes out as one, and the same one of several instances goes out once.
-Bytes are never changed, dropped or added else, except for marks on lines, and on a
-terminal, where a bar is redrawn below the lines of others.
+long.
+
+Bytes are never changed, dropped or added but for marks on lines; for a bar on a
+terminal, which is redrawn below the lines of others; and for tracebacks. These go out
+as one, the same one of several instances once, with words on whose it is and without
+the frames of a library. A part of it, from a process that was ended, does not go out.
 """
 
 from collections.abc import Hashable, Iterator
@@ -19,6 +22,7 @@ from poprun.stdio.tracebacks import (
     comparable,
     describe_instances,
     first_line,
+    is_whole,
     without_frames_of,
 )
 
@@ -149,7 +153,7 @@ class _Stream:
 
 
 @dataclass(slots=True)
-class _Shown:
+class _PrintedTraceback:
     """A traceback on the console."""
 
     text: bytes
@@ -163,8 +167,8 @@ class Console:
 
     Args:
         screen: If it is a terminal.
-        says_whose: Whether words say whose a traceback is, and the same one of several
-            instances goes out once.
+        names_instances: Whether words say whose a traceback is, and the same one of
+            several instances goes out once.
         library: The directory whose frames are left out of tracebacks.
     """
 
@@ -172,11 +176,11 @@ class Console:
         self,
         screen: Screen | None = None,
         *,
-        says_whose: bool = True,
+        names_instances: bool = True,
         library: bytes = b"",
     ) -> None:
         self._screen = screen
-        self._says_whose = says_whose
+        self._names_instances = names_instances
         self._library = library
         self._streams: dict[Hashable, _Stream] = {}
         # Whose partial line is on the console, if any.
@@ -184,7 +188,7 @@ class Console:
         self._mid_line = False
         self._out: list[tuple[Hashable, bytes]] = []
         # The last traceback, and whether there were words on whose one is.
-        self._last_traceback: _Shown | None = None
+        self._last_traceback: _PrintedTraceback | None = None
         self._names_tracebacks = False
         self._stderr_keys: dict[int, Hashable] = {}
         # By instance, which lines of all were the last ones of its last traceback.
@@ -207,7 +211,7 @@ class Console:
             is_stderr: Keep its tracebacks together.
             reads_terminal: It is of the one instance that reads this terminal.
         """
-        same_s = SAME_S if self._says_whose else 0.0
+        same_s = SAME_S if self._names_instances else 0.0
         self._streams[key] = _Stream(
             mark,
             instance,
@@ -355,12 +359,12 @@ class Console:
         if not data:
             return
         at = first_line(data) if stream.is_stderr else -1
-        if at >= 0 and self._says_whose:
+        if at >= 0 and self._names_instances:
             self._put_traceback(key, stream, data, at)
             return
         self._put_text(key, stream, data)
         if at >= 0:
-            self._note_traceback(_Shown(data[at:], {stream.instance}))
+            self._note_traceback(_PrintedTraceback(data[at:], {stream.instance}))
 
     def _put_traceback_before(self, stream: _Stream) -> None:
         """Write a traceback that is whole before what its instance prints next."""
@@ -377,7 +381,7 @@ class Console:
     ) -> None:
         """Write a traceback, and in words whose it is if that is not clear."""
         text = comparable(data[at:])
-        is_cut_off = stream.ended and self._is_cut_off(text)
+        is_cut_off = stream.ended and not is_whole(text) and self._begins_another(text)
         if at:
             self._put_text(key, stream, data[:at])
         if is_cut_off:
@@ -387,14 +391,14 @@ class Console:
         if last is not None and last.text == text and not instances & last.instances:
             self._add_to_last(last, instances)
             return
-        if words := self._words_on(instances):
+        if words := self._attribution(instances):
             self._names_tracebacks = True
             self.say(f"poprun: {words}:\n".encode())
         self._put_text(key, stream, without_frames_of(self._library, data[at:]))
-        self._note_traceback(_Shown(text, instances))
+        self._note_traceback(_PrintedTraceback(text, instances))
 
     @property
-    def _last_above(self) -> _Shown | None:
+    def _last_above(self) -> _PrintedTraceback | None:
         """The traceback that stands right above what is written next, if any."""
         last = self._last_traceback
         return last if last is not None and last.is_last else None
@@ -408,12 +412,12 @@ class Console:
                 if at >= 0:
                     yield key, stream, data, at
 
-    def _is_cut_off(self, text: bytes) -> bool:
-        """Return whether a process was ended while it wrote what another has whole."""
-        wholes = [comparable(data[at:]) for *_, data, at in self._waiting_tracebacks()]
+    def _begins_another(self, text: bytes) -> bool:
+        """Return whether a longer traceback of another instance begins with a text."""
+        others = [comparable(data[at:]) for *_, data, at in self._waiting_tracebacks()]
         if self._last_above is not None:
-            wholes.append(self._last_above.text)
-        return any(whole != text and whole.startswith(text) for whole in wholes)
+            others.append(self._last_above.text)
+        return any(other != text and other.startswith(text) for other in others)
 
     def _take_same(self, text: bytes) -> list[int]:
         """Take the same traceback out of the other streams; return their instances."""
@@ -426,28 +430,28 @@ class Console:
                 instances.append(stream.instance)
         return instances
 
-    def _words_on(self, instances: set[int]) -> str:
+    def _attribution(self, instances: set[int]) -> str:
         last = self._last_traceback
         if last is not None and instances == last.instances:
             return ""
         if last is None and len(instances) == 1:
             return ""
         if last is None or self._names_tracebacks:
-            return f"This traceback is {_owners(instances)}"
+            return f"This traceback is {_possessive(instances)}"
         return (
-            f"The traceback before this one is {_owners(last.instances)}, and this one "
-            f"is {_owners(instances)}"
+            f"The traceback before this one is {_possessive(last.instances)}, and "
+            f"this one is {_possessive(instances)}"
         )
 
-    def _add_to_last(self, last: _Shown, instances: set[int]) -> None:
+    def _add_to_last(self, last: _PrintedTraceback, instances: set[int]) -> None:
         """Say that others have the traceback that stands right above."""
         self._names_tracebacks = True
         every = last.instances | instances
         who = describe_instances(every).capitalize()
         self.say(f"poprun: {who} have this traceback.\n".encode())
-        self._note_traceback(_Shown(last.text, every))
+        self._note_traceback(_PrintedTraceback(last.text, every))
 
-    def _note_traceback(self, shown: _Shown) -> None:
+    def _note_traceback(self, shown: _PrintedTraceback) -> None:
         self._last_traceback = shown
         for instance in shown.instances:
             self._traceback_ends[instance] = self._lines_written
@@ -490,6 +494,6 @@ class Console:
         self._out.append((key, text))
 
 
-def _owners(instances: set[int]) -> str:
+def _possessive(instances: set[int]) -> str:
     text = describe_instances(instances)
     return f"{text}'s" if len(instances) == 1 else f"that of {text}"

@@ -98,7 +98,7 @@ class OutputRouter:
         self._consoles = {
             name: Console(
                 screens.get(name),
-                says_whose=not is_marked,
+                names_instances=not is_marked,
                 library=os.fsencode(routes.library),
             )
             for name in STREAMS

@@ -66,6 +66,14 @@ def is_exception(line: bytes, prefix: bytes) -> bool:
     return bool(rest[:1].strip())
 
 
+def is_whole(traceback: bytes) -> bool:
+    """Return whether a traceback ends with a line below its frames."""
+    at = traceback.find(MARKER)
+    last = traceback[traceback.rfind(b"\n", 0, -1) + 1 :]
+    is_below = MARKER not in last and is_exception(last, traceback[: max(at, 0)])
+    return is_below and last.endswith(b"\n")
+
+
 def first_line(data: bytes) -> int:
     """Return where the line begins that begins the first traceback, or -1."""
     at = data.find(MARKER)

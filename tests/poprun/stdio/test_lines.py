@@ -272,8 +272,8 @@ TRACEBACK = b"Traceback (most recent call last):\n", b"  File\n", b"Error: no\n"
 class Errors(Screen):
     """A console of stderr, whose streams have names."""
 
-    def __init__(self, *names: str, says_whose: bool = True) -> None:
-        self.console = Console(says_whose=says_whose)
+    def __init__(self, *names: str, names_instances: bool = True) -> None:
+        self.console = Console(names_instances=names_instances)
         for name in names:
             self.console.open(name, instance=int(name), is_stderr=True)
 
@@ -431,8 +431,21 @@ def test_a_traceback_that_was_cut_off_by_the_end_is_no_other_one() -> None:
     assert shown == traceback(b"a") + b"loading\n"
 
 
+def test_a_traceback_that_begins_as_a_longer_one_is_not_dropped() -> None:
+    screen = Errors("0", "1")
+    screen.says("0", traceback(b"a"))
+    screen.says("1", traceback(b"a") + b"cleaned up\n")
+    shown = screen.ends("0") + screen.at(1.0)
+
+    assert shown == (
+        traceback(b"a")
+        + b"poprun: The traceback before this one is instance 0's, and this one is "
+        b"instance 1's:\n" + traceback(b"a") + b"cleaned up\n"
+    )
+
+
 def test_where_lines_have_tags_no_words_say_whose_a_traceback_is() -> None:
-    screen = Errors("0", "1", says_whose=False)
+    screen = Errors("0", "1", names_instances=False)
     screen.says("0", traceback(b"a"))
     screen.says("1", traceback(b"a"))
 
