@@ -70,7 +70,7 @@ def test_what_is_wrong_with_torch_is_a_warning_at_its_import(
         raise TypeError("unexpected keyword argument 'devices'")
 
     monkeypatch.setenv("POPDIST_NUM_TOTAL_REPLICAS", "2")
-    monkeypatch.setattr(torch_backend, "_replace_init", fail)
+    monkeypatch.setattr(torch_backend, "_register", fail)
 
     with caplog.at_level(logging.WARNING):
         torch_backend.register()
