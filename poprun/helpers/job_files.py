@@ -153,7 +153,8 @@ def undo_if_last(lock: bytes, *, is_final: bool = True) -> list[str] | None:
         try:
             fcntl.flock(own, fcntl.LOCK_EX | fcntl.LOCK_NB)
             found = os.fstat(own)
-            if not _is_own(found, stat.S_IFREG):
+            # Another may have performed them since this one opened the file.
+            if not found.st_nlink or not _is_own(found, stat.S_IFREG):
                 return None
             end_actions.read(os.pread(own, found.st_size, 0))
         except OSError:  # a supervisor lives

@@ -1,3 +1,4 @@
+import fcntl
 import os
 import subprocess
 import time
@@ -151,6 +152,34 @@ def test_a_link_to_a_directory_with_a_lock_is_not_followed(tmp_path: Path) -> No
     undo_abandoned([os.fsencode(place)])
 
     assert directory.exists()
+
+
+def test_what_another_performs_meanwhile_is_not_performed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory, lock = make_job(tmp_path)
+    path = os.fsencode(directory / os.fsdecode(LOCK))
+    words = tmp_path / "words"
+    action = RunCommand(
+        purpose="write",
+        argv=[b"/bin/sh", b"-c", f"echo done >> {words}".encode()],
+        environment=[],
+        timeout_s=30,
+    )
+    os.write(lock, EndActions().register(action))
+    os.close(lock)
+    flock = fcntl.flock
+
+    def another_first(own: int, operation: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", flock)
+        assert undo_if_last(path) == []
+        flock(own, operation)
+
+    monkeypatch.setattr(fcntl, "flock", another_first)
+
+    assert undo_if_last(path) is None
+
+    assert words.read_text() == "done\n"
 
 
 # --- The lock file holds commands, so that only this user's are run.
