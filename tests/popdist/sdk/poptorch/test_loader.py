@@ -8,6 +8,7 @@ import torch
 from torch.utils.data import (
     BatchSampler,
     IterableDataset,
+    Sampler,
     TensorDataset,
     get_worker_info,
 )
@@ -201,6 +202,58 @@ def test_batches_of_a_sampler_are_joined_for_one_call() -> None:
     assert loader.combinedBatchSize == 8
 
 
+def test_rebatching_leaves_the_batches_of_a_sampler_together() -> None:
+    loader = poptorch.DataLoader(
+        poptorch.Options().deviceIterations(2),
+        dataset(11),
+        batch_sampler=[[8, 9], [1, 2], [3, 4], [5], [6, 7], [0]],
+        drop_last=False,
+        num_workers=2,
+        mode=DataLoaderMode.AsyncRebatched,
+        async_options=FORK,
+    )
+
+    for _ in range(2):
+        assert loaded(loader) == [[8, 9, 1, 2], [3, 4, 5], [6, 7, 0]]
+    assert len(loader) == 3
+    loader.terminate()
+
+
+class Backwards(Sampler[int]):
+    """As samplers are written for the torch of PopTorch."""
+
+    def __init__(self, data_source: Any, **kwargs: Any) -> None:
+        super().__init__(data_source, **kwargs)
+        self.size = len(data_source)
+
+    def __iter__(self) -> Iterator[int]:
+        return reversed(range(self.size))
+
+    def __len__(self) -> int:
+        return self.size
+
+
+class Named:
+    def __init__(self, size: Any, name: str = "") -> None:
+        self.name = name
+
+
+class NamedBackwards(Backwards, Named):
+    """Another base class after Sampler still gets the arguments."""
+
+
+def test_samplers_may_pass_their_data_source_on() -> None:
+    sampler = Backwards(dataset(4))
+    loader = poptorch.DataLoader(
+        poptorch.Options(), dataset(4), batch_size=2, sampler=sampler
+    )
+
+    assert loaded(loader) == [[3, 2], [1, 0]]
+    assert NamedBackwards(dataset(3), name="all").name == "all"
+    with pytest.raises(TypeError):
+        Backwards(dataset(4), name="none")
+
+
 class Padded:
     """A batch of a class of the program's own."""
 
@@ -307,6 +360,11 @@ def test_arguments_that_exclude_each_other_are_refused() -> None:
     )
     assert "has a rebatched_size, which the loader sets" in refused(
         mode=DataLoaderMode.AsyncRebatched, async_options={"rebatched_size": 2}
+    )
+    assert "rebatched_worker_size does not go with a batch_sampler" in refused(
+        batch_sampler=sampler,
+        mode=DataLoaderMode.AsyncRebatched,
+        rebatched_worker_size=1,
     )
     assert "needs a batch_size" in refused(
         mode=DataLoaderMode.AsyncRebatched, batch_size=None

@@ -16,7 +16,10 @@ from .core_sharing import leave_cores
 from .grouping import GroupedBatchSampler, GroupedCollate, GroupedSamples
 from .loader_arguments import batches_per_call, check_iterable, check_sampler
 from .partition import Partition, share_of
+from .sampler_argument import accept_data_source
 from .shared_memory import check_workers
+
+accept_data_source()
 
 
 # Any: samples are whatever the data set has.
@@ -59,7 +62,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             rebatched_worker_size: With AsyncRebatched, how many samples a worker
                 loads at a time; None: a whole batch.
             batch_sampler: Yields the indices that a replica takes at a time, instead
-                of batch_size and shuffle.
+                of batch_size and shuffle. Its batches stay together in all modes.
             kwargs: Arguments of torch's DataLoader.
 
         Raises:
@@ -94,7 +97,13 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             self._warn_of_last_batch(len(dataset))
 
         loaded = self._combined_batch_size
-        regrouped = self._regrouped_size(mode, drop_last, batch_sampler is not None)
+        is_sampled = batch_sampler is not None
+        require(
+            not is_sampled or rebatched_worker_size is None,
+            "rebatched_worker_size does not go with a batch_sampler, whose batches are "
+            "what a worker loads. Leave one of them out.",
+        )
+        regrouped = self._regrouped_size(mode, drop_last, is_sampled)
         self.rebatched_drop_last = drop_last
         if regrouped is not None:
             loaded = self._worker_size(rebatched_worker_size)
@@ -151,12 +160,15 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         self, mode: DataLoaderMode, drop_last: bool, is_sampled: bool
     ) -> int | None:
         """Return into how many samples the accessor groups; None: it does not."""
+        if is_sampled:
+            # The sampler has decided which samples are together.
+            return None
         if mode == DataLoaderMode.AsyncRebatched:
             require(
-                self._combined_batch_size is not None and not is_sampled,
+                self._combined_batch_size is not None,
                 "DataLoaderMode.AsyncRebatched needs a batch_size.",
             )
-        elif mode == DataLoaderMode.Sync or drop_last or is_sampled:
+        elif mode == DataLoaderMode.Sync or drop_last:
             return None
         size = self._combined_batch_size
         return None if size is None or size == 1 else size
