@@ -338,6 +338,7 @@ LATE_IMPORTS = {
         "atexit",
         "ctypes",
         "faulthandler",
+        "fcntl",
         "popdist.sdk.finder",
         "struct",
     },

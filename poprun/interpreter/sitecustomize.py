@@ -39,6 +39,9 @@ LONGEST_S = 0.5
 SO_SNDTIMEO, SO_PEERCRED = 21, 17
 SIGPIPE = 13
 UNBUFFERED = 2  # stdio.h: _IONBF
+# Buffers that the end of the interpreter flushes may belong to lower descriptors that
+# the program has closed. The second one is for low limits of open files.
+HIGH_DESCRIPTORS = (100, 3)
 # How the file names of MPI libraries begin.
 MPI_LIBRARIES = ("/libmpi", "/libmpt")
 # They overrule mpi4py.rc.
@@ -115,7 +118,7 @@ def end_rank(mpi, tell, is_taken_over):
     if not is_taken_over:
         sock = tell(FINALIZING, [b""])
         if sock is not None:
-            sock.detach()  # the connection lasts as long as the process
+            keep_open(sock)
         return
     import ctypes
     from _signal import SIG_IGN, signal  # type: ignore[import-not-found]
@@ -133,9 +136,25 @@ def end_rank(mpi, tell, is_taken_over):
     sock = tell(FINALIZING, [b"\0"], 1)
     if sock is not None:
         libc.fdopen.restype = ctypes.c_void_p
-        stream = ctypes.c_void_p(libc.fdopen(sock.detach(), b"w"))
+        stream = ctypes.c_void_p(libc.fdopen(keep_open(sock), b"w"))
         libc.setvbuf(stream, None, UNBUFFERED, 0)
         libc.on_exit(libc.fputc, stream)
+
+
+def keep_open(sock):
+    # type: (Any) -> int
+    """Keep a connection as long as the process lasts; return its descriptor."""
+    import fcntl
+
+    number = sock.detach()  # type: int
+    for lowest in HIGH_DESCRIPTORS:
+        try:
+            high = fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, lowest)
+        except OSError:
+            continue
+        os.close(number)
+        return high
+    return number
 
 
 # --- What the program can import.
@@ -259,8 +278,8 @@ def observe(environ):
     """Watch for MPI, and let poprun know what an interpreter with MPI exits with."""
     import atexit
 
-    pid = os.getpid()
     taken_over = []  # type: list[bool]
+    importers = []  # type: list[int]
 
     def tell_poprun(*message):
         # type: (Any) -> Any
@@ -269,6 +288,8 @@ def observe(environ):
     def on_mpi():
         # type: () -> None
         if not taken_over:
+            # A process that is forked from it later does not finalize MPI.
+            importers.append(os.getpid())
             if not any(name in environ for name in RANKS_IN_MPI):
                 tell_poprun(ALONE_IN_MPI)
             try:
@@ -279,7 +300,7 @@ def observe(environ):
     def at_exit():
         # type: () -> None
         mpi = sys.modules.get("mpi4py.MPI")  # type: Any
-        if mpi is None or os.getpid() != pid:
+        if mpi is None or os.getpid() not in importers:
             return
         try:
             if mpi.Is_initialized() and not mpi.Is_finalized():

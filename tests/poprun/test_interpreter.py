@@ -252,6 +252,46 @@ def test_an_mpi_rank_tells_its_exit_status_and_is_finalized_once(
     assert ended == End(code, b"%c" % code, finalized=1)
 
 
+def test_a_forked_process_that_imports_mpi_is_an_mpi_rank(
+    python: str, listener: socket.socket, packages: Path
+) -> None:
+    wait = "os._exit(os.wait()[1] >> 8)"
+    program = f"import os\nif os.fork(): {wait}\n{IMPORT}sys.exit(3)"
+
+    ended = end(python, listener, packages, "-c", program)
+
+    assert ended == End(3, b"\3", finalized=1)
+
+
+def test_a_process_forked_from_an_mpi_rank_is_none(
+    python: str, listener: socket.socket, packages: Path
+) -> None:
+    wait = "os._exit(os.wait()[1] >> 8)"
+    program = f"{IMPORT}import os\nif os.fork(): {wait}\nsys.exit(3)"
+
+    ended = end(python, listener, packages, "-c", program)
+
+    assert ended == End(3, NOTHING, finalized=0)
+
+
+CLOSE_STDOUT = """
+import os
+sys.stdout = open(1, "w", buffering=4096)
+sys.stdout.write("lost")
+os.close(1)
+sys.exit(3)
+"""
+
+
+def test_output_to_a_closed_descriptor_is_not_told_as_status(
+    python: str, listener: socket.socket, packages: Path
+) -> None:
+    ended = end(python, listener, packages, "-c", IMPORT + CLOSE_STDOUT)
+
+    # Python itself cannot flush stdout.
+    assert ended == End(120, b"%c" % 120, finalized=0)
+
+
 @pytest.mark.parametrize(
     "options", [["-m", "program"], ["program.py"], ["folder"], ["-i", "program.py"]]
 )
