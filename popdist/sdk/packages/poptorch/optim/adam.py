@@ -136,6 +136,7 @@ class AdamW(_Adaptive, optim.AdamW):
         foreach: bool | None = None,
         capturable: bool | None = None,
         differentiable: bool | None = None,
+        fused: bool | None = None,
         loss_scaling: float | None = None,
         bias_correction: bool = True,
         accum_type: torch.dtype | None = None,
@@ -150,6 +151,7 @@ class AdamW(_Adaptive, optim.AdamW):
             "foreach": foreach,
             "capturable": capturable,
             "differentiable": differentiable,
+            "fused": fused,
         }
         types = {
             "accum_type": accum_type,

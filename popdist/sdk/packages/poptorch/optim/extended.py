@@ -55,6 +55,16 @@ class Optimizer:
             attributes, [name for name, value in attributes.items() if value is None]
         )
 
+    # Any: attributes of any type.
+    def __getstate__(self) -> dict[str, Any]:
+        # torch keeps no attributes but its own in copies of an optimizer.
+        added = {
+            name: value
+            for name, value in vars(self).items()
+            if not name.startswith("_") and name != "step"
+        }
+        return {**added, **super().__getstate__()}  # type: ignore[dict-item]
+
     # Any: entries of a state_dict.
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Take over the state of another optimizer, also of one of a model on IPUs."""

@@ -32,8 +32,9 @@ class RMSprop(Optimizer, optim.RMSprop):
         """Make the optimizer.
 
         Args:
-            use_tf_variant: Whether eps is added within the square root, and the
-                learning rate is part of the momentum, as in TensorFlow.
+            use_tf_variant: Whether the mean of squares starts with ones, eps is added
+                within the square root, and the learning rate is part of the momentum,
+                as in TensorFlow.
         """
         given = {
             "lr": lr,
@@ -87,7 +88,8 @@ def _tensorflow_step(
     if group["weight_decay"]:
         gradient = gradient.add(weight, alpha=group["weight_decay"])
     if not state:
-        for name in ("square_avg", "momentum_buffer", "grad_avg"):
+        state["square_avg"] = torch.ones_like(gradient)
+        for name in ("momentum_buffer", "grad_avg"):
             state[name] = torch.zeros_like(gradient)
     alpha, square = group["alpha"], state["square_avg"]
     square.mul_(alpha).addcmul_(gradient, gradient, value=1 - alpha)

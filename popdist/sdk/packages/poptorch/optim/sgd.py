@@ -1,9 +1,11 @@
 """Stochastic gradient descent with PopTorch's further arguments."""
 
+from typing import Any
+
 import torch
 from torch import optim
 
-from .extended import Optimizer, Parameters, given_only
+from .extended import Closure, Optimizer, Parameters, clip_gradients, given_only
 
 
 class SGD(Optimizer, optim.SGD):
@@ -25,6 +27,7 @@ class SGD(Optimizer, optim.SGD):
         use_combined_accum: bool | None = None,
         accum_type: torch.dtype | None = None,
         velocity_accum_type: torch.dtype | None = None,
+        max_grad_norm: float | None = None,
     ) -> None:
         """Make the optimizer.
 
@@ -33,6 +36,7 @@ class SGD(Optimizer, optim.SGD):
                 which changes no result.
             use_combined_accum: Whether gradients and velocity share an accumulator;
                 recorded only. velocity_accum_type needs separate ones.
+            max_grad_norm: The norm that all gradients together may have at most.
 
         Raises:
             ValueError: The arguments contradict each other.
@@ -63,11 +67,23 @@ class SGD(Optimizer, optim.SGD):
         )
         self.use_combined_accum = bool(use_combined_accum)
         self.velocity_scaling = velocity_scaling or 1.0
+        self.max_grad_norm = max_grad_norm
         self._extend(
             given,
-            {"loss_scaling": loss_scaling, "velocity_scaling": velocity_scaling},
+            {
+                "loss_scaling": loss_scaling,
+                "velocity_scaling": velocity_scaling,
+                "max_grad_norm": max_grad_norm,
+            },
             {"accum_type": accum_type, "velocity_accum_type": velocity_accum_type},
         )
+
+    @torch.no_grad()
+    # Any: torch.optim's step() may return what its closure returns.
+    def step(self, closure: Closure = None) -> Any:
+        """Update the weights once."""
+        clip_gradients(self, self.max_grad_norm)
+        return optim.SGD.step(self, closure)
 
 
 def _check_positive(name: str, value: float) -> None:

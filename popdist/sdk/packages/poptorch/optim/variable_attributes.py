@@ -2,6 +2,8 @@
 
 from collections.abc import Collection
 
+from ..errors import ArgumentsError
+
 
 class VariableAttributes:
     """The attributes of an optimizer that may change while a model is compiled.
@@ -22,7 +24,7 @@ class VariableAttributes:
         """Let compiled models rely on the attribute to stay as it is.
 
         Raises:
-            ValueError: The optimizer has no such attribute.
+            ArgumentsError: The optimizer has no such attribute.
         """
         self._check(attr)
         self._constants.add(attr)
@@ -31,14 +33,14 @@ class VariableAttributes:
         """Let the attribute change while a model is compiled.
 
         Raises:
-            ValueError: The optimizer has no such attribute.
+            ArgumentsError: The optimizer has no such attribute.
         """
         self._check(attr)
         self._constants.discard(attr)
 
     def _check(self, attr: str) -> None:
         if attr not in self._attributes:
-            raise ValueError(
+            raise ArgumentsError(
                 f"The optimizer has no attribute {attr!r}. It has "
                 f"{', '.join(sorted(self._attributes))}."
             )
