@@ -290,3 +290,68 @@ def test_loss_scaling_keeps_small_gradients_of_float16() -> None:
 
     assert change(1.0).item() == 0
     assert change(1024.0).item() == 2.0**-4
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "text"),
+    [
+        (
+            lambda w: torch.optim.Adagrad(w, lr=0.1),
+            AssertionError,
+            "Unsupported optimizer type Adagrad. Supported are SGD, Adam, AdamW and "
+            "RMSprop of torch.optim and of poptorch.optim, poptorch.optim.LAMB, and "
+            "subclasses of these.",
+        ),
+        (
+            lambda w: torch.optim.SGD(w, lr=0.1, momentum=0.9, nesterov=True),
+            ValueError,
+            "Nesterov momentum is currently not supported by PopTorch. Make the "
+            "optimizer with nesterov=False.",
+        ),
+        (
+            lambda w: poptorch.optim.AdamW(w, lr=0.1, amsgrad=True),
+            ValueError,
+            "Only non-amsgrad Adam/AdamW optimizers are supported by PopTorch. Make "
+            "the optimizer with amsgrad=False.",
+        ),
+    ],
+)
+def test_optimizers_that_no_ipu_trains_with_are_refused(
+    make: Callable[[Any], torch.optim.Optimizer], error: type[Exception], text: str
+) -> None:
+    model = seeded()
+    executor = poptorch.trainingModel(model, options())
+
+    with pytest.raises(error) as at_once:
+        poptorch.trainingModel(seeded(), options(), make(seeded().parameters()))
+    with pytest.raises(error) as later:
+        executor.setOptimizer(make(model.parameters()))
+
+    assert str(at_once.value) == str(later.value) == text
+
+
+@pytest.mark.parametrize("is_relaxed", [False, True])
+def test_attributes_that_an_optimizer_gets_later_are_warned_of_once(
+    is_relaxed: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = seeded()
+    optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.1)
+    opts = options().relaxOptimizerAttributesChecks(is_relaxed)
+    executor = poptorch.trainingModel(model, opts, optimizer)
+    optimizer.expected = True
+    executor(*batch(4))
+
+    for value in (1.0, 2.0):
+        optimizer.lr = value
+        optimizer.param_groups[0]["loss_scaling"] = value
+        executor.setOptimizer(optimizer)
+
+    lines = [line.split("] ")[-1] for line in capsys.readouterr().err.splitlines()]
+    assert [line for line in lines if "unexpected" in line] == (
+        []
+        if is_relaxed
+        else [
+            "Ignoring unexpected optimizer attribute in SGD optimizer: ['lr']",
+            "Ignoring unexpected group 0 attribute in SGD optimizer: ['loss_scaling']",
+        ]
+    )

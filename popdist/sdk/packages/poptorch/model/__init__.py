@@ -30,6 +30,8 @@ def trainingModel(
 
     Raises:
         Error: An argument is of another type.
+        AssertionError: PopTorch does not support an optimizer of this class.
+        ValueError: PopTorch does not support this variant of the optimizer.
         RuntimeError: Another executor trains this module.
     """
     if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):

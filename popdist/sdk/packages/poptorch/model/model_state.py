@@ -24,6 +24,7 @@ from .run_settings import RunSettings
 from .update.anchors import Anchors
 from .update.exchange import Exchange
 from .update.freed_memory import keep_freed_memory
+from .update.optimizer_checks import ExpectedAttributes, check_supported
 from .update.weight_update import WeightUpdate
 
 _DEFAULT_LEARNING_RATE = 0.01
@@ -46,6 +47,8 @@ class ModelState:
         self._options = options
         self._settings = settings
         self._arguments = ForwardArguments(module.forward)
+        if optimizer is not None:
+            check_supported(optimizer)
         self.optimizer = optimizer
         # The random state that the user has set before the model was loaded.
         self._random_numbers: list[int] | None = None
@@ -58,6 +61,8 @@ class ModelState:
         self.attached = False
         self.flags = TrainingFlags()
         self.buffers = ReplicaBuffers(self._module, self._settings.replicas)
+        # Those of the optimizer when the model was loaded.
+        self._expected: ExpectedAttributes | None = None
         # As they were when the model was compiled; None without that.
         self.attributes: ConstantAttributes | None = None
 
@@ -136,6 +141,7 @@ class ModelState:
             exchange.broadcast([weight.detach() for weight in weights])
             self.buffers.reset()
             update = WeightUpdate(self._chosen_optimizer(), self._parameter_names())
+            self._expect_attributes_of(update.optimizer)
             training = Training(
                 self._settings, exchange, update, self._new_anchors(), compiled.half
             )
@@ -160,12 +166,24 @@ class ModelState:
 
         Raises:
             Error: A constant attribute changes.
+            AssertionError: PopTorch does not support an optimizer of this class.
+            ValueError: PopTorch does not support this variant of the optimizer.
         """
+        check_supported(optimizer)
+        if self._expected is not None:
+            if type(optimizer) is type(self.optimizer):
+                self._expected.check(optimizer)
+            else:
+                self._expect_attributes_of(optimizer)
         training = None if self.loaded is None else self.loaded.training
         if training is not None:
             training.update.set_optimizer(optimizer)
             training.set_update(training.update)
         self.optimizer = optimizer
+
+    def _expect_attributes_of(self, optimizer: torch.optim.Optimizer) -> None:
+        is_relaxed = self._options._relax_optimizer_checks
+        self._expected = ExpectedAttributes(optimizer, is_relaxed)
 
     def anchors(self) -> Anchors:
         """Return what the last call has kept of the tensors that options anchor."""

@@ -25,7 +25,7 @@ class _ReportOptions(OptionValues):
         return self
 
     def relaxOptimizerAttributesChecks(self, relax: bool = True) -> Self:
-        """Record whether unexpected attributes of optimizers are accepted."""
+        """Set whether attributes that optimizers get later are logged at debug only."""
         self._relax_optimizer_checks = relax
         return self
 

@@ -1,0 +1,99 @@
+"""Which optimizers a model on IPUs can be trained with, and their attributes."""
+
+import logging
+
+from torch import optim
+from torch.optim import Optimizer
+
+from ..._logging import logger
+from ...errors import require
+from ...optim import LAMB
+
+_SUPPORTED = (optim.SGD, optim.Adam, optim.AdamW, optim.RMSprop, LAMB)
+_OWN_ATTRIBUTES = {"defaults", "state", "param_groups"}
+
+
+def check_supported(optimizer: Optimizer) -> None:
+    """Refuse optimizers that PopTorch has no counterpart of.
+
+    Raises:
+        AssertionError: It is of another class than those that PopTorch supports, or its
+            groups differ in what they cannot.
+        ValueError: It asks for a variant that PopTorch does not support.
+    """
+    require(
+        isinstance(optimizer, _SUPPORTED),
+        f"Unsupported optimizer type {type(optimizer).__name__}. Supported are SGD, "
+        "Adam, AdamW and RMSprop of torch.optim and of poptorch.optim, "
+        "poptorch.optim.LAMB, and subclasses of these.",
+    )
+    for group in optimizer.param_groups:
+        if group.get("nesterov"):
+            raise ValueError(
+                "Nesterov momentum is currently not supported by PopTorch. "
+                "Make the optimizer with nesterov=False."
+            )
+        if group.get("amsgrad"):
+            raise ValueError(
+                "Only non-amsgrad Adam/AdamW optimizers are supported by PopTorch. "
+                "Make the optimizer with amsgrad=False."
+            )
+    centered = {bool(group.get("centered")) for group in optimizer.param_groups}
+    require(
+        len(centered) == 1,
+        "All parameter groups must have the same value for the 'centered' attribute.",
+    )
+
+
+class ExpectedAttributes:
+    """Warns of attributes that an optimizer gets after a model has taken it over.
+
+    They have no effect on the model, such as a loss_scaling in a group.
+    """
+
+    def __init__(self, optimizer: Optimizer, is_relaxed: bool) -> None:
+        """Expect the attributes that the optimizer has now.
+
+        Args:
+            is_relaxed: Whether unexpected attributes are logged at level debug only.
+        """
+        self._level = logging.DEBUG if is_relaxed else logging.WARNING
+        self._logged: set[str] = set()
+        self._of_groups = {
+            name
+            for group in (*optimizer.param_groups, optimizer.defaults)
+            for name in group
+        }
+        self._of_optimizer = _attributes(optimizer)
+
+    def check(self, optimizer: Optimizer) -> None:
+        """Log, once each, which attributes this optimizer has beside the expected."""
+        name = type(optimizer).__name__
+        self._log(
+            f"default group variable in {name} optimizer",
+            set(optimizer.defaults) - self._of_groups,
+        )
+        self._log(
+            f"optimizer attribute in {name} optimizer",
+            _attributes(optimizer) - self._of_optimizer,
+        )
+        for index, group in enumerate(optimizer.param_groups):
+            self._log(
+                f"group {index} attribute in {name} optimizer",
+                set(group) - self._of_groups,
+            )
+
+    def _log(self, kind: str, unexpected: set[str]) -> None:
+        message = f"Ignoring unexpected {kind}: {sorted(unexpected)}"
+        if unexpected and message not in self._logged:
+            self._logged.add(message)
+            logger.log(self._level, "%s", message)
+
+
+def _attributes(optimizer: Optimizer) -> set[str]:
+    # Without those that torch itself sets while it is used.
+    return {
+        name
+        for name in vars(optimizer)
+        if name not in _OWN_ATTRIBUTES and not name.startswith("_")
+    }
