@@ -57,6 +57,20 @@ class ForwardArguments:
         return dict(named)
 
 
+# Any: whatever the model's forward takes.
+def _with_names(named: dict[str, Any]) -> list[tuple[str, Any]]:
+    """Return all leaves of arguments with their names, keys and indices."""
+    try:
+        return [(keystr(path), one) for path, one in tree_flatten_with_path(named)[0]]
+    except ValueError:
+        # A type that was registered without keys, as by a custom parser.
+        return [
+            (f"{name}[{index}]", leaf)
+            for name, value in named.items()
+            for index, leaf in enumerate(tree_flatten(value)[0])
+        ]
+
+
 class Inputs:
     """The inputs of one call.
 
@@ -123,12 +137,12 @@ class Inputs:
         return tuple(
             sorted(
                 (
-                    keystr(path),
+                    path,
                     (tuple(leaf.shape), leaf.dtype)
                     if isinstance(leaf, torch.Tensor)
                     else None,
                 )
-                for path, leaf in tree_flatten_with_path(named)[0]
+                for path, leaf in _with_names(named)
             )
         )
 
