@@ -37,13 +37,13 @@ class StoredDevices(Store):
     def wait_in_queue(self, asked: Acquisition, user: str | None = None) -> Turn:
         with self._write() as db:
             now = self._now(db)
-            place = queue_store.find_place(db, asked, strict=self._strict)
-            queue_store.check_size(db, asked, place)
-            queue_store.enter(db, asked, place, now)
+            demand = queue_store.find_demand(db, asked, strict=self._strict)
+            queue_store.check_size(db, asked, demand)
+            queue_store.enter(db, asked, demand, now)
             before = queue_store.jobs_before(
-                db, asked.lease, place, self._observer(), now
+                db, asked.lease, demand, self._observer(), now
             )
-            parts = [queue_store.describe_use(db, place)]
+            parts = [queue_store.describe_use(db, demand)]
             if before:
                 parts.insert(0, queue_store.describe_jobs_before(before))
             return Turn(is_next=not before, reason=" ".join(filter(None, parts)))
@@ -103,8 +103,8 @@ class StoredDevices(Store):
     def _acquire(self, db: Connection, asked: Acquisition, user: str | None) -> Grant:
         now = self._now(db)
         if queue_store.is_used(db):
-            place = queue_store.find_place(db, asked, strict=self._strict)
-            queue_store.check_turn(db, asked, place, self._observer(), now)
+            demand = queue_store.find_demand(db, asked, strict=self._strict)
+            queue_store.check_turn(db, asked, demand, self._observer(), now)
             queue_store.leave(db, asked.lease)
         lease = lease_store.open_lease(
             db, asked.holder, asked.lease_s, now, asked.lease

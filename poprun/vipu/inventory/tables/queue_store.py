@@ -19,19 +19,23 @@ from poprun.vipu.requests import Acquisition, WaitingJob
 from poprun.vipu.rules.partition_rules import check_alone, counted
 from poprun.vipu.vipu_errors import InUseError, UnknownNameError, VipuRuleError
 
-# Who has not asked again for so long does not hold others up; if they ask again they
-# have their place again.
+# A job that has not asked again for so long holds no others up. It keeps its ticket, so
+# it is where it was in the queue if it asks again.
 SILENT_S = 15.0
+_COLUMNS = (
+    "user, job, host, pid, start_time, boot_id, pid_namespace, num_ipus, "
+    "partition_name, since"
+)
 
 
-class Place(NamedTuple):
-    """What IPUs of an inventory a job waits for."""
+class Demand(NamedTuple):
+    """Which IPUs of an inventory a job waits for."""
 
     # Empty if a partition is to be made.
     partition: str
     allocations: tuple[str, ...]
 
-    def competes_with(self, other: "Place") -> bool:
+    def competes_with(self, other: "Demand") -> bool:
         if self.partition or other.partition:
             return self.partition == other.partition
         return bool(set(self.allocations) & set(other.allocations))
@@ -42,31 +46,31 @@ def is_used(db: Connection) -> bool:
     return db.execute("SELECT 1 FROM waiting LIMIT 1").fetchone() is not None
 
 
-def find_place(db: Connection, asked: Acquisition, *, strict: bool) -> Place:
+def find_demand(db: Connection, asked: Acquisition, *, strict: bool) -> Demand:
     """Return what a job waits for.
 
     Raises:
         VipuError: There are no such IPUs.
     """
     if find_partition(db, asked.partition) is not None:
-        return Place(asked.partition, ())
+        return Demand(asked.partition, ())
     if asked.create is None:
         raise UnknownNameError(f"There is no partition {asked.partition[:64]!r}.")
     check_alone(asked.create, strict=strict)
     names = tuple(name for name, _ in creation.find_places(db, asked.create))
-    return Place("", names)
+    return Demand("", names)
 
 
-def check_size(db: Connection, asked: Acquisition, place: Place) -> None:
-    """Check that a place has as many IPUs as a job waits for.
+def check_size(db: Connection, asked: Acquisition, demand: Demand) -> None:
+    """Check that there are as many IPUs as a job waits for.
 
     Raises:
         VipuRuleError: It would wait in vain.
     """
-    if place.partition or asked.create is None:
+    if demand.partition or asked.create is None:
         return
     size = asked.create.size
-    most = max((_size(db, name) for name in place.allocations), default=0)
+    most = max((_size(db, name) for name in demand.allocations), default=0)
     if most < size:
         raise VipuRuleError(
             f"The job would wait in vain for {counted(size, 'IPU')}: the largest "
@@ -75,7 +79,7 @@ def check_size(db: Connection, asked: Acquisition, place: Place) -> None:
         )
 
 
-def enter(db: Connection, asked: Acquisition, place: Place, now: float) -> None:
+def enter(db: Connection, asked: Acquisition, demand: Demand, now: float) -> None:
     """Let a job wait, or go on waiting where it is; `now` is the leases' clock."""
     check_holder(asked.holder)
     if len(asked.lease) != 32:
@@ -95,8 +99,8 @@ def enter(db: Connection, asked: Acquisition, place: Place, now: float) -> None:
             *process,
             time.time(),
             asked.num_children * asked.ipus_per_child,
-            place.partition,
-            " ".join(place.allocations),
+            demand.partition,
+            " ".join(demand.allocations),
             now,
         ),
     )
@@ -108,15 +112,15 @@ def leave(db: Connection, lease: str) -> None:
 
 
 def jobs_before(
-    db: Connection, lease: str, place: Place, observer: Observer, now: float
+    db: Connection, lease: str, demand: Demand, observer: Observer, now: float
 ) -> list[WaitingJob]:
-    """Return the jobs that compete for a place and have waited longer.
+    """Return the jobs that compete for the same IPUs and have waited longer.
 
     Those in front that have ended leave the queue.
 
     Args:
         lease: The id of the lease of a job, whether or not it waits.
-        place: What it wants.
+        demand: What it wants.
         observer: Tells whether they live.
         now: What the clock of the leases shows.
     """
@@ -124,16 +128,15 @@ def jobs_before(
         "SELECT ticket FROM waiting WHERE lease = ?", (lease,)
     ).fetchone() or (None,)
     rows = db.execute(
-        "SELECT user, job, host, pid, start_time, boot_id, pid_namespace, num_ipus, "
-        "partition_name, since, allocations, heard, lease FROM waiting "
+        f"SELECT {_COLUMNS}, allocations, heard, lease FROM waiting "
         "WHERE ?1 IS NULL OR ticket < ?1 ORDER BY ticket",
         own,
     ).fetchall()
     found: list[WaitingJob] = []
     for *columns, allocations, heard, other in rows:
         job = _waiting_job(columns)
-        if heard <= now - SILENT_S or not place.competes_with(
-            Place(job.partition, tuple(allocations.split()))
+        if heard <= now - SILENT_S or not demand.competes_with(
+            Demand(job.partition, tuple(allocations.split()))
         ):
             continue
         # One that lives holds the job up: the others need no look at their processes.
@@ -145,14 +148,14 @@ def jobs_before(
 
 
 def check_turn(
-    db: Connection, asked: Acquisition, place: Place, observer: Observer, now: float
+    db: Connection, asked: Acquisition, demand: Demand, observer: Observer, now: float
 ) -> None:
     """Check that no job which waits comes before another one.
 
     Raises:
         InUseError: One does.
     """
-    before = jobs_before(db, asked.lease, place, observer, now)
+    before = jobs_before(db, asked.lease, demand, observer, now)
     if before:
         raise InUseError(
             f"{describe_jobs_before(before)} Wait behind "
@@ -172,19 +175,16 @@ def describe_jobs_before(jobs: list[WaitingJob]) -> str:
     )
 
 
-def describe_use(db: Connection, place: Place) -> str:
+def describe_use(db: Connection, demand: Demand) -> str:
     """Return a sentence about who has what a job waits for."""
-    if not place.partition:
-        return describe_users_of(db, place.allocations).strip()
-    holders = describe_holders(db, place.partition)
-    return f"{place.partition} is held by {holders}." if holders else ""
+    if not demand.partition:
+        return describe_users_of(db, demand.allocations).strip()
+    holders = describe_holders(db, demand.partition)
+    return f"{demand.partition} is held by {holders}." if holders else ""
 
 
 def list_waiting(db: Connection) -> tuple[WaitingJob, ...]:
-    rows = db.execute(
-        "SELECT user, job, host, pid, start_time, boot_id, pid_namespace, num_ipus, "
-        "partition_name, since FROM waiting ORDER BY ticket"
-    ).fetchall()
+    rows = db.execute(f"SELECT {_COLUMNS} FROM waiting ORDER BY ticket").fetchall()
     return tuple(map(_waiting_job, rows))
 
 
@@ -194,11 +194,9 @@ def _has_ended(job: WaitingJob, observer: Observer) -> bool:
 
 def drop_dead(db: Connection, observer: Observer) -> None:
     """Let the jobs that have ended wait no longer."""
-    rows = db.execute(
-        "SELECT lease, host, pid, start_time, boot_id, pid_namespace FROM waiting"
-    ).fetchall()
-    for lease, host, *process in rows:
-        if observer.life(as_process(process), host) is Life.DEAD:
+    rows = db.execute(f"SELECT {_COLUMNS}, lease FROM waiting").fetchall()
+    for *columns, lease in rows:
+        if _has_ended(_waiting_job(columns), observer):
             leave(db, lease)
 
 
