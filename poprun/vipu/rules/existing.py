@@ -48,9 +48,9 @@ def differences(
                 )
             )
         replicas = request.num_replicas
-        # One for each GCD is what a partition has that was made without saying it.
-        is_open = partition.num_replicas == partition.num_gcds
-        if replicas not in (None, partition.num_replicas) and not is_open:
+        # One for each GCD is the default, so it is no wish of the partition's user.
+        is_default = partition.num_replicas == partition.num_gcds
+        if replicas not in (None, partition.num_replicas) and not is_default:
             found.append(
                 Mismatch(
                     counted(partition.num_replicas, "replica"),
@@ -156,27 +156,22 @@ def changed_request(
     """
     size = _first(change.size, partition.size)
     num_gcds = _first(change.num_gcds, partition.num_gcds)
-    most_ilds = size if change.num_gcds is None else min(size, num_gcds)
-    num_ilds = min(partition.num_ilds, 1 << max(most_ilds, 1).bit_length() - 1)
-    num_ilds = max(num_ilds, -(-size // cluster.ild_size))
-    num_ilds = _first(change.num_ilds, num_ilds)
+    num_ilds = _first(change.num_ilds, _kept_num_ilds(partition, change, cluster))
     equal_share = size // max(num_gcds, 1)
     gcd_size = change.gcd_size
     fills = partition.num_gcds * partition.gcd_size == partition.size
     if gcd_size is None and change.num_gcds is None and not fills:
         gcd_size = min(partition.gcd_size, equal_share)
-    replicas = _first(change.num_replicas, partition.num_replicas)
-    most = num_gcds * _first(gcd_size, equal_share)
-    is_possible = replicas <= most and replicas % max(num_gcds, 1) == 0
-    if change.num_replicas is None and not is_possible:
-        replicas = num_gcds
+    most_replicas = num_gcds * _first(gcd_size, equal_share)
     reconfigurable = _first(change.reconfigurable, partition.reconfigurable)
     return PartitionRequest(
         name=partition.name,
         size=size,
         num_gcds=num_gcds,
         gcd_size=gcd_size,
-        num_replicas=replicas,
+        num_replicas=_first(
+            change.num_replicas, _kept_replicas(partition, num_gcds, most_replicas)
+        ),
         num_ilds=num_ilds,
         reconfigurable=reconfigurable,
         link_routing=change.link_routing
@@ -191,6 +186,24 @@ def changed_request(
 
 def _first(changed: T | None, kept: T) -> T:
     return kept if changed is None else changed
+
+
+def _kept_num_ilds(
+    partition: Partition, change: PartitionChange, cluster: Cluster
+) -> int:
+    """Return the ILDs of a partition, or the nearest number that the change allows."""
+    size = most = _first(change.size, partition.size)
+    if change.num_gcds is not None:
+        most = min(size, change.num_gcds)
+    power_of_two = 1 << max(most, 1).bit_length() - 1
+    return max(min(partition.num_ilds, power_of_two), -(-size // cluster.ild_size))
+
+
+def _kept_replicas(partition: Partition, num_gcds: int, most: int) -> int:
+    """Return the replicas of a partition, the default if GCDs cannot have these."""
+    replicas = partition.num_replicas
+    fits = replicas <= most and replicas % max(num_gcds, 1) == 0
+    return replicas if fits else num_gcds
 
 
 def _kept_routing(

@@ -92,7 +92,7 @@ def _check_replicas(request: PartitionRequest, num_ipus: int) -> None:
 
     Args:
         request: What is asked for.
-        num_ipus: How many IPUs are in a GCD.
+        num_ipus: How many IPUs are in all GCDs.
     """
     gcds, replicas = request.num_gcds, request.num_replicas
     if replicas is None:
@@ -103,16 +103,17 @@ def _check_replicas(request: PartitionRequest, num_ipus: int) -> None:
             "have 1 or more."
         )
     if replicas % gcds or replicas > num_ipus:
-        few = (
-            f"1 to {num_ipus}"
-            if gcds == 1
-            else f"a multiple of {gcds}, up to {num_ipus}"
-        )
+        if num_ipus == gcds:
+            possible = str(gcds)
+        elif gcds == 1:
+            possible = f"1 to {num_ipus}"
+        else:
+            possible = f"a multiple of {gcds}, up to {num_ipus}"
         raise VipuRuleError(
             f"Partition {request.name} of {counted(request.size, 'IPU')} cannot have "
             f"{counted(replicas, 'replica')} in {counted(gcds, 'GCD')}: each GCD has "
             "the same number of them, and each of them 1 IPU or more. Ask for "
-            f"{few if num_ipus > gcds else num_ipus}."
+            f"{possible}."
         )
 
 
