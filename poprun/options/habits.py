@@ -7,7 +7,7 @@ from poprun.mpirun.option_table import NUMBER_OF_VALUES, REFUSED, canonical
 _PER_NODE = "It is the number of processes of each host. Write -n N, the number in all."
 _NODES = "It is the number of hosts. Name them: --host a,b."
 _NODE_RANK = "One poprun starts the instances of all hosts. Leave it out."
-_MEETING = "poprun chooses MASTER_ADDR and MASTER_PORT for each job. Leave it out."
+_RENDEZVOUS = "poprun chooses MASTER_ADDR and MASTER_PORT for each job. Leave it out."
 _MODULE = "It names a module of Python. Write: poprun [OPTIONS] python -m MODULE."
 _LABEL = 'It tags each line of output. Write --mpi-global-args="--tag-output".'
 _CORES = "It assigns cores. Use --process-placement."
@@ -15,6 +15,7 @@ _FILES = "It writes output to files. Write --output-filename DIR."
 _ELASTIC = "A job of poprun has a fixed number of instances. Write -n N."
 _CONTROLLER = "poprun starts instances with mpirun, whatever they use. Leave it out."
 _OF_PROGRAM = "poprun does not change how a program computes. Leave it out."
+_UNBUFFERED = "Instances have a terminal where poprun has one; else write --tty=yes."
 _GPUS = "poprun assigns no GPUs. Leave it out."
 
 # In lower case with hyphens, as accelerate's own underscores are read.
@@ -29,12 +30,12 @@ HABITS: Mapping[str, str] = {
     "--nproc-per-node": _PER_NODE,
     "--nnodes": _NODES,
     "--node-rank": _NODE_RANK,
-    "--master-addr": _MEETING,
-    "--master-port": _MEETING,
-    "--rdzv-backend": _MEETING,
-    "--rdzv-endpoint": _MEETING,
-    "--rdzv-id": _MEETING,
-    "--rdzv-conf": _MEETING,
+    "--master-addr": _RENDEZVOUS,
+    "--master-port": _RENDEZVOUS,
+    "--rdzv-backend": _RENDEZVOUS,
+    "--rdzv-endpoint": _RENDEZVOUS,
+    "--rdzv-id": _RENDEZVOUS,
+    "--rdzv-conf": _RENDEZVOUS,
     "--standalone": "A job on this host alone needs no option. Leave it out.",
     "--max-restarts": "poprun starts a job once and never again. Leave it out.",
     "--monitor-interval": "poprun notices at once when an instance ends. Leave it out.",
@@ -68,12 +69,12 @@ HABITS: Mapping[str, str] = {
     "-D": 'It is the directory to run in. Write --mpi-local-args="--wdir DIR".',
     "--kill-on-bad-exit": "The first failure ends a job, unless --keep-going is given.",
     "-K": "The first failure ends a job, unless --keep-going is given.",
-    "--partition": "Of Slurm's partitions poprun knows nothing. Of V-IPU's, write "
-    "--vipu-partition NAME.",
+    "--partition": "It names a partition of Slurm, which poprun does not use. For one "
+    "of V-IPU write --vipu-partition NAME.",
     "--gpus": _GPUS,
     "--gres": _GPUS,
-    "--unbuffered": "Where poprun has a terminal, instances have one. Else --tty=yes.",
-    "-u": "Where poprun has a terminal, instances have one. Else --tty=yes.",
+    "--unbuffered": _UNBUFFERED,
+    "-u": _UNBUFFERED,
     # Of horovodrun.
     "--env": 'It passes variables on. Write --mpi-local-args="-x NAME=VALUE".',
     "--min-np": _ELASTIC,
@@ -91,8 +92,8 @@ HABITS: Mapping[str, str] = {
     # Of accelerate.
     "--num-machines": _NODES,
     "--machine-rank": _NODE_RANK,
-    "--main-process-ip": _MEETING,
-    "--main-process-port": _MEETING,
+    "--main-process-ip": _RENDEZVOUS,
+    "--main-process-port": _RENDEZVOUS,
     "--config-file": "It names a file of options. Write --import-config FILE.",
     "--multi-gpu": _GPUS,
     "--gpu-ids": _GPUS,
