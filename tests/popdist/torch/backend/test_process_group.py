@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional_collectives
+from conftest import wait_for
 
 from popdist.session import STATE
 from popdist.settings import Settings
@@ -580,7 +581,7 @@ def test_what_waits_for_a_message_ends_with_the_group(tmp_path: Path) -> None:
 def test_what_others_keep_waiting_is_reported(tmp_path: Path) -> None:
     def member(rank: int, size: int) -> None:
         x = torch.ones(2)
-        for call in (
+        calls = (
             lambda: dist.all_reduce(x),
             lambda: dist.all_reduce(x, async_op=True).wait(),
             dist.barrier,
@@ -588,9 +589,14 @@ def test_what_others_keep_waiting_is_reported(tmp_path: Path) -> None:
             lambda: torch.ops.popdist.all_reduce(x),
             lambda: dist.send(x, 0) if rank else dist.recv(x, 1),
             dist.new_group,
-        ):
+        )
+        for number, call in enumerate(calls):
+            begun = tmp_path / f"call {number}"
             if rank:
-                time.sleep(0.5)
+                wait_for(begun.exists, "rank 0")
+                time.sleep(1)
+            else:
+                begun.touch()
             call()
             dist.barrier()
 
