@@ -56,14 +56,15 @@ _SRUN = _Launcher(
 # torchrun's and mpirun's agents.
 _LAUNCHERS = (_OPEN_MPI, _HYDRA, _TORCHRUN, _SRUN)
 
+_UNKNOWN = "a launcher"
 # What further launchers set, or these in other versions: rank and size in the job, and
-# what the launcher is called.
+# what the launcher is called, if it is known.
 _SIGNS = (
-    (env.OMPI_RANK, env.OMPI_SIZE, "a launcher"),
-    (env.PMI_RANK, env.PMI_SIZE, "a launcher"),
-    (env.RANK, env.WORLD_SIZE, "a launcher"),
-    (env.SLURM_RANK, env.SLURM_STEP_SIZE, "a launcher"),
-    (env.SLURM_RANK, env.SLURM_SIZE, "a launcher"),
+    (env.OMPI_RANK, env.OMPI_SIZE, _UNKNOWN),
+    (env.PMI_RANK, env.PMI_SIZE, _UNKNOWN),
+    (env.RANK, env.WORLD_SIZE, _UNKNOWN),
+    (env.SLURM_RANK, env.SLURM_STEP_SIZE, _UNKNOWN),
+    (env.SLURM_RANK, env.SLURM_SIZE, _UNKNOWN),
     (env.MVAPICH_RANK, env.MVAPICH_SIZE, "MVAPICH"),
     (env.FLUX_RANK, env.FLUX_SIZE, "flux run"),
     (env.JSRUN_RANK, env.JSRUN_SIZE, "jsrun"),

@@ -196,9 +196,9 @@ class Finder:
 def check_torch_backend():
     # type: () -> None
     """Refuse the import of torch where --torch-backend has no effect."""
-    asked = os.environ.get(TORCH_BACKEND) == "popdist"
+    is_set = os.environ.get(TORCH_BACKEND) == "popdist"
     # The entry point that registers the backend comes with poprun.
-    if asked and not found_by_others("poprun", None, None):
+    if is_set and not found_by_others("poprun", None, None):
         text = "--torch-backend=popdist asks for popdist as a backend of {}"
         raise missing("torch", text)
 

@@ -25,14 +25,14 @@ def register() -> None:
 
     An error would fail the program's `import torch`.
     """
-    asked = os.environ.get(TORCH_BACKEND)
-    if not dist.is_available() or not (asked or NUM_TOTAL_REPLICAS in os.environ):
+    setting = os.environ.get(TORCH_BACKEND)
+    if not dist.is_available() or not (setting or NUM_TOTAL_REPLICAS in os.environ):
         return
     try:
         _register()
-        _replace_init(asked)
-        if asked and asked != REPLACED:
-            _replace_gloo(asked)
+        _replace_init(setting)
+        if setting and setting != REPLACED:
+            _replace_gloo(setting)
     except Exception as error:
         logging.getLogger(__name__).warning(
             "torch %s has no backend popdist after `import torch`: %r. Import "
@@ -65,7 +65,7 @@ def _rendezvous(*args: Any, **kwargs: Any) -> Any:
     return rendezvous(*args, **kwargs)
 
 
-def _replace_init(asked: str | None) -> None:
+def _replace_init(setting: str | None) -> None:
     """Import popdist.torch before a program's first group, if that is of this backend.
 
     It registers how the members meet, too, which they do first.
@@ -76,7 +76,7 @@ def _replace_init(asked: str | None) -> None:
 
     @wraps(usual)
     def init_process_group(backend: Any = None, *args: Any, **kwargs: Any) -> None:
-        if asked == BACKEND or BACKEND in str(backend).lower():
+        if setting == BACKEND or BACKEND in str(backend).lower():
             import popdist.torch.backend.registration  # noqa: F401
         usual(backend, *args, **kwargs)
 
@@ -84,7 +84,7 @@ def _replace_init(asked: str | None) -> None:
         setattr(module, usual.__name__, init_process_group)
 
 
-def _replace_gloo(asked: str) -> None:
+def _replace_gloo(setting: str) -> None:
     """Let groups that a program makes with gloo for the CPU have this backend.
 
     torch has one function that makes groups, whichever of its calls asks for one.
@@ -97,9 +97,9 @@ def _replace_gloo(asked: str) -> None:
     def new_process_group(
         size: int, rank: int, ranks: Any, backend: Any, *args: Any, **kwargs: Any
     ) -> Any:
-        if asked != BACKEND:
+        if setting != BACKEND:
             raise ValueError(
-                f"{TORCH_BACKEND} is {asked!r}, but must be {BACKEND} or {REPLACED}."
+                f"{TORCH_BACKEND} is {setting!r}, but must be {BACKEND} or {REPLACED}."
             )
         config = distributed_c10d.BackendConfig(backend)
         if not is_for_cpu(config.get_device_backend_map()):
