@@ -23,8 +23,9 @@ BETWEEN_LINES_S = 0.3
 LONGEST_S = 1.0
 # For the same traceback of other instances, when one is whole.
 SAME_S = 0.25
-# What may differ in the same traceback of two instances: addresses, and torch's prefix.
-DIFFERENT = rb"\b0x[0-9a-fA-F]+|\[rank[0-9]+\]"
+# What may differ in the same traceback of two instances: torch's prefix, and addresses
+# as Python, C++ and C libraries write them. Other such numbers may be the error.
+DIFFERENT = rb"(?<=\bat )0x[0-9a-fA-F]+|(?<=[(\[])0x[0-9a-fA-F]+|\[rank[0-9]+\]"
 
 
 class Tracebacks:

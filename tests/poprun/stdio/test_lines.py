@@ -324,7 +324,10 @@ def test_only_a_traceback_of_another_is_named() -> None:
 
 def test_the_same_traceback_of_several_goes_out_once() -> None:
     screen = Errors("0", "1", "2", "3")
-    own = b"[rank%d]: Traceback (most recent call last):\n[rank%d]: Error: 0x7f%d\n"
+    own = (
+        b"[rank%d]: Traceback (most recent call last):\n"
+        b"[rank%d]: Error: <A object at 0x7f%d>\n"
+    )
     for number in range(4):
         lines = own % (number, number, number)
         assert screen.says(str(number), b"loading %d\n" % number + lines) == b""
@@ -332,6 +335,18 @@ def test_the_same_traceback_of_several_goes_out_once() -> None:
     assert screen.at(0.3) == (
         b"loading 0\nloading 1\nloading 2\nloading 3\n"
         b"poprun: This traceback is that of instances 0 to 3:\n" + own % (0, 0, 0)
+    )
+
+
+def test_tracebacks_with_other_hexadecimal_numbers_differ() -> None:
+    screen = Errors("0", "1")
+    own = b"Traceback (most recent call last):\nError: the checksum is 0x7f%d\n"
+    for number in range(2):
+        screen.says(str(number), own % number)
+
+    assert screen.at(0.3) == (
+        own % 0 + b"poprun: The traceback before this one is instance 0's, and this "
+        b"one is instance 1's:\n" + own % 1
     )
 
 
