@@ -355,3 +355,130 @@ def test_attributes_that_an_optimizer_gets_later_are_warned_of_once(
             "Ignoring unexpected group 0 attribute in SGD optimizer: ['loss_scaling']",
         ]
     )
+
+
+class OneWeight(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(1, 1, bias=False)
+        nn.init.ones_(self.fc.weight)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return poptorch.identity_loss(self.fc(x), reduction="sum")
+
+
+def test_the_state_of_an_optimizer_has_what_is_on_the_device() -> None:
+    model = OneWeight()
+    optimizer = poptorch.optim.Adam(
+        model.parameters(), lr=0.5, weight_decay=0.25, loss_scaling=2.0
+    )
+    executor = poptorch.trainingModel(model, options(), optimizer)
+    before = optimizer.state_dict()
+    executor.compile(torch.ones(1, 1))
+    compiled = optimizer.state_dict()
+    executor(torch.ones(1, 1))
+    after = optimizer.state_dict()
+
+    assert before["ipu_state"] is before["ipu_param"] is None
+    assert {n: t.item() for n, t in compiled["ipu_state"].items()} == {
+        "Accl1___model.fc.weight": 0,
+        "Accl2___model.fc.weight": 0,
+        "Step___model.fc.weight": 0,
+    }
+    # The gradient is 1, and 0.25 by the decay of the weight.
+    assert {n: t.item() for n, t in after["ipu_state"].items()} == pytest.approx(
+        {
+            "Accl1___model.fc.weight": 0.125,
+            "Accl2___model.fc.weight": 0.0015625,
+            "Step___model.fc.weight": 1,
+        }
+    )
+    assert {n: t.item() for n, t in after["ipu_param"].items()} == pytest.approx(
+        {
+            "lossScaling_FLOAT": 2,
+            "learningRate___specific___model.fc.weight": 0.5,
+            "weightDecay___specific___model.fc.weight": 0.25,
+            "eps___specific___model.fc.weight": 1e-8,
+            "beta1___specific___model.fc.weight": 0.9,
+            "beta2___specific___model.fc.weight": 0.999,
+        }
+    )
+
+
+def test_sgd_has_its_scaled_numbers_on_the_device() -> None:
+    model = OneWeight()
+    optimizer = poptorch.optim.SGD(
+        model.parameters(), lr=0.5, weight_decay=0.25, loss_scaling=2.0
+    )
+    poptorch.trainingModel(model, options(), optimizer)(torch.ones(1, 1))
+
+    state = optimizer.state_dict()
+
+    assert state["ipu_state"] == {}
+    assert {n: t.item() for n, t in state["ipu_param"].items()} == {
+        "lossScaling_FLOAT": 2,
+        "scaledLearningRate0___specific___model.fc.weight": 0.25,
+        "weightDecayScaleFactor0___specific___model.fc.weight": 0.875,
+        "momentum___specific___model.fc.weight": 0,
+    }
+
+
+MOMENTA = [
+    ("SGD", {"momentum": 0.9}),
+    ("AdamW", {}),
+    ("RMSprop", {"momentum": 0.9, "centered": True}),
+    ("RMSprop", {"use_tf_variant": True}),
+    ("LAMB", {}),
+]
+
+
+@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize(("name", "arguments"), MOMENTA)
+def test_momenta_are_loaded_from_the_state_of_the_device(
+    name: str, arguments: dict[str, Any], half: bool
+) -> None:
+    make = getattr(poptorch.optim, name)
+    x = torch.ones(1, 1).half() if half else torch.ones(1, 1)
+
+    def build() -> tuple[nn.Module, Any, Any]:
+        model = OneWeight().half() if half else OneWeight()
+        optimizer = make(model.parameters(), lr=0.1, **arguments)
+        return model, optimizer, poptorch.trainingModel(model, options(), optimizer)
+
+    model, optimizer, executor = build()
+    executor(x)
+    weights, saved = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
+    # As PopTorch saves it: torch's part has no momenta.
+    saved["state"] = {}
+    executor(x)
+    after = copy.deepcopy(model)
+    executor(x)
+
+    # Into an optimizer that runs, and into one that is not compiled yet.
+    optimizer.load_state_dict(saved)
+    executor.load_state_dict(weights)
+    executor(x)
+    other, loaded, again = build()
+    loaded.load_state_dict(saved)
+    assert loaded.state_dict()["ipu_state"].keys() == saved["ipu_state"].keys()
+    again.load_state_dict(weights)
+    again(x)
+
+    assert same(model, after)
+    assert same(other, after)
+
+
+def test_the_state_of_an_optimizer_of_torch_is_refused() -> None:
+    optimizer = poptorch.optim.Adam(weights(), lr=0.1)
+
+    with pytest.raises(RuntimeError, match="Only IPU optimizer states can be loaded"):
+        optimizer.load_state_dict(torch.optim.Adam(weights()).state_dict())
+
+
+def test_without_a_device_an_optimizer_has_no_state_on_it() -> None:
+    model = OneWeight()
+    optimizer = poptorch.optim.Adam(model.parameters(), lr=0.1)
+    opts = options().useOfflineIpuTarget()
+    poptorch.trainingModel(model, opts, optimizer).compile(torch.ones(1, 1))
+
+    assert optimizer.state_dict()["ipu_state"] is None

@@ -10,6 +10,7 @@ from popdist.popdist_core import getNumIpusPerReplica, isPopdistEnvSet
 
 from .._logging import logger
 from ..enums import ConnectionType
+from ..optim import Optimizer as ExtendedOptimizer
 from ..options import Options, validation
 from .compile.compilation import Compiled, compile_cached, compile_model
 from .compile.executable_cache import ExecutableCache
@@ -123,6 +124,8 @@ class ModelState:
     def attach(self) -> None:
         """Attach to the device, unless the options say that there is none."""
         self.attached = self._options.connection_type != ConnectionType.Never
+        if self.attached and isinstance(self.optimizer, ExtendedOptimizer):
+            self.optimizer.enter_device(self._parameter_names())
 
     def _get_device(self) -> None:
         """Log all options: reading popdist's attaches this process to its device."""
@@ -180,6 +183,8 @@ class ModelState:
             training.update.set_optimizer(optimizer)
             training.set_update(training.update)
         self.optimizer = optimizer
+        if self.attached and isinstance(optimizer, ExtendedOptimizer):
+            optimizer.enter_device(self._parameter_names())
 
     def _expect_attributes_of(self, optimizer: torch.optim.Optimizer) -> None:
         is_relaxed = self._options._relax_optimizer_checks

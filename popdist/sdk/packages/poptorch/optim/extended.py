@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch.optim import Optimizer as TorchOptimizer
 
+from .device_state import Names, read_parameters, read_state, write_state
 from .variable_attributes import VariableAttributes
 
 # Any: what torch.optim takes as params: tensors, named ones, or groups of them.
@@ -26,6 +27,12 @@ class Optimizer:
 
     variable_attrs: VariableAttributes
     loss_scaling: float
+    # The names of the parameters in the compiled model; None without one.
+    _names: Names | None = None
+    # Momenta by the names of the device, for when those of parameters are known.
+    _loaded_state: Mapping[str, torch.Tensor] | None = None
+    # Whether state was loaded that the device has not got yet.
+    _is_state_new: bool = False
 
     def _extend(
         self,
@@ -65,9 +72,46 @@ class Optimizer:
         }
         return {**added, **super().__getstate__()}  # type: ignore[dict-item]
 
+    def enter_device(self, names: Names) -> None:
+        """Take part in a compiled model: state_dict() has ipu_state from now on.
+
+        Args:
+            names: Those of the model's parameters.
+        """
+        self._names = names
+        if self._loaded_state is not None:
+            write_state(_torch_optimizer(self), names, self._loaded_state)
+            self._loaded_state = None
+
+    # Any: entries of a state_dict.
+    def state_dict(self) -> dict[str, Any]:
+        """Return torch's state_dict, with ipu_state and ipu_param.
+
+        Both are None until a model with this optimizer is compiled.
+        """
+        state, parameters = self._loaded_state, None
+        if self._names is not None:
+            optimizer = _torch_optimizer(self)
+            state = read_state(optimizer, self._names)
+            parameters = read_parameters(optimizer, self._names, self.loss_scaling)
+        own = {"ipu_state": state, "ipu_param": parameters}
+        return {**own, **super().state_dict()}  # type: ignore[misc]
+
     # Any: entries of a state_dict.
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Take over the state of another optimizer, also of one of a model on IPUs."""
+        """Take over the state of another optimizer of this module.
+
+        Hyperparameters take effect on a model by setOptimizer(), momenta at once.
+
+        Raises:
+            RuntimeError: It is the state of an optimizer of torch.optim.
+        """
+        if not all(entry in state_dict for entry in _DEVICE_ENTRIES):
+            raise RuntimeError(
+                "Only IPU optimizer states can be loaded onto the IPU. This one has no "
+                "ipu_state and ipu_param, which the state_dict() of an optimizer of "
+                "poptorch.optim has."
+            )
         state = {k: v for k, v in state_dict.items() if k not in _DEVICE_ENTRIES}
         super().load_state_dict(state)  # type: ignore[misc]
         # torch has just made float16 of the moments of float16 weights.
@@ -77,6 +121,16 @@ class Optimizer:
                 for name, value in state["state"].get(key, {}).items():
                     if isinstance(value, torch.Tensor):
                         held.state[parameter][name] = value.clone()
+        self._loaded_state = state_dict["ipu_state"]
+        if self._names is not None:
+            self.enter_device(self._names)
+        self._is_state_new = True
+
+
+def _torch_optimizer(optimizer: Any) -> TorchOptimizer:
+    # Any: it is one of torch.optim, too, as all that Optimizer is a part of.
+    found: TorchOptimizer = optimizer
+    return found
 
 
 # Any: arguments of any type.

@@ -10,6 +10,7 @@ import torch
 from torch.optim import Optimizer
 
 from ...errors import Error
+from ...optim import Optimizer as ExtendedOptimizer
 from .gradients import Row
 
 _SHORT = (torch.float16, torch.bfloat16)
@@ -84,6 +85,9 @@ class WeightUpdate:
             self._apply(gradients, scale)
 
     def _apply(self, gradients: Row, scale: float) -> None:
+        if getattr(self.optimizer, "_is_state_new", False):
+            self._device.state = type(self.optimizer.state)(dict)
+            self._share_state()
         held = [gradient for gradient in gradients if gradient is not None]
         if scale != 1 and held:
             torch._foreach_mul_(held, scale)
@@ -106,6 +110,8 @@ class WeightUpdate:
 
     def _share_state(self) -> None:
         """Make the state of the device's optimizer that of the user's."""
+        if isinstance(self.optimizer, ExtendedOptimizer):
+            self.optimizer._is_state_new = False
         if not self._wide:
             self._device.state = self.optimizer.state
             return

@@ -1,0 +1,111 @@
+"""ipu_state and ipu_param: an optimizer's state by the names that IPUs have for it."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import optim
+
+# The names of tensors of a weight on the device, and what torch calls them.
+_SGD = {"Accl1": "momentum_buffer"}
+_RMSPROP = {"Accl1": "square_avg", "Accl2": "momentum_buffer", "Accl3": "grad_avg"}
+_ADAM = {"Accl1": "exp_avg", "Accl2": "exp_avg_sq", "Step": "step"}
+
+Names = Mapping[torch.Tensor, str]
+# Any: an entry of an optimizer's groups.
+Group = Mapping[str, Any]
+
+
+def read_state(optimizer: optim.Optimizer, names: Names) -> dict[str, torch.Tensor]:
+    """Return the momenta of all weights, those at their beginning too."""
+    tensors = {}
+    for group, weight, name in _weights(optimizer, names):
+        entry = _complete(optimizer, group, weight)
+        for prefix, key in _tensors_of(optimizer, group).items():
+            tensors[f"{prefix}___model.{name}"] = entry[key]
+    return tensors
+
+
+def write_state(
+    optimizer: optim.Optimizer, names: Names, tensors: Mapping[str, torch.Tensor]
+) -> None:
+    """Set the momenta that a dictionary of read_state has; others stay as they are."""
+    for group, weight, name in _weights(optimizer, names):
+        keys = _tensors_of(optimizer, group)
+        given = {
+            key: tensors[f"{prefix}___model.{name}"].clone()
+            for prefix, key in keys.items()
+            if f"{prefix}___model.{name}" in tensors
+        }
+        if given:
+            entry = _complete(optimizer, group, weight)
+            optimizer.state[weight] = {**entry, **given}
+
+
+def read_parameters(
+    optimizer: optim.Optimizer, names: Names, loss_scaling: float
+) -> dict[str, torch.Tensor]:
+    """Return the numbers that an optimizer updates each weight by."""
+    numbers = {"lossScaling_FLOAT": loss_scaling}
+    for group, _, name in _weights(optimizer, names):
+        for prefix, number in _numbers_of(optimizer, group, loss_scaling).items():
+            numbers[f"{prefix}___specific___model.{name}"] = number
+    return {name: torch.tensor(float(number)) for name, number in numbers.items()}
+
+
+def _weights(
+    optimizer: optim.Optimizer, names: Names
+) -> Iterator[tuple[Group, torch.Tensor, str]]:
+    for group in optimizer.param_groups:
+        for weight in group["params"]:
+            if weight in names:
+                yield group, weight, names[weight]
+
+
+def _tensors_of(optimizer: optim.Optimizer, group: Group) -> dict[str, str]:
+    if isinstance(optimizer, optim.SGD):
+        return _SGD if group["momentum"] else {}
+    if not isinstance(optimizer, optim.RMSprop):
+        return _ADAM
+    unused = {
+        key
+        for key, option in (("momentum_buffer", "momentum"), ("grad_avg", "centered"))
+        if not group[option]
+    }
+    return {prefix: key for prefix, key in _RMSPROP.items() if key not in unused}
+
+
+# Any: an entry of an optimizer's state.
+def _complete(
+    optimizer: optim.Optimizer, group: Group, weight: torch.Tensor
+) -> dict[str, Any]:
+    """Return the state of a weight, with what its first step would begin with."""
+    start = torch.zeros_like(weight, dtype=torch.float32, requires_grad=False)
+    entry: dict[str, Any] = {
+        key: torch.zeros(()) if key == "step" else start.clone()
+        for key in _tensors_of(optimizer, group).values()
+    }
+    if isinstance(optimizer, optim.RMSprop):
+        entry["step"] = torch.zeros(())
+        if getattr(optimizer, "use_tf_variant", False):
+            entry = {key: start.clone() for key in _RMSPROP.values()}
+            entry["square_avg"].fill_(1)
+    return {**entry, **optimizer.state.get(weight, {})}
+
+
+def _numbers_of(
+    optimizer: optim.Optimizer, group: Group, loss_scaling: float
+) -> dict[str, float]:
+    rate, decay = group["lr"], group["weight_decay"]
+    if isinstance(optimizer, optim.SGD):
+        rate *= 1 - group["dampening"]
+        numbers = {
+            "scaledLearningRate0": rate / loss_scaling,
+            "weightDecayScaleFactor0": 1 - rate * decay,
+        }
+        return {**numbers, "momentum": group["momentum"]}
+    numbers = {"learningRate": rate, "weightDecay": decay, "eps": group["eps"]}
+    if isinstance(optimizer, optim.RMSprop):
+        return {**numbers, "alpha": group["alpha"], "momentum": group["momentum"]}
+    numbers["beta1"], numbers["beta2"] = group["betas"]
+    return numbers
