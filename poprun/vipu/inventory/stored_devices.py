@@ -50,6 +50,7 @@ class StoredDevices(Store):
 
     def list_waiting(self) -> tuple[WaitingJob, ...]:
         with self._write() as db:
+            queue_store.drop_forgotten(db, self._now(db))
             queue_store.drop_dead(db, self._observer())
             return queue_store.list_waiting(db)
 
@@ -103,6 +104,7 @@ class StoredDevices(Store):
     def _acquire(self, db: Connection, asked: Acquisition, user: str | None) -> Grant:
         now = self._now(db)
         if queue_store.is_used(db):
+            queue_store.drop_forgotten(db, now)
             demand = queue_store.find_demand(db, asked, strict=self._strict)
             queue_store.check_turn(db, asked, demand, self._observer(), now)
             queue_store.leave(db, asked.lease)

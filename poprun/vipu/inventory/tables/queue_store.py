@@ -22,6 +22,8 @@ from poprun.vipu.vipu_errors import InUseError, UnknownNameError, VipuRuleError
 # A job that has not asked again for so long holds no others up. It keeps its ticket, so
 # it is where it was in the queue if it asks again.
 SILENT_S = 15.0
+# After so long it leaves the queue: its machine may have lost power.
+FORGOTTEN_S = 3600.0
 _COLUMNS = (
     "user, job, host, pid, start_time, boot_id, pid_namespace, num_ipus, "
     "partition_name, since"
@@ -190,6 +192,11 @@ def list_waiting(db: Connection) -> tuple[WaitingJob, ...]:
 
 def _has_ended(job: WaitingJob, observer: Observer) -> bool:
     return observer.life(job.holder.process, job.holder.host) is Life.DEAD
+
+
+def drop_forgotten(db: Connection, now: float) -> None:
+    """Let the jobs that have long not asked again wait no longer."""
+    db.execute("DELETE FROM waiting WHERE heard <= ?", (now - FORGOTTEN_S,))
 
 
 def drop_dead(db: Connection, observer: Observer) -> None:

@@ -113,6 +113,24 @@ def test_a_job_that_does_not_ask_again_holds_none_up_and_keeps_its_place(
     assert not inventory.wait_in_queue(ask(2, 2)).is_next
 
 
+def test_a_job_of_another_machine_that_never_asks_again_leaves_the_queue(
+    inventory: EmbeddedInventory,
+    launch: Launch,
+    ask: Ask,
+    holder: Holder,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    launch("first", replicas=64)
+    elsewhere = holder._replace(
+        process=holder.process._replace(boot_id="another-boot"), host="h2", job="j1"
+    )
+    inventory.wait_in_queue(ask(1, 64, holder=elsewhere))
+    assert waiting(inventory) == ["j1"]
+
+    monkeypatch.setattr(queue_store, "FORGOTTEN_S", -1.0)
+    assert waiting(inventory) == []
+
+
 def test_releasing_the_lease_of_a_job_that_waits_ends_its_waiting(
     inventory: EmbeddedInventory, launch: Launch, ask: Ask
 ) -> None:
