@@ -101,7 +101,11 @@ def _store_of(place: TorchPlace, timeout: timedelta) -> Store:
     """Return the store of rank 0, once that serves it."""
     if place.rank == 0:
         return TCPStore(
-            *(place.host, place.port, place.size, True, timeout),
+            place.host,
+            place.port,
+            place.size,
+            True,
+            timeout,
             wait_for_workers=False,
             multi_tenant=True,
         )
@@ -132,7 +136,11 @@ def _connected(
         if _is_served(place.host, place.port):
             with suppress(dist.DistNetworkError):
                 store = TCPStore(
-                    *(place.host, place.port, size, False, _CONNECTION),
+                    place.host,
+                    place.port,
+                    size,
+                    False,
+                    _CONNECTION,
                     wait_for_workers=False,
                 )
                 store.set_timeout(timeout)

@@ -43,10 +43,10 @@ def check_exchanged(call: str, read: object, written: object) -> None:
         raise InvalidArgumentError(f"popdist {call}: {error}") from error
 
 
-def _tensors_in(found: object) -> list[Tensor]:
-    if isinstance(found, list | tuple):
-        return [tensor for one in found for tensor in _tensors_in(one)]
-    return [found] if isinstance(found, Tensor) else []
+def _tensors_in(value: object) -> list[Tensor]:
+    if isinstance(value, list | tuple):
+        return [tensor for one in value for tensor in _tensors_in(one)]
+    return [value] if isinstance(value, Tensor) else []
 
 
 def check_alike(call: str, tensors: Sequence[Tensor], like: Tensor) -> None:

@@ -78,8 +78,11 @@ class ReductionCalls(GroupCalls):
         if first.layout is not torch.strided:
             check_sparse(op, first)
             return self._steps(
-                *("all_reduce", lambda g: reduce_sparse(g, given)),
-                *(given, opts, timeout),
+                "all_reduce",
+                lambda group: reduce_sparse(group, given),
+                given,
+                opts,
+                timeout,
                 written=(),
             )
         parts = [as_real(tensor) for tensor in given]

@@ -126,7 +126,9 @@ class Channels:
         """Fill a tensor with what a member sends, or any for None, by this tag."""
         check(tensor)
         message = Message(
-            *(tensor, tag, self._stall),
+            tensor,
+            tag,
+            self._stall,
             partial(self._describe, "recv", tensor, tag, source),
         )
         others = [i for i in range(len(self._ranks)) if i != self._rank]

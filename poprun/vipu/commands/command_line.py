@@ -6,7 +6,7 @@ plural, and a flag may have a value: --reconfigurable=false.
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import click
@@ -138,8 +138,7 @@ class Verb(_Globals, click.Group):
             assert isinstance(program, Program)
             if hint := program.find_elsewhere(str(self.name), noun):
                 ctx.fail(hint)
-            *most, last = self.commands
-            nouns = f"{', '.join(most)} or {last}" if most else last
+            nouns = _listed(self.commands, "or")
             ctx.fail(
                 f"'{program.name} {self.name}' takes no {noun[:64]!r}, but {nouns}."
             )
@@ -183,11 +182,8 @@ class Program(_Globals, click.Group):
         if self.get_command(ctx, verb) is None:
             if hint := self.find_elsewhere(verb, ""):
                 ctx.fail(hint)
-            *most, last = self.commands
-            ctx.fail(
-                f"There is no command {verb[:64]!r}. There are {', '.join(most)} and "
-                f"{last}."
-            )
+            verbs = _listed(self.commands, "and")
+            ctx.fail(f"There is no command {verb[:64]!r}. There are {verbs}.")
         return super().resolve_command(ctx, args)
 
     def find_elsewhere(self, verb: str, noun: str) -> str:
@@ -203,6 +199,11 @@ class Program(_Globals, click.Group):
             return ""
         words = f"{verb} {command.name}" if command else verb
         return f"Only administrators can do that: {other.name} {words} --help"
+
+
+def _listed(words: Iterable[str], conjunction: str) -> str:
+    *most, last = words
+    return f"{', '.join(most)} {conjunction} {last}" if most else last
 
 
 def comma_separated(

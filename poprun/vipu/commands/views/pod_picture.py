@@ -209,10 +209,10 @@ def _legend(state: ClusterState, ipus: Sequence[Ipu], *, in_colour: bool) -> str
     head, rule, *lines = format_table((*header, "Since"), rows).splitlines()
     if in_colour:
         # The letter of a row is in the colour of its partition.
-        for place, found in enumerate(partitions):
-            if found is not None:
-                cell = _cell(Ipu(found, is_held=True), in_colour=True)
-                lines[place] = f" {cell}{lines[place][2:]}"
+        for row, partition in enumerate(partitions):
+            if partition is not None:
+                cell = _cell(Ipu(partition, is_held=True), in_colour=True)
+                lines[row] = f" {cell}{lines[row][2:]}"
     return "\n".join([head, rule, *lines]) + "\n"
 
 

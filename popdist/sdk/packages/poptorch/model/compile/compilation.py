@@ -13,7 +13,7 @@ from ...errors import Error
 from ...execution import Execution
 from ...options.strategies import _IExecutionStrategy
 from ..forward.casting import casting
-from ..forward.constant_attributes import ConstantAttributes, Place
+from ..forward.constant_attributes import AttributePath, ConstantAttributes
 from ..forward.half_precision import HalfPrecision
 from ..forward.losses import LossSource, TorchLosses, find_loss
 from ..forward.micro_batches import Inputs, Signature
@@ -42,7 +42,7 @@ class Compiled:
     # The first operation that yields int64, and where it is; None without any.
     int64: str | None
     # Attributes that forward changes, which are constants of the model.
-    changing: Sequence[Place]
+    changing: Sequence[AttributePath]
 
     def check_inputs(self, inputs: Inputs) -> None:
         """Raise Error if the inputs are not like those that the model was compiled for.

@@ -94,10 +94,10 @@ def _place_of_caller() -> str:
     return "?"
 
 
-def warn_of_int64(found: str | None) -> None:
+def warn_of_int64(operation: str | None) -> None:
     """Warn that an operation yields int64, in each process the first time only."""
-    if found is not None and next(_CALLS) == 0:
+    if operation is not None and next(_CALLS) == 0:
         warn_as_backend(
-            f"{found}: torch.int64 is not supported natively on IPU, loss of "
+            f"{operation}: torch.int64 is not supported natively on IPU, loss of "
             "range/precision may occur. We will only warn on the first instance."
         )

@@ -15,7 +15,7 @@ from torch import nn
 _INTERNAL = frozenset(vars(nn.Module()))
 _ABSENT = object()
 # The name of a module in the model, and of its attribute.
-Place = tuple[str, str]
+AttributePath = tuple[str, str]
 
 
 class ConstantAttributes:
@@ -24,23 +24,23 @@ class ConstantAttributes:
     def __init__(self, model: nn.Module) -> None:
         self._modules = dict(model.named_modules())
         self._objects = self._current()
-        self._values = {place: _copy(held) for place, held in self._objects.items()}
-        self._changing: Sequence[Place] = ()
+        self._values = {path: _copy(value) for path, value in self._objects.items()}
+        self._changing: Sequence[AttributePath] = ()
 
-    def changed(self) -> list[Place]:
+    def changed(self) -> list[AttributePath]:
         """Return which attributes were changed since then, made or removed."""
         now = self._current()
         return [
-            place
-            for place in sorted({*now, *self._objects})
-            if now.get(place, _ABSENT) is not self._objects.get(place, _ABSENT)
-            or not _same(now[place], self._values[place])
+            path
+            for path in sorted({*now, *self._objects})
+            if now.get(path, _ABSENT) is not self._objects.get(path, _ABSENT)
+            or not _same(now[path], self._values[path])
         ]
 
-    def keep(self, changing: Sequence[Place]) -> None:
+    def keep(self, changing: Sequence[AttributePath]) -> None:
         """Remember only the attributes that forward changes."""
         self._changing = changing
-        self._values = {place: self._values.get(place, _ABSENT) for place in changing}
+        self._values = {path: self._values.get(path, _ABSENT) for path in changing}
         self._objects = {}
 
     @contextmanager
@@ -49,30 +49,30 @@ class ConstantAttributes:
         if not self._changing:
             yield
             return
-        now = {place: self._read(place) for place in self._changing}
-        for place, value in self._values.items():
-            self._write(place, _copy(value))
+        now = {path: self._read(path) for path in self._changing}
+        for path, value in self._values.items():
+            self._write(path, _copy(value))
         try:
             yield
         finally:
-            for place, held in now.items():
-                self._write(place, held)
+            for path, value in now.items():
+                self._write(path, value)
 
     # Any: attributes have any type.
-    def _current(self) -> dict[Place, Any]:
+    def _current(self) -> dict[AttributePath, Any]:
         return {
-            (owner, name): held
+            (owner, name): value
             for owner, module in self._modules.items()
-            for name, held in vars(module).items()
-            if name not in _INTERNAL and _is_plain(held)
+            for name, value in vars(module).items()
+            if name not in _INTERNAL and _is_plain(value)
         }
 
-    def _read(self, place: Place) -> Any:
-        owner, name = place
+    def _read(self, path: AttributePath) -> Any:
+        owner, name = path
         return vars(self._modules[owner]).get(name, _ABSENT)
 
-    def _write(self, place: Place, value: Any) -> None:
-        owner, name = place
+    def _write(self, path: AttributePath, value: Any) -> None:
+        owner, name = path
         attributes = self._modules[owner].__dict__
         if value is _ABSENT:
             attributes.pop(name, None)
