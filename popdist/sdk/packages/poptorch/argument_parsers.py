@@ -36,10 +36,6 @@ class _Original:
     def __hash__(self) -> int:
         return hash(type(self.value))
 
-    # Part of the text by which executors compare the structures of inputs.
-    def __repr__(self) -> str:
-        return type(self.value).__name__
-
 
 def registerCustomArgParser(arg_type: type, parser: ICustomArgParser) -> None:
     """Let models take arguments of this type.

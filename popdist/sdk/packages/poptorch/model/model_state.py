@@ -17,8 +17,9 @@ from .compile.executable_cache import ExecutableCache
 from .compile.graph_search import warn_of_int64
 from .compile.progress_bar import compilation_bar
 from .forward.constant_attributes import ConstantAttributes
-from .forward.micro_batches import ForwardArguments, Inputs
+from .forward.micro_batches import Inputs
 from .forward.replica_state import RandomState, ReplicaBuffers
+from .forward.signature import ForwardArguments
 from .forward.training_flags import TrainingFlags
 from .replicated_model import ReplicatedModel, Training
 from .run_settings import RunSettings

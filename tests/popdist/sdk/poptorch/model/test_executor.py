@@ -109,7 +109,9 @@ def test_inputs_must_be_like_those_of_the_first_call() -> None:
     with pytest.raises(poptorch.Error, match="runtime don't match") as refusal:
         executor(torch.ones(4, 3))
 
-    assert "float32[2, 3], but was given torch.float32[4, 3]" in str(refusal.value)
+    assert "expected torch.Size([2, 3]) but got torch.Size([4, 3])" in str(
+        refusal.value
+    )
 
 
 def test_an_executor_feels_like_its_module() -> None:

@@ -42,8 +42,13 @@ def test_a_default_tensor_of_another_shape_is_another_input() -> None:
     executor = poptorch.inferenceModel(Sum(), options())
     executor(X, Y)
 
-    with pytest.raises(poptorch.Error, match="inputs passed at runtime don't match"):
+    with pytest.raises(
+        poptorch.Error, match=r"inputs passed at runtime don't"
+    ) as raised:
         executor(X, Y, offset=torch.ones(3))
+    assert str(raised.value).startswith(
+        "Shape mismatch for offset: expected torch.Size([1]) but got torch.Size([3]). "
+    )
 
 
 def test_inputs_by_name_have_no_order() -> None:
@@ -52,12 +57,63 @@ def test_inputs_by_name_have_no_order() -> None:
     for _ in range(2):
         assert executor({"a": X, "b": [Y]}, c=Z, d=X).tolist() == [29.0]
         assert executor({"b": [Y], "a": X}, d=X, c=Z).tolist() == [29.0]
-    with pytest.raises(poptorch.Error, match="inputs passed at runtime don't match"):
-        executor({"b": [Y], "a": X, "c": X}, d=X, c=Z)
+    for others, text in (
+        ({"b": [Y], "a": X, "c": X}, "Unexpected arguments: c in inputs."),
+        ({"b": [Y]}, "Missing arguments: a in inputs."),
+        ({"b": [Y, Y], "a": X}, "Unexpected arguments: b in inputs[1]."),
+    ):
+        with pytest.raises(poptorch.Error) as raised:
+            executor(others, d=X, c=Z)
+        assert str(raised.value).startswith(text)
+    with pytest.raises(poptorch.Error, match=r"^Missing arguments: d[.]"):
+        executor({"b": [Y], "a": X}, c=Z)
 
 
 def test_arguments_that_forward_does_not_take_are_named_by_it() -> None:
     executor = poptorch.inferenceModel(Sum(), options())
 
-    with pytest.raises(TypeError, match=r"forward\(\) missing 1 required"):
+    with pytest.raises(TypeError, match="unexpected keyword argument 'z'"):
+        executor(X, Y, z=Z)
+    with pytest.raises(
+        poptorch.Error, match=r"^Mandatory parameter y missing"
+    ) as raised:
         executor(X)
+    assert isinstance(raised.value, TypeError)
+
+
+class Times(nn.Module):
+    def forward(
+        self, *factors: torch.Tensor, times: float = 1, plus: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        found = torch.stack(factors).prod(0) * times
+        return found if plus is None else found + plus
+
+
+def test_inputs_that_are_no_tensors_are_constants_of_the_model() -> None:
+    executor = poptorch.inferenceModel(Times(), options())
+
+    assert executor(X, Y, times=5, plus=X).tolist() == [11.0]
+    assert executor(X, Z, times=5, plus=X).tolist() == [21.0]
+    named: dict[str, Any]
+    for named, text in (
+        ({"times": 3, "plus": X}, "Value mismatch for times: expected 5 but got 3."),
+        ({"plus": X}, "Value mismatch for times: expected 5 but got 1."),
+        ({"times": 5.0, "plus": X}, "Type mismatch for times: expected int but got "),
+        (
+            {"times": 5},
+            "Type mismatch for plus: expected torch.Tensor, torch.float32 but got Non",
+        ),
+        (
+            {"times": 5, "plus": X.int()},
+            "Type mismatch for plus: expected torch.float32 but got torch.int32.",
+        ),
+    ):
+        with pytest.raises(poptorch.Error) as raised:
+            executor(X, Y, **named)
+        assert str(raised.value).startswith(text)
+    with pytest.raises(
+        poptorch.Error, match=r"arguments mismatch: expected 2 .* got 1"
+    ):
+        executor(X, times=5, plus=X)
+    executor.destroy()
+    assert executor(X, Y, Z).tolist() == [8.0]

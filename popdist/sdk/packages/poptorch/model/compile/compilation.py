@@ -16,13 +16,14 @@ from ..forward.casting import casting
 from ..forward.constant_attributes import AttributePath, ConstantAttributes
 from ..forward.half_precision import HalfPrecision
 from ..forward.losses import LossSource, TorchLosses, find_loss
-from ..forward.micro_batches import Inputs, Signature
+from ..forward.micro_batches import Inputs
 from ..forward.replica_state import (
     RandomState,
     ReplicaBuffers,
     check_broadcast,
     host_random_state_kept,
 )
+from ..forward.signature import Signature
 from ..run_settings import RunSettings
 from .executable_cache import ExecutableCache, key_of
 from .graph_search import GraphSearch
@@ -49,14 +50,13 @@ class Compiled:
 
         This is checked before anything runs.
         """
-        if inputs.signature() != self.signature:
+        mismatch = self.signature.mismatch(inputs.signature())
+        if mismatch is not None:
             raise Error(
-                "This error occurred because the inputs passed at runtime don't match "
-                "the inputs used to compile the model. To recompile the model for the "
-                "new inputs create a new inferenceModel / trainingModel wrapper or "
-                "call destroy() on the current one and try again. The model was "
-                f"compiled for {_described(self.signature)}, but was given "
-                f"{_described(inputs.signature())}."
+                f"{mismatch} This error occurred because the inputs passed at runtime "
+                "don't match the inputs used to compile the model. To recompile the "
+                "model for the new inputs create a new inferenceModel / trainingModel "
+                "wrapper or call destroy() on the current one and try again."
             )
 
 
@@ -79,6 +79,7 @@ def compile_model(
     Raises:
         Error: The model cannot run with these options.
     """
+    signature = inputs.signature()
     half, rules = HalfPrecision(), settings.cast_rules
     args, kwargs = inputs.micro_batch(0, 0, 0)
     objects, values = buffers.objects(), buffers.snapshot()
@@ -110,7 +111,7 @@ def compile_model(
     progress(100)
     casts = rules is not None and execution.regions.casts
     return Compiled(
-        signature=inputs.signature(),
+        signature=signature,
         loss=loss,
         ipus=ipus,
         half=half.used,
@@ -208,15 +209,3 @@ def _check_ipus(
             "poptorch.ShardedExecution as the execution strategy."
         )
     return ipus
-
-
-def _described(signature: Signature) -> str:
-    """Return the shapes and dtypes of inputs as a text."""
-    texts = []
-    for _, one in signature:
-        if isinstance(one, tuple):
-            shape, dtype = one
-            texts.append(f"{dtype}{list(shape)}")
-        else:
-            texts.append("an input that is no tensor")
-    return ", ".join(texts) or "no inputs"

@@ -1,74 +1,22 @@
 """The inputs of one call, divided into micro-batches."""
 
-import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.utils._pytree import (
-    TreeSpec,
-    keystr,
-    tree_flatten,
-    tree_flatten_with_path,
-    tree_unflatten,
-)
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from ...errors import Error
 from ..run_settings import RunSettings
+from .signature import ForwardArguments, Signature
 
 # Kernels may round differently where memory is aligned differently. New tensors are
 # aligned so, and micro-batches are, too: one gives the same result in any split.
 _ALIGNMENT = 64
 
 
-# The name of each input, with keys and indices where it is nested, and the shape and
-# dtype of a tensor, None of others; sorted.
-Signature = tuple[tuple[str, object], ...]
-
-
 class BatchDimensionError(Error, AssertionError):
     """The inputs cannot be divided into micro-batches."""
-
-
-class ForwardArguments:
-    """The names of forward's arguments, however a call gives them."""
-
-    # Any: whatever the model's forward takes.
-    def __init__(self, forward: Callable[..., Any]) -> None:
-        try:
-            self._signature: inspect.Signature | None = inspect.signature(forward)
-        except (TypeError, ValueError):
-            self._signature = None
-
-    # Any: as in __init__().
-    def named(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arguments of a call by their names, with default tensors."""
-        unnamed = {str(index): value for index, value in enumerate(args)}
-        if self._signature is None:
-            return unnamed | dict(kwargs)
-        try:
-            named = self._signature.bind(*args, **kwargs).arguments
-        except TypeError:
-            # forward itself says what is wrong.
-            return unnamed | dict(kwargs)
-        for name, parameter in self._signature.parameters.items():
-            if isinstance(parameter.default, torch.Tensor):
-                named.setdefault(name, parameter.default)
-        return dict(named)
-
-
-# Any: whatever the model's forward takes.
-def _with_names(named: dict[str, Any]) -> list[tuple[str, Any]]:
-    """Return all leaves of arguments with their names, keys and indices."""
-    try:
-        return [(keystr(path), one) for path, one in tree_flatten_with_path(named)[0]]
-    except ValueError:
-        # A type that was registered without keys, as by a custom parser.
-        return [
-            (f"{name}[{index}]", leaf)
-            for name, value in named.items()
-            for index, leaf in enumerate(tree_flatten(value)[0])
-        ]
 
 
 class Inputs:
@@ -131,20 +79,10 @@ class Inputs:
     def signature(self) -> Signature:
         """Return what must be equal in all calls, in whatever order inputs are given.
 
-        A tensor that is the default of an argument counts as given.
+        Raises:
+            MissingArgumentError: An argument that has no default is missing.
         """
-        named = self._arguments.named(*self._unflattened(self.leaves))
-        return tuple(
-            sorted(
-                (
-                    path,
-                    (tuple(leaf.shape), leaf.dtype)
-                    if isinstance(leaf, torch.Tensor)
-                    else None,
-                )
-                for path, leaf in _with_names(named)
-            )
-        )
+        return self._arguments.signature(*self._unflattened(self.leaves))
 
     def micro_batch(
         self, device_iteration: int, step: int, replica: int

@@ -1,0 +1,152 @@
+"""What all calls of a compiled model must have in common: the kinds of its inputs."""
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_flatten
+
+from ...errors import Error
+
+# Others, which may be new objects in each call, are known by their type alone.
+_CONSTANTS = bool | int | float | str | bytes | torch.dtype | torch.device | None
+
+
+class MissingArgumentError(Error, TypeError):
+    """A call gives no value to an argument of forward that has no default."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What is constant of an input: type, and shape of a tensor or value of others."""
+
+    type: str
+    shape: tuple[int, ...] | None = None
+    value: str | None = None
+
+    @classmethod
+    def of(cls, value: object) -> "Kind":
+        """Return the kind of an input."""
+        if isinstance(value, torch.Tensor):
+            return cls(str(value.dtype), shape=tuple(value.shape))
+        constant = repr(value) if isinstance(value, _CONSTANTS) else None
+        return cls(type(value).__name__, value=constant)
+
+    def mismatch(self, name: str, given: "Kind") -> str:
+        """Return a sentence that says how an input that is given differs."""
+        if self.type != given.type:
+            # Of a tensor, its dtype only matters next to another tensor.
+            alike = (self.shape is None) == (given.shape is None)
+            types = [
+                each.type
+                if alike or each.shape is None
+                else f"torch.Tensor, {each.type}"
+                for each in (self, given)
+            ]
+            return f"Type mismatch for {name}: expected {types[0]} but got {types[1]}."
+        if self.shape is not None and given.shape is not None:
+            sizes = torch.Size(self.shape), torch.Size(given.shape)
+            return f"Shape mismatch for {name}: expected {sizes[0]} but got {sizes[1]}."
+        return (
+            f"Value mismatch for {name}: expected {self.value} but got {given.value}."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """The inputs of a call, by their names.
+
+    `positional` is how many arguments stand before the end of forward's *args, 0 if it
+    has none.
+    """
+
+    positional: int
+    inputs: tuple[tuple[str, Kind], ...]
+
+    def mismatch(self, given: "Signature") -> str | None:
+        """Return how the inputs of another call differ; None if they are alike."""
+        if given == self:
+            return None
+        if given.positional != self.positional:
+            return (
+                "Number of positional arguments mismatch: expected "
+                f"{self.positional} arguments but got {given.positional}."
+            )
+        expected, found = dict(self.inputs), dict(given.inputs)
+        if missing := [name for name in expected if name not in found]:
+            return f"Missing arguments: {', '.join(missing)}."
+        if unexpected := [name for name in found if name not in expected]:
+            return f"Unexpected arguments: {', '.join(unexpected)}."
+        return " ".join(
+            kind.mismatch(name, found[name])
+            for name, kind in self.inputs
+            if kind != found[name]
+        )
+
+
+class ForwardArguments:
+    """The names of forward's arguments, however a call gives them."""
+
+    # Any: whatever the model's forward takes.
+    def __init__(self, forward: Callable[..., Any]) -> None:
+        try:
+            self._signature: inspect.Signature | None = inspect.signature(forward)
+        except (TypeError, ValueError):
+            self._signature = None
+
+    # Any: as in __init__().
+    def signature(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Signature:
+        """Return the signature of a call. What is default counts as given.
+
+        Raises:
+            MissingArgumentError: An argument that has no default is missing.
+        """
+        positional, named = self._named(args, kwargs)
+        leaves = (
+            leaf for name, value in named.items() for leaf in _leaves(name, value)
+        )
+        kinds = ((name, Kind.of(value)) for name, value in leaves)
+        return Signature(positional, tuple(sorted(kinds, key=lambda one: one[0])))
+
+    # Any: as in __init__().
+    def _named(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[int, dict[str, Any]]:
+        unnamed = {str(index): value for index, value in enumerate(args)}
+        if self._signature is None:
+            return 0, unnamed | dict(kwargs)
+        try:
+            bound = self._signature.bind_partial(*args, **kwargs)
+        except TypeError:
+            # forward itself says what is wrong.
+            return 0, unnamed | dict(kwargs)
+        positional = 0
+        bound.apply_defaults()
+        named = dict(bound.arguments)
+        for index, (name, parameter) in enumerate(self._signature.parameters.items()):
+            if parameter.kind is parameter.VAR_KEYWORD:
+                named |= named.pop(name)
+            elif parameter.kind is parameter.VAR_POSITIONAL:
+                positional = index + len(named[name])
+            elif name not in named:
+                raise MissingArgumentError(
+                    f"Mandatory parameter {name} missing: forward() takes it without a "
+                    "default. Give it in the call."
+                )
+        return positional, named
+
+
+# Any: an input of a model.
+def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield what an input holds, with names: `x`, `x[0]`, `key in x`, `key in x[0]`."""
+    parts = tree_flatten(value, is_leaf=lambda part: part is not value)[0]
+    if len(parts) == 1 and parts[0] is value:
+        yield name, value
+    elif isinstance(value, dict):
+        for key, part in zip(value, parts, strict=True):
+            yield from _leaves(f"{key} in {name}", part)
+    else:
+        for index, part in enumerate(parts):
+            yield from _leaves(f"{name}[{index}]", part)
