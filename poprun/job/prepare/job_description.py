@@ -66,15 +66,10 @@ def make_job(
     directories = [directory]
     if setup.temporary_cache is not None:
         directories.append(setup.temporary_cache)
-    inherited = without_outer_mpi(environ)
-    if setup.mpi.flavour == OPENMPI5:
-        # Its MPI_Init fails for a user who has no home.
-        inherited.setdefault("HOME", directory)
     ended_file = os.path.join(directory, "ended-instances")
-    inherited[env.ENDED_INSTANCES] = ended_file
+    inherited = _inherited(setup, environ, directory, ended_file)
     limits = _raise_descriptor_limit(setup)
     soft, hard = limits
-    open_files = 0 if soft == hard else soft
     specs = [
         _spec(
             setup,
@@ -84,7 +79,7 @@ def make_job(
             inherited,
             grace,
             terminals,
-            open_files=open_files,
+            open_files=0 if soft == hard else soft,
             umask=umask,
         )
         for assignment, path in zip(setup.plan.assignments, paths, strict=True)
@@ -113,6 +108,18 @@ def make_job(
         ended_file=ended_file,
         leftovers=mpi.LEFTOVERS,
     )
+
+
+def _inherited(
+    setup: Setup, environ: Mapping[str, str], directory: str, ended_file: str
+) -> dict[str, str]:
+    """Return the environment that all instances have in common."""
+    inherited = without_outer_mpi(environ)
+    if setup.mpi.flavour == OPENMPI5:
+        # Its MPI_Init fails for a user who has no home.
+        inherited.setdefault("HOME", directory)
+    inherited[env.ENDED_INSTANCES] = ended_file
+    return inherited
 
 
 def _directory(path: str) -> Resource:
