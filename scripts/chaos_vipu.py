@@ -5,11 +5,11 @@
 Each round starts several jobs, each on one vipu-server or on an embedded inventory, and
 kills with SIGKILL, at random moments and several at once, the server (it is started
 again), poprun, its guard, mpirun, shims and instances. It also stops and continues them
-(SIGSTOP). Each instance locks a file for
-each IPU that it is attached to, as long as it lives: a lock that is taken already is a
-double allocation. After a round all processes of the jobs, all leases and all
-partitions that were made for a job must be gone. A round that fails is described in
-full; --seed and --first repeat what it did, though not the moments.
+(SIGSTOP). Each instance locks a file for each IPU that it is attached to, as long as it
+lives: a lock that is taken already is a double allocation. After a round all processes
+of the jobs, all leases and all partitions that were made for a job must be gone. A
+round that fails is described in full; --seed and --first repeat what it did, though not
+the moments.
 """
 
 import argparse
