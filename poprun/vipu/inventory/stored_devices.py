@@ -37,7 +37,8 @@ class StoredDevices(Store):
     def wait_in_queue(self, asked: Acquisition, user: str | None = None) -> Turn:
         with self._write() as db:
             now = self._now(db)
-            demand = queue_store.find_demand(db, asked, strict=self._strict)
+            partition = _find_partition(db, asked, user)
+            demand = queue_store.find_demand(db, asked, partition, strict=self._strict)
             queue_store.check_size(db, asked, demand)
             queue_store.enter(db, asked, demand, now)
             before = queue_store.jobs_before(
@@ -103,17 +104,18 @@ class StoredDevices(Store):
 
     def _acquire(self, db: Connection, asked: Acquisition, user: str | None) -> Grant:
         now = self._now(db)
+        partition = _find_partition(db, asked, user)
         if queue_store.is_used(db):
             queue_store.drop_forgotten(db, now)
-            demand = queue_store.find_demand(db, asked, strict=self._strict)
+            demand = queue_store.find_demand(db, asked, partition, strict=self._strict)
             queue_store.check_turn(db, asked, demand, self._observer(), now)
             queue_store.leave(db, asked.lease)
         lease = lease_store.open_lease(
             db, asked.holder, asked.lease_s, now, asked.lease
         )
-        found = partition_store.find_partition(db, asked.partition)
-        created = found is None and asked.create is not None
-        if created and asked.create is not None:
+        created = partition is None
+        if partition is None:
+            assert asked.create is not None
             partition = creation.create_partition(
                 db,
                 asked.create,
@@ -121,13 +123,6 @@ class StoredDevices(Store):
                 lease=lease.id if asked.remove else None,
             )
         else:
-            is_hidden = found and not partition_store.may_see(db, found, user)
-            if found is not None and asked.create and is_hidden:
-                raise NameTakenError(
-                    f"There is a partition {found.name} of another user. Choose "
-                    "another name with --vipu-partition."
-                )
-            partition = partition_store.get_partition(db, asked.partition, user)
             partition = partition_store.refresh(db, partition)
             if not partition.reconfigurable:
                 device_store.check_unused(db, partition, "used by another job", None)
@@ -142,6 +137,26 @@ class StoredDevices(Store):
             parent=parent,
             children=children,
         )
+
+
+def _find_partition(
+    db: Connection, asked: Acquisition, user: str | None
+) -> Partition | None:
+    """Return the partition that a job names; None if it is to be made.
+
+    Raises:
+        NameTakenError: It is to be made, but is there, and the user may not see it.
+        UnknownNameError: It is not to be made, and the user sees none of this name.
+    """
+    if asked.create is None:
+        return partition_store.get_partition(db, asked.partition, user)
+    found = partition_store.find_partition(db, asked.partition)
+    if found is not None and not partition_store.may_see(db, found, user):
+        raise NameTakenError(
+            f"There is a partition {found.name} of another user. Choose another name "
+            "with --vipu-partition."
+        )
+    return found
 
 
 def check_active(partition: Partition) -> None:

@@ -12,12 +12,12 @@ from poprun.vipu.inventory.sqlite import Connection
 from poprun.vipu.inventory.tables import creation
 from poprun.vipu.inventory.tables.lease_store import as_process
 from poprun.vipu.inventory.tables.occupants import describe_holders, describe_users_of
-from poprun.vipu.inventory.tables.partition_store import find_partition
 from poprun.vipu.leases import Holder, Life, check_holder
 from poprun.vipu.liveness import Observer
+from poprun.vipu.model import Partition
 from poprun.vipu.requests import Acquisition, WaitingJob
 from poprun.vipu.rules.partition_rules import check_alone, counted
-from poprun.vipu.vipu_errors import InUseError, UnknownNameError, VipuRuleError
+from poprun.vipu.vipu_errors import InUseError, VipuRuleError
 
 # A job that has not asked again for so long holds no others up. It keeps its ticket, so
 # it is where it was in the queue if it asks again.
@@ -48,16 +48,19 @@ def is_used(db: Connection) -> bool:
     return db.execute("SELECT 1 FROM waiting LIMIT 1").fetchone() is not None
 
 
-def find_demand(db: Connection, asked: Acquisition, *, strict: bool) -> Demand:
+def find_demand(
+    db: Connection, asked: Acquisition, partition: Partition | None, *, strict: bool
+) -> Demand:
     """Return what a job waits for.
+
+    Args:
+        partition: The partition that it names; None if that is to be made.
 
     Raises:
         VipuError: There are no such IPUs.
     """
-    if find_partition(db, asked.partition) is not None:
+    if partition is not None or asked.create is None:
         return Demand(asked.partition, ())
-    if asked.create is None:
-        raise UnknownNameError(f"There is no partition {asked.partition[:64]!r}.")
     check_alone(asked.create, strict=strict)
     names = tuple(name for name, _ in creation.find_places(db, asked.create))
     return Demand("", names)

@@ -12,7 +12,13 @@ from poprun.vipu.leases import Grant, Holder
 from poprun.vipu.requests import Acquisition, PartitionRequest
 from poprun.vipu.rules import presets
 from poprun.vipu.rules.partition_rules import request_for_job
-from poprun.vipu.vipu_errors import InUseError, NoSpaceError, VipuRuleError
+from poprun.vipu.vipu_errors import (
+    InUseError,
+    NameTakenError,
+    NoSpaceError,
+    UnknownNameError,
+    VipuRuleError,
+)
 
 Launch = Callable[..., Grant]
 Ask = Callable[..., Acquisition]
@@ -163,6 +169,18 @@ def test_jobs_compete_only_for_the_same_ipus(
     assert turn.is_next
     assert turn.reason.startswith("P is held by user alice, job j3, host h1, since ")
     assert not inventory.wait_in_queue(ask(5, 8, "P")).is_next
+
+
+def test_a_user_cannot_wait_for_the_partition_of_another_user(
+    inventory: EmbeddedInventory, ask: Ask
+) -> None:
+    inventory.create_partition(PartitionRequest(name="p", size=4, owner="alice"))
+    with pytest.raises(NameTakenError, match="There is a partition p of another user"):
+        inventory.wait_in_queue(ask(1, 4, "p"), "mallory")
+    with pytest.raises(UnknownNameError, match="There is no partition 'p'"):
+        inventory.wait_in_queue(ask(1, 4, "p", create=None), "mallory")
+
+    assert waiting(inventory) == []
 
 
 def test_what_no_allocation_has_is_not_waited_for(
