@@ -32,7 +32,8 @@ _LOCAL = _Local()
 class Execution:
     """A forward pass, which runs in a `with` block."""
 
-    def __init__(self) -> None:
+    def __init__(self, training: bool = False) -> None:
+        self.training = training
         # What went through identity_loss, and the blocks, in order.
         self.losses: list[torch.Tensor] = []
         self.blocks: list[BlockUse] = []

@@ -92,16 +92,31 @@ def for_loop(
 ) -> Sequence[torch.Tensor]:
     """Call body(*inputs) so often, each time with what it returned before.
 
+    The body gets copies: what it changes in place stays as it was outside.
+
     Raises:
-        Error: The inputs are not a list of tensors, or the body returns others.
+        ValueError: The inputs are not a list of tensors.
+        Error: The body returns other tensors than it takes, or a model is trained.
     """
-    if not isinstance(inputs, list | tuple) or not all(
-        isinstance(one, torch.Tensor) for one in inputs
-    ):
-        raise Error("poptorch.for_loop expects input tensors (`inputs`) to be a list.")
+    execution = current()
+    if execution is not None and execution.training:
+        raise Error(
+            "poptorch.for_loop() is only supported in inference models. Write a loop "
+            "of Python in what is trained."
+        )
+    wrong = None
+    if not isinstance(inputs, list):
+        wrong = "Object is not list"
+    for index, one in enumerate(inputs if wrong is None else ()):
+        if not isinstance(one, torch.Tensor):
+            wrong = f"Object contained in list at index {index} is not torch.tensor"
+    if wrong is not None:
+        raise ValueError(
+            f"poptorch.for_loop expects its input tensors to be a list ({wrong})."
+        )
     values = list(inputs)
     for _ in range(count):
-        returned = body(*values)
+        returned = body(*(value.clone() for value in values))
         results = list(returned) if isinstance(returned, list | tuple) else [returned]
         if [(one.shape, one.dtype) for one in results] != [
             (one.shape, one.dtype) for one in values

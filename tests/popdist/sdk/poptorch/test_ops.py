@@ -31,8 +31,12 @@ def test_loops_and_branches() -> None:
     assert poptorch.for_loop(3, lambda a: [a * 2], [x])[0].tolist() == [8, 16]
     with pytest.raises(poptorch.Error, match="of the same shapes and dtypes"):
         poptorch.for_loop(1, lambda a: a.int(), [x])
-    with pytest.raises(poptorch.Error, match="to be a list"):
+    with pytest.raises(ValueError, match=r"to be a list .Object is not list"):
         poptorch.for_loop(1, lambda a: a, x)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"list at index 1 is not torch.tensor"):
+        poptorch.for_loop(1, lambda a, b: (a, b), [x, 5])  # type: ignore[list-item]
+    assert poptorch.for_loop(3, lambda a: a.add_(1), [x])[0].tolist() == [4, 5]
+    assert x.tolist() == [1, 2]
     for condition, expected in ((True, 2.0), (False, -1.0)):
         found = poptorch.cond(
             torch.tensor([condition]), lambda a: a * 2, [x], lambda a: -a, [x]
@@ -142,6 +146,21 @@ def test_arguments_of_other_types_are_divided_by_a_parser() -> None:
     for _ in range(2):
         found = executor(Pair(torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0])))
         assert found.tolist() == [4, 6]
+
+
+def test_loops_are_for_inference() -> None:
+    class Loop(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(1, 1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            (found,) = poptorch.for_loop(2, self.layer, [x])
+            return poptorch.identity_loss(found, reduction="sum")
+
+    poptorch.inferenceModel(Loop(), options())(torch.ones(1, 1))
+    with pytest.raises(poptorch.Error, match=r"for_loop\(\) is only supported in inf"):
+        poptorch.trainingModel(Loop(), options())(torch.ones(1, 1))
 
 
 def test_farthest_points_are_chosen_in_each_part() -> None:

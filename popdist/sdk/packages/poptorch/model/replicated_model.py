@@ -84,6 +84,7 @@ class ReplicatedModel:
                     output = self._run_micro_batch(
                         compiled, inputs.micro_batch(iteration, step, replica)
                     )
+                    inputs.keep_changes()
                     outputs.add(iteration, step, replica, output)
                     del output
             if training is not None:
@@ -101,7 +102,7 @@ class ReplicatedModel:
         """Run forward and, when training, backward; return detached outputs."""
         args, kwargs = inputs
         with (
-            Execution() as execution,
+            Execution(self._settings.training) as execution,
             self._attributes.restored(),
             self._casting(compiled, execution),
         ):

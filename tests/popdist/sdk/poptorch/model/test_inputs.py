@@ -117,3 +117,47 @@ def test_inputs_that_are_no_tensors_are_constants_of_the_model() -> None:
         executor(X, times=5, plus=X)
     executor.destroy()
     assert executor(X, Y, Z).tolist() == [8.0]
+
+
+class Adding(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.ones(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x += self.bias
+        return poptorch.identity_loss(x, reduction="none")
+
+
+def test_what_a_model_changes_in_an_input_changes_once() -> None:
+    executor = poptorch.inferenceModel(Adding(), options(replicas=3))
+    x = torch.tensor([1.0, 2.0, 3.0])
+
+    assert executor(x).tolist() == [2, 3, 4]
+    assert x.tolist() == [2, 3, 4]
+    assert executor(x).tolist() == [3, 4, 5]
+
+
+def test_replicas_that_share_an_input_find_it_unchanged() -> None:
+    shared = options(replicas=2)
+    shared.inputReplicaGrouping(2, poptorch.CommGroupType.Consecutive)
+    x = torch.tensor([1.0])
+
+    assert poptorch.inferenceModel(Adding(), shared)(x).tolist() == [2, 2]
+
+
+def test_a_model_trains_on_inputs_that_it_changes() -> None:
+    model = Adding()
+    accumulating = options(accumulation=2)
+    accumulating.outputMode(poptorch.OutputMode.All)
+    executor = poptorch.trainingModel(
+        model, accumulating, torch.optim.SGD(model.parameters(), lr=0.25)
+    )
+    x = torch.zeros(64)
+
+    executor(x)
+    executor(x)
+
+    assert not x.requires_grad
+    assert x.tolist() == [1.0 - 7] * 64
+    assert model.bias.tolist() == [1 - 8 - 8]

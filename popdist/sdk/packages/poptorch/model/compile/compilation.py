@@ -81,7 +81,7 @@ def compile_model(
     """
     signature = inputs.signature()
     half, rules = HalfPrecision(), settings.cast_rules
-    args, kwargs = inputs.micro_batch(0, 0, 0)
+    args, kwargs = inputs.sample()
     objects, values = buffers.objects(), buffers.snapshot()
     recorder = TorchLosses()
     progress(0)
@@ -90,7 +90,7 @@ def compile_model(
         contexts.enter_context(host_random_state_kept())
         contexts.enter_context(torch.set_grad_enabled(settings.training))
         random_state.begin(0)
-        execution = contexts.enter_context(Execution())
+        execution = contexts.enter_context(Execution(settings.training))
         contexts.enter_context(half)
         search = contexts.enter_context(GraphSearch(execution))
         if rules is not None:

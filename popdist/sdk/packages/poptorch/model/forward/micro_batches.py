@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_map_only, tree_unflatten
 
 from ...errors import Error
 from ..run_settings import RunSettings
@@ -52,6 +52,8 @@ class Inputs:
             self.leaves, self._spec = tree_flatten((tuple(args), dict(kwargs)))
         # The tensors that are divided: index, tensor, rows of a micro-batch.
         self._divided: list[tuple[int, torch.Tensor, int]] = []
+        # Parts of the last micro-batch, and the copies of them that it consists of.
+        self._copies: list[tuple[torch.Tensor, torch.Tensor]] = []
         for index, leaf in enumerate(self.leaves):
             if isinstance(leaf, torch.Tensor) and leaf.dim() > 0:
                 if not leaf.numel():
@@ -92,10 +94,36 @@ class Inputs:
         index = device_iteration * settings.gradient_accumulation + step
         index = index * settings.input_groups + settings.input_group(replica)
         leaves = list(self.leaves)
+        self._copies.clear()
         for at, tensor, rows in self._divided:
             part = tensor.narrow(0, index * rows, rows)
-            leaves[at] = part.clone() if part.data_ptr() % _ALIGNMENT else part
+            if not part.requires_grad:
+                # What is changed in place makes no gradients for other micro-batches.
+                part = part.detach()
+            leaves[at] = part
+            shared = settings.input_group_size > 1
+            if shared or part.data_ptr() % _ALIGNMENT:
+                leaves[at] = part.clone()
+                if not shared:
+                    self._copies.append((part, leaves[at]))
         return self._unflattened(leaves)
+
+    def keep_changes(self) -> None:
+        """Let the inputs be as the last micro-batch has left its part of them.
+
+        What replicas share stays as it was, the same for all.
+        """
+        for part, copied in self._copies:
+            # torch counts changes in place.
+            if copied._version:
+                part.detach().copy_(copied.detach())
+
+    def sample(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the first micro-batch, copied: changes of it leave no trace."""
+        args, kwargs = tree_map_only(
+            torch.Tensor, torch.clone, self.micro_batch(0, 0, 0)
+        )
+        return args, kwargs
 
     # Any: as in micro_batch().
     def _unflattened(self, leaves: list[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
