@@ -196,21 +196,42 @@ class Finder:
 def check_torch_backend():
     # type: () -> None
     """Refuse the import of torch where --torch-backend has no effect."""
-    is_set = os.environ.get(TORCH_BACKEND) == "popdist"
-    # The entry point that registers the backend comes with poprun.
-    if is_set and not found_by_others("poprun", None, None):
-        text = "--torch-backend=popdist asks for popdist as a backend of {}"
-        raise missing("torch", text)
+    if os.environ.get(TORCH_BACKEND) != "popdist":
+        return
+    request = "--torch-backend=popdist asks for popdist as a backend of {}"
+    if not found_by_others("poprun", None, None):
+        raise missing("torch", request)
+    if not has_entry_point():
+        raise missing("torch", request, "an up-to-date installation of poprun")
 
 
-def missing(name, request):
-    # type: (str, str) -> ModuleNotFoundError
+def has_entry_point():
+    # type: () -> bool
+    """Return whether torch finds the backend.
+
+    It does not if poprun is importable by PYTHONPATH alone, or was installed from a
+    checkout as it was before it had the backend.
+    """
+    try:
+        from importlib.metadata import entry_points
+    except ImportError:
+        return False
+    found = entry_points()  # type: Any
+    try:
+        group = found.select(group="torch.backends")
+    except AttributeError:  # before Python 3.10
+        group = found.get("torch.backends", ())
+    return any(entry.name == "popdist" for entry in group)
+
+
+def missing(name, request, needed="popdist"):
+    # type: (str, str, str) -> ModuleNotFoundError
     """Return the error for a Python that lacks what an option asks for."""
     text = (
-        request + ", but it needs popdist, which {} does not have. Install poprun for "
-        "this Python, or run the program with a Python that has it."
+        request + ", but it needs {}, which {} does not have. Install poprun for this "
+        "Python, or run the program with a Python that has it."
     )
-    return ModuleNotFoundError(text.format(name, sys.executable), name=name)
+    return ModuleNotFoundError(text.format(name, needed, sys.executable), name=name)
 
 
 def found_by_others(name, path, target):

@@ -729,6 +729,30 @@ def test_a_python_without_popdist_says_that_torch_lacks_the_backend_asked_for(
         assert ran.returncode == 0, ran.stderr
 
 
+def test_a_poprun_that_is_importable_and_not_installed_is_no_backend_of_torch(
+    tmp_path: Path,
+) -> None:
+    python, _ = make_environment(tmp_path / "venv", popdist=False)
+    (tmp_path / "torch.py").touch()
+    (tmp_path / "poprun.py").touch()
+    asked = {env.CONTROL: "@none/key", "POPDIST_TORCH_BACKEND": "popdist"}
+
+    ran = run(python, "-c", "import json, torch", cwd=tmp_path, **asked)
+
+    assert ran.stderr.endswith(
+        "\nModuleNotFoundError: --torch-backend=popdist asks for popdist as a backend "
+        "of torch, but it needs an up-to-date installation of poprun, which "
+        f"{python} does not have. Install poprun for this Python, or run the program "
+        "with a Python that has it.\n"
+    )
+    info = tmp_path / "poprun-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: poprun\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[torch.backends]\npopdist = poprun:no\n")
+    ran = run(python, "-c", "import json, torch", cwd=tmp_path, **asked)
+    assert ran.returncode == 0, ran.stderr
+
+
 def test_a_python_without_popdist_finds_what_it_has(tmp_path: Path) -> None:
     python, _ = make_environment(tmp_path / "venv", popdist=False)
     (tmp_path / "horovod.py").touch()
