@@ -1,13 +1,14 @@
 """What poprun shows while a job waits for its IPUs.
 
-On a terminal one line that is drawn again and again, elsewhere a line for each change.
+A line for each change of what it waits for. On a terminal one more below it, which is
+drawn again and again, says how long it has waited.
 """
 
 import os
 import time
 from collections.abc import Mapping
 
-from poprun.log import Log, printable
+from poprun.log import Log
 from poprun.stdio import terminal
 from poprun.stdio.writer import write_text
 
@@ -26,17 +27,15 @@ class WaitingLine:
 
     def show(self, why: str) -> None:
         global _is_drawn
-        if self._is_terminal:
+        if why != self._last:
+            erase()
+            self._log.say(f"waiting for IPUs: {why}")
+            self._last = why
+        if self._is_terminal and terminal.is_foreground(2):
             seconds = int(time.monotonic() - self._began)
+            _is_drawn = True
             clock = f"{seconds // 60}:{seconds % 60:02}"
-            text = printable(f"poprun: waiting for IPUs ({clock}): {why}")
-            columns = terminal.columns_of(2) or 80
-            if terminal.is_foreground(2):
-                _is_drawn = True
-                write_text(2, f"{_ERASE}{text[: columns - 1]}")
-        elif why != self._last:
-            self._log.say(f"waiting for IPUs: {why or 'they are in use.'}")
-        self._last = why
+            write_text(2, f"{_ERASE}poprun: waiting for IPUs ({clock})")
 
 
 def erase() -> None:
