@@ -125,5 +125,5 @@ def _evidence(
         stderr=router.tail(rank),
         just_shown=router.is_in_sight(rank),
         peak_kib=max(peaks, default=0),
-        no_stdin=not made.stdin.gives(rank),
+        stdin_advice=made.stdin.advice_for(rank),
     )

@@ -36,8 +36,8 @@ class Evidence:
     just_shown: bool = False
     out_of_memory: Memory | None = None
     peak_kib: int = 0
-    # Whether the instance had an empty standard input.
-    no_stdin: bool = False
+    # The value of --stdin to advise, if the instance had an empty standard input.
+    stdin_advice: str = ""
 
 
 def render(outcome: Outcome, evidence: Evidence, mpirun_text: str) -> list[str]:
@@ -65,10 +65,9 @@ def _cause(first: Failed, evidence: Evidence, lines: Sequence[str]) -> str:
     if evidence.out_of_memory is not None:
         return f"{who}: out of memory{_limit(evidence)}."
     exception = exception_line(lines)
-    if evidence.no_stdin and exception in END_OF_INPUT:
-        return (
-            f"{who}: {exception}. It has no standard input: add --stdin {first.rank}."
-        )
+    if evidence.stdin_advice and exception in END_OF_INPUT:
+        advice = f"It has no standard input: write --stdin {evidence.stdin_advice}."
+        return f"{who}: {exception}. {advice}"
     if missing := re.fullmatch(NO_STAND_IN, exception):
         return (
             f"{who}: {exception}. popdist has a stand-in for {missing[1]}, which "

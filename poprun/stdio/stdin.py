@@ -33,6 +33,12 @@ class Stdin(NamedTuple):
         """Return whether an instance gets anything to read."""
         return self.is_sent_to(rank) or self.path != NOTHING
 
+    def advice_for(self, rank: int) -> str:
+        """Return the value of --stdin that gives an instance input, if it has none."""
+        if self.gives(rank):
+            return ""
+        return str(rank) if self.rank is None else f"all, not only {self.rank}"
+
     @property
     def is_own(self) -> bool:
         """Whether any instance reads poprun's own stdin."""

@@ -266,16 +266,16 @@ def test_a_program_that_finds_no_stand_in_is_told_how_to_find_it(
     assert cause.endswith(f"code 1: {exception}{advice if package else ''}")
 
 
-@pytest.mark.parametrize("no_stdin", [True, False])
+@pytest.mark.parametrize("advice", ["3", "all, not only 0", ""])
 @pytest.mark.parametrize(
     "exception", ["EOFError: EOF when reading a line", "bdb.BdbQuit"]
 )
 def test_a_program_that_reads_no_input_is_told_of_stdin(
-    no_stdin: bool, exception: str
+    advice: str, exception: str
 ) -> None:
     stderr = f"Traceback (most recent call last):\n  x\n{exception}\n".encode()
-    evidence = Evidence(host="n1", stderr=stderr, just_shown=True, no_stdin=no_stdin)
+    evidence = Evidence(host="n1", stderr=stderr, just_shown=True, stdin_advice=advice)
 
     cause = f"Instance 3 on n1 exited with code 1: {exception}"
-    advice = ". It has no standard input: add --stdin 3."
-    assert render(of(3, 1 << 8), evidence, "") == [cause + advice * no_stdin]
+    end = f". It has no standard input: write --stdin {advice}." if advice else ""
+    assert render(of(3, 1 << 8), evidence, "") == [cause + end]
