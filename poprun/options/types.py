@@ -164,8 +164,12 @@ def _boolean(option: Option, text: str, label: str) -> bool:
         f"{label} is {shown(text)}, but must be yes or no "
         "(on and off, true and false, 1 and 0 mean the same).",
         # Without an equals sign it may have taken the program for its value.
-        f"Write {label}=yes or {label}=no." if label == option.flag else "",
+        _yes_or_no(label) if label == option.flag else "",
     )
+
+
+def _yes_or_no(label: str) -> str:
+    return f"Write {label}=yes or {label}=no."
 
 
 def _wait(option: Option, text: str, label: str) -> bool | float:
@@ -214,7 +218,9 @@ def _choice(option: Option, text: str, label: str) -> str:
             if _letters(choice) == _letters(word):
                 return choice
     raise refusal(
-        f"{label} is {shown(text)}, but must be {alternatives(option.choices)}."
+        f"{label} is {shown(text)}, but must be {alternatives(option.choices)}.",
+        # Without an equals sign it may have taken the program for its value.
+        _yes_or_no(label) if "yes" in option.choices and label == option.flag else "",
     )
 
 

@@ -168,8 +168,10 @@ def check_active(partition: Partition) -> None:
     if partition.state is PartitionState.ACTIVE:
         return
     why = f": {partition.reason}" if partition.reason else ""
+    # One that is made for a job is gone with this error, so nothing can reset it.
+    reset = "Reset it with --reset-partition=yes, or name another"
+    advice = "Name one that is ACTIVE" if partition.lease else reset
     raise NotActiveError(
         f"Partition {describe(partition)} is in state {partition.state.in_api}, not "
-        f"{PartitionState.ACTIVE.in_api}{why}. Reset it with --reset-partition=yes, or "
-        "name another with --vipu-partition."
+        f"{PartitionState.ACTIVE.in_api}{why}. {advice} with --vipu-partition."
     )

@@ -214,6 +214,9 @@ def test_a_program_taken_for_yes_or_no_is_refused_with_the_way_out() -> None:
         "(on and off, true and false, 1 and 0 mean the same)."
     )
     assert error.__notes__ == ["Write --offline-mode=yes or --offline-mode=no."]
+    error = refused("emulate-sdk", "python3")
+    assert str(error) == "--emulate-sdk is 'python3', but must be auto, yes or no."
+    assert error.__notes__ == ["Write --emulate-sdk=yes or --emulate-sdk=no."]
 
 
 def test_an_empty_text_is_refused() -> None:

@@ -298,13 +298,19 @@ def test_a_partition_on_a_failed_agent_does_not_become_active(
         launch("P", replicas=8)
     assert str(refusal.value) == (
         f"Partition P ({state.name}, 8 IPUs, 1 GCD, 8 replicas) is in state "
-        f"PS_{state.name}, not PS_ACTIVE: {reason}. Reset it with "
-        "--reset-partition=yes, or name another with --vipu-partition."
+        f"PS_{state.name}, not PS_ACTIVE: {reason}. Name one that is ACTIVE with "
+        "--vipu-partition."
     )
     assert inventory.list_partitions() == ()
 
     assert launch("Q", replicas=4).partition.state is PartitionState.ACTIVE
     assert inventory.create_partition(Request(name="R", size=4)).reason == reason
+    with pytest.raises(NotActiveError) as refusal:
+        launch("R", replicas=4)
+    assert str(refusal.value).endswith(
+        f"{reason}. Reset it with --reset-partition=yes, or name another with "
+        "--vipu-partition."
+    )
     inventory.set_agent_status("ag1", AgentStatus.UP)
     inventory.reset_partition("R")
     assert inventory.get_partition("R").state is PartitionState.ACTIVE
