@@ -17,8 +17,8 @@ except ModuleNotFoundError as error:
         raise
     raise ModuleNotFoundError(
         "popdist.poptorch needs poptorch, which is not installed. Its stand-in is "
-        "importable below poprun; elsewhere, `python -m popdist.sdk enable` makes it so "
-        "for this environment, and `python -m popdist.sdk PROGRAM` for one program.",
+        "importable below poprun; elsewhere, `python -m popdist.sdk enable` makes it "
+        "so for this environment, and `python -m popdist.sdk PROGRAM` for one program.",
         name="poptorch",
     ) from None
 
