@@ -339,6 +339,7 @@ LATE_IMPORTS = {
         "ctypes",
         "faulthandler",
         "fcntl",
+        "importlib.metadata",
         "popdist.sdk.finder",
         "struct",
     },
