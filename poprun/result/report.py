@@ -1,6 +1,7 @@
 """The sentences on the end of a job: Outcome -> text. Pure."""
 
 import re
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,6 +14,7 @@ MIB = 1 << 20
 # What input() and breakpoint() raise.
 END_OF_INPUT = ("EOFError: EOF when reading a line", "bdb.BdbQuit")
 # As in popdist/sdk/finder.py.
+NO_POPDIST = "ModuleNotFoundError: No module named 'popdist'"
 NO_STAND_IN = "ModuleNotFoundError: No module named '(poptorch|horovod|popart)'"
 TRACEBACK = "Traceback (most recent call last)"
 # Python 3.13 and later colour tracebacks on a terminal.
@@ -68,6 +70,12 @@ def _cause(first: Failed, evidence: Evidence, lines: Sequence[str]) -> str:
     if evidence.stdin_advice and exception in END_OF_INPUT:
         advice = f"It has no standard input: write --stdin {evidence.stdin_advice}."
         return f"{who}: {exception}. {advice}"
+    if exception == NO_POPDIST:
+        return (
+            f"{who}: {exception}. It comes with poprun, and so it is installed for "
+            f"{sys.executable}: run the program with that Python, or install poprun "
+            "for the other."
+        )
     if missing := re.fullmatch(NO_STAND_IN, exception):
         return (
             f"{who}: {exception}. popdist has a stand-in for {missing[1]}, which "

@@ -1,6 +1,7 @@
 """The last words of a job, whole: the cause comes last."""
 
 import signal
+import sys
 
 import pytest
 
@@ -237,6 +238,22 @@ def test_the_line_that_says_what_was_wrong_is_found(
     lines: list[str], line: str
 ) -> None:
     assert exception_line(lines) == line
+
+
+def test_a_python_without_popdist_is_told_of_one_that_has_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/venv/bin/python")
+    exception = "ModuleNotFoundError: No module named 'popdist'"
+    stderr = f"Traceback (most recent call last):\n  x\n{exception}\n".encode()
+
+    sentences = render(of(3, 1 << 8), Evidence(stderr=stderr, just_shown=True), "")
+
+    assert sentences == [
+        f"Instance 3 on  exited with code 1: {exception}. It comes with poprun, and so "
+        "it is installed for /venv/bin/python: run the program with that Python, or "
+        "install poprun for the other."
+    ]
 
 
 @pytest.mark.parametrize(
