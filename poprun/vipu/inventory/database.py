@@ -51,7 +51,7 @@ class Database:
             check_private(path)
             if not self._exists():
                 self._create()
-            self._connection = self._connect(path, 0)
+            self._connection = self._connect(path)
             try:
                 self._begin()
             except BaseException:
@@ -104,8 +104,9 @@ class Database:
         try:
             os.fchmod(file, 0o600)  # whatever the umask
             os.close(file)
-            connection = self._connect(new, 0)
+            connection = self._connect(new)
             try:
+                self._set_up(connection)
                 connection.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
                 _migrate(connection, 0)
                 # Last: what is written in this mode may never reach the file itself.
@@ -133,20 +134,22 @@ class Database:
             return connection
         return None
 
-    def _connect(self, path: str, timeout_s: float) -> sqlite.Connection:
-        connection = sqlite.connect(
+    def _connect(self, path: str) -> sqlite.Connection:
+        """Return a connection that does not wait for others."""
+        return sqlite.connect(
             f"{_uri(path)}?mode=rw",
             uri=True,
-            timeout=timeout_s,
+            timeout=0,
             isolation_level=None,
             check_same_thread=False,
         )
+
+    def _set_up(self, connection: sqlite.Connection) -> None:
         # Survives the death of any process; a power cut may undo the last changes.
         connection.execute("PRAGMA synchronous = NORMAL")
         if not self._syncs:
             # The next to open it reads the whole log: 1000 pages would take 10 ms.
             connection.execute(f"PRAGMA wal_autocheckpoint = {MOST_LOG_PAGES}")
-        return connection
 
     def _begin(self) -> None:
         """Check the version, and wait for others from now on.
@@ -155,14 +158,19 @@ class Database:
         """
         wait = f"PRAGMA busy_timeout = {int(self._timeout_s * 1000)}"
         try:
-            self._check_version()
+            self._prepare()
         except sqlite.Error as error:
             if not _is_busy(error) or self._lock_failure():
                 raise
             self._connection.execute(wait)
-            self._check_version()
+            self._prepare()
         else:
             self._connection.execute(wait)
+
+    def _prepare(self) -> None:
+        # SQLite reads the file, and so locks it, as soon as anything is set.
+        self._set_up(self._connection)
+        self._check_version()
 
     def _check_version(self) -> None:
         (identity,) = self._connection.execute("PRAGMA application_id").fetchone()

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from contextlib import closing, suppress
 from pathlib import Path
+from threading import Timer
 
 import pytest
 
@@ -388,6 +389,7 @@ def test_a_full_disk_is_named_and_nothing_is_half_done(path: Path) -> None:
 WITH_LITTLE_ROOM = """
 import resource, sys
 from pathlib import Path
+from threading import Timer
 from poprun.vipu.inventory.embedded import EmbeddedInventory
 from poprun.vipu.vipu_errors import InventoryError
 
@@ -471,6 +473,20 @@ def test_the_leases_of_an_older_inventory_live_on(path: Path, holder: Holder) ->
 
     assert [lease.holder.job for lease in inventory.list_leases()] == ["j2"]
     inventory.close()
+
+
+def test_an_inventory_that_is_locked_as_a_whole_is_waited_for(path: Path) -> None:
+    EmbeddedInventory(path, host="h1").close()
+    with closing(sqlite3.connect(path, check_same_thread=False)) as other:
+        # As SQLite does by itself while the log is recovered or removed.
+        other.execute("PRAGMA locking_mode = EXCLUSIVE")
+        other.execute("BEGIN IMMEDIATE")
+        unlock = Timer(0.3, other.close)
+        unlock.start()
+
+        EmbeddedInventory(path, host="h1", timeout_s=60).close()
+
+        unlock.join()
 
 
 # What the C library answers where no file can be locked.
