@@ -357,6 +357,28 @@ def test_attributes_that_an_optimizer_gets_later_are_warned_of_once(
     )
 
 
+def test_float16_accumulators_hold_running_means() -> None:
+    def strategy(**arguments: Any) -> str:
+        model = seeded()
+        optimizer = poptorch.optim.SGD(model.parameters(), lr=0.1, **arguments)
+        executor = poptorch.trainingModel(model, opts, optimizer)
+        chosen = executor.options.Training
+        return chosen.meanAccumulationAndReplicationReductionStrategy.name
+
+    opts = options()
+    assert strategy() == "Post"
+    assert strategy(accum_type=torch.float16) == "Running"
+    assert strategy(accum_type=torch.float16, use_combined_accum=True) == "Post"
+    assert opts.Training.meanAccumulationAndReplicationReductionStrategy.name == "Post"
+
+    def change(executor: Any, optimizer: Any) -> None:
+        optimizer.accum_type = torch.float16
+        executor.setOptimizer(optimizer)
+
+    with pytest.raises(ValueError, match="the model is already compiled with Post"):
+        trained(change, poptorch.optim.SGD)
+
+
 class OneWeight(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..enums import ConnectionType
+from ..enums import ConnectionType, MeanReductionStrategy
 from ..errors import Error, require
 from ..options import Options
 from .compile.compilation import Compiled
@@ -41,6 +41,7 @@ class PoplarExecutor(Measurements):
         self._options = options.clone().outputMode(
             settings.output_mode, settings.output_period
         )
+        self._choose_reduction_strategy(optimizer, is_compiled=False)
         self._options._freeze()
         self._user_model = model
         # It shares all but the attributes of the module itself, such as `training`:
@@ -189,12 +190,39 @@ class PoplarExecutor(Measurements):
 
         Raises:
             Error: The model is not for training, or a constant attribute changes.
+            ValueError: The optimizer needs another compiled model.
         """
         if not self._training:
             raise Error(
                 "Cannot set an optimizer in an inferenceModel. Use a trainingModel."
             )
+        self._choose_reduction_strategy(optimizer, self.isCompiled())
         self._state.set_optimizer(optimizer)
+
+    def _choose_reduction_strategy(
+        self, optimizer: torch.optim.Optimizer | None, is_compiled: bool
+    ) -> None:
+        """Let float16 accumulators of gradients hold means, which cannot overflow."""
+        training = self._options.Training
+        if (
+            getattr(optimizer, "accum_type", None) is not torch.float16
+            or getattr(optimizer, "use_combined_accum", False)
+            or training.meanAccumulationAndReplicationReductionStrategy
+            != MeanReductionStrategy.Post
+        ):
+            return
+        if is_compiled:
+            raise ValueError(
+                "The optimizer accumulates gradients in torch.float16, which needs "
+                "MeanReductionStrategy.Running, but the model is already compiled "
+                "with Post. Set accum_type before, or make a new trainingModel."
+            )
+        training._unfreeze()
+        training.setMeanAccumulationAndReplicationReductionStrategy(
+            MeanReductionStrategy.Running
+        )
+        if self._options._is_frozen:
+            training._freeze()
 
     # --- Weights.
 
