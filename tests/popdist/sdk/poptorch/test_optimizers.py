@@ -174,6 +174,21 @@ def test_attributes_at_their_defaults_are_constants() -> None:
         attrs.markAsVariable("speed")
 
 
+@pytest.mark.parametrize(
+    ("name", "argument"),
+    [("SGD", "maximize"), ("Adam", "amsgrad"), ("RMSprop", "centered")],
+)
+def test_all_arguments_of_torch_can_be_constants(name: str, argument: str) -> None:
+    make = getattr(poptorch.optim, name)
+    given = make(weights(), lr=0.1, **{argument: False}).variable_attrs
+    default = make(weights(), lr=0.1).variable_attrs
+
+    assert not given.isConstant(argument)
+    given.markAsConstant(argument)
+    assert given.isConstant(argument)
+    assert default.isConstant(argument)
+
+
 def trained(
     change: Callable[[Any, torch.optim.Optimizer], object],
     make: Callable[..., torch.optim.Optimizer] = torch.optim.SGD,

@@ -38,7 +38,7 @@ class _Adaptive(Optimizer):
         self.max_grad_norm = max_grad_norm
         self.bias_correction = bias_correction
         extras = {"loss_scaling": loss_scaling, "max_grad_norm": max_grad_norm}
-        self._extend(given, extras, types)
+        self._extend({**given, **others}, extras, types)
 
     @torch.no_grad()
     # Any: torch.optim's step() may return what its closure returns.

@@ -42,18 +42,12 @@ class RMSprop(Optimizer, optim.RMSprop):
             "eps": eps,
             "weight_decay": weight_decay,
             "momentum": momentum,
+            "centered": centered,
+            "foreach": foreach,
+            "maximize": maximize,
+            "differentiable": differentiable,
         }
-        optim.RMSprop.__init__(
-            self,
-            params,
-            **given_only(
-                **given,
-                centered=centered,
-                foreach=foreach,
-                maximize=maximize,
-                differentiable=differentiable,
-            ),
-        )
+        optim.RMSprop.__init__(self, params, **given_only(**given))
         self.use_tf_variant = bool(use_tf_variant)
         self._extend(
             given,

@@ -54,17 +54,11 @@ class SGD(Optimizer, optim.SGD):
             "dampening": dampening,
             "weight_decay": weight_decay,
             "nesterov": nesterov,
+            "maximize": maximize,
+            "foreach": foreach,
+            "differentiable": differentiable,
         }
-        optim.SGD.__init__(
-            self,
-            params,
-            **given_only(
-                **given,
-                maximize=maximize,
-                foreach=foreach,
-                differentiable=differentiable,
-            ),
-        )
+        optim.SGD.__init__(self, params, **given_only(**given))
         self.use_combined_accum = bool(use_combined_accum)
         self.velocity_scaling = velocity_scaling or 1.0
         self.max_grad_norm = max_grad_norm
