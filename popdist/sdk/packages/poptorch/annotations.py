@@ -150,6 +150,13 @@ def count_ipus(strategy: _IExecutionStrategy, blocks: Sequence[BlockUse]) -> int
     return max(ipus) + 1
 
 
+def is_pipeline(strategy: _IExecutionStrategy) -> bool:
+    """Return whether the stages of a model run at once, on different micro-batches."""
+    return isinstance(strategy, PipelinedExecution) and (
+        not isinstance(strategy, ShardedExecution)
+    )
+
+
 def count_stages(
     strategy: _IExecutionStrategy,
     blocks: Sequence[BlockUse],
@@ -159,9 +166,7 @@ def count_stages(
 
     What is computed before the first block is in stage 0.
     """
-    if not isinstance(strategy, PipelinedExecution) or (
-        isinstance(strategy, ShardedExecution)
-    ):
+    if not is_pipeline(strategy):
         return 1
     stages = {stage._stage_id for _, stage in _stages_of(strategy, blocks)}
     if computes_before_blocks:

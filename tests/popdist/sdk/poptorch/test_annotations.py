@@ -74,12 +74,32 @@ def test_a_pipeline_needs_micro_batches_for_its_stages(
         poptorch.trainingModel(model, options(accumulation=few))(torch.ones(few, 2))
 
     assert str(refusal.value).startswith(
-        f"The model has {stages} pipeline stages, but "
-        f"poptorch.Options().Training.gradientAccumulation is {few}. Pipelined "
-        f"training goes through {needed} stages, forward and backward, "
+        "poptorch.Options().Training.gradientAccumulation must be greater than or "
+        f"equal to the number of pipeline stages ({needed}) when using "
+        "poptorch.PipelinedExecution. Please note that a model with "
+        f"{stages} pipeline stages in PopTorch will have an additional {stages - 1} "
+        f"stages when training. It is {few}: "
     )
     enough = options(accumulation=needed)
     poptorch.trainingModel(copy.deepcopy(model), enough)(torch.ones(needed, 2))
+
+
+def test_a_pipeline_infers_on_as_many_batches_as_it_has_stages() -> None:
+    model = Chain(1, 2, 3)
+    with pytest.raises(poptorch.Error) as refusal:
+        poptorch.inferenceModel(model, options(iterations=3))(torch.ones(3, 2))
+
+    assert str(refusal.value).startswith(
+        "poptorch.Options().deviceIterations must be greater than or equal to the "
+        "number of pipeline stages (4) when using poptorch.PipelinedExecution. It is 3:"
+    )
+    poptorch.inferenceModel(model, options(iterations=4))(torch.ones(4, 2))
+    accumulating, sharded = options(accumulation=2), options(accumulation=2)
+    sharded.setExecutionStrategy(poptorch.ShardedExecution())
+    with pytest.raises(poptorch.Error, match=r"Use .*deviceIterations to process"):
+        poptorch.inferenceModel(model, accumulating)
+    with pytest.raises(poptorch.Error, match=r"a poptorch.inferenceModel\(\)\.$"):
+        poptorch.inferenceModel(model, sharded)
 
 
 def test_what_is_sharded_needs_no_micro_batches(two_ipus: None) -> None:
@@ -157,7 +177,7 @@ def test_an_old_name_puts_layers_and_blocks_on_ipus() -> None:
             with poptorch.IPU(2):
                 return x + 1
 
-    executor = poptorch.inferenceModel(Old(), options())
-    executor.compile(torch.ones(1, 2))
+    executor = poptorch.inferenceModel(Old(), options(iterations=2))
+    executor.compile(torch.ones(2, 2))
 
     assert executor._state.compiled.ipus == 3

@@ -84,7 +84,7 @@ def test_blocks_have_the_stage_and_the_ipu_that_they_are_given() -> None:
             super().__init__()
             self.weight = nn.Parameter(torch.ones(()))
 
-    with pytest.raises(poptorch.Error, match="3 pipeline stages"):
+    with pytest.raises(poptorch.Error, match="with 3 pipeline stages"):
         poptorch.trainingModel(Blocks(), options())(torch.ones(2))
 
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
+from ..annotations import is_pipeline
 from ..enums import CommGroupType, OutputMode, ReductionType
 from ..errors import Error
 from .forward.cast_rules import CastRules
@@ -45,11 +46,17 @@ class RunSettings:
         """
         accumulation = options.Training.gradient_accumulation
         if not training and accumulation != 1:
-            raise Error(
+            text = (
                 "You must set poptorch.Options().Training.gradientAccumulation to 1 "
                 "or leave it as its default value (1) when running a "
                 "poptorch.inferenceModel()."
             )
+            if is_pipeline(options._execution_strategy):
+                text += (
+                    " Use poptorch.Options().deviceIterations to process a sufficient "
+                    "number of batches each run for pipelined execution instead."
+                )
+            raise Error(text)
         mode = OutputMode(options.output_mode)
         if mode == OutputMode.Default:
             mode = OutputMode.Final if training else OutputMode.All

@@ -198,14 +198,21 @@ def _check_ipus(
         )
     stages = count_stages(strategy, execution.blocks, execution.computes_before_blocks)
     # The backward pass has a stage for each but the last, too.
-    needed = 2 * stages - 1
-    if settings.training and settings.gradient_accumulation < needed:
+    backward = stages - 1 if settings.training else 0
+    found, option, reason = settings.device_iterations, "deviceIterations", ""
+    if settings.training:
+        found = settings.gradient_accumulation
+        option = "Training.gradientAccumulation"
+        reason = (
+            f"Please note that a model with {stages} pipeline stages in PopTorch will "
+            f"have an additional {backward} stages when training. "
+        )
+    if found < stages + backward:
         raise Error(
-            f"The model has {stages} pipeline stages, but "
-            "poptorch.Options().Training.gradientAccumulation is "
-            f"{settings.gradient_accumulation}. Pipelined training goes through "
-            f"{needed} stages, forward and backward, and needs as many micro-batches: "
-            f"set gradientAccumulation to {needed} or more, or set a "
-            "poptorch.ShardedExecution as the execution strategy."
+            f"poptorch.Options().{option} must be greater than or equal to the number "
+            f"of pipeline stages ({stages + backward}) when using "
+            f"poptorch.PipelinedExecution. {reason}It is {found}: set it to "
+            f"{stages + backward} or more, or set a poptorch.ShardedExecution as the "
+            "execution strategy."
         )
     return ipus
