@@ -49,6 +49,7 @@ def replica_group(
     counts = STATE.rows(members)
     if groups is None and size is None:
         return STATE.group("replicas", members).view(counts, expects_marks=True)
+    several = [m for m, rows in zip(members, counts, strict=True) if rows > 1]
     return ReplicaGroups(
         [
             Part(group=_group_of(replicas, members, counts), rows=rows)
@@ -56,8 +57,7 @@ def replica_group(
             if (rows := _local(replicas, members, counts))
         ],
         # A warning of one instance is enough.
-        expects_marks=max(counts) > 1
-        and members[[n > 1 for n in counts].index(True)] == STATE.job.place.rank,
+        expects_marks=several[:1] == [STATE.job.place.rank],
     )
 
 
