@@ -208,6 +208,8 @@ def _create_instead(
     try:
         return _create(inventory, asked, asked.own_name, log)
     except NoSpaceError:
+        if asked.options.wait_s is not None:
+            raise  # there may be room later
         # Most likely the partition that does not do has the IPUs.
         raise reason from None
 

@@ -251,6 +251,27 @@ def test_a_job_that_has_waited_for_its_time_is_refused_and_waits_no_more(
     assert inventory.list_waiting() == ()
 
 
+def test_a_job_waits_for_room_if_the_only_partition_does_not_fit(
+    ask: Reserve, inventory: EmbeddedInventory
+) -> None:
+    inventory.create_partition(PartitionRequest(name="kept", size=4, owner="bob"))
+    first = ask(name="P", replicas=32, lease="2" * 32)
+    second = ask(name="Q", replicas=16, lease="3" * 32)
+    reasons: list[str] = []
+
+    def show(reason: str) -> None:
+        reasons.append(reason)
+        inventory.release(first.lease.id)
+
+    grant = ask(replicas=32, wait_s=60.0, lease="1" * 32, show=show)
+
+    assert grant.created
+    assert [reason[:40] for reason in reasons] == [
+        "In use by partitions P (32 IPUs, user al"
+    ]
+    inventory.release(second.lease.id)
+
+
 def test_what_waiting_does_not_help_is_refused_at_once(ask: Reserve) -> None:
     with pytest.raises(UnknownNameError):
         ask(wait_s=600.0, lease="1" * 32, cluster="nope")
