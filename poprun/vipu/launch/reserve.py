@@ -207,10 +207,11 @@ def _create_instead(
 ) -> Grant:
     try:
         return _create(inventory, asked, asked.own_name, log)
-    except NoSpaceError:
+    except NoSpaceError as full:
         if asked.options.wait_s is not None:
             raise  # there may be room later
         # Most likely the partition that does not do has the IPUs.
+        reason.add_note(f"The job gets no partition of its own either: {full}")
         raise reason from None
 
 

@@ -92,6 +92,20 @@ def test_it_gets_its_own_if_the_only_one_does_not_fit(
     assert ask(name="Q").partition.name == "Q"
 
 
+def test_a_job_that_gets_neither_the_only_one_nor_its_own_is_told_of_both(
+    ask: Reserve, inventory: EmbeddedInventory
+) -> None:
+    inventory.create_partition(PartitionRequest(name="P", size=4))
+
+    with pytest.raises(MismatchError, match=r"^Partition P .* has 4 IPUs") as refusal:
+        ask(replicas=64)
+    [hint] = refusal.value.__notes__
+    assert hint.startswith(
+        "The job gets no partition of its own either: There is no room for partition "
+        "own of 64 IPUs next to each other: "
+    )
+
+
 def test_an_update_keeps_the_routing_and_says_what_it_changes(
     ask: Reserve, inventory: EmbeddedInventory, lines: list[str]
 ) -> None:
