@@ -26,6 +26,10 @@ HABITS: Mapping[str, str] = {
     "-x": 'It exports variables. Write --mpi-local-args="-x NAME=VALUE".',
     "--mca": 'It is mpirun\'s: write --mpi-global-args="--mca NAME VALUE".',
     "--oversubscribe": "poprun starts more instances than cores without it.",
+    "--nprocs": "It is the number of processes. Write -n N.",
+    # Of the vendor's other tools.
+    "--num-ipus": "poprun counts replicas. Write --num-replicas N, and "
+    "--ipus-per-replica N if a replica has several IPUs.",
     # Of torchrun.
     "--nproc-per-node": _PER_NODE,
     "--nnodes": _NODES,
