@@ -37,7 +37,8 @@ class Stdin(NamedTuple):
         """Return the value of --stdin that gives an instance input, if it has none."""
         if self.gives(rank):
             return ""
-        return str(rank) if self.rank is None else f"all, not only {self.rank}"
+        copies = "all for each instance to get a copy"
+        return f"{rank}, or --stdin {copies}" if self.rank is None else copies
 
     @property
     def is_own(self) -> bool:

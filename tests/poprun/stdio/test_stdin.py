@@ -152,3 +152,11 @@ def test_who_gets_anything_to_read() -> None:
     assert [Stdin(rank=1).gives(rank) for rank in (0, 1)] == [False, True]
     assert Stdin(copies=2).gives(1)
     assert Stdin(path="/etc/hosts").gives(1)
+
+
+def test_an_instance_without_input_is_told_of_the_option_that_gives_it_some() -> None:
+    copies = "all for each instance to get a copy"
+
+    assert Stdin().advice_for(1) == f"1, or --stdin {copies}"
+    assert [Stdin(rank=0).advice_for(rank) for rank in (0, 1)] == ["", copies]
+    assert Stdin(copies=2).advice_for(1) == ""
