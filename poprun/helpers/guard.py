@@ -22,6 +22,9 @@ from poprun.helpers.job_files import Leftovers, hold, release, undo_abandoned
 SHIM_GRACE_S = 1.0
 # What is left after so long waits for a disk or a network; it dies when that ends.
 LIMIT_S = 30.0
+# Enough for mpirun with a thousand instances. The hard limit may be 2^30, and some MPIs
+# close every number below the limit in each process that they start.
+MPIRUN_OPEN_FILES = 1 << 14
 # How long it may be stopped when poprun, which would continue it, is gone.
 CONTINUE_S = 0.1
 # poprun, when it lives, gives the tree that long before SIGKILL.
@@ -277,8 +280,10 @@ def _raise_open_files() -> None:
     The shims give the programs the caller's limit.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard not in (resource.RLIM_INFINITY, soft):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    endless = resource.RLIM_INFINITY
+    wanted = MPIRUN_OPEN_FILES if hard == endless else min(MPIRUN_OPEN_FILES, hard)
+    if soft != endless and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _become_mpirun(

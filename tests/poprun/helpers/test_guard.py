@@ -118,6 +118,28 @@ STUBBORN = (
 # --- mpirun.
 
 
+@pytest.mark.parametrize(
+    ("soft", "hard", "mpirun"),
+    [(64, 256, 256), (64, 18000, 16384), (17000, 18000, 17000)],
+)
+def test_mpirun_may_have_as_many_files_as_it_needs_and_not_all(
+    soft: int, hard: int, mpirun: int
+) -> None:
+    program = (
+        "import resource\n"
+        f"resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}))\n"
+        "from poprun.helpers.guard import _raise_open_files\n"
+        "_raise_open_files()\n"
+        "print(*resource.getrlimit(resource.RLIMIT_NOFILE))\n"
+    )
+
+    said = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+
+    assert said.stdout == f"{mpirun} {hard}\n"
+
+
 def test_mpirun_gets_the_words_the_environment_and_the_file(guard: Driven) -> None:
     pid = guard.start("/bin/sh", "-c", 'echo "$NAME $0"; echo no >&2', "x y", NAME="a")
 
