@@ -66,7 +66,8 @@ def rows(x: NDArray[S]) -> NDArray[S]:
 
     The calls of replica_group() take it: row i, along the leading axis, is the array of
     this instance's replica i. It shares the memory of x, so it may be an `out`, too.
-    What is computed of it, or selected from it, is an ordinary array again.
+    What arithmetic makes of it, or an index selects, is an ordinary array again; copies
+    and other views of it are marked too.
 
     Raises:
         TypeError: x is no array.

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Literal, overload
 
 from popdist.communicators import participants
+from popdist.engine.calls.rows import is_first_of_several
 from popdist.engine.group import Group
 from popdist.groups.partitioned import ReplicaGroups
 from popdist.groups.rows import Part
@@ -49,15 +50,13 @@ def replica_group(
     counts = STATE.rows(members)
     if groups is None and size is None:
         return STATE.group("replicas", members).view(counts, expects_marks=True)
-    several = [m for m, rows in zip(members, counts, strict=True) if rows > 1]
     return ReplicaGroups(
         [
             Part(group=_group_of(replicas, members, counts), rows=rows)
             for replicas in _divided(sum(counts), groups, size)
             if (rows := _local(replicas, members, counts))
         ],
-        # A warning of one instance is enough.
-        expects_marks=several[:1] == [STATE.job.place.rank],
+        expects_marks=is_first_of_several(members.index(STATE.job.place.rank), counts),
     )
 
 

@@ -13,6 +13,7 @@ from popdist.engine.calls.rows import (
     ARRAY_TYPES,
     Array,
     ReplicaRows,
+    is_first_of_several,
     warn_of_unmarked_rows,
     written,
     wrong_rows,
@@ -49,8 +50,9 @@ class Membership:
         """
         self.transport = transport
         self._flat = flat
-        several = [rank for rank, rows in enumerate(transport.replicas) if rows > 1]
-        self._expects_marks = expects_marks and several[:1] == [transport.rank]
+        self._expects_marks = expects_marks and is_first_of_several(
+            transport.rank, transport.replicas
+        )
         self.rank = transport.rank
         self.size = len(transport.replicas)
         self.replicas = transport.replicas

@@ -19,7 +19,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 class ReplicaRows(np.ndarray[Any, Any]):
     """An array that the caller has marked: each of its rows is a local replica's array.
 
-    What is computed of it, or selected from it, is an ordinary array again.
+    What arithmetic makes of it, or an index selects, is an ordinary array again. Copies
+    and other views, such as x.copy() and x.T, are marked too.
     """
 
     def __getitem__(self, key: Any) -> Any:
@@ -33,6 +34,14 @@ class ReplicaRows(np.ndarray[Any, Any]):
 
 # What calls take as they are, without converting it first.
 ARRAY_TYPES = {np.ndarray, ReplicaRows}
+
+
+def is_first_of_several(rank: int, counts: Sequence[int]) -> bool:
+    """Return whether this member is the first with several rows.
+
+    Only there are rows worth a warning, and one member's is enough.
+    """
+    return rank == next((at for at, rows in enumerate(counts) if rows > 1), None)
 
 
 def warn_of_unmarked_rows(x: Array, replicas: int) -> None:

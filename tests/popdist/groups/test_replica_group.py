@@ -192,10 +192,10 @@ def test_a_warning_that_is_an_error_is_raised_before_anything_is_exchanged() -> 
     )
 
 
-def test_what_is_selected_or_computed_of_marked_rows_is_not_marked() -> None:
+def test_results_of_arithmetic_and_of_an_index_are_not_marked_and_copies_are() -> None:
     body = """
     x = popdist.rows(np.arange(6.0).reshape(2, 3))
-    print(*(type(y).__name__ for y in (x, x[0], x[:1], x * 2, x.sum(0), x.copy())))
+    print(*(type(y).__name__ for y in (x, x[0], x[:1], x * 2, x.sum(0), x.copy(), x.T)))
     print(type(x.sum()).__name__, type(x[0, 0]).__name__)
     for wrong in ([1, 2], np.float32(1), np.ones(())):
         try:
@@ -205,7 +205,7 @@ def test_what_is_selected_or_computed_of_marked_rows_is_not_marked() -> None:
     """
 
     assert outputs(run(1, body)) == [
-        "ReplicaRows ndarray ndarray ndarray ndarray ReplicaRows\n"
+        "ReplicaRows ndarray ndarray ndarray ndarray ReplicaRows ReplicaRows\n"
         "float64 float64\n"
         "popdist.rows() got list, but takes a numpy array. Give np.asarray(x), or a "
         "list of arrays to the group's call, without rows().\n"
