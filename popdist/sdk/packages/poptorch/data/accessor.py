@@ -10,7 +10,7 @@ import torch
 from .._logging import logger
 from ..enums import SharingStrategy
 from ..errors import createPoptorchError, require
-from .fetcher import Batch, Begin, End, Failure, Free, RandomState, Settings
+from .fetcher import Batch, Begin, End, Failure, Free, HostRandomState, Settings
 from .grouping import regroup
 from .loading_process import LoadingProcess
 from .ring_slot import read
@@ -129,7 +129,7 @@ class AsynchronousDataAccessor:
                 buffer_size=buffer_size,
                 load_indefinitely=load_indefinitely,
                 early_preload=early_preload,
-                random_state=RandomState.read(),
+                random_state=HostRandomState.read(),
                 start_method=multiprocessing.get_start_method(),
             ),
             sharing_strategy,

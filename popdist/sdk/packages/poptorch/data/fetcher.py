@@ -66,7 +66,7 @@ class Failure:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RandomState:
+class HostRandomState:
     """The state of the generators that data sets draw from."""
 
     torch_state: torch.Tensor
@@ -74,7 +74,7 @@ class RandomState:
     numpy_state: Any
 
     @classmethod
-    def read(cls) -> "RandomState":
+    def read(cls) -> "HostRandomState":
         """Return the state of this process."""
         return cls(
             torch_state=torch.get_rng_state(),
@@ -97,7 +97,7 @@ class Settings:
     buffer_size: int
     load_indefinitely: bool
     early_preload: bool
-    random_state: RandomState
+    random_state: HostRandomState
     # How the program's processes start, and so the workers of torch's DataLoader.
     start_method: str
 
