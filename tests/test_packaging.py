@@ -104,19 +104,30 @@ def test_the_wheel_holds_the_packages_and_nothing_else(checkout: Path) -> None:
     with zipfile.ZipFile(build("wheel", checkout)) as archive:
         found = set(archive.namelist())
         metadata = f"poprun-{__version__}.dist-info"
+        scripts = f"poprun-{__version__}.data/scripts"
         entry_points = archive.read(f"{metadata}/entry_points.txt").decode()
+        command = archive.read(f"{scripts}/poprun").decode()
 
     made = {name for name in found if name.startswith(f"{metadata}/")}
-    assert found - made == packages | {"popdist/engine/_core.abi3.so"}
+    assert found - made == packages | {
+        "popdist/engine/_core.abi3.so",
+        f"{scripts}/poprun",
+    }
     assert f"{metadata}/licenses/LICENSE" in made
     assert entry_points == (
-        "[console_scripts]\npoprun = poprun.__main__:main\n"
+        "[console_scripts]\n"
         "vipu = poprun.vipu.commands.entry_points:vipu\n"
         "vipu-admin = poprun.vipu.commands.entry_points:vipu_admin\n"
         "vipu-server = poprun.vipu.server.start:main\n"
         "\n[torch.backends]\n"
         "popdist = poprun.interpreter.torch_backend:register\n"
     )
+    # pip replaces this line; and the command handles signals before it imports more.
+    assert command.startswith("#!python\n")
+    assert re.findall(r"^(?:import|from) .*", command, re.MULTILINE) == [
+        "import sys",
+        "from poprun.__main__ import main",
+    ]
 
 
 @pytest.fixture(scope="module")
