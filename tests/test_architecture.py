@@ -71,7 +71,7 @@ STAGES = {
         ("popdist.collectives", "popdist.backend"),
         ("popdist.popdist_core", "popdist.bench"),
         ("popdist.torch.tensors",),
-        ("popdist.torch.messages",),
+        ("popdist.torch.channels", "popdist.torch.monitored_barrier"),
         ("popdist.torch.calls",),
         ("popdist.torch.backend",),
         ("popdist.torch",),

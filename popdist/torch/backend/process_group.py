@@ -22,8 +22,8 @@ from popdist.torch.calls.group_gathers import GatherCalls
 from popdist.torch.calls.group_reductions import ReductionCalls
 from popdist.torch.calls.untraced import untraced
 from popdist.torch.calls.work import EngineWork, backend_error
-from popdist.torch.messages.channels import Channels, Message
-from popdist.torch.messages.monitored_barrier import MonitoredBarrier, meet_monitored
+from popdist.torch.channels import Channels, Message
+from popdist.torch.monitored_barrier import MonitoredBarrier, meet_monitored
 from popdist.torch.tensors.allocation import empty_in
 
 _CPU = torch.device("cpu")

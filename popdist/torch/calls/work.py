@@ -10,7 +10,7 @@ import torch.distributed as dist
 from popdist.engine.handle import Handle
 from popdist.errors import CollectiveTimeoutError, PopdistError
 from popdist.torch.calls.untraced import untraced
-from popdist.torch.messages.channels import Message
+from popdist.torch.channels import Message
 
 
 class InvalidArgumentError(RuntimeError, ValueError):

@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from popdist.engine.handle import Handle
 from popdist.errors import PopdistError
-from popdist.torch.messages.channels import Channels, Message
+from popdist.torch.channels import Channels, Message
 
 # What member 0 sends to the others in place of the number of one that has not come.
 _GO = -1
