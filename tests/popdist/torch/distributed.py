@@ -43,3 +43,8 @@ def ends_of(
 ) -> list[Ended]:
     """Return how function(rank, size) ends on each member of a process group."""
     return run(size, _in_group(path, function, timeout))
+
+
+def world() -> Any:
+    """Return the default process group, whose methods torch declares only in part."""
+    return dist.group.WORLD

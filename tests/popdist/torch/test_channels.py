@@ -1,0 +1,97 @@
+"""Messages between two members of a process group."""
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from tests.popdist.torch.distributed import on_all, world
+
+
+def test_messages_pass_round_a_ring(tmp_path: Path) -> None:
+    def member(rank: int, size: int) -> Any:
+        # All receive before any of them sends.
+        right, left = (rank + 1) % size, (rank - 1) % size
+        received = torch.empty(100_000)
+        ops = [
+            dist.P2POp(dist.irecv, received, left),
+            dist.P2POp(dist.isend, torch.full((100_000,), float(rank)), right),
+        ]
+        for work in dist.batch_isend_irecv(ops):
+            work.wait()
+        return received.unique().tolist()
+
+    assert on_all(tmp_path, 3, member) == [[2], [0], [1]]
+
+
+def test_messages_are_matched_by_tag(tmp_path: Path) -> None:
+    def member(rank: int, size: int) -> Any:
+        values = [torch.tensor([tag * (1 - rank)]) for tag in (1, 2, 3)]
+        if rank == 0:
+            works = [
+                dist.isend(value, 1, tag=tag)
+                for value, tag in zip(values, (1, 2, 3), strict=True)
+            ]
+        else:
+            works = [
+                dist.irecv(value, 0, tag=tag)
+                for value, tag in zip(values, (3, 1, 2), strict=True)
+            ]
+        for work in works:
+            work.wait()
+        return [value.item() for value in values]
+
+    assert on_all(tmp_path, 2, member) == [[1, 2, 3], [3, 1, 2]]
+
+
+def test_a_message_is_received_from_any_member(tmp_path: Path) -> None:
+    def member(rank: int, size: int) -> Any:
+        if rank < 2:
+            dist.send(torch.tensor([5.0 + rank]), 2)
+            return None
+        first, second = torch.zeros(1), torch.zeros(1)
+        sources = [dist.recv(first), dist.recv(second)]
+        return sorted(zip(sources, (first.item(), second.item()), strict=True))
+
+    assert on_all(tmp_path, 3, member) == [None, None, [(0, 5), (1, 6)]]
+
+
+def test_what_waits_for_a_message_ends_with_the_group(tmp_path: Path) -> None:
+    def member(rank: int, size: int) -> tuple[list[bool], list[str]]:
+        # From a member that has sent something else, from another one, from any.
+        x = torch.ones(1)
+        dist.send(x, 1 - rank, tag=1) if rank else dist.recv(x, 1, tag=1)
+        works: list[Any] = [dist.irecv(x, 1 - rank), dist.irecv(x, 2), dist.irecv(x)]
+        dist.barrier()
+        world().shutdown()
+        # None may end before: that would be the error of the others.
+        (tmp_path / f"left {rank}").touch()
+        while len(list(tmp_path.glob("left *"))) < 3:
+            time.sleep(0.01)
+        errors = []
+        for work in works:
+            with pytest.raises(dist.DistBackendError) as failure:
+                work.wait()
+            errors.append(str(failure.value))
+        threads = [one for one in threading.enumerate() if "popdist" in one.name]
+        for thread in threads:
+            thread.join(30)
+        return [one.is_alive() for one in threads], errors
+
+    def member_of_three(rank: int, size: int) -> Any:
+        if rank < 2:
+            return member(rank, size)
+        dist.barrier()
+        (tmp_path / f"left {rank}").touch()
+        while len(list(tmp_path.glob("left *"))) < 3:
+            time.sleep(0.01)
+        return None
+
+    found = on_all(tmp_path, 3, member_of_three)
+    for alive, errors in found[:2]:
+        assert not any(alive)
+        assert errors == ["popdist: The process group was destroyed."] * 3

@@ -1,0 +1,84 @@
+"""A monitored barrier names the members that do not come."""
+
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from tests.popdist.torch.distributed import ends_of, on_all, world
+
+
+def test_a_monitored_barrier_names_who_does_not_come(tmp_path: Path) -> None:
+    def member(rank: int, size: int) -> str:
+        dist.monitored_barrier()
+        if rank == 2:
+            time.sleep(1)
+            return ""
+        with pytest.raises(dist.DistBackendError) as late:
+            dist.monitored_barrier(timeout=timedelta(seconds=0.3))
+        return str(late.value)
+
+    texts = on_all(tmp_path, 3, member)
+    assert texts[0] == "popdist: Rank 2 failed to pass monitoredBarrier in 300 ms."
+    assert "Rank 1 successfully reached monitoredBarrier, but received" in texts[1]
+
+
+def test_a_monitored_barrier_follows_one_that_has_failed(tmp_path: Path) -> None:
+    def member(rank: int, size: int) -> str:
+        # Member 2 comes when member 0 has given up.
+        if rank == 2:
+            dist.recv(torch.ones(1), 0)
+        with pytest.raises(dist.DistBackendError) as failure:
+            dist.monitored_barrier(timeout=timedelta(seconds=30 if rank else 0.3))
+        if rank == 0:
+            dist.send(torch.ones(1), 2)
+        for _ in range(3):
+            dist.monitored_barrier()
+        return str(failure.value)
+
+    received = (
+        "successfully reached monitoredBarrier, but received errors while waiting for "
+        "send/recv from rank 0: it gave up, because rank 2 has not come."
+    )
+    assert on_all(tmp_path, 3, member) == [
+        "popdist: Rank 2 failed to pass monitoredBarrier in 300 ms.",
+        f"popdist: Rank 1 {received}",
+        f"popdist: Rank 2 {received}",
+    ]
+
+
+def test_a_monitored_barrier_names_who_ends_in_it(tmp_path: Path) -> None:
+    def member(rank: int, size: int) -> None:
+        if rank == 1:
+            # What a member does first in its first barrier.
+            dist.recv(torch.ones(1), 0)
+            world().send([torch.ones(1)], 0, -2).wait()
+            raise SystemExit
+        if rank == 0:
+            dist.send(torch.ones(1), 1)
+            with pytest.raises(dist.DistBackendError, match="Rank 1 ended in monitor"):
+                dist.monitored_barrier()
+        else:
+            with pytest.raises(dist.DistBackendError, match="Instance 1"):
+                dist.recv(torch.ones(1), 1)
+            dist.monitored_barrier()
+
+    ended = ends_of(tmp_path, 3, member, timeout=1000)
+    assert [type(e.error) for e in ended] == [type(None), SystemExit, type(None)]
+
+
+def test_a_monitored_barrier_names_who_has_ended(tmp_path: Path) -> None:
+    def member(rank: int, size: int) -> str:
+        if rank:
+            raise SystemExit
+        with pytest.raises(dist.DistBackendError) as late:
+            dist.monitored_barrier(wait_all_ranks=True)
+        with pytest.raises(dist.DistBackendError, match="Rank 0 timed out"):
+            world().monitored_barrier(timedelta(0))
+        return str(late.value)
+
+    ended = ends_of(tmp_path, 3, member, timeout=20)
+    assert str(ended[0].value).startswith("popdist: Ranks 1, 2 failed to pass")
