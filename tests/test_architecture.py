@@ -104,7 +104,7 @@ IN_NO_STAGE = (*PACKAGES, "popdist.engine")
 
 # Names that several public classes of one package have; no new ones.
 SAME_CLASSES = {
-    "poprun": {"Host", "Partition", "Reservation", "Started"},
+    "poprun": {"Partition", "Reservation", "Started"},
     "popdist": {"GroupCalls"},
 }
 
@@ -553,7 +553,7 @@ def test_no_two_public_classes_of_a_package_have_the_same_name(package: str) -> 
     )
 
 
-@pytest.mark.parametrize("module", MODULES.keys() - set(IN_NO_STAGE))
+@pytest.mark.parametrize("module", sorted(MODULES.keys() - set(IN_NO_STAGE)))
 def test_a_module_stands_in_a_stage_and_imports_from_none_after_it(module: str) -> None:
     stage = stage_of(module)
     assert stage is not None, f"{module} stands in no stage. Add it to STAGES."

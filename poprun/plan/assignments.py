@@ -8,7 +8,7 @@ from typing import NamedTuple
 from popdist import environment as env
 from popdist.environment import Instance
 from poprun.plan.attempt import Attempt
-from poprun.plan.hosts import Host
+from poprun.plan.hosts import HostSpec
 from poprun.plan.placement import Binding
 from poprun.plan.topology import Topology
 
@@ -36,7 +36,7 @@ class Request(NamedTuple):
     """What the variables of a job are made from, besides its topology."""
 
     identity: str
-    hosts: Sequence[Host]
+    hosts: Sequence[HostSpec]
     # The current directory on each host.
     cwds: Sequence[str]
     offline: bool
@@ -62,7 +62,7 @@ class Assignment(NamedTuple):
     """One instance: where it runs, and its variables."""
 
     rank: int
-    host: Host
+    host: HostSpec
     instance: Instance
     binding: Binding
     # What stands on mpirun's command line, in the original's order.
@@ -80,7 +80,7 @@ class Plan(NamedTuple):
 
     topology: Topology
     # As the user wrote them, with users and slots.
-    hosts: Sequence[Host]
+    hosts: Sequence[HostSpec]
     assignments: Sequence[Assignment]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from poprun.plan import machine
-from poprun.plan.hosts import Host
+from poprun.plan.hosts import HostSpec
 from poprun.plan.placement import Machine
 
 
@@ -22,10 +22,10 @@ class HostFacts(NamedTuple):
     cwd: str
 
 
-Describe = Callable[[Sequence[Host]], Sequence[HostFacts]]
+Describe = Callable[[Sequence[HostSpec]], Sequence[HostFacts]]
 
 
-def describe_hosts(hosts: Sequence[Host]) -> list[HostFacts]:
+def describe_hosts(hosts: Sequence[HostSpec]) -> list[HostFacts]:
     """Return the facts of each host.
 
     Other hosts are planned as copies of this one: this version starts nothing there.

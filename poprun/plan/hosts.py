@@ -1,6 +1,6 @@
 """Hosts: how people write them, and the only check between them and ssh.
 
-The name of a Host is safe on a command line: it begins with no '-'
+The name of a HostSpec is safe on a command line: it begins with no '-'
 and has nothing in it that a shell, ssh or mpirun could take for something else.
 Nothing here looks a name up, reads a file or knows this machine.
 """
@@ -30,7 +30,7 @@ _RANGE = r"([0-9]{1,63})(?:-([0-9]{1,63}))?"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Host:
+class HostSpec:
     """A machine that runs instances: a name or an address, checked when made."""
 
     name: str
@@ -56,11 +56,11 @@ class Host:
         return f"{user}{name}{slots}"
 
 
-def parse_hosts(text: str) -> tuple[Host, ...]:
+def parse_hosts(text: str) -> tuple[HostSpec, ...]:
     """Read a list of hosts: "a,b:2", "host[0-2,4]", "alice@10.0.0.1,[::1]"."""
     if not text:
         raise HostError("'' names no host; write one or more, as in node-1,node-2.")
-    found: dict[str, Host] = {}
+    found: dict[str, HostSpec] = {}
     for piece in _split(text):
         if not piece:
             raise HostError(
@@ -72,14 +72,14 @@ def parse_hosts(text: str) -> tuple[Host, ...]:
     return tuple(found.values())
 
 
-def parse_hostfile(text: str, path: str) -> tuple[Host, ...]:
+def parse_hostfile(text: str, path: str) -> tuple[HostSpec, ...]:
     """Read a file of hosts, one a line: "a", "a:2", "a slots=2", "host[0-3]".
 
     Raises:
         HostError: Its message begins with path:line:column.
     """
     where = path if path.isprintable() else repr(path)
-    found: dict[str, Host] = {}
+    found: dict[str, HostSpec] = {}
     lines = text.removeprefix("\ufeff").split("\n")
     for number, line in enumerate(lines, start=1):
         content = line.removesuffix("\r").partition("#")[0]
@@ -104,7 +104,7 @@ def parse_hostfile(text: str, path: str) -> tuple[Host, ...]:
     return tuple(found.values())
 
 
-def from_slurm(environ: Mapping[str, str]) -> tuple[Host, ...] | None:
+def from_slurm(environ: Mapping[str, str]) -> tuple[HostSpec, ...] | None:
     """Return the hosts of the Slurm job that this runs in, or None outside one."""
     text = environ.get(SLURM_NODE_LIST)
     if not text:
@@ -113,7 +113,7 @@ def from_slurm(environ: Mapping[str, str]) -> tuple[Host, ...] | None:
         return parse_hosts(text)
 
 
-def is_local(host: Host, own_names: Collection[str]) -> bool:
+def is_local(host: HostSpec, own_names: Collection[str]) -> bool:
     """Return whether a host is this one, which bears `own_names`.
 
     A short name matches the first part of a full one. A host with a user is never
@@ -143,7 +143,7 @@ def _split(text: str) -> Iterator[str]:
     yield text[start:]
 
 
-def _expand(piece: str) -> Iterator[Host]:
+def _expand(piece: str) -> Iterator[HostSpec]:
     """Yield the hosts that one piece of a list stands for, one at a time."""
     user, at, address = piece.rpartition("@")
     if literal := re.fullmatch(_IPV6_LITERAL, address):
@@ -159,7 +159,7 @@ def _expand(piece: str) -> Iterator[Host]:
             "name, and ':' after a host name; write it as in alice@node-1:2."
         )
     for name in [pattern] if ":" in pattern else _names(pattern):
-        yield Host(
+        yield HostSpec(
             name=name,
             user=user if at else None,
             slots=_read_slots(slots[1:], piece) if slots else None,
@@ -210,7 +210,7 @@ def _spell(ranges: Sequence[tuple[int, int, int]]) -> Iterator[str]:
             yield str(number).zfill(digits)
 
 
-def _read_one(piece: str) -> list[Host]:
+def _read_one(piece: str) -> list[HostSpec]:
     if len(list(_split(piece))) > 1:
         raise HostError(
             f"{_quote(piece)} has a comma in it: a file has one host or one range a "
@@ -219,7 +219,7 @@ def _read_one(piece: str) -> list[Host]:
     return list(_expand(piece))
 
 
-def _read_slots_word(hosts: Sequence[Host], word: str) -> list[Host]:
+def _read_slots_word(hosts: Sequence[HostSpec], word: str) -> list[HostSpec]:
     if not word.startswith("slots="):
         raise HostError(
             f"{_quote(word)} is not valid here: only slots may follow a host; "
@@ -247,7 +247,7 @@ def _slots_error(value: str) -> HostError:
     )
 
 
-def _add(found: dict[str, Host], host: Host) -> None:
+def _add(found: dict[str, HostSpec], host: HostSpec) -> None:
     key = _key(host.name)
     if key in found:
         raise HostError(

@@ -35,7 +35,7 @@ from poprun.plan.given.given_hosts import check_slots, read_hosts
 from poprun.plan.given.given_stdin import read_stdin
 from poprun.plan.given.instance_numbers import check_instance
 from poprun.plan.host_facts import Describe, HostFacts, describe_hosts
-from poprun.plan.hosts import SLURM_NODE_LIST, Host, from_slurm
+from poprun.plan.hosts import SLURM_NODE_LIST, HostSpec, from_slurm
 from poprun.stdio.stdin import Stdin
 from poprun.vipu.launch.values import PartitionOptions
 
@@ -229,7 +229,7 @@ def _replanned(
     )
 
 
-def _without_effect(settings: Settings, hosts: Sequence[Host]) -> list[str]:
+def _without_effect(settings: Settings, hosts: Sequence[HostSpec]) -> list[str]:
     """Name the options about several hosts that are given for a job on one."""
     if len(hosts) > 1:
         return []

@@ -11,7 +11,7 @@ from poprun.errors import (
     ProgramNotFoundError,
 )
 from poprun.plan.assignments import Assignment
-from poprun.plan.hosts import Host
+from poprun.plan.hosts import HostSpec
 
 # As much of a file's first line as the kernel looks at.
 _FIRST_LINE_BYTES = 256
@@ -57,7 +57,7 @@ def find_program(argv: Sequence[str], search_path: str | None, cwd: str) -> str:
 
 
 def find_on_host(
-    host: Host, argv: Sequence[str], search_path: str | None, cwd: str
+    host: HostSpec, argv: Sequence[str], search_path: str | None, cwd: str
 ) -> str:
     """Return the path of the program's file on a host.
 
@@ -66,7 +66,7 @@ def find_on_host(
     return find_program(argv, search_path, cwd)
 
 
-Find = Callable[[Host, Sequence[str], str | None, str], str]
+Find = Callable[[HostSpec, Sequence[str], str | None, str], str]
 
 
 def resolve_for_instances(
@@ -87,7 +87,7 @@ def resolve_for_instances(
         PoprunError: As of `find_program`.
     """
     _check_current_directory()
-    found: dict[tuple[Host, str | None, str], str] = {}
+    found: dict[tuple[HostSpec, str | None, str], str] = {}
     paths = []
     for instance in instances:
         search_path = instance.variables.get("PATH", environ.get("PATH"))

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from poprun.errors import NotYetError
 from poprun.options.settings import Settings
-from poprun.plan.hosts import Host, is_local
+from poprun.plan.hosts import HostSpec, is_local
 
 
 def refuse_what_cannot_start(
-    settings: Settings, hosts: Sequence[Host], slurm_name: str = ""
+    settings: Settings, hosts: Sequence[HostSpec], slurm_name: str = ""
 ) -> None:
     """Say what this version of poprun plans, and cannot start yet.
 
@@ -38,7 +38,7 @@ def refuse_what_cannot_start(
         )
 
 
-def _is_here(host: Host) -> bool:
+def _is_here(host: HostSpec) -> bool:
     # The names of this machine take a while to find, and are rarely needed.
     return is_local(host, [os.uname().nodename]) or is_local(host, own_names())
 

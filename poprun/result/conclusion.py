@@ -11,7 +11,7 @@ from poprun.job.wait_status import exit_code
 from poprun.log import Log
 from poprun.mpirun import adapter, hydra
 from poprun.mpirun.values import HYDRA, Failure, MpiVerdict
-from poprun.plan.hosts import Host
+from poprun.plan.hosts import HostSpec
 from poprun.plan.planner import Setup
 from poprun.result import out_of_memory, report
 from poprun.result.exit_codes import OUTPUT_CLOSED, UNWRITTEN
@@ -27,7 +27,7 @@ def conclude(
     made: Setup,
     router: OutputRouter,
     log: Log,
-    memory: Mapping[Host, out_of_memory.Memory],
+    memory: Mapping[HostSpec, out_of_memory.Memory],
     *,
     debug: bool,
     read_memory: out_of_memory.Read = out_of_memory.read_host,

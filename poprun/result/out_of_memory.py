@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from poprun.plan.hosts import Host
+from poprun.plan.hosts import HostSpec
 
 ROOT = "/sys/fs/cgroup"
 # What cgroup v1 says for "no limit", give or take a page.
@@ -18,10 +18,10 @@ class Memory(NamedTuple):
     limit: int | None = None
 
 
-Read = Callable[[Host], Memory]
+Read = Callable[[HostSpec], Memory]
 
 
-def read_host(host: Host) -> Memory:
+def read_host(host: HostSpec) -> Memory:
     """Return the counters of a host, with the limit of the host if there is no lower.
 
     This version starts instances on this machine only, so that is the host.

@@ -6,12 +6,12 @@ from poprun.errors import OptionError
 from poprun.options.settings import Settings
 from poprun.plan import topology
 from poprun.plan.given.instance_numbers import count_instances
-from poprun.plan.hosts import SLURM_NODE_NAME, Host, parse_hostfile, parse_hosts
+from poprun.plan.hosts import SLURM_NODE_NAME, HostSpec, parse_hostfile, parse_hosts
 
 LONGEST_HOSTFILE = 1 << 20
 
 
-def check_slots(hosts: Sequence[Host], shape: topology.Topology) -> None:
+def check_slots(hosts: Sequence[HostSpec], shape: topology.Topology) -> None:
     """Check that each host has a slot for each of its instances."""
     share = shape.instances_per_host
     for host in hosts:
@@ -23,7 +23,7 @@ def check_slots(hosts: Sequence[Host], shape: topology.Topology) -> None:
             )
 
 
-def read_hosts(settings: Settings, environ: Mapping[str, str]) -> Sequence[Host]:
+def read_hosts(settings: Settings, environ: Mapping[str, str]) -> Sequence[HostSpec]:
     """Return the hosts of the job: this machine, if the user names none."""
     if settings["host"] is not None:
         return parse_hosts(settings["host"])
@@ -44,4 +44,4 @@ def read_hosts(settings: Settings, environ: Mapping[str, str]) -> Sequence[Host]
             )
         return parse_hostfile(text, path)
     # Below Slurm the node has a name that its users know it by.
-    return [Host(name=environ.get(SLURM_NODE_NAME) or "localhost")]
+    return [HostSpec(name=environ.get(SLURM_NODE_NAME) or "localhost")]

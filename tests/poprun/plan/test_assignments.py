@@ -12,7 +12,7 @@ from poprun.plan.assignments import (
     target_options,
 )
 from poprun.plan.attempt import Attempt
-from poprun.plan.hosts import Host
+from poprun.plan.hosts import HostSpec
 from poprun.plan.placement import Binding
 from poprun.plan.topology import Topology
 
@@ -21,7 +21,11 @@ P64 = Partition(
     server_host="10.1.3.101", server_port=8090, server_timeout=120, name="p64"
 )
 
-HOSTS = [Host(name="n1"), Host(name="n2", user="alice"), Host(name="n3", slots=4)]
+HOSTS = [
+    HostSpec(name="n1"),
+    HostSpec(name="n2", user="alice"),
+    HostSpec(name="n3", slots=4),
+]
 FIRST = Attempt(
     number=0, name="cafe.0", control="@poprun-babe/key", arena="beef", master_port=4711
 )

@@ -6,7 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from poprun.errors import HostError
-from poprun.plan.hosts import Host, from_slurm, is_local, parse_hostfile, parse_hosts
+from poprun.plan.hosts import (
+    HostSpec,
+    from_slurm,
+    is_local,
+    parse_hostfile,
+    parse_hosts,
+)
 
 NO_NAME = (
     "is not a host name: between its dots that has 1 to 63 letters, digits, '-' and "
@@ -78,30 +84,30 @@ TWICE = (
     ],
 )
 def test_a_list_of_hosts_is_read_in_its_order(text: str, names: list[str]) -> None:
-    assert parse_hosts(text) == tuple(Host(name=name) for name in names)
+    assert parse_hosts(text) == tuple(HostSpec(name=name) for name in names)
 
 
 @pytest.mark.parametrize(
     ("text", "hosts"),
     [
-        ("a:2", [Host(name="a", slots=2)]),
-        ("a:65536", [Host(name="a", slots=65536)]),
-        ("alice@a", [Host(name="a", user="alice")]),
-        ("_svc.x-1@10.0.0.1:3", [Host(name="10.0.0.1", user="_svc.x-1", slots=3)]),
-        ("[::1]:4", [Host(name="::1", slots=4)]),
-        ("alice@[::1]:4", [Host(name="::1", user="alice", slots=4)]),
-        ("alice@::1", [Host(name="::1", user="alice")]),
+        ("a:2", [HostSpec(name="a", slots=2)]),
+        ("a:65536", [HostSpec(name="a", slots=65536)]),
+        ("alice@a", [HostSpec(name="a", user="alice")]),
+        ("_svc.x-1@10.0.0.1:3", [HostSpec(name="10.0.0.1", user="_svc.x-1", slots=3)]),
+        ("[::1]:4", [HostSpec(name="::1", slots=4)]),
+        ("alice@[::1]:4", [HostSpec(name="::1", user="alice", slots=4)]),
+        ("alice@::1", [HostSpec(name="::1", user="alice")]),
         (
             "alice@n[0-1]:2,b",
             [
-                Host(name="n0", user="alice", slots=2),
-                Host(name="n1", user="alice", slots=2),
-                Host(name="b"),
+                HostSpec(name="n0", user="alice", slots=2),
+                HostSpec(name="n1", user="alice", slots=2),
+                HostSpec(name="b"),
             ],
         ),
     ],
 )
-def test_a_host_may_have_a_user_and_slots(text: str, hosts: list[Host]) -> None:
+def test_a_host_may_have_a_user_and_slots(text: str, hosts: list[HostSpec]) -> None:
     assert parse_hosts(text) == tuple(hosts)
 
 
@@ -228,7 +234,7 @@ def test_as_many_hosts_as_a_job_can_have_are_read() -> None:
 )
 def test_a_host_cannot_be_made_wrong(wrong: dict[str, object], message: str) -> None:
     with pytest.raises(HostError) as refusal:
-        Host(**wrong)  # type: ignore[arg-type]
+        HostSpec(**wrong)  # type: ignore[arg-type]
 
     assert str(refusal.value) == message
 
@@ -246,21 +252,21 @@ def test_a_hostfile_has_one_host_a_line() -> None:
     )
 
     assert parse_hostfile(text, "hosts") == (
-        Host(name="node-1"),
-        Host(name="node-2", slots=2),
-        Host(name="node-3", slots=4),
-        Host(name="fd00::1", user="alice", slots=65536),
-        Host(name="gc08", slots=3),
-        Host(name="gc09", slots=3),
-        Host(name="gc11", slots=3),
-        Host(name="10.1.3.101"),
+        HostSpec(name="node-1"),
+        HostSpec(name="node-2", slots=2),
+        HostSpec(name="node-3", slots=4),
+        HostSpec(name="fd00::1", user="alice", slots=65536),
+        HostSpec(name="gc08", slots=3),
+        HostSpec(name="gc09", slots=3),
+        HostSpec(name="gc11", slots=3),
+        HostSpec(name="10.1.3.101"),
     )
 
 
 def test_a_hostfile_may_come_from_windows() -> None:
     assert parse_hostfile("\ufeffa\r\n\r\nb slots=2\r\n", "hosts") == (
-        Host(name="a"),
-        Host(name="b", slots=2),
+        HostSpec(name="a"),
+        HostSpec(name="b", slots=2),
     )
 
 
@@ -334,9 +340,9 @@ def test_slurm_says_which_hosts_the_job_has() -> None:
     environ = {"SLURM_JOB_NODELIST": "gc-poplar-[02-03],login"}
 
     assert from_slurm(environ) == (
-        Host(name="gc-poplar-02"),
-        Host(name="gc-poplar-03"),
-        Host(name="login"),
+        HostSpec(name="gc-poplar-02"),
+        HostSpec(name="gc-poplar-03"),
+        HostSpec(name="login"),
     )
 
 
@@ -378,7 +384,7 @@ OWN_NAMES = [
     ],
 )
 def test_a_host_is_local_by_any_of_its_names(name: str) -> None:
-    assert is_local(Host(name=name, slots=2), OWN_NAMES)
+    assert is_local(HostSpec(name=name, slots=2), OWN_NAMES)
 
 
 @pytest.mark.parametrize(
@@ -398,15 +404,15 @@ def test_a_host_is_local_by_any_of_its_names(name: str) -> None:
     ],
 )
 def test_another_host_is_not_local(name: str) -> None:
-    assert not is_local(Host(name=name), OWN_NAMES)
+    assert not is_local(HostSpec(name=name), OWN_NAMES)
 
 
 def test_a_host_with_a_user_is_not_local() -> None:
-    assert not is_local(Host(name="localhost", user="alice"), OWN_NAMES)
+    assert not is_local(HostSpec(name="localhost", user="alice"), OWN_NAMES)
 
 
 def test_own_names_may_be_any_text() -> None:
-    assert not is_local(Host(name="a"), ["", "fe80::1%eth0", "(none)"])
+    assert not is_local(HostSpec(name="a"), ["", "fe80::1%eth0", "(none)"])
 
 
 LABELS = st.from_regex(r"[A-Za-z0-9]([A-Za-z0-9_-]{0,8}[A-Za-z0-9])?", fullmatch=True)
@@ -417,7 +423,7 @@ NAMES = st.one_of(
     st.ip_addresses().map(str),
 )
 HOSTS = st.builds(
-    Host,
+    HostSpec,
     name=NAMES,
     user=st.none() | st.from_regex(r"[a-z_][a-z0-9_.-]{0,31}", fullmatch=True),
     slots=st.none() | st.integers(1, 65536),
@@ -425,7 +431,7 @@ HOSTS = st.builds(
 
 
 @given(st.lists(HOSTS, min_size=1, max_size=5, unique_by=lambda h: h.name.lower()))
-def test_what_a_list_of_hosts_writes_it_reads(hosts: list[Host]) -> None:
+def test_what_a_list_of_hosts_writes_it_reads(hosts: list[HostSpec]) -> None:
     assert parse_hosts(",".join(map(str, hosts))) == tuple(hosts)
     assert parse_hostfile("\n".join(map(str, hosts)), "hosts") == tuple(hosts)
 
@@ -450,7 +456,7 @@ ODD = st.text(alphabet="ab01-_.,:@[]=;$()`&|<>*?!~'\"\\ \t\r\n\0#%{}é\ufeff\udc
 
 @given(ODD | st.text())
 def test_no_accepted_host_can_be_taken_for_something_else(text: str) -> None:
-    accepted: list[Host] = []
+    accepted: list[HostSpec] = []
     said: list[str] = []
     for read in (parse_hosts, lambda text: parse_hostfile(text, "hosts")):
         try:

@@ -21,7 +21,7 @@ from poprun.options.settings import Settings
 from poprun.plan import planner, unsupported
 from poprun.plan.assignments import Partition
 from poprun.plan.host_facts import HostFacts
-from poprun.plan.hosts import Host
+from poprun.plan.hosts import HostSpec
 from poprun.plan.placement import Binding, Machine, Node
 from poprun.plan.planner import Setup
 from poprun.plan.program import resolve_for_instances
@@ -63,7 +63,10 @@ def test_without_a_word_a_job_is_one_instance_here_on_one_ipu() -> None:
     found = made()
 
     [assignment] = found.plan.assignments
-    assert (assignment.host, assignment.binding) == (Host(name="localhost"), Binding())
+    assert (assignment.host, assignment.binding) == (
+        HostSpec(name="localhost"),
+        Binding(),
+    )
     assert found.plan.topology.num_replicas == 1
     assert assignment.variables["POPDIST_OFFLINE_MODE"] == "0"
     assert found.partition_options == PartitionOptions()
@@ -195,7 +198,7 @@ def test_only_names_that_the_caller_has_are_forwarded() -> None:
 def test_a_node_of_slurm_has_the_name_that_its_users_know() -> None:
     found = made(environ={**PATH, "SLURMD_NODENAME": "gc-poplar-02"})
 
-    assert found.plan.hosts == [Host(name="gc-poplar-02")]
+    assert found.plan.hosts == [HostSpec(name="gc-poplar-02")]
 
 
 def test_nodes_of_slurm_that_the_job_does_not_use_are_told() -> None:
@@ -225,7 +228,7 @@ def test_hosts_come_from_the_option_or_from_a_file(tmp_path: Path) -> None:
     file.write_text("a\nb\n")
 
     for words in (("--host", "a,b"), ("--hostfile", str(file))):
-        assert shape(2, *words).plan.hosts == (Host(name="a"), Host(name="b"))
+        assert shape(2, *words).plan.hosts == (HostSpec(name="a"), HostSpec(name="b"))
 
 
 @pytest.mark.parametrize(
@@ -549,8 +552,8 @@ def test_the_nearest_directory_counts_for_an_instance(
 
 def test_slots_that_suffice_are_accepted() -> None:
     assert shape(4, "--host", "a:2,alice@b:3").plan.hosts == (
-        Host(name="a", slots=2),
-        Host(name="b", slots=3, user="alice"),
+        HostSpec(name="a", slots=2),
+        HostSpec(name="b", slots=3, user="alice"),
     )
 
 
@@ -827,7 +830,7 @@ FACTS = {
 }
 
 
-def describe(hosts: Sequence[Host]) -> list[HostFacts]:
+def describe(hosts: Sequence[HostSpec]) -> list[HostFacts]:
     return [FACTS[host.name] for host in hosts]
 
 
@@ -882,7 +885,7 @@ def test_a_program_is_looked_for_once_on_each_host() -> None:
     calls = []
 
     def find(
-        host: Host, words: Sequence[str], search_path: str | None, cwd: str
+        host: HostSpec, words: Sequence[str], search_path: str | None, cwd: str
     ) -> str:
         calls.append((host.name, list(words), search_path, cwd))
         return f"/opt/{host.name}/train"

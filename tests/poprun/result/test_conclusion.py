@@ -13,7 +13,7 @@ from poprun.job.supervise.stopping import Cause, Course, Reason
 from poprun.job.values import Ended
 from poprun.log import Log
 from poprun.mpirun.values import OPENMPI5
-from poprun.plan.hosts import Host
+from poprun.plan.hosts import HostSpec
 from poprun.result.conclusion import conclude
 from poprun.result.out_of_memory import Memory
 from poprun.stdio.stdin import Stdin
@@ -21,7 +21,7 @@ from poprun.stdio.stdin import Stdin
 STARTED = frozenset({0, 1})
 SUCCESS = Course(num_instances=2, started=STARTED)
 FAILED = Course(num_instances=2, started=STARTED, cause=Cause(Reason.FAILED, 1))
-N0, N1 = HOSTS = Host(name="n0"), Host(name="n1")
+N0, N1 = HOSTS = HostSpec(name="n0"), HostSpec(name="n1")
 BEFORE = {N0: Memory(kills=5), N1: Memory()}
 
 
@@ -68,7 +68,7 @@ def ends(
     words: bytes = b"",
     debug: bool = False,
     verbosity: int = 0,
-    memory: Mapping[Host, Memory] | None = None,
+    memory: Mapping[HostSpec, Memory] | None = None,
 ) -> tuple[int, list[str]]:
     """Return the exit code and the lines on stderr.
 

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from poprun.plan.hosts import Host
+from poprun.plan.hosts import HostSpec
 from poprun.result.out_of_memory import Memory, machine_memory, read, read_host
 
 EVENTS = "low 0\nhigh 0\nmax 12\noom 3\noom_kill {}\noom_group_kill 0\n"
@@ -94,7 +94,7 @@ def test_without_a_lower_limit_the_memory_of_the_host_is_the_limit() -> None:
     total = machine_memory(meminfo)
     assert total is not None
 
-    found = read_host(Host(name="localhost"))
+    found = read_host(HostSpec(name="localhost"))
 
     assert found == read()._replace(limit=read().limit or total)
 

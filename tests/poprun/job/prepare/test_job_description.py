@@ -19,7 +19,7 @@ from poprun.mpirun.environment import without_outer_poprun
 from poprun.mpirun.values import Context, GlobalArguments, Mpi
 from poprun.plan.assignments import Request, make_plan
 from poprun.plan.attempt import Attempt
-from poprun.plan.hosts import Host
+from poprun.plan.hosts import HostSpec
 from poprun.plan.placement import Binding
 from poprun.plan.planner import Setup
 from poprun.plan.topology import Topology
@@ -75,7 +75,7 @@ def setup(
     request = Request(
         identity="cafe",
         attempt=FIRST,
-        hosts=[Host(name="localhost")],
+        hosts=[HostSpec(name="localhost")],
         cwds=[os.getcwd()],
         offline=True,
         cache_path=cache,

@@ -6,7 +6,7 @@ from poprun.mpirun.values import Context, GlobalArguments, Mpi
 from poprun.plan.assignments import Plan, Request, make_plan
 from poprun.plan.attempt import Attempt
 from poprun.plan.display.dry_run import command_line, instance_table, render
-from poprun.plan.hosts import Host
+from poprun.plan.hosts import HostSpec
 from poprun.plan.placement import Binding
 from poprun.plan.planner import Setup
 from poprun.plan.topology import Topology
@@ -18,7 +18,7 @@ FIRST = Attempt(
 REQUEST = Request(
     identity="cafe",
     attempt=FIRST,
-    hosts=[Host(name="n1")],
+    hosts=[HostSpec(name="n1")],
     cwds=["/home/n1"],
     offline=True,
 )
