@@ -18,7 +18,7 @@ FORWARDED = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH")
 LARGEST_ILD = 64
 
 
-class Partition(NamedTuple):
+class PartitionVariables(NamedTuple):
     """The V-IPU partition of a job: as it asks for it, or as it was granted."""
 
     # "" for the inventory of this user on this machine, which is no server.
@@ -41,7 +41,7 @@ class Request(NamedTuple):
     cwds: Sequence[str]
     offline: bool
     attempt: Attempt
-    partition: Partition | None = None
+    partition: PartitionVariables | None = None
     cache_path: str | None = None
     target_options: Mapping[str, str] = MappingProxyType({})
     libmpi: str | None = None
@@ -195,7 +195,7 @@ def _shown(
 
 
 def _of_partition(
-    topology: Topology, partition: Partition, given: Mapping[str, str], rank: int
+    topology: Topology, partition: PartitionVariables, given: Mapping[str, str], rank: int
 ) -> dict[str, str]:
     server = {
         env.VIPU_API_HOST: partition.server_host,

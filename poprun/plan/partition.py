@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from popdist import environment as env
 from poprun.options.settings import Settings
-from poprun.plan.assignments import Partition
+from poprun.plan.assignments import PartitionVariables
 from poprun.plan.topology import Topology
 from poprun.vipu.launch.values import JobShape, PartitionOptions
 
@@ -57,10 +57,10 @@ def own_name(identity: str) -> str:
     return f"poprun-{identity}"
 
 
-def asked(options: PartitionOptions, identity: str) -> Partition:
+def asked(options: PartitionOptions, identity: str) -> PartitionVariables:
     """Return what instances would be told of the partition that a job asks for."""
     server = options.server
-    return Partition(
+    return PartitionVariables(
         server_host="" if server is None else server.host,
         server_port=0 if server is None else server.port,
         server_timeout=options.timeout_s,

@@ -181,7 +181,7 @@ def next_attempt(
 
 def with_partition(
     setup: Setup,
-    granted: assignments.Partition,
+    granted: assignments.PartitionVariables,
     num_ilds: int,
     environ: Mapping[str, str],
 ) -> Setup:

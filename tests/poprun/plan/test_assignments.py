@@ -4,7 +4,7 @@ from collections.abc import Mapping
 import pytest
 
 from poprun.plan.assignments import (
-    Partition,
+    PartitionVariables,
     Plan,
     Request,
     compact,
@@ -17,7 +17,7 @@ from poprun.plan.placement import Binding
 from poprun.plan.topology import Topology
 
 FOUR_BY_EIGHT = Topology(num_instances=4, num_replicas=8, ipus_per_replica=2)
-P64 = Partition(
+P64 = PartitionVariables(
     server_host="10.1.3.101", server_port=8090, server_timeout=120, name="p64"
 )
 

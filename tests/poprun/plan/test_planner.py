@@ -19,7 +19,7 @@ from poprun.errors import (
 from poprun.options import grammar, sources
 from poprun.options.settings import Settings
 from poprun.plan import planner, unsupported
-from poprun.plan.assignments import Partition
+from poprun.plan.assignments import PartitionVariables
 from poprun.plan.host_facts import HostFacts
 from poprun.plan.hosts import HostSpec
 from poprun.plan.placement import Binding, Machine, Node
@@ -417,7 +417,7 @@ def test_the_partition_of_a_job_that_names_none_has_the_jobs_id() -> None:
 
 def test_what_v_ipu_grants_is_merged_into_what_instances_are_told() -> None:
     asked = shape(2, "--num-replicas=4")
-    granted = Partition(
+    granted = PartitionVariables(
         server_host="h",
         server_port=1,
         server_timeout=2,
