@@ -1,6 +1,6 @@
 """One run of poprun: the order of its stages, and nothing else.
 
-settings -> Setup -> Reservation -> Job -> Ended -> Outcome -> exit code
+settings -> Setup -> DeviceReservation -> Job -> Ended -> Outcome -> exit code
 """
 
 import os

@@ -195,7 +195,10 @@ def _shown(
 
 
 def _of_partition(
-    topology: Topology, partition: PartitionVariables, given: Mapping[str, str], rank: int
+    topology: Topology,
+    partition: PartitionVariables,
+    given: Mapping[str, str],
+    rank: int,
 ) -> dict[str, str]:
     server = {
         env.VIPU_API_HOST: partition.server_host,

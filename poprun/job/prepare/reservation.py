@@ -39,7 +39,7 @@ CLI_VARIABLES = "VIPU_CLI_"
 RELEASE_START_S = 10.0
 
 
-class Reservation(NamedTuple):
+class DeviceReservation(NamedTuple):
     """A job with its IPUs, or without any."""
 
     setup: Setup
@@ -67,7 +67,7 @@ class Reservation(NamedTuple):
 
 def reserve(
     setup: Setup, environ: Mapping[str, str], guard: StartedGuard, log: Log
-) -> Reservation:
+) -> DeviceReservation:
     """Reserve the IPUs that a job asks for.
 
     Raises:
@@ -75,14 +75,14 @@ def reserve(
     """
     options = setup.partition_options
     if options is None:
-        return Reservation(setup)
+        return DeviceReservation(setup)
     try:
         return _reserve(setup, options, environ, guard, log)
     except InventoryError as error:
         if setup.needs_ipus or options.server is not None:
             raise
         log.warn(f"The job runs in offline mode, without IPUs. {error}")
-        return Reservation(planner.without_ipus(setup, environ))
+        return DeviceReservation(planner.without_ipus(setup, environ))
     except NoSpaceError as error:
         if options.wait_s is None:
             error.add_note("--wait-for-ipus waits until they are free.")
@@ -105,7 +105,7 @@ def _reserve(
     environ: Mapping[str, str],
     guard: StartedGuard,
     log: Log,
-) -> Reservation:
+) -> DeviceReservation:
     # Hardly anything of it is needed by a job in offline mode.
     from poprun.vipu import liveness
     from poprun.vipu.launch.held_devices import HeldDevices
@@ -150,7 +150,7 @@ def _reserve(
     finally:
         waiting_line.erase()
     devices = HeldDevices(open_again, grant, options.timeout_s)
-    held = Reservation(setup, devices, end_action)
+    held = DeviceReservation(setup, devices, end_action)
     try:
         # The supervisor replaces a guard that has died.
         with suppress(ProcessLookupError):
@@ -163,11 +163,11 @@ def _reserve(
 
 
 def _granted(
-    held: Reservation,
+    held: DeviceReservation,
     grant: "Grant",
     options: PartitionOptions,
     environ: Mapping[str, str],
-) -> Reservation:
+) -> DeviceReservation:
     from poprun.vipu.launch.describe_devices import parent_device_lines, target_options
 
     given = held.setup.request.target_options
