@@ -28,7 +28,7 @@ from poprun.job.events import (
     Rejected,
     Remains,
 )
-from poprun.job.host import Interest
+from poprun.job.host_link import Interest
 from poprun.job.local_host.attachments import Attachments
 from poprun.job.local_host.control_socket import ControlSocket
 from poprun.job.local_host.finalizing import Finalizing
@@ -49,7 +49,7 @@ MAX_GUARDS = 20
 
 
 class LocalHost:
-    """The Host that poprun runs on.
+    """The HostLink to the machine that poprun runs on.
 
     Args:
         guard: Runs already, and waits for its first message.

@@ -2,7 +2,7 @@
 
 It owns poprun's signals and the standard input, and waits for all that its host, its
 streams and its output have. stopping decides what follows from an event; the listener
-shows it. It sees the host of the job only as job/host.py describes it.
+shows it. It sees the host of the job only as job/host_link.py describes it.
 """
 
 import os
@@ -26,7 +26,7 @@ from poprun.job.events import (
     StacksShown,
     Tick,
 )
-from poprun.job.host import Host, Interest
+from poprun.job.host_link import HostLink, Interest
 from poprun.job.supervise import stopping
 from poprun.job.supervise.drain import drain, reader_timeout
 from poprun.job.supervise.stacks import Stacks
@@ -59,7 +59,7 @@ class Supervisor:
     def __init__(
         self,
         job: Job,
-        host: Host,
+        host: HostLink,
         router: OutputRouter,
         listen: Callable[[Event], None],
     ) -> None:

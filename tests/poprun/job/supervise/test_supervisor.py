@@ -25,7 +25,7 @@ from poprun.job.events import (
     StacksAvailable,
     Started,
 )
-from poprun.job.host import Interest
+from poprun.job.host_link import Interest
 from poprun.job.supervise.stopping import Cause, Phase, Reason
 from poprun.job.supervise.supervisor import Supervisor
 from poprun.job.values import Ended, Job
@@ -44,7 +44,7 @@ def exited(rank: int, status: int = 0, *, by_itself: bool = True) -> Exited:
 
 
 class FakeHost:
-    """A Host that records what it is told, and reports what the test plays.
+    """A HostLink that records what it is told, and reports what the test plays.
 
     Args:
         obeys: The signals at which its instances end at once.
@@ -76,7 +76,7 @@ class FakeHost:
         """Return the events of an instance's end."""
         return [exited(rank, status, by_itself=by_itself), Clean(rank, 0)]
 
-    # --- The Host.
+    # --- The HostLink.
 
     def start(self, emit: Callable[[Event], None], stdin: StdinFeeder) -> None:
         self.emit = emit

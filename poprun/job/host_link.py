@@ -22,7 +22,7 @@ class Interest(NamedTuple):
     call: Callable[[int], object]
 
 
-class Host(Protocol):
+class HostLink(Protocol):
     """One machine with instances of the job. No method waits.
 
     Times in events are on poprun's clock: a host with a clock of its own gives the
