@@ -104,7 +104,6 @@ IN_NO_STAGE = (*PACKAGES, "popdist.engine")
 
 # Names that several public classes of one package have; no new ones.
 SAME_CLASSES = {
-    "poprun": {"Reservation", "Started"},
     "popdist": {"GroupCalls"},
 }
 

@@ -13,7 +13,7 @@ from poprun.helpers import processes, protocol
 UNBOUND = b"memory is not bound\n"
 
 
-class Started:
+class ProgramProcess:
     """A program that runs; the caller closes `streams`."""
 
     __slots__ = ("memory_is_bound", "pid", "streams")
@@ -41,7 +41,7 @@ class StartError(Exception):
         self.number, self.about, self.call = number, about, call
 
 
-def start_program(spec: protocol.Spec, received: list[int]) -> Started:
+def start_program(spec: protocol.Spec, received: list[int]) -> ProgramProcess:
     """Fork, and return when the fork has become the program.
 
     Args:
@@ -87,8 +87,8 @@ def start_program(spec: protocol.Spec, received: list[int]) -> Started:
         raise StartError(int(number), about, call)
     if spec.merge_stderr:
         os.close(err_read)
-        return Started(pid, (out_read,), memory_is_bound=memory_is_bound)
-    return Started(pid, (out_read, err_read), memory_is_bound=memory_is_bound)
+        return ProgramProcess(pid, (out_read,), memory_is_bound=memory_is_bound)
+    return ProgramProcess(pid, (out_read, err_read), memory_is_bound=memory_is_bound)
 
 
 def _close(descriptors: list[int]) -> None:

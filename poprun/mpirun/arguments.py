@@ -14,8 +14,8 @@ from poprun.errors import MpiArgumentError
 from poprun.mpirun import values
 from poprun.mpirun.option_table import (
     FULFILLED,
-    GLOBAL,
-    LOCAL,
+    GLOBAL_ARGS,
+    LOCAL_ARGS,
     NOT_SHOWN,
     NUMBER_OF_VALUES,
     PLACEMENTS,
@@ -68,7 +68,7 @@ def parse_global(text: str, flavour: str) -> GlobalArguments:
     Raises:
         MpiArgumentError: One contradicts poprun, or this mpirun has no such one.
     """
-    found = _parse(text, flavour, GLOBAL)
+    found = _parse(text, flavour, GLOBAL_ARGS)
     return _for_the_job(found)._replace(
         npernode=found.npernode(),
         wdir=found.settings.get("wdir"),
@@ -78,7 +78,7 @@ def parse_global(text: str, flavour: str) -> GlobalArguments:
     )
 
 
-def parse_local(text: str, flavour: str, option: str = LOCAL) -> LocalArguments:
+def parse_local(text: str, flavour: str, option: str = LOCAL_ARGS) -> LocalArguments:
     """Understand the arguments for mpirun that stand with every instance, or one.
 
     What mpirun takes there and counts for the whole job is in the field `job`.

@@ -1,9 +1,9 @@
 """The options of mpirun that poprun knows, whatever the MPI, as tables."""
 
 # Where a user gives them.
-GLOBAL = "--mpi-global-args"
-LOCAL = "--mpi-local-args"
-INSTANCE = "--instance-mpi-local-args"
+GLOBAL_ARGS = "--mpi-global-args"
+LOCAL_ARGS = "--mpi-local-args"
+INSTANCE_ARGS = "--instance-mpi-local-args"
 
 # The other names under which one is known.
 _SYNONYMS = {

@@ -6,7 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from poprun.errors import MpiArgumentError
-from poprun.mpirun.option_table import INSTANCE, NUMBER_OF_VALUES, REFUSED, canonical
+from poprun.mpirun.option_table import (
+    INSTANCE_ARGS,
+    NUMBER_OF_VALUES,
+    REFUSED,
+    canonical,
+)
 
 _OPTION = r"(?s)--?([A-Za-z].*)"
 
@@ -99,7 +104,7 @@ def _number_of_values(name: str, given: Sequence[str], rest: Sequence[str]) -> i
 
 def _value_is_missing(token: str, count: int, source: str) -> MpiArgumentError:
     if canonical(token.lstrip("-")) == "x":
-        example = '"1:-x NAME=VALUE"' if source == INSTANCE else '"-x NAME=VALUE"'
+        example = '"1:-x NAME=VALUE"' if source == INSTANCE_ARGS else '"-x NAME=VALUE"'
         return MpiArgumentError(
             f"{source} ends with {token!r}, and a name must follow. Put quotes around "
             f"the whole value: {source} {example}."

@@ -12,7 +12,7 @@ from poprun.mpirun.arguments import (
     parse_local,
     parse_output_directory,
 )
-from poprun.mpirun.option_table import INSTANCE
+from poprun.mpirun.option_table import INSTANCE_ARGS
 from poprun.mpirun.values import GlobalArguments, LocalArguments, Mpi
 from poprun.options.settings import Settings
 from poprun.plan import topology
@@ -108,11 +108,11 @@ def _instance_arguments(
     for rank in texts:
         if rank >= num_instances:
             raise OptionError(
-                f"{INSTANCE} names instance {rank}, but the job has only "
+                f"{INSTANCE_ARGS} names instance {rank}, but the job has only "
                 f"{count_instances(num_instances)}. {valid_numbers(num_instances)}"
             )
     return {
-        rank: parse_local(_joined(own), mpi.flavour, INSTANCE)
+        rank: parse_local(_joined(own), mpi.flavour, INSTANCE_ARGS)
         for rank, own in texts.items()
     }
 
