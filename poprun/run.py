@@ -19,8 +19,7 @@ from poprun.job.values import Job
 from poprun.log import DEBUG, Log
 from poprun.mpirun.environment import without_outer_poprun, without_own_changes
 from poprun.options.settings import Settings
-from poprun.plan import planner
-from poprun.plan.display import drawing, dry_run
+from poprun.plan import drawing, dry_run, planner
 from poprun.plan.hosts import SLURM_NODE_NAME
 from poprun.plan.planner import Setup
 from poprun.plan.program import resolve_for_instances

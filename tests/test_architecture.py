@@ -134,7 +134,7 @@ PURE = (
     "poprun.options.table",
     "poprun.options.types",
     "poprun.plan.assignments",
-    "poprun.plan.display.drawing",
+    "poprun.plan.drawing",
     "poprun.plan.hosts",
     "poprun.plan.placement",
     "poprun.plan.topology",
@@ -306,7 +306,7 @@ LATE_IMPORTS = {
     # 3 ms each, for addresses and for values that hardly any job has.
     "poprun.options.types": {"ipaddress"},
     "poprun.plan.hosts": {"ipaddress"},
-    "poprun.plan.display.drawing": {"json"},
+    "poprun.plan.drawing": {"json"},
     "poprun.plan.planner": {"json"},
     # 8 ms, for a job with IPUs.
     "poprun.plan.partition": {"poprun.vipu.client.server_address"},

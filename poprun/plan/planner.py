@@ -25,17 +25,17 @@ from poprun.mpirun.values import (
 from poprun.options.settings import Settings
 from poprun.plan import assignments, partition, placement, topology
 from poprun.plan.attempt import Attempt, draw
-from poprun.plan.given.given_arguments import (
+from poprun.plan.host_facts import Describe, HostFacts, describe_hosts
+from poprun.plan.host_options import check_slots, read_hosts
+from poprun.plan.hosts import SLURM_NODE_LIST, HostSpec, from_slurm
+from poprun.plan.instance_numbers import check_instance
+from poprun.plan.mpi_arguments import (
     GivenArguments,
     find_directories,
     look_up,
     read_arguments,
 )
-from poprun.plan.given.given_hosts import check_slots, read_hosts
-from poprun.plan.given.given_stdin import read_stdin
-from poprun.plan.given.instance_numbers import check_instance
-from poprun.plan.host_facts import Describe, HostFacts, describe_hosts
-from poprun.plan.hosts import SLURM_NODE_LIST, HostSpec, from_slurm
+from poprun.plan.stdin_option import read_stdin
 from poprun.stdio.stdin import Stdin
 from poprun.vipu.launch.values import PartitionOptions
 

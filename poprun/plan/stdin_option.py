@@ -4,7 +4,7 @@ import os
 import stat
 
 from poprun.errors import OptionError
-from poprun.plan.given.instance_numbers import count_instances, valid_numbers
+from poprun.plan.instance_numbers import count_instances, valid_numbers
 from poprun.stdio.stdin import Stdin
 
 

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from poprun.plan.display.drawing import as_json, render, render_compact
+from poprun.plan.drawing import as_json, render, render_compact
 from poprun.plan.topology import Topology
 
 # Each is what PopRun prints, or, for several hosts and ILDs, what its layout gives.

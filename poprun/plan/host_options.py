@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from poprun.errors import OptionError
 from poprun.options.settings import Settings
 from poprun.plan import topology
-from poprun.plan.given.instance_numbers import count_instances
 from poprun.plan.hosts import SLURM_NODE_NAME, HostSpec, parse_hostfile, parse_hosts
+from poprun.plan.instance_numbers import count_instances
 
 LONGEST_HOSTFILE = 1 << 20
 

@@ -16,8 +16,8 @@ from poprun.mpirun.option_table import INSTANCE_ARGS
 from poprun.mpirun.values import GlobalArguments, LocalArguments, Mpi
 from poprun.options.settings import Settings
 from poprun.plan import topology
-from poprun.plan.given.instance_numbers import count_instances, valid_numbers
 from poprun.plan.host_facts import HostFacts
+from poprun.plan.instance_numbers import count_instances, valid_numbers
 
 
 class GivenArguments(NamedTuple):

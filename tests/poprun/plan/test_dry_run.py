@@ -5,7 +5,7 @@ import pytest
 from poprun.mpirun.values import Context, GlobalArguments, Mpi
 from poprun.plan.assignments import Plan, Request, make_plan
 from poprun.plan.attempt import Attempt
-from poprun.plan.display.dry_run import command_line, instance_table, render
+from poprun.plan.dry_run import command_line, instance_table, render
 from poprun.plan.hosts import HostSpec
 from poprun.plan.placement import Binding
 from poprun.plan.planner import Setup

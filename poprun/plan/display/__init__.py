@@ -1,1 +1,0 @@
-"""Plan -> the text that --print-topology and --dry-run print."""

@@ -1,1 +1,0 @@
-"""What the user names of hosts, instances and mpirun: Settings -> checked values."""
