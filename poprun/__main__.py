@@ -66,7 +66,7 @@ def _stopped(number: int, frame: "FrameType | None") -> None:
     sentence = f"Stopped by {_ENDING_SIGNALS[number]} before any instance was started."
     try:
         # Nothing is imported here. Where this module is not, no guard has been started.
-        module = sys.modules.get("poprun.job.local_host.guard_start")
+        module = sys.modules.get("poprun.job.guard_start")
         getattr(module, "continue_guards", int)()
         module = sys.modules.get("poprun.job.prepare.waiting_line")
         getattr(module, "erase", int)()

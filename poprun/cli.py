@@ -117,7 +117,7 @@ def _start(
     if not line.program:
         raise _no_program(line, argv)
 
-    from poprun.job.local_host.guard_start import continue_guards, start_guard
+    from poprun.job.guard_start import continue_guards, start_guard
 
     guard = None if settings["dry-run"] else start_guard(environ)
     # Slow to import, and meanwhile the guard comes up.

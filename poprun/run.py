@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 
 from poprun.helpers.processes import open_umask
 from poprun.job.events import Event
-from poprun.job.local_host.guard_start import StartedGuard
+from poprun.job.guard_start import StartedGuard
 from poprun.job.local_host.local_host import LocalHost
 from poprun.job.prepare import job_description, output, reservation
-from poprun.job.prepare.resource_limits import check_proc
+from poprun.job.resource_limits import check_proc
 from poprun.job.supervise import supervisor
 from poprun.job.supervise.event_log import EventLog
 from poprun.job.values import Job

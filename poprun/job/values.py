@@ -1,12 +1,10 @@
-"""The description of a job to supervise, and of how it went."""
+"""The description of a job to supervise."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from poprun.helpers.end_actions import EndAction
-from poprun.job.events import Event
-from poprun.job.supervise.stopping import Course
 from poprun.stdio.stdin import Stdin
 from poprun.stdio.terminal import Terminals
 
@@ -63,13 +61,3 @@ class Job:
     leftovers: Sequence[str] = ()
     # The IPUs of the job, None if it runs without.
     devices: "HeldDevices | None" = None
-
-
-@dataclass(slots=True, kw_only=True)
-class Ended:
-    """How a job went, from which its outcome is derived."""
-
-    course: Course
-    events: list[Event] = field(default_factory=list)
-    mpirun_status: int | None = None
-    mpirun_output: bytes = b""

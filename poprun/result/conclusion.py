@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from poprun.job.events import Exited, MpirunStarted
-from poprun.job.values import Ended
+from poprun.job.supervise.supervisor import Ended
 from poprun.job.wait_status import exit_code
 from poprun.log import Log
 from poprun.mpirun import adapter, hydra
@@ -24,7 +24,7 @@ KILLED = 128 + signal.SIGKILL
 
 def conclude(
     ended: Ended,
-    made: Setup,
+    setup: Setup,
     router: OutputRouter,
     log: Log,
     memory: Mapping[HostSpec, out_of_memory.Memory],
@@ -41,9 +41,12 @@ def conclude(
     status = ended.mpirun_status
     code = 1 if status is None else exit_code(status)
     text = ended.mpirun_output.decode(errors="replace")
-    verdict = adapter(made.mpi.flavour).explain(text, code)
-    if made.mpi.flavour == HYDRA and verdict.failure in (Failure.ABORTED, Failure.NONE):
-        verdict = _explain_abort(ended, made, router) or verdict
+    verdict = adapter(setup.mpi.flavour).explain(text, code)
+    if setup.mpi.flavour == HYDRA and verdict.failure in (
+        Failure.ABORTED,
+        Failure.NONE,
+    ):
+        verdict = _explain_abort(ended, setup, router) or verdict
     outcome = judge(ended.course, ended.events, status, verdict)
     _log_mpirun(ended, outcome, log)
     for warning in outcome.warnings:
@@ -61,9 +64,9 @@ def conclude(
         )
     if debug and verdict.text and not outcome.quote_mpirun:
         log.say(f"mpirun printed:\n{verdict.text}")
-    evidence = _evidence(outcome, ended, made, router)
+    evidence = _evidence(outcome, ended, setup, router)
     if outcome.first is not None and outcome.first.exit_code == KILLED:
-        host = made.plan.assignments[outcome.first.rank].host
+        host = setup.plan.assignments[outcome.first.rank].host
         after = read_memory(host)
         if after.kills > memory[host].kills:
             evidence = replace(evidence, out_of_memory=after)
@@ -95,13 +98,13 @@ def _log_mpirun(ended: Ended, outcome: Outcome, log: Log) -> None:
 
 
 def _explain_abort(
-    ended: Ended, made: Setup, router: OutputRouter
+    ended: Ended, setup: Setup, router: OutputRouter
 ) -> MpiVerdict | None:
     """Return what MPICH wrote on MPI_Abort, where mpirun has ended the job."""
     cause = ended.course.cause
     if cause is not None and cause.reason not in MACHINERY:
         return None
-    for assignment in made.plan.assignments:
+    for assignment in setup.plan.assignments:
         stderr = router.tail(assignment.rank).decode(errors="replace")
         if verdict := hydra.explain_abort(stderr, assignment.rank):
             return verdict
@@ -111,7 +114,7 @@ def _explain_abort(
 def _evidence(
     outcome: Outcome,
     ended: Ended,
-    made: Setup,
+    setup: Setup,
     router: OutputRouter,
 ) -> report.Evidence:
     if outcome.first is None:
@@ -121,9 +124,9 @@ def _evidence(
         e.peak_kib for e in ended.events if isinstance(e, Exited) and e.rank == rank
     ]
     return report.Evidence(
-        host=made.plan.assignments[rank].host.name,
+        host=setup.plan.assignments[rank].host.name,
         stderr=router.tail(rank),
         just_shown=router.is_in_sight(rank),
         peak_kib=max(peaks, default=0),
-        stdin_advice=made.stdin.advice_for(rank),
+        stdin_advice=setup.stdin.advice_for(rank),
     )

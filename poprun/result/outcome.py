@@ -122,18 +122,18 @@ def judge(
 
 def failures(events: Sequence[Event]) -> list[Failed]:
     """Return the instances that failed by themselves, the first one first."""
-    found = [
+    failed = [
         Failed(rank=e.rank, status=e.status, at_ns=e.at_ns)
         for e in events
         if isinstance(e, Exited) and e.status and e.by_itself
     ]
-    ended = {failed.rank for failed in found}
-    found += [
+    ended = {f.rank for f in failed}
+    failed += [
         Failed(rank=e.rank, status=e.status, at_ns=e.at_ns, finalizing=True)
         for e in events
         if isinstance(e, FailedInFinalize) and e.rank not in ended
     ]
-    return sorted(found, key=lambda f: (f.at_ns, f.rank))
+    return sorted(failed, key=lambda f: (f.at_ns, f.rank))
 
 
 def _mpirun_broke(cause: Cause, mpirun_status: int | None, verdict: MpiVerdict) -> bool:

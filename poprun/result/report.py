@@ -107,11 +107,11 @@ def exception_line(lines: Sequence[str]) -> str:
         return last_line
     if not_started := re.match(NOT_STARTED, last_line):
         return not_started[1]
-    traceback = [(i, line.find(TRACEBACK)) for i, line in enumerate(lines)]
-    found = [(i, lines[i][:at]) for i, at in traceback if at >= 0]
-    if not found:
+    positions = [(i, line.find(TRACEBACK)) for i, line in enumerate(lines)]
+    tracebacks = [(i, lines[i][:at]) for i, at in positions if at >= 0]
+    if not tracebacks:
         return ""
-    last, prefix = found[-1]
+    last, prefix = tracebacks[-1]
     after = [line.removeprefix(prefix) for line in lines[last + 1 :]]
     return next((line for line in after if line[:1].strip()), "")
 

@@ -20,7 +20,7 @@ from poprun.errors import (
     ProgramNotFoundError,
     TopologyError,
 )
-from poprun.job.local_host import guard_start
+from poprun.job import guard_start
 from poprun.options.settings import Settings
 from poprun.options.table import OPTIONS
 

@@ -15,6 +15,7 @@ from selectors import EVENT_READ, EVENT_WRITE
 from poprun.errors import LaunchError
 from poprun.helpers import processes, protocol
 from poprun.helpers.channel import Channel, process_of
+from poprun.job.control_socket import ControlSocket
 from poprun.job.events import (
     AcceptFailed,
     AloneInMpi,
@@ -28,12 +29,11 @@ from poprun.job.events import (
     Rejected,
     Remains,
 )
+from poprun.job.guard_client import GuardClient
+from poprun.job.guard_start import StartedGuard
 from poprun.job.host_link import Interest
 from poprun.job.local_host.attachments import Attachments
-from poprun.job.local_host.control_socket import ControlSocket
 from poprun.job.local_host.finalizing import Finalizing
-from poprun.job.local_host.guard_client import GuardClient
-from poprun.job.local_host.guard_start import StartedGuard
 from poprun.job.local_host.shims import Messages, Shims
 from poprun.job.values import Job
 from poprun.stdio.readers import Streams
@@ -84,7 +84,7 @@ class LocalHost:
             mark=job.mark,
             environment=job.mpirun_environment,
             grace=job.grace,
-            end_actions=[made.end_action for made in job.resources],
+            end_actions=[r.end_action for r in job.resources],
             watch=job.leftovers,
             descriptor_limits=job.descriptor_limits,
         )
@@ -97,8 +97,8 @@ class LocalHost:
             on_remains=self._on_remains,
         )
         # Now that the guard knows of them: poprun may be killed at any time.
-        for made in job.resources:
-            made.make()
+        for item in job.resources:
+            item.make()
             if not self._shims.hold and job.directory:
                 self._shims.hold = self._guard.make_lock(job.directory)
         self._guard.start(job.mpirun)
@@ -212,9 +212,9 @@ class LocalHost:
 
     def _undo_at_once(self) -> None:
         """Undo here what the guard would start a command for."""
-        for made in self._job.resources:
-            if made.undo is not None and made.undo():
-                self._guard.withdraw(made.end_action)
+        for item in self._job.resources:
+            if item.undo is not None and item.undo():
+                self._guard.withdraw(item.end_action)
 
     def _on_devices(self, _: int) -> None:
         self._attachments.answer()
@@ -296,7 +296,7 @@ class LocalHost:
 
     def _on_guard(self, kind: int, fields: list[bytes]) -> None:
         if kind == protocol.FOUND:
-            self._guard.found(fields[0])
+            self._guard.remember_leftover(fields[0])
             return
         if kind == protocol.REMAINS:
             self._on_remains(fields)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 
 from poprun.helpers import protocol
 from poprun.helpers.channel import Channel
+from poprun.job.control_socket import Hangups
 from poprun.job.events import (
     Clean,
     Connected,
@@ -19,7 +20,6 @@ from poprun.job.events import (
     StacksAvailable,
     Started,
 )
-from poprun.job.local_host.control_socket import Hangups
 from poprun.job.local_host.finalizing import Finalizing
 from poprun.job.values import Job
 from poprun.stdio.readers import Streams

@@ -9,7 +9,7 @@ from popdist import environment as env
 from poprun.errors import LaunchError, OptionError
 from poprun.helpers import processes, protocol
 from poprun.helpers.end_actions import RemovePath
-from poprun.job.prepare.resource_limits import raise_descriptor_limit
+from poprun.job.resource_limits import raise_descriptor_limit
 from poprun.job.values import FOREVER, Job, Resource
 from poprun.mpirun import adapter
 from poprun.mpirun.environment import (

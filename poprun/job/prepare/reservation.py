@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from poprun.helpers.end_actions import EndAction, EndActions, RunCommand
-from poprun.job.local_host.guard_start import StartedGuard
+from poprun.job.guard_start import StartedGuard
 from poprun.job.prepare import waiting_line
 from poprun.job.values import Job, Resource
 from poprun.log import Log
@@ -54,8 +54,8 @@ class DeviceReservation(NamedTuple):
         if self.devices is None or self.end_action is None:
             return job
         # They are reserved already: there is nothing to make.
-        held = Resource(lambda: None, self.end_action, self.devices.release)
-        return replace(job, resources=[*job.resources, held], devices=self.devices)
+        devices = Resource(lambda: None, self.end_action, self.devices.release)
+        return replace(job, resources=[*job.resources, devices], devices=self.devices)
 
     def cancel(self, guard: StartedGuard) -> None:
         """Release the IPUs of a job that does not start after all."""
@@ -130,7 +130,7 @@ def _reserve(
     inventory = open_again()
     lease = os.urandom(16).hex()
     end_action = _end_action(lease, options, inventory.location, environ)
-    asked = Asked(
+    request = Asked(
         options=options,
         shape=partition.shape_of(setup.plan.topology),
         holder=Holder(user, setup.identity, host, liveness.identify()),
@@ -141,7 +141,7 @@ def _reserve(
     _tell(guard, EndActions().register(end_action))
     try:
         grant = reserve_devices(
-            inventory, asked, log, waiting_line.WaitingLine(environ, log).show
+            inventory, request, log, waiting_line.WaitingLine(environ, log).show
         )
     except BaseException:
         inventory.close()
@@ -150,45 +150,45 @@ def _reserve(
     finally:
         waiting_line.erase()
     devices = HeldDevices(open_again, grant, options.timeout_s)
-    held = DeviceReservation(setup, devices, end_action)
+    reservation = DeviceReservation(setup, devices, end_action)
     try:
         # The supervisor replaces a guard that has died.
         with suppress(ProcessLookupError):
             inventory.attach(lease, PARENT, liveness.identify(guard.pid))
         inventory.close()
-        return _granted(held, grant, options, environ)
+        return _granted(reservation, grant, options, environ)
     except BaseException:
-        held.cancel(guard)
+        reservation.cancel(guard)
         raise
 
 
 def _granted(
-    held: DeviceReservation,
+    reservation: DeviceReservation,
     grant: "Grant",
     options: PartitionOptions,
     environ: Mapping[str, str],
 ) -> DeviceReservation:
     from poprun.vipu.launch.describe_devices import parent_device_lines, target_options
 
-    given = held.setup.request.target_options
-    found = target_options(grant, given)
+    given = reservation.setup.request.target_options
+    target = target_options(grant, given)
     own = grant.partition
-    told = partition.asked(options, held.setup.identity)._replace(
+    told = partition.asked(options, reservation.setup.identity)._replace(
         name=own.name,
         node_device=grant.parent.id if own.reconfigurable else None,
-        target_options=found.merged,
+        target_options=target.merged,
     )
     lines = [
         ("D", f"Target options from environment: {compact(given)}"),
-        ("D", f"Target options from V-IPU partition: {compact(found.partition)}"),
-        *parent_device_lines(grant, found),
+        ("D", f"Target options from V-IPU partition: {compact(target.partition)}"),
+        *parent_device_lines(grant, target),
     ]
-    if found.device is not None:
-        device = compact(found.device)
+    if target.device is not None:
+        device = compact(target.device)
         lines.append(("D", f"Target options from Poplar device: {device}"))
-    lines.append(("D", f"Using target options: {compact(found.merged)}"))
-    setup = planner.with_partition(held.setup, told, own.num_ilds, environ)
-    return held._replace(setup=setup, lines=tuple(lines))
+    lines.append(("D", f"Using target options: {compact(target.merged)}"))
+    setup = planner.with_partition(reservation.setup, told, own.num_ilds, environ)
+    return reservation._replace(setup=setup, lines=tuple(lines))
 
 
 def _end_action(

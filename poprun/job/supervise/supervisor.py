@@ -10,6 +10,7 @@ import selectors
 import signal
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from selectors import EVENT_READ, EVENT_WRITE
 
 from poprun.helpers import processes
@@ -31,7 +32,7 @@ from poprun.job.supervise import stopping
 from poprun.job.supervise.drain import drain, reader_timeout
 from poprun.job.supervise.stacks import Stacks
 from poprun.job.supervise.stopping import Course, Phase
-from poprun.job.values import Ended, Job
+from poprun.job.values import Job
 from poprun.stdio.router import OutputRouter
 from poprun.stdio.stdin import StdinFeeder
 from poprun.stdio.terminal import is_foreground, wait_until_readable
@@ -44,6 +45,16 @@ ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
 OTHER_SIGNALS = (signal.SIGTSTP, signal.SIGCHLD, signal.SIGWINCH)
 HANDLED_SIGNALS = (*ENDING_SIGNALS, *PASSED_ON, *OTHER_SIGNALS)
+
+
+@dataclass(slots=True, kw_only=True)
+class Ended:
+    """How a job went, from which its outcome is derived."""
+
+    course: Course
+    events: list[Event] = field(default_factory=list)
+    mpirun_status: int | None = None
+    mpirun_output: bytes = b""
 
 
 class Supervisor:

@@ -12,7 +12,7 @@ from conftest import ROOT, Poprun, mpirun_of
 TWICE = """
 import os, resource, sys
 from poprun import cli, run
-from poprun.job.local_host.guard_start import start_guard
+from poprun.job.guard_start import start_guard
 from poprun.plan import planner
 
 prepare, run_job = run._prepare, run._run_job

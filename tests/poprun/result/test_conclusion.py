@@ -10,7 +10,7 @@ import pytest
 
 from poprun.job.events import Event, Exited, MpirunStarted
 from poprun.job.supervise.stopping import Cause, Course, Reason
-from poprun.job.values import Ended
+from poprun.job.supervise.supervisor import Ended
 from poprun.log import Log
 from poprun.mpirun.values import OPENMPI5
 from poprun.plan.hosts import HostSpec

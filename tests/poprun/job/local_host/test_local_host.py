@@ -29,11 +29,11 @@ from poprun.job.events import (
     ShimLost,
     Started,
 )
-from poprun.job.local_host.guard_start import StartedGuard
+from poprun.job.guard_start import StartedGuard
 from poprun.job.local_host.local_host import LocalHost
 from poprun.job.supervise.stopping import Cause, Phase, Reason
-from poprun.job.supervise.supervisor import Supervisor
-from poprun.job.values import Ended, Job
+from poprun.job.supervise.supervisor import Ended, Supervisor
+from poprun.job.values import Job
 from poprun.stdio.router import OutputRouter, Routes
 
 Messages = list[tuple[int, list[bytes]]]

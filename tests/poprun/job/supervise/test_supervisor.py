@@ -27,8 +27,8 @@ from poprun.job.events import (
 )
 from poprun.job.host_link import Interest
 from poprun.job.supervise.stopping import Cause, Phase, Reason
-from poprun.job.supervise.supervisor import Supervisor
-from poprun.job.values import Ended, Job
+from poprun.job.supervise.supervisor import Ended, Supervisor
+from poprun.job.values import Job
 from poprun.stdio.readers import Streams
 from poprun.stdio.router import OutputRouter, Routes
 from poprun.stdio.stdin import Stdin, StdinFeeder

@@ -13,7 +13,7 @@ from conftest import wait_for
 
 from poprun.helpers import protocol
 from poprun.helpers.channel import Channel
-from poprun.job.local_host.guard_start import StartedGuard, start_guard
+from poprun.job.guard_start import StartedGuard, start_guard
 
 Start = Callable[..., StartedGuard]
 

@@ -15,8 +15,8 @@ from poprun.helpers import processes, protocol
 from poprun.helpers.channel import Channel
 from poprun.helpers.end_actions import EndAction, EndActions, RemovePath
 from poprun.helpers.job_files import LOCK, make_lock
-from poprun.job.local_host.guard_start import StartedGuard, start_guard
-from poprun.job.prepare.resource_limits import caller_limits
+from poprun.job.guard_start import StartedGuard, start_guard
+from poprun.job.resource_limits import caller_limits
 
 # The guard needs this long only where a process hangs in the kernel.
 FINISH_S = 35.0
@@ -106,7 +106,7 @@ class GuardClient:
         if self.replaced:
             self.channel.send(protocol.pack(protocol.KNOWN, pid, start))
 
-    def found(self, path: bytes) -> None:
+    def remember_leftover(self, path: bytes) -> None:
         """Remember a file that the guard has found to be the job's, for the next."""
         self._end_actions.register(RemovePath(path))
 
@@ -136,9 +136,9 @@ class GuardClient:
 
     def signal_mpirun(self, pid: int, number: int) -> None:
         if self.replaced:
-            found = processes.process(pid)
-            if found and found.start == self._known.get(pid):
-                processes.send(number, found)
+            mpirun = processes.process(pid)
+            if mpirun and mpirun.start == self._known.get(pid):
+                processes.send(number, mpirun)
         else:
             self.channel.send(protocol.pack(protocol.SIGNAL_MPIRUN, number))
 
@@ -178,10 +178,10 @@ class GuardClient:
 
     def keep_running(self) -> bool:
         """Continue a guard that has been stopped, and return whether it was."""
-        found = processes.process(self.pid)
-        if found is None or not found.stopped:
+        guard = processes.process(self.pid)
+        if guard is None or not guard.stopped:
             return False
-        processes.send(signal.SIGCONT, found)
+        processes.send(signal.SIGCONT, guard)
         return True
 
     def kill(self) -> None:

@@ -16,9 +16,9 @@ from poprun.helpers import processes, protocol
 from poprun.helpers.channel import Channel
 from poprun.helpers.end_actions import EndActions, RemovePath, RunCommand
 from poprun.helpers.job_files import LOCK
-from poprun.job.local_host import guard_client
-from poprun.job.local_host.guard_client import GuardClient
-from poprun.job.local_host.guard_start import StartedGuard
+from poprun.job import guard_client
+from poprun.job.guard_client import GuardClient
+from poprun.job.guard_start import StartedGuard
 
 Messages = list[tuple[int, list[bytes]]]
 NO_PROCESS = 4_100_000  # above what the kernel gives
@@ -145,7 +145,7 @@ def test_another_guard_is_told_all_that_the_first_one_knew(
 ) -> None:
     hold_lock = guarding.make_lock(str(tmp_path))
     guarding.know(5, 50)
-    guarding.found(b"/dev/shm/mpich_1")
+    guarding.remember_leftover(b"/dev/shm/mpich_1")
     guards.heard()
 
     guarding.replace()

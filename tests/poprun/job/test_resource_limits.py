@@ -5,7 +5,7 @@ import pytest
 from conftest import POPRUN
 
 from poprun.errors import LaunchError
-from poprun.job.prepare import resource_limits
+from poprun.job import resource_limits
 
 
 def test_a_machine_without_proc_is_refused_in_one_sentence(

@@ -95,7 +95,7 @@ def continue_guards() -> None:
     A guard that was stopped while it came up has not asked the kernel for that.
     """
     for pid in _pids:
-        found = processes.process(pid)
+        guard = processes.process(pid)
         # Once it is reaped, its number may be another's.
-        if found is not None and found.parent == os.getpid():
-            processes.send(signal.SIGCONT, found)
+        if guard is not None and guard.parent == os.getpid():
+            processes.send(signal.SIGCONT, guard)

@@ -7,7 +7,7 @@ import pytest
 
 from poprun.helpers import protocol
 from poprun.helpers.channel import connect
-from poprun.job.local_host.control_socket import (
+from poprun.job.control_socket import (
     FIRST_MESSAGE_S,
     MOST_UNKNOWN,
     RETRY_S,
