@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from popdist.bench.candidates.peers import Mpi
-from popdist.bench.candidates.runners import Candidate, Engine, Run
-from popdist.bench.measure import inputs
-from popdist.bench.measure.cells import check
-from popdist.bench.measure.meeting import Floats, GroupMeeting, Meeting
-from popdist.bench.measure.rounds import READ_FROM_BYTES, Lane, measure
-from popdist.bench.measure.tasks import Task, task
+from popdist.bench import inputs
+from popdist.bench.cells import check
+from popdist.bench.meeting import Floats, GroupMeeting, Meeting
+from popdist.bench.peers import Mpi
+from popdist.bench.rounds import READ_FROM_BYTES, Lane, measure
+from popdist.bench.runners import Candidate, Engine, Run
 from popdist.bench.sizes import parse
+from popdist.bench.tasks import Task, task
 
 
 class MpiMeeting:

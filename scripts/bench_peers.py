@@ -17,9 +17,8 @@ from pathlib import Path
 
 import numpy as np
 
-from popdist.bench import sizes
-from popdist.bench.output import table
-from popdist.bench.output.results import Spread
+from popdist.bench import sizes, table
+from popdist.bench.results import Spread
 
 ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent

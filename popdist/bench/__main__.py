@@ -11,19 +11,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from popdist.bench import sizes, tune
-from popdist.bench.candidates import peers
-from popdist.bench.candidates.peers import NAMES as PEERS
-from popdist.bench.candidates.runners import Engine
-from popdist.bench.machine.load import busy_processes
-from popdist.bench.machine.machine_state import Probe
-from popdist.bench.measure.cells import Bench
-from popdist.bench.measure.inputs import DTYPES, MOST_MEMBERS
-from popdist.bench.measure.meeting import GroupMeeting, Meeting, placement, refuse
-from popdist.bench.measure.tasks import OPERATIONS
-from popdist.bench.output import plot, table
-from popdist.bench.output.results import Result
+from popdist.bench import peers, plot, sizes, table, tune
+from popdist.bench.cells import Bench
+from popdist.bench.inputs import DTYPES, MOST_MEMBERS
+from popdist.bench.load import busy_processes
+from popdist.bench.machine_state import Probe
+from popdist.bench.meeting import GroupMeeting, Meeting, placement, refuse
+from popdist.bench.peers import NAMES as PEERS
+from popdist.bench.results import Result
+from popdist.bench.runners import Engine
 from popdist.bench.sizes import DEFAULT as DEFAULT_SIZES
+from popdist.bench.tasks import OPERATIONS
 from popdist.engine.spec.operations import CHOICES
 
 if TYPE_CHECKING:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from popdist.bench.candidates.runners import Engine
-from popdist.bench.measure.meeting import Meeting
-from popdist.bench.measure.rounds import Lane, measure
-from popdist.bench.measure.tasks import task
-from popdist.bench.output.results import Spread
+from popdist.bench.meeting import Meeting
+from popdist.bench.results import Spread
+from popdist.bench.rounds import Lane, measure
+from popdist.bench.runners import Engine
 from popdist.bench.sizes import in_short
+from popdist.bench.tasks import task
 from popdist.engine.tuning import Tuning, cores_of_host
 
 if TYPE_CHECKING:

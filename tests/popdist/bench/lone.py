@@ -1,6 +1,6 @@
 """A meeting of one member, which never waits."""
 
-from popdist.bench.measure.meeting import Floats
+from popdist.bench.meeting import Floats
 
 
 class Lone:

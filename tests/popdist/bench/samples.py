@@ -1,6 +1,6 @@
 """One result as tests of tables, files and pictures take it."""
 
-from popdist.bench.output.results import Result, Spread
+from popdist.bench.results import Result, Spread
 
 RESULT = Result(
     operation="all_reduce",

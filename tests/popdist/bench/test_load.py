@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from popdist.bench.machine.load import busy_processes
+from popdist.bench.load import busy_processes
 
 
 def _cpu_ticks(pid: int) -> int:
@@ -45,7 +45,7 @@ def test_they_use_processor_time_on_all_cores_until_the_end() -> None:
 def test_they_end_when_their_parent_is_ended(number: signal.Signals) -> None:
     program = (
         "import time\n"
-        "from popdist.bench.machine.load import busy_processes\n"
+        "from popdist.bench.load import busy_processes\n"
         "with busy_processes(2) as pids:\n"
         "    print(*pids, flush=True)\n"
         "    time.sleep(60)\n"

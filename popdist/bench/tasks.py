@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from popdist.bench.measure import inputs
-from popdist.bench.measure.inputs import Array
+from popdist.bench import inputs
+from popdist.bench.inputs import Array
 
 OPERATIONS = ("all_reduce", "reduce_scatter", "all_gather")
 

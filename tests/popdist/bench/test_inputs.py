@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from popdist.bench.measure import inputs
+from popdist.bench import inputs
 
 
 @pytest.mark.parametrize("dtype", inputs.DTYPES)

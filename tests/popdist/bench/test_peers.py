@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from popdist.bench.candidates import peers
-from popdist.bench.measure.meeting import Floats
-from popdist.bench.measure.tasks import task
-from tests.popdist.bench.candidates.fake_torch import PORT, Torch
+from popdist.bench import peers
+from popdist.bench.meeting import Floats
+from popdist.bench.tasks import task
+from tests.popdist.bench.fake_torch import PORT, Torch
 from tests.popdist.bench.lone import Lone
 
 IN_PLACE = task("all_reduce", 4, "float32", 0, 1)

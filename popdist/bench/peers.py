@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from popdist.bench.candidates.runners import Run
-from popdist.bench.measure.meeting import Meeting
-from popdist.bench.measure.tasks import Task
+from popdist.bench.meeting import Meeting
+from popdist.bench.runners import Run
+from popdist.bench.tasks import Task
 
 _LIBRARIES = {
     "Open MPI": "openmpi",

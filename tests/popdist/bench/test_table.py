@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from popdist.bench.output import table
+from popdist.bench import table
 from tests.popdist.bench.samples import RESULT
 
 

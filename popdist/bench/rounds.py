@@ -17,9 +17,9 @@ from time import perf_counter, perf_counter_ns
 
 import numpy as np
 
-from popdist.bench.candidates.runners import Run
-from popdist.bench.measure.meeting import Floats, Meeting
-from popdist.bench.measure.tasks import Task, read
+from popdist.bench.meeting import Floats, Meeting
+from popdist.bench.runners import Run
+from popdist.bench.tasks import Task, read
 
 # How long a burst is, if a call takes less.
 BURST_SECONDS = 0.0025

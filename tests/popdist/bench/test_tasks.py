@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from popdist.bench.measure.tasks import read, task
+from popdist.bench.tasks import read, task
 
 
 def test_a_size_is_rounded_up_to_elements_that_members_share() -> None:

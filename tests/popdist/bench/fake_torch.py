@@ -3,7 +3,7 @@
 from types import ModuleType
 from typing import Any
 
-from popdist.bench.measure.inputs import Array
+from popdist.bench.inputs import Array
 
 PORT = 40_123
 

@@ -6,14 +6,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from popdist.bench.candidates.runners import Candidate, Engine, Floor
-from popdist.bench.machine.machine_state import Probe, bandwidth, mode
-from popdist.bench.measure.meeting import Floats, Meeting, refuse
-from popdist.bench.measure.rounds import READ_FROM_BYTES, Lane, Samples, measure
-from popdist.bench.measure.tasks import Task, task
-from popdist.bench.output import results
-from popdist.bench.output.results import ENGINE, FLOOR, Result
+from popdist.bench import results
+from popdist.bench.machine_state import Probe, bandwidth, mode
+from popdist.bench.meeting import Floats, Meeting, refuse
+from popdist.bench.results import ENGINE, FLOOR, Result
+from popdist.bench.rounds import READ_FROM_BYTES, Lane, Samples, measure
+from popdist.bench.runners import Candidate, Engine, Floor
 from popdist.bench.sizes import in_short
+from popdist.bench.tasks import Task, task
 
 _RIGHT, _WRONG, _RAISED = range(3)
 

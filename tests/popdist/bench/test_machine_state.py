@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from popdist.bench.machine import machine_state
-from popdist.bench.measure import meeting
+from popdist.bench import machine_state, meeting
 
 
 @pytest.mark.parametrize(

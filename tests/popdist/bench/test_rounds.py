@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from popdist.bench.measure import inputs, rounds
-from popdist.bench.measure.rounds import Lane, burst, measure
-from popdist.bench.measure.tasks import task
+from popdist.bench import inputs, rounds
+from popdist.bench.rounds import Lane, burst, measure
+from popdist.bench.tasks import task
 from tests.popdist.bench.lone import Lone
 
 SOURCE = inputs.source(8, "float32", 0)

@@ -11,7 +11,7 @@ from time import perf_counter
 
 import numpy as np
 
-from popdist.bench.measure.meeting import Floats, Meeting
+from popdist.bench.meeting import Floats, Meeting
 
 # What one core writes and another reads: it fits in the caches next to each of them.
 PIECE = 256 << 10

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from popdist.bench.output.results import FLOOR, Result, Spread
+from popdist.bench.results import FLOOR, Result, Spread
 from popdist.bench.sizes import in_short
 
 _COLUMN = 30

@@ -9,7 +9,7 @@ import pytest
 from matplotlib.colors import to_rgb
 from matplotlib.image import imread
 
-from popdist.bench.output import plot
+from popdist.bench import plot
 from tests.popdist.bench.samples import RESULT
 
 LARGER = replace(RESULT, bytes=4096, engine_us=1.0, peers={})

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from popdist.bench.measure.meeting import Floats
+from popdist.bench.meeting import Floats
 
 # The lane that all others are compared with, and the one that is no peer.
 ENGINE = "engine"

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from popdist.bench.measure import inputs
-from popdist.bench.measure.tasks import Task
+from popdist.bench import inputs
+from popdist.bench.tasks import Task
 
 if TYPE_CHECKING:
     from popdist.engine.group import Group

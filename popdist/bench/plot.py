@@ -6,7 +6,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from popdist.bench.output.results import ENGINE, FLOOR, Result
+from popdist.bench.results import ENGINE, FLOOR, Result
 
 
 class NoPlotError(Exception):

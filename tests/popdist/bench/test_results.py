@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 
-from popdist.bench.output.results import Spread, microseconds, ratios
+from popdist.bench.results import Spread, microseconds, ratios
 from tests.popdist.bench.samples import RESULT
 
 NAMES = ["engine", "gloo", "floor"]

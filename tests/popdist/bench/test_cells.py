@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from popdist.bench.candidates.runners import Engine, Run
-from popdist.bench.machine.machine_state import Probe
-from popdist.bench.measure.cells import Bench, check
-from popdist.bench.measure.meeting import Floats
-from popdist.bench.measure.rounds import Lane
-from popdist.bench.measure.tasks import Task, task
+from popdist.bench.cells import Bench, check
+from popdist.bench.machine_state import Probe
+from popdist.bench.meeting import Floats
+from popdist.bench.rounds import Lane
+from popdist.bench.runners import Engine, Run
+from popdist.bench.tasks import Task, task
 from popdist.engine.group import Group
 from tests.popdist.bench.lone import Lone
 

@@ -1,1 +1,0 @@
-"""Group and arrays -> calls to time: the engine, its peers, and a plain copy."""

@@ -1,1 +1,0 @@
-"""Seconds a call -> results with ratios, as a table, JSON and a picture."""
