@@ -1,12 +1,13 @@
 """A plan -> mpirun's argv, and its messages -> what failed: one file for each MPI."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from poprun.mpirun.values import (
     HYDRA,
     LOCAL,
     Context,
+    Failure,
     GlobalArguments,
     Mpi,
     MpiVerdict,
@@ -49,3 +50,21 @@ def adapter(flavour: str) -> Adapter:
     from poprun.mpirun import openmpi
 
     return openmpi
+
+
+def explain_abort(
+    mpi: Mpi, verdict: MpiVerdict, stderr: Iterable[tuple[int, str]]
+) -> MpiVerdict:
+    """Return a verdict with what only an instance of this MPI says of MPI_Abort.
+
+    Args:
+        stderr: The end of what each instance has written, after its rank.
+    """
+    may_be_abort = verdict.failure in (Failure.ABORTED, Failure.NONE)
+    if mpi.flavour != HYDRA or not may_be_abort:
+        return verdict
+
+    from poprun.mpirun import hydra
+
+    explained = (hydra.explain_abort(text, rank) for rank, text in stderr)
+    return next(filter(None, explained), verdict)

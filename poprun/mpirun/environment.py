@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import AnyStr
 
 from popdist import environment as env
+from poprun.mpirun.values import OPENMPI5, Mpi
 
 # What an mpirun sets for its own processes. What users set is not among it
 # (OMPI_CC, OMPI_ALLOW_RUN_AS_ROOT, OMPI_MCA_btl, HYDRA_IFACE, ...).
@@ -128,6 +129,21 @@ def without_outer_mpi(environ: Mapping[AnyStr, AnyStr]) -> dict[AnyStr, AnyStr]:
         for name, value in environ.items()
         if not _is_stale(os.fsdecode(name), inside=inside)
     }
+
+
+def instances_environment(
+    mpi: Mpi, caller: Mapping[str, str], directory: str
+) -> dict[str, str]:
+    """Return what instances get of the caller's environment.
+
+    Args:
+        directory: Is removed with the job.
+    """
+    environment = without_outer_mpi(caller)
+    if mpi.flavour == OPENMPI5:
+        # Its MPI_Init fails for a user who has no home.
+        environment.setdefault("HOME", directory)
+    return environment
 
 
 def without_batch_system(environ: Mapping[str, str]) -> dict[str, str]:

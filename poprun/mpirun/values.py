@@ -30,6 +30,11 @@ class Mpi(NamedTuple):
     leading_arguments: Sequence[str] = ()
 
     @property
+    def has_mpi(self) -> bool:
+        """Whether the instances get an MPI."""
+        return self.flavour != LOCAL
+
+    @property
     def title(self) -> str:
         return f"{self.vendor} {self.version}"
 

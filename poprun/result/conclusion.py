@@ -9,8 +9,7 @@ from poprun.job.events import Exited, MpirunStarted
 from poprun.job.supervise.supervisor import Ended
 from poprun.job.wait_status import exit_code
 from poprun.log import Log
-from poprun.mpirun import adapter, hydra
-from poprun.mpirun.values import HYDRA, Failure, MpiVerdict
+from poprun.mpirun import adapter, explain_abort
 from poprun.plan.hosts import HostSpec
 from poprun.plan.planner import Setup
 from poprun.result import out_of_memory, report
@@ -42,11 +41,11 @@ def conclude(
     code = 1 if status is None else exit_code(status)
     text = ended.mpirun_output.decode(errors="replace")
     verdict = adapter(setup.mpi.flavour).explain(text, code)
-    if setup.mpi.flavour == HYDRA and verdict.failure in (
-        Failure.ABORTED,
-        Failure.NONE,
-    ):
-        verdict = _explain_abort(ended, setup, router) or verdict
+    cause = ended.course.cause
+    if cause is None or cause.reason in MACHINERY:
+        ranks = range(len(setup.plan.assignments))
+        stderr = ((r, router.tail(r).decode(errors="replace")) for r in ranks)
+        verdict = explain_abort(setup.mpi, verdict, stderr)
     outcome = judge(ended.course, ended.events, status, verdict)
     _log_mpirun(ended, outcome, log)
     for warning in outcome.warnings:
@@ -95,20 +94,6 @@ def _log_mpirun(ended: Ended, outcome: Outcome, log: Log) -> None:
     if not code and outcome.first is not None:
         code = outcome.first.exit_code
     log.info(f"mpirun (PID {started[-1]}) terminated with exit code {code}")
-
-
-def _explain_abort(
-    ended: Ended, setup: Setup, router: OutputRouter
-) -> MpiVerdict | None:
-    """Return what MPICH wrote on MPI_Abort, where mpirun has ended the job."""
-    cause = ended.course.cause
-    if cause is not None and cause.reason not in MACHINERY:
-        return None
-    for assignment in setup.plan.assignments:
-        stderr = router.tail(assignment.rank).decode(errors="replace")
-        if verdict := hydra.explain_abort(stderr, assignment.rank):
-            return verdict
-    return None
 
 
 def _evidence(

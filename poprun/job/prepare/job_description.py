@@ -15,9 +15,8 @@ from poprun.mpirun import adapter
 from poprun.mpirun.environment import (
     INSTANCE_PREFIXES,
     MPIRUN_PREFIXES,
-    without_outer_mpi,
+    instances_environment,
 )
-from poprun.mpirun.values import LOCAL, OPENMPI5
 from poprun.plan.assignments import Assignment
 from poprun.plan.planner import Setup
 from poprun.stdio.terminal import Terminals
@@ -99,7 +98,7 @@ def make_job(
         merge_stderr=setup.arguments.merge_stderr,
         grace=grace,
         keep_going=keep_going,
-        has_mpi=setup.mpi.flavour != LOCAL,
+        has_mpi=setup.mpi.has_mpi,
         timeout=FOREVER if timeout is None else timeout,
         start_timeout=start_timeout,
         descriptor_limits=limits,
@@ -114,10 +113,7 @@ def _inherited(
     setup: Setup, environ: Mapping[str, str], directory: str, ended_file: str
 ) -> dict[str, str]:
     """Return the environment that all instances have in common."""
-    inherited = without_outer_mpi(environ)
-    if setup.mpi.flavour == OPENMPI5:
-        # Its MPI_Init fails for a user who has no home.
-        inherited.setdefault("HOME", directory)
+    inherited = instances_environment(setup.mpi, environ, directory)
     inherited[env.ENDED_INSTANCES] = ended_file
     return inherited
 
