@@ -181,9 +181,10 @@ def _run_job(
             f"The standard input holds {unread}, which no instance reads. For instance "
             "0 to read it, add --stdin 0; for each instance to get a copy, --stdin all."
         )
-    exit_code = conclusion.conclude(
-        ended, setup, router, log, memory, debug=settings["debug"]
+    outcome = conclusion.judge_attempt(ended, setup, router)
+    conclusion.report_attempt(
+        outcome, ended, setup, router, log, memory, debug=settings["debug"]
     )
     running.write_out()
     running.close()
-    return exit_code
+    return outcome.exit_code

@@ -1,4 +1,4 @@
-"""The end of a job: Ended -> Outcome -> the report and the exit code."""
+"""The end of an attempt: Ended -> Outcome, and Outcome -> its report."""
 
 import os
 import signal
@@ -21,22 +21,8 @@ from poprun.stdio.router import OutputRouter
 KILLED = 128 + signal.SIGKILL
 
 
-def conclude(
-    ended: Ended,
-    setup: Setup,
-    router: OutputRouter,
-    log: Log,
-    memory: Mapping[HostSpec, out_of_memory.Memory],
-    *,
-    debug: bool,
-    read_memory: out_of_memory.Read = out_of_memory.read_host,
-) -> int:
-    """Report how a job ended, the cause last, and return poprun's exit code.
-
-    Args:
-        memory: The counters of each host when the job began.
-        read_memory: Returns the counters of a host now.
-    """
+def judge_attempt(ended: Ended, setup: Setup, router: OutputRouter) -> Outcome:
+    """Return how an attempt ended: its instances, mpirun, and their output."""
     status = ended.mpirun_status
     code = 1 if status is None else exit_code(status)
     text = ended.mpirun_output.decode(errors="replace")
@@ -47,9 +33,51 @@ def conclude(
         stderr = ((r, router.tail(r).decode(errors="replace")) for r in ranks)
         verdict = explain_abort(setup.mpi, verdict, stderr)
     outcome = judge(ended.course, ended.events, status, verdict)
+    code = outcome.exit_code
+    if not code and router.closed:
+        code = OUTPUT_CLOSED
+    elif not code and (router.failure is not None or router.lost):
+        code = UNWRITTEN
+    return replace(outcome, exit_code=code, mpirun_text=verdict.text)
+
+
+def report_attempt(
+    outcome: Outcome,
+    ended: Ended,
+    setup: Setup,
+    router: OutputRouter,
+    log: Log,
+    memory: Mapping[HostSpec, out_of_memory.Memory],
+    *,
+    debug: bool,
+    read_memory: out_of_memory.Read = out_of_memory.read_host,
+) -> None:
+    """Report how an attempt ended, the cause last.
+
+    Args:
+        memory: The counters of each host when the attempt began.
+        read_memory: Returns the counters of a host now.
+    """
     _log_mpirun(ended, outcome, log)
     for warning in outcome.warnings:
         log.warn(warning)
+    _report_lost_output(router, log)
+    if debug and outcome.mpirun_text and not outcome.quote_mpirun:
+        log.say(f"mpirun printed:\n{outcome.mpirun_text}")
+    evidence = _evidence(outcome, ended, setup, router)
+    if outcome.first is not None and outcome.first.exit_code == KILLED:
+        host = setup.plan.assignments[outcome.first.rank].host
+        after = read_memory(host)
+        if after.kills > memory[host].kills:
+            evidence = replace(evidence, out_of_memory=after)
+    *more, cause = report.render(outcome, evidence) or [""]
+    for sentence in more:
+        log.say(sentence)
+    if cause:
+        log.error(cause)
+
+
+def _report_lost_output(router: OutputRouter, log: Log) -> None:
     if router.failure is not None:
         what, number = router.failure
         log.error(
@@ -61,24 +89,6 @@ def conclude(
             f"Output was lost: {what} was not read, so its last {size} bytes or more "
             "were not written."
         )
-    if debug and verdict.text and not outcome.quote_mpirun:
-        log.say(f"mpirun printed:\n{verdict.text}")
-    evidence = _evidence(outcome, ended, setup, router)
-    if outcome.first is not None and outcome.first.exit_code == KILLED:
-        host = setup.plan.assignments[outcome.first.rank].host
-        after = read_memory(host)
-        if after.kills > memory[host].kills:
-            evidence = replace(evidence, out_of_memory=after)
-    *more, cause = report.render(outcome, evidence, verdict.text) or [""]
-    for sentence in more:
-        log.say(sentence)
-    if cause:
-        log.error(cause)
-    if router.closed:
-        return outcome.exit_code or OUTPUT_CLOSED
-    if router.failure is not None or router.lost:
-        return outcome.exit_code or UNWRITTEN
-    return outcome.exit_code
 
 
 def _log_mpirun(ended: Ended, outcome: Outcome, log: Log) -> None:

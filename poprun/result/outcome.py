@@ -69,7 +69,8 @@ class Outcome:
     also: Sequence[Failed] = ()
     # The cause as a sentence, where it is not an instance's failure.
     sentence: str = ""
-    # mpirun's words belong to the explanation.
+    # mpirun's messages, and whether they belong to the explanation.
+    mpirun_text: str = ""
     quote_mpirun: bool = False
     warnings: Sequence[str] = ()
 

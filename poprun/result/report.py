@@ -42,11 +42,12 @@ class Evidence:
     stdin_advice: str = ""
 
 
-def render(outcome: Outcome, evidence: Evidence, mpirun_text: str) -> list[str]:
+def render(outcome: Outcome, evidence: Evidence) -> list[str]:
     """Return the sentences to print, the cause last."""
     sentences = []
-    if outcome.quote_mpirun and mpirun_text.strip():
-        sentences.append("mpirun printed:\n" + _indented(mpirun_text.splitlines()))
+    if outcome.quote_mpirun and outcome.mpirun_text.strip():
+        text = _indented(outcome.mpirun_text.splitlines())
+        sentences.append(f"mpirun printed:\n{text}")
     if outcome.first is None:
         sentences += [f"Also failed: {_list(outcome.also)}."] if outcome.also else []
         return sentences + ([outcome.sentence] if outcome.sentence else [])

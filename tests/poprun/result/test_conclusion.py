@@ -14,7 +14,7 @@ from poprun.job.supervise.supervisor import Ended
 from poprun.log import Log
 from poprun.mpirun.values import OPENMPI5
 from poprun.plan.hosts import HostSpec
-from poprun.result.conclusion import conclude
+from poprun.result.conclusion import judge_attempt, report_attempt
 from poprun.result.out_of_memory import Memory
 from poprun.stdio.stdin import Stdin
 
@@ -26,7 +26,7 @@ BEFORE = {N0: Memory(kills=5), N1: Memory()}
 
 
 class Output:
-    """What conclude asks of the router."""
+    """What the functions use of a router."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ def ends(
     """
     said: list[str] = []
     assignments = [SimpleNamespace(host=host) for host in HOSTS]
-    made = SimpleNamespace(
+    setup = SimpleNamespace(
         mpi=SimpleNamespace(flavour=OPENMPI5),
         plan=SimpleNamespace(assignments=assignments),
         stdin=Stdin(),
@@ -85,16 +85,17 @@ def ends(
     ended = Ended(
         course=course, events=list(events), mpirun_status=status, mpirun_output=words
     )
-    code = conclude(
-        ended,
-        made,  # type: ignore[arg-type]
-        output,  # type: ignore[arg-type]
+    arguments = (ended, setup, output)
+    outcome = judge_attempt(*arguments)  # type: ignore[arg-type]
+    report_attempt(
+        outcome,
+        *arguments,  # type: ignore[arg-type]
         Log(verbosity, said.append),
         BEFORE,
         debug=debug,
         read_memory=(memory or BEFORE).__getitem__,
     )
-    return code, [line.removesuffix("\n") for line in said]
+    return outcome.exit_code, [line.removesuffix("\n") for line in said]
 
 
 ALL_WELL = exited(0, 0), exited(1, 0)

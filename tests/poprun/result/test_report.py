@@ -2,6 +2,7 @@
 
 import signal
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -28,23 +29,23 @@ def of(rank: int, status: int, *also: Failed, sentence: str = "") -> Outcome:
 
 
 def test_a_job_that_went_well_needs_no_words() -> None:
-    assert render(Outcome(exit_code=0), Evidence(), "mpirun is well") == []
+    assert render(Outcome(exit_code=0, mpirun_text="mpirun is well"), Evidence()) == []
 
 
 def test_an_instance_without_words_of_its_own_is_named_with_host_and_code() -> None:
-    assert render(of(3, 7 << 8), Evidence(host="n1"), "") == [
+    assert render(of(3, 7 << 8), Evidence(host="n1")) == [
         "Instance 3 on n1 exited with code 7."
     ]
 
 
 def test_a_signal_is_named_and_not_numbered() -> None:
-    assert render(of(0, signal.SIGSEGV), Evidence(host="n1"), "") == [
+    assert render(of(0, signal.SIGSEGV), Evidence(host="n1")) == [
         "Instance 0 on n1 was killed by SIGSEGV."
     ]
 
 
 def test_a_traceback_is_quoted_and_its_last_line_is_the_cause() -> None:
-    assert render(of(3, 1 << 8), Evidence(host="n1", stderr=TRACEBACK), "") == [
+    assert render(of(3, 1 << 8), Evidence(host="n1", stderr=TRACEBACK)) == [
         "the last lines of instance 3's stderr:\n"
         "    loading\n"
         "    Traceback (most recent call last):\n"
@@ -58,7 +59,7 @@ def test_a_traceback_is_quoted_and_its_last_line_is_the_cause() -> None:
 def test_the_cause_is_found_where_the_traceback_is_longer_than_what_is_quoted() -> None:
     deep = b'  File "train.py", line 1, in f\n' * 30
     stderr = b"Traceback (most recent call last):\n" + deep + b"ValueError: nan\n"
-    *_, quoted, cause = render(of(3, 1 << 8), Evidence(host="n1", stderr=stderr), "")
+    *_, quoted, cause = render(of(3, 1 << 8), Evidence(host="n1", stderr=stderr))
 
     assert len(quoted.splitlines()) == 21
     assert cause == "Instance 3 on n1 exited with code 1: ValueError: nan"
@@ -67,7 +68,7 @@ def test_the_cause_is_found_where_the_traceback_is_longer_than_what_is_quoted() 
 def test_what_has_just_been_shown_is_not_shown_again() -> None:
     evidence = Evidence(host="n1", stderr=TRACEBACK, just_shown=True)
 
-    assert render(of(3, 1 << 8), evidence, "") == [
+    assert render(of(3, 1 << 8), evidence) == [
         "Instance 3 on n1 exited with code 1: ValueError: the loss is nan"
     ]
 
@@ -79,7 +80,7 @@ def test_colours_are_no_part_of_the_cause() -> None:
     )
     evidence = Evidence(host="n1", stderr=stderr, just_shown=True)
 
-    assert render(of(3, 1 << 8), evidence, "") == [
+    assert render(of(3, 1 << 8), evidence) == [
         "Instance 3 on n1 exited with code 1: KeyError: 'b'"
     ]
 
@@ -87,7 +88,7 @@ def test_colours_are_no_part_of_the_cause() -> None:
 def test_what_the_cause_says_is_not_quoted() -> None:
     stderr = b"python: No module named trian\n"
 
-    assert render(of(3, 1 << 8), Evidence(host="n1", stderr=stderr), "") == [
+    assert render(of(3, 1 << 8), Evidence(host="n1", stderr=stderr)) == [
         "Instance 3 on n1 exited with code 1: python: No module named trian"
     ]
 
@@ -95,7 +96,7 @@ def test_what_the_cause_says_is_not_quoted() -> None:
 def test_others_that_failed_by_themselves_are_listed() -> None:
     outcome = of(1, 7 << 8, failed(0, 3 << 8), failed(12, signal.SIGKILL))
 
-    assert render(outcome, Evidence(host="n1"), "") == [
+    assert render(outcome, Evidence(host="n1")) == [
         "also failed: instance 0 (exited with code 3), "
         "instance 12 (was killed by SIGKILL).",
         "Instance 1 on n1 exited with code 7.",
@@ -114,37 +115,39 @@ def test_want_of_memory_is_named_with_the_limit(limit: int | None, words: str) -
         host="n1", out_of_memory=Memory(kills=1, limit=limit), peak_kib=261_700
     )
 
-    assert render(of(0, signal.SIGKILL), evidence, "") == [
+    assert render(of(0, signal.SIGKILL), evidence) == [
         f"Instance 0 on n1 was killed by SIGKILL: out of memory ({words})."
     ]
 
 
 def test_a_cause_that_is_no_instances_is_a_sentence() -> None:
-    outcome = Outcome(exit_code=130, sentence="Stopped by SIGINT.")
+    outcome = Outcome(exit_code=130, sentence="Stopped by SIGINT.", mpirun_text="words")
 
-    assert render(outcome, Evidence(), "words") == ["Stopped by SIGINT."]
+    assert render(outcome, Evidence()) == ["Stopped by SIGINT."]
 
 
 def test_mpiruns_words_stand_before_the_cause_that_they_explain() -> None:
     outcome = Outcome(exit_code=125, sentence="mpirun ended.", quote_mpirun=True)
+    spoken = replace(outcome, mpirun_text="No slots.\n\nSorry.")
+    silent = replace(outcome, mpirun_text=" \n")
 
-    assert render(outcome, Evidence(), "No slots.\n\nSorry.") == [
+    assert render(spoken, Evidence()) == [
         "mpirun printed:\n    No slots.\n\n    Sorry.",
         "mpirun ended.",
     ]
-    assert render(outcome, Evidence(), " \n") == ["mpirun ended."]
+    assert render(silent, Evidence()) == ["mpirun ended."]
 
 
 def test_the_sentence_of_an_instance_counts_more_than_its_code() -> None:
     outcome = of(1, 42 << 8, sentence="Instance 1 called MPI_Abort.")
 
-    assert render(outcome, Evidence(host="n1"), "") == ["Instance 1 called MPI_Abort."]
+    assert render(outcome, Evidence(host="n1")) == ["Instance 1 called MPI_Abort."]
 
 
 def test_only_the_last_20_lines_are_quoted_and_long_ones_are_cut() -> None:
     stderr = b"".join(b"%d\n" % number for number in range(100)) + b"x" * 1000
 
-    [quoted, _] = render(of(0, 1 << 8), Evidence(stderr=stderr), "")
+    [quoted, _] = render(of(0, 1 << 8), Evidence(stderr=stderr))
 
     assert quoted.splitlines() == [
         "the last lines of instance 0's stderr:",
@@ -156,7 +159,7 @@ def test_only_the_last_20_lines_are_quoted_and_long_ones_are_cut() -> None:
 def test_of_a_progress_bar_the_last_state_is_quoted() -> None:
     stderr = b"\r 10%\r 50%\r100%\ndone \xff\n\n"
 
-    assert render(of(0, 1 << 8), Evidence(host="n1", stderr=stderr), "") == [
+    assert render(of(0, 1 << 8), Evidence(host="n1", stderr=stderr)) == [
         "the last lines of instance 0's stderr:\n    100%\n    done \\xff",
         "Instance 0 on n1 exited with code 1.",
     ]
@@ -212,8 +215,8 @@ def test_of_a_progress_bar_the_last_state_is_quoted() -> None:
         ),
         pytest.param(
             [
-                *("Traceback (most recent call last):", "  File", "KeyError: 1", ""),
-                *("During handling of the above exception, another occurred:", ""),
+                *("Traceback (most recent call last):", "  File", "KeyError: 1"),
+                *("During handling of the above exception, another occurred:"),
                 *("Traceback (most recent call last):", "  File", "TypeError: 2"),
             ],
             "TypeError: 2",
@@ -247,7 +250,7 @@ def test_a_python_without_popdist_is_told_of_one_that_has_it(
     exception = "ModuleNotFoundError: No module named 'popdist'"
     stderr = f"Traceback (most recent call last):\n  x\n{exception}\n".encode()
 
-    sentences = render(of(3, 1 << 8), Evidence(stderr=stderr, just_shown=True), "")
+    sentences = render(of(3, 1 << 8), Evidence(stderr=stderr, just_shown=True))
 
     assert sentences == [
         f"Instance 3 on  exited with code 1: {exception}. It comes with poprun, and so "
@@ -271,7 +274,7 @@ def test_a_program_that_finds_no_stand_in_is_told_how_to_find_it(
     exception = f"ModuleNotFoundError: No module named '{module}'"
     stderr = f"Traceback (most recent call last):\n  x\n{exception}\n".encode()
 
-    found = render(of(3, 1 << 8), Evidence(stderr=stderr, just_shown=True), "")
+    found = render(of(3, 1 << 8), Evidence(stderr=stderr, just_shown=True))
 
     advice = (
         f". popdist has a stand-in for {package}, which Python finds without "
@@ -295,4 +298,4 @@ def test_a_program_that_reads_no_input_is_told_of_stdin(
 
     cause = f"Instance 3 on n1 exited with code 1: {exception}"
     end = f". It has no standard input: write --stdin {advice}." if advice else ""
-    assert render(of(3, 1 << 8), evidence, "") == [cause + end]
+    assert render(of(3, 1 << 8), evidence) == [cause + end]
