@@ -121,6 +121,10 @@ SAME_CLASSES = {
     "popdist": {"GroupCalls"},
 }
 
+# The folders of the C core: a file includes headers of its own one and of those before.
+CORE = ROOT / "popdist" / "engine" / "core"
+CORE_FOLDERS = ("kernels", "shm", "sync", "move", "reduce", "python")
+
 # Values and functions of them: what they know of the world is passed to them.
 PURE = (
     "horovod.negotiation.agreement",
@@ -803,3 +807,21 @@ def test_a_spelled_variable_is_told_from_a_sentence(
     code: str, found: list[str]
 ) -> None:
     assert list(spelled_variables(ast.parse(code))) == found
+
+
+def test_every_folder_of_the_core_has_its_place() -> None:
+    assert {path.parent.name for path in CORE.glob("*/*.[ch]")} == set(CORE_FOLDERS)
+
+
+@pytest.mark.parametrize("folder", CORE_FOLDERS)
+def test_includes_of_the_core_run_one_way(folder: str) -> None:
+    allowed = CORE_FOLDERS[: CORE_FOLDERS.index(folder) + 1]
+
+    strays = [
+        f"{path.relative_to(CORE)} includes {header}"
+        for path in sorted((CORE / folder).glob("*.[ch]"))
+        for header in re.findall(r'^#include "(.*)"', path.read_text(), re.MULTILINE)
+        if header.split("/")[0] not in allowed
+    ]
+
+    assert not strays

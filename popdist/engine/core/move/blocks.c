@@ -1,6 +1,6 @@
 #include "move/blocks.h"
 
-#include "shm/slots.h"
+#include "move/slots.h"
 
 static void write_one(blocks *b, uint64_t block)
 {

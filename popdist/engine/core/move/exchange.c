@@ -1,7 +1,9 @@
 #include "move/exchange.h"
 
 #include "move/blocks.h"
-#include "shm/slots.h"
+#include "move/slots.h"
+#include "shm/chunks.h"
+#include "shm/hash.h"
 
 #include <string.h>
 
@@ -80,14 +82,6 @@ static void read_block(const void *what, uint64_t block, uint64_t number)
     }
 }
 
-static uint64_t hash_of(const exchange *x)
-{
-    uint64_t hash = UINT64_C(0xcbf29ce484222325) ^ x->shape;
-    for (int q = 0; q < x->c->size; q++)
-        hash = (hash ^ x->lengths[q]) * UINT64_C(0x100000001b3);
-    return hash;
-}
-
 status exchange_run(const exchange *x)
 {
     comm *c = x->c;
@@ -114,7 +108,7 @@ status exchange_run(const exchange *x)
     const descriptor d = {
         .count = (x->op == BROADCAST ? longest : all) / element_bytes(x->type),
         .name = x->name,
-        .shape = hash_of(x),
+        .shape = hash_with_all(x->shape, x->lengths, (size_t)c->size),
         .operation = (uint8_t)x->op,
         .dtype = (uint8_t)x->type,
         .reduction = (uint8_t)x->headers_of,
@@ -126,13 +120,4 @@ status exchange_run(const exchange *x)
     if (p.stream_out)
         stores_done();
     return s;
-}
-
-status barrier(comm *c, uint64_t name)
-{
-    const descriptor d = {
-        .operation = BARRIER, .name = name, .in = NOT_IN_HEAP, .out = NOT_IN_HEAP};
-    begin(c, &d);
-    announce(c);
-    return meet_all(c);
 }

@@ -2,7 +2,7 @@
 #ifndef POPDIST_EXCHANGE_H
 #define POPDIST_EXCHANGE_H
 
-#include "reduce/call.h"
+#include "sync/comm.h"
 
 /* All lengths are in bytes. What is not used by the operation is zero. */
 typedef struct {
@@ -19,15 +19,6 @@ typedef struct {
 } exchange;
 
 status exchange_run(const exchange *x);
-
-/* Each member gets its own replicas' equal shares of the rows' sum, at `out`. */
-status reduce_scatter(const call *k, char *out);
-
-/* For a layout of a part: member q gets lengths[q] elements of each node of the part, in
- * the accumulation type, after those of the members before it. Node i goes to out[i]. */
-status reduce_to_nodes(const call *k, const uint64_t *lengths, char *const *out);
-
-status barrier(comm *c, uint64_t name);
 
 /* One member to another; the others take no part. */
 status send_message(comm *c, int to, dtype type, const char *from, uint64_t bytes);

@@ -77,18 +77,3 @@ status receive_message(comm *c, int from, dtype type, char *to, uint64_t bytes)
     }
     return DONE;
 }
-
-bool is_deadlock(const comm *c, operation ours, int peer)
-{
-    /* Only the peer sleeps where these sleepers are counted. Once the counter says that
-     * it has done all that we let it do, it is no more in an earlier sleep: if it
-     * is seen to sleep after that, it sleeps until we do something, which we do not. */
-    if (ours == RECEIVE) {
-        channel *ch = channel_at(c, c->rank, peer);
-        return atomic_load(&ch->received.count) == c->sent_to[peer]
-               && atomic_load(&ch->sent.sleepers);
-    }
-    channel *ch = channel_at(c, peer, c->rank);
-    return atomic_load(&ch->sent.count) == c->received_from[peer] + 2
-           && atomic_load(&ch->received.sleepers);
-}

@@ -1,5 +1,10 @@
 #include "move/streaming.h"
 
+#include <string.h>
+
+/* Shorter copies are what the C library is good at. */
+enum { MANY_LINES = 32 << 10 };
+
 enum {
     /* Below this, a block is not worth looking at the clock. */
     LEAST_BYTES = 2 << 10,
@@ -27,6 +32,16 @@ static const double CLEARLY_LESS = 0.9;
 
 /* A trial of what turned out to be slower may cost that much of the time. */
 static const double BEARABLE = 0.015;
+
+void copy(const kernels *simd, void *to, const void *from, size_t bytes, bool streaming)
+{
+    if (streaming)
+        simd->stream(to, from, bytes, NULL);
+    else if (bytes >= MANY_LINES)
+        simd->copy(to, from, bytes);
+    else
+        memcpy(to, from, bytes);
+}
 
 traffic traffic_of(comm *c, uint64_t block_bytes, uint64_t count)
 {

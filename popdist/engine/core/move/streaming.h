@@ -11,6 +11,18 @@
 
 #include "sync/comm.h"
 
+/* Results of at least so many bytes are larger than the caches, so they are written past
+ * them. In the heap every total is written to the arrays of all members: whether stores
+ * past the caches do that sooner depends on the processor, so both kinds are tried, from
+ * a larger size on. */
+enum {
+    STREAM_OUT_BYTES = 4 << 20,
+    STREAM_TO_ALL_BYTES = 32 << 20,
+};
+
+/* Copy, past the caches if `streaming`. */
+void copy(const kernels *simd, void *to, const void *from, size_t bytes, bool streaming);
+
 typedef struct {
     comm *c;
     int size_class;     /* -1 where there is nothing to choose */

@@ -5,7 +5,7 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
-#include "move/exchange.h"
+#include "reduce/call.h"
 
 typedef struct {
     PyObject_HEAD

@@ -1,6 +1,6 @@
-#include "python/binding.h"
-
 #include "python/comm_calls.h"
+
+#include "move/exchange.h"
 #include "python/segments.h"
 #include "reduce/nodes.h"
 
@@ -14,15 +14,9 @@ PyObject *comm_reduce_rows(CommObject *self, PyObject *args)
     if (!PyArg_ParseTuple(args, "O!OOiiiiiKK", layout_type, &given, &list, &shapes, &op,
                           &type, &reduction, &wanted, &root, &name, &out))
         return NULL;
-    call k = {
-        .c = &self->c,
-        .l = ((LayoutObject *)given)->l,
-        .type = (dtype)type,
-        .reduction = (unsigned)reduction,
-        .op = (operation)op,
-        .root = root,
-        .name = name,
-    };
+    call k = call_of(&self->c, ((LayoutObject *)given)->l, (operation)op, type, reduction);
+    k.root = root;
+    k.name = name;
     if (k.l->of_part)
         return PyErr_Format(PyExc_ValueError, "The layout is that of a part of a job, "
                                               "which can only be reduced to nodes.");
@@ -82,18 +76,8 @@ PyObject *comm_reduce_to_nodes(CommObject *self, PyObject *args)
     if (!PyArg_ParseTuple(args, "O!OOiiKOO", layout_type, &given, &list, &shapes, &type,
                           &reduction, &name, &shares, &nodes))
         return NULL;
-    call k = {
-        .c = &self->c,
-        .l = ((LayoutObject *)given)->l,
-        .type = (dtype)type,
-        .reduction = (unsigned)reduction,
-        .op = REDUCE_TO_NODES,
-        .how = DIRECT,
-        .root = -1,
-        .name = name,
-        .heap_in = NOT_IN_HEAP,
-        .heap_out = NOT_IN_HEAP,
-    };
+    call k = call_of(&self->c, ((LayoutObject *)given)->l, REDUCE_TO_NODES, type, reduction);
+    k.name = name;
     if (!k.l->of_part)
         return PyErr_Format(PyExc_ValueError, "The layout is not that of a part of a job.");
     if (!find_segments(&k, list, shapes))

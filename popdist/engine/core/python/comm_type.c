@@ -57,8 +57,8 @@ static PyObject *comm_set_heap(CommObject *self, PyObject *args)
     unsigned long long address, span;
     if (!PyArg_ParseTuple(args, "KK", &address, &span))
         return NULL;
-    self->c.heap = (unsigned char *)(uintptr_t)address;
     self->c.heap_span = span;
+    self->c.heap = (unsigned char *)(uintptr_t)address;
     Py_RETURN_NONE;
 }
 

@@ -138,17 +138,10 @@ static bool take(plain_arrays *p, PyObject *from, PyObject *to, const layout *l,
 static PyObject *reduce_plain(CommObject *self, const layout *l, plain_arrays *p,
                               long reduction, int wanted)
 {
-    call k = {
-        .c = &self->c,
-        .l = l,
-        .type = (dtype)dtype_of(&p->x[0]),
-        .reduction = (unsigned)reduction,
-        .op = ALL_REDUCE,
-        .root = -1,
-        .segments = p->segments,
-        .count_of_segments = (uint32_t)p->count,
-        .shape = p->shape,
-    };
+    call k = call_of(&self->c, l, ALL_REDUCE, dtype_of(&p->x[0]), reduction);
+    k.segments = p->segments;
+    k.count_of_segments = (uint32_t)p->count;
+    k.shape = p->shape;
     for (Py_ssize_t i = 0; i < p->count; i++)
         k.total += p->segments[i].count;
     if (!enter(self, p->bytes))
@@ -195,18 +188,11 @@ PyObject *reduce_memory(PyObject *object, PyObject *given, uint64_t address,
     const segment whole = {count, &row, &row};
     if ((self->queued && !in_turn) || l->rows[l->rank] != 1)
         Py_RETURN_NOTIMPLEMENTED;
-    call k = {
-        .c = &self->c,
-        .l = l,
-        .type = (dtype)type,
-        .reduction = (unsigned)reduction,
-        .op = ALL_REDUCE,
-        .root = -1,
-        .segments = &whole,
-        .count_of_segments = 1,
-        .total = count,
-        .shape = add_shape(0, &length, 1),
-    };
+    call k = call_of(&self->c, l, ALL_REDUCE, type, reduction);
+    k.segments = &whole;
+    k.count_of_segments = 1;
+    k.total = count;
+    k.shape = add_shape(0, &length, 1);
     if (!enter(self, count * element_bytes(k.type)))
         return NULL;
     prepare(&k, wanted);

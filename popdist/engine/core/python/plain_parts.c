@@ -1,6 +1,7 @@
 /* The fast way in for the operations that cut an array into parts, or join parts. */
 #include "python/plain_arrays.h"
 
+#include "move/exchange.h"
 #include "python/comm_object.h"
 
 #include <string.h>
@@ -80,21 +81,13 @@ static PyObject *scatter_pair(CommObject *self, const layout *l, const pair *p,
     for (uint32_t r = 0; r < rows; r++)
         in_rows[r] = (char *)p->x.buf + r * row;
     const segment whole = {row / element_bytes((dtype)p->type), in_rows, NULL};
-    call k = {
-        .c = &self->c,
-        .l = l,
-        .type = (dtype)p->type,
-        .reduction = (unsigned)reduction,
-        .op = REDUCE_SCATTER,
-        .root = -1,
-        .segments = &whole,
-        .count_of_segments = 1,
-        .total = whole.count,
-        .shape = add_shape(0, p->x.shape + leading, p->x.ndim - leading),
-    };
+    call k = call_of(&self->c, l, REDUCE_SCATTER, p->type, reduction);
+    k.segments = &whole;
+    k.count_of_segments = 1;
+    k.total = whole.count;
+    k.shape = add_shape(0, p->x.shape + leading, p->x.ndim - leading);
     if (!enter(self, (uint64_t)p->x.len))
         return NULL;
-    prepare(&k, DIRECT);
     return leave(self, reduce_scatter(&k, p->out.buf));
 }
 

@@ -1,10 +1,5 @@
 #include "reduce/call.h"
 
-#include <string.h>
-
-/* Shorter copies are what the C library is good at. */
-enum { MANY_LINES = 32 << 10 };
-
 terms terms_of(const call *k)
 {
     terms t = {
@@ -44,16 +39,6 @@ piece piece_at(const call *k, cursor *at, uint64_t begin, uint64_t end)
     const segment *s = &k->segments[at->segment];
     uint64_t offset = begin - at->before, left = s->count - offset;
     return (piece){s, offset, end - begin < left ? end - begin : left};
-}
-
-void copy(const kernels *simd, void *to, const void *from, size_t bytes, bool streaming)
-{
-    if (streaming)
-        simd->stream(to, from, bytes, NULL);
-    else if (bytes >= MANY_LINES)
-        simd->copy(to, from, bytes);
-    else
-        memcpy(to, from, bytes);
 }
 
 static uint64_t least(uint64_t a, uint64_t b)

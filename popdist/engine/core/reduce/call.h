@@ -2,8 +2,10 @@
 #ifndef POPDIST_CALL_H
 #define POPDIST_CALL_H
 
+#include "move/streaming.h"
 #include "reduce/tree.h"
 #include "shm/chunks.h"
+#include "shm/hash.h"
 
 /* An array as it lies in each of the member's rows. */
 typedef struct {
@@ -29,15 +31,6 @@ typedef struct {
     uint64_t heap_in, heap_out, heap_stride;
 } call;
 
-/* Results of at least so many bytes are larger than the caches, so they are written past
- * them. In the heap every total is written to the arrays of all members: whether stores
- * past the caches do that sooner depends on the processor, so both kinds are tried, from
- * a larger size on. */
-enum {
-    STREAM_OUT_BYTES = 4 << 20,
-    STREAM_TO_ALL_BYTES = 32 << 20,
-};
-
 /* What follows from a call for the one who carries it out. */
 typedef struct {
     arithmetic a;
@@ -52,12 +45,26 @@ typedef struct {
  * compare that, so it also tells where one array ends and the next begins. */
 static inline uint64_t add_shape(uint64_t before, const ssize_t *lengths, int axes)
 {
-    uint64_t hash = (before ^ (uint64_t)axes) * UINT64_C(0x9e3779b97f4a7c15);
-    for (int i = 0; i < axes; i++) {
-        hash ^= hash >> 32;
-        hash = (hash ^ (uint64_t)lengths[i]) * UINT64_C(0x9e3779b97f4a7c15);
-    }
-    return hash ^ (hash >> 32);
+    uint64_t hash = hash_with(before, (uint64_t)axes);
+    for (int axis = 0; axis < axes; axis++)
+        hash = hash_with(hash, (uint64_t)lengths[axis]);
+    return hash;
+}
+
+/* A call without arrays: those, and all that is not usual, are the caller's to add. */
+static inline call call_of(comm *c, const layout *l, operation op, int type, long reduction)
+{
+    return (call){
+        .c = c,
+        .l = l,
+        .op = op,
+        .type = (dtype)type,
+        .reduction = (unsigned)reduction,
+        .root = -1,
+        .how = DIRECT,
+        .heap_in = NOT_IN_HEAP,
+        .heap_out = NOT_IN_HEAP,
+    };
 }
 
 /* Find where the arrays of an all-reduce lie in the heap, and settle how to carry the
@@ -80,9 +87,6 @@ typedef struct {
 } cursor;
 
 piece piece_at(const call *k, cursor *at, uint64_t begin, uint64_t end);
-
-/* Copy, past the caches if `streaming`. */
-void copy(const kernels *simd, void *to, const void *from, size_t bytes, bool streaming);
 
 /* Write one of this member's nodes, for elements [begin, end), to `to`. */
 void write_node(const call *k, const terms *t, cursor *at, const node *which,
@@ -115,6 +119,13 @@ status all_reduce_ring(const call *k);
 
 /* Elements of the ring's longest chunk: the order of its additions follows. */
 uint64_t ring_segment(const comm *c, dtype type);
+
+/* Each member gets its own replicas' equal shares of the rows' sum, at `out`. */
+status reduce_scatter(const call *k, char *out);
+
+/* For a layout of a part: member q gets lengths[q] elements of each node of the part, in
+ * the accumulation type, after those of the members before it. Node i goes to out[i]. */
+status reduce_to_nodes(const call *k, const uint64_t *lengths, char *const *out);
 
 /* Once all have begun: reduce where the arrays lie. */
 bool all_in_heap(const call *k);

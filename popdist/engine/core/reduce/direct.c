@@ -12,8 +12,7 @@
  * before it.
  */
 #include "reduce/call.h"
-#include "shm/slots.h"
-#include "move/streaming.h"
+#include "move/slots.h"
 
 /* A member's share of a block of a large array: what it writes for another core to read
  * is read before it has left the caches. */

@@ -1,7 +1,6 @@
 /* Arrays that lie in the heap are reduced where they are: each member adds up its
  * chunk of all members' rows, and writes the total into all members' rows. */
 #include "reduce/call.h"
-#include "move/streaming.h"
 #include "shm/pages.h"
 
 #include <errno.h>

@@ -6,7 +6,7 @@
  */
 #include "move/blocks.h"
 #include "reduce/call.h"
-#include "shm/slots.h"
+#include "move/slots.h"
 
 typedef struct {
     const call *k;

@@ -53,7 +53,6 @@ static void find_in_heap(call *k)
 
 void prepare(call *k, int wanted)
 {
-    k->heap_in = k->heap_out = NOT_IN_HEAP;
     find_in_heap(k);
     k->how = choose(k, wanted);
 }

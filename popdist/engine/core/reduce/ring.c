@@ -10,7 +10,7 @@
  * slot take turns, so a member may be one round ahead of its right neighbour.
  */
 #include "reduce/call.h"
-#include "shm/slots.h"
+#include "move/slots.h"
 
 #include <string.h>
 

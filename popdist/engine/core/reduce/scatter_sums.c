@@ -1,9 +1,8 @@
 /* Reduce-scatter: as the direct algorithm, but each keeps what it has added up. To nodes:
  * the same, but no member adds up more than the nodes of the group's part of a job. */
 #include "move/blocks.h"
-#include "move/exchange.h"
+#include "move/slots.h"
 #include "reduce/nodes.h"
-#include "shm/slots.h"
 
 typedef struct {
     const call *k;
@@ -127,9 +126,8 @@ status reduce_to_nodes(const call *k, const uint64_t *lengths, char *const *out)
     plan p = {.k = k, .t = terms_of(k), .at = &at, .out = out};
     descriptor d = descriptor_of(k);
     uint64_t end = 0;
-    for (int q = 0; q < k->c->size; q++) {
+    for (int q = 0; q < k->c->size; q++)
         p.ends[q] = end += lengths[q];
-        d.shape = (d.shape ^ lengths[q]) * UINT64_C(0x100000001b3);
-    }
+    d.shape = hash_with_all(d.shape, lengths, (size_t)k->c->size);
     return run(&p, &d);
 }

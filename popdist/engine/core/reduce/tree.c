@@ -1,5 +1,7 @@
 #include "reduce/tree.h"
 
+#include "shm/hash.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -140,13 +142,13 @@ static layout *share_out(int rank, int size, const uint32_t *rows, uint64_t base
     l->rank = rank;
     l->size = size;
     l->single = true;
-    l->hash = UINT64_C(0xcbf29ce484222325) ^ base;
+    l->hash = hash_with(1, base);
     for (int q = 0; q < size; q++) {
         l->rows[q] = rows[q];
         l->first[q] = (uint32_t)l->replicas;
         l->replicas += rows[q];
         l->single &= rows[q] == 1;
-        l->hash = (l->hash ^ rows[q]) * UINT64_C(0x100000001b3);
+        l->hash = hash_with(l->hash, rows[q]);
         l->nodes[q] = nodes_of(base + l->first[q], base + l->replicas, NULL);
         l->most_nodes = l->nodes[q] > l->most_nodes ? l->nodes[q] : l->most_nodes;
     }

@@ -1,5 +1,7 @@
 /* Computes whether two builds of the core can share an arena. */
-#include "sync/comm.h"
+#include "kernels/kernels.h"
+#include "shm/arena.h"
+#include "shm/hash.h"
 
 #define FIELD(type, field) offsetof(type, field), sizeof(((type *)NULL)->field)
 
@@ -31,24 +33,13 @@ static const uint64_t layout[] = {
     FIELD(header, ended), FIELD(header, end), FIELD(header, stores),
 };
 
-static uint64_t mixed(uint64_t hash, uint64_t value)
-{
-    for (int i = 0; i < 8; i++, value >>= 8)
-        hash = (hash ^ (value & 0xff)) * UINT64_C(0x100000001b3);
-    return hash;
-}
-
 uint64_t arena_layout(void)
 {
-    uint64_t hash = UINT64_C(0xcbf29ce484222325);
-    for (size_t i = 0; i < sizeof layout / sizeof *layout; i++)
-        hash = mixed(hash, layout[i]);
     /* Where the parts begin follows from the sizes of an arena: any will do. */
     const settings s = {.size = 3, .block_bytes = 100000};
     const places p = places_of(&s);
     const uint64_t begins[] = {p.members, p.channels, p.slots, p.input_bytes,
                                p.result_bytes, p.slot_bytes, p.total};
-    for (size_t i = 0; i < sizeof begins / sizeof *begins; i++)
-        hash = mixed(hash, begins[i]);
-    return hash;
+    const uint64_t hash = hash_with_all(1, layout, sizeof layout / sizeof *layout);
+    return hash_with_all(hash, begins, sizeof begins / sizeof *begins);
 }

@@ -35,6 +35,38 @@ enum {
 
 #define ARENA_MAGIC UINT64_C(0x616e657261706f70)
 
+typedef enum {
+    DONE,
+    STOPPED,   /* the caller's own hook wants to stop: Ctrl-C */
+    ENDED,     /* another member ended the group; the arena's ending says why */
+    TIMED_OUT, /* a member took too long */
+    PEER_LOST, /* a member's process has ended */
+    MISMATCH,  /* two members do different things */
+    ASKED,     /* a member's program asked for the end */
+} status;
+
+typedef enum {
+    BARRIER,
+    ALL_REDUCE,
+    REDUCE,
+    REDUCE_SCATTER,
+    ALL_GATHER,
+    BROADCAST,
+    GATHER,
+    SCATTER,
+    ALL_TO_ALL,
+    SEND,
+    RECEIVE,
+    PEEK, /* waiting to see what member 0 calls next */
+    REDUCE_TO_NODES,
+} operation;
+
+typedef enum { ONESHOT, DIRECT, RING, IN_ARENA } algorithm;
+
+/* What `ended` holds once the reason stands there; more than this while a member writes
+ * it, who may die or be stopped over it. The group has ended in either case. */
+enum { EXPLAINED = 2 };
+
 /* A counter with one writer, for which others may sleep. */
 typedef struct {
     _Alignas(APART) _Atomic uint64_t count;
@@ -122,7 +154,7 @@ typedef struct {
 typedef struct {
     uint64_t magic, layout; /* as arena_layout() has it */
     settings agreed;
-    /* 0, then which member writes why, then EXPLAINED: see comm.h. */
+    /* 0, then which member writes why, then EXPLAINED. */
     _Alignas(APART) _Atomic uint32_t ended;
     ending end;
     /* Which stores suit the traffic between cores just now: see streaming.c. */

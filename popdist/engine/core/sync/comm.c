@@ -138,6 +138,21 @@ static bool is_ahead(const comm *c, int peer)
     return atomic_load_explicit(&next->stamp, memory_order_acquire) == calls_of(c) + 1;
 }
 
+bool is_deadlock(const comm *c, operation ours, int peer)
+{
+    /* Only the peer sleeps where these sleepers are counted. Once the counter says that
+     * it has done all that we let it do, it is no more in an earlier sleep: if it
+     * is seen to sleep after that, it sleeps until we do something, which we do not. */
+    if (ours == RECEIVE) {
+        channel *ch = channel_at(c, c->rank, peer);
+        return atomic_load(&ch->received.count) == c->sent_to[peer]
+               && atomic_load(&ch->sent.sleepers);
+    }
+    channel *ch = channel_at(c, peer, c->rank);
+    return atomic_load(&ch->sent.count) == c->received_from[peer] + 2
+           && atomic_load(&ch->received.sleepers);
+}
+
 /* End the group if a message is waited for that cannot come: what the peer did before
  * it began to wait for us is here to see, and yet the word has not moved. */
 static status check_deadlock(comm *c, int peer, const _Atomic uint64_t *word,

@@ -13,32 +13,6 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
-typedef enum {
-    DONE,
-    STOPPED,   /* the caller's own hook wants to stop: Ctrl-C */
-    ENDED,     /* another member ended the group; the arena's ending says why */
-    TIMED_OUT, /* a member took too long */
-    PEER_LOST, /* a member's process has ended */
-    MISMATCH,  /* two members do different things */
-    ASKED,     /* a member's program asked for the end */
-} status;
-
-typedef enum {
-    BARRIER,
-    ALL_REDUCE,
-    REDUCE,
-    REDUCE_SCATTER,
-    ALL_GATHER,
-    BROADCAST,
-    GATHER,
-    SCATTER,
-    ALL_TO_ALL,
-    SEND,
-    RECEIVE,
-    PEEK, /* waiting to see what member 0 calls next */
-    REDUCE_TO_NODES,
-} operation;
-
 /* What member 0 has seen around a trial of the other kind of stores, for blocks of
  * one class of sizes. */
 typedef struct {
@@ -54,8 +28,6 @@ typedef struct {
     uint32_t call, pause;    /* since the last trial, and how many until the next */
     double usual_ns, tried_ns; /* least for a byte */
 } heap_stores;
-
-typedef enum { ONESHOT, DIRECT, RING, IN_ARENA } algorithm;
 
 typedef struct comm comm;
 
@@ -76,12 +48,13 @@ struct comm {
     uint64_t sent_to[MAX_MEMBERS], received_from[MAX_MEMBERS];
 
     peer peers[MAX_MEMBERS];
-    uint64_t timeout_ns;
+    /* These three may be set while a call runs that has let other threads run. */
+    _Atomic uint64_t timeout_ns;
     waiting waits;
 
-    /* The heap as this process maps it, NULL while it does not. */
-    unsigned char *heap;
-    uint64_t heap_span; /* bytes of one member's region */
+    /* The heap as this process maps it, NULL while it does not; once mapped, it stays. */
+    unsigned char *_Atomic heap;
+    _Atomic uint64_t heap_span; /* bytes of one member's region; set before the heap */
     /* How much of each region, from its begin, we can access. */
     uint64_t accessible[MAX_MEMBERS];
 
@@ -122,8 +95,6 @@ static inline uint64_t calls_of(const comm *c)
 {
     return atomic_load_explicit(&c->calls, memory_order_relaxed);
 }
-
-uint64_t now_ns(void);
 
 /* Make the arena's header; only member 0 does, before anyone else sees it. */
 void arena_initialise(void *base, const settings *agreed);
@@ -195,14 +166,14 @@ void announce(comm *c);
 status meet_one(comm *c, int peer);
 status meet_all(comm *c);
 
-/* What the arena's `ended` holds once the reason stands there, and what while a member
- * writes it, who may die or be stopped over it. The group has ended in either case. */
-enum { EXPLAINED = 2 };
-
+/* What the arena's `ended` holds while that member writes the reason. */
 static inline uint32_t writing(int rank)
 {
     return EXPLAINED + 1 + (uint32_t)rank;
 }
+
+/* A call of its own, in which nothing but that goes on. */
+status barrier(comm *c, uint64_t name);
 
 /* End the group: the first reason counts, on all members. Returns `why`. Any thread may
  * call it, also while another one is in a call. end_over() is for a

@@ -6,22 +6,18 @@
  * below it: a member waits until all below it have taken their steps, tells the one above
  * it, and waits until that one has been told that all members have: 2 (N - 1) lines.
  */
+#include "shm/hash.h"
 #include "sync/comm.h"
 
 enum { TREE_ABOVE = 16, TREE_CHILDREN = 16 };
-
-static uint64_t mixed(uint64_t hash, uint64_t value)
-{
-    hash = (hash ^ value) * UINT64_C(0x9e3779b97f4a7c15);
-    return hash ^ (hash >> 32);
-}
 
 static uint64_t signature_of(const descriptor *d)
 {
     uint64_t small = (uint64_t)d->operation | (uint64_t)d->dtype << 8
                      | (uint64_t)d->reduction << 16 | (uint64_t)d->algorithm << 24
                      | (uint64_t)(uint32_t)d->root << 32;
-    return mixed(mixed(mixed(mixed(1, small), d->count), d->name), d->shape);
+    const uint64_t parts[] = {small, d->count, d->name, d->shape};
+    return hash_with_all(1, parts, 4);
 }
 
 void describe(comm *c, const descriptor *d)
@@ -117,4 +113,13 @@ status meet_all(comm *c)
             return s;
     }
     return DONE;
+}
+
+status barrier(comm *c, uint64_t name)
+{
+    const descriptor d = {
+        .operation = BARRIER, .name = name, .in = NOT_IN_HEAP, .out = NOT_IN_HEAP};
+    begin(c, &d);
+    announce(c);
+    return meet_all(c);
 }

@@ -1,6 +1,9 @@
 #define _GNU_SOURCE
 #include "sync/peer.h"
 
+#include "shm/hash.h"
+#include "sync/waiting.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -8,7 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 enum {
@@ -37,13 +39,6 @@ typedef struct {
     uint64_t started, program;
 } facts;
 
-static uint64_t now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
 /* Where exec() has put the program, at random as a rule; nothing else moves it. */
 static uint64_t program_of(const uint64_t *fields)
 {
@@ -53,10 +48,8 @@ static uint64_t program_of(const uint64_t *fields)
     /* A process that may not be traced shows 1 and 0 instead. */
     if (fields[STARTCODE] <= 1 || fields[STARTSTACK] == 0)
         return 0;
-    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
-        hash = (hash ^ fields[places[i]]) * UINT64_C(0x9e3779b97f4a7c15);
-        hash ^= hash >> 32;
-    }
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++)
+        hash = hash_with(hash, fields[places[i]]);
     return hash | 1;
 }
 
@@ -99,7 +92,7 @@ static finding look_up(pid_t pid, facts *found)
 void watch_peer(peer *p, int pidfd, pid_t pid)
 {
     facts seen;
-    *p = (peer){.pidfd = pidfd, .next_look = now() + LOOK_NS};
+    *p = (peer){.pidfd = pidfd, .next_look = now_ns() + LOOK_NS};
     if (pidfd < 0 || look_up(pid, &seen) != FOUND)
         return;
     p->pid = pid;
@@ -130,7 +123,7 @@ bool peer_ended(peer *p)
     bool said = pidfd_says_so(p);
     if (!p->pid)
         return said;
-    uint64_t at = now();
+    uint64_t at = now_ns();
     if (!said && p->pidfd >= 0 && at < p->next_look)
         return false;
     p->next_look = at + LOOK_NS;

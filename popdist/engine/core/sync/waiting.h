@@ -27,6 +27,9 @@ enum {
     LEAST_SPIN_NS = 2000,
 };
 
+/* The clock of all waits: nanoseconds, that only grow. */
+uint64_t now_ns(void);
+
 typedef struct {
     uint64_t most_spin_ns, spin_ns; /* as agreed, and for the next poll */
     uint64_t yield_from; /* until then, sleep at once */

@@ -1,4 +1,4 @@
-#include "shm/slots.h"
+#include "move/slots.h"
 
 void choose_lane(comm *c, uint64_t block_bytes, uint64_t count)
 {
