@@ -55,6 +55,7 @@ def project(tmp_path: Path) -> Path:
     for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE", CORE / "flags"):
         shutil.copy(ROOT / name, folder / name)
     shutil.copy(ROOT / "poprun" / "__init__.py", folder / "poprun")
+    shutil.copytree(ROOT / "scripts", folder / "scripts")
     (folder / "popdist" / "__init__.py").touch()
     (folder / "popdist" / "engine" / "__init__.py").touch()
     (folder / "popdist" / "engine" / "_core.pyi").touch()

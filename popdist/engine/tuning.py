@@ -21,9 +21,10 @@ MOST_MEMBERS = 256
 
 # The core takes no smaller blocks.
 _LEAST_BLOCK = 1 << 16
-# The most that the slots of all members take: above 128 members, blocks are smaller.
-# A slot has two phases of a block each.
-_MOST_SLOT_BYTES = 128 << 20
+# The most that the slots of all members take: above 64 members, blocks are smaller.
+# A slot has two phases, each with room for a block of the largest size that the core
+# may choose, four times as large as the first one.
+_MOST_SLOT_BYTES = 256 << 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,7 +32,8 @@ class Tuning:
     """What all members of a group must agree on.
 
     oneshot_bytes: Up to here, each member adds up the whole arrays of all.
-    block_bytes: How much of a larger array is on its way at once.
+    block_bytes: How much of a larger array is on its way at once, at first: the core
+        tries smaller and larger blocks, and chooses.
     spin_us: How long a member polls for another's step before it yields its core.
     """
 
@@ -75,7 +77,7 @@ class Tuning:
         return cls(
             oneshot_bytes=oneshot,
             block_bytes=min(
-                entry["block_bytes"], _MOST_SLOT_BYTES // (2 * size) & -4096
+                entry["block_bytes"], _MOST_SLOT_BYTES // (8 * size) & -4096
             ),
             spin_us=entry["spin_us"],
         ).fitted()

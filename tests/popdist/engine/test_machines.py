@@ -102,7 +102,7 @@ def test_the_engine_needs_no_dev_shm(change: str) -> None:
         (1 << 19, r"met\n"),
         (
             1 << 27,
-            r"The instances of this host need 768(\.\d)? MiB of shared memory, but the "
+            r"The instances of this host need 3(\.\d+)? GiB of shared memory, but the "
             r"memory cgroup of instance 0 has only [\d.]+ MiB left\. Raise its limit, "
             r"or start fewer instances on this host\.\n",
         ),

@@ -64,16 +64,16 @@ def test_blocks_that_are_too_small_become_the_smallest() -> None:
     [
         (2, 300, 1 << 19),
         (16, 300, 1 << 19),
-        (128, 300, 1 << 19),
-        (129, 300, 520_192),
-        (256, 300, 1 << 18),
-        (2, 1, 1 << 21),
-        (32, 1, 1 << 21),
-        (33, 1, 2_031_616),
-        (256, 1, 1 << 18),
+        (64, 300, 1 << 19),
+        (65, 300, 516_096),
+        (256, 300, 1 << 17),
+        (2, 1, 1 << 20),
+        (32, 1, 1 << 20),
+        (33, 1, 1_015_808),
+        (256, 1, 1 << 17),
     ],
 )
-def test_the_slots_of_all_members_stay_within_128_mib(
+def test_the_slots_of_all_members_stay_within_256_mib(
     size: int, cores: int, block: int
 ) -> None:
     assert Tuning.measured(size, cores).block_bytes == block

@@ -7,7 +7,8 @@ void choose_lane(comm *c, uint64_t block_bytes, uint64_t count)
         return;
     const uint64_t input = round_up(block_bytes, PAGE);
     const uint64_t result = result_part(block_bytes, c->agreed.size);
-    uint64_t lanes = c->at.input_bytes / input;
+    /* Not as many as there is room for: they would push each other out of the caches. */
+    uint64_t lanes = c->agreed.block_bytes / input;
     if (c->at.result_bytes / result < lanes)
         lanes = c->at.result_bytes / result;
     if (lanes < 2)

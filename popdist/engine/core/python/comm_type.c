@@ -2,6 +2,7 @@
 #include "python/binding.h"
 
 #include "python/comm_calls.h"
+#include "reduce/block_size.h"
 
 #include <string.h>
 #include <unistd.h>
@@ -103,6 +104,20 @@ static PyObject *comm_runs(CommObject *self, PyObject *unused)
     return Py_BuildValue("(KKKK)", (unsigned long long)runs[ONESHOT],
                          (unsigned long long)runs[DIRECT], (unsigned long long)runs[RING],
                          (unsigned long long)runs[IN_ARENA]);
+}
+
+static PyObject *comm_block_sizes(CommObject *self, PyObject *unused)
+{
+    (void)unused;
+    PyObject *sizes = PyTuple_New(self->open ? BLOCK_CLASSES : 0);
+    for (int i = 0; sizes && self->open && i < BLOCK_CLASSES; i++) {
+        const block_plan p = block_plan_of(atomic_load_explicit(
+            &self->c.head->block_plans[i], memory_order_relaxed));
+        const unsigned usual = p.length ? p.usual : p.other;
+        PyTuple_SetItem(sizes, i, PyLong_FromUnsignedLongLong(
+                                      block_bytes_at(&self->c.agreed, usual)));
+    }
+    return sizes;
 }
 
 static PyObject *comm_waits(CommObject *self, PyObject *unused)
@@ -280,6 +295,7 @@ PyObject *make_comm_type(PyObject *module)
         METHOD("last", comm_last, METH_NOARGS),
         METHOD("runs", comm_runs, METH_NOARGS),
         METHOD("waits", comm_waits, METH_NOARGS),
+        METHOD("block_sizes", comm_block_sizes, METH_NOARGS),
         METHOD("doing", comm_doing, METH_NOARGS),
         METHOD("ring_segment", comm_ring_segment, METH_VARARGS),
         METHOD("close", comm_shut, METH_NOARGS),

@@ -11,12 +11,9 @@
  * one that has published a block's inputs has read the totals of the block but one
  * before it.
  */
+#include "reduce/block_size.h"
 #include "reduce/call.h"
 #include "move/slots.h"
-
-/* A member's share of a block of a large array: what it writes for another core to read
- * is read before it has left the caches. */
-enum { SHARE_BYTES = 64 << 10 };
 
 typedef struct {
     const call *k;
@@ -133,43 +130,35 @@ static status begin_direct(work *w, bool *in_place)
     return wait_all(c, w->before + 1);
 }
 
-/* How many elements the blocks have that an array is cut into. */
-static uint64_t block_length(const call *k, const terms *t)
-{
-    const comm *c = k->c;
-    const uint64_t width = k->l->most_nodes * t->slot_element;
-    const uint64_t shares = (uint64_t)c->size * SHARE_BYTES;
-    uint64_t bytes = c->agreed.block_bytes;
-    /* Members that share cores wait for each other less often with larger ones. */
-    if (k->total * width > bytes && shares < bytes && !shares_core(c))
-        bytes = shares;
-    return bytes / width / CHUNK_UNIT * CHUNK_UNIT;
-}
-
 status all_reduce_direct(const call *k)
 {
     comm *c = k->c;
     work w = {.k = k, .t = terms_of(k), .number = c->blocks};
     bool in_place = false;
+    const uint64_t width = k->l->most_nodes * w.t.slot_element;
+    block_trial trial;
 
     c->ran = DIRECT;
-    w.length = block_length(k, &w.t);
+    w.length = block_size_begin(&trial, c, k->total * width) / width / CHUNK_UNIT
+               * CHUNK_UNIT;
     w.blocks = (k->total + w.length - 1) / w.length;
     w.traffic = traffic_of(
         c, (k->total < w.length ? k->total : w.length) * w.t.slot_element, w.blocks);
     if (w.blocks == 1)
         w.length = round_up(k->total, CHUNK_UNIT);
-    choose_lane(c, w.length * k->l->most_nodes * w.t.slot_element, w.blocks);
+    choose_lane(c, w.length * width, w.blocks);
     w.t.stream_in_place |= w.t.stream_out && traffic_usual(&w.traffic);
     status s = begin_direct(&w, &in_place);
     if (s != DONE)
         return s;
     if (in_place)
         return all_reduce_in_heap(k);
+    block_trial_begin(&trial);
     for (uint64_t b = 0; b < w.blocks && s == DONE; b++)
         s = one_block(&w, b);
     if (w.t.stream_out)
         stores_done();
+    block_trial_end(&trial, k->total * width);
     c->blocks += w.blocks;
     return s;
 }

@@ -9,6 +9,7 @@ static const uint64_t layout[] = {
     /* Sizes, and what numbers stand for. */
     CACHE_LINE, APART, PAGE, MAX_MEMBERS, MAX_LEAVES, ANNOUNCEMENT_BYTES,
     MOST_ONESHOT_BYTES, MESSAGE_SLOT_BYTES, CHUNK_UNIT, STORE_CLASSES, EXPLAINED,
+    BLOCK_CLASSES, BLOCK_SIZES, FIRST_BLOCK_SIZE,
     DTYPES, REDUCTIONS, MEAN,
     PEEK, IN_ARENA, ASKED, __BYTE_ORDER__,
     /* Where everything lies. */
@@ -30,7 +31,7 @@ static const uint64_t layout[] = {
     FIELD(settings, oneshot_bytes), FIELD(settings, spin_us),
     sizeof(choice), FIELD(choice, trial), FIELD(choice, streaming),
     sizeof(header), FIELD(header, magic), FIELD(header, layout), FIELD(header, agreed),
-    FIELD(header, ended), FIELD(header, end), FIELD(header, stores),
+    FIELD(header, ended), FIELD(header, end), FIELD(header, stores), FIELD(header, block_plans),
 };
 
 uint64_t arena_layout(void)

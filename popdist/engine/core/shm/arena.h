@@ -31,6 +31,12 @@ enum {
     LEAST_BLOCK_BYTES = 65536,
     /* Sizes of blocks for which the kind of stores is chosen apart. */
     STORE_CLASSES = 5,
+    /* Sizes of arrays for which the size of blocks is chosen apart, and how many sizes
+     * there are to choose from. */
+    BLOCK_CLASSES = 4,
+    BLOCK_SIZES = 5,
+    /* The number of the size that a group begins with. */
+    FIRST_BLOCK_SIZE = 2,
 };
 
 #define ARENA_MAGIC UINT64_C(0x616e657261706f70)
@@ -139,7 +145,7 @@ typedef struct {
 /* The sizes that all members must agree on. */
 typedef struct {
     uint64_t size;          /* members */
-    uint64_t block_bytes;   /* one phase of a member's slot */
+    uint64_t block_bytes;   /* of the blocks that a group begins with */
     uint64_t oneshot_bytes; /* up to here, oneshot is chosen */
     uint64_t spin_us;       /* how long a counter is polled before the core is yielded */
 } settings;
@@ -159,6 +165,8 @@ typedef struct {
     ending end;
     /* Which stores suit the traffic between cores just now: see streaming.c. */
     _Alignas(APART) choice stores[STORE_CLASSES];
+    /* How large the blocks of coming calls are: see block_size.c. Member 0 writes it. */
+    _Alignas(APART) _Atomic uint64_t block_plans[BLOCK_CLASSES];
 } header;
 
 typedef struct {
@@ -171,6 +179,14 @@ typedef struct {
 static inline uint64_t round_up(uint64_t value, uint64_t unit)
 {
     return (value + unit - 1) / unit * unit;
+}
+
+/* The bytes of a block by the number of its size: each one is twice as large as the one
+ * before. */
+static inline uint64_t block_bytes_at(const settings *s, unsigned number)
+{
+    const uint64_t bytes = s->block_bytes << number >> FIRST_BLOCK_SIZE;
+    return bytes > LEAST_BLOCK_BYTES ? bytes : LEAST_BLOCK_BYTES;
 }
 
 /* The bytes of a member's chunk of a block, which may be longer than its share by less
@@ -186,8 +202,9 @@ static inline places places_of(const settings *s)
     p.members = round_up(sizeof(header), PAGE);
     p.channels = round_up(p.members + s->size * sizeof(member), PAGE);
     p.slots = round_up(p.channels + s->size * s->size * sizeof(channel), PAGE);
-    p.input_bytes = round_up(s->block_bytes, PAGE);
-    p.result_bytes = round_up(result_part(s->block_bytes, s->size), PAGE);
+    const uint64_t largest = block_bytes_at(s, BLOCK_SIZES - 1);
+    p.input_bytes = round_up(largest, PAGE);
+    p.result_bytes = round_up(result_part(largest, s->size), PAGE);
     p.slot_bytes = 2 * (p.input_bytes + p.result_bytes);
     p.total = p.slots + s->size * p.slot_bytes;
     return p;

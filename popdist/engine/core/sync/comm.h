@@ -29,6 +29,15 @@ typedef struct {
     double usual_ns, tried_ns; /* least for a byte */
 } heap_stores;
 
+/* What member 0 has seen around a trial of another size of blocks, for arrays of one
+ * class of sizes. */
+typedef struct {
+    uint64_t calls; /* of this class so far, counted by all members alike */
+    double usual, tried; /* the least time for a byte, 0 if there is none yet */
+    uint64_t pause; /* calls before the last trial */
+    bool smaller;   /* the direction in which sizes are tried */
+} block_costs;
+
 typedef struct comm comm;
 
 struct comm {
@@ -67,6 +76,7 @@ struct comm {
     bool stall_reported; /* of a stall in the call in progress */
     algorithm ran; /* how the last reduction was carried out */
     observed stores[STORE_CLASSES];
+    block_costs block_costs[BLOCK_CLASSES];
     heap_stores heap_stores;
     /* From the begin of a slot's part to where the call at hand has its blocks. */
     uint64_t lane_input, lane_result;

@@ -19,9 +19,10 @@ enum {
     /* A yield that takes longer is late. Other members' work between two waits takes
      * less as a rule, time slices take 1 to 4 ms. */
     LATE_YIELD_NS = 1000000,
-    /* How many times as long as the late yield the first pause lasts. Each next one is
-     * twice as long, so that trials cost little where they keep failing. */
-    FIRST_PAUSE = 16,
+    /* How many times as long as the late yield the first pause lasts: a yield is late
+     * also where a peer just computes for longer. Each next one is twice as long, so
+     * that trials cost little where they keep failing. */
+    FIRST_PAUSE = 1,
     LONGEST_PAUSE_NS = 1000000000,
     /* The shortest poll, unless the group has agreed on less. */
     LEAST_SPIN_NS = 2000,

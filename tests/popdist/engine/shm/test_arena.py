@@ -248,7 +248,7 @@ def test_of_a_large_group_the_channels_of_all_pairs_are_seldom_used(
 
     monkeypatch.setattr(endpoint, "meet", note)
     with pytest.raises(ArenaError):
-        Group("large", 0, 64, tuning=Tuning(block_bytes=2 << 20))
+        Group("large", 0, 64, tuning=Tuning(block_bytes=1 << 19))
 
     nbytes, (begin, end), _ = asked["memory"]([])
     # Two messages of 32 KiB each.

@@ -1,0 +1,129 @@
+#include "reduce/block_size.h"
+
+enum {
+    /* A trial is so many calls long, and the first one finds the caches as blocks of
+     * the usual size have left them. The fastest of the others is compared with the
+     * fastest of as many calls before the trial: the rest were held up. */
+    TRIAL = 5,
+    COMPARED = TRIAL - 1,
+    /* A new plan holds from the call after the next one: a member that begins that call
+     * has seen what member 0 did in the one between. */
+    NOTICE = 2,
+    /* Calls from one trial to the next: at first few, then ever more while no other size
+     * is better. */
+    SHORTEST_PAUSE = 8,
+    LONGEST_PAUSE = 1024,
+    /* Of the classes, in bytes: an array in each is four times as large as below. */
+    FIRST_CLASS = 1 << 20,
+};
+
+/* A size becomes the usual one if it takes less than that share of the time. */
+static const double CLEARLY_LESS = 0.95;
+
+block_plan block_plan_of(uint64_t encoded)
+{
+    if (encoded == 0)
+        return (block_plan){COMPARED, TRIAL, FIRST_BLOCK_SIZE, FIRST_BLOCK_SIZE + 1};
+    return (block_plan){
+        .from = encoded >> 16,
+        .length = encoded >> 8 & 0xff,
+        .usual = encoded >> 4 & 0xf,
+        .other = encoded & 0xf,
+    };
+}
+
+uint64_t block_plan_encoded(block_plan p)
+{
+    return p.from << 16 | p.length << 8 | p.usual << 4 | p.other;
+}
+
+unsigned planned_size(const block_plan *p, uint64_t call)
+{
+    if (call < p->from)
+        return p->usual;
+    return !p->length || call < p->from + p->length ? p->other : p->usual;
+}
+
+/* The next size to try: further in the direction of the last one, if there is one. */
+static unsigned neighbour(block_costs *costs, unsigned usual)
+{
+    if (usual == 0 || usual == BLOCK_SIZES - 1)
+        costs->smaller = usual != 0;
+    return costs->smaller ? usual - 1 : usual + 1;
+}
+
+static void plan_trial(block_costs *costs, block_plan *p, uint64_t call, uint64_t pause)
+{
+    *p = (block_plan){.from = call + NOTICE + pause, .length = TRIAL, .usual = p->usual};
+    p->other = neighbour(costs, p->usual);
+    costs->usual = costs->tried = 0;
+}
+
+static void conclude(block_costs *costs, block_plan *p, uint64_t call)
+{
+    if (costs->usual > 0 && costs->tried > 0
+        && costs->tried < CLEARLY_LESS * costs->usual) {
+        *p = (block_plan){call + NOTICE, 0, p->usual, p->other};
+        costs->pause = 0;
+        return;
+    }
+    costs->smaller = !costs->smaller;
+    costs->pause = costs->pause ? 2 * costs->pause : SHORTEST_PAUSE;
+    if (costs->pause > LONGEST_PAUSE)
+        costs->pause = LONGEST_PAUSE;
+    plan_trial(costs, p, call, costs->pause);
+}
+
+bool note_block_cost(block_costs *costs, block_plan *p, uint64_t call, double ns_a_byte)
+{
+    if (!p->length) {
+        if (call < p->from)
+            return false;
+        p->usual = p->other;
+        plan_trial(costs, p, call, COMPARED);
+        return true;
+    }
+    if (call + COMPARED < p->from || call == p->from)
+        return false;
+    const uint64_t end = p->from + p->length;
+    double *least = call > p->from ? &costs->tried : &costs->usual;
+    if (call < end && (*least == 0 || ns_a_byte < *least))
+        *least = ns_a_byte;
+    if (call + 1 < end)
+        return false;
+    conclude(costs, p, call);
+    return true;
+}
+
+uint64_t block_size_begin(block_trial *t, comm *c, uint64_t bytes)
+{
+    const uint64_t smallest = block_bytes_at(&c->agreed, 0);
+    *t = (block_trial){.c = c, .size_class = -1};
+    if (c->size == 1 || bytes <= smallest)
+        return c->agreed.block_bytes;
+    t->size_class = 0;
+    for (uint64_t most = FIRST_CLASS; bytes > most; most *= 4)
+        if (++t->size_class == BLOCK_CLASSES - 1)
+            break;
+    t->call = c->block_costs[t->size_class].calls++;
+    const block_plan p = block_plan_of(atomic_load_explicit(
+        &c->head->block_plans[t->size_class], memory_order_relaxed));
+    return block_bytes_at(&c->agreed, planned_size(&p, t->call));
+}
+
+void block_trial_begin(block_trial *t)
+{
+    if (t->size_class >= 0 && t->c->rank == 0)
+        t->began = now_ns();
+}
+
+void block_trial_end(block_trial *t, uint64_t bytes)
+{
+    if (!t->began)
+        return;
+    _Atomic uint64_t *shared = &t->c->head->block_plans[t->size_class];
+    block_plan p = block_plan_of(atomic_load_explicit(shared, memory_order_relaxed));
+    const double cost = (double)(now_ns() - t->began) / (double)bytes;
+    if (note_block_cost(&t->c->block_costs[t->size_class], &p, t->call, cost))
+        atomic_store_explicit(shared, block_plan_encoded(p), memory_order_relaxed);
+}
