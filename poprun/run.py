@@ -11,6 +11,7 @@ from poprun.helpers.processes import open_umask
 from poprun.job.events import Event
 from poprun.job.guard_start import StartedGuard
 from poprun.job.local_host.local_host import LocalHost
+from poprun.job.mpirun_process import MpirunProcess
 from poprun.job.prepare import job_description, output, reservation
 from poprun.job.resource_limits import check_proc
 from poprun.job.supervise import supervisor
@@ -161,13 +162,18 @@ def _run_job(
     router = output.make_router(setup, settings, os.environ, progress.text)
     log = Log(verbosity, router.say)
     memory = {host: out_of_memory.read_host(host) for host in setup.plan.hosts}
-    event_log = EventLog(log, keep_going=job.keep_going)
+    hosts = setup.plan.hosts
+    event_log = EventLog(log, keep_going=job.keep_going, names_hosts=len(hosts) > 1)
 
     def listen(event: Event) -> None:
         progress.listen(event)
         event_log.listen(event)
 
-    running = supervisor.Supervisor(job, LocalHost(job, guard, router), router, listen)
+    here = hosts[0].name
+    mpirun = MpirunProcess(job, guard, here)
+    host = LocalHost(job, here, range(len(job.specs)), mpirun.know)
+    running = supervisor.Supervisor(job, mpirun, [host], router, listen)
+    running.start()
     # It takes a while until the first instance runs: time to import what comes last.
     from poprun.result import conclusion
 

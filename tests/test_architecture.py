@@ -53,6 +53,7 @@ STAGES = {
             "poprun.job.control_socket",
             "poprun.job.events",
             "poprun.job.guard_start",
+            "poprun.job.host_link",
             "poprun.job.resource_limits",
             "poprun.job.wait_status",
         ),
@@ -60,8 +61,8 @@ STAGES = {
         ("poprun.job.prepare",),
         (
             "poprun.job.guard_client",
-            "poprun.job.host_link",
             "poprun.job.local_host",
+            "poprun.job.mpirun_process",
         ),
         ("poprun.job",),
         ("poprun.result",),

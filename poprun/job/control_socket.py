@@ -1,16 +1,23 @@
-"""poprun's listening end of the control socket, and the connections that come by it.
+"""The listening end of a host's control socket, and the connections that come by it.
 
 Any user can connect to it, and a client can say anything or nothing: what has not
-proved that it belongs to the job is bounded in number, in size and in time.
+proved that it belongs to the job is bounded in number, in size and in time. The first
+message of a connection has a kind, and the handler of that kind gets the connection.
 """
 
 import errno
 import os
 import select
 import socket
+import time
+from collections.abc import Callable, Iterator, Mapping
+from selectors import EVENT_READ, EVENT_WRITE
+from typing import NamedTuple
 
 from poprun.helpers import protocol
 from poprun.helpers.channel import Channel, address_and_key, user_of
+from poprun.job.events import AcceptFailed, Event, Rejected
+from poprun.job.host_link import Interest
 
 # The connections that may be waiting for their first message, besides one for each
 # instance. The oldest is closed when there are more.
@@ -22,41 +29,94 @@ RETRY_S = 0.1
 # How many connections are accepted before others get their turn.
 SHARE = 64
 
+Messages = list[tuple[int, list[bytes]]]
+
+
+class Handler(NamedTuple):
+    """What happens to the connections whose first message is of one kind."""
+
+    # Is called with the fields of the first message, which begins with the version and
+    # the key of the job; returns whether the client belongs to the job.
+    accept: Callable[[Channel, list[bytes]], bool]
+    # Is called with the further messages; with None when the client has closed.
+    receive: Callable[[Channel, Messages | None], None]
+
 
 class ControlSocket:
-    """Accepts connections of poprun's own user."""
+    """Accepts connections of poprun's own user, and reads them.
 
-    def __init__(self, control: str, num_instances: int) -> None:
-        address, self.key = address_and_key(os.fsencode(control))
+    Args:
+        control: The address and the key.
+        handlers: By the kind of a connection's first message.
+        emit: Gets the events about connections that are closed.
+    """
+
+    def __init__(
+        self,
+        control: str,
+        num_instances: int,
+        handlers: Mapping[int, Handler],
+        emit: Callable[[Event], None],
+    ) -> None:
+        address, self._key = address_and_key(os.fsencode(control))
         self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._sock.bind(address)
         self._sock.listen(max(num_instances, SHARE))
         self._sock.setblocking(False)
         self._most = num_instances + MOST_UNKNOWN
+        self._handlers = handlers
+        self._emit = emit
         # Connections without a first message, the oldest first, and until when.
-        self.unknown: dict[Channel, float] = {}
+        self._unknown: dict[Channel, float] = {}
+        self._known: dict[Channel, Handler] = {}
+        self._hangups = Hangups()
         self._retry_at = 0.0
 
-    def fileno(self) -> int:
-        return self._sock.fileno()
-
-    def is_listening(self, now: float) -> bool:
-        return now >= self._retry_at
+    def interests(self, now: float) -> Iterator[Interest]:
+        """Yield the descriptors to wait for, in the order to serve them."""
+        # In the order in which connections were closed, which poll does not know.
+        hangups, sock = self._hangups.fileno(), self._sock.fileno()
+        yield Interest(hangups, EVENT_READ, lambda _: self.read_closed())
+        if now >= self._retry_at:
+            yield Interest(sock, EVENT_READ, lambda _: self.accept(time.monotonic()))
+        for link in (*self._unknown, *self._known):
+            if link.fileno() < 0:  # its handler has closed it
+                del self._known[link]
+                continue
+            events = EVENT_READ | (EVENT_WRITE if link.has_unsent else 0)
+            yield Interest(link.fileno(), events, self._on_ready(link))
 
     def deadline(self, now: float) -> float:
-        """Return when `expire` or another attempt to accept is due."""
-        times = [*self.unknown.values()]
-        if not self.is_listening(now):
+        """Return when `tick` or another attempt to accept is due."""
+        times = [*self._unknown.values()]
+        if now < self._retry_at:
             times.append(self._retry_at)
         return min(times, default=float("inf"))
 
-    def accept(self, now: float) -> list[str]:
-        """Accept what has come; return why connections were closed.
+    def tick(self, now: float) -> None:
+        """Close the connections that have sent nothing for too long."""
+        for link in [link for link, limit in self._unknown.items() if now >= limit]:
+            self._reject(link, "it sent no message")
 
-        Raises:
-            OSError: Out of descriptors or of memory. It is tried again later.
+    def read_closed(self) -> None:
+        """Read what has been closed by its peers, in the order in which it was.
+
+        When a shim is killed, hydra kills the others before poprun may come to look.
         """
-        closed = []
+        links = {link.fileno(): link for link in (*self._unknown, *self._known)}
+        for descriptor in self._hangups.come():
+            link = links.get(descriptor)
+            while link is not None and link.fileno() >= 0:
+                self._read(link)
+
+    def close(self) -> None:
+        for link in (*self._unknown, *self._known):
+            link.close()
+        self._hangups.close()
+        self._sock.close()
+
+    def accept(self, now: float) -> None:
+        """Accept the connections that have come."""
         for _ in range(SHARE):
             try:
                 sock, _address = self._sock.accept()
@@ -65,33 +125,61 @@ class ControlSocket:
             except OSError as error:
                 if error.errno == errno.EINTR:
                     continue
+                # Out of descriptors or of memory.
                 self._retry_at = now + RETRY_S
-                raise
+                self._emit(AcceptFailed(error.errno or 0))
+                break
             if (user := user_of(sock)) != os.geteuid():
-                closed.append(f"it came from user {user}")
                 sock.close()
+                self._emit(Rejected(f"it came from user {user}"))
                 continue
-            self.unknown[Channel(sock, protocol.MAX_REPORT)] = now + FIRST_MESSAGE_S
-        while len(self.unknown) > self._most:
-            oldest = next(iter(self.unknown))
-            del self.unknown[oldest]
-            oldest.close()
-            closed.append(f"{self._most} others had not said who they are either")
-        return closed
+            self._unknown[Channel(sock, protocol.MAX_REPORT)] = now + FIRST_MESSAGE_S
+            self._hangups.watch(sock.fileno())
+        while len(self._unknown) > self._most:
+            why = f"{self._most} others had not said who they are either"
+            self._reject(next(iter(self._unknown)), why)
 
-    def expire(self, now: float) -> int:
-        """Close the connections that have said nothing; return how many."""
-        late = [link for link, limit in self.unknown.items() if now >= limit]
-        for link in late:
-            del self.unknown[link]
-            link.close()
-        return len(late)
+    def _reject(self, link: Channel, why: str) -> None:
+        del self._unknown[link]
+        link.close()
+        self._emit(Rejected(why))
 
-    def close(self) -> None:
-        for link in self.unknown:
+    def _on_ready(self, link: Channel) -> Callable[[int], None]:
+        def call(events: int) -> None:
+            # More may have gone since the epoll was looked at, in an order of time.
+            self.read_closed()
+            if link.fileno() < 0:  # closed since poll returned
+                return
+            if events & EVENT_WRITE:
+                link.flush()
+            if events & EVENT_READ:
+                self._read(link)
+
+        return call
+
+    def _read(self, link: Channel) -> None:
+        messages = link.receive()
+        if link in self._unknown and messages != []:
+            messages = self._identify(link, messages)
+        if link in self._known and messages != []:
+            self._known[link].receive(link, messages)
+        if messages is None:
             link.close()
-        self.unknown.clear()
-        self._sock.close()
+
+    def _identify(self, link: Channel, messages: Messages | None) -> Messages | None:
+        """Pass a connection to its handler; return the messages after the first."""
+        kind, fields = messages[0] if messages else (0, [])
+        handler = self._handlers.get(kind)
+        own = protocol.is_report(kind, fields) and fields[:2] == [
+            b"%d" % protocol.VERSION,
+            self._key,
+        ]
+        if handler is None or not own or not handler.accept(link, fields):
+            self._reject(link, "it did not prove that it belongs to the job")
+            return None
+        del self._unknown[link]
+        self._known[link] = handler
+        return messages[1:] if messages else None
 
 
 class Hangups:

@@ -1,6 +1,6 @@
-"""The events of a job, from its host to the supervisor and its listeners.
+"""The events of a job, from its hosts and mpirun to the supervisor and its listeners.
 
-A host emits them, stopping decides by them, the report and the log show them. They
+They emit them, stopping decides by them, the report and the log show them. They
 are named tuples, because their classes are made eight times as fast as dataclasses,
 and poprun makes them at each start.
 """
@@ -27,6 +27,8 @@ class MpirunRefused(NamedTuple):
 
 class GuardLost(NamedTuple):
     """The guard died; another takes its place."""
+
+    host: str
 
 
 class Connected(NamedTuple):
@@ -100,12 +102,20 @@ class Remains(NamedTuple):
     pid: int
     user: int
     command: str
+    host: str
+
+    @classmethod
+    def read(cls, fields: list[bytes], host: str) -> "Remains":
+        """Return what a message of this kind says."""
+        command = fields[2].decode(errors="backslashreplace")
+        return cls(int(fields[0]), int(fields[1]), command, host)
 
 
 class NotUndone(NamedTuple):
     """An end action has failed: a sentence about it."""
 
     sentence: str
+    host: str
 
 
 class DevicesLost(NamedTuple):

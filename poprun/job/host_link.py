@@ -1,10 +1,10 @@
-"""What the supervisor's loop needs of a host: start, tell its instances, events, end.
+"""What the supervisor's loop needs of each host: start, events, tell its instances.
 
-The loop knows no processes and no sockets. LocalHost is the machine that poprun runs
-on; the tests have a host without processes.
+The loop knows no processes of instances and no sockets. LocalHost is the machine that
+poprun runs on; the tests have a host without processes. mpirun is no host's business.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple, Protocol
 
 from poprun.job.events import Event
@@ -29,18 +29,25 @@ class HostLink(Protocol):
     time at which the event arrived, because failures are ordered by them.
     """
 
-    # The stdout and stderr of its instances.
-    streams: Streams
+    @property
+    def name(self) -> str: ...
 
     @property
-    def finished(self) -> bool:
-        """Whether nothing of the job is left on the host, after `finish`."""
+    def ranks(self) -> Collection[int]:
+        """The ranks of the instances on this host."""
 
-    def start(self, emit: Callable[[Event], None], stdin: StdinFeeder) -> None:
-        """Start the instances.
+    @property
+    def is_clean(self) -> bool:
+        """Whether all instances of this host have ended, and left no process."""
+
+    def start(
+        self, emit: Callable[[Event], None], streams: Streams, stdin: StdinFeeder
+    ) -> None:
+        """Get ready for the instances, which mpirun starts next.
 
         Args:
             emit: Is called with each event, in the order in which they arrive.
+            streams: Gets the stdout and stderr of the instances.
             stdin: Has the standard inputs of the instances.
 
         Raises:
@@ -56,6 +63,9 @@ class HostLink(Protocol):
     def tick(self, now: float) -> None:
         """Emit the events that are due by now."""
 
+    def take_in_losses(self) -> None:
+        """Emit what is known by now of shims that have gone: mpirun has ended."""
+
     def stop_starting(self) -> None:
         """Start no further instance: the job stops."""
 
@@ -65,11 +75,11 @@ class HostLink(Protocol):
     def kill_instances(self) -> None:
         """Kill all processes of the instances."""
 
+    def expect_shims_to_leave(self) -> None:
+        """From now on the end of a shim is no loss: mpirun may end them."""
+
     def release_shims(self) -> None:
         """Let the shims end: all instances have ended."""
-
-    def signal_mpirun(self, number: int) -> None:
-        """Send a signal to mpirun, if it runs on this host."""
 
     def show_stacks(self, rank: int, pid: int) -> None:
         """Let a process show its Python stacks; with 0, ask which processes can.
@@ -80,14 +90,5 @@ class HostLink(Protocol):
     def note_end(self, rank: int) -> None:
         """Tell the instances of this host that an instance of the job has ended."""
 
-    def resize(self, rows: int, columns: int) -> None:
-        """Give the terminals of the instances another size."""
-
-    def reap(self) -> None:
-        """Take in that child processes of poprun may have changed their state."""
-
-    def finish(self) -> None:
-        """Begin to end what is left of the job, until `finished` is true."""
-
-    def close(self) -> bytes:
-        """Release what the host holds; return what mpirun has written."""
+    def close(self) -> None:
+        """Release what the link holds."""

@@ -5,7 +5,6 @@ keeps the connection until the process ends, however it ends. The device belongs
 instance: its processes share it, and the first one is attached in the inventory.
 """
 
-from collections.abc import Collection
 from typing import TYPE_CHECKING, NamedTuple
 
 from poprun.helpers import protocol
@@ -38,10 +37,6 @@ class Attachments:
         # whether it has answered that it is.
         self._attached: dict[int, tuple[int, bool]] = {}
 
-    @property
-    def links(self) -> Collection[Channel]:
-        return self._holders.keys()
-
     def ask(self, link: Channel, index: int, pid: int, num_ipus: int) -> None:
         """Answer a process that wants the device of its instance, now or later."""
         devices = self._devices
@@ -62,8 +57,12 @@ class Attachments:
         elif is_attached:
             self._grant(link, index)
 
-    def forget(self, link: Channel) -> None:
-        """Detach a process that has ended; another of its instance takes its place."""
+    def receive(self, link: Channel, _: object) -> None:
+        """Detach a process that has ended; another of its instance takes its place.
+
+        It has nothing more to send, so one that does is treated alike.
+        """
+        link.close()
         holder = self._holders.pop(link, None)
         if holder is None or self._devices is None:
             return
@@ -113,8 +112,3 @@ class Attachments:
     def _refuse(self, link: Channel, sentence: str) -> None:
         link.send(protocol.pack(protocol.NOT_ATTACHED, sentence.encode()))
         link.close()
-
-    def close(self) -> None:
-        for link in self._holders:
-            link.close()
-        self._holders.clear()

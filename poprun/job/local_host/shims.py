@@ -3,11 +3,12 @@
 import errno
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 
 from poprun.helpers import protocol
 from poprun.helpers.channel import Channel
-from poprun.job.control_socket import Hangups
+from poprun.helpers.job_files import LOCK
+from poprun.job.control_socket import Messages
 from poprun.job.events import (
     Clean,
     Connected,
@@ -15,49 +16,49 @@ from poprun.job.events import (
     Exited,
     Refused,
     Rejected,
+    Remains,
     ShimLeft,
     ShimLost,
     StacksAvailable,
     Started,
 )
-from poprun.job.local_host.finalizing import Finalizing
 from poprun.job.values import Job
 from poprun.stdio.readers import Streams
 from poprun.stdio.router import STREAMS
 from poprun.stdio.stdin import StdinFeeder
-
-Messages = list[tuple[int, list[bytes]]]
 
 
 class Shims:
     """The connections to the shims, and how far each of their instances is.
 
     Args:
+        host: The name of their host.
+        ranks: Those of the instances there.
         streams: Gets the read ends of the instances' streams.
-        finalizing: Is told of the instances that end.
         emit: Gets the events.
-        on_remains: Is called with what a shim reports of a process that it may not end.
+        know: Is called with the pid and the start time of each shim.
     """
 
     def __init__(
         self,
         job: Job,
+        host: str,
+        ranks: Collection[int],
         streams: Streams,
         stdin: StdinFeeder,
-        finalizing: Finalizing,
         *,
         emit: Callable[[Event], None],
-        on_remains: Callable[[list[bytes]], None],
+        know: Callable[[int, int], None],
     ) -> None:
         self._job = job
+        self._host = host
+        self._ranks = ranks
         self._streams = streams
         self._stdin = stdin
-        self._finalizing = finalizing
         self._emit = emit
-        self._on_remains = on_remains
-        self.hangups = Hangups()
-        # Lets a shim keep the job's files; empty if there are none.
-        self.hold = b""
+        self._know = know
+        # Whether shims that connect start their programs, or leave.
+        self.starts_instances = True
         # Shims that end now are no event: they were released, or mpirun was signalled.
         self.are_leaving = False
         self._links: dict[int, Channel] = {}
@@ -66,35 +67,34 @@ class Shims:
         self._clean: set[int] = set()
         self._lost: set[int] = set()  # whose shim has gone without that
         self._programs: dict[int, int] = {}  # the rank of each, by its pid
-
-    @property
-    def links(self) -> Iterable[Channel]:
-        return self._links.values()
+        # Processes that may not be signalled.
+        self._remaining: set[int] = set()
 
     @property
     def are_clean(self) -> bool:
         """Whether each has seen all processes of its instance end."""
-        return len(self._clean) == len(self._job.specs) and not self._lost
-
-    def expect(self, rank: int) -> bool:
-        """Return whether the shim of an instance may still connect."""
-        return rank < len(self._job.specs) and rank not in self._connected
+        is_complete = len(self._clean) == len(self._ranks)
+        return is_complete and not self._lost and not self._remaining
 
     def rank_of_program(self, pid: int) -> int | None:
         """Return the instance whose program a process is; None if it is none's."""
         return self._programs.get(pid)
 
-    def add(self, rank: int, link: Channel, *, starts: bool) -> None:
+    def accept(self, link: Channel, fields: list[bytes]) -> bool:
         """Take in a shim that has connected, and let it start its program or leave."""
+        rank, pid, start = (int(fields[i]) for i in (2, 4, 5))
+        if rank not in self._ranks or rank in self._connected:
+            return False
+        self._know(pid, start)
         self._links[rank] = link
-        self.hangups.watch(link.fileno())
         self._connected.add(rank)
         self._emit(Connected(rank))
-        if starts:
+        if self.starts_instances:
             self._send_spec(rank, link)
         else:
             link.send(protocol.pack(protocol.RELEASE))
             self._emit(Clean(rank, 0))
+        return True
 
     def send(self, message: bytes) -> None:
         """Send a message to all."""
@@ -106,10 +106,7 @@ class Shims:
         if rank in self._links:
             self._links[rank].send(message)
 
-    def close(self) -> None:
-        self.hangups.close()
-
-    def on_messages(self, link: Channel, messages: Messages | None) -> None:
+    def receive(self, link: Channel, messages: Messages | None) -> None:
         """Act on messages of a shim; None when its connection has ended."""
         rank = next(r for r, shim in self._links.items() if shim is link)
         for kind, fields in messages or ():
@@ -122,17 +119,6 @@ class Shims:
         if messages is None:
             self._on_lost(rank)
 
-    def on_hangups(self, _: int) -> None:
-        """Note which shims have gone, in the order in which they went.
-
-        When one is killed, hydra kills the others before poprun may come to look.
-        """
-        links = {link.fileno(): link for link in self._links.values()}
-        for descriptor in self.hangups.come():
-            link = links.get(descriptor)
-            while link is not None and link.fileno() >= 0:
-                self.on_messages(link, link.receive())
-
     def _send_spec(self, rank: int, link: Channel) -> None:
         try:
             descriptor = self._stdin.descriptor_for(rank)
@@ -142,8 +128,9 @@ class Shims:
             self._emit(Refused(rank, error.errno or 0, "", "making a pipe for stdin"))
             return
         sent = () if descriptor is None else (descriptor,)
-        if self.hold:
-            link.send(self.hold)
+        if self._job.directory:
+            lock = os.path.join(os.fsencode(self._job.directory), LOCK)
+            link.send(protocol.pack(protocol.HOLD, lock))
         link.send(self._job.specs[rank], sent)
         if descriptor is not None:
             os.close(descriptor)
@@ -184,8 +171,13 @@ class Shims:
         cpus = tuple(int(cpu) for cpu in fields[2].split(b","))
         self._emit(Started(rank, pid, cpus, memory_is_bound=fields[3] == b"1"))
 
+    def _on_remains(self, fields: list[bytes]) -> None:
+        remains = Remains.read(fields, self._host)
+        if remains.pid not in self._remaining:
+            self._remaining.add(remains.pid)
+            self._emit(remains)
+
     def _on_exited(self, rank: int, fields: list[bytes]) -> None:
-        self._finalizing.end(rank)
         status, at, user, system, peak = (int(field) for field in fields[:5])
         self._emit(
             Exited(
@@ -201,7 +193,6 @@ class Shims:
 
     def _on_lost(self, rank: int) -> None:
         self._links.pop(rank).close()
-        self._finalizing.end(rank)
         if rank not in self._clean:
             self._lost.add(rank)
         if rank not in self._clean and not self.are_leaving:

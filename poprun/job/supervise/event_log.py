@@ -29,28 +29,29 @@ class EventLog:
 
     Args:
         keep_going: A failure does not end the job.
+        names_hosts: The job has several hosts.
     """
 
-    def __init__(self, log: Log, *, keep_going: bool = False) -> None:
+    def __init__(
+        self, log: Log, *, keep_going: bool = False, names_hosts: bool = False
+    ) -> None:
         self._log = log
         self._keep_going = keep_going
+        self._names_hosts = names_hosts
         self._interrupts = 0
-        self._warned_of_memory = False
-        self._warned_of_mpi = False
-        self._warned_of_finalize = False
-        # Each errno is told once.
-        self._accept_failures: set[int] = set()
+        # What is told once.
+        self._told: set[object] = set()
 
     def listen(self, event: Event) -> None:
         match event:
             case MpirunStarted(pid):
                 self._log.info(f"Waiting for mpirun (PID {pid})")
             case Started(rank, pid, cpus, memory_is_bound):
-                if not memory_is_bound and not self._warned_of_memory:
-                    self._warned_of_memory = True
-                    self._log.warn(
+                if not memory_is_bound:
+                    self._warn_once(
+                        "memory",
                         f"The memory of instance {rank} is not bound to NUMA nodes: "
-                        "the kernel or a container forbids set_mempolicy()."
+                        "the kernel or a container forbids set_mempolicy().",
                     )
                 self._log.info(
                     f"Instance {rank} (PID {pid}) runs on CPUs {describe_cpus(cpus)}"
@@ -60,27 +61,8 @@ class EventLog:
                     f"Instance {rank} ended with exit code {exit_code(status)} after "
                     f"{event.user_s + event.system_s:.2f} s of CPU time"
                 )
-            case FailedInFinalize(rank, status) if (
-                self._keep_going and not self._warned_of_finalize
-            ):
-                self._warned_of_finalize = True
-                self._log.warn(
-                    f"Instance {rank} failed with exit code {exit_code(status)} and "
-                    "waits in MPI_Finalize for the other instances. If they wait for "
-                    "it, the job does not end: --keep-going lets them run on."
-                )
-            case FailedInFinalize(rank, status):
-                self._log.info(
-                    f"Instance {rank} failed with exit code {exit_code(status)} and "
-                    "waits in MPI_Finalize for the others"
-                )
-            case WaitsInFinalize(rank):
-                self._log.warn(
-                    f"The Python program of instance {rank} has ended and waits in "
-                    "MPI_Finalize for the other instances. Its exit status is not "
-                    "known; if it has failed, they may wait for it. 'python -m mpi4py "
-                    "PROGRAM' instead of 'python PROGRAM' ends all when one fails."
-                )
+            case FailedInFinalize() | WaitsInFinalize() | AloneInMpi():
+                self._on_mpi(event)
             case Clean(rank, left_behind) if left_behind:
                 processes = (
                     "1 process" if left_behind == 1 else f"{left_behind} processes"
@@ -88,31 +70,78 @@ class EventLog:
                 self._log.say(
                     f"Instance {rank} left {processes} running, which poprun ended."
                 )
-            case Remains(pid, user, command):
-                self._log.warn(
-                    f"Process {pid} of user {_name(user)} goes on ({command}): the "
-                    f"kernel forbids user {_name(os.geteuid())} to end it."
+            case Interrupted(number):
+                self._on_interrupt(number)
+            case _:
+                self._on_machinery(event)
+
+    def _on_mpi(self, event: FailedInFinalize | WaitsInFinalize | AloneInMpi) -> None:
+        """Tell of an instance that waits for the others in MPI, or never will."""
+        match event:
+            case FailedInFinalize(rank, status):
+                failed = (
+                    f"Instance {rank} failed with exit code {exit_code(status)} and"
                 )
-            case NotUndone(sentence):
-                self._log.warn(sentence)
-            case GuardLost():
-                self._log.warn("poprun's guard was killed; another takes its place.")
-            case AloneInMpi(rank) if not self._warned_of_mpi:
-                self._warned_of_mpi = True
+                if self._keep_going and self._warn_once(
+                    FailedInFinalize,
+                    f"{failed} waits in MPI_Finalize for the other instances. If they "
+                    "wait for it, the job does not end: --keep-going lets them run on.",
+                ):
+                    return
+                self._log.info(f"{failed} waits in MPI_Finalize for the others")
+            case WaitsInFinalize(rank):
                 self._log.warn(
+                    f"The Python program of instance {rank} has ended and waits in "
+                    "MPI_Finalize for the other instances. Its exit status is not "
+                    "known; if it has failed, they may wait for it. 'python -m mpi4py "
+                    "PROGRAM' instead of 'python PROGRAM' ends all when one fails."
+                )
+            case AloneInMpi(rank):
+                self._warn_once(
+                    AloneInMpi,
                     f"Instance {rank} imports mpi4py, but --mpirun local starts no "
-                    "MPI: in MPI each instance is rank 0 of 1. Use an mpirun of an MPI."
+                    "MPI: in MPI each instance is rank 0 of 1. Use an mpirun of an "
+                    "MPI.",
+                )
+
+    def _on_machinery(self, event: Event) -> None:
+        """Tell of what goes wrong beside the instances."""
+        match event:
+            # A shim and the guard may report the same one.
+            case Remains(pid, user, command, host):
+                self._warn_once(
+                    (host, pid),
+                    f"Process {pid}{self._on(host)} of user {_name(user)} goes on "
+                    f"({command}): the kernel forbids user {_name(os.geteuid())} to "
+                    "end it.",
+                )
+            case NotUndone(sentence, host):
+                prefix = f"{host}: " if self._names_hosts else ""
+                self._log.warn(prefix + sentence)
+            case GuardLost(host):
+                self._log.warn(
+                    f"poprun's guard{self._on(host)} was killed; another takes its "
+                    "place."
                 )
             case Rejected(why):
                 self._log.debug(f"A connection to the control socket was closed: {why}")
-            case AcceptFailed(number) if number not in self._accept_failures:
-                self._accept_failures.add(number)
-                self._log.warn(
+            case AcceptFailed(number):
+                self._warn_once(
+                    (AcceptFailed, number),
                     "poprun cannot accept connections of instances at the moment: "
-                    f"{os.strerror(number)}. It tries again until --start-timeout."
+                    f"{os.strerror(number)}. It tries again until --start-timeout.",
                 )
-            case Interrupted(number):
-                self._on_interrupt(number)
+
+    def _warn_once(self, key: object, sentence: str) -> bool:
+        """Warn, but of each key only once; return whether this is the first time."""
+        is_first = key not in self._told
+        if is_first:
+            self._told.add(key)
+            self._log.warn(sentence)
+        return is_first
+
+    def _on(self, host: str) -> str:
+        return f" on {host}" if self._names_hosts else ""
 
     def _on_interrupt(self, number: int) -> None:
         self._interrupts += 1

@@ -1,16 +1,17 @@
 """Supervise a job: the loop that waits for events and acts on them.
 
-It owns poprun's signals and the standard input, and waits for all that its host, its
-streams and its output have. stopping decides what follows from an event; the listener
-shows it. It sees the host of the job only as job/host_link.py describes it.
+It owns poprun's signals, the instances' streams and the standard input, and waits for
+all that mpirun, the hosts, the streams and the output have. stopping decides what
+follows from an event; the listener shows it. It sees the hosts of the job only as
+job/host_link.py describes them.
 """
 
 import os
 import selectors
 import signal
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from selectors import EVENT_READ, EVENT_WRITE
 
 from poprun.helpers import processes
@@ -28,17 +29,18 @@ from poprun.job.events import (
     Tick,
 )
 from poprun.job.host_link import HostLink, Interest
+from poprun.job.mpirun_process import MpirunProcess
 from poprun.job.supervise import stopping
 from poprun.job.supervise.drain import drain, reader_timeout
 from poprun.job.supervise.stacks import Stacks
 from poprun.job.supervise.stopping import Course, Phase
-from poprun.job.values import Job
+from poprun.job.values import FOREVER, Job
+from poprun.stdio.readers import Streams
 from poprun.stdio.router import OutputRouter
 from poprun.stdio.stdin import StdinFeeder
 from poprun.stdio.terminal import is_foreground, wait_until_readable
 from poprun.stdio.writer import Sink
 
-FOREVER = float("inf")
 # What fits in the milliseconds that poll takes.
 MAX_WAIT_S = 86400.0
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
@@ -58,40 +60,38 @@ class Ended:
 
 
 class Supervisor:
-    """One job, from its start to its end.
-
-    The job starts when this is constructed; `run` must be called then, and returns
-    when nothing of the job is left.
+    """One attempt of a job, from its start to its end.
 
     Args:
+        hosts: Have all instances of the job among them.
         listen: Is called with each event after it has been acted on; must not wait.
     """
 
     def __init__(
         self,
         job: Job,
-        host: HostLink,
+        mpirun: MpirunProcess,
+        hosts: Sequence[HostLink],
         router: OutputRouter,
         listen: Callable[[Event], None],
     ) -> None:
-        now = time.monotonic()
         self._job = job
-        self._host = host
+        self._mpirun = mpirun
+        self._hosts = hosts
+        self._streams = Streams(router)
         self._router = router
         self._listen = listen
         self._course = Course(
             num_instances=len(job.specs),
             grace=job.grace,
             keep_going=job.keep_going,
-            ends_by=now + job.timeout,
-            starts_by=now + job.start_timeout,
             timeout=job.timeout,
             start_timeout=job.start_timeout,
         )
         self.ended = Ended(course=self._course)
         self._stdin_feeder = StdinFeeder(job.stdin)
         self._stacks = Stacks(
-            host.show_stacks,
+            self._ask_for_stacks,
             router.tail,
             lambda sentence: router.say(f"poprun: {sentence}\n"),
         )
@@ -101,20 +101,40 @@ class Supervisor:
         # Not epoll, which refuses regular files: stdin and stdout may be some.
         self._selector = selectors.PollSelector()
         self._registered: dict[int, int] = {}
+
+    def start(self) -> None:
+        """Start the job; `run` must be called then.
+
+        Raises:
+            LaunchError: A host cannot run instances, or mpirun cannot be started.
+        """
+        now = time.monotonic()
+        self._course = replace(
+            self._course,
+            ends_by=now + self._job.timeout,
+            starts_by=now + self._job.start_timeout,
+        )
         self._wake = processes.wake_up_on(*_signals())
-        host.start(self._emit, self._stdin_feeder)
+        for host in self._hosts:
+            host.start(self._emit, self._streams, self._stdin_feeder)
+        self._mpirun.start(self._emit)
 
     def run(self) -> Ended:
-        """Supervise the job until it is over; return how it went."""
+        """Supervise the job until nothing of it is left; return how it went."""
         while self._course.phase is not Phase.OVER:
             self._turn(self._course.deadline)
-        self._host.finish()
-        while not self._host.finished:
+        for host in self._hosts:
+            host.release_shims()
+        self._mpirun.finish(is_clean=all(host.is_clean for host in self._hosts))
+        while not self._mpirun.finished:
             self._turn(FOREVER)
         self.write_out()
         self._stdin_feeder.close()
+        self._streams.close()
+        for host in self._hosts:
+            host.close()
         self.ended.course = self._course
-        self.ended.mpirun_output = self._host.close()
+        self.ended.mpirun_output = self._mpirun.close()
         self._selector.close()
         return self.ended
 
@@ -124,7 +144,7 @@ class Supervisor:
         self._router.hide_status(forever=True)
         drain(
             self._router,
-            self._host.streams,
+            self._streams,
             self._wake,
             self._on_signals,
             self._reader_timeout,
@@ -149,16 +169,19 @@ class Supervisor:
         """Wait for something to happen, and deal with all that has."""
         now = time.monotonic()
         due = min(deadline, self._router.deadline(), self._stacks.deadline())
-        due = min(due, self._host.deadline(now))
+        hosts = (host.deadline(now) for host in self._hosts)
+        due = min(due, self._mpirun.deadline(now), *hosts)
         for call, events in self._wait(due, now):
             call(events)
-        self._host.tick(time.monotonic())
+        for host in self._hosts:
+            host.tick(time.monotonic())
+        self._mpirun.tick(time.monotonic())
         self._router.tick(time.monotonic())
         if self._router.closed:
             self._emit(OutputClosed())
         self._show_stacks()
         self._emit(Tick())
-        self._host.streams.take_breath()
+        self._streams.take_breath()
 
     def _wait(
         self, due: float, now: float
@@ -185,8 +208,10 @@ class Supervisor:
 
     def _interests(self, now: float) -> Iterator[Interest]:
         yield Interest(self._wake, EVENT_READ, lambda _: self._on_signals())
-        yield from self._host.interests(now)
-        for descriptor in self._host.streams.readers():
+        for host in self._hosts:
+            yield from host.interests(now)
+        yield from self._mpirun.interests()
+        for descriptor in self._streams.readers():
             yield Interest(descriptor, EVENT_READ, self._on_readable(descriptor))
         for sink in self._router.sinks:
             if sink.queued:
@@ -197,7 +222,7 @@ class Supervisor:
             yield Interest(descriptor, EVENT_WRITE, self._on_stdin_writable(descriptor))
 
     def _on_readable(self, stream: int) -> Callable[[int], None]:
-        return lambda _: self._host.streams.read(stream)
+        return lambda _: self._streams.read(stream)
 
     def _on_writable(self, sink: Sink) -> Callable[[int], None]:
         return lambda _: sink.flush()
@@ -209,35 +234,53 @@ class Supervisor:
         if isinstance(event, StacksAvailable):
             self._stacks.answer(event.rank, list(event.pids), time.monotonic())
             return
-        self._course, actions = stopping.decide(self._course, event, time.monotonic())
         if isinstance(event, MpirunExited):
             self.ended.mpirun_status = event.status
+            for host in self._hosts:
+                host.take_in_losses()
+        self._course, actions = stopping.decide(self._course, event, time.monotonic())
         if not isinstance(event, Tick | OutputClosed):
             # Any user can cause this one, without end.
             if not isinstance(event, Rejected):
                 self.ended.events.append(event)
             self._listen(event)
         if isinstance(event, Exited | Refused | ShimLost):
-            self._host.note_end(event.rank)
+            for host in self._hosts:
+                host.note_end(event.rank)
         if self._course.phase is not Phase.RUNNING:
-            self._host.stop_starting()
+            self._mpirun.stop_starting()
+            for host in self._hosts:
+                host.stop_starting()
         for action in actions:
             self._act(action)
 
     def _act(self, action: stopping.Action) -> None:
         match action:
             case stopping.SignalInstances(number):
-                self._host.signal_instances(number)
+                self._signal_instances(number)
             case stopping.KillInstances():
-                self._host.kill_instances()
+                for host in self._hosts:
+                    host.kill_instances()
             case stopping.ReleaseShims():
-                self._host.release_shims()
+                for host in self._hosts:
+                    host.release_shims()
             case stopping.SignalMpirun(number):
-                self._host.signal_mpirun(number)
+                for host in self._hosts:
+                    host.expect_shims_to_leave()
+                self._mpirun.send_signal(number)
             case stopping.ShowStacks():
                 lost = {e.rank for e in self.ended.events if isinstance(e, ShimLost)}
                 ranks = sorted(self._course.connected - lost)
                 self._stacks.start(ranks, time.monotonic())
+
+    def _signal_instances(self, number: int) -> None:
+        for host in self._hosts:
+            host.signal_instances(number)
+
+    def _ask_for_stacks(self, rank: int, pid: int) -> None:
+        for host in self._hosts:
+            if rank in host.ranks:
+                host.show_stacks(rank, pid)
 
     def _show_stacks(self) -> None:
         if self._course.phase is Phase.TRACING:
@@ -256,29 +299,30 @@ class Supervisor:
             elif number in ENDING_SIGNALS:
                 self._emit(Interrupted(number))
             elif number in PASSED_ON:
-                self._host.signal_instances(number)
+                self._signal_instances(number)
             elif number == signal.SIGTSTP:
                 self._pause()
             elif number == signal.SIGWINCH:
                 self._resize()
-        self._host.reap()
+        self._mpirun.reap()
 
     def _pause(self, number: int = signal.SIGSTOP) -> None:
         self._router.hide_status()
         # SIGSTOP, because what leads a session of its own never sees SIGTSTP.
-        self._host.signal_instances(signal.SIGSTOP)
+        self._signal_instances(signal.SIGSTOP)
         os.kill(os.getpid(), number)
         if self._job.stdin.is_own:
             # Continued by "bg", it may not let an instance read what the shell reads.
             wait_until_readable(0)
-        self._host.signal_instances(signal.SIGCONT)
+        self._signal_instances(signal.SIGCONT)
 
     def _resize(self) -> None:
         """Give the instances' terminals the size that poprun's has now."""
         self._router.resize()
         terminals = self._job.terminals
         if terminals.stdout or terminals.stderr:
-            self._host.resize(*terminals.size())
+            self._streams.resize(terminals.size())
+            self._signal_instances(signal.SIGWINCH)
 
     def _read_stdin(self) -> None:
         if os.isatty(0) and not is_foreground(0):

@@ -108,12 +108,12 @@ def test_processes_of_one_instance_share_the_attachment_of_the_first(
     assert first.received() == early.received() == late.received() == granted(8)
     assert devices.asked == [("attach", 0, 100)]
 
-    attachments.forget(first.link)
+    attachments.receive(first.link, None)
 
     # Another of them takes its place.
     assert devices.asked[1:] == [("detach", 0, 100), ("attach", 0, 101)]
-    attachments.forget(late.link)
-    attachments.forget(early.link)
+    attachments.receive(late.link, None)
+    attachments.receive(early.link, None)
     assert devices.asked[3:] == [("detach", 0, 101)]
 
 
@@ -123,7 +123,7 @@ def test_an_answer_about_a_process_that_has_ended_is_for_no_other(
     first, second = client(), client()
     attachments.ask(first.link, 0, 100, 2)
     attachments.ask(second.link, 0, 101, 2)
-    attachments.forget(first.link)
+    attachments.receive(first.link, None)
 
     devices.pending = [Answer(0, 100, "too late")]
     attachments.answer()
@@ -146,7 +146,7 @@ def test_a_refusal_reaches_all_that_wait_and_the_next_may_try_again(
 
     refused = [(protocol.NOT_ATTACHED, [b"The lease has ended."])]
     assert first.received() == second.received() == refused
-    assert list(attachments.links) == []
+    assert first.link.fileno() == second.link.fileno() == -1
     third = client()
     attachments.ask(third.link, 0, 102, 2)
     assert devices.asked == [("attach", 0, 100), ("attach", 0, 102)]

@@ -1,24 +1,19 @@
-"""A job without processes: guard and shims are socket ends that the test holds."""
+"""The local host with its mpirun and its loop; the test plays guard and shims."""
 
 import errno
 import os
-import resource
-import select
 import signal
-import socket
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator
 from selectors import EVENT_READ
 
 import pytest
+from driven_jobs import MPIRUN_PID, Driven
 
-from poprun.helpers import processes, protocol
-from poprun.helpers.channel import Channel, connect
+from poprun.helpers import protocol
 from poprun.job.events import (
     Clean,
     Connected,
-    Event,
     Exited,
     Interrupted,
     MpirunExited,
@@ -29,177 +24,7 @@ from poprun.job.events import (
     ShimLost,
     Started,
 )
-from poprun.job.guard_start import StartedGuard
-from poprun.job.local_host.local_host import LocalHost
 from poprun.job.supervise.stopping import Cause, Phase, Reason
-from poprun.job.supervise.supervisor import Ended, Supervisor
-from poprun.job.values import Job
-from poprun.stdio.router import OutputRouter, Routes
-
-Messages = list[tuple[int, list[bytes]]]
-MPIRUN_PID = 4_000_000  # above what the kernel gives
-# How long the loop of one test may run.
-LIMIT_S = 30.0
-GUARD_PID = 4_100_000
-
-
-class Peer:
-    """The far end of a socket to poprun."""
-
-    def __init__(self, channel: Channel) -> None:
-        self.channel = channel
-
-    def say(
-        self, kind: int, *fields: bytes | int, descriptors: Sequence[int] = ()
-    ) -> None:
-        self.channel.send(protocol.pack(kind, *fields), tuple(descriptors))
-
-    def heard(self) -> Messages:
-        """Return what poprun has sent so far."""
-        messages: Messages = []
-        while select.select([self.channel], [], [], 0)[0]:
-            received = self.channel.receive()
-            if received is None:
-                break
-            messages += received
-        return messages
-
-    def is_cut_off(self) -> bool:
-        return self.channel.receive() is None
-
-
-class Shim(Peer):
-    """What stands for the shim of one instance, and for the instance."""
-
-    def __init__(self, job: Job, rank: int, *, key: bytes | None = None) -> None:
-        sock, own_key = connect(job.control.encode())
-        super().__init__(Channel(sock))
-        self.rank = rank
-        self.writers: dict[str, int] = {}
-        version, pid, start = protocol.VERSION, MPIRUN_PID + 1 + rank, 1
-        self.say(protocol.HELLO, version, key or own_key, rank, b"here", pid, start)
-
-    def start(self) -> None:
-        readers = []
-        for stream in ("stdout", "stderr"):
-            reader, self.writers[stream] = os.pipe()
-            readers.append(reader)
-        self.say(protocol.STARTED, 1000 + self.rank, 1, b"0,1", 1, descriptors=readers)
-        for reader in readers:
-            os.close(reader)
-
-    def exit(self, status: int, by: bytes = protocol.BY_ITSELF) -> None:
-        self.say(protocol.EXITED, status, 5, 0, 0, 0, by)
-
-    def end(self) -> None:
-        """Close the streams, and report that nothing is left."""
-        for writer in self.writers.values():
-            os.close(writer)
-        self.writers.clear()
-        self.say(protocol.CLEAN, 0)
-
-
-class LimitedHost(LocalHost):
-    """A local host whose loop fails when it runs for too long."""
-
-    def __init__(self, job: Job, guard: StartedGuard, router: OutputRouter) -> None:
-        super().__init__(job, guard, router)
-        self._ends_by = time.monotonic() + LIMIT_S
-
-    def deadline(self, now: float) -> float:
-        return min(super().deadline(now), self._ends_by)
-
-    def tick(self, now: float) -> None:
-        assert now < self._ends_by, f"the loop has not ended within {LIMIT_S} s"
-        super().tick(now)
-
-
-class Driven:
-    """A local host and its loop; the test plays guard and shims, turn by turn."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, size: int, **job: float):
-        self.wake, self._signals = os.pipe()
-        # Dispositions and children belong to the process that runs the tests.
-        monkeypatch.setattr(processes, "wake_up_on", lambda *_: self.wake)
-        monkeypatch.setattr(processes, "become_subreaper", lambda: None)
-        monkeypatch.setattr(processes, "reap", lambda: [])
-        ours, theirs = socket.socketpair()
-        self.guard = Peer(Channel(theirs))
-        self._out = os.memfd_create("stdout")
-        self._err = os.memfd_create("stderr")
-        self.job = Job(
-            control=f"@poprun-test-{os.urandom(8).hex()}/key",
-            descriptor_limits=resource.getrlimit(resource.RLIMIT_NOFILE),
-            mark="POPDIST_JOB_ID=abc",
-            mpirun=["/bin/mpirun", "-n", str(size), "shim"],
-            mpirun_environment={b"HOME": b"/root"},
-            specs=[
-                protocol.pack(protocol.SPEC, b"spec %d" % rank) for rank in range(size)
-            ],
-            **job,  # type: ignore[arg-type]
-        )
-        self.told: list[Event] = []
-        started = StartedGuard(
-            GUARD_PID, ours.detach(), os.memfd_create("words"), frozenset()
-        )
-        router = OutputRouter(Routes(), self._out, self._err)
-        self.host = LimitedHost(self.job, started, router)
-        self.supervisor = Supervisor(self.job, self.host, router, self.told.append)
-        self.ended: Ended | None = None
-        self._shims: list[Shim] = []
-
-    def turn(self, times: int = 1) -> None:
-        """Let poprun deal with what has come by now."""
-        for _ in range(times):
-            self.supervisor._turn(time.monotonic())
-
-    def shim(self, rank: int, key: bytes | None = None) -> Shim:
-        """Connect a shim, and let poprun read its hello."""
-        shim = Shim(self.job, rank, key=key)
-        self._shims.append(shim)
-        self.turn(2)  # it is accepted, and read in the next turn
-        return shim
-
-    def run(self, size: int) -> list[Shim]:
-        """Start mpirun and all instances."""
-        self.guard.say(protocol.MPIRUN_STARTED, MPIRUN_PID, 1)
-        self.turn()
-        shims = [self.shim(rank) for rank in range(size)]
-        for shim in shims:
-            shim.start()
-        self.turn()
-        for peer in (self.guard, *shims):
-            peer.heard()
-        self.told.clear()
-        return shims
-
-    def signal(self, number: int) -> None:
-        os.write(self._signals, bytes([number]))
-        self.turn()
-
-    def finish(self) -> Ended:
-        """See the job through: all that it waits for has been said."""
-        self.guard.say(protocol.FINISHED, 0)
-        self.ended = self.supervisor.run()
-        return self.ended
-
-    def output(self) -> tuple[bytes, bytes]:
-        return os.pread(self._out, 1 << 16, 0), os.pread(self._err, 1 << 16, 0)
-
-    def close(self) -> None:
-        for shim in self._shims:
-            for writer in shim.writers.values():
-                os.close(writer)
-            shim.channel.close()
-        if self.ended is None:
-            self.supervisor._course = replace(self.supervisor._course, phase=Phase.OVER)
-            self.finish()
-        for shim in self.host._shims.links:
-            shim.close()
-        self.guard.channel.close()
-        self.host._guard.channel.close()
-        for descriptor in (self.wake, self._signals, self._out, self._err):
-            os.close(descriptor)
 
 
 @pytest.fixture
@@ -301,7 +126,7 @@ def test_a_failure_stops_the_others_which_are_killed_after_the_grace(
 
 def test_a_shim_that_ends_after_its_release_has_left(two: Driven) -> None:
     shims = two.run(2)
-    two.supervisor._host.release_shims()
+    two.host.release_shims()
 
     shims[1].channel.close()
     two.turn()
@@ -352,7 +177,7 @@ def test_shims_that_go_while_poll_looks_are_lost_in_the_order_of_time(
     # poll has looked at the epoll before the first one went.
     shims[1].channel.close()
     shims[0].channel.close()
-    two.host._on_link(next(iter(two.host._shims.links)))(EVENT_READ)
+    two.host.control._on_ready(next(iter(two.host.control._known)))(EVENT_READ)
 
     assert two.told[:2] == [ShimLost(1), ShimLost(0)]
 

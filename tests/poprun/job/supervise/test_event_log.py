@@ -16,6 +16,7 @@ from poprun.job.events import (
     Interrupted,
     MpirunExited,
     MpirunStarted,
+    NotUndone,
     OutputClosed,
     Refused,
     Remains,
@@ -28,10 +29,10 @@ from poprun.job.supervise.event_log import EventLog
 from poprun.log import DEBUG, INFO, Log
 
 
-def told(verbosity: int, *events: Event, keep_going: bool = False) -> list[str]:
+def told(verbosity: int, *events: Event, **options: bool) -> list[str]:
     """Return what is said of events, without the time and the PID of each line."""
     said: list[str] = []
-    event_log = EventLog(Log(verbosity, said.append), keep_going=keep_going)
+    event_log = EventLog(Log(verbosity, said.append), **options)
     for event in events:
         event_log.listen(event)
     return [re.sub(r"^[\d:.]+ \d+ ", "", line) for line in said]
@@ -114,7 +115,7 @@ def test_with_keep_going_a_failure_in_finalize_is_told_of_at_once_and_once() -> 
 
 
 def test_a_guard_that_was_killed_is_told_of_in_any_case() -> None:
-    assert told(0, GuardLost()) == [
+    assert told(0, GuardLost("n0")) == [
         "poprun: warning: poprun's guard was killed; another takes its place.\n"
     ]
 
@@ -131,9 +132,34 @@ def test_ctrl_c_is_answered_and_the_answer_says_what_the_next_one_does() -> None
 def test_a_process_that_may_not_be_ended_is_named() -> None:
     me = pwd.getpwuid(os.geteuid()).pw_name
 
-    assert told(0, Remains(4711, 65534, "sudo sleep 600"), Remains(12, 54321, "x")) == [
+    remaining = [
+        Remains(4711, 65534, "sudo sleep 600", "n0"),
+        Remains(12, 54321, "x", "n0"),
+        Remains(12, 54321, "x", "n0"),
+    ]
+
+    assert told(0, *remaining) == [
         "poprun: warning: Process 4711 of user nobody goes on (sudo sleep 600): the "
         f"kernel forbids user {me} to end it.\n",
         "poprun: warning: Process 12 of user 54321 goes on (x): the kernel forbids "
         f"user {me} to end it.\n",
+    ]
+
+
+def test_of_several_hosts_the_one_that_has_a_trouble_is_named() -> None:
+    me = pwd.getpwuid(os.geteuid()).pw_name
+    events = [
+        Remains(12, 54321, "x", "n0"),
+        Remains(12, 54321, "x", "n1"),
+        GuardLost("n0"),
+        NotUndone("No.", "n1"),
+    ]
+
+    assert told(0, *events, names_hosts=True) == [
+        "poprun: warning: Process 12 on n0 of user 54321 goes on (x): the kernel "
+        f"forbids user {me} to end it.\n",
+        "poprun: warning: Process 12 on n1 of user 54321 goes on (x): the kernel "
+        f"forbids user {me} to end it.\n",
+        "poprun: warning: poprun's guard on n0 was killed; another takes its place.\n",
+        "poprun: warning: n1: No.\n",
     ]

@@ -150,7 +150,7 @@ def test_an_instance_that_has_not_come_yet_is_waited_for() -> None:
 
 
 @pytest.mark.parametrize(
-    "event", [GuardLost(), MpirunStarted(100), Clean(0, 3), WaitsInFinalize(0)]
+    "event", [GuardLost("n0"), MpirunStarted(100), Clean(0, 3), WaitsInFinalize(0)]
 )
 def test_some_events_stop_nothing(event: Event) -> None:
     story = running()
@@ -597,7 +597,7 @@ def anything(num_instances: int) -> st.SearchStrategy[Event]:
         st.builds(ShimLeft, ranks),
         st.builds(Interrupted, st.sampled_from([INT, TERM, signal.SIGQUIT])),
         st.builds(MpirunExited, statuses),
-        st.sampled_from([MpirunStarted(100), GuardLost(), OutputClosed(), Tick()]),
+        st.sampled_from([MpirunStarted(100), GuardLost("n0"), OutputClosed(), Tick()]),
         st.just(StacksShown()),
     )
 

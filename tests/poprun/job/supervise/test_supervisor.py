@@ -1,17 +1,16 @@
-"""The supervisor's loop with a host that has no processes, no sockets and no clock."""
+"""The supervisor's loop with hosts and an mpirun that have no processes."""
 
 import os
 import resource
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
-from selectors import EVENT_READ
+from collections.abc import Sequence
 
 import pytest
+from fake_hosts import FakeHost, FakeMpirun
 
 from poprun.helpers import processes
 from poprun.job.events import (
-    Clean,
     Connected,
     Event,
     Exited,
@@ -22,135 +21,16 @@ from poprun.job.events import (
     Refused,
     Rejected,
     ShimLost,
-    StacksAvailable,
     Started,
 )
-from poprun.job.host_link import Interest
 from poprun.job.supervise.stopping import Cause, Phase, Reason
 from poprun.job.supervise.supervisor import Ended, Supervisor
 from poprun.job.values import Job
-from poprun.stdio.readers import Streams
 from poprun.stdio.router import OutputRouter, Routes
-from poprun.stdio.stdin import Stdin, StdinFeeder
+from poprun.stdio.stdin import Stdin
 
 KILLED = signal.SIGKILL
 TERM, INT = signal.SIGTERM, signal.SIGINT
-# How long the loop of one test may run.
-LIMIT_S = 30.0
-
-
-def exited(rank: int, status: int = 0, *, by_itself: bool = True) -> Exited:
-    return Exited(rank, status, time.monotonic_ns(), 0.0, 0.0, 0, by_itself)
-
-
-class FakeHost:
-    """A HostLink that records what it is told, and reports what the test plays.
-
-    Args:
-        obeys: The signals at which its instances end at once.
-    """
-
-    def __init__(
-        self, size: int, router: OutputRouter, obeys: Sequence[int] = ()
-    ) -> None:
-        self.size = size
-        self.streams = Streams(router)
-        self.finished = False
-        self.calls: list[tuple[object, ...]] = []
-        self.ticks = 0
-        self.alive: set[int] = set()
-        self._obeys = obeys
-        self._ends_by = time.monotonic() + LIMIT_S
-        # One byte in this pipe plays the next batch of events.
-        self._reader, self._writer = os.pipe()
-        self._batches: list[list[Event]] = []
-
-    # --- What the test plays.
-
-    def play(self, *events: Event) -> None:
-        """Let the loop find these events together, behind one readable descriptor."""
-        self._batches.append(list(events))
-        os.write(self._writer, b".")
-
-    def end(self, rank: int, status: int, *, by_itself: bool) -> list[Event]:
-        """Return the events of an instance's end."""
-        return [exited(rank, status, by_itself=by_itself), Clean(rank, 0)]
-
-    # --- The HostLink.
-
-    def start(self, emit: Callable[[Event], None], stdin: StdinFeeder) -> None:
-        self.emit = emit
-        self.stdin = stdin
-        self.calls.append(("start",))
-
-    def interests(self, now: float) -> Iterator[Interest]:
-        yield Interest(self._reader, EVENT_READ, self._on_batch)
-
-    def _on_batch(self, _: int) -> None:
-        os.read(self._reader, 1)
-        for event in self._batches.pop(0):
-            if isinstance(event, Started):
-                self.alive.add(event.rank)
-            elif isinstance(event, Exited):
-                self.alive.discard(event.rank)
-            self.emit(event)
-
-    def deadline(self, now: float) -> float:
-        return self._ends_by
-
-    def tick(self, now: float) -> None:
-        assert now < self._ends_by, f"the loop has not ended within {LIMIT_S} s"
-        self.ticks += 1
-
-    def stop_starting(self) -> None:
-        if ("stop_starting",) not in self.calls:
-            self.calls.append(("stop_starting",))
-
-    def signal_instances(self, number: int) -> None:
-        self.calls.append(("signal", number))
-        if number in self._obeys:
-            self._end_all(number)
-
-    def kill_instances(self) -> None:
-        self.calls.append(("kill",))
-        self._end_all(KILLED)
-
-    def _end_all(self, status: int) -> None:
-        for rank in sorted(self.alive):
-            self.play(*self.end(rank, status, by_itself=False))
-        self.alive.clear()
-
-    def release_shims(self) -> None:
-        self.calls.append(("release",))
-        self.play(MpirunExited(0))
-
-    def signal_mpirun(self, number: int) -> None:
-        self.calls.append(("signal_mpirun", number))
-
-    def show_stacks(self, rank: int, pid: int) -> None:
-        self.calls.append(("show_stacks", rank, pid))
-        if not pid:
-            self.play(StacksAvailable(rank, ()))
-
-    def note_end(self, rank: int) -> None:
-        self.calls.append(("note_end", rank))
-
-    def resize(self, rows: int, columns: int) -> None:
-        self.calls.append(("resize", rows, columns))
-
-    def reap(self) -> None:
-        pass
-
-    def finish(self) -> None:
-        self.calls.append(("finish",))
-        self.finished = True
-
-    def close(self) -> bytes:
-        self.calls.append(("close",))
-        self.streams.close()
-        os.close(self._reader)
-        os.close(self._writer)
-        return b"what mpirun wrote"
 
 
 class Loop:
@@ -172,7 +52,8 @@ class Loop:
         router = OutputRouter(
             Routes(), stdout or self.output, os.memfd_create("stderr")
         )
-        self.host = FakeHost(size, router, obeys)
+        self.host = FakeHost("n0", range(size), obeys)
+        self.mpirun = FakeMpirun(self.host.calls)
         self.events: list[Event] = []
         self.job = Job(
             control="@none/key",
@@ -183,12 +64,19 @@ class Loop:
             specs=[b"spec"] * size,
             **job,  # type: ignore[arg-type]
         )
-        self.supervisor = Supervisor(self.job, self.host, router, self.events.append)
+        self.supervisor = Supervisor(
+            self.job,
+            self.mpirun,  # type: ignore[arg-type]
+            [self.host],
+            router,
+            self.events.append,
+        )
+        self.supervisor.start()
 
     def run_all(self) -> None:
         """Let all instances run."""
-        self.host.play(MpirunStarted(1), *map(Connected, range(self.host.size)))
-        self.host.play(*(Started(rank, 100 + rank) for rank in range(self.host.size)))
+        self.host.play(MpirunStarted(1), *map(Connected, self.host.ranks))
+        self.host.play(*(Started(rank, 100 + rank) for rank in self.host.ranks))
 
     def signal(self, number: int) -> None:
         os.write(self._signals, bytes([number]))
@@ -223,11 +111,13 @@ def test_a_job_without_failures_goes_through_the_host_in_order(
     names = [call for call in loop.host.calls if call[0] != "stop_starting"]
     assert names == [
         ("start",),
+        ("start_mpirun",),
         ("note_end", 1),
         ("note_end", 0),
         ("release",),
-        ("finish",),
+        ("finish", True),
         ("close",),
+        ("close_mpirun",),
     ]
 
 
@@ -442,7 +332,7 @@ def test_an_mpirun_that_stays_is_killed(monkeypatch: pytest.MonkeyPatch) -> None
         loop.host.calls.append(("signal_mpirun", number))
         loop.host.play(MpirunExited(number))
 
-    monkeypatch.setattr(loop.host, "signal_mpirun", kill_mpirun)
+    monkeypatch.setattr(loop.mpirun, "send_signal", kill_mpirun)
     loop.run_all()
     loop.host.play(*loop.host.end(0, 0, by_itself=True))
 

@@ -1,0 +1,245 @@
+"""mpirun and the guard that starts it: what there is once for each attempt of a job."""
+
+import os
+import resource
+import signal
+import time
+from collections.abc import Callable, Iterator
+from selectors import EVENT_READ, EVENT_WRITE
+
+from poprun.errors import LaunchError
+from poprun.helpers import processes, protocol
+from poprun.job.events import (
+    Event,
+    GuardLost,
+    MpirunExited,
+    MpirunRefused,
+    MpirunStarted,
+    NotUndone,
+    Remains,
+)
+from poprun.job.guard_client import GuardClient
+from poprun.job.guard_start import StartedGuard
+from poprun.job.host_link import Interest
+from poprun.job.values import FOREVER, Job
+
+# A guard that stays stopped (state T) for so long is replaced; how often it is checked.
+STOPPED_S = 1.0
+CHECK_GUARD_S = 0.1
+# A guard that is killed is replaced, but not without end.
+MAX_GUARDS = 20
+
+
+class MpirunProcess:
+    """The mpirun of one attempt, behind its guard.
+
+    Args:
+        guard: Runs already, and waits for its first message.
+        host: The name of the machine that poprun runs on.
+    """
+
+    def __init__(self, job: Job, guard: StartedGuard, host: str) -> None:
+        self._job = job
+        self._started_guard = guard
+        self._host = host
+        # Whether nothing of the job is left, after `finish`.
+        self.finished = False
+        self._finish_began = FOREVER
+        self._may_start = True
+        self._pid = 0
+        self._has_ended = False
+        self._failures: set[str] = set()  # of end actions
+
+    def start(self, emit: Callable[[Event], None]) -> None:
+        """Start mpirun.
+
+        Raises:
+            LaunchError: What the job needs cannot be made.
+        """
+        job = self._job
+        self._emit = emit
+        processes.become_subreaper()
+        self._guard = GuardClient(
+            self._started_guard,
+            mark=job.mark,
+            environment=job.mpirun_environment,
+            grace=job.grace,
+            end_actions=[item.end_action for item in job.resources],
+            watch=job.leftovers,
+            descriptor_limits=job.descriptor_limits,
+        )
+        # Now that the guard knows of them: poprun may be killed at any time.
+        for number, item in enumerate(job.resources):
+            item.make()
+            if not number and job.directory:
+                self._guard.make_lock(job.directory)
+        self._guard.start(job.mpirun)
+
+    def interests(self) -> Iterator[Interest]:
+        """Yield the descriptors to wait for.
+
+        They are served after those of the hosts: mpirun's exit usually follows from
+        that of an instance or a shim. Where it is the other way round, mpirun was
+        killed, and its status says so.
+        """
+        channel = self._guard.channel
+        events = EVENT_READ | (EVENT_WRITE if channel.has_unsent else 0)
+        yield Interest(channel.fileno(), events, self._on_guard)
+
+    def deadline(self, now: float) -> float:
+        """Return when `tick` is due even if nothing happens."""
+        is_watched = self._is_finishing or self._is_starting
+        return now + CHECK_GUARD_S if is_watched else FOREVER
+
+    def tick(self, now: float) -> None:
+        if self._is_finishing:
+            self._check_guard(now)
+        elif self._is_starting:
+            # It may have been stopped before poprun got SIGCHLD for it.
+            self._guard.keep_running()
+
+    def know(self, pid: int, start: int) -> None:
+        """Remember a shim, for a guard that is not its ancestor."""
+        self._guard.know(pid, start)
+
+    def stop_starting(self) -> None:
+        """Start no mpirun any more: the job stops."""
+        self._may_start = False
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal to mpirun, if it runs."""
+        if self._pid:
+            self._guard.signal_mpirun(self._pid, number)
+
+    def reap(self) -> None:
+        """Take in that child processes of poprun may have changed their state."""
+        # mpirun is poprun's own child only when a guard has died.
+        for pid, status in processes.reap():
+            if pid == self._pid:
+                self._on_exit(status)
+        # SIGCHLD comes when a child is stopped, too.
+        self._guard.keep_running()
+
+    def finish(self, *, is_clean: bool) -> None:
+        """Begin to end what is left of the job, until `finished` is true.
+
+        Args:
+            is_clean: Whether no process of an instance can be left on any host.
+        """
+        if is_clean:
+            # Undo here what the guard would start a command for.
+            for item in self._job.resources:
+                if item.undo is not None and item.undo():
+                    self._guard.withdraw(item.end_action)
+        self._finish_began = time.monotonic()
+        self._guard.finish()
+
+    def close(self) -> bytes:
+        """Release what this holds; return what mpirun has written."""
+        output = os.pread(self._started_guard.output, 1 << 20, 0)
+        os.close(self._started_guard.output)
+        self._guard.close()
+        # Another attempt would take what this one has raised for the caller's.
+        resource.setrlimit(resource.RLIMIT_NOFILE, self._job.descriptor_limits)
+        return output
+
+    @property
+    def _is_starting(self) -> bool:
+        return not self._pid and not self._has_ended
+
+    @property
+    def _is_finishing(self) -> bool:
+        return self._finish_began < FOREVER and not self.finished
+
+    def _on_guard(self, events: int) -> None:
+        channel = self._guard.channel
+        if events & EVENT_WRITE:
+            channel.flush()
+        messages = channel.receive() if events & EVENT_READ else []
+        if messages is None:
+            self._on_guard_lost()
+        for kind, fields in messages or ():
+            if not protocol.is_report(kind, fields):
+                self._guard.kill()
+                self._on_guard_lost()
+                return
+            self._on_report(kind, fields)
+
+    def _on_report(self, kind: int, fields: list[bytes]) -> None:
+        if kind == protocol.FOUND:
+            self._guard.remember_leftover(fields[0])
+        elif kind == protocol.REMAINS:
+            self._emit(Remains.read(fields, self._host))
+        elif kind == protocol.NOT_UNDONE:
+            self._emit_failures([os.fsdecode(fields[0])])
+        elif kind == protocol.MPIRUN_STARTED:
+            self._on_start(int(fields[0]), int(fields[1]))
+        elif kind == protocol.MPIRUN_REFUSED:
+            self._emit(MpirunRefused(int(fields[0]), os.fsdecode(fields[1])))
+            self._on_exit(127 << 8)
+        elif kind == protocol.MPIRUN_EXITED:
+            self._on_exit(int(fields[0]))
+        elif kind == protocol.FINISHED:
+            self._set_finished()
+
+    def _on_start(self, pid: int, start: int) -> None:
+        self._pid = pid
+        self._guard.know(pid, start)
+        self._emit(MpirunStarted(pid))
+
+    def _on_exit(self, status: int) -> None:
+        self._has_ended = True
+        self._emit(MpirunExited(status))
+
+    def _on_guard_lost(self) -> None:
+        if self.finished:
+            return
+        if self._guard.replaced == MAX_GUARDS:
+            self._emit_failures(self._guard.do_without())
+            raise LaunchError(
+                f"poprun's guard died {MAX_GUARDS + 1} times in one job. "
+                "The job was ended, because nothing else ends it should poprun die."
+            )
+        try:
+            self._guard.replace()
+        except LaunchError:
+            self._emit_failures(self._guard.do_without())
+            raise
+        if self._job.devices is not None:
+            self._job.devices.live_with(self._guard.pid)
+        self._emit(GuardLost(self._host))
+        if self._is_starting:
+            self._find()
+        self.reap()
+        if self._is_finishing:
+            self._guard.finish()
+
+    def _find(self) -> None:
+        """Go on where a guard died before it could say which process mpirun is."""
+        mpirun = self._guard.orphaned_mpirun()
+        if mpirun is not None:
+            self._on_start(mpirun.pid, mpirun.start)
+        elif self._may_start:
+            self._guard.start(self._job.mpirun)
+        else:
+            self._on_exit(signal.SIGKILL)
+
+    def _check_guard(self, now: float) -> None:
+        """Replace a guard that does not finish, or do its work in its place."""
+        if now >= self._finish_began + self._guard.finish_limit_s:
+            self._guard.kill()
+            self._emit_failures(self._guard.do_without())
+            self._set_finished()
+        # A debugger may hold it, or something may stop it again and again.
+        elif self._guard.keep_running() and now >= self._finish_began + STOPPED_S:
+            self._guard.kill()
+
+    def _set_finished(self) -> None:
+        self.finished = True
+        self._emit_failures(self._guard.end_own_orphans())
+
+    def _emit_failures(self, failures: list[str]) -> None:
+        for failure in failures:
+            if failure not in self._failures:
+                self._failures.add(failure)
+                self._emit(NotUndone(failure, self._host))

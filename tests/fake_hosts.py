@@ -1,0 +1,188 @@
+"""A host and an mpirun without processes, sockets and clocks, which tests play.
+
+FakeHost is what another host of a job looks like to the supervisor: one file that
+implements HostLink, and an entry in the list of the job's hosts.
+"""
+
+import os
+import signal
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from selectors import EVENT_READ
+
+from poprun.job.events import (
+    Clean,
+    Event,
+    Exited,
+    MpirunExited,
+    StacksAvailable,
+    Started,
+)
+from poprun.job.host_link import HostLink, Interest
+from poprun.stdio.readers import Streams
+from poprun.stdio.stdin import StdinFeeder
+
+# How long the loop of one test may run.
+LIMIT_S = 30.0
+
+
+def exited(rank: int, status: int = 0, *, by_itself: bool = True) -> Exited:
+    return Exited(rank, status, time.monotonic_ns(), 0.0, 0.0, 0, by_itself)
+
+
+class FakeHost:
+    """Records what it is told, and reports what the test plays.
+
+    Args:
+        obeys: The signals at which its instances end at once.
+        ends_mpirun: mpirun ends when the shims of this host are released.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        ranks: Collection[int],
+        obeys: Sequence[int] = (),
+        *,
+        ends_mpirun: bool = True,
+    ) -> None:
+        self.name = name
+        self.ranks = ranks
+        self.is_clean = True
+        self.calls: list[tuple[object, ...]] = []
+        self.ticks = 0
+        self.alive: set[int] = set()
+        self._obeys = obeys
+        self._ends_mpirun = ends_mpirun
+        self._ends_by = time.monotonic() + LIMIT_S
+        # One byte in this pipe plays the next batch of events.
+        self._reader, self._writer = os.pipe()
+        self._batches: list[list[Event]] = []
+
+    # --- What the test plays.
+
+    def play(self, *events: Event) -> None:
+        """Let the loop find these events together, behind one readable descriptor."""
+        self._batches.append(list(events))
+        os.write(self._writer, b".")
+
+    def end(self, rank: int, status: int, *, by_itself: bool) -> list[Event]:
+        """Return the events of an instance's end."""
+        return [exited(rank, status, by_itself=by_itself), Clean(rank, 0)]
+
+    # --- The HostLink.
+
+    def start(
+        self, emit: Callable[[Event], None], streams: Streams, stdin: StdinFeeder
+    ) -> None:
+        self.emit = emit
+        self.streams = streams
+        self.stdin = stdin
+        self.calls.append(("start",))
+
+    def interests(self, now: float) -> Iterator[Interest]:
+        yield Interest(self._reader, EVENT_READ, self._on_batch)
+
+    def _on_batch(self, _: int) -> None:
+        os.read(self._reader, 1)
+        for event in self._batches.pop(0):
+            if isinstance(event, Started):
+                self.alive.add(event.rank)
+            elif isinstance(event, Exited):
+                self.alive.discard(event.rank)
+            self.emit(event)
+
+    def deadline(self, now: float) -> float:
+        return self._ends_by
+
+    def tick(self, now: float) -> None:
+        assert now < self._ends_by, f"the loop has not ended within {LIMIT_S} s"
+        self.ticks += 1
+
+    def take_in_losses(self) -> None:
+        pass
+
+    def stop_starting(self) -> None:
+        self._call_once("stop_starting")
+
+    def signal_instances(self, number: int) -> None:
+        self.calls.append(("signal", number))
+        if number in self._obeys:
+            self._end_all(number)
+
+    def kill_instances(self) -> None:
+        self.calls.append(("kill",))
+        self._end_all(signal.SIGKILL)
+
+    def _end_all(self, status: int) -> None:
+        for rank in sorted(self.alive):
+            self.play(*self.end(rank, status, by_itself=False))
+        self.alive.clear()
+
+    def expect_shims_to_leave(self) -> None:
+        self._call_once("expect_shims_to_leave")
+
+    def release_shims(self) -> None:
+        if self._call_once("release") and self._ends_mpirun:
+            self.play(MpirunExited(0))
+
+    def show_stacks(self, rank: int, pid: int) -> None:
+        self.calls.append(("show_stacks", rank, pid))
+        if not pid:
+            self.play(StacksAvailable(rank, ()))
+
+    def note_end(self, rank: int) -> None:
+        self.calls.append(("note_end", rank))
+
+    def close(self) -> None:
+        self.calls.append(("close",))
+        os.close(self._reader)
+        os.close(self._writer)
+
+    def _call_once(self, name: str) -> bool:
+        """Record a call that may come again and then means nothing."""
+        is_first = (name,) not in self.calls
+        if is_first:
+            self.calls.append((name,))
+        return is_first
+
+
+# The type checker compares them.
+_: Callable[[str, Collection[int]], HostLink] = FakeHost
+
+
+class FakeMpirun:
+    """A MpirunProcess that starts nothing; it records into the calls of a host."""
+
+    def __init__(self, calls: list[tuple[object, ...]]) -> None:
+        self.calls = calls
+        self.finished = False
+
+    def start(self, emit: Callable[[Event], None]) -> None:
+        self.calls.append(("start_mpirun",))
+
+    def interests(self) -> Iterator[Interest]:
+        yield from ()
+
+    def deadline(self, now: float) -> float:
+        return float("inf")
+
+    def tick(self, now: float) -> None:
+        pass
+
+    def stop_starting(self) -> None:
+        pass
+
+    def send_signal(self, number: int) -> None:
+        self.calls.append(("signal_mpirun", number))
+
+    def reap(self) -> None:
+        pass
+
+    def finish(self, *, is_clean: bool) -> None:
+        self.calls.append(("finish", is_clean))
+        self.finished = True
+
+    def close(self) -> bytes:
+        self.calls.append(("close_mpirun",))
+        return b"what mpirun wrote"
