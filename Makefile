@@ -9,6 +9,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -q install
 EDITABLE := --config-settings editable_mode=compat -e
 WITH_BIN := PATH="$(CURDIR)/$(BIN):$$PATH"
 CORE := popdist/engine/core
+# Tests wait more than they compute.
+PYTEST := $(BIN)/python -m pytest -n $(shell expr $$(nproc) + 1) --dist worksteal
 
 .PHONY: help
 help: ## List the targets.
@@ -23,13 +25,13 @@ install: $(VENV)/installed ## Make .venv with poprun and an mpirun in it.
 check: examine test ## Everything that has to pass before a commit.
 examine: lint types cross control tsan asan memcheck memcheck-python ## All of it but the tests.
 quick: lint types $(VENV)/tested ## Style, types, and the tests that start no MPI.
-	$(BIN)/python -m pytest -q -m "not mpi"
+	$(PYTEST) -q -m "not mpi"
 lint: $(VENV)/tested ## Style, without changing a file.
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
 types: $(VENV)/tested ## Static types.
 	$(BIN)/mypy
 test: $(VENV)/tested ## All tests, with every MPI that is supported.
-	$(BIN)/python -m pytest
+	$(PYTEST)
 smoke: install ## The guide's check and a short training: for your own CI.
 	$(WITH_BIN) sh scripts/smoke.sh
 
