@@ -108,13 +108,10 @@ def _prepare(
     width = output.routes(setup, settings).width_of_mark(len(instances))
     job = job_description.make_job(
         setup,
+        settings,
         files,
         program,
         environ,
-        grace=settings["grace"],
-        keep_going=settings["keep-going"],
-        timeout=settings["timeout"],
-        start_timeout=settings["start-timeout"],
         terminals=terminal.choose_terminals(settings["tty"], width),
         umask=umask,
     )

@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import NamedTuple
 
 from poprun.errors import LaunchError, explain_errno
@@ -30,6 +31,13 @@ class StartedGuard(NamedTuple):
     others: frozenset[int]
     # The end of its orders, which the socket had no room for.
     unsent: bytes = b""
+
+    def tell(self, message: bytes) -> None:
+        """Send a message before it is told to start mpirun."""
+        # If it has died, the supervisor tells the next one. Until then a lease, say,
+        # ends with poprun.
+        with suppress(OSError):
+            os.write(self.descriptor, message)
 
 
 def start_guard(

@@ -9,6 +9,7 @@ from selectors import EVENT_READ, EVENT_WRITE
 
 from poprun.errors import LaunchError
 from poprun.helpers import processes, protocol
+from poprun.helpers.end_actions import EndActions
 from poprun.job.events import (
     Event,
     GuardLost,
@@ -42,6 +43,8 @@ class MpirunProcess:
         self._job = job
         self._started_guard = guard
         self._host = host
+        # What this attempt makes and undoes: a successor undoes the job's.
+        self._resources = [*job.attempt_resources, *job.job_resources]
         # Whether nothing of the job is left, after `finish`.
         self.finished = False
         self._finish_began = FOREVER
@@ -64,12 +67,12 @@ class MpirunProcess:
             mark=job.mark,
             environment=job.mpirun_environment,
             grace=job.grace,
-            end_actions=[item.end_action for item in job.resources],
+            end_actions=[item.end_action for item in self._resources],
             watch=job.leftovers,
             descriptor_limits=job.descriptor_limits,
         )
         # Now that the guard knows of them: poprun may be killed at any time.
-        for number, item in enumerate(job.resources):
+        for number, item in enumerate(self._resources):
             item.make()
             if not number and job.directory:
                 self._guard.make_lock(job.directory)
@@ -120,6 +123,16 @@ class MpirunProcess:
         # SIGCHLD comes when a child is stopped, too.
         self._guard.keep_running()
 
+    def hand_over(self, successor: StartedGuard) -> None:
+        """Leave what the attempts of the job share to the guard of the next one."""
+        for item in self._job.job_resources:
+            # It knows of it before this one forgets: poprun may be killed at any time.
+            successor.tell(EndActions().register(item.end_action))
+            self._guard.withdraw(item.end_action)
+        if self._job.devices is not None:
+            self._job.devices.live_with(successor.pid)
+        self._resources = [*self._job.attempt_resources]
+
     def finish(self, *, is_clean: bool) -> None:
         """Begin to end what is left of the job, until `finished` is true.
 
@@ -128,7 +141,7 @@ class MpirunProcess:
         """
         if is_clean:
             # Undo here what the guard would start a command for.
-            for item in self._job.resources:
+            for item in self._resources:
                 if item.undo is not None and item.undo():
                     self._guard.withdraw(item.end_action)
         self._finish_began = time.monotonic()

@@ -15,7 +15,7 @@ FOREVER = float("inf")
 
 
 class Resource(NamedTuple):
-    """Something that is made for one job, and what undoes it.
+    """Something that is made for a job or for one attempt, and what undoes it.
 
     The end action is registered before `make` is called, and is performed however the
     job ends, even if `make` has failed or has not been called.
@@ -51,9 +51,11 @@ class Job:
     start_timeout: float = FOREVER
     # The caller's soft and hard limit of open files: what the instances get.
     descriptor_limits: tuple[int, int]
-    # What is made for this job alone, in this order, and undone in the opposite one.
-    resources: Sequence[Resource] = ()
-    # The job's directory, the first of the resources; "" for none.
+    # What is made for this attempt alone, in this order; undone in the opposite one.
+    attempt_resources: Sequence[Resource] = ()
+    # What the attempts of a job share, undone after the last: its IPUs, its cache.
+    job_resources: Sequence[Resource] = ()
+    # The attempt's directory, the first of its resources; "" for none.
     directory: str = ""
     # Where instances read which of them have ended; in the job's directory.
     ended_file: str = ""

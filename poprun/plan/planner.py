@@ -114,7 +114,7 @@ def make_setup(
     facts = describe(hosts)
     # Rank 0 listens on the port, and runs on the first host.
     attempt = draw(identity, 0, facts[0].free_port)
-    cache, temporary_cache = _cache(settings, environ, shape, attempt, temporary)
+    cache, temporary_cache = _cache(settings, environ, shape, identity, temporary)
     bindings = _bindings(settings, asked.job, shape, facts)
     wish = partition.read_options(settings, environ)
     request = assignments.Request(
@@ -171,11 +171,7 @@ def next_attempt(
     [first] = describe(setup.plan.hosts[:1])
     attempt = draw(setup.identity, setup.attempt.number + 1, first.free_port)
     request = setup.request._replace(attempt=attempt)
-    temporary_cache = None
-    if setup.temporary_cache is not None:
-        temporary_cache = _cache_of(attempt, os.path.dirname(setup.temporary_cache))
-        request = request._replace(cache_path=temporary_cache)
-    setup = setup._replace(attempt=attempt, temporary_cache=temporary_cache)
+    setup = setup._replace(attempt=attempt)
     return _replanned(setup, request, setup.plan.topology, environ)
 
 
@@ -311,7 +307,7 @@ def _cache(
     settings: Settings,
     environ: Mapping[str, str],
     shape: topology.Topology,
-    attempt: Attempt,
+    identity: str,
     temporary: str,
 ) -> tuple[str | None, str | None]:
     """Return the cache's path, and the same again if it has to be made."""
@@ -321,12 +317,8 @@ def _cache(
         given = _absolute(given)
     if given is not None or shape.instances_per_host == 1:
         return given, None
-    path = _cache_of(attempt, temporary)
+    path = os.path.join(temporary, f"poprun-cache-{identity}")
     return path, path
-
-
-def _cache_of(attempt: Attempt, temporary: str) -> str:
-    return os.path.join(temporary, f"poprun-cache-{attempt.name}")
 
 
 def _log_level(settings: Settings, environ: Mapping[str, str]) -> str | None:

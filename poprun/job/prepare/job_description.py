@@ -3,7 +3,8 @@
 import errno
 import os
 import resource
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from popdist import environment as env
 from poprun.errors import LaunchError, OptionError
@@ -17,6 +18,7 @@ from poprun.mpirun.environment import (
     MPIRUN_PREFIXES,
     instances_environment,
 )
+from poprun.options.settings import Settings
 from poprun.plan.assignments import Assignment
 from poprun.plan.planner import Setup
 from poprun.stdio.terminal import Terminals
@@ -40,18 +42,15 @@ NO_UNNAMED_FILES = (errno.EOPNOTSUPP, errno.EISDIR)
 
 def make_job(
     setup: Setup,
+    settings: Settings,
     paths: Sequence[str],
     program: Sequence[str],
     environ: Mapping[str, str],
     *,
-    grace: float,
-    keep_going: bool,
-    timeout: float | None,
-    start_timeout: float,
     terminals: Terminals | None = None,
     umask: int = 0o022,
 ) -> Job:
-    """Return the description of a job to launch.
+    """Return the description of an attempt of a job to launch.
 
     Args:
         paths: The program's file, found for each instance.
@@ -60,68 +59,59 @@ def make_job(
     Raises:
         OptionError: exec would not accept the program's words or environment.
     """
-    terminals = Terminals() if terminals is None else terminals
     directory = _private_directory(setup.attempt.name, environ)
-    directories = [directory]
-    if setup.temporary_cache is not None:
-        directories.append(setup.temporary_cache)
     ended_file = os.path.join(directory, "ended-instances")
-    inherited = _inherited(setup, environ, directory, ended_file)
+    inherited = instances_environment(setup.mpi, environ, directory)
+    inherited[env.ENDED_INSTANCES] = ended_file
     limits = _raise_descriptor_limit(setup)
-    soft, hard = limits
-    specs = [
-        _spec(
-            setup,
-            assignment,
-            path,
-            program,
-            inherited,
-            grace,
-            terminals,
-            open_files=0 if soft == hard else soft,
-            umask=umask,
-        )
-        for assignment, path in zip(setup.plan.assignments, paths, strict=True)
-    ]
+    terminals = Terminals() if terminals is None else terminals
+    pack = partial(
+        protocol.pack_spec,
+        grace_ms=int(settings["grace"] * 1000),
+        terminals=(terminals.stdout, terminals.stderr),
+        size=terminals.size(),
+        merge_stderr=setup.arguments.merge_stderr,
+        # The shims have the hard limit; 0 stands for theirs.
+        open_files=0 if limits[0] == limits[1] else limits[0],
+        umask=umask,
+    )
     mpi = adapter(setup.mpi.flavour)
     own = mpi.environment(setup.mpi, environ, directory)
     own[env.JOB_ID] = setup.identity
     own[env.CONTROL] = setup.attempt.control
+    cache, timeout = setup.temporary_cache, settings["timeout"]
     return Job(
         control=setup.attempt.control,
         mark=f"{env.JOB_ID}={setup.identity}",
         mpirun=setup.argv,
         mpirun_environment={os.fsencode(k): os.fsencode(v) for k, v in own.items()},
-        specs=specs,
+        specs=_specs(pack, setup, paths, program, inherited),
         stdin=setup.stdin,
         terminals=terminals,
         merge_stderr=setup.arguments.merge_stderr,
-        grace=grace,
-        keep_going=keep_going,
+        grace=settings["grace"],
+        keep_going=settings["keep-going"],
         has_mpi=setup.mpi.has_mpi,
         timeout=FOREVER if timeout is None else timeout,
-        start_timeout=start_timeout,
+        start_timeout=settings["start-timeout"],
         descriptor_limits=limits,
-        resources=[_directory(path) for path in directories],
+        attempt_resources=[_directory(directory)],
+        # The first attempt makes it for all.
+        job_resources=[_directory(cache, exists=setup.attempt.number > 0)]
+        if cache
+        else [],
         directory=directory,
         ended_file=ended_file,
         leftovers=mpi.LEFTOVERS,
     )
 
 
-def _inherited(
-    setup: Setup, environ: Mapping[str, str], directory: str, ended_file: str
-) -> dict[str, str]:
-    """Return the environment that all instances have in common."""
-    inherited = instances_environment(setup.mpi, environ, directory)
-    inherited[env.ENDED_INSTANCES] = ended_file
-    return inherited
-
-
-def _directory(path: str) -> Resource:
-    """Return a directory as something that is made and removed with the job."""
+def _directory(path: str, *, exists: bool = False) -> Resource:
+    """Return a directory as something that is made and removed."""
 
     def make() -> None:
+        if exists:
+            return
         try:
             os.mkdir(path, mode=0o700)
         except OSError as error:
@@ -176,47 +166,45 @@ def with_interpreter(variables: Mapping[str, str]) -> dict[str, str]:
     return {**variables, PYTHONPATH: path}
 
 
-def _spec(
+def _specs(
+    pack: Callable[..., bytes],
     setup: Setup,
-    assignment: Assignment,
-    path: str,
+    paths: Sequence[str],
     program: Sequence[str],
     inherited: Mapping[str, str],
-    grace: float,
-    terminals: Terminals,
-    *,
-    open_files: int,
-    umask: int,
-) -> bytes:
-    variables = with_interpreter(instance_environment(assignment, inherited))
+) -> list[bytes]:
+    """Return the SPEC messages of the instances, in rank order.
+
+    Args:
+        pack: Is protocol.pack_spec, with what stands in no plan.
+    """
     argv = [os.fsencode(word) for word in program]
-    environment = [os.fsencode(f"{name}={value}") for name, value in variables.items()]
-    _check_sizes(argv, environment)
-    # What a user asks for counts more than the same variable handed on by mpirun.
-    users = [
-        name for name in assignment.variables if name.startswith(INSTANCE_PREFIXES)
-    ]
-    return protocol.pack_spec(
-        path=os.fsencode(path),
-        argv=argv,
-        environment=environment,
-        cwd=os.fsencode(assignment.cwd),
-        mpi_prefixes=[prefix.encode() for prefix in INSTANCE_PREFIXES],
-        mpirun_prefixes=[prefix.encode() for prefix in MPIRUN_PREFIXES],
-        users=[name.encode() for name in users],
-        cpus=list(assignment.binding.cpus or ()),
-        memory_nodes=list(assignment.binding.memory_nodes or ()),
-        stdin=protocol.SENT
-        if setup.stdin.is_sent_to(assignment.rank)
-        else os.fsencode(setup.stdin.path),
-        grace_ms=int(grace * 1000),
-        ignored=processes.ignored_signals(),
-        terminals=(terminals.stdout, terminals.stderr),
-        size=terminals.size(),
-        merge_stderr=setup.arguments.merge_stderr,
-        open_files=open_files,
-        umask=umask,
-    )
+    ignored = processes.ignored_signals()
+    specs = []
+    for assignment, path in zip(setup.plan.assignments, paths, strict=True):
+        variables = with_interpreter(instance_environment(assignment, inherited))
+        environment = [os.fsencode(f"{name}={v}") for name, v in variables.items()]
+        _check_sizes(argv, environment)
+        # What a user asks for counts more than the same variable handed on by mpirun.
+        users = [
+            name for name in assignment.variables if name.startswith(INSTANCE_PREFIXES)
+        ]
+        is_sent = setup.stdin.is_sent_to(assignment.rank)
+        spec = pack(
+            path=os.fsencode(path),
+            argv=argv,
+            environment=environment,
+            cwd=os.fsencode(assignment.cwd),
+            mpi_prefixes=[prefix.encode() for prefix in INSTANCE_PREFIXES],
+            mpirun_prefixes=[prefix.encode() for prefix in MPIRUN_PREFIXES],
+            users=[name.encode() for name in users],
+            cpus=list(assignment.binding.cpus or ()),
+            memory_nodes=list(assignment.binding.memory_nodes or ()),
+            stdin=protocol.SENT if is_sent else os.fsencode(setup.stdin.path),
+            ignored=ignored,
+        )
+        specs.append(spec)
+    return specs
 
 
 def _check_sizes(argv: Sequence[bytes], environment: Sequence[bytes]) -> None:

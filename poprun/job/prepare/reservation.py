@@ -55,14 +55,16 @@ class DeviceReservation(NamedTuple):
             return job
         # They are reserved already: there is nothing to make.
         devices = Resource(lambda: None, self.end_action, self.devices.release)
-        return replace(job, resources=[*job.resources, devices], devices=self.devices)
+        return replace(
+            job, job_resources=[*job.job_resources, devices], devices=self.devices
+        )
 
     def cancel(self, guard: StartedGuard) -> None:
         """Release the IPUs of a job that does not start after all."""
         if self.devices is None or self.end_action is None:
             return
         if self.devices.release():
-            _tell(guard, EndActions().withdraw(self.end_action))
+            guard.tell(EndActions().withdraw(self.end_action))
 
 
 def reserve(
@@ -138,14 +140,14 @@ def _reserve(
         own_name=partition.own_name(setup.identity),
     )
     # Before anything is reserved: poprun may be killed at any time.
-    _tell(guard, EndActions().register(end_action))
+    guard.tell(EndActions().register(end_action))
     try:
         grant = reserve_devices(
             inventory, request, log, waiting_line.WaitingLine(environ, log).show
         )
     except BaseException:
         inventory.close()
-        _tell(guard, EndActions().withdraw(end_action))
+        guard.tell(EndActions().withdraw(end_action))
         raise
     finally:
         waiting_line.erase()
@@ -220,13 +222,3 @@ def _user() -> str:
         return pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:  # containers run users without an entry
         return str(os.geteuid())
-
-
-def _tell(guard: StartedGuard, message: bytes) -> None:
-    """Send a message to a guard that is not yet told to start mpirun."""
-    try:
-        os.write(guard.descriptor, message)
-    except OSError:
-        # It has died. The next one is told by the supervisor; until then the lease
-        # ends with poprun.
-        return

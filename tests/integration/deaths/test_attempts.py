@@ -1,21 +1,28 @@
 """Two attempts of one job, one after the other, in one poprun."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, Poprun, mpirun_of
+from conftest import ROOT, Poprun, mpirun_of, wait_for
+
+from poprun.vipu.inventory.embedded import EmbeddedInventory
+from poprun.vipu.rules import presets
 
 # poprun that runs its job twice: what restarts will do when an instance fails.
 TWICE = """
 import os, resource, sys
+from dataclasses import replace
 from poprun import cli, run
 from poprun.job.guard_start import start_guard
+from poprun.job.mpirun_process import MpirunProcess
 from poprun.plan import planner
 
-prepare, run_job = run._prepare, run._run_job
+prepare, run_job, finish = run._prepare, run._run_job, MpirunProcess.finish
 arguments = []
 
 def keep(setup, *rest):
@@ -23,12 +30,24 @@ def keep(setup, *rest):
     return prepare(setup, *rest)
 
 def twice(job, guard, setup, *rest):
+    successor = start_guard(os.environ)
+
+    def finish_and_hand_over(self, **clean):
+        self.hand_over(successor)
+        finish(self, **clean)
+
+    MpirunProcess.finish = finish_and_hand_over
     descriptors = os.listdir("/proc/self/fd")
     print("first", run_job(job, guard, setup, *rest), flush=True)
     print("open", len(os.listdir("/proc/self/fd")) - len(descriptors), flush=True)
+    MpirunProcess.finish = finish
     again = planner.next_attempt(setup, arguments[3])
-    guard = start_guard(os.environ)
-    return run_job(prepare(again, *arguments), guard, again, *rest)
+    second = prepare(again, *arguments)
+    reserved = job.job_resources[len(second.job_resources):]
+    second = replace(
+        second, devices=job.devices, job_resources=[*second.job_resources, *reserved]
+    )
+    return run_job(second, successor, again, *rest)
 
 run._prepare, run._run_job = keep, twice
 resource.setrlimit(resource.RLIMIT_NOFILE, (512, 4096))
@@ -44,7 +63,8 @@ known["MASTER_PORT"] = os.environ["MASTER_PORT"]
 known["files"] = resource.getrlimit(resource.RLIMIT_NOFILE)
 assert os.path.isdir(os.path.dirname(known["ENDED_INSTANCES"]))
 cache, number = known["EXECUTABLE_CACHE_PATH"], known["RESTART_COUNT"]
-assert all(name.startswith(f"{number}.") for name in os.listdir(cache))
+if number == "1":
+    assert {"0.0", "0.1"} <= set(os.listdir(cache))
 open(os.path.join(cache, f"{number}.{os.environ['RANK']}"), "w").close()
 with open(f"known.{number}.{os.environ['RANK']}", "w") as file:
     json.dump(known, file)
@@ -53,25 +73,12 @@ sys.exit(3 if number == "0" else 0)
 
 
 @pytest.mark.parametrize("launcher", ["local", "openmpi5", "hydra"])
-def test_two_attempts_of_one_job_run_in_one_poprun_and_share_only_the_id(
+def test_two_attempts_of_one_job_run_in_one_poprun_and_share_the_id_and_the_cache(
     poprun: Poprun, launcher: str
 ) -> None:
-    script = poprun.directory / "poprun_twice.py"
-    script.write_text(TWICE)
     poprun.script("program.py", PROGRAM)
     mpirun = launcher if launcher == "local" else mpirun_of(launcher)
-    process = subprocess.Popen(
-        [
-            *(sys.executable, str(script), "--mpirun", mpirun, "--keep-going"),
-            *("--num-instances", "2", "--num-replicas", "2"),
-            *(sys.executable, "program.py"),
-        ],
-        cwd=poprun.directory,
-        env={**poprun.environ, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    poprun.started.append(process)
+    process = run_twice(poprun, mpirun, "--offline-mode=yes")
 
     out, err = process.communicate(timeout=50)
 
@@ -83,11 +90,81 @@ def test_two_attempts_of_one_job_run_in_one_poprun_and_share_only_the_id(
     )
     for one, other in zip(first, second, strict=True):
         same = {name: value for name, value in one.items() if other[name] == value}
-        assert same == {"JOB_ID": one["JOB_ID"], "files": [512, 4096]}
+        assert same == {
+            "JOB_ID": one["JOB_ID"],
+            "EXECUTABLE_CACHE_PATH": one["EXECUTABLE_CACHE_PATH"],
+            "files": [512, 4096],
+        }
         assert [one["RESTART_COUNT"], other["RESTART_COUNT"]] == ["0", "1"]
         for attempt in (one, other):
             assert not Path(str(attempt["ENDED_INSTANCES"])).parent.exists()
             assert not Path(str(attempt["EXECUTABLE_CACHE_PATH"])).exists()
+
+
+def run_twice(poprun: Poprun, mpirun: str, *options: str) -> "subprocess.Popen[bytes]":
+    script = poprun.directory / "poprun_twice.py"
+    script.write_text(TWICE)
+    process = subprocess.Popen(
+        [
+            *(sys.executable, str(script), "--mpirun", mpirun, "--keep-going"),
+            *("--num-instances", "2", "--num-replicas", "2", *options),
+            *(sys.executable, "program.py"),
+        ],
+        cwd=poprun.directory,
+        env={**poprun.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    poprun.started.append(process)
+    return process
+
+
+# What an instance has of the job's partition. In the second attempt it waits.
+ATTACHED = """
+import os, popdist, sys, time
+attempt, rank = os.environ["POPDIST_RESTART_COUNT"], os.environ["RANK"]
+partition = os.environ["IPUOF_VIPU_API_PARTITION_ID"]
+with open(f"attached.{attempt}.{rank}.new", "w") as file:
+    print(partition, popdist.getDeviceId(), file=file)
+os.rename(f"attached.{attempt}.{rank}.new", f"attached.{attempt}.{rank}")
+while attempt == "1" and not os.path.exists("end"):
+    time.sleep(0.05)
+sys.exit(3 if attempt == "0" else 0)
+"""
+
+
+@pytest.mark.parametrize("is_killed", [False, True], ids=["ends", "is-killed"])
+def test_two_attempts_run_with_one_partition_which_ends_with_the_second(
+    poprun: Poprun, vipu_inventory: Path, *, is_killed: bool
+) -> None:
+    inventory = EmbeddedInventory(vipu_inventory, host=os.uname().nodename)
+    inventory.create_cluster(presets.preset("pod64", "c64"))
+    poprun.script("program.py", ATTACHED)
+
+    process = run_twice(poprun, "local")
+    files = [poprun.directory / f"attached.{n}.{r}" for n in (0, 1) for r in (0, 1)]
+    wait_for(lambda: all(file.exists() for file in files), "both attempts", 50)
+    [partition] = inventory.list_partitions()
+    [lease] = inventory.list_leases()
+    if is_killed:
+        process.kill()
+    else:
+        (poprun.directory / "end").touch()
+    out, err = process.communicate(timeout=50)
+
+    assert out.splitlines()[:1] == [b"first 3"], err
+    assert process.returncode == (-signal.SIGKILL if is_killed else 0)
+    texts = [file.read_text() for file in files]
+    assert texts[:2] == texts[2:]
+    assert [text.split()[0] for text in texts] == [partition.name] * 4
+    assert len(set(texts)) == 2
+    # Its guard, which was given the end action, releases the lease of a killed one.
+    wait_for(
+        lambda: not (inventory.list_leases() or inventory.list_partitions()),
+        f"the release of {lease}",
+        30,
+    )
+    inventory.close()
 
 
 def known(directory: Path, attempt: int, rank: int) -> dict[str, object]:

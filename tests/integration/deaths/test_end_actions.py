@@ -34,7 +34,7 @@ make_job = job_description.make_job
 def with_lease(*arguments, **settings):
     job = make_job(*arguments, **settings)
     make = lambda: open("lease", "x").close()
-    return replace(job, resources=[*job.resources, Resource(make, action)])
+    return replace(job, job_resources=[*job.job_resources, Resource(make, action)])
 
 job_description.make_job = with_lease
 sys.exit(cli.main())

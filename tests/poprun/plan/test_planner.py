@@ -97,7 +97,7 @@ def test_no_secret_of_a_job_is_made_from_another_or_shown_in_argv() -> None:
     assert arena != variables(other)["POPDIST_ARENA"]
 
 
-def test_another_attempt_of_a_job_shares_nothing_but_its_id() -> None:
+def test_another_attempt_of_a_job_shares_only_its_id_and_its_cache() -> None:
     first = shape(2)
 
     second = planner.next_attempt(first, {})
@@ -115,9 +115,8 @@ def test_another_attempt_of_a_job_shares_nothing_but_its_id() -> None:
         "POPDIST_ARENA": f"{second.attempt.arena}-0",
         "POPDIST_RESTART_COUNT": "1",
         "MASTER_PORT": str(second.attempt.master_port),
-        "POPDIST_EXECUTABLE_CACHE_PATH": second.temporary_cache,
     }
-    assert second.temporary_cache == f"/tmp/poprun-cache-{first.identity}.1"
+    assert second.temporary_cache == f"/tmp/poprun-cache-{first.identity}"
     assert f"{first.identity}.1" in second.argv
     assert f"{first.identity}.0" not in second.argv
     assert planner.next_attempt(second, {}).attempt.number == 2
@@ -320,7 +319,7 @@ def test_the_port_for_the_first_rank_is_free_and_another_each_time() -> None:
 def test_a_cache_is_made_for_instances_that_can_share_it_and_for_nobody_else() -> None:
     found = shape(2)
 
-    assert found.temporary_cache == f"/tmp/poprun-cache-{found.identity}.0"
+    assert found.temporary_cache == f"/tmp/poprun-cache-{found.identity}"
     assert {
         variables(found, rank)["POPDIST_EXECUTABLE_CACHE_PATH"] for rank in (0, 1)
     } == {found.temporary_cache}

@@ -66,6 +66,9 @@ FIRST = Attempt(
 )
 
 
+SETTINGS = {"grace": 2.5, "keep-going": True, "timeout": None, "start-timeout": 60}
+
+
 def setup(
     flavour: str = "openmpi5",
     cache: str | None = None,
@@ -108,19 +111,19 @@ def job(
 ) -> Job:
     return job_description.make_job(
         made or setup(),
+        SETTINGS,  # type: ignore[arg-type]
         ["/bin/train.py"] * 2,
         program,
         {"PATH": "/usr/bin", "HOME": "/home/u"} if environ is None else environ,
-        grace=2.5,
-        keep_going=True,
-        timeout=None,
-        start_timeout=60,
     )
 
 
 def directories(made: Job) -> list[str]:
     """Return the directories that a job makes and removes."""
-    actions = [resource.end_action for resource in made.resources]
+    actions = [
+        resource.end_action
+        for resource in (*made.attempt_resources, *made.job_resources)
+    ]
     return [os.fsdecode(a.path) for a in actions if isinstance(a, RemovePath)]
 
 
@@ -287,15 +290,13 @@ def test_a_job_that_is_only_described_leaves_nothing_behind() -> None:
 @pytest.mark.parametrize("timeout", [None, 7.0])
 def test_without_a_timeout_a_job_may_take_forever(timeout: float | None) -> None:
     made = job_description.make_job(
-        *(setup(), ["/bin/true"] * 2, ["true"], {}),
-        grace=0,
-        keep_going=False,
-        timeout=timeout,
-        start_timeout=60,
+        setup(),
+        {**SETTINGS, "timeout": timeout},  # type: ignore[arg-type]
+        *(["/bin/true"] * 2, ["true"], {}),
     )
 
     assert made.timeout == (float("inf") if timeout is None else 7.0)
-    assert (made.start_timeout, made.grace, made.keep_going) == (60, 0, False)
+    assert (made.start_timeout, made.grace, made.keep_going) == (60, 2.5, True)
 
 
 # --- Where temporary files go.

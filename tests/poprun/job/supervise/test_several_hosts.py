@@ -135,7 +135,7 @@ def test_what_the_guard_need_not_undo_is_undone_when_each_host_is_clean(
 ) -> None:
     undone: list[str] = []
     driven = Driven(
-        monkeypatch, 3, ranks=HERE, others=[there], resources=[resource(undone)]
+        monkeypatch, 3, ranks=HERE, others=[there], job_resources=[resource(undone)]
     )
     [shim] = driven.run(1)
     run_there(there)
