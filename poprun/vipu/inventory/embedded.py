@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 from poprun.vipu.inventory.location import find_inventory
 from poprun.vipu.inventory.sqlite import Connection
 from poprun.vipu.inventory.stored_devices import StoredDevices
-from poprun.vipu.inventory.stored_machines import StoredMachines
 from poprun.vipu.inventory.stored_partitions import StoredPartitions
 from poprun.vipu.inventory.tables import cluster_store
 from poprun.vipu.model import Cluster
@@ -16,8 +15,8 @@ if TYPE_CHECKING:  # it takes 3 ms, and nothing of it runs
     from poprun.vipu.inventory.interface import Inventory
 
 
-class EmbeddedInventory(StoredMachines, StoredPartitions, StoredDevices):
-    """An inventory in a file. `interface` documents the methods."""
+class EmbeddedInventory(StoredPartitions, StoredDevices):
+    """An inventory in a file."""
 
     def ensure_cluster(self, num_ipus: int, num_ilds: int = 1) -> Cluster | None:
         with self._read() as db:

@@ -3,11 +3,18 @@
 import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from poprun.vipu.inventory.database import Database
+from poprun.vipu.inventory.interface import Inventory
 from poprun.vipu.inventory.sqlite import Connection
-from poprun.vipu.inventory.tables import lease_store
+from poprun.vipu.inventory.tables import (
+    allocation_store,
+    cluster_store,
+    device_store,
+    lease_store,
+    user_store,
+)
 from poprun.vipu.leases import Lease
 from poprun.vipu.liveness import Observer, Watch
 from poprun.vipu.vipu_errors import (
@@ -30,7 +37,43 @@ _TRY_AGAIN = (
 )
 
 
-class Store:
+# The operations that one function performs in the database, by how it does: it reads,
+# it reads after the leases of dead holders have ended, it writes, or it writes and
+# tries again once those have ended.
+READ: dict[str, Callable[..., Any]] = {
+    "list_clusters": cluster_store.list_clusters,
+    "get_cluster": cluster_store.get_cluster,
+    "list_agents": cluster_store.list_agents,
+    "get_agent": cluster_store.get_agent,
+    "list_allocations": allocation_store.list_allocations,
+    "get_allocation": allocation_store.get_allocation,
+    "list_users": user_store.list_users,
+    "get_user": user_store.get_user,
+    "check_access": user_store.check_access,
+    "get_lease": lease_store.get_lease,
+}
+READ_LIVING: dict[str, Callable[..., Any]] = {
+    "list_free_blocks": cluster_store.list_free_blocks,
+    "list_leases": lease_store.list_leases,
+    "list_reservations": device_store.list_reservations,
+}
+WRITE: dict[str, Callable[..., Any]] = {
+    "create_cluster": cluster_store.create_cluster,
+    "create_agent": cluster_store.create_agent,
+    "remove_agent": cluster_store.remove_agent,
+    "set_agent_status": cluster_store.set_agent_status,
+    "create_user": user_store.create_user,
+    "remove_user": user_store.remove_user,
+    "detach": device_store.detach,
+}
+CHANGE: dict[str, Callable[..., Any]] = {
+    "remove_cluster": cluster_store.remove_cluster,
+    "create_allocation": allocation_store.create_allocation,
+    "remove_allocation": allocation_store.remove_allocation,
+}
+
+
+class Store(Inventory):
     """An open inventory.
 
     Args:
@@ -62,6 +105,21 @@ class Store:
         self._database = Database(self.location, timeout_s, syncs=syncs)
         self._longest_step_s = longest_step_s
         self._watch = Watch(host, most_watched) if most_watched else None
+
+    def _perform(self, kind: type[T], operation: str, **arguments: Any) -> T:
+        result: T
+        if operation in CHANGE:
+            result = self._change(lambda db: CHANGE[operation](db, **arguments))
+        elif operation in WRITE:
+            with self._write() as db:
+                result = WRITE[operation](db, **arguments)
+        else:
+            if operation in READ_LIVING:
+                self._end_seen_dead()
+            read = READ.get(operation) or READ_LIVING[operation]
+            with self._read() as db:
+                result = read(db, **arguments)
+        return result
 
     def close(self) -> None:
         self._database.close()

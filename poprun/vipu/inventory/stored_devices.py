@@ -14,7 +14,6 @@ from poprun.vipu.leases import (
     Lease,
     Life,
     ProcessIdentity,
-    Reservation,
     check_process,
 )
 from poprun.vipu.model import Partition, PartitionState
@@ -26,7 +25,7 @@ from poprun.vipu.vipu_errors import DeviceError, NameTakenError, NotActiveError
 
 
 class StoredDevices(Store):
-    """Leases and devices. `interface.Devices` documents the methods."""
+    """Leases and devices."""
 
     def acquire(self, asked: Acquisition, user: str | None = None) -> Grant:
         grant = self._change(lambda db: self._acquire(db, asked, user))
@@ -64,15 +63,6 @@ class StoredDevices(Store):
             lease_store.end_lease(db, lease)
             queue_store.leave(db, lease)
 
-    def get_lease(self, lease: str) -> Lease:
-        with self._read() as db:
-            return lease_store.get_lease(db, lease)
-
-    def list_leases(self) -> tuple[Lease, ...]:
-        self._end_seen_dead()
-        with self._read() as db:
-            return lease_store.list_leases(db)
-
     def attach(self, lease: str, child: int, process: ProcessIdentity) -> Device:
         check_process(process)
         with self._write() as db:
@@ -90,17 +80,6 @@ class StoredDevices(Store):
             "it. Let one process of each instance attach, and the others work through "
             "it."
         )
-
-    def detach(self, lease: str, child: int, process: ProcessIdentity) -> None:
-        with self._write() as db:
-            device_store.detach(db, lease, child, process)
-
-    def list_reservations(
-        self, partition: str | None = None
-    ) -> tuple[Reservation, ...]:
-        self._end_seen_dead()
-        with self._read() as db:
-            return device_store.list_reservations(db, partition)
 
     def _acquire(self, db: Connection, asked: Acquisition, user: str | None) -> Grant:
         now = self._now(db)

@@ -13,7 +13,7 @@ from poprun.vipu.requests import PartitionChange, PartitionRequest
 
 
 class StoredPartitions(Store):
-    """Partitions. `interface.Partitions` documents the methods."""
+    """Partitions."""
 
     def create_partition(self, request: PartitionRequest) -> Partition:
         return self._change(

@@ -18,16 +18,11 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from poprun.vipu.client.server_address import is_loopback
-from poprun.vipu.inventory.interface import Inventory
+from poprun.vipu.inventory.interface import OF_ADMINS, OF_HOLDERS, Inventory
 from poprun.vipu.model import User
 from poprun.vipu.server import access, openapi
 from poprun.vipu.server.metrics import CONTENT_TYPE, Metrics
-from poprun.vipu.server.operations import (
-    FOR_ADMINS,
-    WITH_LEASE,
-    Operation,
-    operations,
-)
+from poprun.vipu.server.operations import Operation, operations
 from poprun.vipu.server.worker import Worker
 from poprun.vipu.vipu_errors import AccessError, VipuError, VipuRuleError
 from poprun.vipu.wire import to_json
@@ -162,10 +157,10 @@ class Service:
         self._check_origin(headers)
         name, access_key = _credentials(headers.get("authorization", ""))
         arguments = operation.read(await _body(headers, receive))
-        admin = admin or operation.name in FOR_ADMINS
+        admin = admin or operation.name in OF_ADMINS
         value = await self._worker.run(
             lambda: self._call(operation, arguments, admin, name, access_key),
-            is_of_holder=operation.name in WITH_LEASE,
+            is_of_holder=operation.name in OF_HOLDERS,
         )
         return Response(msgspec.json.encode(to_json(value)), media_type=JSON)
 
@@ -178,7 +173,7 @@ class Service:
         key: str,
     ) -> Any:
         user = None
-        if self._secure and operation.name not in (*WITH_LEASE, "check_access"):
+        if self._secure and operation.name not in (*OF_HOLDERS, "check_access"):
             user = self._authenticate(name, key, admin)
             if not admin:
                 arguments = access.limited(arguments, user)

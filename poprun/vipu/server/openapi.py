@@ -6,7 +6,8 @@ from typing import Any, Literal
 import msgspec
 
 from poprun import __version__
-from poprun.vipu.server.operations import FOR_ADMINS, WITH_LEASE, Operation
+from poprun.vipu.inventory.interface import OF_ADMINS, OF_HOLDERS
+from poprun.vipu.server.operations import Operation
 from poprun.vipu.vipu_errors import BY_CODE
 
 STATUS = {
@@ -47,10 +48,10 @@ def document(operations: Mapping[str, Operation], *, secure: bool) -> dict[str, 
     for number, operation in enumerate(operations.values()):
         asked, result = schemas[2 * number : 2 * number + 2]
         for area in ("user", "admin"):
-            if area == "user" and operation.name in FOR_ADMINS:
+            if area == "user" and operation.name in OF_ADMINS:
                 continue
             described = _operation(operation, area, asked, result, schemas[-1])
-            if secure and operation.name not in (*WITH_LEASE, "check_access"):
+            if secure and operation.name not in (*OF_HOLDERS, "check_access"):
                 described["security"] = [{"accessKey": []}]
             paths[f"/{area}/{operation.name}"] = {"post": described}
     components_object: dict[str, Any] = {"schemas": components}

@@ -12,46 +12,8 @@ from typing import Annotated, Any, NamedTuple, get_args, get_origin
 
 import msgspec
 
-from poprun.vipu.inventory.interface import Inventory
+from poprun.vipu.inventory.interface import Inventory, operation_names
 from poprun.vipu.vipu_errors import VipuRuleError
-
-# What both end points have. A client that shows a lease's id may use the lease.
-FOR_USERS = (
-    "list_clusters",
-    "get_cluster",
-    "list_free_blocks",
-    "list_agents",
-    "get_agent",
-    "list_allocations",
-    "get_allocation",
-    "check_access",
-    "create_partition",
-    "list_partitions",
-    "get_partition",
-    "reset_partition",
-    "update_partition",
-    "remove_partition",
-    "acquire",
-    "wait_in_queue",
-    "list_waiting",
-    "list_leases",
-    "list_reservations",
-    "end_dead_leases",
-)
-WITH_LEASE = ("renew", "release", "get_lease", "attach", "detach")
-FOR_ADMINS = (
-    "create_cluster",
-    "remove_cluster",
-    "create_agent",
-    "remove_agent",
-    "set_agent_status",
-    "create_allocation",
-    "remove_allocation",
-    "create_user",
-    "list_users",
-    "get_user",
-    "remove_user",
-)
 
 # What a database and a reader of JSON hold without loss; -1 is the parent device.
 _WHOLE = Annotated[int, msgspec.Meta(ge=-1, le=2**53 - 1)]
@@ -72,8 +34,7 @@ class Operation(NamedTuple):
 
 def operations() -> Mapping[str, Operation]:
     """Return all operations, by name."""
-    names = (*FOR_USERS, *WITH_LEASE, *FOR_ADMINS)
-    return {name: _operation(name) for name in names}
+    return {name: _operation(name) for name in operation_names()}
 
 
 def _operation(name: str) -> Operation:

@@ -152,7 +152,8 @@ def remove_cluster(db: Connection, name: str) -> None:
     db.execute("DELETE FROM clusters WHERE name = ?", (name,))
 
 
-def create_agent(db: Connection, agent: Agent) -> Agent:
+def create_agent(db: Connection, name: str, host: str, port: int) -> Agent:
+    agent = Agent(name=name, host=host, port=port)
     check_agent(agent)
     if exists(db, "agents", agent.name):
         raise NameTakenError(

@@ -3,6 +3,8 @@
 What hashes is imported late: every launch imports this, and no launch needs that.
 """
 
+from collections.abc import Sequence
+
 from poprun.vipu.inventory.sqlite import Connection
 from poprun.vipu.inventory.tables.allocation_store import get_users
 from poprun.vipu.inventory.tables.names import check_exists, exists, refuse_unknown
@@ -11,29 +13,31 @@ from poprun.vipu.rules.checks import check_name
 from poprun.vipu.vipu_errors import AccessError, InUseError, NameTakenError
 
 
-def create_user(db: Connection, user: User) -> str:
+def create_user(
+    db: Connection, name: str, allocations: Sequence[str], is_admin: bool
+) -> str:
     """Make a user, and return the access key; only a hash of it is kept."""
-    check_name("user", user.name)
+    check_name("user", name)
     import secrets
 
-    if exists(db, "users", user.name):
-        raise NameTakenError(f"There is user {user.name} already. Choose another name.")
+    if exists(db, "users", name):
+        raise NameTakenError(f"There is user {name} already. Choose another name.")
     salt, access_key = secrets.token_bytes(16), secrets.token_urlsafe(18)
     db.execute(
         "INSERT INTO users VALUES (?, ?, ?, ?, ?)",
         (
-            user.name,
-            user.is_admin,
+            name,
+            is_admin,
             salt,
             _hash(salt, access_key),
-            bool(user.allocations),
+            bool(allocations),
         ),
     )
-    for allocation in user.allocations:
+    for allocation in allocations:
         check_exists(db, "allocations", allocation)
         db.execute(
             "INSERT OR IGNORE INTO allocation_users VALUES (?, ?)",
-            (allocation, user.name),
+            (allocation, name),
         )
     return access_key
 
