@@ -166,7 +166,8 @@ def _results(wishes: Wishes, group: "Group", meeting: Meeting) -> Iterator[Resul
             here.append(result)
             yield result
         if here:
-            say(table.waits(here), *filter(None, [table.reading(here)]))
+            extra = filter(None, [table.blocks(here), table.reading(here)])
+            say(table.waits(here), *extra)
     say("", table.LEGEND)
 
 

@@ -50,8 +50,9 @@ class Bench:
         lanes, errors = self._peer_lanes(todo)
         lanes = [engine, *lanes, self._lane(Floor(), todo)]
         samples = measure(self.meeting, lanes, self.seconds, self.probe)
+        blocks = self.engine.blocks_of(todo) if algorithm == "direct" else None
         waits = self.meeting.greatest(np.array(engine.waited[1:]) / engine.waited[0])
-        return self._result(todo, algorithm, lanes, samples, errors, waits)
+        return self._result(todo, algorithm, blocks, lanes, samples, errors, waits)
 
     def _reads(self, todo: Task) -> bool:
         return self.reads and todo.nbytes >= READ_FROM_BYTES
@@ -87,6 +88,7 @@ class Bench:
         self,
         todo: Task,
         algorithm: str,
+        blocks: tuple[int, bool] | None,
         lanes: Sequence[Lane],
         samples: Samples,
         errors: Mapping[str, str],
@@ -102,6 +104,7 @@ class Bench:
             members=self.meeting.size,
             algorithm=algorithm,
             in_arena=self.in_arena,
+            blocks=blocks,
             reads_result=self._reads(todo),
             mode=mode(read),
             read_gb_per_s=read,

@@ -40,6 +40,8 @@ class Result:
     # The algorithm that the engine chose, or had to use.
     algorithm: str
     in_arena: bool
+    # Of "direct": the bytes of a block, and whether it is written past the caches.
+    blocks: tuple[int, bool] | None
     # Whether the time includes that each member reads its result once.
     reads_result: bool
     mode: str

@@ -54,6 +54,10 @@ class Engine:
         # The other operations have one algorithm each.
         return self.group.last_algorithm if task.operation == "all_reduce" else "blocks"
 
+    def blocks_of(self, task: Task) -> tuple[int, bool] | None:
+        """Return the blocks that "direct" has settled on for this task."""
+        return self.group.blocks(task.nbytes) if self.group.size > 1 else None
+
     def _all_reduce(self, task: Task) -> Run:
         arrays = list(task.inputs)
         all_reduce, algorithm = self.group.all_reduce, self._algorithm

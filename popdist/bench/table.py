@@ -65,6 +65,16 @@ def reading(results: Sequence[Result]) -> str:
     return f"From {in_short(min(sizes))} on, times include one read of the result."
 
 
+def blocks(results: Sequence[Result]) -> str:
+    """Return what "direct" has settled on at each size; empty if it was not used."""
+    settled = [
+        f"{in_short(r.bytes)} {in_short(r.blocks[0])}" + " past caches" * r.blocks[1]
+        for r in results
+        if r.blocks
+    ]
+    return f"Blocks of direct, by size: {', '.join(settled)}." if settled else ""
+
+
 def waits(results: Sequence[Result]) -> str:
     """Return how the engine waited in each call, over some results."""
     medians = {

@@ -162,6 +162,15 @@ class Group(GroupCalls, Reductions, Exchanges, PointToPoint):  # type: ignore[mi
         """
         return self._endpoint.comm.waits()
 
+    def blocks(self, nbytes: int) -> tuple[int, bool]:
+        """Return how `direct` moves a row of so many bytes, as far as it has tried.
+
+        These are the bytes of a block, and whether it is written past the caches.
+        """
+        self._check_open()
+        block_bytes, past_caches = self._endpoint.comm.blocks(nbytes) or (0, 0)
+        return block_bytes, bool(past_caches)
+
     @overload
     def empty(self, shape: int | Sequence[int]) -> NDArray[np.float32]: ...
     @overload

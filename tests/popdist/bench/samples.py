@@ -9,6 +9,7 @@ RESULT = Result(
     members=2,
     algorithm="oneshot",
     in_arena=False,
+    blocks=None,
     reads_result=False,
     mode="slow",
     read_gb_per_s=2.04,

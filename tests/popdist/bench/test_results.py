@@ -42,6 +42,7 @@ def test_json_has_times_ratios_and_what_failed() -> None:
         "members": 2,
         "algorithm": "oneshot",
         "in_arena": False,
+        "blocks": None,
         "reads_result": False,
         "mode": "slow",
         "read_gb_per_s": 2.04,

@@ -57,6 +57,16 @@ def test_the_sizes_whose_results_are_read_are_named() -> None:
     )
 
 
+def test_blocks_that_were_chosen_are_named_by_size() -> None:
+    small = replace(RESULT, bytes=1 << 20, blocks=(1 << 19, False))
+    large = replace(RESULT, bytes=1 << 26, blocks=(1 << 20, True))
+
+    assert table.blocks([RESULT]) == ""
+    assert table.blocks([RESULT, small, large]) == (
+        "Blocks of direct, by size: 1M 512K, 64M 1M past caches."
+    )
+
+
 def test_the_legend_says_to_compare_ratios() -> None:
     assert "ratios, not times of different lines" in table.LEGEND
 

@@ -198,6 +198,16 @@ def test_the_ring_cannot_be_reproducible() -> None:
     group.close()
 
 
+def test_the_group_tells_which_blocks_it_has_chosen_by_size() -> None:
+    def member(me: Me) -> list[object]:
+        group = me.join()
+        # Once used, it may try others.
+        return [group.blocks(nbytes) for nbytes in (512, 1 << 19, 1 << 26)]
+
+    # Smaller arrays than the smallest blocks have one of the size to begin with.
+    assert results(2, member) == [[(1 << 16, False)] * 3] * 2
+
+
 def test_auto_goes_by_size_and_the_group_tells_what_ran() -> None:
     def member(me: Me) -> list[str]:
         group = me.join()

@@ -43,14 +43,19 @@ void copy(const kernels *simd, void *to, const void *from, size_t bytes, bool st
         memcpy(to, from, bytes);
 }
 
+/* Return the class of blocks of that many bytes, -1 where there is nothing to choose. */
+static int size_class_of(const comm *c, uint64_t block_bytes)
+{
+    int size_class = -1;
+    for (uint64_t least = LEAST_BYTES; block_bytes >= least; least *= 4)
+        if (++size_class == STORE_CLASSES - 1)
+            break;
+    return c->size == 1 ? -1 : size_class;
+}
+
 traffic traffic_of(comm *c, uint64_t block_bytes, uint64_t count)
 {
-    traffic t = {.c = c, .size_class = -1};
-    if (c->size == 1)
-        return t;
-    for (uint64_t least = LEAST_BYTES; block_bytes >= least; least *= 4)
-        if (++t.size_class == STORE_CLASSES - 1)
-            break;
+    traffic t = {.c = c, .size_class = size_class_of(c, block_bytes)};
     if (t.size_class < 0)
         return t;
     t.offset = c->stores[t.size_class].blocks - c->blocks;
@@ -85,10 +90,11 @@ static void conclude(choice *shared, observed *o, uint64_t block)
     atomic_store_explicit(&shared->trial, block + pause, memory_order_relaxed);
 }
 
-bool traffic_usual(const traffic *t)
+bool stores_usual(const comm *c, uint64_t block_bytes)
 {
-    return t->size_class >= 0
-           && atomic_load_explicit(&t->c->head->stores[t->size_class].streaming,
+    const int size_class = size_class_of(c, block_bytes);
+    return size_class >= 0
+           && atomic_load_explicit(&c->head->stores[size_class].streaming,
                                    memory_order_relaxed);
 }
 

@@ -35,8 +35,8 @@ typedef struct {
 /* For the next `count` blocks of a group. */
 traffic traffic_of(comm *c, uint64_t block_bytes, uint64_t count);
 
-/* Whether blocks like these pass the caches by when nothing is tried. */
-bool traffic_usual(const traffic *t);
+/* Whether blocks of that many bytes pass the caches by when nothing is tried. */
+bool stores_usual(const comm *c, uint64_t block_bytes);
 
 /* Around whatever touches the slots; waiting does not count. */
 void traffic_begin(traffic *t, uint64_t block);

@@ -106,18 +106,16 @@ static PyObject *comm_runs(CommObject *self, PyObject *unused)
                          (unsigned long long)runs[IN_ARENA]);
 }
 
-static PyObject *comm_block_sizes(CommObject *self, PyObject *unused)
+static PyObject *comm_blocks(CommObject *self, PyObject *args)
 {
-    (void)unused;
-    PyObject *sizes = PyTuple_New(self->open ? BLOCK_CLASSES : 0);
-    for (int i = 0; sizes && self->open && i < BLOCK_CLASSES; i++) {
-        const block_plan p = block_plan_of(atomic_load_explicit(
-            &self->c.head->block_plans[i], memory_order_relaxed));
-        const unsigned usual = p.length ? p.usual : p.other;
-        PyTuple_SetItem(sizes, i, PyLong_FromUnsignedLongLong(
-                                      block_bytes_at(&self->c.agreed, usual)));
-    }
-    return sizes;
+    unsigned long long bytes;
+    if (!PyArg_ParseTuple(args, "K", &bytes))
+        return NULL;
+    if (!self->open)
+        Py_RETURN_NONE;
+    const uint64_t usual = usual_block_bytes(&self->c, bytes);
+    const bool past_caches = stores_usual(&self->c, usual < bytes ? usual : bytes);
+    return Py_BuildValue("(Ki)", (unsigned long long)usual, (int)past_caches);
 }
 
 static PyObject *comm_waits(CommObject *self, PyObject *unused)
@@ -295,7 +293,7 @@ PyObject *make_comm_type(PyObject *module)
         METHOD("last", comm_last, METH_NOARGS),
         METHOD("runs", comm_runs, METH_NOARGS),
         METHOD("waits", comm_waits, METH_NOARGS),
-        METHOD("block_sizes", comm_block_sizes, METH_NOARGS),
+        METHOD("blocks", comm_blocks, METH_VARARGS),
         METHOD("doing", comm_doing, METH_NOARGS),
         METHOD("ring_segment", comm_ring_segment, METH_VARARGS),
         METHOD("close", comm_shut, METH_NOARGS),

@@ -95,20 +95,40 @@ bool note_block_cost(block_costs *costs, block_plan *p, uint64_t call, double ns
     return true;
 }
 
+/* Return the class of arrays of that many bytes, -1 where all sizes are the same. */
+static int size_class_of(const comm *c, uint64_t bytes)
+{
+    int size_class = 0;
+    if (c->size == 1 || bytes <= block_bytes_at(&c->agreed, 0))
+        return -1;
+    for (uint64_t most = FIRST_CLASS; bytes > most && size_class < BLOCK_CLASSES - 1; most *= 4)
+        size_class++;
+    return size_class;
+}
+
+static block_plan plan_of_class(const comm *c, int size_class)
+{
+    return block_plan_of(atomic_load_explicit(&c->head->block_plans[size_class],
+                                              memory_order_relaxed));
+}
+
 uint64_t block_size_begin(block_trial *t, comm *c, uint64_t bytes)
 {
-    const uint64_t smallest = block_bytes_at(&c->agreed, 0);
-    *t = (block_trial){.c = c, .size_class = -1};
-    if (c->size == 1 || bytes <= smallest)
+    *t = (block_trial){.c = c, .size_class = size_class_of(c, bytes)};
+    if (t->size_class < 0)
         return c->agreed.block_bytes;
-    t->size_class = 0;
-    for (uint64_t most = FIRST_CLASS; bytes > most; most *= 4)
-        if (++t->size_class == BLOCK_CLASSES - 1)
-            break;
     t->call = c->block_costs[t->size_class].calls++;
-    const block_plan p = block_plan_of(atomic_load_explicit(
-        &c->head->block_plans[t->size_class], memory_order_relaxed));
+    const block_plan p = plan_of_class(c, t->size_class);
     return block_bytes_at(&c->agreed, planned_size(&p, t->call));
+}
+
+uint64_t usual_block_bytes(const comm *c, uint64_t bytes)
+{
+    const int size_class = size_class_of(c, bytes);
+    if (size_class < 0)
+        return c->agreed.block_bytes;
+    const block_plan p = plan_of_class(c, size_class);
+    return block_bytes_at(&c->agreed, p.length ? p.usual : p.other);
 }
 
 void block_trial_begin(block_trial *t)
@@ -117,13 +137,23 @@ void block_trial_begin(block_trial *t)
         t->began = now_ns();
 }
 
+void block_trial_pause(block_trial *t)
+{
+    if (t->began)
+        t->spent_ns += now_ns() - t->began;
+    t->began = 0;
+}
+
 void block_trial_end(block_trial *t, uint64_t bytes)
 {
-    if (!t->began)
+    block_trial_pause(t);
+    if (!t->spent_ns)
         return;
-    _Atomic uint64_t *shared = &t->c->head->block_plans[t->size_class];
-    block_plan p = block_plan_of(atomic_load_explicit(shared, memory_order_relaxed));
-    const double cost = (double)(now_ns() - t->began) / (double)bytes;
+    block_plan p = plan_of_class(t->c, t->size_class);
+    const double cost = (double)t->spent_ns / (double)bytes;
+    /* Relaxed: what comes before our next announcement is seen by all that take part in
+     * that call, and before the one after it nothing of this holds. */
     if (note_block_cost(&t->c->block_costs[t->size_class], &p, t->call, cost))
-        atomic_store_explicit(shared, block_plan_encoded(p), memory_order_relaxed);
+        atomic_store_explicit(&t->c->head->block_plans[t->size_class],
+                              block_plan_encoded(p), memory_order_relaxed);
 }

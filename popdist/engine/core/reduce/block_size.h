@@ -34,15 +34,21 @@ typedef struct {
     comm *c;
     int size_class; /* -1 where there is nothing to choose */
     uint64_t call;  /* its number within the class */
-    uint64_t began;
+    uint64_t began, spent_ns;
 } block_trial;
 
 /* Begin the call: all members must, with the same number of bytes. Returns the most
  * bytes that a block has. */
 uint64_t block_size_begin(block_trial *t, comm *c, uint64_t bytes);
 
-/* Around what the size matters for. */
+/* Around what the size matters for: waiting for others to begin does not count. */
 void block_trial_begin(block_trial *t);
+void block_trial_pause(block_trial *t);
+
+/* End a call that has gone through slots. */
 void block_trial_end(block_trial *t, uint64_t bytes);
+
+/* The bytes of blocks when nothing is tried, for arrays of so many bytes. */
+uint64_t usual_block_bytes(const comm *c, uint64_t bytes);
 
 #endif

@@ -24,6 +24,7 @@ typedef struct {
     uint64_t before; /* steps taken before the first block */
     uint64_t number; /* of the first block, counted over the arena's life */
     traffic traffic;
+    block_trial trial;
 } work;
 
 static chunk part_of(chunk block, int size, int member)
@@ -104,6 +105,13 @@ static status one_block(work *w, uint64_t b)
     return take_totals(w, b);
 }
 
+static void publish_first_inputs(work *w)
+{
+    block_trial_begin(&w->trial);
+    publish_inputs(w, 0);
+    block_trial_pause(&w->trial);
+}
+
 /* Begin the call, and see whether the arrays can stay where they are. */
 static status begin_direct(work *w, bool *in_place)
 {
@@ -113,7 +121,7 @@ static status begin_direct(work *w, bool *in_place)
     w->before = c->posted;
     begin(c, &d);
     if (at_once)
-        publish_inputs(w, 0);
+        publish_first_inputs(w);
     announce(c);
     status s = meet_all(c);
     /* Without elements no member waits once more for us to have seen where arrays lie. */
@@ -124,7 +132,7 @@ static status begin_direct(work *w, bool *in_place)
         return DONE;
     /* Some arrays lie in the heap and some do not: those go through slots too. */
     if (!at_once)
-        publish_inputs(w, 0);
+        publish_first_inputs(w);
     post(c);
     w->before++;
     return wait_all(c, w->before + 1);
@@ -136,29 +144,30 @@ status all_reduce_direct(const call *k)
     work w = {.k = k, .t = terms_of(k), .number = c->blocks};
     bool in_place = false;
     const uint64_t width = k->l->most_nodes * w.t.slot_element;
-    block_trial trial;
 
     c->ran = DIRECT;
-    w.length = block_size_begin(&trial, c, k->total * width) / width / CHUNK_UNIT
-               * CHUNK_UNIT;
+    const uint64_t block_bytes = block_size_begin(&w.trial, c, k->total * width);
+    w.length = block_bytes / width / CHUNK_UNIT * CHUNK_UNIT;
     w.blocks = (k->total + w.length - 1) / w.length;
-    w.traffic = traffic_of(
-        c, (k->total < w.length ? k->total : w.length) * w.t.slot_element, w.blocks);
+    const uint64_t row_bytes =
+        (k->total < w.length ? k->total : w.length) * w.t.slot_element;
+    w.traffic = traffic_of(c, row_bytes, w.blocks);
     if (w.blocks == 1)
         w.length = round_up(k->total, CHUNK_UNIT);
     choose_lane(c, w.length * width, w.blocks);
-    w.t.stream_in_place |= w.t.stream_out && traffic_usual(&w.traffic);
+    w.t.stream_in_place |= w.t.stream_out && stores_usual(c, row_bytes);
     status s = begin_direct(&w, &in_place);
     if (s != DONE)
         return s;
     if (in_place)
         return all_reduce_in_heap(k);
-    block_trial_begin(&trial);
+    block_trial_begin(&w.trial);
     for (uint64_t b = 0; b < w.blocks && s == DONE; b++)
         s = one_block(&w, b);
     if (w.t.stream_out)
         stores_done();
-    block_trial_end(&trial, k->total * width);
+    if (s == DONE)
+        block_trial_end(&w.trial, k->total * width);
     c->blocks += w.blocks;
     return s;
 }
