@@ -11,17 +11,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TextIO
 
 from poprun import __version__
-from poprun.errors import OptionError, PoprunError, ProgramNotFoundError, TopologyError
+from poprun.errors import (
+    OUTPUT_CLOSED,
+    UNWRITTEN,
+    OptionError,
+    PoprunError,
+    ProgramNotFoundError,
+    TopologyError,
+)
 
 if TYPE_CHECKING:
     import click
 
     from poprun.options.grammar import CommandLine
     from poprun.options.settings import Settings
-
-# The exit codes for output whose reader has closed it, and that cannot be written.
-_CLOSED_PIPE = 141
-_UNWRITTEN = 74
 
 _COMPLETION = "_POPRUN_COMPLETE"
 
@@ -207,12 +210,12 @@ def _print(text: str) -> int:
         sys.stdout.flush()
     except BrokenPipeError:
         _forget(sys.stdout)
-        return _CLOSED_PIPE
+        return OUTPUT_CLOSED
     except OSError as error:
         _forget(sys.stdout)
         reason = error.strerror or str(error)
         _report("error", f"The standard output cannot be written: {reason}.")
-        return _UNWRITTEN
+        return UNWRITTEN
     return 0
 
 

@@ -1,13 +1,23 @@
-"""The exceptions of poprun, each with its exit code, and the reasons of an errno."""
+"""poprun's exit codes and exceptions, and the reasons of an errno."""
 
 import errno
 import os
+
+# The exit codes that are no instance's.
+INVALID = 2
+UNWRITTEN = 74
+TIMED_OUT = 124
+MACHINERY_FAILED = 125
+NOT_EXECUTABLE = 126
+NOT_FOUND = 127
+# 128 and the number of SIGPIPE, as in a shell.
+OUTPUT_CLOSED = 141
 
 
 class PoprunError(Exception):
     """The base class of the errors that poprun raises."""
 
-    exit_code = 2
+    exit_code = INVALID
 
 
 class OptionError(PoprunError):
@@ -33,25 +43,25 @@ class NotYetError(PoprunError):
 class MpiNotFoundError(PoprunError):
     """There is no mpirun, or the file is not an mpirun."""
 
-    exit_code = 125
+    exit_code = MACHINERY_FAILED
 
 
 class ProgramNotFoundError(PoprunError):
     """The program does not exist."""
 
-    exit_code = 127
+    exit_code = NOT_FOUND
 
 
 class ProgramNotExecutableError(PoprunError):
     """The program exists but cannot be run."""
 
-    exit_code = 126
+    exit_code = NOT_EXECUTABLE
 
 
 class LaunchError(PoprunError):
     """The launcher failed, not an instance."""
 
-    exit_code = 125
+    exit_code = MACHINERY_FAILED
 
 
 _WAYS_OUT = {

@@ -157,7 +157,6 @@ PURE = (
     "poprun.plan.hosts",
     "poprun.plan.placement",
     "poprun.plan.topology",
-    "poprun.result.exit_codes",
     "poprun.result.outcome",
     "poprun.result.progress",
     "poprun.result.report",

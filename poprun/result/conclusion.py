@@ -5,6 +5,7 @@ import signal
 from collections.abc import Mapping
 from dataclasses import replace
 
+from poprun.errors import OUTPUT_CLOSED, UNWRITTEN
 from poprun.job.events import Exited, MpirunStarted
 from poprun.job.supervise.supervisor import Ended
 from poprun.job.wait_status import exit_code
@@ -13,7 +14,6 @@ from poprun.mpirun import adapter, explain_abort
 from poprun.plan.hosts import HostSpec
 from poprun.plan.planner import Setup
 from poprun.result import out_of_memory, report
-from poprun.result.exit_codes import OUTPUT_CLOSED, UNWRITTEN
 from poprun.result.outcome import MACHINERY, Outcome, judge
 from poprun.stdio.router import OutputRouter
 

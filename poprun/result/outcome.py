@@ -6,7 +6,14 @@ import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from poprun.errors import explain_errno
+from poprun.errors import (
+    MACHINERY_FAILED,
+    NOT_EXECUTABLE,
+    NOT_FOUND,
+    OUTPUT_CLOSED,
+    TIMED_OUT,
+    explain_errno,
+)
 from poprun.job.events import (
     DevicesLost,
     Event,
@@ -18,13 +25,6 @@ from poprun.job.events import (
 from poprun.job.supervise.stopping import Cause, Course, Reason
 from poprun.job.wait_status import exit_code, signal_name
 from poprun.mpirun.values import Failure, MpiVerdict
-from poprun.result.exit_codes import (
-    MACHINERY_FAILED,
-    NOT_EXECUTABLE,
-    NOT_FOUND,
-    OUTPUT_CLOSED,
-    TIMED_OUT,
-)
 
 MACHINERY = (Reason.MPIRUN_ENDED, Reason.SHIM_LOST)
 

@@ -3,8 +3,8 @@
 import errno
 import os
 
+from poprun.errors import OUTPUT_CLOSED, UNWRITTEN
 from poprun.log import Log
-from poprun.result.exit_codes import OUTPUT_CLOSED, UNWRITTEN
 from poprun.stdio.writer import write_text
 
 
