@@ -11,6 +11,7 @@ import select
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
+from math import inf
 from selectors import EVENT_READ, EVENT_WRITE
 from typing import NamedTuple
 
@@ -91,7 +92,7 @@ class ControlSocket:
         times = [*self._unknown.values()]
         if now < self._retry_at:
             times.append(self._retry_at)
-        return min(times, default=float("inf"))
+        return min(times, default=inf)
 
     def tick(self, now: float) -> None:
         """Close the connections that have sent nothing for too long."""

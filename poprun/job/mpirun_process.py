@@ -5,6 +5,7 @@ import resource
 import signal
 import time
 from collections.abc import Callable, Iterator
+from math import inf
 from selectors import EVENT_READ, EVENT_WRITE
 
 from poprun.errors import LaunchError
@@ -22,7 +23,7 @@ from poprun.job.events import (
 from poprun.job.guard_client import GuardClient
 from poprun.job.guard_start import StartedGuard
 from poprun.job.host_link import Interest
-from poprun.job.values import FOREVER, Job
+from poprun.job.values import Job
 
 # A guard that stays stopped (state T) for so long is replaced; how often it is checked.
 STOPPED_S = 1.0
@@ -47,7 +48,7 @@ class MpirunProcess:
         self._resources = [*job.attempt_resources, *job.job_resources]
         # Whether nothing of the job is left, after `finish`.
         self.finished = False
-        self._finish_began = FOREVER
+        self._finish_began = inf
         self._may_start = True
         self._pid = 0
         self._has_ended = False
@@ -92,7 +93,7 @@ class MpirunProcess:
     def deadline(self, now: float) -> float:
         """Return when `tick` is due even if nothing happens."""
         is_watched = self._is_finishing or self._is_starting
-        return now + CHECK_GUARD_S if is_watched else FOREVER
+        return now + CHECK_GUARD_S if is_watched else inf
 
     def tick(self, now: float) -> None:
         if self._is_finishing:
@@ -162,7 +163,7 @@ class MpirunProcess:
 
     @property
     def _is_finishing(self) -> bool:
-        return self._finish_began < FOREVER and not self.finished
+        return self._finish_began < inf and not self.finished
 
     def _on_guard(self, events: int) -> None:
         channel = self._guard.channel

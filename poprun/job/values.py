@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
 from poprun.helpers.end_actions import EndAction
@@ -10,8 +11,6 @@ from poprun.stdio.terminal import Terminals
 
 if TYPE_CHECKING:
     from poprun.vipu.launch.held_devices import HeldDevices
-
-FOREVER = float("inf")
 
 
 class Resource(NamedTuple):
@@ -47,8 +46,8 @@ class Job:
     keep_going: bool = False
     # Whether mpirun gives the instances an MPI: the local launcher does not.
     has_mpi: bool = True
-    timeout: float = FOREVER
-    start_timeout: float = FOREVER
+    timeout: float = inf
+    start_timeout: float = inf
     # The caller's soft and hard limit of open files: what the instances get.
     descriptor_limits: tuple[int, int]
     # What is made for this attempt alone, in this order; undone in the opposite one.

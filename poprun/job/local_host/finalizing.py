@@ -7,11 +7,11 @@ when that is an event. Knows no processes.
 """
 
 from collections.abc import Hashable
+from math import inf
 from typing import NamedTuple
 
 from poprun.job.events import FailedInFinalize, WaitsInFinalize
 
-FOREVER = float("inf")
 # A process that fails gets so long to end by itself, with its own exit status.
 END_S = 0.5
 # After so long the user gets a warning of a wait whose outcome is not known.
@@ -65,7 +65,7 @@ class Finalizing:
         }
 
     def deadline(self) -> float:
-        return min((report.due for report in self._reports.values()), default=FOREVER)
+        return min((report.due for report in self._reports.values()), default=inf)
 
     def due(self, now: float) -> list[FailedInFinalize | WaitsInFinalize]:
         """Return what has become an event by now."""

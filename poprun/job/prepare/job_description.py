@@ -5,13 +5,14 @@ import os
 import resource
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from math import inf
 
 from popdist import environment as env
 from poprun.errors import LaunchError, OptionError
 from poprun.helpers import processes, protocol
 from poprun.helpers.end_actions import RemovePath
 from poprun.job.resource_limits import raise_descriptor_limit
-from poprun.job.values import FOREVER, Job, Resource
+from poprun.job.values import Job, Resource
 from poprun.mpirun import adapter
 from poprun.mpirun.environment import (
     INSTANCE_PREFIXES,
@@ -92,7 +93,7 @@ def make_job(
         grace=settings["grace"],
         keep_going=settings["keep-going"],
         has_mpi=setup.mpi.has_mpi,
-        timeout=FOREVER if timeout is None else timeout,
+        timeout=inf if timeout is None else timeout,
         start_timeout=settings["start-timeout"],
         descriptor_limits=limits,
         attempt_resources=[_directory(directory)],

@@ -4,15 +4,14 @@ It owns the wait for the readers of poprun's stdout and stderr when the job is o
 That wait ends: after a time without any progress that depends on how the job ended.
 """
 
-import select
 import time
 from collections.abc import Callable
+from math import inf
 
 from poprun.job.supervise.stopping import Cause, Reason
 from poprun.stdio.readers import Streams
 from poprun.stdio.router import OutputRouter
 
-FOREVER = float("inf")
 # How long a reader may take nothing at all before the rest is given up: of a job that
 # failed, of one that was to stop, and of one that got a second signal.
 AFTER_FAILURE_S = 60.0
@@ -38,20 +37,19 @@ def reader_timeout(cause: Cause | None, *, failed: bool, signals: int) -> float:
         return AFTER_STOP_S
     if failed or cause is not None:
         return AFTER_FAILURE_S
-    return FOREVER
+    return inf
 
 
 def drain(
     router: OutputRouter,
     streams: Streams,
-    wake: int,
-    on_signal: Callable[[], None],
+    serve: Callable[[float], None],
     limit: Callable[[], float],
 ) -> None:
     """Read what is left in the streams, and write all that is unwritten.
 
     Args:
-        wake: Is readable when a signal has come; `on_signal` is called then.
+        serve: Waits until a time for output and signals, and serves what has come.
         limit: Says for how long a reader may take nothing; signals change it.
     """
     now = time.monotonic()
@@ -68,35 +66,9 @@ def drain(
         elif streams and now >= streams_end:
             streams.close()
             continue
-        due = moved + limit() if router.queued else FOREVER
+        due = moved + limit() if router.queued else inf
         if streams and not router.full:
             due = min(due, streams_end)
-        _wait(router, streams, wake, on_signal, min(due, router.deadline()))
+        serve(min(due, router.deadline()))
         now = time.monotonic()
         router.tick(now)
-
-
-def _wait(
-    router: OutputRouter,
-    streams: Streams,
-    wake: int,
-    on_signal: Callable[[], None],
-    due: float,
-) -> None:
-    """Wait for one of the descriptors until `due`, and serve those that are ready."""
-    waiting = {sink.fileno(): sink for sink in router.sinks if sink.queued}
-    reading = set(streams.readers())
-    poll = select.poll()
-    poll.register(wake, select.POLLIN)
-    for descriptor in waiting:
-        poll.register(descriptor, select.POLLOUT)
-    for descriptor in reading:
-        poll.register(descriptor, select.POLLIN)
-    wait = None if due == FOREVER else max(0.0, due - time.monotonic()) * 1000
-    for descriptor, _ in poll.poll(wait):
-        if descriptor == wake:
-            on_signal()
-        elif descriptor in waiting:
-            waiting[descriptor].flush()
-        else:
-            streams.read(descriptor)

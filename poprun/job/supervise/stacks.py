@@ -2,8 +2,8 @@
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from math import inf
 
-FOREVER = float("inf")
 # How long a shim may take to answer, and a process to begin to write.
 ANSWER_S = 0.5
 # A process has shown its stacks when stderr has been quiet for so long.
@@ -33,7 +33,7 @@ class Stacks:
         self._left: deque[tuple[int, int]] = deque()
         self._current: tuple[int, int] | None = None
         self._seen = b""
-        self._until = FOREVER
+        self._until = inf
 
     def start(self, ranks: Iterable[int], now: float) -> None:
         self._left = deque((rank, 0) for rank in ranks)
@@ -66,7 +66,7 @@ class Stacks:
         if self._left:
             self._say("There was no time for the Python stacks of all processes.")
         self._left.clear()
-        self._current, self._until = None, FOREVER
+        self._current, self._until = None, inf
 
     @property
     def over(self) -> bool:
@@ -74,7 +74,7 @@ class Stacks:
 
     def _next(self, now: float) -> None:
         if not self._left:
-            self._current, self._until = None, FOREVER
+            self._current, self._until = None, inf
             return
         rank, pid = self._current = self._left.popleft()
         self._until = now + ANSWER_S

@@ -11,6 +11,7 @@ actions that come back, and calls again with a Tick when `deadline` has come.
 import signal
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from math import inf
 from typing import NamedTuple
 
 from poprun.job.events import (
@@ -39,7 +40,6 @@ KILL_TIMEOUT_S = 1.0
 # How long mpirun may take to leave after its last child: at least, and per instance.
 MPIRUN_TIMEOUT_S = 2.0
 MPIRUN_TIMEOUT_PER_INSTANCE_S = 0.05
-FOREVER = float("inf")
 
 
 class Phase(IntEnum):
@@ -105,14 +105,14 @@ class Course:
     grace: float = 5.0
     keep_going: bool = False
     # Absolute times, on the clock that `now` is read from.
-    ends_by: float = FOREVER
-    starts_by: float = FOREVER
+    ends_by: float = inf
+    starts_by: float = inf
     # The seconds that the user allowed for each.
-    timeout: float = FOREVER
-    start_timeout: float = FOREVER
+    timeout: float = inf
+    start_timeout: float = inf
 
     phase: Phase = Phase.RUNNING
-    phase_ends: float = FOREVER
+    phase_ends: float = inf
     cause: Cause | None = None
     connected: frozenset[int] = field(default_factory=frozenset)
     started: frozenset[int] = field(default_factory=frozenset)
@@ -140,7 +140,7 @@ def decide(course: Course, event: Event, now: float) -> Step:
         course, more = _leave(course, now)
         actions += more
     if course.phase >= Phase.LEAVING and course.mpirun_ended:
-        course = replace(course, phase=Phase.OVER, phase_ends=FOREVER)
+        course = replace(course, phase=Phase.OVER, phase_ends=inf)
     return course, actions
 
 
@@ -152,7 +152,7 @@ def _note(course: Course, event: Event) -> Course:
         case Started(rank):
             started = course.started | {rank}
             if len(started) == course.num_instances:
-                return replace(course, started=started, starts_by=FOREVER)
+                return replace(course, started=started, starts_by=inf)
             return replace(course, started=started)
         case Clean(rank) | Refused(rank) | ShimLost(rank):
             return replace(course, gone=course.gone | {rank})
@@ -246,7 +246,7 @@ def _tick(course: Course, now: float) -> Step:
             return _end_mpirun(course, now)
         case Phase.LEAVING:
             return _end_mpirun(replace(course, mpirun_hung=True), now)
-    return replace(course, phase=Phase.OVER, phase_ends=FOREVER), []
+    return replace(course, phase=Phase.OVER, phase_ends=inf), []
 
 
 def _kill(course: Course, now: float) -> Step:

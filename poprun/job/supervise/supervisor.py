@@ -7,11 +7,11 @@ job/host_link.py describes them.
 """
 
 import os
-import selectors
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from selectors import EVENT_READ, EVENT_WRITE
 
 from poprun.helpers import processes
@@ -34,15 +34,13 @@ from poprun.job.supervise import stopping
 from poprun.job.supervise.drain import drain, reader_timeout
 from poprun.job.supervise.stacks import Stacks
 from poprun.job.supervise.stopping import Course, Phase
-from poprun.job.values import FOREVER, Job
+from poprun.job.supervise.waiter import Waiter, calling, output_interests
+from poprun.job.values import Job
 from poprun.stdio.readers import Streams
 from poprun.stdio.router import OutputRouter
 from poprun.stdio.stdin import StdinFeeder
 from poprun.stdio.terminal import is_foreground, wait_until_readable
-from poprun.stdio.writer import Sink
 
-# What fits in the milliseconds that poll takes.
-MAX_WAIT_S = 86400.0
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
 OTHER_SIGNALS = (signal.SIGTSTP, signal.SIGCHLD, signal.SIGWINCH)
@@ -98,9 +96,7 @@ class Supervisor:
         # Signals to end the job that came when it was over.
         self._is_over = False
         self._late_signals = 0
-        # Not epoll, which refuses regular files: stdin and stdout may be some.
-        self._selector = selectors.PollSelector()
-        self._registered: dict[int, int] = {}
+        self._waiter = Waiter()
 
     def start(self) -> None:
         """Start the job; `run` must be called then.
@@ -127,7 +123,7 @@ class Supervisor:
             host.release_shims()
         self._mpirun.finish(is_clean=all(host.is_clean for host in self._hosts))
         while not self._mpirun.finished:
-            self._turn(FOREVER)
+            self._turn(inf)
         self.write_out()
         self._stdin_feeder.close()
         self._streams.close()
@@ -135,25 +131,19 @@ class Supervisor:
             host.close()
         self.ended.course = self._course
         self.ended.mpirun_output = self._mpirun.close()
-        self._selector.close()
         return self.ended
 
     def write_out(self) -> None:
         """Write what is unwritten when the job is over, while it is read."""
         self._is_over = True
         self._router.hide_status(forever=True)
-        drain(
-            self._router,
-            self._streams,
-            self._wake,
-            self._on_signals,
-            self._reader_timeout,
-        )
+        drain(self._router, self._streams, self._serve_output, self._reader_timeout)
 
     def close(self) -> None:
         """Release what `write_out` needs: the last thing to call."""
         block_signals()
         processes.end_wake_up(self._wake)
+        self._waiter.close()
         for sink in self._router.sinks:
             sink.close()
 
@@ -171,8 +161,7 @@ class Supervisor:
         due = min(deadline, self._router.deadline(), self._stacks.deadline())
         hosts = (host.deadline(now) for host in self._hosts)
         due = min(due, self._mpirun.deadline(now), *hosts)
-        for call, events in self._wait(due, now):
-            call(events)
+        self._waiter.serve(self._interests(now), due)
         for host in self._hosts:
             host.tick(time.monotonic())
         self._mpirun.tick(time.monotonic())
@@ -183,52 +172,24 @@ class Supervisor:
         self._emit(Tick())
         self._streams.take_breath()
 
-    def _wait(
-        self, due: float, now: float
-    ) -> list[tuple[Callable[[int], object], int]]:
-        """Return the calls of the descriptors that are ready, in the order to serve."""
-        interests = {i.descriptor: i for i in self._interests(now)}
-        for descriptor in self._registered.keys() - interests.keys():
-            self._selector.unregister(descriptor)
-            del self._registered[descriptor]
-        for descriptor, interest in interests.items():
-            known = self._registered.get(descriptor)
-            if known is None:
-                self._selector.register(descriptor, interest.events)
-            elif known != interest.events:
-                self._selector.modify(descriptor, interest.events)
-            self._registered[descriptor] = interest.events
-        wait = min(max(0.0, due - time.monotonic()), MAX_WAIT_S)
-        ready = {key.fd: events for key, events in self._selector.select(wait)}
-        return [
-            (interest.call, ready[descriptor])
-            for descriptor, interest in interests.items()
-            if descriptor in ready
-        ]
-
     def _interests(self, now: float) -> Iterator[Interest]:
-        yield Interest(self._wake, EVENT_READ, lambda _: self._on_signals())
+        yield from self._signal_interests()
         for host in self._hosts:
             yield from host.interests(now)
         yield from self._mpirun.interests()
-        for descriptor in self._streams.readers():
-            yield Interest(descriptor, EVENT_READ, self._on_readable(descriptor))
-        for sink in self._router.sinks:
-            if sink.queued:
-                yield Interest(sink.fileno(), EVENT_WRITE, self._on_writable(sink))
-        for descriptor in self._stdin_feeder.readers():
-            yield Interest(descriptor, EVENT_READ, lambda _: self._read_stdin())
-        for descriptor in self._stdin_feeder.writers():
-            yield Interest(descriptor, EVENT_WRITE, self._on_stdin_writable(descriptor))
+        yield from output_interests(self._streams, self._router)
+        feeder = self._stdin_feeder
+        for descriptor in feeder.readers():
+            yield Interest(descriptor, EVENT_READ, calling(self._read_stdin))
+        for descriptor in feeder.writers():
+            yield Interest(descriptor, EVENT_WRITE, calling(feeder.write, descriptor))
 
-    def _on_readable(self, stream: int) -> Callable[[int], None]:
-        return lambda _: self._streams.read(stream)
+    def _signal_interests(self) -> Iterator[Interest]:
+        yield Interest(self._wake, EVENT_READ, calling(self._on_signals))
 
-    def _on_writable(self, sink: Sink) -> Callable[[int], None]:
-        return lambda _: sink.flush()
-
-    def _on_stdin_writable(self, pipe: int) -> Callable[[int], None]:
-        return lambda _: self._stdin_feeder.write(pipe)
+    def _serve_output(self, due: float) -> None:
+        output = output_interests(self._streams, self._router)
+        self._waiter.serve((*self._signal_interests(), *output), due)
 
     def _emit(self, event: Event) -> None:
         if isinstance(event, StacksAvailable):

@@ -5,6 +5,7 @@ import os
 import resource
 import socket
 from collections.abc import Iterator
+from math import inf
 
 import pytest
 
@@ -21,7 +22,6 @@ from poprun.job.control_socket import (
 from poprun.job.events import AcceptFailed, Event, Rejected
 
 NOW = 1000.0
-FOREVER = float("inf")
 # A command that only this test has: a message to it, and further ones.
 STATUS, MORE = 90, 91
 KEY = b"key"
@@ -127,7 +127,7 @@ def test_a_client_that_says_nothing_does_not_stay(
     listener: Listener, control: str
 ) -> None:
     with client(control) as sock:
-        assert listener.deadline(NOW) == FOREVER
+        assert listener.deadline(NOW) == inf
         listener.accept(NOW)
         assert listener.deadline(NOW) == NOW + FIRST_MESSAGE_S
 
@@ -135,7 +135,7 @@ def test_a_client_that_says_nothing_does_not_stay(
         assert listener.events == []
         listener.tick(NOW + FIRST_MESSAGE_S)
         assert listener.events == [Rejected("it sent no message")]
-        assert listener.deadline(NOW) == FOREVER
+        assert listener.deadline(NOW) == inf
         assert sock.recv(1) == b""
 
 

@@ -1,7 +1,9 @@
 """When a wait in MPI_Finalize is a failure, when a warning, and when nothing."""
 
+from math import inf
+
 from poprun.job.events import FailedInFinalize, WaitsInFinalize
-from poprun.job.local_host.finalizing import END_S, FOREVER, WARN_S, Finalizing
+from poprun.job.local_host.finalizing import END_S, WARN_S, Finalizing
 
 EXIT_3 = 3 << 8
 
@@ -11,7 +13,7 @@ def job(size: int = 3) -> Finalizing:
 
 
 def test_nothing_is_due_without_a_word() -> None:
-    assert job().deadline() == FOREVER
+    assert job().deadline() == inf
     assert job().due(1e9) == []
 
 
@@ -23,7 +25,7 @@ def test_a_failed_instance_has_failed_when_it_does_not_end() -> None:
     assert finalizing.due(10.4) == []
     failed = FailedInFinalize(rank=1, status=EXIT_3, at_ns=10_000_000_000)
     assert finalizing.due(10.5) == [failed]
-    assert (finalizing.due(1e9), finalizing.deadline()) == ([], FOREVER)
+    assert (finalizing.due(1e9), finalizing.deadline()) == ([], inf)
 
 
 def test_one_that_ends_has_its_own_exit_status() -> None:
@@ -33,7 +35,7 @@ def test_one_that_ends_has_its_own_exit_status() -> None:
 
     assert finalizing.due(1e9) == []
     finalizing.note("b", 1, EXIT_3, own=True, now=10)
-    assert finalizing.deadline() == FOREVER
+    assert finalizing.deadline() == inf
 
 
 def test_an_unknown_exit_status_is_a_warning_and_nothing_more() -> None:
@@ -42,7 +44,7 @@ def test_an_unknown_exit_status_is_a_warning_and_nothing_more() -> None:
 
     assert finalizing.due(10 + WARN_S - 0.1) == []
     assert finalizing.due(10 + WARN_S) == [WaitsInFinalize(1)]
-    assert finalizing.deadline() == FOREVER
+    assert finalizing.deadline() == inf
 
 
 def test_the_exit_status_of_a_process_below_is_not_the_instances() -> None:
@@ -82,7 +84,7 @@ def test_an_instance_that_does_not_exist_is_none() -> None:
     finalizing = job()
     finalizing.note("a", 3, None, own=False, now=10)
 
-    assert finalizing.deadline() == FOREVER
+    assert finalizing.deadline() == inf
 
 
 def test_one_that_succeeds_may_wait_as_long_as_it_takes() -> None:
@@ -90,4 +92,4 @@ def test_one_that_succeeds_may_wait_as_long_as_it_takes() -> None:
     finalizing.note("a", 1, 0, own=True, now=10)
     finalizing.note("b", 2, 0, own=False, now=10)
 
-    assert finalizing.deadline() == FOREVER
+    assert finalizing.deadline() == inf

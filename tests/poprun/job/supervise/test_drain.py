@@ -4,13 +4,17 @@ import fcntl
 import os
 import threading
 from collections.abc import Callable, Iterator
+from math import inf
+from selectors import EVENT_READ
 from typing import NamedTuple
 
 import pytest
 
+from poprun.job.host_link import Interest
 from poprun.job.supervise import drain
-from poprun.job.supervise.drain import FOREVER, reader_timeout
+from poprun.job.supervise.drain import reader_timeout
 from poprun.job.supervise.stopping import Cause, Reason
+from poprun.job.supervise.waiter import Waiter, calling, output_interests
 from poprun.stdio.readers import Streams
 from poprun.stdio.router import OutputRouter, Routes
 
@@ -20,7 +24,7 @@ MUCH = bytes(range(256)) * 2048  # more than any pipe takes at once
 @pytest.mark.parametrize(
     ("reason", "failed", "signals", "seconds"),
     [
-        pytest.param(None, False, 0, FOREVER, id="success"),
+        pytest.param(None, False, 0, inf, id="success"),
         pytest.param(None, True, 0, 60.0, id="failure-with-keep-going"),
         pytest.param(Reason.FAILED, True, 0, 60.0, id="failure"),
         pytest.param(Reason.MPIRUN_ENDED, False, 0, 60.0, id="mpirun"),
@@ -51,7 +55,15 @@ class Ends(NamedTuple):
     def drain(
         self, limit: Callable[[], float], on_signal: Callable[[], None] = lambda: None
     ) -> None:
-        drain.drain(self.router, self.streams, self.wake[0], on_signal, limit)
+        waiter = Waiter()
+        signals = Interest(self.wake[0], EVENT_READ, calling(on_signal))
+
+        def serve(due: float) -> None:
+            output = output_interests(self.streams, self.router)
+            waiter.serve((signals, *output), due)
+
+        drain.drain(self.router, self.streams, serve, limit)
+        waiter.close()
 
 
 @pytest.fixture
@@ -76,7 +88,7 @@ def replace_write_end(ends: Ends) -> None:
 def test_what_is_in_the_streams_is_read_to_the_end(ends: Ends) -> None:
     os.write(ends.source[1], b"one\ntwo")
     replace_write_end(ends)
-    ends.drain(lambda: FOREVER)
+    ends.drain(lambda: inf)
 
     assert os.read(ends.out[0], 99) == b"one\ntwo"
     assert not ends.streams
@@ -87,7 +99,7 @@ def test_a_stream_that_somebody_holds_open_is_given_up(
 ) -> None:
     monkeypatch.setattr(drain, "STREAMS_END_S", 0.05)
     os.write(ends.source[1], b"one\n")
-    ends.drain(lambda: FOREVER)
+    ends.drain(lambda: inf)
 
     assert os.read(ends.out[0], 99) == b"one\n"
     assert not ends.streams
@@ -119,7 +131,7 @@ def test_a_slow_reader_who_takes_something_now_and_then_loses_nothing(
 
     reader = threading.Thread(target=read)
     reader.start()
-    ends.drain(lambda: FOREVER)
+    ends.drain(lambda: inf)
     reader.join()
 
     assert bytes(taken) == MUCH
@@ -132,7 +144,7 @@ def test_a_signal_shortens_the_wait(ends: Ends) -> None:
     os.write(ends.wake[1], b"\x0f")
     came: list[bytes] = []
     ends.drain(
-        lambda: 0.0 if came else FOREVER,
+        lambda: 0.0 if came else inf,
         lambda: came.append(os.read(ends.wake[0], 1)),
     )
 

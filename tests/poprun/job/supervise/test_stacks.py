@@ -1,6 +1,8 @@
 """The order and the times in which processes are asked for their stacks."""
 
-from poprun.job.supervise.stacks import ANSWER_S, FOREVER, QUIET_S, Stacks
+from math import inf
+
+from poprun.job.supervise.stacks import ANSWER_S, QUIET_S, Stacks
 
 
 class Job:
@@ -43,7 +45,7 @@ def test_programs_come_first_and_their_children_then_one_after_the_other() -> No
     assert job.take() == label(0, 11)
     assert not job.stacks.over
     job.stacks.tick(2 + ANSWER_S)
-    assert (job.take(), job.stacks.over, job.stacks.deadline()) == ([], True, FOREVER)
+    assert (job.take(), job.stacks.over, job.stacks.deadline()) == ([], True, inf)
 
 
 def test_an_instance_without_python_costs_no_time() -> None:

@@ -4,6 +4,7 @@ import signal
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
+from math import inf
 
 import pytest
 from hypothesis import given
@@ -30,7 +31,6 @@ from poprun.job.events import (
     WaitsInFinalize,
 )
 from poprun.job.supervise.stopping import (
-    FOREVER,
     Action,
     Cause,
     Course,
@@ -123,7 +123,7 @@ def test_a_job_whose_instances_all_succeed_is_over_when_mpirun_has_left() -> Non
     assert (story.phase, story.deadline) == (Phase.LEAVING, 3)
     assert story(2, Tick()) == []
     assert story(2, MpirunExited(0)) == []
-    assert (story.phase, story.deadline) == (Phase.OVER, FOREVER)
+    assert (story.phase, story.deadline) == (Phase.OVER, inf)
     assert (story.cause, story.course.mpirun_hung) == (None, False)
 
 
@@ -137,7 +137,7 @@ def test_an_instance_has_not_ended_while_something_of_it_is_left() -> None:
 def test_a_running_job_waits_forever() -> None:
     story = running()
 
-    assert story.deadline == FOREVER
+    assert story.deadline == inf
     assert story(1e9, Tick()) == []
     assert story.phase is Phase.RUNNING
 
@@ -552,7 +552,7 @@ def test_instances_that_outlive_the_kill_are_left_to_the_guard() -> None:
     assert story(2, Tick()) == ["SIGKILL to mpirun"]
     assert (story.phase, story.deadline) == (Phase.ENDING, 3)
     assert story(3, Tick()) == []
-    assert (story.phase, story.deadline) == (Phase.OVER, FOREVER)
+    assert (story.phase, story.deadline) == (Phase.OVER, inf)
 
 
 def test_mpirun_that_hangs_after_its_instances_have_ended_is_killed() -> None:
@@ -608,7 +608,7 @@ courses = st.builds(
     grace=st.sampled_from([0, 0.5, 5]),
     keep_going=st.booleans(),
     ends_by=st.just(20.0),
-    starts_by=st.sampled_from([5.0, FOREVER]),
+    starts_by=st.sampled_from([5.0, inf]),
 )
 histories = st.lists(st.tuples(st.floats(0, 2), anything(3)), max_size=25)
 
