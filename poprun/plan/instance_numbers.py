@@ -16,7 +16,7 @@ def check_instance(settings: Settings, name: str, num_instances: int) -> None:
 
 def count_instances(number: int) -> str:
     """Return the number of instances for a sentence."""
-    return f"{number} instance{'s' if number > 1 else ''}"
+    return f"{number} instance{'' if number == 1 else 's'}"
 
 
 def valid_numbers(number: int) -> str:

@@ -112,10 +112,9 @@ def judge(
     if cause or any(isinstance(e, Exited) and e.status for e in events):
         return _ended_by_mpirun(course, mpirun_status, verdict)
     if loss := _loss(events):
-        return Outcome(
-            exit_code=MACHINERY_FAILED,
-            sentence="All instances ended with exit code 0, but the job had lost its "
-            f"IPUs by then. {loss}",
+        return _machinery_failed(
+            "All instances ended with exit code 0, but the job had lost its IPUs by "
+            f"then. {loss}",
             warnings=_warnings(course),
         )
     return _all_succeeded(course, mpirun_status, verdict)
@@ -229,19 +228,15 @@ def _stopped(
         case Reason.OUTPUT_CLOSED:
             return Outcome(exit_code=OUTPUT_CLOSED)
         case Reason.DEVICES_LOST:
-            return Outcome(
-                exit_code=MACHINERY_FAILED,
-                sentence=f"The job lost its IPUs, and was stopped. {_loss(events)}",
+            return _machinery_failed(
+                f"The job lost its IPUs, and was stopped. {_loss(events)}"
             )
         # An mpirun that is killed may take shims with it, and they are missed first.
         case Reason.SHIM_LOST if course.mpirun_killed or not _was_killed(mpirun_status):
-            return Outcome(
-                exit_code=MACHINERY_FAILED,
-                sentence=(
-                    f"The supervisor of instance {cause.rank} was killed, and the job "
-                    "with it. poprun did not do that: look for who sends SIGKILL, the "
-                    "kernel for want of memory among others."
-                ),
+            return _machinery_failed(
+                f"The supervisor of instance {cause.rank} was killed, and the job with "
+                "it. poprun did not do that: look for who sends SIGKILL, the kernel "
+                "for want of memory among others."
             )
     return _mpirun_ended(mpirun_status)
 
@@ -251,11 +246,21 @@ def _loss(events: Sequence[Event]) -> str:
     return next((e.sentence for e in events if isinstance(e, DevicesLost)), "")
 
 
-def _mpirun_ended(mpirun_status: int | None) -> Outcome:
+def _machinery_failed(
+    sentence: str, *, quote_mpirun: bool = False, warnings: Sequence[str] = ()
+) -> Outcome:
     return Outcome(
         exit_code=MACHINERY_FAILED,
-        sentence=f"mpirun {_how(mpirun_status)} while instances were running, and "
-        "they were stopped.",
+        sentence=sentence,
+        quote_mpirun=quote_mpirun,
+        warnings=warnings,
+    )
+
+
+def _mpirun_ended(mpirun_status: int | None) -> Outcome:
+    return _machinery_failed(
+        f"mpirun {_how(mpirun_status)} while instances were running, and they were "
+        "stopped.",
         quote_mpirun=True,
     )
 
@@ -277,9 +282,8 @@ def _refused(events: Sequence[Event]) -> Outcome:
 
 def _mpirun_refused(refused: MpirunRefused) -> Outcome:
     what = f"{refused.call}: " if refused.call else ""
-    return Outcome(
-        exit_code=MACHINERY_FAILED,
-        sentence=f"mpirun could not be started: {what}{explain_errno(refused.errno)}",
+    return _machinery_failed(
+        f"mpirun could not be started: {what}{explain_errno(refused.errno)}"
     )
 
 
@@ -304,9 +308,8 @@ def _ended_by_mpirun(
         return _mpirun_ended(mpirun_status)
     broken = verdict.failure is Failure.PROXY_LOST
     why = ", because a process of its own was killed" if broken else ""
-    return Outcome(
-        exit_code=MACHINERY_FAILED,
-        sentence=f"mpirun ended the instances{why}, and then {_how(mpirun_status)}.",
+    return _machinery_failed(
+        f"mpirun ended the instances{why}, and then {_how(mpirun_status)}.",
         quote_mpirun=True,
     )
 
@@ -315,9 +318,8 @@ def _all_succeeded(
     course: Course, mpirun_status: int | None, verdict: MpiVerdict
 ) -> Outcome:
     if len(course.started) < course.num_instances:
-        return Outcome(
-            exit_code=MACHINERY_FAILED,
-            sentence=f"mpirun {_how(mpirun_status)} before it had started "
+        return _machinery_failed(
+            f"mpirun {_how(mpirun_status)} before it had started "
             f"{'any' if not course.started else 'every'} instance.",
             quote_mpirun=True,
         )
@@ -329,9 +331,8 @@ def _all_succeeded(
         who = "An instance" if verdict.rank is None else f"Instance {verdict.rank}"
         warnings.append(f"{who} called MPI_Init and ended without MPI_Finalize.")
         return Outcome(exit_code=0, warnings=warnings)
-    return Outcome(
-        exit_code=MACHINERY_FAILED,
-        sentence=f"All instances succeeded, and then mpirun {_how(mpirun_status)}.",
+    return _machinery_failed(
+        f"All instances succeeded, and then mpirun {_how(mpirun_status)}.",
         quote_mpirun=True,
         warnings=warnings,
     )

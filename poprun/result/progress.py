@@ -12,6 +12,7 @@ from poprun.job.events import (
     ShimLost,
     Started,
 )
+from poprun.plan.instance_numbers import count_instances
 
 # A job that is over sooner needs no line.
 FIRST_AFTER_S = 0.5
@@ -48,19 +49,17 @@ class Progress:
         return f"poprun: {self._phase()} ({_clock(int(elapsed))})"
 
     def _phase(self) -> str:
-        running = len(self._started - self._ended)
+        number = len(self._started - self._ended)
+        running = f"{count_instances(number)} running"
         ended = f", {len(self._ended)} ended" if self._ended else ""
+        every = count_instances(self._instances)
         if len(self._ended) == self._instances:
-            return f"all {_count(self._instances)} ended"
+            return f"all {every} ended"
         if self._is_stopping:
-            return f"stopping, {_count(running)} running{ended}"
+            return f"stopping, {running}{ended}"
         if len(self._started | self._ended) < self._instances:
-            return f"starting, {running} of {_count(self._instances)} running{ended}"
-        return f"{_count(running)} running{ended}"
-
-
-def _count(instances: int) -> str:
-    return f"{instances} instance{'' if instances == 1 else 's'}"
+            return f"starting, {number} of {every} running{ended}"
+        return running + ended
 
 
 def _clock(seconds: int) -> str:

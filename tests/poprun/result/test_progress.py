@@ -47,6 +47,7 @@ def test_a_short_job_has_none() -> None:
             (Started(0, 5), Started(1, 6), exited(1), Interrupted(signal.SIGINT)),
             "stopping, 1 instance running, 1 ended",
         ),
+        ((Interrupted(signal.SIGINT),), "stopping, 0 instances running"),
         (
             (Started(0, 5), Started(1, 6), Started(2, 7), *map(exited, range(3))),
             "all 3 instances ended",
