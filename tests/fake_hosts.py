@@ -119,9 +119,6 @@ class FakeHost:
             self.play(*self.end(rank, status, by_itself=False))
         self.alive.clear()
 
-    def expect_shims_to_leave(self) -> None:
-        self._call_once("expect_shims_to_leave")
-
     def release_shims(self) -> None:
         if self._call_once("release") and self._ends_mpirun:
             self.play(MpirunExited(0))

@@ -108,6 +108,8 @@ def _open_files(pid: int) -> Iterator[bytes]:
 # In a job's directory: the job's end actions, as EndActions packs them. As long as they
 # live poprun, its guard and its shims hold a shared lock on it.
 LOCK = b"supervisors"
+# How the names of jobs' directories begin.
+PREFIX = b"poprun-"
 
 
 def make_lock(directory: bytes, end_actions: EndActions) -> int:
@@ -141,10 +143,9 @@ def undo_if_last(lock: bytes, *, is_final: bool = True) -> list[str] | None:
         is_final: False to keep the lock file if something fails, for another attempt.
     """
     directory = os.path.dirname(lock)
+    if not is_own_directory(directory):
+        return None
     try:
-        # Others may make files in /tmp, and links, under any name.
-        if not _is_own(os.lstat(directory), stat.S_IFDIR):
-            return None
         own = os.open(lock, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:  # they have been removed
         return None
@@ -202,12 +203,31 @@ def undo_abandoned(places: Iterable[bytes]) -> list[str]:
     Returns a sentence for each failure.
     """
     failures = []
+    for directory in job_directories(places):
+        failures += undo_if_last(os.path.join(directory, LOCK)) or []
+    return failures
+
+
+def job_directories(places: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the directories of jobs in these places that only this user can write to.
+
+    A job has one as long as it runs; what killed jobs have left is among them.
+    """
     for place in places:
         try:
             names = os.listdir(place)
         except OSError:
             continue
         for name in names:
-            if name.startswith(b"poprun-"):
-                failures += undo_if_last(os.path.join(place, name, LOCK)) or []
-    return failures
+            path = os.path.join(place, name)
+            if name.startswith(PREFIX) and is_own_directory(path):
+                yield path
+
+
+def is_own_directory(path: bytes) -> bool:
+    """Return whether it is a directory, and no other user can have written in it."""
+    # Others may make files in /tmp, and links, under any name.
+    try:
+        return _is_own(os.lstat(path), stat.S_IFDIR)
+    except OSError:  # it has been removed
+        return False

@@ -8,7 +8,7 @@ what it has to end if poprun goes.
 import os
 import signal
 import socket
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 
 from poprun.helpers import processes, protocol
@@ -17,6 +17,7 @@ from poprun.helpers.end_actions import EndAction, EndActions, RemovePath
 from poprun.helpers.job_files import LOCK, make_lock
 from poprun.job.guard_start import StartedGuard, start_guard
 from poprun.job.resource_limits import caller_limits
+from poprun.job.values import Job
 
 # The guard needs this long only where a process hangs in the kernel.
 FINISH_S = 35.0
@@ -28,25 +29,17 @@ class GuardClient:
     def __init__(
         self,
         started: StartedGuard,
-        *,
-        mark: str,
-        environment: Mapping[bytes, bytes],
-        grace: float,
+        job: Job,
         end_actions: Iterable[EndAction],
-        watch: Sequence[str],
-        descriptor_limits: tuple[int, int],
     ) -> None:
-        self._mark = mark.encode()
-        self._environment = environment
+        self._job = job
+        self._mark = job.mark.encode()
         self._output = started.output
-        # What the caller had: they are for mpirun and the instances too.
-        self._descriptor_limits = descriptor_limits
-        self._grace_ms = int(grace * 1000)
+        self._grace_ms = int(job.grace * 1000)
         self._end_actions = EndActions()
         for action in end_actions:
             self._end_actions.register(action)
         self._lock = -1
-        self._watch = [os.fsencode(prefix) for prefix in watch]
         self._known: dict[int, int] = {}
         self._hold = b""
         self.replaced = 0
@@ -55,19 +48,18 @@ class GuardClient:
         self._send_stderr()
         self.channel.send(self._leftovers())
 
-    def make_lock(self, directory: str) -> bytes:
-        """Make the job's lock file; return the message that lets a helper hold it.
+    def make_lock(self) -> None:
+        """Make the lock file of the job in its directory.
 
         Each supervisor learns by it, when it ends, whether it is the last. It has the
         end actions that are registered, and gets those that come later.
         """
-        path = os.fsencode(directory)
+        path = os.fsencode(self._job.directory)
         # On a full disk the guard still has the end actions.
         with suppress(OSError):
             self._lock = make_lock(path, self._end_actions)
             self._hold = protocol.pack(protocol.HOLD, os.path.join(path, LOCK))
             self.channel.send(self._hold)
-        return self._hold
 
     def register(self, action: EndAction) -> None:
         """Have an end action performed when the job ends, however it ends.
@@ -86,10 +78,11 @@ class GuardClient:
             with suppress(OSError):  # as in make_lock
                 os.write(self._lock, message)
 
-    def start(self, argv: Sequence[str]) -> None:
+    def start(self) -> None:
         """Ask the guard to start mpirun."""
-        words = [os.fsencode(word) for word in argv]
-        assignments = [b"%s=%s" % pair for pair in self._environment.items()]
+        words = [os.fsencode(word) for word in self._job.mpirun]
+        environment = self._job.mpirun_environment
+        assignments = [b"%s=%s" % pair for pair in environment.items()]
         message = protocol.pack(
             protocol.START,
             self._grace_ms,
@@ -116,7 +109,8 @@ class GuardClient:
         # Its children become poprun's a moment after its end of the socket is closed.
         processes.wait_for(self.pid)
         self.replaced += 1
-        environ = {os.fsdecode(k): os.fsdecode(v) for k, v in self._environment.items()}
+        environment = self._job.mpirun_environment
+        environ = {os.fsdecode(k): os.fsdecode(v) for k, v in environment.items()}
         # There may be no time to tell it more: poprun may be about to be killed too.
         orders = (
             protocol.pack(protocol.ADOPT, self._grace_ms, self._mark)
@@ -125,7 +119,8 @@ class GuardClient:
         orders += self._hold
         for pair in self._known.items():
             orders += protocol.pack(protocol.KNOWN, *pair)
-        with caller_limits(self._descriptor_limits):
+        # mpirun and the instances get what the caller had.
+        with caller_limits(self._job.descriptor_limits):
             self._take(start_guard(environ, self._output, orders))
         self._send_stderr()
 
@@ -195,7 +190,7 @@ class GuardClient:
 
     def _leftovers(self) -> bytes:
         """Return what a guard is told about what the job makes."""
-        watch = protocol.pack(protocol.WATCH, *self._watch)
+        watch = protocol.pack(protocol.WATCH, *map(os.fsencode, self._job.leftovers))
         return self._end_actions.pack() + watch
 
     def _send_stderr(self) -> None:

@@ -75,9 +75,6 @@ class HostLink(Protocol):
     def kill_instances(self) -> None:
         """Kill all processes of the instances."""
 
-    def expect_shims_to_leave(self) -> None:
-        """From now on the end of a shim is no loss: mpirun may end them."""
-
     def release_shims(self) -> None:
         """Let the shims end: all instances have ended."""
 

@@ -64,20 +64,14 @@ class MpirunProcess:
         self._emit = emit
         processes.become_subreaper()
         self._guard = GuardClient(
-            self._started_guard,
-            mark=job.mark,
-            environment=job.mpirun_environment,
-            grace=job.grace,
-            end_actions=[item.end_action for item in self._resources],
-            watch=job.leftovers,
-            descriptor_limits=job.descriptor_limits,
+            self._started_guard, job, [item.end_action for item in self._resources]
         )
         # Now that the guard knows of them: poprun may be killed at any time.
         for number, item in enumerate(self._resources):
             item.make()
             if not number and job.directory:
-                self._guard.make_lock(job.directory)
-        self._guard.start(job.mpirun)
+                self._guard.make_lock()
+        self._guard.start()
 
     def interests(self) -> Iterator[Interest]:
         """Yield the descriptors to wait for.
@@ -234,7 +228,7 @@ class MpirunProcess:
         if mpirun is not None:
             self._on_start(mpirun.pid, mpirun.start)
         elif self._may_start:
-            self._guard.start(self._job.mpirun)
+            self._guard.start()
         else:
             self._on_exit(signal.SIGKILL)
 

@@ -111,9 +111,6 @@ class LocalHost:
     def kill_instances(self) -> None:
         self._shims.send(protocol.pack(protocol.KILL))
 
-    def expect_shims_to_leave(self) -> None:
-        self._shims.are_leaving = True
-
     def release_shims(self) -> None:
         self._shims.are_leaving = True
         self._shims.send(protocol.pack(protocol.RELEASE))

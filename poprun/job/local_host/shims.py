@@ -59,7 +59,7 @@ class Shims:
         self._know = know
         # Whether shims that connect start their programs, or leave.
         self.starts_instances = True
-        # Shims that end now are no event: they were released, or mpirun was signalled.
+        # Shims that end now were released.
         self.are_leaving = False
         self._links: dict[int, Channel] = {}
         self._connected: set[int] = set()

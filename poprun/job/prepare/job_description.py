@@ -11,6 +11,7 @@ from popdist import environment as env
 from poprun.errors import LaunchError, OptionError
 from poprun.helpers import processes, protocol
 from poprun.helpers.end_actions import RemovePath
+from poprun.helpers.job_files import PREFIX
 from poprun.job.resource_limits import raise_descriptor_limit
 from poprun.job.values import Job, Resource
 from poprun.mpirun import adapter
@@ -257,7 +258,8 @@ def _private_directory(name: str, environ: Mapping[str, str]) -> str:
     wish = environ.get("TMPDIR", "")
     if os.path.isabs(wish) and len(wish) <= LONGEST_TEMPORARY:
         candidates.append(wish)
-    return os.path.join(_first_writable([*candidates, "/tmp"]), f"poprun-{name}")
+    place = _first_writable([*candidates, "/tmp"])
+    return os.path.join(place, os.fsdecode(PREFIX) + name)
 
 
 def _first_writable(directories: Sequence[str]) -> str:

@@ -226,8 +226,6 @@ class Supervisor:
                 for host in self._hosts:
                     host.release_shims()
             case stopping.SignalMpirun(number):
-                for host in self._hosts:
-                    host.expect_shims_to_leave()
                 self._mpirun.send_signal(number)
             case stopping.ShowStacks():
                 lost = {e.rank for e in self.ended.events if isinstance(e, ShimLost)}

@@ -14,6 +14,7 @@ from poprun.helpers.job_files import (
     OPEN_TIMEOUT_S,
     Leftovers,
     hold,
+    job_directories,
     make_lock,
     undo_abandoned,
     undo_if_last,
@@ -251,3 +252,24 @@ def test_what_fails_is_tried_again_until_the_final_attempt(tmp_path: Path) -> No
 
     assert undo_if_last(path) == failures
     assert os.listdir(tmp_path) == []
+
+
+def test_directories_of_jobs_are_listed_but_for_those_others_can_write_to(
+    tmp_path: Path,
+) -> None:
+    places = [tmp_path / "one", tmp_path / "other"]
+    for place, name in zip(places, ["poprun-a.0", "poprun-b.0"], strict=True):
+        (place / name).mkdir(parents=True, mode=0o700)
+    (places[0] / "poprun-shared").mkdir(mode=0o700)
+    (places[0] / "poprun-shared").chmod(0o770)
+    (places[0] / "poprun-link").symlink_to(places[1] / "poprun-b.0")
+    (places[0] / "poprun-file").touch(mode=0o600)
+    (places[0] / "another").mkdir(mode=0o700)
+
+    searched = [*places, tmp_path / "none"]
+    directories = list(job_directories(map(os.fsencode, searched)))
+
+    assert sorted(map(os.fsdecode, directories)) == [
+        str(places[0] / "poprun-a.0"),
+        str(places[1] / "poprun-b.0"),
+    ]

@@ -19,6 +19,7 @@ from poprun.helpers.job_files import LOCK
 from poprun.job import guard_client
 from poprun.job.guard_client import GuardClient
 from poprun.job.guard_start import StartedGuard
+from poprun.job.values import Job
 
 Messages = list[tuple[int, list[bytes]]]
 NO_PROCESS = 4_100_000  # above what the kernel gives
@@ -73,12 +74,18 @@ def guards(monkeypatch: pytest.MonkeyPatch) -> Iterator[Guards]:
 def guarding(guards: Guards, tmp_path: Path) -> Iterator[GuardClient]:
     made = GuardClient(
         guards.start({}),
-        mark=MARK.decode(),
-        environment={b"HOME": b"/root", b"EMPTY": b""},
-        grace=2.5,
-        end_actions=[RemovePath(os.fsencode(tmp_path / "job"))],
-        watch=["/dev/shm/mpich_"],
-        descriptor_limits=resource.getrlimit(resource.RLIMIT_NOFILE),
+        Job(
+            control="@none/key",
+            mark=MARK.decode(),
+            mpirun=["/bin/mpirun", "-n", "2"],
+            mpirun_environment={b"HOME": b"/root", b"EMPTY": b""},
+            specs=[],
+            grace=2.5,
+            leftovers=["/dev/shm/mpich_"],
+            descriptor_limits=resource.getrlimit(resource.RLIMIT_NOFILE),
+            directory=str(tmp_path),
+        ),
+        [RemovePath(os.fsencode(tmp_path / "job"))],
     )
     yield made
     made.channel.close()
@@ -100,7 +107,7 @@ def test_mpirun_is_started_with_the_file_for_its_words(
 ) -> None:
     guards.heard()
 
-    guarding.start(["/bin/mpirun", "-n", "2"])
+    guarding.start()
 
     argv = [b"/bin/mpirun", b"-n", b"2"]
     environ = [b"HOME=/root", b"EMPTY="]
@@ -143,7 +150,8 @@ def test_the_first_guard_is_the_ancestor_of_all_and_need_not_know_them(
 def test_another_guard_is_told_all_that_the_first_one_knew(
     guards: Guards, guarding: GuardClient, tmp_path: Path
 ) -> None:
-    hold_lock = guarding.make_lock(str(tmp_path))
+    guarding.make_lock()
+    hold_lock = guarding._hold
     guarding.know(5, 50)
     guarding.remember_leftover(b"/dev/shm/mpich_1")
     guards.heard()
@@ -224,7 +232,7 @@ def test_the_lock_file_has_the_end_actions_of_now_and_those_that_come_later(
     guards: Guards, guarding: GuardClient, tmp_path: Path
 ) -> None:
     later = RunCommand(purpose="do it", argv=[b"/x"], environment=[], timeout_s=1)
-    guarding.make_lock(str(tmp_path))
+    guarding.make_lock()
 
     guarding.register(later)
     guarding.register(RemovePath(b"/withdrawn"))
