@@ -23,9 +23,9 @@ from poprun.options.settings import Settings
 from poprun.plan import drawing, dry_run, planner
 from poprun.plan.hosts import SLURM_NODE_NAME
 from poprun.plan.planner import Setup
-from poprun.plan.program import resolve_for_instances
 from poprun.plan.unsupported import refuse_what_cannot_start
-from poprun.result import out_of_memory
+from poprun.preflight.hosts import Preflights
+from poprun.preflight.program import resolve_for_instances
 from poprun.result.progress import Progress
 from poprun.result.show import print_text
 from poprun.stdio import terminal
@@ -48,15 +48,19 @@ def run(settings: Settings, program: Sequence[str], guard: StartedGuard | None) 
     environ = without_outer_poprun(without_own_changes(os.environ))
     verbosity = DEBUG if settings["debug"] else settings.verbosity
     log = Log(verbosity, lambda text: write_text(2, text))
+    hosts = Preflights()
     setup = planner.make_setup(
-        settings, environ, job_description.temporary_directory(environ)
+        settings,
+        environ,
+        job_description.temporary_directory(environ),
+        hosts.describe,
     )
     for note in setup.notes:
         log.warn(note)
     if guard is None:
         return _show(setup, settings, program, environ, log, verbosity)
     # Before anything is reserved for a job that is refused, or shown of it.
-    files = _check(setup, settings, program, environ)
+    files = _check(setup, settings, program, environ, hosts)
     reserved = reservation.reserve(setup, environ, guard, log)
     setup = reserved.setup
     try:
@@ -71,7 +75,7 @@ def run(settings: Settings, program: Sequence[str], guard: StartedGuard | None) 
     if code:
         reserved.cancel(guard)
         return code
-    return _run_job(job, guard, setup, settings, verbosity)
+    return _run_job(job, guard, setup, settings, verbosity, hosts)
 
 
 def _check(
@@ -79,6 +83,7 @@ def _check(
     settings: Settings,
     program: Sequence[str],
     environ: Mapping[str, str],
+    hosts: Preflights,
 ) -> list[str]:
     """Return the file of the program for each instance.
 
@@ -88,7 +93,12 @@ def _check(
     check_proc()
     slurm_name = environ.get(SLURM_NODE_NAME, "")
     refuse_what_cannot_start(settings, setup.plan.hosts, slurm_name)
-    return resolve_for_instances(program, setup.plan.assignments, environ)
+    return resolve_for_instances(
+        program,
+        setup.plan.assignments,
+        environ,
+        lambda host, *names: hosts[host].find_program(*names),
+    )
 
 
 def _prepare(
@@ -153,13 +163,14 @@ def _run_job(
     setup: Setup,
     settings: Settings,
     verbosity: int,
+    preflights: Preflights,
 ) -> int:
     output.wait_for_stdin(job.stdin)
     progress = Progress(len(job.specs), time.monotonic())
     router = output.make_router(setup, settings, os.environ, progress.text)
     log = Log(verbosity, router.say)
-    memory = {host: out_of_memory.read_host(host) for host in setup.plan.hosts}
     hosts = setup.plan.hosts
+    memory = preflights.read_memory(hosts)
     event_log = EventLog(log, keep_going=job.keep_going, names_hosts=len(hosts) > 1)
 
     def listen(event: Event) -> None:
@@ -186,7 +197,14 @@ def _run_job(
         )
     outcome = conclusion.judge_attempt(ended, setup, router)
     conclusion.report_attempt(
-        outcome, ended, setup, router, log, memory, debug=settings["debug"]
+        outcome,
+        ended,
+        setup,
+        router,
+        log,
+        memory,
+        lambda host: preflights[host].read_memory(),
+        debug=settings["debug"],
     )
     running.write_out()
     running.close()

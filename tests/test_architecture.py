@@ -49,6 +49,7 @@ STAGES = {
         ("poprun.vipu",),
         ("poprun.options", "poprun.mpirun"),
         ("poprun.plan",),
+        ("poprun.preflight",),
         (
             "poprun.job.control_socket",
             "poprun.job.events",
@@ -320,7 +321,7 @@ LATE_IMPORTS = {
     # 2 ms each, for an error.
     "poprun.options.refusals": {"difflib"},
     "poprun.options.sources": {"difflib"},
-    "poprun.plan.program": {"difflib"},
+    "poprun.preflight.program": {"difflib"},
     # 3 ms each, for addresses and for values that hardly any job has.
     "poprun.options.types": {"ipaddress"},
     "poprun.plan.hosts": {"ipaddress"},

@@ -1,11 +1,8 @@
-"""What the plan has to know of each host: its CPUs, a free port, the directory."""
+"""What the plan has to know of each host: CPUs, a free port, directories, limits."""
 
-import os
-import socket
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from poprun.plan import machine
 from poprun.plan.hosts import HostSpec
 from poprun.plan.placement import Machine
 
@@ -20,31 +17,13 @@ class HostFacts(NamedTuple):
     # The directory in which instances run there, unless they have one of their own;
     # "" if it has been deleted.
     cwd: str
+    # The folder of poprun's sitecustomize there.
+    interpreter: str = ""
+    # What the kernel's limits of argv and environment follow from.
+    page_bytes: int = 4096
+    stack_limit: int = 8 << 20
+    # The signals that instances begin with as ignored.
+    ignored_signals: tuple[int, ...] = ()
 
 
 Describe = Callable[[Sequence[HostSpec]], Sequence[HostFacts]]
-
-
-def describe_hosts(hosts: Sequence[HostSpec]) -> list[HostFacts]:
-    """Return the facts of each host.
-
-    Other hosts are planned as copies of this one: this version starts nothing there.
-    """
-    local = HostFacts(
-        machine=machine.describe(), free_port=_free_port(), cwd=_current_directory()
-    )
-    return [local for _ in hosts]
-
-
-def _free_port() -> int:
-    """Return a TCP port of this host that no process listens on."""
-    with socket.socket() as sock:
-        sock.bind(("", 0))
-        return int(sock.getsockname()[1])
-
-
-def _current_directory() -> str:
-    try:
-        return os.getcwd()
-    except FileNotFoundError:
-        return ""

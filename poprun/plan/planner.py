@@ -25,7 +25,7 @@ from poprun.mpirun.values import (
 from poprun.options.settings import Settings
 from poprun.plan import assignments, partition, placement, topology
 from poprun.plan.attempt import Attempt, draw
-from poprun.plan.host_facts import Describe, HostFacts, describe_hosts
+from poprun.plan.host_facts import Describe, HostFacts
 from poprun.plan.host_options import check_slots, read_hosts
 from poprun.plan.hosts import SLURM_NODE_LIST, HostSpec, from_slurm
 from poprun.plan.instance_numbers import check_instance
@@ -59,6 +59,7 @@ class Setup(NamedTuple):
     # What the plan is made from, besides its topology and its bindings.
     request: assignments.Request
     threads: Sequence[int] | None
+    facts: Mapping[HostSpec, HostFacts]
     # Each instance in mpirun's argv, with the variables that are only printed.
     contexts: Sequence[Context]
     stdin: Stdin
@@ -92,7 +93,7 @@ def make_setup(
     settings: Settings,
     environ: Mapping[str, str],
     temporary: str,
-    describe: Describe = describe_hosts,
+    describe: Describe,
 ) -> Setup:
     """Plan a job, and describe all that is needed to start it.
 
@@ -146,6 +147,7 @@ def make_setup(
         plan=made,
         request=request,
         threads=threads,
+        facts=dict(zip(hosts, facts, strict=True)),
         contexts=_contexts(made, attempt, environ, asked),
         stdin=read_stdin(settings["stdin"], shape.num_instances),
         temporary_cache=temporary_cache,
@@ -160,9 +162,7 @@ def make_setup(
     )
 
 
-def next_attempt(
-    setup: Setup, environ: Mapping[str, str], describe: Describe = describe_hosts
-) -> Setup:
+def next_attempt(setup: Setup, environ: Mapping[str, str], describe: Describe) -> Setup:
     """Return the same job with the next attempt to run it.
 
     Args:

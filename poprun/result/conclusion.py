@@ -2,7 +2,7 @@
 
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from poprun.errors import OUTPUT_CLOSED, UNWRITTEN
@@ -13,7 +13,8 @@ from poprun.log import Log
 from poprun.mpirun import adapter, explain_abort
 from poprun.plan.hosts import HostSpec
 from poprun.plan.planner import Setup
-from poprun.result import out_of_memory, report
+from poprun.preflight.memory import Memory
+from poprun.result import report
 from poprun.result.outcome import MACHINERY, Outcome, judge
 from poprun.stdio.router import OutputRouter
 
@@ -47,10 +48,10 @@ def report_attempt(
     setup: Setup,
     router: OutputRouter,
     log: Log,
-    memory: Mapping[HostSpec, out_of_memory.Memory],
+    memory: Mapping[HostSpec, Memory],
+    read_memory: Callable[[HostSpec], Memory],
     *,
     debug: bool,
-    read_memory: out_of_memory.Read = out_of_memory.read_host,
 ) -> None:
     """Report how an attempt ended, the cause last.
 

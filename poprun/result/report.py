@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from poprun.result.out_of_memory import Memory
+from poprun.preflight.memory import Memory
 from poprun.result.outcome import Failed, Outcome
 
 LINES = 20

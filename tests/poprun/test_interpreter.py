@@ -21,6 +21,7 @@ from poprun.helpers import protocol
 from poprun.helpers.channel import process_of
 from poprun.interpreter import sitecustomize as hook
 from poprun.job.prepare import job_description
+from poprun.preflight.hosts import LocalPreflight
 
 OTHERS = os.getenv("POPRUN_TEST_PYTHONS", "")
 PYTHONS = [sys.executable, *filter(None, OTHERS.split(":"))]
@@ -85,7 +86,9 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [python, *words],
-        env=job_description.with_interpreter({"PATH": "/usr/bin:/bin", **variables}),
+        env=job_description.with_interpreter(
+            {"PATH": "/usr/bin:/bin", **variables}, LocalPreflight().facts().interpreter
+        ),
         cwd=cwd,
         capture_output=True,
         text=True,
@@ -139,7 +142,7 @@ def test_constants_are_those_of_poprun() -> None:
     assert hook.SDK == env.SDK
     assert (hook.STAND_INS, hook.WITH_TORCH) == (finder.STAND_INS, finder.WITH_TORCH)
     assert hook.STACKS_SIGNAL == protocol.STACKS_SIGNAL
-    assert hook.HERE == job_description.INTERPRETER
+    assert LocalPreflight().facts().interpreter == hook.HERE
 
 
 # --- What is told of an end.

@@ -9,7 +9,7 @@ from math import inf
 
 from popdist import environment as env
 from poprun.errors import LaunchError, OptionError
-from poprun.helpers import processes, protocol
+from poprun.helpers import protocol
 from poprun.helpers.end_actions import RemovePath
 from poprun.helpers.job_files import PREFIX
 from poprun.job.resource_limits import raise_descriptor_limit
@@ -22,12 +22,10 @@ from poprun.mpirun.environment import (
 )
 from poprun.options.settings import Settings
 from poprun.plan.assignments import Assignment
+from poprun.plan.host_facts import HostFacts
 from poprun.plan.planner import Setup
 from poprun.stdio.terminal import Terminals
 
-# The folder of the sitecustomize that runs in every Python of an instance.
-_PACKAGE = os.path.abspath(__file__).rpartition("/job/")[0]
-INTERPRETER = os.path.join(_PACKAGE, "interpreter")
 PYTHONPATH = "PYTHONPATH"
 SHARED_MEMORY = "/dev/shm"
 # mpirun makes sockets in its directory, and their paths are cut at 107 bytes.
@@ -153,18 +151,18 @@ def instance_environment(
     return {**inherited, **assignment.variables}
 
 
-def with_interpreter(variables: Mapping[str, str]) -> dict[str, str]:
+def with_interpreter(variables: Mapping[str, str], folder: str) -> dict[str, str]:
     """Return an environment in which Python imports poprun's sitecustomize first.
 
     It takes itself out again: interpreter/sitecustomize.py knows these three forms.
     """
-    if ":" in INTERPRETER:
+    if ":" in folder:
         return dict(variables)  # what PYTHONPATH cannot name
     given = variables.get(PYTHONPATH)
     if given is None:
-        path = f"{INTERPRETER}//"
+        path = f"{folder}//"
     else:
-        path = f"{INTERPRETER}:{given}" if given else f"{INTERPRETER}/"
+        path = f"{folder}:{given}" if given else f"{folder}/"
     return {**variables, PYTHONPATH: path}
 
 
@@ -181,12 +179,14 @@ def _specs(
         pack: Is protocol.pack_spec, with what stands in no plan.
     """
     argv = [os.fsencode(word) for word in program]
-    ignored = processes.ignored_signals()
     specs = []
     for assignment, path in zip(setup.plan.assignments, paths, strict=True):
-        variables = with_interpreter(instance_environment(assignment, inherited))
+        facts = setup.facts[assignment.host]
+        variables = with_interpreter(
+            instance_environment(assignment, inherited), facts.interpreter
+        )
         environment = [os.fsencode(f"{name}={v}") for name, v in variables.items()]
-        _check_sizes(argv, environment)
+        _check_sizes(argv, environment, facts)
         # What a user asks for counts more than the same variable handed on by mpirun.
         users = [
             name for name in assignment.variables if name.startswith(INSTANCE_PREFIXES)
@@ -203,14 +203,16 @@ def _specs(
             cpus=list(assignment.binding.cpus or ()),
             memory_nodes=list(assignment.binding.memory_nodes or ()),
             stdin=protocol.SENT if is_sent else os.fsencode(setup.stdin.path),
-            ignored=ignored,
+            ignored=list(facts.ignored_signals),
         )
         specs.append(spec)
     return specs
 
 
-def _check_sizes(argv: Sequence[bytes], environment: Sequence[bytes]) -> None:
-    longest = PAGES_PER_WORD * resource.getpagesize() - 1
+def _check_sizes(
+    argv: Sequence[bytes], environment: Sequence[bytes], facts: HostFacts
+) -> None:
+    longest = PAGES_PER_WORD * facts.page_bytes - 1
     for word in argv:
         if len(word) > longest:
             raise OptionError(
@@ -225,7 +227,7 @@ def _check_sizes(argv: Sequence[bytes], environment: Sequence[bytes]) -> None:
                 f"the kernel accepts {longest} at most. Pass it in a file."
             )
     total = sum(len(word) + 1 + POINTER for word in (*argv, *environment))
-    limit = resource.getrlimit(resource.RLIMIT_STACK)[0]
+    limit = facts.stack_limit
     share = MOST_ROOM if limit == resource.RLIM_INFINITY else limit // 4
     room = max(LEAST_ROOM, min(MOST_ROOM, share))
     if total > room:

@@ -41,7 +41,7 @@ def twice(job, guard, setup, *rest):
     print("first", run_job(job, guard, setup, *rest), flush=True)
     print("open", len(os.listdir("/proc/self/fd")) - len(descriptors), flush=True)
     MpirunProcess.finish = finish
-    again = planner.next_attempt(setup, arguments[3])
+    again = planner.next_attempt(setup, arguments[3], rest[-1].describe)
     second = prepare(again, *arguments)
     reserved = job.job_resources[len(second.job_resources):]
     second = replace(

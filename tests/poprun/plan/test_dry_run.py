@@ -39,6 +39,7 @@ def setup(
         plan=plan,
         request=REQUEST,
         threads=None,
+        facts={},
         contexts=[
             Context(
                 exports={

@@ -24,11 +24,13 @@ from poprun.plan.host_facts import HostFacts
 from poprun.plan.hosts import HostSpec
 from poprun.plan.placement import Binding, Machine, Node
 from poprun.plan.planner import Setup
-from poprun.plan.program import resolve_for_instances
+from poprun.preflight.hosts import Preflights
+from poprun.preflight.program import resolve_for_instances
 from poprun.stdio.stdin import Stdin
 from poprun.vipu.launch.values import PartitionOptions
 
 PATH = {"PATH": "/usr/bin:/bin"}
+HOSTS = Preflights()
 
 
 def settings(*words: str) -> Settings:
@@ -36,7 +38,8 @@ def settings(*words: str) -> Settings:
 
 
 def made(*words: str, environ: Mapping[str, str] = PATH) -> Setup:
-    return planner.make_setup(settings("--mpirun", "local", *words), environ, "/tmp")
+    asked = settings("--mpirun", "local", *words)
+    return planner.make_setup(asked, environ, "/tmp", HOSTS.describe)
 
 
 def shape(instances: int, *words: str) -> Setup:
@@ -100,7 +103,7 @@ def test_no_secret_of_a_job_is_made_from_another_or_shown_in_argv() -> None:
 def test_another_attempt_of_a_job_shares_only_its_id_and_its_cache() -> None:
     first = shape(2)
 
-    second = planner.next_attempt(first, {})
+    second = planner.next_attempt(first, {}, HOSTS.describe)
 
     assert second.identity == first.identity
     assert (first.attempt.number, second.attempt.number) == (0, 1)
@@ -119,14 +122,14 @@ def test_another_attempt_of_a_job_shares_only_its_id_and_its_cache() -> None:
     assert second.temporary_cache == f"/tmp/poprun-cache-{first.identity}"
     assert f"{first.identity}.1" in second.argv
     assert f"{first.identity}.0" not in second.argv
-    assert planner.next_attempt(second, {}).attempt.number == 2
+    assert planner.next_attempt(second, {}, HOSTS.describe).attempt.number == 2
 
 
 def test_another_attempt_of_a_job_forwards_the_same_to_mpirun() -> None:
     environ = {"PATH": os.environ["PATH"]}
     first = made("--executable-cache-path=/cache", environ=environ)
 
-    second = planner.next_attempt(first, environ)
+    second = planner.next_attempt(first, environ, HOSTS.describe)
 
     for one, other in zip(first.contexts, second.contexts, strict=True):
         assert list(one.exports) == list(other.exports)
@@ -162,7 +165,7 @@ def test_mpirun_is_started_without_the_variables_that_are_printed(
     options = {"POPLAR_TARGET_OPTIONS": '{"long":"' + "x" * 40_000 + '"}'}
     words = settings("--mpirun", str(path), *number, "--vipu-partition", "p")
 
-    found = planner.make_setup(words, PATH | options, "/tmp")
+    found = planner.make_setup(words, PATH | options, "/tmp", HOSTS.describe)
 
     assert sum(map(len, found.printed_argv)) > 64 * 40_000
     assert sum(map(len, found.argv)) < 64 * 400

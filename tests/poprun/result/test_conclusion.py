@@ -14,8 +14,8 @@ from poprun.job.supervise.supervisor import Ended
 from poprun.log import Log
 from poprun.mpirun.values import OPENMPI5
 from poprun.plan.hosts import HostSpec
+from poprun.preflight.memory import Memory
 from poprun.result.conclusion import judge_attempt, report_attempt
-from poprun.result.out_of_memory import Memory
 from poprun.stdio.stdin import Stdin
 
 STARTED = frozenset({0, 1})
@@ -92,8 +92,8 @@ def ends(
         *arguments,  # type: ignore[arg-type]
         Log(verbosity, said.append),
         BEFORE,
+        (memory or BEFORE).__getitem__,
         debug=debug,
-        read_memory=(memory or BEFORE).__getitem__,
     )
     return outcome.exit_code, [line.removesuffix("\n") for line in said]
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from poprun.result.out_of_memory import Memory
+from poprun.preflight.memory import Memory
 from poprun.result.outcome import Failed, Outcome
 from poprun.result.report import Evidence, exception_line, render
 

@@ -1,8 +1,6 @@
 import errno
 import os
-import resource
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,8 +17,9 @@ from poprun.mpirun.environment import without_outer_poprun
 from poprun.mpirun.values import Context, GlobalArguments, Mpi
 from poprun.plan.assignments import Request, make_plan
 from poprun.plan.attempt import Attempt
+from poprun.plan.host_facts import HostFacts
 from poprun.plan.hosts import HostSpec
-from poprun.plan.placement import Binding
+from poprun.plan.placement import Binding, Machine, Node
 from poprun.plan.planner import Setup
 from poprun.plan.topology import Topology
 from poprun.stdio.stdin import Stdin
@@ -66,6 +65,15 @@ FIRST = Attempt(
 )
 
 
+INTERPRETER = "/opt/poprun/interpreter"
+FACTS = HostFacts(
+    machine=Machine(nodes=(Node(index=0, cpus=(0,)),)),
+    free_port=4711,
+    cwd="/",
+    interpreter=INTERPRETER,
+    page_bytes=os.sysconf("SC_PAGE_SIZE"),
+    stack_limit=8 << 20,
+)
 SETTINGS = {"grace": 2.5, "keep-going": True, "timeout": None, "start-timeout": 60}
 
 
@@ -73,6 +81,7 @@ def setup(
     flavour: str = "openmpi5",
     cache: str | None = None,
     binding: Binding | None = None,
+    facts: HostFacts = FACTS,
     **exports: str,
 ) -> Setup:
     request = Request(
@@ -97,6 +106,7 @@ def setup(
         ),
         request=request,
         threads=None,
+        facts={HostSpec(name="localhost"): facts},
         contexts=[Context(argv=["shim", "0"]), Context(argv=["shim", "1"])],
         stdin=Stdin(),
         temporary_cache=cache,
@@ -168,9 +178,9 @@ def test_an_instance_gets_its_binding() -> None:
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({}, f"{job_description.INTERPRETER}//"),
-        ({"PYTHONPATH": ""}, f"{job_description.INTERPRETER}/"),
-        ({"PYTHONPATH": "/a::/b"}, f"{job_description.INTERPRETER}:/a::/b"),
+        ({}, f"{INTERPRETER}//"),
+        ({"PYTHONPATH": ""}, f"{INTERPRETER}/"),
+        ({"PYTHONPATH": "/a::/b"}, f"{INTERPRETER}:/a::/b"),
     ],
 )
 def test_poprun_is_first_on_pythonpath_in_a_form_that_tells_the_callers_value(
@@ -182,15 +192,13 @@ def test_poprun_is_first_on_pythonpath_in_a_form_that_tells_the_callers_value(
 def test_an_exported_pythonpath_counts() -> None:
     made = job(setup(PYTHONPATH="/mine"), environ={"PYTHONPATH": "/a"})
 
-    assert environment(made)["PYTHONPATH"] == f"{job_description.INTERPRETER}:/mine"
+    assert environment(made)["PYTHONPATH"] == f"{INTERPRETER}:/mine"
 
 
-def test_a_folder_that_pythonpath_cannot_name_is_not_on_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(job_description, "INTERPRETER", "/with:colon/interpreter")
+def test_a_folder_that_pythonpath_cannot_name_is_not_on_it() -> None:
+    made = setup(facts=FACTS._replace(interpreter="/with:colon/interpreter"))
 
-    assert environment(job(environ={"PYTHONPATH": "/a"}))["PYTHONPATH"] == "/a"
+    assert environment(job(made, {"PYTHONPATH": "/a"}))["PYTHONPATH"] == "/a"
 
 
 def test_each_instance_gets_its_own_part_of_the_contract() -> None:
@@ -246,16 +254,11 @@ def test_a_user_without_a_home_gets_one_where_the_mpi_needs_it(
     assert environment(job(setup(flavour)))["HOME"] == "/home/u"
 
 
-@pytest.mark.parametrize(
-    "number", [signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP]
-)
-def test_what_the_caller_ignores_stays_ignored(number: signal.Signals) -> None:
+def test_what_the_caller_ignores_stays_ignored() -> None:
+    made = setup(facts=FACTS._replace(ignored_signals=(signal.SIGHUP, signal.SIGINT)))
+
     assert spec(job()).ignored == []
-    before = signal.signal(number, signal.SIG_IGN)
-    try:
-        assert spec(job()).ignored == [number]
-    finally:
-        signal.signal(number, before)
+    assert spec(job(made)).ignored == [signal.SIGHUP, signal.SIGINT]
 
 
 # --- What mpirun is told.
@@ -401,15 +404,6 @@ def test_a_temporary_directory_that_the_user_names_is_used(tmp_path: Path) -> No
 LONGEST = 32 * os.sysconf("SC_PAGE_SIZE") - 1
 
 
-@pytest.fixture
-def eight_mib_of_stack() -> Iterator[None]:
-    before = resource.getrlimit(resource.RLIMIT_STACK)
-    resource.setrlimit(resource.RLIMIT_STACK, (8 << 20, before[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_STACK, before)
-
-
-@pytest.mark.usefixtures("eight_mib_of_stack")
 def test_the_longest_words_that_the_kernel_accepts_are_accepted() -> None:
     longest = "x" * LONGEST
 
@@ -443,17 +437,13 @@ def test_a_variable_that_is_too_long_is_refused_by_name() -> None:
 
 
 def test_a_small_stack_leaves_room_for_128_kib_of_words() -> None:
-    before = resource.getrlimit(resource.RLIMIT_STACK)
-    resource.setrlimit(resource.RLIMIT_STACK, (256 << 10, before[1]))
-    try:
-        job(environ={}, program=("true", "x" * 60_000, "x" * 60_000))
-        with pytest.raises(OptionError, match="the kernel accepts 131072"):
-            job(environ={}, program=("true", "x" * 70_000, "x" * 70_000))
-    finally:
-        resource.setrlimit(resource.RLIMIT_STACK, before)
+    made = setup(facts=FACTS._replace(stack_limit=256 << 10))
+
+    job(made, {}, ("true", "x" * 60_000, "x" * 60_000))
+    with pytest.raises(OptionError, match="the kernel accepts 131072"):
+        job(made, {}, ("true", "x" * 70_000, "x" * 70_000))
 
 
-@pytest.mark.usefixtures("eight_mib_of_stack")
 def test_words_that_are_too_long_together_are_refused() -> None:
     with pytest.raises(OptionError) as caught:
         job(environ={}, program=("true", *["x" * 100_000] * 25))

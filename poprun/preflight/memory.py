@@ -1,10 +1,8 @@
-"""Reads whether the kernel has killed processes of a host that was out of memory."""
+"""Reads whether the kernel has killed processes of this host that was out of memory."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
-
-from poprun.plan.hosts import HostSpec
 
 ROOT = "/sys/fs/cgroup"
 # What cgroup v1 says for "no limit", give or take a page.
@@ -18,14 +16,8 @@ class Memory(NamedTuple):
     limit: int | None = None
 
 
-Read = Callable[[HostSpec], Memory]
-
-
-def read_host(host: HostSpec) -> Memory:
-    """Return the counters of a host, with the limit of the host if there is no lower.
-
-    This version starts instances on this machine only, so that is the host.
-    """
+def read_machine() -> Memory:
+    """Return the counters, and the memory of the machine if no limit is lower."""
     memory = read()
     if memory.limit is not None:
         return memory

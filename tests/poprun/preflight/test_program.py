@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from poprun.errors import ProgramNotExecutableError, ProgramNotFoundError
-from poprun.plan.program import find_program
+from poprun.preflight.program import find_program
 
 
 def script(path: Path, text: str = "#!/bin/sh\n", mode: int = 0o755) -> Path:
@@ -229,7 +229,9 @@ def test_a_first_line_without_an_interpreter_is_refused(tmp_path: Path) -> None:
 def test_a_file_that_the_kernel_cannot_run_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, content: str
 ) -> None:
-    monkeypatch.setattr("poprun.plan.program._OTHER_FORMATS", str(tmp_path / "none"))
+    monkeypatch.setattr(
+        "poprun.preflight.program._OTHER_FORMATS", str(tmp_path / "none")
+    )
     script(tmp_path / "train", text)
 
     assert not_executable("train", "/bin", tmp_path) == (
@@ -242,7 +244,9 @@ def test_a_file_that_the_kernel_cannot_run_is_refused(
 def test_a_python_file_that_the_kernel_cannot_run_is_run_with_python(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("poprun.plan.program._OTHER_FORMATS", str(tmp_path / "none"))
+    monkeypatch.setattr(
+        "poprun.preflight.program._OTHER_FORMATS", str(tmp_path / "none")
+    )
     script(tmp_path / "fail.py", "1 / 0")
 
     assert not_executable("./fail.py", "/bin", tmp_path) == (
@@ -259,7 +263,7 @@ def test_a_format_that_the_kernel_was_taught_is_left_to_it(
     formats.mkdir()
     for entry in ("register", "status", "wasm"):
         (formats / entry).touch()
-    monkeypatch.setattr("poprun.plan.program._OTHER_FORMATS", str(formats))
+    monkeypatch.setattr("poprun.preflight.program._OTHER_FORMATS", str(formats))
     program = script(tmp_path / "train", "\0asm")
 
     assert find_program(["train"], "", str(tmp_path)) == str(program)

@@ -56,16 +56,6 @@ def find_program(argv: Sequence[str], search_path: str | None, cwd: str) -> str:
     return path
 
 
-def find_on_host(
-    host: HostSpec, argv: Sequence[str], search_path: str | None, cwd: str
-) -> str:
-    """Return the path of the program's file on a host.
-
-    This version starts instances on this machine only, so that is the host.
-    """
-    return find_program(argv, search_path, cwd)
-
-
 Find = Callable[[HostSpec, Sequence[str], str | None, str], str]
 
 
@@ -73,7 +63,7 @@ def resolve_for_instances(
     argv: Sequence[str],
     instances: Sequence[Assignment],
     environ: Mapping[str, str],
-    find: Find = find_on_host,
+    find: Find,
 ) -> list[str]:
     """Return the program's file for each instance.
 

@@ -2,8 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from poprun.plan.hosts import HostSpec
-from poprun.result.out_of_memory import Memory, machine_memory, read, read_host
+from poprun.preflight.memory import Memory, machine_memory, read, read_machine
 
 EVENTS = "low 0\nhigh 0\nmax 12\noom 3\noom_kill {}\noom_group_kill 0\n"
 
@@ -94,7 +93,7 @@ def test_without_a_lower_limit_the_memory_of_the_host_is_the_limit() -> None:
     total = machine_memory(meminfo)
     assert total is not None
 
-    found = read_host(HostSpec(name="localhost"))
+    found = read_machine()
 
     assert found == read()._replace(limit=read().limit or total)
 

@@ -1,0 +1,1 @@
+"""Hosts -> what poprun knows of them before a job starts: one object for each host."""

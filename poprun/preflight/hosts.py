@@ -1,0 +1,102 @@
+"""The hosts of a job, as they are before it starts: facts, programs, memory."""
+
+import os
+import resource
+import socket
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from poprun.helpers import processes
+from poprun.plan.host_facts import HostFacts
+from poprun.plan.hosts import HostSpec
+from poprun.preflight import machine, memory, program
+
+# The folder of the sitecustomize that runs in every Python of an instance.
+_INTERPRETER = os.path.join(
+    os.path.abspath(__file__).rpartition("/preflight/")[0], "interpreter"
+)
+
+
+class Preflight(Protocol):
+    """What poprun looks up on one host."""
+
+    def facts(self) -> HostFacts: ...
+
+    def find_program(
+        self, argv: Sequence[str], search_path: str | None, cwd: str
+    ) -> str:
+        """Return the path of the file that an argv names there."""
+
+    def read_memory(self) -> memory.Memory:
+        """Return how often the kernel has killed there for want of memory."""
+
+
+class LocalPreflight:
+    """The host that poprun runs on."""
+
+    def facts(self) -> HostFacts:
+        return HostFacts(
+            machine=machine.describe(),
+            free_port=_free_port(),
+            cwd=_current_directory(),
+            interpreter=_INTERPRETER,
+            page_bytes=resource.getpagesize(),
+            stack_limit=resource.getrlimit(resource.RLIMIT_STACK)[0],
+            ignored_signals=tuple(processes.ignored_signals()),
+        )
+
+    def find_program(
+        self, argv: Sequence[str], search_path: str | None, cwd: str
+    ) -> str:
+        return program.find_program(argv, search_path, cwd)
+
+    def read_memory(self) -> memory.Memory:
+        return memory.read_machine()
+
+
+class Preflights:
+    """The hosts of one job. Each is described once for each attempt.
+
+    Args:
+        open_host: Returns what looks things up on a host. This version starts nothing
+            on other machines, so a job on several is planned as if all were this one.
+    """
+
+    def __init__(
+        self, open_host: Callable[[HostSpec], Preflight] | None = None
+    ) -> None:
+        self._local = LocalPreflight()
+        self._open_host = open_host or (lambda _: self._local)
+        self._hosts: dict[HostSpec, Preflight] = {}
+
+    def __getitem__(self, host: HostSpec) -> Preflight:
+        if host not in self._hosts:
+            self._hosts[host] = self._open_host(host)
+        return self._hosts[host]
+
+    def describe(self, hosts: Sequence[HostSpec]) -> list[HostFacts]:
+        """Return the facts of each host."""
+        looked_up: dict[Preflight, HostFacts] = {}
+        for host in hosts:
+            preflight = self[host]
+            if preflight not in looked_up:
+                looked_up[preflight] = preflight.facts()
+        return [looked_up[self[host]] for host in hosts]
+
+    def read_memory(self, hosts: Sequence[HostSpec]) -> dict[HostSpec, memory.Memory]:
+        """Return the counters of each host."""
+        return {host: self[host].read_memory() for host in hosts}
+
+
+def _free_port() -> int:
+    """Return a TCP port of this host that no process listens on."""
+    with socket.socket() as sock:
+        sock.bind(("", 0))
+        return int(sock.getsockname()[1])
+
+
+def _current_directory() -> str:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return ""
