@@ -63,21 +63,36 @@ def test_the_package_says_that_it_has_types() -> None:
     assert Path(popdist.__file__).with_name("py.typed").exists()
 
 
-def declared(class_name: str) -> list[tuple[str, dict[str, bool]]]:
-    """Return each overload of a class: its parameters, and which have a default."""
-    body = next(
+def class_body(name: str) -> list[ast.stmt]:
+    return next(
         node.body
         for node in STUB.body
-        if isinstance(node, ast.ClassDef) and node.name == class_name
+        if isinstance(node, ast.ClassDef) and node.name == name
     )
+
+
+def keywords(annotation: ast.expr) -> dict[str, bool]:
+    """Return the keywords of a TypedDict that is unpacked, and which need not be."""
+    assert isinstance(annotation, ast.Subscript)
+    return {
+        ast.unparse(field.target): "Required" not in ast.unparse(field.annotation)
+        for field in class_body(ast.unparse(annotation.slice))
+        if isinstance(field, ast.AnnAssign)
+    }
+
+
+def declared(class_name: str) -> list[tuple[str, dict[str, bool]]]:
+    """Return each overload of a class: its parameters, and which have a default."""
     found = []
-    for method in body:
+    for method in class_body(class_name):
         assert isinstance(method, ast.FunctionDef)
         of = method.args
         required = len(of.args) - len(of.defaults)
         parameters = {a.arg: i >= required for i, a in enumerate(of.args)}
         pairs = zip(of.kwonlyargs, of.kw_defaults, strict=True)
         parameters |= {a.arg: default is not None for a, default in pairs}
+        if of.kwarg and of.kwarg.annotation:
+            parameters |= keywords(of.kwarg.annotation)
         del parameters["self"]
         found.append((method.name, parameters))
     return found

@@ -7,7 +7,16 @@ checker can tell apart: they are typed for arrays of one dtype.
 """
 
 from collections.abc import Sequence
-from typing import Any, Literal, TypeAlias, TypeVar, overload
+from typing import (
+    Any,
+    Literal,
+    Required,
+    TypeAlias,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    overload,
+)
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,9 +29,19 @@ Array = TypeVar("Array", bound=np.ndarray[Any, Any])
 Arrays = TypeVar("Arrays", bound=np.ndarray[Any, Any] | list[Any])
 Out = TypeVar("Out", bound=np.ndarray[Any, Any] | Sequence[Any])
 Rows: TypeAlias = NDArray[S] | Sequence[NDArray[S]]
+# For each group the rows of its root, where that is here.
+RowsOfGroups: TypeAlias = NDArray[S] | Sequence[Rows[S] | None]
 
-Now: TypeAlias = Literal[False]
-Later: TypeAlias = Literal[True]
+No: TypeAlias = Literal[False]
+Yes: TypeAlias = Literal[True]
+
+class Now(TypedDict, total=False):
+    async_op: No
+    name: str | None
+
+class Later(TypedDict, total=False):
+    async_op: Required[Yes]
+    name: str | None
 
 class CommonCalls:
     @overload
@@ -34,8 +53,7 @@ class CommonCalls:
         out: Arrays | None = None,
         algorithm: str | None = None,
         reproducible: bool = False,
-        async_op: Now = False,
-        name: str | None = None,
+        **how: Unpack[Now],
     ) -> Arrays: ...
     @overload
     def all_reduce(
@@ -46,8 +64,7 @@ class CommonCalls:
         out: Arrays | None = None,
         algorithm: str | None = None,
         reproducible: bool = False,
-        async_op: Later,
-        name: str | None = None,
+        **how: Unpack[Later],
     ) -> Handle[Arrays]: ...
     @overload
     def grouped_all_reduce(
@@ -58,8 +75,7 @@ class CommonCalls:
         out: Sequence[Arrays] | None = None,
         algorithm: str | None = None,
         reproducible: bool = False,
-        async_op: Now = False,
-        name: str | None = None,
+        **how: Unpack[Now],
     ) -> list[Arrays]: ...
     @overload
     def grouped_all_reduce(
@@ -70,18 +86,11 @@ class CommonCalls:
         out: Sequence[Arrays] | None = None,
         algorithm: str | None = None,
         reproducible: bool = False,
-        async_op: Later,
-        name: str | None = None,
+        **how: Unpack[Later],
     ) -> Handle[list[Arrays]]: ...
     @overload
     def broadcast(
-        self,
-        x: Arrays,
-        root: int = 0,
-        *,
-        out: Arrays | None = None,
-        async_op: Now = False,
-        name: str | None = None,
+        self, x: Arrays, root: int = 0, *, out: Arrays | None = None, **how: Unpack[Now]
     ) -> Arrays: ...
     @overload
     def broadcast(
@@ -90,8 +99,7 @@ class CommonCalls:
         root: int = 0,
         *,
         out: Arrays | None = None,
-        async_op: Later,
-        name: str | None = None,
+        **how: Unpack[Later],
     ) -> Handle[Arrays]: ...
     @overload
     def reduce_scatter(
@@ -100,8 +108,7 @@ class CommonCalls:
         op: str = "sum",
         *,
         out: Arrays | None = None,
-        async_op: Now = False,
-        name: str | None = None,
+        **how: Unpack[Now],
     ) -> Arrays: ...
     @overload
     def reduce_scatter(
@@ -110,31 +117,20 @@ class CommonCalls:
         op: str = "sum",
         *,
         out: Arrays | None = None,
-        async_op: Later,
-        name: str | None = None,
+        **how: Unpack[Later],
     ) -> Handle[Arrays]: ...
     @overload
     def all_to_all(
-        self,
-        x: Arrays,
-        *,
-        out: Arrays | None = None,
-        async_op: Now = False,
-        name: str | None = None,
+        self, x: Arrays, *, out: Arrays | None = None, **how: Unpack[Now]
     ) -> Arrays: ...
     @overload
     def all_to_all(
-        self,
-        x: Arrays,
-        *,
-        out: Arrays | None = None,
-        async_op: Later,
-        name: str | None = None,
+        self, x: Arrays, *, out: Arrays | None = None, **how: Unpack[Later]
     ) -> Handle[Arrays]: ...
     @overload
-    def barrier(self, *, async_op: Now = False, name: str | None = None) -> None: ...
+    def barrier(self, **how: Unpack[Now]) -> None: ...
     @overload
-    def barrier(self, *, async_op: Later, name: str | None = None) -> Handle[None]: ...
+    def barrier(self, **how: Unpack[Later]) -> Handle[None]: ...
 
 class GroupCalls(CommonCalls):
     @overload
@@ -145,8 +141,7 @@ class GroupCalls(CommonCalls):
         root: int = 0,
         *,
         out: NDArray[S] | None = None,
-        async_op: Now = False,
-        name: str | None = None,
+        **how: Unpack[Now],
     ) -> NDArray[S] | None: ...
     @overload
     def reduce(
@@ -156,79 +151,41 @@ class GroupCalls(CommonCalls):
         root: int = 0,
         *,
         out: NDArray[S] | None = None,
-        async_op: Later,
-        name: str | None = None,
+        **how: Unpack[Later],
     ) -> Handle[NDArray[S] | None]: ...
     @overload
     def all_gather(
-        self,
-        x: Rows[S],
-        *,
-        out: None = None,
-        async_op: Now = False,
-        name: str | None = None,
+        self, x: Rows[S], *, out: None = None, **how: Unpack[Now]
     ) -> list[NDArray[S]]: ...
     @overload
     def all_gather(
-        self, x: Rows[S], *, out: None = None, async_op: Later, name: str | None = None
+        self, x: Rows[S], *, out: None = None, **how: Unpack[Later]
     ) -> Handle[list[NDArray[S]]]: ...
     @overload
-    def all_gather(
-        self, x: Rows[S], *, out: Out, async_op: Now = False, name: str | None = None
-    ) -> Out: ...
+    def all_gather(self, x: Rows[S], *, out: Out, **how: Unpack[Now]) -> Out: ...
     @overload
     def all_gather(
-        self, x: Rows[S], *, out: Out, async_op: Later, name: str | None = None
+        self, x: Rows[S], *, out: Out, **how: Unpack[Later]
     ) -> Handle[Out]: ...
     @overload
     def gather(
-        self,
-        x: Rows[S],
-        root: int = 0,
-        *,
-        out: None = None,
-        async_op: Now = False,
-        name: str | None = None,
+        self, x: Rows[S], root: int = 0, *, out: None = None, **how: Unpack[Now]
     ) -> list[NDArray[S]] | None: ...
     @overload
     def gather(
-        self,
-        x: Rows[S],
-        root: int = 0,
-        *,
-        out: None = None,
-        async_op: Later,
-        name: str | None = None,
+        self, x: Rows[S], root: int = 0, *, out: None = None, **how: Unpack[Later]
     ) -> Handle[list[NDArray[S]] | None]: ...
     @overload
     def gather(
-        self,
-        x: Rows[S],
-        root: int = 0,
-        *,
-        out: Out,
-        async_op: Now = False,
-        name: str | None = None,
+        self, x: Rows[S], root: int = 0, *, out: Out, **how: Unpack[Now]
     ) -> Out | None: ...
     @overload
     def gather(
-        self,
-        x: Rows[S],
-        root: int = 0,
-        *,
-        out: Out,
-        async_op: Later,
-        name: str | None = None,
+        self, x: Rows[S], root: int = 0, *, out: Out, **how: Unpack[Later]
     ) -> Handle[Out | None]: ...
     @overload
     def scatter(
-        self,
-        x: Rows[S] | None,
-        root: int = 0,
-        *,
-        out: None = None,
-        async_op: Now = False,
-        name: str | None = None,
+        self, x: Rows[S] | None, root: int = 0, *, out: None = None, **how: Unpack[Now]
     ) -> NDArray[S]: ...
     @overload
     def scatter(
@@ -237,37 +194,24 @@ class GroupCalls(CommonCalls):
         root: int = 0,
         *,
         out: None = None,
-        async_op: Later,
-        name: str | None = None,
+        **how: Unpack[Later],
     ) -> Handle[NDArray[S]]: ...
     @overload
     def scatter(
-        self,
-        x: Rows[S] | None,
-        root: int = 0,
-        *,
-        out: Out,
-        async_op: Now = False,
-        name: str | None = None,
+        self, x: Rows[S] | None, root: int = 0, *, out: Out, **how: Unpack[Now]
     ) -> Out: ...
     @overload
     def scatter(
-        self,
-        x: Rows[S] | None,
-        root: int = 0,
-        *,
-        out: Out,
-        async_op: Later,
-        name: str | None = None,
+        self, x: Rows[S] | None, root: int = 0, *, out: Out, **how: Unpack[Later]
     ) -> Handle[Out]: ...
     @overload
-    def send(self, x: NDArray[Any], dest: int, *, async_op: Now = False) -> None: ...
+    def send(self, x: NDArray[Any], dest: int, *, async_op: No = False) -> None: ...
     @overload
-    def send(self, x: NDArray[Any], dest: int, *, async_op: Later) -> Handle[None]: ...
+    def send(self, x: NDArray[Any], dest: int, *, async_op: Yes) -> Handle[None]: ...
     @overload
-    def recv(self, out: Array, source: int, *, async_op: Now = False) -> Array: ...
+    def recv(self, out: Array, source: int, *, async_op: No = False) -> Array: ...
     @overload
-    def recv(self, out: Array, source: int, *, async_op: Later) -> Handle[Array]: ...
+    def recv(self, out: Array, source: int, *, async_op: Yes) -> Handle[Array]: ...
 
 class ReplicaGroupsCalls(CommonCalls):
     @overload
@@ -278,8 +222,7 @@ class ReplicaGroupsCalls(CommonCalls):
         root: int = 0,
         *,
         out: None = None,
-        async_op: Now = False,
-        name: str | None = None,
+        **how: Unpack[Now],
     ) -> list[NDArray[S] | None]: ...
     @overload
     def reduce(
@@ -289,8 +232,7 @@ class ReplicaGroupsCalls(CommonCalls):
         root: int = 0,
         *,
         out: None = None,
-        async_op: Later,
-        name: str | None = None,
+        **how: Unpack[Later],
     ) -> Handle[list[NDArray[S] | None]]: ...
     @overload
     def reduce(
@@ -300,8 +242,7 @@ class ReplicaGroupsCalls(CommonCalls):
         root: int = 0,
         *,
         out: Out,
-        async_op: Now = False,
-        name: str | None = None,
+        **how: Unpack[Now],
     ) -> Out: ...
     @overload
     def reduce(
@@ -311,107 +252,66 @@ class ReplicaGroupsCalls(CommonCalls):
         root: int = 0,
         *,
         out: Out,
-        async_op: Later,
-        name: str | None = None,
+        **how: Unpack[Later],
     ) -> Handle[Out]: ...
     @overload
     def all_gather(
-        self,
-        x: Rows[S],
-        *,
-        out: None = None,
-        async_op: Now = False,
-        name: str | None = None,
+        self, x: Rows[S], *, out: None = None, **how: Unpack[Now]
     ) -> list[list[NDArray[S]]]: ...
     @overload
     def all_gather(
-        self, x: Rows[S], *, out: None = None, async_op: Later, name: str | None = None
+        self, x: Rows[S], *, out: None = None, **how: Unpack[Later]
     ) -> Handle[list[list[NDArray[S]]]]: ...
     @overload
-    def all_gather(
-        self, x: Rows[S], *, out: Out, async_op: Now = False, name: str | None = None
-    ) -> Out: ...
+    def all_gather(self, x: Rows[S], *, out: Out, **how: Unpack[Now]) -> Out: ...
     @overload
     def all_gather(
-        self, x: Rows[S], *, out: Out, async_op: Later, name: str | None = None
+        self, x: Rows[S], *, out: Out, **how: Unpack[Later]
     ) -> Handle[Out]: ...
     @overload
     def gather(
-        self,
-        x: Rows[S],
-        root: int = 0,
-        *,
-        out: None = None,
-        async_op: Now = False,
-        name: str | None = None,
+        self, x: Rows[S], root: int = 0, *, out: None = None, **how: Unpack[Now]
     ) -> list[list[NDArray[S]] | None]: ...
     @overload
     def gather(
-        self,
-        x: Rows[S],
-        root: int = 0,
-        *,
-        out: None = None,
-        async_op: Later,
-        name: str | None = None,
+        self, x: Rows[S], root: int = 0, *, out: None = None, **how: Unpack[Later]
     ) -> Handle[list[list[NDArray[S]] | None]]: ...
     @overload
     def gather(
-        self,
-        x: Rows[S],
-        root: int = 0,
-        *,
-        out: Out,
-        async_op: Now = False,
-        name: str | None = None,
+        self, x: Rows[S], root: int = 0, *, out: Out, **how: Unpack[Now]
     ) -> Out: ...
     @overload
     def gather(
-        self,
-        x: Rows[S],
-        root: int = 0,
-        *,
-        out: Out,
-        async_op: Later,
-        name: str | None = None,
+        self, x: Rows[S], root: int = 0, *, out: Out, **how: Unpack[Later]
     ) -> Handle[Out]: ...
     @overload
     def scatter(
         self,
-        x: NDArray[S] | Sequence[NDArray[S] | Sequence[NDArray[S]] | None] | None,
+        x: RowsOfGroups[S] | None,
         root: int = 0,
         *,
         out: None = None,
-        async_op: Now = False,
-        name: str | None = None,
+        **how: Unpack[Now],
     ) -> list[NDArray[S]]: ...
     @overload
     def scatter(
         self,
-        x: NDArray[S] | Sequence[NDArray[S] | Sequence[NDArray[S]] | None] | None,
+        x: RowsOfGroups[S] | None,
         root: int = 0,
         *,
         out: None = None,
-        async_op: Later,
-        name: str | None = None,
+        **how: Unpack[Later],
     ) -> Handle[list[NDArray[S]]]: ...
     @overload
     def scatter(
-        self,
-        x: NDArray[S] | Sequence[NDArray[S] | Sequence[NDArray[S]] | None] | None,
-        root: int = 0,
-        *,
-        out: Out,
-        async_op: Now = False,
-        name: str | None = None,
+        self, x: RowsOfGroups[S] | None, root: int = 0, *, out: Out, **how: Unpack[Now]
     ) -> Out: ...
     @overload
     def scatter(
         self,
-        x: NDArray[S] | Sequence[NDArray[S] | Sequence[NDArray[S]] | None] | None,
+        x: RowsOfGroups[S] | None,
         root: int = 0,
         *,
         out: Out,
-        async_op: Later,
-        name: str | None = None,
+        **how: Unpack[Later],
     ) -> Handle[Out]: ...
