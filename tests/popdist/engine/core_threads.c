@@ -1357,8 +1357,28 @@ static void check_block_sizes(void)
         }
 }
 
+/* A trial of stores does not compare blocks of one size with blocks of another one, between
+ * which the direct algorithm changes. */
+static void check_store_classes(void)
+{
+    group g = {.simd = kernels_named("baseline"), .size = 2, .rows = {1, 1}};
+    group_make(&g);
+    endpoint s = {.g = &g};
+    endpoint_open(&s, 0);
+    const settings sizes = {.size = 2, .block_bytes = 512 << 10};
+    for (unsigned i = 0; i + 1 < BLOCK_SIZES; i++)
+        if (traffic_of(&s.c, block_bytes_at(&sizes, i), 1).size_class
+            == traffic_of(&s.c, block_bytes_at(&sizes, i + 1), 1).size_class) {
+            fprintf(stderr, "Two sizes of blocks have one class of stores.\n");
+            exit(1);
+        }
+    endpoint_close(&s);
+    group_free(&g);
+}
+
 int main(void)
 {
+    check_store_classes();
     check_block_sizes();
     check_heap_stores();
     check_waiting();

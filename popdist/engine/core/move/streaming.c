@@ -47,7 +47,7 @@ void copy(const kernels *simd, void *to, const void *from, size_t bytes, bool st
 static int size_class_of(const comm *c, uint64_t block_bytes)
 {
     int size_class = -1;
-    for (uint64_t least = LEAST_BYTES; block_bytes >= least; least *= 4)
+    for (uint64_t least = LEAST_BYTES; block_bytes >= least; least *= 2)
         if (++size_class == STORE_CLASSES - 1)
             break;
     return c->size == 1 ? -1 : size_class;
@@ -55,7 +55,7 @@ static int size_class_of(const comm *c, uint64_t block_bytes)
 
 traffic traffic_of(comm *c, uint64_t block_bytes, uint64_t count)
 {
-    traffic t = {.c = c, .size_class = size_class_of(c, block_bytes)};
+    traffic t = {.c = c, .bytes = block_bytes, .size_class = size_class_of(c, block_bytes)};
     if (t.size_class < 0)
         return t;
     t.offset = c->stores[t.size_class].blocks - c->blocks;
@@ -77,8 +77,8 @@ static void conclude(choice *shared, observed *o, uint64_t block)
     const int tried_seen = __builtin_popcount(o->seen >> TRIAL);
     uint64_t pause = SHORTEST_PAUSE;
     if (usual_seen >= LEAST_SEEN && tried_seen >= LEAST_SEEN && o->usual_ns) {
-        double ratio = (double)o->tried_ns * usual_seen
-                       / ((double)o->usual_ns * tried_seen);
+        double ratio = (double)o->tried_ns * (double)o->usual_bytes
+                       / ((double)o->usual_ns * (double)o->tried_bytes);
         if (ratio < CLEARLY_LESS) {
             bool usual = atomic_load_explicit(&shared->streaming, memory_order_relaxed);
             atomic_store_explicit(&shared->streaming, !usual, memory_order_relaxed);
@@ -117,7 +117,10 @@ void traffic_begin(traffic *t, uint64_t block)
     t->timed = t->c->rank == 0 && since >= -TRIAL && (since < 0 || since >= UNSETTLED);
     if (!t->timed)
         return;
-    o->seen |= 1U << (since + TRIAL);
+    const uint32_t bit = 1U << (since + TRIAL);
+    if (!(o->seen & bit))
+        *(t->tried ? &o->tried_bytes : &o->usual_bytes) += t->bytes;
+    o->seen |= bit;
     t->began = now_ns();
 }
 

@@ -26,6 +26,7 @@ void copy(const kernels *simd, void *to, const void *from, size_t bytes, bool st
 typedef struct {
     comm *c;
     int size_class;     /* -1 where there is nothing to choose */
+    uint64_t bytes;     /* of a block */
     uint64_t offset;    /* from a block's number to its number within its class */
     bool streaming;     /* the kind for the block at hand */
     bool timed, tried;  /* whether member 0 times it; whether it is of a trial */

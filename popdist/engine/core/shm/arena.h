@@ -29,8 +29,9 @@ enum {
     /* In the smallest block, each of 256 members has room for an element of 8 bytes of
      * every node: of 4096 replicas a member has at most 24 nodes. */
     LEAST_BLOCK_BYTES = 65536,
-    /* Sizes of blocks for which the kind of stores is chosen apart. */
-    STORE_CLASSES = 5,
+    /* Sizes of blocks for which the kind of stores is chosen apart: of 2 KiB to 4 MiB, by
+     * powers of two. */
+    STORE_CLASSES = 12,
     /* Sizes of arrays for which the size of blocks is chosen apart, and how many sizes
      * there are to choose from. */
     BLOCK_CLASSES = 4,

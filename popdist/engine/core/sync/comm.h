@@ -17,7 +17,7 @@
  * one class of sizes. */
 typedef struct {
     uint64_t blocks; /* of this class so far, counted by all members alike */
-    uint64_t usual_ns, tried_ns;
+    uint64_t usual_ns, tried_ns, usual_bytes, tried_bytes;
     uint32_t seen; /* one bit for each block, those of the trial above the others */
 } observed;
 
