@@ -4,7 +4,7 @@ enum {
     /* A trial is so many calls long, and the first one finds the caches as blocks of
      * the usual size have left them. The fastest of the others is compared with the
      * fastest of as many calls before the trial: the rest were held up. */
-    TRIAL = 5,
+    TRIAL = 7,
     COMPARED = TRIAL - 1,
     /* A new plan holds from the call after the next one: a member that begins that call
      * has seen what member 0 did in the one between. */
@@ -12,7 +12,7 @@ enum {
     /* Calls from one trial to the next: at first few, then ever more while no other size
      * is better. */
     SHORTEST_PAUSE = 8,
-    LONGEST_PAUSE = 1024,
+    LONGEST_PAUSE = 256,
     /* Of the classes, in bytes: an array in each is four times as large as below. */
     FIRST_CLASS = 1 << 20,
 };
