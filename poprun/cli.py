@@ -127,7 +127,7 @@ def _start(
     from poprun import run
 
     try:
-        return run.run(settings, line.program, guard)
+        return run.run(settings, line.program, guard, environ)
     except PoprunError as error:
         for hint in _hints(line, error):
             error.add_note(hint)

@@ -3,9 +3,9 @@
 settings -> Setup -> DeviceReservation -> Job -> Ended -> Outcome -> exit code
 """
 
-import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from poprun.helpers.processes import open_umask
 from poprun.job.events import Event
@@ -34,19 +34,41 @@ from poprun.stdio.stdin import describe_unread
 from poprun.stdio.writer import write_text
 
 
-def run(settings: Settings, program: Sequence[str], guard: StartedGuard | None) -> int:
+class Stages(NamedTuple):
+    """The stages of a run that change something; tests pass others."""
+
+    reserve: Callable[
+        [Setup, Mapping[str, str], StartedGuard, Log], reservation.DeviceReservation
+    ]
+    prepare: Callable[
+        [Setup, Settings, list[str], Sequence[str], Mapping[str, str], int], Job
+    ]
+    run_job: Callable[
+        [Job, StartedGuard, Setup, Settings, Mapping[str, str], Preflights], int
+    ]
+
+
+def run(
+    settings: Settings,
+    program: Sequence[str],
+    guard: StartedGuard | None,
+    caller_environ: Mapping[str, str],
+    stages: Stages | None = None,
+) -> int:
     """Run a program once per instance, or show what would be run.
 
     Args:
         guard: Has been started already; None if nothing is to be started.
+        caller_environ: The environment that poprun was started with.
 
     Returns:
         The exit code.
     """
     # Of what poprun makes itself; the instances have the caller's.
     umask = open_umask()
-    environ = without_outer_poprun(without_own_changes(os.environ))
-    verbosity = DEBUG if settings["debug"] else settings.verbosity
+    stages = STAGES if stages is None else stages
+    environ = without_outer_poprun(without_own_changes(caller_environ))
+    verbosity = _verbosity(settings)
     log = Log(verbosity, lambda text: write_text(2, text))
     hosts = Preflights()
     setup = planner.make_setup(
@@ -61,11 +83,11 @@ def run(settings: Settings, program: Sequence[str], guard: StartedGuard | None) 
         return _show(setup, settings, program, environ, log, verbosity)
     # Before anything is reserved for a job that is refused, or shown of it.
     files = _check(setup, settings, program, environ, hosts)
-    reserved = reservation.reserve(setup, environ, guard, log)
+    reserved = stages.reserve(setup, environ, guard, log)
     setup = reserved.setup
     try:
         job = reserved.with_devices(
-            _prepare(setup, settings, files, program, environ, umask)
+            stages.prepare(setup, settings, files, program, environ, umask)
         )
         lines = reserved.lines
         code = _show(setup, settings, program, environ, log, verbosity, lines)
@@ -75,7 +97,11 @@ def run(settings: Settings, program: Sequence[str], guard: StartedGuard | None) 
     if code:
         reserved.cancel(guard)
         return code
-    return _run_job(job, guard, setup, settings, verbosity, hosts)
+    return stages.run_job(job, guard, setup, settings, caller_environ, hosts)
+
+
+def _verbosity(settings: Settings) -> int:
+    return DEBUG if settings["debug"] else settings.verbosity
 
 
 def _check(
@@ -91,6 +117,7 @@ def _check(
         PoprunError: There is none, or poprun cannot start the job here.
     """
     check_proc()
+    output.wait_for_stdin(setup.stdin)
     slurm_name = environ.get(SLURM_NODE_NAME, "")
     refuse_what_cannot_start(settings, setup.plan.hosts, slurm_name)
     return resolve_for_instances(
@@ -162,12 +189,14 @@ def _run_job(
     guard: StartedGuard,
     setup: Setup,
     settings: Settings,
-    verbosity: int,
+    environ: Mapping[str, str],
     preflights: Preflights,
 ) -> int:
+    # The shell may have put poprun in the background while it waited for IPUs.
     output.wait_for_stdin(job.stdin)
+    verbosity = _verbosity(settings)
     progress = Progress(len(job.specs), time.monotonic())
-    router = output.make_router(setup, settings, os.environ, progress.text)
+    router = output.make_router(setup, settings, environ, progress.text)
     log = Log(verbosity, router.say)
     hosts = setup.plan.hosts
     memory = preflights.read_memory(hosts)
@@ -209,3 +238,6 @@ def _run_job(
     running.write_out()
     running.close()
     return outcome.exit_code
+
+
+STAGES = Stages(reservation.reserve, _prepare, _run_job)

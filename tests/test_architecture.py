@@ -404,7 +404,6 @@ READS_ENVIRON = (
     "poprun.interpreter",
     "poprun.helpers.local_launcher",
     "poprun.helpers.program_start",
-    "poprun.run",
     "poprun.helpers.shim",
     "poprun.vipu.server.serve",
     "poprun.vipu.commands.entry_points",

@@ -22,7 +22,8 @@ from poprun.job.guard_start import start_guard
 from poprun.job.mpirun_process import MpirunProcess
 from poprun.plan import planner
 
-prepare, run_job, finish = run._prepare, run._run_job, MpirunProcess.finish
+reserve, prepare, run_job = run.STAGES
+finish = MpirunProcess.finish
 arguments = []
 
 def keep(setup, *rest):
@@ -49,7 +50,7 @@ def twice(job, guard, setup, *rest):
     )
     return run_job(second, successor, again, *rest)
 
-run._prepare, run._run_job = keep, twice
+run.STAGES = run.Stages(reserve, keep, twice)
 resource.setrlimit(resource.RLIMIT_NOFILE, (512, 4096))
 sys.exit(cli.main())
 """

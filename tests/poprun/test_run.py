@@ -1,0 +1,172 @@
+"""The order of the stages of a run, and what is given back when one of them fails."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from poprun import run
+from poprun.errors import LaunchError, OptionError, PoprunError, ProgramNotFoundError
+from poprun.job.prepare.reservation import DeviceReservation
+from poprun.options import grammar, sources
+from poprun.options.settings import Settings
+from poprun.plan.planner import Setup
+
+ENVIRON = {"PATH": "/usr/bin:/bin", "MINE": "1", "POPDIST_JOB_ID": "outer"}
+GUARD: Any = object()
+JOB: Any = object()
+
+
+class Devices:
+    """Devices of a job whose release the test sees."""
+
+    def __init__(self, calls: list[str]) -> None:
+        self.calls = calls
+
+    def with_devices(self, job: Any) -> Any:
+        return job
+
+    def cancel(self, guard: Any) -> None:
+        assert guard is GUARD
+        self.calls.append("cancel")
+
+    lines = (("I", "The devices."),)
+    setup: Setup
+
+
+class Played:
+    """Stages that note their calls; one of them may fail."""
+
+    def __init__(self, failure: dict[str, BaseException] | None = None) -> None:
+        self.calls: list[str] = []
+        self.failure = failure or {}
+        self.environ: list[Mapping[str, str]] = []
+
+    def stages(self) -> run.Stages:
+        return run.Stages(self.reserve, self.prepare, self.run_job)
+
+    def note(self, name: str, environ: Mapping[str, str]) -> None:
+        self.calls.append(name)
+        self.environ.append(environ)
+        if name in self.failure:
+            raise self.failure[name]
+
+    def reserve(self, setup: Setup, environ: Mapping[str, str], *_: Any) -> Any:
+        self.note("reserve", environ)
+        devices = Devices(self.calls)
+        devices.setup = setup
+        return devices
+
+    def prepare(
+        self, setup: Any, settings: Any, files: Any, program: Any, environ: Any, _: int
+    ) -> Any:
+        assert files == ["/usr/bin/true"] * 2
+        self.note("prepare", environ)
+        return JOB
+
+    def run_job(
+        self, job: Any, guard: Any, setup: Any, settings: Any, environ: Any, hosts: Any
+    ) -> int:
+        assert (job, guard) == (JOB, GUARD)
+        self.note("run_job", environ)
+        return 7
+
+
+def settings(*words: str) -> Settings:
+    size = ("--num-instances", "2", "--num-replicas", "2", "--mpirun", "local")
+    return sources.resolve_settings(grammar.parse([*size, *words, "true"]).given, {})
+
+
+def play(played: Played, *words: str, program: str = "true", guard: Any = GUARD) -> int:
+    return run.run(settings(*words), [program], guard, ENVIRON, played.stages())
+
+
+def test_devices_are_reserved_then_the_job_is_described_and_run() -> None:
+    played = Played()
+
+    assert play(played) == 7
+    assert played.calls == ["reserve", "prepare", "run_job"]
+
+
+def test_a_job_inside_another_one_gets_nothing_of_that() -> None:
+    played = Played()
+    play(played)
+
+    reserve, prepare, run_job = played.environ
+    assert reserve["MINE"] == prepare["MINE"] == "1"
+    assert "POPDIST_JOB_ID" not in reserve
+    assert "POPDIST_JOB_ID" not in prepare
+    # The streams of poprun itself are those of its caller.
+    assert run_job is ENVIRON
+
+
+@pytest.mark.parametrize("error", [LaunchError("full"), KeyboardInterrupt()])
+def test_devices_of_a_job_that_cannot_be_described_are_given_back(
+    error: BaseException,
+) -> None:
+    played = Played({"prepare": error})
+
+    with pytest.raises(type(error)):
+        play(played)
+    assert played.calls == ["reserve", "prepare", "cancel"]
+
+
+def test_a_job_without_devices_is_not_described() -> None:
+    played = Played({"reserve": OptionError("no room")})
+
+    with pytest.raises(OptionError):
+        play(played)
+    assert played.calls == ["reserve"]
+
+
+@pytest.mark.parametrize(
+    ("words", "program", "refusal"),
+    [
+        ((), "no-such-program", ProgramNotFoundError),
+        (("--num-replicas", "3"), "true", PoprunError),
+        (("--only-output-from-instance", "2"), "true", PoprunError),
+    ],
+)
+def test_nothing_is_reserved_for_what_is_refused(
+    words: tuple[str, ...], program: str, refusal: type[PoprunError]
+) -> None:
+    played = Played()
+
+    with pytest.raises(refusal):
+        play(played, *words, program=program)
+    assert played.calls == []
+
+
+def test_nothing_is_reserved_while_poprun_may_not_read_its_terminal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("poprun.stdio.terminal.wait_until_readable", lambda _: False)
+    played = Played()
+
+    with pytest.raises(OptionError, match="which another job has"):
+        play(played, "--stdin", "all")
+    assert played.calls == []
+
+
+def test_a_dry_run_reserves_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    played = Played()
+
+    assert play(played, "--dry-run", guard=None) == 0
+    assert played.calls == []
+    assert "instance 1 on localhost:" in capfd.readouterr().out
+
+
+def test_devices_are_given_back_if_what_is_asked_for_cannot_be_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "print_text", lambda *_: 74)
+    played = Played()
+
+    assert play(played, "--print-topology=yes") == 74
+    assert played.calls == ["reserve", "prepare", "cancel"]
+
+
+def test_the_played_devices_are_like_the_real_ones() -> None:
+    for name in ("with_devices", "cancel", "lines", "setup"):
+        assert hasattr(DeviceReservation, name)
