@@ -31,9 +31,17 @@ class Pipeline:
 
     exit_code: int = 0
     jobs: list[tuple[Settings, list[str]]] = field(default_factory=list)
+    environ: Mapping[str, str] = field(default_factory=dict)
 
-    def run(self, settings: Settings, program: Sequence[str], guard: object) -> int:
+    def run(
+        self,
+        settings: Settings,
+        program: Sequence[str],
+        guard: object,
+        caller_environ: Mapping[str, str],
+    ) -> int:
         self.jobs.append((settings, list(program)))
+        self.environ = caller_environ
         return self.exit_code
 
 
@@ -84,9 +92,11 @@ def test_a_job_is_given_to_the_pipeline_and_its_exit_code_is_ours(
 
 
 def test_variables_reach_the_job(pipeline: Pipeline) -> None:
-    cli.main(["x"], {"POPRUN_NUM_REPLICAS": "3"})
+    environ = {"POPRUN_NUM_REPLICAS": "3"}
+    cli.main(["x"], environ)
 
     assert pipeline.jobs[0][0]["num-replicas"] == 3
+    assert pipeline.environ is environ
 
 
 def test_poprun_without_arguments_is_an_error_that_shows_its_usage(
