@@ -274,9 +274,7 @@ def test_an_error_of_the_pipeline_has_its_own_exit_code(
 ) -> None:
     from poprun.errors import ProgramNotFoundError
 
-    def run(
-        self: Pipeline, settings: Settings, program: Sequence[str], guard: object
-    ) -> int:
+    def run(self: Pipeline, *arguments: object) -> int:
         raise ProgramNotFoundError("There is no program x.")
 
     monkeypatch.setattr(Pipeline, "run", run)
@@ -325,7 +323,7 @@ def test_nothing_heavy_is_imported_before_the_pipeline() -> None:
     code = (
         "import sys, types; from poprun import cli;"
         "sys.modules['poprun.run'] = cli;"
-        "cli.run = lambda settings, program, guard: 0; cli.main(sys.argv[1:]);"
+        "cli.run = lambda *arguments: 0; cli.main(sys.argv[1:]);"
         "print(*sorted(sys.modules), file=sys.stderr)"
     )
     heavy = {
