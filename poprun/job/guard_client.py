@@ -52,7 +52,7 @@ class GuardClient:
         """Make the lock file of the job in its directory.
 
         Each supervisor learns by it, when it ends, whether it is the last. It has the
-        end actions that are registered, and gets those that come later.
+        end actions, and is told of those that are withdrawn.
         """
         path = os.fsencode(self._job.directory)
         # On a full disk the guard still has the end actions.
@@ -61,18 +61,9 @@ class GuardClient:
             self._hold = protocol.pack(protocol.HOLD, os.path.join(path, LOCK))
             self.channel.send(self._hold)
 
-    def register(self, action: EndAction) -> None:
-        """Have an end action performed when the job ends, however it ends.
-
-        Call it before what is to be undone is made: poprun may be killed at any time.
-        """
-        self._pass_on(self._end_actions.register(action))
-
     def withdraw(self, action: EndAction) -> None:
         """Forget an end action that has been performed."""
-        self._pass_on(self._end_actions.withdraw(action))
-
-    def _pass_on(self, message: bytes) -> None:
+        message = self._end_actions.withdraw(action)
         self.channel.send(message)
         if self._lock >= 0:
             with suppress(OSError):  # as in make_lock

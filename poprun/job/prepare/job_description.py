@@ -75,16 +75,14 @@ def make_job(
         open_files=0 if limits[0] == limits[1] else limits[0],
         umask=umask,
     )
-    mpi = adapter(setup.mpi.flavour)
-    own = mpi.environment(setup.mpi, environ, directory)
-    own[env.JOB_ID] = setup.identity
-    own[env.CONTROL] = setup.attempt.control
     cache, timeout = setup.temporary_cache, settings["timeout"]
+    # The first attempt makes it for all.
+    caches = [_directory(cache, exists=setup.attempt.number > 0)] if cache else []
     return Job(
         control=setup.attempt.control,
         mark=f"{env.JOB_ID}={setup.identity}",
         mpirun=setup.argv,
-        mpirun_environment={os.fsencode(k): os.fsencode(v) for k, v in own.items()},
+        mpirun_environment=_mpirun_environment(setup, environ, directory),
         specs=_specs(pack, setup, paths, program, inherited),
         stdin=setup.stdin,
         terminals=terminals,
@@ -96,14 +94,21 @@ def make_job(
         start_timeout=settings["start-timeout"],
         descriptor_limits=limits,
         attempt_resources=[_directory(directory)],
-        # The first attempt makes it for all.
-        job_resources=[_directory(cache, exists=setup.attempt.number > 0)]
-        if cache
-        else [],
+        job_resources=caches,
         directory=directory,
         ended_file=ended_file,
-        leftovers=mpi.LEFTOVERS,
+        leftovers=adapter(setup.mpi.flavour).LEFTOVERS,
     )
+
+
+def _mpirun_environment(
+    setup: Setup, environ: Mapping[str, str], directory: str
+) -> dict[bytes, bytes]:
+    mpi = adapter(setup.mpi.flavour)
+    variables = mpi.environment(setup.mpi, environ, directory)
+    variables[env.JOB_ID] = setup.identity
+    variables[env.CONTROL] = setup.attempt.control
+    return {os.fsencode(name): os.fsencode(v) for name, v in variables.items()}
 
 
 def _directory(path: str, *, exists: bool = False) -> Resource:

@@ -14,7 +14,7 @@ import pytest
 from poprun.errors import LaunchError
 from poprun.helpers import processes, protocol
 from poprun.helpers.channel import Channel
-from poprun.helpers.end_actions import EndActions, RemovePath, RunCommand
+from poprun.helpers.end_actions import EndAction, EndActions, RemovePath, RunCommand
 from poprun.helpers.job_files import LOCK
 from poprun.job import guard_client
 from poprun.job.guard_client import GuardClient
@@ -70,25 +70,28 @@ def guards(monkeypatch: pytest.MonkeyPatch) -> Iterator[Guards]:
     os.close(made.output)
 
 
+def client_of(guards: Guards, tmp_path: Path, *more: EndAction) -> GuardClient:
+    """Return the client of a guard with an end action for the job's directory first."""
+    job = Job(
+        control="@none/key",
+        mark=MARK.decode(),
+        mpirun=["/bin/mpirun", "-n", "2"],
+        mpirun_environment={b"HOME": b"/root", b"EMPTY": b""},
+        specs=[],
+        grace=2.5,
+        leftovers=["/dev/shm/mpich_"],
+        descriptor_limits=resource.getrlimit(resource.RLIMIT_NOFILE),
+        directory=str(tmp_path),
+    )
+    end_actions = [RemovePath(os.fsencode(tmp_path / "job")), *more]
+    return GuardClient(guards.start({}), job, end_actions)
+
+
 @pytest.fixture
 def guarding(guards: Guards, tmp_path: Path) -> Iterator[GuardClient]:
-    made = GuardClient(
-        guards.start({}),
-        Job(
-            control="@none/key",
-            mark=MARK.decode(),
-            mpirun=["/bin/mpirun", "-n", "2"],
-            mpirun_environment={b"HOME": b"/root", b"EMPTY": b""},
-            specs=[],
-            grace=2.5,
-            leftovers=["/dev/shm/mpich_"],
-            descriptor_limits=resource.getrlimit(resource.RLIMIT_NOFILE),
-            directory=str(tmp_path),
-        ),
-        [RemovePath(os.fsencode(tmp_path / "job"))],
-    )
-    yield made
-    made.channel.close()
+    client = client_of(guards, tmp_path)
+    yield client
+    client.channel.close()
 
 
 def files(tmp_path: Path) -> Messages:
@@ -119,18 +122,17 @@ def test_mpirun_is_started_with_the_file_for_its_words(
 
 
 def test_what_is_asked_of_a_guard_is_a_message(
-    guards: Guards, guarding: GuardClient
+    guards: Guards, guarding: GuardClient, tmp_path: Path
 ) -> None:
+    path = os.fsencode(tmp_path / "job")
     guards.heard()
 
-    guarding.register(RemovePath(b"/file"))
-    guarding.withdraw(RemovePath(b"/file"))
+    guarding.withdraw(RemovePath(path))
     guarding.signal_mpirun(NO_PROCESS, signal.SIGKILL)
     guarding.finish()
 
     assert guards.heard() == [
-        (protocol.END_ACTION, [b"remove", b"/file"]),
-        (protocol.WITHDRAW, [b"remove", b"/file"]),
+        (protocol.WITHDRAW, [b"remove", path]),
         (protocol.SIGNAL_MPIRUN, [b"9"]),
         (protocol.FINISH, []),
     ]
@@ -228,28 +230,28 @@ def test_without_any_guard_the_files_are_poprun_s_to_remove(
     assert not (tmp_path / "job").exists()
 
 
-def test_the_lock_file_has_the_end_actions_of_now_and_those_that_come_later(
-    guards: Guards, guarding: GuardClient, tmp_path: Path
+def test_the_lock_file_has_the_end_actions_and_what_becomes_of_them(
+    guards: Guards, tmp_path: Path
 ) -> None:
-    later = RunCommand(purpose="do it", argv=[b"/x"], environment=[], timeout_s=1)
+    command = RunCommand(purpose="do it", argv=[b"/x"], environment=[], timeout_s=1)
+    undone = RemovePath(b"/undone")
+    guarding = client_of(guards, tmp_path, command, undone)
     guarding.make_lock()
 
-    guarding.register(later)
-    guarding.register(RemovePath(b"/withdrawn"))
-    guarding.withdraw(RemovePath(b"/withdrawn"))
+    guarding.withdraw(undone)
 
-    found = EndActions()
-    found.read((tmp_path / os.fsdecode(LOCK)).read_bytes())
-    assert list(found) == [RemovePath(os.fsencode(tmp_path / "job")), later]
+    kept = EndActions()
+    kept.read((tmp_path / os.fsdecode(LOCK)).read_bytes())
+    assert list(kept) == [RemovePath(os.fsencode(tmp_path / "job")), command]
+    guarding.channel.close()
 
 
 def test_a_guard_may_take_longer_to_finish_with_more_to_undo(
-    guarding: GuardClient,
+    guards: Guards, guarding: GuardClient, tmp_path: Path
 ) -> None:
-    before = guarding.finish_limit_s
+    command = RunCommand(purpose="do it", argv=[b"/x"], environment=[], timeout_s=10)
 
-    guarding.register(
-        RunCommand(purpose="do it", argv=[b"/x"], environment=[], timeout_s=10)
-    )
+    longer = client_of(guards, tmp_path, command)
 
-    assert guarding.finish_limit_s == before + 11
+    assert longer.finish_limit_s == guarding.finish_limit_s + 11
+    longer.channel.close()
