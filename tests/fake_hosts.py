@@ -48,7 +48,9 @@ class FakeHost:
     ) -> None:
         self.name = name
         self.ranks = ranks
-        self.is_clean = True
+        self.is_clean = self.finished = True
+        # What it reports between `finish` and its end.
+        self.last_events: Sequence[Event] = ()
         self.calls: list[tuple[object, ...]] = []
         self.ticks = 0
         self.alive: set[int] = set()
@@ -91,6 +93,7 @@ class FakeHost:
             elif isinstance(event, Exited):
                 self.alive.discard(event.rank)
             self.emit(event)
+        self.finished = not self._batches
 
     def deadline(self, now: float) -> float:
         return self._ends_by
@@ -130,6 +133,12 @@ class FakeHost:
 
     def note_end(self, rank: int) -> None:
         self.calls.append(("note_end", rank))
+
+    def finish(self) -> None:
+        self._call_once("finish_host")
+        if self.last_events:
+            self.finished = False
+            self.play(*self.last_events)
 
     def close(self) -> None:
         self.calls.append(("close",))

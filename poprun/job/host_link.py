@@ -40,6 +40,10 @@ class HostLink(Protocol):
     def is_clean(self) -> bool:
         """Whether all instances of this host have ended, and left no process."""
 
+    @property
+    def finished(self) -> bool:
+        """Whether nothing of the job is left on the host, after `finish`."""
+
     def start(
         self, emit: Callable[[Event], None], streams: Streams, stdin: StdinFeeder
     ) -> None:
@@ -86,6 +90,9 @@ class HostLink(Protocol):
 
     def note_end(self, rank: int) -> None:
         """Tell the instances of this host that an instance of the job has ended."""
+
+    def finish(self) -> None:
+        """Begin to end what is left of the job, until `finished` is true."""
 
     def close(self) -> None:
         """Release what the link holds."""

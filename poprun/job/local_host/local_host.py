@@ -30,6 +30,9 @@ class LocalHost:
         know: Is called with the pid and the start time of each shim.
     """
 
+    # What is left here is ended by the guard.
+    finished = True
+
     def __init__(
         self,
         job: Job,
@@ -123,6 +126,9 @@ class LocalHost:
         # On a full disk, or without the directory, they learn of it by their timeout.
         with suppress(OSError), open(self._job.ended_file, "ab") as file:
             file.write(b"%d\n" % rank)
+
+    def finish(self) -> None:
+        self.release_shims()
 
     def close(self) -> None:
         self.control.close()

@@ -120,9 +120,9 @@ class Supervisor:
         while self._course.phase is not Phase.OVER:
             self._turn(self._course.deadline)
         for host in self._hosts:
-            host.release_shims()
+            host.finish()
         self._mpirun.finish(is_clean=all(host.is_clean for host in self._hosts))
-        while not self._mpirun.finished:
+        while not (self._mpirun.finished and all(h.finished for h in self._hosts)):
             self._turn(inf)
         self.write_out()
         self._stdin_feeder.close()

@@ -72,6 +72,7 @@ def test_a_job_starts_and_ends_on_all_its_hosts(
         ("note_end", 1),
         ("note_end", 2),
         ("release",),
+        ("finish_host",),
         ("close",),
     ]
 
@@ -205,3 +206,23 @@ def test_output_of_both_hosts_is_shown(driven: Driven, there: FakeHost) -> None:
     driven.turn()
 
     assert driven.output() == (b"from there\nfrom here\n", b"")
+
+
+def test_the_loop_waits_for_the_end_of_what_is_left_on_another_host(
+    driven: Driven, there: FakeHost
+) -> None:
+    [shim] = driven.run(1)
+    run_there(there)
+    shim.exit(0)
+    shim.end()
+    for rank in THERE:
+        there.play(*there.end(rank, 0, by_itself=True))
+    driven.turn(6)
+    driven.guard.say(protocol.MPIRUN_EXITED, 0)
+    remains = Remains(7, 0, "sudo", "there")
+    there.last_events = [remains]
+
+    ended = driven.finish()
+
+    assert there.finished
+    assert ended.events[-1] == remains

@@ -115,6 +115,7 @@ def test_a_job_without_failures_goes_through_the_host_in_order(
         ("note_end", 1),
         ("note_end", 0),
         ("release",),
+        ("finish_host",),
         ("finish", True),
         ("close",),
         ("close_mpirun",),
