@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 NOTHING = "/dev/null"
 PIECE = 1 << 16
-Interest = tuple[int, bool]
 
 
 class Stdin(NamedTuple):

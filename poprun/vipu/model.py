@@ -90,7 +90,6 @@ class PartitionState(_Spelled):
     PENDING = "pending"
     ACTIVE = "active"
     ERROR = "error"
-    REMOVED = "removed"
 
     @property
     def in_api(self) -> str:

@@ -82,6 +82,7 @@ def reserve(
         return _reserve(setup, options, environ, guard, log)
     except InventoryError as error:
         if setup.needs_ipus or options.server is not None:
+            error.add_note("--offline-mode=yes runs the job without IPUs.")
             raise
         log.warn(f"The job runs in offline mode, without IPUs. {error}")
         return DeviceReservation(planner.without_ipus(setup, environ))

@@ -200,8 +200,7 @@ class Database:
                 raise self._full() from error
             raise InventoryUnavailableError(
                 f"The V-IPU inventory {self.path} cannot be opened: {error.strerror}. "
-                "Name another place with POPRUN_VIPU_INVENTORY, or run with "
-                "--offline-mode=1."
+                "Name another place with POPRUN_VIPU_INVENTORY."
             ) from error
 
     def _in_words(self, error: sqlite.Error) -> InventoryError:
@@ -211,8 +210,7 @@ class Database:
                 return InventoryUnavailableError(
                     f"The V-IPU inventory {self.path} is where file locks do not work: "
                     f"{failure}. Network file systems need a lock service. Name a "
-                    "place on a local disk with POPRUN_VIPU_INVENTORY, or run with "
-                    "--offline-mode=1."
+                    "place on a local disk with POPRUN_VIPU_INVENTORY."
                 )
             return InventoryBusyError(
                 f"Other processes kept the V-IPU inventory {self.path} locked for "
@@ -225,7 +223,7 @@ class Database:
             return self._corrupt(str(error))
         return InventoryUnavailableError(
             f"The V-IPU inventory {self.path} cannot be read or written: {error}. Name "
-            "another place with POPRUN_VIPU_INVENTORY, or run with --offline-mode=1."
+            "another place with POPRUN_VIPU_INVENTORY."
         )
 
     def _lock_failure(self) -> str:

@@ -46,11 +46,11 @@ def _home(environ: Mapping[str, str]) -> str:
     if not os.path.isabs(home):
         raise InventoryUnavailableError(
             "This user has no home directory, where the V-IPU inventory would be. "
-            f"Name a file for it with {VARIABLE}, or run with --offline-mode=1."
+            f"Name a file for it with {VARIABLE}."
         )
     if not os.path.isdir(home):
         raise InventoryUnavailableError(
             f"The home directory {home}, where the V-IPU inventory would be, does not "
-            f"exist. Name a file for it with {VARIABLE}, or run with --offline-mode=1."
+            f"exist. Name a file for it with {VARIABLE}."
         )
     return home

@@ -11,7 +11,6 @@ def format_table(
     *,
     widths: Sequence[int] = (),
     top_rule: bool = False,
-    bottom_rule: bool = True,
 ) -> str:
     """Return a table with a header.
 
@@ -20,16 +19,13 @@ def format_table(
         rows: The cells below them.
         widths: How wide each column is at least.
         top_rule: Whether a rule comes before the header.
-        bottom_rule: Whether a rule comes after the last row.
     """
     rows = [_printable(row) for row in rows]
     columns = _column_widths([header, *rows], widths)
     rule = _rule(columns)
     lines = [rule] if top_rule else []
     lines += [_line(header, columns), rule]
-    lines += [_line(row, columns) for row in rows]
-    if bottom_rule:
-        lines.append(rule)
+    lines += [*(_line(row, columns) for row in rows), rule]
     return "".join(f"{line}\n" for line in lines)
 
 

@@ -75,7 +75,7 @@ def test_a_home_that_is_none_is_named() -> None:
 
     assert str(refusal.value) == (
         "This user has no home directory, where the V-IPU inventory would be. Name a "
-        "file for it with POPRUN_VIPU_INVENTORY, or run with --offline-mode=1."
+        "file for it with POPRUN_VIPU_INVENTORY."
     )
 
 
@@ -225,8 +225,7 @@ def test_a_place_that_cannot_be_is_an_error_of_its_own(tmp_path: Path) -> None:
 
     assert str(refusal.value) == (
         f"The V-IPU inventory {file}/vipu/inventory.db cannot be opened: Not a "
-        "directory. Name another place with POPRUN_VIPU_INVENTORY, or run with "
-        "--offline-mode=1."
+        "directory. Name another place with POPRUN_VIPU_INVENTORY."
     )
     with pytest.raises(InventoryUnavailableError, match="is no file"):
         EmbeddedInventory(tmp_path, host="h1")
@@ -558,6 +557,6 @@ def test_where_files_cannot_be_locked_it_is_said_at_once(
     assert said == (
         f"The V-IPU inventory {path} is where file locks do not work: No locks "
         "available. Network file systems need a lock service. Name a place on a local "
-        "disk with POPRUN_VIPU_INVENTORY, or run with --offline-mode=1.\n"
+        "disk with POPRUN_VIPU_INVENTORY.\n"
     )
     assert [f.name for f in path.parent.iterdir()] == [path.name] * exists
