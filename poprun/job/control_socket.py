@@ -102,7 +102,7 @@ class ControlSocket:
     def read_closed(self) -> None:
         """Read what has been closed by its peers, in the order in which it was.
 
-        When a shim is killed, hydra kills the others before poprun may come to look.
+        When one client is killed, hydra kills others before poprun may come to look.
         """
         links = {link.fileno(): link for link in (*self._unknown, *self._known)}
         for descriptor in self._hangups.come():

@@ -68,7 +68,10 @@ class HostLink(Protocol):
         """Emit the events that are due by now."""
 
     def take_in_losses(self) -> None:
-        """Emit what is known by now of shims that have gone: mpirun has ended."""
+        """Emit the losses of shims that are known by now.
+
+        mpirun has ended, and the cause may be one of them.
+        """
 
     def stop_starting(self) -> None:
         """Start no further instance: the job stops."""
