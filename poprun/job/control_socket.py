@@ -70,12 +70,13 @@ class ControlSocket:
         # Connections without a first message, the oldest first, and until when.
         self._unknown: dict[Channel, float] = {}
         self._known: dict[Channel, Handler] = {}
-        self._hangups = Hangups()
+        # In which order connections have been closed by their peers: poll() tells of
+        # all that have been, in an order of its own, and an epoll in that of time.
+        self._hangups = select.epoll()
         self._retry_at = 0.0
 
     def interests(self, now: float) -> Iterator[Interest]:
         """Yield the descriptors to wait for, in the order to serve them."""
-        # In the order in which connections were closed, which poll does not know.
         hangups, sock = self._hangups.fileno(), self._sock.fileno()
         yield Interest(hangups, EVENT_READ, lambda _: self.read_closed())
         if now >= self._retry_at:
@@ -105,7 +106,7 @@ class ControlSocket:
         When one client is killed, hydra kills others before poprun may come to look.
         """
         links = {link.fileno(): link for link in (*self._unknown, *self._known)}
-        for descriptor in self._hangups.come():
+        for descriptor, _ in self._hangups.poll(0):
             link = links.get(descriptor)
             while link is not None and link.fileno() >= 0:
                 self._read(link)
@@ -135,7 +136,8 @@ class ControlSocket:
                 self._emit(Rejected(f"it came from user {user}"))
                 continue
             self._unknown[Channel(sock, protocol.MAX_REPORT)] = now + FIRST_MESSAGE_S
-            self._hangups.watch(sock.fileno())
+            # Edge-triggered: one comes up once, and data is none of its events.
+            self._hangups.register(sock, select.EPOLLRDHUP | select.EPOLLET)
         while len(self._unknown) > self._most:
             why = f"{self._most} others had not said who they are either"
             self._reject(next(iter(self._unknown)), why)
@@ -181,30 +183,3 @@ class ControlSocket:
         del self._unknown[link]
         self._known[link] = handler
         return messages[1:] if messages else None
-
-
-class Hangups:
-    """In which order connections have been closed by their peers.
-
-    poll() tells of all that have been closed by now, in an order of its own. The
-    kernel appends a descriptor to the list of an epoll when it becomes ready, so that
-    list has the order of time.
-    """
-
-    def __init__(self) -> None:
-        self._epoll = select.epoll()
-
-    def fileno(self) -> int:
-        return self._epoll.fileno()
-
-    def watch(self, descriptor: int) -> None:
-        """Take in a connection; closing it takes it out."""
-        # Edge-triggered: a descriptor comes up once, and data is none of its events.
-        self._epoll.register(descriptor, select.EPOLLRDHUP | select.EPOLLET)
-
-    def come(self) -> list[int]:
-        """Return what has been closed since the last call, the first one first."""
-        return [descriptor for descriptor, _ in self._epoll.poll(0)]
-
-    def close(self) -> None:
-        self._epoll.close()

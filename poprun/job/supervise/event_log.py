@@ -64,11 +64,10 @@ class EventLog:
             case FailedInFinalize() | WaitsInFinalize() | AloneInMpi():
                 self._on_mpi(event)
             case Clean(rank, left_behind) if left_behind:
-                processes = (
-                    "1 process" if left_behind == 1 else f"{left_behind} processes"
-                )
                 self._log.say(
-                    f"Instance {rank} left {processes} running, which poprun ended."
+                    f"Instance {rank} left {left_behind} "
+                    f"process{'' if left_behind == 1 else 'es'} running, which poprun "
+                    "ended."
                 )
             case Interrupted(number):
                 self._on_interrupt(number)
