@@ -139,14 +139,14 @@ def _results(wishes: Wishes, group: "Group", meeting: Meeting) -> Iterator[Resul
     fit, left_out = sizes.fitting(wishes.sizes, meeting.size, copies, int(free))
     say(*left_out)
     wanted = [name for name in wishes.peers if name != "none"]
-    found, missing = peers.find(wanted, meeting)
-    say(*missing, *(f"{peer.name} is {peer.library}" for peer in found))
-    names = [peer.name for peer in found]
+    present, missing = peers.find(wanted, meeting)
+    say(*missing, *(f"{peer.name} is {peer.library}" for peer in present))
+    names = [peer.name for peer in present]
     where = placement(meeting)
     bench = Bench(
         meeting=meeting,
         engine=Engine(group, wishes.algorithm),
-        peers=found,
+        peers=present,
         probe=Probe(meeting, where),
         placement=where,
         seconds=wishes.seconds,

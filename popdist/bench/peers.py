@@ -103,14 +103,14 @@ def find(names: Sequence[str], meeting: Meeting) -> tuple[list[Peer], list[str]]
 
     Every member must ask for the same names: peers connect in here.
     """
-    found: list[Peer] = []
+    present: list[Peer] = []
     sentences = []
     for name in names:
         try:
-            found.append(_CONNECT[name](meeting))
+            present.append(_CONNECT[name](meeting))
         except PeerMissingError as error:
             sentences.append(f"{name} is left out: {error}")
-    return found, sentences
+    return present, sentences
 
 
 def name_of_mpi(library: str) -> str:

@@ -57,9 +57,9 @@ def figure(results: Sequence[Result]) -> Any:
 
 def lines(results: Sequence[Result]) -> dict[str, list[tuple[int, float]]]:
     """Return the points of each line, as bytes and microseconds."""
-    found: dict[str, list[tuple[int, float]]] = {ENGINE: []}
+    points: dict[str, list[tuple[int, float]]] = {ENGINE: []}
     for result in results:
-        found[ENGINE].append((result.bytes, result.engine_us))
+        points[ENGINE].append((result.bytes, result.engine_us))
         for name, us in {**result.peers, FLOOR: result.floor_us}.items():
-            found.setdefault(name, []).append((result.bytes, us))
-    return found
+            points.setdefault(name, []).append((result.bytes, us))
+    return points

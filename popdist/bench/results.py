@@ -77,10 +77,10 @@ def microseconds(names: Sequence[str], seconds: Floats) -> dict[str, float]:
 def ratios(names: Sequence[str], seconds: Floats) -> dict[str, Spread]:
     """Return the spread of what each round says, of every lane but the engine's."""
     engine = seconds[:, names.index(ENGINE)]
-    found = {}
+    spreads = {}
     for name, lane in zip(names, seconds.T, strict=True):
         if name == FLOOR:
-            found[name] = Spread.of(engine / lane)
+            spreads[name] = Spread.of(engine / lane)
         elif name != ENGINE:
-            found[name] = Spread.of(lane / engine)
-    return found
+            spreads[name] = Spread.of(lane / engine)
+    return spreads

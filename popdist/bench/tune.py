@@ -116,10 +116,8 @@ def _compare(
         for n, column in zip(tunings, times.T, strict=True):
             shares[n].append(Spread.of(column / times[:, 0]).median)
         if meeting.rank == 0:
-            found = ", ".join(f"{n} {share[-1]:.2f}" for n, share in shares.items())
-            print(
-                f"{what}, times of the first at {in_short(size)}: {found}", flush=True
-            )
+            text = ", ".join(f"{n} {share[-1]:.2f}" for n, share in shares.items())
+            print(f"{what}, times of the first at {in_short(size)}: {text}", flush=True)
     for group in groups.values():
         group.close()
     return shares
@@ -150,13 +148,13 @@ def _connection(meeting: Meeting) -> Connect:
     from popdist.engine.group import Group
     from popdist.session import STATE
 
-    made = 0
+    count = 0
 
     def connect(tuning: Tuning) -> "Group":
-        nonlocal made
-        made += 1
+        nonlocal count
+        count += 1
         # A name of its own for each: members meet by it.
-        name = f"{STATE.job.meeting}.tune{made}" if meeting.size > 1 else ""
+        name = f"{STATE.job.meeting}.tune{count}" if meeting.size > 1 else ""
         return Group(
             name,
             meeting.rank,

@@ -108,7 +108,7 @@ status exchange_run(const exchange *x)
     const descriptor d = {
         .count = (x->op == BROADCAST ? longest : all) / element_bytes(x->type),
         .name = x->name,
-        .shape = hash_with_all(x->shape, x->lengths, (size_t)c->size),
+        .details_hash = hash_with_all(x->shapes_hash, x->lengths, (size_t)c->size),
         .operation = (uint8_t)x->op,
         .dtype = (uint8_t)x->type,
         .reduction = (uint8_t)x->headers_of,

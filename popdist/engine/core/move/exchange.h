@@ -12,7 +12,7 @@ typedef struct {
     uint64_t name;
     int root;
     const uint64_t *lengths; /* of each member's part */
-    uint64_t shape; /* of the arrays, where all members must pass the same */
+    uint64_t shapes_hash; /* of the arrays, where all members must pass the same */
     operation headers_of; /* the call for which headers are exchanged, for messages, or 0 */
     const char *in;
     char *out;

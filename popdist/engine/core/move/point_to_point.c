@@ -64,16 +64,16 @@ static status refuse(comm *c, const channel *ch, int from)
 status receive_message(comm *c, int from, dtype type, char *to, uint64_t bytes)
 {
     channel *ch = channel_at(c, from, c->rank);
-    uint64_t *taken = &c->received_from[from];
+    uint64_t *received = &c->received_from[from];
     note(c, RECEIVE, from, type, bytes);
     for (uint64_t i = 0; i < parts_of_message(bytes); i++) {
-        status s = wait_word(c, from, &ch->sent.count, *taken + 1, &ch->sent);
+        status s = wait_word(c, from, &ch->sent.count, *received + 1, &ch->sent);
         if (s != DONE)
             return s;
-        if (ch->labels[*taken & 1].dtype != type || ch->labels[*taken & 1].count != bytes)
+        if (ch->labels[*received & 1].dtype != type || ch->labels[*received & 1].count != bytes)
             return refuse(c, ch, from);
-        memcpy(to + i * MESSAGE_SLOT_BYTES, ch->messages[*taken & 1], part_bytes(bytes, i));
-        advance(&ch->received, ++*taken);
+        memcpy(to + i * MESSAGE_SLOT_BYTES, ch->messages[*received & 1], part_bytes(bytes, i));
+        advance(&ch->received, ++*received);
     }
     return DONE;
 }

@@ -32,22 +32,6 @@ PyObject *comm_reduce_rows(CommObject *self, PyObject *args)
     return result;
 }
 
-/* Return so many addresses, or NULL with an exception set. */
-static uint64_t *addresses_of(PyObject *list, uint64_t count, const char *what)
-{
-    uint64_t *found = PyMem_Calloc(count + 1, sizeof *found);
-    const Py_ssize_t given = found ? numbers_from(list, found, (Py_ssize_t)count) : -1;
-    if (found && given == (Py_ssize_t)count)
-        return found;
-    if (!found)
-        PyErr_NoMemory();
-    else if (given >= 0)
-        PyErr_Format(PyExc_ValueError, "%zd addresses of %s are given, but there are %llu.",
-                     given, what, (unsigned long long)count);
-    PyMem_Free(found);
-    return NULL;
-}
-
 /* Read the lengths of all members' shares, which must make up the row. */
 static bool shares_from(const CommObject *self, PyObject *list, uint64_t total,
                         uint64_t *lengths)
@@ -83,7 +67,7 @@ PyObject *comm_reduce_to_nodes(CommObject *self, PyObject *args)
     if (!find_segments(&k, list, shapes))
         return NULL;
     uint64_t *out = shares_from(self, shares, k.total, lengths)
-                        ? addresses_of(nodes, k.l->part_nodes, "nodes")
+                        ? addresses_from(nodes, k.l->part_nodes, "nodes")
                         : NULL;
     if (out && enter(self, k.total * element_bytes(k.type) * k.l->rows[k.l->rank]))
         result = leave(self, reduce_to_nodes(&k, lengths, (char *const *)out));
@@ -98,8 +82,8 @@ static PyObject *complete(CommObject *self, const arithmetic *a, const program *
 {
     PyObject *result = NULL;
     const Py_ssize_t rows = PySequence_Size(out);
-    uint64_t *from = rows < 0 ? NULL : addresses_of(nodes, p->leaves, "nodes");
-    uint64_t *to = from ? addresses_of(out, (uint64_t)rows, "rows") : NULL;
+    uint64_t *from = rows < 0 ? NULL : addresses_from(nodes, p->leaves, "nodes");
+    uint64_t *to = from ? addresses_from(out, (uint64_t)rows, "rows") : NULL;
     if (to && enter(self, count * a->accumulated * p->leaves)) {
         if (rows > 0)
             complete_nodes(&self->c, a, p, (const char *const *)from, count,
@@ -145,10 +129,10 @@ PyObject *comm_exchange(CommObject *self, PyObject *args)
     int op, headers_of, type, root;
     unsigned long long name, in, out;
     PyObject *list, *shapes;
-    uint64_t lengths[MAX_MEMBERS], all = 0, shape = 0;
+    uint64_t lengths[MAX_MEMBERS], all = 0, shapes_hash = 0;
     if (!PyArg_ParseTuple(args, "iiiiKOOKK", &op, &headers_of, &type, &root, &name, &list, &shapes,
                           &in, &out)
-        || !shape_from(shapes, &shape))
+        || !hash_shapes(shapes, &shapes_hash))
         return NULL;
     Py_ssize_t count = numbers_from(list, lengths, MAX_MEMBERS);
     if (count < 0)
@@ -166,7 +150,7 @@ PyObject *comm_exchange(CommObject *self, PyObject *args)
         .name = name,
         .root = root,
         .lengths = lengths,
-        .shape = shape,
+        .shapes_hash = shapes_hash,
         .in = (const char *)(uintptr_t)in,
         .out = (char *)(uintptr_t)out,
     };

@@ -162,17 +162,17 @@ static PyObject *initialise(PyObject *module, PyObject *args)
 static PyObject *simd_levels(PyObject *module, PyObject *unused)
 {
     static const char *const names[] = {"baseline", "avx2", "avx512", "neon"};
-    PyObject *found = PyList_New(0);
+    PyObject *levels = PyList_New(0);
     (void)module, (void)unused;
-    for (size_t i = 0; found && i < sizeof names / sizeof *names; i++) {
+    for (size_t i = 0; levels && i < sizeof names / sizeof *names; i++) {
         if (!kernels_named(names[i]))
             continue;
         PyObject *name = PyUnicode_FromString(names[i]);
-        if (!name || PyList_Append(found, name) < 0)
-            Py_CLEAR(found);
+        if (!name || PyList_Append(levels, name) < 0)
+            Py_CLEAR(levels);
         Py_XDECREF(name);
     }
-    return found;
+    return levels;
 }
 
 static PyObject *on_pages(PyObject *args, bool (*function)(void *, size_t))
@@ -210,8 +210,8 @@ static PyObject *address_of(PyObject *module, PyObject *array)
 {
     (void)module;
     PyObject *capsule = PyObject_GetAttr(array, name_struct);
-    const array_struct *found = capsule ? PyCapsule_GetPointer(capsule, NULL) : NULL;
-    PyObject *address = found ? PyLong_FromVoidPtr(found->data) : NULL;
+    const array_struct *numpy_array = capsule ? PyCapsule_GetPointer(capsule, NULL) : NULL;
+    PyObject *address = numpy_array ? PyLong_FromVoidPtr(numpy_array->data) : NULL;
     Py_XDECREF(capsule);
     return address;
 }

@@ -83,7 +83,7 @@ typedef struct {
     char **addresses;
     segment *segments;
     stretch *stretches; /* room for two of each array */
-    uint64_t bytes, shape;
+    uint64_t bytes, shapes_hash;
 } plain_arrays;
 
 static void let_go(plain_arrays *p)
@@ -105,7 +105,7 @@ static void add_segment(plain_arrays *p, uint32_t rows, bool leading)
         out_rows[r] = to + r * row;
     }
     p->segments[i] = (segment){row / (uint64_t)x->itemsize, in_rows, out_rows};
-    p->shape = add_shape(p->shape, x->shape + leading, x->ndim - leading);
+    p->shapes_hash = hash_with_shape(p->shapes_hash, x->shape + leading, x->ndim - leading);
     p->bytes += (uint64_t)x->len;
     p->count++;
 }
@@ -141,7 +141,7 @@ static PyObject *reduce_plain(CommObject *self, const layout *l, plain_arrays *p
     call k = call_of(&self->c, l, ALL_REDUCE, dtype_of(&p->x[0]), reduction);
     k.segments = p->segments;
     k.count_of_segments = (uint32_t)p->count;
-    k.shape = p->shape;
+    k.shapes_hash = p->shapes_hash;
     for (Py_ssize_t i = 0; i < p->count; i++)
         k.total += p->segments[i].count;
     if (!enter(self, p->bytes))
@@ -164,13 +164,13 @@ PyObject *reduce_arrays(PyObject *object, PyObject *given, PyObject *from, PyObj
     plain_arrays p = {.x = &x, .out = &out, .same = &same, .addresses = addresses,
                       .segments = &whole};
     PyObject *result = NULL;
-    const bool taken = addresses && !self->queued && take(&p, from, to, l, reduction, leading);
-    if (taken)
+    const bool plain = addresses && !self->queued && take(&p, from, to, l, reduction, leading);
+    if (plain)
         result = reduce_plain(self, l, &p, reduction, wanted);
     let_go(&p);
     if (addresses != few)
         PyMem_Free(addresses);
-    if (taken)
+    if (plain)
         return result;
     /* The caller's next attempt, in Python, finds out what they are and reports it. */
     PyErr_Clear();
@@ -192,7 +192,7 @@ PyObject *reduce_memory(PyObject *object, PyObject *given, uint64_t address,
     k.segments = &whole;
     k.count_of_segments = 1;
     k.total = count;
-    k.shape = add_shape(0, &length, 1);
+    k.shapes_hash = hash_with_shape(0, &length, 1);
     if (!enter(self, count * element_bytes(k.type)))
         return NULL;
     prepare(&k, wanted);
@@ -219,12 +219,12 @@ static bool crossing(plain_arrays *p)
             p->stretches[many++] = (stretch){to, to + length, true};
     }
     qsort(p->stretches, many, sizeof *p->stretches, by_begin);
-    uintptr_t taken = 0, written = 0; /* up to where, by those that begin before */
+    uintptr_t used = 0, written = 0; /* up to where, by those that begin before */
     for (size_t i = 0; i < many; i++) {
         const stretch s = p->stretches[i];
-        if (s.begin < written || (s.written && s.begin < taken))
+        if (s.begin < written || (s.written && s.begin < used))
             return true;
-        taken = s.end > taken ? s.end : taken;
+        used = s.end > used ? s.end : used;
         written = s.written && s.end > written ? s.end : written;
     }
     return false;
@@ -242,15 +242,15 @@ static bool take_all(plain_arrays *p, PyObject *from, PyObject *to, Py_ssize_t c
     p->segments = PyMem_Calloc(many, sizeof *p->segments);
     p->stretches = PyMem_Calloc(2 * many, sizeof *p->stretches);
     p->addresses = PyMem_Calloc(2 * many * l->rows[l->rank], sizeof(char *));
-    bool taken = p->x && p->out && p->same && p->segments && p->stretches && p->addresses;
-    for (Py_ssize_t i = 0; taken && i < count; i++) {
+    bool plain = p->x && p->out && p->same && p->segments && p->stretches && p->addresses;
+    for (Py_ssize_t i = 0; plain && i < count; i++) {
         PyObject *one = PySequence_GetItem(from, i), *other = PySequence_GetItem(to, i);
         /* The buffers keep the arrays. */
-        taken = one && other && take(p, one, other, l, reduction, leading);
+        plain = one && other && take(p, one, other, l, reduction, leading);
         Py_XDECREF(one);
         Py_XDECREF(other);
     }
-    return taken && !crossing(p);
+    return plain && !crossing(p);
 }
 
 static void free_all(plain_arrays *p)

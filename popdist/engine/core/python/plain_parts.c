@@ -85,7 +85,7 @@ static PyObject *scatter_pair(CommObject *self, const layout *l, const pair *p,
     k.segments = &whole;
     k.count_of_segments = 1;
     k.total = whole.count;
-    k.shape = add_shape(0, p->x.shape + leading, p->x.ndim - leading);
+    k.shapes_hash = hash_with_shape(0, p->x.shape + leading, p->x.ndim - leading);
     if (!enter(self, (uint64_t)p->x.len))
         return NULL;
     return leave(self, reduce_scatter(&k, p->out.buf));

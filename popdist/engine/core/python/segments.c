@@ -14,18 +14,19 @@ static void free_segments(const segment *segments, Py_ssize_t count)
     PyMem_Free((void *)(uintptr_t)segments);
 }
 
-static char **addresses_from(PyObject *sequence, uint32_t rows)
+uint64_t *addresses_from(PyObject *list, uint64_t count, const char *what)
 {
-    uint64_t *found = PyMem_Calloc(rows, sizeof *found);
-    if (!found)
-        return (char **)PyErr_NoMemory();
-    Py_ssize_t count = numbers_from(sequence, found, rows);
-    if (count == (Py_ssize_t)rows)
-        return (char **)found;
-    if (count >= 0)
-        PyErr_Format(PyExc_ValueError, "%zd addresses are given, but there are %u rows.",
-                     count, rows);
-    PyMem_Free(found);
+    uint64_t *addresses = PyMem_Calloc(count + 1, sizeof *addresses);
+    const Py_ssize_t given =
+        addresses ? numbers_from(list, addresses, (Py_ssize_t)count) : -1;
+    if (addresses && given == (Py_ssize_t)count)
+        return addresses;
+    if (!addresses)
+        PyErr_NoMemory();
+    else if (given >= 0)
+        PyErr_Format(PyExc_ValueError, "%zd addresses of %s are given, but there are %llu.",
+                     given, what, (unsigned long long)count);
+    PyMem_Free(addresses);
     return NULL;
 }
 
@@ -36,8 +37,8 @@ static bool segment_from(PyObject *item, uint32_t rows, segment *to)
     if (!PyArg_ParseTuple(item, "KOO", &count, &in, &out))
         return false;
     to->count = count;
-    to->in = addresses_from(in, rows);
-    to->out = to->in && out != Py_None ? addresses_from(out, rows) : NULL;
+    to->in = (char **)addresses_from(in, rows, "rows");
+    to->out = to->in && out != Py_None ? (char **)addresses_from(out, rows, "rows") : NULL;
     return to->in && (to->out || out == Py_None);
 }
 
@@ -60,20 +61,20 @@ static segment *segments_from(PyObject *list, const layout *l, Py_ssize_t count,
     return segments;
 }
 
-bool shape_from(PyObject *shapes, uint64_t *shape)
+bool hash_shapes(PyObject *shapes, uint64_t *hash)
 {
-    uint64_t found[MOST_AXES];
+    uint64_t axis_lengths[MOST_AXES];
     ssize_t lengths[MOST_AXES];
     const Py_ssize_t count = PySequence_Size(shapes);
     for (Py_ssize_t i = 0; i < count; i++) {
         PyObject *item = PySequence_GetItem(shapes, i);
-        Py_ssize_t axes = item ? numbers_from(item, found, MOST_AXES) : -1;
+        Py_ssize_t axes = item ? numbers_from(item, axis_lengths, MOST_AXES) : -1;
         Py_XDECREF(item);
         if (axes < 0)
             return false;
         for (Py_ssize_t axis = 0; axis < axes; axis++)
-            lengths[axis] = (ssize_t)found[axis];
-        *shape = add_shape(*shape, lengths, (int)axes);
+            lengths[axis] = (ssize_t)axis_lengths[axis];
+        *hash = hash_with_shape(*hash, lengths, (int)axes);
     }
     return count >= 0;
 }
@@ -81,7 +82,7 @@ bool shape_from(PyObject *shapes, uint64_t *shape)
 bool find_segments(call *k, PyObject *list, PyObject *shapes)
 {
     const Py_ssize_t count = PySequence_Size(list);
-    if (count < 0 || !shape_from(shapes, &k->shape))
+    if (count < 0 || !hash_shapes(shapes, &k->shapes_hash))
         return false;
     k->count_of_segments = (uint32_t)count;
     k->segments = segments_from(list, k->l, count, &k->total);

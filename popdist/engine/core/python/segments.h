@@ -4,14 +4,17 @@
 
 #include "python/binding.h"
 
-/* Fill in a call's segments, their total and their shape; k->l is there. `list` has
- * (count, addresses read, addresses written or None) of each array, `shapes` the
- * lengths of its axes. False with an exception set; otherwise give_back_segments()
- * what was found. */
+/* Fill in a call's segments, their total and the hash of their shapes; k->l is there.
+ * `list` has (count, addresses read, addresses written or None) of each array, `shapes`
+ * the lengths of its axes. False with an exception set; otherwise the segments are the
+ * caller's to give_back_segments(). */
 bool find_segments(call *k, PyObject *list, PyObject *shapes);
 void give_back_segments(const call *k);
 
-/* Mix the axes of some more arrays into a shape. False with an exception set. */
-bool shape_from(PyObject *shapes, uint64_t *shape);
+/* Return so many addresses, which are the caller's to free, or NULL with an exception. */
+uint64_t *addresses_from(PyObject *list, uint64_t count, const char *what);
+
+/* Mix the axes of some more arrays into a hash. False with an exception set. */
+bool hash_shapes(PyObject *shapes, uint64_t *hash);
 
 #endif

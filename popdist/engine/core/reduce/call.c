@@ -18,7 +18,7 @@ descriptor descriptor_of(const call *k)
     return (descriptor){
         .count = k->total,
         .name = k->name,
-        .shape = k->l->hash ^ k->shape,
+        .details_hash = k->l->hash ^ k->shapes_hash,
         .operation = (uint8_t)k->op,
         .dtype = (uint8_t)k->type,
         .reduction = (uint8_t)k->reduction,

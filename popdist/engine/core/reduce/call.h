@@ -26,7 +26,7 @@ typedef struct {
     const segment *segments; /* one after the other they are one long row */
     uint32_t count_of_segments;
     uint64_t total; /* elements of that row */
-    uint64_t shape; /* of all arrays, as add_shape() mixes it */
+    uint64_t shapes_hash; /* of all arrays: see hash_with_shape() */
     /* Where the only segment's rows lie in the heap, or NOT_IN_HEAP. */
     uint64_t heap_in, heap_out, heap_stride;
 } call;
@@ -43,7 +43,7 @@ typedef struct {
 
 /* Mix one more array's axes into what stands for the shapes of those before. Members
  * compare that, so it also tells where one array ends and the next begins. */
-static inline uint64_t add_shape(uint64_t before, const ssize_t *lengths, int axes)
+static inline uint64_t hash_with_shape(uint64_t before, const ssize_t *lengths, int axes)
 {
     uint64_t hash = hash_with(before, (uint64_t)axes);
     for (int axis = 0; axis < axes; axis++)

@@ -128,6 +128,6 @@ status reduce_to_nodes(const call *k, const uint64_t *lengths, char *const *out)
     uint64_t end = 0;
     for (int q = 0; q < k->c->size; q++)
         p.ends[q] = end += lengths[q];
-    d.shape = hash_with_all(d.shape, lengths, (size_t)k->c->size);
+    d.details_hash = hash_with_all(d.details_hash, lengths, (size_t)k->c->size);
     return run(&p, &d);
 }

@@ -15,7 +15,7 @@ static const uint64_t layout[] = {
     /* Where everything lies. */
     sizeof(counter), FIELD(counter, count), FIELD(counter, sleepers),
     sizeof(descriptor), FIELD(descriptor, count), FIELD(descriptor, name),
-    FIELD(descriptor, shape), FIELD(descriptor, operation), FIELD(descriptor, dtype),
+    FIELD(descriptor, details_hash), FIELD(descriptor, operation), FIELD(descriptor, dtype),
     FIELD(descriptor, reduction), FIELD(descriptor, algorithm), FIELD(descriptor, root),
     FIELD(descriptor, in), FIELD(descriptor, out), FIELD(descriptor, stride),
     sizeof(announcement), FIELD(announcement, stamp), FIELD(announcement, signature),

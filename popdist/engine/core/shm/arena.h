@@ -85,7 +85,7 @@ typedef struct {
 typedef struct {
     uint64_t count; /* elements of a row, or of whatever the operation counts */
     uint64_t name;  /* 0 for a call without a name */
-    uint64_t shape; /* distinguishes layouts, roots and lists of lengths */
+    uint64_t details_hash; /* distinguishes layouts, shapes and lists of lengths */
     uint8_t operation;
     uint8_t dtype;
     uint8_t reduction;

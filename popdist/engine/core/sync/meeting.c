@@ -16,7 +16,7 @@ static uint64_t signature_of(const descriptor *d)
     uint64_t small = (uint64_t)d->operation | (uint64_t)d->dtype << 8
                      | (uint64_t)d->reduction << 16 | (uint64_t)d->algorithm << 24
                      | (uint64_t)(uint32_t)d->root << 32;
-    const uint64_t parts[] = {small, d->count, d->name, d->shape};
+    const uint64_t parts[] = {small, d->count, d->name, d->details_hash};
     return hash_with_all(1, parts, 4);
 }
 
