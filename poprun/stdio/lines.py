@@ -12,15 +12,14 @@ the frames of a library. A part of it, from a process that was ended, does not g
 """
 
 from collections.abc import Hashable, Iterator
-from dataclasses import dataclass
 
 from poprun.stdio.screen import Screen
 from poprun.stdio.tags import Mark
 from poprun.stdio.tracebacks import (
     SAME_S,
+    PrintedTracebacks,
     Tracebacks,
     comparable,
-    describe_instances,
     first_line,
     is_whole,
     without_frames_of,
@@ -152,16 +151,6 @@ class _Stream:
         self.looked_at = len(line)
 
 
-@dataclass(slots=True)
-class _PrintedTraceback:
-    """A traceback on the console."""
-
-    text: bytes
-    instances: set[int]
-    # Whether nothing has been written below it.
-    is_last: bool = True
-
-
 class Console:
     """One console line, and the streams that write to it.
 
@@ -187,13 +176,8 @@ class Console:
         self._owner: Hashable | None = None
         self._mid_line = False
         self._out: list[tuple[Hashable, bytes]] = []
-        # The last traceback, and whether there were words on whose one is.
-        self._last_traceback: _PrintedTraceback | None = None
-        self._names_tracebacks = False
         self._stderr_keys: dict[int, Hashable] = {}
-        # By instance, which lines of all were the last ones of its last traceback.
-        self._lines_written = 0
-        self._traceback_ends: dict[int, int] = {}
+        self._printed = PrintedTracebacks()
 
     def open(
         self,
@@ -298,12 +282,12 @@ class Console:
 
     def lines_since_traceback(self, instance: int) -> float:
         """Return how many lines stand below the last traceback of an instance."""
-        return self._lines_written - self._traceback_ends.get(instance, -FOREVER)
+        return self._printed.lines_since(instance)
 
     def say(self, text: bytes) -> None:
         """Put out lines that are no stream's."""
         screen = self._screen
-        self._count_lines(text)
+        self._printed.count_lines(text)
         if screen is not None and self._owner is not None and screen.can_redraw:
             self._out.append((None, screen.write_above(text)))
             return
@@ -364,7 +348,7 @@ class Console:
             return
         self._put_text(key, stream, data)
         if at >= 0:
-            self._note_traceback(_PrintedTraceback(data[at:], {stream.instance}))
+            self._printed.note(data[at:], {stream.instance})
 
     def _put_traceback_before(self, stream: _Stream) -> None:
         """Write a traceback that is whole before what its instance prints next."""
@@ -387,21 +371,16 @@ class Console:
         if is_cut_off:
             return
         instances = {stream.instance, *self._take_same(text)}
-        last = self._last_above
-        if last is not None and last.text == text and not instances & last.instances:
-            self._add_to_last(last, instances)
+        printed = self._printed
+        if printed.text_above == text and not instances & printed.instances:
+            every = printed.instances | instances
+            self.say(f"poprun: {printed.describe_common(every)}\n".encode())
+            printed.note(text, every)
             return
-        if words := self._attribution(instances):
-            self._names_tracebacks = True
+        if words := printed.attribution(instances):
             self.say(f"poprun: {words}:\n".encode())
         self._put_text(key, stream, without_frames_of(self._library, data[at:]))
-        self._note_traceback(_PrintedTraceback(text, instances))
-
-    @property
-    def _last_above(self) -> _PrintedTraceback | None:
-        """The traceback that stands right above what is written next, if any."""
-        last = self._last_traceback
-        return last if last is not None and last.is_last else None
+        printed.note(text, instances)
 
     def _waiting_tracebacks(self) -> Iterator[tuple[Hashable, _Stream, bytes, int]]:
         """Yield all that streams have waiting, and where a traceback begins in it."""
@@ -415,8 +394,8 @@ class Console:
     def _begins_another(self, text: bytes) -> bool:
         """Return whether a longer traceback of another instance begins with a text."""
         others = [comparable(data[at:]) for *_, data, at in self._waiting_tracebacks()]
-        if self._last_above is not None:
-            others.append(self._last_above.text)
+        if self._printed.text_above is not None:
+            others.append(self._printed.text_above)
         return any(other != text and other.startswith(text) for other in others)
 
     def _take_same(self, text: bytes) -> list[int]:
@@ -430,35 +409,9 @@ class Console:
                 instances.append(stream.instance)
         return instances
 
-    def _attribution(self, instances: set[int]) -> str:
-        last = self._last_traceback
-        if last is not None and instances == last.instances:
-            return ""
-        if last is None and len(instances) == 1:
-            return ""
-        if last is None or self._names_tracebacks:
-            return f"This traceback is {_possessive(instances)}"
-        return (
-            f"The traceback before this one is {_possessive(last.instances)}, and "
-            f"this one is {_possessive(instances)}"
-        )
-
-    def _add_to_last(self, last: _PrintedTraceback, instances: set[int]) -> None:
-        """Say that others have the traceback that stands right above."""
-        self._names_tracebacks = True
-        every = last.instances | instances
-        who = describe_instances(every).capitalize()
-        self.say(f"poprun: {who} have this traceback.\n".encode())
-        self._note_traceback(_PrintedTraceback(last.text, every))
-
-    def _note_traceback(self, shown: _PrintedTraceback) -> None:
-        self._last_traceback = shown
-        for instance in shown.instances:
-            self._traceback_ends[instance] = self._lines_written
-
     def _put_text(self, key: Hashable, stream: _Stream, data: bytes) -> None:
         continues, screen = self._mid_line and self._owner == key, self._screen
-        self._count_lines(data)
+        self._printed.count_lines(data)
         text = data
         if stream.mark is not None:
             text = stream.mark.apply(data, continues=continues)
@@ -477,11 +430,6 @@ class Console:
             self._mid_line = not data.endswith(b"\n")
         self._owner = key if self._mid_line and not stream.ended else None
 
-    def _count_lines(self, text: bytes) -> None:
-        self._lines_written += text.count(b"\n")
-        if self._last_traceback is not None:
-            self._last_traceback.is_last = False
-
     def _break_line(self) -> None:
         """End a line for the stream that has left it unfinished."""
         self._write(None, b"\n")
@@ -492,8 +440,3 @@ class Console:
         if self._screen is not None:
             text = self._screen.write(text)
         self._out.append((key, text))
-
-
-def _possessive(instances: set[int]) -> str:
-    text = describe_instances(instances)
-    return f"{text}'s" if len(instances) == 1 else f"that of {text}"

@@ -7,6 +7,7 @@ Python knows where it ends.
 
 import re
 from collections.abc import Collection
+from math import inf
 
 MARKER = b"Traceback (most recent call last):"
 # On a terminal Python 3.13 and later colour file names, numbers and source.
@@ -138,3 +139,62 @@ def describe_instances(instances: Collection[int]) -> str:
     return (
         f"instances {', '.join(others)} and {last}" if others else f"instances {last}"
     )
+
+
+class PrintedTracebacks:
+    """The tracebacks on the console, and the words that say whose they are."""
+
+    def __init__(self) -> None:
+        # Of the last one; None and empty before the first.
+        self._text: bytes | None = None
+        self.instances: set[int] = set()
+        # Whether nothing has been written below it.
+        self._is_last = False
+        # Whether there were words on whose a traceback is.
+        self._has_words = False
+        # By instance, which lines of all were the last ones of its last traceback.
+        self._lines_written = 0
+        self._ends: dict[int, int] = {}
+
+    @property
+    def text_above(self) -> bytes | None:
+        """The traceback that stands right above what is written next, if any."""
+        return self._text if self._is_last else None
+
+    def note(self, text: bytes, instances: set[int]) -> None:
+        """Take note of a traceback that has just been written."""
+        self._text, self.instances, self._is_last = text, instances, True
+        for instance in instances:
+            self._ends[instance] = self._lines_written
+
+    def count_lines(self, text: bytes) -> None:
+        """Take note of any text before it is written."""
+        self._lines_written += text.count(b"\n")
+        self._is_last = False
+
+    def lines_since(self, instance: int) -> float:
+        """Return how many lines stand below the last traceback of an instance."""
+        return self._lines_written - self._ends.get(instance, -inf)
+
+    def attribution(self, instances: set[int]) -> str:
+        """Return words for before a traceback of these instances, if it needs any."""
+        if (self._text is None and len(instances) == 1) or instances == self.instances:
+            return ""
+        is_first = self._text is None or self._has_words
+        self._has_words = True
+        if is_first:
+            return f"This traceback is {_possessive(instances)}"
+        return (
+            f"The traceback before this one is {_possessive(self.instances)}, and "
+            f"this one is {_possessive(instances)}"
+        )
+
+    def describe_common(self, instances: set[int]) -> str:
+        """Return words for below a traceback that all these instances have."""
+        self._has_words = True
+        return f"{describe_instances(instances).capitalize()} have this traceback."
+
+
+def _possessive(instances: set[int]) -> str:
+    text = describe_instances(instances)
+    return f"{text}'s" if len(instances) == 1 else f"that of {text}"
