@@ -12,6 +12,7 @@ the frames of a library. A part of it, from a process that was ended, does not g
 """
 
 from collections.abc import Hashable, Iterator
+from math import inf
 
 from poprun.stdio.screen import Screen
 from poprun.stdio.tags import Mark
@@ -38,8 +39,6 @@ ENOUGH_WAITING = 1 << 16
 # A longer line goes out in pieces; and so does any if all that waits is more than that.
 LONGEST_LINE = 1 << 24
 MOST_WAITING = 1 << 26
-
-FOREVER = float("inf")
 
 
 class _Stream:
@@ -260,7 +259,7 @@ class Console:
 
     def deadline(self) -> float:
         """Return when the next tick is due."""
-        due = FOREVER
+        due = inf
         for key, stream in self._streams.items():
             if not stream.size:
                 continue

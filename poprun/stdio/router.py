@@ -8,6 +8,7 @@ import errno
 import os
 import time
 from collections.abc import Callable, Mapping
+from math import inf
 from typing import NamedTuple
 
 from poprun.errors import LaunchError
@@ -21,7 +22,6 @@ from poprun.stdio.writer import Sink
 TAIL = 16384
 
 STREAMS = ("stdout", "stderr")
-FOREVER = float("inf")
 # A traceback need not be repeated in a report that is no further below it.
 LINES_IN_SIGHT = 100
 # How often the status is looked at; it is drawn only when it has changed.
@@ -114,7 +114,7 @@ class OutputRouter:
             self._out.write(b"<mpirun>\n")
         # What to show on stderr while nothing else is on its line, and when next.
         self._status = status
-        self._status_due = 0.0 if status else FOREVER
+        self._status_due = 0.0 if status else inf
         self._stderr = stderr
         self._tails: dict[int, bytes] = {}
         # By stream: what to write to, and what marks the lines there.
@@ -217,14 +217,14 @@ class OutputRouter:
     def deadline(self) -> float:
         # poll() reports when a full sink is read.
         waiting = [c for c in self._different_consoles() if not self._is_full(c)]
-        status_due = FOREVER if self._err.full else self._status_due
+        status_due = inf if self._err.full else self._status_due
         return min([status_due, *(console.deadline() for console in waiting)])
 
     def hide_status(self, *, forever: bool = False) -> None:
         """Erase the status; it comes back unless that is for ever."""
         self._show("")
         if forever:
-            self._status, self._status_due = None, FOREVER
+            self._status, self._status_due = None, inf
 
     def _show(self, status: str) -> None:
         self._own.show(status.encode())

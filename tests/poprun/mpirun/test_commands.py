@@ -3,7 +3,7 @@ import pytest
 from poprun.mpirun import adapter, no_mpi
 from poprun.mpirun.values import Context, GlobalArguments, Mpi
 
-SHIM = ("/usr/bin/python3", "-I", "-S", "/opt/beside.py", "shim", "JOB")
+SHIM = ("/usr/bin/python3", "-I", "-S", "/opt/poprun/helpers/entry.py", "shim", "JOB")
 ONE = Context(exports={"A": "1"}, argv=(*SHIM, "0"))
 TWO = [
     Context(
@@ -43,7 +43,15 @@ def test_open_mpi_starts_one_instance(flavour: str) -> None:
 
     assert command == [
         *("/opt/bin/mpirun", "--bind-to", "none", "-np", "1", "-x", "A=1"),
-        *("/usr/bin/python3", "-I", "-S", "/opt/beside.py", "shim", "JOB", "0"),
+        *(
+            "/usr/bin/python3",
+            "-I",
+            "-S",
+            "/opt/poprun/helpers/entry.py",
+            "shim",
+            "JOB",
+            "0",
+        ),
     ]
 
 
@@ -58,11 +66,27 @@ def test_open_mpi_starts_two_instances_in_the_order_of_the_original(
         *("--mca", "btl", "self,tcp", "--allow-run-as-root"),
         *("-np", "1", "-x", "POPDIST_NUM_LOCAL_REPLICAS=2", "-x", 'J={"a":"b c"}'),
         *("-x", "PATH", "-x", "PYTHONPATH"),
-        *("/usr/bin/python3", "-I", "-S", "/opt/beside.py", "shim", "JOB", "0"),
+        *(
+            "/usr/bin/python3",
+            "-I",
+            "-S",
+            "/opt/poprun/helpers/entry.py",
+            "shim",
+            "JOB",
+            "0",
+        ),
         ":",
         *("-np", "1", "-x", "POPDIST_NUM_LOCAL_REPLICAS=1", "-x", "J="),
         *("-x", "PATH", "-x", "PYTHONPATH", "--preload-files", "f"),
-        *("/usr/bin/python3", "-I", "-S", "/opt/beside.py", "shim", "JOB", "1"),
+        *(
+            "/usr/bin/python3",
+            "-I",
+            "-S",
+            "/opt/poprun/helpers/entry.py",
+            "shim",
+            "JOB",
+            "1",
+        ),
     ]
 
 
@@ -86,7 +110,15 @@ def test_hydra_starts_one_instance() -> None:
 
     assert command == [
         *("/opt/bin/mpirun", "-bind-to", "none", "-n", "1", "-env", "A", "1"),
-        *("/usr/bin/python3", "-I", "-S", "/opt/beside.py", "shim", "JOB", "0"),
+        *(
+            "/usr/bin/python3",
+            "-I",
+            "-S",
+            "/opt/poprun/helpers/entry.py",
+            "shim",
+            "JOB",
+            "0",
+        ),
     ]
 
 
@@ -99,28 +131,68 @@ def test_hydra_starts_two_instances() -> None:
         *("/opt/bin/mpirun", "-bind-to", "none"),
         *("-n", "1", "-env", "POPDIST_NUM_LOCAL_REPLICAS", "2"),
         *("-env", "J", '{"a":"b c"}'),
-        *("/usr/bin/python3", "-I", "-S", "/opt/beside.py", "shim", "JOB", "0"),
+        *(
+            "/usr/bin/python3",
+            "-I",
+            "-S",
+            "/opt/poprun/helpers/entry.py",
+            "shim",
+            "JOB",
+            "0",
+        ),
         ":",
         *("-n", "1", "-env", "POPDIST_NUM_LOCAL_REPLICAS", "1", "-env", "J", ""),
         *("--preload-files", "f"),
-        *("/usr/bin/python3", "-I", "-S", "/opt/beside.py", "shim", "JOB", "1"),
+        *(
+            "/usr/bin/python3",
+            "-I",
+            "-S",
+            "/opt/poprun/helpers/entry.py",
+            "shim",
+            "JOB",
+            "1",
+        ),
     ]
 
 
 def test_the_local_launcher_starts_one_instance_and_two() -> None:
-    words = ["/usr/bin/python3", "-I", "-S", "/opt/beside.py", "local"]
+    words = ["/usr/bin/python3", "-I", "-S", "/opt/poprun/helpers/entry.py", "local"]
     launcher = no_mpi.launcher(words, "0.1.0")
     start = adapter("local").command
 
     assert start(launcher, GlobalArguments(), [ONE], as_root=True) == [
-        *("/usr/bin/python3", "-I", "-S", "/opt/beside.py", "local"),
-        *("/usr/bin/python3", "-I", "-S", "/opt/beside.py", "shim", "JOB", "0"),
+        *("/usr/bin/python3", "-I", "-S", "/opt/poprun/helpers/entry.py", "local"),
+        *(
+            "/usr/bin/python3",
+            "-I",
+            "-S",
+            "/opt/poprun/helpers/entry.py",
+            "shim",
+            "JOB",
+            "0",
+        ),
     ]
     assert start(launcher, ASKED, TWO, as_root=True) == [
-        *("/usr/bin/python3", "-I", "-S", "/opt/beside.py", "local"),
-        *("/usr/bin/python3", "-I", "-S", "/opt/beside.py", "shim", "JOB", "0"),
+        *("/usr/bin/python3", "-I", "-S", "/opt/poprun/helpers/entry.py", "local"),
+        *(
+            "/usr/bin/python3",
+            "-I",
+            "-S",
+            "/opt/poprun/helpers/entry.py",
+            "shim",
+            "JOB",
+            "0",
+        ),
         ":",
-        *("/usr/bin/python3", "-I", "-S", "/opt/beside.py", "shim", "JOB", "1"),
+        *(
+            "/usr/bin/python3",
+            "-I",
+            "-S",
+            "/opt/poprun/helpers/entry.py",
+            "shim",
+            "JOB",
+            "1",
+        ),
     ]
 
 
