@@ -1,7 +1,9 @@
+from math import inf
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from poprun.stdio.lines import FOREVER, LONGEST_LINE, MOST_WAITING, Console
+from poprun.stdio.lines import LONGEST_LINE, MOST_WAITING, Console
 from poprun.stdio.screen import Screen as Cursor
 from poprun.stdio.tags import Prefix
 
@@ -35,7 +37,7 @@ def test_a_whole_line_goes_out_at_once() -> None:
     screen = Screen("a")
 
     assert screen.says("a", b"one\ntwo\n") == b"one\ntwo\n"
-    assert screen.console.deadline() == FOREVER
+    assert screen.console.deadline() == inf
 
 
 def test_the_tag_stands_before_each_line_and_nowhere_else() -> None:
@@ -64,7 +66,7 @@ def test_a_partial_line_is_shown_when_it_stays_one_for_50_ms() -> None:
     assert screen.console.deadline() == 0.05
     assert screen.at(0.049) == b""
     assert screen.at(0.05) == b"[a]Name? "
-    assert screen.console.deadline() == FOREVER
+    assert screen.console.deadline() == inf
 
 
 def test_what_follows_a_partial_line_has_no_tag_of_its_own() -> None:
@@ -115,7 +117,7 @@ def test_a_partial_line_waits_for_anothers_however_long_that_takes() -> None:
     screen.at(0.05)
     screen.says("b", b"Name? ", 0.1)
 
-    assert screen.console.deadline() == FOREVER
+    assert screen.console.deadline() == inf
     assert screen.at(100.0) == b""
     assert screen.says("a", b"\n", 100.0) == b"\n"
     assert screen.at(100.0) == b"Name? "

@@ -1,11 +1,12 @@
 import errno
 import os
 from collections.abc import Iterator
+from math import inf
 from pathlib import Path
 
 import pytest
 
-from poprun.stdio.router import FOREVER, OutputRouter, Routes
+from poprun.stdio.router import OutputRouter, Routes
 from poprun.stdio.screen import Screen
 from poprun.stdio.writer import ENOUGH
 
@@ -298,7 +299,7 @@ def test_stderr_goes_on_while_nobody_reads_stdout(
     assert router.deadline() == 0.05
     router.tick(0.05)
     assert err.taken() == b"Name? "
-    assert router.deadline() == FOREVER
+    assert router.deadline() == inf
 
 
 def test_a_status_does_not_wait_for_a_terminal_that_takes_nothing(
@@ -317,6 +318,6 @@ def test_a_status_does_not_wait_for_a_terminal_that_takes_nothing(
     router.feed(0, "stderr", b"x" * (2 * ENOUGH) + b"\n", 1.5)
     router.tick(2.0)
 
-    assert (asked, router.deadline()) == ([1.0], FOREVER)
+    assert (asked, router.deadline()) == ([1.0], inf)
     for sink in router.sinks:
         sink.close()
