@@ -13,12 +13,17 @@ enum {
      * is better. */
     SHORTEST_PAUSE = 8,
     LONGEST_PAUSE = 256,
+    /* The longest one after a trial of a size that is much worse. */
+    MOST_PAUSE = 1024,
     /* Of the classes, in bytes: an array in each is four times as large as below. */
     FIRST_CLASS = 1 << 20,
 };
 
 /* A size becomes the usual one if it takes less than that share of the time. */
 static const double CLEARLY_LESS = 0.95;
+
+/* Trials of what is slower may cost that much of the time. */
+static const double BEARABLE = 0.015;
 
 block_plan block_plan_of(uint64_t encoded)
 {
@@ -44,33 +49,38 @@ unsigned planned_size(const block_plan *p, uint64_t call)
     return !p->length || call < p->from + p->length ? p->other : p->usual;
 }
 
-/* The next size to try: further in the direction of the last one, if there is one. */
-static unsigned neighbour(block_costs *costs, unsigned usual)
+/* The next size to try. All are, one after the other: with the next larger one a call may
+ * take longer, and less time with the one after that. */
+static unsigned next_size(unsigned tried, unsigned usual)
 {
-    if (usual == 0 || usual == BLOCK_SIZES - 1)
-        costs->smaller = usual != 0;
-    return costs->smaller ? usual - 1 : usual + 1;
+    const unsigned next = (tried + 1) % BLOCK_SIZES;
+    return next == usual ? (next + 1) % BLOCK_SIZES : next;
 }
 
 static void plan_trial(block_costs *costs, block_plan *p, uint64_t call, uint64_t pause)
 {
     *p = (block_plan){.from = call + NOTICE + pause, .length = TRIAL, .usual = p->usual};
-    p->other = neighbour(costs, p->usual);
+    p->other = next_size(costs->last_tried, p->usual);
+    costs->last_tried = p->other;
     costs->usual = costs->tried = 0;
 }
 
 static void conclude(block_costs *costs, block_plan *p, uint64_t call)
 {
-    if (costs->usual > 0 && costs->tried > 0
-        && costs->tried < CLEARLY_LESS * costs->usual) {
+    const bool is_seen = costs->usual > 0 && costs->tried > 0;
+    if (is_seen && costs->tried < CLEARLY_LESS * costs->usual) {
         *p = (block_plan){call + NOTICE, 0, p->usual, p->other};
-        costs->pause = 0;
+        costs->pause = costs->failures = 0;
         return;
     }
-    costs->smaller = !costs->smaller;
-    costs->pause = costs->pause ? 2 * costs->pause : SHORTEST_PAUSE;
+    /* Until all have been tried, trials follow each other soon. */
+    costs->pause = ++costs->failures < BLOCK_SIZES ? SHORTEST_PAUSE : 2 * costs->pause;
     if (costs->pause > LONGEST_PAUSE)
         costs->pause = LONGEST_PAUSE;
+    const double lost =
+        is_seen ? TRIAL * (costs->tried / costs->usual - 1) / BEARABLE : 0;
+    if (costs->failures >= BLOCK_SIZES && lost > (double)costs->pause)
+        costs->pause = lost < MOST_PAUSE ? (uint64_t)lost : MOST_PAUSE;
     plan_trial(costs, p, call, costs->pause);
 }
 
@@ -144,6 +154,17 @@ void block_trial_pause(block_trial *t)
     t->began = 0;
 }
 
+/* Let the classes of larger arrays of which there were none begin with that size. Another
+ * member may have begun the first call of one: that has the size that it had. */
+static void begin_larger_classes(const block_trial *t, unsigned size)
+{
+    const block_plan p = {NOTICE, 0, FIRST_BLOCK_SIZE, size};
+    for (int i = t->size_class + 1; i < BLOCK_CLASSES; i++)
+        if (t->c->block_costs[i].calls == 0)
+            atomic_store_explicit(&t->c->head->block_plans[i], block_plan_encoded(p),
+                                  memory_order_relaxed);
+}
+
 void block_trial_end(block_trial *t, uint64_t bytes)
 {
     block_trial_pause(t);
@@ -151,9 +172,12 @@ void block_trial_end(block_trial *t, uint64_t bytes)
         return;
     block_plan p = plan_of_class(t->c, t->size_class);
     const double cost = (double)t->spent_ns / (double)bytes;
+    if (!note_block_cost(&t->c->block_costs[t->size_class], &p, t->call, cost))
+        return;
     /* Relaxed: what comes before our next announcement is seen by all that take part in
      * that call, and before the one after it nothing of this holds. */
-    if (note_block_cost(&t->c->block_costs[t->size_class], &p, t->call, cost))
-        atomic_store_explicit(&t->c->head->block_plans[t->size_class],
-                              block_plan_encoded(p), memory_order_relaxed);
+    atomic_store_explicit(&t->c->head->block_plans[t->size_class],
+                          block_plan_encoded(p), memory_order_relaxed);
+    if (!p.length)
+        begin_larger_classes(t, p.other);
 }

@@ -1,10 +1,10 @@
 /* How large the blocks are in which the direct algorithm moves an array.
  *
  * Which size is best differs between machines by a factor of two, so it is tried, for
- * each class of array sizes: now and then all members use the next smaller or larger
- * size for a few calls, and member 0 compares what the calls took. All members must
- * use the same size in a call, so member 0 publishes a plan for calls to come, by their
- * numbers within the class. The results do not depend on it.
+ * each class of array sizes: now and then all members use another size for a few calls,
+ * and member 0 compares what the calls took. All members must use the same size in a
+ * call, so member 0 publishes a plan for calls to come, by their numbers within the
+ * class. The results do not depend on it.
  */
 #ifndef POPDIST_BLOCK_SIZE_H
 #define POPDIST_BLOCK_SIZE_H

@@ -35,7 +35,7 @@ typedef struct {
     uint64_t calls; /* of this class so far, counted by all members alike */
     double usual, tried; /* the least time for a byte, 0 if there is none yet */
     uint64_t pause; /* calls before the last trial */
-    bool smaller;   /* the direction in which sizes are tried */
+    unsigned last_tried, failures; /* the last size tried; trials since one was better */
 } block_costs;
 
 typedef struct comm comm;
