@@ -100,6 +100,10 @@ class GuardClient:
         # Its children become poprun's a moment after its end of the socket is closed.
         processes.wait_for(self.pid)
         self.replaced += 1
+        # One of them may be an mpirun that the guard has not told of; before exec it
+        # does not even bear the mark of the job.
+        for orphan in self._orphans():
+            self._known.setdefault(orphan.pid, orphan.start)
         environment = self._job.mpirun_environment
         environ = {os.fsdecode(k): os.fsdecode(v) for k, v in environment.items()}
         # There may be no time to tell it more: poprun may be about to be killed too.
