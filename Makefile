@@ -48,7 +48,9 @@ control: build/core-tsan-control build/core-asan-control ## Both see what is bro
 memcheck: ## The core's threads under valgrind, which sees what is read before it is written.
 	@mkdir -p build
 	@$(CC) @$(CORE)/flags -g -I$(CORE) $(HARNESS) -o build/core-memcheck
-	@valgrind -q --error-exitcode=1 --leak-check=full --fair-sched=yes build/core-memcheck
+	@# The endpoints of 128 members lie on the stack.
+	@valgrind -q --error-exitcode=1 --leak-check=full --fair-sched=yes \
+	    --max-stackframe=8388608 build/core-memcheck
 memcheck-python: $(VENV)/tested ## The engine's calls from Python under valgrind.
 	@$(BIN)/python scripts/memcheck_engine.py
 cross: ## The core compiled for 64-bit Arm, its threads under qemu.
