@@ -62,7 +62,7 @@ from poprun.vipu.client.server_inventory import ServerInventory
 from poprun.vipu.leases import Holder
 from poprun.vipu.requests import Acquisition, PartitionRequest
 from poprun.vipu.client.server_address import ServerAddress
-from poprun.vipu.vipu_errors import NoSpaceError
+from poprun.vipu.errors import NoSpaceError
 
 address = ServerAddress("127.0.0.1", int(sys.argv[1]))
 me = liveness.identify()

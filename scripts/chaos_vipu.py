@@ -29,11 +29,11 @@ import psutil
 from poprun.helpers.processes import default_signals
 from poprun.vipu.client.server_address import ServerAddress
 from poprun.vipu.client.server_inventory import ServerInventory
+from poprun.vipu.errors import VipuError
 from poprun.vipu.inventory.embedded import EmbeddedInventory
 from poprun.vipu.inventory.interface import Inventory
 from poprun.vipu.requests import PartitionRequest
 from poprun.vipu.rules import numbering, presets
-from poprun.vipu.vipu_errors import VipuError
 
 BIN = Path(sys.executable).parent
 # A job that is asked to end must end within this time, and all it held be free.
@@ -53,7 +53,7 @@ import popdist
 from poprun.vipu.client.server_address import find_server
 from poprun.vipu.opening import open_inventory
 from poprun.vipu.rules import numbering
-from poprun.vipu.vipu_errors import InventoryError
+from poprun.vipu.errors import InventoryError
 
 device = popdist.getDeviceId()
 where, inventory, seconds, _ = sys.argv[1:]

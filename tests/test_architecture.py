@@ -184,7 +184,7 @@ PURE = (
     "poprun.vipu.server.access",
     "poprun.vipu.server.openapi",
     "poprun.vipu.server.operations",
-    "poprun.vipu.vipu_errors",
+    "poprun.vipu.errors",
     "poprun.vipu.wire",
 )
 
@@ -358,7 +358,7 @@ LATE_IMPORTS = {
     "poprun.vipu.release": {
         "poprun.vipu.opening",
         "poprun.vipu.client.server_address",
-        "poprun.vipu.vipu_errors",
+        "poprun.vipu.errors",
     },
     # 9 ms, for the users of a server.
     "poprun.vipu.inventory.tables.user_store": {"hashlib", "hmac", "secrets"},

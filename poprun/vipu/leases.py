@@ -12,9 +12,9 @@ Whether a holder lives is decided by what can be known of it:
 from enum import Enum, auto
 from typing import NamedTuple
 
+from poprun.vipu.errors import VipuRuleError
 from poprun.vipu.model import Partition
 from poprun.vipu.rules.numbering import Device
-from poprun.vipu.vipu_errors import VipuRuleError
 
 # The parent device, where the child devices are numbered from 0: its process is the
 # guard of the job, with which the lease lives on if poprun is killed.

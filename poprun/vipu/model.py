@@ -9,7 +9,7 @@ import re
 from enum import StrEnum
 from typing import NamedTuple, Self
 
-from poprun.vipu.vipu_errors import VipuRuleError
+from poprun.vipu.errors import VipuRuleError
 
 IPUS_PER_MACHINE = 4
 # What IPU-Links join: one rack.

@@ -15,8 +15,8 @@ AFTERWARDS = "They are free as soon as the inventory sees that the job has ended
 def main(lease: str, timeout: str, host: str = "", port: str = "0") -> None:
     """Release a lease, and exit with a sentence if that fails."""
     from poprun.vipu.client.server_address import find_server
+    from poprun.vipu.errors import VipuError
     from poprun.vipu.opening import open_inventory
-    from poprun.vipu.vipu_errors import VipuError
 
     try:
         inventory = open_inventory(

@@ -20,8 +20,8 @@ from poprun.log import Log
 from poprun.plan import partition, planner
 from poprun.plan.assignments import compact
 from poprun.plan.planner import Setup
+from poprun.vipu.errors import InventoryError, NoSpaceError
 from poprun.vipu.launch.values import PartitionOptions
-from poprun.vipu.vipu_errors import InventoryError, NoSpaceError
 
 if TYPE_CHECKING:
     from poprun.vipu.inventory.interface import Inventory

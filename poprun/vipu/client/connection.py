@@ -18,7 +18,7 @@ from poprun.vipu.client.server_address import (
     ServerAddress,
     is_loopback,
 )
-from poprun.vipu.vipu_errors import (
+from poprun.vipu.errors import (
     ServerError,
     ServerReplyError,
     ServerTimeoutError,

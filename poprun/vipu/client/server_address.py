@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from popdist import environment
+from poprun.vipu.errors import VipuRuleError
 from poprun.vipu.rules.checks import check_host
-from poprun.vipu.vipu_errors import VipuRuleError
 
 DEFAULT_HOST = "localhost"
 DEFAULT_PORT = 8090

@@ -6,10 +6,10 @@ from typing import Any, TypeVar
 from poprun.vipu.client.connection import Connections, Reply, reply_error
 from poprun.vipu.client.reply_checks import check_grant, check_reply
 from poprun.vipu.client.server_address import ServerAddress
+from poprun.vipu.errors import BY_CODE, ServerReplyError, VipuError
 from poprun.vipu.inventory.interface import OF_ADMINS, Inventory
 from poprun.vipu.leases import Grant
 from poprun.vipu.model import Cluster
-from poprun.vipu.vipu_errors import BY_CODE, ServerReplyError, VipuError
 from poprun.vipu.wire import WireError, from_json, to_json
 
 T = TypeVar("T")

@@ -21,6 +21,7 @@ from poprun.vipu.commands.views.partition_views import (
     partition_table,
     partition_value,
 )
+from poprun.vipu.errors import NotActiveError, VipuRuleError
 from poprun.vipu.model import (
     Agent,
     GatewayRouting,
@@ -31,7 +32,6 @@ from poprun.vipu.model import (
 )
 from poprun.vipu.requests import PartitionChange, PartitionRequest
 from poprun.vipu.rules import partition_rules
-from poprun.vipu.vipu_errors import NotActiveError, VipuRuleError
 
 if TYPE_CHECKING:  # it takes 3 ms, and nothing of it runs
     from poprun.vipu.inventory.interface import Inventory

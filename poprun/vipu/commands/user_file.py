@@ -10,8 +10,8 @@ from poprun.vipu.client.server_address import (
     ServerAddress,
     is_loopback,
 )
+from poprun.vipu.errors import InventoryError
 from poprun.vipu.rules.checks import check_name
-from poprun.vipu.vipu_errors import InventoryError
 
 
 class UserFile:

@@ -11,9 +11,7 @@ from _thread import allocate_lock  # threading takes 2 ms to import
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from poprun.vipu.inventory import schema, sqlite
-from poprun.vipu.inventory.private_place import check_private, make_private
-from poprun.vipu.vipu_errors import (
+from poprun.vipu.errors import (
     InventoryBusyError,
     InventoryCorruptError,
     InventoryError,
@@ -22,6 +20,8 @@ from poprun.vipu.vipu_errors import (
     InventoryVersionError,
     VipuError,
 )
+from poprun.vipu.inventory import schema, sqlite
+from poprun.vipu.inventory.private_place import check_private, make_private
 
 # When a connection that does not sync empties the log (WAL).
 MOST_LOG_PAGES = 128

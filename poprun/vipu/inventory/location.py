@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 
-from poprun.vipu.vipu_errors import InventoryUnavailableError
+from poprun.vipu.errors import InventoryUnavailableError
 
 # Names the file of the inventory.
 VARIABLE = "POPRUN_VIPU_INVENTORY"

@@ -9,7 +9,7 @@ import pwd
 import stat
 from collections.abc import Iterator
 
-from poprun.vipu.vipu_errors import InventoryUnavailableError
+from poprun.vipu.errors import InventoryUnavailableError
 
 _ELSEWHERE = "name another place with POPRUN_VIPU_INVENTORY"
 # What SQLite keeps beside a database.

@@ -5,6 +5,13 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
+from poprun.vipu.errors import (
+    InUseError,
+    MismatchError,
+    NameTakenError,
+    NoSpaceError,
+    NotActiveError,
+)
 from poprun.vipu.inventory.database import Database
 from poprun.vipu.inventory.interface import Inventory
 from poprun.vipu.inventory.sqlite import Connection
@@ -17,13 +24,6 @@ from poprun.vipu.inventory.tables import (
 )
 from poprun.vipu.leases import Lease
 from poprun.vipu.liveness import Observer, Watch
-from poprun.vipu.vipu_errors import (
-    InUseError,
-    MismatchError,
-    NameTakenError,
-    NoSpaceError,
-    NotActiveError,
-)
 
 T = TypeVar("T")
 

@@ -1,5 +1,6 @@
 """The part of an embedded inventory that gives IPUs to jobs and processes."""
 
+from poprun.vipu.errors import DeviceError, NameTakenError, NotActiveError
 from poprun.vipu.inventory.sqlite import Connection
 from poprun.vipu.inventory.store import Store
 from poprun.vipu.inventory.tables import (
@@ -21,7 +22,6 @@ from poprun.vipu.requests import Acquisition, Turn, WaitingJob
 from poprun.vipu.rules import existing
 from poprun.vipu.rules.numbering import Device
 from poprun.vipu.rules.partition_rules import describe
-from poprun.vipu.vipu_errors import DeviceError, NameTakenError, NotActiveError
 
 
 class StoredDevices(Store):

@@ -16,8 +16,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from poprun.vipu import liveness
+from poprun.vipu.errors import LeaseEndedError, VipuError
 from poprun.vipu.leases import PARENT, Grant, ProcessIdentity
-from poprun.vipu.vipu_errors import LeaseEndedError, VipuError
 
 if TYPE_CHECKING:
     from poprun.vipu.inventory.interface import Inventory

@@ -10,6 +10,18 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from poprun.log import Log
+from poprun.vipu.errors import (
+    InUseError,
+    InventoryBusyError,
+    MismatchError,
+    NoSpaceError,
+    NotActiveError,
+    ServerTimeoutError,
+    ServerUnreachableError,
+    UnknownNameError,
+    VipuError,
+    VipuRuleError,
+)
 from poprun.vipu.launch.values import JobShape, PartitionOptions
 from poprun.vipu.leases import Grant, Holder
 from poprun.vipu.model import (
@@ -22,18 +34,6 @@ from poprun.vipu.model import (
 from poprun.vipu.requests import Acquisition, PartitionRequest
 from poprun.vipu.rules import existing, partition_rules
 from poprun.vipu.rules.partition_rules import counted
-from poprun.vipu.vipu_errors import (
-    InUseError,
-    InventoryBusyError,
-    MismatchError,
-    NoSpaceError,
-    NotActiveError,
-    ServerTimeoutError,
-    ServerUnreachableError,
-    UnknownNameError,
-    VipuError,
-    VipuRuleError,
-)
 
 if TYPE_CHECKING:
     from poprun.vipu.inventory.interface import Inventory

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 
+from poprun.vipu.errors import VipuRuleError
 from poprun.vipu.model import (
     IPUS_PER_MACHINE,
     LARGEST_ILD,
@@ -11,7 +12,6 @@ from poprun.vipu.model import (
     Cluster,
     is_power_of_two,
 )
-from poprun.vipu.vipu_errors import VipuRuleError
 
 _NAME = "[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
 

@@ -2,11 +2,11 @@
 
 from typing import NamedTuple, TypeVar
 
+from poprun.vipu.errors import MismatchError
 from poprun.vipu.model import Cluster, LinkRouting, Partition, SyncType
 from poprun.vipu.requests import PartitionChange, PartitionRequest
 from poprun.vipu.rules.partition_rules import counted, describe
 from poprun.vipu.rules.routing import has_ring
-from poprun.vipu.vipu_errors import MismatchError
 
 T = TypeVar("T")
 

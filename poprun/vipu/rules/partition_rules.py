@@ -6,6 +6,7 @@ more generous: it makes a partition for any job that poprun runs without IPUs.
 
 from typing import NamedTuple
 
+from poprun.vipu.errors import VipuRuleError
 from poprun.vipu.model import (
     LARGEST_ILD,
     MOST_ILDS,
@@ -17,7 +18,6 @@ from poprun.vipu.model import (
 )
 from poprun.vipu.requests import PartitionRequest
 from poprun.vipu.rules.checks import check_name
-from poprun.vipu.vipu_errors import VipuRuleError
 
 MOST_IPUS = MOST_ILDS * LARGEST_ILD
 

@@ -1,5 +1,6 @@
 """The pods that are sold, and the one that a job needs. Pure."""
 
+from poprun.vipu.errors import VipuRuleError
 from poprun.vipu.model import (
     IPUS_PER_MACHINE,
     LARGEST_ILD,
@@ -8,7 +9,6 @@ from poprun.vipu.model import (
     next_power_of_two,
 )
 from poprun.vipu.requests import ClusterRequest
-from poprun.vipu.vipu_errors import VipuRuleError
 
 # By the name of the pod; racks beyond POD256 are joined to up to 1024 of them.
 PODS = {f"pod{size}": size for size in (4, 16, 64, 128, 256)} | {

@@ -7,10 +7,10 @@ those that they know: an id is the right to the lease.
 from collections.abc import Collection
 from typing import Any
 
+from poprun.vipu.errors import AccessError
 from poprun.vipu.leases import Grant, Lease, Reservation
 from poprun.vipu.model import Agent, Allocation, Cluster, Partition, User
 from poprun.vipu.requests import WaitingJob
-from poprun.vipu.vipu_errors import AccessError
 
 # So much of the id of a lease is shown, to tell one from another.
 _SHOWN = 8

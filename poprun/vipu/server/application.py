@@ -18,13 +18,13 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from poprun.vipu.client.server_address import is_loopback
+from poprun.vipu.errors import AccessError, VipuError, VipuRuleError
 from poprun.vipu.inventory.interface import OF_ADMINS, OF_HOLDERS, Inventory
 from poprun.vipu.model import User
 from poprun.vipu.server import access, openapi
 from poprun.vipu.server.metrics import CONTENT_TYPE, Metrics
 from poprun.vipu.server.operations import Operation, operations
 from poprun.vipu.server.worker import Worker
-from poprun.vipu.vipu_errors import AccessError, VipuError, VipuRuleError
 from poprun.vipu.wire import to_json
 
 MOST_BODY_BYTES = 4 << 20

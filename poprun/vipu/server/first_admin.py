@@ -3,8 +3,8 @@
 import os
 from pathlib import Path
 
+from poprun.vipu.errors import InventoryUnavailableError
 from poprun.vipu.inventory.interface import Inventory
-from poprun.vipu.vipu_errors import InventoryUnavailableError
 
 NAME = "admin"
 

@@ -6,9 +6,9 @@ from typing import Any, Literal
 import msgspec
 
 from poprun import __version__
+from poprun.vipu.errors import BY_CODE
 from poprun.vipu.inventory.interface import OF_ADMINS, OF_HOLDERS
 from poprun.vipu.server.operations import Operation
-from poprun.vipu.vipu_errors import BY_CODE
 
 STATUS = {
     "invalid": 400,

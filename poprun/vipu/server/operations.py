@@ -12,8 +12,8 @@ from typing import Annotated, Any, NamedTuple, get_args, get_origin
 
 import msgspec
 
+from poprun.vipu.errors import VipuRuleError
 from poprun.vipu.inventory.interface import Inventory, operation_names
-from poprun.vipu.vipu_errors import VipuRuleError
 
 # What a database and a reader of JSON hold without loss; -1 is the parent device.
 _WHOLE = Annotated[int, msgspec.Meta(ge=-1, le=2**53 - 1)]

@@ -15,13 +15,13 @@ import uvicorn
 
 from poprun import __version__
 from poprun.vipu.client.server_address import DEFAULT_PORT, is_loopback
+from poprun.vipu.errors import VipuError, VipuRuleError
 from poprun.vipu.inventory.embedded import EmbeddedInventory
 from poprun.vipu.inventory.location import find_server_inventory
 from poprun.vipu.rules import presets
 from poprun.vipu.server.application import SWEEP_S, Service
 from poprun.vipu.server.first_admin import make_first_admin
 from poprun.vipu.server.guarded_protocol import GuardedProtocol
-from poprun.vipu.vipu_errors import VipuError, VipuRuleError
 
 # For requests that are being answered when the server is to stop.
 GRACE_S = 5

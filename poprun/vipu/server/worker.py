@@ -13,7 +13,7 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from poprun.vipu.vipu_errors import InventoryBusyError
+from poprun.vipu.errors import InventoryBusyError
 
 MOST_WAITING = 2000
 # Who has waited so long has given up: the answer would come too late.

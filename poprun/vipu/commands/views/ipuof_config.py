@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
+from poprun.vipu.errors import VipuRuleError
 from poprun.vipu.model import Agent, Partition
 from poprun.vipu.rules.numbering import address, gcd_ipus, positions
 from poprun.vipu.rules.routing import partition_target_options
-from poprun.vipu.vipu_errors import VipuRuleError
 
 
 def ipuof_config(

@@ -2,6 +2,12 @@
 
 from collections.abc import Sequence
 
+from poprun.vipu.errors import (
+    AccessError,
+    InUseError,
+    NameTakenError,
+    VipuRuleError,
+)
 from poprun.vipu.inventory.sqlite import Connection
 from poprun.vipu.inventory.tables.cluster_store import get_agent, get_cluster
 from poprun.vipu.inventory.tables.free_blocks import StoredFreeBlocks
@@ -9,12 +15,6 @@ from poprun.vipu.inventory.tables.names import check_exists, exists, refuse_unkn
 from poprun.vipu.model import IPUS_PER_MACHINE, Agent, Allocation, Block
 from poprun.vipu.rules import buddy
 from poprun.vipu.rules.checks import check_distinct, check_name
-from poprun.vipu.vipu_errors import (
-    AccessError,
-    InUseError,
-    NameTakenError,
-    VipuRuleError,
-)
 
 
 def create_allocation(

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from poprun.vipu.errors import InUseError, NameTakenError, VipuRuleError
 from poprun.vipu.inventory.sqlite import Connection
 from poprun.vipu.inventory.tables.free_blocks import StoredFreeBlocks
 from poprun.vipu.inventory.tables.names import exists, refuse_unknown
@@ -17,7 +18,6 @@ from poprun.vipu.model import (
 from poprun.vipu.requests import ClusterRequest
 from poprun.vipu.rules import buddy
 from poprun.vipu.rules.checks import check_agent, check_cluster, check_distinct
-from poprun.vipu.vipu_errors import InUseError, NameTakenError, VipuRuleError
 
 _AGENT = "SELECT name, host, port, status, cluster, machine, allocation FROM agents "
 _CLUSTER = (

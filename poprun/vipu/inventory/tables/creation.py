@@ -2,6 +2,12 @@
 
 import time
 
+from poprun.vipu.errors import (
+    AccessError,
+    NameTakenError,
+    NoSpaceError,
+    VipuRuleError,
+)
 from poprun.vipu.inventory.sqlite import Connection
 from poprun.vipu.inventory.tables.allocation_store import (
     check_use,
@@ -25,12 +31,6 @@ from poprun.vipu.requests import PartitionChange, PartitionRequest
 from poprun.vipu.rules import buddy, partition_rules, routing
 from poprun.vipu.rules.existing import changed_request
 from poprun.vipu.rules.partition_rules import Shape, counted
-from poprun.vipu.vipu_errors import (
-    AccessError,
-    NameTakenError,
-    NoSpaceError,
-    VipuRuleError,
-)
 
 # Where a partition may be: allocations, each with its cluster.
 Places = list[tuple[str, Cluster]]

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from poprun.vipu.errors import DeviceError, InUseError, MismatchError
 from poprun.vipu.inventory.sqlite import Connection
 from poprun.vipu.inventory.tables.lease_store import (
     COLUMNS,
@@ -16,7 +17,6 @@ from poprun.vipu.requests import Acquisition
 from poprun.vipu.rules import numbering
 from poprun.vipu.rules.numbering import Device
 from poprun.vipu.rules.partition_rules import counted, describe
-from poprun.vipu.vipu_errors import DeviceError, InUseError, MismatchError
 
 
 def reserve(

@@ -6,15 +6,15 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from poprun.vipu import liveness
-from poprun.vipu.inventory.sqlite import Connection
-from poprun.vipu.inventory.tables.partition_store import delete_partition
-from poprun.vipu.leases import Holder, Lease, Life, ProcessIdentity, check_holder
-from poprun.vipu.liveness import Observer
-from poprun.vipu.vipu_errors import (
+from poprun.vipu.errors import (
     LeaseEndedError,
     NameTakenError,
     VipuRuleError,
 )
+from poprun.vipu.inventory.sqlite import Connection
+from poprun.vipu.inventory.tables.partition_store import delete_partition
+from poprun.vipu.leases import Holder, Lease, Life, ProcessIdentity, check_holder
+from poprun.vipu.liveness import Observer
 
 LONGEST_LEASE_S = 24 * 3600.0
 # The clock of the leases is not written more often to find out whether some have ended.

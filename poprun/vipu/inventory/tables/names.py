@@ -2,8 +2,8 @@
 
 from typing import NoReturn
 
+from poprun.vipu.errors import UnknownNameError
 from poprun.vipu.inventory.sqlite import Connection
-from poprun.vipu.vipu_errors import UnknownNameError
 
 # So many are listed to a user who named one that there is not.
 MOST_LISTED = 10

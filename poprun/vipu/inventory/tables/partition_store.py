@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from poprun.vipu.errors import UnknownNameError
 from poprun.vipu.inventory.sqlite import Connection
 from poprun.vipu.inventory.tables.cluster_store import agents_in_trouble
 from poprun.vipu.inventory.tables.free_blocks import StoredFreeBlocks
@@ -17,7 +18,6 @@ from poprun.vipu.model import (
     SyncType,
 )
 from poprun.vipu.rules import buddy
-from poprun.vipu.vipu_errors import UnknownNameError
 
 _COLUMNS = (
     "name, cluster, allocation, owner, num_gcds, gcd_size, num_replicas, "

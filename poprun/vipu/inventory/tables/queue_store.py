@@ -8,6 +8,7 @@ partitions for them may be made from the same allocation.
 import time
 from typing import Any, NamedTuple
 
+from poprun.vipu.errors import InUseError, VipuRuleError
 from poprun.vipu.inventory.sqlite import Connection
 from poprun.vipu.inventory.tables import creation
 from poprun.vipu.inventory.tables.lease_store import as_process
@@ -17,7 +18,6 @@ from poprun.vipu.liveness import Observer
 from poprun.vipu.model import Partition
 from poprun.vipu.requests import Acquisition, WaitingJob
 from poprun.vipu.rules.partition_rules import check_alone, counted
-from poprun.vipu.vipu_errors import InUseError, VipuRuleError
 
 # A job that has not asked again for so long holds no others up. It keeps its ticket, so
 # it is where it was in the queue if it asks again.

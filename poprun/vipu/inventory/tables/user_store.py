@@ -5,12 +5,12 @@ What hashes is imported late: every launch imports this, and no launch needs tha
 
 from collections.abc import Sequence
 
+from poprun.vipu.errors import AccessError, InUseError, NameTakenError
 from poprun.vipu.inventory.sqlite import Connection
 from poprun.vipu.inventory.tables.allocation_store import get_users
 from poprun.vipu.inventory.tables.names import check_exists, exists, refuse_unknown
 from poprun.vipu.model import User
 from poprun.vipu.rules.checks import check_name
-from poprun.vipu.vipu_errors import AccessError, InUseError, NameTakenError
 
 
 def create_user(

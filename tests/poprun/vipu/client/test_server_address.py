@@ -7,7 +7,7 @@ import pytest
 
 from poprun.vipu.client import server_address
 from poprun.vipu.client.server_address import ServerAddress, find_server, read_config
-from poprun.vipu.vipu_errors import VipuRuleError
+from poprun.vipu.errors import VipuRuleError
 
 
 @pytest.fixture

@@ -18,17 +18,17 @@ from poprun.vipu import wire
 from poprun.vipu.client.connection import Connections, Reply
 from poprun.vipu.client.server_address import ServerAddress
 from poprun.vipu.client.server_inventory import ServerInventory
-from poprun.vipu.launch import describe_devices
-from poprun.vipu.launch.held_devices import HeldDevices
-from poprun.vipu.leases import Grant
-from poprun.vipu.model import Agent, Partition
-from poprun.vipu.vipu_errors import (
+from poprun.vipu.errors import (
     InUseError,
     ServerReplyError,
     ServerTimeoutError,
     ServerUnreachableError,
     VipuError,
 )
+from poprun.vipu.launch import describe_devices
+from poprun.vipu.launch.held_devices import HeldDevices
+from poprun.vipu.leases import Grant
+from poprun.vipu.model import Agent, Partition
 
 
 def refusal(address: ServerAddress, timeout_s: float = 20) -> BaseException:

@@ -22,7 +22,7 @@ from poprun.vipu.inventory.embedded import EmbeddedInventory
 from poprun.vipu.leases import Holder
 from poprun.vipu.requests import Acquisition
 from poprun.vipu.rules.partition_rules import request_for_job
-from poprun.vipu.vipu_errors import VipuError
+from poprun.vipu.errors import VipuError
 
 path, number, replicas, name, first_use = sys.argv[1:]
 replicas = int(replicas)
@@ -168,7 +168,7 @@ from poprun.vipu import liveness
 from poprun.vipu.inventory.embedded import EmbeddedInventory
 from poprun.vipu.leases import Holder
 from poprun.vipu.requests import Acquisition, PartitionRequest
-from poprun.vipu.vipu_errors import InUseError, NoSpaceError
+from poprun.vipu.errors import InUseError, NoSpaceError
 
 path, kills = Path(sys.argv[1]), int(sys.argv[2])
 

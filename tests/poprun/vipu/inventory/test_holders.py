@@ -12,12 +12,7 @@ from typing import NoReturn
 import pytest
 
 from poprun.vipu import liveness
-from poprun.vipu.inventory.embedded import EmbeddedInventory
-from poprun.vipu.inventory.tables import lease_store
-from poprun.vipu.leases import PARENT, Grant, Holder, Life, ProcessIdentity
-from poprun.vipu.liveness import Observer
-from poprun.vipu.requests import Acquisition, PartitionRequest
-from poprun.vipu.vipu_errors import (
+from poprun.vipu.errors import (
     DeviceError,
     InUseError,
     LeaseEndedError,
@@ -25,6 +20,11 @@ from poprun.vipu.vipu_errors import (
     NoSpaceError,
     VipuRuleError,
 )
+from poprun.vipu.inventory.embedded import EmbeddedInventory
+from poprun.vipu.inventory.tables import lease_store
+from poprun.vipu.leases import PARENT, Grant, Holder, Life, ProcessIdentity
+from poprun.vipu.liveness import Observer
+from poprun.vipu.requests import Acquisition, PartitionRequest
 
 Launch = Callable[..., Grant]
 

@@ -5,14 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from poprun.vipu.inventory.embedded import EmbeddedInventory
-from poprun.vipu.leases import Grant, Holder
-from poprun.vipu.model import AgentStatus, Block, PartitionState
-from poprun.vipu.requests import Acquisition, ClusterRequest, PartitionChange
-from poprun.vipu.requests import PartitionRequest as Request
-from poprun.vipu.rules import presets
-from poprun.vipu.rules.numbering import Device
-from poprun.vipu.vipu_errors import (
+from poprun.vipu.errors import (
     AccessError,
     DeviceError,
     InUseError,
@@ -25,6 +18,13 @@ from poprun.vipu.vipu_errors import (
     VipuError,
     VipuRuleError,
 )
+from poprun.vipu.inventory.embedded import EmbeddedInventory
+from poprun.vipu.leases import Grant, Holder
+from poprun.vipu.model import AgentStatus, Block, PartitionState
+from poprun.vipu.requests import Acquisition, ClusterRequest, PartitionChange
+from poprun.vipu.requests import PartitionRequest as Request
+from poprun.vipu.rules import presets
+from poprun.vipu.rules.numbering import Device
 
 Launch = Callable[..., Grant]
 

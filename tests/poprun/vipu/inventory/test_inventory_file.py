@@ -11,13 +11,7 @@ from threading import Timer
 
 import pytest
 
-from poprun.vipu.inventory import schema
-from poprun.vipu.inventory.database import MOST_LOG_PAGES
-from poprun.vipu.inventory.embedded import EmbeddedInventory, open_embedded
-from poprun.vipu.inventory.location import find_inventory
-from poprun.vipu.leases import Holder
-from poprun.vipu.requests import Acquisition, PartitionRequest
-from poprun.vipu.vipu_errors import (
+from poprun.vipu.errors import (
     InventoryBusyError,
     InventoryCorruptError,
     InventoryFullError,
@@ -26,6 +20,12 @@ from poprun.vipu.vipu_errors import (
     NoSpaceError,
     UnknownNameError,
 )
+from poprun.vipu.inventory import schema
+from poprun.vipu.inventory.database import MOST_LOG_PAGES
+from poprun.vipu.inventory.embedded import EmbeddedInventory, open_embedded
+from poprun.vipu.inventory.location import find_inventory
+from poprun.vipu.leases import Holder
+from poprun.vipu.requests import Acquisition, PartitionRequest
 
 
 def test_the_inventory_is_in_the_state_directory_under_the_name_of_the_machine(
@@ -390,7 +390,7 @@ import resource, sys
 from pathlib import Path
 from threading import Timer
 from poprun.vipu.inventory.embedded import EmbeddedInventory
-from poprun.vipu.vipu_errors import InventoryError
+from poprun.vipu.errors import InventoryError
 
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), -1))
 try:
@@ -525,7 +525,7 @@ int lockf64(int file, int command, off64_t size) { errno = ENOLCK; return -1; }
 OPEN = """
 import sys
 from poprun.vipu.inventory.embedded import open_embedded
-from poprun.vipu.vipu_errors import InventoryUnavailableError
+from poprun.vipu.errors import InventoryUnavailableError
 try:
     open_embedded({"POPRUN_VIPU_INVENTORY": sys.argv[1]}, "h1", 600)
 except InventoryUnavailableError as error:

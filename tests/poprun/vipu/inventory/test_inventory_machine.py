@@ -19,12 +19,12 @@ from hypothesis.stateful import (
 from vipu_servers import Server, serving
 
 from poprun.vipu import liveness
+from poprun.vipu.errors import InUseError, MismatchError, NoSpaceError
 from poprun.vipu.inventory.embedded import EmbeddedInventory
 from poprun.vipu.leases import Grant, Holder
 from poprun.vipu.model import Partition
 from poprun.vipu.requests import Acquisition, PartitionChange, PartitionRequest
 from poprun.vipu.rules import numbering, presets
-from poprun.vipu.vipu_errors import InUseError, MismatchError, NoSpaceError
 
 SIZE = 128
 ME = liveness.identify()

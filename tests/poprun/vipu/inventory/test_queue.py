@@ -6,19 +6,19 @@ from collections.abc import Callable
 import pytest
 
 from poprun.vipu import liveness
-from poprun.vipu.inventory.embedded import EmbeddedInventory
-from poprun.vipu.inventory.tables import queue_store
-from poprun.vipu.leases import Grant, Holder
-from poprun.vipu.requests import Acquisition, PartitionRequest
-from poprun.vipu.rules import presets
-from poprun.vipu.rules.partition_rules import request_for_job
-from poprun.vipu.vipu_errors import (
+from poprun.vipu.errors import (
     InUseError,
     NameTakenError,
     NoSpaceError,
     UnknownNameError,
     VipuRuleError,
 )
+from poprun.vipu.inventory.embedded import EmbeddedInventory
+from poprun.vipu.inventory.tables import queue_store
+from poprun.vipu.leases import Grant, Holder
+from poprun.vipu.requests import Acquisition, PartitionRequest
+from poprun.vipu.rules import presets
+from poprun.vipu.rules.partition_rules import request_for_job
 
 Launch = Callable[..., Grant]
 Ask = Callable[..., Acquisition]

@@ -11,16 +11,16 @@ from typing import cast
 import pytest
 
 from poprun.vipu import liveness
-from poprun.vipu.inventory.embedded import EmbeddedInventory
-from poprun.vipu.inventory.interface import Inventory
-from poprun.vipu.launch.held_devices import Answer, HeldDevices
-from poprun.vipu.leases import PARENT, Grant
-from poprun.vipu.vipu_errors import (
+from poprun.vipu.errors import (
     InventoryBusyError,
     LeaseEndedError,
     ServerUnreachableError,
     VipuError,
 )
+from poprun.vipu.inventory.embedded import EmbeddedInventory
+from poprun.vipu.inventory.interface import Inventory
+from poprun.vipu.launch.held_devices import Answer, HeldDevices
+from poprun.vipu.leases import PARENT, Grant
 
 Launch = Callable[..., Grant]
 # For what must happen; a test that waits for it in vain fails.

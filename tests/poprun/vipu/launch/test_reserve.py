@@ -6,6 +6,13 @@ from typing import Any
 import pytest
 
 from poprun.log import Log
+from poprun.vipu.errors import (
+    InUseError,
+    MismatchError,
+    NoSpaceError,
+    NotActiveError,
+    UnknownNameError,
+)
 from poprun.vipu.inventory.embedded import EmbeddedInventory
 from poprun.vipu.launch import reserve as launch_reserve
 from poprun.vipu.launch.reserve import Asked, reserve
@@ -13,13 +20,6 @@ from poprun.vipu.launch.values import JobShape, PartitionOptions
 from poprun.vipu.leases import Grant, Holder
 from poprun.vipu.model import AgentStatus, LinkRouting, SyncType
 from poprun.vipu.requests import PartitionRequest
-from poprun.vipu.vipu_errors import (
-    InUseError,
-    MismatchError,
-    NoSpaceError,
-    NotActiveError,
-    UnknownNameError,
-)
 
 Reserve = Callable[..., Grant]
 

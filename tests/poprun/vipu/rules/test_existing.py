@@ -2,6 +2,7 @@
 
 import pytest
 
+from poprun.vipu.errors import MismatchError
 from poprun.vipu.model import (
     Block,
     Cluster,
@@ -19,7 +20,6 @@ from poprun.vipu.rules.existing import (
     describe_update,
     prepare,
 )
-from poprun.vipu.vipu_errors import MismatchError
 
 POD = Cluster(name="c64", num_ilds=2)
 P8 = Partition(

@@ -1,10 +1,10 @@
 import pytest
 
+from poprun.vipu.errors import VipuRuleError
 from poprun.vipu.model import Cluster, LinkRouting, SyncType
 from poprun.vipu.requests import PartitionRequest
 from poprun.vipu.rules import partition_rules, presets
 from poprun.vipu.rules.checks import check_cluster
-from poprun.vipu.vipu_errors import VipuRuleError
 
 POD64 = Cluster(name="c64")
 POD128 = Cluster(name="c128", num_ilds=2)

@@ -20,6 +20,16 @@ from vipu_servers import COMMAND, Server, acquisition, serving
 
 from poprun.vipu import liveness
 from poprun.vipu.client.server_inventory import ServerInventory
+from poprun.vipu.errors import (
+    InUseError,
+    InventoryBusyError,
+    LeaseEndedError,
+    NameTakenError,
+    NoSpaceError,
+    UnknownNameError,
+    VipuError,
+    VipuRuleError,
+)
 from poprun.vipu.inventory import store
 from poprun.vipu.inventory.embedded import EmbeddedInventory
 from poprun.vipu.inventory.interface import (
@@ -32,16 +42,6 @@ from poprun.vipu.launch.held_devices import HeldDevices
 from poprun.vipu.leases import Holder
 from poprun.vipu.model import AgentStatus, PartitionState
 from poprun.vipu.requests import ClusterRequest, PartitionChange, PartitionRequest
-from poprun.vipu.vipu_errors import (
-    InUseError,
-    InventoryBusyError,
-    LeaseEndedError,
-    NameTakenError,
-    NoSpaceError,
-    UnknownNameError,
-    VipuError,
-    VipuRuleError,
-)
 
 
 @pytest.fixture

@@ -13,8 +13,7 @@ from vipu_servers import COMMAND, Server, acquisition, serving
 from poprun.vipu import liveness
 from poprun.vipu.client.server_address import find_server, read_config
 from poprun.vipu.client.server_inventory import ServerInventory
-from poprun.vipu.requests import ClusterRequest, PartitionRequest
-from poprun.vipu.vipu_errors import (
+from poprun.vipu.errors import (
     AccessError,
     InUseError,
     NoSpaceError,
@@ -22,6 +21,7 @@ from poprun.vipu.vipu_errors import (
     ServerUnreachableError,
     UnknownNameError,
 )
+from poprun.vipu.requests import ClusterRequest, PartitionRequest
 
 
 @pytest.fixture(scope="module")

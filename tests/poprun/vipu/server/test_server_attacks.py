@@ -18,8 +18,8 @@ from conftest import wait_for
 from vipu_servers import COMMAND, Server, acquisition, serving
 
 from poprun.vipu import liveness
+from poprun.vipu.errors import BY_CODE, VipuRuleError
 from poprun.vipu.server import application
-from poprun.vipu.vipu_errors import BY_CODE, VipuRuleError
 
 # Sends each request slowly, and gives up waiting soon: see the server's limits.
 IMPATIENT = """
