@@ -1,0 +1,46 @@
+"""That the methods of an inventory perform the operations of their names."""
+
+from typing import Any
+
+import pytest
+
+from poprun.vipu.inventory.interface import Inventory
+from poprun.vipu.model import Agent, Allocation
+
+
+class Recorder(Inventory):
+    def __init__(self) -> None:
+        self.performed: list[tuple[Any, str, dict[str, Any]]] = []
+
+    def _perform(self, kind: Any, operation: str, **arguments: Any) -> Any:
+        self.performed.append((kind, operation, arguments))
+
+
+def test_a_method_performs_its_operation_with_all_arguments() -> None:
+    inventory = Recorder()
+
+    inventory.create_agent("ag0", host="node0")
+    inventory.create_allocation("al0", "c0", ["ag0"])
+    inventory.remove_partition("p0", force=True)
+
+    agent = {"name": "ag0", "host": "node0", "port": 8080}
+    allocation = {"name": "al0", "cluster": "c0", "agents": ("ag0",), "users": ()}
+    partition = {"name": "p0", "user": None, "lease": None, "force": True}
+    assert inventory.performed == [
+        (Agent, "create_agent", agent),
+        (Allocation, "create_allocation", allocation),
+        (type(None), "remove_partition", partition),
+    ]
+
+
+@pytest.mark.parametrize("arguments", [(), ("ag0", "node0", 1, "more")])
+def test_wrong_arguments_are_refused_before_anything_is_performed(
+    arguments: tuple[Any, ...],
+) -> None:
+    inventory = Recorder()
+    create: Any = inventory.create_agent
+
+    with pytest.raises(TypeError, match="create_agent"):
+        create(*arguments)
+
+    assert inventory.performed == []
