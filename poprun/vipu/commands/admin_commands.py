@@ -1,16 +1,20 @@
 """What only `vipu-admin` does: make and remove machines, allocations and users."""
 
 import shlex
-from collections.abc import Callable
-from typing import Any, TypeVar
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from poprun.vipu.commands.command_line import Noun, comma_separated
-from poprun.vipu.commands.completion_of_names import names_of
+from poprun.vipu.commands.nouns import (
+    change_command,
+    get_command,
+    list_command,
+    name_option,
+)
 from poprun.vipu.commands.session import Session, write
 from poprun.vipu.commands.user_file import new_user_file
-from poprun.vipu.commands.views import machine_views as views
 from poprun.vipu.model import (
     IPUS_PER_MACHINE,
     AgentStatus,
@@ -20,59 +24,101 @@ from poprun.vipu.model import (
 from poprun.vipu.requests import ClusterRequest
 from poprun.vipu.rules.presets import PODS, preset
 
-_F = TypeVar("_F", bound=Callable[..., Any])
-
-_NEW_NAME = click.argument("name")
-
-
-def _names(kind: str) -> Callable[[_F], _F]:
-    return click.argument(
-        "names", nargs=-1, required=True, shell_complete=names_of(kind)
-    )
+if TYPE_CHECKING:  # it takes 3 ms, and nothing of it runs
+    from poprun.vipu.inventory.interface import Inventory
 
 
-@click.command("agent", cls=Noun)
-@_NEW_NAME
-@click.option("--host", required=True, help="Its name or address.")
-@click.option("--port", type=click.IntRange(1, 65535), default=8080, show_default=True)
-@click.pass_obj
-def create_agent(session: Session, name: str, host: str, port: int) -> None:
-    """Create an agent: an IPU-Machine with 4 emulated IPUs."""
-    with session.open() as inventory:
-        inventory.create_agent(name, host, port)
-    session.report_success("create", "agent", name)
+def _create_allocation(
+    session: Session,
+    inventory: "Inventory",
+    name: str,
+    agents: tuple[str, ...],
+    cluster: str | None,
+    users: tuple[str, ...],
+) -> None:
+    cluster = cluster or inventory.get_agent(agents[0]).cluster
+    if cluster is None:
+        raise click.UsageError(
+            f"Agent {agents[0]} is in no cluster. Make one of it and others first: "
+            "vipu-admin create cluster NAME --agents LIST"
+        )
+    inventory.create_allocation(name, cluster, agents, users)
 
 
-@click.command("agent", cls=Noun)
-@_names("agents")
-@click.option(
-    "--status",
-    required=True,
-    type=click.Choice([status.value for status in AgentStatus], case_sensitive=False),
-    help="down: its partitions fail; unknown: they stay PENDING.",
+def _choice(kind: type[StrEnum]) -> click.Choice[str]:
+    return click.Choice([member.value for member in kind], case_sensitive=False)
+
+
+def _agent_status(
+    ctx: click.Context, param: click.Parameter, value: str
+) -> AgentStatus:
+    return AgentStatus(value)
+
+
+def _some_names(
+    ctx: click.Context, param: click.Parameter, value: str
+) -> tuple[str, ...]:
+    names = comma_separated(ctx, param, value)
+    if not names:
+        raise click.UsageError("--agents is empty. List agents: --agents ag1,ag2")
+    return names
+
+
+CREATE = (
+    change_command(
+        "create",
+        "agent",
+        "Create an agent: an IPU-Machine with 4 emulated IPUs.",
+        click.option("--host", required=True, help="Its name or address."),
+        click.option(
+            "--port", type=click.IntRange(1, 65535), default=8080, show_default=True
+        ),
+    ),
+    change_command(
+        "create",
+        "allocation",
+        "Set agents of a cluster apart, for partitions that name the allocation.",
+        click.option("--agents", required=True, callback=_some_names, metavar="LIST"),
+        name_option(
+            "cluster", "The cluster of the agents. [default: that of the first one]"
+        ),
+        click.option(
+            "--users",
+            callback=comma_separated,
+            metavar="LIST",
+            help="Who may use it. [default: all users]",
+        ),
+        perform=_create_allocation,
+    ),
 )
-@click.pass_obj
-def update_agent(session: Session, names: tuple[str, ...], status: str) -> None:
-    """Let emulated IPU-Machines fail, or come back."""
-    with session.open() as inventory:
-        for name in names:
-            inventory.set_agent_status(name, AgentStatus(status))
-            session.report_success("update", "agent", name)
-
-
-@click.command("agent", cls=Noun)
-@_names("agents")
-@click.pass_obj
-def remove_agent(session: Session, names: tuple[str, ...]) -> None:
-    """Remove agents that are in no cluster."""
-    with session.open() as inventory:
-        for name in names:
-            inventory.remove_agent(name)
-            session.report_success("remove", "agent", name)
+update_agent = change_command(
+    "update",
+    "agent",
+    "Let emulated IPU-Machines fail, or come back.",
+    click.option(
+        "--status",
+        required=True,
+        type=_choice(AgentStatus),
+        callback=_agent_status,
+        help="down: its partitions fail; unknown: they stay PENDING.",
+    ),
+    perform=lambda _, inventory, name, status: inventory.set_agent_status(name, status),
+)
+REMOVE = tuple(
+    change_command("remove", noun, help_)
+    for noun, help_ in (
+        ("agent", "Remove agents that are in no cluster."),
+        ("cluster", "Remove clusters, and the agents that were made with them."),
+        ("allocation", "Give the agents of allocations back to their clusters."),
+        ("user", "Remove users; their partitions stay."),
+    )
+)
+list_users = list_command("user", "List users.")
+get_user = get_command("user", "Show a user.")
 
 
 @click.command("cluster", cls=Noun)
-@_NEW_NAME
+@click.argument("name")
 @click.option(
     "--agents",
     callback=comma_separated,
@@ -80,7 +126,9 @@ def remove_agent(session: Session, names: tuple[str, ...]) -> None:
     help='Its agents, in their order: "ag1,ag2".',
 )
 @click.option(
-    "--num-agents", type=click.IntRange(min=1), help="In place of --agents: new ones."
+    "--num-agents",
+    type=click.IntRange(min=1),
+    help="In place of --agents: new ones.",
 )
 @click.option(
     "--preset",
@@ -99,87 +147,25 @@ def remove_agent(session: Session, names: tuple[str, ...]) -> None:
 )
 @click.option(
     "--topology",
-    type=click.Choice([member.value for member in LinkTopology], case_sensitive=False),
+    type=_choice(LinkTopology),
     help="Of IPU-Links. [default: torus from 64 IPUs on]",
 )
 @click.option(
     "--cluster-topology",
-    type=click.Choice(
-        [member.value for member in ClusterTopology], case_sensitive=False
-    ),
+    type=_choice(ClusterTopology),
     help="Of GW-Links. [default: looped]",
 )
 @click.pass_obj
-def create_cluster(session: Session, /, name: str, **asked: Any) -> None:
+def create_cluster(session: Session, /, name: str, **options: Any) -> None:
     """Create a cluster of IPU-Machines."""
-    request = _cluster_request(name, **asked)
+    request = _cluster_request(name, **options)
     with session.open() as inventory:
         inventory.create_cluster(request)
     session.report_success("create", "cluster", name)
 
 
-@click.command("cluster", cls=Noun)
-@_names("clusters")
-@click.pass_obj
-def remove_cluster(session: Session, names: tuple[str, ...]) -> None:
-    """Remove clusters, and the agents that were made with them."""
-    with session.open() as inventory:
-        for name in names:
-            inventory.remove_cluster(name)
-            session.report_success("remove", "cluster", name)
-
-
-@click.command("allocation", cls=Noun)
-@_NEW_NAME
-@click.option("--agents", required=True, callback=comma_separated, metavar="LIST")
-@click.option(
-    "--cluster",
-    metavar="NAME",
-    shell_complete=names_of("clusters"),
-    help="The cluster of the agents. [default: that of the first one]",
-)
-@click.option(
-    "--users",
-    callback=comma_separated,
-    metavar="LIST",
-    help="Who may use it. [default: all users]",
-)
-@click.pass_obj
-def create_allocation(
-    session: Session,
-    name: str,
-    agents: tuple[str, ...],
-    cluster: str | None,
-    users: tuple[str, ...],
-) -> None:
-    """Set agents of a cluster apart, for partitions that name the allocation."""
-    if not agents:
-        raise click.UsageError("--agents is empty. List agents: --agents ag1,ag2")
-    with session.open() as inventory:
-        if cluster is None:
-            cluster = inventory.get_agent(agents[0]).cluster
-        if cluster is None:
-            raise click.UsageError(
-                f"Agent {agents[0]} is in no cluster. Make one of it and others first: "
-                "vipu-admin create cluster NAME --agents LIST"
-            )
-        inventory.create_allocation(name, cluster, agents, users)
-    session.report_success("create", "allocation", name)
-
-
-@click.command("allocation", cls=Noun)
-@_names("allocations")
-@click.pass_obj
-def remove_allocation(session: Session, names: tuple[str, ...]) -> None:
-    """Give the agents of allocations back to their clusters."""
-    with session.open() as inventory:
-        for name in names:
-            inventory.remove_allocation(name)
-            session.report_success("remove", "allocation", name)
-
-
 @click.command("user", cls=Noun)
-@_NEW_NAME
+@click.argument("name")
 @click.option(
     "--allocations",
     callback=comma_separated,
@@ -219,36 +205,6 @@ def create_user(
             "one on a server, name it with --api-host; to serve this inventory: "
             f"vipu-server --secure --database {shlex.quote(inventory.location)}"
         )
-
-
-@click.command("users", cls=Noun)
-@click.pass_obj
-def list_users(session: Session) -> None:
-    """List users."""
-    with session.open() as inventory:
-        users = inventory.list_users()
-    session.show_all(users, views.user_value, views.user_table)
-
-
-@click.command("user", cls=Noun)
-@click.argument("name", shell_complete=names_of("users"))
-@click.pass_obj
-def get_user(session: Session, name: str) -> None:
-    """Show a user."""
-    with session.open() as inventory:
-        user = inventory.get_user(name)
-    session.show(user, views.user_value, views.user_properties)
-
-
-@click.command("user", cls=Noun)
-@_names("users")
-@click.pass_obj
-def remove_user(session: Session, names: tuple[str, ...]) -> None:
-    """Remove users; their partitions stay."""
-    with session.open() as inventory:
-        for name in names:
-            inventory.remove_user(name)
-            session.report_success("remove", "user", name)
 
 
 def _cluster_request(

@@ -3,17 +3,17 @@
 import click
 
 from poprun.vipu.commands.command_line import Noun
-from poprun.vipu.commands.completion_of_names import names_of
+from poprun.vipu.commands.nouns import (
+    get_command,
+    list_command,
+    name_argument,
+    name_option,
+)
 from poprun.vipu.commands.session import Session, write
 from poprun.vipu.commands.views import machine_views as views
 from poprun.vipu.model import AgentStatus
 
-_OF_CLUSTER = click.option(
-    "--cluster",
-    metavar="NAME",
-    shell_complete=names_of("clusters"),
-    help="Only those of this cluster.",
-)
+_OF_CLUSTER = name_option("cluster", "Only those of this cluster.")
 
 
 @click.command("clusters", cls=Noun)
@@ -36,7 +36,7 @@ def list_clusters(session: Session) -> None:
 
 
 @click.command("cluster", cls=Noun)
-@click.argument("name", shell_complete=names_of("clusters"))
+@name_argument("cluster")
 @click.pass_obj
 def get_cluster(session: Session, name: str) -> None:
     """Show a cluster."""
@@ -50,24 +50,14 @@ def get_cluster(session: Session, name: str) -> None:
         write(views.cluster_properties(cluster, agents, free))
 
 
-@click.command("agents", cls=Noun)
-@_OF_CLUSTER
-@click.pass_obj
-def list_agents(session: Session, cluster: str | None) -> None:
-    """List agents, one for each IPU-Machine."""
-    with session.open() as inventory:
-        agents = inventory.list_agents(cluster)
-    session.show_all(agents, views.agent_value, views.agent_table)
-
-
-@click.command("agent", cls=Noun)
-@click.argument("name", shell_complete=names_of("agents"))
-@click.pass_obj
-def get_agent(session: Session, name: str) -> None:
-    """Show an agent, and the IPUs of its IPU-Machine."""
-    with session.open() as inventory:
-        agent = inventory.get_agent(name)
-    session.show(agent, views.agent_value, views.agent_properties)
+list_allocations = list_command(
+    "allocation", "List allocations: the agents that partitions are made from."
+)
+list_agents = list_command(
+    "agent", "List agents, one for each IPU-Machine.", _OF_CLUSTER
+)
+get_allocation = get_command("allocation", "Show an allocation.")
+get_agent = get_command("agent", "Show an agent, and the IPUs of its IPU-Machine.")
 
 
 @click.command("agents", cls=Noun)
@@ -82,12 +72,7 @@ def discover_agents(session: Session) -> None:
 
 @click.command("ipu-attrs", cls=Noun)
 @_OF_CLUSTER
-@click.option(
-    "--agent",
-    metavar="NAME",
-    shell_complete=names_of("agents"),
-    help="Only those of this agent.",
-)
+@name_option("agent", "Only those of this agent.")
 @click.pass_obj
 def list_ipu_attributes(
     session: Session, cluster: str | None, agent: str | None
@@ -105,22 +90,3 @@ def list_ipu_attributes(
         )
     else:
         write(views.attribute_table(agents))
-
-
-@click.command("allocations", cls=Noun)
-@click.pass_obj
-def list_allocations(session: Session) -> None:
-    """List allocations: the agents that partitions are made from."""
-    with session.open() as inventory:
-        allocations = inventory.list_allocations()
-    session.show_all(allocations, views.allocation_value, views.allocation_table)
-
-
-@click.command("allocation", cls=Noun)
-@click.argument("name", shell_complete=names_of("allocations"))
-@click.pass_obj
-def get_allocation(session: Session, name: str) -> None:
-    """Show an allocation."""
-    with session.open() as inventory:
-        allocation = inventory.get_allocation(name)
-    session.show(allocation, views.allocation_value, views.allocation_properties)

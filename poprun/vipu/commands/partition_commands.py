@@ -7,11 +7,11 @@ import click
 from click.shell_completion import CompletionItem
 
 from poprun.vipu.commands.command_line import Noun
-from poprun.vipu.commands.completion_of_names import names_of
 from poprun.vipu.commands.config_files import (
     remove_config_files,
     write_config_files,
 )
+from poprun.vipu.commands.nouns import change_command, name_argument, name_option
 from poprun.vipu.commands.session import Session, write
 from poprun.vipu.commands.views.ipuof_config import ipuof_config
 from poprun.vipu.commands.views.partition_views import (
@@ -38,10 +38,7 @@ if TYPE_CHECKING:  # it takes 3 ms, and nothing of it runs
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
-_NAME = click.argument("name", shell_complete=names_of("partitions"))
-_NAMES = click.argument(
-    "names", nargs=-1, required=True, shell_complete=names_of("partitions")
-)
+_NAME = name_argument("partition")
 _AT_LEAST_ONE = click.IntRange(min=1)
 
 
@@ -180,18 +177,8 @@ def get_partition(
 @click.option(
     "--reconfigurable", is_flag=True, help="Let processes attach to any part of it."
 )
-@click.option(
-    "--allocation",
-    metavar="NAME",
-    shell_complete=names_of("allocations"),
-    help="Take its IPUs from this allocation.",
-)
-@click.option(
-    "--cluster",
-    metavar="NAME",
-    shell_complete=names_of("clusters"),
-    help="Take its IPUs from this cluster.",
-)
+@name_option("allocation", "Take its IPUs from this allocation.")
+@name_option("cluster", "Take its IPUs from this cluster.")
 @click.option(
     "--index",
     "place_index",
@@ -254,33 +241,6 @@ def update_partition(session: Session, /, name: str, **asked: Any) -> None:
     session.report_success("update", "partition", name)
 
 
-@click.command("partition", cls=Noun)
-@_NAMES
-@click.pass_obj
-def reset_partition(session: Session, names: tuple[str, ...]) -> None:
-    """Configure the IPUs of partitions anew."""
-    with session.open() as inventory:
-        for name in names:
-            _check_active(inventory.reset_partition(name), "reset")
-            session.report_success("reset", "partition", name)
-
-
-@click.command("partition", cls=Noun)
-@_NAMES
-@click.option("--force", is_flag=True, help="Also if jobs hold devices of it.")
-@click.pass_obj
-def remove_partition(session: Session, names: tuple[str, ...], force: bool) -> None:
-    """Remove partitions, and free their IPUs."""
-    with session.open() as inventory:
-        for name in names:
-            inventory.remove_partition(name, force=force)
-            try:
-                remove_config_files(session.environ, name)
-            except OSError as error:
-                session.warn(f"The IPUoF configuration files of {name} stay: {error}.")
-            session.report_success("remove", "partition", name)
-
-
 def _ipuof_configs(
     partition: Partition, gcd: int | None, agents: tuple[Agent, ...]
 ) -> Any:
@@ -319,3 +279,29 @@ def _check_active(partition: Partition, done: str) -> None:
             f"{partition.state.name}, because {partition.reason}. When that is mended, "
             f"run: vipu reset partition {partition.name}"
         )
+
+
+def _reset(session: Session, inventory: "Inventory", name: str) -> None:
+    _check_active(inventory.reset_partition(name), "reset")
+
+
+def _remove(
+    session: Session, inventory: "Inventory", name: str, *, force: bool
+) -> None:
+    inventory.remove_partition(name, force=force)
+    try:
+        remove_config_files(session.environ, name)
+    except OSError as error:
+        session.warn(f"The IPUoF configuration files of {name} stay: {error}.")
+
+
+reset_partition = change_command(
+    "reset", "partition", "Configure the IPUs of partitions anew.", perform=_reset
+)
+remove_partition = change_command(
+    "remove",
+    "partition",
+    "Remove partitions, and free their IPUs.",
+    click.option("--force", is_flag=True, help="Also if jobs hold devices of it."),
+    perform=_remove,
+)

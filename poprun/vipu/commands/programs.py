@@ -1,6 +1,7 @@
 """The verbs of `vipu` and of `vipu-admin`, and what they do without one."""
 
 import os
+from collections.abc import Callable, Sequence
 
 import click
 
@@ -8,7 +9,7 @@ from poprun import __version__
 from poprun.vipu.commands import admin_commands as admin
 from poprun.vipu.commands import machine_commands as machines
 from poprun.vipu.commands import partition_commands as partitions
-from poprun.vipu.commands.command_line import Program, Verb
+from poprun.vipu.commands.command_line import Noun, Program, Verb
 from poprun.vipu.commands.session import Session, write
 from poprun.vipu.commands.show_command import show
 from poprun.vipu.inventory.location import find_inventory
@@ -23,107 +24,94 @@ _VERSIONS = (
 )
 
 
+# By verb: its help in `vipu` and in `vipu-admin`, the nouns of both, and those of
+# administrators alone.
+_VERBS: dict[str, tuple[str, str, tuple[Noun, ...], tuple[Noun, ...]]] = {
+    "list": (
+        "List partitions and what they are made from.",
+        "List machines, users and partitions.",
+        (
+            partitions.list_partitions,
+            machines.list_allocations,
+            machines.list_clusters,
+            machines.list_agents,
+            machines.list_ipu_attributes,
+        ),
+        (admin.list_users,),
+    ),
+    "get": (
+        "Show a partition and the like.",
+        "Show a machine, a user or a partition.",
+        (
+            partitions.get_partition,
+            machines.get_allocation,
+            machines.get_cluster,
+            machines.get_agent,
+        ),
+        (admin.get_user,),
+    ),
+    "create": (
+        "Create a partition.",
+        "Create machines, users and partitions.",
+        (partitions.create_partition,),
+        (*admin.CREATE, admin.create_cluster, admin.create_user),
+    ),
+    "update": (
+        "Change a partition.",
+        "Change a partition, or let a machine fail.",
+        (partitions.update_partition,),
+        (admin.update_agent,),
+    ),
+    "reset": (
+        "Reset a partition.",
+        "Reset a partition.",
+        (partitions.reset_partition,),
+        (),
+    ),
+    "remove": (
+        "Remove a partition.",
+        "Remove machines, users and partitions.",
+        (partitions.remove_partition,),
+        admin.REMOVE,
+    ),
+    "discover": ("", "Look for IPU-Machines.", (), (machines.discover_agents,)),
+}
+
+
 def make_vipu() -> Program:
     """Return the command for users."""
-    verbs = (
-        Verb(
-            "list",
-            "List partitions and what they are made from.",
-            (
-                partitions.list_partitions,
-                machines.list_allocations,
-                machines.list_clusters,
-                machines.list_agents,
-                machines.list_ipu_attributes,
-            ),
-        ),
-        Verb(
-            "get",
-            "Show a partition and the like.",
-            (
-                partitions.get_partition,
-                machines.get_allocation,
-                machines.get_cluster,
-                machines.get_agent,
-            ),
-        ),
-        Verb("create", "Create a partition.", (partitions.create_partition,)),
-        Verb("update", "Change a partition.", (partitions.update_partition,)),
-        Verb("reset", "Reset a partition.", (partitions.reset_partition,)),
-        Verb("remove", "Remove a partition.", (partitions.remove_partition,)),
-        show,
-    )
     help_ = "Make, show and remove partitions of emulated IPUs."
-    return Program(
-        "vipu",
-        verbs,
-        make_vipu_admin,
-        help=help_,
-        callback=_without_verb,
-        params=list(_VERSIONS),
-    )
+    verbs = [
+        Verb(verb, words, nouns)
+        for verb, (words, _, nouns, _) in _VERBS.items()
+        if nouns
+    ]
+    return _program("vipu", help_, verbs, make_vipu_admin)
 
 
 def make_vipu_admin() -> Program:
     """Return the command for administrators, who see what all users have."""
-    verbs = (
-        Verb(
-            "list",
-            "List machines, users and partitions.",
-            (
-                machines.list_agents,
-                machines.list_clusters,
-                machines.list_allocations,
-                machines.list_ipu_attributes,
-                partitions.list_partitions,
-                admin.list_users,
-            ),
-        ),
-        Verb(
-            "get",
-            "Show a machine, a user or a partition.",
-            (
-                machines.get_agent,
-                machines.get_cluster,
-                machines.get_allocation,
-                partitions.get_partition,
-                admin.get_user,
-            ),
-        ),
-        Verb(
-            "create",
-            "Create machines, users and partitions.",
-            (
-                admin.create_agent,
-                admin.create_cluster,
-                admin.create_allocation,
-                partitions.create_partition,
-                admin.create_user,
-            ),
-        ),
-        Verb(
-            "update",
-            "Change a partition, or let a machine fail.",
-            (admin.update_agent, partitions.update_partition),
-        ),
-        Verb("reset", "Reset a partition.", (partitions.reset_partition,)),
-        Verb(
-            "remove",
-            "Remove machines, users and partitions.",
-            (
-                admin.remove_agent,
-                admin.remove_cluster,
-                admin.remove_allocation,
-                partitions.remove_partition,
-                admin.remove_user,
-            ),
-        ),
-        Verb("discover", "Look for IPU-Machines.", (machines.discover_agents,)),
-        show,
-    )
     help_ = "Administer emulated IPUs: machines, users and all partitions."
+    verbs = [
+        Verb(verb, words, (*nouns, *more))
+        for verb, (_, words, nouns, more) in _VERBS.items()
+    ]
+    return _program("vipu-admin", help_, verbs)
+
+
+def _program(
+    name: str,
+    help_: str,
+    verbs: Sequence[Verb],
+    make_other: Callable[[], Program] | None = None,
+) -> Program:
     return Program(
-        "vipu-admin", verbs, help=help_, callback=_without_verb, params=list(_VERSIONS)
+        name,
+        (*verbs, show),
+        make_other,
+        help=help_,
+        callback=_without_verb,
+        params=list(_VERSIONS),
     )
 
 

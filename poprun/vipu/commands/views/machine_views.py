@@ -1,7 +1,7 @@
 """Clusters, agents, allocations and users as the commands show them."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 from poprun.vipu.commands.views import emulated_hardware
 from poprun.vipu.commands.views.partition_views import ipu_names, names_by_machine
@@ -216,3 +216,19 @@ def _user_cells(user: User) -> tuple[str, ...]:
         "yes" if user.is_admin else "no",
         " ".join(user.allocations) or "-",
     )
+
+
+class View(NamedTuple):
+    """How things of one kind are shown."""
+
+    value: Callable[[Any], Any]
+    table: Callable[[Any], str]
+    properties: Callable[[Any], str]
+
+
+# By the noun of one of them.
+VIEWS = {
+    "agent": View(agent_value, agent_table, agent_properties),
+    "allocation": View(allocation_value, allocation_table, allocation_properties),
+    "user": View(user_value, user_table, user_properties),
+}

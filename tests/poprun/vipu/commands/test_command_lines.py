@@ -155,6 +155,22 @@ def test_help_needs_no_inventory(
 
 
 @pytest.mark.parametrize(
+    "line",
+    [
+        "vipu-admin create cluster c1",
+        "vipu-admin create allocation a1 --agents ,",
+        "vipu update partition p1",
+        "vipu create partition p1 --size 3",
+    ],
+)
+def test_a_usage_error_comes_before_an_inventory_is_made(
+    run: Run, environ: dict[str, str], line: str
+) -> None:
+    assert run(line).code == 2
+    assert not Path(environ["POPRUN_VIPU_INVENTORY"]).exists()
+
+
+@pytest.mark.parametrize(
     ("line", "code", "sentence"),
     [
         ("vipu lst partitions", 2, "There is no command 'lst'"),
