@@ -20,7 +20,7 @@ from poprun.log import Log
 from poprun.plan import partition, planner
 from poprun.plan.assignments import compact
 from poprun.plan.planner import Setup
-from poprun.vipu.errors import InventoryError, NoSpaceError
+from poprun.vipu.errors import InventoryBusyError, InventoryError, NoSpaceError
 from poprun.vipu.launch.values import PartitionOptions
 
 if TYPE_CHECKING:
@@ -81,6 +81,8 @@ def reserve(
     try:
         return _reserve(setup, options, environ, guard, log)
     except InventoryError as error:
+        if isinstance(error, InventoryBusyError) and options.server is None:
+            error.add_note("--vipu-server-timeout waits longer.")
         if setup.needs_ipus or options.server is not None:
             error.add_note("--offline-mode=yes runs the job without IPUs.")
             raise

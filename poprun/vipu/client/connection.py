@@ -172,15 +172,17 @@ class Connections:
     def _timed_out(self) -> ServerTimeoutError:
         return ServerTimeoutError(
             f"The V-IPU server {self._address} did not answer within "
-            f"{self._timeout_s:g} s. Wait longer with --vipu-server-timeout, or see "
-            f"whether it works: {self._url()}/health."
+            f"{self._timeout_s:g} s. Wait longer with "
+            f"{self._address.options.timeout}, or see whether it works: "
+            f"{self._url()}/health."
         )
 
     def _look_up_timed_out(self) -> ServerTimeoutError:
         return ServerTimeoutError(
             f"The name of the V-IPU server {self._address} could not be looked up "
-            f"within {self._timeout_s:g} s. Wait longer with --vipu-server-timeout, or "
-            "name its address with --vipu-server-host."
+            f"within {self._timeout_s:g} s. Wait longer with "
+            f"{self._address.options.timeout}, or name its address with "
+            f"{self._address.options.host}."
         )
 
     def _in_words(self, error: OSError) -> ServerError:
@@ -261,7 +263,8 @@ def reply_error(address: ServerAddress, what: str) -> ServerReplyError:
     hint = "" if address.tls else ', or set api-tls = "yes" if it has TLS'
     return ServerReplyError(
         f"What answers at {address} is no V-IPU server of poprun, or it fails: {what}. "
-        f"Name the right one with --vipu-server-host and --vipu-server-port{hint}."
+        f"Name the right one with {address.options.host} and "
+        f"{address.options.port}{hint}."
     )
 
 
@@ -327,7 +330,7 @@ def _origin(address: ServerAddress) -> str:
 
 def _way_out(address: ServerAddress) -> str:
     if address.origin == "option":
-        without = "or leave --vipu-server-host out"
+        without = f"or leave {address.options.host} out"
     elif "." in address.origin:  # a file, not a variable
         without = f"or remove api-host from {address.origin}"
     else:

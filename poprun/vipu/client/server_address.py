@@ -35,6 +35,17 @@ _LINE = r"""\s*([A-Za-z][\w-]*)\s*=\s*(?:"([^"\\]*)"|([\w.:-]+))\s*(?:(?:\#|//).
 _MOST_CHARACTERS = 65536
 
 
+class OptionNames(NamedTuple):
+    """What the user's command calls its options, for advice in errors."""
+
+    host: str = "--vipu-server-host"
+    port: str = "--vipu-server-port"
+    timeout: str = "--vipu-server-timeout"
+
+
+OF_POPRUN = OptionNames()
+
+
 class ServerAddress(NamedTuple):
     """Where a server is, how to speak with it, and who asks."""
 
@@ -48,6 +59,7 @@ class ServerAddress(NamedTuple):
     ca_cert: str = ""
     # What named it: an option, a variable or a file.
     origin: str = "option"
+    options: OptionNames = OF_POPRUN
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
@@ -66,6 +78,7 @@ def find_server(
     access_key: str | None = None,
     config_file: str | os.PathLike[str] | None = None,
     system_file: str | os.PathLike[str] = SYSTEM_FILE,
+    names: OptionNames = OF_POPRUN,
 ) -> ServerAddress | None:
     """Return the server that options, variables or files name; None if none does.
 
@@ -77,6 +90,7 @@ def find_server(
         access_key: The value of an option, if it was given.
         config_file: A file in place of the user's and the machine's.
         system_file: The machine's file.
+        names: What the options are called.
 
     Raises:
         VipuRuleError: A value or a file is not valid.
@@ -94,9 +108,9 @@ def find_server(
     places: list[tuple[str, Mapping[str, str]]] = [("option", given)]
     places += _from_variables(environ)
     if config_file is not None:
-        places.insert(1, (os.fspath(config_file), read_config(config_file)))
+        places.insert(1, (os.fspath(config_file), read_config(config_file, names)))
     else:
-        places.append(_from_files(environ, system_file))
+        places.append(_from_files(environ, system_file, names))
     named = [(origin, values) for origin, values in places if "api-host" in values]
     if not named:
         return None
@@ -112,10 +126,12 @@ def find_server(
         if more.get("api-host", "") in ("", found_host):
             for key, value in more.items():
                 values.setdefault(key, value)
-    return _checked(values, origin)
+    return _checked(values, origin, names)
 
 
-def read_config(path: str | os.PathLike[str]) -> dict[str, str]:
+def read_config(
+    path: str | os.PathLike[str], names: OptionNames = OF_POPRUN
+) -> dict[str, str]:
     """Return what a configuration file of the vipu command says: key = "value" lines.
 
     Raises:
@@ -128,7 +144,7 @@ def read_config(path: str | os.PathLike[str]) -> dict[str, str]:
         why = error.strerror if isinstance(error, OSError) else "it is no text"
         raise VipuRuleError(
             f"The V-IPU configuration file {path} cannot be read: {why}. Correct it, "
-            "or name the server with --vipu-server-host."
+            f"or name the server with {names.host}."
         ) from error
     found = {}
     for number, line in enumerate(text.splitlines(), start=1):
@@ -175,7 +191,9 @@ def _from_variables(
 
 
 def _from_files(
-    environ: Mapping[str, str], system_file: str | os.PathLike[str]
+    environ: Mapping[str, str],
+    system_file: str | os.PathLike[str],
+    options: OptionNames,
 ) -> tuple[str, dict[str, str]]:
     """Return what the user's file says, and beneath it the machine's."""
     home = environ.get("HOME", "")
@@ -186,7 +204,9 @@ def _from_files(
     for path in (*paths, os.fspath(system_file)):
         if not os.path.isfile(path):
             continue
-        found = {key: value for key, value in read_config(path).items() if value}
+        found = {
+            key: value for key, value in read_config(path, options).items() if value
+        }
         if values.get("api-host", "") not in ("", found.get("api-host", "")):
             continue  # of another server
         if "api-host" in found and "api-host" not in values:
@@ -195,13 +215,15 @@ def _from_files(
     return origin, values
 
 
-def _checked(values: Mapping[str, str], origin: str) -> ServerAddress:
+def _checked(
+    values: Mapping[str, str], origin: str, options: OptionNames
+) -> ServerAddress:
     host = values["api-host"].strip().removeprefix("[").removesuffix("]")
     url = re.fullmatch(r"(?:https?://)?([^:/]+)(?::[0-9]+)?/?", host)
     if url is not None and url[1] != host:
         raise VipuRuleError(
             f"The host of the V-IPU server is {host[:80]!r}, but must be its name or "
-            f"address alone: {url[1][:64]!r}. A port is given with --vipu-server-port "
+            f"address alone: {url[1][:64]!r}. A port is given with {options.port} "
             "or api-port."
         )
     check_host(host)
@@ -222,6 +244,7 @@ def _checked(values: Mapping[str, str], origin: str) -> ServerAddress:
         tls=tls in ("true", "yes", "on", "1"),
         ca_cert=values.get("api-ca-cert", ""),
         origin=origin,
+        options=options,
     )
     if address.access_key and not address.tls and not is_loopback(host):
         raise VipuRuleError(

@@ -12,20 +12,12 @@ from poprun.log import printable
 from poprun.vipu.commands.command_line import Program
 from poprun.vipu.commands.programs import make_vipu, make_vipu_admin
 from poprun.vipu.commands.session import OutputError, Session
+from poprun.vipu.errors import InventoryBusyError
 
 # For a request that is not valid, and for one that failed.
 _USAGE, _FAILED = 2, 1
 # For output that cannot be written, and whose reader has closed it.
 _UNWRITTEN, _CLOSED_PIPE = 74, 141
-
-# What refusals call it, because jobs meet most of them, and what it is here.
-_OPTIONS_OF_POPRUN = {
-    "--vipu-allocation": "--allocation",
-    "--vipu-cluster": "--cluster",
-    "--vipu-server-host": "--api-host",
-    "--vipu-server-port": "--api-port",
-    "--vipu-server-timeout": "--api-timeout",
-}
 
 
 def vipu(
@@ -64,6 +56,8 @@ def _run(
         return _refuse(name, error.format_message(), _USAGE)
     except PoprunError as error:
         code = _USAGE if error.exit_code == _USAGE else _FAILED
+        if isinstance(error, InventoryBusyError) and session.find_server() is None:
+            error.add_note("--api-timeout SECONDS waits longer.")
         return _refuse(name, str(error), code, getattr(error, "__notes__", ()))
     except (click.Abort, KeyboardInterrupt):
         return 128 + signal.SIGINT
@@ -77,8 +71,6 @@ def _run(
 
 
 def _refuse(name: str, sentence: str, code: int, hints: Sequence[str] = ()) -> int:
-    for poprun, own in _OPTIONS_OF_POPRUN.items():
-        sentence = sentence.replace(poprun, own)
     _report(f"{name}: error: {printable(sentence)}\n")
     for hint in hints:
         _report(f"{name}: hint: {printable(hint)}\n")

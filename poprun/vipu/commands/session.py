@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from poprun.log import printable
-from poprun.vipu.client.server_address import ServerAddress, find_server
+from poprun.vipu.client.server_address import OptionNames, ServerAddress, find_server
 from poprun.vipu.opening import open_inventory
 
 if TYPE_CHECKING:  # it takes 3 ms, and nothing of it runs
@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # it takes 3 ms, and nothing of it runs
 T = TypeVar("T")
 
 DEFAULT_TIMEOUT_S = 10.0
+_OPTIONS = OptionNames("--api-host", "--api-port", "--api-timeout")
 
 
 class OutputError(Exception):
@@ -59,6 +60,7 @@ class Session:
             user=self.given.get("api_user_id"),
             access_key=self.given.get("api_access_key"),
             config_file=self.given.get("config"),
+            names=_OPTIONS,
         )
 
     def user(self, server: ServerAddress | None) -> str:

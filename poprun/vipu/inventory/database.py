@@ -214,8 +214,7 @@ class Database:
                 )
             return InventoryBusyError(
                 f"Other processes kept the V-IPU inventory {self.path} locked for "
-                f"{self._timeout_s:g} s. Try again, or wait longer with "
-                "--vipu-server-timeout."
+                f"{self._timeout_s:g} s. Try again."
             )
         if code == sqlite.SQLITE_FULL or self._is_disk_full(code):
             return self._full()

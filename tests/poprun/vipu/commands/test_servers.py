@@ -1,5 +1,7 @@
 """The commands on servers: whom a secure one lets in, and what each user sees."""
 
+import socket
+import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -87,3 +89,31 @@ def test_a_wrong_key_is_refused(run: Run, users: tuple[str, str]) -> None:
 
     assert (result.code, result.out) == (1, "")
     assert "not accepted" in result.err
+
+
+def test_advice_on_a_server_names_the_options_of_the_command(run: Run) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        result = run(f"vipu --api-port {port} --api-timeout 0.05 list partitions")
+
+    assert (result.code, result.out) == (1, "")
+    assert "Wait longer with --api-timeout, or see whether" in result.err
+    assert "--vipu-" not in result.err
+
+
+def test_a_locked_inventory_has_a_hint_with_the_option_of_the_command(
+    make: Make, run: Run, home: Environ, file: Path
+) -> None:
+    home["POPRUN_VIPU_INVENTORY"] = str(file)
+    make("vipu create partition p1 --size 4")
+    other = sqlite3.connect(file, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    result = run("vipu --api-timeout 0.05 remove partition p1")
+    other.execute("ROLLBACK")
+    other.close()
+
+    assert result.code == 1
+    assert result.err == (
+        f"vipu: error: Other processes kept the V-IPU inventory {file} locked for "
+        "0.05 s. Try again.\nvipu: hint: --api-timeout SECONDS waits longer.\n"
+    )
