@@ -161,6 +161,18 @@ def read_config(
     return found
 
 
+def create_config(path: str | os.PathLike[str]) -> int:
+    """Create a file for an access key, which only its owner can read; open it."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    return os.open(path, flags, 0o600)
+
+
+def write_config(descriptor: int, values: Mapping[str, str]) -> None:
+    """Write a configuration file, as `read_config` reads it, and close it."""
+    with open(descriptor, "w", encoding="utf-8") as file:
+        file.writelines(f'{key} = "{value}"\n' for key, value in values.items())
+
+
 def is_loopback(host: str) -> bool:
     """Return whether a name or address means this machine only."""
     word = host.strip("[]").lower()

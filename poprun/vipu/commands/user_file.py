@@ -3,44 +3,39 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
 from poprun.vipu.client.server_address import (
     DEFAULT_HOST,
-    DEFAULT_PORT,
     ServerAddress,
+    create_config,
     is_loopback,
+    write_config,
 )
 from poprun.vipu.errors import InventoryError
 from poprun.vipu.rules.checks import check_name
 
 
-class UserFile:
+class UserFile(NamedTuple):
     """A file that only its owner can read, opened before there is a key to lose."""
 
-    def __init__(self, path: str) -> None:
-        self.path = path
-        self._descriptor = os.open(
-            path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600
-        )
+    path: str
+    descriptor: int
 
     def write(self, server: ServerAddress | None, user: str, access_key: str) -> None:
         """Write how the user reaches a server; without one, the usual address."""
-        lines = {
-            "api-host": DEFAULT_HOST if server is None else server.host,
-            "api-port": str(DEFAULT_PORT if server is None else server.port),
+        address = server or ServerAddress(DEFAULT_HOST)
+        values = {
+            "api-host": address.host,
+            "api-port": str(address.port),
             "api-user-id": user,
             "api-access-key": access_key,
         }
         if server is not None and server.tls == is_loopback(server.host):
-            lines["api-tls"] = "yes" if server.tls else "no"
-        if server is not None and server.ca_cert:
-            lines["api-ca-cert"] = os.path.abspath(server.ca_cert)
-        text = "".join(f'{key} = "{value}"\n' for key, value in lines.items())
-        with open(self._descriptor, "w", encoding="utf-8", closefd=False) as file:
-            file.write(text)
-
-    def close(self) -> None:
-        os.close(self._descriptor)
+            values["api-tls"] = "yes" if server.tls else "no"
+        if address.ca_cert:
+            values["api-ca-cert"] = os.path.abspath(address.ca_cert)
+        write_config(os.dup(self.descriptor), values)
 
 
 @contextmanager
@@ -54,7 +49,7 @@ def new_user_file(user: str) -> Iterator[UserFile]:
     check_name("user", user)
     path = f"{user}.vipu-cli.hcl"
     try:
-        file = UserFile(path)
+        file = UserFile(path, create_config(path))
     except FileExistsError as error:
         raise InventoryError(
             f"The file {path} of another access key is here already. Move or remove "
@@ -64,14 +59,13 @@ def new_user_file(user: str) -> Iterator[UserFile]:
         raise _unwritable(path, error) from error
     try:
         yield file
-    except OSError as error:
+    except BaseException as error:
         os.unlink(path)
-        raise _unwritable(path, error) from error
-    except BaseException:
-        os.unlink(path)
+        if isinstance(error, OSError):
+            raise _unwritable(path, error) from error
         raise
     finally:
-        file.close()
+        os.close(file.descriptor)
 
 
 def _unwritable(path: str, error: OSError) -> InventoryError:

@@ -36,10 +36,12 @@ WRONG_METHOD = "Operations are asked for with POST, all else with GET."
 _log = logging.getLogger("vipu-server")
 
 
-class RequestError(Exception):
+class RequestError(VipuError):
     """A request that is refused before it is understood."""
 
-    def __init__(self, status: int, code: str, sentence: str) -> None:
+    def __init__(
+        self, status: int, sentence: str, code: str = VipuRuleError.code
+    ) -> None:
         super().__init__(sentence)
         self.status = status
         self.code = code
@@ -134,11 +136,8 @@ class Service:
         try:
             reply = await self._answer(scope, receive, operation, area == "admin")
             result = "ok"
-        except RequestError as error:
-            reply = _refusal(error.status, error.code, str(error))
-            result = error.code
         except VipuError as error:
-            reply = _refusal(openapi.STATUS[error.code], error.code, str(error))
+            reply = _refused(error)
             result = error.code
         except Exception as error:
             _log.exception("The operation %s failed.", name)
@@ -201,16 +200,16 @@ class Service:
         if not key:
             raise RequestError(
                 401,
-                AccessError.code,
                 "The V-IPU server wants to know who asks. Copy the file "
                 "NAME.vipu-cli.hcl that 'vipu-admin create user NAME' has written to "
                 "~/.vipu/vipu-cli.hcl, or give api-user-id and api-access-key "
                 "otherwise.",
+                AccessError.code,
             )
         try:
             user = self._inventory.check_access(name, key)
         except AccessError as error:
-            raise RequestError(401, error.code, str(error)) from error
+            raise RequestError(401, str(error), error.code) from error
         if admin and not user.is_admin:
             raise AccessError(
                 f"User {user.name} is no administrator. Ask one to do it, or use the "
@@ -227,9 +226,9 @@ class Service:
         if "origin" in headers or (self._local and not is_loopback(name)):
             raise RequestError(
                 403,
-                AccessError.code,
                 "The V-IPU server answers no web pages: ask it by its own address, "
                 "and with no Origin header.",
+                AccessError.code,
             )
 
     async def _show_schema(self, _: Request) -> Response:
@@ -246,7 +245,7 @@ class Service:
                 )
             )
         except VipuError as error:
-            return _refusal(openapi.STATUS[error.code], error.code, str(error))
+            return _refused(error)
         self._metrics.show_inventory(*found)
         self._metrics.show_load(self._count_connections(), self._worker.waiting)
         return Response(self._metrics.page(), headers={"content-type": CONTENT_TYPE})
@@ -260,31 +259,25 @@ class Service:
         except TimeoutError:
             return _refusal(503, "timeout", "The inventory does not answer.")
         except VipuError as error:
-            return _refusal(openapi.STATUS[error.code], error.code, str(error))
+            return _refused(error)
         return Response(b'{"status":"ok"}', media_type=JSON)
 
 
 async def _body(headers: Mapping[str, str], receive: Receive) -> bytes:
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != JSON:
-        raise RequestError(
-            415, VipuRuleError.code, f"The type of a request's content must be {JSON}."
-        )
+        raise RequestError(415, f"The type of a request's content must be {JSON}.")
     parts, size, more = [], 0, True
     while more:
         message = await receive()
         if message["type"] != "http.request":
-            raise RequestError(
-                408, VipuRuleError.code, "The request ended in the middle."
-            )
+            raise RequestError(408, "The request ended in the middle.")
         parts.append(message.get("body", b""))
         size += len(parts[-1])
         more = message.get("more_body", False)
         if size > MOST_BODY_BYTES:
             raise RequestError(
-                413,
-                VipuRuleError.code,
-                f"A request has at most {MOST_BODY_BYTES >> 20} MiB.",
+                413, f"A request has at most {MOST_BODY_BYTES >> 20} MiB."
             )
     return b"".join(parts)
 
@@ -299,6 +292,13 @@ def _credentials(authorization: str) -> tuple[str, str]:
     except (binascii.Error, ValueError):
         return "", ""
     return name, key
+
+
+def _refused(error: VipuError) -> Response:
+    status = (
+        error.status if isinstance(error, RequestError) else openapi.STATUS[error.code]
+    )
+    return _refusal(status, error.code, str(error))
 
 
 def _refusal(status: int, code: str, sentence: str) -> Response:

@@ -1,8 +1,8 @@
 """The first administrator of a secure server, whose access key goes to a file."""
 
-import os
 from pathlib import Path
 
+from poprun.vipu.client.server_address import create_config, write_config
 from poprun.vipu.errors import InventoryUnavailableError
 from poprun.vipu.inventory.interface import Inventory
 
@@ -30,12 +30,9 @@ def make_first_admin(
         "api-access-key": access_key,
         "api-tls": "yes" if tls else "no",
     }
-    text = "".join(f'{key} = "{value}"\n' for key, value in lines.items())
     try:
         path.unlink(missing_ok=True)
-        file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
-        with os.fdopen(file, "w") as opened:
-            opened.write(text)
+        write_config(create_config(path), lines)
     except OSError as error:
         inventory.remove_user(NAME)
         raise InventoryUnavailableError(
