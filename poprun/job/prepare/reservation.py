@@ -114,7 +114,7 @@ def _reserve(
     # Hardly anything of it is needed by a job in offline mode.
     from poprun.vipu import liveness
     from poprun.vipu.launch.held_devices import HeldDevices
-    from poprun.vipu.launch.reserve import Asked
+    from poprun.vipu.launch.reserve import JobRequest
     from poprun.vipu.launch.reserve import reserve as reserve_devices
     from poprun.vipu.leases import PARENT, Holder
     from poprun.vipu.opening import open_inventory
@@ -135,7 +135,7 @@ def _reserve(
     inventory = open_again()
     lease = os.urandom(16).hex()
     end_action = _end_action(lease, options, inventory.location, environ)
-    request = Asked(
+    request = JobRequest(
         options=options,
         shape=partition.shape_of(setup.plan.topology),
         holder=Holder(user, setup.identity, host, liveness.identify()),

@@ -15,7 +15,7 @@ from poprun.vipu.errors import (
 )
 from poprun.vipu.inventory.embedded import EmbeddedInventory
 from poprun.vipu.launch import reserve as launch_reserve
-from poprun.vipu.launch.reserve import Asked, reserve
+from poprun.vipu.launch.reserve import JobRequest, reserve
 from poprun.vipu.launch.values import JobShape, PartitionOptions
 from poprun.vipu.leases import Grant, Holder
 from poprun.vipu.model import AgentStatus, LinkRouting, SyncType
@@ -40,7 +40,7 @@ def ask(inventory: EmbeddedInventory, holder: Holder, lines: list[str]) -> Reser
         show: Callable[[str], None] = lambda reason: None,
         **options: Any,
     ) -> Grant:
-        asked = Asked(
+        job = JobRequest(
             options=PartitionOptions(**options),
             shape=JobShape(num_instances=2, num_replicas=replicas, ipus_per_replica=1),
             holder=holder,
@@ -48,7 +48,7 @@ def ask(inventory: EmbeddedInventory, holder: Holder, lines: list[str]) -> Reser
             own_name="own",
         )
         log = Log(2, lambda text: lines.append(text.split("] ", 1)[1].rstrip("\n")))
-        return reserve(inventory, asked, log, show)
+        return reserve(inventory, job, log, show)
 
     return ask
 
