@@ -12,6 +12,7 @@ from pathlib import Path
 
 import click
 import uvicorn
+from starlette.types import ASGIApp
 
 from poprun import __version__
 from poprun.vipu.client.server_address import DEFAULT_PORT, is_loopback
@@ -98,7 +99,8 @@ def serve(
     Beyond this machine it listens only with --secure, --tls-cert and --tls-key.
     """
     _check_exposure(host, secure, tls_cert, tls_key)
-    _check_certificate(tls_cert, tls_key)
+    if tls_cert is not None:
+        _check_certificate(tls_cert, tls_key)
     logging.basicConfig(stream=sys.stderr, format="%(message)s", level=logging.WARNING)
     listener = _listen(host, port)
     port = listener.getsockname()[1]
@@ -106,18 +108,7 @@ def serve(
         find_server_inventory(os.environ, socket.gethostname(), port)
     )
     is_new = not path.exists()
-    # No name of a holder's host is the empty one: two machines may have one name, so
-    # a holder under another boot is not known to be gone.
-    with closing(
-        EmbeddedInventory(
-            path,
-            host="",
-            timeout_s=timeout,
-            strict=True,
-            longest_step_s=2 * SWEEP_S,
-            most_watched=_raise_limit() // SHARE_OF_HOLDERS,
-        )
-    ) as inventory:
+    with closing(_open_inventory(path, timeout)) as inventory:
         if is_new and pod != NO_POD:
             inventory.create_cluster(presets.preset(pod))
         if secure:
@@ -129,22 +120,8 @@ def serve(
             local=is_loopback(host) and not secure,
             count_connections=lambda: len(connections),
         )
-        config = uvicorn.Config(
-            service.application(),
-            http=_limited_protocol(),
-            loop="uvloop",
-            ws="none",
-            lifespan="on",
-            access_log=access_log,
-            log_config=None,
-            log_level="info" if access_log else "warning",
-            server_header=False,
-            proxy_headers=False,
-            timeout_keep_alive=IDLE_S,
-            timeout_graceful_shutdown=GRACE_S,
-            backlog=BACKLOG,
-            ssl_certfile=tls_cert,
-            ssl_keyfile=tls_key,
+        config = _server_config(
+            service.application(), tls_cert, tls_key, access_log=access_log
         )
         server = _Server(config, _start_line(listener, path, secure, tls_cert))
         connections = server.server_state.connections  # type: ignore[assignment]
@@ -152,6 +129,45 @@ def serve(
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: None)
         server.run(sockets=[listener])
+
+
+def _open_inventory(path: Path, timeout_s: float) -> EmbeddedInventory:
+    # No name of a holder's host is the empty one: two machines may have one name, so
+    # a holder under another boot is not known to be gone.
+    return EmbeddedInventory(
+        path,
+        host="",
+        timeout_s=timeout_s,
+        strict=True,
+        longest_step_s=2 * SWEEP_S,
+        most_watched=_raise_limit() // SHARE_OF_HOLDERS,
+    )
+
+
+def _server_config(
+    application: ASGIApp,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    *,
+    access_log: bool,
+) -> uvicorn.Config:
+    return uvicorn.Config(
+        application,
+        http=_limited_protocol(),
+        loop="uvloop",
+        ws="none",
+        lifespan="on",
+        access_log=access_log,
+        log_config=None,
+        log_level="info" if access_log else "warning",
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=IDLE_S,
+        timeout_graceful_shutdown=GRACE_S,
+        backlog=BACKLOG,
+        ssl_certfile=tls_cert,
+        ssl_keyfile=tls_key,
+    )
 
 
 def main() -> int:
@@ -194,9 +210,7 @@ def _check_exposure(
         )
 
 
-def _check_certificate(tls_cert: Path | None, tls_key: Path | None) -> None:
-    if tls_cert is None:
-        return
+def _check_certificate(tls_cert: Path, tls_key: Path | None) -> None:
     try:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         # An empty password in place of a question on the terminal.
@@ -215,30 +229,20 @@ def _listen(host: str, port: int) -> socket.socket:
         family = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((name, port), family=family, backlog=BACKLOG)
     except OSError as error:
+        # create_server appends the address; a name that is not found has no errno.
+        number = error.errno or 0
+        why = os.strerror(number) if number > 0 else error.strerror
         raise VipuRuleError(
-            f"vipu-server cannot listen at {host}:{port}: {_why(error)}. Choose "
+            f"vipu-server cannot listen at {host}:{port}: {why}. Choose "
             "another with --host or --port."
         ) from error
-
-
-def _why(error: OSError) -> str:
-    # create_server appends the address; a name that is not found has no errno.
-    return (
-        os.strerror(error.errno)
-        if error.errno and error.errno > 0
-        else f"{error.strerror}"
-    )
 
 
 def _limited_protocol() -> type[GuardedProtocol]:
     """Return the protocol with as many connections as there are descriptors for."""
     limit = _raise_limit()
-    most = limit - limit // SHARE_OF_HOLDERS - SPARE_DESCRIPTORS
-
-    class Limited(GuardedProtocol):
-        most_connections = max(1, most)
-
-    return Limited
+    most = max(1, limit - limit // SHARE_OF_HOLDERS - SPARE_DESCRIPTORS)
+    return type("Limited", (GuardedProtocol,), {"most_connections": most})
 
 
 def _raise_limit() -> int:
