@@ -264,7 +264,6 @@ THIRD_PARTY = {
         "poprun.vipu.commands",
         "poprun.vipu.server",
     ),
-    "httptools": ("poprun.vipu.client.connection",),
     "mpi4py": ("popdist",),
     "msgspec": ("poprun.vipu.server",),
     "numpy": ("popdist", "poptorch", "horovod"),
@@ -331,8 +330,8 @@ LATE_IMPORTS = {
     "poprun.plan.partition": {"poprun.vipu.client.server_address"},
     # 60 ms, for a file.
     "poprun.options.config_file": {"yaml"},
-    # 2 and 40 ms, for a job that asks a server; and what may not be installed.
-    "poprun.vipu.client.connection": {"httptools", "ssl"},
+    # 20 and 40 ms, for a job that asks a server.
+    "poprun.vipu.client.connection": {"http.client", "ssl"},
     # A job has one inventory: 10 ms for the embedded one, 5 for a server's.
     "poprun.vipu.opening": {
         "poprun.vipu.client.server_inventory",

@@ -1,17 +1,18 @@
 """Connections to a server: one request, one reply, within one deadline.
 
-http.client takes 40 ms to import; this parser is in C and takes 2.
+http.client parses the replies. Connecting and waiting are done here, because it knows
+no deadline for a whole reply, and none for looking up a name.
 """
 
 import errno
+import io
 import select
 import socket
 import time
 from _thread import allocate_lock, start_new_thread  # threading takes 2 ms to import
 from base64 import b64encode
-from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from poprun.vipu.client.server_address import (
     USER_FILES,
@@ -25,11 +26,7 @@ from poprun.vipu.errors import (
     ServerUnreachableError,
 )
 
-if TYPE_CHECKING:
-    from httptools import HttpResponseParser
-
 MOST_BYTES = 64 << 20
-_CHUNK = 65536
 # What OpenSSL calls X509_V_ERR_CERT_HAS_EXPIRED.
 CERTIFICATE_EXPIRED = 10
 # X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH.
@@ -47,8 +44,6 @@ class Connections:
     """Open connections to one server, one for each thread that is asking."""
 
     def __init__(self, address: ServerAddress, timeout_s: float) -> None:
-        # To install it is asked for at once, not in the middle of a job.
-        self._make_parser = _parser_of(address)
         self._address = address
         self._timeout_s = timeout_s
         self._idle: list[socket.socket] = []
@@ -69,7 +64,7 @@ class Connections:
             try:
                 connection.settimeout(_left(deadline))
                 connection.sendall(request)
-                reply, reusable = self._read(connection, deadline)
+                reply, reusable = self._read(connection, method, deadline)
             except BaseException:
                 connection.close()
                 raise
@@ -144,27 +139,26 @@ class Connections:
         )
         return wrapped
 
-    def _read(self, connection: socket.socket, deadline: float) -> tuple[Reply, bool]:
-        from httptools import HttpParserError, HttpParserUpgrade
+    def _read(
+        self, connection: socket.socket, method: str, deadline: float
+    ) -> tuple[Reply, bool]:
+        """Return a reply, and whether another request may follow on the connection."""
+        from http.client import HTTPException, HTTPResponse, RemoteDisconnected
 
-        reader = _Reader()
-        parser = reader.parser = self._make_parser(reader)
-        while not reader.complete:
-            connection.settimeout(_left(deadline))
-            data = connection.recv(_CHUNK)
-            if not data:
-                raise self._nonsense("it closed the connection without a reply")
-            reader.received += len(data)
-            if reader.received > MOST_BYTES:
-                raise self._nonsense(f"its reply is longer than {MOST_BYTES >> 20} MiB")
-            try:
-                parser.feed_data(data)
-            except HttpParserError as error:
-                raise self._nonsense("its reply is no HTTP") from error
-            except HttpParserUpgrade as error:
-                raise self._nonsense("it wants another protocol than HTTP") from error
-        reply = Reply(parser.get_status_code(), b"".join(reader.parts))
-        return reply, reader.reusable
+        stream: Any = _Stream(connection, deadline)
+        response = HTTPResponse(stream, method=method)
+        try:
+            response.begin()
+            body = response.read(MOST_BYTES + 1)
+        except RemoteDisconnected as error:
+            raise self._nonsense("it closed the connection without a reply") from error
+        except (HTTPException, ValueError) as error:
+            raise self._nonsense("its reply is no HTTP") from error
+        if len(body) > MOST_BYTES:
+            raise self._nonsense(f"its reply is longer than {MOST_BYTES >> 20} MiB")
+        if response.length:
+            raise self._nonsense("it closed the connection in the middle of its reply")
+        return Reply(response.status, body), not response.will_close
 
     def _nonsense(self, what: str) -> ServerReplyError:
         return reply_error(self._address, what)
@@ -235,27 +229,22 @@ def _config_file(address: ServerAddress) -> str:
     return address.origin if "/" in address.origin else f"~/{USER_FILES[0]}"
 
 
-class _Reader:
-    """What the parser calls."""
+class _Stream(io.RawIOBase):
+    """What comes on a connection, up to a deadline; http.client opens it as a file."""
 
-    parser: "HttpResponseParser"
+    def __init__(self, connection: socket.socket, deadline: float) -> None:
+        self._connection = connection
+        self._deadline = deadline
 
-    def __init__(self) -> None:
-        self.parts: list[bytes] = []
-        self.received = 0
-        self.complete = False
-        # Whether another request may follow.
-        self.reusable = False
+    def makefile(self, mode: str) -> io.BufferedReader:
+        return io.BufferedReader(self)
 
-    def on_headers_complete(self) -> None:
-        # The parser knows it only until the end of the message.
-        self.reusable = bool(self.parser.should_keep_alive())
+    def readable(self) -> bool:
+        return True
 
-    def on_body(self, data: bytes) -> None:
-        self.parts.append(data)
-
-    def on_message_complete(self) -> None:
-        self.complete = True
+    def readinto(self, buffer: Any) -> int:
+        self._connection.settimeout(_left(self._deadline))
+        return self._connection.recv_into(buffer)
 
 
 def reply_error(address: ServerAddress, what: str) -> ServerReplyError:
@@ -296,17 +285,6 @@ def _look_up(host: str, port: int, deadline: float) -> list[Any] | None:
 
 def _addresses(host: str, port: int, flags: int = 0) -> list[Any]:
     return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
-
-
-def _parser_of(address: ServerAddress) -> "Callable[[_Reader], HttpResponseParser]":
-    try:
-        from httptools import HttpResponseParser
-    except ImportError as error:
-        raise ServerUnreachableError(
-            f"The V-IPU server {address} cannot be asked, because httptools is not "
-            "installed. Install it with: pip install httptools"
-        ) from error
-    return HttpResponseParser
 
 
 def _headers(address: ServerAddress) -> str:
