@@ -143,7 +143,12 @@ class Connections:
         self, connection: socket.socket, method: str, deadline: float
     ) -> tuple[Reply, bool]:
         """Return a reply, and whether another request may follow on the connection."""
-        from http.client import HTTPException, HTTPResponse, RemoteDisconnected
+        from http.client import (
+            SWITCHING_PROTOCOLS,
+            HTTPException,
+            HTTPResponse,
+            RemoteDisconnected,
+        )
 
         stream: Any = _Stream(connection, deadline)
         response = HTTPResponse(stream, method=method)
@@ -154,6 +159,8 @@ class Connections:
             raise self._nonsense("it closed the connection without a reply") from error
         except (HTTPException, ValueError) as error:
             raise self._nonsense("its reply is no HTTP") from error
+        if response.status == SWITCHING_PROTOCOLS:
+            raise self._nonsense("it wants another protocol than HTTP")
         if len(body) > MOST_BYTES:
             raise self._nonsense(f"its reply is longer than {MOST_BYTES >> 20} MiB")
         if response.length:
