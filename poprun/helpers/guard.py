@@ -64,8 +64,10 @@ class Guard:
         self._mpirun = 0
         self._grace = SHIM_GRACE_S
         self._is_first = True  # and so the ancestor of all processes of the job
-        # If not: mpirun and the shims, by pid and start time.
+        # If not: mpirun and the shims, by pid and start time, and what the last look
+        # has seen below them. It stays known when a shim above it is killed.
         self._known: dict[int, int] = {}
+        self._below: dict[int, int] = {}
         self._leftovers = Leftovers()
         self._end_actions = EndActions()
         self._report_to = -1
@@ -256,22 +258,23 @@ class Guard:
         return own + processes.descendants([p.pid for p in own])
 
     def _tree(self) -> list[processes.Process]:
-        found = processes.descendants([os.getpid()]) if processes.has_children() else []
+        tree = processes.descendants([os.getpid()]) if processes.has_children() else []
         if self._known:
-            found += self._living_known() + self._below_known()
-        return found
-
-    def _living_known(self) -> list[processes.Process]:
-        table = processes.processes()
-        return [
-            p
-            for pid, start in self._known.items()
-            if (p := table.get(pid)) and p.start == start and not p.zombie
-        ]
+            tree += self._below_known() + _living(self._known)
+        return tree
 
     def _below_known(self) -> list[processes.Process]:
-        below = processes.descendants([p.pid for p in self._living_known()])
-        return [p for p in below if p.pid not in self._known]
+        known, seen = _living(self._known), _living(self._below)
+        below = {p.pid: p for p in processes.descendants(p.pid for p in known + seen)}
+        below.update((p.pid, p) for p in seen)
+        self._below = {p.pid: p.start for p in below.values()}
+        return [p for p in below.values() if p.pid not in self._known]
+
+
+def _living(starts: dict[int, int]) -> list[processes.Process]:
+    """Return those of some processes, by pid and start time, that are alive."""
+    looked_up = map(processes.process, starts)
+    return [p for p in looked_up if p and p.start == starts[p.pid] and not p.zombie]
 
 
 def _raise_open_files() -> None:

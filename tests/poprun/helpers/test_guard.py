@@ -408,6 +408,36 @@ def test_known_processes_end_when_nothing_is_below_them(guard: Driven) -> None:
     assert left == []
 
 
+def test_what_was_below_a_known_process_ends_when_another_has_killed_that(
+    guard: Driven,
+) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", SUPERVISOR, STUBBORN],
+        cwd=guard.directory,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
+    ) as known:
+        [daemon] = pids(guard, "daemon")
+        guard.send(protocol.ADOPT, 1000, MARK)
+        guard.send(protocol.KNOWN, known.pid, processes.start_time(known.pid))
+        guard.poprun.close()
+        guard_pid = guard.process.pid
+        wait_for(
+            lambda: processes.catches(guard_pid, signal.SIGCONT), "its ending the job"
+        )
+        # It sleeps after each look.
+        before = psutil.Process(guard_pid).num_ctx_switches().voluntary
+        wait_for(
+            lambda: psutil.Process(guard_pid).num_ctx_switches().voluntary > before + 3,
+            "a look of the guard",
+        )
+        # As mpirun does with a shim when another one has failed.
+        known.kill()
+
+        assert guard.process.wait(LIMIT_S) == 0
+
+    assert not lives(daemon)
+
+
 def test_a_process_that_has_got_a_known_number_since_lives(guard: Driven) -> None:
     with subprocess.Popen(["sleep", "600"]) as other:
         guard.send(protocol.ADOPT, 0, MARK)
