@@ -83,7 +83,12 @@ STAGES = {
         ("popdist.engine.group",),
         ("popdist.job", "popdist.claim", "popdist.runs"),
         ("popdist.session",),
-        ("popdist.communicators", "popdist.groups", "popdist.named"),
+        (
+            "popdist.communicators",
+            "popdist.groups",
+            "popdist.named",
+            "popdist.replicated",
+        ),
         ("popdist.collectives", "popdist.backend"),
         ("popdist.popdist_core", "popdist.bench"),
         ("popdist.torch.tensors",),
@@ -284,6 +289,10 @@ THIRD_PARTY = {
     "uvicorn": ("poprun.vipu.server",),
     "yaml": ("poprun",),
 }
+
+# They serve the adapters of all frameworks, and import none, by way of no module.
+WITHOUT_FRAMEWORK = ("popdist.replicated",)
+FRAMEWORKS = ("torch", "tensorflow", "poptorch", "popart")
 
 # What functions import when they run, and why: elsewhere imports stand at the top. A
 # launch takes 100 ms of poprun's own process; what it hardly ever needs stays out.
@@ -605,6 +614,7 @@ def test_what_the_tables_name_exists() -> None:
         *WRITES_ENVIRON,
         *SPELLS_VARIABLES,
         *LATE_IMPORTS,
+        *WITHOUT_FRAMEWORK,
     }
     missing = {name for name in tables if name not in MODULES}
 
@@ -648,6 +658,22 @@ def test_third_party_packages_stay_where_they_belong(module: str) -> None:
             f"{module} may not import {name}, which belongs to "
             f"{' and '.join(where) or 'no module'}."
         )
+
+
+@pytest.mark.parametrize(
+    "module", [name for name in MODULES if below(name, WITHOUT_FRAMEWORK)]
+)
+def test_what_adapters_of_all_frameworks_share_imports_none_of_them(
+    module: str,
+) -> None:
+    reached, rest = set(), {module}
+    while rest:
+        reached |= rest
+        names = {name for one in rest & MODULES.keys() for name in imports(one)}
+        rest = names - reached
+
+    strays = [name for name in reached if below(name, FRAMEWORKS)]
+    assert not strays, f"{module} may not import {', '.join(sorted(strays))}."
 
 
 @pytest.mark.parametrize("module", LIGHT)

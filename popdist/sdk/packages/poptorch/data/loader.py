@@ -7,6 +7,8 @@ from typing import Any, Self
 import torch
 from torch.utils.data import IterableDataset
 
+from popdist.replicated.shares import share_of
+
 from .._logging import logger
 from ..enums import DataLoaderMode
 from ..errors import require
@@ -15,7 +17,7 @@ from .accessor import AsynchronousDataAccessor
 from .core_sharing import leave_cores
 from .grouping import GroupedBatchSampler, GroupedCollate, GroupedSamples
 from .loader_arguments import batches_per_call, check_iterable, check_sampler
-from .partition import Partition, share_of
+from .partition import Partition
 from .sampler_argument import accept_data_source
 from .shared_memory import check_workers
 

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from popdist.replicated.settings import ReplicatedSettings
+
 from .._logging import logger
 from ..errors import ArgumentsError, require
 from ..options import Options
@@ -15,12 +17,12 @@ def batches_per_call(options: Options) -> int:
         f"inputReplicaGrouping has groups of {grouped}, but {replicas} replicas cannot "
         "be divided into such.",
     )
-    batches: int = (
-        options.device_iterations
-        * (replicas // grouped)
-        * options.Training.gradient_accumulation
-    )
-    return batches
+    return ReplicatedSettings(
+        device_iterations=options.device_iterations,
+        gradient_accumulation=options.Training.gradient_accumulation,
+        replicas=replicas,
+        input_group_size=grouped,
+    ).micro_batches
 
 
 def check_sampler(batch_size: int | None, shuffle: bool, is_divided: bool) -> None:

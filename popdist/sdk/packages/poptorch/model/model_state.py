@@ -140,7 +140,7 @@ class ModelState:
         if self._settings.training:
             keep_freed_memory()
             exchange = Exchange(self._settings)
-            first_replica = exchange.first_replica
+            first_replica = exchange.members.first_replica
             weights = [*self._module.parameters(), *self._module.buffers()]
             exchange.broadcast([weight.detach() for weight in weights])
             self.buffers.reset()

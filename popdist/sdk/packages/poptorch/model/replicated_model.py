@@ -159,14 +159,15 @@ class Training:
         self.update = update
         self.gradients = GradientSum(
             update.parameters,
-            self._exchange.first_replica,
+            self._exchange.members.first_replica,
             self._settings.replicas,
             self._settings.gradient_accumulation,
-            separate=self._exchange.separate_rows,
+            separate=self._exchange.members.separate_rows,
         )
         divisor = 1
         if self._settings.mean:
-            divisor = self._settings.gradient_accumulation * self._exchange.replicas
+            divisor = self._settings.gradient_accumulation
+            divisor *= self._exchange.members.replicas
         # Gradients of float16 would vanish if the loss were divided; others are
         # cheaper to divide so.
         scaling = update.loss_scaling if self._half else 1

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
+from popdist.replicated.settings import ReplicatedSettings
+
 from ..annotations import is_pipeline
 from ..enums import CommGroupType, OutputMode, ReductionType
 from ..errors import Error
@@ -13,20 +15,10 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RunSettings:
+class RunSettings(ReplicatedSettings):
     """How many micro-batches one call has, who runs them, and what it returns."""
 
     training: bool
-    device_iterations: int = 1
-    gradient_accumulation: int = 1
-    # Local replicas, and how many of them share a micro-batch.
-    replicas: int = 1
-    input_group_size: int = 1
-    consecutive_groups: bool = True
-    # Over how many instances gradients are reduced, and which of them this is.
-    instances: int = 1
-    instance: int = 0
-    mean: bool = True
     output_mode: OutputMode = OutputMode.Final
     output_period: int = 1
     broadcast_buffers: bool = True
@@ -83,19 +75,3 @@ class RunSettings:
             if precision.autocast_enabled
             else None,
         )
-
-    @property
-    def input_groups(self) -> int:
-        """How many micro-batches the local replicas run at once."""
-        return self.replicas // self.input_group_size
-
-    @property
-    def micro_batches(self) -> int:
-        """How many micro-batches the inputs of one call hold."""
-        return self.device_iterations * self.gradient_accumulation * self.input_groups
-
-    def input_group(self, replica: int) -> int:
-        """Return which of the micro-batches run at once a local replica gets."""
-        if self.consecutive_groups:
-            return replica // self.input_group_size
-        return replica % self.input_groups

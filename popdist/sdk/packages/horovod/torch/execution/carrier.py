@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from popdist.engine.transport import Pair, Rows, Transport
+from popdist.replicated.shares import even_share
 from popdist.torch.tensors.tensor_rows import CODES, bytes_of, parts_of, rows_of
 
 from ...negotiation.agreement import Decision
@@ -182,7 +183,7 @@ class Carrier:
         request = call.request
         results = []
         for source in call.sources:
-            begin, end = share(source.shape[0], self._size, self._member)
+            share = even_share(source.shape[0], self._member, self._size)
             read = source
             if request.prescale != 1:
                 read = torch.empty_like(source)
@@ -195,26 +196,16 @@ class Carrier:
                 whole = torch.empty_like(source)
                 rows = rows_of((read,), code), rows_of((whole,), code)
                 self._transport.all_reduce([rows], reduction)
-                target = whole[begin:end].clone()
+                target = whole.narrow(0, share.offset, share.length).clone()
             else:
                 target = torch.empty(
-                    (end - begin, *source.shape[1:]), dtype=source.dtype
+                    (share.length, *source.shape[1:]), dtype=source.dtype
                 )
                 rows = rows_of((read,), code), rows_of((target,), code)
                 self._transport.reduce_scatter(*rows, reduction)
             self._complete(request, target)
             results.append(target)
         return results
-
-
-def share(rows: int, size: int, member: int) -> tuple[int, int]:
-    """Return where a member's part of so many rows begins and ends.
-
-    The first members get one more, where the rows cannot be shared equally.
-    """
-    least, more = divmod(rows, size)
-    begin = member * least + min(member, more)
-    return begin, begin + least + (member < more)
 
 
 # What a reduction reads and writes.

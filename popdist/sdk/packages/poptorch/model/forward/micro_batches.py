@@ -91,8 +91,7 @@ class Inputs:
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the positional and keyword arguments of one forward pass."""
         settings = self._settings
-        index = device_iteration * settings.gradient_accumulation + step
-        index = index * settings.input_groups + settings.input_group(replica)
+        index = settings.micro_batch_index(device_iteration, step, replica)
         leaves = list(self.leaves)
         self._copies.clear()
         for at, tensor, rows in self._divided:

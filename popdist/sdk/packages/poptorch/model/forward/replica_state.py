@@ -12,9 +12,9 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from ...errors import Error
+from popdist.replicated.seeds import seed_of
 
-_MASK = (1 << 64) - 1
+from ...errors import Error
 
 
 class ReplicaBuffers:
@@ -139,11 +139,7 @@ def _same(now: torch.Tensor | None, old: torch.Tensor | None) -> bool:
 
 
 class RandomState:
-    """Random numbers of the replicas: a stream for each in every iteration.
-
-    A stream follows from the seed, the number of the replica in the job and the number
-    of the iteration alone, so that it is the same in any split into instances.
-    """
+    """Random numbers of the replicas: a stream for each in every iteration."""
 
     def __init__(self, seed: int, first_replica: int = 0) -> None:
         self.seed = seed
@@ -153,11 +149,8 @@ class RandomState:
 
     def begin(self, replica: int) -> None:
         """Seed torch's generator for a local replica in the current iteration."""
-        mixed = _mix(self.seed & _MASK)
-        mixed = _mix(mixed ^ _mix(self._first_replica + replica))
-        mixed = _mix(mixed ^ _mix(self.iterations))
-        # The generator uses 32 bits.
-        torch.default_generator.manual_seed(mixed >> 32)
+        seed = seed_of(self.seed, self._first_replica + replica, self.iterations)
+        torch.default_generator.manual_seed(seed)
 
 
 @contextmanager
@@ -168,11 +161,3 @@ def host_random_state_kept() -> Iterator[None]:
         yield
     finally:
         torch.set_rng_state(state)
-
-
-def _mix(value: int) -> int:
-    """Return a number whose bits depend on all bits of the value (splitmix64)."""
-    value = (value + 0x9E3779B97F4A7C15) & _MASK
-    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
-    return value ^ (value >> 31)

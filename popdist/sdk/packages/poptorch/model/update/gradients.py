@@ -1,15 +1,10 @@
-"""The gradients of local replicas, added up in the order of the engine.
-
-The engine adds what replicas have in a binary tree over their numbers in the job: its
-nodes are aligned spans of powers of two. To add local gradients in that same order
-makes the sum the same to the bit in every split into instances. It costs as many
-additions as to add them one after another.
-"""
+"""The gradients of local replicas, added up in the order of the engine."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
+
+from popdist.replicated.sums import TreeSum
 
 # The gradients of one node of the tree; None where a parameter took no part.
 Row = list[torch.Tensor | None]
@@ -18,16 +13,7 @@ Row = list[torch.Tensor | None]
 _SHORT = (torch.float16, torch.bfloat16)
 
 
-@dataclass(slots=True)
-class _Node:
-    """The sum of the gradients of the replicas first to first + 2**level - 1."""
-
-    first: int
-    level: int
-    row: Row
-
-
-class GradientSum:
+class GradientSum(TreeSum[Row]):
     """Adds the gradients that the backward passes of local replicas leave."""
 
     def __init__(
@@ -47,19 +33,18 @@ class GradientSum:
             micro_batches: How many micro-batches each replica runs per sum.
             separate: Whether to keep the gradients of each replica by themselves.
         """
+        super().__init__(_added, separate=separate)
         self._parameters = parameters
         self._first = first_replica
         self._replicas = replicas
-        self._separate = separate
         self._in_place = micro_batches == 1 and not separate
-        self._nodes: list[_Node] = []
         self._short = [parameter.dtype in _SHORT for parameter in parameters]
         self.has_short = any(self._short)
         self._long: Row = [None] * len(parameters)
 
     def begin(self) -> None:
         """Forget all gradients."""
-        self._nodes = []
+        self.clear()
         for parameter in self._parameters:
             parameter.grad = None
 
@@ -68,11 +53,11 @@ class GradientSum:
         for index, parameter in enumerate(self._parameters):
             if not self._short[index] or parameter.grad is None:
                 continue
-            held = self._long[index]
-            if held is None:
+            earlier = self._long[index]
+            if earlier is None:
                 self._long[index] = parameter.grad.float()
             else:
-                held.add_(parameter.grad)
+                earlier.add_(parameter.grad)
             parameter.grad = None
 
     def after_replica(self, replica: int) -> None:
@@ -84,35 +69,14 @@ class GradientSum:
             if even_of_pair:
                 return
             if number % 2 and replica:
-                self._push(_Node(number - 1, 1, self._take()))
+                self.push(number - 1, self._take(), level=1)
                 return
-        self._push(_Node(number, 0, self._take()))
-
-    def rows(self) -> list[Row]:
-        """Return the sums: of nodes of the tree, or of replicas if those are kept."""
-        return [node.row for node in self._nodes]
+        self.push(number, self._take())
 
     def zeros(self, parameter: torch.Tensor) -> torch.Tensor:
         """Return the gradient of a parameter that took no part."""
         dtype = torch.float32 if parameter.dtype in _SHORT else parameter.dtype
         return torch.zeros(parameter.shape, dtype=dtype)
-
-    def total(self) -> Row:
-        """Return the sum over the local replicas, folded from the right."""
-        rows = self.rows()
-        total = rows.pop()
-        while rows:
-            total = _added(rows.pop(), total)
-        return total
-
-    def _push(self, node: _Node) -> None:
-        while self._nodes and not self._separate:
-            left = self._nodes[-1]
-            if left.level != node.level or left.first % (2 << node.level):
-                break
-            self._nodes.pop()
-            node = _Node(left.first, node.level + 1, _added(left.row, node.row))
-        self._nodes.append(node)
 
     def _take(self) -> Row:
         """Return the gradients that backward passes have left, and forget them."""

@@ -1,0 +1,66 @@
+"""The instances that train one model together, and what they have to agree on."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+
+from popdist.engine.group import Group
+from popdist.errors import MismatchError
+from popdist.replicated.sums import is_one_node
+from popdist.session import STATE
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Members:
+    """The instances that train one model, and this one's replicas among theirs."""
+
+    # The number in the job of local replica 0, and how many replicas there are.
+    first_replica: int = 0
+    replicas: int = 1
+    # One row for each instance; None for one instance alone.
+    instances: Group | None = None
+    # One row for each node of the tree, or for each local replica.
+    rows: Group | None = None
+
+    @classmethod
+    def meet(cls, purpose: str, replicas: int, alike: Mapping[str, int]) -> Self:
+        """Meet the others: all instances of the job, which must call this too.
+
+        Args:
+            purpose: The name of the group, which has an order of calls of its own.
+            replicas: The number of local replicas.
+            alike: Settings that have to be the same on all instances, by what they are
+                called in an error.
+
+        Raises:
+            MismatchError: Instances have other settings than this one.
+        """
+        group = STATE.group(purpose, STATE.job.members)
+        settings = group.all_gather(np.array([replicas, *alike.values()], np.int64))
+        counts, *columns = np.array(settings).T.tolist()
+        for name, values in zip(alike, columns, strict=True):
+            if len(set(values)) > 1:
+                raise MismatchError(
+                    f"{name} must be the same on all instances, but is {values}, from "
+                    f"instance 0 to {group.size - 1}."
+                )
+        return cls(
+            first_replica=sum(counts[: group.rank]),
+            replicas=sum(counts),
+            instances=group,
+            rows=group if is_one_node(counts) else group.view(counts),
+        )
+
+    @property
+    def separate_rows(self) -> bool:
+        """Whether what each local replica has is exchanged by itself."""
+        return self.rows is not self.instances
+
+    def any_of(self, flags: Sequence[bool]) -> list[bool]:
+        """Return which of some flags are set on any instance. All must call this."""
+        own = np.array(flags, np.uint8)
+        if self.instances is not None:
+            own = self.instances.all_reduce(own, "max")
+        return [bool(flag) for flag in own.tolist()]

@@ -1,0 +1,46 @@
+"""How many micro-batches one call of a model has, and which replica gets which."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReplicatedSettings:
+    """The settings of a model that runs on replicas of several instances."""
+
+    device_iterations: int = 1
+    gradient_accumulation: int = 1
+    # Local replicas, and how many of them share a micro-batch.
+    replicas: int = 1
+    input_group_size: int = 1
+    consecutive_groups: bool = True
+    # Over how many instances gradients are reduced, and which of them this is.
+    instances: int = 1
+    instance: int = 0
+    mean: bool = True
+
+    @property
+    def input_groups(self) -> int:
+        """How many micro-batches the local replicas run at once."""
+        return self.replicas // self.input_group_size
+
+    @property
+    def micro_batches(self) -> int:
+        """How many micro-batches the inputs of one call hold."""
+        return self.device_iterations * self.gradient_accumulation * self.input_groups
+
+    def input_group(self, replica: int) -> int:
+        """Return which of the micro-batches run at once a local replica gets."""
+        if self.consecutive_groups:
+            return replica // self.input_group_size
+        return replica % self.input_groups
+
+    def micro_batch_index(self, iteration: int, step: int, replica: int) -> int:
+        """Return which of the micro-batches of one call a local replica gets.
+
+        Args:
+            iteration: The device iteration.
+            step: The step of the gradient accumulation in it.
+            replica: The local replica.
+        """
+        index = iteration * self.gradient_accumulation + step
+        return index * self.input_groups + self.input_group(replica)
