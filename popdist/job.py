@@ -27,6 +27,8 @@ class _Launcher(NamedTuple):
     places: tuple[str, ...]
     # What else it sets, by which the processes find each other.
     others: tuple[str, ...] = ()
+    # The index of the host and the number of hosts, if it tells these.
+    hosts: tuple[str, ...] = ()
 
     def started(self, environ: Mapping[str, str]) -> bool:
         return all(name in environ for name in (*self.places, *self.others))
@@ -45,12 +47,17 @@ _TORCHRUN = _Launcher(
     "torchrun",
     (env.RANK, env.WORLD_SIZE, env.LOCAL_RANK, env.LOCAL_WORLD_SIZE),
     (env.MASTER_ADDR, env.MASTER_PORT),
+    (env.GROUP_RANK, env.GROUP_WORLD_SIZE),
 )
-# The place on the host has to be found out: see _read_slurm.
+# In place of the list of tasks on all nodes, that of this one: see _with_slurms_hosts.
 _SRUN = _Launcher(
     "srun",
-    (env.SLURM_RANK, env.SLURM_STEP_SIZE, env.SLURM_LOCAL_RANK, env.SLURM_NODE),
-    (env.SLURM_STEP_TASKS_PER_NODE, env.SLURM_JOB, env.SLURM_STEP),
+    (
+        *(env.SLURM_RANK, env.SLURM_STEP_SIZE),
+        *(env.SLURM_LOCAL_RANK, env.SLURM_STEP_TASKS_PER_NODE),
+    ),
+    (env.SLURM_NODE, env.SLURM_JOB, env.SLURM_STEP),
+    (env.SLURM_NODE, env.SLURM_STEP_NODES),
 )
 # From the one that other launchers start to the one that starts others: srun starts
 # torchrun's and mpirun's agents.
@@ -87,6 +94,14 @@ class Place:
     size: int = 1
     local_rank: int = 0
     local_size: int = 1
+    # The host among those of the job; None where the launcher does not say.
+    host_index: int | None = 0
+    hosts: int | None = 1
+
+    @property
+    def on_one_host(self) -> bool:
+        """Whether all instances of the job are on this host."""
+        return self.local_size == self.size
 
     @classmethod
     def decode(cls, environ: Mapping[str, str]) -> Self:
@@ -142,7 +157,30 @@ class Place:
         ):
             if not holds:
                 raise UnreadableVariableError(name, str(value), rule, by)
-        return cls(rank=rank, size=size, local_rank=local_rank, local_size=local_size)
+        host_index, hosts = cls._read_hosts(environ, launcher)
+        return cls(
+            rank=rank,
+            size=size,
+            local_rank=local_rank,
+            local_size=local_size,
+            host_index=0 if local_size == size else host_index,
+            hosts=1 if local_size == size else hosts,
+        )
+
+    @staticmethod
+    def _read_hosts(
+        environ: Mapping[str, str], launcher: _Launcher
+    ) -> tuple[int, int] | tuple[None, None]:
+        if not all(name in environ for name in launcher.hosts) or not launcher.hosts:
+            return None, None
+        index_name, number_name = launcher.hosts
+        index = whole_number(environ, index_name, launcher.name)
+        number = whole_number(environ, number_name, launcher.name)
+        if index >= number:
+            raise UnreadableVariableError(
+                index_name, str(index), f"less than {number}", launcher.name
+            )
+        return index, number
 
     def instance(self) -> Instance:
         """Return this place as an instance that owns one replica."""
@@ -277,24 +315,31 @@ def _launcher_of(environ: Mapping[str, str]) -> _Launcher | None:
 
 
 def _with_slurms_hosts(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment with the tasks of this node in place of its number.
+    """Return the environment with the number of nodes, and of tasks on this one.
 
     Slurm lists the tasks on all nodes of a step as "2(x3),1".
     """
     node = whole_number(environ, env.SLURM_NODE, "srun")
     text = environ[env.SLURM_STEP_TASKS_PER_NODE]
+    local_tasks, nodes = "", 0
     for part in text.split(","):
         tasks, _, times = part.removesuffix(")").partition("(x")
         if not (tasks.isascii() and tasks.isdigit() and (times or "1").isdigit()):
             raise UnreadableVariableError(
                 env.SLURM_STEP_TASKS_PER_NODE, text[:40], "a list as 2(x3),1", "srun"
             )
-        node -= int(times or 1)
-        if node < 0:
-            return {**environ, env.SLURM_NODE: tasks}
-    raise UnreadableVariableError(
-        env.SLURM_NODE, environ[env.SLURM_NODE], f"a node of {text}", "srun"
-    )
+        nodes += int(times or 1)
+        if node < nodes and not local_tasks:
+            local_tasks = tasks
+    if not local_tasks:
+        raise UnreadableVariableError(
+            env.SLURM_NODE, environ[env.SLURM_NODE], f"a node of {text}", "srun"
+        )
+    return {
+        **environ,
+        env.SLURM_STEP_TASKS_PER_NODE: local_tasks,
+        env.SLURM_STEP_NODES: str(nodes),
+    }
 
 
 def _meeting_of_open_mpi(environ: Mapping[str, str], proc: str) -> str:

@@ -101,6 +101,11 @@ class Session:
             ended_file=os.environ.get(ENDED_INSTANCES, ""),
         )
 
+    @property
+    def reaches_all(self) -> bool:
+        """Whether the collectives of this process can reach all instances of its job."""
+        return self.job.place.on_one_host
+
     def check(self) -> None:
         """Raise GroupUnusableError if no group can be used any more."""
         if self._why_unusable is not None:
@@ -113,7 +118,7 @@ class Session:
         program that only asks for its replicas needs no collectives.
         """
         self.check()
-        if self.job.place.size == self.job.place.local_size:
+        if self.reaches_all:
             self._joined = self.group("replicas", self.job.members)
 
     def group(self, purpose: str, members: tuple[int, ...]) -> "Group":
@@ -281,7 +286,7 @@ class Session:
 
         place, settings = self.job.place, self.job.settings
         settings.check_level(simd_levels())
-        if len(members) > 1 and place.local_size < place.size:
+        if len(members) > 1 and not self.reaches_all:
             raise ArenaError(
                 f"This job has {place.size} instances, but only {place.local_size} of "
                 "them are on this host, and popdist's collectives reach the instances "

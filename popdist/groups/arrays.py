@@ -32,8 +32,7 @@ def empty(shape: int | Sequence[int], dtype: DTypeLike = np.float32) -> NDArray[
     several hosts, and where the machine does not let memory be shared so, the array is
     an ordinary one.
     """
-    place = STATE.job.place
-    if place.local_size < place.size:
+    if not STATE.reaches_all:
         return np.empty(shape, dtype)
     return instance_group().empty(shape, dtype)
 

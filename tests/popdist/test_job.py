@@ -2,6 +2,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,10 @@ HYDRA = {
     "MPI_LOCALRANKID": "1",
     "MPI_LOCALNRANKS": "4",
 }
-SIXTH = Place(rank=5, size=12, local_rank=1, local_size=4)
+SIXTH = Place(
+    rank=5, size=12, local_rank=1, local_size=4, host_index=None, hosts=None
+)
+SIXTH_OF_HOSTS = replace(SIXTH, host_index=2, hosts=4)
 
 
 def test_a_process_that_nobody_launched_is_alone() -> None:
@@ -79,6 +83,8 @@ TORCHRUN = {
     "LOCAL_WORLD_SIZE": "4",
     "MASTER_ADDR": "localhost",
     "MASTER_PORT": "29500",
+    "GROUP_RANK": "2",
+    "GROUP_WORLD_SIZE": "4",
     "TORCHELASTIC_RUN_ID": "none",
     "TORCHELASTIC_RESTART_COUNT": "0",
 }
@@ -101,10 +107,22 @@ SRUN = {
 def test_below_another_launcher_each_process_owns_one_replica(
     environ: dict[str, str],
 ) -> None:
-    assert Place.decode(environ) == SIXTH
+    assert Place.decode(environ) == SIXTH_OF_HOSTS
     assert instance_of(environ) == Instance(
         num_total_replicas=12, replica_index_offset=5, local_instance_index=1
     )
+
+
+def test_a_host_is_numbered_only_by_a_launcher_that_tells() -> None:
+    without = {k: v for k, v in TORCHRUN.items() if not k.startswith("GROUP")}
+
+    assert Place.decode(without) == SIXTH
+    assert not SIXTH.on_one_host
+    assert Place.decode({**TORCHRUN, "LOCAL_WORLD_SIZE": "12"}) == Place(
+        rank=5, size=12, local_rank=1, local_size=12, host_index=0, hosts=1
+    )
+    with pytest.raises(UnreadableVariableError, match="GROUP_RANK is '4', but must be"):
+        Place.decode({**TORCHRUN, "GROUP_RANK": "4"})
 
 
 def test_the_inner_of_two_launchers_counts() -> None:

@@ -82,9 +82,8 @@ class World:
 
     def _start(self, process_sets: Sequence[ProcessSet | Iterable[int]]) -> None:
         self._register(global_process_set, list(range(self.size())))
-        place = self._here()
-        # On several hosts the first call says that there are no collectives.
-        if place.size == place.local_size:
+        # Where they do not, the first call says that there are no collectives.
+        if STATE.reaches_all:
             self.negotiator(global_process_set)
         for one in process_sets:
             process_set = one if isinstance(one, ProcessSet) else ProcessSet(one)
@@ -122,15 +121,25 @@ class World:
     def local_place(self) -> tuple[int, int]:
         """Return the number of this process among those of its host, and how many."""
         place = self._here()
-        if place.local_size != place.size:
+        if not place.on_one_host:
             return place.local_rank, place.local_size
         return self.rank(), self.size()
 
     def cross_place(self) -> tuple[int, int]:
-        """Return the number of this host among the job's, and how many they are."""
+        """Return the number of this host among the job's, and how many they are.
+
+        Raises:
+            ValueError: The launcher does not tell them.
+        """
         place = self._here()
-        hosts = -(-place.size // place.local_size)
-        return place.rank // place.local_size, hosts
+        if place.host_index is None or place.hosts is None:
+            raise ValueError(
+                f"The job has {place.size} instances, {place.local_size} of them on "
+                "this host, but its launcher does not tell the numbers of hosts, which "
+                "hvd.cross_rank() and hvd.cross_size() return. Start it with torchrun "
+                "or srun, which do."
+            )
+        return place.host_index, place.hosts
 
     def is_homogeneous(self) -> bool:
         """Return whether all hosts have the same number of ranks, as far as known."""
