@@ -103,7 +103,7 @@ class Session:
 
     @property
     def reaches_all(self) -> bool:
-        """Whether the collectives of this process can reach all instances of its job."""
+        """Whether collectives can reach all instances of this job."""
         return self.job.place.on_one_host
 
     def check(self) -> None:

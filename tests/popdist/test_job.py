@@ -32,9 +32,7 @@ HYDRA = {
     "MPI_LOCALRANKID": "1",
     "MPI_LOCALNRANKS": "4",
 }
-SIXTH = Place(
-    rank=5, size=12, local_rank=1, local_size=4, host_index=None, hosts=None
-)
+SIXTH = Place(rank=5, size=12, local_rank=1, local_size=4, host_index=None, hosts=None)
 SIXTH_OF_HOSTS = replace(SIXTH, host_index=2, hosts=4)
 
 
