@@ -114,7 +114,12 @@ STAGES = {
         ("poptorch.profiling", "poptorch.poptorch_core", "poptorch.argument_parsers"),
         ("poptorch.experimental",),
     ),
-    "horovod": (("horovod",),),
+    "horovod": (
+        ("horovod.common.exceptions",),
+        ("horovod.negotiation",),
+        ("horovod.common", "horovod.runner"),
+        ("horovod.torch",),
+    ),
     "popart": (("popart",),),
 }
 # The packages themselves: what users import, and the version.
@@ -283,7 +288,7 @@ THIRD_PARTY = {
         "popdist.poptorch",
         "poprun.interpreter.torch_backend",
         "poptorch",
-        "horovod",
+        "horovod.torch",
     ),
     "tqdm": ("poptorch",),
     "uvicorn": ("poprun.vipu.server",),
@@ -291,7 +296,7 @@ THIRD_PARTY = {
 }
 
 # They serve the adapters of all frameworks, and import none, by way of no module.
-WITHOUT_FRAMEWORK = ("popdist.replicated",)
+WITHOUT_FRAMEWORK = ("popdist.replicated", "horovod.common")
 FRAMEWORKS = ("torch", "tensorflow", "poptorch", "popart")
 
 # What functions import when they run, and why: elsewhere imports stand at the top. A
@@ -399,7 +404,7 @@ LATE_IMPORTS = {
 
 READS_ENVIRON = (
     "horovod.runner.common.util.env",
-    "horovod.torch.ranks.world",
+    "horovod.common.basics",
     "popdist.popdist_core",
     "popdist.poptorch",
     "popdist.sdk.finder",

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from ..common.process_sets import ProcessSet, global_process_set
-from .calls.submission import broadcast_tensors, gather_tensors
-from .ranks.world import WORLD
+from .calls.submission import BASICS, broadcast_tensors, gather_tensors
 
 
 def broadcast_parameters(
@@ -81,7 +80,7 @@ def broadcast_optimizer_state(
         )
     if not optimizer.state:
         _add_gradients(optimizer)
-    is_root = WORLD.rank() == root_rank
+    is_root = BASICS.rank() == root_rank
     tensors: list[Tensor] = []
     state = _taken_out(optimizer.state_dict(), tensors) if is_root else None
     layouts = [(tensor.dtype, tuple(tensor.shape)) for tensor in tensors]
@@ -151,7 +150,7 @@ def broadcast_object(
         name: By which the ranks' calls are matched.
         process_set: The ranks that take part.
     """
-    is_root = WORLD.rank() == root_rank
+    is_root = BASICS.rank() == root_rank
     data = _pickled(obj) if is_root else torch.empty(0, dtype=torch.uint8)
     length = torch.tensor([len(data)], dtype=torch.int64)
     prefix = None if name is None else f"object.{name}"

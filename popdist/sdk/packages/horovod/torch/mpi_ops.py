@@ -46,27 +46,9 @@ from .calls.reductions import (
     reducescatter_async,
     sparse_allreduce_async,
 )
-from .calls.submission import Handle, submit
+from .calls.submission import BASICS, Handle, submit
 from .compression import Compression
 from .execution.reduce_ops import Adasum, Average, Max, Min, Product, Sum
-from .ranks.basics import (
-    add_process_set,
-    cross_rank,
-    cross_size,
-    init,
-    is_homogeneous,
-    is_initialized,
-    local_rank,
-    local_size,
-    mpi_threads_supported,
-    rank,
-    remove_process_set,
-    shutdown,
-    size,
-    start_timeline,
-    stop_timeline,
-)
-from .ranks.world import WORLD
 
 __all__ = [
     "Adasum",
@@ -132,6 +114,24 @@ __all__ = [
     "synchronize",
 ]
 
+# As programs reach it, too.
+_basics = BASICS
+add_process_set = BASICS.add_process_set
+cross_rank = BASICS.cross_rank
+cross_size = BASICS.cross_size
+init = BASICS.init
+is_homogeneous = BASICS.is_homogeneous
+is_initialized = BASICS.is_initialized
+local_rank = BASICS.local_rank
+local_size = BASICS.local_size
+mpi_threads_supported = BASICS.mpi_threads_supported
+rank = BASICS.rank
+remove_process_set = BASICS.remove_process_set
+shutdown = BASICS.shutdown
+size = BASICS.size
+start_timeline = BASICS.start_timeline
+stop_timeline = BASICS.stop_timeline
+
 
 def poll(handle: Handle) -> bool:
     """Return whether a call is over, so that synchronize() returns at once."""
@@ -168,13 +168,3 @@ def join(device: int = -1) -> int:
     handle = submit(global_process_set, Call(request), True)
     last: int = handle.wait()
     return last
-
-
-class _Basics:
-    """What programs reach as hvd.mpi_ops._basics."""
-
-    def _get_process_set_ids_and_ranks(self) -> dict[int, list[int]]:
-        return dict(WORLD.sets())
-
-
-_basics = _Basics()

@@ -10,12 +10,14 @@ from torch import Tensor
 
 from popdist.torch.tensors.tensor_rows import check, overlapping, readable
 
+from ...common.basics import HorovodBasics
 from ...common.process_sets import ProcessSet
 from ...negotiation.call_requests import Kind, Layout, Request
 from ...negotiation.negotiator import Call, Negotiator
-from ..execution.carrier import TensorCall
+from ..execution.carrier import Carrier, TensorCall
 from ..execution.reduce_ops import Adasum, ReduceOp, check_reducible, name_of_dtype
-from ..ranks.world import WORLD
+
+BASICS = HorovodBasics(Carrier)
 
 
 class Handle:
@@ -57,7 +59,7 @@ Now = bool
 
 def submit(process_set: ProcessSet, call: Call, now: Now) -> Handle:
     """Request a call in a process set."""
-    negotiator = WORLD.negotiator(process_set)
+    negotiator = BASICS.negotiator(process_set)
     negotiator.submit(call, wait=now)
     return Handle(negotiator, call)
 
@@ -153,7 +155,7 @@ def exchange_tensor(
 ) -> Handle:
     """Request an alltoall; its result is a tensor, and the numbers of received rows."""
     _check([tensor])
-    WORLD.negotiator(process_set)
+    BASICS.negotiator(process_set)
     counts = _counts(tensor, splits, process_set.size() or 1)
     source = readable(tensor)
     request = _request(Kind.ALLTOALL, name, [source], counts=counts)
@@ -171,7 +173,7 @@ def _member_of(root_rank: int, process_set: ProcessSet) -> int:
     Raises:
         ValueError: It is not in it.
     """
-    WORLD.negotiator(process_set)
+    BASICS.negotiator(process_set)
     ranks = process_set.ranks or []
     if root_rank not in ranks:
         raise ValueError(
@@ -183,7 +185,7 @@ def _member_of(root_rank: int, process_set: ProcessSet) -> int:
 
 def _check_power_of_two(process_set: ProcessSet) -> None:
     """Raise NotImplementedError unless Adasum can combine so many ranks."""
-    WORLD.negotiator(process_set)
+    BASICS.negotiator(process_set)
     size = process_set.size() or 1
     if size.bit_count() != 1:
         raise NotImplementedError(

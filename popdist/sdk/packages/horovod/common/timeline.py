@@ -6,7 +6,7 @@ import threading
 from time import monotonic_ns, time_ns
 from typing import Any
 
-from ...negotiation.call_requests import Kind
+from ..negotiation.call_requests import Kind
 
 
 class Timeline:
@@ -60,8 +60,8 @@ class Timeline:
                 line = self._lines[name] = len(self._lines) + 1
                 # As Horovod names them: by the kind of call, and the call's name.
                 prefix = f"{kind.text}."
-                shown = name if name.startswith(prefix) else prefix + name
-                args = {"name": shown}
+                full_name = name if name.startswith(prefix) else prefix + name
+                args = {"name": full_name}
                 self._write(
                     {
                         "name": "thread_name",

@@ -1,0 +1,385 @@
+"""Start and end of Horovod, ranks, process sets and timelines, for any framework."""
+
+import atexit
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from threading import RLock
+from typing import Any, Literal
+
+from popdist.engine.transport import Transport
+from popdist.job import Place
+from popdist.session import STATE
+
+from ..negotiation.call_requests import Kind, Request
+from ..negotiation.negotiator import Call, CarryOut, Negotiator
+from .exceptions import HorovodInternalError
+from .process_sets import ProcessSet, checked_ranks, global_process_set
+from .timeline import Timeline
+
+_DYNAMIC = "HOROVOD_DYNAMIC_PROCESS_SETS"
+_TIMELINE = "HOROVOD_TIMELINE"
+_MARK_CYCLES = "HOROVOD_TIMELINE_MARK_CYCLES"
+# In milliseconds.
+_CYCLE_TIME = "HOROVOD_CYCLE_TIME"
+
+
+class HorovodBasics:
+    """The ranks of a job, as one of them sees them, for one framework's tensors.
+
+    Its methods are the functions of the framework's module: hvd.init() and the others.
+    """
+
+    def __init__(self, make_carrier: Callable[[Transport], CarryOut]) -> None:
+        """Begin without ranks.
+
+        Args:
+            make_carrier: Returns what carries out calls with the framework's tensors
+                among the members of one group.
+        """
+        self._make_carrier = make_carrier
+        self._lock = RLock()
+        self._place: Place | None = None
+        # The instance of each rank.
+        self._instances: tuple[int, ...] = ()
+        self._sets: dict[int, ProcessSet] = {}
+        self._negotiators: dict[int, Negotiator] = {}
+        self._dynamic = False
+        self._timeline: Timeline | None = None
+
+    def init(
+        self,
+        # Any: a communicator of mpi4py, which may not be installed.
+        comm: Any = None,
+        process_sets: Sequence[ProcessSet | Iterable[int]]
+        | Literal["dynamic"]
+        | None = None,
+    ) -> None:
+        """Meet the other ranks. A second call does nothing.
+
+        All instances of the job must call it; it blocks until they have. Without poprun
+        and mpirun this process is the only rank.
+
+        Args:
+            comm: The instances that are ranks, as a list of their numbers; or a
+                communicator of mpi4py that has all of them. None for all.
+            process_sets: Process sets to register, the same on all ranks; of equal
+                ones the first counts. Or "dynamic" for a program that adds and removes
+                them later.
+
+        Raises:
+            ValueError: comm or process_sets are not valid.
+            HorovodInternalError: The ranks cannot reach each other.
+        """
+        dynamic = isinstance(process_sets, str)
+        if isinstance(process_sets, str) and process_sets.lower() != "dynamic":
+            raise ValueError(
+                f"process_sets is {process_sets!r}, but must be a list of process "
+                "sets, or 'dynamic'."
+            )
+        ranks = _ranks_of(comm)
+        with self._lock:
+            if self.is_initialized():
+                return
+            job = STATE.job
+            STATE.check()
+            instances = tuple(checked_ranks(ranks)) if ranks else job.members
+            if not set(instances) <= set(job.members) or (
+                job.place.rank not in instances
+            ):
+                raise ValueError(
+                    f"hvd.init() got the ranks {list(instances)}, but the job has "
+                    f"{len(job.members)} instances, of which this is "
+                    f"{job.place.rank}. Give ranks of the job, this one included, or "
+                    "none for all of them."
+                )
+            self._instances, self._place = instances, job.place
+            self._dynamic = dynamic or os.environ.get(_DYNAMIC, "0") not in ("", "0")
+            try:
+                self._start(() if isinstance(process_sets, str) else process_sets or ())
+            except BaseException:
+                self.shutdown()
+                raise
+            atexit.register(self.shutdown)
+
+    def shutdown(self) -> None:
+        """End Horovod in this process. init() may follow, if all ranks call it.
+
+        Calls that are under way fail with HorovodInternalError on all ranks.
+        """
+        with self._lock:
+            if not self.is_initialized():
+                return
+            atexit.unregister(self.shutdown)
+            self.stop_timeline()
+            for negotiator in reversed(self._negotiators.values()):
+                negotiator.shut_down()
+            self._negotiators.clear()
+            for process_set in self._sets.values():
+                process_set.invalidate()
+            self._sets.clear()
+            self._place = None
+
+    def is_initialized(self) -> bool:
+        """Return whether init() has been called, and not shutdown() since."""
+        return self._place is not None
+
+    def rank(self) -> int:
+        """Return the number of this process among all ranks."""
+        return self._instances.index(self._here().rank)
+
+    def size(self) -> int:
+        """Return the number of ranks."""
+        self._here()
+        return len(self._instances)
+
+    def local_rank(self) -> int:
+        """Return the number of this process among those of its host."""
+        place = self._here()
+        return self.rank() if place.on_one_host else place.local_rank
+
+    def local_size(self) -> int:
+        """Return the number of ranks on this host."""
+        place = self._here()
+        return self.size() if place.on_one_host else place.local_size
+
+    def cross_rank(self) -> int:
+        """Return the number of this host among those with a rank of this number.
+
+        Raises:
+            ValueError: The launcher does not tell it.
+        """
+        return self._cross_place()[0]
+
+    def cross_size(self) -> int:
+        """Return the number of hosts that have a rank of this local number.
+
+        Raises:
+            ValueError: The launcher does not tell it.
+        """
+        return self._cross_place()[1]
+
+    def is_homogeneous(self) -> bool:
+        """Return whether all hosts have the same number of ranks, as far as known."""
+        place = self._here()
+        return place.size % place.local_size == 0
+
+    def mpi_threads_supported(self) -> bool:
+        """Return whether other uses of MPI may be mixed with Horovod's calls.
+
+        They may, as no call here uses MPI.
+        """
+        self._here()
+        return True
+
+    def add_process_set(self, process_set: ProcessSet | Iterable[int]) -> ProcessSet:
+        """Register a process set, and return it.
+
+        All ranks must call it, in the same order; it blocks until they have.
+
+        Raises:
+            ValueError: There is a set of these ranks; hvd.init() was not called with
+                process_sets="dynamic"; or there are no such ranks.
+            HorovodInternalError: The ranks have given different sets.
+        """
+        if not isinstance(process_set, ProcessSet):
+            process_set = ProcessSet(process_set)
+        self._here()
+        if not self._dynamic:
+            raise ValueError(
+                "Process sets can be added after hvd.init() only in a program that "
+                "called hvd.init(process_sets='dynamic'), or that runs with "
+                f"{_DYNAMIC}=1. Do so, or give them to hvd.init()."
+            )
+        self._add(process_set)
+        return process_set
+
+    def remove_process_set(self, process_set: ProcessSet) -> bool:
+        """Forget a process set. All ranks must call it, in the same order.
+
+        Returns whether it could be removed: the global process set cannot.
+        """
+        self._here()
+        number = process_set.process_set_id
+        if not number or self._sets.get(number) is None:
+            return False
+        self._agree(Kind.REMOVE_PROCESS_SET, process_set.ranks or [])
+        negotiator = self._negotiators.pop(number, None)
+        if negotiator is not None:
+            negotiator.shut_down()
+        self._sets.pop(number).invalidate()
+        process_set.invalidate()
+        return True
+
+    def start_timeline(self, file_path: str, mark_cycles: bool = False) -> None:
+        """Write a timeline of calls to a file, from now on. Rank 0 writes it.
+
+        Args:
+            file_path: A file, which is replaced. chrome://tracing and Perfetto show it.
+            mark_cycles: Mark the rounds in which ranks announce their calls.
+        """
+        self._here()
+        self.stop_timeline()
+        if self.rank() == 0:
+            self._timeline = Timeline(file_path, mark_cycles)
+            for negotiator in self._negotiators.values():
+                negotiator.observer = self._timeline
+
+    def stop_timeline(self) -> None:
+        """End the timeline, and complete its file."""
+        for negotiator in self._negotiators.values():
+            negotiator.observer = None
+        if self._timeline is not None:
+            self._timeline.close()
+            self._timeline = None
+
+    def _get_process_set_ids_and_ranks(self) -> dict[int, list[int]]:
+        """Return the ranks of all registered process sets, by their ids.
+
+        Programs call it as hvd.mpi_ops._basics._get_process_set_ids_and_ranks().
+        """
+        self._here()
+        return {number: list(one.ranks or ()) for number, one in self._sets.items()}
+
+    def negotiator(self, process_set: ProcessSet) -> Negotiator:
+        """Return what makes the calls of a process set.
+
+        Raises:
+            ValueError: The set is not registered, or this rank is not in it.
+            HorovodInternalError: The ranks cannot reach each other.
+        """
+        self._here()
+        number = process_set.process_set_id
+        existing = None if number is None else self._negotiators.get(number)
+        if existing is not None:
+            return existing
+        if number is None or number not in self._sets:
+            raise ValueError(
+                f"{process_set} is not registered. Give it to hvd.init(), or call "
+                "hvd.add_process_set()."
+            )
+        if not process_set.included():
+            raise ValueError(
+                f"Rank {self.rank()} is not in {process_set}, so it makes no calls in "
+                "it. Make them on its own ranks only."
+            )
+        with self._lock:
+            if number not in self._negotiators:
+                self._negotiators[number] = self._make(number, process_set)
+            return self._negotiators[number]
+
+    def _start(self, process_sets: Sequence[ProcessSet | Iterable[int]]) -> None:
+        self._register(global_process_set, list(range(self.size())))
+        # Where they do not, the first call says that there are no collectives.
+        if STATE.reaches_all:
+            self.negotiator(global_process_set)
+        for one in process_sets:
+            process_set = one if isinstance(one, ProcessSet) else ProcessSet(one)
+            if self._find(process_set.ranks or []) is None:
+                self._add(process_set)
+        path = os.environ.get(_TIMELINE, "")
+        if path and path != "DYNAMIC":
+            self.start_timeline(path, os.environ.get(_MARK_CYCLES, "") == "1")
+
+    def _add(self, process_set: ProcessSet) -> None:
+        ranks = process_set.ranks or []
+        if ranks and ranks[-1] >= self.size():
+            raise ValueError(
+                f"A process set of the ranks {ranks} is given, but there are only "
+                f"{self.size()} ranks, from 0."
+            )
+        known = self._find(ranks)
+        if known is not None:
+            raise ValueError(
+                f"Process set {known} has the ranks {ranks} already. Use that one."
+            )
+        self._agree(Kind.ADD_PROCESS_SET, ranks)
+        self._register(process_set, ranks)
+        if process_set.included() and len(self._instances) > 1:
+            self.negotiator(process_set)
+
+    def _cross_place(self) -> tuple[int, int]:
+        place = self._here()
+        if place.host_index is None or place.hosts is None:
+            raise ValueError(
+                f"The job has {place.size} instances, {place.local_size} of them on "
+                "this host, but its launcher does not tell the numbers of hosts, which "
+                "hvd.cross_rank() and hvd.cross_size() return. Start it with torchrun "
+                "or srun, which do."
+            )
+        return place.host_index, place.hosts
+
+    def _here(self) -> Place:
+        if self._place is None:
+            raise ValueError(
+                "Horovod has not been initialized; use hvd.init() before any other "
+                "call of it."
+            )
+        return self._place
+
+    def _make(self, number: int, process_set: ProcessSet) -> Negotiator:
+        ranks = process_set.ranks or []
+        settings = STATE.job.settings
+        members = tuple(self._instances[rank] for rank in ranks)
+        try:
+            group = STATE.group(f"horovod{number}", members)
+        except Exception as error:
+            raise HorovodInternalError(str(error)) from error
+        negotiator = Negotiator(
+            group,
+            ranks,
+            self._make_carrier(group.transport),
+            timeout=settings.timeout,
+            stall=settings.stall,
+            cycle=_cycle_seconds(os.environ),
+        )
+        negotiator.observer = self._timeline
+        return negotiator
+
+    def _register(self, process_set: ProcessSet, ranks: Sequence[int]) -> None:
+        number = next(n for n in range(len(self._sets) + 1) if n not in self._sets)
+        process_set.register(number, ranks, self.rank())
+        self._sets[number] = process_set
+
+    def _find(self, ranks: Sequence[int]) -> int | None:
+        for number, known in self._sets.items():
+            if known.ranks == list(ranks):
+                return number
+        return None
+
+    def _agree(self, kind: Kind, ranks: Sequence[int]) -> None:
+        """Return when all ranks have given the same ranks."""
+        negotiator = self.negotiator(global_process_set)
+        call = Call(Request(kind, None, counts=tuple(ranks)))
+        negotiator.submit(call, wait=True)
+        negotiator.wait(call)
+
+
+def _ranks_of(comm: Any) -> list[int]:
+    """Return the instances that are ranks; none for all."""
+    if comm is None:
+        return []
+    if hasattr(comm, "Get_size"):
+        place = STATE.job.place
+        if (comm.Get_rank(), comm.Get_size()) != (place.rank, place.size):
+            raise ValueError(
+                f"The communicator has {comm.Get_size()} ranks, of which this is "
+                f"{comm.Get_rank()}, but the job has {place.size} instances, of which "
+                f"this is {place.rank}. Give the list of the instances instead."
+            )
+        return []
+    return list(comm)
+
+
+def _cycle_seconds(environ: Mapping[str, str]) -> float:
+    text = environ.get(_CYCLE_TIME) or "1"
+    try:
+        milliseconds = float(text)
+    except ValueError:
+        milliseconds = -1.0
+    # NaN is not in it, either.
+    if not 0 <= milliseconds <= 1000:
+        raise ValueError(
+            f"{_CYCLE_TIME} is {text!r}, but must be a number of milliseconds from 0 "
+            "to 1000. Set it so, or unset it."
+        )
+    return milliseconds / 1000
