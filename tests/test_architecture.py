@@ -374,7 +374,7 @@ LATE_IMPORTS = {
         "poprun.vipu.errors",
     },
     # 9 ms, for the users of a server.
-    "poprun.vipu.inventory.tables.user_store": {"hashlib", "hmac", "secrets"},
+    "poprun.vipu.inventory.tables.users": {"hashlib", "hmac", "secrets"},
     # 30 ms.
     "poprun.plan.unsupported": {"psutil"},
     # 0.3 ms of the 13 that a shim takes, once for every instance.

@@ -1,9 +1,9 @@
 """Find what no inventory holds, although SQLite could: after an edit by hand."""
 
+from _sqlite3 import Connection
 from collections.abc import Iterator
 from typing import Any
 
-from poprun.vipu.inventory.sqlite import Connection
 from poprun.vipu.model import (
     AgentStatus,
     ClusterTopology,

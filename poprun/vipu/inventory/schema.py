@@ -113,7 +113,7 @@ CREATE INDEX devices_of_partition ON devices (partition_name, child);
 """,
     """
 DROP TABLE boot;
--- One row: the time that leases live by, see `lease_store`.
+-- One row: the time that leases live by, see `leases.advance_clock`.
 CREATE TABLE lease_clock (
     reachable_s REAL NOT NULL,
     -- When it was read last: seconds since a boot.

@@ -1,18 +1,28 @@
-"""Names in the database, and what to say when there is none such."""
+"""Names in the database: whether there are such, and what to say if not."""
 
-from typing import NoReturn
+from _sqlite3 import Connection
+from collections.abc import Sequence
+from typing import NoReturn, TypeVar
 
-from poprun.vipu.errors import UnknownNameError
-from poprun.vipu.inventory.sqlite import Connection
+from poprun.vipu.errors import NameTakenError, UnknownNameError
+from poprun.vipu.inventory.tables.rows import columns_of, select, select_column
+
+T = TypeVar("T")
 
 # So many are listed to a user who named one that there is not.
 MOST_LISTED = 10
 
 
-def exists(db: Connection, table: str, name: str) -> bool:
-    """Return whether a row of a table has this name."""
-    row = db.execute(f"SELECT 1 FROM {table} WHERE name = ?", (name,)).fetchone()
-    return row is not None
+def get_named(db: Connection, kind: type[T], table: str, name: str) -> T:
+    """Return the value whose columns are a row of a table.
+
+    Raises:
+        UnknownNameError: No row has this name.
+    """
+    query = f"SELECT {columns_of(kind)} FROM {table} WHERE name = ?"
+    for value in select(db, kind, query, (name,)):
+        return value
+    refuse_unknown(db, table, name)
 
 
 def check_exists(db: Connection, table: str, name: str) -> None:
@@ -21,29 +31,50 @@ def check_exists(db: Connection, table: str, name: str) -> None:
     Raises:
         UnknownNameError: None has.
     """
-    if not exists(db, table, name):
+    if not _exists(db, table, name):
         refuse_unknown(db, table, name)
 
 
-def refuse_unknown(db: Connection, table: str, name: str) -> NoReturn:
+def check_new(db: Connection, table: str, name: str) -> None:
+    """Check that no row of a table has this name.
+
+    Raises:
+        NameTakenError: One has.
+    """
+    if _exists(db, table, name):
+        raise NameTakenError(
+            f"There is {table[:-1]} {name} already. Choose another name."
+        )
+
+
+def refuse_unknown(
+    db: Connection,
+    table: str,
+    name: str,
+    rest: str = "ORDER BY rowid",
+    arguments: Sequence[str | None] = (),
+) -> NoReturn:
     """Refuse a name that is in no row, and list those that are.
+
+    Args:
+        rest: The rest of the query for those to list: which, and in which order.
+        arguments: Those of the query.
 
     Raises:
         UnknownNameError: Always.
     """
-    rows = db.execute(
-        f"SELECT name FROM {table} ORDER BY rowid LIMIT {MOST_LISTED + 1}"
-    ).fetchall()
-    names = [row[0] for row in rows]
-    raise UnknownNameError(
-        f"There is no {table[:-1]} {name[:64]!r}. {list_of(table, names)}"
-    )
+    query = f"SELECT name FROM {table} {rest} LIMIT {MOST_LISTED + 1}"
+    names = select_column(db, query, *arguments)
+    verb = "is" if len(names) == 1 else "are"
+    existing = f"There {verb} {listed(names)}." if names else f"There are no {table}."
+    raise UnknownNameError(f"There is no {table[:-1]} {name[:64]!r}. {existing}")
 
 
-def list_of(table: str, names: list[str]) -> str:
-    """Say which names there are, in a sentence."""
-    if not names:
-        return f"There are no {table}."
+def listed(names: Sequence[str]) -> str:
+    """Return the first names of a list, and whether there are more: ag0, ag1, ..."""
     more = ", ..." if len(names) > MOST_LISTED else ""
-    shown = ", ".join(names[:MOST_LISTED])
-    return f"There {'is' if len(names) == 1 else 'are'} {shown}{more}."
+    return f"{', '.join(names[:MOST_LISTED])}{more}"
+
+
+def _exists(db: Connection, table: str, name: str) -> bool:
+    return bool(select_column(db, f"SELECT 1 FROM {table} WHERE name = ?", name))

@@ -1,9 +1,10 @@
 """Say who has IPUs: user, job, host, since when. For refusals."""
 
 import time
+from _sqlite3 import Connection
 from collections.abc import Sequence
 
-from poprun.vipu.inventory.sqlite import Connection
+from poprun.vipu.inventory.tables.rows import select_column
 from poprun.vipu.rules.partition_rules import counted
 
 # More than these are only counted.
@@ -20,17 +21,13 @@ def describe_users_of(
         "l.user, l.job, l.host, l.since "
         f"FROM partitions p LEFT JOIN leases l ON l.id = p.lease "
         f"WHERE p.allocation IN ({marks}) AND p.name <> ? ORDER BY size DESC, "
-        f"p.created LIMIT {MOST_NAMED}",
+        "p.created",
         (*allocations, besides),
     ).fetchall()
     if not rows:
         return ""
-    (number,) = db.execute(
-        f"SELECT count(*) FROM partitions WHERE allocation IN ({marks}) AND name <> ?",
-        (*allocations, besides),
-    ).fetchone()
     parts = []
-    for name, size, owner, created, *lease in rows:
+    for name, size, owner, created, *lease in rows[:MOST_NAMED]:
         if lease[0] is not None:
             who = _describe(*lease)
         elif holders := _leases_on(db, name):
@@ -38,7 +35,7 @@ def describe_users_of(
         else:
             who = f"kept by user {owner} since {when(created)}"
         parts.append(f"{name} ({counted(size, 'IPU')}, {who})")
-    more = number - MOST_NAMED
+    more = len(rows) - MOST_NAMED
     noun = "partition" if len(rows) == 1 else "partitions"
     rest = f" and {more} more" if more > 0 else ""
     return f"In use by {noun} {', '.join(parts)}{rest}. "
@@ -70,8 +67,5 @@ def when(seconds: float) -> str:
 
 
 def _leases_on(db: Connection, partition: str) -> list[str]:
-    rows = db.execute(
-        "SELECT DISTINCT lease FROM devices WHERE partition_name = ? ORDER BY lease",
-        (partition,),
-    )
-    return [row[0] for row in rows]
+    query = "SELECT DISTINCT lease FROM devices WHERE partition_name = ? ORDER BY lease"
+    return select_column(db, query, partition)

@@ -21,7 +21,7 @@ from poprun.vipu.errors import (
     VipuRuleError,
 )
 from poprun.vipu.inventory.embedded import EmbeddedInventory
-from poprun.vipu.inventory.tables import lease_store
+from poprun.vipu.inventory.tables import leases
 from poprun.vipu.leases import PARENT, Grant, Holder, Life, ProcessIdentity
 from poprun.vipu.liveness import Observer
 from poprun.vipu.requests import Acquisition, PartitionRequest
@@ -379,7 +379,7 @@ def test_a_refusal_looks_at_no_holder_of_whose_end_a_server_is_told(
     def look(*_: object) -> NoReturn:
         raise AssertionError("It looked at all leases.")
 
-    monkeypatch.setattr(lease_store, "may_end", look)
+    monkeypatch.setattr(leases, "may_end", look)
     with pytest.raises(NoSpaceError):
         served.acquire(asked._replace(partition="Q", create=PartitionRequest("Q", 64)))
     assert len(served.list_partitions()) == 1

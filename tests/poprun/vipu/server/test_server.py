@@ -30,7 +30,7 @@ from poprun.vipu.errors import (
     VipuError,
     VipuRuleError,
 )
-from poprun.vipu.inventory import store
+from poprun.vipu.inventory import embedded
 from poprun.vipu.inventory.embedded import EmbeddedInventory
 from poprun.vipu.inventory.interface import (
     OF_ADMINS,
@@ -65,7 +65,12 @@ def refused(*arguments: str | Path) -> str:
 
 
 def test_every_operation_is_performed_by_one_function_or_method() -> None:
-    in_tables = [*store.READ, *store.READ_LIVING, *store.WRITE, *store.CHANGE]
+    in_tables = [
+        *embedded.READ,
+        *embedded.READ_LIVING,
+        *embedded.WRITE,
+        *embedded.CHANGE,
+    ]
     own = [
         name
         for name in operation_names()

@@ -3,12 +3,13 @@
 What hashes is imported late: every launch imports this, and no launch needs that.
 """
 
+from _sqlite3 import Connection
 from collections.abc import Sequence
 
-from poprun.vipu.errors import AccessError, InUseError, NameTakenError
-from poprun.vipu.inventory.sqlite import Connection
-from poprun.vipu.inventory.tables.allocation_store import get_users
-from poprun.vipu.inventory.tables.names import check_exists, exists, refuse_unknown
+from poprun.vipu.errors import AccessError, InUseError
+from poprun.vipu.inventory.tables.allocations import add_users, get_users
+from poprun.vipu.inventory.tables.names import check_exists, check_new, refuse_unknown
+from poprun.vipu.inventory.tables.rows import insert, select_column
 from poprun.vipu.model import User
 from poprun.vipu.rules.checks import check_name
 
@@ -20,31 +21,19 @@ def create_user(
     check_name("user", name)
     import secrets
 
-    if exists(db, "users", name):
-        raise NameTakenError(f"There is user {name} already. Choose another name.")
+    check_new(db, "users", name)
     salt, access_key = secrets.token_bytes(16), secrets.token_urlsafe(18)
-    db.execute(
-        "INSERT INTO users VALUES (?, ?, ?, ?, ?)",
-        (
-            name,
-            is_admin,
-            salt,
-            _hash(salt, access_key),
-            bool(allocations),
-        ),
-    )
+    key_hash = _hash(salt, access_key)
+    insert(db, "users", name, is_admin, salt, key_hash, bool(allocations))
     for allocation in allocations:
         check_exists(db, "allocations", allocation)
-        db.execute(
-            "INSERT OR IGNORE INTO allocation_users VALUES (?, ?)",
-            (allocation, name),
-        )
+        add_users(db, allocation, [name])
     return access_key
 
 
 def list_users(db: Connection) -> tuple[User, ...]:
-    rows = db.execute("SELECT name FROM users ORDER BY rowid").fetchall()
-    return tuple(get_user(db, row[0]) for row in rows)
+    names = select_column(db, "SELECT name FROM users ORDER BY rowid")
+    return tuple(get_user(db, name) for name in names)
 
 
 def get_user(db: Connection, name: str) -> User:
@@ -53,20 +42,14 @@ def get_user(db: Connection, name: str) -> User:
     ).fetchone()
     if row is None:
         refuse_unknown(db, "users", name)
-    allocations = db.execute(
-        "SELECT allocation FROM allocation_users WHERE user = ?", (name,)
-    )
-    return User(
-        name=name,
-        is_admin=bool(row[0]),
-        allocations=tuple(allocation for (allocation,) in allocations),
-        is_limited=bool(row[1]),
-    )
+    is_admin, is_limited = map(bool, row)
+    query = "SELECT allocation FROM allocation_users WHERE user = ?"
+    return User(name, is_admin, tuple(select_column(db, query, name)), is_limited)
 
 
 def remove_user(db: Connection, name: str) -> None:
     for allocation in get_user(db, name).allocations:
-        if get_users(db, allocation) == {name}:
+        if get_users(db, allocation) == [name]:
             raise InUseError(
                 f"User {name} is the only user of allocation {allocation}, which every "
                 "user could use then. Remove the allocation first."

@@ -1,6 +1,7 @@
 """Make and change partitions: choose where, take the IPUs, store the partition."""
 
 import time
+from _sqlite3 import Connection
 
 from poprun.vipu.errors import (
     AccessError,
@@ -8,24 +9,33 @@ from poprun.vipu.errors import (
     NoSpaceError,
     VipuRuleError,
 )
-from poprun.vipu.inventory.sqlite import Connection
-from poprun.vipu.inventory.tables.allocation_store import (
+from poprun.vipu.inventory.tables.allocations import (
     check_use,
+    count_ipus,
     get_allocation,
     get_users,
     is_limited,
 )
-from poprun.vipu.inventory.tables.cluster_store import get_cluster, list_clusters
-from poprun.vipu.inventory.tables.free_blocks import StoredFreeBlocks
-from poprun.vipu.inventory.tables.names import MOST_LISTED
+from poprun.vipu.inventory.tables.clusters import get_cluster, list_clusters
+from poprun.vipu.inventory.tables.devices import (
+    check_unused,
+    list_reservations,
+    release_devices,
+)
+from poprun.vipu.inventory.tables.free_blocks import FreeBlockTable
+from poprun.vipu.inventory.tables.leases import end_lease
+from poprun.vipu.inventory.tables.names import listed
 from poprun.vipu.inventory.tables.occupants import describe_users_of
-from poprun.vipu.inventory.tables.partition_store import (
+from poprun.vipu.inventory.tables.partitions import (
+    delete_partition,
     find_partition,
     free_blocks_of,
+    get_partition,
     insert_partition,
     replace_partition,
     with_state,
 )
+from poprun.vipu.inventory.tables.rows import select_column
 from poprun.vipu.model import Block, Cluster, Partition, PartitionState
 from poprun.vipu.requests import PartitionChange, PartitionRequest
 from poprun.vipu.rules import buddy, partition_rules, routing
@@ -59,9 +69,17 @@ def create_partition(
 
 
 def update_partition(
-    db: Connection, partition: Partition, change: PartitionChange, strict: bool
+    db: Connection,
+    name: str,
+    change: PartitionChange,
+    user: str | None,
+    lease: str | None,
+    *,
+    strict: bool,
 ) -> Partition:
     """Change a partition; it moves only if its size or its ILDs change."""
+    partition = get_partition(db, name, user)
+    check_unused(db, partition, "updated", lease)
     cluster = get_cluster(db, partition.cluster)
     request = changed_request(partition, change, cluster)
     partition_rules.check_alone(request, strict=strict)
@@ -75,22 +93,39 @@ def update_partition(
         )
     else:
         free_blocks_of(db, partition)
-        changed = _place(db, request, strict=strict, own=partition.name)
-    changed = changed._replace(
-        created=partition.created,
-        lease=partition.lease,
-        generation=partition.generation + 1,
-    )
-    changed = with_state(db, changed)
-    replace_partition(db, changed)
-    return changed
+        changed = _place(db, request, strict=strict, own=name)
+    changed = changed._replace(created=partition.created, lease=partition.lease)
+    return _configured(db, changed, partition.generation + 1)
 
 
-def reset_partition(db: Connection, partition: Partition) -> Partition:
+def reset_partition(
+    db: Connection, name: str, user: str | None, lease: str | None
+) -> Partition:
     """Configure the IPUs of a partition anew."""
-    found = with_state(db, partition._replace(generation=partition.generation + 1))
-    replace_partition(db, found)
-    return found
+    partition = get_partition(db, name, user)
+    check_unused(db, partition, "reset", lease)
+    return _configured(db, partition, partition.generation + 1)
+
+
+def remove_partition(
+    db: Connection, name: str, user: str | None, lease: str | None, force: bool
+) -> None:
+    """Remove a partition; `force` ends the leases that hold devices of it."""
+    partition = get_partition(db, name, user)
+    if force:
+        for reservation in list_reservations(db, name):
+            end_lease(db, reservation.lease.id)
+    else:
+        check_unused(db, partition, "removed", lease)
+        release_devices(db, name)
+    delete_partition(db, name)
+
+
+def _configured(db: Connection, partition: Partition, generation: int) -> Partition:
+    """Store a partition whose IPUs have been configured anew."""
+    configured = with_state(db, partition._replace(generation=generation))
+    replace_partition(db, configured)
+    return configured
 
 
 def _place(
@@ -112,7 +147,7 @@ def _place(
             impossible = error
             continue
         possible.append((allocation, cluster))
-        free = StoredFreeBlocks(db, allocation)
+        free = FreeBlockTable(db, allocation)
         if request.place_index is None:
             blocks = _take(free, shape, cluster)
         else:
@@ -142,11 +177,8 @@ def find_places(db: Connection, request: PartitionRequest) -> Places:
     places: Places = []
     limited = is_limited(db, request.owner)
     for cluster in clusters:
-        rows = db.execute(
-            "SELECT name FROM allocations WHERE cluster = ? ORDER BY rowid",
-            (cluster.name,),
-        ).fetchall()
-        for (name,) in rows:
+        query = "SELECT name FROM allocations WHERE cluster = ? ORDER BY rowid"
+        for name in select_column(db, query, cluster.name):
             users = get_users(db, name)
             # Agents set apart are for those who name them, or whom they are for.
             if (name == cluster.name and not limited) or request.owner in users:
@@ -161,7 +193,7 @@ def find_places(db: Connection, request: PartitionRequest) -> Places:
 
 
 def _take(
-    free: StoredFreeBlocks, shape: Shape, cluster: Cluster
+    free: FreeBlockTable, shape: Shape, cluster: Cluster
 ) -> tuple[Block, ...] | None:
     if shape.num_ilds > 1:
         return buddy.allocate_across(
@@ -172,7 +204,7 @@ def _take(
 
 
 def _take_at(
-    free: StoredFreeBlocks, shape: Shape, cluster: Cluster, index: int
+    free: FreeBlockTable, shape: Shape, cluster: Cluster, index: int
 ) -> tuple[Block, ...] | None:
     """Take the IPUs at an index, all or none."""
     row, place = divmod(index, cluster.ild_size // shape.ild_share)
@@ -241,20 +273,15 @@ def _room_in(db: Connection, allocation: str, cluster: Cluster) -> str:
     """Say how much of an allocation is free."""
     name = cluster.name
     what = f"cluster {name}" if allocation == name else f"allocation {allocation}"
-    (total,) = db.execute(
-        "SELECT 4 * count(*) FROM agents WHERE allocation = ?", (allocation,)
-    ).fetchone()
+    total = count_ipus(db, allocation)
     if not total:
-        rows = db.execute(
+        query = (
             "SELECT DISTINCT allocation FROM agents WHERE cluster = ? "
-            "ORDER BY allocation",
-            (name,),
-        ).fetchall()
-        others = [other for (other,) in rows]
-        shown = ", ".join(others[:MOST_LISTED])
-        more = ", ..." if len(others) > MOST_LISTED else ""
-        return f"all agents of {what} are in other allocations: {shown}{more}"
-    free = StoredFreeBlocks(db, allocation)
+            "ORDER BY allocation"
+        )
+        others = listed(select_column(db, query, name))
+        return f"all agents of {what} are in other allocations: {others}"
+    free = FreeBlockTable(db, allocation)
     if not free.total():
         return f"all {counted(total, 'IPU')} of {what} are in use"
     return (

@@ -1,17 +1,18 @@
 """Allocations in the database."""
 
+from _sqlite3 import Connection
 from collections.abc import Sequence
 
-from poprun.vipu.errors import (
-    AccessError,
-    InUseError,
-    NameTakenError,
-    VipuRuleError,
+from poprun.vipu.errors import AccessError, InUseError, VipuRuleError
+from poprun.vipu.inventory.tables.clusters import (
+    check_empty,
+    get_agent,
+    get_cluster,
+    list_agents,
 )
-from poprun.vipu.inventory.sqlite import Connection
-from poprun.vipu.inventory.tables.cluster_store import get_agent, get_cluster
-from poprun.vipu.inventory.tables.free_blocks import StoredFreeBlocks
-from poprun.vipu.inventory.tables.names import check_exists, exists, refuse_unknown
+from poprun.vipu.inventory.tables.free_blocks import FreeBlockTable
+from poprun.vipu.inventory.tables.names import check_exists, check_new, refuse_unknown
+from poprun.vipu.inventory.tables.rows import insert, select_column
 from poprun.vipu.model import IPUS_PER_MACHINE, Agent, Allocation, Block
 from poprun.vipu.rules import buddy
 from poprun.vipu.rules.checks import check_distinct, check_name
@@ -27,16 +28,13 @@ def create_allocation(
     """Take agents out of the allocation of their cluster's name, into a new one."""
     check_name("allocation", name)
     get_cluster(db, cluster)
-    if exists(db, "allocations", name):
-        raise NameTakenError(
-            f"There is allocation {name} already. Choose another name."
-        )
+    check_new(db, "allocations", name)
     if not agents:
         raise VipuRuleError(f"Allocation {name} would have no agents. Name some.")
     check_distinct("Agent", agents)
     members = [get_agent(db, agent) for agent in agents]
-    db.execute("INSERT INTO allocations VALUES (?, ?)", (name, cluster))
-    rest, free = StoredFreeBlocks(db, cluster), StoredFreeBlocks(db, name)
+    insert(db, "allocations", name, cluster)
+    rest, free = FreeBlockTable(db, cluster), FreeBlockTable(db, name)
     for agent in members:
         if agent.allocation != cluster:
             where = f"in allocation {agent.allocation}" if agent.allocation else "free"
@@ -56,58 +54,39 @@ def create_allocation(
         )
     for user in users:
         check_exists(db, "users", user)
-        db.execute("INSERT OR IGNORE INTO allocation_users VALUES (?, ?)", (name, user))
+    add_users(db, name, users)
     return get_allocation(db, name)
 
 
 def list_allocations(db: Connection) -> tuple[Allocation, ...]:
-    rows = db.execute("SELECT name FROM allocations ORDER BY rowid").fetchall()
-    return tuple(get_allocation(db, row[0]) for row in rows)
+    names = select_column(db, "SELECT name FROM allocations ORDER BY rowid")
+    return tuple(get_allocation(db, name) for name in names)
 
 
 def get_allocation(db: Connection, name: str) -> Allocation:
-    row = db.execute(
-        "SELECT cluster FROM allocations WHERE name = ?", (name,)
-    ).fetchone()
-    if row is None:
+    clusters = select_column(db, "SELECT cluster FROM allocations WHERE name = ?", name)
+    if not clusters:
         refuse_unknown(db, "allocations", name)
-    agents = db.execute(
-        "SELECT name FROM agents WHERE allocation = ? ORDER BY machine", (name,)
-    )
-    users = db.execute(
-        "SELECT user FROM allocation_users WHERE allocation = ?", (name,)
-    )
-    return Allocation(
-        name=name,
-        cluster=row[0],
-        agents=tuple(agent for (agent,) in agents),
-        users=tuple(user for (user,) in users),
-    )
+    query = "SELECT name FROM agents WHERE allocation = ? ORDER BY machine"
+    agents = select_column(db, query, name)
+    return Allocation(name, clusters[0], tuple(agents), tuple(get_users(db, name)))
 
 
 def remove_allocation(db: Connection, name: str) -> None:
     allocation = get_allocation(db, name)
-    if name == allocation.cluster:
+    cluster = allocation.cluster
+    if name == cluster:
         raise InUseError(
             f"Allocation {name} is that of cluster {name} itself. Remove the cluster."
         )
-    used = db.execute(
-        "SELECT name FROM partitions WHERE allocation = ? LIMIT 3", (name,)
-    ).fetchall()
-    if used:
-        raise InUseError(
-            f"Allocation {name} cannot be removed while it has partitions, as "
-            f"{', '.join(row[0] for row in used)}. Remove them first."
-        )
-    rest = StoredFreeBlocks(db, allocation.cluster)
-    for agent in allocation.agents:
-        buddy.release(rest, _ipus_of(get_agent(db, agent)))
+    check_empty(db, "allocation", name)
+    rest = FreeBlockTable(db, cluster)
+    for agent in list_agents(db, cluster):
+        if agent.allocation == name:
+            buddy.release(rest, _ipus_of(agent))
     db.execute("DELETE FROM free_blocks WHERE allocation = ?", (name,))
     db.execute("DELETE FROM allocation_users WHERE allocation = ?", (name,))
-    db.execute(
-        "UPDATE agents SET allocation = ? WHERE allocation = ?",
-        (allocation.cluster, name),
-    )
+    db.execute("UPDATE agents SET allocation = ? WHERE allocation = ?", (cluster, name))
     db.execute("DELETE FROM allocations WHERE name = ?", (name,))
 
 
@@ -128,16 +107,28 @@ def check_use(db: Connection, allocation: Allocation, user: str) -> None:
 
 def is_limited(db: Connection, user: str) -> bool:
     """Return whether a user was made for certain allocations."""
-    row = db.execute("SELECT is_limited FROM users WHERE name = ?", (user,)).fetchone()
-    return row is not None and bool(row[0])
+    return any(select_column(db, "SELECT is_limited FROM users WHERE name = ?", user))
 
 
-def get_users(db: Connection, allocation: str) -> set[str]:
+def get_users(db: Connection, allocation: str) -> list[str]:
     """Return the users that an allocation was made for; empty for every user."""
-    rows = db.execute(
-        "SELECT user FROM allocation_users WHERE allocation = ?", (allocation,)
+    query = "SELECT user FROM allocation_users WHERE allocation = ?"
+    return select_column(db, query, allocation)
+
+
+def add_users(db: Connection, allocation: str, users: Sequence[str]) -> None:
+    """Let users share an allocation."""
+    db.executemany(
+        "INSERT OR IGNORE INTO allocation_users VALUES (?, ?)",
+        [(allocation, user) for user in users],
     )
-    return {row[0] for row in rows}
+
+
+def count_ipus(db: Connection, allocation: str) -> int:
+    """Return how many IPUs an allocation has."""
+    query = "SELECT count(*) FROM agents WHERE allocation = ?"
+    (agents,) = select_column(db, query, allocation)
+    return int(agents) * IPUS_PER_MACHINE
 
 
 def _ipus_of(agent: Agent) -> Block:

@@ -2,8 +2,8 @@
 
 import os
 import time
-from collections.abc import Iterator, Sequence
-from typing import Any
+from _sqlite3 import Connection
+from collections.abc import Iterator
 
 from poprun.vipu import liveness
 from poprun.vipu.errors import (
@@ -11,8 +11,8 @@ from poprun.vipu.errors import (
     NameTakenError,
     VipuRuleError,
 )
-from poprun.vipu.inventory.sqlite import Connection
-from poprun.vipu.inventory.tables.partition_store import delete_partition
+from poprun.vipu.inventory.tables.partitions import delete_partition
+from poprun.vipu.inventory.tables.rows import from_row, insert, select, select_column
 from poprun.vipu.leases import Holder, Lease, Life, ProcessIdentity, check_holder
 from poprun.vipu.liveness import Observer
 
@@ -37,66 +37,41 @@ def open_lease(
         NameTakenError: There is a lease with this id.
     """
     check_holder(holder)
-    _check_new_id(db, lease_id)
-    if not 1 <= lease_s <= LONGEST_LEASE_S:
-        raise VipuRuleError(
-            f"A lease cannot live for {lease_s:g} s, but for 1 to {LONGEST_LEASE_S:g}."
-        )
-    lease = Lease(
-        id=lease_id or os.urandom(16).hex(),
-        holder=holder,
-        since=time.time(),
-        lease_s=lease_s,
-    )
-    process = holder.process
-    db.execute(
-        "INSERT INTO leases VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (
-            lease.id,
-            holder.user,
-            holder.job,
-            holder.host,
-            process.pid,
-            process.start_time,
-            process.boot_id,
-            process.pid_namespace,
-            lease.since,
-            lease_s,
-            now + lease_s,
-        ),
-    )
-    return lease
-
-
-def _check_new_id(db: Connection, lease_id: str) -> None:
     if lease_id and (len(lease_id) != 32 or set(lease_id) - set("0123456789abcdef")):
         raise VipuRuleError(
             f"{lease_id[:40]!r} is no id of a lease: use 32 hexadecimal digits."
         )
-    if db.execute("SELECT 1 FROM leases WHERE id = ?", (lease_id,)).fetchone():
+    if select_column(db, "SELECT 1 FROM leases WHERE id = ?", lease_id):
         raise NameTakenError(f"There is a lease {lease_id} already. Draw another id.")
+    if not 1 <= lease_s <= LONGEST_LEASE_S:
+        raise VipuRuleError(
+            f"A lease cannot live for {lease_s:g} s, but for 1 to {LONGEST_LEASE_S:g}."
+        )
+    lease = Lease(lease_id or os.urandom(16).hex(), holder, time.time(), lease_s)
+    insert(db, "leases", lease, now + lease_s)
+    return lease
 
 
 def get_lease(db: Connection, lease: str) -> Lease:
-    row = db.execute(f"SELECT {COLUMNS} FROM leases WHERE id = ?", (lease,)).fetchone()
-    if row is None:
-        raise LeaseEndedError(
-            "The job's lease of its IPUs has ended, so that others may have them. It "
-            "was not renewed in time, or the partition was removed with --force. Start "
-            "the job again."
-        )
-    return as_lease(row)
+    query = f"SELECT {COLUMNS} FROM leases WHERE id = ?"
+    for found in select(db, Lease, query, (lease,)):
+        return found
+    raise LeaseEndedError(
+        "The job's lease of its IPUs has ended, so that others may have them. It "
+        "was not renewed in time, or the partition was removed with --force. Start "
+        "the job again."
+    )
 
 
 def list_leases(db: Connection) -> tuple[Lease, ...]:
-    rows = db.execute(f"SELECT {COLUMNS} FROM leases ORDER BY since, id").fetchall()
-    return tuple(map(as_lease, rows))
+    return select(db, Lease, f"SELECT {COLUMNS} FROM leases ORDER BY since, id")
 
 
 def renew(db: Connection, lease: str, now: float) -> Lease:
-    found = get_lease(db, lease)
-    db.execute("UPDATE leases SET ends = ? WHERE id = ?", (now + found.lease_s, lease))
-    return found
+    renewed = get_lease(db, lease)
+    ends = now + renewed.lease_s
+    db.execute("UPDATE leases SET ends = ? WHERE id = ?", (ends, lease))
+    return renewed
 
 
 def end_lease(db: Connection, lease: str) -> None:
@@ -106,15 +81,12 @@ def end_lease(db: Connection, lease: str) -> None:
     it goes with that job.
     """
     db.execute("DELETE FROM devices WHERE lease = ?", (lease,))
-    made = db.execute("SELECT name FROM partitions WHERE lease = ?", (lease,))
-    for (name,) in made.fetchall():
-        heir = db.execute(
-            "SELECT lease FROM devices WHERE partition_name = ? LIMIT 1", (name,)
-        ).fetchone()
-        if heir is None:
-            delete_partition(db, name)
-        else:
+    for name in select_column(db, "SELECT name FROM partitions WHERE lease = ?", lease):
+        query = "SELECT lease FROM devices WHERE partition_name = ? LIMIT 1"
+        if heir := select_column(db, query, name):
             db.execute("UPDATE partitions SET lease = ? WHERE name = ?", (*heir, name))
+        else:
+            delete_partition(db, name)
     db.execute("DELETE FROM leases WHERE id = ?", (lease,))
 
 
@@ -179,38 +151,16 @@ def _lives(db: Connection, observer: Observer) -> Iterator[tuple[str, float, Lif
         "SELECT id, ends, host, pid, start_time, boot_id, pid_namespace FROM leases"
     ).fetchall()
     for lease, ends, host, *process in rows:
-        life = observer.life(as_process(process), host)
+        life = observer.life(from_row(ProcessIdentity, process), host)
         if life is not Life.ALIVE:
-            others = [observer.life(other, host) for other in _attached(db, lease)]
-            life = min(life, *others, key=LIVELIEST.index) if others else life
+            lives = [observer.life(other, host) for other in _attached(db, lease)]
+            life = min(life, *lives, key=LIVELIEST.index) if lives else life
         yield lease, ends, life
 
 
-def _attached(db: Connection, lease: str) -> list[ProcessIdentity]:
-    rows = db.execute(
+def _attached(db: Connection, lease: str) -> tuple[ProcessIdentity, ...]:
+    query = (
         "SELECT pid, start_time, boot_id, pid_namespace FROM devices "
-        "WHERE lease = ? AND pid IS NOT NULL",
-        (lease,),
+        "WHERE lease = ? AND pid IS NOT NULL"
     )
-    return [as_process(row) for row in rows]
-
-
-def as_process(row: Sequence[Any]) -> ProcessIdentity:
-    pid, start_time, boot_id, pid_namespace = row
-    return ProcessIdentity(
-        pid=int(pid),
-        start_time=int(start_time),
-        boot_id=boot_id,
-        pid_namespace=pid_namespace,
-    )
-
-
-def as_lease(row: tuple[Any, ...]) -> Lease:
-    return Lease(
-        id=row[0],
-        holder=Holder(
-            user=row[1], job=row[2], host=row[3], process=as_process(row[4:8])
-        ),
-        since=float(row[8]),
-        lease_s=float(row[9]),
-    )
+    return select(db, ProcessIdentity, query, (lease,))

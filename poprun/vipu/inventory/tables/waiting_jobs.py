@@ -6,14 +6,16 @@ partitions for them may be made from the same allocation.
 """
 
 import time
-from typing import Any, NamedTuple
+from _sqlite3 import Connection
+from typing import NamedTuple
 
 from poprun.vipu.errors import InUseError, VipuRuleError
-from poprun.vipu.inventory.sqlite import Connection
-from poprun.vipu.inventory.tables import creation
-from poprun.vipu.inventory.tables.lease_store import as_process
+from poprun.vipu.inventory.tables.allocations import count_ipus
+from poprun.vipu.inventory.tables.leases import end_lease
 from poprun.vipu.inventory.tables.occupants import describe_holders, describe_users_of
-from poprun.vipu.leases import Holder, Life, check_holder
+from poprun.vipu.inventory.tables.placement import find_places
+from poprun.vipu.inventory.tables.rows import from_row, insert, select, select_column
+from poprun.vipu.leases import Life, check_holder
 from poprun.vipu.liveness import Observer
 from poprun.vipu.model import Partition
 from poprun.vipu.requests import Acquisition, WaitingJob
@@ -45,7 +47,7 @@ class Demand(NamedTuple):
 
 def is_used(db: Connection) -> bool:
     """Return whether any job waits: most often none does."""
-    return db.execute("SELECT 1 FROM waiting LIMIT 1").fetchone() is not None
+    return bool(select_column(db, "SELECT 1 FROM waiting LIMIT 1"))
 
 
 def find_demand(
@@ -62,7 +64,7 @@ def find_demand(
     if partition is not None or asked.create is None:
         return Demand(asked.partition, ())
     check_alone(asked.create, strict=strict)
-    names = tuple(name for name, _ in creation.find_places(db, asked.create))
+    names = tuple(name for name, _ in find_places(db, asked.create))
     return Demand("", names)
 
 
@@ -75,7 +77,7 @@ def check_size(db: Connection, asked: Acquisition, demand: Demand) -> None:
     if demand.partition or asked.create is None:
         return
     size = asked.create.size
-    most = max((_size(db, name) for name in demand.allocations), default=0)
+    most = max((count_ipus(db, name) for name in demand.allocations), default=0)
     if most < size:
         raise VipuRuleError(
             f"The job would wait in vain for {counted(size, 'IPU')}: the largest "
@@ -89,31 +91,28 @@ def enter(db: Connection, asked: Acquisition, demand: Demand, now: float) -> Non
     check_holder(asked.holder)
     if len(asked.lease) != 32:
         raise VipuRuleError("A job that waits draws the id of its lease before.")
-    holder, process = asked.holder, asked.holder.process
-    db.execute(
-        "INSERT INTO waiting (lease, user, job, host, pid, start_time, boot_id, "
-        "pid_namespace, since, num_ipus, partition_name, allocations, heard) "
-        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (lease) DO UPDATE "
-        "SET heard = excluded.heard, partition_name = excluded.partition_name, "
-        "allocations = excluded.allocations",
-        (
-            asked.lease,
-            holder.user,
-            holder.job,
-            holder.host,
-            *process,
-            time.time(),
-            asked.num_children * asked.ipus_per_child,
-            demand.partition,
-            " ".join(demand.allocations),
-            now,
-        ),
+    allocations = " ".join(demand.allocations)
+    again = db.execute(
+        "UPDATE waiting SET heard = ?, partition_name = ?, allocations = ? "
+        "WHERE lease = ?",
+        (now, demand.partition, allocations, asked.lease),
     )
+    if not again.rowcount:
+        num_ipus = asked.num_children * asked.ipus_per_child
+        job = WaitingJob(asked.holder, num_ipus, demand.partition, time.time())
+        table = f"waiting ({_COLUMNS}, lease, allocations, heard)"
+        insert(db, table, job, asked.lease, allocations, now)
 
 
 def leave(db: Connection, lease: str) -> None:
     """Let a job wait no longer."""
     db.execute("DELETE FROM waiting WHERE lease = ?", (lease,))
+
+
+def release(db: Connection, lease: str) -> None:
+    """End the lease of a job that has IPUs or waits for them."""
+    end_lease(db, lease)
+    leave(db, lease)
 
 
 def jobs_before(
@@ -137,19 +136,19 @@ def jobs_before(
         "WHERE ?1 IS NULL OR ticket < ?1 ORDER BY ticket",
         own,
     ).fetchall()
-    found: list[WaitingJob] = []
+    before: list[WaitingJob] = []
     for *columns, allocations, heard, other in rows:
-        job = _waiting_job(columns)
+        job = from_row(WaitingJob, columns)
         if heard <= now - SILENT_S or not demand.competes_with(
             Demand(job.partition, tuple(allocations.split()))
         ):
             continue
         # One that lives holds the job up: the others need no look at their processes.
-        if not found and _has_ended(job, observer):
+        if not before and _has_ended(job, observer):
             leave(db, other)
             continue
-        found.append(job)
-    return found
+        before.append(job)
+    return before
 
 
 def check_turn(
@@ -189,8 +188,7 @@ def describe_use(db: Connection, demand: Demand) -> str:
 
 
 def list_waiting(db: Connection) -> tuple[WaitingJob, ...]:
-    rows = db.execute(f"SELECT {_COLUMNS} FROM waiting ORDER BY ticket").fetchall()
-    return tuple(map(_waiting_job, rows))
+    return select(db, WaitingJob, f"SELECT {_COLUMNS} FROM waiting ORDER BY ticket")
 
 
 def _has_ended(job: WaitingJob, observer: Observer) -> bool:
@@ -206,24 +204,5 @@ def drop_dead(db: Connection, observer: Observer) -> None:
     """Let the jobs that have ended wait no longer."""
     rows = db.execute(f"SELECT {_COLUMNS}, lease FROM waiting").fetchall()
     for *columns, lease in rows:
-        if _has_ended(_waiting_job(columns), observer):
+        if _has_ended(from_row(WaitingJob, columns), observer):
             leave(db, lease)
-
-
-def _waiting_job(row: Any) -> WaitingJob:
-    return WaitingJob(
-        holder=Holder(
-            user=row[0], job=row[1], host=row[2], process=as_process(row[3:7])
-        ),
-        num_ipus=int(row[7]),
-        partition=row[8],
-        since=float(row[9]),
-    )
-
-
-def _size(db: Connection, allocation: str) -> int:
-    """Return how many IPUs an allocation has."""
-    (found,) = db.execute(
-        "SELECT 4 * count(*) FROM agents WHERE allocation = ?", (allocation,)
-    ).fetchone()
-    return int(found)
