@@ -11,9 +11,15 @@ from types import ModuleType
 
 from popdist import environment as env
 
-STAND_INS = ("poptorch", "horovod", "popart")
-# The package in one of them that imports torch, if that itself does not.
-WITH_TORCH = ("horovod.torch",)
+# The stand-ins, and the framework that each of them imports. A name with dots is that
+# of a package in another stand-in, or in one that is installed, as the framework
+# itself: its folder in PACKAGES has the whole name.
+STAND_INS: dict[str, str | None] = {
+    "poptorch": "torch",
+    "horovod": None,
+    "horovod.torch": "torch",
+    "popart": None,
+}
 PACKAGES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "packages")
 
 logger = logging.getLogger("popdist.sdk")
@@ -43,31 +49,44 @@ def find_spec(
     name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
 ) -> ModuleSpec | None:
     """Return where an installed package is, or else the stand-in for it."""
-    if name in WITH_TORCH and path and os.path.dirname(path[0]) == PACKAGES:
-        return _stand_in(name)
     if name not in STAND_INS:
+        return None
+    parent, _, last = name.rpartition(".")
+    if path and path[0].startswith(PACKAGES):
+        return _stand_in(name, os.path.join(path[0], last))
+    # An installed package is not mixed with parts of the stand-in for it.
+    if parent in STAND_INS:
         return None
     folder = None
     for finder in sys.meta_path:
         if getattr(finder, "finds_stand_ins", False):
             continue
-        spec = finder.find_spec(name, None, target)
+        spec = finder.find_spec(name, path, target)
         if spec is not None and spec.loader is not None and spec.origin is not None:
             return spec
         folder = folder or spec
     if os.environ.get(env.SDK) == "no":
         return folder
-    return _stand_in(name)
+    return _stand_in(name, os.path.join(PACKAGES, name))
 
 
-def _stand_in(name: str) -> ModuleSpec | None:
-    folder = os.path.join(PACKAGES, *name.split("."))
+def _stand_in(name: str, folder: str) -> ModuleSpec | None:
     file = os.path.join(folder, "__init__.py")
     return spec_from_file_location(
         name,
         file,
         loader=StandInLoader(name, file),
         submodule_search_locations=[folder],
+    )
+
+
+def need_of(name: str) -> str:
+    """Return the sentence on a stand-in whose framework is not installed."""
+    framework = STAND_INS[name]
+    return (
+        f"popdist's stand-in for {name} needs {framework}, which is not installed in "
+        f"{sys.prefix}. Install it from poprun's source folder: pip install "
+        f"'.[{framework}]'"
     )
 
 
@@ -78,23 +97,21 @@ class StandInLoader(SourceFileLoader):
         """Import the stand-in.
 
         Raises:
-            ModuleNotFoundError: torch is not installed.
+            ModuleNotFoundError: Its framework is not installed.
         """
-        # multiprocessing hands sys.path to the processes that it spawns.
+        name = module.__name__
+        # multiprocessing hands sys.path to the processes that it spawns: those without
+        # dots in their names are found there.
         if PACKAGES not in sys.path:
             sys.path.append(PACKAGES)
-        _report(module.__name__.partition(".")[0])
+        if name.rpartition(".")[0] not in STAND_INS:
+            _report(name)
         try:
             super().exec_module(module)
         except ModuleNotFoundError as error:
-            if error.name != "torch":
+            if error.name is None or error.name != STAND_INS[name]:
                 raise
-            raise ModuleNotFoundError(
-                f"popdist's stand-in for {module.__name__} needs torch, which is not "
-                f"installed in {sys.prefix}. Install it from poprun's source folder: "
-                "pip install '.[torch]'",
-                name="torch",
-            ) from None
+            raise ModuleNotFoundError(need_of(name), name=error.name) from None
 
 
 @cache

@@ -8,7 +8,7 @@ from importlib.util import find_spec as find_installed
 
 from popdist import environment as env
 from popdist.errors import PopdistError
-from popdist.sdk.finder import PACKAGES, STAND_INS, WITH_TORCH, find_spec
+from popdist.sdk.finder import PACKAGES, STAND_INS, find_spec, need_of
 
 NAME = "popdist-stand-ins.pth"
 # Python carries out a line of a .pth file that begins with `import` at each of its
@@ -19,7 +19,7 @@ FINDER = (
     "lambda name, path=None, target=None: "
     "__import__('popdist.sdk.finder', fromlist=['find_spec'])"
     ".find_spec(name, path, target) "
-    f"if name in {(*STAND_INS, *WITH_TORCH)!r} "
+    f"if name in {tuple(STAND_INS)!r} "
     "and __import__('importlib.util', fromlist=['util']).find_spec('popdist') "
     "else None)})())\n"
 )
@@ -71,20 +71,28 @@ def status() -> str:
     lines = [f"The stand-ins are {state} in {sys.prefix}."]
     if os.environ.get(env.SDK) == "no":
         lines.append(f"{env.SDK}=no forbids them for programs with this environment.")
-    for name in STAND_INS:
-        spec = find_spec(name)
-        if spec is None or spec.origin is None:
-            lines.append(f"{name} is not installed.")
-        elif spec.origin.startswith(PACKAGES):
-            lines.append(f"{name} is not installed: there is a stand-in for it.")
-        else:
-            lines.append(f"{name} is installed, and imported from {spec.origin}.")
-    if find_installed("torch") is None:
-        lines.append(
-            "The stand-ins need torch, which is not installed. Install it from "
-            "poprun's source folder: pip install '.[torch]'"
-        )
+    for name, framework in STAND_INS.items():
+        if name.rpartition(".")[0] not in STAND_INS:
+            lines.append(_origin_of(name))
+        if framework is not None and find_installed(framework) is None:
+            lines.append(need_of(name))
     return "\n".join(lines)
+
+
+def _origin_of(name: str) -> str:
+    """Return the sentence on what an import of this name imports."""
+    root, *parts = name.split(".")
+    path = None
+    if parts:
+        package = find_installed(root)
+        folders = package.submodule_search_locations if package is not None else None
+        path = [os.path.join(folder, *parts[:-1]) for folder in folders or ()]
+    spec = find_spec(name, path)
+    if spec is None or spec.origin is None:
+        return f"{name} is not installed."
+    if spec.origin.startswith(PACKAGES):
+        return f"{name} is not installed: there is a stand-in for it."
+    return f"{name} is installed, and imported from {spec.origin}."
 
 
 def _path() -> str:

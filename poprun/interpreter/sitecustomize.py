@@ -28,7 +28,7 @@ BEFORE_VALUE, FOR_EMPTY, FOR_UNSET = HERE, HERE + "/", HERE + "//"
 CONTROL, RANK, SDK = "POPDIST_CONTROL", "RANK", "POPDIST_SDK"
 TORCH_BACKEND = "POPDIST_TORCH_BACKEND"
 # As in popdist/sdk/finder.py.
-STAND_INS, WITH_TORCH = ("poptorch", "horovod", "popart"), ("horovod.torch",)
+STAND_INS = ("poptorch", "horovod", "horovod.torch", "popart")
 # As in poprun/helpers/protocol.py.
 VERSION, FINALIZING, ALONE_IN_MPI = 1, 40, 41
 # By one of these every MPI tells its processes which rank they are.
@@ -172,7 +172,7 @@ class Finder:
 
     def __init__(self, sdk, on_mpi):
         # type: (str | None, Any) -> None
-        self._stand_ins = () if sdk == "no" else STAND_INS + WITH_TORCH
+        self._stand_ins = () if sdk == "no" else STAND_INS
         self._on_mpi = on_mpi
 
     def find_spec(self, name, path=None, target=None):
