@@ -1,6 +1,6 @@
 """One run of poprun: the order of its stages, and nothing else.
 
-settings -> Setup -> DeviceReservation -> Job -> Ended -> Outcome -> exit code
+settings -> Request -> DeviceReservation -> Plan -> Job -> Ended -> Outcome -> exit code
 """
 
 import time
@@ -20,10 +20,12 @@ from poprun.job.values import Job
 from poprun.log import DEBUG, Log
 from poprun.mpirun.environment import without_outer_poprun, without_own_changes
 from poprun.options.settings import Settings
-from poprun.plan import drawing, dry_run, planner
+from poprun.plan import attempt, drawing, dry_run, partition
+from poprun.plan.assignments import make_plan
 from poprun.plan.hosts import SLURM_NODE_NAME
-from poprun.plan.planner import Setup
+from poprun.plan.request import read_request
 from poprun.plan.unsupported import refuse_what_cannot_start
+from poprun.plan.values import Plan, Request
 from poprun.preflight.hosts import Preflights
 from poprun.preflight.program import resolve_for_instances
 from poprun.result.progress import Progress
@@ -38,13 +40,13 @@ class Stages(NamedTuple):
     """The stages of a run that change something; tests pass others."""
 
     reserve: Callable[
-        [Setup, Mapping[str, str], StartedGuard, Log], reservation.DeviceReservation
+        [Request, Mapping[str, str], StartedGuard, Log], reservation.DeviceReservation
     ]
     prepare: Callable[
-        [Setup, Settings, list[str], Sequence[str], Mapping[str, str], int], Job
+        [Plan, Settings, list[str], Sequence[str], Mapping[str, str], int], Job
     ]
     run_job: Callable[
-        [Job, StartedGuard, Setup, Settings, Mapping[str, str], Preflights], int
+        [Job, StartedGuard, Plan, Settings, Mapping[str, str], Preflights], int
     ]
 
 
@@ -71,33 +73,34 @@ def run(
     verbosity = _verbosity(settings)
     log = Log(verbosity, lambda text: write_text(2, text))
     hosts = Preflights()
-    setup = planner.make_setup(
+    request = read_request(
         settings,
         environ,
         job_description.temporary_directory(environ),
         hosts.describe,
     )
-    for note in setup.notes:
+    for note in request.notes:
         log.warn(note)
+    first = attempt.draw(request.identity, 0, request.facts[0].free_port)
     if guard is None:
-        return _show(setup, settings, program, environ, log, verbosity)
+        plan = make_plan(request, first, partition.expected(request))
+        return _show(plan, settings, program, log, verbosity)
     # Before anything is reserved for a job that is refused, or shown of it.
-    files = _check(setup, settings, program, environ, hosts)
-    reserved = stages.reserve(setup, environ, guard, log)
-    setup = reserved.setup
+    files = _check(request, settings, program, environ, hosts)
+    reserved = stages.reserve(request, environ, guard, log)
     try:
+        plan = make_plan(request, first, reserved.partition)
         job = reserved.with_devices(
-            stages.prepare(setup, settings, files, program, environ, umask)
+            stages.prepare(plan, settings, files, program, environ, umask)
         )
-        lines = reserved.lines
-        code = _show(setup, settings, program, environ, log, verbosity, lines)
+        code = _show(plan, settings, program, log, verbosity, reserved.lines)
     except BaseException:
         reserved.cancel(guard)
         raise
     if code:
         reserved.cancel(guard)
         return code
-    return stages.run_job(job, guard, setup, settings, caller_environ, hosts)
+    return stages.run_job(job, guard, plan, settings, caller_environ, hosts)
 
 
 def _verbosity(settings: Settings) -> int:
@@ -105,7 +108,7 @@ def _verbosity(settings: Settings) -> int:
 
 
 def _check(
-    setup: Setup,
+    request: Request,
     settings: Settings,
     program: Sequence[str],
     environ: Mapping[str, str],
@@ -117,19 +120,19 @@ def _check(
         PoprunError: There is none, or poprun cannot start the job here.
     """
     check_proc()
-    output.wait_for_stdin(setup.stdin)
+    output.wait_for_stdin(request.stdin)
     slurm_name = environ.get(SLURM_NODE_NAME, "")
-    refuse_what_cannot_start(settings, setup.plan.hosts, slurm_name)
+    refuse_what_cannot_start(settings, request.hosts, slurm_name)
     return resolve_for_instances(
         program,
-        setup.plan.assignments,
+        request,
         environ,
         lambda host, *names: hosts[host].find_program(*names),
     )
 
 
 def _prepare(
-    setup: Setup,
+    plan: Plan,
     settings: Settings,
     files: list[str],
     program: Sequence[str],
@@ -141,10 +144,11 @@ def _prepare(
     Raises:
         PoprunError: The job cannot be started.
     """
-    instances = setup.plan.assignments
-    width = output.routes(setup, settings).width_of_mark(len(instances))
+    request = plan.request
+    num_instances = request.topology.num_instances
+    width = output.routes(request, settings).width_of_mark(num_instances)
     job = job_description.make_job(
-        setup,
+        plan,
         settings,
         files,
         program,
@@ -152,42 +156,40 @@ def _prepare(
         terminals=terminal.choose_terminals(settings["tty"], width),
         umask=umask,
     )
-    if setup.arguments.output_filename is not None:
-        make_files(setup.arguments.output_filename, len(instances))
-    job_description.make_cache_directory(setup.named_cache)
+    if (directory := request.arguments.job.output_filename) is not None:
+        make_files(directory, num_instances)
+    job_description.make_cache_directory(request)
     return job
 
 
 def _show(
-    setup: Setup,
+    plan: Plan,
     settings: Settings,
     program: Sequence[str],
-    environ: Mapping[str, str],
     log: Log,
     verbosity: int,
     device_lines: Sequence[tuple[str, str]] = (),
 ) -> int:
     """Print the topology, the log and the dry run, as far as they are asked for."""
     if drawing.is_requested(settings) or verbosity >= DEBUG:
-        topology = setup.plan.topology
-        hosts = [host.name for host in setup.plan.hosts]
+        hosts = [host.name for host in plan.request.hosts]
         form = settings["topology-format"]
-        text = drawing.draw(topology, hosts, form, terminal.columns_of(1))
+        text = drawing.draw(plan.topology, hosts, form, terminal.columns_of(1))
         if code := print_text(text + "\n", log):
             return code
-    if setup.arguments.show_instances and not settings["dry-run"]:
-        log.say(dry_run.instance_table(setup))
+    if plan.request.arguments.job.show_instances and not settings["dry-run"]:
+        log.say(dry_run.instance_table(plan))
     if not verbosity and not settings["dry-run"]:
         return 0
     if verbosity:
-        dry_run.log_plan(log, setup, settings, program, environ, device_lines)
-    return print_text(dry_run.render(setup, program), log) if settings["dry-run"] else 0
+        dry_run.log_plan(log, plan, settings, program, device_lines)
+    return print_text(dry_run.render(plan, program), log) if settings["dry-run"] else 0
 
 
 def _run_job(
     job: Job,
     guard: StartedGuard,
-    setup: Setup,
+    plan: Plan,
     settings: Settings,
     environ: Mapping[str, str],
     preflights: Preflights,
@@ -196,9 +198,9 @@ def _run_job(
     output.wait_for_stdin(job.stdin)
     verbosity = _verbosity(settings)
     progress = Progress(len(job.specs), time.monotonic())
-    router = output.make_router(setup, settings, environ, progress.text)
+    router = output.make_router(plan.request, settings, environ, progress.text)
     log = Log(verbosity, router.say)
-    hosts = setup.plan.hosts
+    hosts = plan.request.hosts
     memory = preflights.read_memory(hosts)
     event_log = EventLog(log, keep_going=job.keep_going, names_hosts=len(hosts) > 1)
 
@@ -224,11 +226,11 @@ def _run_job(
             f"The standard input holds {unread}, which no instance reads. For instance "
             "0 to read it, add --stdin 0; for each instance to get a copy, --stdin all."
         )
-    outcome = conclusion.judge_attempt(ended, setup, router)
+    outcome = conclusion.judge_attempt(ended, plan, router)
     conclusion.report_attempt(
         outcome,
         ended,
-        setup,
+        plan,
         router,
         log,
         memory,

@@ -339,7 +339,7 @@ LATE_IMPORTS = {
     "poprun.options.types": {"ipaddress"},
     "poprun.plan.hosts": {"ipaddress"},
     "poprun.plan.drawing": {"json"},
-    "poprun.plan.planner": {"json"},
+    "poprun.plan.request": {"json"},
     # 8 ms, for a job with IPUs.
     "poprun.plan.partition": {"poprun.vipu.client.server_address"},
     # 60 ms, for a file.

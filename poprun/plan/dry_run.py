@@ -2,13 +2,13 @@
 
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from poprun.log import Log
 from poprun.options.settings import Settings
-from poprun.plan.assignments import Assignment, compact
+from poprun.plan.assignments import compact
 from poprun.plan.placement import describe_cpus
-from poprun.plan.planner import Setup, given_target_options
+from poprun.plan.values import Assignment, Plan
 
 # What is pasted all the same ends with an error of the first supervisor.
 NOT_TO_PASTE = (
@@ -16,10 +16,10 @@ NOT_TO_PASTE = (
 )
 
 
-def render(made: Setup, program: Sequence[str]) -> str:
+def render(plan: Plan, program: Sequence[str]) -> str:
     """Return mpirun's command, what each instance gets besides, and the partition."""
-    lines = [NOT_TO_PASTE, command_line(made, program), ""]
-    for assignment in made.plan.assignments:
+    lines = [NOT_TO_PASTE, command_line(plan, program), ""]
+    for assignment in plan.assignments:
         lines.append(f"instance {assignment.rank} on {assignment.host.name}:")
         lines.append(f"  runs {_shell_argv(program)}")
         if assignment.directory is not None:
@@ -29,14 +29,14 @@ def render(made: Setup, program: Sequence[str]) -> str:
             f"  {name}={_shell_word(value)}"
             for name, value in assignment.variables.items()
         ]
-    return "\n".join([*lines, *_partition(made)]) + "\n"
+    return "\n".join([*lines, *_partition(plan)]) + "\n"
 
 
-def instance_table(made: Setup) -> str:
+def instance_table(plan: Plan) -> str:
     """Return a line for each instance: its host, its replicas and its binding."""
     lines = ["where the instances run:"]
-    for assignment in made.plan.assignments:
-        replicas = made.plan.topology.replicas_of(assignment.rank)
+    for assignment in plan.assignments:
+        replicas = plan.topology.replicas_of(assignment.rank)
         binding = ", ".join(_binding(assignment)) or "not bound"
         lines.append(
             f"    instance {assignment.rank} on {assignment.host.name}: "
@@ -46,10 +46,10 @@ def instance_table(made: Setup) -> str:
     return "\n".join(lines)
 
 
-def _partition(made: Setup) -> list[str]:
+def _partition(plan: Plan) -> list[str]:
     """Say what a job would ask V-IPU for."""
-    options, shape = made.partition_options, made.plan.topology
-    if options is None:
+    options, topology = plan.request.partition_options, plan.request.topology
+    if options is None or plan.partition is None:
         return []
     where = "the inventory of this user on this machine"
     if options.server is not None:
@@ -59,8 +59,8 @@ def _partition(made: Setup) -> list[str]:
         "",
         f"partition: {name}",
         f"  asked of {where}",
-        f"  for {shape.num_replicas} replicas of {shape.ipus_per_replica} IPUs in "
-        f"{shape.num_instances} instances",
+        f"  for {topology.num_replicas} replicas of {topology.ipus_per_replica} IPUs "
+        f"in {topology.num_instances} instances",
     ]
     wishes = {
         "ILDs": options.num_ilds,
@@ -76,10 +76,9 @@ def _partition(made: Setup) -> list[str]:
 
 def log_plan(
     log: Log,
-    made: Setup,
+    plan: Plan,
     settings: Settings,
     program: Sequence[str],
-    environ: Mapping[str, str],
     device_lines: Sequence[tuple[str, str]] = (),
 ) -> None:
     """Log what -v and -vv show of a plan.
@@ -88,8 +87,8 @@ def log_plan(
         device_lines: What is logged of the job's devices, each with its level, I or D.
     """
     if not device_lines:
-        given = given_target_options(environ)
-        log.debug(f"Target options from environment: {compact(given)}")
+        given = compact(plan.request.target_options)
+        log.debug(f"Target options from environment: {given}")
     for level, line in device_lines:
         if level == "I":
             log.info(line)
@@ -98,19 +97,19 @@ def log_plan(
     if not (settings["host"] or settings["hostfile"]):
         log.debug("No hosts specified; ignoring host-subnet setting")
     log.debug("Default network/RNIC for host communication: None")
-    log.debug(f"Using {made.mpi.title} ({made.mpi.path})")
-    log.info(f"Running command: {command_line(made, program)}")
+    log.debug(f"Using {plan.request.mpi.title} ({plan.request.mpi.path})")
+    log.info(f"Running command: {command_line(plan, program)}")
 
 
-def command_line(made: Setup, program: Sequence[str]) -> str:
+def command_line(plan: Plan, program: Sequence[str]) -> str:
     """Return mpirun's command in the original's form.
 
     The program's argv stands in the place of that of the shim that starts it, and each
     argument in quotes.
     """
     shown: list[str] = []
-    ends = [context.argv for context in made.contexts]
-    argv = made.printed_argv
+    ends = [context.argv for context in plan.contexts()]
+    argv = plan.printed_argv
     at = 0
     for end in ends:
         stop = _find(argv, end, at) + len(end)

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from popdist import environment as env
@@ -24,9 +25,9 @@ class GivenArguments(NamedTuple):
     """What the user asks of mpirun."""
 
     # With what counts for the whole job in the arguments of instances.
-    job: GlobalArguments
-    each: LocalArguments
-    single: Mapping[int, LocalArguments]
+    job: GlobalArguments = GlobalArguments()
+    each: LocalArguments = LocalArguments()
+    single: Mapping[int, LocalArguments] = MappingProxyType({})
 
     def directory(self, rank: int) -> str | None:
         """Return where an instance runs; None for the current directory."""

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 
 from popdist import environment as env
 from poprun.options.settings import Settings
-from poprun.plan.assignments import PartitionVariables
 from poprun.plan.topology import Topology
+from poprun.plan.values import PartitionVariables, Request
 from poprun.vipu.launch.values import JobShape, PartitionOptions
 
 
@@ -57,8 +57,8 @@ def own_name(identity: str) -> str:
     return f"poprun-{identity}"
 
 
-def asked(options: PartitionOptions, identity: str) -> PartitionVariables:
-    """Return what instances would be told of the partition that a job asks for."""
+def variables(options: PartitionOptions, identity: str) -> PartitionVariables:
+    """Return what instances are told of a partition before it is granted."""
     server = options.server
     return PartitionVariables(
         server_host="" if server is None else server.host,
@@ -66,6 +66,12 @@ def asked(options: PartitionOptions, identity: str) -> PartitionVariables:
         server_timeout=options.timeout_s,
         name=options.name or own_name(identity),
     )
+
+
+def expected(request: Request) -> PartitionVariables | None:
+    """Return the partition that a job asks for, as far as it is known before."""
+    options = request.partition_options
+    return None if options is None else variables(options, request.identity)
 
 
 def shape_of(topology: Topology) -> JobShape:

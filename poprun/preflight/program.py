@@ -10,8 +10,8 @@ from poprun.errors import (
     ProgramNotExecutableError,
     ProgramNotFoundError,
 )
-from poprun.plan.assignments import Assignment
 from poprun.plan.hosts import HostSpec
+from poprun.plan.values import Request
 
 # As much of a file's first line as the kernel looks at.
 _FIRST_LINE_BYTES = 256
@@ -61,7 +61,7 @@ Find = Callable[[HostSpec, Sequence[str], str | None, str], str]
 
 def resolve_for_instances(
     argv: Sequence[str],
-    instances: Sequence[Assignment],
+    request: Request,
     environ: Mapping[str, str],
     find: Find,
 ) -> list[str]:
@@ -77,13 +77,14 @@ def resolve_for_instances(
         PoprunError: As of `find_program`.
     """
     _check_current_directory()
-    found: dict[tuple[HostSpec, str | None, str], str] = {}
+    files: dict[tuple[HostSpec, str | None, str], str] = {}
     paths = []
-    for instance in instances:
-        search_path = instance.variables.get("PATH", environ.get("PATH"))
-        if (key := (instance.host, search_path, instance.cwd)) not in found:
-            found[key] = find(instance.host, argv, search_path, instance.cwd)
-        paths.append(found[key])
+    for rank in range(request.topology.num_instances):
+        host, cwd = request.host_of(rank), request.cwd_of(rank)
+        search_path = request.exports_of(rank).get("PATH", environ.get("PATH"))
+        if (key := (host, search_path, cwd)) not in files:
+            files[key] = find(host, argv, search_path, cwd)
+        paths.append(files[key])
     return paths
 
 

@@ -12,7 +12,7 @@ from poprun.job.wait_status import exit_code
 from poprun.log import Log
 from poprun.mpirun import adapter, explain_abort
 from poprun.plan.hosts import HostSpec
-from poprun.plan.planner import Setup
+from poprun.plan.values import Plan
 from poprun.preflight.memory import Memory
 from poprun.result import report
 from poprun.result.outcome import MACHINERY, Outcome, judge
@@ -22,17 +22,17 @@ from poprun.stdio.router import OutputRouter
 KILLED = 128 + signal.SIGKILL
 
 
-def judge_attempt(ended: Ended, setup: Setup, router: OutputRouter) -> Outcome:
+def judge_attempt(ended: Ended, plan: Plan, router: OutputRouter) -> Outcome:
     """Return how an attempt ended: its instances, mpirun, and their output."""
     status = ended.mpirun_status
     code = 1 if status is None else exit_code(status)
     text = ended.mpirun_output.decode(errors="replace")
-    verdict = adapter(setup.mpi.flavour).explain(text, code)
+    verdict = adapter(plan.request.mpi.flavour).explain(text, code)
     cause = ended.course.cause
     if cause is None or cause.reason in MACHINERY:
-        ranks = range(len(setup.plan.assignments))
+        ranks = range(len(plan.assignments))
         stderr = ((r, router.tail(r).decode(errors="replace")) for r in ranks)
-        verdict = explain_abort(setup.mpi, verdict, stderr)
+        verdict = explain_abort(plan.request.mpi, verdict, stderr)
     outcome = judge(ended.course, ended.events, status, verdict)
     code = outcome.exit_code
     if not code and router.closed:
@@ -45,7 +45,7 @@ def judge_attempt(ended: Ended, setup: Setup, router: OutputRouter) -> Outcome:
 def report_attempt(
     outcome: Outcome,
     ended: Ended,
-    setup: Setup,
+    plan: Plan,
     router: OutputRouter,
     log: Log,
     memory: Mapping[HostSpec, Memory],
@@ -65,9 +65,9 @@ def report_attempt(
     _report_lost_output(router, log)
     if debug and outcome.mpirun_text and not outcome.quote_mpirun:
         log.say(f"mpirun printed:\n{outcome.mpirun_text}")
-    evidence = _evidence(outcome, ended, setup, router)
+    evidence = _evidence(outcome, ended, plan, router)
     if outcome.first is not None and outcome.first.exit_code == KILLED:
-        host = setup.plan.assignments[outcome.first.rank].host
+        host = plan.assignments[outcome.first.rank].host
         after = read_memory(host)
         if after.kills > memory[host].kills:
             evidence = replace(evidence, out_of_memory=after)
@@ -110,7 +110,7 @@ def _log_mpirun(ended: Ended, outcome: Outcome, log: Log) -> None:
 def _evidence(
     outcome: Outcome,
     ended: Ended,
-    setup: Setup,
+    plan: Plan,
     router: OutputRouter,
 ) -> report.Evidence:
     if outcome.first is None:
@@ -120,9 +120,9 @@ def _evidence(
         e.peak_kib for e in ended.events if isinstance(e, Exited) and e.rank == rank
     ]
     return report.Evidence(
-        host=setup.plan.assignments[rank].host.name,
+        host=plan.assignments[rank].host.name,
         stderr=router.tail(rank),
         just_shown=router.is_in_sight(rank),
         peak_kib=max(peaks, default=0),
-        stdin_advice=setup.stdin.advice_for(rank),
+        stdin_advice=plan.request.stdin.advice_for(rank),
     )

@@ -11,7 +11,7 @@ from poprun.errors import LaunchError, OptionError, PoprunError, ProgramNotFound
 from poprun.job.prepare.reservation import DeviceReservation
 from poprun.options import grammar, sources
 from poprun.options.settings import Settings
-from poprun.plan.planner import Setup
+from poprun.plan.values import Plan, Request
 
 ENVIRON = {"PATH": "/usr/bin:/bin", "MINE": "1", "POPDIST_JOB_ID": "outer"}
 GUARD: Any = object()
@@ -32,7 +32,7 @@ class Devices:
         self.calls.append("cancel")
 
     lines = (("I", "The devices."),)
-    setup: Setup
+    partition = None
 
 
 class Played:
@@ -52,21 +52,22 @@ class Played:
         if name in self.failure:
             raise self.failure[name]
 
-    def reserve(self, setup: Setup, environ: Mapping[str, str], *_: Any) -> Any:
+    def reserve(self, request: Request, environ: Mapping[str, str], *_: Any) -> Any:
+        assert request.partition_options is not None
         self.note("reserve", environ)
-        devices = Devices(self.calls)
-        devices.setup = setup
-        return devices
+        return Devices(self.calls)
 
     def prepare(
-        self, setup: Any, settings: Any, files: Any, program: Any, environ: Any, _: int
+        self, plan: Plan, settings: Any, files: Any, program: Any, environ: Any, _: int
     ) -> Any:
+        # It has been granted no partition.
+        assert plan.assignments[0].variables["POPDIST_OFFLINE_MODE"] == "1"
         assert files == ["/usr/bin/true"] * 2
         self.note("prepare", environ)
         return JOB
 
     def run_job(
-        self, job: Any, guard: Any, setup: Any, settings: Any, environ: Any, hosts: Any
+        self, job: Any, guard: Any, plan: Any, settings: Any, environ: Any, hosts: Any
     ) -> int:
         assert (job, guard) == (JOB, GUARD)
         self.note("run_job", environ)
@@ -168,5 +169,5 @@ def test_devices_are_given_back_if_what_is_asked_for_cannot_be_shown(
 
 
 def test_the_played_devices_are_like_the_real_ones() -> None:
-    for name in ("with_devices", "cancel", "lines", "setup"):
+    for name in ("with_devices", "cancel", "lines", "partition"):
         assert hasattr(DeviceReservation, name)

@@ -1,1 +1,1 @@
-"""Setup -> Job: what a job needs is reserved, checked and described."""
+"""Plan -> Job: what a job needs is reserved, checked and described."""

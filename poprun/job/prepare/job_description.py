@@ -21,9 +21,8 @@ from poprun.mpirun.environment import (
     instances_environment,
 )
 from poprun.options.settings import Settings
-from poprun.plan.assignments import Assignment
 from poprun.plan.host_facts import HostFacts
-from poprun.plan.planner import Setup
+from poprun.plan.values import Assignment, Plan, Request
 from poprun.stdio.terminal import Terminals
 
 PYTHONPATH = "PYTHONPATH"
@@ -41,7 +40,7 @@ NO_UNNAMED_FILES = (errno.EOPNOTSUPP, errno.EISDIR)
 
 
 def make_job(
-    setup: Setup,
+    plan: Plan,
     settings: Settings,
     paths: Sequence[str],
     program: Sequence[str],
@@ -59,56 +58,64 @@ def make_job(
     Raises:
         OptionError: exec would not accept the program's words or environment.
     """
-    directory = _private_directory(setup.attempt.name, environ)
+    request = plan.request
+    directory = _private_directory(plan.attempt.name, environ)
     ended_file = os.path.join(directory, "ended-instances")
-    inherited = instances_environment(setup.mpi, environ, directory)
+    inherited = instances_environment(request.mpi, environ, directory)
     inherited[env.ENDED_INSTANCES] = ended_file
-    limits = _raise_descriptor_limit(setup)
+    limits = _raise_descriptor_limit(request)
     terminals = Terminals() if terminals is None else terminals
     pack = partial(
         protocol.pack_spec,
         grace_ms=int(settings["grace"] * 1000),
         terminals=(terminals.stdout, terminals.stderr),
         size=terminals.size(),
-        merge_stderr=setup.arguments.merge_stderr,
+        merge_stderr=request.arguments.job.merge_stderr,
         # The shims have the hard limit; 0 stands for theirs.
         open_files=0 if limits[0] == limits[1] else limits[0],
         umask=umask,
     )
-    cache, timeout = setup.temporary_cache, settings["timeout"]
-    # The first attempt makes it for all.
-    caches = [_directory(cache, exists=setup.attempt.number > 0)] if cache else []
+    timeout = settings["timeout"]
     return Job(
-        control=setup.attempt.control,
-        mark=f"{env.JOB_ID}={setup.identity}",
-        mpirun=setup.argv,
-        mpirun_environment=_mpirun_environment(setup, environ, directory),
-        specs=_specs(pack, setup, paths, program, inherited),
-        stdin=setup.stdin,
+        control=plan.attempt.control,
+        mark=f"{env.JOB_ID}={request.identity}",
+        mpirun=plan.argv,
+        mpirun_environment=_mpirun_environment(plan, environ, directory),
+        specs=_specs(pack, plan, paths, program, inherited),
+        stdin=request.stdin,
         terminals=terminals,
-        merge_stderr=setup.arguments.merge_stderr,
+        merge_stderr=request.arguments.job.merge_stderr,
         grace=settings["grace"],
         keep_going=settings["keep-going"],
-        has_mpi=setup.mpi.has_mpi,
+        has_mpi=request.mpi.has_mpi,
         timeout=inf if timeout is None else timeout,
         start_timeout=settings["start-timeout"],
         descriptor_limits=limits,
         attempt_resources=[_directory(directory)],
-        job_resources=caches,
+        job_resources=_cache(plan),
         directory=directory,
         ended_file=ended_file,
-        leftovers=adapter(setup.mpi.flavour).LEFTOVERS,
+        leftovers=adapter(request.mpi.flavour).LEFTOVERS,
     )
 
 
 def _mpirun_environment(
-    setup: Setup, environ: Mapping[str, str], directory: str
+    plan: Plan, environ: Mapping[str, str], directory: str
 ) -> dict[bytes, bytes]:
-    mpi = adapter(setup.mpi.flavour)
-    variables = mpi.environment(setup.mpi, environ, directory)
-    variables[env.JOB_ID] = setup.identity
-    variables[env.CONTROL] = setup.attempt.control
+    mpi = plan.request.mpi
+    variables = adapter(mpi.flavour).environment(mpi, environ, directory)
+    variables[env.JOB_ID] = plan.request.identity
+    variables[env.CONTROL] = plan.attempt.control
     return {os.fsencode(name): os.fsencode(v) for name, v in variables.items()}
+
+
+def _cache(plan: Plan) -> list[Resource]:
+    """Return the cache of a job that has one of its own."""
+    path = plan.request.cache_path
+    if path is None or not plan.request.cache_is_temporary:
+        return []
+    # The first attempt makes it for all.
+    return [_directory(path, exists=plan.attempt.number > 0)]
 
 
 def _directory(path: str, *, exists: bool = False) -> Resource:
@@ -128,9 +135,10 @@ def _directory(path: str, *, exists: bool = False) -> Resource:
     return Resource(make, RemovePath(os.fsencode(path)))
 
 
-def make_cache_directory(path: str | None) -> None:
+def make_cache_directory(request: Request) -> None:
     """Make the directory of --executable-cache-path, in which instances write."""
-    if path is None:
+    path = request.cache_path
+    if path is None or request.cache_is_temporary:
         return
     try:
         os.makedirs(path, exist_ok=True)
@@ -143,10 +151,10 @@ def make_cache_directory(path: str | None) -> None:
         ) from None
 
 
-def _raise_descriptor_limit(setup: Setup) -> tuple[int, int]:
-    files = 2 if setup.arguments.output_filename else 0
-    each = files + (1 if setup.stdin.copies else 0)
-    return raise_descriptor_limit(len(setup.plan.assignments), each)
+def _raise_descriptor_limit(request: Request) -> tuple[int, int]:
+    files = 2 if request.arguments.job.output_filename else 0
+    each = files + (1 if request.stdin.copies else 0)
+    return raise_descriptor_limit(request.topology.num_instances, each)
 
 
 def instance_environment(
@@ -173,7 +181,7 @@ def with_interpreter(variables: Mapping[str, str], folder: str) -> dict[str, str
 
 def _specs(
     pack: Callable[..., bytes],
-    setup: Setup,
+    plan: Plan,
     paths: Sequence[str],
     program: Sequence[str],
     inherited: Mapping[str, str],
@@ -185,8 +193,8 @@ def _specs(
     """
     argv = [os.fsencode(word) for word in program]
     specs = []
-    for assignment, path in zip(setup.plan.assignments, paths, strict=True):
-        facts = setup.facts[assignment.host]
+    for assignment, path in zip(plan.assignments, paths, strict=True):
+        facts = plan.request.facts_of(assignment.rank)
         variables = with_interpreter(
             instance_environment(assignment, inherited), facts.interpreter
         )
@@ -196,7 +204,7 @@ def _specs(
         users = [
             name for name in assignment.variables if name.startswith(INSTANCE_PREFIXES)
         ]
-        is_sent = setup.stdin.is_sent_to(assignment.rank)
+        is_sent = plan.request.stdin.is_sent_to(assignment.rank)
         spec = pack(
             path=os.fsencode(path),
             argv=argv,
@@ -207,7 +215,7 @@ def _specs(
             users=[name.encode() for name in users],
             cpus=list(assignment.binding.cpus or ()),
             memory_nodes=list(assignment.binding.memory_nodes or ()),
-            stdin=protocol.SENT if is_sent else os.fsencode(setup.stdin.path),
+            stdin=protocol.SENT if is_sent else os.fsencode(plan.request.stdin.path),
             ignored=list(facts.ignored_signals),
         )
         specs.append(spec)

@@ -1,4 +1,4 @@
-"""Where the output of a job goes: Setup and settings -> Routes, OutputRouter."""
+"""Where the output of a job goes: Request and settings -> Routes, OutputRouter."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -6,30 +6,31 @@ from collections.abc import Callable, Mapping
 from popdist import environment
 from poprun.errors import OptionError
 from poprun.options.settings import Settings
-from poprun.plan.planner import Setup
+from poprun.plan.values import Request
 from poprun.stdio import terminal
 from poprun.stdio.router import OutputRouter, Routes
 from poprun.stdio.screen import Screen
 from poprun.stdio.stdin import Stdin
 
 
-def routes(setup: Setup, settings: Settings) -> Routes:
+def routes(request: Request, settings: Settings) -> Routes:
     """Return how the output is marked, and where it is shown."""
+    arguments = request.arguments.job
     return Routes(
-        tag=setup.arguments.tag_output,
-        timestamp=setup.arguments.timestamp_output,
-        xml=setup.arguments.xml,
-        merged=setup.arguments.merge_stderr,
+        tag=arguments.tag_output,
+        timestamp=arguments.timestamp_output,
+        xml=arguments.xml,
+        merged=arguments.merge_stderr,
         only_instance=settings["only-output-from-instance"],
-        directory=setup.arguments.output_filename,
-        only_files=setup.arguments.output_nocopy,
-        terminal_reader=setup.stdin.rank if os.isatty(0) else None,
+        directory=arguments.output_filename,
+        only_files=arguments.output_nocopy,
+        terminal_reader=request.stdin.rank if os.isatty(0) else None,
         library=os.path.dirname(environment.__file__),
     )
 
 
 def make_router(
-    setup: Setup,
+    request: Request,
     settings: Settings,
     environ: Mapping[str, str],
     status: Callable[[float], str],
@@ -41,9 +42,9 @@ def make_router(
     """
     has_status = settings["progress"] and terminal.has_status_line(environ)
     # What the user types on the terminal would appear after the status.
-    has_status &= not (setup.stdin.is_own and os.isatty(0))
+    has_status &= not (request.stdin.is_own and os.isatty(0))
     return OutputRouter(
-        routes(setup, settings),
+        routes(request, settings),
         screens=_screens(environ),
         status=status if has_status else None,
     )

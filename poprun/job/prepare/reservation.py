@@ -1,7 +1,7 @@
 """Reserve the IPUs of a job before it starts, and have them released when it ends.
 
-Setup -> Setup with the partition that was granted, and what holds it. A job that asks
-for no IPUs and can get no inventory runs without them.
+Request -> the partition that was granted, and what holds it. A job that asks for no
+IPUs and can get no inventory runs without them.
 """
 
 import os
@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from poprun.helpers.end_actions import EndAction, EndActions, RunCommand
@@ -17,15 +18,16 @@ from poprun.job.guard_start import StartedGuard
 from poprun.job.prepare import waiting_line
 from poprun.job.values import Job, Resource
 from poprun.log import Log
-from poprun.plan import partition, planner
+from poprun.plan import partition
 from poprun.plan.assignments import compact
-from poprun.plan.planner import Setup
+from poprun.plan.values import PartitionVariables, Request
 from poprun.vipu.errors import InventoryBusyError, InventoryError, NoSpaceError
 from poprun.vipu.launch.values import PartitionOptions
 
 if TYPE_CHECKING:
     from poprun.vipu.inventory.interface import Inventory
     from poprun.vipu.launch.held_devices import HeldDevices
+    from poprun.vipu.launch.reserve import JobRequest
     from poprun.vipu.leases import Grant
 
 RELEASE = os.path.join(
@@ -40,10 +42,9 @@ RELEASE_START_S = 10.0
 
 
 class DeviceReservation(NamedTuple):
-    """A job with its IPUs, or without any."""
+    """The IPUs of a job; nothing if it runs without."""
 
-    setup: Setup
-    # None without IPUs.
+    partition: PartitionVariables | None = None
     devices: "HeldDevices | None" = None
     end_action: EndAction | None = None
     # The log lines about its devices, each with its level, I or D.
@@ -68,26 +69,26 @@ class DeviceReservation(NamedTuple):
 
 
 def reserve(
-    setup: Setup, environ: Mapping[str, str], guard: StartedGuard, log: Log
+    request: Request, environ: Mapping[str, str], guard: StartedGuard, log: Log
 ) -> DeviceReservation:
     """Reserve the IPUs that a job asks for.
 
     Raises:
         VipuError: It cannot have them.
     """
-    options = setup.partition_options
+    options = request.partition_options
     if options is None:
-        return DeviceReservation(setup)
+        return DeviceReservation()
     try:
-        return _reserve(setup, options, environ, guard, log)
+        return _reserve(request, options, environ, guard, log)
     except InventoryError as error:
         if isinstance(error, InventoryBusyError) and options.server is None:
             error.add_note("--vipu-server-timeout waits longer.")
-        if setup.needs_ipus or options.server is not None:
+        if request.needs_ipus or options.server is not None:
             error.add_note("--offline-mode=yes runs the job without IPUs.")
             raise
         log.warn(f"The job runs in offline mode, without IPUs. {error}")
-        return DeviceReservation(planner.without_ipus(setup, environ))
+        return DeviceReservation()
     except NoSpaceError as error:
         if options.wait_s is None:
             error.add_note("--wait-for-ipus waits until they are free.")
@@ -99,13 +100,13 @@ def reserve(
                 else "."
             )
         )
-        if not setup.needs_ipus:
+        if not request.needs_ipus:
             error.add_note("Add --offline-mode=yes to run without IPUs.")
         raise
 
 
 def _reserve(
-    setup: Setup,
+    request: Request,
     options: PartitionOptions,
     environ: Mapping[str, str],
     guard: StartedGuard,
@@ -114,39 +115,23 @@ def _reserve(
     # Hardly anything of it is needed by a job in offline mode.
     from poprun.vipu import liveness
     from poprun.vipu.launch.held_devices import HeldDevices
-    from poprun.vipu.launch.reserve import JobRequest
     from poprun.vipu.launch.reserve import reserve as reserve_devices
-    from poprun.vipu.leases import PARENT, Holder
-    from poprun.vipu.opening import open_inventory
+    from poprun.vipu.leases import PARENT
 
     server = options.server
     if server is not None and server.origin != "option":
         # A path is that of a configuration file of the vipu command.
         origin = "'vipu'" if "/" in server.origin else server.origin
         log.info(f"V-IPU server address picked up from {origin}: {server}")
-    host = os.uname().nodename
-    # A server with access keys lets each user act in the name of the key's owner only.
-    user = (server.user if server else "") or _user()
-
-    def open_again() -> "Inventory":
-        # After a power cut no job holds anything, whatever the disk has.
-        return open_inventory(server, environ, host, options.timeout_s, syncs=False)
-
+    open_again = partial(_open, options, environ)
     inventory = open_again()
-    lease = os.urandom(16).hex()
-    end_action = _end_action(lease, options, inventory.location, environ)
-    request = JobRequest(
-        options=options,
-        shape=partition.shape_of(setup.plan.topology),
-        holder=Holder(user, setup.identity, host, liveness.identify()),
-        lease=lease,
-        own_name=partition.own_name(setup.identity),
-    )
+    job = _job_request(request, options)
+    end_action = _end_action(job.lease, options, inventory.location, environ)
     # Before anything is reserved: poprun may be killed at any time.
     guard.tell(EndActions().register(end_action))
     try:
         grant = reserve_devices(
-            inventory, request, log, waiting_line.WaitingLine(environ, log).show
+            inventory, job, log, waiting_line.WaitingLine(environ, log).show
         )
     except BaseException:
         inventory.close()
@@ -155,33 +140,59 @@ def _reserve(
     finally:
         waiting_line.erase()
     devices = HeldDevices(open_again, grant, options.timeout_s)
-    reservation = DeviceReservation(setup, devices, end_action)
+    reservation = DeviceReservation(None, devices, end_action)
     try:
         # The supervisor replaces a guard that has died.
         with suppress(ProcessLookupError):
-            inventory.attach(lease, PARENT, liveness.identify(guard.pid))
+            inventory.attach(job.lease, PARENT, liveness.identify(guard.pid))
         inventory.close()
-        return _granted(reservation, grant, options, environ)
+        granted, lines = _describe(grant, request, options)
     except BaseException:
         reservation.cancel(guard)
         raise
+    return reservation._replace(partition=granted, lines=lines)
 
 
-def _granted(
-    reservation: DeviceReservation,
-    grant: "Grant",
-    options: PartitionOptions,
-    environ: Mapping[str, str],
-) -> DeviceReservation:
+def _open(options: PartitionOptions, environ: Mapping[str, str]) -> "Inventory":
+    from poprun.vipu.opening import open_inventory
+
+    host = os.uname().nodename
+    # After a power cut no job holds anything, whatever the disk has.
+    return open_inventory(options.server, environ, host, options.timeout_s, syncs=False)
+
+
+def _job_request(request: Request, options: PartitionOptions) -> "JobRequest":
+    from poprun.vipu import liveness
+    from poprun.vipu.launch.reserve import JobRequest
+    from poprun.vipu.leases import Holder
+
+    server = options.server
+    # A server with access keys lets each user act in the name of the key's owner only.
+    user = (server.user if server else "") or _user()
+    host = os.uname().nodename
+    return JobRequest(
+        options=options,
+        shape=partition.shape_of(request.topology),
+        holder=Holder(user, request.identity, host, liveness.identify()),
+        lease=os.urandom(16).hex(),
+        own_name=partition.own_name(request.identity),
+    )
+
+
+def _describe(
+    grant: "Grant", request: Request, options: PartitionOptions
+) -> tuple[PartitionVariables, tuple[tuple[str, str], ...]]:
+    """Return what instances are told of a partition, and the log lines about it."""
     from poprun.vipu.launch.describe_devices import parent_device_lines, target_options
 
-    given = reservation.setup.request.target_options
+    given = request.target_options
     target = target_options(grant, given)
     own = grant.partition
-    told = partition.asked(options, reservation.setup.identity)._replace(
+    granted = partition.variables(options, request.identity)._replace(
         name=own.name,
         node_device=grant.parent.id if own.reconfigurable else None,
         target_options=target.merged,
+        num_ilds=own.num_ilds,
     )
     lines = [
         ("D", f"Target options from environment: {compact(given)}"),
@@ -192,8 +203,7 @@ def _granted(
         device = compact(target.device)
         lines.append(("D", f"Target options from Poplar device: {device}"))
     lines.append(("D", f"Using target options: {compact(target.merged)}"))
-    setup = planner.with_partition(reservation.setup, told, own.num_ilds, environ)
-    return reservation._replace(setup=setup, lines=tuple(lines))
+    return granted, tuple(lines)
 
 
 def _end_action(

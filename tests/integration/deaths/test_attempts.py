@@ -20,17 +20,18 @@ from dataclasses import replace
 from poprun import cli, run
 from poprun.job.guard_start import start_guard
 from poprun.job.mpirun_process import MpirunProcess
-from poprun.plan import planner
+from poprun.plan import attempt
+from poprun.plan.assignments import make_plan
 
 reserve, prepare, run_job = run.STAGES
 finish = MpirunProcess.finish
 arguments = []
 
-def keep(setup, *rest):
+def keep(plan, *rest):
     arguments[:] = rest
-    return prepare(setup, *rest)
+    return prepare(plan, *rest)
 
-def twice(job, guard, setup, *rest):
+def twice(job, guard, plan, *rest):
     successor = start_guard(os.environ)
 
     def finish_and_hand_over(self, **clean):
@@ -39,10 +40,13 @@ def twice(job, guard, setup, *rest):
 
     MpirunProcess.finish = finish_and_hand_over
     descriptors = os.listdir("/proc/self/fd")
-    print("first", run_job(job, guard, setup, *rest), flush=True)
+    print("first", run_job(job, guard, plan, *rest), flush=True)
     print("open", len(os.listdir("/proc/self/fd")) - len(descriptors), flush=True)
     MpirunProcess.finish = finish
-    again = planner.next_attempt(setup, arguments[3], rest[-1].describe)
+    request = plan.request
+    [first_host] = rest[-1].describe(request.hosts[:1])
+    following = attempt.draw(request.identity, 1, first_host.free_port)
+    again = make_plan(request, following, plan.partition)
     second = prepare(again, *arguments)
     reserved = job.job_resources[len(second.job_resources):]
     second = replace(

@@ -2,19 +2,16 @@ import json
 from collections.abc import Mapping
 
 import pytest
+from plans import FACTS, make_request, planned
 
 from poprun.plan.assignments import (
-    PartitionVariables,
-    Plan,
-    Request,
     compact,
-    make_plan,
     target_options,
 )
-from poprun.plan.attempt import Attempt
 from poprun.plan.hosts import HostSpec
 from poprun.plan.placement import Binding
 from poprun.plan.topology import Topology
+from poprun.plan.values import PartitionVariables, Plan
 
 FOUR_BY_EIGHT = Topology(num_instances=4, num_replicas=8, ipus_per_replica=2)
 P64 = PartitionVariables(
@@ -26,30 +23,16 @@ HOSTS = [
     HostSpec(name="n2", user="alice"),
     HostSpec(name="n3", slots=4),
 ]
-FIRST = Attempt(
-    number=0, name="cafe.0", control="@poprun-babe/key", arena="beef", master_port=4711
-)
 
 
 def plan(
     topology: Topology = FOUR_BY_EIGHT,
-    bindings: list[Binding] | None = None,
-    threads: list[int] | None = None,
-    **request: object,
+    partition: PartitionVariables | None = None,
+    **fields: object,
 ) -> Plan:
-    settings: dict[str, object] = {
-        "identity": "cafe",
-        "attempt": FIRST,
-        "hosts": HOSTS[: topology.num_hosts],
-        "cwds": ["/home/n1", "/home/n2", "/home/n3"],
-        "offline": True,
-    }
-    return make_plan(
-        topology,
-        Request(**{**settings, **request}),  # type: ignore[arg-type]
-        bindings or [Binding()] * topology.num_instances,
-        threads,
-    )
+    number = topology.num_hosts
+    facts = [FACTS._replace(cwd=f"/home/n{index + 1}") for index in range(number)]
+    return planned(make_request(topology, HOSTS[:number], facts, **fields), partition)
 
 
 def in_order(variables: Mapping[str, str]) -> list[str]:
@@ -58,7 +41,10 @@ def in_order(variables: Mapping[str, str]) -> list[str]:
 
 @pytest.mark.parametrize("rank", [0, 1, 2, 3])
 def test_an_offline_instance_is_told_this_and_nothing_else(rank: int) -> None:
-    made = plan(threads=[1, 2, 1, 2], libmpi="/opt/lib/libmpi.so.40")
+    made = plan(
+        threads=[1, 2, 1, 2],
+        settings_variables={"MPI4PY_LIBMPI": "/opt/lib/libmpi.so.40"},
+    )
 
     assert in_order(made.assignments[rank].variables) == [
         f"RANK={rank}",
@@ -92,7 +78,7 @@ def test_an_offline_instance_is_told_this_and_nothing_else(rank: int) -> None:
 def test_with_a_partition_mpirun_shows_this_in_the_order_of_the_original(
     rank: int,
 ) -> None:
-    made = plan(offline=False, partition=P64, cache_path="/cache")
+    made = plan(partition=P64, cache_path="/cache")
 
     # PopRun's first, up to the target options; then our own.
     assert in_order(made.assignments[rank].shown) == [
@@ -160,7 +146,7 @@ def test_on_several_hosts_local_numbers_begin_again_and_rank_0_is_the_master() -
     assert [a.variables["POPDIST_ARENA"] for a in made.assignments] == [
         *("beef-0", "beef-0", "beef-1", "beef-1")
     ]
-    assert (made.hosts, made.topology.num_hosts) == (HOSTS[:2], 2)
+    assert (made.request.hosts, made.topology.num_hosts) == (HOSTS[:2], 2)
 
 
 def test_a_users_exports_reach_all_instances_and_single_ones_count_more() -> None:
@@ -179,7 +165,7 @@ def test_a_users_exports_count_more_than_all_that_is_not_the_contract() -> None:
     [assignment] = plan(
         Topology(),
         partition=P64,
-        libmpi="/opt/lib/libmpi.so.40",
+        settings_variables={"MPI4PY_LIBMPI": "/opt/lib/libmpi.so.40"},
         threads=[8],
         exports={"IPUOF_LOG_LEVEL": "DEBUG", "OMP_NUM_THREADS": "3", "RANK": "7"},
         instance_exports={0: {"MPI4PY_LIBMPI": "/mine.so"}},

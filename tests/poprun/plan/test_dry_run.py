@@ -1,77 +1,55 @@
 import subprocess
 
 import pytest
+from plans import MPI, make_request, planned
 
-from poprun.mpirun.values import Context, GlobalArguments, Mpi
-from poprun.plan.assignments import Plan, Request, make_plan
-from poprun.plan.attempt import Attempt
+from poprun.mpirun.values import GlobalArguments
 from poprun.plan.dry_run import command_line, instance_table, render
 from poprun.plan.hosts import HostSpec
+from poprun.plan.mpi_arguments import GivenArguments
 from poprun.plan.placement import Binding
-from poprun.plan.planner import Setup
 from poprun.plan.topology import Topology
-from poprun.stdio.stdin import Stdin
-
-FIRST = Attempt(
-    number=0, name="cafe.0", control="@poprun-babe/key", arena="beef", master_port=0
-)
-REQUEST = Request(
-    identity="cafe",
-    attempt=FIRST,
-    hosts=[HostSpec(name="n1")],
-    cwds=["/home/n1"],
-    offline=True,
-)
-
-
-def setup(
-    plan: Plan, flavour: str = "openmpi5", passed_on: tuple[str, ...] = ()
-) -> Setup:
-    return Setup(
-        identity="cafe",
-        attempt=FIRST,
-        mpi=Mpi(
-            path="/opt/bin/mpirun", flavour=flavour, vendor="Open MPI", version="5"
-        ),
-        arguments=GlobalArguments(
-            tag_output=True, allow_run_as_root=True, passed_on=passed_on
-        ),
-        plan=plan,
-        request=REQUEST,
-        threads=None,
-        facts={},
-        contexts=[
-            Context(
-                exports={
-                    "POPDIST_NUM_TOTAL_REPLICAS": "2",
-                    "N": str(a.rank),
-                    "PATH": None,
-                },
-                argv=["/python", "beside.py", "shim", "cafe", str(a.rank)],
-            )
-            for a in plan.assignments
-        ],
-        stdin=Stdin(),
-        temporary_cache=None,
-        notes=[],
-    )
+from poprun.plan.values import Plan
 
 
 def plan(
-    num_instances: int = 2, bindings: tuple[Binding, ...] = (), **exports: str
+    num_instances: int = 2,
+    bindings: tuple[Binding, ...] = (),
+    flavour: str = "openmpi5",
+    passed_on: tuple[str, ...] = (),
+    **exports: str,
 ) -> Plan:
-    return make_plan(
-        Topology(num_instances=num_instances, num_replicas=num_instances),
-        REQUEST._replace(exports=exports),
-        bindings or [Binding()] * num_instances,
-        None,
+    arguments = GlobalArguments(
+        tag_output=True, allow_run_as_root=True, passed_on=passed_on
     )
+    return planned(
+        make_request(
+            Topology(num_instances=num_instances, num_replicas=num_instances),
+            [HostSpec(name="n1")],
+            mpi=MPI._replace(flavour=flavour),
+            arguments=GivenArguments(arguments),
+            bindings=bindings or [Binding()] * num_instances,
+            exports=exports,
+            forwarded=["PATH"],
+        )
+    )
+
+
+def exported(made: Plan, rank: int) -> str:
+    """Return the variables of an instance as they stand in the command of Open MPI."""
+    variables = made.contexts()[rank].exports.items()
+    words = (n if value is None else f"{n}={value}" for n, value in variables)
+    return " ".join(f"'-x' '{word}'" for word in words)
+
+
+def shim(made: Plan, rank: int) -> str:
+    return " ".join(f"'{word}'" for word in made.contexts()[rank].argv)
 
 
 def test_each_instance_has_a_line_in_the_table() -> None:
     bindings = Binding(cpus=(0, 1, 8), memory_nodes=(0,)), Binding()
 
-    assert instance_table(setup(plan(2, bindings))) == (
+    assert instance_table(plan(2, bindings)) == (
         "where the instances run:\n"
         "    instance 0 on n1: replica 0, bound to CPUs 0-1,8, allocates memory on "
         "NUMA nodes 0\n"
@@ -84,7 +62,7 @@ def test_the_command_comes_first_and_then_what_each_instance_gets() -> None:
         Binding(cpus=(0, 1, 2, 3, 8), memory_nodes=(0,)),
         Binding(cpus=(4,), memory_nodes=(0, 1)),
     )
-    made = setup(plan(2, bindings, GREETING="it's me", EMPTY=""))
+    made = plan(2, bindings, GREETING="it's me", EMPTY="")
 
     text = render(made, ["python", "train.py", "--name", "a b"])
 
@@ -93,11 +71,9 @@ def test_the_command_comes_first_and_then_what_each_instance_gets() -> None:
         "# To read, not to run: the supervisors in this command need a poprun to talk "
         "to.\n"
         "/opt/bin/mpirun '--bind-to' 'none' '--tag-output' '--allow-run-as-root' "
-        "'-np' '1' '-x' 'POPDIST_NUM_TOTAL_REPLICAS=2' '-x' 'N=0' '-x' 'PATH' "
-        "'/python' 'beside.py' 'shim' 'cafe' '0' "
+        f"'-np' '1' {exported(made, 0)} {shim(made, 0)} "
         "'python' 'train.py' '--name' 'a b' ':' "
-        "'-np' '1' '-x' 'POPDIST_NUM_TOTAL_REPLICAS=2' '-x' 'N=1' '-x' 'PATH' "
-        "'/python' 'beside.py' 'shim' 'cafe' '1' "
+        f"'-np' '1' {exported(made, 1)} {shim(made, 1)} "
         "'python' 'train.py' '--name' 'a b'"
     )
     zero, one = rest.split("instance 1 on n1:\n")
@@ -111,7 +87,7 @@ def test_the_command_comes_first_and_then_what_each_instance_gets() -> None:
         "  LOCAL_RANK=0",
         "  LOCAL_WORLD_SIZE=2",
         "  MASTER_ADDR=127.0.0.1",
-        "  MASTER_PORT=0",
+        "  MASTER_PORT=4711",
         "  OMPI_COMM_WORLD_RANK=0",
         "  OMPI_COMM_WORLD_SIZE=2",
         "  OMPI_COMM_WORLD_LOCAL_RANK=0",
@@ -151,7 +127,7 @@ def test_the_command_comes_first_and_then_what_each_instance_gets() -> None:
 def test_no_value_acts_on_a_terminal_and_a_shell_still_reads_it(
     value: str, shown: str
 ) -> None:
-    text = render(setup(plan(1, V=value)), ["echo", value])
+    text = render(plan(1, V=value), ["echo", value])
 
     assert f"\n  V={shown}\n" in text
     assert f"\n  runs echo {shown}\n" in text
@@ -162,35 +138,39 @@ def test_no_value_acts_on_a_terminal_and_a_shell_still_reads_it(
 
 
 def test_the_log_shows_the_command_as_the_original_does() -> None:
-    made = setup(plan(), passed_on=("--mca", "btl_tcp_if_include", "10.10.0.0/16"))
+    made = plan(passed_on=("--mca", "btl_tcp_if_include", "10.10.0.0/16"))
 
     # The executable bare, every argument in quotes, and the program's words where
     # the shim gets them.
     assert command_line(made, ["python", "bin/exec.py", "it's", ""]) == (
         "/opt/bin/mpirun '--bind-to' 'none' '--tag-output' "
         "'--mca' 'btl_tcp_if_include' '10.10.0.0/16' '--allow-run-as-root' "
-        "'-np' '1' '-x' 'POPDIST_NUM_TOTAL_REPLICAS=2' '-x' 'N=0' '-x' 'PATH' "
-        "'/python' 'beside.py' 'shim' 'cafe' '0' "
+        f"'-np' '1' {exported(made, 0)} {shim(made, 0)} "
         "'python' 'bin/exec.py' 'it'\\''s' '' ':' "
-        "'-np' '1' '-x' 'POPDIST_NUM_TOTAL_REPLICAS=2' '-x' 'N=1' '-x' 'PATH' "
-        "'/python' 'beside.py' 'shim' 'cafe' '1' "
+        f"'-np' '1' {exported(made, 1)} {shim(made, 1)} "
         "'python' 'bin/exec.py' 'it'\\''s' ''"
     )
 
 
 def test_the_command_of_hydra_is_shown_in_the_same_form() -> None:
-    assert command_line(setup(plan(1), "hydra"), ["true"]) == (
-        "/opt/bin/mpirun '-bind-to' 'none' '-n' '1' "
-        "'-env' 'POPDIST_NUM_TOTAL_REPLICAS' '2' '-env' 'N' '0' "
-        "'/python' 'beside.py' 'shim' 'cafe' '0' 'true'"
+    made = plan(1, flavour="hydra")
+    variables = " ".join(
+        f"'-env' '{name}' '{value}'"
+        for name, value in made.contexts()[0].exports.items()
+        if value is not None
+    )
+
+    assert command_line(made, ["true"]) == (
+        f"/opt/bin/mpirun '-bind-to' 'none' '-n' '1' {variables} {shim(made, 0)} 'true'"
     )
 
 
 def test_a_program_of_the_same_words_as_a_shim_confuses_nothing() -> None:
-    words = ["/python", "beside.py", "shim", "cafe", "1"]
+    made = plan()
+    words = made.contexts()[1].argv
 
-    shown = command_line(setup(plan()), words)
+    shown = command_line(made, words)
 
     quoted = " ".join(f"'{word}'" for word in words)
     assert shown.count(quoted) == 3
-    assert shown.endswith(f" 'PATH' {quoted} {quoted}")
+    assert shown.endswith(f" {exported(made, 1)} {quoted} {quoted}")

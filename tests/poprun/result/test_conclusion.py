@@ -77,15 +77,12 @@ def ends(
     """
     said: list[str] = []
     assignments = [SimpleNamespace(host=host) for host in HOSTS]
-    setup = SimpleNamespace(
-        mpi=SimpleNamespace(flavour=OPENMPI5),
-        plan=SimpleNamespace(assignments=assignments),
-        stdin=Stdin(),
-    )
+    request = SimpleNamespace(mpi=SimpleNamespace(flavour=OPENMPI5), stdin=Stdin())
+    plan = SimpleNamespace(request=request, assignments=assignments)
     ended = Ended(
         course=course, events=list(events), mpirun_status=status, mpirun_output=words
     )
-    arguments = (ended, setup, output)
+    arguments = (ended, plan, output)
     outcome = judge_attempt(*arguments)  # type: ignore[arg-type]
     report_attempt(
         outcome,

@@ -5,6 +5,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from plans import FACTS, MPI, make_request, planned
 
 from poprun.errors import OptionError
 from poprun.helpers import protocol
@@ -14,15 +15,10 @@ from poprun.job.values import Job
 
 # What the user has, and what an outer poprun and its MPI have left.
 from poprun.mpirun.environment import without_outer_poprun
-from poprun.mpirun.values import Context, GlobalArguments, Mpi
-from poprun.plan.assignments import Request, make_plan
-from poprun.plan.attempt import Attempt
 from poprun.plan.host_facts import HostFacts
-from poprun.plan.hosts import HostSpec
-from poprun.plan.placement import Binding, Machine, Node
-from poprun.plan.planner import Setup
+from poprun.plan.placement import Binding
 from poprun.plan.topology import Topology
-from poprun.stdio.stdin import Stdin
+from poprun.plan.values import Plan
 
 USERS = {
     "PATH": "/usr/bin",
@@ -60,16 +56,9 @@ LEFT = {
     "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
 }
 
-FIRST = Attempt(
-    number=0, name="cafe.0", control="@poprun-babe/key", arena="beef", master_port=4711
-)
-
-
 INTERPRETER = "/opt/poprun/interpreter"
-FACTS = HostFacts(
-    machine=Machine(nodes=(Node(index=0, cpus=(0,)),)),
-    free_port=4711,
-    cwd="/",
+HERE = FACTS._replace(
+    cwd="/home/u",
     interpreter=INTERPRETER,
     page_bytes=os.sysconf("SC_PAGE_SIZE"),
     stack_limit=8 << 20,
@@ -77,50 +66,32 @@ FACTS = HostFacts(
 SETTINGS = {"grace": 2.5, "keep-going": True, "timeout": None, "start-timeout": 60}
 
 
-def setup(
+def plan(
     flavour: str = "openmpi5",
     cache: str | None = None,
     binding: Binding | None = None,
-    facts: HostFacts = FACTS,
+    facts: HostFacts = HERE,
     **exports: str,
-) -> Setup:
-    request = Request(
-        identity="cafe",
-        attempt=FIRST,
-        hosts=[HostSpec(name="localhost")],
-        cwds=[os.getcwd()],
-        offline=True,
+) -> Plan:
+    request = make_request(
+        Topology(num_instances=2, num_replicas=4),
+        facts=[facts],
+        mpi=MPI._replace(flavour=flavour),
+        bindings=[binding or Binding()] * 2,
         cache_path=cache,
+        cache_is_temporary=True,
         exports=exports,
     )
-    return Setup(
-        identity="cafe",
-        attempt=FIRST,
-        mpi=Mpi(path="/opt/bin/mpirun", flavour=flavour, vendor="V", version="1"),
-        arguments=GlobalArguments(),
-        plan=make_plan(
-            Topology(num_instances=2, num_replicas=4),
-            request,
-            [binding or Binding()] * 2,
-            None,
-        ),
-        request=request,
-        threads=None,
-        facts={HostSpec(name="localhost"): facts},
-        contexts=[Context(argv=["shim", "0"]), Context(argv=["shim", "1"])],
-        stdin=Stdin(),
-        temporary_cache=cache,
-        notes=[],
-    )
+    return planned(request)
 
 
 def job(
-    made: Setup | None = None,
+    made: Plan | None = None,
     environ: dict[str, str] | None = None,
     program: tuple[str, ...] = ("train.py", "--lr", "1"),
 ) -> Job:
     return job_description.make_job(
-        made or setup(),
+        made or plan(),
         SETTINGS,  # type: ignore[arg-type]
         ["/bin/train.py"] * 2,
         program,
@@ -152,7 +123,7 @@ def environment(made: Job, rank: int = 0) -> dict[str, str]:
 
 
 def test_what_a_user_exports_is_not_what_mpirun_hands_on() -> None:
-    told = spec(job(setup(OMPI_MCA_btl="self")))
+    told = spec(job(plan(OMPI_MCA_btl="self")))
 
     assert told.is_set_by_mpi(b"OMPI_MCA_pml")
     assert not told.is_set_by_mpi(b"OMPI_MCA_btl")
@@ -164,12 +135,12 @@ def test_an_instance_gets_the_program_as_it_was_called() -> None:
 
     assert told.path == b"/bin/train.py"
     assert told.argv == [b"train.py", b"", b"a:b", b"caf\xe9"]
-    assert told.cwd == os.getcwdb()
+    assert told.cwd == b"/home/u"
     assert (told.stdin, told.grace) == (b"/dev/null", 2.5)
 
 
 def test_an_instance_gets_its_binding() -> None:
-    told = spec(job(setup(binding=Binding(cpus=(0, 2), memory_nodes=(1,)))))
+    told = spec(job(plan(binding=Binding(cpus=(0, 2), memory_nodes=(1,)))))
 
     assert (told.cpus, told.memory_nodes) == ([0, 2], [1])
     assert (spec(job()).cpus, spec(job()).memory_nodes) == ([], [])
@@ -190,13 +161,13 @@ def test_poprun_is_first_on_pythonpath_in_a_form_that_tells_the_callers_value(
 
 
 def test_an_exported_pythonpath_counts() -> None:
-    made = job(setup(PYTHONPATH="/mine"), environ={"PYTHONPATH": "/a"})
+    made = job(plan(PYTHONPATH="/mine"), environ={"PYTHONPATH": "/a"})
 
     assert environment(made)["PYTHONPATH"] == f"{INTERPRETER}:/mine"
 
 
 def test_a_folder_that_pythonpath_cannot_name_is_not_on_it() -> None:
-    made = setup(facts=FACTS._replace(interpreter="/with:colon/interpreter"))
+    made = plan(facts=HERE._replace(interpreter="/with:colon/interpreter"))
 
     assert environment(job(made, {"PYTHONPATH": "/a"}))["PYTHONPATH"] == "/a"
 
@@ -234,7 +205,7 @@ def test_instances_know_where_poprun_says_which_of_them_have_ended() -> None:
 
 
 def test_a_users_export_counts_more_than_what_he_has() -> None:
-    made = job(setup(PATH="/mine"))
+    made = job(plan(PATH="/mine"))
 
     assert environment(made)["PATH"] == "/mine"
     assert [w for w in spec(made).environment if w.startswith(b"PATH=")] == [
@@ -248,14 +219,14 @@ def test_a_users_export_counts_more_than_what_he_has() -> None:
 def test_a_user_without_a_home_gets_one_where_the_mpi_needs_it(
     flavour: str, has_home: bool
 ) -> None:
-    made = job(setup(flavour), {"PATH": "/usr/bin"})
+    made = job(plan(flavour), {"PATH": "/usr/bin"})
 
     assert ("HOME" in environment(made)) is has_home
-    assert environment(job(setup(flavour)))["HOME"] == "/home/u"
+    assert environment(job(plan(flavour)))["HOME"] == "/home/u"
 
 
 def test_what_the_caller_ignores_stays_ignored() -> None:
-    made = setup(facts=FACTS._replace(ignored_signals=(signal.SIGHUP, signal.SIGINT)))
+    made = plan(facts=HERE._replace(ignored_signals=(signal.SIGHUP, signal.SIGINT)))
 
     assert spec(job()).ignored == []
     assert spec(job(made)).ignored == [signal.SIGHUP, signal.SIGINT]
@@ -275,7 +246,7 @@ def test_mpirun_and_all_below_it_carry_the_name_of_the_job() -> None:
 
 
 def test_mpirun_keeps_its_files_in_a_directory_that_goes_with_the_job() -> None:
-    made = job(setup(cache="/tmp/poprun-cache-cafe"))
+    made = job(plan(cache="/tmp/poprun-cache-cafe"))
 
     assert made.mpirun_environment[b"TMPDIR"] == b"/dev/shm/poprun-cafe.0"
     assert directories(made) == ["/dev/shm/poprun-cafe.0", "/tmp/poprun-cache-cafe"]
@@ -284,7 +255,7 @@ def test_mpirun_keeps_its_files_in_a_directory_that_goes_with_the_job() -> None:
 
 
 def test_a_job_that_is_only_described_leaves_nothing_behind() -> None:
-    job(setup(cache="/tmp/poprun-cache-cafe"))
+    job(plan(cache="/tmp/poprun-cache-cafe"))
 
     assert not Path("/dev/shm/poprun-cafe.0").exists()
     assert not Path("/tmp/poprun-cache-cafe").exists()
@@ -293,7 +264,7 @@ def test_a_job_that_is_only_described_leaves_nothing_behind() -> None:
 @pytest.mark.parametrize("timeout", [None, 7.0])
 def test_without_a_timeout_a_job_may_take_forever(timeout: float | None) -> None:
     made = job_description.make_job(
-        setup(),
+        plan(),
         {**SETTINGS, "timeout": timeout},  # type: ignore[arg-type]
         *(["/bin/true"] * 2, ["true"], {}),
     )
@@ -428,7 +399,7 @@ def test_a_word_that_is_too_long_is_refused() -> None:
 
 def test_a_variable_that_is_too_long_is_refused_by_name() -> None:
     with pytest.raises(OptionError) as caught:
-        job(setup(LONG="x" * LONGEST))
+        job(plan(LONG="x" * LONGEST))
 
     assert str(caught.value) == (
         f"The variable LONG has {LONGEST + 5} bytes with its name, but the kernel "
@@ -437,7 +408,7 @@ def test_a_variable_that_is_too_long_is_refused_by_name() -> None:
 
 
 def test_a_small_stack_leaves_room_for_128_kib_of_words() -> None:
-    made = setup(facts=FACTS._replace(stack_limit=256 << 10))
+    made = plan(facts=HERE._replace(stack_limit=256 << 10))
 
     job(made, {}, ("true", "x" * 60_000, "x" * 60_000))
     with pytest.raises(OptionError, match="the kernel accepts 131072"):

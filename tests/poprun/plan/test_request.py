@@ -18,12 +18,13 @@ from poprun.errors import (
 )
 from poprun.options import grammar, sources
 from poprun.options.settings import Settings
-from poprun.plan import planner, unsupported
-from poprun.plan.assignments import PartitionVariables
-from poprun.plan.host_facts import HostFacts
+from poprun.plan import attempt, partition, unsupported
+from poprun.plan.assignments import make_plan
+from poprun.plan.host_facts import Describe, HostFacts
 from poprun.plan.hosts import HostSpec
 from poprun.plan.placement import Binding, Machine, Node
-from poprun.plan.planner import Setup
+from poprun.plan.request import read_request
+from poprun.plan.values import PartitionVariables, Plan
 from poprun.preflight.hosts import Preflights
 from poprun.preflight.program import resolve_for_instances
 from poprun.stdio.stdin import Stdin
@@ -37,12 +38,33 @@ def settings(*words: str) -> Settings:
     return sources.resolve_settings(grammar.parse([*words, "program"]).given, {})
 
 
-def made(*words: str, environ: Mapping[str, str] = PATH) -> Setup:
-    asked = settings("--mpirun", "local", *words)
-    return planner.make_setup(asked, environ, "/tmp", HOSTS.describe)
+def made(*words: str, environ: Mapping[str, str] = PATH) -> Plan:
+    """Return the plan of a first attempt, before V-IPU is asked."""
+    return made_by(settings("--mpirun", "local", *words), environ)
 
 
-def shape(instances: int, *words: str) -> Setup:
+def made_by(
+    own: Settings,
+    environ: Mapping[str, str] = PATH,
+    describe: Describe = HOSTS.describe,
+) -> Plan:
+    request = read_request(own, environ, "/tmp", describe)
+    first = attempt.draw(request.identity, 0, request.facts[0].free_port)
+    return make_plan(request, first, partition.expected(request))
+
+
+def next_attempt(plan: Plan, describe: Describe = HOSTS.describe) -> Plan:
+    number = plan.attempt.number + 1
+    port = describe(plan.request.hosts[:1])[0].free_port
+    following = attempt.draw(plan.request.identity, number, port)
+    return make_plan(plan.request, following, plan.partition)
+
+
+def granted(plan: Plan, variables: PartitionVariables | None) -> Plan:
+    return make_plan(plan.request, plan.attempt, variables)
+
+
+def shape(instances: int, *words: str) -> Plan:
     number = str(instances)
     return made("--num-instances", number, "--num-replicas", number, *words)
 
@@ -55,8 +77,8 @@ def refusal(
     return str(caught.value)
 
 
-def variables(found: Setup, rank: int = 0) -> Mapping[str, str]:
-    return found.plan.assignments[rank].variables
+def variables(found: Plan, rank: int = 0) -> Mapping[str, str]:
+    return found.assignments[rank].variables
 
 
 # --- Jobs that make sense.
@@ -65,24 +87,28 @@ def variables(found: Setup, rank: int = 0) -> Mapping[str, str]:
 def test_without_a_word_a_job_is_one_instance_here_on_one_ipu() -> None:
     found = made()
 
-    [assignment] = found.plan.assignments
+    [assignment] = found.assignments
     assert (assignment.host, assignment.binding) == (
         HostSpec(name="localhost"),
         Binding(),
     )
-    assert found.plan.topology.num_replicas == 1
+    assert found.topology.num_replicas == 1
     assert assignment.variables["POPDIST_OFFLINE_MODE"] == "0"
-    assert found.partition_options == PartitionOptions()
-    assert not found.needs_ipus
-    assert (found.stdin, found.temporary_cache, found.notes) == (Stdin(), None, [])
+    assert found.request.partition_options == PartitionOptions()
+    assert not found.request.needs_ipus
+    assert (found.request.stdin, found.request.cache_path, found.request.notes) == (
+        Stdin(),
+        None,
+        [],
+    )
 
 
 def test_every_job_has_a_name_that_no_other_has() -> None:
     one, other = made(), made()
 
-    assert re.fullmatch("[0-9a-f]{32}", one.identity)
-    assert one.identity != other.identity
-    assert variables(one)["POPDIST_JOB_ID"] == one.identity
+    assert re.fullmatch("[0-9a-f]{32}", one.request.identity)
+    assert one.request.identity != other.request.identity
+    assert variables(one)["POPDIST_JOB_ID"] == one.request.identity
 
 
 def test_no_secret_of_a_job_is_made_from_another_or_shown_in_argv() -> None:
@@ -91,10 +117,10 @@ def test_no_secret_of_a_job_is_made_from_another_or_shown_in_argv() -> None:
 
     name, key = re.fullmatch("@poprun-([0-9a-f]{16})/([0-9a-f]{32})", control).groups()  # type: ignore[union-attr]
     secret = re.fullmatch("([0-9a-f]{32})-0", arena)[1]  # type: ignore[index]
-    values = {found.identity[:16], name, key[:16], secret[:16]}
+    values = {found.request.identity[:16], name, key[:16], secret[:16]}
     assert len(values) == 4
     words = " ".join(found.argv)
-    assert found.identity in words
+    assert found.request.identity in words
     assert not any(value in words for value in (name, key, secret))
     assert control != variables(other)["POPDIST_CONTROL"]
     assert arena != variables(other)["POPDIST_ARENA"]
@@ -103,9 +129,9 @@ def test_no_secret_of_a_job_is_made_from_another_or_shown_in_argv() -> None:
 def test_another_attempt_of_a_job_shares_only_its_id_and_its_cache() -> None:
     first = shape(2)
 
-    second = planner.next_attempt(first, {}, HOSTS.describe)
+    second = next_attempt(first)
 
-    assert second.identity == first.identity
+    assert second.request.identity == first.request.identity
     assert (first.attempt.number, second.attempt.number) == (0, 1)
     assert not set(first.attempt) & set(second.attempt)
     changed = {
@@ -119,22 +145,22 @@ def test_another_attempt_of_a_job_shares_only_its_id_and_its_cache() -> None:
         "POPDIST_RESTART_COUNT": "1",
         "MASTER_PORT": str(second.attempt.master_port),
     }
-    assert second.temporary_cache == f"/tmp/poprun-cache-{first.identity}"
-    assert f"{first.identity}.1" in second.argv
-    assert f"{first.identity}.0" not in second.argv
-    assert planner.next_attempt(second, {}, HOSTS.describe).attempt.number == 2
+    assert second.request.cache_path == f"/tmp/poprun-cache-{first.request.identity}"
+    assert f"{first.request.identity}.1" in second.argv
+    assert f"{first.request.identity}.0" not in second.argv
+    assert next_attempt(second).attempt.number == 2
 
 
 def test_another_attempt_of_a_job_forwards_the_same_to_mpirun() -> None:
     environ = {"PATH": os.environ["PATH"]}
     first = made("--executable-cache-path=/cache", environ=environ)
 
-    second = planner.next_attempt(first, environ, HOSTS.describe)
+    second = next_attempt(first)
 
-    for one, other in zip(first.contexts, second.contexts, strict=True):
+    for one, other in zip(first.contexts(), second.contexts(), strict=True):
         assert list(one.exports) == list(other.exports)
         assert other.exports["POPDIST_RESTART_COUNT"] == "1"
-    assert second.named_cache == "/cache"
+    assert not second.request.cache_is_temporary
     assert variables(second)["POPDIST_EXECUTABLE_CACHE_PATH"] == "/cache"
 
 
@@ -145,8 +171,17 @@ def test_the_local_launcher_starts_one_shim_for_each_instance() -> None:
     python = [sys.executable, "-I", "-S", entry]
     variable = "POPDIST_CONTROL"
     assert found.argv == [
-        *(*python, "local", *python, "shim", f"{found.identity}.0", variable, "0", ":"),
-        *(*python, "shim", f"{found.identity}.0", variable, "1"),
+        *(
+            *python,
+            "local",
+            *python,
+            "shim",
+            f"{found.request.identity}.0",
+            variable,
+            "0",
+            ":",
+        ),
+        *(*python, "shim", f"{found.request.identity}.0", variable, "1"),
     ]
 
 
@@ -165,7 +200,7 @@ def test_mpirun_is_started_without_the_variables_that_are_printed(
     options = {"POPLAR_TARGET_OPTIONS": '{"long":"' + "x" * 40_000 + '"}'}
     words = settings("--mpirun", str(path), *number, "--vipu-partition", "p")
 
-    found = planner.make_setup(words, PATH | options, "/tmp", HOSTS.describe)
+    found = made_by(words, PATH | options)
 
     assert sum(map(len, found.printed_argv)) > 64 * 40_000
     assert sum(map(len, found.argv)) < 64 * 400
@@ -177,7 +212,7 @@ def test_mpirun_is_started_without_the_variables_that_are_printed(
 
 def test_what_is_forwarded_by_name_stands_before_what_is_ours_alone() -> None:
     environ = {**PATH, "PYTHONPATH": "/p", "LD_LIBRARY_PATH": ""}
-    [context] = made("--offline-mode=1", environ=environ).contexts
+    [context] = made("--offline-mode=1", environ=environ).contexts()
 
     assert list(context.exports)[5:10] == [
         "POPDIST_LOCAL_INSTANCE_INDEX",
@@ -190,7 +225,7 @@ def test_what_is_forwarded_by_name_stands_before_what_is_ours_alone() -> None:
 
 
 def test_only_names_that_the_caller_has_are_forwarded() -> None:
-    [context] = made().contexts
+    [context] = made().contexts()
 
     assert [name for name, value in context.exports.items() if value is None] == [
         "PATH"
@@ -200,26 +235,28 @@ def test_only_names_that_the_caller_has_are_forwarded() -> None:
 def test_a_node_of_slurm_has_the_name_that_its_users_know() -> None:
     found = made(environ={**PATH, "SLURMD_NODENAME": "gc-poplar-02"})
 
-    assert found.plan.hosts == [HostSpec(name="gc-poplar-02")]
+    assert found.request.hosts == [HostSpec(name="gc-poplar-02")]
 
 
 def test_nodes_of_slurm_that_the_job_does_not_use_are_told() -> None:
     environ = {**PATH, "SLURM_JOB_NODELIST": "gc-poplar-[02-03]"}
 
-    assert made(environ=environ).notes == [
+    assert made(environ=environ).request.notes == [
         "Slurm has given this job 2 nodes (SLURM_JOB_NODELIST is "
         "'gc-poplar-[02-03]'), but all instances run on this one: this version of "
         "poprun cannot start instances on other machines yet."
     ]
-    assert made("--host", "localhost", environ=environ).notes == []
+    assert made("--host", "localhost", environ=environ).request.notes == []
 
 
 def test_a_job_of_slurm_with_one_node_needs_no_note() -> None:
-    assert made(environ={**PATH, "SLURM_JOB_NODELIST": "gc-poplar-02"}).notes == []
+    assert (
+        made(environ={**PATH, "SLURM_JOB_NODELIST": "gc-poplar-02"}).request.notes == []
+    )
 
 
 def test_a_wrong_list_of_slurm_does_not_keep_a_job_from_running_here() -> None:
-    [note] = made(environ={**PATH, "SLURM_JOB_NODELIST": "n[0-"}).notes
+    [note] = made(environ={**PATH, "SLURM_JOB_NODELIST": "n[0-"}).request.notes
 
     assert note.startswith("SLURM_JOB_NODELIST: 'n[0-' ")
     assert note.endswith(" All instances run on this machine.")
@@ -230,7 +267,10 @@ def test_hosts_come_from_the_option_or_from_a_file(tmp_path: Path) -> None:
     file.write_text("a\nb\n")
 
     for words in (("--host", "a,b"), ("--hostfile", str(file))):
-        assert shape(2, *words).plan.hosts == (HostSpec(name="a"), HostSpec(name="b"))
+        assert shape(2, *words).request.hosts == (
+            HostSpec(name="a"),
+            HostSpec(name="b"),
+        )
 
 
 @pytest.mark.parametrize(
@@ -322,21 +362,21 @@ def test_the_port_for_the_first_rank_is_free_and_another_each_time() -> None:
 def test_a_cache_is_made_for_instances_that_can_share_it_and_for_nobody_else() -> None:
     found = shape(2)
 
-    assert found.temporary_cache == f"/tmp/poprun-cache-{found.identity}"
+    assert found.request.cache_path == f"/tmp/poprun-cache-{found.request.identity}"
     assert {
         variables(found, rank)["POPDIST_EXECUTABLE_CACHE_PATH"] for rank in (0, 1)
-    } == {found.temporary_cache}
+    } == {found.request.cache_path}
     assert "POPDIST_EXECUTABLE_CACHE_PATH" not in variables(shape(1))
-    assert shape(2, "--host", "a,b").temporary_cache is None
+    assert shape(2, "--host", "a,b").request.cache_path is None
 
 
 @pytest.mark.parametrize("instances", [1, 2])
 def test_a_cache_that_the_user_names_is_told_and_kept(instances: int) -> None:
     found = shape(instances, "--executable-cache-path", "/c")
 
-    assert found.named_cache == "/c"
+    assert found.request.cache_path == "/c"
 
-    assert found.temporary_cache is None
+    assert not found.request.cache_is_temporary
     assert variables(found)["POPDIST_EXECUTABLE_CACHE_PATH"] == "/c"
 
 
@@ -408,9 +448,9 @@ def test_v_ipu_and_other_hosts_are_planned() -> None:
 def test_the_partition_of_a_job_that_names_none_has_the_jobs_id() -> None:
     found = made("--vipu-server-timeout=7")
 
-    assert found.needs_ipus
+    assert found.request.needs_ipus
     told = variables(found)
-    assert told["IPUOF_VIPU_API_PARTITION_ID"] == f"poprun-{found.identity}"
+    assert told["IPUOF_VIPU_API_PARTITION_ID"] == f"poprun-{found.request.identity}"
     assert told["IPUOF_VIPU_API_TIMEOUT"] == "7"
     # What is asked is an inventory of this machine, and no server.
     assert "IPUOF_VIPU_API_HOST" not in told
@@ -419,26 +459,27 @@ def test_the_partition_of_a_job_that_names_none_has_the_jobs_id() -> None:
 
 def test_what_v_ipu_grants_is_merged_into_what_instances_are_told() -> None:
     asked = shape(2, "--num-replicas=4")
-    granted = PartitionVariables(
+    variables_of_p64 = PartitionVariables(
         server_host="h",
         server_port=1,
         server_timeout=2,
         name="p64",
         node_device=64,
         target_options={"instanceSize": "32"},
+        num_ilds=2,
     )
 
-    found = planner.with_partition(asked, granted, 2, PATH)
+    found = granted(asked, variables_of_p64)
 
-    assert found.plan.topology.num_ilds == 2
-    for rank, context in enumerate(found.contexts):
+    assert found.topology.num_ilds == 2
+    for rank, context in enumerate(found.contexts()):
         told = variables(found, rank)
         assert told["POPDIST_NODE_DEVICE_ID"] == "64"
         assert told["IPUOF_VIPU_API_PARTITION_ID"] == "p64"
         assert told["POPLAR_TARGET_OPTIONS"] == '{"instanceSize":"32"}'
         assert "IPUOF_VIPU_API_GCD_ID" not in told
         assert context.exports["POPDIST_NODE_DEVICE_ID"] == "64"
-        assert context.argv == asked.contexts[rank].argv
+        assert context.argv == asked.contexts()[rank].argv
 
 
 @pytest.mark.parametrize(("words", "ilds"), [((), 1), (("--num-ilds=1",), 1)])
@@ -447,20 +488,19 @@ def test_v_ipu_determines_the_ilds_unless_the_user_does(
 ) -> None:
     # One instance cannot be shared equally among two ILDs.
     asked = made(*words)
-    assert asked.request.partition is not None
+    assert asked.partition is not None
 
-    found = planner.with_partition(asked, asked.request.partition, 2, PATH)
+    found = granted(asked, asked.partition._replace(num_ilds=2))
 
-    assert found.plan.topology.num_ilds == ilds
+    assert found.topology.num_ilds == ilds
 
 
 def test_a_job_without_ipus_is_told_of_no_partition() -> None:
-    found = planner.without_ipus(made(), PATH)
+    found = granted(made(), None)
 
     assert variables(found)["POPDIST_OFFLINE_MODE"] == "1"
     assert not [name for name in variables(found) if name.startswith("IPUOF_")]
-    assert "POPLAR_TARGET_OPTIONS" not in found.contexts[0].exports
-    assert found.partition_options is None
+    assert "POPLAR_TARGET_OPTIONS" not in found.contexts()[0].exports
 
 
 def test_offline_mode_counts_more_than_a_partition() -> None:
@@ -476,7 +516,9 @@ def test_target_options_of_the_caller_are_merged() -> None:
     found = made("--vipu-partition", "p", environ=environ)
 
     assert '"ipuLinkTopology":"torus"' in variables(found)["POPLAR_TARGET_OPTIONS"]
-    assert planner.given_target_options({"POPLAR_TARGET_OPTIONS": ""}) == {}
+    assert (
+        made(environ=PATH | {"POPLAR_TARGET_OPTIONS": ""}).request.target_options == {}
+    )
 
 
 @pytest.mark.parametrize(
@@ -489,7 +531,7 @@ def test_target_options_of_the_caller_are_merged() -> None:
     ],
 )
 def test_stdin_is_nobodys_everybodys_ones_or_a_file(text: str, stdin: Stdin) -> None:
-    assert shape(2, "--stdin", text).stdin == stdin
+    assert shape(2, "--stdin", text).request.stdin == stdin
 
 
 def test_a_file_for_stdin_is_found_wherever_a_program_goes(
@@ -498,7 +540,7 @@ def test_a_file_for_stdin_is_found_wherever_a_program_goes(
     (tmp_path / "0").touch()
     monkeypatch.chdir(tmp_path)
 
-    assert made("--stdin", "./0").stdin == Stdin(path=str(tmp_path / "0"))
+    assert made("--stdin", "./0").request.stdin == Stdin(path=str(tmp_path / "0"))
 
 
 def test_what_has_no_effect_is_noted(tmp_path: Path) -> None:
@@ -508,7 +550,7 @@ def test_what_has_no_effect_is_noted(tmp_path: Path) -> None:
 
     found = made("--mpirun", str(mpirun), "--mpi-local-args=--mca btl tcp")
 
-    assert found.notes == [
+    assert found.request.notes == [
         "--mpi-local-args has '--mca btl', which has no effect on hydra."
     ]
 
@@ -521,10 +563,13 @@ def test_what_counts_for_the_job_may_stand_with_the_instances_or_be_an_option() 
         "--instance-mpi-local-args=1:--allow-run-as-root --bind-to core",
     )
 
-    assert found.arguments.tag_output
-    assert found.arguments.allow_run_as_root
-    assert found.arguments.placement == "spreadcores"
-    assert (found.arguments.output_filename, found.arguments.output_nocopy) == (
+    assert found.request.arguments.job.tag_output
+    assert found.request.arguments.job.allow_run_as_root
+    assert found.request.arguments.job.placement == "spreadcores"
+    assert (
+        found.request.arguments.job.output_filename,
+        found.request.arguments.job.output_nocopy,
+    ) == (
         "logs",
         True,
     )
@@ -541,7 +586,7 @@ def test_the_nearest_directory_counts_for_an_instance(
     one = "--instance-mpi-local-args=1:--wdir ./one"
 
     def directories(*words: str) -> list[str]:
-        found = shape(2, *words).plan.assignments
+        found = shape(2, *words).assignments
         assert all(one.variables.get("PWD") == one.directory for one in found)
         return [Path(one.directory or "none").name for one in found]
 
@@ -553,7 +598,7 @@ def test_the_nearest_directory_counts_for_an_instance(
 
 
 def test_slots_that_suffice_are_accepted() -> None:
-    assert shape(4, "--host", "a:2,alice@b:3").plan.hosts == (
+    assert shape(4, "--host", "a:2,alice@b:3").request.hosts == (
         HostSpec(name="a", slots=2),
         HostSpec(name="b", slots=3, user="alice"),
     )
@@ -562,11 +607,11 @@ def test_slots_that_suffice_are_accepted() -> None:
 def test_options_about_several_hosts_are_told_to_have_no_effect_on_one() -> None:
     words = ("--host-subnet=10.5.0.0/16", "--distribute-ssh-key=yes")
 
-    assert made(*words, "--synchronise-poplar-sdk=no").notes == [
+    assert made(*words, "--synchronise-poplar-sdk=no").request.notes == [
         "--host-subnet has no effect on a job that runs on one host.",
         "--distribute-ssh-key has no effect on a job that runs on one host.",
     ]
-    assert shape(2, *words, "--host", "a,b").notes == []
+    assert shape(2, *words, "--host", "a,b").request.notes == []
 
 
 def test_root_may_start_a_job_unless_the_user_says_no(
@@ -574,14 +619,14 @@ def test_root_may_start_a_job_unless_the_user_says_no(
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
 
-    assert not made().arguments.allow_run_as_root
-    assert made("--allow-run-as-root=1").arguments.allow_run_as_root
+    assert not made().request.arguments.job.allow_run_as_root
+    assert made("--allow-run-as-root=1").request.arguments.job.allow_run_as_root
     assert refusal(OptionError, "--allow-run-as-root=no") == (
         "You are root, and --allow-run-as-root is no (command line). Leave it out, or "
         "run poprun as another user."
     )
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert not made("--allow-run-as-root=no").arguments.allow_run_as_root
+    assert not made("--allow-run-as-root=no").request.arguments.job.allow_run_as_root
 
 
 def test_all_variables_of_one_beginning_are_exported_but_those_of_a_job() -> None:
@@ -592,7 +637,7 @@ def test_all_variables_of_one_beginning_are_exported_but_those_of_a_job() -> Non
     assert variables(found)["MY_A"] == "1"
     assert variables(found)["MY_B"] == "2"
     assert "YOUR_A" not in variables(found)
-    assert variables(found)["POPDIST_JOB_ID"] == found.identity
+    assert variables(found)["POPDIST_JOB_ID"] == found.request.identity
 
 
 # --- Jobs that make none.
@@ -704,7 +749,7 @@ def test_a_job_that_makes_no_sense_is_refused_in_a_sentence(
 
 
 def test_npernode_that_agrees_is_accepted() -> None:
-    assert len(shape(2, "--mpi-global-args=--npernode 2").plan.assignments) == 2
+    assert len(shape(2, "--mpi-global-args=--npernode 2").assignments) == 2
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '"x"', "null"])
@@ -772,7 +817,9 @@ def test_what_cannot_be_started_yet_is_refused_in_a_sentence(
     if hosts:
         words = (*words, "--host", ",".join(hosts))
     with pytest.raises(NotYetError) as caught:
-        unsupported.refuse_what_cannot_start(settings(*words), made(*words).plan.hosts)
+        unsupported.refuse_what_cannot_start(
+            settings(*words), made(*words).request.hosts
+        )
 
     assert (str(caught.value), caught.value.exit_code) == (sentence, 2)
 
@@ -791,20 +838,22 @@ def test_what_runs_here_and_offline_can_be_started(
     words: tuple[str, ...], host: str
 ) -> None:
     words = (*words, "--host", host)
-    unsupported.refuse_what_cannot_start(settings(*words), made(*words).plan.hosts)
+    unsupported.refuse_what_cannot_start(settings(*words), made(*words).request.hosts)
 
 
 def test_the_name_that_slurm_has_for_this_machine_is_this_machine() -> None:
     environ = {**PATH, "SLURMD_NODENAME": "gc-poplar-02"}
     asked = settings("--host", "gc-poplar-02")
 
-    unsupported.refuse_what_cannot_start(settings(), made(environ=environ).plan.hosts)
     unsupported.refuse_what_cannot_start(
-        asked, made("--host", "gc-poplar-02").plan.hosts, "gc-poplar-02"
+        settings(), made(environ=environ).request.hosts
+    )
+    unsupported.refuse_what_cannot_start(
+        asked, made("--host", "gc-poplar-02").request.hosts, "gc-poplar-02"
     )
     with pytest.raises(NotYetError):
         unsupported.refuse_what_cannot_start(
-            asked, made("--host", "gc-poplar-02").plan.hosts, "gc-poplar-01"
+            asked, made("--host", "gc-poplar-02").request.hosts, "gc-poplar-01"
         )
 
 
@@ -836,16 +885,16 @@ def describe(hosts: Sequence[HostSpec]) -> list[HostFacts]:
     return [FACTS[host.name] for host in hosts]
 
 
-def on_two_hosts(*words: str) -> Setup:
+def on_two_hosts(*words: str) -> Plan:
     """Return the plan of 4 instances on two hosts that differ."""
     asked = settings("--mpirun", "local", "-n", "4", "--host", "a,b", *words)
-    return planner.make_setup(asked, PATH, "/tmp", describe)
+    return made_by(asked, describe=describe)
 
 
 def test_hosts_with_different_cpus_get_bindings_and_threads_of_their_own() -> None:
     found = on_two_hosts("--process-placement", "spreadcores")
 
-    assert [a.binding.cpus for a in found.plan.assignments] == [
+    assert [a.binding.cpus for a in found.assignments] == [
         (0,),
         (1,),
         (0, 1, 2),
@@ -858,14 +907,14 @@ def test_hosts_with_different_cpus_get_bindings_and_threads_of_their_own() -> No
 def test_rank_0_listens_on_a_port_that_is_free_on_its_host() -> None:
     found = on_two_hosts("--host", "b,a")
 
-    again = planner.next_attempt(found, PATH, describe)
+    again = next_attempt(found, describe)
 
-    for setup in found, again:
-        assert {variables(setup, rank)["MASTER_PORT"] for rank in range(4)} == {"4712"}
+    for plan in found, again:
+        assert {variables(plan, rank)["MASTER_PORT"] for rank in range(4)} == {"4712"}
 
 
 def test_an_instance_runs_in_the_current_directory_of_its_host() -> None:
-    assert [a.cwd for a in on_two_hosts().plan.assignments] == [
+    assert [a.cwd for a in on_two_hosts().assignments] == [
         *("/home/a", "/home/a", "/home/b", "/home/b")
     ]
 
@@ -879,7 +928,7 @@ def test_a_relative_directory_is_one_of_the_host(
     found = on_two_hosts("--mpi-local-args=--wdir ./out")
 
     directories = ["/home/a/out", "/home/a/out", "/home/b/out", "/home/b/out"]
-    assert [a.cwd for a in found.plan.assignments] == directories
+    assert [a.cwd for a in found.assignments] == directories
     assert [variables(found, rank)["PWD"] for rank in range(4)] == directories
 
 
@@ -892,9 +941,9 @@ def test_a_program_is_looked_for_once_on_each_host() -> None:
         calls.append((host.name, list(words), search_path, cwd))
         return f"/opt/{host.name}/train"
 
-    plan = on_two_hosts().plan
+    plan = on_two_hosts()
 
-    assert resolve_for_instances(["train", "-v"], plan.assignments, PATH, find) == [
+    assert resolve_for_instances(["train", "-v"], plan.request, PATH, find) == [
         *("/opt/a/train", "/opt/a/train", "/opt/b/train", "/opt/b/train")
     ]
     assert calls == [

@@ -1,0 +1,247 @@
+"""From settings to a Request: whatever is wrong with a job comes up here.
+
+It looks at the machine, the hosts and the mpirun, and changes nothing. Each mistake is
+a sentence, with nothing reserved and nothing started.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from itertools import chain
+
+from popdist import environment as env
+from poprun.errors import HostError, OptionError, TopologyError
+from poprun.log import DEBUG
+from poprun.mpirun.find import find_mpirun
+from poprun.mpirun.values import GlobalArguments, Mpi
+from poprun.options.settings import Settings
+from poprun.plan import partition, placement, topology
+from poprun.plan.host_facts import Describe, HostFacts
+from poprun.plan.host_options import check_slots, read_hosts
+from poprun.plan.hosts import SLURM_NODE_LIST, HostSpec, from_slurm
+from poprun.plan.instance_numbers import check_instance
+from poprun.plan.mpi_arguments import find_directories, look_up, read_arguments
+from poprun.plan.stdin_option import read_stdin
+from poprun.plan.values import Request
+
+FOR_SEVERAL_HOSTS = (
+    "host-subnet",
+    "synchronise-python-venv",
+    "synchronise-poplar-sdk",
+    "distribute-ssh-key",
+)
+# What the original forwards to its instances by name, if the caller has it.
+FORWARDED = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH")
+
+
+def read_request(
+    settings: Settings,
+    environ: Mapping[str, str],
+    temporary: str,
+    describe: Describe,
+) -> Request:
+    """Return what a job asks for, and all that is known before it has its IPUs.
+
+    Args:
+        temporary: Where temporary directories are made.
+        describe: Returns the facts of each host.
+
+    Raises:
+        PoprunError: Something about it makes no sense, or is not there.
+    """
+    hosts = read_hosts(settings, environ)
+    size = _topology(settings, len(hosts))
+    check_slots(hosts, size)
+    mpi = find_mpirun(settings["mpirun"], environ)
+    arguments = read_arguments(settings, mpi, size)
+    check_instance(settings, "only-output-from-instance", size.num_instances)
+
+    identity = os.urandom(16).hex()
+    facts = describe(hosts)
+    cache = _given_cache(settings, environ)
+    needs_cache = cache is None and size.instances_per_host > 1
+    bindings = _bindings(settings, arguments.job, size, facts)
+    return Request(
+        identity=identity,
+        topology=size,
+        hosts=hosts,
+        facts=facts,
+        mpi=mpi,
+        arguments=arguments,
+        bindings=list(chain(*bindings)),
+        threads=_threads(environ, facts, bindings),
+        directories=find_directories(arguments, size, facts),
+        stdin=read_stdin(settings["stdin"], size.num_instances),
+        cache_path=f"{temporary}/poprun-cache-{identity}" if needs_cache else cache,
+        cache_is_temporary=needs_cache,
+        target_options=_target_options(environ),
+        settings_variables=_settings_variables(settings, environ, mpi),
+        exports=look_up({**arguments.job.exports, **arguments.each.exports}, environ),
+        instance_exports={
+            rank: look_up(one.exports, environ)
+            for rank, one in arguments.single.items()
+        },
+        forwarded=[name for name in FORWARDED if name in environ],
+        partition_options=partition.read_options(settings, environ),
+        needs_ipus=settings.needs_ipus,
+        notes=[
+            *arguments.warnings,
+            *_without_effect(settings, hosts),
+            *_unused_nodes(settings, environ),
+        ],
+    )
+
+
+def _without_effect(settings: Settings, hosts: Sequence[HostSpec]) -> list[str]:
+    """Name the options about several hosts that are given for a job on one."""
+    if len(hosts) > 1:
+        return []
+    return [
+        f"--{name} has no effect on a job that runs on one host."
+        for name in FOR_SEVERAL_HOSTS
+        if settings[name]
+    ]
+
+
+def _unused_nodes(settings: Settings, environ: Mapping[str, str]) -> list[str]:
+    """Say that other nodes of the Slurm job are not used."""
+    if settings.given("host") or settings.given("hostfile"):
+        return []
+    try:
+        nodes = from_slurm(environ)
+    except HostError as error:
+        return [f"{error} All instances run on this machine."]
+    if nodes is None or len(nodes) == 1:
+        return []
+    return [
+        f"Slurm has given this job {len(nodes)} nodes ({SLURM_NODE_LIST} is "
+        f"{environ[SLURM_NODE_LIST]!r}), but all instances run on this one: this "
+        "version of poprun cannot start instances on other machines yet."
+    ]
+
+
+def _topology(settings: Settings, num_hosts: int) -> topology.Topology:
+    instances = settings["num-instances"]
+    try:
+        return topology.Topology(
+            num_instances=instances,
+            num_replicas=settings["num-replicas"],
+            ipus_per_replica=settings["ipus-per-replica"],
+            num_ilds=settings["num-ilds"],
+            num_hosts=num_hosts,
+        )
+    except TopologyError as error:
+        if not settings.given("num-replicas"):
+            error.add_note(
+                "Without --num-replicas a job has 1 replica. For one replica in each "
+                f"instance add --num-replicas {instances}, or write -n {instances} in "
+                f"the place of --num-instances {instances}."
+            )
+        raise
+
+
+def _absolute(path: str) -> str:
+    try:
+        return os.path.abspath(path)
+    except FileNotFoundError:
+        # The current directory has been deleted, which ends every job with a sentence.
+        return path
+
+
+def _target_options(environ: Mapping[str, str]) -> dict[str, str]:
+    """Read the Poplar target options that the caller has set."""
+    text = environ.get(env.POPLAR_TARGET_OPTIONS, "")
+    if not text:
+        return {}
+    import json
+
+    try:
+        options = json.loads(text)
+    except ValueError:
+        options = None
+    if not isinstance(options, dict):
+        raise OptionError(
+            f"{env.POPLAR_TARGET_OPTIONS} is {text[:100]!r}, but must be a JSON object "
+            'such as {"ipuLinkTopology":"mesh"}. Unset it if you do not need it.'
+        )
+    return {
+        key: value if isinstance(value, str) else json.dumps(value)
+        for key, value in options.items()
+    }
+
+
+def _given_cache(settings: Settings, environ: Mapping[str, str]) -> str | None:
+    """Return the path of the cache that the user names."""
+    given = settings["executable-cache-path"] or environ.get(env.EXECUTABLE_CACHE_PATH)
+    # Instances may run in directories of their own.
+    return None if given is None else _absolute(given)
+
+
+def _settings_variables(
+    settings: Settings, environ: Mapping[str, str], mpi: Mpi
+) -> dict[str, str]:
+    """Return the variables by which options reach popdist in every instance."""
+    # What -vv and --debug ask popdist to log; the caller's own value counts more.
+    logs = settings["debug"] or settings.verbosity >= DEBUG
+    variables = {
+        env.MPI4PY_LIBMPI: None if env.MPI4PY_LIBMPI in environ else mpi.libmpi,
+        env.LOG_LEVEL: "debug" if logs and not environ.get(env.LOG_LEVEL) else None,
+        env.SDK: settings["emulate-sdk"] if settings.given("emulate-sdk") else None,
+        env.TORCH_BACKEND: _torch_backend(settings, environ),
+    }
+    return {name: value for name, value in variables.items() if value is not None}
+
+
+def _torch_backend(settings: Settings, environ: Mapping[str, str]) -> str | None:
+    """Return what --torch-backend asks for; None where the caller's own value counts.
+
+    Raises:
+        OptionError: The backend would not be used.
+    """
+    given = settings["torch-backend"] if settings.given("torch-backend") else None
+    backend = given or environ.get(env.TORCH_BACKEND) or "gloo"
+    if backend not in ("gloo", "popdist"):
+        raise OptionError(
+            f"{env.TORCH_BACKEND} is {backend!r}, but must be gloo or popdist. Unset "
+            "it, or use --torch-backend."
+        )
+    if backend == "popdist" and environ.get(env.TORCH_AUTOLOAD) == "0":
+        raise OptionError(
+            f"--torch-backend=popdist has no effect with {env.TORCH_AUTOLOAD}=0, which "
+            "keeps torch from loading backends that are installed. Unset that variable."
+        )
+    return given
+
+
+def _bindings(
+    settings: Settings,
+    arguments: GlobalArguments,
+    size: topology.Topology,
+    facts: Sequence[HostFacts],
+) -> list[list[placement.Binding]]:
+    """Return the bindings of the instances of each host."""
+    strategy = placement.choose_strategy(
+        numa_aware=settings["numa-aware"],
+        process_placement=settings["process-placement"]
+        if settings.given("process-placement")
+        else arguments.placement,
+        instances_per_host=size.instances_per_host,
+    )
+    return [
+        placement.place(strategy, size.instances_per_host, host.machine)
+        for host in facts
+    ]
+
+
+def _threads(
+    environ: Mapping[str, str],
+    facts: Sequence[HostFacts],
+    bindings: Sequence[Sequence[placement.Binding]],
+) -> list[int] | None:
+    """Return the number of threads of each instance; None if the caller has set one."""
+    if env.OMP_NUM_THREADS in environ:
+        return None
+    return [
+        number
+        for host, own in zip(facts, bindings, strict=True)
+        for number in placement.fair_threads(own, host.machine)
+    ]

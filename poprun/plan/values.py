@@ -1,0 +1,159 @@
+"""What a job asks for, checked, and the plan of one attempt to run it."""
+
+import os
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple
+
+from popdist import environment as env
+from popdist.environment import Instance
+from poprun.helpers.command import PYTHON
+from poprun.mpirun import adapter
+from poprun.mpirun.values import Context, LocalArguments, Mpi
+from poprun.plan.attempt import Attempt
+from poprun.plan.host_facts import HostFacts
+from poprun.plan.hosts import HostSpec
+from poprun.plan.mpi_arguments import GivenArguments
+from poprun.plan.placement import Binding
+from poprun.plan.topology import Topology
+from poprun.stdio.stdin import Stdin
+from poprun.vipu.launch.values import PartitionOptions
+
+
+class PartitionVariables(NamedTuple):
+    """What instances are told of the V-IPU partition of their job."""
+
+    # "" for the inventory of this user on this machine, which is no server.
+    server_host: str
+    server_port: int
+    server_timeout: int
+    name: str
+    # The parent device, if the partition is reconfigurable: it has no GCDs then.
+    node_device: int | None = None
+    # As V-IPU reported them; None for what is likely, before it is asked.
+    target_options: Mapping[str, str] | None = None
+    # How many ILDs it has; None before V-IPU is asked.
+    num_ilds: int | None = None
+
+
+class Request(NamedTuple):
+    """A job that could start if it had its IPUs: nothing is reserved for it yet."""
+
+    # The id of the job, for all to read.
+    identity: str
+    topology: Topology
+    # As the user wrote them, with users and slots; and what was looked up on each.
+    hosts: Sequence[HostSpec]
+    facts: Sequence[HostFacts]
+    mpi: Mpi
+    # Of each instance, in rank order: its CPUs; where it runs, None for the current
+    # directory of its host; how many threads it should start, None if the caller has
+    # set a number.
+    bindings: Sequence[Binding]
+    directories: Sequence[str | None]
+    threads: Sequence[int] | None = None
+    arguments: GivenArguments = GivenArguments()
+    stdin: Stdin = Stdin()
+    # Where instances share what they compile, and whether it is made for this job.
+    cache_path: str | None = None
+    cache_is_temporary: bool = False
+    target_options: Mapping[str, str] = MappingProxyType({})
+    # What options and the MPI add to the environment of each instance.
+    settings_variables: Mapping[str, str] = MappingProxyType({})
+    # What the user asks for by -x, of all instances and of single ones.
+    exports: Mapping[str, str] = MappingProxyType({})
+    instance_exports: Mapping[int, Mapping[str, str]] = MappingProxyType({})
+    # The variables that mpirun is told to forward, as the caller has them.
+    forwarded: Sequence[str] = ()
+    # What is asked of V-IPU; None for a job without IPUs.
+    partition_options: PartitionOptions | None = None
+    # Whether the user asks for IPUs: otherwise the job may run without any.
+    needs_ipus: bool = False
+    notes: Sequence[str] = ()
+
+    def exports_of(self, rank: int) -> dict[str, str]:
+        return {**self.exports, **self.instance_exports.get(rank, {})}
+
+    def host_of(self, rank: int) -> HostSpec:
+        return self.hosts[self.topology.host_of(rank)]
+
+    def facts_of(self, rank: int) -> HostFacts:
+        return self.facts[self.topology.host_of(rank)]
+
+    def cwd_of(self, rank: int) -> str:
+        """Return the absolute path of the directory that an instance runs in."""
+        return self.directories[rank] or self.facts_of(rank).cwd
+
+
+class Assignment(NamedTuple):
+    """One instance: where it runs, and its variables."""
+
+    rank: int
+    host: HostSpec
+    instance: Instance
+    binding: Binding
+    # What stands on mpirun's command line, in the original's order.
+    shown: Mapping[str, str]
+    # All that is added to the caller's environment, `shown` included.
+    variables: Mapping[str, str]
+    # The absolute path of the directory that it runs in.
+    cwd: str
+    # The same if the user names it; None for the current directory of its host.
+    directory: str | None = None
+
+
+class Plan(NamedTuple):
+    """One attempt to run a job, before anything is started."""
+
+    request: Request
+    attempt: Attempt
+    # None if it runs without IPUs.
+    partition: PartitionVariables | None
+    # As the job asks for it, but in as many ILDs as its partition has.
+    topology: Topology
+    assignments: Sequence[Assignment]
+
+    @property
+    def argv(self) -> list[str]:
+        """mpirun's command line. It sets no variables: each shim is sent them."""
+        return self._command([one._replace(exports={}) for one in self.contexts()])
+
+    @property
+    def printed_argv(self) -> list[str]:
+        """mpirun's command line in the original's form: with the variables."""
+        return self._command(self.contexts())
+
+    def contexts(self) -> list[Context]:
+        """Return each instance as it stands in mpirun's command line."""
+        arguments, none = self.request.arguments, LocalArguments()
+        return [
+            Context(
+                exports=self._exports(one),
+                passed_on=[
+                    *arguments.each.passed_on,
+                    *arguments.single.get(one.rank, none).passed_on,
+                ],
+                argv=[*PYTHON, "shim", self.attempt.name, env.CONTROL, str(one.rank)],
+            )
+            for one in self.assignments
+        ]
+
+    def _exports(self, assignment: Assignment) -> dict[str, str | None]:
+        """Return the variables of an instance in mpirun's argv; None: forwarded.
+
+        What is forwarded stands where the original has it: behind what is the
+        instance's, before Poplar's, and before what is ours alone.
+        """
+        forwards = dict.fromkeys(self.request.forwarded)
+        exports: dict[str, str | None] = {}
+        for name, value in assignment.shown.items():
+            if name in (env.POPLAR_TARGET_OPTIONS, env.CONTRACT):
+                exports |= forwards
+            exports[name] = value
+        return exports
+
+    def _command(self, contexts: Sequence[Context]) -> list[str]:
+        mpi = self.request.mpi
+        return adapter(mpi.flavour).command(
+            mpi, self.request.arguments.job, contexts, as_root=os.geteuid() == 0
+        )

@@ -1,0 +1,39 @@
+"""Plans of jobs as tests need them: made without a look at this machine."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from poprun.mpirun.values import Mpi
+from poprun.plan.assignments import make_plan
+from poprun.plan.attempt import Attempt
+from poprun.plan.host_facts import HostFacts
+from poprun.plan.hosts import HostSpec
+from poprun.plan.placement import Binding, Machine, Node
+from poprun.plan.topology import Topology
+from poprun.plan.values import PartitionVariables, Plan, Request
+
+FIRST = Attempt(
+    number=0, name="cafe.0", control="@poprun-babe/key", arena="beef", master_port=4711
+)
+MPI = Mpi(path="/opt/bin/mpirun", flavour="openmpi5", vendor="Open MPI", version="5")
+FACTS = HostFacts(
+    machine=Machine(nodes=(Node(index=0, cpus=(0,)),)), free_port=4711, cwd="/"
+)
+
+
+def make_request(
+    topology: Topology,
+    hosts: Sequence[HostSpec] = (HostSpec(name="localhost"),),
+    facts: Sequence[HostFacts] = (FACTS,),
+    **fields: Any,
+) -> Request:
+    fields.setdefault("bindings", [Binding()] * topology.num_instances)
+    fields.setdefault("directories", [None] * topology.num_instances)
+    fields.setdefault("mpi", MPI)
+    return Request(
+        identity="cafe", topology=topology, hosts=hosts, facts=facts, **fields
+    )
+
+
+def planned(request: Request, partition: PartitionVariables | None = None) -> Plan:
+    return make_plan(request, FIRST, partition)
