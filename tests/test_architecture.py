@@ -275,7 +275,6 @@ THIRD_PARTY = {
         "poprun.vipu.server",
     ),
     "mpi4py": ("popdist",),
-    "msgspec": ("poprun.vipu.server",),
     "numpy": ("popdist", "poptorch", "horovod"),
     "prometheus_client": ("poprun.vipu.server",),
     "psutil": ("poprun",),

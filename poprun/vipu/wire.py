@@ -1,23 +1,40 @@
 """V-IPU's values as JSON and back: a named tuple is an object, an enumeration a word.
 
-What comes back is checked against the annotations, so that a reply that is no such
-value is noticed where it arrives. Texts are shown on terminals and numbers counted
-with, so texts are printable, integers have 64 bits, and each float is a time.
+What comes is checked against the annotations, so that a request or a reply that is no
+such value is noticed where it arrives. Replies are shown on terminals, so their texts
+are printable; numbers are counted with, so they have 64 bits, and each float is a time.
 """
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from enum import Enum
 from functools import cache
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin
 
+# What a database and a reader of JSON hold without loss; -1 is the parent device.
+LEAST_NUMBER, MOST_NUMBER = -1, 2**53 - 1
 _MOST_BITS = 63
 # In seconds since the epoch: a year of four digits.
-_LATEST = 1e11
+LATEST = 1e11
+# Of requests alone; a server says how long its replies are.
+MOST_CHARACTERS = 1024
+MOST_ITEMS = 16384
+# What json reads of values that are no more than that.
+_TYPES = {None: NoneType, NoneType: NoneType, bool: bool, str: str, int: int}
 
 
 class WireError(ValueError):
-    """JSON that is not the value that it should be."""
+    """JSON that is not the value that it should be.
+
+    Args:
+        problem: What is wrong.
+        place: Of which field, from the outermost on: `request.size`.
+    """
+
+    def __init__(self, problem: str, place: str = "") -> None:
+        super().__init__(f"{problem}, at {place}" if place else problem)
+        self.problem = problem
+        self.place = place
 
 
 def to_json(value: Any) -> Any:
@@ -32,111 +49,95 @@ def to_json(value: Any) -> Any:
     return value
 
 
-def from_json(kind: Any, value: Any) -> Any:
+def from_json(kind: Any, value: Any, *, of_request: bool = False) -> Any:
     """Return a value of a type from what json read.
+
+    Args:
+        kind: The type.
+        value: What json read.
+        of_request: Whether it has limits, and no fields but those of the type; a
+            reply may have some that a newer server adds.
 
     Raises:
         WireError: It is none.
     """
-    return _reader(kind)(value)
-
-
-@cache
-def _reader(kind: Any) -> Callable[[Any], Any]:
-    if kind in (NoneType, None):
-        return _plain(NoneType)
-    if kind is bool:
-        return _plain(kind)
-    if kind is str:
-        return _read_str
-    if kind is int:
-        return _read_int
-    if kind is float:
-        return _read_float
-    if get_origin(kind) is tuple:
-        return _tuple_of(_reader(get_args(kind)[0]))
-    if get_origin(kind) is UnionType:
-        (other,) = (arm for arm in get_args(kind) if arm is not NoneType)
-        read = _reader(other)
-        return lambda value: None if value is None else read(value)
-    if issubclass(kind, Enum):
-        return _member_of(kind)
-    return _named_tuple(kind)
-
-
-def _plain(kind: type) -> Callable[[Any], Any]:
-    def read(value: Any) -> Any:
-        if type(value) is not kind:
-            raise WireError(f"{kind.__name__} expected, not {type(value).__name__}")
+    if kind in _TYPES:
+        _check_type(value, _TYPES[kind])
+        if kind is str:
+            _check_text(value, of_request)
+        elif kind is int:
+            _check_number(value)
         return value
-
-    return read
-
-
-_read_any_str = _plain(str)
-_read_any_int = _plain(int)
-
-
-def _read_str(value: Any) -> str:
-    text: str = _read_any_str(value)
-    if not text.isprintable():
-        raise WireError("a text that is not printable")
-    return text
-
-
-def _read_int(value: Any) -> int:
-    number: int = _read_any_int(value)
-    if number.bit_length() > _MOST_BITS:
-        raise WireError(f"a number of more than {_MOST_BITS} bits")
-    return number
-
-
-def _read_float(value: Any) -> float:
-    if type(value) not in (int, float):
-        raise WireError(f"number expected, not {type(value).__name__}")
-    if not 0 <= value <= _LATEST:  # nor is NaN
-        raise WireError("a number of seconds that is no time")
-    return float(value)
-
-
-def _tuple_of(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    def read_all(value: Any) -> Any:
-        if type(value) is not list:
-            raise WireError(f"list expected, not {type(value).__name__}")
-        return tuple(map(read, value))
-
-    return read_all
-
-
-def _member_of(kind: type[Enum]) -> Callable[[Any], Any]:
-    def read(value: Any) -> Any:
+    if kind is float:
+        _check_type(value, float, int)
+        if not 0 <= value <= LATEST:  # nor is NaN
+            raise WireError("a number of seconds that is no time")
+        return float(value)
+    if item := items_of(kind):
+        _check_type(value, list)
+        if of_request and len(value) > MOST_ITEMS:
+            raise WireError(f"a list of more than {MOST_ITEMS} items")
+        return tuple(from_json(item, part, of_request=of_request) for part in value)
+    if other := optional_of(kind):
+        return None if value is None else from_json(other, value, of_request=of_request)
+    if issubclass(kind, Enum):
         try:
             return kind(value)
         except ValueError:
             raise WireError(f"{str(value)[:40]!r} is no {kind.__name__}") from None
+    return _named_tuple_from(kind, value, of_request)
 
-    return read
+
+@cache
+def items_of(kind: Any) -> Any:
+    """Return the type of the items of a sequence; None for any other type."""
+    return get_args(kind)[0] if get_origin(kind) in (tuple, Sequence) else None
 
 
-def _named_tuple(kind: Any) -> Callable[[Any], Any]:
-    readers = {
-        name: _reader(annotation) for name, annotation in kind.__annotations__.items()
-    }
-    defaults = kind._field_defaults
+@cache
+def optional_of(kind: Any) -> Any:
+    """Return what a type is if it is not None; None for one that cannot be None."""
+    if get_origin(kind) is not UnionType:
+        return None
+    (other,) = (arm for arm in get_args(kind) if arm is not NoneType)
+    return other
 
-    def read(value: Any) -> Any:
-        if type(value) is not dict:
-            raise WireError(f"object expected, not {type(value).__name__}")
-        missing = readers.keys() - value.keys() - defaults.keys()
-        if missing:
-            raise WireError(f"{kind.__name__} without {', '.join(sorted(missing))}")
-        # What a newer server adds is left out.
-        return kind(
-            **{
-                name: read_field(value[name])
-                for name, read_field in readers.items()
-                if name in value
-            }
-        )
 
-    return read
+def _check_type(value: Any, *kinds: type) -> None:
+    if type(value) not in kinds:
+        raise WireError(f"{kinds[0].__name__} expected, not {type(value).__name__}")
+
+
+def _check_text(text: str, of_request: bool) -> None:
+    if not of_request:
+        if not text.isprintable():
+            raise WireError("a text that is not printable")
+    elif len(text) > MOST_CHARACTERS:
+        raise WireError(f"a text of more than {MOST_CHARACTERS} characters")
+    elif any("\ud800" <= character <= "\udfff" for character in text):
+        raise WireError("a text that is not Unicode")
+
+
+def _check_number(number: int) -> None:
+    if number.bit_length() > _MOST_BITS:
+        raise WireError(f"a number of more than {_MOST_BITS} bits")
+    if not LEAST_NUMBER <= number <= MOST_NUMBER:
+        raise WireError(f"a number that is not from {LEAST_NUMBER} to {MOST_NUMBER}")
+
+
+def _named_tuple_from(kind: Any, value: Any, of_request: bool) -> Any:
+    _check_type(value, dict)
+    annotations = kind.__annotations__
+    if missing := annotations.keys() - kind._field_defaults.keys() - value.keys():
+        raise WireError(f"{kind.__name__} without {', '.join(sorted(missing))}")
+    if of_request and (unknown := value.keys() - annotations.keys()):
+        raise WireError(f"{kind.__name__} has no {', '.join(sorted(unknown))[:64]!r}")
+    fields = {}
+    for name in annotations.keys() & value.keys():
+        try:
+            part = from_json(annotations[name], value[name], of_request=of_request)
+        except WireError as error:
+            place = f"{name}.{error.place}".removesuffix(".")
+            raise WireError(error.problem, place) from None
+        fields[name] = part
+    return kind(**fields)

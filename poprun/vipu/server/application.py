@@ -2,6 +2,7 @@
 
 import asyncio
 import binascii
+import json
 import logging
 import time
 from base64 import b64decode
@@ -9,7 +10,6 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -73,8 +73,7 @@ class Service:
         self._operations = operations()
         self._worker = Worker()
         self._metrics = Metrics()
-        schema = openapi.document(self._operations, secure=secure)
-        self._schema = msgspec.json.encode(schema)
+        self._schema = openapi.document(self._operations, secure=secure)
 
     def application(self) -> ASGIApp:
         others = Starlette(
@@ -161,7 +160,7 @@ class Service:
             lambda: self._call(operation, arguments, admin, name, access_key),
             is_of_holder=operation.name in OF_HOLDERS,
         )
-        return Response(msgspec.json.encode(to_json(value)), media_type=JSON)
+        return _reply(to_json(value))
 
     def _call(
         self,
@@ -232,7 +231,7 @@ class Service:
             )
 
     async def _show_schema(self, _: Request) -> Response:
-        return Response(self._schema, media_type=JSON)
+        return _reply(self._schema)
 
     async def _show_metrics(self, _: Request) -> Response:
         inventory = self._inventory
@@ -260,7 +259,7 @@ class Service:
             return _refusal(503, "timeout", "The inventory does not answer.")
         except VipuError as error:
             return _refused(error)
-        return Response(b'{"status":"ok"}', media_type=JSON)
+        return _reply({"status": "ok"})
 
 
 async def _body(headers: Mapping[str, str], receive: Receive) -> bytes:
@@ -307,7 +306,13 @@ def _refusal(status: int, code: str, sentence: str) -> Response:
         headers["www-authenticate"] = 'Basic realm="V-IPU", charset="UTF-8"'
     if status in (408, 413, 415):
         headers["connection"] = "close"  # what it still sends is not wanted
-    body = msgspec.json.encode({"code": code, "message": sentence})
+    return _reply({"code": code, "message": sentence}, status, headers)
+
+
+def _reply(
+    value: Any, status: int = 200, headers: Mapping[str, str] | None = None
+) -> Response:
+    body = json.dumps(value, separators=(",", ":")).encode()
     return Response(body, status, headers, media_type=JSON)
 
 

@@ -1,11 +1,11 @@
 """The schema of a server's requests and replies, in OpenAPI 3.1. Pure."""
 
 from collections.abc import Mapping
-from typing import Any, Literal
-
-import msgspec
+from enum import Enum
+from typing import Any
 
 from poprun import __version__
+from poprun.vipu import wire
 from poprun.vipu.errors import BY_CODE
 from poprun.vipu.inventory.interface import OF_ADMINS, OF_HOLDERS
 from poprun.vipu.server.operations import Operation
@@ -26,31 +26,34 @@ STATUS = {
     "timeout": 503,
 }
 _OTHER_REFUSALS = (401, 408, 413, 415)
-_REFERENCE = "#/components/schemas/{name}"
 _JSON = "application/json"
-
-
+_NUMBERS = {"minimum": wire.LEAST_NUMBER, "maximum": wire.MOST_NUMBER}
+_SCALARS: dict[Any, dict[str, Any]] = {
+    None: {"type": "null"},
+    bool: {"type": "boolean"},
+    str: {"type": "string", "maxLength": wire.MOST_CHARACTERS},
+    int: {"type": "integer", **_NUMBERS},
+    float: {"type": "number", "minimum": 0, "maximum": wire.LATEST},
+}
 # Why a request is not granted.
-Refusal = msgspec.defstruct(
-    "Refusal",
-    [("code", Literal[tuple(BY_CODE)]), ("message", str)],
-    forbid_unknown_fields=True,
-)
+_REFUSAL = {
+    "title": "Refusal",
+    "type": "object",
+    "properties": {"code": {"enum": sorted(BY_CODE)}, "message": {"type": "string"}},
+    "required": ["code", "message"],
+    "additionalProperties": False,
+}
 
 
 def document(operations: Mapping[str, Operation], *, secure: bool) -> dict[str, Any]:
     """Return the schema of a server with these operations."""
-    kinds = [kind for o in operations.values() for kind in (o.arguments, o.result)]
-    schemas, components = msgspec.json.schema_components(
-        [*kinds, Refusal], ref_template=_REFERENCE
-    )
+    components: dict[str, Any] = {"Refusal": _REFUSAL}
     paths = {}
-    for number, operation in enumerate(operations.values()):
-        asked, result = schemas[2 * number : 2 * number + 2]
+    for operation in operations.values():
         for area in ("user", "admin"):
             if area == "user" and operation.name in OF_ADMINS:
                 continue
-            described = _operation(operation, area, asked, result, schemas[-1])
+            described = _operation(operation, area, components)
             if secure and operation.name not in (*OF_HOLDERS, "check_access"):
                 described["security"] = [{"accessKey": []}]
             paths[f"/{area}/{operation.name}"] = {"post": described}
@@ -78,14 +81,14 @@ def document(operations: Mapping[str, Operation], *, secure: bool) -> dict[str, 
 
 
 def _operation(
-    operation: Operation, area: str, asked: Any, result: Any, refusal: Any
+    operation: Operation, area: str, components: dict[str, Any]
 ) -> dict[str, Any]:
     summary, _, description = operation.summary.partition("\n")
     statuses = sorted({*STATUS.values(), *_OTHER_REFUSALS})
     refusals = {
         str(status): {
             "description": "Refused; the message says why.",
-            "content": {_JSON: {"schema": refusal}},
+            "content": _content(_reference("Refusal")),
         }
         for status in statuses
     }
@@ -94,12 +97,52 @@ def _operation(
         "tags": [area],
         "summary": summary,
         "description": description.strip(),
-        "requestBody": {"required": True, "content": {_JSON: {"schema": asked}}},
+        "requestBody": {
+            "required": True,
+            "content": _content(_schema(operation.arguments, components)),
+        },
         "responses": {
             "200": {
                 "description": "Done.",
-                "content": {_JSON: {"schema": result}},
+                "content": _content(_schema(operation.result, components)),
             },
             **refusals,
         },
     }
+
+
+def _content(schema: dict[str, Any]) -> dict[str, Any]:
+    return {_JSON: {"schema": schema}}
+
+
+def _reference(name: str) -> dict[str, Any]:
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def _schema(kind: Any, components: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of what `wire` reads and writes of a type.
+
+    Args:
+        kind: The type.
+        components: By name, those of enumerations and named tuples; it adds to them.
+    """
+    if kind in _SCALARS:
+        return _SCALARS[kind]
+    if item := wire.items_of(kind):
+        items = _schema(item, components)
+        return {"type": "array", "items": items, "maxItems": wire.MOST_ITEMS}
+    if other := wire.optional_of(kind):
+        return {"anyOf": [_schema(other, components), _SCALARS[None]]}
+    name = kind.__name__
+    if issubclass(kind, Enum):
+        components[name] = {"title": name, "enum": [member.value for member in kind]}
+    elif name not in components:
+        fields = kind.__annotations__.items()
+        components[name] = {
+            "title": name,
+            "type": "object",
+            "properties": {field: _schema(part, components) for field, part in fields},
+            "required": [f for f in kind._fields if f not in kind._field_defaults],
+            "additionalProperties": False,
+        }
+    return _reference(name)
