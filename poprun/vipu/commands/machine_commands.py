@@ -1,5 +1,8 @@
 """What `vipu` and `vipu-admin` show of clusters, agents and allocations."""
 
+from functools import partial
+from typing import TYPE_CHECKING
+
 import click
 
 from poprun.vipu.commands.command_line import Noun
@@ -9,10 +12,16 @@ from poprun.vipu.commands.nouns import (
     name_argument,
     name_option,
 )
-from poprun.vipu.commands.session import Session, write
+from poprun.vipu.commands.session import Session
 from poprun.vipu.commands.views import machine_views as views
-from poprun.vipu.model import AgentStatus
+from poprun.vipu.commands.views.pod_picture import ClusterState
+from poprun.vipu.commands.views.text_tables import format_values
+from poprun.vipu.model import AgentStatus, Cluster
 
+if TYPE_CHECKING:  # it takes 3 ms, and nothing of it runs
+    from poprun.vipu.inventory.interface import Inventory
+
+_CLUSTER = views.VIEWS["cluster"]
 _OF_CLUSTER = name_option("cluster", "Only those of this cluster.")
 
 
@@ -21,18 +30,9 @@ _OF_CLUSTER = name_option("cluster", "Only those of this cluster.")
 def list_clusters(session: Session) -> None:
     """List clusters."""
     with session.open() as inventory:
-        clusters = [
-            (cluster, inventory.list_free_blocks(cluster.name))
-            for cluster in inventory.list_clusters()
-        ]
-        if not session.as_json:
-            write(views.cluster_table(clusters))
-            return
-        values = [
-            views.cluster_value(cluster, inventory.list_agents(cluster.name), free)
-            for cluster, free in clusters
-        ]
-    session.write_json(values)
+        clusters = inventory.list_clusters()
+        states = [_state(inventory, cluster) for cluster in clusters]
+    session.show_all(states, _CLUSTER.value, _CLUSTER.table)
 
 
 @click.command("cluster", cls=Noun)
@@ -41,13 +41,13 @@ def list_clusters(session: Session) -> None:
 def get_cluster(session: Session, name: str) -> None:
     """Show a cluster."""
     with session.open() as inventory:
-        cluster = inventory.get_cluster(name)
-        agents = inventory.list_agents(name)
-        free = inventory.list_free_blocks(name)
-    if session.as_json:
-        session.write_json(views.cluster_value(cluster, agents, free))
-    else:
-        write(views.cluster_properties(cluster, agents, free))
+        state = _state(inventory, inventory.get_cluster(name))
+    session.show(state, _CLUSTER.value, _CLUSTER.properties)
+
+
+def _state(inventory: "Inventory", cluster: Cluster) -> ClusterState:
+    agents = inventory.list_agents(cluster.name)
+    return ClusterState(cluster, agents, inventory.list_free_blocks(cluster.name))
 
 
 list_allocations = list_command(
@@ -67,7 +67,8 @@ def discover_agents(session: Session) -> None:
     with session.open() as inventory:
         agents = inventory.list_agents()
     seen = [agent for agent in agents if agent.status is AgentStatus.UP]
-    session.show_all(seen, views.agent_value, views.discovery_table)
+    table = partial(format_values, views.DISCOVERED)
+    session.show_all(seen, views.agent_value, table)
 
 
 @click.command("ipu-attrs", cls=Noun)
@@ -84,9 +85,4 @@ def list_ipu_attributes(
             if agent is None
             else (inventory.get_agent(agent),)
         )
-    if session.as_json:
-        session.write_json(
-            [value for found in agents for value in views.attribute_value(found)]
-        )
-    else:
-        write(views.attribute_table(agents))
+    session.show(agents, views.attribute_values, views.attribute_table)

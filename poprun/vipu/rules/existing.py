@@ -1,6 +1,6 @@
 """Whether a job can use a partition that exists, and what must be done first. Pure."""
 
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from poprun.vipu.errors import MismatchError
 from poprun.vipu.model import Cluster, LinkRouting, Partition, SyncType
@@ -11,12 +11,29 @@ from poprun.vipu.rules.routing import has_ring
 T = TypeVar("T")
 
 
-class Mismatch(NamedTuple):
-    """One thing in which a partition differs from what is asked for, in words."""
-
-    has: str
-    asked: str
-    change: PartitionChange
+# What a partition has some of, and what it has one of: each as refusals name it.
+_COUNTS = {
+    "size": "IPU",
+    "num_gcds": "GCD",
+    "num_replicas": "replica",
+    "num_ilds": "ILD",
+}
+_CHOICES = {
+    "link_routing": "IPU-Link routing",
+    "gateway_routing": "GW-Link routing",
+    "sync_type": "sync type",
+}
+# What an update may change, as the log names it.
+_UPDATED = {
+    "size": "size",
+    "num_ilds": "ILDs",
+    "num_gcds": "GCDs",
+    "gcd_size": "IPUs per GCD",
+    "num_replicas": "replicas",
+    "reconfigurable": "reconfigurable",
+    **_CHOICES,
+    "link_topology": "topology",
+}
 
 
 class Preparation(NamedTuple):
@@ -24,91 +41,6 @@ class Preparation(NamedTuple):
 
     change: PartitionChange | None
     reset: bool
-
-
-def differences(
-    partition: Partition, request: PartitionRequest
-) -> tuple[Mismatch, ...]:
-    """Return in what a partition is not as a job asks.
-
-    A reconfigurable partition serves jobs of any size up to its own, whatever their
-    instances and replicas; what the request leaves open is not compared.
-    """
-    found = []
-    if not partition.reconfigurable:
-        if partition.size != request.size:
-            found.append(_sizes(partition, request))
-        gcd_size = request.gcd_size or request.size // request.num_gcds
-        if partition.num_gcds != request.num_gcds:
-            found.append(
-                Mismatch(
-                    counted(partition.num_gcds, "GCD"),
-                    str(request.num_gcds),
-                    PartitionChange(num_gcds=request.num_gcds, gcd_size=gcd_size),
-                )
-            )
-        replicas = request.num_replicas
-        # One for each GCD is the default, so it is no wish of the partition's user.
-        is_default = partition.num_replicas == partition.num_gcds
-        if replicas not in (None, partition.num_replicas) and not is_default:
-            found.append(
-                Mismatch(
-                    counted(partition.num_replicas, "replica"),
-                    str(replicas),
-                    PartitionChange(num_replicas=replicas),
-                )
-            )
-    elif partition.size < request.size:
-        found.append(_sizes(partition, request))
-    if request.num_ilds is not None and partition.num_ilds != request.num_ilds:
-        found.append(
-            Mismatch(
-                counted(partition.num_ilds, "ILD"),
-                str(request.num_ilds),
-                PartitionChange(num_ilds=request.num_ilds),
-            )
-        )
-    return (*found, *_link_differences(partition, request))
-
-
-def _sizes(partition: Partition, request: PartitionRequest) -> Mismatch:
-    return Mismatch(
-        counted(partition.size, "IPU"),
-        str(request.size),
-        PartitionChange(size=request.size),
-    )
-
-
-def _link_differences(
-    partition: Partition, request: PartitionRequest
-) -> list[Mismatch]:
-    found = []
-    asked_routing = request.link_routing
-    if asked_routing not in (None, LinkRouting.DEFAULT, partition.link_routing):
-        found.append(
-            Mismatch(
-                f"IPU-Link routing {partition.link_routing}",
-                str(asked_routing),
-                PartitionChange(link_routing=asked_routing),
-            )
-        )
-    if request.gateway_routing not in (None, partition.gateway_routing):
-        found.append(
-            Mismatch(
-                f"GW-Link routing {partition.gateway_routing}",
-                str(request.gateway_routing),
-                PartitionChange(gateway_routing=request.gateway_routing),
-            )
-        )
-    if request.sync_type not in (None, partition.sync_type):
-        found.append(
-            Mismatch(
-                f"sync type {partition.sync_type}",
-                str(request.sync_type),
-                PartitionChange(sync_type=request.sync_type),
-            )
-        )
-    return found
 
 
 def prepare(
@@ -129,22 +61,56 @@ def prepare(
     Raises:
         MismatchError: It must not be changed, but does not fit.
     """
-    found = differences(partition, request)
-    if found and not update:
-        parts = [f"{m.has} where the job asks for {m.asked}" for m in found]
+    wishes = _differences(partition, request)
+    if wishes and not update:
+        parts = [
+            f"{_describe(partition, name)} where the job asks for {wish}"
+            for name, wish in wishes.items()
+        ]
         raise MismatchError(
             f"Partition {describe(partition)} has {' and '.join(parts)}. Let poprun "
             "change the partition with --update-partition=yes, name another with "
             "--vipu-partition, or ask for what it has."
         )
-    change = None
-    if found:
-        change = _merge([mismatch.change for mismatch in found])
-        if not partition.reconfigurable and request.num_replicas is not None:
+    change = PartitionChange(**wishes) if wishes else None
+    if change is not None and not partition.reconfigurable:
+        if change.num_gcds is not None:
+            gcd_size = request.gcd_size or request.size // request.num_gcds
+            change = change._replace(gcd_size=gcd_size)
+        if request.num_replicas is not None:
             change = change._replace(num_replicas=request.num_replicas)
     return Preparation(
         change=change, reset=not partition.reconfigurable if reset is None else reset
     )
+
+
+def _differences(partition: Partition, request: PartitionRequest) -> dict[str, Any]:
+    """Return what a job asks for, by name, where a partition is otherwise.
+
+    A reconfigurable partition serves jobs of any size up to its own, whatever their
+    instances and replicas; what the request leaves open is not compared.
+    """
+    wishes = {name: getattr(request, name) for name in (*_COUNTS, *_CHOICES)}
+    if request.link_routing is LinkRouting.DEFAULT:
+        del wishes["link_routing"]
+    if partition.reconfigurable:
+        del wishes["num_gcds"], wishes["num_replicas"]
+        wishes["size"] = max(request.size, partition.size)
+    # One for each GCD is the default, so it is no wish of the partition's user.
+    elif partition.num_replicas == partition.num_gcds:
+        del wishes["num_replicas"]
+    return {
+        name: wish
+        for name, wish in wishes.items()
+        if wish not in (None, getattr(partition, name))
+    }
+
+
+def _describe(partition: Partition, name: str) -> str:
+    value = getattr(partition, name)
+    if name in _COUNTS:
+        return counted(value, _COUNTS[name])
+    return f"{_CHOICES[name]} {value}"
 
 
 def changed_request(
@@ -220,32 +186,11 @@ def _kept_routing(
 
 def describe_update(before: Partition, after: Partition) -> str:
     """Return what an update has changed: `size 8 to 16, GCDs 2 to 4`; "" if nothing."""
-    pairs = zip(_properties(before), _properties(after), strict=True)
-    return ", ".join(
-        f"{name} {old} to {new}" for (name, old), (_, new) in pairs if old != new
-    )
-
-
-def _properties(partition: Partition) -> tuple[tuple[str, str], ...]:
-    return (
-        ("size", str(partition.size)),
-        ("ILDs", str(partition.num_ilds)),
-        ("GCDs", str(partition.num_gcds)),
-        ("IPUs per GCD", str(partition.gcd_size)),
-        ("replicas", str(partition.num_replicas)),
-        ("reconfigurable", "yes" if partition.reconfigurable else "no"),
-        ("IPU-Link routing", partition.link_routing.value),
-        ("GW-Link routing", partition.gateway_routing.value),
-        ("sync type", partition.sync_type.value),
-        ("topology", partition.link_topology.value),
-    )
-
-
-def _merge(changes: list[PartitionChange]) -> PartitionChange:
-    merged = PartitionChange()
-    for change in changes:
-        for name in PartitionChange._fields:
-            value = getattr(change, name)
-            if value is not None:
-                merged = merged._replace(**{name: value})
-    return merged
+    parts = []
+    for attribute, name in _UPDATED.items():
+        old, new = getattr(before, attribute), getattr(after, attribute)
+        if attribute == "reconfigurable":
+            old, new = ("yes" if value else "no" for value in (old, new))
+        if old != new:
+            parts.append(f"{name} {old} to {new}")
+    return ", ".join(parts)

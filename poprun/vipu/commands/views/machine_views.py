@@ -1,63 +1,73 @@
 """Clusters, agents, allocations and users as the commands show them."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from poprun.vipu.commands.views import emulated_hardware
 from poprun.vipu.commands.views.partition_views import ipu_names, names_by_machine
-from poprun.vipu.commands.views.pod_picture import free_text
-from poprun.vipu.commands.views.text_tables import format_properties, format_table
-from poprun.vipu.model import (
-    IPUS_PER_MACHINE,
-    Agent,
-    Allocation,
-    Block,
-    Cluster,
-    User,
+from poprun.vipu.commands.views.pod_picture import ClusterState, free_text
+from poprun.vipu.commands.views.text_tables import (
+    Columns,
+    format_properties,
+    format_table,
+    format_value,
+    format_values,
 )
+from poprun.vipu.model import IPUS_PER_MACHINE, Agent, Allocation, User
+
+_CLUSTERS: Columns = {
+    "Cluster": "cluster.name",
+    "ILDs": "cluster.num_ilds",
+    "Size": "cluster.size",
+    "Topology": "cluster.topology.name",
+    "Cluster Topology": "cluster.gateway_topology.name",
+    "Free": "num_free",
+}
+_CLUSTER: Columns = {
+    "Cluster ID": "cluster.name",
+    "ILDs": "cluster.num_ilds",
+    "IPUs per ILD": "cluster.ild_size",
+    "Size": "cluster.size",
+    "Free": lambda state: free_text(state.free),
+    "Topology": "cluster.topology",
+    "Cluster Topology": "cluster.gateway_topology",
+    "Made for a job": "cluster.automatic",
+    "Agents": lambda state: tuple(agent.name for agent in state.agents),
+}
+_AGENTS: Columns = {
+    "Agent ID": "name",
+    "Host": "host",
+    "Port": "port",
+    "Status": lambda agent: agent.status.capitalize(),
+    "Cluster": "cluster",
+    "Allocation": "allocation",
+}
+# Of the emulated IPU-Machines that are up.
+DISCOVERED: Columns = {
+    "Host": "host",
+    "Port": "port",
+    "Network Interface": lambda agent: "emulated",
+    "Time Since Last Seen": lambda agent: "0s",
+    "Agent Auto-Add ID": "name",
+}
+_ALLOCATIONS: Columns = {"Allocation ID": "name", "Agents": "agents"}
+_ALLOCATION: Columns = {
+    "Allocation ID": "name",
+    "Cluster": "cluster",
+    "Agents": "agents",
+    "Users": lambda allocation: allocation.users or "all",
+}
+_USER: Columns = {
+    "Administrator": "is_admin",
+    "Allocations": lambda user: user.allocations or "-",
+}
 
 
-def cluster_table(clusters: Sequence[tuple[Cluster, Sequence[Block]]]) -> str:
-    """Return the table of `list clusters`: clusters, each with its free IPUs."""
-    header = ("Cluster", "ILDs", "Size", "Topology", "Cluster Topology", "Free")
-    rows = [
-        (
-            cluster.name,
-            str(cluster.num_ilds),
-            str(cluster.size),
-            cluster.topology.name,
-            cluster.gateway_topology.name,
-            str(sum(block.size for block in free)),
-        )
-        for cluster, free in clusters
-    ]
-    return format_table(header, rows)
-
-
-def cluster_properties(
-    cluster: Cluster, agents: Sequence[Agent], free: Sequence[Block]
-) -> str:
-    """Return the table of `get cluster`."""
-    return format_properties(
-        [
-            ("Cluster ID", cluster.name),
-            ("ILDs", str(cluster.num_ilds)),
-            ("IPUs per ILD", str(cluster.ild_size)),
-            ("Size", str(cluster.size)),
-            ("Free", free_text(free)),
-            ("Topology", cluster.topology.value),
-            ("Cluster Topology", cluster.gateway_topology.value),
-            ("Made for a job", "yes" if cluster.automatic else "no"),
-            ("Agents", " ".join(agent.name for agent in agents)),
-        ]
-    )
-
-
-def cluster_value(
-    cluster: Cluster, agents: Sequence[Agent], free: Sequence[Block]
-) -> dict[str, Any]:
-    """Return a cluster for JSON, in the shape of the original's `--showjson`."""
-    size, names = cluster.ild_size, names_by_machine(agents)
+def _cluster_value(state: ClusterState) -> dict[str, Any]:
+    """Return a cluster for JSON, in the form of the original's `--showjson`."""
+    cluster, names = state.cluster, names_by_machine(state.agents)
+    size = cluster.ild_size
     return {
         "id": cluster.name,
         "spec": {
@@ -69,28 +79,11 @@ def cluster_value(
             ],
         },
         "automatic": cluster.automatic,
-        "free": sum(block.size for block in free),
+        "free": state.num_free,
     }
 
 
-def agent_table(agents: Sequence[Agent]) -> str:
-    """Return the table of `list agents`."""
-    header = ("Agent ID", "Host", "Port", "Status", "Cluster", "Allocation")
-    rows = [
-        (
-            agent.name,
-            agent.host,
-            str(agent.port),
-            agent.status.value.capitalize(),
-            agent.cluster or "-",
-            agent.allocation or "-",
-        )
-        for agent in agents
-    ]
-    return format_table(header, rows)
-
-
-def agent_properties(agent: Agent) -> str:
+def _agent_properties(agent: Agent) -> str:
     """Return the tables of `get agent`: the IPU-Machine, and its IPUs."""
     machine = format_properties(
         emulated_hardware.agent_properties(agent), widths=(20, 40)
@@ -111,74 +104,33 @@ def agent_value(agent: Agent) -> dict[str, Any]:
     }
 
 
-def discovery_table(agents: Sequence[Agent]) -> str:
-    """Return the table of `discover agents`: the emulated IPU-Machines that are up."""
-    header = (
-        "Host",
-        "Port",
-        "Network Interface",
-        "Time Since Last Seen",
-        "Agent Auto-Add ID",
-    )
-    rows = [
-        (agent.host, str(agent.port), "emulated", "0s", agent.name) for agent in agents
-    ]
-    return format_table(header, rows)
-
-
 def attribute_table(agents: Sequence[Agent]) -> str:
     """Return the table of `list ipu-attrs`; what repeats is written once."""
     rows = []
     for agent in agents:
         for ipu in range(IPUS_PER_MACHINE):
             attributes = emulated_hardware.ipu_attributes(agent, ipu)
-            for number, (name, value) in enumerate(attributes):
-                rows.append(
-                    (
-                        agent.name if ipu == number == 0 else "",
-                        str(ipu) if number == 0 else "",
-                        name,
-                        value,
-                    )
-                )
+            for number, attribute in enumerate(attributes):
+                first = agent.name if ipu == number == 0 else ""
+                rows.append((first, "" if number else str(ipu), *attribute))
     header = ("Agent", "IPU", "Attribute", "Value")
     return format_table(header, rows, widths=(10, 3, 33, 18))
 
 
-def attribute_value(agent: Agent) -> list[dict[str, Any]]:
-    """Return the attributes of the IPUs of an agent for JSON."""
+def attribute_values(agents: Sequence[Agent]) -> list[dict[str, Any]]:
+    """Return the attributes of the IPUs of agents for JSON."""
     return [
         {
             "agent": agent.name,
             "ipu": ipu,
             "attributes": dict(emulated_hardware.ipu_attributes(agent, ipu)),
         }
+        for agent in agents
         for ipu in range(IPUS_PER_MACHINE)
     ]
 
 
-def allocation_table(allocations: Sequence[Allocation]) -> str:
-    """Return the table of `list allocations`."""
-    rows = [
-        (allocation.name, " ".join(allocation.agents)) for allocation in allocations
-    ]
-    return format_table(("Allocation ID", "Agents"), rows, top_rule=True)
-
-
-def allocation_properties(allocation: Allocation) -> str:
-    """Return the table of `get allocation`."""
-    return format_properties(
-        [
-            ("Allocation ID", allocation.name),
-            ("Cluster", allocation.cluster),
-            ("Agents", " ".join(allocation.agents)),
-            ("Users", " ".join(allocation.users) or "all"),
-        ]
-    )
-
-
-def allocation_value(allocation: Allocation) -> dict[str, Any]:
-    """Return an allocation for JSON."""
+def _allocation_value(allocation: Allocation) -> dict[str, Any]:
     return {
         "id": allocation.name,
         "spec": {
@@ -189,20 +141,7 @@ def allocation_value(allocation: Allocation) -> dict[str, Any]:
     }
 
 
-def user_table(users: Sequence[User]) -> str:
-    """Return the table of `list users`."""
-    rows = [_user_cells(user) for user in users]
-    return format_table(("User", "Administrator", "Allocations"), rows)
-
-
-def user_properties(user: User) -> str:
-    """Return the table of `get user`."""
-    names = ("User ID", "Administrator", "Allocations")
-    return format_properties(list(zip(names, _user_cells(user), strict=True)))
-
-
-def user_value(user: User) -> dict[str, Any]:
-    """Return a user for JSON."""
+def _user_value(user: User) -> dict[str, Any]:
     return {
         "id": user.name,
         "is_admin": user.is_admin,
@@ -210,25 +149,30 @@ def user_value(user: User) -> dict[str, Any]:
     }
 
 
-def _user_cells(user: User) -> tuple[str, ...]:
-    return (
-        user.name,
-        "yes" if user.is_admin else "no",
-        " ".join(user.allocations) or "-",
-    )
-
-
 class View(NamedTuple):
-    """How things of one kind are shown."""
+    """How things of one kind are shown: one as JSON, several and one as a table."""
 
     value: Callable[[Any], Any]
     table: Callable[[Any], str]
     properties: Callable[[Any], str]
 
 
-# By the noun of one of them.
+# By the noun of one of them; a cluster is shown with its agents and its free IPUs.
 VIEWS = {
-    "agent": View(agent_value, agent_table, agent_properties),
-    "allocation": View(allocation_value, allocation_table, allocation_properties),
-    "user": View(user_value, user_table, user_properties),
+    "cluster": View(
+        _cluster_value,
+        partial(format_values, _CLUSTERS),
+        partial(format_value, _CLUSTER),
+    ),
+    "agent": View(agent_value, partial(format_values, _AGENTS), _agent_properties),
+    "allocation": View(
+        _allocation_value,
+        partial(format_values, _ALLOCATIONS, top_rule=True),
+        partial(format_value, _ALLOCATION),
+    ),
+    "user": View(
+        _user_value,
+        partial(format_values, {"User": "name", **_USER}),
+        partial(format_value, {"User ID": "name", **_USER}),
+    ),
 }

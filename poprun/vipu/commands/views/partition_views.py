@@ -7,7 +7,14 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from poprun.vipu.commands.views.text_tables import format_properties, format_table
+from poprun.vipu.commands.views.text_tables import (
+    Columns,
+    cells_of,
+    format_properties,
+    format_table,
+    format_values,
+    properties_of,
+)
 from poprun.vipu.leases import Lease, Reservation
 from poprun.vipu.model import IPUS_PER_MACHINE, Agent, Partition
 from poprun.vipu.rules.numbering import machines, positions
@@ -17,19 +24,40 @@ Holders = Mapping[str, Sequence[Lease]]
 # By the number of the IPU-Machine in its cluster.
 AgentNames = Mapping[int, str]
 
-_HEADER = (
-    "Partition",
-    "Cluster",
-    "ILDs",
-    "GW Routing",
-    "ILD Routing",
-    "Size",
-    "GCDs",
-    "State",
-)
+_PARTITIONS: Columns = {
+    "Partition": "name",
+    "Cluster": "cluster",
+    "ILDs": "num_ilds",
+    "GW Routing": "gateway_routing.name",
+    "ILD Routing": "link_routing.name",
+    "Size": "size",
+    "GCDs": "num_gcds",
+    "State": "state.name",
+}
 # The original's first column has room for the names that sites use.
 _WIDTHS = (11, 8, 4, 10, 11, 4, 4, 6)
-_HOLDER_HEADER = ("User", "Job", "Host", "PID", "Since")
+_OF_ADMIN: Columns = {"Allocation": "allocation", "Owner": "owner"}
+_HOLDERS: Columns = {
+    "User": "holder.user",
+    "Job": "holder.job",
+    "Host": "holder.host",
+    "PID": "holder.process.pid",
+    "Since": lambda lease: local_time(lease.since),
+}
+_PARTITION: Columns = {
+    "Owner": "owner",
+    "Cluster": "cluster",
+    "Allocation": "allocation",
+    "Size": "size",
+    "ILDs": "num_ilds",
+    "GCDs": "num_gcds",
+    "IPUs per GCD": "gcd_size",
+    "Replicas": "num_replicas",
+    "Reconfigurable": "reconfigurable",
+    "ILD Routing": "link_routing.name",
+    "GW Routing": "gateway_routing.name",
+    "Sync Type": "sync_type",
+}
 
 
 def holders_of(reservations: Sequence[Reservation]) -> Holders:
@@ -55,31 +83,25 @@ def partition_table(
             later read the name of the partition from the third column.
         holders: Who holds devices, for columns at the end, one line for each.
     """
-    first = ("Allocation", "Owner") if for_admin else ()
-    header = (*first, *_HEADER, *(() if holders is None else _HOLDER_HEADER))
-    rows = []
+    columns = {**(_OF_ADMIN if for_admin else {}), **_PARTITIONS}
+    widths = (0,) * (len(columns) - len(_WIDTHS)) + _WIDTHS
+    if holders is None:
+        return format_values(columns, partitions, widths=widths)
+    rows: list[tuple[str, ...]] = []
     for partition in partitions:
-        cells = (
-            *((partition.allocation, partition.owner or "-") if for_admin else ()),
-            partition.name,
-            partition.cluster,
-            str(partition.num_ilds),
-            partition.gateway_routing.name,
-            partition.link_routing.name,
-            str(partition.size),
-            str(partition.num_gcds),
-            partition.state.name,
-        )
-        if holders is None:
-            rows.append(cells)
-            continue
         leases = holders.get(partition.name, ())
-        if not leases:
-            rows.append((*cells, *("-",) * len(_HOLDER_HEADER)))
-        for number, lease in enumerate(leases):
-            shown = cells if number == 0 else ("",) * len(cells)
-            rows.append((*shown, *holder_cells(lease)))
-    return format_table(header, rows, widths=(0,) * len(first) + _WIDTHS)
+        rows += rows_of_holders(cells_of(columns, partition), leases)
+    return format_table((*columns, *_HOLDERS), rows, widths=widths)
+
+
+def rows_of_holders(
+    cells: tuple[str, ...],
+    leases: Sequence[Lease],
+    unused: tuple[str, ...] = ("-",) * len(_HOLDERS),
+) -> list[tuple[str, ...]]:
+    """Return the cells of a partition with those of its holders, in a row for each."""
+    first, *others = [cells_of(_HOLDERS, lease) for lease in leases] or [unused]
+    return [(*cells, *first), *((("",) * len(cells) + other) for other in others)]
 
 
 def names_by_machine(agents: Sequence[Agent]) -> AgentNames:
@@ -96,18 +118,7 @@ def partition_properties(
         ("Partition ID", partition.name),
         ("State", partition.state.name),
         *([("Reason", partition.reason)] if partition.reason else []),
-        ("Owner", partition.owner or "-"),
-        ("Cluster", partition.cluster),
-        ("Allocation", partition.allocation),
-        ("Size", str(partition.size)),
-        ("ILDs", str(partition.num_ilds)),
-        ("GCDs", str(partition.num_gcds)),
-        ("IPUs per GCD", str(partition.gcd_size)),
-        ("Replicas", str(partition.num_replicas)),
-        ("Reconfigurable", "yes" if partition.reconfigurable else "no"),
-        ("ILD Routing", partition.link_routing.name),
-        ("GW Routing", partition.gateway_routing.name),
-        ("Sync Type", partition.sync_type.value),
+        *properties_of(_PARTITION, partition),
         ("Agents", " ".join(used)),
         ("Created", local_time(partition.created)),
         ("Removed with", "its job" if partition.lease else "vipu remove partition"),
@@ -115,14 +126,13 @@ def partition_properties(
     leases = holders.get(partition.name, ())
     if not leases:
         return format_properties([*pairs, ("In use by", "-")])
-    rows = [holder_cells(lease) for lease in leases]
-    return format_properties(pairs) + format_table(_HOLDER_HEADER, rows)
+    return format_properties(pairs) + format_values(_HOLDERS, leases)
 
 
 def partition_value(
     partition: Partition, holders: Holders, names: AgentNames
 ) -> dict[str, Any]:
-    """Return a partition for JSON, in the shape of the original's `--showjson`."""
+    """Return a partition for JSON, in the form of the original's `--showjson`."""
     value = {
         "id": partition.name,
         "spec": {
@@ -158,24 +168,12 @@ def partition_value(
     return {"partition": value}
 
 
-def ipu_names(found: Sequence[int], names: AgentNames) -> list[str]:
+def ipu_names(ipus: Sequence[int], names: AgentNames) -> list[str]:
     """Return IPUs of a cluster by agent and number in it: ag0:3."""
     return [
         f"{names.get(position // IPUS_PER_MACHINE, '?')}:{position % IPUS_PER_MACHINE}"
-        for position in found
+        for position in ipus
     ]
-
-
-def holder_cells(lease: Lease) -> tuple[str, ...]:
-    """Return user, job, host, process and start of a lease."""
-    holder = lease.holder
-    return (
-        holder.user,
-        holder.job,
-        holder.host,
-        str(holder.process.pid),
-        local_time(lease.since),
-    )
 
 
 def local_time(seconds: float) -> str:

@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 
 from poprun.vipu.commands.views.partition_views import (
     Holders,
-    holder_cells,
     holders_of,
     local_time,
     names_by_machine,
     partition_value,
+    rows_of_holders,
     utc_time,
 )
-from poprun.vipu.commands.views.text_tables import format_table
+from poprun.vipu.commands.views.text_tables import Columns, cells_of, format_table
 from poprun.vipu.leases import Reservation
 from poprun.vipu.model import (
     IPUS_PER_MACHINE,
@@ -36,15 +36,29 @@ _MACHINES_PER_LINE = 8
 _COLOURS = (2, 3, 4, 5, 6)
 
 
+_WAITING: Columns = {
+    "IPUs": "num_ipus",
+    "Partition": "partition",
+    "User": "holder.user",
+    "Job": "holder.job",
+    "Host": "holder.host",
+    "Since": lambda job: local_time(job.since),
+}
+
+
 class ClusterState(NamedTuple):
-    """A cluster, and all that is known of the use of its IPUs."""
+    """A cluster, and what is known of the use of its IPUs."""
 
     cluster: Cluster
     agents: tuple[Agent, ...]
     free: tuple[Block, ...]
     # Those that the user may see.
-    partitions: tuple[Partition, ...]
-    reservations: tuple[Reservation, ...]
+    partitions: tuple[Partition, ...] = ()
+    reservations: tuple[Reservation, ...] = ()
+
+    @property
+    def num_free(self) -> int:
+        return sum(block.size for block in self.free)
 
 
 class Ipu(NamedTuple):
@@ -119,20 +133,8 @@ def draw_waiting(jobs: Sequence[WaitingJob]) -> str:
     """Return the table of the jobs that wait for IPUs; empty if none does."""
     if not jobs:
         return ""
-    header = ("Waiting", "IPUs", "Partition", "User", "Job", "Host", "Since")
-    rows = [
-        (
-            str(number),
-            str(job.num_ipus),
-            job.partition or "-",
-            job.holder.user,
-            job.holder.job,
-            job.holder.host,
-            local_time(job.since),
-        )
-        for number, job in enumerate(jobs, start=1)
-    ]
-    return format_table(header, rows)
+    rows = [(str(n), *cells_of(_WAITING, job)) for n, job in enumerate(jobs, start=1)]
+    return format_table(("Waiting", *_WAITING), rows)
 
 
 def state_value(state: ClusterState) -> dict[str, Any]:
@@ -154,7 +156,7 @@ def state_value(state: ClusterState) -> dict[str, Any]:
     return {
         "id": cluster.name,
         "size": cluster.size,
-        "free": sum(block.size for block in state.free),
+        "free": state.num_free,
         "largest_free": max((block.size for block in state.free), default=0),
         "ipu_link_domains": [
             {"ipus": [value(ild * size + place) for place in range(size)]}
@@ -198,7 +200,7 @@ def _cell(ipu: Ipu, *, in_colour: bool) -> str:
 
 def _legend(state: ClusterState, ipus: Sequence[Ipu], *, in_colour: bool) -> str:
     header = ("", "Partition", "Size", "Held", "State", "User", "Job", "Host", "PID")
-    rows: list[Sequence[str]] = []
+    rows: list[tuple[str, ...]] = []
     partitions: list[int | None] = []
     holders = holders_of(state.reservations)
     held = Counter(ipu.partition for ipu in ipus if ipu.is_held)
@@ -218,7 +220,7 @@ def _legend(state: ClusterState, ipus: Sequence[Ipu], *, in_colour: bool) -> str
 
 def _legend_rows(
     state: ClusterState, number: int, held: int, holders: Holders
-) -> list[Sequence[str]]:
+) -> list[tuple[str, ...]]:
     partition = state.partitions[number]
     cells = (
         _LETTERS[number % len(_LETTERS)].upper(),
@@ -227,11 +229,5 @@ def _legend_rows(
         str(held),
         partition.state.name,
     )
-    leases = holders.get(partition.name, ())
-    if not leases:
-        kept = (partition.owner or "-", "-", "-", "-", local_time(partition.created))
-        return [(*cells, *kept)]
-    return [
-        (*(cells if place == 0 else ("",) * len(cells)), *holder_cells(lease))
-        for place, lease in enumerate(leases)
-    ]
+    kept = (partition.owner or "-", "-", "-", "-", local_time(partition.created))
+    return rows_of_holders(cells, holders.get(partition.name, ()), kept)

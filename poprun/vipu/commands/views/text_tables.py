@@ -1,8 +1,44 @@
 """Write tables as the original's commands do; scripts cut them at `|`. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
+from typing import Any
 
 Row = Sequence[str]
+# By the name of a column: the attribute that is shown in it, or what returns the text.
+Columns = Mapping[str, str | Callable[[Any], Any]]
+
+
+def format_values(columns: Columns, values: Sequence[Any], **attributes: Any) -> str:
+    """Return a table with a row for each value; see `format_table`."""
+    rows = [cells_of(columns, value) for value in values]
+    return format_table(list(columns), rows, **attributes)
+
+
+def format_value(columns: Columns, value: Any) -> str:
+    """Return a table with a row for each attribute of a value."""
+    return format_properties(properties_of(columns, value))
+
+
+def properties_of(columns: Columns, value: Any) -> list[Row]:
+    """Return the names and texts of the attributes of a value."""
+    return list(zip(columns, cells_of(columns, value), strict=True))
+
+
+def cells_of(columns: Columns, value: Any) -> tuple[str, ...]:
+    """Return the cells of a row."""
+    return tuple(
+        _text(show(value) if callable(show) else attrgetter(show)(value))
+        for show in columns.values()
+    )
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, tuple):
+        return " ".join(value)
+    return "-" if value in (None, "") else str(value)
 
 
 def format_table(
