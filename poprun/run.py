@@ -20,12 +20,12 @@ from poprun.job.values import Job
 from poprun.log import DEBUG, Log
 from poprun.mpirun.environment import without_outer_poprun, without_own_changes
 from poprun.options.settings import Settings
-from poprun.plan import attempt, drawing, dry_run, partition
+from poprun.plan import attempt, drawing, dry_run
 from poprun.plan.assignments import make_plan
 from poprun.plan.hosts import SLURM_NODE_NAME
 from poprun.plan.request import read_request
 from poprun.plan.unsupported import refuse_what_cannot_start
-from poprun.plan.values import Plan, Request
+from poprun.plan.values import PartitionVariables, Plan, Request
 from poprun.preflight.hosts import Preflights
 from poprun.preflight.program import resolve_for_instances
 from poprun.result.progress import Progress
@@ -37,8 +37,11 @@ from poprun.stdio.writer import write_text
 
 
 class Stages(NamedTuple):
-    """The stages of a run that change something; tests pass others."""
+    """The stages of a run that change something or ask V-IPU; tests pass others."""
 
+    preview: Callable[
+        [Request, Mapping[str, str]], tuple[PartitionVariables | None, str]
+    ]
     reserve: Callable[
         [Request, Mapping[str, str], StartedGuard, Log], reservation.DeviceReservation
     ]
@@ -83,8 +86,9 @@ def run(
         log.warn(note)
     first = attempt.draw(request.identity, 0, request.facts[0].free_port)
     if guard is None:
-        plan = make_plan(request, first, partition.expected(request))
-        return _show(plan, settings, program, log, verbosity)
+        expected, note = stages.preview(request, environ)
+        plan = make_plan(request, first, expected)
+        return _show(plan, settings, program, log, verbosity, partition_note=note)
     # Before anything is reserved for a job that is refused, or shown of it.
     files = _check(request, settings, program, environ, hosts)
     reserved = stages.reserve(request, environ, guard, log)
@@ -169,6 +173,7 @@ def _show(
     log: Log,
     verbosity: int,
     device_lines: Sequence[tuple[str, str]] = (),
+    partition_note: str = "",
 ) -> int:
     """Print the topology, the log and the dry run, as far as they are asked for."""
     if drawing.is_requested(settings) or verbosity >= DEBUG:
@@ -183,7 +188,9 @@ def _show(
         return 0
     if verbosity:
         dry_run.log_plan(log, plan, settings, program, device_lines)
-    return print_text(dry_run.render(plan, program), log) if settings["dry-run"] else 0
+    if not settings["dry-run"]:
+        return 0
+    return print_text(dry_run.render(plan, program, partition_note), log)
 
 
 def _run_job(
@@ -242,4 +249,4 @@ def _run_job(
     return outcome.exit_code
 
 
-STAGES = Stages(reservation.reserve, _prepare, _run_job)
+STAGES = Stages(reservation.preview, reservation.reserve, _prepare, _run_job)

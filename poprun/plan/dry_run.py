@@ -16,8 +16,12 @@ NOT_TO_PASTE = (
 )
 
 
-def render(plan: Plan, program: Sequence[str]) -> str:
-    """Return mpirun's command, what each instance gets besides, and the partition."""
+def render(plan: Plan, program: Sequence[str], partition_note: str = "") -> str:
+    """Return mpirun's command, what each instance gets besides, and the partition.
+
+    Args:
+        partition_note: What V-IPU says of the partition.
+    """
     lines = [NOT_TO_PASTE, command_line(plan, program), ""]
     for assignment in plan.assignments:
         lines.append(f"instance {assignment.rank} on {assignment.host.name}:")
@@ -29,7 +33,7 @@ def render(plan: Plan, program: Sequence[str]) -> str:
             f"  {name}={_shell_word(value)}"
             for name, value in assignment.variables.items()
         ]
-    return "\n".join([*lines, *_partition(plan)]) + "\n"
+    return "\n".join([*lines, *_partition(plan, partition_note)]) + "\n"
 
 
 def instance_table(plan: Plan) -> str:
@@ -46,18 +50,19 @@ def instance_table(plan: Plan) -> str:
     return "\n".join(lines)
 
 
-def _partition(plan: Plan) -> list[str]:
-    """Say what a job would ask V-IPU for."""
+def _partition(plan: Plan, note: str) -> list[str]:
+    """Say what a job would ask V-IPU for, and what it would get."""
     options, topology = plan.request.partition_options, plan.request.topology
-    if options is None or plan.partition is None:
+    if options is None:
         return []
+    if plan.partition is None:
+        return ["", "partition: none", f"  {note}"]
     where = "the inventory of this user on this machine"
     if options.server is not None:
         where = f"the V-IPU server {options.server}"
-    name = options.name or "the only one there is, or one for this job alone"
     lines = [
         "",
-        f"partition: {name}",
+        f"partition: {plan.partition.name}",
         f"  asked of {where}",
         f"  for {topology.num_replicas} replicas of {topology.ipus_per_replica} IPUs "
         f"in {topology.num_instances} instances",
@@ -71,7 +76,7 @@ def _partition(plan: Plan) -> list[str]:
         "sync type": options.sync_type,
     }
     lines += [f"  {what}: {wish}" for what, wish in wishes.items() if wish is not None]
-    return lines
+    return [*lines, f"  {note}"] if note else lines
 
 
 def log_plan(

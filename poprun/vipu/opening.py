@@ -17,6 +17,7 @@ def open_inventory(
     *,
     admin: bool = False,
     syncs: bool = True,
+    is_copy: bool = False,
 ) -> "Inventory":
     """Open the inventory at an address, or this user's on this machine.
 
@@ -26,6 +27,7 @@ def open_inventory(
         host: This machine's name, as holders on it give it.
         timeout_s: How long to wait for a reply, or while other processes write.
         syncs: Whether closing the embedded one waits for the disk.
+        is_copy: Open a copy of the embedded one, to see what would happen.
         admin: Ask as an administrator, who sees the partitions of all users.
 
     Raises:
@@ -34,7 +36,7 @@ def open_inventory(
     if address is None:
         from poprun.vipu.inventory.embedded import open_embedded
 
-        return open_embedded(environ, host, timeout_s, syncs=syncs)
+        return open_embedded(environ, host, timeout_s, syncs=syncs, is_copy=is_copy)
     from poprun.vipu.client.server_inventory import ServerInventory
 
     return ServerInventory(address, timeout_s=timeout_s, admin=admin)

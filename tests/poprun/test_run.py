@@ -44,13 +44,17 @@ class Played:
         self.environ: list[Mapping[str, str]] = []
 
     def stages(self) -> run.Stages:
-        return run.Stages(self.reserve, self.prepare, self.run_job)
+        return run.Stages(self.preview, self.reserve, self.prepare, self.run_job)
 
     def note(self, name: str, environ: Mapping[str, str]) -> None:
         self.calls.append(name)
         self.environ.append(environ)
         if name in self.failure:
             raise self.failure[name]
+
+    def preview(self, request: Request, environ: Mapping[str, str]) -> Any:
+        self.note("preview", environ)
+        return None, "There are none today."
 
     def reserve(self, request: Request, environ: Mapping[str, str], *_: Any) -> Any:
         assert request.partition_options is not None
@@ -154,8 +158,10 @@ def test_a_dry_run_reserves_nothing(capfd: pytest.CaptureFixture[str]) -> None:
     played = Played()
 
     assert play(played, "--dry-run", guard=None) == 0
-    assert played.calls == []
-    assert "instance 1 on localhost:" in capfd.readouterr().out
+    assert played.calls == ["preview"]
+    shown = capfd.readouterr().out
+    assert "instance 1 on localhost:" in shown
+    assert shown.endswith("\npartition: none\n  There are none today.\n")
 
 
 def test_devices_are_given_back_if_what_is_asked_for_cannot_be_shown(

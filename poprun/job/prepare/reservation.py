@@ -21,7 +21,13 @@ from poprun.log import Log
 from poprun.plan import partition
 from poprun.plan.assignments import compact
 from poprun.plan.values import PartitionVariables, Request
-from poprun.vipu.errors import InventoryBusyError, InventoryError, NoSpaceError
+from poprun.vipu.errors import (
+    InventoryBusyError,
+    InventoryError,
+    NoSpaceError,
+    ServerError,
+    VipuError,
+)
 from poprun.vipu.launch.values import PartitionOptions
 
 if TYPE_CHECKING:
@@ -105,6 +111,43 @@ def reserve(
         raise
 
 
+def preview(
+    request: Request, environ: Mapping[str, str]
+) -> tuple[PartitionVariables | None, str]:
+    """Return the partition that a job would get now, and a sentence about it.
+
+    Nothing is reserved or changed. If the job would get none, the partition is the one
+    that it asks for.
+    """
+    options = request.partition_options
+    if options is None:
+        return None, ""
+    from poprun.vipu.launch.describe_devices import describe_grant
+
+    try:
+        grant = _preview(request, options, environ)
+    except (InventoryError, ServerError) as error:
+        if request.needs_ipus or options.server is not None:
+            return partition.expected(request), f"V-IPU cannot be asked: {error}"
+        return None, f"The job would run in offline mode, without IPUs. {error}"
+    except VipuError as error:
+        return partition.expected(request), f"It would be refused now: {error}"
+    granted, _ = _describe(grant, request, options)
+    return granted, describe_grant(grant)
+
+
+def _preview(
+    request: Request, options: PartitionOptions, environ: Mapping[str, str]
+) -> "Grant":
+    from poprun.vipu.launch.reserve import preview as preview_devices
+
+    inventory = _open(options, environ, is_copy=True)
+    try:
+        return preview_devices(inventory, _job_request(request, options))
+    finally:
+        inventory.close()
+
+
 def _reserve(
     request: Request,
     options: PartitionOptions,
@@ -153,12 +196,21 @@ def _reserve(
     return reservation._replace(partition=granted, lines=lines)
 
 
-def _open(options: PartitionOptions, environ: Mapping[str, str]) -> "Inventory":
+def _open(
+    options: PartitionOptions, environ: Mapping[str, str], *, is_copy: bool = False
+) -> "Inventory":
     from poprun.vipu.opening import open_inventory
 
     host = os.uname().nodename
     # After a power cut no job holds anything, whatever the disk has.
-    return open_inventory(options.server, environ, host, options.timeout_s, syncs=False)
+    return open_inventory(
+        options.server,
+        environ,
+        host,
+        options.timeout_s,
+        syncs=False,
+        is_copy=is_copy,
+    )
 
 
 def _job_request(request: Request, options: PartitionOptions) -> "JobRequest":

@@ -39,20 +39,25 @@ class Database:
         timeout_s: How long to wait while other processes write.
         syncs: Whether `close` waits until all that was written is on the disk. If
             not, that may be undone by a power cut, but not by the death of a process.
+        is_copy: Work on a copy in memory, and make and change no file.
     """
 
-    def __init__(self, path: str, timeout_s: float, *, syncs: bool = True) -> None:
+    def __init__(
+        self,
+        path: str,
+        timeout_s: float,
+        *,
+        syncs: bool = True,
+        is_copy: bool = False,
+    ) -> None:
         self.path = path
         self._directory = os.path.dirname(path) or "."
         self._timeout_s = timeout_s
+        self._wait = f"PRAGMA busy_timeout = {int(timeout_s * 1000)}"
         self._syncs = syncs
         self._lock = allocate_lock()
         with self._translated():
-            make_private(self._directory)
-            check_private(path)
-            if not self._exists():
-                self._create()
-            self._connection = self._connect(path)
+            self._connection = self._copy() if is_copy else self._open()
             try:
                 self._begin()
             except BaseException:
@@ -108,8 +113,7 @@ class Database:
             connection = self._connect(new)
             try:
                 self._set_up(connection)
-                connection.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
-                _migrate(connection, 0)
+                _fill(connection)
                 # Last: what is written in this mode may never reach the file itself.
                 connection.execute("PRAGMA journal_mode = WAL")
             finally:
@@ -121,6 +125,28 @@ class Database:
             for suffix in ("", "-journal", "-wal", "-shm"):
                 with suppress(FileNotFoundError):
                     os.unlink(new + suffix)
+
+    def _open(self) -> sqlite.Connection:
+        make_private(self._directory)
+        check_private(self.path)
+        if not self._exists():
+            self._create()
+        return self._connect(self.path)
+
+    def _copy(self) -> sqlite.Connection:
+        """Return what the file holds, or a new inventory if there is none."""
+        copy = sqlite.connect(":memory:", isolation_level=None, check_same_thread=False)
+        if not self._exists():
+            _fill(copy)
+            return copy
+        check_private(self.path)
+        file = self._connect(self.path)
+        try:
+            file.execute(self._wait)
+            file.backup(copy)
+        finally:
+            file.close()
+        return copy
 
     def _open_to_read(self) -> sqlite.Connection | None:
         """Return a connection that, closed last, does not empty the log (WAL).
@@ -157,16 +183,15 @@ class Database:
 
         SQLite waits as long where locks do not work at all.
         """
-        wait = f"PRAGMA busy_timeout = {int(self._timeout_s * 1000)}"
         try:
             self._prepare()
         except sqlite.Error as error:
             if not _is_busy(error) or self._lock_failure():
                 raise
-            self._connection.execute(wait)
+            self._connection.execute(self._wait)
             self._prepare()
         else:
-            self._connection.execute(wait)
+            self._connection.execute(self._wait)
 
     def _prepare(self) -> None:
         # SQLite reads the file, and so locks it, as soon as anything is set.
@@ -293,6 +318,11 @@ def _uri(path: str) -> str:
     return "file://" + "".join(
         chr(byte) if byte in _PLAIN else f"%{byte:02X}" for byte in absolute
     )
+
+
+def _fill(connection: sqlite.Connection) -> None:
+    connection.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
+    _migrate(connection, 0)
 
 
 def _migrate(connection: sqlite.Connection, version: int) -> None:

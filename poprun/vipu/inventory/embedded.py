@@ -98,6 +98,7 @@ class EmbeddedInventory(Inventory):
         timeout_s: How long to wait while other processes write.
         strict: Keep the rules of the original: see `rules`.
         syncs: Whether `close` waits for the disk: see `Database`.
+        is_copy: Work on a copy, which goes with this object.
         longest_step_s: See `leases.advance_clock`. Without a server the inventory
             is looked at now and then only, by jobs that renew their leases or start.
         most_watched: Of how many processes the end is waited for, if their leases are
@@ -112,13 +113,16 @@ class EmbeddedInventory(Inventory):
         timeout_s: float = 10.0,
         strict: bool = False,
         syncs: bool = True,
+        is_copy: bool = False,
         longest_step_s: float = 20.0,
         most_watched: int = 0,
     ) -> None:
         self.location = os.fspath(path)
         self._host = host
         self._strict = strict
-        self._database = Database(self.location, timeout_s, syncs=syncs)
+        self._database = Database(
+            self.location, timeout_s, syncs=syncs, is_copy=is_copy
+        )
         self._longest_step_s = longest_step_s
         self._watch = Watch(host, most_watched) if most_watched else None
 
@@ -180,6 +184,16 @@ class EmbeddedInventory(Inventory):
         if self._watch is not None:
             self._watch.note(asked.holder.process, asked.holder.host)
         return grant
+
+    def try_acquire(self, asked: Acquisition, user: str | None = None) -> Grant:
+        def attempt(db: Connection) -> Grant:
+            db.execute("SAVEPOINT trial")
+            try:
+                return self._acquire(db, asked, user)
+            finally:
+                db.execute("ROLLBACK TO trial")
+
+        return self._change(attempt)
 
     def _acquire(self, db: Connection, asked: Acquisition, user: str | None) -> Grant:
         now = self._now(db)
@@ -310,8 +324,12 @@ def open_embedded(
     timeout_s: float = 10.0,
     *,
     syncs: bool = True,
+    is_copy: bool = False,
 ) -> EmbeddedInventory:
     """Open the inventory of this user on this machine; make it on first use.
+
+    Args:
+        is_copy: Open a copy of it, to see what would happen.
 
     Raises:
         InventoryUnavailableError: There is no place for it that can be written to.
@@ -319,7 +337,9 @@ def open_embedded(
             disk is full.
     """
     path = find_inventory(environ, host)
-    return EmbeddedInventory(path, host=host, timeout_s=timeout_s, syncs=syncs)
+    return EmbeddedInventory(
+        path, host=host, timeout_s=timeout_s, syncs=syncs, is_copy=is_copy
+    )
 
 
 def _needs_cluster(db: Connection, num_ipus: int, num_ilds: int) -> bool:

@@ -251,6 +251,9 @@ class Devices(_Operations):
             UnknownNameError: There is no such partition, and none is to be made.
         """
 
+    def try_acquire(self, asked: Acquisition, user: str | None = None) -> Grant:
+        """Return what `acquire` would give a job now, or raise as it would."""
+
     def wait_in_queue(self, asked: Acquisition, user: str | None = None) -> Turn:
         """Let a job wait for IPUs, or go on waiting: it must ask again all the time.
 

@@ -1,10 +1,11 @@
-"""What PopRun logs and tells Poplar of the devices of a job. Pure."""
+"""What PopRun logs, shows and tells Poplar of the devices of a job. Pure."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
 
 from poprun.vipu.leases import Grant
 from poprun.vipu.rules import numbering, routing
+from poprun.vipu.rules.partition_rules import counted
 
 
 class TargetOptions(NamedTuple):
@@ -14,6 +15,16 @@ class TargetOptions(NamedTuple):
     # None on a partition that is not reconfigurable: it has no parent device.
     device: Mapping[str, str] | None
     merged: Mapping[str, str]
+
+
+def describe_grant(grant: Grant) -> str:
+    """Return a sentence about the partition that a job would be granted."""
+    own = grant.partition
+    origin = "It would be made" if grant.created else "It exists"
+    parts = [counted(own.size, "IPU"), counted(own.num_ilds, "ILD")]
+    if own.reconfigurable:
+        parts.append(f"the parent device {grant.parent.id}")
+    return f"{origin}: {', '.join(parts)}."
 
 
 def target_options(grant: Grant, environment: Mapping[str, str]) -> TargetOptions:

@@ -136,6 +136,22 @@ def reserve(
         raise
 
 
+def preview(inventory: "Inventory", job: JobRequest) -> Grant:
+    """Return what a job would be given now; a server is only asked what it would do.
+
+    Args:
+        inventory: A server's, or a copy of the embedded one, which is changed.
+
+    Raises:
+        VipuError: It would be given nothing.
+    """
+    job = job._replace(options=job.options._replace(wait_s=None, attempts=1))
+    log = Log(0, lambda text: None)
+    if job.options.server is None:
+        return reserve(inventory, job, log)
+    return _Steps(inventory, job, log, changes_nothing=True).reserve()
+
+
 def _reserve_in_turn(
     inventory: "Inventory",
     job: JobRequest,
@@ -182,8 +198,16 @@ def _reserve_in_turn(
 class _Steps:
     """The steps in which one job gets its devices, unless it has to wait for them."""
 
-    def __init__(self, inventory: "Inventory", job: JobRequest, log: Log) -> None:
+    def __init__(
+        self,
+        inventory: "Inventory",
+        job: JobRequest,
+        log: Log,
+        *,
+        changes_nothing: bool = False,
+    ) -> None:
         self._inventory = inventory
+        self._changes_nothing = changes_nothing
         self._job = job
         self._options = job.options
         self._log = log
@@ -259,6 +283,13 @@ class _Steps:
             update=options.update,
             reset=options.reset,
         )
+        if self._changes_nothing:
+            if todo.change is not None:
+                raise VipuRuleError(
+                    f"Partition {name} would be updated first, and only the server "
+                    "can tell what it would be then."
+                )
+            return self._acquire(name, None)
         if todo.change is not None:
             updated = self._inventory.update_partition(name, todo.change)
             changes = existing.describe_update(partition, updated)
@@ -275,6 +306,8 @@ class _Steps:
 
     def _acquire(self, name: str, create: PartitionRequest | None) -> Grant:
         acquisition = self._job.acquisition(name, create)
+        if self._changes_nothing:
+            return self._inventory.try_acquire(acquisition)
         attempts = self._options.attempts
         attempt = 1
         while True:

@@ -23,7 +23,7 @@ from poprun.job.mpirun_process import MpirunProcess
 from poprun.plan import attempt
 from poprun.plan.assignments import make_plan
 
-reserve, prepare, run_job = run.STAGES
+preview, reserve, prepare, run_job = run.STAGES
 finish = MpirunProcess.finish
 arguments = []
 
@@ -54,7 +54,7 @@ def twice(job, guard, plan, *rest):
     )
     return run_job(second, successor, again, *rest)
 
-run.STAGES = run.Stages(reserve, keep, twice)
+run.STAGES = run.Stages(preview, reserve, keep, twice)
 resource.setrlimit(resource.RLIMIT_NOFILE, (512, 4096))
 sys.exit(cli.main())
 """

@@ -269,8 +269,50 @@ def test_a_dry_run_allocates_nothing(poprun: Poprun, vipu_inventory: Path) -> No
     assert ran.stdout.endswith(
         "\npartition: P\n  asked of the inventory of this user on this machine\n"
         "  for 2 replicas of 1 IPUs in 2 instances\n"
+        "  It would be made: 2 IPUs, 1 ILD.\n"
     )
     assert not vipu_inventory.exists()
+
+
+def test_a_dry_run_shows_the_partition_that_would_be_granted(
+    poprun: Poprun, p64: EmbeddedInventory
+) -> None:
+    ran = poprun("--dry-run", *size(2), "--mpirun=local", "true")
+
+    assert "\n  POPDIST_NODE_DEVICE_ID=64\n" in ran.stdout
+    assert "\n  IPUOF_VIPU_API_PARTITION_ID=p64\n" in ran.stdout
+    assert ran.stdout.endswith("  It exists: 64 IPUs, 1 ILD, the parent device 64.\n")
+    assert is_free(p64)
+
+
+def test_a_dry_run_says_why_no_partition_would_be_granted(
+    poprun: Poprun, p64: EmbeddedInventory
+) -> None:
+    ran = poprun("--dry-run", *size(128), "--vipu-partition=p64", "true")
+
+    assert ran.code == 0
+    assert "\n  It would be refused now: Partition p64 (" in ran.stdout
+    assert p64.get_partition("p64").size == 64
+
+
+def test_a_dry_run_shows_a_partition_as_it_would_be_changed(
+    poprun: Poprun, inventory: EmbeddedInventory
+) -> None:
+    inventory.create_cluster(presets.preset("pod64", "c64"))
+    inventory.create_partition(PartitionRequest("p8", 8, num_gcds=2))
+    update = ("--vipu-partition=p8", "--update-partition=yes")
+    ran = poprun("--dry-run", *size(2, 32), *update, "true")
+
+    assert ran.stdout.endswith("\n  It exists: 32 IPUs, 1 ILD.\n")
+    assert inventory.get_partition("p8").size == 8
+
+
+def test_a_dry_run_without_a_server_says_so(poprun: Poprun) -> None:
+    server = ("--vipu-server-host=127.0.0.1", "--vipu-server-port=9")
+    ran = poprun("--dry-run", *size(2), *server, "true")
+
+    assert (ran.code, ran.stderr) == (0, "")
+    assert "\n  V-IPU cannot be asked: No V-IPU server answers at" in ran.stdout
 
 
 @pytest.mark.parametrize(

@@ -6,16 +6,18 @@ from typing import Any
 import pytest
 
 from poprun.log import Log
+from poprun.vipu.client.server_address import ServerAddress
 from poprun.vipu.errors import (
     InUseError,
     MismatchError,
     NoSpaceError,
     NotActiveError,
     UnknownNameError,
+    VipuRuleError,
 )
 from poprun.vipu.inventory.embedded import EmbeddedInventory
 from poprun.vipu.launch import reserve as launch_reserve
-from poprun.vipu.launch.reserve import JobRequest, reserve
+from poprun.vipu.launch.reserve import JobRequest, preview, reserve
 from poprun.vipu.launch.values import JobShape, PartitionOptions
 from poprun.vipu.leases import Grant, Holder
 from poprun.vipu.model import AgentStatus, LinkRouting, SyncType
@@ -51,6 +53,54 @@ def ask(inventory: EmbeddedInventory, holder: Holder, lines: list[str]) -> Reser
         return reserve(inventory, job, log, show)
 
     return ask
+
+
+@pytest.fixture
+def of_server(holder: Holder) -> Callable[..., JobRequest]:
+    """A job that asks a server: what is there is not its own copy."""
+
+    def job(replicas: int = 2, **options: Any) -> JobRequest:
+        server = ServerAddress("h", 8090, origin="option")
+        return JobRequest(
+            options=PartitionOptions(server=server, **options),
+            shape=JobShape(num_instances=2, num_replicas=replicas, ipus_per_replica=1),
+            holder=holder,
+            lease="",
+            own_name="own",
+        )
+
+    return job
+
+
+def test_a_preview_of_a_server_s_grant_changes_nothing(
+    inventory: EmbeddedInventory, of_server: Callable[..., JobRequest]
+) -> None:
+    grant = preview(inventory, of_server())
+
+    assert (grant.partition.name, grant.created) == ("own", True)
+    assert inventory.list_partitions() == inventory.list_leases() == ()
+    again = preview(inventory, of_server())
+    assert again.partition.name == "own"
+
+
+def test_a_preview_of_a_partition_in_use_is_refused_as_the_job_would_be(
+    inventory: EmbeddedInventory, of_server: Callable[..., JobRequest], ask: Reserve
+) -> None:
+    inventory.create_partition(PartitionRequest("p2", 2, reconfigurable=True))
+    ask(name="p2")
+
+    with pytest.raises(InUseError, match="p2"):
+        preview(inventory, of_server(name="p2"))
+
+
+def test_a_server_s_partition_is_not_updated_for_a_preview(
+    inventory: EmbeddedInventory, of_server: Callable[..., JobRequest]
+) -> None:
+    inventory.create_partition(PartitionRequest("p2", 2))
+
+    with pytest.raises(VipuRuleError, match="would be updated first"):
+        preview(inventory, of_server(replicas=4, name="p2", update=True))
+    assert inventory.get_partition("p2").size == 2
 
 
 def test_a_job_without_a_name_gets_a_partition_of_its_own(ask: Reserve) -> None:
