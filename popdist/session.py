@@ -11,9 +11,9 @@ from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from contextlib import ExitStack
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from threading import Lock, RLock, active_count
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from popdist.claim import Claim
 from popdist.environment import ENDED_INSTANCES, Instance
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from popdist.engine.group import Group
     from popdist.engine.meet.group_name import GroupName
     from popdist.engine.meet.pidfds import Pidfd
+    from popdist.engine.transport import MeetMembers, Transport
 
 T = TypeVar("T")
 
@@ -51,6 +52,29 @@ class Job:
     def members(self) -> tuple[int, ...]:
         """All instances of the job."""
         return tuple(range(self.place.size))
+
+
+class TransportKind(NamedTuple):
+    """A kind of transport.
+
+    reaches: Whether it can bring together the instances of a job, of which one has
+        this place.
+    load: Returns what makes one.
+    """
+
+    reaches: Callable[[Place], bool]
+    load: "Callable[[], MeetMembers]"
+
+
+def _shared_memory() -> "MeetMembers":
+    # Not above: without collectives, numpy and the engine are not needed.
+    from popdist.engine.shm.transport import ShmTransport
+
+    return ShmTransport.meet
+
+
+# All kinds of transports. The first one that reaches the members of a group is its.
+TRANSPORTS = [TransportKind(lambda place: place.on_one_host, _shared_memory)]
 
 
 class _Slot:
@@ -104,7 +128,7 @@ class Session:
     @property
     def reaches_all(self) -> bool:
         """Whether collectives can reach all instances of this job."""
-        return self.job.place.on_one_host
+        return any(kind.reaches(self.job.place) for kind in TRANSPORTS)
 
     def check(self) -> None:
         """Raise GroupUnusableError if no group can be used any more."""
@@ -129,7 +153,7 @@ class Session:
         of the group were closed. Groups of different purposes share no memory and no
         order of calls.
         """
-        # Not above: without collectives, numpy and the engine are not needed.
+        # Not above, as in _shared_memory().
         from popdist.engine.group import Group
 
         endpoint = self.once(
@@ -146,10 +170,11 @@ class Session:
         numbers: Sequence[int],
         *,
         timeout: float,
+        stall: float | None = None,
         known: "Mapping[int, Pidfd]",
-        world: tuple[int, int],
+        ended_file: str = "",
     ) -> "Group":
-        """Return a new group of processes that the program itself numbers.
+        """Return a new group of processes of this host that the program itself numbers.
 
         All of them must call it, with the same name, and it blocks until they have.
 
@@ -157,27 +182,25 @@ class Session:
             rank: This process among them.
             numbers: What they are called in errors, by rank.
             timeout: In place of that of the user's settings.
+            stall: The same for how long a call waits before it is reported.
             known: A pidfd of each that this process knows, by its number.
-            world: The number of this process, and how many the program has numbered.
-                Where the launcher numbers its instances so, it tells which have ended.
+            ended_file: Where the launcher tells which have ended; see ended_file_of().
         """
-        # Not above, as in group().
-        from popdist.engine._core import simd_levels
+        # Not above, as in _shared_memory().
         from popdist.engine.group import Group
 
-        self.settings.check_level(simd_levels())
-        return Group(
+        size = len(numbers)
+        place = Place(rank=rank, size=size, local_rank=rank, local_size=size)
+        transport = self._meeting(place)(
             name,
             rank,
-            len(numbers),
-            instances=numbers,
+            numbers,
             timeout=timeout,
-            stall=self.settings.stall,
-            algorithm=self.settings.algorithm,
-            simd=self.settings.simd,
+            stall=self.settings.stall if stall is None else stall,
             known=known,
-            ended_file=self.ended_file_of(*world),
+            ended_file=ended_file,
         )
+        return Group(transport, algorithm=self.settings.algorithm)
 
     def ended_file_of(self, rank: int, size: int) -> str:
         """Return the launcher's file of ended instances, "" if there is none.
@@ -281,31 +304,33 @@ class Session:
             self._slots = {}
 
     def _make(self, purpose: str, members: tuple[int, ...]) -> "Endpoint":
-        # Not above, as in group().
-        from popdist.engine._core import simd_levels
+        # Not above, as in _shared_memory().
+        from popdist.engine.endpoint import Endpoint
 
         place, settings = self.job.place, self.job.settings
-        settings.check_level(simd_levels())
-        if len(members) > 1 and not self.reaches_all:
-            raise ArenaError(
-                f"This job has {place.size} instances, but only {place.local_size} of "
-                "them are on this host, and popdist's collectives reach the instances "
-                "of one host only. Start all of them on one host, or use mpi4py."
-            )
         if len(members) > 1:
             self._claim.acquire(self.job.meeting, place.rank)
         try:
-            endpoint = self._join(purpose, members)
+            transport = self._meeting(place if len(members) > 1 else Place())(
+                f"{self.job.meeting}.{purpose}{self._digest(members)}",
+                members.index(place.rank),
+                members,
+                timeout=settings.timeout,
+                stall=settings.stall,
+                known=self._known_pidfds(),
+                ended_file=self.job.ended_file,
+            )
         except BaseException:
             with self.lock:
                 if not self._endpoints:
                     self._claim.release()
             raise
+        endpoint = Endpoint(transport)
         with self.lock:
             if not self._endpoints:
                 atexit.register(self.close_at_exit)
             self._endpoints.append(endpoint)
-            self._peers.update(endpoint.pidfds)
+            self._peers.update(transport.pidfds)
             self._forget_closed()
         return endpoint
 
@@ -313,31 +338,33 @@ class Session:
         """Keep of groups that the program has closed only how often algorithms ran."""
         for endpoint in self._endpoints:
             if endpoint.closed:
-                self._past_runs.update(endpoint.runs)
+                self._past_runs.update(endpoint.transport.runs)
         self._endpoints = [one for one in self._endpoints if not one.closed]
 
-    def _join(self, purpose: str, members: tuple[int, ...]) -> "Endpoint":
-        # Not above, as in group().
-        from popdist.engine.endpoint import Endpoint
+    def _meeting(self, place: Place) -> "Callable[..., Transport]":
+        """Return what makes a transport, as MeetMembers.
 
-        place, settings = self.job.place, self.job.settings
-        return Endpoint(
-            f"{self.job.meeting}.{purpose}{self._digest(members)}",
-            members.index(place.rank),
-            len(members),
-            instances=members,
-            timeout=settings.timeout,
-            stall=settings.stall,
-            simd=settings.simd,
-            tuning=None,
-            known=self._known_pidfds(),
-            ended_file=self.job.ended_file,
+        Args:
+            place: That of this process among those that the transport must reach.
+        """
+        # Not above, as in _shared_memory().
+        from popdist.engine._core import simd_levels
+
+        self.settings.check_level(simd_levels())
+        for kind in TRANSPORTS:
+            if kind.reaches(place):
+                return partial(kind.load(), simd=self.settings.simd)
+        raise ArenaError(
+            f"This job has {place.size} instances, but only {place.local_size} of "
+            "them are on this host, and popdist's collectives reach the instances "
+            "of one host only. Start all of them on one host, or use mpi4py."
         )
 
     def _report_runs(self) -> None:
         """Print how often each algorithm ran, if the user has requested it."""
         if self._endpoints and self.job.settings.reports_runs:
-            runs = [self._past_runs, *(one.runs for one in self._endpoints)]
+            runs = [one.transport.runs for one in self._endpoints]
+            runs = [self._past_runs, *runs]
             report_runs(self.job.place.rank, runs)
 
     def _known_pidfds(self) -> "dict[int, Pidfd]":

@@ -21,6 +21,7 @@ import ml_dtypes
 import numpy as np
 
 from popdist.engine.group import Group
+from popdist.engine.shm.transport import ShmTransport
 from popdist.engine.tuning import Tuning
 
 CORE = "/popdist/engine/_core"
@@ -100,15 +101,10 @@ def as_members(name: str) -> int:
     os.pidfd_open = lambda pid, flags=0: os.dup(SILENT)
     child = os.fork()
     rank = 0 if child else 1
-    group = Group(
-        name,
-        rank,
-        len(REPLICAS),
-        replicas=REPLICAS,
-        timeout=LONG,
-        stall=LONG,
-        tuning=TUNING,
+    transport = ShmTransport.meet(
+        name, rank, range(len(REPLICAS)), timeout=LONG, stall=LONG, tuning=TUNING
     )
+    group = Group(transport, replicas=REPLICAS)
     for dtype in DTYPES:
         for length in LENGTHS:
             every_operation(group, np.dtype(dtype), length)

@@ -146,6 +146,7 @@ def _rounds(
 def _connection(meeting: Meeting) -> Connect:
     # Not above: they meet other instances, and what is pure here needs none.
     from popdist.engine.group import Group
+    from popdist.engine.shm.transport import ShmTransport
     from popdist.session import STATE
 
     count = 0
@@ -155,14 +156,14 @@ def _connection(meeting: Meeting) -> Connect:
         count += 1
         # A name of its own for each: members meet by it.
         name = f"{STATE.job.meeting}.tune{count}" if meeting.size > 1 else ""
-        return Group(
+        transport = ShmTransport.meet(
             name,
             meeting.rank,
-            meeting.size,
-            instances=STATE.job.members,
+            STATE.job.members,
             timeout=STATE.job.settings.timeout,
             stall=STATE.job.settings.stall,
             tuning=tuning,
         )
+        return Group(transport)
 
     return connect

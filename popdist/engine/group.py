@@ -1,28 +1,24 @@
-"""Collectives among the replicas that the members of one arena hold.
+"""Collectives among the replicas that the members of a group hold.
 
 A call is collective: all members of the group make the same calls in the same order,
 with arrays of the same dtype and shape. It returns when this member has its result.
 An error ends the group for all members: let it end the program.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Self, TypeVar, overload
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from popdist.engine import _core
 from popdist.engine.calls.exchanges import Exchanges
 from popdist.engine.calls.point_to_point import PointToPoint
 from popdist.engine.calls.reductions import Reductions
 from popdist.engine.calls.signatures import GroupCalls
 from popdist.engine.endpoint import Endpoint
-from popdist.engine.failures import aborted, unusable
-from popdist.engine.meet.group_name import GroupName
 from popdist.engine.meet.pidfds import Pidfd
-from popdist.engine.shm_transport import ShmTransport
-from popdist.engine.spec.operations import ALGORITHM_NAMES
-from popdist.engine.tuning import Tuning
+from popdist.engine.transport import Transport
+from popdist.errors import CollectiveAbortedError, MismatchError
 
 S = TypeVar("S", bound=np.generic)
 
@@ -39,42 +35,18 @@ class Group(GroupCalls, Reductions, Exchanges, PointToPoint):  # type: ignore[mi
 
     def __init__(
         self,
-        name: GroupName,
-        rank: int,
-        size: int,
+        transport: Transport,
         *,
         replicas: Sequence[int] | None = None,
-        instances: Sequence[int] | None = None,
-        timeout: float = 1800.0,
-        stall: float = 60.0,
         algorithm: str = "auto",
-        simd: str | None = None,
-        tuning: Tuning | None = None,
-        known: Mapping[int, Pidfd] | None = None,
-        ended_file: str = "",
     ) -> None:
-        """Meet the other members, and return when all have come.
+        """Make the first view of a group whose members have met.
 
         Args:
-            name: The same on all members, and that of no other group.
-            known: A pidfd of each instance that this process knows from another
-                group. The end of one of these is noticed even before it has come.
-            ended_file: To which the launcher appends the number of each instance that
-                has ended, one in a line; empty where none does.
+            transport: This member's.
+            replicas: How many rows each member has; None for one, without an axis.
         """
-        endpoint = Endpoint(
-            name,
-            rank,
-            size,
-            instances=range(size) if instances is None else instances,
-            timeout=timeout,
-            stall=stall,
-            simd=simd,
-            tuning=tuning,
-            known=known,
-            ended_file=ended_file,
-        )
-        self._join(endpoint, replicas, algorithm)
+        self._join(Endpoint(transport), replicas, algorithm)
 
     @classmethod
     def over(
@@ -110,21 +82,9 @@ class Group(GroupCalls, Reductions, Exchanges, PointToPoint):  # type: ignore[mi
         algorithm: str,
         expects_marks: bool = False,
     ) -> None:
-        if replicas is not None and len(replicas) != endpoint.size:
-            raise ValueError(
-                f"Numbers of replicas are given for {len(replicas)} members, but the "
-                f"group has {endpoint.size}. Give one for each member."
-            )
-        self._endpoint = endpoint
-        self._closed = False
-        counts = [1] * endpoint.size if replicas is None else replicas
-        self._use(ShmTransport(endpoint, counts), replicas is None, expects_marks)
+        self._use(endpoint, replicas, expects_marks)
         self._prefer(algorithm)
         endpoint.open_view(self)
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise unusable(None, self._endpoint.instances)
 
     def __repr__(self) -> str:
         state = ", closed" if self._closed or self._endpoint.closed else ""
@@ -136,23 +96,23 @@ class Group(GroupCalls, Reductions, Exchanges, PointToPoint):  # type: ignore[mi
     @property
     def pidfds(self) -> dict[int, Pidfd]:
         """A pidfd of each other instance, by what it is called."""
-        return self._endpoint.pidfds
+        return {} if self._endpoint.closed else self.transport.pidfds
 
     @property
     def last_algorithm(self) -> str:
         """How the last reduction was carried out."""
-        return ALGORITHM_NAMES[self._endpoint.comm.last()[0]]
+        return self.transport.last_algorithm
 
     @property
     def cores(self) -> int:
         """How many cores the members can use together."""
         self._check_open()
-        return self._endpoint.cores
+        return self.transport.cores
 
     @property
     def runs(self) -> dict[str, int]:
         """How many reductions each algorithm has carried out, in all views of this."""
-        return self._endpoint.runs
+        return self.transport.runs
 
     @property
     def waits(self) -> tuple[int, int, int, int]:
@@ -160,7 +120,7 @@ class Group(GroupCalls, Reductions, Exchanges, PointToPoint):  # type: ignore[mi
 
         Of all views of this group together. Late yields are among the yields.
         """
-        return self._endpoint.comm.waits()
+        return self.transport.waits
 
     def blocks(self, nbytes: int) -> tuple[int, bool]:
         """Return how `direct` moves a row of so many bytes, as far as it has tried.
@@ -168,8 +128,7 @@ class Group(GroupCalls, Reductions, Exchanges, PointToPoint):  # type: ignore[mi
         These are the bytes of a block, and whether it is written past the caches.
         """
         self._check_open()
-        block_bytes, past_caches = self._endpoint.comm.blocks(nbytes) or (0, 0)
-        return block_bytes, bool(past_caches)
+        return self.transport.blocks(nbytes)
 
     @overload
     def empty(self, shape: int | Sequence[int]) -> NDArray[np.float32]: ...
@@ -196,8 +155,8 @@ class Group(GroupCalls, Reductions, Exchanges, PointToPoint):  # type: ignore[mi
             )
         self._check_open()
         ordinary: NDArray[Any] = np.empty(shape, kind)
-        held = self._endpoint.allocate(ordinary.nbytes)
-        return ordinary if held is None else held.view(kind).reshape(ordinary.shape)
+        shared = self.transport.allocate(ordinary.nbytes)
+        return ordinary if shared is None else shared.view(kind).reshape(ordinary.shape)
 
     def peek(self) -> int:
         """Return the number of the name of the call that member 0 makes next.
@@ -205,16 +164,7 @@ class Group(GroupCalls, Reductions, Exchanges, PointToPoint):  # type: ignore[mi
         Blocks until member 0 has begun it. 0 for a call without a name.
         """
         self._check_open()
-        try:
-            return self._endpoint.comm.peek()
-        except _core.Failure:
-            # Explained below: Ctrl-C while that is done must not show this one.
-            pass
-        raise self._endpoint.failure()
-
-    def give_up(self, what: str, error: BaseException) -> None:
-        """End the group for all, because an error keeps this member from a call."""
-        self.transport.give_up(what, error)
+        return self.transport.peek()
 
     def set_timeout(self, seconds: float) -> None:
         """Let this member's calls from now on wait so long for the others.
@@ -222,15 +172,15 @@ class Group(GroupCalls, Reductions, Exchanges, PointToPoint):  # type: ignore[mi
         Concerns all views of the group.
         """
         self._check_open()
-        self._endpoint.set_timeout(seconds)
+        self.transport.set_timeout(seconds)
 
     def abort(self, message: str) -> None:
         """End the group: all members get a CollectiveAbortedError with this message."""
-        self._endpoint.comm.end(aborted(message))
+        self.transport.end(CollectiveAbortedError(message))
 
     def end_with_mismatch(self, message: str) -> None:
         """End the group: all members get a MismatchError with this message."""
-        self._endpoint.comm.end(message)
+        self.transport.end(MismatchError(message))
 
     def close(self) -> None:
         """Make no more calls here. Every member closes its groups in the end.

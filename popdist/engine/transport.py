@@ -4,13 +4,19 @@ A group turns arrays into rows and calls its transport; the transport knows addr
 lengths and codes only. An adapter of another framework makes rows itself.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
+from popdist.engine import _core
+from popdist.engine.meet.group_name import GroupName
+from popdist.engine.meet.pidfds import Pidfd
 from popdist.engine.spec.dtypes import item_bytes_of, name_of
 from popdist.engine.spec.operations import Operation
-from popdist.engine.worker import Worker
+from popdist.errors import PopdistError
 
 
 class Rows:
@@ -78,11 +84,20 @@ class Rows:
 Pair = tuple[Rows, Rows]
 
 
-class Transport(Protocol):
-    """The operations of a group on rows.
+class Core(NamedTuple):
+    """What a group's shortcuts for plain arrays need of the C core."""
 
-    Each call blocks until this member has its result, and is collective: all members
-    make the same calls in the same order. `root` and other members are given by
+    comm: _core.Comm
+    layout: _core.Layout
+    # Returns the error to raise for a shortcut that did not succeed.
+    failure: Callable[[], PopdistError]
+
+
+class Transport(Protocol):
+    """One member's end of a group, and the operations of the group on rows.
+
+    Each operation blocks until this member has its result, and is collective: all
+    members make the same calls in the same order. `root` and other members are given by
     their index. `name` is the number of the call's name, 0 for none. Rows that are
     written either are the very rows that are read, or share no memory with them.
 
@@ -95,17 +110,75 @@ class Transport(Protocol):
     @property
     def rank(self) -> int: ...
     @property
-    def replicas(self) -> tuple[int, ...]: ...
-    @property
-    def worker(self) -> Worker:
-        """The thread that makes the group's calls beside the program, in order.
+    def instances(self) -> tuple[int, ...]:
+        """What the members are called in errors, by rank."""
 
-        Raises:
-            GroupUnusableError: The transport is closed.
+    @property
+    def replicas(self) -> tuple[int, ...]:
+        """How many rows each member has."""
+
+    @property
+    def core(self) -> Core | None:
+        """The C core, which makes some calls without a detour; None without one."""
+
+    @property
+    def pidfds(self) -> dict[int, Pidfd]:
+        """A pidfd of each other instance of this host, by what it is called."""
+
+    @property
+    def cores(self) -> int:
+        """How many cores the members can use together."""
+
+    @property
+    def last_algorithm(self) -> str:
+        """How the last reduction was carried out."""
+
+    @property
+    def runs(self) -> dict[str, int]:
+        """How many reductions each algorithm has carried out; also once closed."""
+
+    @property
+    def waits(self) -> tuple[int, int, int, int]:
+        """Spins that sufficed, yields, late yields and sleeps of this member so far."""
+
+    def blocks(self, nbytes: int) -> tuple[int, bool]:
+        """Return the bytes of a block of such a row, and if it goes past the caches."""
+
+    def view(self, replicas: Sequence[int]) -> "Transport":
+        """Return a transport among the same members, with so many rows in each.
+
+        Both make their calls in one order.
         """
 
+    def queue(self, more: int) -> int:
+        """Count calls that a thread makes before all others; return their number."""
+
+    def allocate(self, nbytes: int) -> "NDArray[np.uint8] | None":
+        """Return new bytes in memory that the members share, None if there is none."""
+
+    def set_timeout(self, seconds: float) -> None:
+        """Let calls from now on wait so long for the other members."""
+
+    def peek(self) -> int:
+        """Return the number of the name of the call that member 0 makes next.
+
+        Blocks until member 0 has begun it.
+        """
+
+    def give_up(self, what: str, error: BaseException) -> None:
+        """End the group for all members: `error` keeps this one from `what`.
+
+        If the group has come to its end already, nothing happens.
+        """
+
+    def end(self, error: PopdistError) -> None:
+        """End the group for all members with a CollectiveAborted- or MismatchError."""
+
     def close(self) -> None:
-        """Begin no further calls. Those under way come to their end."""
+        """Leave the group, which makes no calls any more, in all views of it."""
+
+    def disown(self) -> None:
+        """Make no calls any more, in a forked child: the group is its parent's."""
 
     def all_reduce(
         self,
@@ -134,37 +207,6 @@ class Transport(Protocol):
         """Give each replica its part of the reduction.
 
         The target is one row: the parts of the local replicas, one after the other.
-        """
-
-    def reduce_to_nodes(
-        self,
-        source: Rows,
-        target: Rows,
-        reduction: int,
-        lengths: Sequence[int],
-        base: int,
-        *,
-        name: int = 0,
-    ) -> None:
-        """Reduce the replicas of this group, a part of a larger job's, to their nodes.
-
-        They are those from number `base` on. Of each node of spec.tree.nodes_of(),
-        member i gets lengths[i] elements, after those of the members before it. The
-        target has a row for each node, in the accumulation type: a node is not yet
-        rounded, nor divided for a mean.
-        """
-
-    def complete_nodes(
-        self, nodes: Rows, target: Rows, reduction: int, parts: Sequence[int]
-    ) -> None:
-        """Reduce the nodes of all parts of a job to the result.
-
-        Not collective: no other member takes part.
-
-        Args:
-            nodes: A row for each node of the parts, in their order.
-            target: Each row gets the result.
-            parts: How many replicas each part has.
         """
 
     def broadcast(
@@ -222,18 +264,33 @@ class Transport(Protocol):
     def barrier(self, name: int = 0) -> None:
         """Return when all members have called it."""
 
-    def give_up(self, what: str, error: BaseException) -> None:
-        """End the group for all members: `error` keeps this one from `what`."""
 
-    def accelerate(
-        self, take: Callable[..., None], usual: int, leading: bool, only: type | None
-    ) -> bool:
-        """Hand the core to a group's Reducer by `take`, where there is such a core.
+class MeetMembers(Protocol):
+    """What makes a transport."""
 
-        With `only`, it may take arrays of that type, and no others.
+    def __call__(
+        self,
+        name: GroupName,
+        rank: int,
+        instances: Sequence[int],
+        *,
+        timeout: float,
+        stall: float,
+        simd: str | None,
+        known: Mapping[int, Pidfd],
+        ended_file: str,
+    ) -> Transport:
+        """Meet the other members, and return when all have come.
 
-        Returns whether the group may call the Reducer's shortcuts for plain arrays.
+        Args:
+            name: The same on all members, and that of no other group.
+            rank: This member.
+            instances: What the members are called in errors, by rank.
+            timeout: For how many seconds a call waits for the others.
+            stall: After how many seconds the member that it waits for is named.
+            simd: The level of the processor's instructions to use; None for the best.
+            known: A pidfd of each instance that this process knows from another
+                group. The end of one of these is noticed even before it has come.
+            ended_file: To which the launcher appends the number of each instance that
+                has ended, one in a line; empty where none does.
         """
-
-    def explain(self) -> Exception:
-        """Return the error to raise for a shortcut that did not succeed."""

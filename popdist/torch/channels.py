@@ -20,6 +20,7 @@ from popdist.engine.handle import Handle, Helper
 from popdist.engine.meet.deadlines import report
 from popdist.engine.meet.pidfds import Pidfd
 from popdist.errors import CollectiveAbortedError, PopdistError
+from popdist.session import STATE
 from popdist.torch.tensors.tensor_rows import (
     bytes_of,
     check,
@@ -199,11 +200,10 @@ class Channels:
             self._check_open()
             return name
 
-        group = Group(
+        group = STATE.meet(
             name if self._rank == source else name_while_open,
             0 if self._rank == source else 1,
-            2,
-            instances=ranks,
+            ranks,
             timeout=_NEVER_SECONDS,
             stall=_NEVER_SECONDS,
             known={r: self._known[r] for r in ranks if r in self._known},

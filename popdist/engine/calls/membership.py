@@ -18,6 +18,8 @@ from popdist.engine.calls.rows import (
     written,
     wrong_rows,
 )
+from popdist.engine.endpoint import Endpoint
+from popdist.engine.failures import unusable
 from popdist.engine.handle import AsyncOp, Handle
 from popdist.engine.transport import Transport
 
@@ -39,23 +41,40 @@ class Membership:
     _expects_marks: bool
 
     def _use(
-        self, transport: Transport, flat: bool, expects_marks: bool = False
+        self, endpoint: Endpoint, replicas: Sequence[int] | None, expects_marks: bool
     ) -> None:
-        """Take the transport, and how arrays stand for the local replicas.
+        """Take an endpoint, and how arrays stand for the local replicas.
 
         Args:
-            flat: Arrays lack the axis of local replicas.
+            replicas: How many each member has; None for one, and arrays lack the axis
+                of local replicas.
             expects_marks: The first array whose rows are not marked is worth a warning,
                 in one of the members where that could be a mistake.
         """
-        self.transport = transport
-        self._flat = flat
+        self._endpoint = endpoint
+        self._closed = False
+        self._flat = replicas is None
+        self.rank = endpoint.transport.rank
+        self.size = len(endpoint.transport.instances)
+        self.replicas = (1,) * self.size if replicas is None else tuple(replicas)
+        if len(self.replicas) != self.size:
+            raise ValueError(
+                f"Numbers of replicas are given for {len(self.replicas)} members, but "
+                f"the group has {self.size}. Give one for each member."
+            )
+        self.transport = endpoint.transport.view(self.replicas)
         self._expects_marks = expects_marks and is_first_of_several(
-            transport.rank, transport.replicas
+            self.rank, self.replicas
         )
-        self.rank = transport.rank
-        self.size = len(transport.replicas)
-        self.replicas = transport.replicas
+
+    def _check_open(self) -> None:
+        if self._closed or self._endpoint.closed:
+            raise unusable(None, self.transport.instances)
+
+    def give_up(self, what: str, error: BaseException) -> None:
+        """End the group for all, because an error keeps this member from a call."""
+        if not (self._closed or self._endpoint.closed):
+            self.transport.give_up(what, error)
 
     def __len__(self) -> int:
         return self.num_replicas
@@ -79,19 +98,22 @@ class Membership:
         rows of their own. All arguments have been checked. Whatever is raised from
         here on ends the group, or the others would wait for the rest of the call.
         """
-        worker = self.transport.worker
+        if self._closed:
+            raise unusable(None, self.transport.instances)
+        # A forked child gets another one.
+        worker = self._endpoint.worker
         if not (async_op or worker.pending):
             # As _carry_out, which would add a tenth to a small call.
             try:
                 return action()
             except BaseException as error:
-                self.transport.give_up(what, error)
+                self.give_up(what, error)
                 raise
         if not async_op:
             worker.check_caller()
         handle = worker.submit(
             partial(self._carry_out, what, action),
-            partial(self.transport.give_up, what),
+            partial(self.give_up, what),
             deferred=async_op is not True,
         )
         return handle if async_op else handle.wait()
@@ -100,7 +122,7 @@ class Membership:
         try:
             return action()
         except BaseException as error:
-            self.transport.give_up(what, error)
+            self.give_up(what, error)
             raise
 
     def _starts(self) -> list[int]:
@@ -214,7 +236,7 @@ def ends_group_without_memory(
         try:
             return method(self, *args, **keywords)
         except MemoryError as error:
-            self.transport.give_up(method.__name__.removeprefix("_"), error)
+            self.give_up(method.__name__.removeprefix("_"), error)
             raise
 
     return call

@@ -27,6 +27,7 @@ from popdist.engine.spec.operations import (
     RING,
     number_of,
 )
+from popdist.engine.transport import Core, Rows
 
 
 class Reductions(_core.Reducer, Membership):
@@ -36,8 +37,10 @@ class Reductions(_core.Reducer, Membership):
         """Say how to reduce where a call does not."""
         self._algorithm = algorithm
         self._usual = _choice(algorithm)
-        self._has_shortcuts = self.transport.accelerate(
-            self._take,
+        core = self._core = self.transport.core
+        self._take(
+            core and core.comm,
+            core and core.layout,
             self._usual,
             not self._flat,
             ReplicaRows if self._expects_marks else None,
@@ -50,9 +53,8 @@ class Reductions(_core.Reducer, Membership):
 
     def _refuse_calls(self) -> None:
         """Begin no further calls."""
-        self._has_shortcuts = False
+        self._core = None
         self._take(None, None, self._usual, not self._flat, None)
-        self.transport.close()
 
     @ends_group_without_memory
     def _all_reduce(
@@ -87,14 +89,19 @@ class Reductions(_core.Reducer, Membership):
 
         For adapters of other frameworks: the address is aligned, and the numbers are
         those of spec.dtypes. Returns False, and does nothing, where this member has
-        several rows, or calls of it are under way: then submit() a call.
+        several rows, or calls of it are under way, or there is no core: then submit()
+        a call.
         """
+        core = self._core
+        if core is None:
+            return False
+        # As _shortcut, which would add to a small call.
         try:
             return self._reduce_at(address, count, dtype, reduction, False) is None
         except _core.Failure:
             # Explained below: Ctrl-C while that is done must not show this one.
             pass
-        raise self.transport.explain()
+        raise core.failure()
 
     def deferred_all_reduce_at(
         self, address: int, count: int, dtype: int, reduction: int, owner: object
@@ -112,20 +119,19 @@ class Reductions(_core.Reducer, Membership):
                 f"This member has {self.num_local_replicas} rows in the group, but "
                 "elements at one address are one row. Use a group with one for each."
             )
-        call = address, count, dtype, reduction
+        row = Rows((address,), (count,), dtype, owner)
         handle = self.submit(
-            "all_reduce", partial(self._reduce_in_turn, call, owner), "deferred"
+            "all_reduce", partial(self._reduce_in_turn, row, reduction), "deferred"
         )
         return handle  # type: ignore[return-value]
 
-    def _reduce_in_turn(self, call: tuple[int, int, int, int], owner: object) -> None:
-        try:
-            if self._reduce_at(*call, True) is None:
-                return
-        except _core.Failure:
-            # Explained below: Ctrl-C while that is done must not show this one.
-            pass
-        raise self.transport.explain()
+    def _reduce_in_turn(self, row: Rows, reduction: int) -> None:
+        core = self._core
+        if core is None:
+            self.transport.all_reduce([(row, row)], reduction, algorithm=self._usual)
+        else:
+            call = row.address, row.count, row.dtype, reduction, True
+            _shortcut(core, self._reduce_at, *call)
 
     @ends_group_without_memory
     def grouped_all_reduce(
@@ -149,19 +155,13 @@ class Reductions(_core.Reducer, Membership):
         several times, as tied weights are, ends as the reduction of what it was.
         """
         how = self._how(algorithm, reproducible)
-        usual = self._has_shortcuts and op in REDUCTIONS and not (async_op or name)
-        if usual and self._may_pass(*arrays):
+        core = None if async_op or name or op not in REDUCTIONS else self._core
+        if core and self._may_pass(*arrays):
             if out is None:
                 out = [np.empty(x.shape, x.dtype) for x in arrays]
-            try:
-                if out and self._reduce_lists(arrays, out, REDUCTIONS[op], how) is None:
-                    return list(out)
-                failed = False
-            except _core.Failure:
-                # Explained below: Ctrl-C while that is done must not show this one.
-                failed = True
-            if failed:
-                raise self.transport.explain()
+            call = arrays, out, REDUCTIONS[op], how
+            if out and _shortcut(core, self._reduce_lists, *call) is None:
+                return list(out)
         action = self._reduction(arrays, out, op, how, number_of(name))
         return self.submit("grouped_all_reduce", action, async_op)
 
@@ -249,7 +249,7 @@ class Reductions(_core.Reducer, Membership):
 
     def _scatter_plain(self, x: Any, op: str, out: Any) -> Array | None:
         """Return the result if the core takes the arrays as they are, else None."""
-        if not self._has_shortcuts or not self._may_pass(x):
+        if self._core is None or not self._may_pass(x):
             return None
         if out is None:
             axis, total = 0 if self._flat else 1, self.num_replicas
@@ -259,14 +259,8 @@ class Reductions(_core.Reducer, Membership):
             out = np.empty((*x.shape[:axis], part, *x.shape[axis + 1 :]), x.dtype)
         if type(out) not in ARRAY_TYPES:
             return None
-        try:
-            result = self._scatter_array(x, out, REDUCTIONS[op])
-        except _core.Failure:
-            # Explained below: Ctrl-C while that is done must not show this one.
-            pass
-        else:
-            return out if result is None else None
-        raise self.transport.explain()
+        result = _shortcut(self._core, self._scatter_array, x, out, REDUCTIONS[op])
+        return out if result is None else None
 
     def _gather_plain(self, x: Any, out: Any) -> Array | bytes | None:
         """Gather arrays in one, if the core takes them as they are.
@@ -274,21 +268,15 @@ class Reductions(_core.Reducer, Membership):
         Returns None where it does not, and the headers of all members' arrays where
         these differ.
         """
-        if not (self._has_shortcuts and self._flat and type(x) is np.ndarray):
+        if not (self._core and self._flat and type(x) is np.ndarray):
             return None
         whole = np.empty((self.size, *x.shape), x.dtype) if out is None else out
         if type(whole) is not np.ndarray:
             return None
-        try:
-            result = self._gather_array(x, whole)
-        except _core.Failure:
-            # Explained below: Ctrl-C while that is done must not show this one.
-            pass
-        else:
-            if result is NotImplemented:
-                return None
-            return whole if result is None else bytes(result)
-        raise self.transport.explain()
+        result = _shortcut(self._core, self._gather_array, x, whole)
+        if result is NotImplemented:
+            return None
+        return whole if result is None else bytes(result)
 
     def _how(self, algorithm: str | None, reproducible: bool) -> int:
         how = self._usual if algorithm is None else _choice(algorithm)
@@ -340,6 +328,16 @@ class Reductions(_core.Reducer, Membership):
             return results
 
         return action
+
+
+def _shortcut(core: Core, function: Callable[..., Any], *args: Any) -> Any:
+    """Return what a shortcut of the core returns; raise why it did not succeed."""
+    try:
+        return function(*args)
+    except _core.Failure:
+        # Explained below: Ctrl-C while that is done must not show this one.
+        pass
+    raise core.failure()
 
 
 def _choice(algorithm: str) -> int:

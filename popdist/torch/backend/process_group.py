@@ -70,7 +70,9 @@ class ProcessGroupPopdist(  # type: ignore[misc]
                 self._ranks,
                 timeout=timeout.total_seconds(),
                 known=_known_to(parent),
-                world=(parent.rank(), parent.size()) if parent else (rank, size),
+                ended_file=STATE.ended_file_of(
+                    *((parent.rank(), parent.size()) if parent else (rank, size))
+                ),
             )
         except PopdistError as error:
             raise backend_error(error) from error

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from popdist.engine.group import Group
+from popdist.engine.shm.transport import ShmTransport
 from popdist.engine.tuning import Tuning
 
 # Small enough that arrays need several blocks, and without much spinning: members
@@ -33,6 +34,21 @@ ONES = np.ones(10, np.float32)
 MANY = np.ones(1 << 16, np.float32)
 
 
+def shm_group(
+    name: str,
+    rank: int,
+    size: int,
+    *,
+    replicas: Sequence[int] | None = None,
+    algorithm: str = "auto",
+    **settings: Any,
+) -> Group:
+    """Return the group of all members, over shared memory."""
+    instances = settings.pop("instances", range(size))
+    transport = ShmTransport.meet(name, rank, instances, **settings)
+    return Group(transport, replicas=replicas, algorithm=algorithm)
+
+
 class Me:
     """What a member's function gets: its place, and a line to the test."""
 
@@ -45,7 +61,7 @@ class Me:
     def join(self, **settings: Any) -> Group:
         """Return the group of all members, as the test's settings make it."""
         usual = {"timeout": LONG, "stall": LONG, "tuning": SMALL}
-        return Group(self.name, self.rank, self.size, **usual | settings)
+        return shm_group(self.name, self.rank, self.size, **usual | settings)
 
     def say(self, what: Any) -> None:
         self._line.send(("said", what))

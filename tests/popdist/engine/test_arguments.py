@@ -10,14 +10,14 @@ from popdist.engine import _core
 from popdist.engine.group import Group
 from popdist.engine.spec.operations import Operation
 from popdist.errors import MismatchError
-from tests.popdist.engine.members import SMALL, Me, results, run
+from tests.popdist.engine.members import SMALL, Me, results, run, shm_group
 from tests.popdist.engine.samples import Array, same
 
 Pair = tuple[list[Array], list[Array]]
 
 
 def alone(replicas: tuple[int, ...] | None = None) -> Group:
-    return Group("alone", 0, 1, replicas=replicas, tuning=SMALL)
+    return shm_group("alone", 0, 1, replicas=replicas, tuning=SMALL)
 
 
 def refused(call: Callable[[], Any], error: type[Exception] = ValueError) -> str:
@@ -293,7 +293,7 @@ def test_a_member_counts_its_reductions_by_how_they_were_carried_out() -> None:
         group = me.join()
         x, there = np.ones(3000, np.float32), group.empty(3000)
         there[...] = 1
-        before = group._endpoint.comm.runs()
+        before = group.transport.member.comm.runs()
         group.all_reduce(x[:3])
         group.grouped_all_reduce([x[:3], x[:4]], async_op=True).wait()
         for _ in range(2):
@@ -304,7 +304,7 @@ def test_a_member_counts_its_reductions_by_how_they_were_carried_out() -> None:
         group.all_reduce(there, out=there)
         group.reduce_scatter(x)
         group.barrier()
-        return before, group._endpoint.comm.runs()
+        return before, group.transport.member.comm.runs()
 
     assert results(2, member) == [((0, 0, 0, 0), (2, 3, 5, 1))] * 2
 
@@ -314,7 +314,7 @@ def test_a_call_that_is_refused_keeps_nothing() -> None:
     x = np.ones(3, np.float32)
     at = x.__array_interface__["data"][0]
     calls: list[Callable[[], Any]] = [
-        lambda: group._endpoint.comm.exchange(
+        lambda: group.transport.member.comm.exchange(
             Operation.BROADCAST, 0, 0, 0, 0, [12] * 2, [], at, at
         ),
         lambda: group.all_reduce(x, out=np.ones((3, 1), np.float32)),
@@ -337,7 +337,7 @@ def test_a_call_that_is_refused_keeps_nothing() -> None:
 )
 def test_a_list_of_arrays_is_refused_where_a_member_gives_one(call: str) -> None:
     x = np.ones((1, 1), np.float32)
-    with Group(f"list-{call}", 0, 1) as group:
+    with shm_group(f"list-{call}", 0, 1) as group:
         for given in ([x], [x, x], (x,)):
             message = refused(
                 lambda given=given: getattr(group, call)(given), TypeError

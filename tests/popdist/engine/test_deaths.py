@@ -158,7 +158,7 @@ def wait_until(true: Callable[[], Any]) -> None:
 
 def silenced(me: Me, group: Group, number: int) -> None:
     """Get a signal after saying that the group has ended, and before saying why."""
-    word = np.frombuffer(group._endpoint._arena.memory, np.uint32)[32:33]
+    word = np.frombuffer(group.transport.member.arena.memory, np.uint32)[32:33]
     time.sleep(0.05)  # The others wait for this one by now.
     word[0] = 3 + me.rank
     os.kill(os.getpid(), number)
@@ -205,7 +205,7 @@ def test_a_member_that_is_stopped_while_it_ends_the_group_delays_no_other_member
 def test_a_program_may_close_the_files_that_show_who_lives() -> None:
     def member(me: Me) -> float:
         group = me.join()
-        watched = [fd for fd in group._endpoint._arena.pidfds if fd >= 0]
+        watched = [fd for fd in group.transport.member.arena.pidfds if fd >= 0]
         assert watched
         if me.rank == 0:
             os.closerange(min(watched), max(watched) + 1)
@@ -237,7 +237,7 @@ OTHER_FILES: dict[str, Callable[[], int]] = {
 
 
 def replace_files_that_show_who_lives(group: Group, other: str) -> None:
-    watched = [fd for fd in group._endpoint._arena.pidfds if fd >= 0]
+    watched = [fd for fd in group.transport.member.arena.pidfds if fd >= 0]
     assert watched
     os.closerange(min(watched), max(watched) + 1)
     file = OTHER_FILES[other]()
@@ -521,7 +521,7 @@ def test_a_member_that_does_not_come_in_time_is_an_error_on_all(operation: str) 
 @pytest.mark.parametrize("operation", ["barrier", "oneshot", "direct", "broadcast"])
 def test_control_c_ends_a_call_here_and_for_all_others(operation: str) -> None:
     def interrupt_once_inside(group: Group) -> None:
-        while group._endpoint.comm.last()[1] == 0:
+        while group.transport.member.comm.last()[1] == 0:
             time.sleep(0.001)
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 

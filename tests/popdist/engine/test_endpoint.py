@@ -9,15 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from popdist.engine import _core, endpoint
+from popdist.engine import _core
 from popdist.engine.group import Group
+from popdist.engine.shm import member
 from popdist.engine.shm.heap import Heap
+from popdist.engine.shm.member import ShmMember
 from popdist.errors import GroupUnusableError
-from tests.popdist.engine.members import SMALL, Me, results, run
+from tests.popdist.engine.members import SMALL, Me, results, run, shm_group
 
 
 def alone() -> Group:
-    return Group("alone", 0, 1, tuning=SMALL)
+    return shm_group("alone", 0, 1, tuning=SMALL)
 
 
 def test_threads_that_make_the_first_array_at_once_get_two_of_them(
@@ -28,7 +30,7 @@ def test_threads_that_make_the_first_array_at_once_get_two_of_them(
             time.sleep(0.05)
             super().__init__(*args)
 
-    monkeypatch.setattr(endpoint, "Heap", Slow)
+    monkeypatch.setattr(member, "Heap", Slow)
     group = alone()
     made: list[np.ndarray] = []
     threads = [
@@ -219,13 +221,15 @@ def test_a_stall_that_cannot_be_reported_does_not_end_the_call(kind: str) -> Non
 
 
 @pytest.mark.parametrize("call", ["barrier", "peek", "grouped_all_reduce"])
-def test_ctrl_c_while_an_error_is_explained_shows_none_of_the_core(call: str) -> None:
-    def interrupted() -> Any:
+def test_ctrl_c_while_an_error_is_explained_shows_none_of_the_core(
+    call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(_: ShmMember) -> Any:
         raise KeyboardInterrupt
 
+    monkeypatch.setattr(ShmMember, "failure", interrupted)
     group = alone()
     group.abort("over")
-    group._endpoint.failure = interrupted  # type: ignore[method-assign]
     given = [[np.ones(3)]] if call == "grouped_all_reduce" else []
     with pytest.raises(KeyboardInterrupt) as stopped:
         getattr(group, call)(*given)
@@ -298,7 +302,7 @@ def test_arguments_of_wrong_types_are_named(call: Any, words: str) -> None:
 
 def test_another_file_in_place_of_a_groups_is_not_closed_with_it() -> None:
     group = alone()
-    own = group._endpoint._arena.fd
+    own = group.transport.member.arena.fd
     null = os.open("/dev/null", os.O_RDONLY)
     os.dup2(null, own)
     group.close()
@@ -360,4 +364,4 @@ def test_a_group_of_too_many_members_is_refused_with_the_way_out() -> None:
     )
 
     with pytest.raises(ValueError, match=sentence):
-        Group("many", 0, 257)
+        shm_group("many", 0, 257)

@@ -90,7 +90,7 @@ def test_a_fork_in_the_middle_of_a_call_of_another_thread_is_harmless() -> None:
         told = None
         if me.rank == 0:
             handle = group.all_reduce(MANY, async_op=True)
-            while group._endpoint.comm.last()[1] == 0:
+            while group.transport.member.comm.last()[1] == 0:
                 time.sleep(0.001)
             told = in_a_fork(lambda: refusals(group))
             me.say("forked")
@@ -300,7 +300,7 @@ def test_other_threads_run_while_a_member_waits() -> None:
         done = threading.Event()
 
         def speak() -> None:
-            while group._endpoint.comm.last()[1] == 0:
+            while group.transport.member.comm.last()[1] == 0:
                 time.sleep(0.001)
             me.say("alive")
             done.set()

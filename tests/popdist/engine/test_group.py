@@ -12,7 +12,7 @@ from popdist.engine.spec import reference
 from popdist.engine.spec.dtypes import REDUCTIONS, code_of
 from popdist.engine.tuning import Tuning
 from popdist.errors import GroupUnusableError
-from tests.popdist.engine.members import LONG, SMALL, Me, Pool, results
+from tests.popdist.engine.members import LONG, SMALL, Me, Pool, results, shm_group
 from tests.popdist.engine.samples import BFLOAT16, DTYPES, Array, same, sample
 
 SIZES = [1, 2, 3, 4, 5, 6, 7, 8, 13]
@@ -23,7 +23,7 @@ ROWS = [(1, 1), (2, 2), (3, 3, 3), (1, 2), (3, 1, 2), (2, 3, 1, 3, 1), (1, 1, 3)
 
 
 def segment_of(group: Group, dtype: Any) -> int:
-    return group._endpoint.comm.ring_segment(code_of(np.dtype(dtype)))
+    return group.transport.member.comm.ring_segment(code_of(np.dtype(dtype)))
 
 
 def expected(
@@ -36,7 +36,7 @@ def expected(
 
 
 def alone(replicas: tuple[int, ...] | None = None, **settings: Any) -> Group:
-    return Group("alone", 0, 1, replicas=replicas, tuning=SMALL, **settings)
+    return shm_group("alone", 0, 1, replicas=replicas, tuning=SMALL, **settings)
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -252,7 +252,7 @@ def test_more_numbers_than_a_signed_32_bit_integer_counts_are_reduced() -> None:
     # 2 GiB and a little, in bytes. Only what is written to becomes memory.
     x = np.zeros((1 << 31) + 70, np.uint8)
     x[[1, -1]] = 2, 3
-    group = Group("alone", 0, 1)
+    group = shm_group("alone", 0, 1)
 
     y = group.all_reduce(x, "max", out=x)
 
@@ -548,7 +548,7 @@ def test_a_thousand_arrays_are_one_call() -> None:
         group = me.join()
         arrays = [np.full(i % 90, i + me.rank, np.int32) for i in range(1000)]
         found = group.grouped_all_reduce(arrays)
-        return group._endpoint.comm.last()[1], found
+        return group.transport.member.comm.last()[1], found
 
     for calls, found in results(2, member):
         assert calls == 1

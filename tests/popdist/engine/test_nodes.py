@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from popdist.engine import _core
-from popdist.engine.group import Group
+from popdist.engine.shm.host_reductions import HostReductions
 from popdist.engine.spec import reference
 from popdist.engine.spec.dtypes import (
     DTYPES,
@@ -20,7 +20,15 @@ from popdist.engine.spec.tree import nodes_of, nodes_of_parts
 from popdist.engine.transport import Rows
 from popdist.errors import MismatchError
 from tests.popdist.engine import samples
-from tests.popdist.engine.members import LONG, SMALL, Me, errors, results, run
+from tests.popdist.engine.members import (
+    LONG,
+    SMALL,
+    Me,
+    errors,
+    results,
+    run,
+    shm_group,
+)
 from tests.popdist.engine.samples import Array, same, sample
 
 # Hosts, and the replicas of each of their members.
@@ -82,15 +90,15 @@ class Instance:
         own = hosts[self.host]
         usual = {"timeout": LONG, "stall": LONG, "tuning": SMALL}
         self.job = me.join(replicas=[n for host in hosts for n in host])
-        self.network = Group(f"{me.name}-net", me.rank, me.size, **usual)
-        self.group = Group(
+        self.network = shm_group(f"{me.name}-net", me.rank, me.size, **usual)
+        self.group = shm_group(
             f"{me.name}-{self.host}", self.rank, len(own), replicas=own, **usual
         )
 
     def reduce_to_nodes(self, x: Array, op: str, lengths: Sequence[int]) -> Array:
         nodes = len(list(nodes_of(self.base, self.base + self.parts[self.host])))
         found = np.zeros((nodes, lengths[self.rank]), accumulation(x.dtype))
-        self.group.transport.reduce_to_nodes(
+        HostReductions(self.group.transport).reduce_to_nodes(
             rows_of(x), rows_of(found), REDUCTIONS[op], lengths, self.base
         )
         return found
@@ -118,7 +126,9 @@ class Instance:
         mine = np.stack([n[begin : begin + lengths[self.rank]] for n in nodes])
         out = np.zeros((1, mine.shape[1]), dtype)
         carry = self.group.transport
-        carry.complete_nodes(rows_of(mine), rows_of(out), REDUCTIONS[op], self.parts)
+        HostReductions(carry).complete_nodes(
+            rows_of(mine), rows_of(out), REDUCTIONS[op], self.parts
+        )
         whole = np.zeros((1, sum(lengths)), dtype)
         nbytes = [n * whole.itemsize for n in lengths]
         carry.all_gather(rows_of(out), rows_of(whole), nbytes)
@@ -177,7 +187,7 @@ def test_every_simd_level_completes_nodes_to_the_same_bits(
     parts = [3, 1, 4, 2]
     ops = [op for op in REDUCTIONS if dtype.kind != "b" or op != "mean"]
     for level in _core.simd_levels():
-        group = Group("alone", 0, 1, simd=level, tuning=SMALL)
+        group = shm_group("alone", 0, 1, simd=level, tuning=SMALL)
         for op in ops:
             for count in (1, 9, 64, 5003):
                 x = sample(count, (sum(parts), count), dtype)
@@ -193,7 +203,7 @@ def test_every_simd_level_completes_nodes_to_the_same_bits(
                     ]
                 )
                 out = np.zeros((2, count), dtype)
-                group.transport.complete_nodes(
+                HostReductions(group.transport).complete_nodes(
                     rows_of(nodes), rows_of(out), REDUCTIONS[op], parts
                 )
                 row = reference.all_reduce([x], op)
@@ -226,22 +236,26 @@ def test_nodes_of_parts_follow_each_other() -> None:
 def test_the_largest_job_is_reduced_to_nodes_and_completed() -> None:
     # As many nodes as a part can have, and as many as there can be in all.
     parts = [1, 4094, 1]
-    group = Group("alone", 0, 1, replicas=[4094], tuning=SMALL)
+    group = shm_group("alone", 0, 1, replicas=[4094], tuning=SMALL)
     x = np.ones((4094, 3), np.float16)
     found = np.zeros((len(list(nodes_of(1, 4095))), 3), np.float32)
-    group.transport.reduce_to_nodes(rows_of(x), rows_of(found), SUM, [3], 1)
+    HostReductions(group.transport).reduce_to_nodes(
+        rows_of(x), rows_of(found), SUM, [3], 1
+    )
     out = np.zeros((1, 3), np.float16)
     ends = np.ones((1, 3), np.float32)
     nodes = np.concatenate([ends, found, ends])
-    group.transport.complete_nodes(rows_of(nodes), rows_of(out), SUM, parts)
+    HostReductions(group.transport).complete_nodes(
+        rows_of(nodes), rows_of(out), SUM, parts
+    )
 
     assert found[:, 0].tolist() == [len(n) for n in nodes_of(1, 4095)]
     assert out.tolist() == [[4096] * 3]
 
 
 def test_nodes_that_do_not_fit_are_refused_before_the_core_sees_them() -> None:
-    group = Group("alone", 0, 1, replicas=[3], tuning=SMALL)
-    carry = group.transport
+    group = shm_group("alone", 0, 1, replicas=[3], tuning=SMALL)
+    carry = HostReductions(group.transport)
     x, two = np.ones((3, 4), np.float16), np.zeros((2, 4), np.float32)
     out = np.zeros((1, 4), np.float16)
     refused: list[tuple[Any, str]] = [
@@ -278,7 +292,9 @@ def test_members_that_disagree_on_a_part_are_told_so() -> None:
         x = np.ones((1, 4), np.float32)
         lengths = [[4, 0], [0, 4]][me.rank]
         out = np.zeros((len(list(nodes_of(0, 2))), lengths[me.rank]), np.float32)
-        group.transport.reduce_to_nodes(rows_of(x), rows_of(out), SUM, lengths, 0)
+        HostReductions(group.transport).reduce_to_nodes(
+            rows_of(x), rows_of(out), SUM, lengths, 0
+        )
 
     found = errors(run(2, member))
 

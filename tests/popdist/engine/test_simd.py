@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from popdist.engine import _core
-from popdist.engine.group import Group
 from popdist.engine.spec import reference
 from popdist.engine.spec.dtypes import REDUCTIONS, code_of
-from tests.popdist.engine.members import SMALL, Me, results
+from tests.popdist.engine.members import SMALL, Me, results, shm_group
 from tests.popdist.engine.samples import DTYPES, FLOATS, Array, same, sample
 
 LEVELS = _core.simd_levels()
@@ -35,7 +34,7 @@ def test_every_level_gives_the_references_bits(
     level: str, dtype: np.dtype[Any]
 ) -> None:
     ops = [op for op in REDUCTIONS if dtype.kind != "b" or op != "mean"]
-    group = Group("alone", 0, 1, replicas=(5,), simd=level, tuning=SMALL)
+    group = shm_group("alone", 0, 1, replicas=(5,), simd=level, tuning=SMALL)
 
     # About every width of a register, and longer than what is added up at once.
     for length in [1, 2, 3, 7, 8, 9, 15, 17, 31, 33, 63, 64, 65, 127, 129, 9001]:
@@ -62,7 +61,7 @@ def test_every_level_hands_rows_to_other_members(
 
     def member(me: Me) -> Any:
         group = me.join(replicas=rows, simd=level)
-        segment = group._endpoint.comm.ring_segment(code_of(dtype))
+        segment = group.transport.member.comm.ring_segment(code_of(dtype))
         found = {}
         # A new group tries the other way to store from its 8th block to its 16th: in
         # turn, so that each algorithm comes by then, with one block a call or more.

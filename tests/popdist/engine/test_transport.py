@@ -2,6 +2,7 @@
 
 import ctypes
 import struct
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,15 +10,16 @@ import pytest
 
 from popdist.engine.group import Group
 from popdist.engine.spec.dtypes import DTYPES, REDUCTIONS, code_of, item_bytes_of
-from popdist.engine.transport import Rows
-from tests.popdist.engine.members import SMALL, Me, results
+from popdist.engine.transport import Pair, Rows
+from tests.popdist.engine.members import SMALL, Me, results, shm_group
+from tests.popdist.other_transports import ThreadTransport
 
 BFLOAT16 = DTYPES["bfloat16"]
 SUM = REDUCTIONS["sum"]
 
 
 def alone() -> Group:
-    return Group("alone", 0, 1, tuning=SMALL)
+    return shm_group("alone", 0, 1, tuning=SMALL)
 
 
 def bfloat16(*numbers: float) -> Any:
@@ -51,7 +53,8 @@ def test_bfloat16_is_reduced_by_its_address_alone() -> None:
 
 def test_every_operation_takes_rows_by_their_addresses() -> None:
     def member(me: Me) -> Any:
-        carry = me.join().transport
+        group = me.join()
+        carry = group.transport
         me_and_ten = bfloat16(me.rank + 1, 10)
         found = {}
 
@@ -135,42 +138,30 @@ def test_rows_that_do_not_fit_are_refused_before_the_core_sees_them() -> None:
     assert group.all_reduce(np.ones(2)).tolist() == [1, 1]
 
 
-class Loopback:
-    """A transport of one member that only writes down what it is asked for."""
+class Loopback(ThreadTransport):
+    """A transport of one member that writes down what it is asked for."""
 
-    rank = 0
-    replicas = (2,)
+    requests: list[Any]
 
-    def __init__(self, group: Any) -> None:
-        self.worker = group.transport.worker
-        self.asked: list[Any] = []
+    def all_reduce(self, arrays: Sequence[Pair], *args: Any, **how: Any) -> None:
+        self.requests += [source.shape for source, _ in arrays]
+        super().all_reduce(arrays, *args, **how)
 
-    def accelerate(self, *_: Any) -> bool:
-        return False
-
-    def all_reduce(self, arrays: Any, reduction: int, **how: int) -> None:
-        self.asked += [source.shape for source, _ in arrays]
-        for source, target in arrays:
-            places = zip(source.addresses, target.addresses, strict=True)
-            for here, there in places:
-                ctypes.memmove(there, here, source.nbytes)
-
-    def broadcast(self, row: Rows, root: int, **how: int) -> None:
-        self.asked.append((row.shape, root))
+    def broadcast(self, row: Rows, root: int, **how: Any) -> None:
+        self.requests.append((row.shape, root))
+        super().broadcast(row, root, **how)
 
 
 def test_a_group_calls_nothing_but_its_transport() -> None:
-    group = alone()
-    other = Loopback(group)
-    view = group.view([1])
-    view._use(other, flat=False)  # type: ignore[arg-type]
-    view._prefer("auto")
-    del view._endpoint
+    [transport] = Loopback.of(1)
+    transport.requests = []
+    group = Group(transport, replicas=[2])
     x = np.arange(6, dtype=np.float32).reshape(2, 3)
 
-    assert view.grouped_all_reduce([x])[0].tolist() == x.tolist()
-    assert view.broadcast(x).tolist() == [x[0].tolist()] * 2
-    assert other.asked == [(3,), ((3,), 0)]
+    sums = x.sum(axis=0).tolist()
+    assert group.grouped_all_reduce([x])[0].tolist() == [sums] * 2
+    assert group.broadcast(x).tolist() == [x[0].tolist()] * 2
+    assert transport.requests == [(3,), ((3,), 0)]
 
 
 def test_the_sizes_of_elements_are_those_of_their_dtypes() -> None:

@@ -28,7 +28,7 @@ INTERRUPTED = "Instance 0 was interrupted in barrier, which ended it for all."
 
 def wait_for_a_call(group: Group) -> None:
     """Return when this member has begun a call."""
-    while not group._endpoint.comm.last()[1]:
+    while not group.transport.member.comm.last()[1]:
         time.sleep(0.001)
 
 
@@ -190,7 +190,7 @@ def test_threads_take_turns() -> None:
             thread.start()
         for thread in threads:
             thread.join()
-        return set(found), len(found), group._endpoint.comm.runs()
+        return set(found), len(found), group.transport.member.comm.runs()
 
     for ended in run(2, member):
         assert ended.value == ({2.0}, 150, (150, 0, 0, 0))

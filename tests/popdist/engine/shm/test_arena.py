@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 from meeting import Meeting, run
 
-from popdist.engine import endpoint
-from popdist.engine.group import Group
 from popdist.engine.meet.pidfds import started
-from popdist.engine.shm import arena
+from popdist.engine.shm import arena, member
 from popdist.engine.shm.heap import HEAP_SPAN
 from popdist.engine.tuning import Tuning
 from popdist.errors import ArenaError
+from tests.popdist.engine.members import shm_group
 
 
 def meet_alone(nbytes: int = 65536, seldom: tuple[int, int] = (0, 0)) -> arena.Arena:
@@ -246,9 +245,9 @@ def test_of_a_large_group_the_channels_of_all_pairs_are_seldom_used(
         asked.update(words)
         raise ArenaError("This is all that the test wants to know.")
 
-    monkeypatch.setattr(endpoint, "meet", note)
+    monkeypatch.setattr(member, "meet", note)
     with pytest.raises(ArenaError):
-        Group("large", 0, 64, tuning=Tuning(block_bytes=1 << 19))
+        shm_group("large", 0, 64, tuning=Tuning(block_bytes=1 << 19))
 
     nbytes, (begin, end), _ = asked["memory"]([])
     # Two messages of 32 KiB each.

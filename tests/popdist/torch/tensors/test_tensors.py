@@ -8,7 +8,7 @@ from torch import Tensor
 
 from popdist.engine.group import Group
 from popdist.torch import tensors
-from tests.popdist.engine.members import Me, results, run
+from tests.popdist.engine.members import Me, results, run, shm_group
 
 # Members are forks: a thread of OpenMP would not be in them.
 torch.set_num_threads(1)
@@ -212,7 +212,7 @@ def test_calls_run_beside_the_program_and_call_back_in_order() -> None:
 
 
 def alone() -> Group:
-    return Group("alone", 0, 1)
+    return shm_group("alone", 0, 1)
 
 
 @pytest.mark.parametrize(

@@ -1,41 +1,102 @@
-"""The transport of one host: rows go through the shared memory of an endpoint."""
+"""The transport of one host: rows go through shared memory."""
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Self
 
 from popdist.engine import _core
-from popdist.engine.endpoint import Endpoint
-from popdist.engine.failures import unusable
-from popdist.engine.spec.dtypes import accumulation_code_of, name_of
-from popdist.engine.spec.operations import DIRECT, Operation
-from popdist.engine.spec.tree import nodes_of, nodes_of_parts
-from popdist.engine.transport import Pair, Rows
-from popdist.engine.worker import Worker
-from popdist.errors import PopdistError
+from popdist.engine.meet.group_name import GroupName
+from popdist.engine.meet.pidfds import Pidfd
+from popdist.engine.shm.member import ShmMember
+from popdist.engine.spec.dtypes import name_of
+from popdist.engine.spec.operations import (
+    ALGORITHM_NAMES,
+    ALGORITHMS,
+    DIRECT,
+    Operation,
+)
+from popdist.engine.transport import Core, Pair, Rows
+from popdist.engine.tuning import Tuning, cores_of_members
 
 
 class ShmTransport:
     """Carries rows among the members of one arena, with so many rows in each."""
 
-    def __init__(self, endpoint: Endpoint, replicas: Sequence[int]) -> None:
-        self.rank = endpoint.rank
+    def __init__(self, member: ShmMember, replicas: Sequence[int]) -> None:
+        self.rank = member.rank
+        self.instances = member.instances
         self.replicas = tuple(replicas)
-        self._endpoint = endpoint
-        self._comm = endpoint.comm
-        self._layout = _core.Layout(endpoint.rank, self.replicas)
-        # By the number of the first replica.
-        self._part_layouts: dict[int, _core.Layout] = {}
-        self._closed = False
+        self.member = member
+        self._comm = member.comm
+        self._layout = _core.Layout(member.rank, self.replicas)
+        self.core = Core(self._comm, self._layout, member.failure)
+        # What does not depend on the rows.
+        self._call = member.call
+        self.queue, self.disown = self._comm.queue, self._comm.close
+        self.end, self.give_up = member.end, member.give_up
+        self.allocate, self.set_timeout = member.allocate, member.set_timeout
+        self.close = member.close
+
+    @classmethod
+    def meet(
+        cls,
+        name: GroupName,
+        rank: int,
+        instances: Sequence[int],
+        *,
+        timeout: float = 1800.0,
+        stall: float = 60.0,
+        simd: str | None = None,
+        tuning: Tuning | None = None,
+        known: Mapping[int, Pidfd] | None = None,
+        ended_file: str = "",
+    ) -> Self:
+        """Meet the other members, and return when all have come; see MeetMembers.
+
+        Args:
+            tuning: The sizes of the arena; by default those that were measured.
+        """
+        member = ShmMember(
+            name,
+            rank,
+            instances,
+            timeout=timeout,
+            stall=stall,
+            simd=simd,
+            tuning=tuning,
+            known=known,
+            ended_file=ended_file,
+        )
+        return cls(member, [1] * len(member.instances))
+
+    def view(self, replicas: Sequence[int]) -> Self:
+        return type(self)(self.member, replicas)
 
     @property
-    def worker(self) -> Worker:
-        if self._closed:
-            raise unusable(None, self._endpoint.instances)
-        # A forked child gets another one.
-        return self._endpoint.worker
+    def pidfds(self) -> dict[int, Pidfd]:
+        return self.member.arena.watching()
 
-    def close(self) -> None:
-        self._closed = True
+    @property
+    def cores(self) -> int:
+        return cores_of_members(self.member.arena.pids)
+
+    @property
+    def last_algorithm(self) -> str:
+        return ALGORITHM_NAMES[self._comm.last()[0]]
+
+    @property
+    def runs(self) -> dict[str, int]:
+        return dict(zip(ALGORITHMS, self._comm.runs(), strict=True))
+
+    @property
+    def waits(self) -> tuple[int, int, int, int]:
+        return self._comm.waits()
+
+    def blocks(self, nbytes: int) -> tuple[int, bool]:
+        block_bytes, past_caches = self._comm.blocks(nbytes) or (0, 0)
+        return block_bytes, bool(past_caches)
+
+    def peek(self) -> int:
+        return self._call(self._comm.peek)
 
     def all_reduce(
         self,
@@ -83,55 +144,6 @@ class ShmTransport:
             [(source.count, source.addresses, None)],
             [source.shape],
             (Operation.REDUCE_SCATTER, source.dtype, reduction, DIRECT, -1, name, out),
-        )
-
-    def reduce_to_nodes(
-        self,
-        source: Rows,
-        target: Rows,
-        reduction: int,
-        lengths: Sequence[int],
-        base: int,
-        *,
-        name: int = 0,
-    ) -> None:
-        size = len(self.replicas)
-        if len(lengths) != size or sum(lengths) != source.count or min(lengths) < 0:
-            raise ValueError(
-                f"The lengths are {list(lengths)}, but must be a number of elements "
-                f"for each of {size} members, and {source.count} in all."
-            )
-        nodes = len(list(nodes_of(base, base + sum(self.replicas))))
-        _check_nodes("target", target, source.dtype, lengths[self.rank], nodes)
-        layout = self._part_layouts.get(base)
-        if layout is None:
-            layout = _core.Layout(self.rank, self.replicas, base)
-            self._part_layouts[base] = layout
-        self._call(
-            self._comm.reduce_to_nodes,
-            layout,
-            [(source.count, source.addresses, None)],
-            [source.shape],
-            source.dtype,
-            reduction,
-            name,
-            lengths,
-            target.addresses,
-        )
-
-    def complete_nodes(
-        self, nodes: Rows, target: Rows, reduction: int, parts: Sequence[int]
-    ) -> None:
-        count = len(list(nodes_of_parts(parts)))
-        _check_nodes("source", nodes, target.dtype, target.count, count)
-        self._call(
-            self._comm.complete_nodes,
-            parts,
-            target.dtype,
-            reduction,
-            target.count,
-            nodes.addresses,
-            target.addresses,
         )
 
     def broadcast(
@@ -217,19 +229,6 @@ class ShmTransport:
     def barrier(self, name: int = 0) -> None:
         self._call(self._comm.barrier, name)
 
-    def give_up(self, what: str, error: BaseException) -> None:
-        if not self._closed:
-            self._endpoint.give_up(what, error)
-
-    def accelerate(
-        self, take: Callable[..., None], usual: int, leading: bool, only: type | None
-    ) -> bool:
-        take(self._comm, self._layout, usual, leading, only)
-        return True
-
-    def explain(self) -> PopdistError:
-        return self._endpoint.failure()
-
     def _reduce(
         self,
         segments: "Sequence[_core.Segment]",
@@ -262,15 +261,6 @@ class ShmTransport:
             target.address,
         )
 
-    def _call(self, function: Callable[..., None], *args: Any) -> None:
-        try:
-            function(*args)
-            return
-        except _core.Failure:
-            # Explained below: Ctrl-C while that is done must not show this exception.
-            pass
-        raise self._endpoint.failure()
-
 
 def _check_pair(source: Rows, target: Rows, dtype: int) -> None:
     if source.dtype != dtype or target.dtype != dtype:
@@ -283,16 +273,6 @@ def _check_pair(source: Rows, target: Rows, dtype: int) -> None:
         raise ValueError(
             f"Rows of {source.count} elements are to be reduced into rows of "
             f"{target.count}. Give rows of one length."
-        )
-
-
-def _check_nodes(which: str, rows: Rows, dtype: int, count: int, nodes: int) -> None:
-    accumulated = accumulation_code_of(dtype)
-    if (rows.dtype, rows.count, len(rows.addresses)) != (accumulated, count, nodes):
-        raise ValueError(
-            f"The {which} has {len(rows.addresses)} rows of {rows.count} "
-            f"{name_of(rows.dtype)}, but must have {nodes} of {count} "
-            f"{name_of(accumulated)}: one for each node."
         )
 
 

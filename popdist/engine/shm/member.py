@@ -1,0 +1,253 @@
+"""One member of a group in shared memory: its arena, its heap and the C core."""
+
+import os
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+
+from popdist.engine import _core
+from popdist.engine.failures import (
+    aborted,
+    cannot_share,
+    describe_call,
+    explain,
+    failed,
+    unusable,
+)
+from popdist.engine.meet.deadlines import report
+from popdist.engine.meet.group_name import GroupName
+from popdist.engine.meet.pidfds import Pidfd
+from popdist.engine.shm.arena import Arena, Memory, meet
+from popdist.engine.shm.heap import HEAP_SPAN, Heap
+from popdist.engine.spec.operations import Operation, Status
+from popdist.engine.tuning import MOST_MEMBERS, Tuning, cores_of_members
+from popdist.errors import (
+    GroupUnusableError,
+    MismatchError,
+    PeerLostError,
+    PopdistError,
+)
+
+T = TypeVar("T")
+
+
+class ShmMember:
+    """One member of a group in shared memory, for the rows of all its views."""
+
+    def __init__(
+        self,
+        name: GroupName,
+        rank: int,
+        instances: Sequence[int],
+        *,
+        timeout: float,
+        stall: float,
+        simd: str | None,
+        tuning: Tuning | None,
+        known: Mapping[int, Pidfd] | None,
+        ended_file: str,
+    ) -> None:
+        """Meet the other members; see shm.transport.meet()."""
+        self.rank = rank
+        self.instances = tuple(instances)
+        self._timeout = timeout
+        # Whether an error with the reason for the end of the group has been raised.
+        self._reported = False
+        _check_level(simd)
+        _check_seconds("timeout", timeout)
+        _check_seconds("stall", stall)
+        size = len(self.instances)
+        try:
+            memory = _memory(size, tuning)
+        except OSError as error:
+            raise cannot_share(f"Instance {self.instances[rank]}", error) from error
+        self.arena: Arena = meet(
+            name,
+            rank,
+            size,
+            memory=memory,
+            layout=_agreed(size, tuning).encode(),
+            timeout=timeout,
+            stall=stall,
+            instances=self.instances,
+            known=known,
+            ended_file=ended_file,
+        )
+        # It maps nothing before the first array is requested.
+        self._heap = Heap(self.arena.fd, rank, size)
+        self.comm = _core.Comm(
+            self.arena.memory,
+            rank,
+            simd,
+            [fd + 1 for fd in self.arena.pidfds],
+            self.arena.pids,
+            timeout,
+            stall,
+            stall_reporter(self),
+        )
+
+    def call(self, function: Callable[..., T], *args: Any) -> T:
+        """Return what a function of the core returns.
+
+        Raises:
+            PopdistError: The call did not succeed, and the group has come to its end.
+        """
+        try:
+            return function(*args)
+        except _core.Failure:
+            # Explained below: Ctrl-C while that is done must not show this exception.
+            pass
+        raise self.failure()
+
+    def failure(self) -> PopdistError:
+        """Return what to raise for a call that the core did not finish."""
+        ending = self.comm.ending()
+        # The member that was interrupted has its KeyboardInterrupt.
+        if ending is not None and ending[:2] == (Status.STOPPED, self.rank):
+            self._reported = True
+        if ending is None:
+            return unusable(None, self.instances)
+        why = explain(ending, self.instances, self._timeout)
+        # The first call to fail gives the reason, even if the others ended it before.
+        if not self._reported:
+            self._reported = True
+            return why
+        error = unusable(ending, self.instances)
+        # That one may be in a handle that the program has not waited for yet.
+        error.__cause__ = why
+        if isinstance(why, PeerLostError) and isinstance(error, GroupUnusableError):
+            error.instances = why.instances
+        return error
+
+    def give_up(self, what: str, error: BaseException) -> None:
+        """End the group for all, because of an error between the steps of a call."""
+        if self.comm.ending() is not None:
+            return
+        # The program has the error itself.
+        self._reported = True
+        self.comm.end(failed(self.instances[self.rank], what, error))
+
+    def end(self, error: PopdistError) -> None:
+        """End the group: all members get this error."""
+        text = str(error)
+        self.comm.end(text if isinstance(error, MismatchError) else aborted(text))
+
+    def allocate(self, nbytes: int) -> "np.ndarray[Any, np.dtype[np.uint8]] | None":
+        """Return bytes in the arena, or None where no arrays can live there."""
+        heap = self._heap
+        if nbytes == 0 or not heap.available:
+            return None
+        offset, memory = heap.allocate(nbytes)
+        array = np.frombuffer(memory, np.uint8)
+        begin = self.rank * HEAP_SPAN + offset
+        self.comm.set_heap(array.__array_interface__["data"][0] - begin, HEAP_SPAN)
+        weakref.finalize(array, heap.free, offset, nbytes).atexit = False
+        return array
+
+    def set_timeout(self, seconds: float) -> None:
+        """Let calls from now on wait so long for other members.
+
+        Raises:
+            ValueError: It is not more than 0.
+        """
+        _check_seconds("timeout", seconds)
+        self._timeout = seconds
+        self.comm.set_timeout(seconds)
+
+    def close(self) -> None:
+        """Leave the group, and give back what this member has of it.
+
+        Raises:
+            RuntimeError: This thread is in the middle of a call of the group.
+        """
+        # In the order in which they use each other.
+        self.comm.close()
+        self._heap.close()
+        self.arena.close()
+
+    def report_stall(self, peer: int, waited: float) -> None:
+        """Print on stderr which member a call has been waiting for."""
+        call = self.comm.doing()
+        what = (
+            describe_call(call, self.instances)
+            if call
+            else Operation.BARRIER.public_name
+        )
+        report(
+            f"popdist: instance {self.instances[self.rank]} has waited {waited:.0f} s "
+            f"for instance {self.instances[peer]} (process {self.arena.pids[peer]} on "
+            f"{os.uname().nodename}) in {what}."
+        )
+
+
+def _check_level(simd: str | None) -> None:
+    levels = _core.simd_levels()
+    if simd is not None and simd not in levels:
+        raise ValueError(
+            f"simd is {simd!r}, but must be one of {', '.join(levels)}: this processor "
+            "has no other."
+        )
+
+
+def _check_seconds(name: str, seconds: float) -> None:
+    # NaN is not more than 0, either.
+    if not seconds > 0:
+        raise ValueError(
+            f"{name} is {seconds:g}, but must be a number of seconds more than 0."
+        )
+
+
+# Sizes of an arena: members, bytes of a block, of what goes by oneshot, us of a spin.
+_Sizes = tuple[int, int, int, int]
+
+
+def _sizes(size: int, tuning: Tuning) -> _Sizes:
+    fitted = tuning.fitted()
+    return size, fitted.block_bytes, fitted.oneshot_bytes, fitted.spin_us
+
+
+def _memory(size: int, tuning: Tuning | None) -> Callable[[Sequence[int]], Memory]:
+    """Return what makes the arena's memory for members with given process ids.
+
+    Where the sizes are not given, member 0 chooses them as it makes the arena: another
+    member's cgroup may grant it other cores.
+    """
+    if size > MOST_MEMBERS:
+        raise ValueError(
+            f"A group has {size} members, but can have at most {MOST_MEMBERS}. Start "
+            "fewer instances with more replicas each."
+        )
+    if tuning is not None:
+        # Sizes that are impossible are refused before the members meet.
+        _core.arena_bytes(*_sizes(size, tuning))
+
+    def memory(pids: Sequence[int]) -> Memory:
+        chosen = tuning or Tuning.measured(size, cores_of_members(pids))
+        sizes = _sizes(size, chosen)
+        return Memory(
+            _core.arena_bytes(*sizes),
+            _core.arena_channels(*sizes),
+            lambda where: _core.initialise(where, *sizes),
+        )
+
+    return memory
+
+
+def _agreed(size: int, tuning: Tuning | None) -> str:
+    """Return what all members must agree on."""
+    sizes = _sizes(size, tuning) if tuning else "as measured"
+    return f"popdist arena, layout {_core.arena_layout():016x}, sizes {sizes}"
+
+
+def stall_reporter(member: ShmMember) -> Callable[[int, float], None]:
+    """Return what the core calls in a stall; it does not keep the member alive."""
+    known = weakref.ref(member)
+
+    def report_it(peer: int, waited: float) -> None:
+        there = known()
+        if there is not None:
+            there.report_stall(peer, waited)
+
+    return report_it

@@ -1,0 +1,493 @@
+"""Transports besides the product's: among threads, and over unix sockets.
+
+Each call is one exchange, in which every member sends its arrays to every other one,
+and numpy does the rest. So they show what a transport needs, and no more.
+"""
+
+import ctypes
+import pickle
+import socket
+import struct
+import threading
+from collections import defaultdict, deque
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from copy import copy
+from dataclasses import dataclass, field
+from hashlib import sha256
+from itertools import accumulate
+from time import monotonic, sleep
+from typing import Any, Self
+
+import numpy as np
+
+from popdist.engine.failures import Ending, aborted, explain, failed, unusable
+from popdist.engine.meet.group_name import GroupName
+from popdist.engine.meet.pidfds import Pidfd
+from popdist.engine.spec import reference
+from popdist.engine.spec.dtypes import dtype_of, reduction_name_of
+from popdist.engine.spec.operations import DIRECT, Described, Operation, Status
+from popdist.engine.transport import Pair, Rows
+from popdist.errors import CollectiveTimeoutError, MismatchError, PopdistError
+
+# What a member sends for a call: what it is about, and the bytes of rows.
+Frame = tuple[Described, object, list[bytes]]
+
+
+@dataclass(kw_only=True)
+class _Shared:
+    """What all views of one member have in common."""
+
+    timeout: float
+    changed: threading.Condition = field(default_factory=threading.Condition)
+    # By the member that has sent them, and whether they are of send().
+    inboxes: dict[tuple[int, bool], deque[Frame]] = field(
+        default_factory=lambda: defaultdict(deque)
+    )
+    lost: set[int] = field(default_factory=set)
+    ending: Ending | None = None
+    reported: bool = False
+    closed: bool = False
+    pending: int = 0
+    calls: int = 0
+    last: Described = (Operation.BARRIER, 0, 0, 0, 0, 0, 0)
+
+
+class ExchangingTransport:
+    """A transport that can only send a frame to another member, and wait for one."""
+
+    core = None
+    cores = 1
+    last_algorithm = "direct"
+    waits = (0, 0, 0, 0)
+
+    def __init__(self, rank: int, instances: Sequence[int], timeout: float) -> None:
+        self.rank = rank
+        self.instances = tuple(instances)
+        self.replicas = (1,) * len(self.instances)
+        self.pidfds: dict[int, Pidfd] = {}
+        self.runs: dict[str, int] = {}
+        self._shared = _Shared(timeout=timeout)
+        self._others = [i for i in range(len(self.instances)) if i != rank]
+
+    def _send(self, peer: int, frame: Frame | Ending, of_send: bool) -> None:
+        raise NotImplementedError
+
+    def deliver(self, source: int, frame: Frame | Ending, of_send: bool) -> None:
+        """Take what another member has sent."""
+        with self._shared.changed:
+            if len(frame) == 3:
+                self._shared.inboxes[source, of_send].append(frame)
+            else:
+                self._shared.ending = self._shared.ending or frame
+            self._shared.changed.notify_all()
+
+    def lose(self, source: int) -> None:
+        """Note that another member sends nothing more."""
+        with self._shared.changed:
+            self._shared.lost.add(source)
+            self._shared.changed.notify_all()
+
+    def view(self, replicas: Sequence[int]) -> Self:
+        view = copy(self)
+        view.replicas = tuple(replicas)
+        return view
+
+    def queue(self, more: int) -> int:
+        self._shared.pending += more
+        return self._shared.pending
+
+    def blocks(self, nbytes: int) -> tuple[int, bool]:
+        return nbytes, False
+
+    def allocate(self, nbytes: int) -> None:
+        """Return None: the members share no memory."""
+
+    def set_timeout(self, seconds: float) -> None:
+        self._shared.timeout = seconds
+
+    def close(self) -> None:
+        self._shared.closed = True
+
+    disown = close
+
+    def end(self, error: PopdistError) -> None:
+        text = str(error)
+        message = text if isinstance(error, MismatchError) else aborted(text)
+        self._end(self._ending(Status.ASKED, self.rank, message=message))
+
+    def give_up(self, what: str, error: BaseException) -> None:
+        if self._shared.ending is None:
+            self._shared.reported = True
+            message = failed(self.instances[self.rank], what, error)
+            self._end(self._ending(Status.ASKED, self.rank, message=message))
+
+    def _ending(
+        self,
+        why: Status,
+        about: int,
+        theirs: Described | None = None,
+        message: str = "",
+    ) -> Ending:
+        mine = self._shared.last
+        return why, self.rank, about, self._shared.calls, mine, theirs or mine, message
+
+    def _end(self, ending: Ending) -> None:
+        with self._shared.changed:
+            if self._shared.ending is not None:
+                return
+            self._shared.ending = ending
+            self._shared.changed.notify_all()
+        for peer in self._others:
+            self._send(peer, ending, False)
+
+    def _failure(self) -> PopdistError:
+        shared = self._shared
+        if shared.closed or shared.ending is None:
+            return unusable(None, self.instances)
+        why = explain(shared.ending, self.instances, shared.timeout)
+        if not shared.reported:
+            shared.reported = True
+            return why
+        error = unusable(shared.ending, self.instances)
+        error.__cause__ = why
+        return error
+
+    def _wait(self, source: int, of_send: bool) -> deque[Frame]:
+        """Return what a member has sent, once there is something."""
+        shared = self._shared
+        inbox, deadline = shared.inboxes[source, of_send], monotonic() + shared.timeout
+        with shared.changed:
+            while not inbox and shared.ending is None and source not in shared.lost:
+                if not shared.changed.wait(min(max(deadline - monotonic(), 0), 1e6)):
+                    break
+            if inbox and shared.ending is None:
+                return inbox
+        gone = source in shared.lost
+        self._end(self._ending(Status.PEER_LOST if gone else Status.TIMED_OUT, source))
+        raise self._failure()
+
+    def _exchange(
+        self, call: Described, rows: list[bytes], details: object = None
+    ) -> list[list[bytes]]:
+        """Return the rows of all members, which must make the same call."""
+        shared = self._shared
+        if shared.closed or shared.ending is not None:
+            raise self._failure()
+        shared.calls += 1
+        shared.last = call
+        for peer in self._others:
+            self._send(peer, (call, details, rows), False)
+        frames = {self.rank: (call, details, rows)}
+        for peer in self._others:
+            frames[peer] = self._wait(peer, False).popleft()
+            if frames[peer][:2] != (call, details):
+                self._end(self._ending(Status.MISMATCH, peer, frames[peer][0]))
+                raise self._failure()
+        return [frames[i][2] for i in range(len(self.instances))]
+
+    def peek(self) -> int:
+        return self._wait(0, False)[0][0][-1] if self.rank else 0
+
+    def _reduced(
+        self, operation: Operation, arrays: Sequence[Rows], call: Sequence[int]
+    ) -> list[bytes]:
+        reduction, algorithm, root, name = call
+        dtype, count = arrays[0].dtype, sum(rows.count for rows in arrays)
+        about = (operation, dtype, reduction, algorithm, root, count, name)
+        given = [row for rows in arrays for row in read(rows)]
+        shapes = self.replicas, [rows.shape for rows in arrays]
+        members = self._exchange(about, given, shapes)
+        totals, kind = [], dtype_of(dtype)
+        for index in range(len(arrays)):
+            inputs = []
+            for replicas, rows in zip(self.replicas, members, strict=True):
+                own = rows[index * replicas : (index + 1) * replicas]
+                flat = np.frombuffer(b"".join(own), kind)
+                inputs.append(flat.reshape(replicas, -1))
+            total = reference.all_reduce(inputs, reduction_name_of(reduction))
+            totals.append(total.tobytes())
+        return totals
+
+    def all_reduce(
+        self,
+        arrays: Sequence[Pair],
+        reduction: int,
+        *,
+        algorithm: int = -1,
+        name: int = 0,
+    ) -> None:
+        call = reduction, max(algorithm, 0), -1, name
+        sources = [source for source, _ in arrays]
+        totals = self._reduced(Operation.ALL_REDUCE, sources, call)
+        for (_, target), total in zip(arrays, totals, strict=True):
+            for row in range(len(target.addresses)):
+                write(target, total, row)
+
+    def reduce(
+        self, source: Rows, target: Rows, reduction: int, root: int, *, name: int = 0
+    ) -> None:
+        call = reduction, DIRECT, root, name
+        [total] = self._reduced(Operation.REDUCE, [source], call)
+        if self.rank == root:
+            write(target, total)
+
+    def reduce_scatter(
+        self, source: Rows, target: Rows, reduction: int, *, name: int = 0
+    ) -> None:
+        call = reduction, DIRECT, -1, name
+        [total] = self._reduced(Operation.REDUCE_SCATTER, [source], call)
+        each = len(total) // sum(self.replicas)
+        begin = sum(self.replicas[: self.rank]) * each
+        write(target, total[begin : begin + target.nbytes])
+
+    def _handed_on(
+        self,
+        operation: Operation,
+        source: Rows | None,
+        dtype: int,
+        details: object,
+        *,
+        name: int,
+        root: int = -1,
+        count: int = 0,
+        prelude_to: Operation | None = None,
+    ) -> list[bytes]:
+        """Return the row of each member that has a source."""
+        call = operation, dtype, int(prelude_to or 0), 0, root, count, name
+        given = [] if source is None else read(source)
+        return [b"".join(rows) for rows in self._exchange(call, given, details)]
+
+    def broadcast(
+        self,
+        row: Rows,
+        root: int,
+        *,
+        name: int = 0,
+        prelude_to: Operation | None = None,
+    ) -> None:
+        rows = self._handed_on(
+            Operation.BROADCAST,
+            row if self.rank == root else None,
+            row.dtype,
+            None if prelude_to else row.shape,
+            root=root,
+            count=row.count,
+            name=name,
+            prelude_to=prelude_to,
+        )
+        write(row, rows[root])
+
+    def all_gather(
+        self,
+        source: Rows,
+        target: Rows,
+        lengths: Sequence[int],
+        *,
+        name: int = 0,
+        prelude_to: Operation | None = None,
+    ) -> None:
+        rows = self._handed_on(
+            Operation.ALL_GATHER,
+            source,
+            source.dtype,
+            list(lengths),
+            count=sum(lengths),
+            name=name,
+            prelude_to=prelude_to,
+        )
+        write(target, b"".join(rows))
+
+    def gather(
+        self,
+        source: Rows,
+        target: Rows,
+        lengths: Sequence[int],
+        root: int,
+        *,
+        name: int = 0,
+    ) -> None:
+        rows = self._handed_on(
+            Operation.GATHER,
+            source,
+            source.dtype,
+            list(lengths),
+            root=root,
+            count=sum(lengths),
+            name=name,
+        )
+        if self.rank == root:
+            write(target, b"".join(rows))
+
+    def scatter(
+        self,
+        source: Rows,
+        target: Rows,
+        lengths: Sequence[int],
+        root: int,
+        *,
+        name: int = 0,
+    ) -> None:
+        rows = self._handed_on(
+            Operation.SCATTER,
+            source if self.rank == root else None,
+            target.dtype,
+            list(lengths),
+            root=root,
+            count=sum(lengths),
+            name=name,
+        )
+        begin = [0, *accumulate(lengths)][self.rank]
+        write(target, rows[root][begin : begin + lengths[self.rank]])
+
+    def all_to_all(self, source: Rows, target: Rows, *, name: int = 0) -> None:
+        rows = self._handed_on(
+            Operation.ALL_TO_ALL,
+            source,
+            source.dtype,
+            source.shape,
+            count=source.count,
+            name=name,
+        )
+        each = source.nbytes // len(self.replicas)
+        begin = self.rank * each
+        write(target, b"".join(row[begin : begin + each] for row in rows))
+
+    def send(self, row: Rows, to: int) -> None:
+        shared = self._shared
+        if shared.closed or shared.ending is not None:
+            raise self._failure()
+        shared.last = (Operation.SEND, row.dtype, 0, 0, to, row.count, 0)
+        if to in shared.lost:
+            self._end(self._ending(Status.PEER_LOST, to))
+            raise self._failure()
+        self._send(to, (shared.last, None, read(row)), True)
+
+    def receive(self, row: Rows, source: int) -> None:
+        shared = self._shared
+        shared.last = (Operation.RECEIVE, row.dtype, 0, 0, source, row.count, 0)
+        theirs, _, [data] = self._wait(source, True).popleft()
+        if (theirs[1], theirs[5]) != (row.dtype, row.count):
+            self._end(self._ending(Status.MISMATCH, source, theirs))
+            raise self._failure()
+        write(row, data)
+
+    def barrier(self, name: int = 0) -> None:
+        self._exchange((Operation.BARRIER, 0, 0, 0, 0, 0, name), [])
+
+
+def read(rows: Rows) -> list[bytes]:
+    return [ctypes.string_at(begin, rows.nbytes) for begin in rows.addresses]
+
+
+def write(rows: Rows, data: bytes, row: int = 0) -> None:
+    assert len(data) == rows.nbytes
+    ctypes.memmove(rows.addresses[row], data, len(data))
+
+
+class ThreadTransport(ExchangingTransport):
+    """Carries rows among threads of one process."""
+
+    members: list["ThreadTransport"]
+
+    @classmethod
+    def of(cls, size: int) -> list[Self]:
+        """Return the transports of all members of a group."""
+        members = [cls(rank, range(size), 20) for rank in range(size)]
+        for one in members:
+            one.members = [*members]
+        return members
+
+    def _send(self, peer: int, frame: Frame | Ending, of_send: bool) -> None:
+        self.members[peer].deliver(self.rank, frame, of_send)
+
+
+class UnixTransport(ExchangingTransport):
+    """Carries rows among processes of one host, over a socket for each pair of them."""
+
+    _sockets: Mapping[int, socket.socket]
+
+    @classmethod
+    def meet(
+        cls,
+        name: GroupName,
+        rank: int,
+        instances: Sequence[int],
+        *,
+        timeout: float,
+        stall: float = 60.0,
+        simd: str | None = None,
+        known: Mapping[int, Pidfd] | None = None,
+        ended_file: str = "",
+        **_: Any,
+    ) -> Self:
+        member = cls(rank, instances, timeout)
+        deadline = monotonic() + timeout
+        sockets, size = {}, len(instances)
+        with socket.socket(socket.AF_UNIX) as listener:
+            if rank == 0 and size > 1:
+                listener.bind(_address(name, 0))
+                listener.listen(size)
+            for peer in range(rank):
+                sockets[peer] = _connected(name, peer, deadline)
+                sockets[peer].sendall(rank.to_bytes(4, "big"))
+                if peer == 0:
+                    # Only now a name that is looked up has been found.
+                    listener.bind(_address(name, rank))
+                    listener.listen(size)
+            while len(sockets) < size - 1:
+                line = listener.accept()[0]
+                sockets[int.from_bytes(_received(line, 4), "big")] = line
+        member._sockets = sockets
+        for peer in sockets:
+            threading.Thread(target=member._listen, args=(peer,), daemon=True).start()
+        member.barrier()
+        return member
+
+    def close(self) -> None:
+        super().close()
+        for line in self._sockets.values():
+            with suppress(OSError):
+                line.shutdown(socket.SHUT_WR)
+
+    def disown(self) -> None:
+        super().close()
+
+    def _send(self, peer: int, frame: Frame | Ending, of_send: bool) -> None:
+        data = pickle.dumps((frame, of_send))
+        with suppress(OSError):
+            self._sockets[peer].sendall(struct.pack("!Q", len(data)) + data)
+
+    def _listen(self, peer: int) -> None:
+        line = self._sockets[peer]
+        with suppress(OSError), line:
+            while header := _received(line, 8):
+                frame, of_send = pickle.loads(
+                    _received(line, struct.unpack("!Q", header)[0])
+                )
+                self.deliver(peer, frame, of_send)
+        self.lose(peer)
+
+
+def _address(name: GroupName, rank: int) -> str:
+    text = name if isinstance(name, str) else name()
+    return f"\0{sha256(f'{text} {rank}'.encode()).hexdigest()}"
+
+
+def _connected(name: GroupName, peer: int, deadline: float) -> socket.socket:
+    line = socket.socket(socket.AF_UNIX)
+    while monotonic() < deadline:
+        with suppress(OSError):
+            line.connect(_address(name, peer))
+            return line
+        sleep(0.001)
+    line.close()
+    raise CollectiveTimeoutError(f"Member {peer} has not come.")
+
+
+def _received(line: socket.socket, count: int) -> bytes:
+    parts = []
+    while count and (part := line.recv(min(count, 1 << 20))):
+        parts.append(part)
+        count -= len(part)
+    return b"".join(parts)
