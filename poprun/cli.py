@@ -19,6 +19,7 @@ from poprun.errors import (
     ProgramNotFoundError,
     TopologyError,
 )
+from poprun.words import FALSE_WORDS, TRUE_WORDS
 
 if TYPE_CHECKING:
     import click
@@ -139,7 +140,6 @@ def _start(
 def _hints(line: "CommandLine", error: PoprunError) -> Iterator[str]:
     """Yield the likely causes of an error that the command line shows."""
     from poprun.options.table import GROUPS
-    from poprun.options.types import FALSE_WORDS, TRUE_WORDS
 
     first, *others = line.program
     is_value = first.isdigit() or first.lower() in (*TRUE_WORDS, *FALSE_WORDS)

@@ -43,7 +43,7 @@ SCRIPTS = {
 # what stands in its own stage or in one before it. Every module stands in one.
 STAGES = {
     "poprun": (
-        ("poprun.errors", "poprun.log"),
+        ("poprun.errors", "poprun.log", "poprun.words"),
         ("poprun.helpers", "poprun.interpreter"),
         ("poprun.stdio",),
         ("poprun.vipu",),
@@ -196,6 +196,7 @@ PURE = (
     "poprun.vipu.server.operations",
     "poprun.vipu.errors",
     "poprun.vipu.wire",
+    "poprun.words",
 )
 
 NOT_FOR_PURE = {

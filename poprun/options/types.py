@@ -11,15 +11,13 @@ from enum import Enum, auto
 
 from poprun.errors import OptionError
 from poprun.options.refusals import alternatives, refusal, shown
+from poprun.words import FALSE_WORDS, TRUE_WORDS
 
 Item = bool | int | float | str | tuple[int, str]
 Value = Item | tuple[Item, ...] | None
 
 # No count, port or time in a job comes near this, and int() stays cheap below it.
 LARGEST = 10**9
-
-TRUE_WORDS = ("yes", "on", "true", "1")
-FALSE_WORDS = ("no", "off", "false", "0")
 
 
 class Kind(Enum):

@@ -2,6 +2,7 @@
 
 from poprun.errors import OptionError
 from poprun.options.settings import Settings
+from poprun.words import counted
 
 
 def check_instance(settings: Settings, name: str, num_instances: int) -> None:
@@ -16,7 +17,7 @@ def check_instance(settings: Settings, name: str, num_instances: int) -> None:
 
 def count_instances(number: int) -> str:
     """Return the number of instances for a sentence."""
-    return f"{number} instance{'' if number == 1 else 's'}"
+    return counted(number, "instance")
 
 
 def valid_numbers(number: int) -> str:

@@ -10,6 +10,7 @@ from math import lcm
 
 from popdist.environment import Instance
 from poprun.errors import TopologyError
+from poprun.words import counted
 
 # The largest IPU systems that were ever announced had this many IPUs. It bounds
 # every number of a topology, and with it the memory that a plan takes.
@@ -189,4 +190,4 @@ def _choice(numbers: list[int], name: str) -> str:
 
 
 def _count(number: int, name: str) -> str:
-    return f"{number} {_NOUNS[name]}{'' if number == 1 else 's'}"
+    return counted(number, _NOUNS[name])

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from popdist import environment
 from poprun.vipu.errors import VipuRuleError
 from poprun.vipu.rules.checks import check_host
+from poprun.words import FALSE_WORDS, TRUE_WORDS
 
 DEFAULT_HOST = "localhost"
 DEFAULT_PORT = 8090
@@ -167,8 +168,21 @@ def create_config(path: str | os.PathLike[str]) -> int:
     return os.open(path, flags, 0o600)
 
 
-def write_config(descriptor: int, values: Mapping[str, str]) -> None:
-    """Write a configuration file, as `read_config` reads it, and close it."""
+def write_config(descriptor: int, address: ServerAddress) -> None:
+    """Write how a user reaches a server, as `read_config` reads it, and close the file.
+
+    Whether it has TLS is written if it is otherwise than such servers are.
+    """
+    values = {
+        "api-host": address.host,
+        "api-port": str(address.port),
+        "api-user-id": address.user,
+        "api-access-key": address.access_key,
+    }
+    if address.tls == is_loopback(address.host):
+        values["api-tls"] = "yes" if address.tls else "no"
+    if address.ca_cert:
+        values["api-ca-cert"] = os.path.abspath(address.ca_cert)
     with open(descriptor, "w", encoding="utf-8") as file:
         file.writelines(f'{key} = "{value}"\n' for key, value in values.items())
 
@@ -246,14 +260,14 @@ def _checked(
             "65535."
         )
     tls = values.get("api-tls", "no" if is_loopback(host) else "yes").lower()
-    if tls not in ("true", "yes", "on", "1", "false", "no", "off", "0"):
+    if tls not in (*TRUE_WORDS, *FALSE_WORDS):
         raise VipuRuleError(f"api-tls is {tls[:40]!r}, but must be yes or no.")
     address = ServerAddress(
         host=host,
         port=int(port),
         user=values.get("api-user-id", ""),
         access_key=values.get("api-access-key", ""),
-        tls=tls in ("true", "yes", "on", "1"),
+        tls=tls in TRUE_WORDS,
         ca_cert=values.get("api-ca-cert", ""),
         origin=origin,
         options=options,

@@ -8,6 +8,7 @@ import click
 
 from poprun.vipu.commands.command_line import Noun, comma_separated
 from poprun.vipu.commands.nouns import (
+    Decorator,
     change_command,
     get_command,
     list_command,
@@ -45,14 +46,14 @@ def _create_allocation(
     inventory.create_allocation(name, cluster, agents, users)
 
 
-def _choice(kind: type[StrEnum]) -> click.Choice[str]:
-    return click.Choice([member.value for member in kind], case_sensitive=False)
+def _choice(kind: type[StrEnum]) -> click.Choice[StrEnum]:
+    return click.Choice(kind, case_sensitive=False)
 
 
-def _agent_status(
-    ctx: click.Context, param: click.Parameter, value: str
-) -> AgentStatus:
-    return AgentStatus(value)
+def _list_option(name: str, help_: str | None = None, **attributes: Any) -> Decorator:
+    """Return the option that lists names: --agents ag1,ag2."""
+    attributes.setdefault("callback", comma_separated)
+    return click.option(name, metavar="LIST", help=help_, **attributes)
 
 
 def _some_names(
@@ -78,16 +79,11 @@ CREATE = (
         "create",
         "allocation",
         "Set agents of a cluster apart, for partitions that name the allocation.",
-        click.option("--agents", required=True, callback=_some_names, metavar="LIST"),
+        _list_option("--agents", required=True, callback=_some_names),
         name_option(
             "cluster", "The cluster of the agents. [default: that of the first one]"
         ),
-        click.option(
-            "--users",
-            callback=comma_separated,
-            metavar="LIST",
-            help="Who may use it. [default: all users]",
-        ),
+        _list_option("--users", "Who may use it. [default: all users]"),
         perform=_create_allocation,
     ),
 )
@@ -99,7 +95,6 @@ update_agent = change_command(
         "--status",
         required=True,
         type=_choice(AgentStatus),
-        callback=_agent_status,
         help="down: its partitions fail; unknown: they stay PENDING.",
     ),
     perform=lambda _, inventory, name, status: inventory.set_agent_status(name, status),
@@ -119,12 +114,7 @@ get_user = get_command("user", "Show a user.")
 
 @click.command("cluster", cls=Noun)
 @click.argument("name")
-@click.option(
-    "--agents",
-    callback=comma_separated,
-    metavar="LIST",
-    help='Its agents, in their order: "ag1,ag2".',
-)
+@_list_option("--agents", 'Its agents, in their order: "ag1,ag2".')
 @click.option(
     "--num-agents",
     type=click.IntRange(min=1),
@@ -152,6 +142,7 @@ get_user = get_command("user", "Show a user.")
 )
 @click.option(
     "--cluster-topology",
+    "gateway_topology",
     type=_choice(ClusterTopology),
     help="Of GW-Links. [default: looped]",
 )
@@ -166,12 +157,7 @@ def create_cluster(session: Session, /, name: str, **options: Any) -> None:
 
 @click.command("user", cls=Noun)
 @click.argument("name")
-@click.option(
-    "--allocations",
-    callback=comma_separated,
-    metavar="LIST",
-    help="Allocations that are for some users only.",
-)
+@_list_option("--allocations", "Allocations that are for some users only.")
 @click.option(
     "--is-admin", "is_admin", is_flag=True, help="May use vipu-admin as well."
 )
@@ -212,9 +198,7 @@ def _cluster_request(
     agents: tuple[str, ...],
     num_agents: int | None,
     pod: str | None,
-    num_ilds: int | None,
-    topology: str | None,
-    cluster_topology: str | None,
+    **choices: Any,
 ) -> ClusterRequest:
     """Return how to make a cluster; what is left open is that of a pod of its size."""
     if sum(map(bool, (agents, num_agents, pod))) != 1:
@@ -234,10 +218,6 @@ def _cluster_request(
             num_ilds=racks,
             topology=LinkTopology.TORUS if machines >= 16 else LinkTopology.MESH,
         )
-    if num_ilds is not None:
-        request = request._replace(num_ilds=num_ilds)
-    if topology is not None:
-        request = request._replace(topology=LinkTopology(topology))
-    if cluster_topology is not None:
-        request = request._replace(gateway_topology=ClusterTopology(cluster_topology))
-    return request
+    return request._replace(
+        **{key: value for key, value in choices.items() if value is not None}
+    )

@@ -13,11 +13,13 @@ import click
 from click.core import ParameterSource
 
 from poprun.vipu.commands.session import DEFAULT_TIMEOUT_S, Session
+from poprun.words import FALSE_WORDS, TRUE_WORDS
 
 HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
-_TRUE = ("1", "t", "true", "yes", "on")
-_FALSE = ("0", "f", "false", "no", "off")
+# The original takes t and f, too.
+_TRUE = (*TRUE_WORDS, "t")
+_FALSE = (*FALSE_WORDS, "f")
 # Names of earlier releases.
 _OLD_VERBS = {"delete": "remove"}
 

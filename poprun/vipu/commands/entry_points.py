@@ -7,17 +7,15 @@ from collections.abc import Callable, Mapping, Sequence
 
 import click
 
-from poprun.errors import PoprunError
+from poprun.errors import INVALID, OUTPUT_CLOSED, UNWRITTEN, PoprunError
 from poprun.log import printable
 from poprun.vipu.commands.command_line import Program
 from poprun.vipu.commands.programs import make_vipu, make_vipu_admin
 from poprun.vipu.commands.session import OutputError, Session
 from poprun.vipu.errors import InventoryBusyError
 
-# For a request that is not valid, and for one that failed.
-_USAGE, _FAILED = 2, 1
-# For output that cannot be written, and whose reader has closed it.
-_UNWRITTEN, _CLOSED_PIPE = 74, 141
+# For a request that is valid, but failed.
+_FAILED = 1
 
 
 def vipu(
@@ -51,11 +49,11 @@ def _run(
         )
     except click.exceptions.NoArgsIsHelpError as error:
         _report(error.format_message() + "\n")
-        return _USAGE
+        return INVALID
     except click.UsageError as error:
-        return _refuse(name, error.format_message(), _USAGE)
+        return _refuse(name, error.format_message(), INVALID)
     except PoprunError as error:
-        code = _USAGE if error.exit_code == _USAGE else _FAILED
+        code = INVALID if error.exit_code == INVALID else _FAILED
         if isinstance(error, InventoryBusyError) and session.find_server() is None:
             error.add_note("--api-timeout SECONDS waits longer.")
         return _refuse(name, str(error), code, getattr(error, "__notes__", ()))
@@ -64,8 +62,8 @@ def _run(
     except OutputError as error:
         _forget_output()
         if error.is_closed_by_reader:
-            return _CLOSED_PIPE
-        return _refuse(name, f"The output cannot be written: {error}.", _UNWRITTEN)
+            return OUTPUT_CLOSED
+        return _refuse(name, f"The output cannot be written: {error}.", UNWRITTEN)
     # click returns the exit code of --help and its kin, and what a callback returns.
     return result if isinstance(result, int) else 0
 

@@ -5,25 +5,49 @@ from typing import Any
 
 import click
 
+from poprun.errors import PoprunError
 from poprun.vipu.commands.command_line import Noun
-from poprun.vipu.commands.completion_of_names import names_of
 from poprun.vipu.commands.session import Session
 from poprun.vipu.commands.views.machine_views import VIEWS
 
 Decorator = Callable[[Any], Any]
+Complete = Callable[[click.Context, click.Parameter, str], list[str]]
+# How long to wait for names to complete: a shell that waits for longer feels broken.
+_COMPLETION_TIMEOUT_S = 1.0
 
 
 def name_argument(noun: str) -> Decorator:
     """Return the argument that names one thing that exists."""
-    return click.argument("name", shell_complete=names_of(f"{noun}s"))
+    return click.argument("name", shell_complete=names_of(noun))
 
 
 def name_option(noun: str, help_: str) -> Decorator:
     """Return the option that names a cluster and the like: --cluster NAME."""
-    complete = names_of(f"{noun}s")
+    complete = names_of(noun)
     return click.option(
         f"--{noun}", metavar="NAME", shell_complete=complete, help=help_
     )
+
+
+def names_of(noun: str) -> Complete:
+    """Return what completes the names of partitions, agents and so on."""
+
+    def complete(
+        ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[str]:
+        session = ctx.find_object(Session)
+        if session is None:
+            return []
+        session.given.setdefault("api_timeout", _COMPLETION_TIMEOUT_S)
+        try:
+            with session.open() as inventory:
+                values = getattr(inventory, f"list_{noun}s")()
+        except PoprunError:
+            # There is nothing to offer; the error is reported when the line is run.
+            return []
+        return [value.name for value in values if value.name.startswith(incomplete)]
+
+    return complete
 
 
 def list_command(noun: str, help_: str, *options: Decorator) -> Noun:
@@ -35,7 +59,7 @@ def list_command(noun: str, help_: str, *options: Decorator) -> Noun:
             values = getattr(inventory, f"list_{noun}s")(**arguments)
         session.show_all(values, view.value, view.table)
 
-    return _command(f"{noun}s", help_, run, *options)
+    return make_command(f"{noun}s", help_, run, *options)
 
 
 def get_command(noun: str, help_: str) -> Noun:
@@ -47,7 +71,7 @@ def get_command(noun: str, help_: str) -> Noun:
             value = getattr(inventory, f"get_{noun}")(name)
         session.show(value, view.value, view.properties)
 
-    return _command(noun, help_, run, name_argument(noun))
+    return make_command(noun, help_, run, name_argument(noun))
 
 
 def change_command(
@@ -81,15 +105,17 @@ def change_command(
         run(session, (name,), **arguments)
 
     if verb == "create":
-        return _command(noun, help_, run_once, click.argument("name"), *options)
-    complete = names_of(f"{noun}s")
-    names = click.argument("names", nargs=-1, required=True, shell_complete=complete)
-    return _command(noun, help_, run, names, *options)
+        return make_command(noun, help_, run_once, click.argument("name"), *options)
+    names = click.argument(
+        "names", nargs=-1, required=True, shell_complete=names_of(noun)
+    )
+    return make_command(noun, help_, run, names, *options)
 
 
-def _command(
+def make_command(
     noun: str, help_: str, run: Callable[..., None], *options: Decorator
 ) -> Noun:
+    """Return a command that calls a function with the session and what is given."""
     callback: Any = click.pass_obj(run)
     for option in reversed(options):
         callback = option(callback)

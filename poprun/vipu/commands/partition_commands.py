@@ -1,7 +1,7 @@
 """What `vipu` and `vipu-admin` do with partitions."""
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.shell_completion import CompletionItem
@@ -11,7 +11,13 @@ from poprun.vipu.commands.config_files import (
     remove_config_files,
     write_config_files,
 )
-from poprun.vipu.commands.nouns import change_command, name_argument, name_option
+from poprun.vipu.commands.nouns import (
+    Decorator,
+    change_command,
+    make_command,
+    name_argument,
+    name_option,
+)
 from poprun.vipu.commands.session import Session, write
 from poprun.vipu.commands.views.ipuof_config import ipuof_config
 from poprun.vipu.commands.views.partition_views import (
@@ -36,10 +42,7 @@ from poprun.vipu.rules import partition_rules
 if TYPE_CHECKING:  # it takes 3 ms, and nothing of it runs
     from poprun.vipu.inventory.interface import Inventory
 
-_F = TypeVar("_F", bound=Callable[..., Any])
-
 _NAME = name_argument("partition")
-_AT_LEAST_ONE = click.IntRange(min=1)
 
 
 class _Spelling(click.ParamType[Any]):
@@ -67,43 +70,32 @@ class _Spelling(click.ParamType[Any]):
         ]
 
 
-def _of_partition(function: _F) -> _F:
-    """Add the options that say what a partition is like."""
-    for option in reversed(
-        (
-            click.option(
-                "--num-gcds", type=_AT_LEAST_ONE, metavar="N", help="How many GCDs."
-            ),
-            click.option(
-                "--gcd-sync-replicas",
-                "--total-num-replicas",
-                "num_replicas",
-                type=_AT_LEAST_ONE,
-                metavar="N",
-                help="How many replicas synchronise, in all GCDs.",
-            ),
-            click.option(
-                "--num-ilds", type=_AT_LEAST_ONE, metavar="N", help="How many ILDs."
-            ),
-            click.option(
-                "--routing",
-                type=_Spelling(LinkRouting),
-                help=f"Over IPU-Links: {', '.join(LinkRouting)}.",
-            ),
-            click.option(
-                "--gw-routing",
-                type=_Spelling(GatewayRouting),
-                help=f"Over GW-Links: {', '.join(GatewayRouting)}.",
-            ),
-            click.option(
-                "--sync-type",
-                type=_Spelling(SyncType),
-                help=f"{', '.join(SyncType)}.",
-            ),
-        )
-    ):
-        function = option(function)
-    return function
+def _count(*names: str, help_: str) -> Decorator:
+    return click.option(*names, type=click.IntRange(min=1), metavar="N", help=help_)
+
+
+def _choice(*names: str, kind: type[StrEnum], help_: str = "") -> Decorator:
+    help_ = f"{help_}{', '.join(kind)}."
+    return click.option(*names, type=_Spelling(kind), help=help_)
+
+
+# The options that say what a partition is like.
+_LIKE = (
+    _count("--num-gcds", help_="How many GCDs."),
+    _count(
+        *("--gcd-sync-replicas", "--total-num-replicas", "num_replicas"),
+        help_="How many replicas synchronise, in all GCDs.",
+    ),
+    _count("--num-ilds", help_="How many ILDs."),
+    _choice("--routing", "link_routing", kind=LinkRouting, help_="Over IPU-Links: "),
+    _choice(
+        *("--gw-routing", "gateway_routing"),
+        kind=GatewayRouting,
+        help_="Over GW-Links: ",
+    ),
+    _choice("--sync-type", kind=SyncType),
+)
+_SIZE_HELP = "How many IPUs: a power of two."
 
 
 @click.command("partitions", cls=Noun)
@@ -165,40 +157,11 @@ def get_partition(
         write(partition_properties(partition, holders, names_by_machine(agents)))
 
 
-@click.command("partition", cls=Noun)
-@_NAME
-@click.option(
-    "--size",
-    type=int,
-    metavar="N",
-    required=True,
-    help="How many IPUs: a power of two.",
-)
-@click.option(
-    "--reconfigurable", is_flag=True, help="Let processes attach to any part of it."
-)
-@name_option("allocation", "Take its IPUs from this allocation.")
-@name_option("cluster", "Take its IPUs from this cluster.")
-@click.option(
-    "--index",
-    "place_index",
-    type=click.IntRange(min=0),
-    help="Which of the cluster's places of this size. [default: the first free one]",
-)
-@_of_partition
-@click.pass_obj
-def create_partition(session: Session, /, name: str, size: int, **asked: Any) -> None:
-    """Create a partition; it stays until it is removed."""
+def _create(session: Session, /, name: str, size: int, **options: Any) -> None:
     server = session.find_server()
-    asked["num_gcds"] = asked["num_gcds"] or asked["num_ilds"] or 1
-    request = PartitionRequest(
-        name=name,
-        size=size,
-        link_routing=asked.pop("routing"),
-        gateway_routing=asked.pop("gw_routing"),
-        owner=session.user(server),
-        **asked,
-    )
+    options["num_gcds"] = options["num_gcds"] or options["num_ilds"] or 1
+    owner = session.user(server)
+    request = PartitionRequest(name=name, size=size, owner=owner, **options)
     partition_rules.check_alone(request, strict=False)
     with session.open(server) as inventory:
         if server is None and not (request.allocation or request.cluster):
@@ -215,23 +178,8 @@ def create_partition(session: Session, /, name: str, size: int, **asked: Any) ->
     session.report_success("create", "partition", name)
 
 
-@click.command("partition", cls=Noun)
-@_NAME
-@click.option("--size", type=int, metavar="N", help="How many IPUs: a power of two.")
-@click.option(
-    "--reconfigurable/--not-reconfigurable",
-    default=None,
-    help="Let processes attach to any part of it.",
-)
-@_of_partition
-@click.pass_obj
-def update_partition(session: Session, /, name: str, **asked: Any) -> None:
-    """Change a partition; what is not given stays."""
-    change = PartitionChange(
-        link_routing=asked.pop("routing"),
-        gateway_routing=asked.pop("gw_routing"),
-        **asked,
-    )
+def _update(session: Session, /, name: str, **options: Any) -> None:
+    change = PartitionChange(**options)
     if change == PartitionChange():
         raise click.UsageError("Nothing is to be changed. Give an option, as --size.")
     with session.open() as inventory:
@@ -239,6 +187,40 @@ def update_partition(session: Session, /, name: str, **asked: Any) -> None:
         _write_config_files(session, inventory, partition)
     _check_active(partition, "updated")
     session.report_success("update", "partition", name)
+
+
+create_partition = make_command(
+    "partition",
+    "Create a partition; it stays until it is removed.",
+    _create,
+    _NAME,
+    click.option("--size", type=int, metavar="N", required=True, help=_SIZE_HELP),
+    click.option(
+        "--reconfigurable", is_flag=True, help="Let processes attach to any part of it."
+    ),
+    name_option("allocation", "Take its IPUs from this allocation."),
+    name_option("cluster", "Take its IPUs from this cluster."),
+    click.option(
+        *("--index", "place_index"),
+        type=click.IntRange(min=0),
+        help="Which of the cluster's places of this size. [default: the first free "
+        "one]",
+    ),
+    *_LIKE,
+)
+update_partition = make_command(
+    "partition",
+    "Change a partition; what is not given stays.",
+    _update,
+    _NAME,
+    click.option("--size", type=int, metavar="N", help=_SIZE_HELP),
+    click.option(
+        "--reconfigurable/--not-reconfigurable",
+        default=None,
+        help="Let processes attach to any part of it.",
+    ),
+    *_LIKE,
+)
 
 
 def _ipuof_configs(

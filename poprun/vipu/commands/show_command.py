@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from poprun.vipu.commands.command_line import Noun
-from poprun.vipu.commands.completion_of_names import names_of
+from poprun.vipu.commands.nouns import names_of
 from poprun.vipu.commands.session import Session, write
 from poprun.vipu.commands.views import pod_picture
 from poprun.vipu.commands.views.pod_picture import ClusterState
@@ -23,7 +23,7 @@ _CLEAR = "\x1b[H\x1b[J"
 
 
 @click.command("show", cls=Noun)
-@click.argument("clusters", nargs=-1, shell_complete=names_of("clusters"))
+@click.argument("clusters", nargs=-1, shell_complete=names_of("cluster"))
 @click.option("--watch", is_flag=True, help="Show it again and again, until Ctrl-C.")
 @click.option(
     "--interval",

@@ -9,7 +9,6 @@ from poprun.vipu.client.server_address import (
     DEFAULT_HOST,
     ServerAddress,
     create_config,
-    is_loopback,
     write_config,
 )
 from poprun.vipu.errors import InventoryError
@@ -25,17 +24,8 @@ class UserFile(NamedTuple):
     def write(self, server: ServerAddress | None, user: str, access_key: str) -> None:
         """Write how the user reaches a server; without one, the usual address."""
         address = server or ServerAddress(DEFAULT_HOST)
-        values = {
-            "api-host": address.host,
-            "api-port": str(address.port),
-            "api-user-id": user,
-            "api-access-key": access_key,
-        }
-        if server is not None and server.tls == is_loopback(server.host):
-            values["api-tls"] = "yes" if server.tls else "no"
-        if address.ca_cert:
-            values["api-ca-cert"] = os.path.abspath(address.ca_cert)
-        write_config(os.dup(self.descriptor), values)
+        address = address._replace(user=user, access_key=access_key)
+        write_config(os.dup(self.descriptor), address)
 
 
 @contextmanager

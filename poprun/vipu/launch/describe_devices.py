@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from poprun.vipu.leases import Grant
 from poprun.vipu.rules import numbering, routing
-from poprun.vipu.rules.partition_rules import counted
+from poprun.words import counted
 
 
 class TargetOptions(NamedTuple):

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from poprun.vipu import liveness
 from poprun.vipu.errors import LeaseEndedError, VipuError
 from poprun.vipu.leases import PARENT, Grant, ProcessIdentity
+from poprun.words import counted
 
 if TYPE_CHECKING:
     from poprun.vipu.inventory.interface import Inventory
@@ -82,10 +83,9 @@ class HeldDevices:
     def refusal(self, index: int, reason: str) -> str:
         """Return a sentence: why an instance cannot attach to its device."""
         device, partition = self.grant.children[index], self.grant.partition.name
-        ipus = f"{device.num_ipus} IPU{'' if device.num_ipus == 1 else 's'}"
         return (
-            f"Instance {index} cannot attach to device {device.id} ({ipus}) of "
-            f"partition {partition}: {reason}"
+            f"Instance {index} cannot attach to device {device.id} "
+            f"({counted(device.num_ipus, 'IPU')}) of partition {partition}: {reason}"
         )
 
     def fileno(self) -> int:

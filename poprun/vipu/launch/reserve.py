@@ -33,7 +33,7 @@ from poprun.vipu.model import (
 )
 from poprun.vipu.requests import Acquisition, PartitionRequest
 from poprun.vipu.rules import existing, partition_rules
-from poprun.vipu.rules.partition_rules import counted
+from poprun.words import counted
 
 if TYPE_CHECKING:
     from poprun.vipu.inventory.interface import Inventory

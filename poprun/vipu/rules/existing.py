@@ -5,8 +5,9 @@ from typing import Any, NamedTuple, TypeVar
 from poprun.vipu.errors import MismatchError
 from poprun.vipu.model import Cluster, LinkRouting, Partition, SyncType
 from poprun.vipu.requests import PartitionChange, PartitionRequest
-from poprun.vipu.rules.partition_rules import counted, describe
+from poprun.vipu.rules.partition_rules import describe
 from poprun.vipu.rules.routing import has_ring
+from poprun.words import counted
 
 T = TypeVar("T")
 

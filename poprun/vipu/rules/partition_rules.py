@@ -18,6 +18,7 @@ from poprun.vipu.model import (
 )
 from poprun.vipu.requests import PartitionRequest
 from poprun.vipu.rules.checks import check_name
+from poprun.words import counted
 
 MOST_IPUS = MOST_ILDS * LARGEST_ILD
 
@@ -233,11 +234,6 @@ def describe(partition: Partition) -> str:
         f"{counted(partition.size, 'IPU')}, {counted(partition.num_gcds, 'GCD')}, "
         f"{counted(partition.num_replicas, 'replica')})"
     )
-
-
-def counted(number: int, noun: str) -> str:
-    """Write a number with its noun: 1 IPU, 2 IPUs."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _nearest_sizes(size: int) -> str:

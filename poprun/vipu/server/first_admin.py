@@ -2,7 +2,11 @@
 
 from pathlib import Path
 
-from poprun.vipu.client.server_address import create_config, write_config
+from poprun.vipu.client.server_address import (
+    ServerAddress,
+    create_config,
+    write_config,
+)
 from poprun.vipu.errors import InventoryUnavailableError
 from poprun.vipu.inventory.interface import Inventory
 
@@ -23,16 +27,10 @@ def make_first_admin(
         return None
     path = database.with_name(f"{NAME}.vipu-cli.hcl")
     access_key = inventory.create_user(NAME, is_admin=True)
-    lines = {
-        "api-host": host,
-        "api-port": str(port),
-        "api-user-id": NAME,
-        "api-access-key": access_key,
-        "api-tls": "yes" if tls else "no",
-    }
+    address = ServerAddress(host, port, NAME, access_key, tls)
     try:
         path.unlink(missing_ok=True)
-        write_config(create_config(path), lines)
+        write_config(create_config(path), address)
     except OSError as error:
         inventory.remove_user(NAME)
         raise InventoryUnavailableError(

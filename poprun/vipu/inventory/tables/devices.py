@@ -11,7 +11,8 @@ from poprun.vipu.model import Partition
 from poprun.vipu.requests import Acquisition
 from poprun.vipu.rules import numbering
 from poprun.vipu.rules.numbering import Device
-from poprun.vipu.rules.partition_rules import counted, describe
+from poprun.vipu.rules.partition_rules import describe
+from poprun.words import counted
 
 _RESERVATIONS = (
     f"SELECT partition_name, devices.id, first, num_ipus, {COLUMNS}, "

@@ -5,7 +5,7 @@ from _sqlite3 import Connection
 from collections.abc import Sequence
 
 from poprun.vipu.inventory.tables.rows import select_column
-from poprun.vipu.rules.partition_rules import counted
+from poprun.words import counted
 
 # More than these are only counted.
 MOST_NAMED = 4

@@ -40,7 +40,8 @@ from poprun.vipu.model import Block, Cluster, Partition, PartitionState
 from poprun.vipu.requests import PartitionChange, PartitionRequest
 from poprun.vipu.rules import buddy, partition_rules, routing
 from poprun.vipu.rules.existing import changed_request
-from poprun.vipu.rules.partition_rules import Shape, counted
+from poprun.vipu.rules.partition_rules import Shape
+from poprun.words import counted
 
 # Where a partition may be: allocations, each with its cluster.
 Places = list[tuple[str, Cluster]]

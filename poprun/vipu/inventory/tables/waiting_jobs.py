@@ -19,7 +19,8 @@ from poprun.vipu.leases import Life, check_holder
 from poprun.vipu.liveness import Observer
 from poprun.vipu.model import Partition
 from poprun.vipu.requests import Acquisition, WaitingJob
-from poprun.vipu.rules.partition_rules import check_alone, counted
+from poprun.vipu.rules.partition_rules import check_alone
+from poprun.words import counted
 
 # A job that has not asked again for so long holds no others up. It keeps its ticket, so
 # it is where it was in the queue if it asks again.

@@ -1,0 +1,10 @@
+"""Words that options and sentences share: what is true, what is false, and plurals."""
+
+# In lower case, as options, files and variables may write them.
+TRUE_WORDS = ("yes", "on", "true", "1")
+FALSE_WORDS = ("no", "off", "false", "0")
+
+
+def counted(number: int, noun: str) -> str:
+    """Write a number with its noun: 1 IPU, 2 IPUs."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
