@@ -46,7 +46,7 @@ WITHDRAW = 27  # kind, fields: an end action that has been performed
 REPORT_TO = 28
 
 # From poprun to its guard and to a shim.
-HOLD = 50  # a lock file, see leftovers: to be held as long as the receiver lives
+HOLD = 50  # a lock file, see job_files: to be held as long as the receiver lives
 
 # From the guard to poprun.
 MPIRUN_STARTED = 30  # pid, its start time

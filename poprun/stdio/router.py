@@ -1,7 +1,7 @@
 """Where the instances' streams go: the terminal, files, and the memory of a report.
 
 It owns the descriptors that poprun writes to. The rules of what goes out when are in
-output; this is the plumbing.
+lines; this is the plumbing.
 """
 
 import errno

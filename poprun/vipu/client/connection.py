@@ -9,7 +9,8 @@ import io
 import select
 import socket
 import time
-from _thread import allocate_lock, start_new_thread  # threading takes 2 ms to import
+from _queue import Empty, SimpleQueue  # queue and threading take 2 ms to import
+from _thread import start_new_thread
 from base64 import b64encode
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -95,12 +96,11 @@ class Connections:
         return None
 
     def _connect(self, deadline: float) -> socket.socket:
-        host, port = self._address.host, self._address.port
-        failure: OSError = OSError(errno.EHOSTUNREACH, "it has no address")
-        found = _look_up(host, port, deadline)
-        if found is None:
+        failure = OSError(errno.EHOSTUNREACH, "it has no address")
+        addresses = _look_up(self._address.host, self._address.port, deadline)
+        if addresses is None:
             raise self._look_up_timed_out()
-        for family, kind, protocol, _, place in found:
+        for family, kind, protocol, _, place in addresses:
             connection = socket.socket(family, kind, protocol)
             try:
                 connection.settimeout(_left(deadline))
@@ -133,11 +133,10 @@ class Connections:
                     f"{_certificate_line(self._address)}"
                 ) from error
         connection.settimeout(_left(deadline))
-        host: str = self._address.host
-        wrapped: socket.socket = self._context.wrap_socket(
-            connection, server_hostname=host
+        encrypted: socket.socket = self._context.wrap_socket(
+            connection, server_hostname=self._address.host
         )
-        return wrapped
+        return encrypted
 
     def _read(
         self, connection: socket.socket, method: str, deadline: float
@@ -268,26 +267,23 @@ def _look_up(host: str, port: int, deadline: float) -> list[Any] | None:
     """Return the addresses of a host; None if they are not known by a deadline."""
     with suppress(socket.gaierror):
         return _addresses(host, port, socket.AI_NUMERICHOST)
-    found: list[Any] = []
-    failures: list[Exception] = []
-    finished = allocate_lock()
-    finished.acquire()
+    results: SimpleQueue[list[Any] | Exception] = SimpleQueue()
 
     def look_up() -> None:
         try:
-            found.extend(_addresses(host, port))
+            results.put(_addresses(host, port))
         except Exception as error:  # raised again where it can be handled
-            failures.append(error)
-        finally:
-            finished.release()
+            results.put(error)
 
     # The resolver takes no deadline. The thread ends when it gives up.
     start_new_thread(look_up, ())
-    if not finished.acquire(timeout=_left(deadline)):
+    try:
+        result = results.get(timeout=_left(deadline))
+    except Empty:
         return None
-    if failures:
-        raise failures[0]
-    return found
+    if isinstance(result, Exception):
+        raise result
+    return result
 
 
 def _addresses(host: str, port: int, flags: int = 0) -> list[Any]:

@@ -137,7 +137,7 @@ class HeldDevices:
             if process is not None:
                 self._inventory.detach(self.grant.lease.id, index, process)
 
-        self._put(_ignoring_errors(ask))
+        self._put(ask)
 
     def live_with(self, pid: int) -> None:
         """Let the lease live as long as the guard of the job, too."""
@@ -146,7 +146,7 @@ class HeldDevices:
         def ask() -> None:
             self._inventory.attach(lease, PARENT, liveness.identify(pid))
 
-        self._put(_ignoring_errors(ask))
+        self._put(ask)
 
     def release(self) -> bool:
         """Give the devices back, and the partition if it was made for this job.
@@ -163,15 +163,13 @@ class HeldDevices:
             self._queue.put(None)
             if not self._running.acquire(timeout=self._timeout_s + MARGIN_S):
                 return False
-        try:
+        with suppress(VipuError):  # the end action tries again, and says why it fails
             if not self._is_checked:  # a release that failed may have ended the lease
-                self._check_lease()
+                self._look_at_lease(self._inventory.get_lease)
                 self._is_checked = True
             self._inventory.release(self.grant.lease.id)
             self._is_released = True
             self._inventory.close()
-        except VipuError:
-            pass  # the end action tries again, and says why it fails
         if self._ready >= 0:
             os.close(self._ready)
             self._ready = -1
@@ -210,7 +208,7 @@ class HeldDevices:
         """Do without the thread what is to be done."""
         with suppress(Empty):
             while action := self._queue.get_nowait():
-                action()
+                _perform(action)
         if time.monotonic() >= self._renew_at:
             self._renew()
 
@@ -225,39 +223,30 @@ class HeldDevices:
                     continue
                 if action is None:
                     return
-                action()
+                _perform(action)
         finally:
             self._running.release()
 
     def _renew(self) -> None:
+        pause_s = self._pause_s
         try:
-            self._inventory.renew(self.grant.lease.id)
-            pause_s = self._pause_s
-        except LeaseEndedError as error:
-            self._note_loss(error)
-            pause_s = self._pause_s
+            self._look_at_lease(self._inventory.renew)
         except VipuError:  # busy, or away for a moment
-            pause_s = min(self._pause_s, RETRY_S)
+            pause_s = min(pause_s, RETRY_S)
         self._renew_at = time.monotonic() + pause_s
 
-    def _check_lease(self) -> None:
+    def _look_at_lease(self, operation: Callable[[str], object]) -> None:
+        """Perform an operation on the lease, and note the loss if it has ended."""
         try:
-            self._inventory.get_lease(self.grant.lease.id)
+            operation(self.grant.lease.id)
         except LeaseEndedError as error:
-            self._note_loss(error)
-
-    def _note_loss(self, error: LeaseEndedError) -> None:
-        if not self.loss:
-            self.loss = str(error)
-            if self._ready >= 0:
-                os.eventfd_write(self._ready, 1)
+            if not self.loss:
+                self.loss = str(error)
+                if self._ready >= 0:
+                    os.eventfd_write(self._ready, 1)
 
 
-def _ignoring_errors(action: Callable[[], None]) -> Callable[[], None]:
-    """Return an action that only makes the inventory's picture more exact."""
-
-    def act() -> None:
-        with suppress(VipuError, ProcessLookupError):
-            action()
-
-    return act
+def _perform(action: Callable[[], None]) -> None:
+    # What is not refused to an instance only makes the inventory's picture more exact.
+    with suppress(VipuError, ProcessLookupError):
+        action()

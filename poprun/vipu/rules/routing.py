@@ -77,16 +77,12 @@ def partition_target_options(
     fits = num_instances == partition.num_gcds
     # A part of a reconfigurable partition has no closed ring.
     part = partition.reconfigurable and num_ipus not in (None, partition.size)
-    topology = LinkTopology.MESH if part else partition.link_topology
-    return {
-        "ipuLinkDomainSize": str(partition.size // partition.num_ilds),
-        "ipuLinkConfiguration": _CONFIGURATIONS[partition.link_routing],
-        "ipuLinkTopology": topology.value,
-        "gatewayMode": "true",
-        "instanceSize": str(
-            partition.gcd_size if fits else partition.size // num_instances
-        ),
-    }
+    return _target_options(
+        partition.size // partition.num_ilds,
+        partition.link_routing,
+        LinkTopology.MESH if part else partition.link_topology,
+        partition.gcd_size if fits else partition.size // num_instances,
+    )
 
 
 def device_target_options(
@@ -100,14 +96,23 @@ def device_target_options(
     is_ring = (
         num_ipus == partition.size and partition.link_topology is LinkTopology.TORUS
     )
-    routing = partition.link_routing if is_ring else LinkRouting.DEFAULT
-    topology = LinkTopology.TORUS if is_ring else LinkTopology.MESH
+    return _target_options(
+        partition.cluster_ild_size,
+        partition.link_routing if is_ring else LinkRouting.DEFAULT,
+        LinkTopology.TORUS if is_ring else LinkTopology.MESH,
+        num_ipus // num_instances,
+    )
+
+
+def _target_options(
+    ild_size: int, routing: LinkRouting, topology: LinkTopology, instance_size: int
+) -> dict[str, str]:
     return {
-        "ipuLinkDomainSize": str(partition.cluster_ild_size),
+        "ipuLinkDomainSize": str(ild_size),
         "ipuLinkConfiguration": _CONFIGURATIONS[routing],
         "ipuLinkTopology": topology.value,
         "gatewayMode": "true",
-        "instanceSize": str(num_ipus // num_instances),
+        "instanceSize": str(instance_size),
     }
 
 

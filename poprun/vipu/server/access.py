@@ -37,72 +37,73 @@ def limited(arguments: dict[str, Any], user: User) -> dict[str, Any]:
     return limits
 
 
-class Visible:
-    """What a user may see, of lists and alone.
+def visible(
+    result: Any, user: User, partitions: Collection[str], clusters: Collection[str]
+) -> Any:
+    """Return what a user may see of a result.
 
-    That is what they hold themselves, and who holds devices of the partitions that they
-    share; of machines, if the user is limited to allocations, what belongs to these.
+    Of lists and alone, that is what they hold themselves, and who holds devices of the
+    partitions that they share; of machines, if the user is limited to allocations,
+    what belongs to these.
 
     Args:
+        result: What an operation has returned.
+        user: Who asks.
         partitions: The names of those that the user sees.
         clusters: Those that the user's allocations are of.
+
+    Raises:
+        AccessError: It is one thing, and the user may not see it.
     """
 
-    def __init__(
-        self, user: User, partitions: Collection[str], clusters: Collection[str]
-    ) -> None:
-        self._user = user
-        self._partitions = partitions
-        self._clusters = clusters
-
-    def of(self, result: Any) -> Any:
-        """Return what the user may see of a result.
-
-        Raises:
-            AccessError: It is one thing, and the user may not see it.
-        """
-        if isinstance(result, tuple) and not hasattr(result, "_fields"):
-            return tuple(item for item in result if self._includes(item))
-        if not self._includes(result):
-            raise AccessError(
-                f"User {self._user.name} may not see {type(result).__name__.lower()} "
-                f"{result.name}. Ask the administrator for its allocation."
-            )
-        return result
-
-    def _includes(self, item: Any) -> bool:
-        user = self._user
+    def may_see(item: Any) -> bool:
         match item:
             case Lease() | WaitingJob():
                 return item.holder.user == user.name
             case Reservation():
                 is_own = item.lease.holder.user == user.name
-                return is_own or item.partition in self._partitions
+                return is_own or item.partition in partitions
             case Allocation():
                 return user.may_use(item.name)
             case Agent():
                 return user.may_use(item.allocation)
             case Cluster():
-                return not user.is_limited or item.name in self._clusters
+                return not user.is_limited or item.name in clusters
         return True
+
+    if _is_list(result):
+        return tuple(filter(may_see, result))
+    if not may_see(result):
+        raise AccessError(
+            f"User {user.name} may not see {type(result).__name__.lower()} "
+            f"{result.name}. Ask the administrator for its allocation."
+        )
+    return result
 
 
 def without_leases(result: Any, known: str | None = None) -> Any:
     """Return a result with the ids of leases shortened, except for one."""
-    if isinstance(result, Grant):
-        partition = without_leases(result.partition, result.lease.id)
-        return result._replace(partition=partition)
-    if isinstance(result, Partition):
-        if result.lease is None or result.lease == known:
-            return result
-        return result._replace(lease=result.lease[:_SHOWN])
-    if isinstance(result, Reservation):
-        return result._replace(lease=without_leases(result.lease, known))
-    if isinstance(result, Lease):
-        return result if result.id == known else result._replace(id=result.id[:_SHOWN])
-    if isinstance(result, tuple) and not hasattr(result, "_fields"):
+    match result:
+        case Grant():
+            partition = without_leases(result.partition, result.lease.id)
+            return result._replace(partition=partition)
+        case Partition() if result.lease is not None:
+            return result._replace(lease=_shortened(result.lease, known))
+        case Reservation():
+            return result._replace(lease=without_leases(result.lease, known))
+        case Lease():
+            return result._replace(id=_shortened(result.id, known))
+    if _is_list(result):
         return tuple(without_leases(item, known) for item in result)
     return result
+
+
+def _shortened(lease: str, known: str | None) -> str:
+    return lease if lease == known else lease[:_SHOWN]
+
+
+def _is_list(result: Any) -> bool:
+    return isinstance(result, tuple) and not hasattr(result, "_fields")
 
 
 def _check_name(named: str | None, user: User) -> None:

@@ -177,15 +177,15 @@ class Service:
                 arguments = access.limited(arguments, user)
                 if user.is_limited and arguments.get("cluster"):
                     cluster = self._inventory.get_cluster(arguments["cluster"])
-                    self._visible_to(user, "get_cluster").of(cluster)
+                    self._visible(cluster, user, "get_cluster")
         result = getattr(self._inventory, operation.name)(**arguments)
         if user is not None and admin:
             return result
         if user is not None:
-            result = self._visible_to(user, operation.name).of(result)
+            result = self._visible(result, user, operation.name)
         return access.without_leases(result, arguments.get("lease"))
 
-    def _visible_to(self, user: User, operation: str) -> access.Visible:
+    def _visible(self, result: Any, user: User, operation: str) -> Any:
         partitions: set[str] = set()
         clusters: set[str] = set()
         if user.allocations and operation == "list_reservations":
@@ -193,7 +193,7 @@ class Service:
         if user.is_limited and operation in ("list_clusters", "get_cluster"):
             allocations = self._inventory.list_allocations()
             clusters = {a.cluster for a in allocations if user.may_use(a.name)}
-        return access.Visible(user, partitions, clusters)
+        return access.visible(result, user, partitions, clusters)
 
     def _authenticate(self, name: str, key: str, admin: bool) -> User:
         if not key:

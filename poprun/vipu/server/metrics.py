@@ -16,25 +16,19 @@ class Metrics:
     """The counters and gauges of one server."""
 
     def __init__(self) -> None:
-        self._registry = CollectorRegistry()
-        self._requests = Counter(
-            "vipu_requests",
-            "Requests, by operation and result: ok, or the code of the refusal.",
-            ("operation", "result"),
-            registry=self._registry,
-        )
+        registry = self._registry = CollectorRegistry()
+        text = "Requests, by operation and result: ok, or the code of the refusal."
+        labels = ("operation", "result")
+        self._requests = Counter("vipu_requests", text, labels, registry=registry)
         self._seconds = Histogram(
             "vipu_request_seconds",
             "How long requests took.",
             ("operation",),
             buckets=_BUCKETS,
-            registry=self._registry,
+            registry=registry,
         )
-        self._ended = Counter(
-            "vipu_leases_ended",
-            "Leases that the server ended because their holders were gone.",
-            registry=self._registry,
-        )
+        text = "Leases that the server ended because their holders were gone."
+        self._ended = Counter("vipu_leases_ended", text, registry=registry)
         self._leases = self._gauge("vipu_leases", "Leases.")
         self._ipus = self._gauge("vipu_ipus", "IPUs of the clusters.", "cluster")
         self._used = self._gauge(
