@@ -42,8 +42,8 @@ from pathlib import Path
 began = time.perf_counter()
 from poprun.vipu import liveness
 from poprun.vipu.rules import existing, routing
-from poprun.vipu.inventory.embedded import open_embedded
-inventory = open_embedded({"POPRUN_VIPU_INVENTORY": sys.argv[1]}, "h1")
+from poprun.vipu.opening import open_inventory
+inventory = open_inventory(None, {"POPRUN_VIPU_INVENTORY": sys.argv[1]}, "h1")
 inventory.ensure_cluster(8)
 inventory.list_partitions()
 inventory.close()

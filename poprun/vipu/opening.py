@@ -1,12 +1,10 @@
 """Open the inventory that a user means: a server's, or the embedded one."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from poprun.vipu.client.server_address import ServerAddress
-
-if TYPE_CHECKING:  # it takes 3 ms, and nothing of it runs
-    from poprun.vipu.inventory.interface import Inventory
+from poprun.vipu.inventory.interface import Inventory
+from poprun.vipu.inventory.location import find_inventory
 
 
 def open_inventory(
@@ -18,8 +16,10 @@ def open_inventory(
     admin: bool = False,
     syncs: bool = True,
     is_copy: bool = False,
-) -> "Inventory":
+) -> Inventory:
     """Open the inventory at an address, or this user's on this machine.
+
+    The embedded one is made on first use.
 
     Args:
         address: As `server_address.find_server` returns it; None for the embedded one.
@@ -34,9 +34,12 @@ def open_inventory(
         VipuError: It cannot be reached or opened.
     """
     if address is None:
-        from poprun.vipu.inventory.embedded import open_embedded
+        from poprun.vipu.inventory.embedded import EmbeddedInventory
 
-        return open_embedded(environ, host, timeout_s, syncs=syncs, is_copy=is_copy)
+        path = find_inventory(environ, host)
+        return EmbeddedInventory(
+            path, host=host, timeout_s=timeout_s, syncs=syncs, is_copy=is_copy
+        )
     from poprun.vipu.client.server_inventory import ServerInventory
 
     return ServerInventory(address, timeout_s=timeout_s, admin=admin)

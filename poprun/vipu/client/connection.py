@@ -15,16 +15,11 @@ from base64 import b64encode
 from contextlib import suppress
 from typing import Any, NamedTuple
 
+from poprun.vipu import errors
 from poprun.vipu.client.server_address import (
     USER_FILES,
     ServerAddress,
     is_loopback,
-)
-from poprun.vipu.errors import (
-    ServerError,
-    ServerReplyError,
-    ServerTimeoutError,
-    ServerUnreachableError,
 )
 
 MOST_BYTES = 64 << 20
@@ -127,7 +122,7 @@ class Connections:
                 )
             except OSError as error:
                 why = error.strerror or "there is no certificate in it"
-                raise ServerUnreachableError(
+                raise errors.ServerUnreachableError(
                     f"The file {self._address.ca_cert} with the certificate of the "
                     f"V-IPU server {self._address} cannot be read: {why}. "
                     f"{_certificate_line(self._address)}"
@@ -166,36 +161,36 @@ class Connections:
             raise self._nonsense("it closed the connection in the middle of its reply")
         return Reply(response.status, body), not response.will_close
 
-    def _nonsense(self, what: str) -> ServerReplyError:
+    def _nonsense(self, what: str) -> errors.ServerReplyError:
         return reply_error(self._address, what)
 
-    def _timed_out(self) -> ServerTimeoutError:
-        return ServerTimeoutError(
+    def _timed_out(self) -> errors.ServerTimeoutError:
+        return errors.ServerTimeoutError(
             f"The V-IPU server {self._address} did not answer within "
             f"{self._timeout_s:g} s. Wait longer with "
             f"{self._address.options.timeout}, or see whether it works: "
             f"{self._url()}/health."
         )
 
-    def _look_up_timed_out(self) -> ServerTimeoutError:
-        return ServerTimeoutError(
+    def _look_up_timed_out(self) -> errors.ServerTimeoutError:
+        return errors.ServerTimeoutError(
             f"The name of the V-IPU server {self._address} could not be looked up "
             f"within {self._timeout_s:g} s. Wait longer with "
             f"{self._address.options.timeout}, or name its address with "
             f"{self._address.options.host}."
         )
 
-    def _in_words(self, error: OSError) -> ServerError:
+    def _in_words(self, error: OSError) -> errors.ServerError:
         why = error.strerror or str(error)
         if type(error).__module__ == "ssl":
             why = (getattr(error, "verify_message", "") or why).removesuffix(".")
-            return ServerReplyError(
+            return errors.ServerReplyError(
                 f"No encrypted connection to the V-IPU server {self._address} can be "
                 f"made: {why}. {_tls_way_out(error, self._address)}"
             )
         if isinstance(error, ConnectionResetError | BrokenPipeError):
             return reply_error(self._address, "it closed the connection")
-        return ServerUnreachableError(
+        return errors.ServerUnreachableError(
             f"No V-IPU server answers at {self._address}, which comes from "
             f"{_origin(self._address)}: {why}. {_way_out(self._address)}"
         )
@@ -253,10 +248,10 @@ class _Stream(io.RawIOBase):
         return self._connection.recv_into(buffer)
 
 
-def reply_error(address: ServerAddress, what: str) -> ServerReplyError:
+def reply_error(address: ServerAddress, what: str) -> errors.ServerReplyError:
     """Return the error of a reply that no V-IPU server gives."""
     hint = "" if address.tls else ', or set api-tls = "yes" if it has TLS'
-    return ServerReplyError(
+    return errors.ServerReplyError(
         f"What answers at {address} is no V-IPU server of poprun, or it fails: {what}. "
         f"Name the right one with {address.options.host} and "
         f"{address.options.port}{hint}."

@@ -2,7 +2,7 @@
 
 import shlex
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -16,6 +16,7 @@ from poprun.vipu.commands.nouns import (
 )
 from poprun.vipu.commands.session import Session, write
 from poprun.vipu.commands.user_file import new_user_file
+from poprun.vipu.inventory.interface import Inventory
 from poprun.vipu.model import (
     IPUS_PER_MACHINE,
     AgentStatus,
@@ -25,13 +26,10 @@ from poprun.vipu.model import (
 from poprun.vipu.requests import ClusterRequest
 from poprun.vipu.rules.presets import PODS, preset
 
-if TYPE_CHECKING:  # it takes 3 ms, and nothing of it runs
-    from poprun.vipu.inventory.interface import Inventory
-
 
 def _create_allocation(
     session: Session,
-    inventory: "Inventory",
+    inventory: Inventory,
     name: str,
     agents: tuple[str, ...],
     cluster: str | None,

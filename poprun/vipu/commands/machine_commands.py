@@ -1,7 +1,6 @@
 """What `vipu` and `vipu-admin` show of clusters, agents and allocations."""
 
 from functools import partial
-from typing import TYPE_CHECKING
 
 import click
 
@@ -16,10 +15,8 @@ from poprun.vipu.commands.session import Session
 from poprun.vipu.commands.views import machine_views as views
 from poprun.vipu.commands.views.pod_picture import ClusterState
 from poprun.vipu.commands.views.text_tables import format_values
+from poprun.vipu.inventory.interface import Inventory
 from poprun.vipu.model import AgentStatus, Cluster
-
-if TYPE_CHECKING:  # it takes 3 ms, and nothing of it runs
-    from poprun.vipu.inventory.interface import Inventory
 
 _CLUSTER = views.VIEWS["cluster"]
 _OF_CLUSTER = name_option("cluster", "Only those of this cluster.")
@@ -45,7 +42,7 @@ def get_cluster(session: Session, name: str) -> None:
     session.show(state, _CLUSTER.value, _CLUSTER.properties)
 
 
-def _state(inventory: "Inventory", cluster: Cluster) -> ClusterState:
+def _state(inventory: Inventory, cluster: Cluster) -> ClusterState:
     agents = inventory.list_agents(cluster.name)
     return ClusterState(cluster, agents, inventory.list_free_blocks(cluster.name))
 

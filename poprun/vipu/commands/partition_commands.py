@@ -1,7 +1,7 @@
 """What `vipu` and `vipu-admin` do with partitions."""
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
@@ -28,6 +28,7 @@ from poprun.vipu.commands.views.partition_views import (
     partition_value,
 )
 from poprun.vipu.errors import NotActiveError, VipuRuleError
+from poprun.vipu.inventory.interface import Inventory
 from poprun.vipu.model import (
     Agent,
     GatewayRouting,
@@ -38,9 +39,6 @@ from poprun.vipu.model import (
 )
 from poprun.vipu.requests import PartitionChange, PartitionRequest
 from poprun.vipu.rules import partition_rules
-
-if TYPE_CHECKING:  # it takes 3 ms, and nothing of it runs
-    from poprun.vipu.inventory.interface import Inventory
 
 _NAME = name_argument("partition")
 
@@ -236,7 +234,7 @@ def _ipuof_configs(
 
 
 def _write_config_files(
-    session: Session, inventory: "Inventory", partition: Partition
+    session: Session, inventory: Inventory, partition: Partition
 ) -> None:
     agents = inventory.list_agents(partition.cluster)
     try:
@@ -263,13 +261,11 @@ def _check_active(partition: Partition, done: str) -> None:
         )
 
 
-def _reset(session: Session, inventory: "Inventory", name: str) -> None:
+def _reset(session: Session, inventory: Inventory, name: str) -> None:
     _check_active(inventory.reset_partition(name), "reset")
 
 
-def _remove(
-    session: Session, inventory: "Inventory", name: str, *, force: bool
-) -> None:
+def _remove(session: Session, inventory: Inventory, name: str, *, force: bool) -> None:
     inventory.remove_partition(name, force=force)
     try:
         remove_config_files(session.environ, name)

@@ -10,14 +10,12 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from poprun.log import printable
 from poprun.vipu.client.server_address import OptionNames, ServerAddress, find_server
+from poprun.vipu.inventory.interface import Inventory
 from poprun.vipu.opening import open_inventory
-
-if TYPE_CHECKING:  # it takes 3 ms, and nothing of it runs
-    from poprun.vipu.inventory.interface import Inventory
 
 T = TypeVar("T")
 
@@ -73,7 +71,7 @@ class Session:
             return str(os.geteuid())
 
     @contextmanager
-    def open(self, server: ServerAddress | None = None) -> Iterator["Inventory"]:
+    def open(self, server: ServerAddress | None = None) -> Iterator[Inventory]:
         """Open the inventory that is meant, and close it at the end.
 
         Args:

@@ -4,7 +4,6 @@ import os
 import sys
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import click
 
@@ -13,10 +12,8 @@ from poprun.vipu.commands.nouns import names_of
 from poprun.vipu.commands.session import Session, write
 from poprun.vipu.commands.views import pod_picture
 from poprun.vipu.commands.views.pod_picture import ClusterState
+from poprun.vipu.inventory.interface import Inventory
 from poprun.vipu.model import Cluster
-
-if TYPE_CHECKING:  # it takes 3 ms, and nothing of it runs
-    from poprun.vipu.inventory.interface import Inventory
 
 # Move to the upper left corner, and erase all from there on.
 _CLEAR = "\x1b[H\x1b[J"
@@ -61,7 +58,7 @@ def show(
         time.sleep(interval)
 
 
-def _read(inventory: "Inventory", names: tuple[str, ...]) -> list[ClusterState]:
+def _read(inventory: Inventory, names: tuple[str, ...]) -> list[ClusterState]:
     clusters: list[Cluster] = (
         [inventory.get_cluster(name) for name in names]
         if names

@@ -12,15 +12,7 @@ from _thread import allocate_lock  # threading takes 2 ms to import
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from poprun.vipu.errors import (
-    InventoryBusyError,
-    InventoryCorruptError,
-    InventoryError,
-    InventoryFullError,
-    InventoryUnavailableError,
-    InventoryVersionError,
-    VipuError,
-)
+from poprun.vipu import errors
 from poprun.vipu.inventory import schema
 from poprun.vipu.inventory.private_place import check_private, make_private
 
@@ -80,7 +72,7 @@ class Database:
                 # A full disk has ended the transaction already.
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
-                known = isinstance(error, VipuError | sqlite.Error | OSError)
+                known = isinstance(error, errors.VipuError | sqlite.Error | OSError)
                 if isinstance(error, Exception) and not known:
                     self._refuse_damage(error)
                 raise
@@ -98,7 +90,7 @@ class Database:
         except FileNotFoundError:
             return False
         if not stat.S_ISREG(status.st_mode):
-            raise InventoryUnavailableError(
+            raise errors.InventoryUnavailableError(
                 f"The V-IPU inventory {self.path} is no file. Name another place with "
                 "POPRUN_VIPU_INVENTORY."
             )
@@ -202,12 +194,12 @@ class Database:
         (identity,) = self._connection.execute("PRAGMA application_id").fetchone()
         (version,) = self._connection.execute("PRAGMA user_version").fetchone()
         if identity != schema.APPLICATION_ID or version < 1:
-            raise InventoryCorruptError(
+            raise errors.InventoryCorruptError(
                 f"{self.path} is no V-IPU inventory. Move it away, or name another "
                 "place with POPRUN_VIPU_INVENTORY."
             )
         if version > schema.VERSION:
-            raise InventoryVersionError(
+            raise errors.InventoryVersionError(
                 f"A newer poprun made the V-IPU inventory {self.path}: it has version "
                 f"{version}, and this poprun knows {schema.VERSION}. Use that poprun, "
                 "or name another place with POPRUN_VIPU_INVENTORY."
@@ -224,21 +216,21 @@ class Database:
         except OSError as error:
             if error.errno in NO_ROOM:
                 raise self._full() from error
-            raise InventoryUnavailableError(
+            raise errors.InventoryUnavailableError(
                 f"The V-IPU inventory {self.path} cannot be opened: {error.strerror}. "
                 "Name another place with POPRUN_VIPU_INVENTORY."
             ) from error
 
-    def _in_words(self, error: sqlite.Error) -> InventoryError:
+    def _in_words(self, error: sqlite.Error) -> errors.InventoryError:
         code = _code_of(error)
         if _is_busy(error):
             if failure := self._lock_failure():
-                return InventoryUnavailableError(
+                return errors.InventoryUnavailableError(
                     f"The V-IPU inventory {self.path} is where file locks do not work: "
                     f"{failure}. Network file systems need a lock service. Name a "
                     "place on a local disk with POPRUN_VIPU_INVENTORY."
                 )
-            return InventoryBusyError(
+            return errors.InventoryBusyError(
                 f"Other processes kept the V-IPU inventory {self.path} locked for "
                 f"{self._timeout_s:g} s. Try again."
             )
@@ -246,7 +238,7 @@ class Database:
             return self._full()
         if code in (sqlite.SQLITE_CORRUPT, sqlite.SQLITE_NOTADB):
             return self._corrupt(str(error))
-        return InventoryUnavailableError(
+        return errors.InventoryUnavailableError(
             f"The V-IPU inventory {self.path} cannot be read or written: {error}. Name "
             "another place with POPRUN_VIPU_INVENTORY."
         )
@@ -281,8 +273,8 @@ class Database:
         if damage := find_damage(self._connection):
             raise self._corrupt(damage) from error
 
-    def _corrupt(self, damage: str) -> InventoryCorruptError:
-        return InventoryCorruptError(
+    def _corrupt(self, damage: str) -> errors.InventoryCorruptError:
+        return errors.InventoryCorruptError(
             f"The V-IPU inventory {self.path} is damaged: {damage}. Move it away, and "
             "poprun makes a new one; the partitions in it are lost."
         )
@@ -297,8 +289,8 @@ class Database:
             return False
         return state.f_bavail == 0 or (state.f_files > 0 and state.f_favail == 0)
 
-    def _full(self) -> InventoryFullError:
-        return InventoryFullError(
+    def _full(self) -> errors.InventoryFullError:
+        return errors.InventoryFullError(
             f"There is no room on the disk for the V-IPU inventory {self.path}. Make "
             "room, or name another place with POPRUN_VIPU_INVENTORY."
         )

@@ -2,21 +2,13 @@
 
 import os
 from _sqlite3 import Connection
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
-from poprun.vipu.errors import (
-    DeviceError,
-    InUseError,
-    MismatchError,
-    NameTakenError,
-    NoSpaceError,
-    NotActiveError,
-)
+from poprun.vipu import errors
 from poprun.vipu.inventory.database import Database
 from poprun.vipu.inventory.interface import Inventory
-from poprun.vipu.inventory.location import find_inventory
 from poprun.vipu.inventory.tables import (
     allocations,
     clusters,
@@ -39,11 +31,11 @@ T = TypeVar("T")
 
 # What may be otherwise once the leases of dead holders have ended.
 _TRY_AGAIN = (
-    InUseError,
-    MismatchError,
-    NameTakenError,
-    NoSpaceError,
-    NotActiveError,
+    errors.InUseError,
+    errors.MismatchError,
+    errors.NameTakenError,
+    errors.NoSpaceError,
+    errors.NotActiveError,
 )
 
 # The operations that one function performs in the database, by how it does: it reads,
@@ -253,7 +245,7 @@ class EmbeddedInventory(Inventory):
             if other not in (None, process):
                 life = self._observer().life(other, holding.holder.host)
                 if life is not Life.DEAD:
-                    raise DeviceError(
+                    raise errors.DeviceError(
                         f"Device {device.id} of instance {child} cannot be attached to "
                         f"by process {process.pid}, because process {other.pid} of the "
                         "same job is attached to it. Let one process of each instance "
@@ -318,30 +310,6 @@ class EmbeddedInventory(Inventory):
         return may_end and bool(leases.end_dead(db, observer, self._now(db)))
 
 
-def open_embedded(
-    environ: Mapping[str, str],
-    host: str,
-    timeout_s: float = 10.0,
-    *,
-    syncs: bool = True,
-    is_copy: bool = False,
-) -> EmbeddedInventory:
-    """Open the inventory of this user on this machine; make it on first use.
-
-    Args:
-        is_copy: Open a copy of it, to see what would happen.
-
-    Raises:
-        InventoryUnavailableError: There is no place for it that can be written to.
-        InventoryError: It is damaged, locked for too long, of a newer poprun, or the
-            disk is full.
-    """
-    path = find_inventory(environ, host)
-    return EmbeddedInventory(
-        path, host=host, timeout_s=timeout_s, syncs=syncs, is_copy=is_copy
-    )
-
-
 def _needs_cluster(db: Connection, num_ipus: int, num_ilds: int) -> bool:
     """Return whether a job needs a larger cluster than there is, and may get one."""
     return all(
@@ -363,7 +331,7 @@ def _find_partition(
         return partitions.get_partition(db, asked.partition, user)
     partition = partitions.find_partition(db, asked.partition)
     if partition is not None and not partitions.may_see(db, partition, user):
-        raise NameTakenError(
+        raise errors.NameTakenError(
             f"There is a partition {partition.name} of another user. Choose another "
             "name with --vipu-partition."
         )
@@ -382,7 +350,7 @@ def _check_active(partition: Partition) -> None:
     # One that is made for a job is gone with this error, so nothing can reset it.
     reset = "Reset it with --reset-partition=yes, or name another"
     advice = "Name one that is ACTIVE" if partition.lease else reset
-    raise NotActiveError(
+    raise errors.NotActiveError(
         f"Partition {describe(partition)} is in state {partition.state.in_api}, not "
         f"{PartitionState.ACTIVE.in_api}{why}. {advice} with --vipu-partition."
     )

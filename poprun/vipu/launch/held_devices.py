@@ -13,15 +13,13 @@ from _thread import allocate_lock, start_new_thread
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from poprun.vipu import liveness
 from poprun.vipu.errors import LeaseEndedError, VipuError
+from poprun.vipu.inventory.interface import Inventory
 from poprun.vipu.leases import PARENT, Grant, ProcessIdentity
 from poprun.words import counted
-
-if TYPE_CHECKING:
-    from poprun.vipu.inventory.interface import Inventory
 
 # How often a lease is renewed during the time that it lives, 60 s: a job is to learn
 # soon that its partition was removed with --force.
@@ -52,7 +50,7 @@ class HeldDevices:
     """
 
     def __init__(
-        self, open_inventory: "Callable[[], Inventory]", grant: Grant, timeout_s: float
+        self, open_inventory: Callable[[], Inventory], grant: Grant, timeout_s: float
     ) -> None:
         self.grant = grant
         self._open_inventory = open_inventory
@@ -176,7 +174,7 @@ class HeldDevices:
         return self._is_released
 
     @property
-    def _inventory(self) -> "Inventory":
+    def _inventory(self) -> Inventory:
         if self._opened is None:
             self._opened = self._open_inventory()
         return self._opened

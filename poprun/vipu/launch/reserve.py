@@ -7,21 +7,11 @@ names no partition always gets one, if there is room for it.
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from poprun.log import Log
-from poprun.vipu.errors import (
-    InUseError,
-    InventoryBusyError,
-    MismatchError,
-    NoSpaceError,
-    NotActiveError,
-    ServerTimeoutError,
-    ServerUnreachableError,
-    UnknownNameError,
-    VipuError,
-    VipuRuleError,
-)
+from poprun.vipu import errors
+from poprun.vipu.inventory.interface import Inventory
 from poprun.vipu.launch.values import JobShape, PartitionOptions
 from poprun.vipu.leases import Grant, Holder
 from poprun.vipu.model import (
@@ -35,9 +25,6 @@ from poprun.vipu.requests import Acquisition, PartitionRequest
 from poprun.vipu.rules import existing, partition_rules
 from poprun.words import counted
 
-if TYPE_CHECKING:
-    from poprun.vipu.inventory.interface import Inventory
-
 # Between two looks at a partition that is on its way to a state.
 POLL_S = 0.05
 # Between two attempts to get a partition that is ACTIVE.
@@ -45,7 +32,11 @@ ATTEMPT_S = 0.5
 # Between two attempts of the job that is next, and two looks of those behind it.
 WAIT_POLL_S, QUEUE_POLL_S = 0.3, 1.0
 # They may be over when the job asks again.
-_TEMPORARY = (InventoryBusyError, ServerTimeoutError, ServerUnreachableError)
+_TEMPORARY = (
+    errors.InventoryBusyError,
+    errors.ServerTimeoutError,
+    errors.ServerUnreachableError,
+)
 
 
 class JobRequest(NamedTuple):
@@ -110,7 +101,7 @@ class JobRequest(NamedTuple):
 
 
 def reserve(
-    inventory: "Inventory",
+    inventory: Inventory,
     job: JobRequest,
     log: Log,
     show: Callable[[str], None] = lambda text: None,
@@ -131,12 +122,12 @@ def reserve(
     try:
         return _reserve_in_turn(inventory, job, options.wait_s, log, show)
     except BaseException:
-        with suppress(VipuError):
+        with suppress(errors.VipuError):
             inventory.release(job.lease)
         raise
 
 
-def preview(inventory: "Inventory", job: JobRequest) -> Grant:
+def preview(inventory: Inventory, job: JobRequest) -> Grant:
     """Return what a job would be given now; a server is only asked what it would do.
 
     Args:
@@ -153,7 +144,7 @@ def preview(inventory: "Inventory", job: JobRequest) -> Grant:
 
 
 def _reserve_in_turn(
-    inventory: "Inventory",
+    inventory: Inventory,
     job: JobRequest,
     wait_s: float,
     log: Log,
@@ -179,7 +170,7 @@ def _reserve_in_turn(
                 log.write(lines)
                 return grant
             pause_s = QUEUE_POLL_S
-        except (InUseError, NoSpaceError) as error:
+        except (errors.InUseError, errors.NoSpaceError) as error:
             why = why or str(error)
         except _TEMPORARY as error:
             if not has_waited:
@@ -187,7 +178,7 @@ def _reserve_in_turn(
             why = str(error)  # it may come back
         has_waited = True
         if time.monotonic() - began >= wait_s:
-            raise InUseError(
+            raise errors.InUseError(
                 f"The job has waited for its IPUs for the {wait_s:g} s of "
                 f"--wait-for-ipus. {why}"
             )
@@ -200,7 +191,7 @@ class _Steps:
 
     def __init__(
         self,
-        inventory: "Inventory",
+        inventory: Inventory,
         job: JobRequest,
         log: Log,
         *,
@@ -219,7 +210,7 @@ class _Steps:
         self._log_connection()
         try:
             partition = self._inventory.get_partition(name)
-        except UnknownNameError:
+        except errors.UnknownNameError:
             return self._create(name)
         return self._use(partition)
 
@@ -229,7 +220,7 @@ class _Steps:
         if len(partitions) > 1 and server is not None:
             names = ", ".join(p.name for p in partitions[:8])
             more = f" and {len(partitions) - 8} more" if len(partitions) > 8 else ""
-            raise VipuRuleError(
+            raise errors.VipuRuleError(
                 f"There are {len(partitions)} partitions on the V-IPU server "
                 f"{server}: {names}{more}. Name the one to use with --vipu-partition."
             )
@@ -243,16 +234,20 @@ class _Steps:
         self._log_connection()
         try:
             return self._use(partition)
-        except (InUseError, MismatchError, NotActiveError) as error:
+        except (
+            errors.InUseError,
+            errors.MismatchError,
+            errors.NotActiveError,
+        ) as error:
             if server is not None:
                 raise
             self._log.info(f"{error} The job gets a partition of its own.")
             return self._create_instead(error)
 
-    def _create_instead(self, reason: VipuError) -> Grant:
+    def _create_instead(self, reason: errors.VipuError) -> Grant:
         try:
             return self._create(self._job.own_name)
-        except NoSpaceError as full:
+        except errors.NoSpaceError as full:
             if self._options.wait_s is not None:
                 raise  # there may be room later
             # Most likely the partition that does not do has the IPUs.
@@ -285,7 +280,7 @@ class _Steps:
         )
         if self._changes_nothing:
             if todo.change is not None:
-                raise VipuRuleError(
+                raise errors.VipuRuleError(
                     f"Partition {name} would be updated first, and only the server "
                     "can tell what it would be then."
                 )
@@ -313,7 +308,7 @@ class _Steps:
         while True:
             try:
                 return self._inventory.acquire(acquisition)
-            except NotActiveError as error:
+            except errors.NotActiveError as error:
                 if attempt >= attempts:
                     if attempts == 1:
                         error.add_note("--vipu-partition-attempts=3 tries three times.")

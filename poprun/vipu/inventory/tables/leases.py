@@ -5,12 +5,7 @@ import time
 from _sqlite3 import Connection
 from collections.abc import Iterator
 
-from poprun.vipu import liveness
-from poprun.vipu.errors import (
-    LeaseEndedError,
-    NameTakenError,
-    VipuRuleError,
-)
+from poprun.vipu import errors, liveness
 from poprun.vipu.inventory.tables.partitions import delete_partition
 from poprun.vipu.inventory.tables.rows import from_row, insert, select, select_column
 from poprun.vipu.leases import Holder, Lease, Life, ProcessIdentity, check_holder
@@ -38,13 +33,15 @@ def open_lease(
     """
     check_holder(holder)
     if lease_id and (len(lease_id) != 32 or set(lease_id) - set("0123456789abcdef")):
-        raise VipuRuleError(
+        raise errors.VipuRuleError(
             f"{lease_id[:40]!r} is no id of a lease: use 32 hexadecimal digits."
         )
     if select_column(db, "SELECT 1 FROM leases WHERE id = ?", lease_id):
-        raise NameTakenError(f"There is a lease {lease_id} already. Draw another id.")
+        raise errors.NameTakenError(
+            f"There is a lease {lease_id} already. Draw another id."
+        )
     if not 1 <= lease_s <= LONGEST_LEASE_S:
-        raise VipuRuleError(
+        raise errors.VipuRuleError(
             f"A lease cannot live for {lease_s:g} s, but for 1 to {LONGEST_LEASE_S:g}."
         )
     lease = Lease(lease_id or os.urandom(16).hex(), holder, time.time(), lease_s)
@@ -56,7 +53,7 @@ def get_lease(db: Connection, lease: str) -> Lease:
     query = f"SELECT {COLUMNS} FROM leases WHERE id = ?"
     for found in select(db, Lease, query, (lease,)):
         return found
-    raise LeaseEndedError(
+    raise errors.LeaseEndedError(
         "The job's lease of its IPUs has ended, so that others may have them. It "
         "was not renewed in time, or the partition was removed with --force. Start "
         "the job again."

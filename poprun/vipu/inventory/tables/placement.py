@@ -3,12 +3,7 @@
 import time
 from _sqlite3 import Connection
 
-from poprun.vipu.errors import (
-    AccessError,
-    NameTakenError,
-    NoSpaceError,
-    VipuRuleError,
-)
+from poprun.vipu import errors
 from poprun.vipu.inventory.tables.allocations import (
     check_use,
     count_ipus,
@@ -58,7 +53,7 @@ def create_partition(
     partition_rules.check_alone(request, strict=strict)
     existing = find_partition(db, request.name)
     if existing is not None:
-        raise NameTakenError(
+        raise errors.NameTakenError(
             f"There is partition {partition_rules.describe(existing)} already, of user "
             f"{existing.owner}. Choose another name, or remove it with: vipu remove "
             f"partition {request.name}"
@@ -143,7 +138,7 @@ def _place(
     for allocation, cluster in find_places(db, request):
         try:
             shape = partition_rules.shape_in(request, cluster, strict=strict)
-        except VipuRuleError as error:
+        except errors.VipuRuleError as error:
             # Of several the last, which is the largest.
             impossible = error
             continue
@@ -157,7 +152,7 @@ def _place(
             return _partition(request, shape, cluster, allocation, blocks)
     if not possible and impossible is not None:
         raise impossible
-    raise NoSpaceError(_no_space(db, request, possible, own))
+    raise errors.NoSpaceError(_no_space(db, request, possible, own))
 
 
 def find_places(db: Connection, request: PartitionRequest) -> Places:
@@ -171,7 +166,7 @@ def find_places(db: Connection, request: PartitionRequest) -> Places:
     else:
         clusters = sorted(list_clusters(db), key=lambda cluster: cluster.size)
         if not clusters:
-            raise NoSpaceError(
+            raise errors.NoSpaceError(
                 f"Partition {request.name} cannot be made, because there is no "
                 "cluster. Make one with: vipu-admin create cluster"
             )
@@ -186,7 +181,7 @@ def find_places(db: Connection, request: PartitionRequest) -> Places:
                 places.append((name, cluster))
     if not places:
         where = f" of cluster {request.cluster}" if request.cluster else ""
-        raise AccessError(
+        raise errors.AccessError(
             f"User {request.owner} may use no allocation{where}. Ask the administrator "
             "for one: vipu-admin create user NAME --allocations NAMES."
         )

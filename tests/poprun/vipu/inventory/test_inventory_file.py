@@ -22,9 +22,10 @@ from poprun.vipu.errors import (
 )
 from poprun.vipu.inventory import schema
 from poprun.vipu.inventory.database import MOST_LOG_PAGES
-from poprun.vipu.inventory.embedded import EmbeddedInventory, open_embedded
+from poprun.vipu.inventory.embedded import EmbeddedInventory
 from poprun.vipu.inventory.location import find_inventory
 from poprun.vipu.leases import Holder
+from poprun.vipu.opening import open_inventory
 from poprun.vipu.requests import Acquisition, PartitionRequest
 
 
@@ -208,7 +209,7 @@ def test_the_log_of_many_jobs_stays_short(path: Path) -> None:
 
 def test_it_is_opened_again_as_it_was(path: Path) -> None:
     for _ in range(2):
-        inventory = open_embedded({"POPRUN_VIPU_INVENTORY": str(path)}, "h1")
+        inventory = open_inventory(None, {"POPRUN_VIPU_INVENTORY": str(path)}, "h1")
         inventory.ensure_cluster(8)
         inventory.close()
 
@@ -523,10 +524,10 @@ int lockf64(int file, int command, off64_t size) { errno = ENOLCK; return -1; }
 """
 OPEN = """
 import sys
-from poprun.vipu.inventory.embedded import open_embedded
+from poprun.vipu.opening import open_inventory
 from poprun.vipu.errors import InventoryUnavailableError
 try:
-    open_embedded({"POPRUN_VIPU_INVENTORY": sys.argv[1]}, "h1", 600)
+    open_inventory(None, {"POPRUN_VIPU_INVENTORY": sys.argv[1]}, "h1", 600)
 except InventoryUnavailableError as error:
     print(error)
 """
