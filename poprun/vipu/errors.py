@@ -120,22 +120,11 @@ class ServerReplyError(ServerError):
     """What replies is no V-IPU server, or one that does not work."""
 
 
-# By the code that goes over the network.
-BY_CODE: dict[str, type[VipuError]] = {
-    error.code: error
-    for error in (
-        VipuError,
-        VipuRuleError,
-        UnknownNameError,
-        NameTakenError,
-        NoSpaceError,
-        InUseError,
-        NotActiveError,
-        MismatchError,
-        DeviceError,
-        LeaseEndedError,
-        AccessError,
-        InventoryError,
-        InventoryBusyError,
-    )
+# By the code that goes over the network: all but those of asking a server.
+_BASES: tuple[type[VipuError], ...] = (VipuError, InventoryError)
+BY_CODE = {
+    kind.code: kind
+    for base in _BASES
+    for kind in (base, *base.__subclasses__())
+    if "code" in vars(kind) and kind is not ServerError
 }

@@ -111,43 +111,50 @@ class Noun(_Globals):
         super().__init__(*args, **attributes)
 
 
-class Verb(_Globals, click.Group):
-    """A verb with its nouns; without one it explains itself."""
+class _Group(_Globals, click.Group):
+    """Commands by name, which refuse a name that there is not in words of their own."""
 
-    def __init__(self, name: str, help_: str, nouns: Sequence[click.Command]) -> None:
-        super().__init__(
-            name, help=help_, context_settings=HELP, subcommand_metavar="WHAT [ARGS]..."
-        )
-        for noun in nouns:
-            self.add_command(noun)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        return self.commands.get(cmd_name) or next(
-            (
-                command
-                for command in self.commands.values()
-                if cmd_name in (f"{command.name}s", str(command.name).removesuffix("s"))
-            ),
-            None,
-        )
+    def __init__(
+        self, name: str, commands: Sequence[click.Command], **attributes: Any
+    ) -> None:
+        super().__init__(name, context_settings=HELP, **attributes)
+        for command in commands:
+            self.add_command(command)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        noun = args[0]
-        if self.get_command(ctx, noun) is None:
-            program = ctx.find_root().command
-            assert isinstance(program, Program)
-            if hint := program.find_elsewhere(str(self.name), noun):
-                ctx.fail(hint)
-            nouns = _listed(self.commands, "or")
-            ctx.fail(
-                f"'{program.name} {self.name}' takes no {noun[:64]!r}, but {nouns}."
-            )
+        if self.get_command(ctx, args[0]) is None:
+            ctx.fail(self.refusal(ctx, args[0]))
         return super().resolve_command(ctx, args)
 
+    def refusal(self, ctx: click.Context, name: str) -> str:
+        raise NotImplementedError(name)
 
-class Program(_Globals, click.Group):
+
+class Verb(_Group):
+    """A verb with its nouns; without one it explains itself."""
+
+    def __init__(self, name: str, help_: str, nouns: Sequence[click.Command]) -> None:
+        super().__init__(name, nouns, help=help_, subcommand_metavar="WHAT [ARGS]...")
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        for command in self.commands.values():
+            name = str(command.name)
+            if cmd_name in (name, f"{name}s", name.removesuffix("s")):
+                return command
+        return None
+
+    def refusal(self, ctx: click.Context, name: str) -> str:
+        program = ctx.find_root().command
+        assert isinstance(program, Program)
+        return program.find_elsewhere(str(self.name), name) or (
+            f"'{program.name} {self.name}' takes no {name[:64]!r}, but "
+            f"{_listed(self.commands, 'or')}."
+        )
+
+
+class Program(_Group):
     """A whole command line program: its verbs.
 
     Args:
@@ -163,40 +170,28 @@ class Program(_Globals, click.Group):
         make_other: "Callable[[], Program] | None" = None,
         **attributes: Any,
     ) -> None:
-        super().__init__(
-            name,
-            context_settings=HELP,
-            subcommand_metavar="COMMAND [ARGS]...",
-            invoke_without_command=True,
-            **attributes,
-        )
-        for verb in verbs:
-            self.add_command(verb)
+        attributes["subcommand_metavar"] = "COMMAND [ARGS]..."
+        super().__init__(name, verbs, invoke_without_command=True, **attributes)
         self._make_other = make_other
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         return self.commands.get(_OLD_VERBS.get(cmd_name, cmd_name))
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        verb = args[0]
-        if self.get_command(ctx, verb) is None:
-            if hint := self.find_elsewhere(verb, ""):
-                ctx.fail(hint)
-            verbs = _listed(self.commands, "and")
-            ctx.fail(f"There is no command {verb[:64]!r}. There are {verbs}.")
-        return super().resolve_command(ctx, args)
+    def refusal(self, ctx: click.Context, name: str) -> str:
+        return self.find_elsewhere(name, "") or (
+            f"There is no command {name[:64]!r}. There are "
+            f"{_listed(self.commands, 'and')}."
+        )
 
     def find_elsewhere(self, verb: str, noun: str) -> str:
         """Return a sentence if the other program has a verb with this noun, or any."""
         if self._make_other is None:
             return ""
         other = self._make_other()
-        found = other.commands.get(verb)
-        if not isinstance(found, Verb):
+        group = other.commands.get(verb)
+        if not isinstance(group, Verb):
             return ""
-        command = found.get_command(click.Context(found), noun) if noun else None
+        command = group.get_command(click.Context(group), noun) if noun else None
         if noun and command is None:
             return ""
         words = f"{verb} {command.name}" if command else verb

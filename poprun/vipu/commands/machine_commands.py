@@ -28,7 +28,7 @@ def list_clusters(session: Session) -> None:
     """List clusters."""
     with session.open() as inventory:
         clusters = inventory.list_clusters()
-        states = [_state(inventory, cluster) for cluster in clusters]
+        states = [read_state(inventory, cluster) for cluster in clusters]
     session.show_all(states, _CLUSTER.value, _CLUSTER.table)
 
 
@@ -38,11 +38,12 @@ def list_clusters(session: Session) -> None:
 def get_cluster(session: Session, name: str) -> None:
     """Show a cluster."""
     with session.open() as inventory:
-        state = _state(inventory, inventory.get_cluster(name))
+        state = read_state(inventory, inventory.get_cluster(name))
     session.show(state, _CLUSTER.value, _CLUSTER.properties)
 
 
-def _state(inventory: Inventory, cluster: Cluster) -> ClusterState:
+def read_state(inventory: Inventory, cluster: Cluster) -> ClusterState:
+    """Return a cluster with its agents and its free IPUs."""
     agents = inventory.list_agents(cluster.name)
     return ClusterState(cluster, agents, inventory.list_free_blocks(cluster.name))
 

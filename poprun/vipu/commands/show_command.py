@@ -8,12 +8,12 @@ from collections.abc import Mapping
 import click
 
 from poprun.vipu.commands.command_line import Noun
+from poprun.vipu.commands.machine_commands import read_state
 from poprun.vipu.commands.nouns import names_of
 from poprun.vipu.commands.session import Session, write
 from poprun.vipu.commands.views import pod_picture
 from poprun.vipu.commands.views.pod_picture import ClusterState
 from poprun.vipu.inventory.interface import Inventory
-from poprun.vipu.model import Cluster
 
 # Move to the upper left corner, and erase all from there on.
 _CLEAR = "\x1b[H\x1b[J"
@@ -59,22 +59,16 @@ def show(
 
 
 def _read(inventory: Inventory, names: tuple[str, ...]) -> list[ClusterState]:
-    clusters: list[Cluster] = (
-        [inventory.get_cluster(name) for name in names]
-        if names
-        else list(inventory.list_clusters())
-    )
+    clusters = map(inventory.get_cluster, names) if names else inventory.list_clusters()
+    states = [read_state(inventory, cluster) for cluster in clusters]
     partitions = inventory.list_partitions()
     reservations = inventory.list_reservations()
     return [
-        ClusterState(
-            cluster=cluster,
-            agents=inventory.list_agents(cluster.name),
-            free=inventory.list_free_blocks(cluster.name),
-            partitions=tuple(p for p in partitions if p.cluster == cluster.name),
+        state._replace(
+            partitions=tuple(p for p in partitions if p.cluster == state.cluster.name),
             reservations=reservations,
         )
-        for cluster in clusters
+        for state in states
     ]
 
 

@@ -2,28 +2,17 @@
 
 from _sqlite3 import Connection
 from collections.abc import Iterator
+from enum import Enum
 from typing import Any
 
-from poprun.vipu.model import (
-    AgentStatus,
-    ClusterTopology,
-    GatewayRouting,
-    LinkRouting,
-    LinkTopology,
-    PartitionState,
-    SyncType,
-)
+from poprun.vipu.model import Agent, Cluster, Partition
 
 # The columns whose values are members of an enumeration, by their names.
 ENUMERATIONS = {
-    "topology": LinkTopology,
-    "gateway_topology": ClusterTopology,
-    "status": AgentStatus,
-    "link_routing": LinkRouting,
-    "gateway_routing": GatewayRouting,
-    "sync_type": SyncType,
-    "link_topology": LinkTopology,
-    "state": PartitionState,
+    column: kind
+    for values in (Cluster, Agent, Partition)
+    for column, kind in values.__annotations__.items()
+    if isinstance(kind, type) and issubclass(kind, Enum)
 }
 # The least number of columns that have another than 0.
 LEAST = {

@@ -30,13 +30,6 @@ class Device(NamedTuple):
         return range(self.first, self.first + self.num_ipus)
 
 
-class IpuAddress(NamedTuple):
-    """Where an IPU is: the number of its IPU-Machine in the cluster, and in that."""
-
-    machine: int
-    ipu: int
-
-
 def first_device(partition_size: int, num_ipus: int) -> int:
     """Return the id of the first device with `num_ipus`, both powers of two."""
     return 2 * partition_size - 2 * partition_size // num_ipus
@@ -117,20 +110,4 @@ def positions(partition: Partition) -> tuple[int, ...]:
 
 def machines(partition: Partition) -> tuple[int, ...]:
     """Return the numbers of the IPU-Machines that a partition has IPUs of."""
-    return tuple(
-        sorted(
-            {
-                machine
-                for block in partition.blocks
-                for machine in range(
-                    block.first // IPUS_PER_MACHINE,
-                    (block.end - 1) // IPUS_PER_MACHINE + 1,
-                )
-            }
-        )
-    )
-
-
-def address(position: int) -> IpuAddress:
-    """Return the IPU-Machine of a position in a cluster, and the IPU's place in it."""
-    return IpuAddress(*divmod(position, IPUS_PER_MACHINE))
+    return tuple(sorted({p // IPUS_PER_MACHINE for p in positions(partition)}))

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from poprun.vipu.errors import VipuRuleError
-from poprun.vipu.model import Agent, Partition
-from poprun.vipu.rules.numbering import address, gcd_ipus, positions
+from poprun.vipu.model import IPUS_PER_MACHINE, Agent, Partition
+from poprun.vipu.rules.numbering import gcd_ipus, positions
 from poprun.vipu.rules.routing import partition_target_options
 
 
@@ -31,15 +31,15 @@ def ipuof_config(
     all_positions = positions(partition)
     devices = []
     for number, index in enumerate(gcd_ipus(partition, gcd)):
-        where = address(all_positions[index])
-        agent = by_machine[where.machine]
+        machine, ipu = divmod(all_positions[index], IPUS_PER_MACHINE)
+        agent = by_machine[machine]
         devices.append(
             {
                 "id": number,
                 "ip": agent.host,
                 "agent": agent.name,
                 "gateway port": agent.port,
-                "ipu": where.ipu,
+                "ipu": ipu,
             }
         )
     options = partition_target_options(partition, partition.num_gcds)

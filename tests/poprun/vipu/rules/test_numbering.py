@@ -72,8 +72,3 @@ def test_a_device_is_free_where_all_of_its_ipus_are(
     taken: list[Device], num_ipus: int, first: int
 ) -> None:
     assert numbering.first_free(16, num_ipus, taken) == first
-
-
-def test_an_ipu_is_one_of_four_of_its_machine() -> None:
-    assert numbering.address(0) == numbering.IpuAddress(machine=0, ipu=0)
-    assert numbering.address(7) == numbering.IpuAddress(machine=1, ipu=3)
