@@ -5,8 +5,6 @@ from collections.abc import Callable
 import pytest
 from vipu_commands import Run, inventories
 
-from poprun.vipu.commands.views.partition_views import ipu_names
-
 pytestmark = inventories
 
 CLUSTER = "vipu-admin create cluster c1 --num-agents 4"
@@ -185,7 +183,3 @@ def test_a_change_is_reported_in_one_line(make: Make, run: Run, line: str) -> No
     result = run(line)
 
     assert result == (0, f"{verb} {kind} ({name}): success.\n", "")
-
-
-def test_an_ipu_is_one_of_four_of_its_machine() -> None:
-    assert ipu_names((0, 7), {0: "ag0", 1: "ag1"}) == ["ag0:0", "ag1:3"]

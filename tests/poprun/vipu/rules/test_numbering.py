@@ -1,5 +1,6 @@
 import pytest
 
+from poprun.vipu.commands.views.partition_views import ipu_names
 from poprun.vipu.rules import numbering
 from poprun.vipu.rules.numbering import Device
 
@@ -72,3 +73,7 @@ def test_a_device_is_free_where_all_of_its_ipus_are(
     taken: list[Device], num_ipus: int, first: int
 ) -> None:
     assert numbering.first_free(16, num_ipus, taken) == first
+
+
+def test_an_ipu_is_one_of_four_of_its_machine() -> None:
+    assert ipu_names((0, 7), {0: "ag0", 1: "ag1"}) == ["ag0:0", "ag1:3"]
