@@ -22,6 +22,8 @@ import popdist
 from popdist import collectives
 rank = int(os.environ.get("OMPI_COMM_WORLD_RANK", 0))
 """
+# What comes before that, in the same line as its empty first one.
+BEFORE_PROLOGUE = "TEST_BEFORE_PROLOGUE"
 
 
 class Ended(NamedTuple):
@@ -69,11 +71,12 @@ def run_alone(body: str) -> list[Ended]:
 
 
 def _run(environs: Sequence[Mapping[str, str]], body: str) -> list[Ended]:
+    before = os.environ.get(BEFORE_PROLOGUE, "")
     with ExitStack() as stack:
         members = [
             stack.enter_context(
                 subprocess.Popen(
-                    [sys.executable, "-c", PROLOGUE + dedent(body)],
+                    [sys.executable, "-c", before + PROLOGUE + dedent(body)],
                     cwd=ROOT,
                     env={**os.environ, **told},
                     stdout=subprocess.PIPE,

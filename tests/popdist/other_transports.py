@@ -5,6 +5,7 @@ and numpy does the rest. So they show what a transport needs, and no more.
 """
 
 import ctypes
+import os
 import pickle
 import socket
 import struct
@@ -14,21 +15,32 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field
-from hashlib import sha256
 from itertools import accumulate
-from time import monotonic, sleep
 from typing import Any, Self
 
 import numpy as np
 
-from popdist.engine.failures import Ending, aborted, explain, failed, unusable
+from popdist import session
+from popdist.engine.failures import (
+    Ending,
+    aborted,
+    describe_call,
+    explain,
+    failed,
+    unusable,
+)
+from popdist.engine.handle import Helper
+from popdist.engine.meet import rendezvous
+from popdist.engine.meet.deadlines import report
 from popdist.engine.meet.group_name import GroupName
-from popdist.engine.meet.pidfds import Pidfd
+from popdist.engine.meet.members import Peers
+from popdist.engine.meet.messages import Hello, Member
+from popdist.engine.meet.pidfds import Pidfd, started, watch
 from popdist.engine.spec import reference
 from popdist.engine.spec.dtypes import dtype_of, reduction_name_of
 from popdist.engine.spec.operations import DIRECT, Described, Operation, Status
 from popdist.engine.transport import Pair, Rows
-from popdist.errors import CollectiveTimeoutError, MismatchError, PopdistError
+from popdist.errors import MismatchError, PopdistError
 
 # What a member sends for a call: what it is about, and the bytes of rows.
 Frame = tuple[Described, object, list[bytes]]
@@ -61,13 +73,16 @@ class ExchangingTransport:
     last_algorithm = "direct"
     waits = (0, 0, 0, 0)
 
-    def __init__(self, rank: int, instances: Sequence[int], timeout: float) -> None:
+    def __init__(
+        self, rank: int, instances: Sequence[int], timeout: float, stall: float
+    ) -> None:
         self.rank = rank
         self.instances = tuple(instances)
         self.replicas = (1,) * len(self.instances)
         self.pidfds: dict[int, Pidfd] = {}
         self.runs: dict[str, int] = {}
         self._shared = _Shared(timeout=timeout)
+        self._stall = stall
         self._others = [i for i in range(len(self.instances)) if i != rank]
 
     def _send(self, peer: int, frame: Frame | Ending, of_send: bool) -> None:
@@ -156,16 +171,33 @@ class ExchangingTransport:
     def _wait(self, source: int, of_send: bool) -> deque[Frame]:
         """Return what a member has sent, once there is something."""
         shared = self._shared
-        inbox, deadline = shared.inboxes[source, of_send], monotonic() + shared.timeout
+        inbox = shared.inboxes[source, of_send]
+
+        def is_over() -> bool:
+            gone = source in shared.lost
+            return bool(inbox) or shared.ending is not None or shared.closed or gone
+
         with shared.changed:
-            while not inbox and shared.ending is None and source not in shared.lost:
-                if not shared.changed.wait(min(max(deadline - monotonic(), 0), 1e6)):
-                    break
-            if inbox and shared.ending is None:
+            first = min(self._stall, shared.timeout)
+            if not shared.changed.wait_for(is_over, min(first, 1e6)):
+                if self._stall < shared.timeout:
+                    self._report_stall(source)
+                left = min(shared.timeout - first, 1e6)
+                shared.changed.wait_for(is_over, left)
+            # What was sent before a group's end belongs to calls before it.
+            if inbox:
                 return inbox
         gone = source in shared.lost
         self._end(self._ending(Status.PEER_LOST if gone else Status.TIMED_OUT, source))
         raise self._failure()
+
+    def _report_stall(self, peer: int) -> None:
+        me, instance = self.instances[self.rank], self.instances[peer]
+        report(
+            f"popdist: instance {me} has waited {self._stall:.0f} s for instance "
+            f"{instance} (process {self.pidfds[instance].pid} on {os.uname().nodename})"
+            f" in {describe_call(self._shared.last, self.instances)}."
+        )
 
     def _exchange(
         self, call: Described, rows: list[bytes], details: object = None
@@ -393,7 +425,7 @@ class ThreadTransport(ExchangingTransport):
     @classmethod
     def of(cls, size: int) -> list[Self]:
         """Return the transports of all members of a group."""
-        members = [cls(rank, range(size), 20) for rank in range(size)]
+        members = [cls(rank, range(size), 20, 20) for rank in range(size)]
         for one in members:
             one.members = [*members]
         return members
@@ -405,8 +437,6 @@ class ThreadTransport(ExchangingTransport):
 class UnixTransport(ExchangingTransport):
     """Carries rows among processes of one host, over a socket for each pair of them."""
 
-    _sockets: Mapping[int, socket.socket]
-
     @classmethod
     def meet(
         cls,
@@ -414,35 +444,35 @@ class UnixTransport(ExchangingTransport):
         rank: int,
         instances: Sequence[int],
         *,
-        timeout: float,
+        timeout: float = 1800.0,
         stall: float = 60.0,
-        simd: str | None = None,
         known: Mapping[int, Pidfd] | None = None,
         ended_file: str = "",
         **_: Any,
     ) -> Self:
-        member = cls(rank, instances, timeout)
-        deadline = monotonic() + timeout
-        sockets, size = {}, len(instances)
-        with socket.socket(socket.AF_UNIX) as listener:
-            if rank == 0 and size > 1:
-                listener.bind(_address(name, 0))
-                listener.listen(size)
-            for peer in range(rank):
-                sockets[peer] = _connected(name, peer, deadline)
-                sockets[peer].sendall(rank.to_bytes(4, "big"))
-                if peer == 0:
-                    # Only now a name that is looked up has been found.
-                    listener.bind(_address(name, rank))
-                    listener.listen(size)
-            while len(sockets) < size - 1:
-                line = listener.accept()[0]
-                sockets[int.from_bytes(_received(line, 4), "big")] = line
-        member._sockets = sockets
-        for peer in sockets:
-            threading.Thread(target=member._listen, args=(peer,), daemon=True).start()
-        member.barrier()
+        member = cls(rank, instances, timeout, stall)
+        here = Member(pid=os.getpid(), started=started(os.getpid()))
+        hello = Hello(rank=rank, size=len(instances), member=here, layout=b"unix")
+        pidfds = [known[i].fileno() if known and i in known else -1 for i in instances]
+        if len(instances) > 1:
+            rendezvous(
+                name,
+                hello,
+                Peers(instances, pidfds, ended_file),
+                offer=member._offer,
+                attach=member._attach,
+                timeout=timeout,
+                stall=stall,
+            )
+        member._connect()
+        for peer in member._sockets:
+            Helper(target=member._listen, args=(peer,), daemon=True).start()
         return member
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._sockets: dict[int, socket.socket] = {}
 
     def close(self) -> None:
         super().close()
@@ -452,6 +482,32 @@ class UnixTransport(ExchangingTransport):
 
     def disown(self) -> None:
         super().close()
+
+    def _offer(self, members: Sequence[Member]) -> list[int]:
+        secret = os.memfd_create("secret")
+        os.write(secret, os.urandom(16))
+        return [secret]
+
+    def _attach(self, fds: Sequence[int], members: Sequence[Member]) -> None:
+        """Listen for those of higher ranks; once all do so, they connect."""
+        [secret] = fds
+        self._address = f"\0{os.pread(secret, 16, 0).hex()} "
+        os.close(secret)
+        self._listener.bind(f"{self._address}{self.rank}")
+        self._listener.listen(len(members))
+        for peer in self._others:
+            instance = self.instances[peer]
+            self.pidfds[instance] = watch(instance, members[peer])
+
+    def _connect(self) -> None:
+        with self._listener:
+            for peer in range(self.rank):
+                line = self._sockets[peer] = socket.socket(socket.AF_UNIX)
+                line.connect(f"{self._address}{peer}")
+                line.sendall(bytes([self.rank]))
+            while len(self._sockets) < len(self._others):
+                line, _ = self._listener.accept()
+                self._sockets[_received(line, 1)[0]] = line
 
     def _send(self, peer: int, frame: Frame | Ending, of_send: bool) -> None:
         data = pickle.dumps((frame, of_send))
@@ -469,25 +525,15 @@ class UnixTransport(ExchangingTransport):
         self.lose(peer)
 
 
-def _address(name: GroupName, rank: int) -> str:
-    text = name if isinstance(name, str) else name()
-    return f"\0{sha256(f'{text} {rank}'.encode()).hexdigest()}"
-
-
-def _connected(name: GroupName, peer: int, deadline: float) -> socket.socket:
-    line = socket.socket(socket.AF_UNIX)
-    while monotonic() < deadline:
-        with suppress(OSError):
-            line.connect(_address(name, peer))
-            return line
-        sleep(0.001)
-    line.close()
-    raise CollectiveTimeoutError(f"Member {peer} has not come.")
-
-
 def _received(line: socket.socket, count: int) -> bytes:
     parts = []
     while count and (part := line.recv(min(count, 1 << 20))):
         parts.append(part)
         count -= len(part)
     return b"".join(parts)
+
+
+def register() -> None:
+    """Let all groups of this process, and of those it forks, go over unix sockets."""
+    kind = session.TransportKind(lambda _: True, lambda: UnixTransport.meet)
+    session.TRANSPORTS.insert(0, kind)

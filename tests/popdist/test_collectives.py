@@ -1,6 +1,8 @@
 import pytest
 from jobs import environments, outputs, run
 
+pytestmark = pytest.mark.usefixtures("each_transport")
+
 
 def test_the_sum_replaces_the_array() -> None:
     body = """

@@ -10,7 +10,7 @@ from popdist.bench.rounds import Lane
 from popdist.bench.runners import Engine, Run
 from popdist.bench.tasks import Task, task
 from tests.popdist.bench.lone import Lone
-from tests.popdist.engine.members import shm_group
+from tests.popdist.engine.members import group_of
 
 TASK = task("all_reduce", 400, "float32", 0, 1)
 
@@ -82,7 +82,7 @@ def test_a_cell_measures_who_is_right_and_names_the_others(
     meeting = Lone()
     bench = Bench(
         meeting=meeting,
-        engine=Engine(shm_group("alone", 0, 1), "direct"),
+        engine=Engine(group_of("alone", 0, 1), "direct"),
         peers=[Peer("gloo", lambda count: None), Peer("openmpi", fail)],
         probe=Probe(meeting, ["0"]),
         placement=["0"],
@@ -109,7 +109,7 @@ def test_other_operations_are_measured_too(operation: str) -> None:
     meeting = Lone()
     bench = Bench(
         meeting=meeting,
-        engine=Engine(shm_group("alone", 0, 1)),
+        engine=Engine(group_of("alone", 0, 1)),
         peers=[Peer("gloo", lambda count: None)],
         probe=Probe(meeting, ["0"]),
         placement=["0"],

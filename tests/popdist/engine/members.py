@@ -20,6 +20,7 @@ import numpy as np
 
 from popdist.engine.group import Group
 from popdist.engine.shm.transport import ShmTransport
+from popdist.engine.transport import Transport
 from popdist.engine.tuning import Tuning
 
 # Small enough that arrays need several blocks, and without much spinning: members
@@ -34,7 +35,11 @@ ONES = np.ones(10, np.float32)
 MANY = np.ones(1 << 16, np.float32)
 
 
-def shm_group(
+# What carries the rows of groups here.
+MEET: Callable[..., Transport] = ShmTransport.meet
+
+
+def group_of(
     name: str,
     rank: int,
     size: int,
@@ -43,9 +48,9 @@ def shm_group(
     algorithm: str = "auto",
     **settings: Any,
 ) -> Group:
-    """Return the group of all members, over shared memory."""
+    """Return the group of all members."""
     instances = settings.pop("instances", range(size))
-    transport = ShmTransport.meet(name, rank, instances, **settings)
+    transport = MEET(name, rank, instances, **settings)
     return Group(transport, replicas=replicas, algorithm=algorithm)
 
 
@@ -61,7 +66,7 @@ class Me:
     def join(self, **settings: Any) -> Group:
         """Return the group of all members, as the test's settings make it."""
         usual = {"timeout": LONG, "stall": LONG, "tuning": SMALL}
-        return shm_group(self.name, self.rank, self.size, **usual | settings)
+        return group_of(self.name, self.rank, self.size, **usual | settings)
 
     def say(self, what: Any) -> None:
         self._line.send(("said", what))

@@ -10,14 +10,14 @@ from popdist.engine import _core
 from popdist.engine.group import Group
 from popdist.engine.spec.operations import Operation
 from popdist.errors import MismatchError
-from tests.popdist.engine.members import SMALL, Me, results, run, shm_group
+from tests.popdist.engine.members import SMALL, Me, group_of, results, run
 from tests.popdist.engine.samples import Array, same
 
 Pair = tuple[list[Array], list[Array]]
 
 
 def alone(replicas: tuple[int, ...] | None = None) -> Group:
-    return shm_group("alone", 0, 1, replicas=replicas, tuning=SMALL)
+    return group_of("alone", 0, 1, replicas=replicas, tuning=SMALL)
 
 
 def refused(call: Callable[[], Any], error: type[Exception] = ValueError) -> str:
@@ -337,7 +337,7 @@ def test_a_call_that_is_refused_keeps_nothing() -> None:
 )
 def test_a_list_of_arrays_is_refused_where_a_member_gives_one(call: str) -> None:
     x = np.ones((1, 1), np.float32)
-    with shm_group(f"list-{call}", 0, 1) as group:
+    with group_of(f"list-{call}", 0, 1) as group:
         for given in ([x], [x, x], (x,)):
             message = refused(
                 lambda given=given: getattr(group, call)(given), TypeError

@@ -19,7 +19,7 @@ from popdist.errors import (
     MismatchError,
     PeerLostError,
 )
-from tests.popdist.engine.members import SMALL, Me, Members, results, run, shm_group
+from tests.popdist.engine.members import SMALL, Me, Members, group_of, results, run
 
 MANY = np.ones(1 << 16, np.float32)
 
@@ -113,7 +113,7 @@ def test_every_call_can_run_beside_the_program() -> None:
 
 
 def test_wrong_arguments_are_refused_at_once() -> None:
-    group = shm_group("alone", 0, 1, tuning=SMALL)
+    group = group_of("alone", 0, 1, tuning=SMALL)
 
     with pytest.raises(TypeError):
         group.all_reduce(np.ones(3, complex), async_op=True)
@@ -345,8 +345,8 @@ def test_threads_with_small_stacks_can_make_all_calls(
 AT_THE_END = """
     import select, threading
     import numpy
-    from tests.popdist.engine.members import shm_group
-    group = shm_group(name, rank, size, timeout=40, stall=30)
+    from tests.popdist.engine.members import group_of
+    group = group_of(name, rank, size, timeout=40, stall=30)
     if rank == 1:
         select.select([group.pidfds[0]], [], [], 40)
         sys.exit()
@@ -394,7 +394,7 @@ def test_a_deadline_that_is_no_time_is_refused(name: str, seconds: float) -> Non
     with pytest.raises(
         ValueError, match=f"{name} is {seconds:g}, but must be a number"
     ):
-        shm_group("refused", 0, 1, **{name: seconds})
+        group_of("refused", 0, 1, **{name: seconds})
 
 
 def test_a_callback_is_called_once_by_the_thread_that_makes_the_call() -> None:
@@ -430,7 +430,7 @@ def test_a_callback_is_called_once_by_the_thread_that_makes_the_call() -> None:
 
 
 def test_an_error_of_a_callback_is_reported_and_breaks_no_call() -> None:
-    group = shm_group("alone", 0, 1, tuning=SMALL)
+    group = group_of("alone", 0, 1, tuning=SMALL)
     reported: list[Any] = []
     begin = threading.Event()
     usual, threading.excepthook = threading.excepthook, reported.append
@@ -455,7 +455,7 @@ def test_an_error_of_a_callback_is_reported_and_breaks_no_call() -> None:
 
 
 def test_a_callback_that_waits_for_a_later_call_is_refused() -> None:
-    group = shm_group("alone", 0, 1, tuning=SMALL)
+    group = group_of("alone", 0, 1, tuning=SMALL)
     begin, ended = threading.Event(), threading.Event()
     refused: list[str] = []
     later: list[Any] = []
@@ -491,7 +491,7 @@ def test_a_callback_that_waits_for_a_later_call_is_refused() -> None:
 
 
 def test_a_callback_sees_the_error_of_its_call() -> None:
-    group = shm_group("alone", 0, 1, tuning=SMALL)
+    group = group_of("alone", 0, 1, tuning=SMALL)
     seen: list[str] = []
 
     def fail() -> None:

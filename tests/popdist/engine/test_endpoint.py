@@ -15,11 +15,11 @@ from popdist.engine.shm import member
 from popdist.engine.shm.heap import Heap
 from popdist.engine.shm.member import ShmMember
 from popdist.errors import GroupUnusableError
-from tests.popdist.engine.members import SMALL, Me, results, run, shm_group
+from tests.popdist.engine.members import SMALL, Me, group_of, results, run
 
 
 def alone() -> Group:
-    return shm_group("alone", 0, 1, tuning=SMALL)
+    return group_of("alone", 0, 1, tuning=SMALL)
 
 
 def test_threads_that_make_the_first_array_at_once_get_two_of_them(
@@ -364,4 +364,4 @@ def test_a_group_of_too_many_members_is_refused_with_the_way_out() -> None:
     )
 
     with pytest.raises(ValueError, match=sentence):
-        shm_group("many", 0, 257)
+        group_of("many", 0, 257)

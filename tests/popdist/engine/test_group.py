@@ -12,7 +12,7 @@ from popdist.engine.spec import reference
 from popdist.engine.spec.dtypes import REDUCTIONS, code_of
 from popdist.engine.tuning import Tuning
 from popdist.errors import GroupUnusableError
-from tests.popdist.engine.members import LONG, SMALL, Me, Pool, results, shm_group
+from tests.popdist.engine.members import LONG, SMALL, Me, Pool, group_of, results
 from tests.popdist.engine.samples import BFLOAT16, DTYPES, Array, same, sample
 
 SIZES = [1, 2, 3, 4, 5, 6, 7, 8, 13]
@@ -36,7 +36,7 @@ def expected(
 
 
 def alone(replicas: tuple[int, ...] | None = None, **settings: Any) -> Group:
-    return shm_group("alone", 0, 1, replicas=replicas, tuning=SMALL, **settings)
+    return group_of("alone", 0, 1, replicas=replicas, tuning=SMALL, **settings)
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -252,7 +252,7 @@ def test_more_numbers_than_a_signed_32_bit_integer_counts_are_reduced() -> None:
     # 2 GiB and a little, in bytes. Only what is written to becomes memory.
     x = np.zeros((1 << 31) + 70, np.uint8)
     x[[1, -1]] = 2, 3
-    group = shm_group("alone", 0, 1)
+    group = group_of("alone", 0, 1)
 
     y = group.all_reduce(x, "max", out=x)
 

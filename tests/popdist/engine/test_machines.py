@@ -114,11 +114,11 @@ def test_in_a_small_memory_cgroup_an_arena_fits_or_is_refused_on_all(
 ) -> None:
     program = f"""
 from popdist.engine.tuning import Tuning
-from tests.popdist.engine.members import shm_group
+from tests.popdist.engine.members import group_of
 name = os.environ["POPDIST_ARENA"]
 tuning = Tuning(oneshot_bytes=2048, block_bytes={block}, spin_us=0)
 try:
-    shm_group(name, rank, 2, tuning=tuning).barrier()
+    group_of(name, rank, 2, tuning=tuning).barrier()
     print("met")
 except popdist.ArenaError as error:
     print(error)

@@ -25,9 +25,9 @@ from tests.popdist.engine.members import (
     SMALL,
     Me,
     errors,
+    group_of,
     results,
     run,
-    shm_group,
 )
 from tests.popdist.engine.samples import Array, same, sample
 
@@ -90,8 +90,8 @@ class Instance:
         own = hosts[self.host]
         usual = {"timeout": LONG, "stall": LONG, "tuning": SMALL}
         self.job = me.join(replicas=[n for host in hosts for n in host])
-        self.network = shm_group(f"{me.name}-net", me.rank, me.size, **usual)
-        self.group = shm_group(
+        self.network = group_of(f"{me.name}-net", me.rank, me.size, **usual)
+        self.group = group_of(
             f"{me.name}-{self.host}", self.rank, len(own), replicas=own, **usual
         )
 
@@ -187,7 +187,7 @@ def test_every_simd_level_completes_nodes_to_the_same_bits(
     parts = [3, 1, 4, 2]
     ops = [op for op in REDUCTIONS if dtype.kind != "b" or op != "mean"]
     for level in _core.simd_levels():
-        group = shm_group("alone", 0, 1, simd=level, tuning=SMALL)
+        group = group_of("alone", 0, 1, simd=level, tuning=SMALL)
         for op in ops:
             for count in (1, 9, 64, 5003):
                 x = sample(count, (sum(parts), count), dtype)
@@ -236,7 +236,7 @@ def test_nodes_of_parts_follow_each_other() -> None:
 def test_the_largest_job_is_reduced_to_nodes_and_completed() -> None:
     # As many nodes as a part can have, and as many as there can be in all.
     parts = [1, 4094, 1]
-    group = shm_group("alone", 0, 1, replicas=[4094], tuning=SMALL)
+    group = group_of("alone", 0, 1, replicas=[4094], tuning=SMALL)
     x = np.ones((4094, 3), np.float16)
     found = np.zeros((len(list(nodes_of(1, 4095))), 3), np.float32)
     HostReductions(group.transport).reduce_to_nodes(
@@ -254,7 +254,7 @@ def test_the_largest_job_is_reduced_to_nodes_and_completed() -> None:
 
 
 def test_nodes_that_do_not_fit_are_refused_before_the_core_sees_them() -> None:
-    group = shm_group("alone", 0, 1, replicas=[3], tuning=SMALL)
+    group = group_of("alone", 0, 1, replicas=[3], tuning=SMALL)
     carry = HostReductions(group.transport)
     x, two = np.ones((3, 4), np.float16), np.zeros((2, 4), np.float32)
     out = np.zeros((1, 4), np.float16)

@@ -8,7 +8,7 @@ import pytest
 from popdist.engine import _core
 from popdist.engine.spec import reference
 from popdist.engine.spec.dtypes import REDUCTIONS, code_of
-from tests.popdist.engine.members import SMALL, Me, results, shm_group
+from tests.popdist.engine.members import SMALL, Me, group_of, results
 from tests.popdist.engine.samples import DTYPES, FLOATS, Array, same, sample
 
 LEVELS = _core.simd_levels()
@@ -34,7 +34,7 @@ def test_every_level_gives_the_references_bits(
     level: str, dtype: np.dtype[Any]
 ) -> None:
     ops = [op for op in REDUCTIONS if dtype.kind != "b" or op != "mean"]
-    group = shm_group("alone", 0, 1, replicas=(5,), simd=level, tuning=SMALL)
+    group = group_of("alone", 0, 1, replicas=(5,), simd=level, tuning=SMALL)
 
     # About every width of a register, and longer than what is added up at once.
     for length in [1, 2, 3, 7, 8, 9, 15, 17, 31, 33, 63, 64, 65, 127, 129, 9001]:

@@ -11,7 +11,7 @@ import pytest
 from popdist.engine.group import Group
 from popdist.engine.spec.dtypes import DTYPES, REDUCTIONS, code_of, item_bytes_of
 from popdist.engine.transport import Pair, Rows
-from tests.popdist.engine.members import SMALL, Me, results, shm_group
+from tests.popdist.engine.members import SMALL, Me, group_of, results
 from tests.popdist.other_transports import ThreadTransport
 
 BFLOAT16 = DTYPES["bfloat16"]
@@ -19,7 +19,7 @@ SUM = REDUCTIONS["sum"]
 
 
 def alone() -> Group:
-    return shm_group("alone", 0, 1, tuning=SMALL)
+    return group_of("alone", 0, 1, tuning=SMALL)
 
 
 def bfloat16(*numbers: float) -> Any:

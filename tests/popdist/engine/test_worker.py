@@ -11,12 +11,12 @@ from popdist.engine import worker
 from popdist.engine.group import Group
 from popdist.engine.handle import Handle
 from popdist.errors import GroupUnusableError
-from tests.popdist.engine.members import SMALL, Me, Members, shm_group
+from tests.popdist.engine.members import SMALL, Me, Members, group_of
 
 
 @pytest.fixture
 def group() -> Iterator[Group]:
-    with shm_group("alone", 0, 1, tuning=SMALL) as group:
+    with group_of("alone", 0, 1, tuning=SMALL) as group:
         yield group
 
 

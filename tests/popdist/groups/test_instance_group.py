@@ -1,6 +1,8 @@
 import pytest
 from jobs import outputs, run, run_alone
 
+pytestmark = pytest.mark.usefixtures("each_transport")
+
 
 def test_a_group_of_instances_takes_arrays_without_an_axis_for_replicas() -> None:
     body = """

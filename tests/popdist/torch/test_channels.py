@@ -11,6 +11,8 @@ import torch.distributed as dist
 
 from tests.popdist.torch.distributed import on_all, world
 
+pytestmark = pytest.mark.usefixtures("each_transport")
+
 
 def test_messages_pass_round_a_ring(tmp_path: Path) -> None:
     def member(rank: int, size: int) -> Any:
@@ -52,9 +54,12 @@ def test_a_message_is_received_from_any_member(tmp_path: Path) -> None:
     def member(rank: int, size: int) -> Any:
         if rank < 2:
             dist.send(torch.tensor([5.0 + rank]), 2)
+            # The end of a member is the end of receives from any.
+            dist.barrier()
             return None
         first, second = torch.zeros(1), torch.zeros(1)
         sources = [dist.recv(first), dist.recv(second)]
+        dist.barrier()
         return sorted(zip(sources, (first.item(), second.item()), strict=True))
 
     assert on_all(tmp_path, 3, member) == [None, None, [(0, 5), (1, 6)]]

@@ -10,6 +10,8 @@ import torch.distributed as dist
 
 from tests.popdist.torch.distributed import ends_of, on_all, world
 
+pytestmark = pytest.mark.usefixtures("each_transport")
+
 
 def test_a_monitored_barrier_names_who_does_not_come(tmp_path: Path) -> None:
     def member(rank: int, size: int) -> str:

@@ -16,11 +16,13 @@ from tests.popdist.engine.members import (
     Me,
     Pool,
     errors,
+    group_of,
     results,
     run,
-    shm_group,
 )
 from tests.popdist.engine.samples import BFLOAT16, Array, same, sample
+
+pytestmark = pytest.mark.usefixtures("each_transport")
 
 ROWS = [(1,), (3,), (1, 1), (2, 2), (3, 1, 2)]
 
@@ -214,7 +216,7 @@ def test_a_result_may_be_written_over_what_the_call_reads(
 
 
 def test_what_shares_memory_but_half_of_it_is_broadcast_to_all_rows() -> None:
-    group = shm_group("alone", 0, 1, replicas=(2,), tuning=SMALL)
+    group = group_of("alone", 0, 1, replicas=(2,), tuning=SMALL)
     line = np.arange(6.0)
 
     group.broadcast(line[:4].reshape(2, 2), 0, out=line[1:5].reshape(2, 2))
@@ -307,7 +309,7 @@ HELD = np.ones((3, 3))
 def test_an_array_that_cannot_take_the_result_is_refused_before_anything_is_sent(
     call: Callable[[Group], Any], error: type[Exception], message: str
 ) -> None:
-    group = shm_group("alone", 0, 1, replicas=(2,), tuning=SMALL)
+    group = group_of("alone", 0, 1, replicas=(2,), tuning=SMALL)
 
     with pytest.raises(error) as refusal:
         call(group)

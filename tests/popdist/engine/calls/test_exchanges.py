@@ -12,8 +12,10 @@ from popdist.engine.group import Group
 from popdist.engine.spec import reference
 from popdist.engine.spec.dtypes import REDUCTIONS
 from popdist.errors import CollectiveAbortedError, GroupUnusableError
-from tests.popdist.engine.members import SMALL, Me, Members, results, shm_group
+from tests.popdist.engine.members import SMALL, Me, Members, group_of, results
 from tests.popdist.engine.samples import BFLOAT16, DTYPES, Array, same, sample
+
+pytestmark = pytest.mark.usefixtures("each_transport")
 
 ROWS = [(1,), (3,), (1, 1), (2, 2), (1, 2), (3, 1, 2), (1, 1, 1, 1, 1), (2, 1, 3, 1)]
 
@@ -423,7 +425,7 @@ def refused(call: Any, error: type[Exception] = ValueError) -> str:
 
 
 def test_what_cannot_be_handed_on_is_refused_before_the_others_know() -> None:
-    group = shm_group("alone", 0, 1, replicas=(2,), tuning=SMALL)
+    group = group_of("alone", 0, 1, replicas=(2,), tuning=SMALL)
     x = np.ones((2, 3))
 
     assert refused(lambda: group.broadcast(x, 2)) == (
@@ -448,7 +450,7 @@ def test_what_cannot_be_handed_on_is_refused_before_the_others_know() -> None:
         "send and recv are between two instances, but the peers of this group are "
         "replicas. Use those of popdist.instance_group()."
     )
-    flat = shm_group("flat", 0, 1, tuning=SMALL)
+    flat = group_of("flat", 0, 1, tuning=SMALL)
     assert refused(lambda: flat.send(x, 0)) == (
         "The dest is member 0, but must be one of 0 to 0, and not 0, which is this one."
     )

@@ -3,7 +3,7 @@ import pytest
 
 from popdist.engine._core import address_of
 from popdist.engine.calls.rows import plain, prepare, written
-from tests.popdist.engine.members import shm_group
+from tests.popdist.engine.members import group_of
 
 
 def odd(shape: tuple[int, ...]) -> np.ndarray:
@@ -109,6 +109,6 @@ def test_an_array_without_elements_may_lie_at_any_address(call: str) -> None:
     nothing = np.zeros(16, np.uint8)[1:9].view(np.uint64)[:0]
     assert nothing.ctypes.data % 8 == 1
 
-    result = getattr(shm_group("alone", 0, 1), call)(nothing)
+    result = getattr(group_of("alone", 0, 1), call)(nothing)
 
     assert np.size(result) == 0

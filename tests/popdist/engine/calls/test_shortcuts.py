@@ -5,14 +5,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.popdist.engine.members import Me, results, shm_group
+from tests.popdist.engine.members import Me, group_of, results
 
 X = np.arange(6, dtype=np.float32).reshape(3, 2)
 SUM = 0
 
 
 def test_the_core_takes_plain_arrays() -> None:
-    group = shm_group("alone", 0, 1)
+    group = group_of("alone", 0, 1)
     part, whole = np.empty_like(X), np.empty((1, 3, 2), np.float32)
 
     assert group._scatter_array(X, part, SUM) is None
@@ -23,7 +23,7 @@ def test_the_core_takes_plain_arrays() -> None:
 
 
 def test_the_core_takes_plain_arrays_with_an_axis_of_replicas() -> None:
-    group = shm_group("alone", 0, 1, replicas=[3])
+    group = group_of("alone", 0, 1, replicas=[3])
     part = np.empty((3, 1), np.float32)
 
     # Rows 0 1 2, 1 2 3 and 2 3 4: replica r gets element r of their sum.
@@ -46,14 +46,14 @@ NOT_PLAIN = [
 
 @pytest.mark.parametrize(("x", "out"), NOT_PLAIN)
 def test_the_core_leaves_other_arrays_to_the_general_way(x: Any, out: Any) -> None:
-    group = shm_group("alone", 0, 1)
+    group = group_of("alone", 0, 1)
 
     assert group._scatter_array(x, out, SUM) is NotImplemented
     assert group._gather_array(x, out[np.newaxis]) is NotImplemented
 
 
 def test_the_core_leaves_overlapping_arrays_to_the_general_way() -> None:
-    group = shm_group("alone", 0, 1)
+    group = group_of("alone", 0, 1)
     memory = np.zeros(12, np.float32)
 
     assert group._scatter_array(memory[:6], memory[3:9], SUM) is NotImplemented

@@ -14,7 +14,7 @@ from popdist.engine.shm import arena, member
 from popdist.engine.shm.heap import HEAP_SPAN
 from popdist.engine.tuning import Tuning
 from popdist.errors import ArenaError
-from tests.popdist.engine.members import shm_group
+from tests.popdist.engine.members import group_of
 
 
 def meet_alone(nbytes: int = 65536, seldom: tuple[int, int] = (0, 0)) -> arena.Arena:
@@ -247,7 +247,7 @@ def test_of_a_large_group_the_channels_of_all_pairs_are_seldom_used(
 
     monkeypatch.setattr(member, "meet", note)
     with pytest.raises(ArenaError):
-        shm_group("large", 0, 64, tuning=Tuning(block_bytes=1 << 19))
+        group_of("large", 0, 64, tuning=Tuning(block_bytes=1 << 19))
 
     nbytes, (begin, end), _ = asked["memory"]([])
     # Two messages of 32 KiB each.

@@ -13,6 +13,8 @@ from popdist.session import STATE
 from popdist.settings import Settings
 from tests.popdist.torch.distributed import ends_of, on_all, world
 
+pytestmark = pytest.mark.usefixtures("each_transport")
+
 
 def test_new_groups_are_of_their_members(tmp_path: Path) -> None:
     def member(rank: int, size: int) -> Any:

@@ -12,7 +12,10 @@ from tests.popdist.torch.distributed import on_all, world
 OP = dist.ReduceOp
 
 # torch has newer names for some of what its users call.
-pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.usefixtures("each_transport"),
+]
 
 
 def test_all_gather(tmp_path: Path) -> None:

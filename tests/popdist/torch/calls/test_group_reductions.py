@@ -13,7 +13,10 @@ OP = dist.ReduceOp
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.int64)
 
 # torch has newer names for some of what its users call.
-pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.usefixtures("each_transport"),
+]
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -8,7 +8,9 @@ from torch import Tensor
 
 from popdist.engine.group import Group
 from popdist.torch import tensors
-from tests.popdist.engine.members import Me, results, run, shm_group
+from tests.popdist.engine.members import Me, group_of, results, run
+
+pytestmark = pytest.mark.usefixtures("each_transport")
 
 # Members are forks: a thread of OpenMP would not be in them.
 torch.set_num_threads(1)
@@ -212,7 +214,7 @@ def test_calls_run_beside_the_program_and_call_back_in_order() -> None:
 
 
 def alone() -> Group:
-    return shm_group("alone", 0, 1)
+    return group_of("alone", 0, 1)
 
 
 @pytest.mark.parametrize(
