@@ -281,7 +281,6 @@ THIRD_PARTY = {
     "psutil": ("poprun",),
     # The user's own.
     "sitecustomize": ("poprun.interpreter",),
-    "starlette": ("poprun.vipu.server",),
     "torch": (
         "popdist.sdk.forkserver_preload",
         "popdist.torch",

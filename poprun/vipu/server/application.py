@@ -6,16 +6,8 @@ import json
 import logging
 import time
 from base64 import b64decode
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
-from typing import Any
-
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, NamedTuple
 
 from poprun.vipu.client.server_address import is_loopback
 from poprun.vipu.errors import AccessError, VipuError, VipuRuleError
@@ -34,6 +26,20 @@ JSON = "application/json"
 NO_PATH = "There is no such path. The paths are in /openapi.json."
 WRONG_METHOD = "Operations are asked for with POST, all else with GET."
 _log = logging.getLogger("vipu-server")
+
+# What ASGI passes: of a request, its messages, and what sends those of a response.
+Scope = Mapping[str, Any]
+Receive = Callable[[], Awaitable[Mapping[str, Any]]]
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+
+
+class Response(NamedTuple):
+    """What is sent to a client."""
+
+    body: bytes
+    status: int = 200
+    headers: Mapping[str, str] = {}
+    kind: str = JSON
 
 
 class RequestError(VipuError):
@@ -74,39 +80,39 @@ class Service:
         self._worker = Worker()
         self._metrics = Metrics()
         self._schema = openapi.document(self._operations, secure=secure)
+        self._pages = {
+            "/openapi.json": self._show_schema,
+            "/metrics": self._show_metrics,
+            "/health": self._show_health,
+        }
 
-    def application(self) -> ASGIApp:
-        others = Starlette(
-            routes=[
-                Route("/openapi.json", self._show_schema),
-                Route("/metrics", self._show_metrics),
-                Route("/health", self._show_health),
-            ],
-            exception_handlers={HTTPException: _refuse_http, Exception: _fail},
-            lifespan=self._lifespan,
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request, or all of them: an ASGI application."""
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+            return
+        response = await self._respond(scope, receive)
+        headers = {"content-type": response.kind, **response.headers}
+        await send(
+            {
+                "type": "http.response.start",
+                "status": response.status,
+                "headers": [(k.encode(), v.encode()) for k, v in headers.items()]
+                + [(b"content-length", b"%d" % len(response.body))],
+            }
         )
+        await send({"type": "http.response.body", "body": response.body})
 
-        # Operations go past the routes, which would double what a request costs.
-        async def application(scope: Scope, receive: Receive, send: Send) -> None:
-            if scope["type"] == "http":
-                _, area, name = f"{scope['path']}//".split("/")[:3]
-                if area in ("user", "admin"):
-                    reply = await self._serve(area, name, scope, receive)
-                    await reply(scope, receive, send)
-                    return
-            await others(scope, receive, send)
-
-        return application
-
-    @asynccontextmanager
-    async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
+    async def _live(self, receive: Receive, send: Send) -> None:
+        """Work from the start of the server to its end."""
+        await receive()
         self._worker.start()
         sweep = asyncio.create_task(self._sweep())
-        try:
-            yield
-        finally:
-            sweep.cancel()
-            self._worker.stop()
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        sweep.cancel()
+        self._worker.stop()
+        await send({"type": "lifespan.shutdown.complete"})
 
     async def _sweep(self) -> None:
         """End leases whose holders are gone, again and again."""
@@ -121,29 +127,33 @@ class Service:
             else:
                 self._metrics.count_ended(len(ended))
 
-    async def _serve(
-        self, area: str, name: str, scope: Scope, receive: Receive
-    ) -> Response:
+    async def _respond(self, scope: Scope, receive: Receive) -> Response:
         began = time.perf_counter()
-        operation = self._operations.get(name)
-        if operation is None or scope["path"] != f"/{area}/{name}":
+        path = scope["path"]
+        _, area, name = f"{path}//".split("/")[:3]
+        operation = None
+        if area in ("user", "admin") and path == f"/{area}/{name}":
+            operation = self._operations.get(name)
+        if operation is None and path not in self._pages:
             return _refusal(404, "not_found", NO_PATH)
-        if scope["method"] != "POST":
-            reply = _refusal(405, VipuRuleError.code, WRONG_METHOD)
-            reply.headers["allow"] = "POST"
-            return reply
+        methods = ("GET", "HEAD") if operation is None else ("POST",)
+        if scope["method"] not in methods:
+            headers = {"allow": ", ".join(methods)}
+            return _refusal(405, VipuRuleError.code, WRONG_METHOD, headers)
+        result = "ok"
         try:
-            reply = await self._answer(scope, receive, operation, area == "admin")
-            result = "ok"
+            if operation is None:
+                return await self._pages[path]()
+            response = await self._answer(scope, receive, operation, area == "admin")
         except VipuError as error:
-            reply = _refused(error)
-            result = error.code
+            response, result = _refused(error), error.code
         except Exception as error:
-            _log.exception("The operation %s failed.", name)
-            reply = await _fail(None, error)
-            result = VipuError.code
-        self._metrics.count(name, result, time.perf_counter() - began)
-        return reply
+            what = "page" if operation is None else "operation"
+            _log.exception("The %s %s failed.", what, name or path)
+            response, result = _failed(error), VipuError.code
+        if operation is not None:
+            self._metrics.count(name, result, time.perf_counter() - began)
+        return response
 
     async def _answer(
         self, scope: Scope, receive: Receive, operation: Operation, admin: bool
@@ -160,7 +170,7 @@ class Service:
             lambda: self._call(operation, arguments, admin, name, access_key),
             is_of_holder=operation.name in OF_HOLDERS,
         )
-        return _reply(to_json(value))
+        return _json(to_json(value))
 
     def _call(
         self,
@@ -230,26 +240,23 @@ class Service:
                 AccessError.code,
             )
 
-    async def _show_schema(self, _: Request) -> Response:
-        return _reply(self._schema)
+    async def _show_schema(self) -> Response:
+        return _json(self._schema)
 
-    async def _show_metrics(self, _: Request) -> Response:
+    async def _show_metrics(self) -> Response:
         inventory = self._inventory
-        try:
-            found = await self._worker.run(
-                lambda: (
-                    inventory.list_clusters(),
-                    inventory.list_partitions(),
-                    inventory.list_leases(),
-                )
+        contents = await self._worker.run(
+            lambda: (
+                inventory.list_clusters(),
+                inventory.list_partitions(),
+                inventory.list_leases(),
             )
-        except VipuError as error:
-            return _refused(error)
-        self._metrics.show_inventory(*found)
+        )
+        self._metrics.show_inventory(*contents)
         self._metrics.show_load(self._count_connections(), self._worker.waiting)
-        return Response(self._metrics.page(), headers={"content-type": CONTENT_TYPE})
+        return Response(self._metrics.page(), kind=CONTENT_TYPE)
 
-    async def _show_health(self, _: Request) -> Response:
+    async def _show_health(self) -> Response:
         """Say whether the inventory can be read."""
         try:
             await asyncio.wait_for(
@@ -257,9 +264,7 @@ class Service:
             )
         except TimeoutError:
             return _refusal(503, "timeout", "The inventory does not answer.")
-        except VipuError as error:
-            return _refused(error)
-        return _reply({"status": "ok"})
+        return _json({"status": "ok"})
 
 
 async def _body(headers: Mapping[str, str], receive: Receive) -> bytes:
@@ -300,40 +305,28 @@ def _refused(error: VipuError) -> Response:
     return _refusal(status, error.code, str(error))
 
 
-def _refusal(status: int, code: str, sentence: str) -> Response:
-    headers = {}
+def _refusal(
+    status: int, code: str, sentence: str, headers: Mapping[str, str] | None = None
+) -> Response:
+    headers = dict(headers or {})
     if status == 401:
         headers["www-authenticate"] = 'Basic realm="V-IPU", charset="UTF-8"'
     if status in (408, 413, 415):
         headers["connection"] = "close"  # what it still sends is not wanted
-    return _reply({"code": code, "message": sentence}, status, headers)
+    return _json({"code": code, "message": sentence}, status, headers)
 
 
-def _reply(
-    value: Any, status: int = 200, headers: Mapping[str, str] | None = None
-) -> Response:
-    body = json.dumps(value, separators=(",", ":")).encode()
-    return Response(body, status, headers, media_type=JSON)
-
-
-async def _refuse_http(_: Request, error: Exception) -> Response:
-    """Refuse what the routes do not know."""
-    assert isinstance(error, HTTPException)
-    sentence = {
-        404: NO_PATH,
-        405: WRONG_METHOD,
-    }.get(error.status_code, str(error.detail))
-    code = "not_found" if error.status_code == 404 else VipuRuleError.code
-    reply = _refusal(error.status_code, code, sentence)
-    for name, value in (error.headers or {}).items():
-        reply.headers[name] = value
-    return reply
-
-
-async def _fail(_: Request | None, error: Exception) -> Response:
-    """Answer after an error in the server itself, which uvicorn logs."""
+def _failed(error: Exception) -> Response:
+    """Return the response after an error in the server itself, which is logged."""
     return _refusal(
         500,
         VipuError.code,
         f"The V-IPU server failed with {type(error).__name__}. Its log says where.",
     )
+
+
+def _json(
+    value: Any, status: int = 200, headers: Mapping[str, str] | None = None
+) -> Response:
+    body = json.dumps(value, separators=(",", ":")).encode()
+    return Response(body, status, headers or {})

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import click
 import uvicorn
-from starlette.types import ASGIApp
 
 from poprun import __version__
 from poprun.vipu.client.server_address import DEFAULT_PORT, is_loopback
@@ -120,9 +119,7 @@ def serve(
             local=is_loopback(host) and not secure,
             count_connections=lambda: len(connections),
         )
-        config = _server_config(
-            service.application(), tls_cert, tls_key, access_log=access_log
-        )
+        config = _server_config(service, tls_cert, tls_key, access_log=access_log)
         server = _Server(config, _start_line(listener, path, secure, tls_cert))
         connections = server.server_state.connections  # type: ignore[assignment]
         # uvicorn handles these, and raises them again when it has ended.
@@ -145,14 +142,14 @@ def _open_inventory(path: Path, timeout_s: float) -> EmbeddedInventory:
 
 
 def _server_config(
-    application: ASGIApp,
+    service: Service,
     tls_cert: Path | None,
     tls_key: Path | None,
     *,
     access_log: bool,
 ) -> uvicorn.Config:
     return uvicorn.Config(
-        application,
+        service,
         http=_limited_protocol(),
         loop="uvloop",
         ws="none",
