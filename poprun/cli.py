@@ -40,7 +40,7 @@ def main(
         if instruction := environ.get(_COMPLETION):
             from poprun.click_command import complete
 
-            return _print(complete(command(), _COMPLETION, instruction))
+            return _print(complete(command(environ), _COMPLETION, instruction))
         # Scripts ask for it again and again.
         if list(argv) == ["--version"]:
             return _print(f"poprun {__version__}\n")
@@ -52,11 +52,12 @@ def main(
         return error.exit_code
 
 
-def command() -> "click.Command":
+def command(environ: Mapping[str, str] | None = None) -> "click.Command":
     """Return poprun as a click command."""
     from poprun.click_command import make_command
 
-    return make_command(_carry_out, _help)
+    environ = os.environ if environ is None else environ
+    return make_command(lambda argv: _carry_out(argv, environ), lambda: _help(environ))
 
 
 def _carry_out(argv: Sequence[str], environ: Mapping[str, str]) -> int:

@@ -3,8 +3,7 @@
 Of what a job imports, the only module that imports click.
 """
 
-import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import click
 from click.shell_completion import CompletionItem, get_completion_class
@@ -14,13 +13,16 @@ from poprun.options import completion
 from poprun.options.refusals import refusal
 from poprun.options.table import OPTIONS
 
-Environ = Mapping[str, str]
-
 
 def make_command(
-    carry_out: Callable[[Sequence[str], Environ], int], help_: Callable[[Environ], str]
+    carry_out: Callable[[Sequence[str]], int], get_page: Callable[[], str]
 ) -> click.Command:
-    """Return a command with the options of the table; invoked, it calls `carry_out`."""
+    """Return a command with the options of the table.
+
+    Args:
+        carry_out: What it calls with its argv when it is invoked.
+        get_page: Returns the page of --help.
+    """
 
     class Command(click.Command):
         def get_params(self, ctx: click.Context) -> list[click.Parameter]:
@@ -40,10 +42,10 @@ def make_command(
             return args
 
         def invoke(self, ctx: click.Context) -> int:
-            return carry_out(ctx.args, os.environ if ctx.obj is None else ctx.obj)
+            return carry_out(ctx.args)
 
         def get_help(self, ctx: click.Context) -> str:
-            return help_(os.environ if ctx.obj is None else ctx.obj)
+            return get_page()
 
     return Command("poprun")
 

@@ -411,7 +411,6 @@ READS_ENVIRON = (
     "popdist.session",
     "poprun.__main__",
     "poprun.cli",
-    "poprun.click_command",
     "poprun.helpers.guard",
     "poprun.interpreter",
     "poprun.helpers.local_launcher",

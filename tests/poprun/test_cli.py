@@ -316,6 +316,17 @@ def test_the_command_can_be_invoked_as_clicks(pipeline: Pipeline) -> None:
     assert pipeline.jobs[0][0]["num-replicas"] == 3
 
 
+def test_the_command_has_the_environment_that_it_is_made_with(
+    pipeline: Pipeline,
+) -> None:
+    environ = {"POPRUN_NUM_REPLICAS": "3"}
+
+    CliRunner().invoke(cli.command(environ), ["x"], standalone_mode=False)
+
+    assert pipeline.jobs[0][0]["num-replicas"] == 3
+    assert pipeline.environ is environ
+
+
 # --- As a process.
 
 
