@@ -243,3 +243,13 @@ def test_hydra_and_the_local_launcher_need_a_directory_only() -> None:
     for flavour in ("hydra", "local"):
         found = adapter(flavour).environment(mpi(flavour), caller, "/job")
         assert found == {"PATH": "/bin", "TMPDIR": "/job"}
+
+
+def test_a_launcher_that_starts_processes_by_itself_keeps_the_batch_systems_variables() -> (
+    None
+):
+    local = adapter("local").environment(mpi("local"), CALLER, "/job")
+    hydra = adapter("hydra").environment(mpi("hydra"), CALLER, "/job")
+
+    assert local.pop("SLURM_JOB_ID") == "9"
+    assert local == hydra
