@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
-from popdist.engine.spec.operations import Described
+from popdist.engine.spec.operations import Described, Trace
 
 # One array: elements of a row, where each row is read, where each is written.
 Segment = tuple[int, Sequence[int], Sequence[int] | None]
@@ -93,6 +93,8 @@ class Comm:
     ) -> tuple[int, int, int, int, Described, Described, str] | None: ...
     # For the waits that begin from now on.
     def set_timeout(self, seconds: float, /) -> None: ...
+    # What is told of each call that is over; it must not keep this alive.
+    def set_trace(self, trace: Trace | None, /) -> None: ...
     def set_heap(self, address: int, span: int, /) -> None: ...
     # More calls, or fewer, that a thread of ours makes before any other.
     def queue(self, more: int, /) -> int: ...

@@ -17,6 +17,7 @@ from popdist.engine.calls.reductions import Reductions
 from popdist.engine.calls.signatures import GroupCalls
 from popdist.engine.endpoint import Endpoint
 from popdist.engine.meet.pidfds import Pidfd
+from popdist.engine.spec.operations import Trace
 from popdist.engine.transport import Transport
 from popdist.errors import CollectiveAbortedError, MismatchError
 
@@ -173,6 +174,15 @@ class Group(GroupCalls, Reductions, Exchanges, PointToPoint):  # type: ignore[mi
         """
         self._check_open()
         self.transport.set_timeout(seconds)
+
+    def set_trace(self, trace: Trace | None) -> None:
+        """Call this after each call of this member, in all views; None for nothing.
+
+        It gets the operation, dtype, reduction, algorithm, root, count of elements and
+        name of the call, all as numbers, when it began and ended, as monotonic_ns()
+        counts, and whether it succeeded. It must not refer to the group.
+        """
+        self.transport.set_trace(trace)
 
     def abort(self, message: str) -> None:
         """End the group: all members get a CollectiveAbortedError with this message."""

@@ -15,7 +15,7 @@ from popdist.engine import _core
 from popdist.engine.meet.group_name import GroupName
 from popdist.engine.meet.pidfds import Pidfd
 from popdist.engine.spec.dtypes import item_bytes_of, name_of
-from popdist.engine.spec.operations import Operation
+from popdist.engine.spec.operations import Operation, Trace
 from popdist.errors import PopdistError
 
 
@@ -158,6 +158,12 @@ class Transport(Protocol):
 
     def set_timeout(self, seconds: float) -> None:
         """Let calls from now on wait so long for the other members."""
+
+    def set_trace(self, trace: Trace | None) -> None:
+        """Tell this of each call from now on that is over, in any view; None: nothing.
+
+        It is called in the thread of the call, and must not refer to the group.
+        """
 
     def peek(self) -> int:
         """Return the number of the name of the call that member 0 makes next.

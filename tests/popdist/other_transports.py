@@ -11,11 +11,12 @@ import socket
 import struct
 import threading
 from collections import defaultdict, deque
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from copy import copy
 from dataclasses import dataclass, field
 from itertools import accumulate
+from time import monotonic_ns
 from typing import Any, Self
 
 import numpy as np
@@ -38,7 +39,7 @@ from popdist.engine.meet.messages import Hello, Member
 from popdist.engine.meet.pidfds import Pidfd, started, watch
 from popdist.engine.spec import reference
 from popdist.engine.spec.dtypes import dtype_of, reduction_name_of
-from popdist.engine.spec.operations import DIRECT, Described, Operation, Status
+from popdist.engine.spec.operations import DIRECT, Described, Operation, Status, Trace
 from popdist.engine.transport import Pair, Rows
 from popdist.errors import MismatchError, PopdistError
 
@@ -62,6 +63,7 @@ class _Shared:
     closed: bool = False
     pending: int = 0
     calls: int = 0
+    trace: Trace | None = None
     last: Described = (Operation.BARRIER, 0, 0, 0, 0, 0, 0)
 
 
@@ -107,6 +109,9 @@ class ExchangingTransport:
         view = copy(self)
         view.replicas = tuple(replicas)
         return view
+
+    def set_trace(self, trace: Trace | None) -> None:
+        self._shared.trace = trace
 
     def queue(self, more: int) -> int:
         self._shared.pending += more
@@ -199,23 +204,35 @@ class ExchangingTransport:
             f" in {describe_call(self._shared.last, self.instances)}."
         )
 
-    def _exchange(
-        self, call: Described, rows: list[bytes], details: object = None
-    ) -> list[list[bytes]]:
-        """Return the rows of all members, which must make the same call."""
+    @contextmanager
+    def _call(self, call: Described) -> Iterator[None]:
+        """Begin and end a call; its trace is told."""
         shared = self._shared
         if shared.closed or shared.ending is not None:
             raise self._failure()
         shared.calls += 1
         shared.last = call
-        for peer in self._others:
-            self._send(peer, (call, details, rows), False)
+        began, succeeded = monotonic_ns(), False
+        try:
+            yield
+            succeeded = True
+        finally:
+            if shared.trace is not None:
+                shared.trace(call, began, monotonic_ns(), succeeded)
+
+    def _exchange(
+        self, call: Described, rows: list[bytes], details: object = None
+    ) -> list[list[bytes]]:
+        """Return the rows of all members, which must make the same call."""
         frames = {self.rank: (call, details, rows)}
-        for peer in self._others:
-            frames[peer] = self._wait(peer, False).popleft()
-            if frames[peer][:2] != (call, details):
-                self._end(self._ending(Status.MISMATCH, peer, frames[peer][0]))
-                raise self._failure()
+        with self._call(call):
+            for peer in self._others:
+                self._send(peer, (call, details, rows), False)
+            for peer in self._others:
+                frames[peer] = self._wait(peer, False).popleft()
+                if frames[peer][:2] != (call, details):
+                    self._end(self._ending(Status.MISMATCH, peer, frames[peer][0]))
+                    raise self._failure()
         return [frames[i][2] for i in range(len(self.instances))]
 
     def peek(self) -> int:
@@ -386,22 +403,19 @@ class ExchangingTransport:
         write(target, b"".join(row[begin : begin + each] for row in rows))
 
     def send(self, row: Rows, to: int) -> None:
-        shared = self._shared
-        if shared.closed or shared.ending is not None:
-            raise self._failure()
-        shared.last = (Operation.SEND, row.dtype, 0, 0, to, row.count, 0)
-        if to in shared.lost:
-            self._end(self._ending(Status.PEER_LOST, to))
-            raise self._failure()
-        self._send(to, (shared.last, None, read(row)), True)
+        call = (Operation.SEND, row.dtype, 0, 0, to, row.count, 0)
+        with self._call(call):
+            if to in self._shared.lost:
+                self._end(self._ending(Status.PEER_LOST, to))
+                raise self._failure()
+            self._send(to, (call, None, read(row)), True)
 
     def receive(self, row: Rows, source: int) -> None:
-        shared = self._shared
-        shared.last = (Operation.RECEIVE, row.dtype, 0, 0, source, row.count, 0)
-        theirs, _, [data] = self._wait(source, True).popleft()
-        if (theirs[1], theirs[5]) != (row.dtype, row.count):
-            self._end(self._ending(Status.MISMATCH, source, theirs))
-            raise self._failure()
+        with self._call((Operation.RECEIVE, row.dtype, 0, 0, source, row.count, 0)):
+            theirs, _, [data] = self._wait(source, True).popleft()
+            if (theirs[1], theirs[5]) != (row.dtype, row.count):
+                self._end(self._ending(Status.MISMATCH, source, theirs))
+                raise self._failure()
         write(row, data)
 
     def barrier(self, name: int = 0) -> None:

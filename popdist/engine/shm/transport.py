@@ -32,6 +32,7 @@ class ShmTransport:
         # What does not depend on the rows.
         self._call = member.call
         self.queue, self.disown = self._comm.queue, self._comm.close
+        self.set_trace = self._comm.set_trace
         self.end, self.give_up = member.end, member.give_up
         self.allocate, self.set_timeout = member.allocate, member.set_timeout
         self.close = member.close

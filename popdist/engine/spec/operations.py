@@ -1,10 +1,15 @@
 """What the numbers of the C core stand for."""
 
+from collections.abc import Callable
 from enum import IntEnum
 
 # What the core says of a call: operation, dtype, reduction, algorithm, root, count of
 # elements, number of its name.
 Described = tuple[int, int, int, int, int, int, int]
+
+# What is told of a call that is over: what it was, when it began and ended, as
+# time.monotonic_ns() counts, and whether it succeeded.
+Trace = Callable[[Described, int, int, bool], object]
 
 
 class Status(IntEnum):

@@ -85,6 +85,8 @@ static PyObject *complete(CommObject *self, const arithmetic *a, const program *
     uint64_t *from = rows < 0 ? NULL : addresses_from(nodes, p->leaves, "nodes");
     uint64_t *to = from ? addresses_from(out, (uint64_t)rows, "rows") : NULL;
     if (to && enter(self, count * a->accumulated * p->leaves)) {
+        /* No trace: no other member takes part, so nothing describes it. */
+        self->entered_ns = 0;
         if (rows > 0)
             complete_nodes(&self->c, a, p, (const char *const *)from, count,
                            (char *const *)to, (uint32_t)rows);

@@ -22,8 +22,13 @@ typedef struct {
     uint64_t float_mode;
     uint64_t stall_ns;
     PyObject *on_stall;
+    PyObject *trace; /* told of each call that is over, or NULL */
+    uint64_t entered_ns; /* when the call began, if it is traced, else 0 */
     uint64_t runs[ALGORITHMS]; /* reductions that were carried out by each */
 } CommObject;
+
+/* What a call is about, as Python has it. */
+PyObject *described(const descriptor *d);
 
 /* For comm's hooks: what Python needs around a long wait. */
 void release_gil(comm *c);

@@ -19,7 +19,7 @@ static PyObject *comm_end(CommObject *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
-static PyObject *described(const descriptor *d)
+PyObject *described(const descriptor *d)
 {
     return Py_BuildValue("(iiiiiKK)", d->operation, d->dtype, d->reduction, d->algorithm,
                          d->root, (unsigned long long)d->count,
@@ -226,6 +226,17 @@ static PyObject *comm_set_timeout(CommObject *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
+static PyObject *comm_set_trace(CommObject *self, PyObject *trace)
+{
+    PyObject *before = self->trace;
+    Py_INCREF(trace);
+    self->trace = trace == Py_None ? NULL : trace;
+    if (trace == Py_None)
+        Py_DECREF(trace);
+    Py_XDECREF(before);
+    Py_RETURN_NONE;
+}
+
 static PyObject *comm_make(PyTypeObject *type, PyObject *args, PyObject *keywords)
 {
     static char *names[] = {"memory", "rank", "simd", "pidfds", "pids", "timeout",
@@ -265,6 +276,7 @@ static void comm_end_of_life(PyObject *object)
     if (self->gate)
         PyThread_free_lock(self->gate);
     Py_XDECREF(self->on_stall);
+    Py_XDECREF(self->trace);
     ((freefunc)(uintptr_t)PyType_GetSlot(type, Py_tp_free))(object);
     Py_DECREF(type);
 }
@@ -288,6 +300,7 @@ PyObject *make_comm_type(PyObject *module)
         METHOD("end", comm_end, METH_VARARGS),
         METHOD("ending", comm_ending, METH_NOARGS),
         METHOD("set_timeout", comm_set_timeout, METH_VARARGS),
+        METHOD("set_trace", comm_set_trace, METH_O),
         METHOD("set_heap", comm_set_heap, METH_VARARGS),
         METHOD("queue", comm_queue, METH_VARARGS),
         METHOD("last", comm_last, METH_NOARGS),

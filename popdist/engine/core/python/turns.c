@@ -104,10 +104,40 @@ bool enter(CommObject *self, uint64_t bytes)
         PyErr_SetObject(failure, NULL);
         return false;
     }
+    self->entered_ns = self->trace ? now_ns() : 0;
     self->float_mode = float_mode_enter();
     if (bytes >= LONG_CALL_BYTES)
         release_gil(&self->c);
     return true;
+}
+
+/* Tell the trace of the call that is over. An error of its own is reported on stderr. */
+static void tell_trace(PyObject *trace, const descriptor *d, uint64_t began_ns, status s)
+{
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    PyObject *told = PyObject_CallFunction(trace, "NKKN", described(d),
+                                           (unsigned long long)began_ns,
+                                           (unsigned long long)now_ns(),
+                                           PyBool_FromLong(s == DONE));
+    if (!told)
+        PyErr_WriteUnraisable(trace);
+    Py_XDECREF(told);
+    PyErr_Restore(type, value, traceback);
+}
+
+/* End the turn of a call that is traced, and tell. */
+static void give_traced_turn(CommObject *self, status s)
+{
+    const uint64_t began_ns = self->entered_ns;
+    PyObject *trace = self->trace;
+    descriptor d;
+    copy_descriptor(&d, &member_at(&self->c, self->c.rank)->calls[calls_of(&self->c) & 1]);
+    Py_XINCREF(trace);
+    give_turn(self);
+    if (trace)
+        tell_trace(trace, &d, began_ns, s);
+    Py_XDECREF(trace);
 }
 
 PyObject *leave(CommObject *self, status s)
@@ -117,7 +147,10 @@ PyObject *leave(CommObject *self, status s)
         self->saved = NULL;
     }
     float_mode_leave(self->float_mode);
-    give_turn(self);
+    if (self->entered_ns)
+        give_traced_turn(self, s);
+    else
+        give_turn(self);
     if (s == STOPPED && PyErr_Occurred())
         return NULL;
     if (s != DONE) {

@@ -289,6 +289,13 @@ def test_a_timeline_is_a_complete_file_of_events(tmp_path: Path) -> None:
     assert ("i", "CYCLE_START") in steps
     times = [event["ts"] for event in events if "ts" in event]
     assert times == sorted(times)
+    # Of the announcements, and of the tensor.
+    carried_out = [
+        (event["name"], event["args"]) for event in events if event["ph"] == "X"
+    ]
+    reduction = "ENGINE_ALL_REDUCE", {"count": 2, "dtype": "float32"}
+    assert carried_out[-1] == reduction
+    assert {name for name, _ in carried_out} >= {"ENGINE_ALL_GATHER"}
     assert "start_time_since_epoch_in_micros" in first
     assert "NEGOTIATE_BROADCAST" in second
     assert "CYCLE_START" not in second

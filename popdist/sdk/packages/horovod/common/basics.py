@@ -222,12 +222,12 @@ class HorovodBasics:
         if self.rank() == 0:
             self._timeline = Timeline(file_path, mark_cycles)
             for negotiator in self._negotiators.values():
-                negotiator.observer = self._timeline
+                negotiator.observe(self._timeline)
 
     def stop_timeline(self) -> None:
         """End the timeline, and complete its file."""
         for negotiator in self._negotiators.values():
-            negotiator.observer = None
+            negotiator.observe(None)
         if self._timeline is not None:
             self._timeline.close()
             self._timeline = None
@@ -332,7 +332,7 @@ class HorovodBasics:
             stall=settings.stall,
             cycle=_cycle_seconds(os.environ),
         )
-        negotiator.observer = self._timeline
+        negotiator.observe(self._timeline)
         return negotiator
 
     def _register(self, process_set: ProcessSet, ranks: Sequence[int]) -> None:

@@ -6,6 +6,9 @@ import threading
 from time import monotonic_ns, time_ns
 from typing import Any
 
+from popdist.engine.spec.dtypes import name_of
+from popdist.engine.spec.operations import Described, Operation
+
 from ..negotiation.call_requests import Kind
 
 
@@ -45,6 +48,22 @@ class Timeline:
             mark = {"name": "CYCLE_START", "ph": "i", "s": "g", "pid": 0, "tid": 0}
             with self._lock:
                 self._write({**mark, "ts": self._now()})
+
+    def carried_out(
+        self, call: Described, began_ns: int, ended_ns: int, succeeded: bool
+    ) -> None:
+        """The engine has carried out a call, which may be of several tensors."""
+        event = {
+            "name": f"ENGINE_{Operation(call[0]).name}",
+            "ph": "X",
+            "pid": 0,
+            "tid": 0,
+            "ts": (began_ns - self._begun) / 1000,
+            "dur": (ended_ns - began_ns) / 1000,
+            "args": {"count": call[5], "dtype": name_of(call[1])},
+        }
+        with self._lock:
+            self._write(event)
 
     def close(self) -> None:
         """Complete the file, unless this process is a fork of the one that writes."""

@@ -15,6 +15,7 @@ from typing import Protocol
 
 from popdist.engine.group import Group
 from popdist.engine.handle import Helper
+from popdist.engine.spec.operations import Described
 from popdist.errors import CollectiveTimeoutError, GroupUnusableError
 
 from ..common.exceptions import HorovodInternalError
@@ -50,6 +51,9 @@ class Observer(Protocol):
     def began(self, name: str, kind: Kind) -> None: ...
     def ended(self, name: str, kind: Kind) -> None: ...
     def cycled(self) -> None: ...
+    def carried_out(
+        self, call: Described, began_ns: int, ended_ns: int, succeeded: bool
+    ) -> None: ...
 
 
 class Negotiator:
@@ -76,7 +80,7 @@ class Negotiator:
             cycle: How many seconds to collect requests that nothing waits for, before
                 they are announced together.
         """
-        self.observer: Observer | None = None
+        self._observer: Observer | None = None
         self._group = group
         self._member = group.rank
         self._agreement = Agreement(ranks)
@@ -99,6 +103,11 @@ class Negotiator:
         self._worker: threading.Thread | None = None
         # Whether it waits for calls.
         self._idle = False
+
+    def observe(self, observer: Observer | None) -> None:
+        """Tell this of calls from now on; None for nothing."""
+        self._observer = observer
+        self._group.set_trace(None if observer is None else observer.carried_out)
 
     def submit(self, call: Call, *, wait: bool = False) -> None:
         """Request a call.
@@ -127,8 +136,8 @@ class Negotiator:
                 self._counts[kind] += 1
             self._calls[call.name] = call
             self._fresh.append(call)
-            if self.observer:
-                self.observer.requested(call.name, kind)
+            if self._observer:
+                self._observer.requested(call.name, kind)
             if self._driving:
                 self._requested.notify()
             elif not wait:
@@ -242,8 +251,8 @@ class Negotiator:
     def _make_round(self) -> None:
         fresh = self._take_fresh()
         message = self._agreement.encode([call.request for call in fresh])
-        if self.observer:
-            self.observer.cycled()
+        if self._observer:
+            self._observer.cycled()
         decisions = self._agreement.feed(self._packets.exchange(message))
         if not decisions:
             return
@@ -257,10 +266,10 @@ class Negotiator:
         for decision, call in pairs:
             if call is not None and decision.error is not None:
                 call.error = HorovodInternalError(decision.error)
-        if self.observer:
+        if self._observer:
             for _, call in pairs:
                 if call is not None:
-                    self.observer.began(call.name, call.request.kind)
+                    self._observer.began(call.name, call.request.kind)
         self._carry_out([pair for pair in pairs if pair[0].error is None])
         with self._progress:
             for _, call in pairs:
@@ -270,8 +279,8 @@ class Negotiator:
     def _end(self, call: Call) -> None:
         self._calls.pop(call.name, None)
         call.done = True
-        if self.observer:
-            self.observer.ended(call.name, call.request.kind)
+        if self._observer:
+            self._observer.ended(call.name, call.request.kind)
 
     def _take_fresh(self) -> list[Call]:
         """Return what this rank has requested since the last round.
