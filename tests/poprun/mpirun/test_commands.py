@@ -245,9 +245,7 @@ def test_hydra_and_the_local_launcher_need_a_directory_only() -> None:
         assert found == {"PATH": "/bin", "TMPDIR": "/job"}
 
 
-def test_a_launcher_that_starts_processes_by_itself_keeps_the_batch_systems_variables() -> (
-    None
-):
+def test_only_the_local_launcher_keeps_variables_of_a_batch_system() -> None:
     local = adapter("local").environment(mpi("local"), CALLER, "/job")
     hydra = adapter("hydra").environment(mpi("hydra"), CALLER, "/job")
 
