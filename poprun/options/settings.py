@@ -52,9 +52,9 @@ class Settings:
 
     @property
     def verbosity(self) -> int:
-        """0, 1 for -v or 2 for -vv, however it was given."""
+        """0, 1 for -v, or 2 for -vv and --debug, however it was given."""
         verbose: int = self["verbose"]
-        return 2 if self["vv"] else min(verbose, 2)
+        return 2 if self["vv"] or self["debug"] else min(verbose, 2)
 
 
 Layer = Mapping[str, Setting]

@@ -181,7 +181,7 @@ def _settings_variables(
 ) -> dict[str, str]:
     """Return the variables by which options reach popdist in every instance."""
     # What -vv and --debug ask popdist to log; the caller's own value counts more.
-    logs = settings["debug"] or settings.verbosity >= DEBUG
+    logs = settings.verbosity >= DEBUG
     variables = {
         env.MPI4PY_LIBMPI: None if env.MPI4PY_LIBMPI in environ else mpi.libmpi,
         env.LOG_LEVEL: "debug" if logs and not environ.get(env.LOG_LEVEL) else None,

@@ -12,6 +12,7 @@ from poprun.job.prepare.reservation import DeviceReservation
 from poprun.options import grammar, sources
 from poprun.options.settings import Settings
 from poprun.plan.values import Plan, Request
+from poprun.stages import Stages
 
 ENVIRON = {"PATH": "/usr/bin:/bin", "MINE": "1", "POPDIST_JOB_ID": "outer"}
 GUARD: Any = object()
@@ -43,8 +44,8 @@ class Played:
         self.failure = failure or {}
         self.environ: list[Mapping[str, str]] = []
 
-    def stages(self) -> run.Stages:
-        return run.Stages(self.preview, self.reserve, self.prepare, self.run_job)
+    def stages(self) -> Stages:
+        return Stages(self.reserve, self.prepare, self.run_job)
 
     def note(self, name: str, environ: Mapping[str, str]) -> None:
         self.calls.append(name)
@@ -84,7 +85,9 @@ def settings(*words: str) -> Settings:
 
 
 def play(played: Played, *words: str, program: str = "true", guard: Any = GUARD) -> int:
-    return run.run(settings(*words), [program], guard, ENVIRON, played.stages())
+    return run.run(
+        settings(*words), [program], guard, ENVIRON, played.stages(), played.preview
+    )
 
 
 def test_devices_are_reserved_then_the_job_is_described_and_run() -> None:

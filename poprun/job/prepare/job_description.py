@@ -23,20 +23,14 @@ from poprun.mpirun.environment import (
 from poprun.options.settings import Settings
 from poprun.plan.host_facts import HostFacts
 from poprun.plan.values import Assignment, Plan, Request
+from poprun.preflight.directories import private_directory_place
 from poprun.stdio.terminal import Terminals
 
 PYTHONPATH = "PYTHONPATH"
-SHARED_MEMORY = "/dev/shm"
-# mpirun makes sockets in its directory, and their paths are cut at 107 bytes.
-LONGEST_TEMPORARY = 48
-# Less than this and MPI's segments do not fit anyway.
-ENOUGH_SHARED_MEMORY = 64 << 20
 # The kernel's limits: of one word, and of all together a share of the stack's.
 PAGES_PER_WORD = 32
 LEAST_ROOM, MOST_ROOM = 128 << 10, 6 << 20
 POINTER = 8
-# What open() says of O_TMPFILE on a file system (NFS) or a kernel without it.
-NO_UNNAMED_FILES = (errno.EOPNOTSUPP, errno.EISDIR)
 
 
 def make_job(
@@ -59,7 +53,8 @@ def make_job(
         OptionError: exec would not accept the program's words or environment.
     """
     request = plan.request
-    directory = _private_directory(plan.attempt.name, environ)
+    place = private_directory_place(environ)
+    directory = os.path.join(place, os.fsdecode(PREFIX) + plan.attempt.name)
     ended_file = os.path.join(directory, "ended-instances")
     inherited = instances_environment(request.mpi, environ, directory)
     inherited[env.ENDED_INSTANCES] = ended_file
@@ -249,61 +244,3 @@ def _check_sizes(
             f"kernel accepts {room}. Make them shorter, or raise the limit with "
             "'ulimit -s'."
         )
-
-
-def temporary_directory(environ: Mapping[str, str]) -> str:
-    """Return where temporary files go: TMPDIR or /tmp, the first that takes a file."""
-    wish = environ.get("TMPDIR", "")
-    candidates = [wish] if os.path.isabs(wish) else []
-    return _first_writable([*candidates, "/tmp"])
-
-
-def _private_directory(name: str, environ: Mapping[str, str]) -> str:
-    """Return where mpirun and MPI keep what must go with the job.
-
-    In memory if there is enough of it: MPI's shared segments are there too.
-    """
-    candidates = []
-    try:
-        room = os.statvfs(SHARED_MEMORY)
-        if room.f_bavail * room.f_frsize >= ENOUGH_SHARED_MEMORY:
-            candidates.append(SHARED_MEMORY)
-    except OSError:
-        pass
-    wish = environ.get("TMPDIR", "")
-    if os.path.isabs(wish) and len(wish) <= LONGEST_TEMPORARY:
-        candidates.append(wish)
-    place = _first_writable([*candidates, "/tmp"])
-    return os.path.join(place, os.fsdecode(PREFIX) + name)
-
-
-def _first_writable(directories: Sequence[str]) -> str:
-    """Return the first one in which files can be made, or else the last."""
-    return next(filter(_is_writable, directories), directories[-1])
-
-
-def _is_writable(directory: str) -> bool:
-    # Rights do not say whether there is room, or an inode left.
-    try:
-        # Without a name: nothing stays if poprun is killed meanwhile.
-        return _takes_a_page(os.open(directory, os.O_WRONLY | os.O_TMPFILE, 0o600))
-    except OSError as error:
-        if error.errno not in NO_UNNAMED_FILES:
-            return False
-    path = os.path.join(directory, f"poprun-{os.getpid()}-{os.urandom(8).hex()}")
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except OSError:
-        return False
-    os.unlink(path)
-    try:
-        return _takes_a_page(descriptor)
-    except OSError:
-        return False
-
-
-def _takes_a_page(descriptor: int) -> bool:
-    try:
-        return os.write(descriptor, bytes(4096)) == 4096
-    finally:
-        os.close(descriptor)

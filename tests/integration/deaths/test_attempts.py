@@ -17,13 +17,13 @@ from poprun.vipu.rules import presets
 TWICE = """
 import os, resource, sys
 from dataclasses import replace
-from poprun import cli, run
+from poprun import cli, stages
 from poprun.job.guard_start import start_guard
 from poprun.job.mpirun_process import MpirunProcess
 from poprun.plan import attempt
 from poprun.plan.assignments import make_plan
 
-preview, reserve, prepare, run_job = run.STAGES
+reserve, prepare, run_job = stages.STAGES
 finish = MpirunProcess.finish
 arguments = []
 
@@ -54,7 +54,7 @@ def twice(job, guard, plan, *rest):
     )
     return run_job(second, successor, again, *rest)
 
-run.STAGES = run.Stages(preview, reserve, keep, twice)
+stages.STAGES = stages.Stages(reserve, keep, twice)
 resource.setrlimit(resource.RLIMIT_NOFILE, (512, 4096))
 sys.exit(cli.main())
 """

@@ -1,8 +1,6 @@
-import errno
 import os
 import signal
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from plans import FACTS, MPI, make_request, planned
@@ -271,103 +269,6 @@ def test_without_a_timeout_a_job_may_take_forever(timeout: float | None) -> None
 
     assert made.timeout == (float("inf") if timeout is None else 7.0)
     assert (made.start_timeout, made.grace, made.keep_going) == (60, 2.5, True)
-
-
-# --- Where temporary files go.
-
-
-def room(free: int) -> SimpleNamespace:
-    return SimpleNamespace(f_bavail=free // 4096, f_frsize=4096)
-
-
-@pytest.mark.parametrize(
-    ("free", "place"), [(64 << 20, "/dev/shm"), ((64 << 20) - 4096, "TMPDIR")]
-)
-def test_files_of_mpirun_are_in_memory_if_there_is_enough_of_it(
-    free: int, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(os, "statvfs", lambda path: room(free))
-    monkeypatch.setattr(job_description, "LONGEST_TEMPORARY", 1000)
-
-    made = job(environ={"TMPDIR": str(tmp_path)})
-
-    place = str(tmp_path) if place == "TMPDIR" else place
-    assert directories(made) == [f"{place}/poprun-cafe.0"]
-
-
-def test_without_shared_memory_a_directory_of_a_long_name_is_not_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def no_such_place(path: str) -> None:
-        raise FileNotFoundError(2, "No such file or directory", path)
-
-    monkeypatch.setattr(os, "statvfs", no_such_place)
-    long = tmp_path / ("x" * 50)
-    long.mkdir()
-
-    # mpirun's sockets would have paths that the kernel cuts.
-    assert directories(job(environ={"TMPDIR": str(long)})) == ["/tmp/poprun-cafe.0"]
-
-
-@pytest.mark.parametrize(
-    "wish", ["", "relative", "/nothing/there", "/dev/null", "/proc/self"]
-)
-def test_a_temporary_directory_that_is_of_no_use_is_not_used(
-    wish: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "relative").mkdir()
-    # Root may write everywhere.
-    access = os.access
-    monkeypatch.setattr(
-        os, "access", lambda path, mode: path != "/proc/self" and access(path, mode)
-    )
-
-    assert job_description.temporary_directory({"TMPDIR": wish}) == "/tmp"
-
-
-def test_a_directory_is_checked_without_a_file_that_a_death_would_leave(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[list[str]] = []
-    write = os.write
-
-    def listing_write(descriptor: int, data: bytes) -> int:
-        seen.append(os.listdir(tmp_path))
-        return write(descriptor, data)
-
-    monkeypatch.setattr(os, "write", listing_write)
-
-    assert job_description.temporary_directory({"TMPDIR": str(tmp_path)}) == str(
-        tmp_path
-    )
-    assert seen == [[]]
-
-
-def test_a_directory_is_checked_where_a_file_cannot_be_without_a_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    original = os.open
-
-    def open_as_on_nfs(path: str, flags: int, mode: int = 0o777) -> int:
-        if flags & os.O_TMPFILE == os.O_TMPFILE:
-            raise OSError(errno.EOPNOTSUPP, "Operation not supported", path)
-        return original(path, flags, mode)
-
-    monkeypatch.setattr(os, "open", open_as_on_nfs)
-
-    assert job_description.temporary_directory({"TMPDIR": str(tmp_path)}) == str(
-        tmp_path
-    )
-    assert os.listdir(tmp_path) == []
-    assert job_description.temporary_directory({"TMPDIR": "/proc/self"}) == "/tmp"
-
-
-def test_a_temporary_directory_that_the_user_names_is_used(tmp_path: Path) -> None:
-    assert job_description.temporary_directory({"TMPDIR": str(tmp_path)}) == str(
-        tmp_path
-    )
-    assert job_description.temporary_directory({}) == "/tmp"
 
 
 # --- What exec would not accept.

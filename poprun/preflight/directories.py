@@ -1,0 +1,70 @@
+"""The directories of this host in which poprun may make files, and which have room."""
+
+import errno
+import os
+from collections.abc import Mapping, Sequence
+
+SHARED_MEMORY = "/dev/shm"
+# mpirun makes sockets in its directory, and their paths are cut at 107 bytes.
+LONGEST_TEMPORARY = 48
+# Less than this and MPI's segments do not fit anyway.
+ENOUGH_SHARED_MEMORY = 64 << 20
+# What open() says of O_TMPFILE on a file system (NFS) or a kernel without it.
+NO_UNNAMED_FILES = (errno.EOPNOTSUPP, errno.EISDIR)
+
+
+def temporary_directory(environ: Mapping[str, str]) -> str:
+    """Return where temporary files go: TMPDIR or /tmp, the first that takes a file."""
+    wish = environ.get("TMPDIR", "")
+    candidates = [wish] if os.path.isabs(wish) else []
+    return _first_writable([*candidates, "/tmp"])
+
+
+def private_directory_place(environ: Mapping[str, str]) -> str:
+    """Return where the directory goes in which mpirun and MPI keep a job's files.
+
+    In memory if there is enough of it: MPI's shared segments are there too.
+    """
+    candidates = []
+    try:
+        room = os.statvfs(SHARED_MEMORY)
+        if room.f_bavail * room.f_frsize >= ENOUGH_SHARED_MEMORY:
+            candidates.append(SHARED_MEMORY)
+    except OSError:
+        pass
+    wish = environ.get("TMPDIR", "")
+    if os.path.isabs(wish) and len(wish) <= LONGEST_TEMPORARY:
+        candidates.append(wish)
+    return _first_writable([*candidates, "/tmp"])
+
+
+def _first_writable(directories: Sequence[str]) -> str:
+    """Return the first one in which files can be made, or else the last."""
+    return next(filter(_is_writable, directories), directories[-1])
+
+
+def _is_writable(directory: str) -> bool:
+    # Rights do not say whether there is room, or an inode left.
+    try:
+        # Without a name: nothing stays if poprun is killed meanwhile.
+        return _takes_a_page(os.open(directory, os.O_WRONLY | os.O_TMPFILE, 0o600))
+    except OSError as error:
+        if error.errno not in NO_UNNAMED_FILES:
+            return False
+    path = os.path.join(directory, f"poprun-{os.getpid()}-{os.urandom(8).hex()}")
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except OSError:
+        return False
+    os.unlink(path)
+    try:
+        return _takes_a_page(descriptor)
+    except OSError:
+        return False
+
+
+def _takes_a_page(descriptor: int) -> bool:
+    try:
+        return os.write(descriptor, bytes(4096)) == 4096
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,157 @@
+"""What a run does that a dry run does not: it reserves, describes and runs the job.
+
+Request -> DeviceReservation; Plan -> Job -> Ended -> Outcome -> exit code
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from poprun.job.events import Event
+from poprun.job.guard_start import StartedGuard
+from poprun.job.local_host.local_host import LocalHost
+from poprun.job.mpirun_process import MpirunProcess
+from poprun.job.prepare import job_description, output, reservation
+from poprun.job.resource_limits import check_proc
+from poprun.job.supervise import supervisor
+from poprun.job.supervise.event_log import EventLog
+from poprun.job.values import Job
+from poprun.log import Log
+from poprun.options.settings import Settings
+from poprun.plan.hosts import SLURM_NODE_NAME
+from poprun.plan.unsupported import refuse_what_cannot_start
+from poprun.plan.values import Plan, Request
+from poprun.preflight.hosts import Preflights
+from poprun.preflight.program import resolve_for_instances
+from poprun.result.progress import Progress
+from poprun.stdio import terminal
+from poprun.stdio.router import make_files
+from poprun.stdio.stdin import describe_unread
+
+
+class Stages(NamedTuple):
+    """The stages of a run that change something; tests pass others."""
+
+    reserve: Callable[
+        [Request, Mapping[str, str], StartedGuard, Log], reservation.DeviceReservation
+    ]
+    prepare: Callable[
+        [Plan, Settings, list[str], Sequence[str], Mapping[str, str], int], Job
+    ]
+    run_job: Callable[
+        [Job, StartedGuard, Plan, Settings, Mapping[str, str], Preflights], int
+    ]
+
+
+def check(
+    request: Request,
+    settings: Settings,
+    program: Sequence[str],
+    environ: Mapping[str, str],
+    hosts: Preflights,
+) -> list[str]:
+    """Return the file of the program for each instance.
+
+    Raises:
+        PoprunError: There is none, or poprun cannot start the job here.
+    """
+    check_proc()
+    output.wait_for_stdin(request.stdin)
+    slurm_name = environ.get(SLURM_NODE_NAME, "")
+    refuse_what_cannot_start(settings, request.hosts, slurm_name)
+    return resolve_for_instances(
+        program,
+        request,
+        environ,
+        lambda host, *names: hosts[host].find_program(*names),
+    )
+
+
+def prepare(
+    plan: Plan,
+    settings: Settings,
+    files: list[str],
+    program: Sequence[str],
+    environ: Mapping[str, str],
+    umask: int,
+) -> Job:
+    """Describe the job, and make the directories that the user names.
+
+    Raises:
+        PoprunError: The job cannot be started.
+    """
+    request = plan.request
+    num_instances = request.topology.num_instances
+    width = output.routes(request, settings).width_of_mark(num_instances)
+    job = job_description.make_job(
+        plan,
+        settings,
+        files,
+        program,
+        environ,
+        terminals=terminal.choose_terminals(settings["tty"], width),
+        umask=umask,
+    )
+    if (directory := request.arguments.job.output_filename) is not None:
+        make_files(directory, num_instances)
+    job_description.make_cache_directory(request)
+    return job
+
+
+def run_job(
+    job: Job,
+    guard: StartedGuard,
+    plan: Plan,
+    settings: Settings,
+    environ: Mapping[str, str],
+    preflights: Preflights,
+) -> int:
+    """Run a job to its end, report how it went, and return the exit code."""
+    # The shell may have put poprun in the background while it waited for IPUs.
+    output.wait_for_stdin(job.stdin)
+    progress = Progress(len(job.specs), time.monotonic())
+    router = output.make_router(plan.request, settings, environ, progress.text)
+    log = Log(settings.verbosity, router.say)
+    hosts = plan.request.hosts
+    memory = preflights.read_memory(hosts)
+    event_log = EventLog(log, keep_going=job.keep_going, names_hosts=len(hosts) > 1)
+
+    def listen(event: Event) -> None:
+        progress.listen(event)
+        event_log.listen(event)
+
+    here = hosts[0].name
+    mpirun = MpirunProcess(job, guard, here)
+    host = LocalHost(job, here, range(len(job.specs)), mpirun.know)
+    running = supervisor.Supervisor(job, mpirun, [host], router, listen)
+    running.start()
+    # It takes a while until the first instance runs: time to import what comes last.
+    from poprun.result import conclusion
+
+    try:
+        ended = running.run()
+    finally:
+        router.hide_status(forever=True)
+    router.end()
+    if not settings.given("stdin") and (unread := describe_unread()):
+        log.warn(
+            f"The standard input holds {unread}, which no instance reads. For instance "
+            "0 to read it, add --stdin 0; for each instance to get a copy, --stdin all."
+        )
+    outcome = conclusion.judge_attempt(ended, plan, router)
+    conclusion.report_attempt(
+        outcome,
+        ended,
+        plan,
+        router,
+        log,
+        memory,
+        lambda host: preflights[host].read_memory(),
+        debug=settings["debug"],
+    )
+    running.write_out()
+    running.close()
+    return outcome.exit_code
+
+
+STAGES = Stages(reservation.reserve, prepare, run_job)
