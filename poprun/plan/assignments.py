@@ -26,14 +26,14 @@ def make_plan(
     topology = _divided(request, partition)
     assignments = []
     for rank, instance in enumerate(topology.instances()):
-        shown = _shown(topology, request, attempt, partition, rank, instance)
+        printed = _printed(topology, request, attempt, partition, rank, instance)
         directory = request.directories[rank]
         variables = {
             **_for_other_launchers(request, attempt, rank),
             **request.settings_variables,
             **_threads(request.threads, rank),
             **({} if directory is None else {"PWD": directory}),
-            **shown,
+            **printed,
             env.CONTROL: attempt.control,
             env.ARENA: f"{attempt.arena}-{topology.host_of(rank)}",
             **request.exports_of(rank),
@@ -44,7 +44,7 @@ def make_plan(
                 host=request.host_of(rank),
                 instance=instance,
                 binding=request.bindings[rank],
-                shown={name: variables[name] for name in shown},
+                printed={name: variables[name] for name in printed},
                 variables=variables,
                 cwd=request.cwd_of(rank),
                 directory=directory,
@@ -89,7 +89,7 @@ def compact(options: Mapping[str, str]) -> str:
     return "{" + ",".join(pairs) + "}"
 
 
-def _shown(
+def _printed(
     topology: Topology,
     request: Request,
     attempt: Attempt,
@@ -97,20 +97,20 @@ def _shown(
     rank: int,
     instance: Instance,
 ) -> dict[str, str]:
-    shown = instance.encode()
+    variables = instance.encode()
     # Before the two that differ from instance to instance, as in the original.
     last_two = {
-        name: shown.pop(name)
+        name: variables.pop(name)
         for name in (env.REPLICA_INDEX_OFFSET, env.LOCAL_INSTANCE_INDEX)
     }
     if partition is not None and partition.node_device is not None:
-        shown[env.NODE_DEVICE_ID] = str(partition.node_device)
+        variables[env.NODE_DEVICE_ID] = str(partition.node_device)
     if request.cache_path is not None:
-        shown[env.EXECUTABLE_CACHE_PATH] = request.cache_path
-    shown |= last_two
+        variables[env.EXECUTABLE_CACHE_PATH] = request.cache_path
+    variables |= last_two
     if partition is not None:
-        shown |= _of_partition(topology, partition, request.target_options, rank)
-    return shown | {
+        variables |= _of_partition(topology, partition, request.target_options, rank)
+    return variables | {
         env.CONTRACT: str(env.CONTRACT_VERSION),
         env.JOB_ID: request.identity,
         env.OFFLINE_MODE: str(int(partition is None)),

@@ -112,15 +112,15 @@ def command_line(plan: Plan, program: Sequence[str]) -> str:
     The program's argv stands in the place of that of the shim that starts it, and each
     argument in quotes.
     """
-    shown: list[str] = []
+    words: list[str] = []
     ends = [context.argv for context in plan.contexts()]
     argv = plan.printed_argv
     at = 0
     for end in ends:
         stop = _find(argv, end, at) + len(end)
-        shown += [*argv[at:stop], *program]
+        words += [*argv[at:stop], *program]
         at = stop
-    return " ".join([shown[0], *(_quoted(word) for word in shown[1:])])
+    return " ".join([words[0], *(_quoted(word) for word in words[1:])])
 
 
 def _shell_argv(argv: Sequence[str]) -> str:

@@ -4,16 +4,16 @@ from collections.abc import Mapping, Sequence
 
 from poprun.errors import OptionError
 from poprun.options.settings import Settings
-from poprun.plan import topology
 from poprun.plan.hosts import SLURM_NODE_NAME, HostSpec, parse_hostfile, parse_hosts
 from poprun.plan.instance_numbers import count_instances
+from poprun.plan.topology import Topology
 
 LONGEST_HOSTFILE = 1 << 20
 
 
-def check_slots(hosts: Sequence[HostSpec], shape: topology.Topology) -> None:
+def check_slots(hosts: Sequence[HostSpec], topology: Topology) -> None:
     """Check that each host has a slot for each of its instances."""
-    share = shape.instances_per_host
+    share = topology.instances_per_host
     for host in hosts:
         if host.slots is not None and host.slots < share:
             raise OptionError(

@@ -16,9 +16,9 @@ from poprun.mpirun.arguments import (
 from poprun.mpirun.option_table import INSTANCE_ARGS
 from poprun.mpirun.values import GlobalArguments, LocalArguments, Mpi
 from poprun.options.settings import Settings
-from poprun.plan import topology
 from poprun.plan.host_facts import HostFacts
 from poprun.plan.instance_numbers import count_instances, valid_numbers
+from poprun.plan.topology import Topology
 
 
 class GivenArguments(NamedTuple):
@@ -35,14 +35,11 @@ class GivenArguments(NamedTuple):
 
     @property
     def warnings(self) -> list[str]:
-        found = [self.job.warnings, self.each.warnings]
-        found += [one.warnings for one in self.single.values()]
-        return [warning for warnings in found for warning in warnings]
+        local = (self.each, *self.single.values())
+        return [*self.job.warnings, *(text for one in local for text in one.warnings)]
 
 
-def read_arguments(
-    settings: Settings, mpi: Mpi, shape: topology.Topology
-) -> GivenArguments:
+def read_arguments(settings: Settings, mpi: Mpi, topology: Topology) -> GivenArguments:
     """Return what all options ask of mpirun.
 
     Raises:
@@ -50,8 +47,8 @@ def read_arguments(
     """
     job = parse_global(_joined(settings["mpi-global-args"]), mpi.flavour)
     each = parse_local(_joined(settings["mpi-local-args"]), mpi.flavour)
-    single = _instance_arguments(settings, mpi, shape.num_instances)
-    _check_npernode((job.npernode, each.npernode), shape)
+    single = _instance_arguments(settings, mpi, topology.num_instances)
+    _check_npernode((job.npernode, each.npernode), topology)
     others = [each.job, *(one.job for one in single.values())]
     if settings["output-filename"] is not None:
         directory, nocopy = parse_output_directory(
@@ -77,11 +74,11 @@ def _about_root(settings: Settings) -> GlobalArguments:
 
 
 def find_directories(
-    asked: GivenArguments, shape: topology.Topology, facts: Sequence[HostFacts]
+    arguments: GivenArguments, topology: Topology, facts: Sequence[HostFacts]
 ) -> list[str | None]:
     """Return the absolute path of the directory of each instance, if it has its own."""
-    ranks = range(shape.num_instances)
-    wishes = [asked.directory(rank) for rank in ranks]
+    ranks = range(topology.num_instances)
+    wishes = [arguments.directory(rank) for rank in ranks]
     for wish in filter(None, dict.fromkeys(wishes)):
         if not os.path.isdir(wish):
             what = "is not a directory" if os.path.exists(wish) else "does not exist"
@@ -89,7 +86,7 @@ def find_directories(
                 f"--wdir {wish!r} {what}, so no instance can run in it. Create it, or "
                 "name another."
             )
-    cwds = [facts[shape.host_of(rank)].cwd for rank in ranks]
+    cwds = [facts[topology.host_of(rank)].cwd for rank in ranks]
     return [
         None if wish is None else os.path.normpath(os.path.join(cwd, wish))
         for cwd, wish in zip(cwds, wishes, strict=True)
@@ -118,12 +115,12 @@ def _instance_arguments(
     }
 
 
-def _check_npernode(asked: Sequence[int | None], shape: topology.Topology) -> None:
-    for number in asked:
-        if number is not None and number != shape.instances_per_host:
+def _check_npernode(numbers: Sequence[int | None], topology: Topology) -> None:
+    for number in numbers:
+        if number is not None and number != topology.instances_per_host:
             raise OptionError(
                 f"--npernode {number} contradicts --num-instances and --host, by which "
-                f"each host gets {shape.instances_per_host}. Leave --npernode out."
+                f"each host gets {topology.instances_per_host}. Leave --npernode out."
             )
 
 
@@ -131,15 +128,15 @@ def look_up(
     exports: Mapping[str, str | None], environ: Mapping[str, str]
 ) -> dict[str, str]:
     """Look up what is to be forwarded; what the caller has not is not forwarded."""
-    found: dict[str, str] = {}
+    forwarded: dict[str, str] = {}
     for name, value in exports.items():
         if value is not None:
-            found[name] = value
+            forwarded[name] = value
         elif name.endswith("*"):
-            found |= {n: v for n, v in environ.items() if _is_named(n, name[:-1])}
+            forwarded |= {n: v for n, v in environ.items() if _is_named(n, name[:-1])}
         elif name in environ:
-            found[name] = environ[name]
-    return found
+            forwarded[name] = environ[name]
+    return forwarded
 
 
 def _is_named(name: str, beginning: str) -> bool:

@@ -5,9 +5,8 @@ from collections.abc import Mapping
 
 from popdist import environment as env
 from poprun.options.settings import Settings
-from poprun.plan.topology import Topology
 from poprun.plan.values import PartitionVariables, Request
-from poprun.vipu.launch.values import JobShape, PartitionOptions
+from poprun.vipu.launch.values import PartitionOptions
 
 
 def read_options(
@@ -72,12 +71,3 @@ def expected(request: Request) -> PartitionVariables | None:
     """Return the partition that a job asks for, as far as it is known before."""
     options = request.partition_options
     return None if options is None else variables(options, request.identity)
-
-
-def shape_of(topology: Topology) -> JobShape:
-    """Return how many of everything the job has, as V-IPU is asked for it."""
-    return JobShape(
-        num_instances=topology.num_instances,
-        num_replicas=topology.num_replicas,
-        ipus_per_replica=topology.ipus_per_replica,
-    )

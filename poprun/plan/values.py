@@ -93,8 +93,8 @@ class Assignment(NamedTuple):
     instance: Instance
     binding: Binding
     # What stands on mpirun's command line, in the original's order.
-    shown: Mapping[str, str]
-    # All that is added to the caller's environment, `shown` included.
+    printed: Mapping[str, str]
+    # All that is added to the caller's environment, `printed` included.
     variables: Mapping[str, str]
     # The absolute path of the directory that it runs in.
     cwd: str
@@ -146,7 +146,7 @@ class Plan(NamedTuple):
         """
         forwards = dict.fromkeys(self.request.forwarded)
         exports: dict[str, str | None] = {}
-        for name, value in assignment.shown.items():
+        for name, value in assignment.printed.items():
             if name in (env.POPLAR_TARGET_OPTIONS, env.CONTRACT):
                 exports |= forwards
             exports[name] = value

@@ -139,8 +139,7 @@ def _search(name: str, search_path: str | None, cwd: str) -> str:
 def _directories(search_path: str | None, cwd: str) -> list[str]:
     text = os.defpath if search_path is None else search_path
     # An empty entry is the current directory, as in a shell.
-    found = [os.path.join(cwd, entry) for entry in text.split(os.pathsep)]
-    return [*found, cwd]
+    return [*(os.path.join(cwd, entry) for entry in text.split(os.pathsep)), cwd]
 
 
 def _reach(name: str, path: str) -> None:
@@ -248,7 +247,7 @@ def _check_format(name: str, path: str, cwd: str) -> None:
 
 
 def _check_interpreter(name: str, interpreter: bytes, cwd: str) -> None:
-    shown = os.fsdecode(interpreter)
+    text = os.fsdecode(interpreter)
     if not interpreter:
         raise ProgramNotExecutableError(
             f"{name!r} begins with '#!' and names no interpreter. "
@@ -260,11 +259,11 @@ def _check_interpreter(name: str, interpreter: bytes, cwd: str) -> None:
         if interpreter.endswith(b"\r"):
             advice = "Its lines end as on Windows: convert them with: dos2unix"
         raise ProgramNotFoundError(
-            f"{name!r} is to be run by {shown!r}, which does not exist. {advice}"
+            f"{name!r} is to be run by {text!r}, which does not exist. {advice}"
         )
     if os.path.isdir(path) or not os.access(path, os.X_OK):
         raise ProgramNotExecutableError(
-            f"{name!r} is to be run by {shown!r}, which is not executable. "
+            f"{name!r} is to be run by {text!r}, which is not executable. "
             "Correct its first line, or name the interpreter before the program."
         )
 

@@ -218,13 +218,15 @@ def _job_request(request: Request, options: PartitionOptions) -> "JobRequest":
     from poprun.vipu.launch.reserve import JobRequest
     from poprun.vipu.leases import Holder
 
-    server = options.server
+    server, topology = options.server, request.topology
     # A server with access keys lets each user act in the name of the key's owner only.
     user = (server.user if server else "") or _user()
     host = os.uname().nodename
     return JobRequest(
         options=options,
-        shape=partition.shape_of(request.topology),
+        num_instances=topology.num_instances,
+        num_replicas=topology.num_replicas,
+        ipus_per_replica=topology.ipus_per_replica,
         holder=Holder(user, request.identity, host, liveness.identify()),
         lease=os.urandom(16).hex(),
         own_name=partition.own_name(request.identity),

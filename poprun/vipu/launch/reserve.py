@@ -12,7 +12,7 @@ from typing import NamedTuple
 from poprun.log import Log
 from poprun.vipu import errors
 from poprun.vipu.inventory.interface import Inventory
-from poprun.vipu.launch.values import JobShape, PartitionOptions
+from poprun.vipu.launch.values import PartitionOptions
 from poprun.vipu.leases import Grant, Holder
 from poprun.vipu.model import (
     GatewayRouting,
@@ -43,12 +43,18 @@ class JobRequest(NamedTuple):
     """A job that needs a partition."""
 
     options: PartitionOptions
-    shape: JobShape
+    num_instances: int
+    num_replicas: int
+    ipus_per_replica: int
     holder: Holder
     # The id that its lease will have.
     lease: str
     # What its partition is named if it gets one of its own.
     own_name: str
+
+    @property
+    def num_ipus(self) -> int:
+        return self.num_replicas * self.ipus_per_replica
 
     def partition(self, name: str) -> PartitionRequest:
         """Return the partition that the job needs, as its options describe it.
@@ -56,12 +62,12 @@ class JobRequest(NamedTuple):
         Raises:
             VipuRuleError: No partition is such.
         """
-        options, shape = self.options, self.shape
+        options = self.options
         request = partition_rules.request_for_job(
             name,
-            num_replicas=shape.num_replicas,
-            ipus_per_replica=shape.ipus_per_replica,
-            num_instances=shape.num_instances,
+            num_replicas=self.num_replicas,
+            ipus_per_replica=self.ipus_per_replica,
+            num_instances=self.num_instances,
             num_ilds=options.num_ilds,
             strict=options.server is not None,
         )
@@ -81,8 +87,8 @@ class JobRequest(NamedTuple):
         return Acquisition(
             holder=self.holder,
             partition=name,
-            num_children=self.shape.num_instances,
-            ipus_per_child=self.shape.ipus_per_instance,
+            num_children=self.num_instances,
+            ipus_per_child=self.num_ipus // self.num_instances,
             create=create,
             remove=self.options.remove,
             lease=self.lease,
@@ -116,7 +122,7 @@ def reserve(
     """
     options = job.options
     if options.server is None:
-        inventory.ensure_cluster(job.shape.num_ipus, options.num_ilds or 1)
+        inventory.ensure_cluster(job.num_ipus, options.num_ilds or 1)
     if options.wait_s is None:
         return _Steps(inventory, job, log).reserve()
     try:
@@ -256,7 +262,7 @@ class _Steps:
 
     def _create(self, name: str) -> Grant:
         request = self._job.partition(name)
-        needed = self._job.shape.num_ipus
+        needed = self._job.num_ipus
         if request.size > needed:
             self._log.info(
                 f"The job needs {counted(needed, 'IPU')}, and its partition {name} "

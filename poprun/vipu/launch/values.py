@@ -31,19 +31,3 @@ class PartitionOptions(NamedTuple):
     sync_type: str | None = None
     # None for as many as the size needs.
     num_ilds: int | None = None
-
-
-class JobShape(NamedTuple):
-    """How many of everything the job has."""
-
-    num_instances: int
-    num_replicas: int
-    ipus_per_replica: int
-
-    @property
-    def num_ipus(self) -> int:
-        return self.num_replicas * self.ipus_per_replica
-
-    @property
-    def ipus_per_instance(self) -> int:
-        return self.num_ipus // self.num_instances

@@ -81,7 +81,7 @@ def test_with_a_partition_mpirun_shows_this_in_the_order_of_the_original(
     made = plan(partition=P64, cache_path="/cache")
 
     # PopRun's first, up to the target options; then our own.
-    assert in_order(made.assignments[rank].shown) == [
+    assert in_order(made.assignments[rank].printed) == [
         "POPDIST_NUM_TOTAL_REPLICAS=8",
         "POPDIST_NUM_IPUS_PER_REPLICA=2",
         "POPDIST_NUM_LOCAL_REPLICAS=2",
@@ -108,7 +108,7 @@ def test_every_instance_has_the_same_names() -> None:
     # Open MPI 5 gives the names of the first context to all others too.
     made = plan(partition=P64, cache_path="/cache", threads=[1] * 4)
 
-    assert len({tuple(a.shown) for a in made.assignments}) == 1
+    assert len({tuple(a.printed) for a in made.assignments}) == 1
     assert len({tuple(a.variables) for a in made.assignments}) == 1
 
 
@@ -120,9 +120,9 @@ def test_mpirun_shows_nothing_that_an_instance_is_not_told() -> None:
     )
 
     for assignment in made.assignments:
-        assert assignment.shown.items() <= assignment.variables.items()
+        assert assignment.printed.items() <= assignment.variables.items()
         secrets = {"SECRET", "TOKEN", "POPDIST_CONTROL", "POPDIST_ARENA"}
-        assert secrets.isdisjoint(assignment.shown)
+        assert secrets.isdisjoint(assignment.printed)
 
 
 def test_on_several_hosts_local_numbers_begin_again_and_rank_0_is_the_master() -> None:
@@ -176,7 +176,7 @@ def test_a_users_exports_count_more_than_all_that_is_not_the_contract() -> None:
     assert assignment.variables["MPI4PY_LIBMPI"] == "/mine.so"
     # What mpirun is told is what the instance is told.
     assert assignment.variables["IPUOF_LOG_LEVEL"] == "DEBUG"
-    assert assignment.shown["IPUOF_LOG_LEVEL"] == "DEBUG"
+    assert assignment.printed["IPUOF_LOG_LEVEL"] == "DEBUG"
 
 
 def test_what_the_caller_has_settled_is_left_to_him() -> None:
@@ -220,7 +220,7 @@ def test_target_options_of_the_caller_count_more() -> None:
 
     [assignment] = plan(Topology(), partition=P64, target_options=given).assignments
 
-    assert json.loads(assignment.shown["POPLAR_TARGET_OPTIONS"]) == {
+    assert json.loads(assignment.printed["POPLAR_TARGET_OPTIONS"]) == {
         "ipuLinkDomainSize": "1",
         "ipuLinkConfiguration": "default",
         "ipuLinkTopology": "torus",

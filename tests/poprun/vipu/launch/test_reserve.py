@@ -18,7 +18,7 @@ from poprun.vipu.errors import (
 from poprun.vipu.inventory.embedded import EmbeddedInventory
 from poprun.vipu.launch import reserve as launch_reserve
 from poprun.vipu.launch.reserve import JobRequest, preview, reserve
-from poprun.vipu.launch.values import JobShape, PartitionOptions
+from poprun.vipu.launch.values import PartitionOptions
 from poprun.vipu.leases import Grant, Holder
 from poprun.vipu.model import AgentStatus, LinkRouting, SyncType
 from poprun.vipu.requests import PartitionRequest
@@ -44,7 +44,9 @@ def ask(inventory: EmbeddedInventory, holder: Holder, lines: list[str]) -> Reser
     ) -> Grant:
         job = JobRequest(
             options=PartitionOptions(**options),
-            shape=JobShape(num_instances=2, num_replicas=replicas, ipus_per_replica=1),
+            num_instances=2,
+            num_replicas=replicas,
+            ipus_per_replica=1,
             holder=holder,
             lease=lease,
             own_name="own",
@@ -63,7 +65,9 @@ def of_server(holder: Holder) -> Callable[..., JobRequest]:
         server = ServerAddress("h", 8090, origin="option")
         return JobRequest(
             options=PartitionOptions(server=server, **options),
-            shape=JobShape(num_instances=2, num_replicas=replicas, ipus_per_replica=1),
+            num_instances=2,
+            num_replicas=replicas,
+            ipus_per_replica=1,
             holder=holder,
             lease="",
             own_name="own",
