@@ -8,7 +8,7 @@ another.
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from popdist import environment
@@ -98,16 +98,14 @@ def find_server(
     """
     options = {
         "api-host": host,
-        "api-port": None if port is None else str(port),
+        "api-port": port,
         "api-user-id": user,
         "api-access-key": access_key,
     }
-    given = {key: value for key, value in options.items() if value}
+    given = {key: str(value) for key, value in options.items() if value}
     if "api-port" in given:
-        # With no host it is this machine's.
         given.setdefault("api-host", "")
-    places: list[tuple[str, Mapping[str, str]]] = [("option", given)]
-    places += _from_variables(environ)
+    places = [("option", given), *_from_variables(environ)]
     if config_file is not None:
         places.insert(1, (os.fspath(config_file), read_config(config_file, names)))
     else:
@@ -115,19 +113,14 @@ def find_server(
     named = [(origin, values) for origin, values in places if "api-host" in values]
     if not named:
         return None
-    origin, first = named[0]
-    if not first["api-host"]:
-        # A port alone: of the host that another place names, if any.
-        others = [values["api-host"] for _, values in named[1:]]
-        found_host = others[0] if others else DEFAULT_HOST
-    else:
-        found_host = first["api-host"]
+    # A port alone is one of the host that another place names, if any.
+    hosts = [values["api-host"] for _, values in named]
+    found_host = next(filter(None, hosts), DEFAULT_HOST)
     values = {"api-host": found_host}
     for _, more in places:
         if more.get("api-host", "") in ("", found_host):
-            for key, value in more.items():
-                values.setdefault(key, value)
-    return _checked(values, origin, names)
+            values = {**more, **values}
+    return _checked(values, named[0][0], names)
 
 
 def read_config(
@@ -195,23 +188,23 @@ def is_loopback(host: str) -> bool:
     )
 
 
-def _from_variables(
-    environ: Mapping[str, str],
-) -> Sequence[tuple[str, dict[str, str]]]:
+def _from_variables(environ: Mapping[str, str]) -> list[tuple[str, dict[str, str]]]:
     """Return what the variables of instances say, and those of the vipu command."""
-    of_instances = {
-        "api-host": environ.get(environment.VIPU_API_HOST, ""),
-        "api-port": environ.get(environment.VIPU_API_PORT, ""),
-    }
-    if not of_instances["api-host"]:
-        of_instances = {}
-    names = {key: VARIABLE_PREFIX + key.upper().replace("-", "_") for key in KEYS}
-    of_vipu = {key: environ.get(name, "") for key, name in names.items()}
+    of_instances = {}
+    if environ.get(environment.VIPU_API_HOST):
+        of_instances = {
+            "api-host": environment.VIPU_API_HOST,
+            "api-port": environment.VIPU_API_PORT,
+        }
+    of_vipu = {key: VARIABLE_PREFIX + key.upper().replace("-", "_") for key in KEYS}
     return [
-        (origin, {key: value for key, value in values.items() if value})
-        for origin, values in (
+        (
+            origin,
+            {key: environ[name] for key, name in names.items() if environ.get(name)},
+        )
+        for origin, names in (
             (environment.VIPU_API_HOST, of_instances),
-            (names["api-host"], of_vipu),
+            (of_vipu["api-host"], of_vipu),
         )
     ]
 

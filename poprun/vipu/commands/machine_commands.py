@@ -48,16 +48,6 @@ def read_state(inventory: Inventory, cluster: Cluster) -> ClusterState:
     return ClusterState(cluster, agents, inventory.list_free_blocks(cluster.name))
 
 
-list_allocations = list_command(
-    "allocation", "List allocations: the agents that partitions are made from."
-)
-list_agents = list_command(
-    "agent", "List agents, one for each IPU-Machine.", _OF_CLUSTER
-)
-get_allocation = get_command("allocation", "Show an allocation.")
-get_agent = get_command("agent", "Show an agent, and the IPUs of its IPU-Machine.")
-
-
 @click.command("agents", cls=Noun)
 @click.pass_obj
 def discover_agents(session: Session) -> None:
@@ -84,3 +74,18 @@ def list_ipu_attributes(
             else (inventory.get_agent(agent),)
         )
     session.show(agents, views.attribute_values, views.attribute_table)
+
+
+LIST = (
+    list_command(
+        "allocation", "List allocations: the agents that partitions are made from."
+    ),
+    list_clusters,
+    list_command("agent", "List agents, one for each IPU-Machine.", _OF_CLUSTER),
+    list_ipu_attributes,
+)
+GET = (
+    get_command("allocation", "Show an allocation."),
+    get_cluster,
+    get_command("agent", "Show an agent, and the IPUs of its IPU-Machine."),
+)

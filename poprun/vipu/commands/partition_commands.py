@@ -225,12 +225,9 @@ def _ipuof_configs(
     partition: Partition, gcd: int | None, agents: tuple[Agent, ...]
 ) -> Any:
     """Return the configuration of one GCD, or of all of several."""
-    if gcd is None and partition.num_gcds > 1:
-        return [
-            ipuof_config(partition, number, agents)
-            for number in range(partition.num_gcds)
-        ]
-    return ipuof_config(partition, gcd or 0, agents)
+    gcds = range(partition.num_gcds) if gcd is None else [gcd]
+    configs = [ipuof_config(partition, number, agents) for number in gcds]
+    return configs if len(configs) > 1 else configs[0]
 
 
 def _write_config_files(

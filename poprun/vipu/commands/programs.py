@@ -30,24 +30,13 @@ _VERBS: dict[str, tuple[str, str, tuple[Noun, ...], tuple[Noun, ...]]] = {
     "list": (
         "List partitions and what they are made from.",
         "List machines, users and partitions.",
-        (
-            partitions.list_partitions,
-            machines.list_allocations,
-            machines.list_clusters,
-            machines.list_agents,
-            machines.list_ipu_attributes,
-        ),
+        (partitions.list_partitions, *machines.LIST),
         (admin.list_users,),
     ),
     "get": (
         "Show a partition and the like.",
         "Show a machine, a user or a partition.",
-        (
-            partitions.get_partition,
-            machines.get_allocation,
-            machines.get_cluster,
-            machines.get_agent,
-        ),
+        (partitions.get_partition, *machines.GET),
         (admin.get_user,),
     ),
     "create": (

@@ -146,9 +146,8 @@ class EmbeddedInventory(Inventory):
                 return None
         request = presets.preset(presets.pod_for(num_ipus, num_ilds), automatic=True)
         with self._write() as db:
-            if not _needs_cluster(db, num_ipus, num_ilds):
-                return None
-            return clusters.create_cluster(db, request)
+            is_needed = _needs_cluster(db, num_ipus, num_ilds)
+            return clusters.create_cluster(db, request) if is_needed else None
 
     def list_partitions(self, user: str | None = None) -> tuple[Partition, ...]:
         self._end_seen_dead()

@@ -37,7 +37,7 @@ _PARTITIONS: Columns = {
 # The original's first column has room for the names that sites use.
 _WIDTHS = (11, 8, 4, 10, 11, 4, 4, 6)
 _OF_ADMIN: Columns = {"Allocation": "allocation", "Owner": "owner"}
-_HOLDERS: Columns = {
+HOLDERS: Columns = {
     "User": "holder.user",
     "Job": "holder.job",
     "Host": "holder.host",
@@ -91,16 +91,16 @@ def partition_table(
     for partition in partitions:
         leases = holders.get(partition.name, ())
         rows += rows_of_holders(cells_of(columns, partition), leases)
-    return format_table((*columns, *_HOLDERS), rows, widths=widths)
+    return format_table((*columns, *HOLDERS), rows, widths=widths)
 
 
 def rows_of_holders(
     cells: tuple[str, ...],
     leases: Sequence[Lease],
-    unused: tuple[str, ...] = ("-",) * len(_HOLDERS),
+    unused: tuple[str, ...] = ("-",) * len(HOLDERS),
 ) -> list[tuple[str, ...]]:
     """Return the cells of a partition with those of its holders, in a row for each."""
-    first, *others = [cells_of(_HOLDERS, lease) for lease in leases] or [unused]
+    first, *others = [cells_of(HOLDERS, lease) for lease in leases] or [unused]
     return [(*cells, *first), *((("",) * len(cells) + other) for other in others)]
 
 
@@ -126,7 +126,7 @@ def partition_properties(
     leases = holders.get(partition.name, ())
     if not leases:
         return format_properties([*pairs, ("In use by", "-")])
-    return format_properties(pairs) + format_values(_HOLDERS, leases)
+    return format_properties(pairs) + format_values(HOLDERS, leases)
 
 
 def partition_value(

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from poprun.vipu.commands.views.partition_views import (
-    Holders,
+    HOLDERS,
     holders_of,
     local_time,
     names_by_machine,
@@ -199,35 +199,22 @@ def _cell(ipu: Ipu, *, in_colour: bool) -> str:
 
 
 def _legend(state: ClusterState, ipus: Sequence[Ipu], *, in_colour: bool) -> str:
-    header = ("", "Partition", "Size", "Held", "State", "User", "Job", "Host", "PID")
-    rows: list[tuple[str, ...]] = []
-    partitions: list[int | None] = []
     holders = holders_of(state.reservations)
     held = Counter(ipu.partition for ipu in ipus if ipu.is_held)
-    for number in range(len(state.partitions)):
-        new = _legend_rows(state, number, held[number], holders)
-        rows += new
-        partitions += [number, *[None] * (len(new) - 1)]
-    head, rule, *lines = format_table((*header, "Since"), rows).splitlines()
+    rows: list[tuple[str, ...]] = []
+    numbers = {}  # of partitions, by the first row of each
+    for number, partition in enumerate(state.partitions):
+        numbers[len(rows)] = number
+        letter = _LETTERS[number % len(_LETTERS)].upper()
+        size, state_name = str(partition.size), partition.state.name
+        cells = (letter, partition.name, size, str(held[number]), state_name)
+        kept = (partition.owner or "-", "-", "-", "-", local_time(partition.created))
+        rows += rows_of_holders(cells, holders.get(partition.name, ()), kept)
+    header = ("", "Partition", "Size", "Held", "State", *HOLDERS)
+    head, rule, *lines = format_table(header, rows).splitlines()
     if in_colour:
         # The letter of a row is in the colour of its partition.
-        for row, partition in enumerate(partitions):
-            if partition is not None:
-                cell = _cell(Ipu(partition, is_held=True), in_colour=True)
-                lines[row] = f" {cell}{lines[row][2:]}"
+        for row, number in numbers.items():
+            cell = _cell(Ipu(number, is_held=True), in_colour=True)
+            lines[row] = f" {cell}{lines[row][2:]}"
     return "\n".join([head, rule, *lines]) + "\n"
-
-
-def _legend_rows(
-    state: ClusterState, number: int, held: int, holders: Holders
-) -> list[tuple[str, ...]]:
-    partition = state.partitions[number]
-    cells = (
-        _LETTERS[number % len(_LETTERS)].upper(),
-        partition.name,
-        str(partition.size),
-        str(held),
-        partition.state.name,
-    )
-    kept = (partition.owner or "-", "-", "-", "-", local_time(partition.created))
-    return rows_of_holders(cells, holders.get(partition.name, ()), kept)
