@@ -114,7 +114,8 @@ def _check_text(text: str, of_request: bool) -> None:
             raise WireError("a text that is not printable")
     elif len(text) > MOST_CHARACTERS:
         raise WireError(f"a text of more than {MOST_CHARACTERS} characters")
-    elif any("\ud800" <= character <= "\udfff" for character in text):
+    # What is printable has no surrogates, and nearly all is.
+    elif not text.isprintable() and any("\ud800" <= c <= "\udfff" for c in text):
         raise WireError("a text that is not Unicode")
 
 
