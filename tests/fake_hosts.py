@@ -18,9 +18,10 @@ from poprun.job.events import (
     StacksAvailable,
     Started,
 )
-from poprun.job.host_link import HostLink, Interest
+from poprun.job.host_link import HostLink
 from poprun.stdio.readers import Streams
 from poprun.stdio.stdin import StdinFeeder
+from poprun.stdio.waiter import Interest
 
 # How long the loop of one test may run.
 LIMIT_S = 30.0

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from poprun.helpers import protocol
 from poprun.helpers.channel import Channel, address_and_key, user_of
 from poprun.job.events import AcceptFailed, Event, Rejected
-from poprun.job.host_link import Interest
+from poprun.stdio.waiter import Interest
 
 # The connections that may be waiting for their first message, besides one for each
 # instance. The oldest is closed when there are more.

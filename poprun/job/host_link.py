@@ -5,21 +5,12 @@ poprun runs on; the tests have a host without processes. mpirun is no host's bus
 """
 
 from collections.abc import Callable, Collection, Iterator
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from poprun.job.events import Event
 from poprun.stdio.readers import Streams
 from poprun.stdio.stdin import StdinFeeder
-
-
-class Interest(NamedTuple):
-    """A descriptor that the loop waits for, on behalf of its owner."""
-
-    descriptor: int
-    # selectors.EVENT_READ, EVENT_WRITE or both.
-    events: int
-    # Is called with the events that came.
-    call: Callable[[int], object]
+from poprun.stdio.waiter import Interest
 
 
 class HostLink(Protocol):

@@ -22,8 +22,8 @@ from poprun.job.events import (
 )
 from poprun.job.guard_client import GuardClient
 from poprun.job.guard_start import StartedGuard
-from poprun.job.host_link import Interest
 from poprun.job.values import Job
+from poprun.stdio.waiter import Interest
 
 # A guard that stays stopped (state T) for so long is replaced; how often it is checked.
 STOPPED_S = 1.0

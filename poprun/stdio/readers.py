@@ -1,11 +1,13 @@
 """Read the instances' streams: what they bring goes to the output router."""
 
-import os
-import termios
 import time
 from collections.abc import Iterator
+from math import inf
+from selectors import EVENT_READ
 
 from poprun.stdio.router import OutputRouter
+from poprun.stdio.stream_ends import OutputSource
+from poprun.stdio.waiter import Interest, calling
 
 # How much is taken from one stream before the others get their turn.
 SHARE = 1 << 18
@@ -16,49 +18,48 @@ FEW_BYTES = 2048
 
 
 class Streams:
-    """All stdouts and stderrs of a job that have not come to their end."""
+    """All stdouts and stderrs of a job that have not come to their end.
+
+    None of them is read while the readers of poprun's output cannot keep up.
+    """
 
     def __init__(self, router: OutputRouter) -> None:
         self._router = router
-        self._open: dict[int, tuple[int, str]] = {}
+        # By source: the rank of its instance, and which stream of that it is.
+        self._open: dict[OutputSource, tuple[int, str]] = {}
         # Since the last pause for breath.
         self._reads = self._bytes = 0
 
     def __bool__(self) -> bool:
         return bool(self._open)
 
-    def open(self, descriptor: int, rank: int, stream: str) -> None:
-        os.set_blocking(descriptor, False)
-        self._open[descriptor] = (rank, stream)
+    def open(self, source: OutputSource, rank: int, stream: str) -> None:
+        """Read a stream of an instance from now on."""
+        self._open[source] = (rank, stream)
         self._router.open(rank, stream)
 
-    def readers(self) -> Iterator[int]:
-        """Yield what to read from: nothing while the terminal cannot keep up."""
-        if not self._router.full:
-            yield from self._open
+    def interests(self) -> Iterator[Interest]:
+        """Yield what to wait for in order to read."""
+        if self._router.full:
+            return
+        for source in self._open:
+            if source.descriptor is not None:
+                call = calling(self._read, source)
+                yield Interest(source.descriptor, EVENT_READ, call)
 
-    def read(self, descriptor: int) -> None:
-        taken = 0
-        while taken < SHARE:
-            try:
-                data = os.read(descriptor, SHARE)
-            except BlockingIOError:
-                return
-            except OSError:  # what a terminal says when its last writer is gone
-                data = b""
-            if not data:
-                self._close(descriptor)
-                return
-            taken += len(data)
-            self._reads += 1
-            self._bytes += len(data)
-            self._router.feed(*self._open[descriptor], data, time.monotonic())
+    def deadline(self) -> float:
+        """Return when `tick` is due even if nothing happens."""
+        return 0.0 if self._sources_with_data() else inf
+
+    def tick(self) -> None:
+        """Read what has come by connections that others wait for."""
+        for source in self._sources_with_data():
+            self._read(source)
 
     def resize(self, size: tuple[int, int]) -> None:
         """Give those that are terminals a size, in rows and columns."""
-        for descriptor in self._open:
-            if os.isatty(descriptor):
-                termios.tcsetwinsize(descriptor, size)
+        for source in self._open:
+            source.resize(size)
 
     def take_breath(self) -> None:
         """Wait a moment if the last reads have brought little each."""
@@ -68,9 +69,28 @@ class Streams:
 
     def close(self) -> None:
         """Give up those that are open still."""
-        for descriptor in list(self._open):
-            self._close(descriptor)
+        for source in list(self._open):
+            self._close(source)
 
-    def _close(self, descriptor: int) -> None:
-        self._router.close(*self._open.pop(descriptor))
-        os.close(descriptor)
+    def _sources_with_data(self) -> list[OutputSource]:
+        if self._router.full:
+            return []
+        return [s for s in self._open if s.descriptor is None and s.has_data]
+
+    def _read(self, source: OutputSource) -> None:
+        num_bytes = 0
+        while num_bytes < SHARE:
+            data = source.read(SHARE)
+            if data is None:
+                return
+            if not data:
+                self._close(source)
+                return
+            num_bytes += len(data)
+            self._reads += 1
+            self._bytes += len(data)
+            self._router.feed(*self._open[source], data, time.monotonic())
+
+    def _close(self, source: OutputSource) -> None:
+        self._router.close(*self._open.pop(source))
+        source.close()

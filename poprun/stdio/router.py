@@ -1,14 +1,15 @@
 """Where the instances' streams go: the terminal, files, and the memory of a report.
 
-It owns the descriptors that poprun writes to. The rules of what goes out when are in
-lines; this is the plumbing.
+It owns the descriptors that poprun writes to. Console, in stdio/lines.py, decides what
+goes out when.
 """
 
 import errno
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from math import inf
+from selectors import EVENT_WRITE
 from typing import NamedTuple
 
 from poprun.errors import LaunchError
@@ -16,6 +17,7 @@ from poprun.stdio.lines import Console
 from poprun.stdio.screen import Screen
 from poprun.stdio.tags import Mark, Prefix, Xml
 from poprun.stdio.terminal import is_foreground, own_size
+from poprun.stdio.waiter import Interest, calling
 from poprun.stdio.writer import Sink
 
 # How much of each stderr is kept for the report of a failure.
@@ -127,6 +129,12 @@ class OutputRouter:
     @property
     def sinks(self) -> list[Sink]:
         return [self._out] if self._err is self._out else [self._out, self._err]
+
+    def interests(self) -> Iterator[Interest]:
+        """Yield what to wait for in order to write what is unwritten."""
+        for sink in self.sinks:
+            if sink.queued:
+                yield Interest(sink.fileno(), EVENT_WRITE, calling(sink.flush))
 
     @property
     def full(self) -> bool:

@@ -6,8 +6,12 @@ import stat
 import struct
 import sys
 import termios
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from selectors import EVENT_READ, EVENT_WRITE
 from typing import NamedTuple
+
+from poprun.stdio.stream_ends import DescriptorSink, InputSink
+from poprun.stdio.waiter import Interest, calling
 
 NOTHING = "/dev/null"
 PIECE = 1 << 16
@@ -76,13 +80,13 @@ class StdinFeeder:
 
     def __init__(self, stdin: Stdin) -> None:
         self._stdin = stdin
-        # By descriptor to write to: what that instance has not taken yet.
-        self._pending: dict[int, bytes] = {}
+        # By sink: what it has not taken yet.
+        self._pending: dict[InputSink, bytes] = {}
         # Nothing is read before all of them are there, or some would miss it.
         self._missing = stdin.copies
 
     def descriptor_for(self, rank: int) -> int | None:
-        """Return what to send to an instance as its stdin, if anything.
+        """Return what to send to an instance of this host as its stdin, if anything.
 
         One instance gets poprun's own, so every byte and the end of file are exact
         and a terminal stays a terminal. Several get a pipe each.
@@ -91,22 +95,34 @@ class StdinFeeder:
             return os.dup(0)
         if not self._stdin.copies:
             return None
-        self._missing -= 1
         read, write = os.pipe()
-        os.set_blocking(write, False)
-        self._pending[write] = b""
+        self.add(DescriptorSink(write))
         return read
 
-    def readers(self) -> Iterator[int]:
-        """Yield stdin if more of it is wanted now: the slowest instance decides."""
-        waiting = self._missing or any(self._pending.values())
-        if self._pending and not waiting:
-            yield 0
+    def add(self, sink: InputSink) -> None:
+        """Send a copy of poprun's stdin to what an instance reads."""
+        self._missing = max(0, self._missing - 1)
+        self._pending[sink] = b""
 
-    def writers(self) -> Iterator[int]:
-        for descriptor, pending in self._pending.items():
-            if pending:
-                yield descriptor
+    def interests(self, read: Callable[[], object]) -> Iterator[Interest]:
+        """Yield what to wait for in order to read more, or to write what was read.
+
+        The slowest instance decides when more is read.
+
+        Args:
+            read: Calls `read` when poprun may.
+        """
+        if self._pending and not self._missing and not any(self._pending.values()):
+            yield Interest(0, EVENT_READ, calling(read))
+        for sink, pending in self._pending.items():
+            if pending and sink.descriptor is not None:
+                yield Interest(sink.descriptor, EVENT_WRITE, calling(self._write, sink))
+
+    def tick(self) -> None:
+        """Write to connections that others wait for."""
+        for sink, pending in list(self._pending.items()):
+            if pending and sink.descriptor is None:
+                self._write(sink)
 
     def read(self) -> None:
         try:
@@ -117,21 +133,19 @@ class StdinFeeder:
             data = b""
         if not data:
             self.close()
-        for descriptor in list(self._pending):
-            self._pending[descriptor] = data
-            self.write(descriptor)
+        for sink in list(self._pending):
+            self._pending[sink] = data
+            self._write(sink)
 
-    def write(self, descriptor: int) -> None:
-        pending = self._pending[descriptor]
+    def _write(self, sink: InputSink) -> None:
+        pending = self._pending[sink]
         try:
-            self._pending[descriptor] = pending[os.write(descriptor, pending) :]
-        except BlockingIOError:
-            return
+            self._pending[sink] = pending[sink.write(pending) :]
         except OSError:  # that instance has closed its stdin, or ended
-            del self._pending[descriptor]
-            os.close(descriptor)
+            del self._pending[sink]
+            sink.close()
 
     def close(self) -> None:
-        for descriptor in self._pending:
-            os.close(descriptor)
+        for sink in self._pending:
+            sink.close()
         self._pending.clear()

@@ -13,13 +13,13 @@ from poprun.helpers import protocol
 from poprun.helpers.channel import Channel, process_of
 from poprun.job.control_socket import ControlSocket, Handler, Messages
 from poprun.job.events import AloneInMpi, DevicesLost, Event
-from poprun.job.host_link import Interest
 from poprun.job.local_host.attachments import Attachments
 from poprun.job.local_host.finalizing import Finalizing
 from poprun.job.local_host.shims import Shims
 from poprun.job.values import Job
 from poprun.stdio.readers import Streams
 from poprun.stdio.stdin import StdinFeeder
+from poprun.stdio.waiter import Interest
 
 
 class LocalHost:

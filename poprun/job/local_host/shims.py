@@ -26,6 +26,7 @@ from poprun.job.values import Job
 from poprun.stdio.readers import Streams
 from poprun.stdio.router import STREAMS
 from poprun.stdio.stdin import StdinFeeder
+from poprun.stdio.stream_ends import DescriptorSource
 
 
 class Shims:
@@ -164,7 +165,8 @@ class Shims:
             self._emit(Refused(rank, errno.EMFILE, "", "receiving stdout and stderr"))
             return
         for stream in streams:
-            self._streams.open(link.descriptors.pop(0), rank, stream)
+            source = DescriptorSource(link.descriptors.pop(0))
+            self._streams.open(source, rank, stream)
         pid = int(fields[0])
         self._programs[pid] = rank
         self._started.add(rank)

@@ -66,9 +66,10 @@ def drain(
         elif streams and now >= streams_end:
             streams.close()
             continue
-        due = moved + limit() if router.queued else inf
+        due = min(streams.deadline(), moved + limit() if router.queued else inf)
         if streams and not router.full:
             due = min(due, streams_end)
         serve(min(due, router.deadline()))
+        streams.tick()
         now = time.monotonic()
         router.tick(now)

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
-from selectors import EVENT_READ, EVENT_WRITE
+from selectors import EVENT_READ
 
 from poprun.helpers import processes
 from poprun.job.events import (
@@ -28,18 +28,18 @@ from poprun.job.events import (
     StacksShown,
     Tick,
 )
-from poprun.job.host_link import HostLink, Interest
+from poprun.job.host_link import HostLink
 from poprun.job.mpirun_process import MpirunProcess
 from poprun.job.supervise import stopping
 from poprun.job.supervise.drain import drain, reader_timeout
 from poprun.job.supervise.stacks import Stacks
 from poprun.job.supervise.stopping import Course, Phase
-from poprun.job.supervise.waiter import Waiter, calling, output_interests
 from poprun.job.values import Job
 from poprun.stdio.readers import Streams
 from poprun.stdio.router import OutputRouter
 from poprun.stdio.stdin import StdinFeeder
 from poprun.stdio.terminal import is_foreground, wait_until_readable
+from poprun.stdio.waiter import Interest, Waiter, calling
 
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
@@ -160,11 +160,13 @@ class Supervisor:
         now = time.monotonic()
         due = min(deadline, self._router.deadline(), self._stacks.deadline())
         hosts = (host.deadline(now) for host in self._hosts)
-        due = min(due, self._mpirun.deadline(now), *hosts)
+        due = min(due, self._streams.deadline(), self._mpirun.deadline(now), *hosts)
         self._waiter.serve(self._interests(now), due)
         for host in self._hosts:
             host.tick(time.monotonic())
         self._mpirun.tick(time.monotonic())
+        self._streams.tick()
+        self._stdin_feeder.tick()
         self._router.tick(time.monotonic())
         if self._router.closed:
             self._emit(OutputClosed())
@@ -177,19 +179,21 @@ class Supervisor:
         for host in self._hosts:
             yield from host.interests(now)
         yield from self._mpirun.interests()
-        yield from output_interests(self._streams, self._router)
-        feeder = self._stdin_feeder
-        for descriptor in feeder.readers():
-            yield Interest(descriptor, EVENT_READ, calling(self._read_stdin))
-        for descriptor in feeder.writers():
-            yield Interest(descriptor, EVENT_WRITE, calling(feeder.write, descriptor))
+        yield from self._streams.interests()
+        yield from self._router.interests()
+        yield from self._stdin_feeder.interests(self._read_stdin)
 
     def _signal_interests(self) -> Iterator[Interest]:
         yield Interest(self._wake, EVENT_READ, calling(self._on_signals))
 
     def _serve_output(self, due: float) -> None:
-        output = output_interests(self._streams, self._router)
-        self._waiter.serve((*self._signal_interests(), *output), due)
+        interests = list(self._signal_interests())
+        if self._streams:
+            # The connection to a host may bring what its instances wrote last.
+            for host in self._hosts:
+                interests += host.interests(time.monotonic())
+        output = (*self._streams.interests(), *self._router.interests())
+        self._waiter.serve((*interests, *output), due)
 
     def _emit(self, event: Event) -> None:
         if isinstance(event, StacksAvailable):

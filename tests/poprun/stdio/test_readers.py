@@ -5,12 +5,14 @@ import os
 import struct
 import termios
 from collections.abc import Iterator
+from selectors import EVENT_READ
 
 import pytest
 
 from poprun.stdio import readers as module
 from poprun.stdio.readers import SHARE, Streams
 from poprun.stdio.router import OutputRouter, Routes
+from poprun.stdio.stream_ends import DescriptorSource
 from poprun.stdio.writer import ENOUGH
 
 
@@ -29,18 +31,27 @@ class Job:
         read, write = os.pipe()
         fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, 1 << 20)
         self._sources.append(write)
-        self.streams.open(read, rank, "stdout")
+        self.streams.open(DescriptorSource(read), rank, "stdout")
         return read, write
 
     def terminal(self) -> tuple[int, int]:
         master, slave = os.openpty()
         self._sources.append(slave)
-        self.streams.open(master, 0, "stdout")
+        self.streams.open(DescriptorSource(master), 0, "stdout")
         return master, slave
 
     def end(self, source: int) -> None:
         self._sources.remove(source)
         os.close(source)
+
+    def awaited(self) -> list[int]:
+        """Return the descriptors from which poprun wants to read."""
+        return [interest.descriptor for interest in self.streams.interests()]
+
+    def read(self) -> None:
+        """Read each of them once."""
+        for interest in list(self.streams.interests()):
+            interest.call(EVENT_READ)
 
     def shown(self) -> bytes:
         try:
@@ -65,19 +76,19 @@ def job() -> Iterator[Job]:
 
 def test_what_is_there_is_read_and_nothing_is_waited_for(job: Job) -> None:
     read, write = job.pipe()
-    job.streams.read(read)
+    job.read()
     os.write(write, b"one\n")
-    job.streams.read(read)
+    job.read()
 
     assert job.shown() == b"one\n"
-    assert list(job.streams.readers()) == [read]
+    assert job.awaited() == [read]
 
 
 def test_a_stream_that_ends_is_closed_and_its_last_words_are_shown(job: Job) -> None:
     read, write = job.pipe()
     os.write(write, b"one\ntwo")
     job.end(write)
-    job.streams.read(read)
+    job.read()
 
     assert job.shown() == b"one\ntwo"
     assert not job.streams
@@ -86,10 +97,10 @@ def test_a_stream_that_ends_is_closed_and_its_last_words_are_shown(job: Job) -> 
 
 
 def test_a_terminal_without_a_writer_is_at_its_end(job: Job) -> None:
-    master, slave = job.terminal()
+    _master, slave = job.terminal()
     os.write(slave, b"one")
     job.end(slave)
-    job.streams.read(master)
+    job.read()
 
     assert job.shown() == b"one"
     assert not job.streams
@@ -99,7 +110,7 @@ def test_one_stream_leaves_others_their_turn(job: Job) -> None:
     read, write = job.pipe()
     written = os.write(write, b"x" * (1 << 20))
     assert written > SHARE
-    job.streams.read(read)
+    job.read()
     left = struct.unpack("i", fcntl.ioctl(read, termios.FIONREAD, bytes(4)))[0]
 
     assert left == written - SHARE
@@ -109,9 +120,9 @@ def test_nothing_is_read_while_nobody_reads_poprun(job: Job) -> None:
     read, _ = job.pipe()
     job.router.feed(0, "stdout", b"x" * (2 * ENOUGH) + b"\n", 0.0)
 
-    assert list(job.streams.readers()) == []
+    assert job.awaited() == []
     job.router.give_up()
-    assert list(job.streams.readers()) == [read]
+    assert job.awaited() == [read]
 
 
 @pytest.mark.parametrize(
@@ -128,10 +139,10 @@ def test_who_says_little_very_often_is_read_at_a_pace(
 ) -> None:
     slept: list[float] = []
     monkeypatch.setattr(module.time, "sleep", slept.append)
-    read, write = job.pipe()
+    _read, write = job.pipe()
     for piece in pieces:
         os.write(write, piece)
-        job.streams.read(read)
+        job.read()
     job.streams.take_breath()
     job.streams.take_breath()
 
@@ -147,9 +158,9 @@ def test_only_terminals_get_a_size(job: Job) -> None:
 
 
 def test_streams_that_are_given_up_show_what_came_of_them(job: Job) -> None:
-    read, write = job.pipe()
+    _read, write = job.pipe()
     os.write(write, b"half")
-    job.streams.read(read)
+    job.read()
     job.streams.close()
 
     assert job.shown() == b"half"

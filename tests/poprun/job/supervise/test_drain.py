@@ -10,13 +10,13 @@ from typing import NamedTuple
 
 import pytest
 
-from poprun.job.host_link import Interest
 from poprun.job.supervise import drain
 from poprun.job.supervise.drain import reader_timeout
 from poprun.job.supervise.stopping import Cause, Reason
-from poprun.job.supervise.waiter import Waiter, calling, output_interests
 from poprun.stdio.readers import Streams
 from poprun.stdio.router import OutputRouter, Routes
+from poprun.stdio.stream_ends import DescriptorSource
+from poprun.stdio.waiter import Interest, Waiter, calling
 
 MUCH = bytes(range(256)) * 2048  # more than any pipe takes at once
 
@@ -59,7 +59,7 @@ class Ends(NamedTuple):
         signals = Interest(self.wake[0], EVENT_READ, calling(on_signal))
 
         def serve(due: float) -> None:
-            output = output_interests(self.streams, self.router)
+            output = (*self.streams.interests(), *self.router.interests())
             waiter.serve((signals, *output), due)
 
         drain.drain(self.router, self.streams, serve, limit)
@@ -71,7 +71,7 @@ def ends() -> Iterator[Ends]:
     pipes = [os.pipe() for _ in range(3)]
     router = OutputRouter(Routes(), pipes[0][1], pipes[0][1])
     made = Ends(*pipes, router, Streams(router))
-    made.streams.open(os.dup(pipes[1][0]), 0, "stdout")
+    made.streams.open(DescriptorSource(os.dup(pipes[1][0])), 0, "stdout")
     yield made
     made.streams.close()
     for sink in router.sinks:

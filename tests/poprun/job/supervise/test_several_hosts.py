@@ -4,9 +4,11 @@ fake second one."""
 import os
 import signal
 from collections.abc import Iterator
+from selectors import EVENT_READ
 
 import pytest
 from driven_jobs import Driven
+from fake_frames import FramedSource
 from fake_hosts import FakeHost, exited
 
 from poprun.helpers import protocol
@@ -20,6 +22,8 @@ from poprun.job.events import (
 )
 from poprun.job.supervise.stopping import Cause, Phase, Reason
 from poprun.job.values import Resource
+from poprun.stdio.stream_ends import DescriptorSource
+from poprun.stdio.waiter import Interest
 
 # Rank 0 runs here, the others there.
 HERE, THERE = range(1), range(1, 3)
@@ -198,7 +202,7 @@ def test_output_of_both_hosts_is_shown(driven: Driven, there: FakeHost) -> None:
     [shim] = driven.run(1)
     run_there(there)
     stream, program = os.pipe()
-    there.streams.open(stream, 1, "stdout")
+    there.streams.open(DescriptorSource(stream), 1, "stdout")
     os.write(program, b"from there\n")
     os.close(program)
     driven.turn(2)
@@ -206,6 +210,42 @@ def test_output_of_both_hosts_is_shown(driven: Driven, there: FakeHost) -> None:
     driven.turn()
 
     assert driven.output() == (b"from there\nfrom here\n", b"")
+
+
+def test_frames_of_another_host_are_shown_to_their_end_after_the_job(
+    driven: Driven, there: FakeHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [shim] = driven.run(1)
+    run_there(there)
+    source = FramedSource()
+    there.streams.open(source, 1, "stdout")
+    source.receive(b"while it runs\n")
+    driven.turn()
+    assert driven.output() == (b"while it runs\n", b"")
+
+    shim.exit(0)
+    shim.end()
+    for rank in THERE:
+        there.play(*there.end(rank, 0, by_itself=True))
+    driven.turn(6)
+    driven.guard.say(protocol.MPIRUN_EXITED, 0)
+    connection, far_end = os.pipe()
+    os.write(far_end, b".")
+
+    def receive(_: int) -> None:
+        # All instances have ended, and the output is waited for.
+        if driven.supervisor._is_over:
+            os.read(connection, 1)
+            source.receive(b"the last")
+            source.receive_end()
+
+    interest = Interest(connection, EVENT_READ, receive)
+    monkeypatch.setattr(there, "interests", lambda now: iter([interest]))
+    driven.finish()
+
+    assert driven.output() == (b"while it runs\nthe last", b"")
+    for descriptor in (connection, far_end):
+        os.close(descriptor)
 
 
 def test_the_loop_waits_for_the_end_of_what_is_left_on_another_host(

@@ -28,6 +28,7 @@ from poprun.job.supervise.supervisor import Ended, Supervisor
 from poprun.job.values import Job
 from poprun.stdio.router import OutputRouter, Routes
 from poprun.stdio.stdin import Stdin
+from poprun.stdio.stream_ends import DescriptorSource
 
 KILLED = signal.SIGKILL
 TERM, INT = signal.SIGTERM, signal.SIGINT
@@ -245,7 +246,7 @@ def test_a_closed_stdout_stops_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
     loop.run_all()
     loop.turn(3)
     stream, program = os.pipe()
-    loop.host.streams.open(stream, 0, "stdout")
+    loop.host.streams.open(DescriptorSource(stream), 0, "stdout")
     os.close(reader)
     os.write(program, b"a line\n")
     os.close(program)
@@ -263,7 +264,7 @@ def test_output_that_comes_before_the_end_is_written_in_full(
     loop = Loop(monkeypatch, 1)
     loop.run_all()
     stream, program = os.pipe()
-    loop.host.streams.open(stream, 0, "stdout")
+    loop.host.streams.open(DescriptorSource(stream), 0, "stdout")
     os.write(program, b"a line\n" * 5000)
     os.close(program)
     loop.host.play(*loop.host.end(0, 0, by_itself=True))

@@ -2,15 +2,21 @@
 
 import selectors
 import time
-from collections.abc import Callable, Iterable, Iterator
-from selectors import EVENT_READ, EVENT_WRITE
-
-from poprun.job.host_link import Interest
-from poprun.stdio.readers import Streams
-from poprun.stdio.router import OutputRouter
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 # What fits in the milliseconds that poll takes.
 MAX_WAIT_S = 86400.0
+
+
+class Interest(NamedTuple):
+    """A descriptor that the loop waits for, on behalf of its owner."""
+
+    descriptor: int
+    # selectors.EVENT_READ, EVENT_WRITE or both.
+    events: int
+    # Is called with the events that came.
+    call: Callable[[int], object]
 
 
 class Waiter:
@@ -44,17 +50,8 @@ class Waiter:
         self._selector.close()
 
 
-def output_interests(streams: Streams, router: OutputRouter) -> Iterator[Interest]:
-    """Yield what the output waits for: its streams, and its readers."""
-    for descriptor in streams.readers():
-        yield Interest(descriptor, EVENT_READ, calling(streams.read, descriptor))
-    for sink in router.sinks:
-        if sink.queued:
-            yield Interest(sink.fileno(), EVENT_WRITE, calling(sink.flush))
-
-
 def calling(
-    function: Callable[..., object], *arguments: int
+    function: Callable[..., object], *arguments: object
 ) -> Callable[[int], object]:
     """Return a call for an Interest, whatever the events that came."""
     return lambda _: function(*arguments)

@@ -1,0 +1,95 @@
+"""poprun's ends of the instances' streams: what they must do, and those of descriptors.
+
+A second kind, such as the frames of a connection to another host, is a file of its own:
+what has the connection passes the ends to Streams.open and to StdinFeeder.add.
+"""
+
+import os
+import termios
+from typing import Protocol
+
+
+class StreamEnd(Protocol):
+    """One end of a stream. No method waits."""
+
+    @property
+    def descriptor(self) -> int | None:
+        """What to wait for; None if the loop serves the end's connection already.
+
+        Then the end is looked at in each turn of the loop.
+        """
+
+    def close(self) -> None:
+        """Give the stream up."""
+
+
+class OutputSource(StreamEnd, Protocol):
+    """Brings the stdout or the stderr of one instance.
+
+    As long as it is not read, the instance has to wait when it has written a certain
+    amount: a pipe is full, or the sender of frames has no credit left.
+    """
+
+    @property
+    def has_data(self) -> bool:
+        """Whether there is something to read; asked where `descriptor` is None."""
+
+    def read(self, most: int) -> bytes | None:
+        """Return what has come; b"" at the end, None for nothing now."""
+
+    def resize(self, size: tuple[int, int]) -> None:
+        """Give a terminal a size, in rows and columns."""
+
+
+class InputSink(StreamEnd, Protocol):
+    """Takes the standard input of one instance."""
+
+    def write(self, data: bytes) -> int:
+        """Return how much of the data was taken: nothing by a sink that is full.
+
+        Raises:
+            OSError: The instance has closed its standard input, or ended.
+        """
+
+
+class DescriptorSource:
+    """The read end of a pipe, or the master of a terminal."""
+
+    # poll() says so.
+    has_data = False
+
+    def __init__(self, descriptor: int) -> None:
+        os.set_blocking(descriptor, False)
+        self.descriptor = descriptor
+
+    def read(self, most: int) -> bytes | None:
+        try:
+            return os.read(self.descriptor, most)
+        except BlockingIOError:
+            return None
+        except OSError:  # what a terminal says when its last writer is gone
+            return b""
+
+    def resize(self, size: tuple[int, int]) -> None:
+        if os.isatty(self.descriptor):
+            termios.tcsetwinsize(self.descriptor, size)
+
+    def close(self) -> None:
+        os.close(self.descriptor)
+
+
+class DescriptorSink:
+    """The write end of a pipe."""
+
+    def __init__(self, descriptor: int) -> None:
+        os.set_blocking(descriptor, False)
+        self.descriptor = descriptor
+
+    def write(self, data: bytes) -> int:
+        try:
+            return os.write(self.descriptor, data)
+        except BlockingIOError:
+            return 0
+
+    def close(self) -> None:
+        os.close(self.descriptor)
