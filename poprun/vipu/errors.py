@@ -93,7 +93,7 @@ class InventoryFullError(InventoryError):
 
 
 class InventoryVersionError(InventoryError):
-    """A newer poprun made the inventory."""
+    """A poprun with other tables made the inventory."""
 
 
 class InventoryBusyError(InventoryError):

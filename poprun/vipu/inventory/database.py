@@ -198,14 +198,15 @@ class Database:
                 f"{self.path} is no V-IPU inventory. Move it away, or name another "
                 "place with POPRUN_VIPU_INVENTORY."
             )
-        if version > schema.VERSION:
+        if version != schema.VERSION:
+            age, advice = "A newer", "Use that poprun"
+            if version < schema.VERSION:
+                age, advice = "An older", "Move it away, and poprun makes a new one"
             raise errors.InventoryVersionError(
-                f"A newer poprun made the V-IPU inventory {self.path}: it has version "
-                f"{version}, and this poprun knows {schema.VERSION}. Use that poprun, "
-                "or name another place with POPRUN_VIPU_INVENTORY."
+                f"{age} poprun made the V-IPU inventory {self.path}: it has version "
+                f"{version}, and this poprun knows {schema.VERSION}. {advice}, or name "
+                "another place with POPRUN_VIPU_INVENTORY."
             )
-        if version < schema.VERSION:
-            _migrate(self._connection, version)
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
@@ -313,22 +314,8 @@ def _uri(path: str) -> str:
 
 
 def _fill(connection: sqlite.Connection) -> None:
-    connection.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
-    _migrate(connection, 0)
-
-
-def _migrate(connection: sqlite.Connection, version: int) -> None:
-    """Bring the tables from a version to the newest, in one transaction."""
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        # Another process may have done it in the meantime.
-        (found,) = connection.execute("PRAGMA user_version").fetchone()
-        for script in schema.MIGRATIONS[max(version, found) :]:
-            for statement in script.split(";\n"):
-                connection.execute(statement)
-        connection.execute(f"PRAGMA user_version = {schema.VERSION}")
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
+    """Make the tables of a new inventory, as one transaction."""
+    connection.executescript(
+        f"BEGIN; PRAGMA application_id = {schema.APPLICATION_ID}; "
+        f"PRAGMA user_version = {schema.VERSION}; {schema.SCRIPT} COMMIT;"
+    )

@@ -1,12 +1,20 @@
-"""The tables of an inventory, and how an older inventory becomes a newer one."""
+"""The tables of an inventory."""
 
 # "vipu" in ASCII: what makes a SQLite file an inventory.
 APPLICATION_ID = 0x76697075
 
-# The n-th script makes version n of the version before it. Only ever append.
-MIGRATIONS = (
-    """
-CREATE TABLE boot (id TEXT NOT NULL);
+# Goes up with every change of the tables: no inventory of another version is opened.
+VERSION = 5
+
+SCRIPT = """
+-- One row: the time that leases live by, see `leases.advance_clock`.
+CREATE TABLE lease_clock (
+    reachable_s REAL NOT NULL,
+    -- When it was read last: seconds since a boot.
+    boot_id TEXT NOT NULL,
+    read_at REAL NOT NULL
+);
+INSERT INTO lease_clock VALUES (0, '', 0);
 
 CREATE TABLE clusters (
     name TEXT PRIMARY KEY,
@@ -43,7 +51,9 @@ CREATE TABLE users (
     name TEXT PRIMARY KEY,
     is_admin INTEGER NOT NULL,
     salt BLOB NOT NULL,
-    key_hash BLOB NOT NULL
+    key_hash BLOB NOT NULL,
+    -- Whether the user may use no allocations but those of allocation_users.
+    is_limited INTEGER NOT NULL
 );
 
 CREATE TABLE free_blocks (
@@ -64,7 +74,7 @@ CREATE TABLE leases (
     pid_namespace TEXT NOT NULL,
     since REAL NOT NULL,
     lease_s REAL NOT NULL,
-    -- Seconds since the boot of boot.id; since version 2 on the lease clock.
+    -- On the lease clock.
     ends REAL NOT NULL
 ) WITHOUT ROWID;
 
@@ -110,21 +120,7 @@ CREATE TABLE devices (
     PRIMARY KEY (lease, child)
 ) WITHOUT ROWID;
 CREATE INDEX devices_of_partition ON devices (partition_name, child);
-""",
-    """
-DROP TABLE boot;
--- One row: the time that leases live by, see `leases.advance_clock`.
-CREATE TABLE lease_clock (
-    reachable_s REAL NOT NULL,
-    -- When it was read last: seconds since a boot.
-    boot_id TEXT NOT NULL,
-    read_at REAL NOT NULL
-);
-INSERT INTO lease_clock VALUES (0, '', 0);
--- From now on on that clock.
-UPDATE leases SET ends = lease_s;
-""",
-    """
+
 -- Jobs that wait for IPUs, in the order of their tickets.
 CREATE TABLE waiting (
     ticket INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -145,11 +141,4 @@ CREATE TABLE waiting (
     -- When it was heard of last, on the clock of the leases.
     heard REAL NOT NULL
 );
-""",
-    """
--- Whether the user may use no allocations but those of allocation_users.
-ALTER TABLE users ADD COLUMN is_limited INTEGER NOT NULL DEFAULT 0;
-""",
-)
-
-VERSION = len(MIGRATIONS)
+"""
