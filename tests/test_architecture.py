@@ -177,7 +177,7 @@ PURE = (
     "poprun.stdio.screen",
     "poprun.stdio.tags",
     "poprun.stdio.tracebacks",
-    "poprun.vipu.rules.buddy",
+    "poprun.vipu.rules.free_ipus",
     "poprun.vipu.rules.checks",
     "poprun.vipu.commands.views.emulated_hardware",
     "poprun.vipu.commands.views.ipuof_config",

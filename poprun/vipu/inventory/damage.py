@@ -21,7 +21,6 @@ LEAST = {
     "ild_size": 1,
     "ild_share": 1,
     "cluster_ild_size": 1,
-    "size": 1,
     "num_ipus": 1,
     "num_gcds": 1,
     "gcd_size": 1,

@@ -40,7 +40,9 @@ CREATE INDEX agents_of_allocation ON agents (allocation, machine);
 CREATE INDEX agents_in_trouble ON agents (cluster, machine) WHERE status <> 'up';
 CREATE TABLE allocations (
     name TEXT PRIMARY KEY,
-    cluster TEXT NOT NULL REFERENCES clusters
+    cluster TEXT NOT NULL REFERENCES clusters,
+    -- A bit for each IPU of the cluster, the lowest first.
+    free_ipus BLOB NOT NULL
 );
 CREATE TABLE allocation_users (
     allocation TEXT NOT NULL REFERENCES allocations,
@@ -55,13 +57,6 @@ CREATE TABLE users (
     -- Whether the user may use no allocations but those of allocation_users.
     is_limited INTEGER NOT NULL
 );
-
-CREATE TABLE free_blocks (
-    allocation TEXT NOT NULL,
-    size INTEGER NOT NULL,
-    first INTEGER NOT NULL,
-    PRIMARY KEY (allocation, size, first)
-) WITHOUT ROWID;
 
 CREATE TABLE leases (
     id TEXT PRIMARY KEY,

@@ -6,16 +6,17 @@ from collections.abc import Sequence
 from poprun.vipu.errors import AccessError, InUseError, VipuRuleError
 from poprun.vipu.inventory.tables.clusters import (
     check_empty,
+    column_of,
     get_agent,
     get_cluster,
+    ipus_in,
     list_agents,
 )
-from poprun.vipu.inventory.tables.free_blocks import FreeBlockTable
 from poprun.vipu.inventory.tables.names import check_exists, check_new, refuse_unknown
 from poprun.vipu.inventory.tables.rows import insert, select_column
 from poprun.vipu.model import IPUS_PER_MACHINE, Agent, Allocation, Block
-from poprun.vipu.rules import buddy
 from poprun.vipu.rules.checks import check_distinct, check_name
+from poprun.vipu.rules.free_ipus import bits_of
 
 
 def create_allocation(
@@ -33,8 +34,8 @@ def create_allocation(
         raise VipuRuleError(f"Allocation {name} would have no agents. Name some.")
     check_distinct("Agent", agents)
     members = [get_agent(db, agent) for agent in agents]
-    insert(db, "allocations", name, cluster)
-    rest, free = FreeBlockTable(db, cluster), FreeBlockTable(db, name)
+    insert(db, "allocations", name, cluster, b"")
+    free = get_free_ipus(db, cluster)
     for agent in members:
         if agent.allocation != cluster:
             where = f"in allocation {agent.allocation}" if agent.allocation else "free"
@@ -42,16 +43,15 @@ def create_allocation(
                 f"Agent {agent.name} is {where}, not one of cluster {cluster} that no "
                 "other allocation has. Leave it out."
             )
-        block = _ipus_of(agent)
-        if not buddy.allocate_at(rest, block):
+        if _ipus_of(agent) & ~free:
             raise InUseError(
                 f"Agent {agent.name} has IPUs in use by a partition. Remove that "
                 "first, or leave the agent out."
             )
-        buddy.release(free, block)
         db.execute(
             "UPDATE agents SET allocation = ? WHERE name = ?", (name, agent.name)
         )
+    _move_ipus(db, members, cluster, name)
     for user in users:
         check_exists(db, "users", user)
     add_users(db, name, users)
@@ -80,11 +80,8 @@ def remove_allocation(db: Connection, name: str) -> None:
             f"Allocation {name} is that of cluster {name} itself. Remove the cluster."
         )
     check_empty(db, "allocation", name)
-    rest = FreeBlockTable(db, cluster)
-    for agent in list_agents(db, cluster):
-        if agent.allocation == name:
-            buddy.release(rest, _ipus_of(agent))
-    db.execute("DELETE FROM free_blocks WHERE allocation = ?", (name,))
+    members = [agent for agent in list_agents(db, cluster) if agent.allocation == name]
+    _move_ipus(db, members, name, cluster)
     db.execute("DELETE FROM allocation_users WHERE allocation = ?", (name,))
     db.execute("UPDATE agents SET allocation = ? WHERE allocation = ?", (cluster, name))
     db.execute("DELETE FROM allocations WHERE name = ?", (name,))
@@ -131,5 +128,28 @@ def count_ipus(db: Connection, allocation: str) -> int:
     return int(agents) * IPUS_PER_MACHINE
 
 
-def _ipus_of(agent: Agent) -> Block:
-    return Block(agent.positions.start, IPUS_PER_MACHINE)
+def get_free_ipus(db: Connection, allocation: str) -> int:
+    """Return the set of the IPUs of an allocation that are in no partition."""
+    query = "SELECT free_ipus FROM allocations WHERE name = ?"
+    return ipus_in(*select_column(db, query, allocation))
+
+
+def set_free_ipus(db: Connection, allocation: str, ipus: int) -> None:
+    """Say which IPUs of an allocation are in no partition."""
+    db.execute(
+        "UPDATE allocations SET free_ipus = ? WHERE name = ?",
+        (column_of(ipus), allocation),
+    )
+
+
+def _move_ipus(
+    db: Connection, agents: Sequence[Agent], source: str, target: str
+) -> None:
+    """Let another allocation have the free IPUs of some agents."""
+    ipus = sum(map(_ipus_of, agents))
+    set_free_ipus(db, source, get_free_ipus(db, source) & ~ipus)
+    set_free_ipus(db, target, get_free_ipus(db, target) | ipus)
+
+
+def _ipus_of(agent: Agent) -> int:
+    return bits_of([Block(agent.positions.start, IPUS_PER_MACHINE)])

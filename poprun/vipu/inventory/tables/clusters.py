@@ -3,7 +3,6 @@
 from _sqlite3 import Connection
 
 from poprun.vipu.errors import InUseError, VipuRuleError
-from poprun.vipu.inventory.tables.free_blocks import FreeBlockTable
 from poprun.vipu.inventory.tables.names import check_new, get_named
 from poprun.vipu.inventory.tables.rows import (
     columns_of,
@@ -13,8 +12,8 @@ from poprun.vipu.inventory.tables.rows import (
 )
 from poprun.vipu.model import IPUS_PER_MACHINE, Agent, AgentStatus, Block, Cluster
 from poprun.vipu.requests import ClusterRequest
-from poprun.vipu.rules import buddy
 from poprun.vipu.rules.checks import check_agent, check_cluster, check_distinct
+from poprun.vipu.rules.free_ipus import bits_of, free_blocks
 
 _AGENTS = f"SELECT {columns_of(Agent)} FROM agents "
 
@@ -41,14 +40,12 @@ def create_cluster(db: Connection, request: ClusterRequest) -> Cluster:
     check_new(db, "clusters", cluster.name)
     check_new(db, "allocations", cluster.name)
     insert(db, "clusters", cluster)
-    insert(db, "allocations", cluster.name, cluster.name)
+    ipus = bits_of([Block(0, cluster.size)])
+    insert(db, "allocations", cluster.name, cluster.name, column_of(ipus))
     if request.agents:
         _take_agents(db, request)
     else:
         _make_agents(db, cluster.name, machines)
-    free = FreeBlockTable(db, cluster.name)
-    for block in buddy.aligned_blocks(0, cluster.size):
-        free.add(block)
     return cluster
 
 
@@ -93,11 +90,20 @@ def get_cluster(db: Connection, name: str) -> Cluster:
 
 def list_free_blocks(db: Connection, cluster: str) -> tuple[Block, ...]:
     get_cluster(db, cluster)
-    query = (
-        "SELECT f.first, f.size FROM free_blocks f JOIN allocations a "
-        "ON a.name = f.allocation WHERE a.cluster = ? ORDER BY f.first"
-    )
-    return select(db, Block, query, (cluster,))
+    query = "SELECT free_ipus FROM allocations WHERE cluster = ?"
+    columns = select_column(db, query, cluster)
+    blocks = [block for column in columns for block in free_blocks(ipus_in(column))]
+    return tuple(sorted(blocks))
+
+
+def column_of(ipus: int) -> bytes:
+    """Return the column of `allocations` that holds a set of IPUs."""
+    return ipus.to_bytes((ipus.bit_length() + 7) // 8, "little")
+
+
+def ipus_in(column: bytes) -> int:
+    """Return the set of IPUs that a column of `allocations` holds."""
+    return int.from_bytes(column, "little")
 
 
 def remove_cluster(db: Connection, name: str) -> None:
@@ -105,7 +111,6 @@ def remove_cluster(db: Connection, name: str) -> None:
     check_empty(db, "cluster", name)
     own = "(SELECT name FROM allocations WHERE cluster = ?)"
     for deleted in (
-        f"free_blocks WHERE allocation IN {own}",
         f"allocation_users WHERE allocation IN {own}",
         "allocations WHERE cluster = ?",
         "agents WHERE cluster = ? AND made_with_cluster",

@@ -4,12 +4,12 @@ from _sqlite3 import Connection
 from collections.abc import Sequence
 from typing import Any
 
+from poprun.vipu.inventory.tables.allocations import get_free_ipus, set_free_ipus
 from poprun.vipu.inventory.tables.clusters import agents_in_trouble
-from poprun.vipu.inventory.tables.free_blocks import FreeBlockTable
 from poprun.vipu.inventory.tables.names import refuse_unknown
 from poprun.vipu.inventory.tables.rows import from_row, insert, select_column
 from poprun.vipu.model import AgentStatus, Block, Partition, PartitionState
-from poprun.vipu.rules import buddy
+from poprun.vipu.rules.free_ipus import bits_of
 
 # Where its first block is, how large each is, and how many there are, stand for all.
 _BLOCKS = Partition._fields.index("blocks")
@@ -68,15 +68,14 @@ def delete_partition(db: Connection, name: str) -> None:
     partition = find_partition(db, name)
     if partition is None:
         return
-    free_blocks_of(db, partition)
+    free_ipus_of(db, partition)
     db.execute("DELETE FROM partitions WHERE name = ?", (name,))
 
 
-def free_blocks_of(db: Connection, partition: Partition) -> None:
+def free_ipus_of(db: Connection, partition: Partition) -> None:
     """Give the IPUs of a partition back."""
-    free = FreeBlockTable(db, partition.allocation)
-    for block in partition.blocks:
-        buddy.release(free, block)
+    free = get_free_ipus(db, partition.allocation)
+    set_free_ipus(db, partition.allocation, free | bits_of(partition.blocks))
 
 
 def with_state(db: Connection, partition: Partition) -> Partition:

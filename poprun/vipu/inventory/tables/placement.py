@@ -8,8 +8,10 @@ from poprun.vipu.inventory.tables.allocations import (
     check_use,
     count_ipus,
     get_allocation,
+    get_free_ipus,
     get_users,
     is_limited,
+    set_free_ipus,
 )
 from poprun.vipu.inventory.tables.clusters import get_cluster, list_clusters
 from poprun.vipu.inventory.tables.devices import (
@@ -17,14 +19,13 @@ from poprun.vipu.inventory.tables.devices import (
     list_reservations,
     release_devices,
 )
-from poprun.vipu.inventory.tables.free_blocks import FreeBlockTable
 from poprun.vipu.inventory.tables.leases import end_lease
 from poprun.vipu.inventory.tables.names import listed
 from poprun.vipu.inventory.tables.occupants import describe_users_of
 from poprun.vipu.inventory.tables.partitions import (
     delete_partition,
     find_partition,
-    free_blocks_of,
+    free_ipus_of,
     get_partition,
     insert_partition,
     replace_partition,
@@ -33,7 +34,7 @@ from poprun.vipu.inventory.tables.partitions import (
 from poprun.vipu.inventory.tables.rows import select_column
 from poprun.vipu.model import Block, Cluster, Partition, PartitionState
 from poprun.vipu.requests import PartitionChange, PartitionRequest
-from poprun.vipu.rules import buddy, partition_rules, routing
+from poprun.vipu.rules import free_ipus, partition_rules, routing
 from poprun.vipu.rules.existing import changed_request
 from poprun.vipu.rules.partition_rules import Shape
 from poprun.words import counted
@@ -88,7 +89,7 @@ def update_partition(
             request, shape, cluster, partition.allocation, partition.blocks
         )
     else:
-        free_blocks_of(db, partition)
+        free_ipus_of(db, partition)
         changed = _place(db, request, strict=strict, own=name)
     changed = changed._replace(created=partition.created, lease=partition.lease)
     return _configured(db, changed, partition.generation + 1)
@@ -143,12 +144,10 @@ def _place(
             impossible = error
             continue
         possible.append((allocation, cluster))
-        free = FreeBlockTable(db, allocation)
-        if request.place_index is None:
-            blocks = _take(free, shape, cluster)
-        else:
-            blocks = _take_at(free, shape, cluster, request.place_index)
+        free = get_free_ipus(db, allocation)
+        blocks = _find_blocks(free, shape, cluster, request.place_index)
         if blocks is not None:
+            set_free_ipus(db, allocation, free & ~free_ipus.bits_of(blocks))
             return _partition(request, shape, cluster, allocation, blocks)
     if not possible and impossible is not None:
         raise impossible
@@ -188,33 +187,17 @@ def find_places(db: Connection, request: PartitionRequest) -> Places:
     return places
 
 
-def _take(
-    free: FreeBlockTable, shape: Shape, cluster: Cluster
+def _find_blocks(
+    free: int, shape: Shape, cluster: Cluster, index: int | None
 ) -> tuple[Block, ...] | None:
-    if shape.num_ilds > 1:
-        return buddy.allocate_across(
-            free, shape.ild_share, shape.num_ilds, cluster.ild_size
-        )
-    block = buddy.allocate(free, shape.ild_share)
-    return None if block is None else (block,)
-
-
-def _take_at(
-    free: FreeBlockTable, shape: Shape, cluster: Cluster, index: int
-) -> tuple[Block, ...] | None:
-    """Take the IPUs at an index, all or none."""
-    row, place = divmod(index, cluster.ild_size // shape.ild_share)
-    first_ild = row * shape.num_ilds
-    blocks = tuple(
-        Block(ild * cluster.ild_size + place * shape.ild_share, shape.ild_share)
-        for ild in range(first_ild, first_ild + shape.num_ilds)
-    )
-    for taken, block in enumerate(blocks):
-        if not buddy.allocate_at(free, block):
-            for other in blocks[:taken]:
-                buddy.release(free, other)
-            return None
-    return blocks
+    """Find free IPUs for a partition, at an index if there is one."""
+    share, num_ilds, ild_size = shape.ild_share, shape.num_ilds, cluster.ild_size
+    if index is None:
+        return free_ipus.find_blocks(free, share, num_ilds, ild_size)
+    row, place = divmod(index, ild_size // share)
+    first = row * num_ilds * ild_size + place * share
+    blocks = tuple(Block(first + n * ild_size, share) for n in range(num_ilds))
+    return None if free_ipus.bits_of(blocks) & ~free else blocks
 
 
 def _partition(
@@ -274,10 +257,10 @@ def _room_in(db: Connection, allocation: str, cluster: Cluster) -> str:
         )
         others = listed(select_column(db, query, name))
         return f"all agents of {what} are in other allocations: {others}"
-    free = FreeBlockTable(db, allocation)
-    if not free.total():
+    free = get_free_ipus(db, allocation)
+    if not free:
         return f"all {counted(total, 'IPU')} of {what} are in use"
     return (
-        f"{what} has {free.total()} of {counted(total, 'IPU')} free, at most "
-        f"{free.largest()} of them next to each other"
+        f"{what} has {free.bit_count()} of {counted(total, 'IPU')} free, at most "
+        f"{free_ipus.largest_block(free)} of them next to each other"
     )

@@ -233,5 +233,4 @@ def test_processes_killed_in_the_middle_of_a_change_lose_no_ipu(
     assert inventory.list_leases() == ()
     with inventory._read() as db:
         assert db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-        free = db.execute("SELECT first, size FROM free_blocks").fetchall()
-    assert free == [(0, 64)]
+    assert inventory.list_free_blocks("c64") == ((0, 64),)

@@ -21,6 +21,7 @@ from vipu_servers import Server, serving
 from poprun.vipu import liveness
 from poprun.vipu.errors import InUseError, MismatchError, NoSpaceError
 from poprun.vipu.inventory.embedded import EmbeddedInventory
+from poprun.vipu.inventory.tables import clusters
 from poprun.vipu.leases import Grant, Holder
 from poprun.vipu.model import Partition
 from poprun.vipu.requests import Acquisition, PartitionChange, PartitionRequest
@@ -241,11 +242,8 @@ class Machine(RuleBasedStateMachine):
             return
         self.settle()
         with self.store._read() as db:
-            free = {
-                position
-                for first, size in db.execute("SELECT first, size FROM free_blocks")
-                for position in range(first, first + size)
-            }
+            blocks = clusters.list_free_blocks(db, "pod128")
+        free = {position for block in blocks for position in block.positions}
         held: set[int] = set()
         for partition in self.expected.values():
             assert partition.size.bit_count() == 1
@@ -279,9 +277,7 @@ class Machine(RuleBasedStateMachine):
             self.inventory.release(lease)
         for partition in self.inventory.list_partitions():
             self.inventory.remove_partition(partition.name)
-        with self.store._read() as db:
-            blocks = db.execute("SELECT first, size FROM free_blocks").fetchall()
-        assert blocks == [(0, SIZE)]
+        assert self.inventory.list_free_blocks("pod128") == ((0, SIZE),)
         self.close_inventory()
 
 
