@@ -31,8 +31,9 @@ def start(size: int, function: Callable[[int], Any]) -> list[Ended]:
 
     def member(me: Me) -> Any:
         os.environ.update(told[me.rank])
-        # What the test's own process has read of its environment.
-        STATE.__dict__.pop("job", None)
+        # What the test's own process has read of its environment, in any test so far.
+        for known in ("job", "settings"):
+            STATE.__dict__.pop(known, None)
         torch.manual_seed(me.rank)
         # Tensors would come by way of a server in this process, which ends now.
         return pickle.dumps(function(me.rank))
