@@ -42,12 +42,51 @@ def test_a_call_is_decided_once_all_members_have_requested_it() -> None:
 
     assert members.round([allreduce("a")], [allreduce("b")], []) == []
     assert [one.lacks(0) for one in members.each] == [True] * 3
-    assert members.each[0].missing("a") == [1, 2]
+    assert members.each[0].describe_stall(0, allreduce("a"), "a", 1.6) == (
+        "instance 0 has waited 2 s in allreduce 'a' for instances 1, 2, which make "
+        "other calls."
+    )
     assert names(members.round([], [allreduce("a")], [allreduce("a")])) == ["a"]
     found = members.round([allreduce("b")], [], [allreduce("b")])
     assert names(found) == ["b"]
     assert [found[0].error, found[0].requests] == [None, (allreduce("b"),) * 3]
     assert [one.lacks(0) for one in members.each] == [False] * 3
+
+
+def test_calls_of_one_name_are_matched_in_the_order_of_each_member() -> None:
+    members = Members(2)
+    first, second = (allreduce("a", root=root) for root in (0, 1))
+
+    assert members.round([first, second], []) == []
+    decided = members.round([first], [first, second, first])
+
+    assert [one.requests for one in decided] == [
+        (first, first),
+        (second, second),
+        (first, first),
+    ]
+
+
+def test_members_that_wait_for_each_other_for_good_are_told_apart_by_calls() -> None:
+    agreements = [Agreement(range(2)) for _ in range(2)]
+
+    def feed(*messages: bytes) -> list[list[Decision]]:
+        return [one.feed(messages) for one in agreements]
+
+    assert feed(agreements[0].encode([allreduce("a")], True), b"") == [[], []]
+    blocked = agreements[0].encode([], True)
+    feed(blocked, agreements[1].encode([allreduce("b")]))
+    assert not any(one.is_deadlocked for one in agreements)
+    feed(blocked, agreements[1].encode([]))
+    assert not any(one.is_deadlocked for one in agreements)
+    feed(blocked, blocked)
+    assert all(one.is_deadlocked for one in agreements)
+    assert {one.describe_deadlock(0.7) for one in agreements} == {
+        "Named collectives were called in different orders: instance 0 is in allreduce "
+        "'a', but instance 1 waits in allreduce 'b', and has for 0.7 s, with all its "
+        "threads that make such calls. Call them in one order, from threads, or with "
+        "async_op=True."
+    }
 
 
 def test_every_order_of_requests_comes_to_one_order_of_calls() -> None:

@@ -10,9 +10,10 @@ from popdist.engine.transport import Transport
 from popdist.job import Place
 from popdist.session import STATE
 
+from ..negotiation.agreement import Agreement
 from ..negotiation.call_requests import Kind, Request
 from ..negotiation.negotiator import Call, CarryOut, Negotiator
-from .exceptions import HorovodInternalError
+from .exceptions import internal_errors
 from .process_sets import ProcessSet, checked_ranks, global_process_set
 from .timeline import Timeline
 
@@ -112,7 +113,7 @@ class HorovodBasics:
             atexit.unregister(self.shutdown)
             self.stop_timeline()
             for negotiator in reversed(self._negotiators.values()):
-                negotiator.shut_down()
+                negotiator.shut_down(f"Rank {self.rank()} has shut down Horovod.")
             self._negotiators.clear()
             for process_set in self._sets.values():
                 process_set.invalidate()
@@ -205,7 +206,7 @@ class HorovodBasics:
         self._agree(Kind.REMOVE_PROCESS_SET, process_set.ranks or [])
         negotiator = self._negotiators.pop(number, None)
         if negotiator is not None:
-            negotiator.shut_down()
+            negotiator.shut_down(f"Rank {self.rank()} has removed {process_set}.")
         self._sets.pop(number).invalidate()
         process_set.invalidate()
         return True
@@ -248,6 +249,8 @@ class HorovodBasics:
             HorovodInternalError: The ranks cannot reach each other.
         """
         self._here()
+        with internal_errors():
+            STATE.check()
         number = process_set.process_set_id
         existing = None if number is None else self._negotiators.get(number)
         if existing is not None:
@@ -320,13 +323,11 @@ class HorovodBasics:
         ranks = process_set.ranks or []
         settings = STATE.job.settings
         members = tuple(self._instances[rank] for rank in ranks)
-        try:
+        with internal_errors():
             group = STATE.group(f"horovod{number}", members)
-        except Exception as error:
-            raise HorovodInternalError(str(error)) from error
         negotiator = Negotiator(
             group,
-            ranks,
+            Agreement(ranks, program="horovod", noun="rank"),
             self._make_carrier(group.transport),
             timeout=settings.timeout,
             stall=settings.stall,
@@ -350,8 +351,8 @@ class HorovodBasics:
         """Return when all ranks have given the same ranks."""
         negotiator = self.negotiator(global_process_set)
         call = Call(Request(kind, None, counts=tuple(ranks)))
-        negotiator.submit(call, wait=True)
-        negotiator.wait(call)
+        with internal_errors():
+            negotiator.submit(call, wait=True).wait()
 
 
 def _ranks_of(comm: Any) -> list[int]:

@@ -1,8 +1,23 @@
 """The errors that Horovod raises."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from popdist.errors import PopdistError
+
 
 class HorovodInternalError(RuntimeError):
     """A collective call failed, or the ranks' calls did not match."""
+
+
+@contextmanager
+def internal_errors() -> Iterator[None]:
+    """Raise popdist's errors, within this block, as Horovod's."""
+    try:
+        yield
+    except PopdistError as error:
+        # A new one for each wait, with the traceback of that.
+        raise HorovodInternalError(str(error)) from error
 
 
 class HostsUpdatedInterrupt(RuntimeError):

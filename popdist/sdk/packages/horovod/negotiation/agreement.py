@@ -6,7 +6,7 @@ alone: it knows no clock, no threads and no transport.
 """
 
 import json
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -38,31 +38,50 @@ class Decision:
 class Agreement:
     """The calls that some members have requested, and others have not."""
 
-    def __init__(self, ranks: Sequence[int]) -> None:
+    def __init__(
+        self,
+        numbers: Sequence[int],
+        *,
+        program: str = "popdist",
+        noun: str = "instance",
+    ) -> None:
         """Begin without calls.
 
         Args:
-            ranks: What the members are called in errors.
+            numbers: What the members are called in errors.
+            program: What reports come from.
+            noun: What a member is.
         """
-        self.ranks = tuple(ranks)
-        self._size = len(ranks)
-        # By name, in the order in which the first member requested them.
-        self._pending: dict[str, dict[int, Request]] = {}
+        self.program = program
+        self._numbers_of_members = tuple(numbers)
+        self._noun = noun
+        self._size = len(numbers)
+        # By name, in the order in which the first member requested them, and then by
+        # member, in its order. No queue is empty.
+        self._pending: dict[str, dict[int, deque[Request]]] = {}
         # When each member has joined that has.
         self._joined: dict[int, int] = {}
         # How many calls without a name each member has made, by kind.
         self._unnamed: Counter[tuple[int, Kind]] = Counter()
         self._numbers: dict[tuple[Any, ...], int] = {}
         self._templates: list[tuple[Any, ...]] = []
+        # Whether no member requests more before a call is over, and none can be made.
+        self.is_deadlocked = False
 
-    def encode(self, requests: Sequence[Request]) -> bytes:
-        """Return the message that announces these requests to all members."""
+    def encode(self, requests: Sequence[Request], blocked: bool = False) -> bytes:
+        """Return the message that announces these requests to all members.
+
+        Args:
+            blocked: Without requests, that none will come before a call is over.
+        """
         entries: list[Any] = []
         for request in requests:
             template = request.template
             known: Any = self._numbers.get(template, template)
             entries.append([known, request.counts] if request.counts else known)
-        return json.dumps(entries, separators=(",", ":")).encode() if entries else b""
+        if not entries:
+            return _BLOCKED if blocked else b""
+        return json.dumps(entries, separators=(",", ":")).encode()
 
     def feed(self, messages: Sequence[bytes]) -> list[Decision]:
         """Take the next message of each member, and return what can be carried out."""
@@ -72,7 +91,9 @@ class Agreement:
         if len(self._templates) > _MOST_TEMPLATES:
             self._templates.clear()
             self._numbers.clear()
-        return self._decide()
+        decisions = self._decide()
+        self.is_deadlocked = not decisions and set(messages) == {_BLOCKED}
+        return decisions
 
     def lacks(self, member: int) -> bool:
         """Return whether a call waits for this member."""
@@ -80,14 +101,43 @@ class Agreement:
             member not in requests for requests in self._pending.values()
         )
 
-    def missing(self, name: str) -> list[int]:
-        """Return the ranks that have not requested this call, and have not joined."""
-        requests = self._pending.get(name, {})
-        return [
-            rank
-            for member, rank in enumerate(self.ranks)
-            if member not in requests and member not in self._joined
+    def describe_stall(
+        self, member: int, request: Request, name: str, seconds: float
+    ) -> str:
+        """Return for whom a call of this member has waited, as a sentence."""
+        requested = self._pending.get(name, {}).keys() | self._joined.keys()
+        missing = [
+            str(number)
+            for other, number in enumerate(self._numbers_of_members)
+            if other not in requested
         ]
+        return (
+            f"{self._noun} {self._numbers_of_members[member]} has waited "
+            f"{seconds:.0f} s in {request.title(name)} for {self._noun}s "
+            f"{', '.join(missing)}, which make other calls."
+        )
+
+    def describe_deadlock(self, seconds: float) -> str:
+        """Return which calls two members wait in, as a sentence; the same on all."""
+        first, name = next(
+            (member, name)
+            for member in range(self._size)
+            for name, requests in self._pending.items()
+            if member in requests
+        )
+        other = next(i for i in range(self._size) if i not in self._pending[name])
+        theirs = next(n for n, queues in self._pending.items() if other in queues)
+        (here, there) = (
+            self._pending[one][member][0].title(one)
+            for member, one in ((first, name), (other, theirs))
+        )
+        return (
+            f"Named collectives were called in different orders: {self._noun} "
+            f"{self._numbers_of_members[first]} is in {here}, but {self._noun} "
+            f"{self._numbers_of_members[other]} waits in {there}, and has for "
+            f"{seconds:g} s, with all its threads that make such calls. Call them in "
+            "one order, from threads, or with async_op=True."
+        )
 
     def _take(self, member: int, entry: Any) -> None:
         counts: tuple[int, ...] = ()
@@ -110,37 +160,46 @@ class Agreement:
             number = self._unnamed[member, request.kind]
             self._unnamed[member, request.kind] += 1
             name = unnamed(request.kind, number)
-        self._pending.setdefault(name, {})[member] = request
+        queues = self._pending.setdefault(name, {})
+        queues.setdefault(member, deque()).append(request)
 
     def _decide(self) -> list[Decision]:
         decided = []
-        waiting = {}
-        for name, requests in self._pending.items():
-            if len(requests.keys() | self._joined.keys()) < self._size:
-                waiting[name] = requests
-                continue
-            each = tuple([requests.get(member) for member in range(self._size)])
-            error = find_mismatch(name, each, self.ranks)
-            decision = Decision(name, each, error)
-            if len(requests) < self._size and decision.request.name is None:
-                self._count_for_joined(decision)
-            decided.append(decision)
-        self._pending = waiting
+        for name in list(self._pending):
+            queues = self._pending[name]
+            while queues and len(queues.keys() | self._joined.keys()) == self._size:
+                decided.append(self._decision(name, queues))
+            if not queues:
+                del self._pending[name]
         if len(self._joined) == self._size:
             join = Request(Kind.JOIN, JOIN)
             last = max(self._joined, key=lambda member: self._joined[member])
-            decided.append(Decision(JOIN, (join,) * self._size, last=self.ranks[last]))
+            number = self._numbers_of_members[last]
+            decided.append(Decision(JOIN, (join,) * self._size, last=number))
             self._joined = {}
         return decided
 
-    def _count_for_joined(self, decision: Decision) -> None:
-        """Count a call without a name for members that have joined, as their own."""
-        for member, request in enumerate(decision.requests):
-            if request is None:
-                self._unnamed[member, decision.request.kind] += 1
+    def _decision(self, name: str, queues: dict[int, deque[Request]]) -> Decision:
+        """Take the next request of each member that has not joined."""
+        requests: list[Request | None] = [None] * self._size
+        for member in list(queues):
+            requests[member] = queues[member].popleft()
+            if not queues[member]:
+                del queues[member]
+        each = tuple(requests)
+        error = find_mismatch(name, each, self._numbers_of_members)
+        decision = Decision(name, each, error)
+        if decision.request.name is None:
+            # A call without a name counts as their own for members that have joined.
+            for member, request in enumerate(requests):
+                if request is None:
+                    self._unnamed[member, decision.request.kind] += 1
+        return decision
 
 
 JOIN = "join"
+# The message of a member that requests nothing before a call is over, and announces so.
+_BLOCKED = b"[]"
 
 
 def unnamed(kind: Kind, number: int) -> str:

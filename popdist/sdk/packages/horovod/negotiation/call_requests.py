@@ -18,11 +18,21 @@ class Kind(IntEnum):
     JOIN = 6
     ADD_PROCESS_SET = 7
     REMOVE_PROCESS_SET = 8
+    # Any operation of a group, which compares itself what the members call.
+    ANY = 9
 
     @property
     def text(self) -> str:
         """Its name in errors and in the names of calls."""
         return self.name.lower().replace("_process_set", " of a process set")
+
+
+def shown(name: str | None) -> str:
+    """Return a name as errors show it: in ASCII, and not too long."""
+    if name is None:
+        return "a call without a name"
+    text = ascii(name)
+    return text if len(text) <= 100 else f"{text[:96]}...'"
 
 
 # A tensor's dtype and shape.
@@ -61,6 +71,12 @@ class Request:
             self.postscale,
         )
 
+    def title(self, name: str) -> str:
+        """Return what errors call it, if it is matched by this name."""
+        if self.kind is Kind.ANY:
+            return shown(self.name)
+        return f"{self.kind.text} {name!r}"
+
     @classmethod
     def from_template(
         cls, template: tuple[Any, ...], counts: tuple[int, ...]
@@ -92,17 +108,17 @@ def find_mismatch(
     if len(given) < len(requests) and first.kind not in _WITH_JOINED:
         absent = next(r for r, q in zip(ranks, requests, strict=True) if q is None)
         return (
-            f"{first.kind.text} {name!r} cannot be made, because rank {absent} has "
+            f"{first.title(name)} cannot be made, because rank {absent} has "
             "joined: only allreduce and barrier can. Call join() after it on all ranks."
         )
     if problem := _own_problem(first):
-        return f"{first.kind.text} {name!r} {problem}"
+        return f"{first.title(name)} {problem}"
     for rank, request in given[1:]:
         difference = _difference(first, request)
         if difference:
             what, mine, theirs = difference
             return (
-                f"The ranks' {what} differ in {first.kind.text} {name!r}: rank "
+                f"The ranks' {what} differ in {first.title(name)}: rank "
                 f"{first_rank} has {mine}, but rank {rank} has {theirs}. All ranks "
                 "must make the same call."
             )

@@ -1,46 +1,68 @@
-"""The calls of one process set on this rank: announced, agreed upon, carried out.
+"""The calls of one group that are matched by their names, as one member sees them.
 
-Calls are matched by their names, in whatever order the ranks make them. In each round
+Calls are matched by their names, in whatever order the members make them. In each round
 all members exchange what they have requested since the last one, and then carry out,
 in one order, what all of them have requested. A round is driven by a thread that waits
 for a call, or else by one thread beside the program.
 """
 
 import os
-import sys
 import threading
+import weakref
 from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import chain
+from math import inf
 from time import monotonic
-from typing import Protocol
+from typing import Any, Protocol
 
 from popdist.engine.group import Group
-from popdist.engine.handle import Helper
+from popdist.engine.handle import Handle, Helper, check_interpreter, check_thread
+from popdist.engine.meet.deadlines import report
 from popdist.engine.spec.operations import Described
-from popdist.errors import CollectiveTimeoutError, GroupUnusableError
+from popdist.errors import (
+    CollectiveAbortedError,
+    CollectiveTimeoutError,
+    GroupUnusableError,
+    MismatchError,
+    PopdistError,
+)
 
-from ..common.exceptions import HorovodInternalError
 from .agreement import JOIN, Agreement, Decision, unnamed
 from .call_requests import Kind, Request
 from .packets import Packets
 
-# How long to wait for requests of this rank that others wait for, before a round
+# How long to wait for requests of this member that others wait for, before a round
 # without any: first not at all, and then the longer, the more rounds were empty.
 _PAUSES = (0.0, 0.0002, 0.0005, 0.001, 0.002, 0.005)
+# How long the thread beside the program waits for further calls before it ends.
+_IDLE_SECONDS = 0.5
 
 
 class Call:
-    """A call of this rank, from its request to its result."""
+    """A call of this member, from its request to its result."""
+
+    # What waits for it, once it is requested.
+    handle: Handle[Any]
 
     def __init__(self, request: Request) -> None:
         self.request = request
+        # For a call without a name, the one by which it is matched.
         self.name = request.name or ""
-        self.done = False
-        self.error: HorovodInternalError | None = None
-        self.result: object = None
         self.begun = monotonic()
+        # One of them is set by what carries the call out. Any: calls have results of
+        # all types.
+        self.result: Any = None
+        self.error: Exception | None = None
+
+    def outcome(self) -> Any:
+        """Return the result of the call, or raise its error."""
+        if self.error is not None:
+            raise self.error
+        return self.result
 
 
-# What carries out the decisions of a round, in their order, with this rank's calls.
+# What carries out the decisions of a round, in their order, with this member's calls.
 CarryOut = Callable[[Sequence[tuple[Decision, Call | None]]], None]
 
 
@@ -57,285 +79,345 @@ class Observer(Protocol):
 
 
 class Negotiator:
-    """One rank's part in the calls of a process set."""
+    """One member's part in the calls of a group that are matched by their names."""
 
     def __init__(
         self,
         group: Group,
-        ranks: Sequence[int],
+        agreement: Agreement,
         carry_out: CarryOut,
         *,
         timeout: float,
         stall: float,
-        cycle: float,
+        deadlock: float = inf,
+        cycle: float = 0.0,
     ) -> None:
-        """Make the rank's part.
+        """Make the member's part.
 
         Args:
-            group: That of the members; only this object makes its calls.
-            ranks: What the members are called.
-            timeout: After how many seconds a call that other ranks have not made is an
-                error, where they make others.
+            group: That of the members; only this object and `carry_out` make its calls.
+            agreement: A new one, of the same members.
+            timeout: After how many seconds a call that other members have not made is
+                an error, where they make others.
             stall: After how many seconds they are named on stderr.
+            deadlock: For how many seconds all threads of all members that make calls
+                wait in different ones before that is an error.
             cycle: How many seconds to collect requests that nothing waits for, before
                 they are announced together.
         """
         self._observer: Observer | None = None
         self._group = group
         self._member = group.rank
-        self._agreement = Agreement(ranks)
+        self._agreement = agreement
         self._packets = Packets(group.transport)
         self._carry_out = carry_out
         self._timeout, self._stall, self._cycle = timeout, stall, cycle
+        self._deadlock = deadlock
         self._pid = os.getpid()
-        lock = threading.Lock()
+        # Held while calls are requested. A signal's handler may request one, too.
+        self.lock = threading.RLock()
         # Notified after each round; when a call is requested; for the own thread.
-        self._progress = threading.Condition(lock)
-        self._requested = threading.Condition(lock)
-        self._work = threading.Condition(lock)
+        self._progress = threading.Condition(self.lock)
+        self._requested = threading.Condition(self.lock)
+        self._work = threading.Condition(self.lock)
+        # Calls that are not announced yet; all that are under way, by name; and those
+        # that the running round carries out.
         self._fresh: list[Call] = []
-        self._calls: dict[str, Call] = {}
+        self._calls: dict[str, list[Call]] = {}
+        self._decided: list[Call] = []
         self._counts = dict.fromkeys(Kind, 0)
-        self._driving = False
+        self._driver: threading.Thread | None = None
+        # The threads that have requested calls, and those that wait for one.
+        self._callers: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+        self._blocked: set[threading.Thread] = set()
         self._empty_rounds = 0
         self._reported = 0.0
-        self._failure: HorovodInternalError | None = None
+        self._deadlocked_since: float | None = None
+        self._closed = False
         self._worker: threading.Thread | None = None
-        # Whether it waits for calls.
-        self._idle = False
 
     def observe(self, observer: Observer | None) -> None:
         """Tell this of calls from now on; None for nothing."""
         self._observer = observer
         self._group.set_trace(None if observer is None else observer.carried_out)
 
-    def submit(self, call: Call, *, wait: bool = False) -> None:
-        """Request a call.
+    def is_under_way(self, name: str | None) -> bool:
+        """Return whether a call of this name is requested, and not over."""
+        return name in self._calls
+
+    def submit(self, call: Call, *, wait: bool = False) -> Handle[Any]:
+        """Request a call, and return its handle.
 
         Args:
             wait: The caller waits for it at once, so no other thread is needed.
 
         Raises:
-            ValueError: A call of this name is under way.
-            HorovodInternalError: An earlier error, or shutdown(), allows no more.
+            GroupUnusableError: The negotiator is shut down, or Python is ending.
+            RuntimeError: The caller is a callback that would wait for itself.
         """
-        self._check_process()
-        kind = call.request.kind
-        with self._progress:
-            if self._failure is not None:
-                raise HorovodInternalError(str(self._failure)) from self._failure
-            if not call.name:
-                call.name = unnamed(kind, self._counts[kind])
-            if call.name in self._calls:
-                raise ValueError(
-                    f"A call named {call.name!r} is under way on this rank, and two "
-                    "of one name cannot be told apart. Wait for it with "
-                    "synchronize(), or use another name."
-                )
-            if call.request.name is None:
-                self._counts[kind] += 1
-            self._calls[call.name] = call
-            self._fresh.append(call)
-            if self._observer:
-                self._observer.requested(call.name, kind)
-            if self._driving:
+        if wait:
+            self.check_caller()
+        else:
+            check_interpreter()
+        try:
+            with self.lock:
+                if not (wait or self._driver or self._blocked):
+                    self._start_worker()
+                self._callers.add(threading.current_thread())
+                self._add(call)
                 self._requested.notify()
-            elif not wait:
-                self._start_worker()
+        except BaseException as error:
+            if not isinstance(error, Exception):
+                # Ctrl-C: the others may wait for a call that is never made.
+                self._group.give_up(call.request.title(call.name), error)
+            raise
+        return call.handle
 
-    def wait(self, call: Call) -> object:
-        """Block until a call is carried out, and return its result.
-
-        Raises:
-            HorovodInternalError: The ranks' requests differ, a rank has ended, ...
-        """
-        if not call.done:
-            self._check_process()
-        while not call.done:
-            with self._progress:
-                while self._driving and not call.done:
-                    self._progress.wait()
-                if call.done:
-                    break
-                self._driving = True
-            self._drive()
-            if call.done:
-                self._hand_over()
-        if call.error is not None:
-            # A new one for each wait, with the traceback of that.
-            raise HorovodInternalError(str(call.error)) from call.error
-        return call.result
-
-    def shut_down(self) -> None:
-        """Make no more calls; those under way fail on all ranks. Leave the group."""
-        with self._progress:
-            under_way = bool(self._calls)
-        if self._pid == os.getpid():
-            if under_way and self._failure is None:
-                rank = self._agreement.ranks[self._member]
-                self._group.abort(f"Rank {rank} has shut down Horovod.")
-            self._fail(HorovodInternalError("Horovod has been shut down on this rank."))
-            worker = self._worker
-            if worker is not None and worker is not threading.current_thread():
-                worker.join()
-            self._group.close()
-
-    def _check_process(self) -> None:
-        if os.getpid() != self._pid:
-            raise HorovodInternalError(
-                "This process was forked after hvd.init(), and takes no part in "
-                "collectives. Make the call in the process that called hvd.init()."
+    def _add(self, call: Call) -> None:
+        if self._closed:
+            raise GroupUnusableError(
+                "This group has been shut down, and takes no more calls. Make them "
+                "before that, or begin anew."
             )
+        kind = call.request.kind
+        if call.request.name is None:
+            call.name = unnamed(kind, self._counts[kind])
+            self._counts[kind] += 1
+        call.handle = Handle(
+            partial(self._group.give_up, call.request.title(call.name))
+        )
+        call.handle.maker = self
+        self._calls.setdefault(call.name, []).append(call)
+        self._fresh.append(call)
+        if self._observer:
+            self._observer.requested(call.name, kind)
+
+    def check_caller(self) -> None:
+        """Raise RuntimeError in the thread that makes a round: in a callback."""
+        check_thread(self._driver)
+
+    def hurry(self) -> None:
+        """Do nothing: calls that none waits for are made at once, too."""
+
+    def make_until(self, handle: Handle[Any]) -> None:
+        """Wait for a call, and drive rounds where no other thread does."""
+        thread = threading.current_thread()
+        # A signal's handler may wait in a thread that waits.
+        is_outermost = thread not in self._blocked
+        self._blocked.add(thread)
+        try:
+            while not handle.test():
+                if self._become_driver(thread, handle):
+                    self._drive()
+        finally:
+            if is_outermost:
+                self._blocked.discard(thread)
+            with self.lock:
+                if self._calls and not (self._driver or self._blocked):
+                    self._start_worker()
+
+    def _become_driver(self, thread: threading.Thread, handle: Handle[Any]) -> bool:
+        """Wait until no other thread drives a round; return whether this one is to."""
+        with self.lock:
+            while self._driver and not handle.test():
+                self._progress.wait()
+            if not handle.test():
+                self._driver = thread
+            return self._driver is thread
+
+    def shut_down(self, message: str) -> None:
+        """Make no more calls. Leave the group.
+
+        Args:
+            message: With it the calls that are under way fail on all members.
+        """
+        if self._pid != os.getpid():
+            return
+        with self.lock:
+            self._closed = True
+            under_way = bool(self._calls)
+            self._work.notify()
+        if under_way:
+            self._group.abort(message)
+        self._fail(CollectiveAbortedError(message))
+        worker = self._worker
+        if worker is not None and worker is not threading.current_thread():
+            worker.join()
+        self._group.close()
 
     def _start_worker(self) -> None:
         """Let the thread beside the program drive the rounds. The lock is held."""
-        if self._worker is None:
-            if sys.is_finalizing():
-                raise GroupUnusableError(
-                    "Python is ending, and starts no more threads for calls beside "
-                    "the program. Call synchronize() before the program ends."
-                )
-            worker = Helper(target=self._run, name="horovod", daemon=True)
+        # In a forked child, its parent's is not alive.
+        if self._worker is None or not self._worker.is_alive():
+            worker = Helper(target=self._run, name="popdist negotiation", daemon=True)
             worker.start()
             self._worker = worker
-        if self._idle:
-            self._idle = False
-            self._work.notify()
-
-    def _hand_over(self) -> None:
-        """Leave the calls that are still under way to the thread beside the program."""
-        with self._progress:
-            if self._calls and not self._driving and self._failure is None:
-                self._start_worker()
+        self._work.notify()
 
     def _run(self) -> None:
-        while True:
-            with self._progress:
-                self._await_calls()
-                if self._failure is not None:
-                    return
-                self._driving = True
+        while self._await_calls():
             self._drive()
 
-    def _await_calls(self) -> None:
-        """Return when the own thread is to drive a round. The lock is held."""
-        collected = False
-        while self._failure is None:
-            if self._driving or not self._calls:
-                collected = False
-                self._idle = True
-                self._work.wait()
-                self._idle = False
-            elif self._fresh and not collected:
-                # Gradients follow each other closely. A thread that waits for a call
-                # meanwhile drives the round itself.
-                collected = True
-                self._work.wait(self._cycle)
-            else:
-                return
+    def _await_calls(self) -> bool:
+        """Wait until the own thread is to drive a round; return False if it is to end.
+
+        Gradients follow each other closely, so it collects requests for a moment. A
+        thread that waits for a call meanwhile drives the round itself.
+        """
+        collected = self._cycle == 0
+        with self.lock:
+            while not self._closed:
+                if self._driver or self._blocked or not self._calls:
+                    collected = self._cycle == 0
+                    woken = self._work.wait(_IDLE_SECONDS)
+                    if not (woken or self._calls):
+                        break
+                elif self._fresh and not collected:
+                    collected = True
+                    self._work.wait(self._cycle)
+                else:
+                    self._driver = threading.current_thread()
+                    return True
+            self._worker = None
+            return False
 
     def _drive(self) -> None:
         """Make one round, as the only thread that does."""
         try:
             self._make_round()
+            for call in self._decided:
+                self._finish(call)
+            self._decided = []
         except BaseException as error:
-            self._group.give_up("a Horovod call", error)
-            self._fail(error)
+            self._give_up(error)
             if not isinstance(error, Exception):
                 raise
         finally:
-            with self._progress:
-                self._driving = False
+            with self.lock:
+                self._driver = None
                 self._progress.notify_all()
 
     def _make_round(self) -> None:
-        fresh = self._take_fresh()
-        message = self._agreement.encode([call.request for call in fresh])
+        """Exchange requests, and carry out what all members have requested."""
+        fresh, blocked = self._take_fresh()
+        message = self._agreement.encode([call.request for call in fresh], blocked)
         if self._observer:
             self._observer.cycled()
         decisions = self._agreement.feed(self._packets.exchange(message))
         if not decisions:
+            self._check_deadlock()
             return
-        self._empty_rounds = 0
-        with self._progress:
-            pairs = [(one, self._calls.get(one.name)) for one in decisions]
-            for decision, call in pairs:
-                if call is None and decision.request.name is None:
-                    # This rank has joined; the others have counted the call.
-                    self._counts[decision.request.kind] += 1
+        self._empty_rounds, self._deadlocked_since = 0, None
+        with self.lock:
+            pairs = [(decision, self._call_of(decision)) for decision in decisions]
         for decision, call in pairs:
             if call is not None and decision.error is not None:
-                call.error = HorovodInternalError(decision.error)
+                call.error = MismatchError(decision.error)
         if self._observer:
-            for _, call in pairs:
-                if call is not None:
-                    self._observer.began(call.name, call.request.kind)
+            for call in self._decided:
+                self._observer.began(call.name, call.request.kind)
         self._carry_out([pair for pair in pairs if pair[0].error is None])
-        with self._progress:
-            for _, call in pairs:
-                if call is not None:
-                    self._end(call)
 
-    def _end(self, call: Call) -> None:
-        self._calls.pop(call.name, None)
-        call.done = True
+    def _call_of(self, decision: Decision) -> Call | None:
+        """Take the call of this member that is decided from those under way."""
+        calls = self._calls.get(decision.name)
+        if calls is None:
+            if decision.request.name is None:
+                # This member has joined; the others have counted the call.
+                self._counts[decision.request.kind] += 1
+            return None
+        call = calls.pop(0)
+        if not calls:
+            del self._calls[decision.name]
+        self._decided.append(call)
+        return call
+
+    def _finish(self, call: Call) -> None:
         if self._observer:
             self._observer.ended(call.name, call.request.kind)
+        call.handle.run(call.outcome)
 
-    def _take_fresh(self) -> list[Call]:
-        """Return what this rank has requested since the last round.
+    def _take_fresh(self) -> tuple[list[Call], bool]:
+        """Return what this member has requested since the last round.
 
         Where it is waited for, and has nothing new, it waits a moment: rounds of
         members that all wait for each other would follow each other without end.
+
+        Also return whether it requests nothing more before a call is over.
         """
-        with self._progress:
+        with self.lock:
             if not self._fresh and self._agreement.lacks(self._member):
                 pause = _PAUSES[min(self._empty_rounds, len(_PAUSES) - 1)]
                 self._empty_rounds += 1
                 if pause:
                     self._requested.wait(pause)
-                if not self._fresh:
-                    self._check_age()
             fresh, self._fresh = self._fresh, []
+            blocked = not fresh and all(
+                thread in self._blocked or not thread.is_alive()
+                for thread in (threading.main_thread(), *self._callers)
+            )
         if fresh:
             self._empty_rounds = 0
-        return fresh
+        else:
+            self._check_age()
+        return fresh, blocked
 
     def _check_age(self) -> None:
-        """Name the ranks that have not made the oldest call of this one, if it is old.
+        """Name the members that have not made this one's oldest call, if it is old.
 
         Raises:
             CollectiveTimeoutError: It has become too old.
         """
-        oldest = next((c for c in self._calls.values() if c.name != JOIN), None)
-        if oldest is None:
+        with self.lock:
+            oldest = next((c[0] for n, c in self._calls.items() if n != JOIN), None)
+        age = 0.0 if oldest is None else monotonic() - oldest.begun
+        if oldest is None or age < min(self._stall, self._timeout):
             return
-        age = monotonic() - oldest.begun
-        if age < min(self._stall, self._timeout):
-            return
-        missing = ", ".join(map(str, self._agreement.missing(oldest.name)))
-        message = (
-            f"rank {self._agreement.ranks[self._member]} has waited {age:.0f} s in "
-            f"{oldest.request.kind.text} {oldest.name!r} for ranks {missing}, which "
-            "make other calls."
+        message = self._agreement.describe_stall(
+            self._member, oldest.request, oldest.name, age
         )
         if age >= self._timeout:
             raise CollectiveTimeoutError(message[0].upper() + message[1:])
-        if monotonic() - self._reported >= self._stall:
+        # What all members wait for will be an error, which says more.
+        due = self._reported + self._stall
+        if self._deadlocked_since is None and monotonic() >= due:
             self._reported = monotonic()
-            print(f"horovod: {message}", file=sys.stderr, flush=True)
+            report(f"{self._agreement.program}: {message}")
 
-    def _fail(self, error: BaseException) -> None:
-        """Let all calls under way, and all that follow, fail with this error."""
-        failure = HorovodInternalError(str(error) or type(error).__name__)
-        failure.__cause__ = error
-        with self._progress:
-            if self._failure is None:
-                self._failure = failure
-            for call in list(self._calls.values()):
-                call.error = failure
-                self._end(call)
-            self._fresh.clear()
+    def _check_deadlock(self) -> None:
+        """Fail, on all members, if all have waited for each other for long.
+
+        Raises:
+            MismatchError: They have.
+        """
+        if not self._agreement.is_deadlocked or self._deadlock == inf:
+            self._deadlocked_since = None
+            return
+        self._deadlocked_since = self._deadlocked_since or monotonic()
+        if monotonic() - self._deadlocked_since >= self._deadlock:
+            message = self._agreement.describe_deadlock(self._deadlock)
+            self._group.end_with_mismatch(message)
+            raise MismatchError(message)
+
+    def _give_up(self, error: BaseException) -> None:
+        """End the group for all members: an error keeps this one from its calls."""
+        with self.lock:
+            calls = [*self._decided, *chain.from_iterable(self._calls.values())]
+        title = calls[0].request.title(calls[0].name) if calls else "a call"
+        self._group.give_up(title, error)
+        if not isinstance(error, PopdistError):
+            failure = CollectiveAbortedError(str(error) or type(error).__name__)
+            failure.__cause__ = error
+            error = failure
+        self._fail(error)
+
+    def _fail(self, error: PopdistError) -> None:
+        """Let all calls under way fail with this error."""
+        with self.lock:
+            calls = [*self._decided, *chain.from_iterable(self._calls.values())]
+            self._decided, self._calls, self._fresh = [], {}, []
             self._progress.notify_all()
-            self._work.notify_all()
-            self._requested.notify_all()
+        for call in calls:
+            if not call.handle.test():
+                call.error = error
+                self._finish(call)

@@ -11,9 +11,10 @@ from torch import Tensor
 from popdist.torch.tensors.tensor_rows import check, overlapping, readable
 
 from ...common.basics import HorovodBasics
+from ...common.exceptions import internal_errors
 from ...common.process_sets import ProcessSet
 from ...negotiation.call_requests import Kind, Layout, Request
-from ...negotiation.negotiator import Call, Negotiator
+from ...negotiation.negotiator import Call
 from ..execution.carrier import Carrier, TensorCall
 from ..execution.reduce_ops import Adasum, ReduceOp, check_reducible, name_of_dtype
 
@@ -23,25 +24,23 @@ BASICS = HorovodBasics(Carrier)
 class Handle:
     """A call that may be under way. poll() and synchronize() take it."""
 
-    def __init__(
-        self, negotiator: Negotiator, call: Call, *, only_first: bool = False
-    ) -> None:
-        self._negotiator = negotiator
+    def __init__(self, call: Call, *, only_first: bool = False) -> None:
         self._call = call
         self._only_first = only_first
 
     def first(self) -> "Handle":
         """Return a handle of the same call whose result is the first of this one's."""
-        return Handle(self._negotiator, self._call, only_first=True)
+        return Handle(self._call, only_first=True)
 
     def poll(self) -> bool:
         """Return whether the call is over. Never blocks."""
-        return self._call.done
+        return self._call.handle.test()
 
     def wait(self) -> Any:
         """Block until the call is over, and return its result."""
-        # Any, because calls have results of all types.
-        result: Any = self._negotiator.wait(self._call)
+        with internal_errors():
+            # Any, because calls have results of all types.
+            result: Any = self._call.handle.wait()
         return result[0] if self._only_first else result
 
     def __call__(self) -> Any:
@@ -60,8 +59,15 @@ Now = bool
 def submit(process_set: ProcessSet, call: Call, now: Now) -> Handle:
     """Request a call in a process set."""
     negotiator = BASICS.negotiator(process_set)
-    negotiator.submit(call, wait=now)
-    return Handle(negotiator, call)
+    with internal_errors(), negotiator.lock:
+        if negotiator.is_under_way(call.request.name):
+            raise ValueError(
+                f"A call named {call.name!r} is under way on this rank, and two of one "
+                "name cannot be told apart. Wait for it with synchronize(), or use "
+                "another name."
+            )
+        negotiator.submit(call, wait=now)
+    return Handle(call)
 
 
 def reduce_tensors(
