@@ -88,6 +88,7 @@ STAGES = {
             "popdist.communicators",
             "popdist.groups",
             "popdist.named",
+            "popdist.negotiation",
             "popdist.replicated",
         ),
         ("popdist.collectives", "popdist.backend"),
@@ -117,7 +118,6 @@ STAGES = {
     ),
     "horovod": (
         ("horovod.common.exceptions",),
-        ("horovod.negotiation",),
         ("horovod.common", "horovod.runner"),
         ("horovod.torch",),
     ),
@@ -140,8 +140,8 @@ CORE_FOLDERS = ("kernels", "shm", "sync", "move", "reduce", "python")
 
 # Values and functions of them: what they know of the world is passed to them.
 PURE = (
-    "horovod.negotiation.agreement",
-    "horovod.negotiation.call_requests",
+    "popdist.negotiation.agreement",
+    "popdist.negotiation.call_requests",
     "poprun.errors",
     "poprun.helpers.protocol",
     "poprun.job.events",
@@ -296,7 +296,7 @@ THIRD_PARTY = {
 }
 
 # They serve the adapters of all frameworks, and import none, by way of no module.
-WITHOUT_FRAMEWORK = ("popdist.replicated", "horovod.common")
+WITHOUT_FRAMEWORK = ("popdist.negotiation", "popdist.replicated", "horovod.common")
 FRAMEWORKS = ("torch", "tensorflow", "poptorch", "popart")
 
 # What functions import when they run, and why: elsewhere imports stand at the top. A

@@ -8,11 +8,11 @@ from typing import Any, Literal
 
 from popdist.engine.transport import Transport
 from popdist.job import Place
+from popdist.negotiation.agreement import Agreement
+from popdist.negotiation.call_requests import Kind, Request
+from popdist.negotiation.negotiator import Call, CarryOut, Negotiator
 from popdist.session import STATE
 
-from ..negotiation.agreement import Agreement
-from ..negotiation.call_requests import Kind, Request
-from ..negotiation.negotiator import Call, CarryOut, Negotiator
 from .exceptions import internal_errors
 from .process_sets import ProcessSet, checked_ranks, global_process_set
 from .timeline import Timeline

@@ -8,8 +8,7 @@ from typing import Any
 
 from popdist.engine.spec.dtypes import name_of
 from popdist.engine.spec.operations import Described, Operation
-
-from ..negotiation.call_requests import Kind
+from popdist.negotiation.call_requests import Kind
 
 
 class Timeline:

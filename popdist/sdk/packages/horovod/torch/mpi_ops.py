@@ -3,6 +3,10 @@
 from time import monotonic_ns
 from typing import Any
 
+from popdist.negotiation.agreement import JOIN
+from popdist.negotiation.call_requests import Kind, Request
+from popdist.negotiation.negotiator import Call
+
 from ..common.exceptions import HorovodInternalError
 from ..common.process_sets import ProcessSet, global_process_set
 from ..common.util import (
@@ -16,9 +20,6 @@ from ..common.util import (
     nccl_built,
     rocm_built,
 )
-from ..negotiation.agreement import JOIN
-from ..negotiation.call_requests import Kind, Request
-from ..negotiation.negotiator import Call
 from .calls.exchanges import (
     allgather,
     allgather_async,

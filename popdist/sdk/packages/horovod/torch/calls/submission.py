@@ -8,13 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from popdist.negotiation.call_requests import Kind, Layout, Request
+from popdist.negotiation.negotiator import Call
 from popdist.torch.tensors.tensor_rows import check, overlapping, readable
 
 from ...common.basics import HorovodBasics
 from ...common.exceptions import internal_errors
 from ...common.process_sets import ProcessSet
-from ...negotiation.call_requests import Kind, Layout, Request
-from ...negotiation.negotiator import Call
 from ..execution.carrier import Carrier, TensorCall
 from ..execution.reduce_ops import Adasum, ReduceOp, check_reducible, name_of_dtype
 

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from popdist.engine.transport import Pair, Rows, Transport
+from popdist.negotiation.agreement import Decision
+from popdist.negotiation.call_requests import Kind, Layout, Request
+from popdist.negotiation.negotiator import Call
 from popdist.replicated.shares import even_share
 from popdist.torch.tensors.tensor_rows import CODES, bytes_of, parts_of, rows_of
 
-from ...negotiation.agreement import Decision
-from ...negotiation.call_requests import Kind, Layout, Request
-from ...negotiation.negotiator import Call
 from .adasum import adasum
 from .reduce_ops import (
     Adasum,

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .call_requests import Kind, Request, find_mismatch, template_of
+from popdist.negotiation.call_requests import Kind, Request, find_mismatch, template_of
 
 # All members forget what they know of repeated calls after so many different ones.
 _MOST_TEMPLATES = 4096

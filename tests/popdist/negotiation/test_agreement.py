@@ -3,12 +3,8 @@
 import itertools
 import random
 
-import popdist.sdk
-
-popdist.sdk.install()
-
-from horovod.negotiation.agreement import Agreement, Decision  # noqa: E402
-from horovod.negotiation.call_requests import Kind, Request  # noqa: E402
+from popdist.negotiation.agreement import Agreement, Decision
+from popdist.negotiation.call_requests import Kind, Request
 
 ONE = (("float32", (2, 3)),)
 

@@ -27,10 +27,9 @@ from popdist.errors import (
     MismatchError,
     PopdistError,
 )
-
-from .agreement import JOIN, Agreement, Decision, unnamed
-from .call_requests import Kind, Request
-from .packets import Packets
+from popdist.negotiation.agreement import JOIN, Agreement, Decision, unnamed
+from popdist.negotiation.call_requests import Kind, Request
+from popdist.negotiation.packets import Packets
 
 # How long to wait for requests of this member that others wait for, before a round
 # without any: first not at all, and then the longer, the more rounds were empty.
