@@ -40,7 +40,7 @@ _MOST_KEPT = 64
 
 
 @untraced
-class GroupCalls:
+class ProcessGroupCalls:
     """The part of a process group that makes calls of the engine's group."""
 
     def _use(self, group: Group, timeout: timedelta) -> None:

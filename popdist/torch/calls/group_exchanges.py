@@ -10,13 +10,13 @@ from torch import Tensor
 
 from popdist.torch import tensors
 from popdist.torch.calls.arguments import check_alike, check_root, listed, refuse
-from popdist.torch.calls.group_calls import GroupCalls, Tensors, root_of
+from popdist.torch.calls.group_calls import ProcessGroupCalls, Tensors, root_of
 from popdist.torch.calls.untraced import untraced
 from popdist.torch.tensors.within import Within
 
 
 @untraced
-class ExchangeCalls(GroupCalls):
+class ExchangeCalls(ProcessGroupCalls):
     """The part of a process group that hands tensors on."""
 
     def broadcast(

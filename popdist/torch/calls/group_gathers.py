@@ -19,13 +19,13 @@ from popdist.torch.calls.arguments import (
     listed,
     refuse,
 )
-from popdist.torch.calls.group_calls import GroupCalls, Tensors, root_of
+from popdist.torch.calls.group_calls import ProcessGroupCalls, Tensors, root_of
 from popdist.torch.calls.untraced import untraced
 from popdist.torch.tensors.within import Within
 
 
 @untraced
-class GatherCalls(GroupCalls):
+class GatherCalls(ProcessGroupCalls):
     """The part of a process group that has a tensor for each member."""
 
     def allgather(

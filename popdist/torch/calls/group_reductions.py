@@ -22,7 +22,7 @@ from popdist.torch.calls.arguments import (
     refuse,
 )
 from popdist.torch.calls.group_calls import (
-    GroupCalls,
+    ProcessGroupCalls,
     Tensors,
     as_real,
     is_profiled,
@@ -50,7 +50,7 @@ _ENGINE_SUM = REDUCTIONS["sum"]
 
 
 @untraced
-class ReductionCalls(GroupCalls):
+class ReductionCalls(ProcessGroupCalls):
     """The part of a process group that reduces."""
 
     def allreduce(
