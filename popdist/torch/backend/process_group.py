@@ -15,10 +15,9 @@ from popdist.errors import PopdistError
 from popdist.session import STATE
 from popdist.torch import tensors
 from popdist.torch.backend.stored_name import StoredName
-from popdist.torch.calls.arguments import check_exchanged, check_single, listed, refuse
+from popdist.torch.calls.arguments import check_exchanged, listed, refuse, single
 from popdist.torch.calls.group_calls import Tensors
 from popdist.torch.calls.group_exchanges import ExchangeCalls
-from popdist.torch.calls.group_gathers import GatherCalls
 from popdist.torch.calls.group_reductions import ReductionCalls
 from popdist.torch.calls.untraced import untraced
 from popdist.torch.calls.work import EngineWork, backend_error
@@ -33,9 +32,14 @@ DEFAULT_TIMEOUT = timedelta(minutes=30)
 # The methods of the bases take what torch's overloads do, in one signature.
 @untraced
 class ProcessGroupPopdist(  # type: ignore[misc]
-    ReductionCalls, ExchangeCalls, GatherCalls, dist.ProcessGroup
+    ReductionCalls, ExchangeCalls, dist.ProcessGroup
 ):
     """A process group whose members are processes of one host."""
+
+    # What torch calls the group, and what it is for. torch keeps these in backends that
+    # are written in C++, of which there are none.
+    group_name: Any = ""
+    group_desc = ""
 
     def __init__(
         self,
@@ -60,7 +64,6 @@ class ProcessGroupPopdist(  # type: ignore[misc]
         # Only this constructor of torch's makes a group that Python can extend.
         super().__init__(rank, size)  # type: ignore[call-arg]
         self._store = store
-        self._group_name = self._group_desc = ""
         self._ranks = tuple(ranks) or tuple(range(size))
         try:
             name = StoredName(store, rank)
@@ -92,32 +95,21 @@ class ProcessGroupPopdist(  # type: ignore[misc]
     _get_backend_name = getBackendName
     name = getBackendName
 
-    # torch keeps these in backends that are written in C++, of which there are none.
-    @property
-    def group_name(self) -> str:  # type: ignore[override]
-        """What torch calls the group."""
-        return self._group_name
-
-    @property
-    def group_desc(self) -> str:
-        """What the group is for."""
-        return self._group_desc
-
     def _set_group_name(self, name: str) -> None:
-        self._group_name = name
+        self.group_name = name
 
     def _set_group_desc(self, desc: str) -> None:
-        self._group_desc = desc
+        self.group_desc = desc
 
     setGroupName, setGroupDesc = _set_group_name, _set_group_desc
 
-    def getGroupName(self) -> str:
+    def getGroupName(self) -> Any:
         """Return what torch calls the group."""
-        return self._group_name
+        return self.group_name
 
     def getGroupDesc(self) -> str:
         """Return what the group is for."""
-        return self._group_desc
+        return self.group_desc
 
     @property
     def _device_types(self) -> list[torch.device]:
@@ -213,35 +205,25 @@ class ProcessGroupPopdist(  # type: ignore[misc]
 
     def send(self, tensors_: Tensors, to: int, tag: int = 0) -> Any:
         """Send a tensor to a member."""
-        given = listed(tensors_)
-        check_single("send", given, "tensor list")
+        tensor = single("send", listed(tensors_), "tensor list")
         self._check_peer("send", to)
-        return _message_work(
-            lambda: self._channels.send(given[0], to, tag), given, self._send_seconds
-        )
+        send = partial(self._channels.send, tensor, to, tag)
+        return _message_work(send, tensor, self._send_seconds)
 
     def recv(self, tensors_: Tensors, source: int, tag: int = 0) -> Any:
         """Fill a tensor with what a member sends."""
-        given = listed(tensors_)
-        check_single("recv", given, "tensor list")
         self._check_peer("recv", source)
-        check_exchanged("recv", (), given)
-        return _message_work(
-            lambda: self._channels.receive(given[0], source, tag),
-            given,
-            self._timeout.total_seconds,
-        )
+        return self._receive(tensors_, source, tag)
 
     def recv_anysource(self, tensors_: Tensors, tag: int = 0) -> Any:
         """Fill a tensor with what any member sends."""
-        given = listed(tensors_)
-        check_single("recv", given, "tensor list")
-        check_exchanged("recv", (), given)
-        return _message_work(
-            lambda: self._channels.receive(given[0], None, tag),
-            given,
-            self._timeout.total_seconds,
-        )
+        return self._receive(tensors_, None, tag)
+
+    def _receive(self, tensors_: Tensors, source: int | None, tag: int) -> EngineWork:
+        tensor = single("recv", listed(tensors_), "tensor list")
+        check_exchanged("recv", (), tensor)
+        receive = partial(self._channels.receive, tensor, source, tag)
+        return _message_work(receive, tensor, self._timeout.total_seconds)
 
     def _send_seconds(self) -> float:
         # The receiver's timeout comes first, and says more.
@@ -258,12 +240,12 @@ def _known_to(group: dist.ProcessGroup | None) -> dict[int, Pidfd]:
 
 
 def _message_work(
-    start: Callable[[], Message], result: list[Tensor], timeout: Callable[[], float]
+    start: Callable[[], Message], tensor: Tensor, timeout: Callable[[], float]
 ) -> EngineWork:
     try:
         message = start()
     except PopdistError as error:
         raise backend_error(error) from error
-    work = EngineWork(message, result, timeout)
+    work = EngineWork(message, [tensor], timeout)
     work.message = message
     return work

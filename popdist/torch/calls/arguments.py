@@ -4,13 +4,15 @@ Where torch's own groups have a phrase for what is wrong, the sentence begins wi
 """
 
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import torch
 from torch import Tensor
 
 from popdist.torch.calls.work import InvalidArgumentError
 from popdist.torch.tensors.tensor_rows import check, check_written
+
+T = TypeVar("T")
 
 
 def refuse(call: str, what: str) -> NoReturn:
@@ -23,10 +25,9 @@ def listed(tensors: Tensor | Sequence[Tensor]) -> list[Tensor]:
     return [tensors] if isinstance(tensors, Tensor) else list(tensors)
 
 
-def check_root(call: str, root: int, size: int) -> None:
-    """Check the number of a root."""
-    if not 0 <= root < size:
-        refuse(call, f"invalid root rank: {root} is not one of 0 to {size - 1}.")
+def lists_of(tensors: Any) -> list[Sequence[Tensor]]:
+    """Return a list of lists of tensors, where one list may stand for a list of it."""
+    return [tensors] if tensors and isinstance(tensors[0], Tensor) else list(tensors)
 
 
 def check_exchanged(call: str, read: object, written: object) -> None:
@@ -51,11 +52,10 @@ def _tensors_in(value: object) -> list[Tensor]:
 
 def check_alike(call: str, tensors: Sequence[Tensor], like: Tensor) -> None:
     """Check that tensors have the layout, dtype and shape of another."""
+    check_types(call, tensors, like)
     for tensor in tensors:
         if tensor.layout != like.layout:
             refuse(call, f"invalid tensor layout: {tensor.layout} and {like.layout}.")
-        if tensor.dtype != like.dtype:
-            refuse(call, f"invalid tensor type: {tensor.dtype} and {like.dtype}.")
         if tensor.shape != like.shape:
             shapes = f"{tuple(tensor.shape)} and {tuple(like.shape)}"
             refuse(call, f"invalid tensor size: {shapes}.")
@@ -66,6 +66,24 @@ def check_types(call: str, tensors: Sequence[Tensor], like: Tensor) -> None:
     for tensor in tensors:
         if tensor.dtype != like.dtype:
             refuse(call, f"invalid tensor type: {tensor.dtype} and {like.dtype}.")
+
+
+def check_parts(
+    call: str, wholes: Sequence[Tensor], parts: Sequence[Tensor], size: int, phrase: str
+) -> None:
+    """Check that each tensor has room for so many parts like another.
+
+    Args:
+        phrase: How torch says that it has not.
+    """
+    check_not_empty(call, parts)
+    for whole, part in zip(wholes, parts, strict=True):
+        check_types(call, [whole], part)
+        if whole.numel() != part.numel() * size:
+            refuse(
+                call,
+                f"{phrase}: {whole.numel()} elements for {size} times {part.numel()}.",
+            )
 
 
 def check_repeated(call: str, tensors: Sequence[Tensor]) -> None:
@@ -87,10 +105,11 @@ def check_not_empty(call: str, tensors: Sequence[object], which: str = "") -> No
         refuse(call, f"requires non-empty {which}tensor list.")
 
 
-def check_single(call: str, tensors: Sequence[object], what: str) -> None:
-    """Check that there is one of what the call takes one of."""
-    if len(tensors) != 1:
-        refuse(call, f"requires a single-element {what}, not {len(tensors)}.")
+def single(call: str, values: Sequence[T], what: str) -> T:
+    """Return the only one of what a call takes one of."""
+    if len(values) != 1:
+        refuse(call, f"requires a single-element {what}, not {len(values)}.")
+    return values[0]
 
 
 def check_dense(call: str, tensors: Sequence[Tensor]) -> None:

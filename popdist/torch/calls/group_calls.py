@@ -14,7 +14,7 @@ from torch.autograd.profiler import record_function
 from popdist.engine.group import Group
 from popdist.engine.handle import AsyncOp, Handle
 from popdist.errors import PopdistError
-from popdist.torch.calls.arguments import check_exchanged
+from popdist.torch.calls.arguments import check_exchanged, refuse
 from popdist.torch.calls.untraced import untraced
 from popdist.torch.calls.work import (
     DONE,
@@ -76,6 +76,14 @@ class ProcessGroupCalls:
             view = self._group.view([replicas] * self._group.size)
             self._views[replicas] = view
         return view
+
+    def _root(self, call: str, opts: Any, root: int) -> int:
+        """Return the root that is given, by torch's options or as a number."""
+        given: int = opts if isinstance(opts, int) else getattr(opts, "rootRank", root)
+        if given not in range(self._group.size):
+            most = self._group.size - 1
+            refuse(call, f"invalid root rank: {given} is not one of 0 to {most}.")
+        return given
 
     def _call(
         self,
@@ -226,12 +234,6 @@ def op_of(opts: Any, op: Any) -> Any:
     if op is not None:
         return op
     return getattr(opts, "reduceOp", dist.ReduceOp.SUM)
-
-
-def root_of(opts: Any, root: int) -> int:
-    """Return the root that is asked for, by torch's options or as a number."""
-    chosen: int = opts if isinstance(opts, int) else getattr(opts, "rootRank", root)
-    return chosen
 
 
 def is_asynchronous(opts: Any) -> bool:

@@ -16,10 +16,11 @@ from popdist.torch.calls.arguments import (
     check_alike,
     check_dense,
     check_not_empty,
-    check_root,
-    check_single,
+    check_parts,
     listed,
+    lists_of,
     refuse,
+    single,
 )
 from popdist.torch.calls.group_calls import (
     ProcessGroupCalls,
@@ -28,7 +29,6 @@ from popdist.torch.calls.group_calls import (
     is_profiled,
     limit_of,
     op_of,
-    root_of,
 )
 from popdist.torch.calls.reduce_ops import (
     check_sparse,
@@ -73,28 +73,15 @@ class ReductionCalls(ProcessGroupCalls):
         op = op_of(opts, op)
         given = listed(tensors_)
         check_not_empty("allreduce", given)
-        first = given[0]
-        check_alike("allreduce", given, first)
-        if first.layout is not torch.strided:
-            check_sparse(op, first)
-            return self._steps(
-                "all_reduce",
-                lambda group: reduce_sparse(group, given),
-                given,
-                opts,
-                timeout,
-                written=(),
-            )
-        parts = [as_real(tensor) for tensor in given]
-        name = engine_op(op, first.dtype)
-        if name is None:
-            return self._reduce_otherwise(parts, op, given, opts, timeout)
-        if len(parts) == 1:
-            call = partial(tensors.all_reduce, self._group, parts, name)
-        else:
-            view = self._view(len(parts))
-            call = partial(tensors.all_reduce, view, [parts], name)
-        return self._call(call, given, opts, timeout)
+        check_alike("allreduce", given, given[0])
+        if given[0].layout is torch.strided:
+            return self._all_reduce(given, op, opts, timeout, as_one=True)
+        check_sparse(op, given[0])
+
+        def steps(group: Within) -> None:
+            reduce_sparse(group, given)
+
+        return self._steps("all_reduce", steps, given, opts, timeout, written=())
 
     def _add_up(self, tensor: Tensor, opts: dist.AllreduceOptions) -> dist.Work | None:
         """Add up a tensor that needs no preparation. Returns None if it needs some."""
@@ -120,30 +107,38 @@ class ReductionCalls(ProcessGroupCalls):
 
     def allreduce_coalesced(self, tensors_: Tensors, opts: Any = None) -> Any:
         """Reduce each of several tensors over all members."""
-        op = op_of(opts, None)
         given = listed(tensors_)
         check_dense("allreduce_coalesced", given)
+        return self._all_reduce(given, op_of(opts, None), opts)
+
+    def _all_reduce(
+        self,
+        given: Sequence[Tensor],
+        op: Any,
+        opts: Any,
+        timeout: timedelta | None = None,
+        as_one: bool = False,
+    ) -> Any:
+        """Reduce dense tensors of one dtype over all members.
+
+        Args:
+            as_one: Reduce all of them to one result, as if each had a member.
+        """
         name = engine_op(op, given[0].dtype)
         parts = [as_real(tensor) for tensor in given]
         if name is None:
-            return self._reduce_otherwise(parts, op, given, opts)
-        return self._call(
-            partial(tensors.all_reduce, self._group, parts, name), given, opts
-        )
 
-    def _reduce_otherwise(
-        self,
-        parts: Sequence[Tensor],
-        op: Any,
-        given: Any,
-        opts: Any,
-        timeout: timedelta | None = None,
-    ) -> Any:
-        def steps(group: Within) -> None:
-            for part in parts:
-                reduce_otherwise(group, part, op)
+            def steps(group: Within) -> None:
+                for part in parts:
+                    reduce_otherwise(group, part, op)
 
-        return self._steps("all_reduce", steps, given, opts, timeout)
+            return self._steps("all_reduce", steps, given, opts, timeout)
+        if as_one and len(parts) > 1:
+            view = self._view(len(parts))
+            call = partial(tensors.all_reduce, view, [parts], name)
+        else:
+            call = partial(tensors.all_reduce, self._group, parts, name)
+        return self._call(call, given, opts, timeout)
 
     def reduce(
         self,
@@ -155,14 +150,10 @@ class ReductionCalls(ProcessGroupCalls):
         root: int = 0,
     ) -> Any:
         """Reduce a tensor where the root is."""
+        root = self._root("reduce", opts, root)
         given = listed(tensors_)
-        root = root_of(opts, root)
-        check_root("reduce", root, self._group.size)
-        which = getattr(opts, "rootTensor", 0)
-        if which not in range(len(given)):
-            refuse("reduce", f"invalid root tensor: {which}.")
-        check_single("reduce", given, "tensor list")
-        op, part = op_of(opts, op), as_real(given[0])
+        part = as_real(single("reduce", given, "tensor list"))
+        op = op_of(opts, op)
         name = engine_op(op, given[0].dtype)
         written = given if self._group.rank == root else ()
         if name is not None:
@@ -188,11 +179,8 @@ class ReductionCalls(ProcessGroupCalls):
         timeout: timedelta | None = None,
     ) -> Any:
         """Reduce lists of tensors, of which member i gets the i-th."""
-        outs = listed(outputs)
-        lists = [inputs] if inputs and isinstance(inputs[0], Tensor) else list(inputs)
-        check_single("reduce_scatter", outs, "output tensor list")
-        check_single("reduce_scatter", lists, "input list")
-        out, parts = outs[0], lists[0]
+        out = single("reduce_scatter", listed(outputs), "output tensor list")
+        parts = single("reduce_scatter", lists_of(inputs), "input list")
         if len(parts) != self._group.size:
             refuse(
                 "reduce_scatter",
@@ -204,32 +192,21 @@ class ReductionCalls(ProcessGroupCalls):
         name = engine_op(op, out.dtype)
 
         def steps(group: Within) -> None:
-            self._scatter_sums(group, parts, out, op, name)
+            real = [as_real(part.detach()) for part in parts]
+            if all(part.shape == out.shape for part in parts):
+                _scatter_reduction(group, torch.stack(real), out, op, name)
+                return
+            whole = torch.cat([part.reshape(-1) for part in real])
+            if name is None:
+                reduce_otherwise(group, whole, op)
+            else:
+                tensors.all_reduce(group, [whole], name)
+            own = torch.split(whole, [part.numel() for part in real])[group.rank]
+            as_real(out.detach()).copy_(own.view_as(real[group.rank]))
 
         return self._steps(
             "reduce_scatter", steps, [out], opts, timeout, read=list(parts)
         )
-
-    def _scatter_sums(
-        self,
-        group: Within,
-        parts: Sequence[Tensor],
-        out: Tensor,
-        op: Any,
-        name: str | None,
-    ) -> None:
-        if name is not None and all(part.shape == out.shape for part in parts):
-            whole = torch.stack([as_real(part.detach()) for part in parts])
-            tensors.reduce_scatter(group, whole, as_real(out), name)
-            return
-        whole = torch.cat([as_real(part.detach()).reshape(-1) for part in parts])
-        if name is None:
-            reduce_otherwise(group, whole, op)
-        else:
-            tensors.all_reduce(group, [whole], name)
-        sizes = [as_real(part).numel() for part in parts]
-        mine = torch.split(whole, sizes)[group.rank]
-        as_real(out.detach()).copy_(mine.view(as_real(out).shape))
 
     def reduce_scatter_single(
         self, output: Tensor, input_: Tensor, opts: Any = None
@@ -243,39 +220,34 @@ class ReductionCalls(ProcessGroupCalls):
         self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None
     ) -> Any:
         """Reduce each of several tensors, of which member i gets the i-th part."""
-        check_not_empty("reduce_scatter", outputs)
+        phrase = "input tensor must be the same size as output size times world size"
+        check_parts("reduce_scatter", inputs, outputs, self._group.size, phrase)
         op = op_of(opts, None)
-        for output, input_ in zip(outputs, inputs, strict=True):
-            if input_.dtype != output.dtype:
-                refuse(
-                    "reduce_scatter",
-                    f"invalid tensor type: {input_.dtype} of the "
-                    f"input and {output.dtype} of the output.",
-                )
-            if input_.numel() != output.numel() * self._group.size:
-                refuse(
-                    "reduce_scatter",
-                    "input tensor must be the same size as output "
-                    f"size times world size: {input_.numel()} elements, and "
-                    f"{output.numel()} for each of {self._group.size} members.",
-                )
         names = [engine_op(op, output.dtype) for output in outputs]
 
         def steps(group: Within) -> None:
             for output, input_, name in zip(outputs, inputs, names, strict=True):
-                if name is not None:
-                    tensors.reduce_scatter(
-                        group, as_real(input_), as_real(output), name
-                    )
-                    continue
-                whole = as_real(input_.detach()).reshape(group.size, -1).clone()
-                reduce_otherwise(group, whole, op)
-                as_real(output.detach()).copy_(
-                    whole[group.rank].view(as_real(output).shape)
-                )
+                _scatter_reduction(group, as_real(input_), output, op, name)
 
         return self._steps(
             "reduce_scatter", steps, list(outputs), opts, read=list(inputs)
         )
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+
+def _scatter_reduction(
+    group: Within, whole: Tensor, output: Tensor, op: Any, name: str | None
+) -> None:
+    """Reduce a tensor of as many equal parts as there are members to this one's part.
+
+    Args:
+        name: What the engine calls the reduction; None if it has no such one.
+    """
+    if name is not None:
+        tensors.reduce_scatter(group, whole, as_real(output), name)
+        return
+    parts = whole.detach().reshape(group.size, -1).clone()
+    reduce_otherwise(group, parts, op)
+    part = as_real(output.detach())
+    part.copy_(parts[group.rank].view(part.shape))

@@ -131,40 +131,15 @@ class EngineWork(dist.Work):
 
 
 @untraced
-class CompletedWork(dist.Work):
+class CompletedWork(EngineWork):
     """A call that is over and has succeeded."""
 
     def __init__(self, result: Any = None) -> None:
-        super().__init__()
-        self._result = result
+        super().__init__(_COMPLETED, result)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Return at once."""
         return True
-
-    def synchronize(self) -> None:
-        """Return at once."""
-
-    def is_completed(self) -> bool:
-        """Return True."""
-        return True
-
-    def is_success(self) -> bool:
-        """Return True."""
-        return True
-
-    def exception(self) -> None:
-        """Return None."""
-
-    def result(self) -> Any:
-        """Return the tensors that the call has written."""
-        return self._result
-
-    def get_future(self) -> "torch.futures.Future[Any]":
-        """Return a future that is complete."""
-        future: torch.futures.Future[Any] = torch.futures.Future()
-        future.set_result(self._result)
-        return future
 
 
 @untraced
@@ -194,5 +169,7 @@ class CoalescedWork(dist.Work):
         return [work.result() for work in self._works]
 
 
+_COMPLETED: Handle[None] = Handle(lambda _: None)
+_COMPLETED.run(lambda: None)
 # For calls whose caller asked for no work.
 DONE = CompletedWork()
