@@ -7,14 +7,17 @@ no other call waiting. A message is a header, its tag and bytes, and then its by
 
 import os
 import threading
-from collections import deque
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import inf
+from queue import SimpleQueue
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from popdist.engine.calls import rows
 from popdist.engine.group import Group
 from popdist.engine.handle import Handle, Helper
 from popdist.engine.meet.deadlines import report
@@ -35,7 +38,12 @@ _DESTROYED = "The process group was destroyed."
 
 
 class Message(Handle[int]):
-    """The handle of a send or a receive."""
+    """The handle of a send or a receive, whose result is the member that has sent it.
+
+    The thread that finishes it refers to no tensor any more then: torch lets other
+    threads run while it frees one, and where Python has begun to end meanwhile, it
+    stops the thread in a destructor of C++, which aborts the process.
+    """
 
     def __init__(
         self, tensor: Tensor, tag: int, stall: float, describe: Callable[[float], str]
@@ -47,16 +55,35 @@ class Message(Handle[int]):
             describe: Returns that report.
         """
         super().__init__(lambda _: None)
-        self.tensor = tensor
         self.tag = tag
         # Which member a receive got its tensor from.
         self.source = -1
+        self._tensor: Tensor | None = tensor
         self._stall, self._describe = stall, describe
         self._message_error: BaseException | None = None
 
-    def finish(self, source: int = -1, error: BaseException | None = None) -> None:
+    @property
+    def tensor(self) -> Tensor:
+        """What is sent, or what a receive fills, until it is over."""
+        assert self._tensor is not None
+        return self._tensor
+
+    def deliver(self, source: int, part: Tensor) -> None:
+        """Fill the tensor of a receive; finish() is to follow."""
+        self.source = source
+        if part.nbytes == self.tensor.nbytes:
+            filled = part.view(self.tensor.dtype).view(self.tensor.shape)
+            copy_result(filled, self.tensor)
+        else:
+            self._message_error = CollectiveAbortedError(
+                f"A tensor of {self.tensor.nbytes} bytes is to receive a message of "
+                f"{part.nbytes} bytes from member {source}. Give one of the same size."
+            )
+
+    def finish(self, error: BaseException | None = None) -> None:
         """Complete the handle, with an error if there is one."""
-        self.source, self._message_error = source, error
+        self._message_error = error or self._message_error
+        self._tensor = None
         self.run(self._outcome)
 
     def is_done_in(self, seconds: float) -> bool:
@@ -97,55 +124,49 @@ class Channels:
         """
         self._name, self._rank, self._ranks, self._known = name, rank, ranks, known
         self._stall = stall
-        # Guards all that the threads share, and tells them that there is work.
+        # Guards what follows, and tells the threads that receive of a change.
         self._changed = threading.Condition()
-        self._outgoing: dict[int, deque[Message]] = {}
+        # What the thread for each receiver is to send; it ends at None.
+        self._outgoing: dict[int, SimpleQueue[Message | None]] = {}
+        # Receives from one member, and from any; what came before a receive for it.
         self._expected: dict[int, list[Message]] = {}
-        # Receives from any source, and messages that came before a receive for them.
         self._any: list[Message] = []
-        self._arrived: dict[int, list[tuple[int, Tensor]]] = {}
+        self._arrived: dict[int, list[tuple[int, Tensor]]] = defaultdict(list)
+        # Why nothing more comes from a member.
         self._broken: dict[int, BaseException] = {}
         self._incoming: list[Group] = []
         self._closed = False
 
     def send(self, tensor: Tensor, to: int, tag: int) -> Message:
         """Send a tensor to a member; it must not be changed before that is over."""
-        check(tensor)
-        message = Message(
-            tensor, tag, self._stall, partial(self._describe, "send", tensor, tag, to)
-        )
+        message = self._message("send", tensor, tag, to)
         with self._changed:
             self._check_open()
             if to not in self._outgoing:
-                self._outgoing[to] = deque()
+                self._outgoing[to] = SimpleQueue()
                 self._start(self._send_all, to, f"popdist to {to}")
-            self._outgoing[to].append(message)
-            self._changed.notify_all()
+            self._outgoing[to].put(message)
         return message
 
     def receive(self, tensor: Tensor, source: int | None, tag: int) -> Message:
         """Fill a tensor with what a member sends, or any for None, by this tag."""
-        check(tensor)
-        message = Message(
-            tensor,
-            tag,
-            self._stall,
-            partial(self._describe, "recv", tensor, tag, source),
-        )
+        message = self._message("recv", tensor, tag, source)
         others = [i for i in range(len(self._ranks)) if i != self._rank]
+        sources = others if source is None else [source]
         with self._changed:
             self._check_open()
-            for member in others if source is None else [source]:
+            for member in sources:
                 if member not in self._expected:
                     self._expected[member] = []
                     self._start(self._receive_all, member, f"popdist from {member}")
-            found = self._take_arrived(message, others if source is None else [source])
-            if found is None:
+            arrived = self._take_arrived(tag, sources)
+            if arrived is None:
                 waiting = self._any if source is None else self._expected[source]
                 waiting.append(message)
                 self._changed.notify_all()
-        if found is not None:
-            _deliver(message, *found)
+        if arrived is not None:
+            message.deliver(*arrived)
+            message.finish()
         elif source is not None and source in self._broken:
             self._fail(source, self._broken[source])
         return message
@@ -162,21 +183,30 @@ class Channels:
             for messages in self._expected.values():
                 waiting += messages
                 messages.clear()
+            for queue in self._outgoing.values():
+                queue.put(None)
             self._changed.notify_all()
         for group in groups:
             group.abort(_DESTROYED)
         for message in waiting:
-            message.finish(error=CollectiveAbortedError(_DESTROYED))
+            message.finish(CollectiveAbortedError(_DESTROYED))
 
     def _check_open(self) -> None:
         if self._closed:
             raise CollectiveAbortedError(_DESTROYED)
 
-    def _describe(
-        self, call: str, tensor: Tensor, tag: int, peer: int | None, waited: float
-    ) -> str:
+    def _message(
+        self, call: str, tensor: Tensor, tag: int, peer: int | None
+    ) -> Message:
+        check(tensor)
+        exchange = (
+            f"{call} of {tensor.nbytes} bytes" if tag >= 0 else "monitored_barrier"
+        )
+        describe = partial(self._describe, exchange, peer)
+        return Message(tensor, tag, self._stall, describe)
+
+    def _describe(self, exchange: str, peer: int | None, waited: float) -> str:
         """Return the report of a stall."""
-        what = f"{call} of {tensor.nbytes} bytes" if tag >= 0 else "monitored_barrier"
         whom = "any other instance"
         if peer is not None:
             number = self._ranks[peer]
@@ -186,7 +216,7 @@ class Channels:
                 whom += f" (process {known.pid} on {os.uname().nodename})"
         return (
             f"popdist: instance {self._ranks[self._rank]} has waited {waited:.0f} s "
-            f"for {whom} in {what}."
+            f"for {whom} in {exchange}."
         )
 
     def _start(self, work: Callable[[int], None], peer: int, name: str) -> None:
@@ -218,34 +248,27 @@ class Channels:
     def _send_all(self, to: int) -> None:
         """Send messages to one member, in order."""
         group: Group | None = None
-        while (message := self._next_to(to)) is not None:
+        while (message := self._outgoing[to].get()) is not None:
             try:
                 group = group or self._open(self._rank, to)
-                held = readable(message.tensor)
-                header = torch.tensor([message.tag, held.nbytes])
-                group.transport.send(bytes_of(header), 1)
-                group.transport.send(bytes_of(held), 1)
+                message.source = self._rank
+                _send(group, message)
             except BaseException as error:
-                message.finish(error=error)
+                message.finish(error)
             else:
-                message.finish(self._rank)
-
-    def _next_to(self, to: int) -> Message | None:
-        with self._changed:
-            while not (self._outgoing[to] or self._closed):
-                self._changed.wait()
-            return self._outgoing[to].popleft() if self._outgoing[to] else None
+                message.finish()
 
     def _receive_all(self, source: int) -> None:
         """Receive from one member whatever comes, as long as a receive waits."""
         try:
             group: Group | None = None
-            header = torch.zeros(2, dtype=torch.int64)
+            header = np.zeros(2, np.int64)
             while self._is_expected(source):
                 group = group or self._open(source, self._rank)
-                group.transport.receive(bytes_of(header), 0)
-                tag, nbytes = header.tolist()
-                self._receive_one(group, source, tag, nbytes)
+                group.transport.receive(rows.bytes_of(header), 0)
+                message = self._receive_one(group, source, *header.tolist())
+                if message is not None:
+                    message.finish()
         except BaseException as error:
             with self._changed:
                 self._broken[source] = error
@@ -257,40 +280,48 @@ class Channels:
                 self._changed.wait()
             return not self._closed
 
-    def _receive_one(self, group: Group, source: int, tag: int, nbytes: int) -> None:
+    def _receive_one(
+        self, group: Group, source: int, tag: int, nbytes: int
+    ) -> Message | None:
+        """Receive a message, and return the receive that waits for it, if one does."""
         with self._changed:
-            message = _taken(self._expected[source], tag) or _taken(self._any, tag)
-        if message is None or message.tensor.nbytes != nbytes:
+            message = self._take_expected(source, tag)
+        if message is not None and message.tensor.nbytes == nbytes:
+            part = scratch(message.tensor, [])
+        else:
             part = torch.empty(nbytes, dtype=torch.uint8)
-            group.transport.receive(bytes_of(part), 0)
-            if message is not None:
-                _deliver(message, source, part)
-                return
-            with self._changed:
-                # A receive may have come meanwhile.
-                message = _taken(self._expected[source], tag) or _taken(self._any, tag)
-                if message is None:
-                    self._arrived.setdefault(source, []).append((tag, part))
-            if message is not None:
-                _deliver(message, source, part)
-            return
-        held = scratch(message.tensor, [])
         try:
-            group.transport.receive(bytes_of(held), 0)
+            group.transport.receive(bytes_of(part), 0)
         except BaseException as error:
-            message.finish(error=error)
+            if message is not None:
+                message.finish(error)
             raise
-        copy_result(held, message.tensor)
-        message.finish(source)
+        with self._changed:
+            # A receive may have come meanwhile.
+            message = message or self._take_expected(source, tag)
+            if message is None:
+                self._arrived[source].append((tag, part))
+                return None
+        message.deliver(source, part)
+        return message
+
+    def _take_expected(self, source: int, tag: int) -> Message | None:
+        """Take the first receive that waits for this message out of its list."""
+        for waiting in (self._expected[source], self._any):
+            for message in waiting:
+                if message.tag == tag:
+                    waiting.remove(message)
+                    return message
+        return None
 
     def _take_arrived(
-        self, message: Message, sources: Sequence[int]
+        self, tag: int, sources: Sequence[int]
     ) -> tuple[int, Tensor] | None:
+        """Take the first message by this tag that has come before its receive."""
         for source in sources:
-            arrived = self._arrived.get(source, [])
-            for index, (tag, part) in enumerate(arrived):
-                if tag == message.tag:
-                    del arrived[index]
+            for index, (arrived_tag, part) in enumerate(self._arrived[source]):
+                if arrived_tag == tag:
+                    del self._arrived[source][index]
                     return source, part
         return None
 
@@ -303,26 +334,12 @@ class Channels:
             ):
                 failed, self._any = failed + self._any, []
         for message in failed:
-            message.finish(error=error)
+            message.finish(error)
 
 
-def _taken(waiting: list[Message], tag: int) -> Message | None:
-    """Take the first message with a tag out of a list."""
-    for index, message in enumerate(waiting):
-        if message.tag == tag:
-            return waiting.pop(index)
-    return None
-
-
-def _deliver(message: Message, source: int, part: Tensor) -> None:
-    """Finish a receive with bytes that came before it, or of another size."""
-    tensor = message.tensor
-    if part.nbytes != tensor.nbytes:
-        error = CollectiveAbortedError(
-            f"A tensor of {tensor.nbytes} bytes is to receive a message of "
-            f"{part.nbytes} bytes from member {source}. Give one of the same size."
-        )
-        message.finish(error=error)
-        return
-    copy_result(part.view(tensor.dtype).view(tensor.shape), tensor)
-    message.finish(source)
+def _send(group: Group, message: Message) -> None:
+    """Send a message through the group of its two members."""
+    tensor = readable(message.tensor)
+    header = np.array([message.tag, tensor.nbytes], np.int64)
+    group.transport.send(rows.bytes_of(header), 1)
+    group.transport.send(bytes_of(tensor), 1)

@@ -2,6 +2,8 @@
 
 import threading
 import time
+import weakref
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -65,18 +67,49 @@ def test_a_message_is_received_from_any_member(tmp_path: Path) -> None:
     assert on_all(tmp_path, 3, member) == [None, None, [(0, 5), (1, 6)]]
 
 
+def test_a_thread_refers_to_no_tensor_once_its_message_is_over(
+    tmp_path: Path,
+) -> None:
+    # To free one while Python ends would abort the process.
+    def member(rank: int, size: int) -> list[bool]:
+        gone = []
+
+        def note(reference: weakref.ref[torch.Tensor], _: Any) -> None:
+            gone.append(reference() is None)
+
+        for length in (1, 1000):
+            # A receive that waits, and one whose message has come before.
+            for _ in range(2):
+                x = torch.ones(length)
+                work: Any = dist.isend(x, 1) if rank == 0 else dist.irecv(x, 0)
+                work._result, reference = None, weakref.ref(x)
+                del x
+                work.message.add_done_callback(partial(note, reference))
+                work.wait()
+                dist.barrier()
+        return gone
+
+    assert on_all(tmp_path, 2, member) == [[True] * 4] * 2
+
+
 def test_what_waits_for_a_message_ends_with_the_group(tmp_path: Path) -> None:
-    def member(rank: int, size: int) -> tuple[list[bool], list[str]]:
+    def member(rank: int, size: int) -> Any:
         # From a member that has sent something else, from another one, from any.
         x = torch.ones(1)
-        dist.send(x, 1 - rank, tag=1) if rank else dist.recv(x, 1, tag=1)
-        works: list[Any] = [dist.irecv(x, 1 - rank), dist.irecv(x, 2), dist.irecv(x)]
+        if rank == 1:
+            dist.send(x, 0, tag=1)
+        works: list[Any] = []
+        if rank == 0:
+            dist.recv(x, 1, tag=1)
+            works = [dist.irecv(x, 1), dist.irecv(x, 2), dist.irecv(x)]
         dist.barrier()
+        if rank:
+            # The end of another member would be the error of member 0.
+            while not (tmp_path / "left").exists():
+                time.sleep(0.01)
+            return None
         world().shutdown()
-        # None may end before: that would be the error of the others.
-        (tmp_path / f"left {rank}").touch()
-        while len(list(tmp_path.glob("left *"))) < 3:
-            time.sleep(0.01)
+        (tmp_path / "left").touch()
         errors = []
         for work in works:
             with pytest.raises(dist.DistBackendError) as failure:
@@ -87,16 +120,6 @@ def test_what_waits_for_a_message_ends_with_the_group(tmp_path: Path) -> None:
             thread.join(30)
         return [one.is_alive() for one in threads], errors
 
-    def member_of_three(rank: int, size: int) -> Any:
-        if rank < 2:
-            return member(rank, size)
-        dist.barrier()
-        (tmp_path / f"left {rank}").touch()
-        while len(list(tmp_path.glob("left *"))) < 3:
-            time.sleep(0.01)
-        return None
-
-    found = on_all(tmp_path, 3, member_of_three)
-    for alive, errors in found[:2]:
-        assert not any(alive)
-        assert errors == ["popdist: The process group was destroyed."] * 3
+    alive, errors = on_all(tmp_path, 3, member)[0]
+    assert not any(alive)
+    assert errors == ["popdist: The process group was destroyed."] * 3
