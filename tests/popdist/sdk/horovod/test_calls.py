@@ -1,6 +1,8 @@
 """Horovod's calls on tensors, among ranks that are forks of the test."""
 
+import inspect
 import os
+import pickle
 import random
 import signal
 import threading
@@ -8,6 +10,7 @@ import time
 import warnings
 from typing import Any
 
+import pytest
 import torch
 
 from tests.popdist.sdk.horovod.ranks_of_horovod import error_of, hvd, results, start
@@ -578,3 +581,25 @@ def test_ranks_that_wait_in_different_calls_are_named_and_time_out() -> None:
         f"ranks {1 - me}, which make other calls.\n" in one.stderr
         for me, one in enumerate(ended)
     )
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "allgather_async",
+        "allreduce_",
+        "allreduce_async",
+        "allreduce_async_",
+        "reducescatter_async",
+    ],
+)
+def test_a_call_on_one_tensor_has_the_arguments_of_the_grouped_one(name: str) -> None:
+    single, grouped = getattr(hvd, name), getattr(hvd, f"grouped_{name}")
+    parameters = list(inspect.signature(single).parameters.values())
+    others = list(inspect.signature(grouped).parameters.values())[1:]
+
+    assert parameters[0].name == "tensor"
+    assert parameters[1:] == others
+    assert single.__name__ == name
+    assert "grouped" not in single.__doc__
+    assert pickle.loads(pickle.dumps(single)) is single

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ...common.process_sets import ProcessSet, global_process_set
 from . import gradients
+from .single_calls import of_one_tensor
 from .submission import (
     Handle,
     broadcast_tensors,
@@ -39,18 +40,8 @@ def grouped_allgather(
     tensors = list(tensors)
     if gradients.needed(tensors):
         return list(gradients.apply(gradients.Allgather, name, process_set, *tensors))
-    handle = gather_tensors(tensors, name, process_set, now=True)
-    found: list[Tensor] = handle.wait()
-    return found
-
-
-def allgather_async(
-    tensor: Tensor,
-    name: str | None = None,
-    process_set: ProcessSet = global_process_set,
-) -> Handle:
-    """Begin what allgather() does, and return a handle for synchronize()."""
-    return grouped_allgather_async([tensor], name, process_set).first()
+    gathered: list[Tensor] = gather_tensors(tensors, name, process_set, now=True).wait()
+    return gathered
 
 
 def grouped_allgather_async(
@@ -60,6 +51,9 @@ def grouped_allgather_async(
 ) -> Handle:
     """Begin what grouped_allgather() does, and return a handle for synchronize()."""
     return gather_tensors(list(tensors), name, process_set, now=False)
+
+
+allgather_async = of_one_tensor(grouped_allgather_async)
 
 
 def broadcast(
@@ -81,10 +75,11 @@ def broadcast(
             gradients.Broadcast, name, root_rank, process_set, tensor
         )
         return copied
-    found: list[Tensor] = broadcast_tensors(
+    handle = broadcast_tensors(
         [tensor], root_rank, name, process_set, in_place=False, now=True
-    ).wait()
-    return found[0]
+    )
+    result: Tensor = handle.first().wait()
+    return result
 
 
 def broadcast_async(
@@ -106,10 +101,11 @@ def broadcast_(
     process_set: ProcessSet = global_process_set,
 ) -> Tensor:
     """Do what broadcast() does in place, and return the tensor."""
-    found: list[Tensor] = broadcast_tensors(
+    handle = broadcast_tensors(
         [tensor], root_rank, name, process_set, in_place=True, now=True
-    ).wait()
-    return found[0]
+    )
+    result: Tensor = handle.first().wait()
+    return result
 
 
 def broadcast_async_(

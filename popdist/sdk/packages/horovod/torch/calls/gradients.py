@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ...common.process_sets import ProcessSet
-from ..execution.reduce_ops import Adasum, Average, ReduceOp, Sum
+from ..execution.reduce_ops import Adasum, Average, Reduction, Sum
 from .submission import (
     broadcast_tensors,
     exchange_tensor,
@@ -16,19 +16,20 @@ from .submission import (
     scatter_tensors,
 )
 
-Scales = tuple[float, float]
+_AVERAGE = Reduction(Average)
 
 
 def _reduced(
     tensors: Sequence[Tensor],
     process_set: ProcessSet,
-    op: ReduceOp = Average,
-    scales: Scales = (1.0, 1.0),
+    reduction: Reduction = _AVERAGE,
+    name: str | None = None,
 ) -> list[Tensor]:
-    found: list[Tensor] = reduce_tensors(
-        tensors, None, op, scales, process_set, in_place=False, now=True
-    ).wait()
-    return found
+    handle = reduce_tensors(
+        tensors, name, reduction, process_set, in_place=False, now=True
+    )
+    results: list[Tensor] = handle.wait()
+    return results
 
 
 def needed(tensors: Sequence[Tensor]) -> bool:
@@ -52,26 +53,22 @@ class Allreduce(torch.autograd.Function):
     def forward(
         ctx: Any,
         name: str | None,
-        op: ReduceOp,
-        scales: Scales,
+        reduction: Reduction,
         process_set: ProcessSet,
         *tensors: Tensor,
     ) -> tuple[Tensor, ...]:
-        ctx.op, ctx.scales, ctx.process_set = op, scales, process_set
-        found: list[Tensor] = reduce_tensors(
-            tensors, name, op, scales, process_set, in_place=False, now=True
-        ).wait()
-        return tuple(found)
+        ctx.reduction, ctx.process_set = reduction, process_set
+        return tuple(_reduced(tensors, process_set, reduction, name))
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        if ctx.op not in (Sum, Average, Adasum):
+        reduction: Reduction = ctx.reduction
+        if reduction.op not in (Sum, Average, Adasum):
             raise RuntimeError(
-                f"allreduce with op={ctx.op.name} has no gradient. Use Sum or Average "
-                "where one is needed, or give tensor.detach()."
+                f"allreduce with op={reduction.op.name} has no gradient. Use Sum or "
+                "Average where one is needed, or give tensor.detach()."
             )
-        found = _reduced(grads, ctx.process_set, ctx.op, ctx.scales)
-        return (None, None, None, None, *found)
+        return (None, None, None, *_reduced(grads, ctx.process_set, reduction))
 
 
 class Allgather(torch.autograd.Function):
@@ -97,10 +94,10 @@ class Allgather(torch.autograd.Function):
         (each,) = handle.wait()
         member = ctx.process_set.rank()
         starts = each[:member].sum(0).tolist()
-        found = _reduced(grads, ctx.process_set)
+        averages = _reduced(grads, ctx.process_set)
         parts = [
-            grad[start : start + count]
-            for grad, start, count in zip(found, starts, ctx.rows, strict=True)
+            average[start : start + count]
+            for average, start, count in zip(averages, starts, ctx.rows, strict=True)
         ]
         return (None, None, *parts)
 
@@ -117,10 +114,10 @@ class Broadcast(torch.autograd.Function):
         tensor: Tensor,
     ) -> Tensor:
         ctx.root_rank, ctx.process_set = root_rank, process_set
-        (found,) = broadcast_tensors(
+        handle = broadcast_tensors(
             [tensor], root_rank, name, process_set, in_place=False, now=True
-        ).wait()
-        copied: Tensor = found
+        )
+        copied: Tensor = handle.first().wait()
         return copied
 
     @staticmethod
@@ -140,10 +137,10 @@ class Alltoall(torch.autograd.Function):
         ctx: Any, name: str | None, splits: Any, process_set: ProcessSet, tensor: Tensor
     ) -> tuple[Tensor, Tensor]:
         handle = exchange_tensor(tensor, splits, name, process_set, now=True)
-        found, received = handle.wait()
+        rows, received = handle.wait()
         ctx.process_set, ctx.received, ctx.shape = process_set, received, tensor.shape
         ctx.mark_non_differentiable(received)
-        return found, received
+        return rows, received
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
@@ -170,25 +167,25 @@ class Reducescatter(torch.autograd.Function):
     def forward(
         ctx: Any,
         name: str | None,
-        op: ReduceOp,
-        scales: Scales,
+        reduction: Reduction,
         process_set: ProcessSet,
         *tensors: Tensor,
     ) -> tuple[Tensor, ...]:
-        ctx.op, ctx.scales, ctx.process_set = op, scales, process_set
-        handle = scatter_tensors(tensors, name, op, scales, process_set, now=True)
+        ctx.reduction, ctx.process_set = reduction, process_set
+        handle = scatter_tensors(tensors, name, reduction, process_set, now=True)
         return tuple(handle.wait())
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        if ctx.op not in (Sum, Average):
+        reduction: Reduction = ctx.reduction
+        if reduction.op not in (Sum, Average):
             raise RuntimeError(
-                f"reducescatter with op={ctx.op.name} has no gradient. Use Sum or "
-                "Average where one is needed, or give tensor.detach()."
+                f"reducescatter with op={reduction.op.name} has no gradient. Use Sum "
+                "or Average where one is needed, or give tensor.detach()."
             )
-        factor = ctx.scales[0] * ctx.scales[1]
-        if ctx.op is Sum:
+        factor = reduction.prescale * reduction.postscale
+        if reduction.op is Sum:
             factor *= ctx.process_set.size()
         scaled = [grad * factor for grad in grads]
         handle = gather_tensors(scaled, None, ctx.process_set, now=True)
-        return (None, None, None, None, *handle.wait())
+        return (None, None, None, *handle.wait())

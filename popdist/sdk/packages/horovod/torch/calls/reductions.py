@@ -12,8 +12,9 @@ from torch import Tensor
 
 from ...common.process_sets import ProcessSet, global_process_set
 from ..compression import Compression, Compressor, compress_all, decompress_all
-from ..execution.reduce_ops import Average, Sum, choose_op
+from ..execution.reduce_ops import Average, Reduction, Sum, choose_op
 from . import gradients
+from .single_calls import of_one_tensor
 from .submission import (
     Handle,
     gather_tensors,
@@ -73,45 +74,21 @@ def grouped_allreduce(
 ) -> list[Tensor]:
     """Return several tensors, each reduced as by allreduce(), in one pass."""
     chosen = choose_op(op, average)
-    scales = (prescale_factor, postscale_factor)
     tensors = list(tensors)
     if len(tensors) == 1 and getattr(tensors[0], "is_sparse", False):
         handle = sparse_allreduce_async(tensors[0], name, chosen, process_set)
         return [handle.wait()]
+    reduction = Reduction(chosen, prescale_factor, postscale_factor)
     compressed, contexts = compress_all(tensors, compression)
     if gradients.needed(compressed):
         reduced = gradients.apply(
-            gradients.Allreduce, name, chosen, scales, process_set, *compressed
+            gradients.Allreduce, name, reduction, process_set, *compressed
         )
     else:
         reduced = reduce_tensors(
-            compressed,
-            name,
-            chosen,
-            scales,
-            process_set,
-            in_place=False,
-            now=True,
+            compressed, name, reduction, process_set, in_place=False, now=True
         ).wait()
     return decompress_all(reduced, contexts, compression)
-
-
-def allreduce_async(
-    tensor: Tensor,
-    average: bool | None = None,
-    name: str | None = None,
-    op: int | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set,
-) -> Handle:
-    """Begin what allreduce() does, and return a handle for synchronize().
-
-    The tensor may not be changed until synchronize() returns the result.
-    """
-    return grouped_allreduce_async(
-        [tensor], average, name, op, prescale_factor, postscale_factor, process_set
-    ).first()
 
 
 def grouped_allreduce_async(
@@ -123,31 +100,14 @@ def grouped_allreduce_async(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Handle:
-    """Begin what grouped_allreduce() does, and return a handle for synchronize()."""
+    """Begin what grouped_allreduce() does, and return a handle for synchronize().
+
+    A tensor may not be changed until synchronize() returns the result.
+    """
+    reduction = Reduction(choose_op(op, average), prescale_factor, postscale_factor)
     return reduce_tensors(
-        list(tensors),
-        name,
-        choose_op(op, average),
-        (prescale_factor, postscale_factor),
-        process_set,
-        in_place=False,
-        now=False,
+        list(tensors), name, reduction, process_set, in_place=False, now=False
     )
-
-
-def allreduce_(
-    tensor: Tensor,
-    average: bool | None = None,
-    name: str | None = None,
-    op: int | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set,
-) -> Tensor:
-    """Do what allreduce() does in place, and return the tensor."""
-    return grouped_allreduce_(
-        [tensor], average, name, op, prescale_factor, postscale_factor, process_set
-    )[0]
 
 
 def grouped_allreduce_(
@@ -159,32 +119,13 @@ def grouped_allreduce_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> list[Tensor]:
-    """Do what grouped_allreduce() does in place, and return the tensors."""
-    found: list[Tensor] = reduce_tensors(
-        list(tensors),
-        name,
-        choose_op(op, average),
-        (prescale_factor, postscale_factor),
-        process_set,
-        in_place=True,
-        now=True,
-    ).wait()
-    return found
-
-
-def allreduce_async_(
-    tensor: Tensor,
-    average: bool | None = None,
-    name: str | None = None,
-    op: int | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set,
-) -> Handle:
-    """Begin what allreduce_() does, and return a handle for synchronize()."""
-    return grouped_allreduce_async_(
-        [tensor], average, name, op, prescale_factor, postscale_factor, process_set
-    ).first()
+    """Do what grouped_allreduce() does in place, and return what was given."""
+    reduction = Reduction(choose_op(op, average), prescale_factor, postscale_factor)
+    handle = reduce_tensors(
+        list(tensors), name, reduction, process_set, in_place=True, now=True
+    )
+    reduced: list[Tensor] = handle.wait()
+    return reduced
 
 
 def grouped_allreduce_async_(
@@ -197,15 +138,15 @@ def grouped_allreduce_async_(
     process_set: ProcessSet = global_process_set,
 ) -> Handle:
     """Begin what grouped_allreduce_() does, and return a handle for synchronize()."""
+    reduction = Reduction(choose_op(op, average), prescale_factor, postscale_factor)
     return reduce_tensors(
-        list(tensors),
-        name,
-        choose_op(op, average),
-        (prescale_factor, postscale_factor),
-        process_set,
-        in_place=True,
-        now=False,
+        list(tensors), name, reduction, process_set, in_place=True, now=False
     )
+
+
+allreduce_async = of_one_tensor(grouped_allreduce_async)
+allreduce_ = of_one_tensor(grouped_allreduce_)
+allreduce_async_ = of_one_tensor(grouped_allreduce_async_)
 
 
 def sparse_allreduce_async(
@@ -271,31 +212,16 @@ def grouped_reducescatter(
     postscale_factor: float = 1.0,
 ) -> list[Tensor]:
     """Return rows of several tensors, each reduced as by reducescatter()."""
-    chosen, scales = choose_op(op, None), (prescale_factor, postscale_factor)
+    reduction = Reduction(choose_op(op, None), prescale_factor, postscale_factor)
     compressed, contexts = compress_all(tensors, compression)
     if gradients.needed(compressed):
         reduced = gradients.apply(
-            gradients.Reducescatter, name, chosen, scales, process_set, *compressed
+            gradients.Reducescatter, name, reduction, process_set, *compressed
         )
     else:
-        reduced = scatter_tensors(
-            compressed, name, chosen, scales, process_set, now=True
-        ).wait()
+        handle = scatter_tensors(compressed, name, reduction, process_set, now=True)
+        reduced = handle.wait()
     return decompress_all(reduced, contexts, compression)
-
-
-def reducescatter_async(
-    tensor: Tensor,
-    name: str | None = None,
-    op: int = Average,
-    process_set: ProcessSet = global_process_set,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-) -> Handle:
-    """Begin what reducescatter() does, and return a handle for synchronize()."""
-    return grouped_reducescatter_async(
-        [tensor], name, op, process_set, prescale_factor, postscale_factor
-    ).first()
 
 
 def grouped_reducescatter_async(
@@ -307,5 +233,8 @@ def grouped_reducescatter_async(
     postscale_factor: float = 1.0,
 ) -> Handle:
     """Begin what grouped_reducescatter() does; return a handle for synchronize()."""
-    chosen, scales = choose_op(op, None), (prescale_factor, postscale_factor)
-    return scatter_tensors(list(tensors), name, chosen, scales, process_set, now=False)
+    reduction = Reduction(choose_op(op, None), prescale_factor, postscale_factor)
+    return scatter_tensors(list(tensors), name, reduction, process_set, now=False)
+
+
+reducescatter_async = of_one_tensor(grouped_reducescatter_async)

@@ -16,7 +16,13 @@ from ...common.basics import HorovodBasics
 from ...common.exceptions import internal_errors
 from ...common.process_sets import ProcessSet
 from ..execution.carrier import Carrier, TensorCall
-from ..execution.reduce_ops import Adasum, ReduceOp, check_reducible, name_of_dtype
+from ..execution.reduce_ops import (
+    Adasum,
+    ReduceOp,
+    Reduction,
+    check_reducible,
+    name_of_dtype,
+)
 
 BASICS = HorovodBasics(Carrier)
 
@@ -52,12 +58,12 @@ class Handle:
         return f"<Handle: {self._call.name!r}, {state}>"
 
 
-# Whether the caller waits at once.
-Now = bool
+def submit(process_set: ProcessSet, call: Call, now: bool) -> Handle:
+    """Request a call in a process set.
 
-
-def submit(process_set: ProcessSet, call: Call, now: Now) -> Handle:
-    """Request a call in a process set."""
+    Args:
+        now: Whether the caller waits for it at once; so in all functions below.
+    """
     negotiator = BASICS.negotiator(process_set)
     with internal_errors(), negotiator.lock:
         if negotiator.is_under_way(call.request.name):
@@ -73,46 +79,36 @@ def submit(process_set: ProcessSet, call: Call, now: Now) -> Handle:
 def reduce_tensors(
     tensors: Sequence[Tensor],
     name: str | None,
-    op: ReduceOp,
-    scales: tuple[float, float],
+    reduction: Reduction,
     process_set: ProcessSet,
     *,
     in_place: bool,
-    now: Now,
+    now: bool,
 ) -> Handle:
     """Request an allreduce; its result is a list of tensors."""
-    _check(tensors)
-    for dtype in {tensor.dtype for tensor in tensors}:
-        check_reducible(dtype, op)
-    if op is Adasum:
+    sources = _readable(tensors, reduction.op)
+    if reduction.op is Adasum:
         _check_power_of_two(process_set)
-    sources = [readable(tensor) for tensor in tensors]
-    targets = _targets(sources, in_place)
-
-    request = _request(Kind.ALLREDUCE, name, sources, op=op, scales=scales)
-    finish = partial(_returned, tensors) if in_place else list
-    return submit(process_set, TensorCall(request, sources, targets, finish), now)
+    request = _request(Kind.ALLREDUCE, name, sources, reduction)
+    call = _call_with_targets(request, tensors, sources, in_place)
+    return submit(process_set, call, now)
 
 
 def scatter_tensors(
     tensors: Sequence[Tensor],
     name: str | None,
-    op: ReduceOp,
-    scales: tuple[float, float],
+    reduction: Reduction,
     process_set: ProcessSet,
     *,
-    now: Now,
+    now: bool,
 ) -> Handle:
     """Request a reducescatter; its result is a list of tensors."""
-    if op is Adasum:
+    if reduction.op is Adasum:
         raise NotImplementedError(
             "reducescatter cannot use Adasum. Use Sum, Average, Min, Max or Product."
         )
-    _check(tensors)
-    for dtype in {tensor.dtype for tensor in tensors}:
-        check_reducible(dtype, op)
-    sources = [readable(tensor) for tensor in tensors]
-    request = _request(Kind.REDUCESCATTER, name, sources, op=op, scales=scales)
+    sources = _readable(tensors, reduction.op)
+    request = _request(Kind.REDUCESCATTER, name, sources, reduction)
     return submit(process_set, TensorCall(request, sources), now)
 
 
@@ -122,11 +118,10 @@ def gather_tensors(
     process_set: ProcessSet,
     finish: Callable[[list[Tensor]], object] = list,
     *,
-    now: Now,
+    now: bool,
 ) -> Handle:
     """Request an allgather; its result is what `finish` makes of the tensors."""
-    _check(tensors)
-    sources = [readable(tensor) for tensor in tensors]
+    sources = _readable(tensors)
     request = _request(Kind.ALLGATHER, name, sources)
     return submit(process_set, TensorCall(request, sources, finish=finish), now)
 
@@ -138,17 +133,14 @@ def broadcast_tensors(
     process_set: ProcessSet,
     *,
     in_place: bool,
-    now: Now,
+    now: bool,
 ) -> Handle:
     """Request a broadcast; its result is a list of tensors."""
-    _check(tensors)
-    sources = [readable(tensor) for tensor in tensors]
-    targets = _targets(sources, in_place)
+    sources = _readable(tensors)
     root = _member_of(root_rank, process_set)
-
     request = _request(Kind.BROADCAST, name, sources, root=root)
-    finish = partial(_returned, tensors) if in_place else list
-    return submit(process_set, TensorCall(request, sources, targets, finish), now)
+    call = _call_with_targets(request, tensors, sources, in_place)
+    return submit(process_set, call, now)
 
 
 def exchange_tensor(
@@ -157,19 +149,18 @@ def exchange_tensor(
     name: str | None,
     process_set: ProcessSet,
     *,
-    now: Now,
+    now: bool,
 ) -> Handle:
     """Request an alltoall; its result is a tensor, and the numbers of received rows."""
-    _check([tensor])
+    sources = _readable([tensor])
     BASICS.negotiator(process_set)
     counts = _counts(tensor, splits, process_set.size() or 1)
-    source = readable(tensor)
-    request = _request(Kind.ALLTOALL, name, [source], counts=counts)
+    request = _request(Kind.ALLTOALL, name, sources, counts=counts)
 
     def finish(results: list[Tensor]) -> tuple[Tensor, Tensor]:
         return results[0], torch.tensor(call.received, dtype=torch.int32)
 
-    call = TensorCall(request, [source], finish=finish)
+    call = TensorCall(request, sources, finish=finish)
     return submit(process_set, call, now)
 
 
@@ -200,18 +191,31 @@ def _check_power_of_two(process_set: ProcessSet) -> None:
         )
 
 
-def _check(tensors: Sequence[object]) -> None:
+def _readable(tensors: Sequence[Tensor], op: ReduceOp | None = None) -> list[Tensor]:
+    """Return tensors in one piece each, checked; with `op`, to be reduced by that."""
     try:
-        check(*tensors)  # type: ignore[arg-type]
+        check(*tensors)
     except TypeError as error:
         # Horovod has one error for all that cannot be a tensor of a call.
         raise ValueError(str(error)) from None
+    if op is not None:
+        for dtype in {tensor.dtype for tensor in tensors}:
+            check_reducible(dtype, op)
+    return [readable(tensor) for tensor in tensors]
 
 
-def _targets(sources: list[Tensor], in_place: bool) -> list[Tensor]:
-    """Return what results are written to: the sources, where that can be."""
-    if not in_place:
-        return [torch.empty_like(source) for source in sources]
+def _call_with_targets(
+    request: Request, tensors: Sequence[Tensor], sources: list[Tensor], in_place: bool
+) -> TensorCall:
+    """Return a call whose results have the shapes of its tensors."""
+    if in_place:
+        finish = partial(_written_back, tensors)
+        return TensorCall(request, sources, _targets_in_place(sources), finish)
+    return TensorCall(request, sources, [torch.empty_like(each) for each in sources])
+
+
+def _targets_in_place(sources: list[Tensor]) -> list[Tensor]:
+    """Return what results are written to: the sources, where they do not overlap."""
     spans = sorted([(one.data_ptr(), one.nbytes) for one in sources])
     if all(
         begin + nbytes <= following
@@ -226,7 +230,7 @@ def _targets(sources: list[Tensor], in_place: bool) -> list[Tensor]:
     ]
 
 
-def _returned(tensors: Sequence[Tensor], results: list[Tensor]) -> list[Tensor]:
+def _written_back(tensors: Sequence[Tensor], results: list[Tensor]) -> list[Tensor]:
     """Write results to tensors that are not in one piece, and return the tensors."""
     for tensor, result in zip(tensors, results, strict=True):
         if result is tensor:
@@ -240,9 +244,8 @@ def _request(
     kind: Kind,
     name: str | None,
     tensors: Sequence[Tensor],
+    reduction: Reduction | None = None,
     *,
-    op: ReduceOp | None = None,
-    scales: tuple[float, float] = (1.0, 1.0),
     root: int = 0,
     counts: tuple[int, ...] = (),
 ) -> Request:
@@ -251,9 +254,10 @@ def _request(
     )
     # As Horovod names calls: by their kind, too.
     full = None if name is None else f"{kind.text}.{name}"
-    number = 0 if op is None else int(op)
-    prescale, postscale = map(float, scales)
-    return Request(kind, full, layouts, number, root, prescale, postscale, counts)
+    if reduction is None:
+        return Request(kind, full, layouts, root=root, counts=counts)
+    scales = float(reduction.prescale), float(reduction.postscale)
+    return Request(kind, full, layouts, int(reduction.op), root, *scales, counts)
 
 
 def _counts(

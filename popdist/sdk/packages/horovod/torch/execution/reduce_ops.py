@@ -1,5 +1,6 @@
 """The operations by which tensors are reduced, and what they are to the engine."""
 
+from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache
 
@@ -49,6 +50,15 @@ def choose_op(op: int | None, average: bool | None) -> ReduceOp:
     except ValueError:
         names = ", ".join(one.name for one in ReduceOp)
         raise ValueError(f"op is {op!r}, but must be one of {names}.") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """An operation, and what tensors are multiplied with before and after it."""
+
+    op: ReduceOp
+    prescale: float = 1.0
+    postscale: float = 1.0
 
 
 @cache

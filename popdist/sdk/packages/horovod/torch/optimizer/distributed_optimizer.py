@@ -15,7 +15,7 @@ from torch import Tensor
 from ...common.process_sets import ProcessSet, global_process_set
 from ..calls.submission import reduce_tensors
 from ..compression import Compression, Compressor
-from ..execution.reduce_ops import Adasum, Average, Sum, choose_op
+from ..execution.reduce_ops import Adasum, Average, Reduction, Sum, choose_op
 from .gradient_exchange import GradientExchange
 
 
@@ -131,8 +131,7 @@ class _AdasumOptimizer(_DistributedOptimizer):
         reduced = reduce_tensors(
             [small for small, _ in pairs],
             None,
-            Adasum,
-            (1.0, 1.0),
+            Reduction(Adasum),
             exchange.process_set,
             in_place=True,
             now=True,
@@ -183,16 +182,6 @@ def DistributedOptimizer(
     Raises:
         ValueError: The arguments are not valid.
     """
-    chosen = choose_op(op, None)
-    if gradient_predivide_factor != 1.0 and chosen is not Average:
-        raise ValueError(
-            f"gradient_predivide_factor is {gradient_predivide_factor} with "
-            f"op={chosen.name}, but it is supported with op=Average only."
-        )
-    if chosen not in (Average, Sum, Adasum):
-        raise ValueError(
-            f"op is {chosen.name}, but gradients are reduced by Average, Sum or Adasum."
-        )
     if num_groups:
         warnings.warn(
             "num_groups is an earlier name of groups. Use groups instead.",
@@ -205,25 +194,47 @@ def DistributedOptimizer(
         named_parameters,
         compression=compression,
         passes=_checked_passes(backward_passes_per_step),
-        op=chosen,
-        predivide=gradient_predivide_factor,
+        reduction=_checked_reduction(op, gradient_predivide_factor),
         groups=groups,
         sparse_as_dense=sparse_as_dense,
         process_set=process_set,
     )
-    base = _AdasumOptimizer if chosen is Adasum else _DistributedOptimizer
+    return _wrapped(optimizer, exchange)
+
+
+def _wrapped(
+    optimizer: torch.optim.Optimizer, exchange: GradientExchange
+) -> torch.optim.Optimizer:
+    """Return an optimizer of a subclass that reduces gradients by an exchange."""
+    by_adasum = exchange.reduction.op is Adasum
+    base = _AdasumOptimizer if by_adasum else _DistributedOptimizer
     kind = type(optimizer)
-    made: Any = object.__new__(type(kind.__name__, (base, kind), {}))
+    # Any: it is of both classes.
+    wrapped: Any = object.__new__(type(kind.__name__, (base, kind), {}))
     # A scheduler may have replaced step() in the given optimizer by one of its own.
-    given = {name: one for name, one in vars(optimizer).items() if name != "step"}
-    made.__dict__.update(given)
-    made._exchange = exchange
-    made._synchronized = False
-    made._should_synchronize = True
-    if chosen is not Adasum and (process_set.included() is not False):
+    attributes = {name: one for name, one in vars(optimizer).items() if name != "step"}
+    wrapped.__dict__.update(attributes)
+    wrapped._exchange = exchange
+    wrapped._synchronized = False
+    wrapped._should_synchronize = True
+    if not by_adasum and exchange.process_set.included() is not False:
         exchange.hook()
-    found: torch.optim.Optimizer = made
-    return found
+    result: torch.optim.Optimizer = wrapped
+    return result
+
+
+def _checked_reduction(op: int, predivide: float) -> Reduction:
+    chosen = choose_op(op, None)
+    if predivide != 1.0 and chosen is not Average:
+        raise ValueError(
+            f"gradient_predivide_factor is {predivide} with "
+            f"op={chosen.name}, but it is supported with op=Average only."
+        )
+    if chosen not in (Average, Sum, Adasum):
+        raise ValueError(
+            f"op is {chosen.name}, but gradients are reduced by Average, Sum or Adasum."
+        )
+    return Reduction(chosen, 1.0 / predivide, predivide)
 
 
 def _checked_passes(passes: int) -> int:

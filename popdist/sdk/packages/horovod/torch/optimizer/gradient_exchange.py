@@ -1,6 +1,7 @@
 """The gradients of an optimizer, each reduced as soon as it is computed."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,19 +12,18 @@ from ...common.process_sets import ProcessSet
 from ..calls.reductions import sparse_allreduce_async
 from ..calls.submission import Handle, reduce_tensors
 from ..compression import Compressor
-from ..execution.reduce_ops import ReduceOp
+from ..execution.reduce_ops import Reduction
 from .parameters import groups_of, names_of
 
 
-class _Gradient:
-    """What is under way for one parameter's gradient, or a group's."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _Reduction:
+    """A reduction under way: of one parameter's gradient, or of a group's."""
 
-    def __init__(
-        self, handle: Handle, params: list[Tensor], contexts: list[Any]
-    ) -> None:
-        self.handle = handle
-        self.params = params
-        self.contexts = contexts
+    handle: Handle
+    params: list[Tensor]
+    # What decompressing needs. Any: each compressor has its own.
+    contexts: list[Any]
 
 
 class GradientExchange:
@@ -36,15 +36,14 @@ class GradientExchange:
         *,
         compression: Compressor,
         passes: int,
-        op: ReduceOp,
-        predivide: float,
+        reduction: Reduction,
         groups: int | Sequence[Sequence[Tensor]] | None,
         sparse_as_dense: bool,
         process_set: ProcessSet,
     ) -> None:
         self.compression = compression
         self.passes = passes
-        self.op = op
+        self.reduction = reduction
         self.sparse_as_dense = sparse_as_dense
         self.process_set = process_set
         self.params: list[Tensor] = [
@@ -52,11 +51,10 @@ class GradientExchange:
         ]
         self.names = names_of(self.params, named)
         self.groups = groups_of(self.params, self.names, groups)
-        self._scales = 1.0 / predivide, predivide
         # How many backward passes are left before a gradient is reduced.
         self._delays = dict.fromkeys(self.params, passes)
-        # What is under way, by the first parameter of a group.
-        self._under_way: dict[Tensor, _Gradient] = {}
+        # Reductions under way, by each of their parameters.
+        self._under_way: dict[Tensor, _Reduction] = {}
         # Parameters of groups whose other gradients are not there yet.
         self._ready: dict[Tensor, set[Tensor]] = {}
         self._hooks: list[RemovableHandle] = []
@@ -124,7 +122,7 @@ class GradientExchange:
         name = self.names[params[0]]
         if gradients[0].is_sparse:
             handle = sparse_allreduce_async(
-                gradients[0], name, self.op, self.process_set
+                gradients[0], name, self.reduction.op, self.process_set
             )
             contexts: list[Any] = [None]
         else:
@@ -133,15 +131,12 @@ class GradientExchange:
             handle = reduce_tensors(
                 [small for small, _ in pairs],
                 name,
-                self.op,
-                self._scales,
+                self.reduction,
                 self.process_set,
                 in_place=True,
                 now=False,
             )
-        gradient = _Gradient(handle, params, contexts)
-        for param in params:
-            self._under_way[param] = gradient
+        self._under_way |= dict.fromkeys(params, _Reduction(handle, params, contexts))
 
     def _is_reduced_sparse(self, param: Tensor) -> bool:
         """Return whether a gradient is reduced by its indices and values."""
@@ -172,16 +167,17 @@ class GradientExchange:
         finished = list(dict.fromkeys(self._under_way.values()))
         self._under_way.clear()
         self._delays = dict.fromkeys(self.params, self.passes)
-        for gradient in finished:
-            self._finish(gradient)
+        for reduction in finished:
+            self._finish(reduction)
 
-    def _finish(self, gradient: _Gradient) -> None:
-        results = gradient.handle.wait()
+    def _finish(self, reduction: _Reduction) -> None:
+        """Wait for a reduction, and give the parameters the reduced gradients."""
+        results = reduction.handle.wait()
         if isinstance(results, Tensor):
-            gradient.params[0].grad = results
+            reduction.params[0].grad = results
             return
         for param, result, context in zip(
-            gradient.params, results, gradient.contexts, strict=True
+            reduction.params, results, reduction.contexts, strict=True
         ):
             reduced = self.compression.decompress(result, context)
             if param.grad is None:
