@@ -7,20 +7,6 @@ Programs for PopTorch set options of PopART by number, such as
 from enum import IntEnum
 from typing import NoReturn
 
-__all__ = [
-    "AccumulateOuterFragmentSchedule",
-    "DotCheck",
-    "Instrumentation",
-    "MeanReductionStrategy",
-    "MergeVarUpdateType",
-    "PatternsLevel",
-    "RecomputationType",
-    "SubgraphCopyingStrategy",
-    "SyncPattern",
-    "SyntheticDataMode",
-    "VirtualGraphMode",
-]
-
 
 class AccumulateOuterFragmentSchedule(IntEnum):
     """How the weight updates of several IPUs are scheduled."""

@@ -8,8 +8,6 @@ from .errors import Error, RecoverableError, UnrecoverableError
 from .execution import current
 from .options import Options, validation
 
-__all__ = ["Error", "RecoverableError", "TestErrorType", "UnrecoverableError"]
-
 
 class TestErrorType(IntEnum):
     """An error that a test of a program's error handling wants to see."""

@@ -10,19 +10,8 @@ from .functions import (
     broadcast_optimizer_state,
     broadcast_parameters,
 )
+
+# All that programs also import from there.
 from .mpi_ops import *  # noqa: F403
 from .optimizer import DistributedOptimizer
 from .sync_batch_norm import SyncBatchNorm
-
-__all__ = [
-    "DistributedOptimizer",
-    "SyncBatchNorm",
-    "allgather_object",
-    "broadcast_object",
-    "broadcast_optimizer_state",
-    "broadcast_parameters",
-    "elastic",
-    "mpi_ops",
-]
-# All that programs also import from there.
-__all__ += mpi_ops.__all__

@@ -3,5 +3,3 @@
 from .accessor import AsynchronousDataAccessor
 from .fixed_length import FixedLengthIterableDataset
 from .loader import DataLoader
-
-__all__ = ["AsynchronousDataAccessor", "DataLoader", "FixedLengthIterableDataset"]

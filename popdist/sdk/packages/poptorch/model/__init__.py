@@ -11,8 +11,6 @@ from ..options import Options
 from .compile.saved_model import SavedModel
 from .executor import PoplarExecutor
 
-__all__ = ["PoplarExecutor", "inferenceModel", "load", "trainingModel"]
-
 
 def trainingModel(
     model: nn.Module | PoplarExecutor,

@@ -6,13 +6,3 @@ from .lamb import LAMB
 from .rmsprop import RMSprop
 from .sgd import SGD
 from .variable_attributes import VariableAttributes
-
-__all__ = [
-    "LAMB",
-    "SGD",
-    "Adam",
-    "AdamW",
-    "Optimizer",
-    "RMSprop",
-    "VariableAttributes",
-]

@@ -18,23 +18,3 @@ from .strategies import (
     _IPhasedExecution,
 )
 from .training_options import _TrainingOptions
-
-__all__ = [
-    "ConfigFileError",
-    "Options",
-    "ParallelPhasedExecution",
-    "Phase",
-    "PipelinedExecution",
-    "SerialPhasedExecution",
-    "ShardedExecution",
-    "Stage",
-    "TensorLocationSettings",
-    "_DistributedOptions",
-    "_IExecutionStrategy",
-    "_IPhasedExecution",
-    "_JitOptions",
-    "_PopartOptions",
-    "_PrecisionOptions",
-    "_TensorLocationOptions",
-    "_TrainingOptions",
-]

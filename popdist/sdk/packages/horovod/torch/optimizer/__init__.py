@@ -1,5 +1,3 @@
 """Optimizers whose gradients all ranks reduce."""
 
 from .distributed_optimizer import DistributedOptimizer
-
-__all__ = ["DistributedOptimizer"]

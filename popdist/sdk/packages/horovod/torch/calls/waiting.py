@@ -1,0 +1,48 @@
+"""Horovod's calls that wait: for another call, or for all ranks."""
+
+from time import monotonic_ns
+from typing import Any
+
+from popdist.negotiation.agreement import JOIN
+from popdist.negotiation.call_requests import Kind, Request
+from popdist.negotiation.negotiator import Call
+
+from ...common.process_sets import ProcessSet, global_process_set
+from .submission import Handle, submit
+
+
+def poll(handle: Handle) -> bool:
+    """Return whether a call is over, so that synchronize() returns at once."""
+    return handle.poll()
+
+
+def synchronize(handle: Handle) -> Any:
+    """Block until a call is over, and return its result.
+
+    Raises:
+        HorovodInternalError: The ranks' tensors or arguments differ, or a rank has
+            ended.
+    """
+    return handle.wait()
+
+
+def barrier(process_set: ProcessSet = global_process_set) -> None:
+    """Return when all ranks of the process set have called it."""
+    submit(process_set, Call(Request(Kind.BARRIER, None)), True).wait()
+
+
+def join(device: int = -1) -> int:
+    """Wait until all ranks have called this, and return the rank that did so last.
+
+    Meanwhile this rank takes part in the allreduces and barriers of the others. It
+    contributes zeros to a Sum and an Average, which still divides by all ranks, and
+    what changes nothing to the rest. Other calls fail on the ranks that make them.
+
+    Args:
+        device: A GPU in Horovod; not used here.
+    """
+    # All ranks of a host have one clock.
+    request = Request(Kind.JOIN, JOIN, counts=(monotonic_ns(),))
+    handle = submit(global_process_set, Call(request), True)
+    last: int = handle.wait()
+    return last
