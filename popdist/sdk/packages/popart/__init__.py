@@ -7,98 +7,40 @@ Programs for PopTorch set options of PopART by number, such as
 from enum import IntEnum
 from typing import NoReturn
 
-
-class AccumulateOuterFragmentSchedule(IntEnum):
-    """How the weight updates of several IPUs are scheduled."""
-
-    Scheduler = 0
-    Serial = 1
-    OverlapCycleOptimized = 2
-    OverlapMemoryOptimized = 3
-
-
-class DotCheck(IntEnum):
-    """After which stage of compiling the graph is written to a .dot file."""
-
-    Fwd0 = 0
-    Fwd1 = 1
-    Bwd0 = 2
-    PreAlias = 3
-    Final = 4
-
-
-class Instrumentation(IntEnum):
-    """Which loop cycles are counted for."""
-
-    Outer = 0
-    Inner = 1
-
-
-class MeanReductionStrategy(IntEnum):
-    """When a mean of gradients is divided."""
-
-    Running = 0
-    Post = 1
-
-
-class MergeVarUpdateType(IntEnum):
-    """Which updates of weights are merged."""
-
-    Off = 0
-    All = 1
-    AutoLoose = 2
-    AutoTight = 3
-
-
-class PatternsLevel(IntEnum):
-    """How many patterns the compiler applies."""
-
-    NoPatterns = 0
-    Minimal = 1
-    Default = 2
-    All = 3
-
-
-class RecomputationType(IntEnum):
-    """Which activations are recomputed in the backward pass."""
-
-    NoRecompute = 0
-    Standard = 1
-    NormOnly = 2
-    Pipeline = 3
-    RecomputeAll = 4
-
-
-class SubgraphCopyingStrategy(IntEnum):
-    """When the inputs and outputs of a subgraph are copied."""
-
-    OnEnterAndExit = 0
-    JustInTime = 1
-
-
-class SyncPattern(IntEnum):
-    """How the IPUs of a replica are synchronised."""
-
-    Full = 0
-    SinglePipeline = 1
-    ReplicaAndLadder = 2
-
-
-class SyntheticDataMode(IntEnum):
-    """What inputs are made of instead of the program's data."""
-
-    Off = 0
-    Zeros = 1
-    RandomNormal = 2
-
-
-class VirtualGraphMode(IntEnum):
-    """How operations are put on IPUs."""
-
-    Off = 0
-    Manual = 1
-    Auto = 2
-    ExecutionPhases = 3
+# How the weight updates of several IPUs are scheduled.
+AccumulateOuterFragmentSchedule = IntEnum(
+    "AccumulateOuterFragmentSchedule",
+    "Scheduler Serial OverlapCycleOptimized OverlapMemoryOptimized",
+    start=0,
+)
+# After which stage of compiling the graph is written to a .dot file.
+DotCheck = IntEnum("DotCheck", "Fwd0 Fwd1 Bwd0 PreAlias Final", start=0)
+# Which loop cycles are counted for.
+Instrumentation = IntEnum("Instrumentation", "Outer Inner", start=0)
+# When a mean of gradients is divided.
+MeanReductionStrategy = IntEnum("MeanReductionStrategy", "Running Post", start=0)
+# Which updates of weights are merged.
+MergeVarUpdateType = IntEnum(
+    "MergeVarUpdateType", "Off All AutoLoose AutoTight", start=0
+)
+# How many patterns the compiler applies.
+PatternsLevel = IntEnum("PatternsLevel", "NoPatterns Minimal Default All", start=0)
+# Which activations are recomputed in the backward pass.
+RecomputationType = IntEnum(
+    "RecomputationType", "NoRecompute Standard NormOnly Pipeline RecomputeAll", start=0
+)
+# When the inputs and outputs of a subgraph are copied.
+SubgraphCopyingStrategy = IntEnum(
+    "SubgraphCopyingStrategy", "OnEnterAndExit JustInTime", start=0
+)
+# How the IPUs of a replica are synchronised.
+SyncPattern = IntEnum("SyncPattern", "Full SinglePipeline ReplicaAndLadder", start=0)
+# What inputs are made of instead of the program's data.
+SyntheticDataMode = IntEnum("SyntheticDataMode", "Off Zeros RandomNormal", start=0)
+# How operations are put on IPUs.
+VirtualGraphMode = IntEnum(
+    "VirtualGraphMode", "Off Manual Auto ExecutionPhases", start=0
+)
 
 
 def __getattr__(name: str) -> NoReturn:
