@@ -51,6 +51,19 @@ def require(holds: object, message: str) -> None:
         raise AssertionError(message)
 
 
+def require_type(name: str, value: object, kind: type) -> None:
+    """Raise an AssertionError unless an argument is of a type of Python's."""
+    article = "an" if kind is int else "a"
+    message = f"{name} is {value!r}, but must be {article} {kind.__name__}."
+    require(isinstance(value, kind), message)
+
+
+def require_poptorch(value: object, kind: type) -> None:
+    """Raise an AssertionError unless a value is of a class of PopTorch's."""
+    message = f"{value!r} is not a poptorch.{kind.__name__}."
+    require(isinstance(value, kind), message)
+
+
 def createPoptorchError(message: str) -> Error:
     """Return the error for a message: `raise createPoptorchError("...")`."""
     return Error(message)

@@ -9,7 +9,7 @@ import torch
 
 from .._logging import logger
 from ..enums import SharingStrategy
-from ..errors import createPoptorchError, require
+from ..errors import createPoptorchError, require, require_poptorch
 from .fetcher import Batch, Begin, End, Failure, Free, HostRandomState, Settings
 from .grouping import regroup
 from .loading_process import LoadingProcess
@@ -93,10 +93,7 @@ class AsynchronousDataAccessor:
             f"miss_sleep_time_in_ms is {miss_sleep_time_in_ms}, but must not be "
             "negative.",
         )
-        require(
-            isinstance(sharing_strategy, SharingStrategy),
-            f"{sharing_strategy!r} is not a poptorch.SharingStrategy.",
-        )
+        require_poptorch(sharing_strategy, SharingStrategy)
         require(
             rebatched_size is None or rebatched_size > 1,
             f"rebatched_size is {rebatched_size}, but must be None or above 1.",

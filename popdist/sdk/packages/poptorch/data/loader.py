@@ -11,7 +11,7 @@ from popdist.replicated.shares import share_of
 
 from .._logging import logger
 from ..enums import DataLoaderMode
-from ..errors import require
+from ..errors import require, require_poptorch
 from ..options import Options
 from .accessor import AsynchronousDataAccessor
 from .core_sharing import leave_cores
@@ -71,11 +71,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             AssertionError: An argument is not valid, or does not go with another.
         """
         self._accessor: AsynchronousDataAccessor | None = None
-        require(isinstance(options, Options), f"{options!r} is not a poptorch.Options.")
-        require(
-            isinstance(mode, DataLoaderMode),
-            f"{mode!r} is not a poptorch.DataLoaderMode.",
-        )
+        require_poptorch(options, Options)
+        require_poptorch(mode, DataLoaderMode)
         check_workers(num_workers)
         options._freeze()
         self._options = options

@@ -3,7 +3,7 @@
 from typing import Self
 
 from ..enums import ConnectionType, SyncPattern
-from ..errors import require
+from ..errors import require, require_poptorch, require_type
 from .option_values import OptionValues
 from .popart_options import _PopartOptions
 from .strategies import _IExecutionStrategy
@@ -41,48 +41,35 @@ class _DeviceOptions(OptionValues):
                 'IPU: {"IPU0": 0.5}.',
             )
             proportions[int(key.removeprefix("IPU"))] = proportion
-        self.set(available_memory_proportion=proportions)
-        return self
+        return self.set(available_memory_proportion=proportions)
 
     def autoRoundNumIPUs(self, auto_round_num_ipus: bool = True) -> Self:
         """Record whether IPUs are rounded up to a power of 2."""
-        self.set(auto_round_num_ipus=auto_round_num_ipus)
-        return self
+        return self.set(auto_round_num_ipus=auto_round_num_ipus)
 
     def connectionType(self, connection_type: ConnectionType) -> Self:
         """Set when a model attaches to its device; Never: it can only be compiled."""
-        require(
-            isinstance(connection_type, ConnectionType),
-            f"{connection_type!r} is not a poptorch.ConnectionType.",
-        )
-        self.set(connection_type=connection_type.value)
-        return self
+        require_poptorch(connection_type, ConnectionType)
+        return self.set(connection_type=connection_type.value)
 
     def syncPattern(self, sync_pattern: SyncPattern) -> Self:
         """Record which IPUs synchronise with each other."""
-        require(
-            isinstance(sync_pattern, SyncPattern),
-            f"{sync_pattern!r} is not a poptorch.SyncPattern.",
-        )
-        self.set(sync_pattern=sync_pattern.value)
-        return self
+        require_poptorch(sync_pattern, SyncPattern)
+        return self.set(sync_pattern=sync_pattern.value)
 
     def useIpuModel(self, use_model: bool) -> Self:
         """Record whether a model of an IPU is used instead of a device."""
-        self.createOrSet(use_model=use_model)
-        return self
+        return self.createOrSet(use_model=use_model)
 
     def useIpuId(self, ipu_id: int) -> Self:
         """Record the id of the device."""
-        require(isinstance(ipu_id, int), f"ipu_id is {ipu_id!r}, but must be an int.")
-        self.createOrSet(ipu_id=ipu_id)
-        return self
+        require_type("ipu_id", ipu_id, int)
+        return self.createOrSet(ipu_id=ipu_id)
 
     def useOfflineIpuTarget(self, ipu_version: int = 2) -> Self:
         """Only compile, for this version of the IPU."""
         self.connectionType(ConnectionType.Never)
-        self.createOrSet(ipu_version=ipu_version)
-        return self
+        return self.createOrSet(ipu_version=ipu_version)
 
     def enableExecutableCaching(self, path: str | None) -> Self:
         """Set the folder of the executable cache; None: there is none."""

@@ -19,8 +19,7 @@ class _DistributedOptions(OptionValues):
 
     def disable(self) -> Self:
         """Make this the only process, whatever the environment has."""
-        self.set(num_distributed_processes=1, distributed_process_id=0)
-        return self
+        return self.set(num_distributed_processes=1, distributed_process_id=0)
 
     def setEnvVarNames(self, var_num_processes: str, var_process_id: str) -> Self:
         """Read the number of processes, and which this is, from these variables."""
@@ -30,10 +29,9 @@ class _DistributedOptions(OptionValues):
 
     def configureProcessId(self, process_id: int, num_processes: int) -> Self:
         """Set which process this is, and how many there are."""
-        self.set(
+        return self.set(
             distributed_process_id=process_id, num_distributed_processes=num_processes
         )
-        return self
 
     @property
     def processId(self) -> int:

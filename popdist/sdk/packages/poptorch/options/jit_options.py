@@ -13,5 +13,4 @@ class _JitOptions(OptionValues):
 
     def traceModel(self, trace_model: bool) -> Self:
         """Record whether the model is traced by torch.jit.trace."""
-        self.set(trace_model=trace_model)
-        return self
+        return self.set(trace_model=trace_model)

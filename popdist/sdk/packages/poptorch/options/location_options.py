@@ -2,7 +2,7 @@
 
 from typing import Self
 
-from ..errors import require
+from ..errors import require, require_poptorch, require_type
 from .option_values import OptionValues
 
 FEWEST_TILES, MOST_TILES = 32, 192
@@ -13,40 +13,34 @@ class TensorLocationSettings(OptionValues):
 
     def minElementsForOffChip(self, min_elements: int) -> Self:
         """Record from which size on a tensor may be stored off the chip."""
-        return self._set_int("minElementsForOffChip", min_elements)
+        return self._record("minElementsForOffChip", min_elements, int)
 
     def minElementsForReplicatedTensorSharding(self, min_elements: int) -> Self:
         """Record from which size on replicas may share a tensor."""
-        return self._set_int("minElementsForReplicatedTensorSharding", min_elements)
+        return self._record("minElementsForReplicatedTensorSharding", min_elements, int)
 
     def useOnChipStorage(self, use: bool | None = True) -> Self:
         """Record whether tensors are stored on the chip; None: it is left open."""
         if use is None:
             self.deleteIfExists("onChip")
             return self
-        return self._set_bool("onChip", use)
+        return self._record("onChip", use, bool)
 
     def useReplicatedTensorSharding(self, use: bool = True) -> Self:
         """Record whether each replica stores a part of each tensor."""
-        return self._set_bool("useReplicatedTensorSharding", use)
+        return self._record("useReplicatedTensorSharding", use, bool)
 
     def useIOTilesToLoad(self, use: bool = True) -> Self:
         """Record whether IO tiles load tensors."""
-        return self._set_bool("useIOTilesToLoad", use)
+        return self._record("useIOTilesToLoad", use, bool)
 
     def useIOTilesToStore(self, use: bool = True) -> Self:
         """Record whether IO tiles store tensors."""
-        return self._set_bool("useIOTilesToStore", use)
+        return self._record("useIOTilesToStore", use, bool)
 
-    def _set_int(self, name: str, value: int) -> Self:
-        require(isinstance(value, int), f"{name} is {value!r}, but must be an int.")
-        self.createOrSet(**{name: value})
-        return self
-
-    def _set_bool(self, name: str, value: bool) -> Self:
-        require(isinstance(value, bool), f"{name} is {value!r}, but must be a bool.")
-        self.createOrSet(**{name: int(value)})
-        return self
+    def _record(self, name: str, value: int, kind: type) -> Self:
+        require_type(name, value, kind)
+        return self.createOrSet(**{name: int(value)})
 
 
 class _TensorLocationOptions(OptionValues):
@@ -60,8 +54,7 @@ class _TensorLocationOptions(OptionValues):
             and num_tiles % 2 == 0,
             "numIOTiles must be an even number between 32 and 192.",
         )
-        self.createOrSet(numIOTiles=num_tiles)
-        return self
+        return self.createOrSet(numIOTiles=num_tiles)
 
     def setActivationLocation(self, location: TensorLocationSettings) -> Self:
         """Record where activations are stored."""
@@ -80,9 +73,5 @@ class _TensorLocationOptions(OptionValues):
         return self._set_location("location_accumulator", location)
 
     def _set_location(self, name: str, location: TensorLocationSettings) -> Self:
-        require(
-            isinstance(location, TensorLocationSettings),
-            f"{location!r} is not a poptorch.TensorLocationSettings.",
-        )
-        self.createOrSet(**{name: location.toDict()})
-        return self
+        require_poptorch(location, TensorLocationSettings)
+        return self.createOrSet(**{name: location.toDict()})

@@ -7,19 +7,51 @@ from typing import Any, Self
 from ..errors import raise_frozen, require
 
 
-class OptionValues:
+class Freezable:
+    """Options that a model or a loader freezes: a change raises AttributeError."""
+
+    _is_frozen: bool
+
+    def checkIsFrozen(self, option: str | None = None) -> None:
+        """Refuse a change of frozen options, with an AttributeError."""
+        if option != "_is_frozen" and self.__dict__.get("_is_frozen", False):
+            raise_frozen()
+
+    def _set_frozen(self, frozen: bool) -> None:
+        self.__dict__["_is_frozen"] = frozen
+
+    def _freeze(self) -> None:
+        self._set_frozen(True)
+
+    def _unfreeze(self) -> None:
+        self._set_frozen(False)
+
+    # Any: each attribute has a type of its own.
+    def __setattr__(self, name: str, value: Any) -> None:
+        self.checkIsFrozen(name)
+        object.__setattr__(self, name, value)
+
+    def __deepcopy__(self, memory: dict[int, Any]) -> Self:
+        """Return a copy that is not frozen."""
+        copied = self.__class__.__new__(self.__class__)
+        memory[id(self)] = copied
+        copied.__dict__.update(copy.deepcopy(self.__dict__, memory))
+        copied.__dict__["_is_frozen"] = False
+        return copied
+
+
+class OptionValues(Freezable):
     """A set of options. Subclasses have a method for each that sets it."""
 
     _values: dict[str, Any]
-    _is_frozen: bool
 
     def __init__(self, **defaults: Any) -> None:
         # Any: each option has a type of its own, that of its default.
         self._values = defaults
         self._is_frozen = False
 
-    def set(self, **values: Any) -> None:
-        """Change options.
+    def set(self, **values: Any) -> Self:
+        """Change options, and return them all.
 
         Raises:
             AttributeError: The options are frozen.
@@ -35,15 +67,17 @@ class OptionValues:
                 f"it must be a {expected}.",
             )
             self._values[name] = value
+        return self
 
-    def createOrSet(self, **values: Any) -> None:
-        """Change options, some of which may not exist yet."""
+    def createOrSet(self, **values: Any) -> Self:
+        """Change options, some of which may not exist yet, and return them all."""
         self.checkIsFrozen()
         for name, value in values.items():
             if name in self._values:
                 self.set(**{name: value})
             else:
                 self._values[name] = value
+        return self
 
     def exists(self, name: str) -> bool:
         """Return whether this option has a value."""
@@ -64,20 +98,6 @@ class OptionValues:
         """Return the options as a dictionary, enums as numbers."""
         return self.update({})
 
-    def checkIsFrozen(self, option: str | None = None) -> None:
-        """Refuse a change of frozen options, with an AttributeError."""
-        if option != "_is_frozen" and self.__dict__.get("_is_frozen", False):
-            raise_frozen()
-
-    def _freeze(self) -> None:
-        self._set_frozen(True)
-
-    def _unfreeze(self) -> None:
-        self._set_frozen(False)
-
-    def _set_frozen(self, frozen: bool) -> None:
-        self.__dict__["_is_frozen"] = frozen
-
     def __getattr__(self, name: str) -> Any:
         # Called for what is no ordinary attribute. `_values` is none before __init__
         # and while an object is copied.
@@ -87,21 +107,11 @@ class OptionValues:
         return values[name]
 
     def __setattr__(self, name: str, value: Any) -> None:
-        self.checkIsFrozen(name)
-        if name.startswith("_") or isinstance(
-            getattr(type(self), name, None), property
-        ):
-            object.__setattr__(self, name, value)
+        is_property = isinstance(getattr(type(self), name, None), property)
+        if name.startswith("_") or is_property:
+            super().__setattr__(name, value)
         else:
             self.set(**{name: value})
-
-    def __deepcopy__(self, memory: dict[int, Any]) -> Self:
-        """Return a copy that is not frozen."""
-        copied = self.__class__.__new__(self.__class__)
-        memory[id(self)] = copied
-        copied.__dict__.update(copy.deepcopy(self.__dict__, memory))
-        copied.__dict__["_is_frozen"] = False
-        return copied
 
     def __repr__(self) -> str:
         body = ", ".join(f"{name}={value!r}" for name, value in self._values.items())

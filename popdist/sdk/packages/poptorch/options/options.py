@@ -8,15 +8,14 @@ from typing import Any, Self
 import torch
 
 from .. import enums
-from .._logging import logger
+from .._logging import logger, warn_deprecated
 from ..enums import CommGroupType, ConnectionType, OutputMode, SyncPattern
-from ..errors import require
+from ..errors import require, require_poptorch, require_type
 from . import strategies
 from .device_options import _DeviceOptions
 from .distributed_options import _DistributedOptions
 from .jit_options import _JitOptions
 from .location_options import TensorLocationSettings, _TensorLocationOptions
-from .old_names import _OldNames
 from .option_values import OptionValues
 from .popart_options import _PopartOptions
 from .precision_options import _PrecisionOptions
@@ -26,7 +25,7 @@ from .strategies import PipelinedExecution, _IExecutionStrategy
 from .training_options import _TrainingOptions
 
 
-class Options(_DeviceOptions, _ReportOptions, _OldNames):
+class Options(_DeviceOptions, _ReportOptions):
     """How a model is run: each method sets an option and returns the options.
 
     Options that only matter on an IPU are checked and recorded: "Record", at the
@@ -107,13 +106,11 @@ class Options(_DeviceOptions, _ReportOptions, _OldNames):
 
     def deviceIterations(self, device_iterations: int) -> Self:
         """Set how many steps one call of a model makes."""
-        self.set(device_iterations=device_iterations)
-        return self
+        return self.set(device_iterations=device_iterations)
 
     def replicationFactor(self, replication_factor: int) -> Self:
         """Set how many replicas of the model this process has."""
-        self.set(replication_factor=replication_factor)
-        return self
+        return self.set(replication_factor=replication_factor)
 
     def inputReplicaGrouping(
         self,
@@ -138,19 +135,15 @@ class Options(_DeviceOptions, _ReportOptions, _OldNames):
                 f"input_group_type is {input_group_type!r}, but must be a "
                 "poptorch.CommGroupType other than All."
             )
-        self.set(
+        return self.set(
             input_group_size=input_group_size, input_group_type=input_group_type.value
         )
-        return self
 
     def outputMode(
         self, output_mode: OutputMode, output_return_period: int | None = None
     ) -> Self:
         """Set which of the results of a call are returned."""
-        require(
-            isinstance(output_mode, OutputMode),
-            f"{output_mode!r} is not a poptorch.OutputMode.",
-        )
+        require_poptorch(output_mode, OutputMode)
         if output_mode == OutputMode.EveryN:
             require(
                 output_return_period and output_return_period > 0,
@@ -163,11 +156,10 @@ class Options(_DeviceOptions, _ReportOptions, _OldNames):
                 output_mode,
             )
             output_return_period = 1
-        self.set(
+        return self.set(
             output_mode=output_mode.value,
             output_return_period=output_return_period or 1,
         )
-        return self
 
     def defaultOutputMode(self) -> bool:
         """Return whether the output mode is the default one."""
@@ -180,37 +172,51 @@ class Options(_DeviceOptions, _ReportOptions, _OldNames):
         output_mode: OutputMode | None = None,
         output_return_period: int | None = 1,
     ) -> Self:
-        """Record a tensor of the graph to be read: getAnchoredTensor has none."""
+        """Keep a tensor of each call for PoplarExecutor.getAnchoredTensor().
+
+        Those are gradients and updated weights: Gradient___NAME, UpdatedVar___NAME.
+
+        Args:
+            short_name: The name that getAnchoredTensor() takes.
+            long_name: The name that PoplarExecutor.getTensorNames() returns.
+            output_mode: Of which weight updates it is kept; None: as the outputs.
+            output_return_period: With EveryN, of every so many updates.
+        """
         self.checkIsFrozen()
-        if output_mode != OutputMode.EveryN:
-            output_return_period = 1
-        self._values["anchored_tensors"][short_name] = [
-            long_name,
-            output_mode is None,
-            output_mode,
-            output_return_period,
-        ]
+        period = output_return_period if output_mode == OutputMode.EveryN else 1
+        anchor = [long_name, output_mode is None, output_mode, period]
+        self._values["anchored_tensors"][short_name] = anchor
         return self
 
     def randomSeed(self, random_seed: int) -> Self:
         """Seed all random numbers, from this call on those of torch too."""
-        require(
-            isinstance(random_seed, int),
-            f"random_seed is {random_seed!r}, but must be an int.",
-        )
+        require_type("random_seed", random_seed, int)
         self.createOrSet(random_seed=random_seed)
         torch.manual_seed(random_seed)
         return self
 
     def broadcastBuffers(self, broadcast_buffers: bool = True) -> Self:
         """Set whether replicas have the same buffers; models may change others."""
-        self.set(broadcast_buffers=broadcast_buffers)
-        return self
+        return self.set(broadcast_buffers=broadcast_buffers)
 
     def updatableNamedBuffers(self, buffers: Sequence[str]) -> Self:
         """Record which buffers may be updated from the host: here all may."""
-        self.createOrSet(updatable_named_buffers=list(buffers))
-        return self
+        return self.createOrSet(updatable_named_buffers=list(buffers))
+
+    # --- Names of older releases: each warns once, and does what the new one does.
+
+    def anchorMode(
+        self, anchor_mode: OutputMode, anchor_return_period: int | None = None
+    ) -> Self:
+        """Set the output mode: its name in older releases."""
+        warn_deprecated("Options.anchorMode", "Options.outputMode")
+        return self.outputMode(anchor_mode, anchor_return_period)
+
+    @property
+    def Popart(self) -> _PopartOptions:
+        """Options of PopART: their name in older releases."""
+        warn_deprecated("Options.Popart", "Options._Popart")
+        return self._popart
 
     # --- Options from elsewhere, and as a whole.
 

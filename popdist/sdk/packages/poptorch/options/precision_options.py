@@ -32,8 +32,7 @@ class _PrecisionOptions(OptionValues):
         """Set whether models that ask for automatic casts get them."""
         if not isinstance(autocast_enabled, bool):
             raise ValueError("autocastEnabled must be set to either True or False")
-        self.set(autocast_enabled=autocast_enabled)
-        return self
+        return self.set(autocast_enabled=autocast_enabled)
 
     def autocastPolicy(self, autocast_policy: autocasting.Policy) -> Self:
         """Set which operations automatic casts give float16, and which float32."""
@@ -42,8 +41,7 @@ class _PrecisionOptions(OptionValues):
                 "autocastPolicy must be set to an instance of "
                 "poptorch.autocasting.Policy"
             )
-        self.set(autocast_policy=autocast_policy)
-        return self
+        return self.set(autocast_policy=autocast_policy)
 
     def halfFloatCasting(self, half_float_casting: HalfFloatCastingBehavior) -> Self:
         """Set to what mixed inputs are cast that torch does not take.
@@ -57,15 +55,13 @@ class _PrecisionOptions(OptionValues):
                 "poptorch.HalfFloatCastingBehavior.HalfUpcastToFloat or "
                 "poptorch.Default"
             )
-        self.set(half_float_casting=half_float_casting)
-        return self
+        return self.set(half_float_casting=half_float_casting)
 
     def runningStatisticsAlwaysFloat(self, value: bool) -> Self:
         """Record whether running statistics of batch norms are always float32."""
         if not isinstance(value, bool):
             raise ValueError("runningStatisticsAlwaysFloat needs to be set to a bool")
-        self.createOrSet(running_statistics_always_float=value)
-        return self
+        return self.createOrSet(running_statistics_always_float=value)
 
     def enableFloatingPointExceptions(self, enabled: bool) -> Self:
         """Set whether an operation that yields infinity or no number raises."""

@@ -31,8 +31,7 @@ class _ReportOptions(OptionValues):
 
     def logDir(self, log_dir: str) -> Self:
         """Record the folder of log files."""
-        self.set(log_dir=log_dir)
-        return self
+        return self.set(log_dir=log_dir)
 
     def maxRepeatLogs(self, max_lines: int | None) -> Self:
         """Record how often a line is logged at most; None: as often as it comes."""
@@ -46,8 +45,7 @@ class _ReportOptions(OptionValues):
 
     def modelName(self, name: str) -> Self:
         """Record the name of the model in reports."""
-        self.createOrSet(model_name=name)
-        return self
+        return self.createOrSet(model_name=name)
 
     def logCycleCount(self, log_cycle_count: bool) -> Self:
         """Set whether cycleCount() has what a call has taken."""

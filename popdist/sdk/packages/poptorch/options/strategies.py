@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
 from ..enums import AutoStage, Liveness
-from ..errors import require
+from ..errors import require, require_poptorch, require_type
 
 
 class Stage:
@@ -27,7 +27,7 @@ class Stage:
 
     def ipu(self, ipu: int) -> Self:
         """Set the IPU that executes it."""
-        require(isinstance(ipu, int), f"ipu is {ipu!r}, but must be an int.")
+        require_type("ipu", ipu, int)
         self._ipu = ipu
         return self
 
@@ -176,7 +176,7 @@ class _IPhasedExecution(_IExecutionStrategy):
 
     def useSeparateBackwardPhase(self, use: bool = True) -> Self:
         """Set whether the last phase forward is another one than the first backward."""
-        require(isinstance(use, bool), f"use is {use!r}, but must be a bool.")
+        require_type("use", use, bool)
         self._separate_backward_phase = use
         return self
 
@@ -221,9 +221,6 @@ class SerialPhasedExecution(_IPhasedExecution):
 
     def setTensorsLiveness(self, liveness: Liveness) -> Self:
         """Set how long tensors of a phase stay on the chip."""
-        require(
-            isinstance(liveness, Liveness),
-            f"{liveness!r} is not a poptorch.Liveness.",
-        )
+        require_poptorch(liveness, Liveness)
         self._tensors_liveness = liveness
         return self

@@ -24,8 +24,7 @@ class _TrainingOptions(OptionValues):
 
     def gradientAccumulation(self, gradient_accumulation: int) -> Self:
         """Set over how many micro-batches a replica accumulates gradients."""
-        self.set(gradient_accumulation=gradient_accumulation)
-        return self
+        return self.set(gradient_accumulation=gradient_accumulation)
 
     def accumulationAndReplicationReductionType(
         self, reduction_type: ReductionType
@@ -42,8 +41,7 @@ class _TrainingOptions(OptionValues):
                 "accumulationAndReplicationReductionType must be set to "
                 "poptorch.ReductionType.Mean or poptorch.ReductionType.Sum"
             )
-        self.set(accumulation_and_replication_reduction_type=reduction_type)
-        return self
+        return self.set(accumulation_and_replication_reduction_type=reduction_type)
 
     def accumulationReductionType(self, reduction_type: ReductionType) -> Self:
         """Set the type of the reduction: its name in older releases."""
@@ -57,10 +55,9 @@ class _TrainingOptions(OptionValues):
         self, mean_reduction_strategy: MeanReductionStrategy
     ) -> Self:
         """Record when a mean of gradients is divided."""
-        self.set(
+        return self.set(
             meanAccumulationAndReplicationReductionStrategy=mean_reduction_strategy
         )
-        return self
 
     def setAutomaticLossScaling(self, enabled: bool) -> Self:
         """Record whether the device scales the loss of float16 models by itself."""
