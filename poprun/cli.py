@@ -102,7 +102,7 @@ def _is_given(line: "CommandLine", name: str) -> bool:
     from poprun.options.types import item
 
     option = OPTIONS[name]
-    texts = [text for given, text in line.given if given == option]
+    texts = [text for given, text in line.given if given.name == name]
     return bool(texts) and bool(item(option, texts[-1], option.flag))
 
 

@@ -5,7 +5,6 @@ Request -> DeviceReservation; Plan -> Job -> Ended -> Outcome -> exit code
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
 
 from poprun.job.events import Event
 from poprun.job.guard_start import StartedGuard
@@ -23,13 +22,14 @@ from poprun.plan.unsupported import refuse_what_cannot_start
 from poprun.plan.values import Plan, Request
 from poprun.preflight.hosts import Preflights
 from poprun.preflight.program import resolve_for_instances
+from poprun.record import Record
 from poprun.result.progress import Progress
 from poprun.stdio import terminal
 from poprun.stdio.router import make_files
 from poprun.stdio.stdin import describe_unread
 
 
-class Stages(NamedTuple):
+class Stages(Record):
     """The stages of a run that change something; tests pass others."""
 
     reserve: Callable[

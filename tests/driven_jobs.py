@@ -6,7 +6,6 @@ import select
 import socket
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
 
@@ -22,6 +21,7 @@ from poprun.job.mpirun_process import MpirunProcess
 from poprun.job.supervise.stopping import Phase
 from poprun.job.supervise.supervisor import Ended, Supervisor
 from poprun.job.values import Job
+from poprun.record import replace
 from poprun.stdio.router import OutputRouter, Routes
 
 Messages = list[tuple[int, list[bytes]]]

@@ -43,7 +43,7 @@ SCRIPTS = {
 # what stands in its own stage or in one before it. Every module stands in one.
 STAGES = {
     "poprun": (
-        ("poprun.errors", "poprun.log", "poprun.words"),
+        ("poprun.errors", "poprun.log", "poprun.record", "poprun.words"),
         ("poprun.helpers", "poprun.interpreter"),
         ("poprun.stdio",),
         ("poprun.vipu",),
@@ -164,6 +164,7 @@ PURE = (
     "poprun.plan.hosts",
     "poprun.plan.placement",
     "poprun.plan.topology",
+    "poprun.record",
     "poprun.result.outcome",
     "poprun.result.progress",
     "poprun.result.report",
@@ -300,7 +301,7 @@ LATE_IMPORTS = {
     # Signals are handled before anything that takes time is imported.
     "poprun.__main__": {"poprun.cli"},
     # --version needs nothing and takes 30 ms, a page of text no job, and a guard is
-    # started before the 60 ms that the rest of a launch takes to import.
+    # started before the 30 ms that the rest of a launch takes to import.
     "poprun.cli": {
         "json",
         "poprun.click_command",
@@ -338,7 +339,10 @@ LATE_IMPORTS = {
     "poprun.plan.drawing": {"json"},
     "poprun.plan.request": {"json"},
     # 8 ms, for a job with IPUs.
-    "poprun.plan.partition": {"poprun.vipu.client.server_address"},
+    "poprun.plan.partition": {
+        "poprun.vipu.client.server_address",
+        "poprun.vipu.launch.values",
+    },
     # 60 ms, for a file.
     "poprun.options.config_file": {"yaml"},
     # 20 and 40 ms, for a job that asks a server.

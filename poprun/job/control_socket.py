@@ -13,11 +13,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from math import inf
 from selectors import EVENT_READ, EVENT_WRITE
-from typing import NamedTuple
 
 from poprun.helpers import protocol
 from poprun.helpers.channel import Channel, address_and_key, user_of
 from poprun.job.events import AcceptFailed, Event, Rejected
+from poprun.record import Record
 from poprun.stdio.waiter import Interest
 
 # The connections that may be waiting for their first message, besides one for each
@@ -33,7 +33,7 @@ SHARE = 64
 Messages = list[tuple[int, list[bytes]]]
 
 
-class Handler(NamedTuple):
+class Handler(Record):
     """What happens to the connections whose first message is of one kind."""
 
     # Is called with the fields of the first message, which begins with the version and

@@ -1,43 +1,41 @@
 """The events of a job, from its hosts and mpirun to the supervisor and its listeners.
 
-They emit them, stopping decides by them, the report and the log show them. They
-are named tuples, because their classes are made eight times as fast as dataclasses,
-and poprun makes them at each start.
+They emit them, stopping decides by them, the report and the log show them.
 """
 
-from typing import NamedTuple
+from poprun.record import Record
 
 
-class MpirunStarted(NamedTuple):
+class MpirunStarted(Record):
     pid: int
 
 
-class MpirunExited(NamedTuple):
+class MpirunExited(Record):
     """mpirun itself ended; the status is that of waitpid."""
 
     status: int
 
 
-class MpirunRefused(NamedTuple):
+class MpirunRefused(Record):
     """mpirun could not be started: an errno, and the guard's call if one failed."""
 
     errno: int
     call: str
 
 
-class GuardLost(NamedTuple):
+class GuardLost(Record):
     """The guard died; another takes its place."""
 
     host: str
 
 
-class Connected(NamedTuple):
+class Connected(Record):
     """The shim of an instance has connected."""
 
     rank: int
 
 
-class Started(NamedTuple):
+class Started(Record):
     """A program runs, on these CPUs as far as the kernel knows."""
 
     rank: int
@@ -47,7 +45,7 @@ class Started(NamedTuple):
     memory_is_bound: bool = True
 
 
-class Refused(NamedTuple):
+class Refused(Record):
     """The kernel would not run the program: an errno, and what it was about.
 
     `call` is the call of the supervisor's own that failed, if it did not come so far.
@@ -59,7 +57,7 @@ class Refused(NamedTuple):
     call: str = ""
 
 
-class Exited(NamedTuple):
+class Exited(Record):
     """A program ended; the status is that of waitpid, the time on poprun's clock."""
 
     rank: int
@@ -72,7 +70,7 @@ class Exited(NamedTuple):
     by_itself: bool
 
 
-class FailedInFinalize(NamedTuple):
+class FailedInFinalize(Record):
     """A program has failed, and waits in MPI_Finalize for the other instances.
 
     The status is the one that waitpid would give.
@@ -83,20 +81,20 @@ class FailedInFinalize(NamedTuple):
     at_ns: int
 
 
-class WaitsInFinalize(NamedTuple):
+class WaitsInFinalize(Record):
     """A program has waited long in MPI_Finalize; whether it failed is not known."""
 
     rank: int
 
 
-class Clean(NamedTuple):
+class Clean(Record):
     """Nothing of an instance is left; so many processes had to be ended."""
 
     rank: int
     left_behind: int
 
 
-class Remains(NamedTuple):
+class Remains(Record):
     """A process of the job lives on, because poprun's user may not signal it."""
 
     pid: int
@@ -111,71 +109,71 @@ class Remains(NamedTuple):
         return cls(int(fields[0]), int(fields[1]), command, host)
 
 
-class NotUndone(NamedTuple):
+class NotUndone(Record):
     """An end action has failed: a sentence about it."""
 
     sentence: str
     host: str
 
 
-class DevicesLost(NamedTuple):
+class DevicesLost(Record):
     """The job does not hold its IPUs any more: a sentence about it."""
 
     sentence: str
 
 
-class ShimLost(NamedTuple):
+class ShimLost(Record):
     """A shim ended without a report, and its program with it."""
 
     rank: int
 
 
-class ShimLeft(NamedTuple):
+class ShimLeft(Record):
     """A shim ended after its release."""
 
     rank: int
 
 
-class AloneInMpi(NamedTuple):
+class AloneInMpi(Record):
     """One of several instances uses an MPI in which it is the only rank."""
 
     rank: int
 
 
-class Rejected(NamedTuple):
+class Rejected(Record):
     """A connection to the control socket was closed, and why."""
 
     why: str
 
 
-class AcceptFailed(NamedTuple):
+class AcceptFailed(Record):
     """A connection to the control socket cannot be accepted at the moment."""
 
     errno: int
 
 
-class Interrupted(NamedTuple):
+class Interrupted(Record):
     """poprun got a signal that ends the job."""
 
     signal: int
 
 
-class OutputClosed(NamedTuple):
+class OutputClosed(Record):
     """The reader of poprun's stdout has closed it."""
 
 
-class StacksAvailable(NamedTuple):
+class StacksAvailable(Record):
     """These processes of an instance can show Python stacks, its program first."""
 
     rank: int
     pids: tuple[int, ...]
 
 
-class StacksShown(NamedTuple):
+class StacksShown(Record):
     """The instances have shown their Python stacks."""
 
 
-class Tick(NamedTuple):
+class Tick(Record):
     """Time has passed."""
 
 

@@ -10,16 +10,16 @@ import signal
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import NamedTuple
 
 from poprun.errors import LaunchError, explain_errno
 from poprun.helpers import processes
 from poprun.helpers.command import PYTHON
+from poprun.record import Record
 
 _pids: list[int] = []
 
 
-class StartedGuard(NamedTuple):
+class StartedGuard(Record):
     """A guard that waits for its first message."""
 
     pid: int

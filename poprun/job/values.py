@@ -1,11 +1,11 @@
 """The description of a job to supervise."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from math import inf
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from poprun.helpers.end_actions import EndAction
+from poprun.record import Record
 from poprun.stdio.stdin import Stdin
 from poprun.stdio.terminal import Terminals
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from poprun.vipu.launch.held_devices import HeldDevices
 
 
-class Resource(NamedTuple):
+class Resource(Record):
     """Something that is made for a job or for one attempt, and what undoes it.
 
     The end action is registered before `make` is called, and is performed however the
@@ -27,8 +27,7 @@ class Resource(NamedTuple):
     undo: Callable[[], bool] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class Job(Record):
     """All that is needed to start one attempt of a job."""
 
     # The address and the key of the control socket.
@@ -39,8 +38,10 @@ class Job:
     mpirun_environment: Mapping[bytes, bytes]
     # The SPEC message of each instance, in rank order.
     specs: Sequence[bytes]
-    stdin: Stdin = field(default_factory=Stdin)
-    terminals: Terminals = field(default_factory=Terminals)
+    # The caller's soft and hard limit of open files: what the instances get.
+    descriptor_limits: tuple[int, int]
+    stdin: Stdin = Stdin()
+    terminals: Terminals = Terminals()
     merge_stderr: bool = False
     grace: float = 5.0
     keep_going: bool = False
@@ -48,8 +49,6 @@ class Job:
     has_mpi: bool = True
     timeout: float = inf
     start_timeout: float = inf
-    # The caller's soft and hard limit of open files: what the instances get.
-    descriptor_limits: tuple[int, int]
     # What is made for this attempt alone, in this order; undone in the opposite one.
     attempt_resources: Sequence[Resource] = ()
     # What the attempts of a job share, undone after the last: its IPUs, its cache.

@@ -7,7 +7,6 @@ passed on to Open MPI, which has hundreds of options, and refused for hydra.
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 from popdist.environment import JOB_VARIABLES, TOPOLOGY_VARIABLES
 from poprun.errors import MpiArgumentError
@@ -29,6 +28,7 @@ from poprun.mpirun.values import (
     GlobalArguments,
     LocalArguments,
 )
+from poprun.record import replace
 
 _CALLED = {
     OPENMPI4: "Open MPI 4",
@@ -69,7 +69,8 @@ def parse_global(text: str, flavour: str) -> GlobalArguments:
         MpiArgumentError: One contradicts poprun, or this mpirun has no such one.
     """
     found = _parse(text, flavour, GLOBAL_ARGS)
-    return _for_the_job(found)._replace(
+    return replace(
+        _for_the_job(found),
         npernode=found.npernode(),
         wdir=found.settings.get("wdir"),
         exports=found.exports,
@@ -107,7 +108,8 @@ def merge(job: GlobalArguments, others: Sequence[GlobalArguments]) -> GlobalArgu
         MpiArgumentError: Two places contradict each other.
     """
     for other in others:
-        job = job._replace(
+        job = replace(
+            job,
             tag_output=job.tag_output or other.tag_output,
             timestamp_output=job.timestamp_output or other.timestamp_output,
             xml=job.xml or other.xml,
@@ -151,16 +153,16 @@ def parse_output_directory(value: str, option: str) -> tuple[str, bool]:
     return directory, "nocopy" in modifiers
 
 
-@dataclass(slots=True)
 class _Found:
     """What has been read so far."""
 
-    option: str
-    flavour: str
-    settings: dict[str, str] = field(default_factory=dict)
-    exports: dict[str, str | None] = field(default_factory=dict)
-    passed_on: list[str] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
+    def __init__(self, option: str, flavour: str) -> None:
+        self.option = option
+        self.flavour = flavour
+        self.settings: dict[str, str] = {}
+        self.exports: dict[str, str | None] = {}
+        self.passed_on: list[str] = []
+        self.warnings: list[str] = []
 
     @property
     def open_mpi(self) -> bool:

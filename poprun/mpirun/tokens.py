@@ -3,7 +3,6 @@
 import re
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from poprun.errors import MpiArgumentError
 from poprun.mpirun.option_table import (
@@ -12,12 +11,12 @@ from poprun.mpirun.option_table import (
     REFUSED,
     canonical,
 )
+from poprun.record import Record
 
 _OPTION = r"(?s)--?([A-Za-z].*)"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MpiArgument:
+class MpiArgument(Record):
     """One option as it was given."""
 
     # The name under which the tables know it.

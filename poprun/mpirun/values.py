@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from types import MappingProxyType
-from typing import NamedTuple
+
+from poprun.record import Record
 
 OPENMPI4 = "openmpi4"
 OPENMPI5 = "openmpi5"
@@ -16,7 +17,7 @@ LOCAL = "local"
 NOTHING: Mapping[str, str | None] = MappingProxyType({})
 
 
-class Mpi(NamedTuple):
+class Mpi(Record):
     """An mpirun that was found, and which MPI it belongs to."""
 
     path: str
@@ -39,7 +40,7 @@ class Mpi(NamedTuple):
         return f"{self.vendor} {self.version}"
 
 
-class GlobalArguments(NamedTuple):
+class GlobalArguments(Record):
     """What a user wants of mpirun for the whole job."""
 
     tag_output: bool = False
@@ -65,7 +66,7 @@ class GlobalArguments(NamedTuple):
     warnings: Sequence[str] = ()
 
 
-class LocalArguments(NamedTuple):
+class LocalArguments(Record):
     """What a user wants of mpirun for every instance, or for one."""
 
     # What stands there and counts for the whole job: no exports, nothing passed on.
@@ -77,7 +78,7 @@ class LocalArguments(NamedTuple):
     warnings: Sequence[str] = ()
 
 
-class Context(NamedTuple):
+class Context(Record):
     """One instance, as mpirun starts it."""
 
     # What it runs: its shim.
@@ -99,7 +100,7 @@ class Failure(Enum):
     UNEXPLAINED = "mpirun gave no reason"
 
 
-class MpiVerdict(NamedTuple):
+class MpiVerdict(Record):
     """What follows from mpirun's exit code and messages."""
 
     failure: Failure

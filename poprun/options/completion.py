@@ -1,15 +1,14 @@
 """Shell completion: what half a command line can become. Pure."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from poprun.options.grammar import find_option, scan_argv
 from poprun.options.table import BY_NAME
 from poprun.options.types import Kind, Option
+from poprun.record import Record
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Candidate:
+class Candidate(Record):
     """One continuation; of kind `file` or `dir`, the shell looks for it itself."""
 
     text: str

@@ -6,7 +6,6 @@ which words belong to which option, and where the program begins.
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 
 from poprun.errors import OptionError
 from poprun.options.refusals import (
@@ -17,6 +16,7 @@ from poprun.options.refusals import (
 )
 from poprun.options.table import BY_NAME, BY_SHORT
 from poprun.options.types import Kind, Option
+from poprun.record import Record, replace
 
 # Typesetters and mail programs make these out of hyphens.
 _OTHER_DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"
@@ -25,16 +25,14 @@ _OTHER_DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"
 _PLAIN_VALUES = (Kind.WHOLE, Kind.SECONDS, Kind.BOOLEAN, Kind.CHOICE, Kind.SUBNET)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CommandLine:
+class CommandLine(Record):
     """The words of a command line, each where it belongs."""
 
     given: tuple[tuple[Option, str], ...]
     program: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Scan:
+class Scan(Record):
     """How far a command line goes, complete or not."""
 
     given: tuple[tuple[Option, str], ...]

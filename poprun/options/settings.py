@@ -1,17 +1,17 @@
 """The value of every option, and where it comes from."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from poprun.options.table import VIPU_OPTIONS
 from poprun.options.types import Item, Option, Value, combine, item
+from poprun.record import Record
 
 COMMAND_LINE = "command line"
 DEFAULT = "default"
 
 
-class Setting(NamedTuple):
+class Setting(Record):
     """The value of one option, the texts it was read from, and where they stood."""
 
     value: Value
@@ -19,8 +19,7 @@ class Setting(NamedTuple):
     origin: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Settings:
+class Settings(Record):
     """The values of all options, by long name."""
 
     entries: Mapping[str, Setting]

@@ -6,11 +6,11 @@ variable or in a configuration file.
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum, auto
 
 from poprun.errors import OptionError
 from poprun.options.refusals import alternatives, refusal, shown
+from poprun.record import Record
 from poprun.words import FALSE_WORDS, TRUE_WORDS
 
 Item = bool | int | float | str | tuple[int, str]
@@ -37,15 +37,13 @@ class Kind(Enum):
     INSTANCE_ARGUMENTS = auto()  # (int, str): an instance, and the same for it
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
+class Option(Record):
     """One option, wherever it is written."""
 
     name: str
     kind: Kind
     metavar: str
     help: str
-    _: KW_ONLY
     default: Value = None
     # What happens without the option, in words, where no value says it.
     unset: str = "none"
@@ -68,7 +66,13 @@ class Option:
     in_environment: bool = True
     in_file: bool = True
     # As the user wrote its name on the command line, where that is another: -n.
-    typed: str = field(default="", compare=False)
+    typed: str = ""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Option) and self.name == other.name
+
+    def __hash__(self) -> int:
+        return hash(self.name)
 
     @property
     def flag(self) -> str:

@@ -2,13 +2,13 @@
 
 from _json import encode_basestring_ascii as _quoted  # json takes 2 ms to import
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from popdist import environment as env
 from popdist.environment import Instance
 from poprun.plan.attempt import Attempt
 from poprun.plan.topology import Topology
 from poprun.plan.values import Assignment, PartitionVariables, Plan, Request
+from poprun.record import replace
 
 # A rack's worth: the most IPUs that IPU-Links join.
 LARGEST_ILD = 64

@@ -1,10 +1,11 @@
 """An attempt to run a job: its number, and the names and the port that it alone has."""
 
 import os
-from typing import NamedTuple
+
+from poprun.record import Record
 
 
-class Attempt(NamedTuple):
+class Attempt(Record):
     """What no two attempts of a job share; the id of the job is the same for all."""
 
     number: int

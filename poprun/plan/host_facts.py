@@ -1,13 +1,13 @@
 """What the plan has to know of each host: CPUs, a free port, directories, limits."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 from poprun.plan.hosts import HostSpec
 from poprun.plan.placement import Machine
+from poprun.record import Record
 
 
-class HostFacts(NamedTuple):
+class HostFacts(Record):
     """What the plan has to know of one host."""
 
     # The CPUs and NUMA nodes that instances may use there.

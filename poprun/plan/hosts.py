@@ -8,11 +8,11 @@ Nothing here looks a name up, reads a file or knows this machine.
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 
 from poprun.errors import HostError
+from poprun.record import Record, replace
 
 MOST_HOSTS = 65536
 MOST_SLOTS = 65536
@@ -29,8 +29,7 @@ _SLOTS = r"[1-9][0-9]{0,4}"
 _RANGE = r"([0-9]{1,63})(?:-([0-9]{1,63}))?"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class HostSpec:
+class HostSpec(Record):
     """A machine that runs instances: a name or an address, checked when made."""
 
     name: str

@@ -3,7 +3,6 @@
 import os
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import NamedTuple
 
 from popdist import environment as env
 from poprun.errors import OptionError
@@ -19,9 +18,10 @@ from poprun.options.settings import Settings
 from poprun.plan.host_facts import HostFacts
 from poprun.plan.instance_numbers import count_instances, valid_numbers
 from poprun.plan.topology import Topology
+from poprun.record import Record
 
 
-class GivenArguments(NamedTuple):
+class GivenArguments(Record):
     """What the user asks of mpirun."""
 
     # With what counts for the whole job in the arguments of instances.

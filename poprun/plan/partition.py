@@ -2,16 +2,19 @@
 
 import math
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from popdist import environment as env
 from poprun.options.settings import Settings
 from poprun.plan.values import PartitionVariables, Request
-from poprun.vipu.launch.values import PartitionOptions
+
+if TYPE_CHECKING:
+    from poprun.vipu.launch.values import PartitionOptions
 
 
 def read_options(
     settings: Settings, environ: Mapping[str, str]
-) -> PartitionOptions | None:
+) -> "PartitionOptions | None":
     """Return what is asked of V-IPU; None if the job is to run without IPUs.
 
     Raises:
@@ -21,6 +24,7 @@ def read_options(
         return None
     # 8 ms that a job in offline mode does not need.
     from poprun.vipu.client.server_address import find_server
+    from poprun.vipu.launch.values import PartitionOptions
 
     host, port = "vipu-server-host", "vipu-server-port"
     return PartitionOptions(
@@ -56,7 +60,7 @@ def own_name(identity: str) -> str:
     return f"poprun-{identity}"
 
 
-def variables(options: PartitionOptions, identity: str) -> PartitionVariables:
+def variables(options: "PartitionOptions", identity: str) -> PartitionVariables:
     """Return what instances are told of a partition before it is granted."""
     server = options.server
     return PartitionVariables(

@@ -6,17 +6,16 @@ the binding itself to the shim. A CPU is what the kernel counts, a hardware thre
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from math import lcm
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from poprun.errors import OptionError
+from poprun.record import Record
 
 Item = TypeVar("Item")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Node:
+class Node(Record):
     """CPUs that are equally near to each other's memory.
 
     The index is None where that memory is not known, not there, or not ours.
@@ -27,8 +26,7 @@ class Node:
     cpus: tuple[int, ...]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Machine:
+class Machine(Record):
     """What the caller may use of the machine, and nothing else."""
 
     nodes: tuple[Node, ...]
@@ -45,7 +43,7 @@ class Machine:
         return tuple(cpu for node in self.nodes for cpu in node.cpus)
 
 
-class Binding(NamedTuple):
+class Binding(Record):
     """What one instance is bound to. None leaves it as it is."""
 
     cpus: tuple[int, ...] | None = None

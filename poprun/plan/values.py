@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
 from popdist import environment as env
 from popdist.environment import Instance
@@ -16,11 +16,14 @@ from poprun.plan.hosts import HostSpec
 from poprun.plan.mpi_arguments import GivenArguments
 from poprun.plan.placement import Binding
 from poprun.plan.topology import Topology
+from poprun.record import Record, replace
+
+if TYPE_CHECKING:
+    from poprun.vipu.launch.values import PartitionOptions
 from poprun.stdio.stdin import Stdin
-from poprun.vipu.launch.values import PartitionOptions
 
 
-class PartitionVariables(NamedTuple):
+class PartitionVariables(Record):
     """What instances are told of the V-IPU partition of their job."""
 
     # "" for the inventory of this user on this machine, which is no server.
@@ -36,7 +39,7 @@ class PartitionVariables(NamedTuple):
     num_ilds: int | None = None
 
 
-class Request(NamedTuple):
+class Request(Record):
     """A job that could start if it had its IPUs: nothing is reserved for it yet."""
 
     # The id of the job, for all to read.
@@ -66,7 +69,7 @@ class Request(NamedTuple):
     # The variables that mpirun is told to forward, as the caller has them.
     forwarded: Sequence[str] = ()
     # What is asked of V-IPU; None for a job without IPUs.
-    partition_options: PartitionOptions | None = None
+    partition_options: "PartitionOptions | None" = None
     # Whether the user asks for IPUs: otherwise the job may run without any.
     needs_ipus: bool = False
     notes: Sequence[str] = ()
@@ -85,7 +88,7 @@ class Request(NamedTuple):
         return self.directories[rank] or self.facts_of(rank).cwd
 
 
-class Assignment(NamedTuple):
+class Assignment(Record):
     """One instance: where it runs, and its variables."""
 
     rank: int
@@ -102,7 +105,7 @@ class Assignment(NamedTuple):
     directory: str | None = None
 
 
-class Plan(NamedTuple):
+class Plan(Record):
     """One attempt to run a job, before anything is started."""
 
     request: Request
@@ -116,7 +119,7 @@ class Plan(NamedTuple):
     @property
     def argv(self) -> list[str]:
         """mpirun's command line. It sets no variables: each shim is sent them."""
-        return self._command([one._replace(exports={}) for one in self.contexts()])
+        return self._command([replace(one, exports={}) for one in self.contexts()])
 
     @property
     def printed_argv(self) -> list[str]:

@@ -2,14 +2,15 @@
 
 import os
 from collections.abc import Iterator
-from typing import NamedTuple
+
+from poprun.record import Record, replace
 
 ROOT = "/sys/fs/cgroup"
 # What cgroup v1 says for "no limit", give or take a page.
 NO_LIMIT = 1 << 62
 
 
-class Memory(NamedTuple):
+class Memory(Record):
     """How often the kernel has killed there, and the limit that applies, in bytes."""
 
     kills: int = 0
@@ -21,7 +22,7 @@ def read_machine() -> Memory:
     memory = read()
     if memory.limit is not None:
         return memory
-    return memory._replace(limit=machine_memory(_text("/proc/meminfo")))
+    return replace(memory, limit=machine_memory(_text("/proc/meminfo")))
 
 
 def machine_memory(meminfo: str) -> int | None:

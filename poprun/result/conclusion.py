@@ -3,7 +3,6 @@
 import os
 import signal
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
 from poprun.errors import OUTPUT_CLOSED, UNWRITTEN
 from poprun.job.events import Exited, MpirunStarted
@@ -14,6 +13,7 @@ from poprun.mpirun import adapter, explain_abort
 from poprun.plan.hosts import HostSpec
 from poprun.plan.values import Plan
 from poprun.preflight.memory import Memory
+from poprun.record import replace
 from poprun.result import report
 from poprun.result.outcome import MACHINERY, Outcome, judge
 from poprun.stdio.router import OutputRouter

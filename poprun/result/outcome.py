@@ -4,7 +4,6 @@ import errno
 import os
 import signal
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from poprun.errors import (
     MACHINERY_FAILED,
@@ -25,12 +24,12 @@ from poprun.job.events import (
 from poprun.job.supervise.stopping import Cause, Course, Reason
 from poprun.job.wait_status import exit_code, signal_name
 from poprun.mpirun.values import Failure, MpiVerdict
+from poprun.record import Record
 
 MACHINERY = (Reason.MPIRUN_ENDED, Reason.SHIM_LOST)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failed:
+class Failed(Record):
     """An instance that failed by itself."""
 
     rank: int
@@ -59,8 +58,7 @@ class Failed:
         return f"exited with code {self.exit_code}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class Outcome(Record):
     """What poprun exits with, and why, as far as words are needed."""
 
     exit_code: int

@@ -3,9 +3,9 @@
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from poprun.preflight.memory import Memory
+from poprun.record import Record
 from poprun.result.outcome import Failed, Outcome
 
 LINES = 20
@@ -28,8 +28,7 @@ NOT_STARTED = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
+class Evidence(Record):
     """What is known besides the outcome, for the instance that failed first."""
 
     host: str = ""

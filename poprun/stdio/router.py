@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from math import inf
 from selectors import EVENT_WRITE
-from typing import NamedTuple
 
 from poprun.errors import LaunchError
+from poprun.record import Record
 from poprun.stdio.lines import Console
 from poprun.stdio.screen import Screen
 from poprun.stdio.tags import Mark, Prefix, Xml
@@ -31,7 +31,7 @@ STATUS_INTERVAL_S = 0.25
 Key = tuple[int, str]
 
 
-class Routes(NamedTuple):
+class Routes(Record):
     """What a job's output is to look like."""
 
     tag: bool = False

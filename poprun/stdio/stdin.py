@@ -8,8 +8,8 @@ import sys
 import termios
 from collections.abc import Callable, Iterator
 from selectors import EVENT_READ, EVENT_WRITE
-from typing import NamedTuple
 
+from poprun.record import Record
 from poprun.stdio.stream_ends import DescriptorSink, InputSink
 from poprun.stdio.waiter import Interest, calling
 
@@ -17,7 +17,7 @@ NOTHING = "/dev/null"
 PIECE = 1 << 16
 
 
-class Stdin(NamedTuple):
+class Stdin(Record):
     """Which instances read what.
 
     `path` is what those who get nothing sent open for themselves: /dev/null, or the

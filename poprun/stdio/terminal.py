@@ -4,15 +4,15 @@ import os
 import signal
 import stat
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from poprun.helpers import processes
+from poprun.record import Record
 
 # Of a terminal that poprun does not have itself.
 ROWS, COLUMNS = 24, 80
 
 
-class Terminals(NamedTuple):
+class Terminals(Record):
     """What the instances' stdout and stderr are, and how much a line of them takes."""
 
     stdout: bool = False

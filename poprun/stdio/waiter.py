@@ -3,13 +3,14 @@
 import selectors
 import time
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+
+from poprun.record import Record
 
 # What fits in the milliseconds that poll takes.
 MAX_WAIT_S = 86400.0
 
 
-class Interest(NamedTuple):
+class Interest(Record):
     """A descriptor that the loop waits for, on behalf of its owner."""
 
     descriptor: int

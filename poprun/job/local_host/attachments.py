@@ -5,16 +5,17 @@ keeps the connection until the process ends, however it ends. The device belongs
 instance: its processes share it, and the first one is attached in the inventory.
 """
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from poprun.helpers import protocol
 from poprun.helpers.channel import Channel
+from poprun.record import Record
 
 if TYPE_CHECKING:
     from poprun.vipu.launch.held_devices import Answer, HeldDevices
 
 
-class _Holder(NamedTuple):
+class _Holder(Record):
     """A process of an instance, by the connection that lives as long."""
 
     instance: int
@@ -66,7 +67,7 @@ class Attachments:
         holder = self._holders.pop(link, None)
         if holder is None or self._devices is None:
             return
-        index, pid, _ = holder
+        index, pid = holder.instance, holder.pid
         others = [other for other in self._holders.values() if other.instance == index]
         if self._attached.get(index, (0, False))[0] != pid or any(
             other.pid == pid for other in others

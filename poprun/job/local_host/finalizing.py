@@ -8,9 +8,9 @@ when that is an event. Knows no processes.
 
 from collections.abc import Hashable
 from math import inf
-from typing import NamedTuple
 
 from poprun.job.events import FailedInFinalize, WaitsInFinalize
+from poprun.record import Record
 
 # A process that fails gets so long to end by itself, with its own exit status.
 END_S = 0.5
@@ -18,7 +18,7 @@ END_S = 0.5
 WARN_S = 10.0
 
 
-class _Report(NamedTuple):
+class _Report(Record):
     rank: int
     status: int | None
     certain: bool

@@ -9,9 +9,8 @@ import pwd
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from poprun.helpers.end_actions import EndAction, EndActions, RunCommand
 from poprun.job.guard_start import StartedGuard
@@ -21,6 +20,7 @@ from poprun.log import Log
 from poprun.plan import partition
 from poprun.plan.assignments import compact
 from poprun.plan.values import PartitionVariables, Request
+from poprun.record import Record, replace
 from poprun.vipu.errors import (
     InventoryBusyError,
     InventoryError,
@@ -47,7 +47,7 @@ CLI_VARIABLES = "VIPU_CLI_"
 RELEASE_START_S = 10.0
 
 
-class DeviceReservation(NamedTuple):
+class DeviceReservation(Record):
     """The IPUs of a job; nothing if it runs without."""
 
     partition: PartitionVariables | None = None
@@ -193,7 +193,7 @@ def _reserve(
     except BaseException:
         reservation.cancel(guard)
         raise
-    return reservation._replace(partition=granted, lines=lines)
+    return replace(reservation, partition=granted, lines=lines)
 
 
 def _open(
@@ -242,7 +242,8 @@ def _describe(
     given = request.target_options
     target = target_options(grant, given)
     own = grant.partition
-    granted = partition.variables(options, request.identity)._replace(
+    granted = replace(
+        partition.variables(options, request.identity),
         name=own.name,
         node_device=grant.parent.id if own.reconfigurable else None,
         target_options=target.merged,

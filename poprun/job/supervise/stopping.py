@@ -9,10 +9,8 @@ actions that come back, and calls again with a Tick when `deadline` has come.
 """
 
 import signal
-from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from math import inf
-from typing import NamedTuple
 
 from poprun.job.events import (
     Clean,
@@ -30,6 +28,7 @@ from poprun.job.events import (
     StacksShown,
     Started,
 )
+from poprun.record import Record, replace
 
 # The longest grace period when mpirun, the guard or a shim has died.
 MACHINERY_GRACE_S = 1.0
@@ -68,37 +67,36 @@ class Reason(IntEnum):
     DEVICES_LOST = 8
 
 
-class Cause(NamedTuple):
+class Cause(Record):
     reason: Reason
     rank: int | None = None
     signal: int | None = None
 
 
-class SignalInstances(NamedTuple):
+class SignalInstances(Record):
     signal: int
 
 
-class KillInstances(NamedTuple):
+class KillInstances(Record):
     pass
 
 
-class ReleaseShims(NamedTuple):
+class ReleaseShims(Record):
     pass
 
 
-class SignalMpirun(NamedTuple):
+class SignalMpirun(Record):
     signal: int
 
 
-class ShowStacks(NamedTuple):
+class ShowStacks(Record):
     """Show the Python stacks of all instances; StacksShown is the end of it."""
 
 
 Action = ShowStacks | SignalInstances | KillInstances | ReleaseShims | SignalMpirun
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Course:
+class Course(Record):
     """How far a job has come."""
 
     num_instances: int
@@ -114,9 +112,9 @@ class Course:
     phase: Phase = Phase.RUNNING
     phase_ends: float = inf
     cause: Cause | None = None
-    connected: frozenset[int] = field(default_factory=frozenset)
-    started: frozenset[int] = field(default_factory=frozenset)
-    gone: frozenset[int] = field(default_factory=frozenset)
+    connected: frozenset[int] = frozenset()
+    started: frozenset[int] = frozenset()
+    gone: frozenset[int] = frozenset()
     mpirun_ended: bool = False
     mpirun_hung: bool = False
     mpirun_killed: bool = False  # by poprun

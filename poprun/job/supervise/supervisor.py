@@ -10,7 +10,6 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from math import inf
 from selectors import EVENT_READ
 
@@ -35,6 +34,7 @@ from poprun.job.supervise.drain import drain, reader_timeout
 from poprun.job.supervise.stacks import Stacks
 from poprun.job.supervise.stopping import Course, Phase
 from poprun.job.values import Job
+from poprun.record import replace
 from poprun.stdio.readers import Streams
 from poprun.stdio.router import OutputRouter
 from poprun.stdio.stdin import StdinFeeder
@@ -47,14 +47,20 @@ OTHER_SIGNALS = (signal.SIGTSTP, signal.SIGCHLD, signal.SIGWINCH)
 HANDLED_SIGNALS = (*ENDING_SIGNALS, *PASSED_ON, *OTHER_SIGNALS)
 
 
-@dataclass(slots=True, kw_only=True)
 class Ended:
     """How a job went, from which its outcome is derived."""
 
-    course: Course
-    events: list[Event] = field(default_factory=list)
-    mpirun_status: int | None = None
-    mpirun_output: bytes = b""
+    def __init__(
+        self,
+        course: Course,
+        events: Sequence[Event] = (),
+        mpirun_status: int | None = None,
+        mpirun_output: bytes = b"",
+    ) -> None:
+        self.course = course
+        self.events = list(events)
+        self.mpirun_status = mpirun_status
+        self.mpirun_output = mpirun_output
 
 
 class Supervisor:

@@ -15,7 +15,6 @@ from deaths import command_line
 # undone and fails if it is told to.
 POPRUN = """
 import os, sys
-from dataclasses import replace
 from poprun import cli
 from poprun.helpers.end_actions import RunCommand
 from poprun.job.prepare import job_description

@@ -12,6 +12,7 @@ from poprun.plan.hosts import HostSpec
 from poprun.plan.placement import Binding
 from poprun.plan.topology import Topology
 from poprun.plan.values import PartitionVariables, Plan
+from poprun.record import replace
 
 FOUR_BY_EIGHT = Topology(num_instances=4, num_replicas=8, ipus_per_replica=2)
 P64 = PartitionVariables(
@@ -31,7 +32,7 @@ def plan(
     **fields: object,
 ) -> Plan:
     number = topology.num_hosts
-    facts = [FACTS._replace(cwd=f"/home/n{index + 1}") for index in range(number)]
+    facts = [replace(FACTS, cwd=f"/home/n{index + 1}") for index in range(number)]
     return planned(make_request(topology, HOSTS[:number], facts, **fields), partition)
 
 

@@ -10,6 +10,7 @@ from poprun.plan.mpi_arguments import GivenArguments
 from poprun.plan.placement import Binding
 from poprun.plan.topology import Topology
 from poprun.plan.values import Plan
+from poprun.record import replace
 
 
 def plan(
@@ -26,7 +27,7 @@ def plan(
         make_request(
             Topology(num_instances=num_instances, num_replicas=num_instances),
             [HostSpec(name="n1")],
-            mpi=MPI._replace(flavour=flavour),
+            mpi=replace(MPI, flavour=flavour),
             arguments=GivenArguments(arguments),
             bindings=bindings or [Binding()] * num_instances,
             exports=exports,

@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 
 from poprun.preflight.memory import Memory, machine_memory, read, read_machine
+from poprun.record import replace
 
 EVENTS = "low 0\nhigh 0\nmax 12\noom 3\noom_kill {}\noom_group_kill 0\n"
 
@@ -95,7 +96,7 @@ def test_without_a_lower_limit_the_memory_of_the_host_is_the_limit() -> None:
 
     found = read_machine()
 
-    assert found == read()._replace(limit=read().limit or total)
+    assert found == replace(read(), limit=read().limit or total)
 
 
 @pytest.mark.parametrize(

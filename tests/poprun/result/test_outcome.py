@@ -3,7 +3,6 @@
 import errno
 import signal
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
 
@@ -18,6 +17,7 @@ from poprun.job.events import (
 from poprun.job.supervise.stopping import Cause, Course, Reason
 from poprun.mpirun import hydra, openmpi
 from poprun.mpirun.values import Failure, MpiVerdict
+from poprun.record import replace
 from poprun.result.outcome import Failed, Outcome, failures, judge
 
 NOTHING = MpiVerdict(failure=Failure.NONE, code=0)

@@ -2,11 +2,11 @@
 
 import signal
 import sys
-from dataclasses import replace
 
 import pytest
 
 from poprun.preflight.memory import Memory
+from poprun.record import replace
 from poprun.result.outcome import Failed, Outcome
 from poprun.result.report import Evidence, exception_line, render
 

@@ -17,6 +17,7 @@ from poprun.plan.host_facts import HostFacts
 from poprun.plan.placement import Binding
 from poprun.plan.topology import Topology
 from poprun.plan.values import Plan
+from poprun.record import replace
 
 USERS = {
     "PATH": "/usr/bin",
@@ -55,7 +56,8 @@ LEFT = {
 }
 
 INTERPRETER = "/opt/poprun/interpreter"
-HERE = FACTS._replace(
+HERE = replace(
+    FACTS,
     cwd="/home/u",
     interpreter=INTERPRETER,
     page_bytes=os.sysconf("SC_PAGE_SIZE"),
@@ -74,7 +76,7 @@ def plan(
     request = make_request(
         Topology(num_instances=2, num_replicas=4),
         facts=[facts],
-        mpi=MPI._replace(flavour=flavour),
+        mpi=replace(MPI, flavour=flavour),
         bindings=[binding or Binding()] * 2,
         cache_path=cache,
         cache_is_temporary=True,
@@ -165,7 +167,7 @@ def test_an_exported_pythonpath_counts() -> None:
 
 
 def test_a_folder_that_pythonpath_cannot_name_is_not_on_it() -> None:
-    made = plan(facts=HERE._replace(interpreter="/with:colon/interpreter"))
+    made = plan(facts=replace(HERE, interpreter="/with:colon/interpreter"))
 
     assert environment(job(made, {"PYTHONPATH": "/a"}))["PYTHONPATH"] == "/a"
 
@@ -224,7 +226,7 @@ def test_a_user_without_a_home_gets_one_where_the_mpi_needs_it(
 
 
 def test_what_the_caller_ignores_stays_ignored() -> None:
-    made = plan(facts=HERE._replace(ignored_signals=(signal.SIGHUP, signal.SIGINT)))
+    made = plan(facts=replace(HERE, ignored_signals=(signal.SIGHUP, signal.SIGINT)))
 
     assert spec(job()).ignored == []
     assert spec(job(made)).ignored == [signal.SIGHUP, signal.SIGINT]
@@ -309,7 +311,7 @@ def test_a_variable_that_is_too_long_is_refused_by_name() -> None:
 
 
 def test_a_small_stack_leaves_room_for_128_kib_of_words() -> None:
-    made = plan(facts=HERE._replace(stack_limit=256 << 10))
+    made = plan(facts=replace(HERE, stack_limit=256 << 10))
 
     job(made, {}, ("true", "x" * 60_000, "x" * 60_000))
     with pytest.raises(OptionError, match="the kernel accepts 131072"):

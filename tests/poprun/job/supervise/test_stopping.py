@@ -2,7 +2,6 @@
 
 import signal
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import pairwise
 from math import inf
 
@@ -43,6 +42,7 @@ from poprun.job.supervise.stopping import (
     SignalMpirun,
     decide,
 )
+from poprun.record import replace
 
 INT, TERM, KILL = signal.SIGINT, signal.SIGTERM, signal.SIGKILL
 
