@@ -1,6 +1,7 @@
 """The replicas of this instance, and collectives among all replicas of the job.
 
-Importing it imports nothing heavy: numpy and the engine are imported at first use.
+Importing it imports next to nothing, because poprun needs no more than the contract:
+PopDist's functions, numpy and the engine are imported at their first use.
 """
 
 from importlib import import_module
@@ -21,28 +22,6 @@ from popdist.errors import (
     SettingError,
     UnreadableVariableError,
 )
-from popdist.popdist_core import (
-    checkNumIpusPerReplica,
-    defaultCommunicatorId,
-    execute_on_instances,
-    finalizeBackend,
-    getDeviceId,
-    getInstanceIndex,
-    getLocalInstanceIndex,
-    getNumInstances,
-    getNumIpusPerReplica,
-    getNumLocalReplicas,
-    getNumTotalReplicas,
-    getReplicaIndexOffset,
-    init,
-    initializeBackend,
-    isBackendInitialized,
-    isPopdistEnvSet,
-    isUniformReplicasPerInstance,
-    registerBackend,
-    registerCommunicator,
-    registerDefaultBackend,
-)
 
 if TYPE_CHECKING:
     from popdist import collectives
@@ -52,6 +31,28 @@ if TYPE_CHECKING:
     from popdist.groups.instance_group import instance_group
     from popdist.groups.partitioned import ReplicaGroups
     from popdist.groups.replica_group import replica_group
+    from popdist.popdist_core import (
+        checkNumIpusPerReplica,
+        defaultCommunicatorId,
+        execute_on_instances,
+        finalizeBackend,
+        getDeviceId,
+        getInstanceIndex,
+        getLocalInstanceIndex,
+        getNumInstances,
+        getNumIpusPerReplica,
+        getNumLocalReplicas,
+        getNumTotalReplicas,
+        getReplicaIndexOffset,
+        init,
+        initializeBackend,
+        isBackendInitialized,
+        isPopdistEnvSet,
+        isUniformReplicasPerInstance,
+        registerBackend,
+        registerCommunicator,
+        registerDefaultBackend,
+    )
 
 # That of poprun, which comes with it.
 __version__ = "0.1.0"
@@ -118,12 +119,14 @@ _HEAVY = {
 
 # Any, because each name has a type of its own, which type checkers see above.
 def __getattr__(name: str) -> Any:
-    """Import what needs numpy and the engine at its first use."""
-    if name == "collectives":
-        return import_module("popdist.collectives")
-    if name in _HEAVY:
-        return getattr(import_module(_HEAVY[name]), name)
-    raise AttributeError(f"module 'popdist' has no attribute {name!r}")
+    """Import a name at its first use."""
+    if name in ("collectives", "popdist_core"):
+        return import_module(f"popdist.{name}")
+    if name not in __all__:
+        raise AttributeError(f"module 'popdist' has no attribute {name!r}")
+    value = getattr(import_module(_HEAVY.get(name, "popdist.popdist_core")), name)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

@@ -73,17 +73,17 @@ def _ask(
         name, _, key = os.fsencode(environ[env.CONTROL]).partition(b"/")
         sock.connect(b"\0" + name[1:])
         _check_user(sock)
-        numbers = (b"%d" % number for number in (instance.index, num_ipus))
+        numbers = (b"%d" % number for number in (instance.instance_index, num_ipus))
         sock.sendall(_pack(ATTACH, b"%d" % VERSION, key, *numbers))
         kind, field = _receive(sock)
     except OSError as error:
         sock.close()
         reason = "it did not answer in time" if _is_timeout(error) else error.strerror
         raise DeviceError(
-            f"Instance {instance.index} cannot attach to its device ({num_ipus} IPUs) "
-            f"of partition {environ[env.VIPU_API_PARTITION_ID]}, because poprun, which "
-            f"holds the IPUs of the job, cannot be asked: {reason or error}. Start the "
-            "job again."
+            f"Instance {instance.instance_index} cannot attach to its device "
+            f"({num_ipus} IPUs) of partition {environ[env.VIPU_API_PARTITION_ID]}, "
+            "because poprun, which holds the IPUs of the job, cannot be asked: "
+            f"{reason or error}. Start the job again."
         ) from None
     if kind == ATTACHED:
         return sock, int(field)

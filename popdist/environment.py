@@ -6,8 +6,7 @@ It imports little, and of the standard library only: programs import it first.
 """
 
 from collections.abc import Mapping
-from dataclasses import Field, dataclass, field, fields
-from typing import Any, Self
+from typing import NamedTuple, Self
 
 from popdist.errors import MissingVariableError, UnreadableVariableError
 
@@ -27,7 +26,7 @@ EXECUTABLE_CACHE_PATH = "POPDIST_EXECUTABLE_CACHE_PATH"
 REPLICA_INDEX_OFFSET = "POPDIST_REPLICA_INDEX_OFFSET"
 LOCAL_INSTANCE_INDEX = "POPDIST_LOCAL_INSTANCE_INDEX"
 
-# The six that describe the topology. Only poprun sets them.
+# The six that describe the topology, as the fields of Instance. Only poprun sets them.
 TOPOLOGY_VARIABLES = (
     NUM_TOTAL_REPLICAS,
     NUM_IPUS_PER_REPLICA,
@@ -164,21 +163,15 @@ HOROVOD_SIZE = "HOROVOD_SIZE"
 PMIX_RANK = "PMIX_RANK"
 
 
-def _variable(name: str, **default: Any) -> Any:
-    # Any, because this stands where a field of some type is declared.
-    return field(metadata={"variable": name}, **default)
+class Instance(NamedTuple):
+    """The place of one process in the job, its fields as in TOPOLOGY_VARIABLES."""
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Instance:
-    """The place of one process in the job."""
-
-    num_total_replicas: int = _variable(NUM_TOTAL_REPLICAS, default=1)
-    num_ipus_per_replica: int = _variable(NUM_IPUS_PER_REPLICA, default=1)
-    num_local_replicas: int = _variable(NUM_LOCAL_REPLICAS, default=1)
-    uniform: int = _variable(UNIFORM_REPLICAS_PER_INSTANCE, default=1)
-    replica_index_offset: int = _variable(REPLICA_INDEX_OFFSET, default=0)
-    local_instance_index: int = _variable(LOCAL_INSTANCE_INDEX, default=0)
+    num_total_replicas: int = 1
+    num_ipus_per_replica: int = 1
+    num_local_replicas: int = 1
+    uniform: int = 1
+    replica_index_offset: int = 0
+    local_instance_index: int = 0
 
     @property
     def replicas(self) -> range:
@@ -187,7 +180,7 @@ class Instance:
         return range(first, first + self.num_local_replicas)
 
     @property
-    def index(self) -> int:
+    def instance_index(self) -> int:
         """The index of this instance. Only valid if `uniform` is 1."""
         return self.replica_index_offset // self.num_local_replicas
 
@@ -198,7 +191,7 @@ class Instance:
 
     def encode(self) -> dict[str, str]:
         """Return the variables that describe this instance."""
-        return {_name(f): str(getattr(self, f.name)) for f in fields(self)}
+        return dict(zip(TOPOLOGY_VARIABLES, map(str, self), strict=True))
 
     @classmethod
     def decode(cls, environ: Mapping[str, str]) -> Self:
@@ -211,7 +204,7 @@ class Instance:
         missing = [name for name in TOPOLOGY_VARIABLES if name not in environ]
         if missing:
             raise MissingVariableError(*missing, *_missing_of_several(environ))
-        self = cls(**{f.name: whole_number(environ, _name(f)) for f in fields(cls)})
+        self = cls(*(whole_number(environ, name) for name in TOPOLOGY_VARIABLES))
         _check(self)
         return self
 
@@ -236,13 +229,7 @@ def topology_number(environ: Mapping[str, str], name: str) -> int:
     return value
 
 
-def _name(f: "Field[Any]") -> str:
-    return str(f.metadata["variable"])
-
-
-_DEFAULTS: dict[str, int] = {
-    name: int(number) for name, number in Instance().encode().items()
-}
+_DEFAULTS = dict(zip(TOPOLOGY_VARIABLES, Instance(), strict=True))
 
 
 def whole_number(environ: Mapping[str, str], name: str, by: str = "poprun") -> int:
