@@ -77,6 +77,7 @@ STAGES = {
         ("popdist.device",),
         ("popdist.engine.spec", "popdist.engine.cgroups", "popdist.engine.handle"),
         ("popdist.engine.cores", "popdist.engine.failures", "popdist.engine.meet"),
+        ("popdist.engine.rows",),
         ("popdist.engine.worker",),
         ("popdist.engine.transport", "popdist.engine.tuning"),
         ("popdist.engine.endpoint", "popdist.engine.shm"),

@@ -1,11 +1,10 @@
 """What carries rows between the members of a group, whatever arrays they come from.
 
 A group turns arrays into rows and calls its transport; the transport knows addresses,
-lengths and codes only. An adapter of another framework makes rows itself.
+lengths and codes only.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from math import prod
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -14,74 +13,9 @@ from numpy.typing import NDArray
 from popdist.engine import _core
 from popdist.engine.meet.group_name import GroupName
 from popdist.engine.meet.pidfds import Pidfd
-from popdist.engine.spec.dtypes import item_bytes_of, name_of
+from popdist.engine.rows import Pair, Rows
 from popdist.engine.spec.operations import Operation, Trace
 from popdist.errors import PopdistError
-
-
-class Rows:
-    """One array of a call: where its rows lie, one for each local replica or one.
-
-    A value: nothing changes it. It is not a dataclass, because a frozen one takes as
-    long to make as the rest of a small call.
-    """
-
-    __slots__ = ("addresses", "count", "dtype", "nbytes", "owner", "shape")
-
-    def __init__(
-        self,
-        addresses: tuple[int, ...],
-        shape: tuple[int, ...],
-        dtype: int,
-        owner: object = None,
-    ) -> None:
-        """Describe rows in memory.
-
-        Args:
-            addresses: Where each row begins, aligned to its elements. A row is in one
-                piece.
-            shape: The shape of a row.
-            dtype: The code of its elements' type; see spec.dtypes.DTYPES.
-            owner: Anything that keeps the memory alive as long as it is referred to.
-        """
-        size = item_bytes_of(dtype)
-        count = prod(shape)
-        for address in addresses:
-            # Memory of an array without elements may lie anywhere.
-            if address % size and count:
-                raise ValueError(
-                    f"A row of {name_of(dtype)} begins at address {address:#x}, "
-                    f"but must begin at a multiple of {size}. Copy it first."
-                )
-        self.addresses = addresses
-        self.shape = shape
-        self.dtype = dtype
-        self.owner = owner
-        # How many elements and bytes a row has.
-        self.count = count
-        self.nbytes = count * size
-
-    def __repr__(self) -> str:
-        kind = f"{name_of(self.dtype)} of shape {self.shape}"
-        return f"<Rows: {len(self.addresses)} of {kind}>"
-
-    @property
-    def address(self) -> int:
-        """Where the only row begins.
-
-        Raises:
-            ValueError: There are several rows, or none.
-        """
-        if len(self.addresses) != 1:
-            raise ValueError(
-                f"The array has {len(self.addresses)} rows, but this operation takes "
-                "an array of one."
-            )
-        return self.addresses[0]
-
-
-# What is read, and where the result of it is written.
-Pair = tuple[Rows, Rows]
 
 
 class Core(NamedTuple):

@@ -24,13 +24,7 @@ from popdist.engine.meet.deadlines import report
 from popdist.engine.meet.pidfds import Pidfd
 from popdist.errors import CollectiveAbortedError, PopdistError
 from popdist.session import STATE
-from popdist.torch.tensors.tensor_rows import (
-    bytes_of,
-    check,
-    copy_result,
-    readable,
-    scratch,
-)
+from popdist.torch.tensors.tensor_rows import TORCH, bytes_of, check, readable
 
 # Receives wait as long as their Work does, not as the engine does.
 _NEVER_SECONDS = 1e9
@@ -72,8 +66,8 @@ class Message(Handle[int]):
         """Fill the tensor of a receive; finish() is to follow."""
         self.source = source
         if part.nbytes == self.tensor.nbytes:
-            filled = part.view(self.tensor.dtype).view(self.tensor.shape)
-            copy_result(filled, self.tensor)
+            if part is not self.tensor:
+                TORCH.copy_bytes(part, 0, self.tensor)
         else:
             self._message_error = CollectiveAbortedError(
                 f"A tensor of {self.tensor.nbytes} bytes is to receive a message of "
@@ -286,9 +280,8 @@ class Channels:
         """Receive a message, and return the receive that waits for it, if one does."""
         with self._changed:
             message = self._take_expected(source, tag)
-        if message is not None and message.tensor.nbytes == nbytes:
-            part = scratch(message.tensor, [])
-        else:
+        part = None if message is None else message.tensor
+        if part is None or part.nbytes != nbytes or not TORCH.extent_of(part).is_row:
             part = torch.empty(nbytes, dtype=torch.uint8)
         try:
             group.transport.receive(bytes_of(part), 0)

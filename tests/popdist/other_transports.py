@@ -37,10 +37,10 @@ from popdist.engine.meet.group_name import GroupName
 from popdist.engine.meet.members import Peers
 from popdist.engine.meet.messages import Hello, Member
 from popdist.engine.meet.pidfds import Pidfd, started, watch
+from popdist.engine.rows import Pair, Rows
 from popdist.engine.spec import reference
 from popdist.engine.spec.dtypes import dtype_of, reduction_name_of
 from popdist.engine.spec.operations import DIRECT, Described, Operation, Status, Trace
-from popdist.engine.transport import Pair, Rows
 from popdist.errors import MismatchError, PopdistError
 
 # What a member sends for a call: what it is about, and the bytes of rows.

@@ -1,75 +1,12 @@
-"""Where results are written: the caller's arrays (`out`), checked, or new ones."""
+"""Checks of the arrays that a caller gives for results: `out`."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from popdist.engine._core import address_of
-from popdist.engine.calls.overlap import span_of
-from popdist.engine.calls.rows import Array, written
-from popdist.engine.spec.dtypes import DType, code_of
-from popdist.engine.transport import Rows
-
-
-class Destination:
-    """Arrays that a transport writes as one row, from the first one to the last.
-
-    It writes to them directly where they lie in one piece, and to scratch memory where
-    they do not, or where it would overwrite what the call still reads.
-    """
-
-    def __init__(
-        self,
-        arrays: Sequence[Array],
-        read: Sequence[Array] = (),
-        *,
-        keeps: Array | None = None,
-        new: bool = False,
-    ) -> None:
-        """Choose where the transport writes.
-
-        Args:
-            arrays: What is written.
-            read: What the call reads.
-            keeps: That one of `arrays` which gets the elements that it has already, if
-                the call reads it.
-            new: Whether `arrays` are parts of a new array, in their order.
-        """
-        self._arrays = arrays
-        self._scratch: Array | None = None
-        if new:
-            return
-        overlapping = any(
-            np.may_share_memory(array, other)
-            for other in read
-            for array in arrays
-            if not (array is keeps and _is_same(array, other))
-        )
-        if overlapping or not _in_one_piece(arrays):
-            nbytes = sum(array.nbytes for array in arrays)
-            self._scratch = np.empty(nbytes, np.uint8)
-
-    def rows(self, dtype: DType) -> Rows:
-        """Return the one row that the transport writes, in elements of this dtype."""
-        nbytes = sum([array.nbytes for array in self._arrays])
-        begin = _first(self._arrays) if self._scratch is None else self._scratch
-        shape = (nbytes // dtype.itemsize,)
-        owner = self._arrays, self._scratch
-        return Rows((address_of(begin),), shape, code_of(dtype), owner)
-
-    def finish(self) -> None:
-        """Copy what has gone to scratch memory to the arrays."""
-        if self._scratch is None:
-            return
-        begin = 0
-        for array in self._arrays:
-            part = self._scratch[begin : begin + array.nbytes]
-            # The next array begins where this one ends, wherever that is.
-            if begin % array.itemsize:
-                part = part.copy()
-            array[...] = part.view(array.dtype).reshape(array.shape)
-            begin += array.nbytes
+from popdist.engine.calls.rows import NUMPY, Array, written
+from popdist.engine.spec.dtypes import DType
 
 
 def check_fits(out: Array, shape: Sequence[int], dtype: DType) -> None:
@@ -84,7 +21,9 @@ def check_fits(out: Array, shape: Sequence[int], dtype: DType) -> None:
 def check_apart(out: Sequence[Array]) -> None:
     """Raise ValueError if two arrays that get different results share memory."""
     spans = sorted(
-        (*span_of(array), index) for index, array in enumerate(out) if array.size
+        (*NUMPY.extent_of(array)[:2], index)
+        for index, array in enumerate(out)
+        if array.size
     )
     for at, (_, end, one) in enumerate(spans):
         for begin, _, other in spans[at + 1 :]:
@@ -113,30 +52,3 @@ def out_arrays(out: Any, count: int) -> list[Array]:
         )
     check_apart(arrays)
     return arrays
-
-
-def _first(arrays: Sequence[Array]) -> Array:
-    # Memory of an array without elements may lie anywhere.
-    for array in arrays:
-        if array.size:
-            return array
-    return arrays[0]
-
-
-def _in_one_piece(arrays: Sequence[Array]) -> bool:
-    """Return whether arrays lie one behind the other, without gaps."""
-    end = None
-    for array in arrays:
-        if not (array.flags.c_contiguous and array.flags.aligned):
-            return False
-        if not array.size:
-            continue
-        begin = address_of(array)
-        if end is not None and begin != end:
-            return False
-        end = begin + array.nbytes
-    return True
-
-
-def _is_same(one: Array, other: Array) -> bool:
-    return (address_of(one), one.nbytes) == (address_of(other), other.nbytes)

@@ -6,20 +6,24 @@ keep their bits: only reductions make NaNs canonical.
 
 from collections.abc import Sequence
 from functools import partial
+from itertools import accumulate
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from popdist.engine.calls.destinations import (
-    Destination,
-    check_apart,
-    check_fits,
-    out_arrays,
-)
+from popdist.engine.calls.destinations import check_apart, check_fits, out_arrays
 from popdist.engine.calls.headers import HEADER, described, header_of, headers_of
 from popdist.engine.calls.membership import Membership, ends_group_without_memory
-from popdist.engine.calls.rows import Array, bytes_of, plain, rows_of
+from popdist.engine.calls.rows import (
+    NUMPY,
+    Array,
+    bytes_of,
+    elements_of,
+    plain,
+    rows_of,
+)
+from popdist.engine.rows import destination_of
 from popdist.engine.spec.dtypes import code_of
 from popdist.engine.spec.operations import Operation, number_of
 
@@ -173,14 +177,15 @@ class Exchanges(Membership):
             dtype, shape = described(header)
             if targets is None:
                 mine = np.empty((self.num_local_replicas, *shape), dtype)
-                place = Destination([mine], new=True)
+                place = destination_of(NUMPY, [mine])
                 result = mine[0, ...] if self._flat else mine
             else:
                 check_fits(targets[0], shape, dtype)
-                place = Destination(targets, [] if block is None else [block])
+                read = [] if block is None else [block]
+                place = destination_of(NUMPY, targets, read)
                 result = out
             each = prod(shape) * dtype.itemsize
-            target = place.rows(dtype)
+            target = place.row(code_of(dtype))
             source = target if block is None else rows_of([block])
             lengths = [rows * each for rows in self.replicas]
             self.transport.scatter(source, target, lengths, owner, name=number)
@@ -221,18 +226,16 @@ class Exchanges(Membership):
             if max(self.replicas) > 1:
                 self._exchange_parts(rows, targets, number)
             else:
-                self._exchange(rows, targets, number, new=out is None)
+                self._exchange(rows[0], targets, number)
             return result
 
         return self.submit("all_to_all", action, async_op)
 
-    def _exchange(
-        self, rows: Sequence[Array], targets: Sequence[Array], name: int, *, new: bool
-    ) -> None:
+    def _exchange(self, row: Array, targets: Sequence[Array], name: int) -> None:
         """Exchange parts among members with one replica each."""
-        source = plain(rows[0])
-        place = Destination(targets, [source], new=new)
-        target = place.rows(source.dtype)
+        source = plain(row)
+        place = destination_of(NUMPY, targets, [source])
+        target = place.row(code_of(source.dtype))
         self.transport.all_to_all(rows_of([source]), target, name=name)
         place.finish()
 
@@ -310,13 +313,13 @@ class Exchanges(Membership):
             mine = rows[0]
         else:
             mine = np.concatenate([row.reshape(-1).view(np.uint8) for row in rows])
-        whole = np.empty(sum(sizes) if wanted and into is None else 0, np.uint8)
-        if into is not None and wanted:
-            own = into[self._starts()[self.rank]]
-            place = Destination(into, [mine], keeps=own)
+        if into is None or not wanted:
+            whole = np.empty(sum(sizes) if wanted else 0, np.uint8)
+            place = destination_of(NUMPY, [whole])
         else:
-            place = Destination([whole], new=True)
-        source, target = bytes_of(mine), place.rows(whole.dtype)
+            own_begin = sum(sizes[: self._starts()[self.rank]])
+            place = destination_of(NUMPY, into, [mine], own_begin=own_begin)
+        source, target = bytes_of(mine), place.row()
         if operation is Operation.ALL_GATHER:
             self.transport.all_gather(source, target, lengths, name=name)
         else:
@@ -324,12 +327,8 @@ class Exchanges(Membership):
         place.finish()
         if into is not None or not wanted:
             return into or []
-        found, at = [], 0
-        for (dtype, shape), size in zip(arrays, sizes, strict=True):
-            part = whole[at : at + size]
-            # The next array begins where this one ends, wherever that is.
-            if at % dtype.itemsize:
-                part = part.copy()
-            found.append(part.view(dtype).reshape(shape))
-            at += size
-        return found
+        begins = accumulate(sizes, initial=0)
+        return [
+            elements_of(whole, begin, dtype, shape)
+            for begin, (dtype, shape) in zip(begins, arrays, strict=False)
+        ]

@@ -7,27 +7,26 @@ from typing import Any
 import numpy as np
 
 from popdist.engine import _core
-from popdist.engine.calls.destinations import Destination, check_apart, check_fits
+from popdist.engine.calls.destinations import check_apart, check_fits
 from popdist.engine.calls.membership import Membership, ends_group_without_memory
-from popdist.engine.calls.overlap import Pair, prepare_all
 from popdist.engine.calls.rows import (
     ARRAY_TYPES,
+    NUMPY,
     Array,
-    Prepared,
     ReplicaRows,
     plain,
-    prepare,
     rows_of,
     written,
 )
 from popdist.engine.handle import Handle
-from popdist.engine.spec.dtypes import REDUCTIONS, reduction_code_of
+from popdist.engine.rows import Replacement, Rows, destination_of, replacements_of
+from popdist.engine.spec.dtypes import REDUCTIONS, code_of, reduction_code_of
 from popdist.engine.spec.operations import (
     CHOICES,
     RING,
     number_of,
 )
-from popdist.engine.transport import Core, Rows
+from popdist.engine.transport import Core
 
 
 class Reductions(_core.Reducer, Membership):
@@ -191,13 +190,12 @@ class Reductions(_core.Reducer, Membership):
             total = out
         else:
             total = np.empty(rows[0].shape, rows[0].dtype)
-        one = prepare(rows, [total])
-        source, target = one.rows()
+        (array,) = replacements_of(NUMPY, [(rows, [total])])
         number = number_of(name)
 
         def action() -> Array | None:
-            self.transport.reduce(source, target, code, owner, name=number)
-            one.copy_results()
+            self.transport.reduce(*array.rows(), code, owner, name=number)
+            array.finish()
             return total if self.rank == owner else None
 
         return self.submit("reduce", action, async_op)
@@ -235,13 +233,12 @@ class Reductions(_core.Reducer, Membership):
         result, targets = self._targets(x, rows, out, shape)
         if out is not None:
             check_apart(targets)
-        place = Destination(targets, sources, new=out is None)
-        dtype, number = rows[0].dtype, number_of(name)
+        place = destination_of(NUMPY, targets, sources)
+        source, target = rows_of(sources), place.row(code_of(rows[0].dtype))
+        number = number_of(name)
 
         def action() -> Any:
-            self.transport.reduce_scatter(
-                rows_of(sources), place.rows(dtype), code, name=number
-            )
+            self.transport.reduce_scatter(source, target, code, name=number)
             place.finish()
             return result
 
@@ -302,7 +299,7 @@ class Reductions(_core.Reducer, Membership):
                 f"{len(xs)} arrays are given, but {len(outs)} to write to. Give one "
                 "for each."
             )
-        given: list[Pair] = []
+        given: list[tuple[Sequence[Array], Sequence[Array]]] = []
         results = []
         for index, x in enumerate(xs):
             rows = self._rows(x)
@@ -310,21 +307,21 @@ class Reductions(_core.Reducer, Membership):
             reduction_code_of(op, rows[0].dtype)
             results.append(result)
             given.append((rows, targets))
-        batches: dict[np.dtype[Any], list[Prepared]] = {}
-        for one in prepare_all(given):
-            batches.setdefault(one.sources[0].dtype, []).append(one)
+        batches: dict[int, list[Replacement[Array]]] = {}
+        for array in replacements_of(NUMPY, given):
+            batches.setdefault(array.source.dtype, []).append(array)
 
         def action() -> list[Any]:
             for batch in batches.values():
                 self.transport.all_reduce(
-                    [one.rows() for one in batch],
+                    [array.rows() for array in batch],
                     REDUCTIONS[op],
                     algorithm=how,
                     name=name,
                 )
             for batch in batches.values():
-                for one in batch:
-                    one.copy_results()
+                for array in batch:
+                    array.finish()
             return results
 
         return action

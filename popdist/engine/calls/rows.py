@@ -3,14 +3,15 @@
 import sys
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from functools import partial
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from popdist.engine._core import address_of
-from popdist.engine.spec.dtypes import DTYPES, code_of
-from popdist.engine.transport import Rows
+from popdist.engine.rows import BYTES, Extent, Framework, Rows
+from popdist.engine.spec.dtypes import DType, code_of
 
 # Any, because the engine takes arrays of every dtype it knows.
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -59,23 +60,6 @@ def warn_of_unmarked_rows(x: Array, replicas: int) -> None:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """One array of a call: what is read and written for each local replica."""
-
-    sources: tuple[Array, ...]
-    targets: tuple[Array, ...]
-    # What has to be copied where once the call is over.
-    copies: list[tuple[Array, Array]] = field(default_factory=list)
-
-    def rows(self) -> tuple[Rows, Rows]:
-        return rows_of(self.sources), rows_of(self.targets)
-
-    def copy_results(self) -> None:
-        for to, source in self.copies:
-            to[...] = source
-
-
 def rows_of(arrays: Sequence[Array]) -> Rows:
     """Return the rows that these arrays are: alike, and each in one piece."""
     first = arrays[0]
@@ -85,7 +69,7 @@ def rows_of(arrays: Sequence[Array]) -> Rows:
 
 def bytes_of(array: Array) -> Rows:
     """Return the one row that an array is, as bytes."""
-    return Rows((address_of(array),), (array.nbytes,), DTYPES["uint8"], array)
+    return Rows((address_of(array),), (array.nbytes,), BYTES, array)
 
 
 def written(x: object, argument: str = "out") -> Array:
@@ -122,30 +106,38 @@ def plain(array: Array) -> Array:
     return copy
 
 
-def prepare(sources: Sequence[Array], targets: Sequence[Array]) -> Prepared:
-    """Prepare rows to be read and rows to be written, of equal shapes.
-
-    Where a row to be written is in pieces, or shares memory with another one but is
-    not that one, the result goes through a copy.
-    """
-    copies: list[tuple[Array, Array]] = []
-    ready = []
-    for index, target in enumerate(targets):
-        mine = sources[index]
-        whole = target.flags.c_contiguous and target.flags.aligned
-        shared = any(
-            np.may_share_memory(target, other)
-            for other in (*sources, *targets[:index])
-            if not (other is mine and _same(target, mine))
-        )
-        if whole and not shared:
-            ready.append(target)
-            continue
-        held = np.empty(target.shape, target.dtype)
-        copies.append((target, held))
-        ready.append(held)
-    return Prepared(tuple(plain(row) for row in sources), tuple(ready), copies)
+def _extent_of(array: Array) -> Extent:
+    begin = end = address_of(array)
+    flags = array.flags
+    is_row = bool(flags.c_contiguous and flags.aligned)
+    if not array.size:
+        return Extent(begin, begin, is_row)
+    if is_row:
+        return Extent(begin, begin + array.nbytes, is_row)
+    for length, stride in zip(array.shape, array.strides, strict=True):
+        if stride < 0:
+            begin += (length - 1) * stride
+        else:
+            end += (length - 1) * stride
+    return Extent(begin, end + array.itemsize, is_row)
 
 
-def _same(one: Array, other: Array) -> bool:
-    return address_of(one) == address_of(other) and one.strides == other.strides
+def _copy_bytes(memory: Array, begin: int, array: Array) -> None:
+    array[...] = elements_of(memory, begin, array.dtype, array.shape)
+
+
+def elements_of(memory: Array, begin: int, dtype: DType, shape: Sequence[int]) -> Array:
+    """Return bytes, from one of them on, as an array, copied if they are unaligned."""
+    part = memory[begin : begin + prod(shape) * dtype.itemsize]
+    if begin % dtype.itemsize:
+        part = part.copy()
+    return part.view(dtype).reshape(shape)
+
+
+NUMPY: Framework[Array] = Framework(
+    extent_of=_extent_of,
+    shape_and_code=lambda array: (array.shape, code_of(array.dtype)),
+    readable=plain,
+    new_bytes=partial(np.empty, dtype=np.uint8),
+    copy_bytes=_copy_bytes,
+)

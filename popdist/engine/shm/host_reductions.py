@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 
 from popdist.engine import _core
+from popdist.engine.rows import Rows
 from popdist.engine.shm.transport import ShmTransport
 from popdist.engine.spec.dtypes import accumulation_code_of, name_of
 from popdist.engine.spec.tree import nodes_of, nodes_of_parts
-from popdist.engine.transport import Rows
 
 
 class HostReductions:

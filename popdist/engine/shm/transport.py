@@ -6,6 +6,7 @@ from typing import Self
 from popdist.engine import _core
 from popdist.engine.meet.group_name import GroupName
 from popdist.engine.meet.pidfds import Pidfd
+from popdist.engine.rows import Pair, Rows
 from popdist.engine.shm.member import ShmMember
 from popdist.engine.spec.dtypes import name_of
 from popdist.engine.spec.operations import (
@@ -14,7 +15,7 @@ from popdist.engine.spec.operations import (
     DIRECT,
     Operation,
 )
-from popdist.engine.transport import Core, Pair, Rows
+from popdist.engine.transport import Core
 from popdist.engine.tuning import Tuning, cores_of_members
 
 

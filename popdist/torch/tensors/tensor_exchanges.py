@@ -8,19 +8,18 @@ from torch import Tensor
 
 from popdist.engine.group import Group
 from popdist.engine.handle import AsyncOp
+from popdist.engine.rows import destination_of
 from popdist.engine.spec.operations import Operation, number_of
 from popdist.torch.tensors.tensor_gathers import gathered_numbers
 from popdist.torch.tensors.tensor_rows import (
-    as_dtype,
+    TORCH,
     bytes_of,
     check,
     check_written,
-    copy_result,
     exchanged_row,
     flat_bytes,
     parts_of,
     readable,
-    scratch,
 )
 from popdist.torch.tensors.within import Within
 
@@ -39,10 +38,10 @@ def broadcast(
 
     def action() -> list[Tensor]:
         for tensor in tensors:
-            held = readable(tensor)
-            group.transport.broadcast(exchanged_row(held), owner, name=number)
-            if group.rank != owner:
-                copy_result(held, tensor)
+            row = readable(tensor)
+            group.transport.broadcast(exchanged_row(row), owner, name=number)
+            if group.rank != owner and row.data_ptr() != tensor.data_ptr():
+                tensor.detach().copy_(row)
         return list(tensors)
 
     return group.submit("broadcast", action, async_op)
@@ -74,10 +73,10 @@ def all_to_all(
         )
 
     def action() -> Tensor:
-        held = readable(source)
-        written = scratch(out, [held])
-        group.transport.all_to_all(parts_of(held, size), bytes_of(written), name=number)
-        copy_result(written, out)
+        row = readable(source)
+        place = destination_of(TORCH, [out], [row])
+        group.transport.all_to_all(parts_of(row, size), place.row(), name=number)
+        place.finish()
         return out
 
     return group.submit("all_to_all", action, async_op)
@@ -115,8 +114,8 @@ def all_to_all_parts(
                     f"sends {int(sizes[i, group.rank])}."
                 )
         received = _exchanged(group, sources, int(sizes.max()), number)
-        for out, got in zip(outs, received, strict=True):
-            copy_result(as_dtype(got[: out.nbytes], out.dtype).view(out.shape), out)
+        for out, row in zip(outs, received, strict=True):
+            TORCH.copy_bytes(row, 0, out)
         return outs
 
     return group.submit("all_to_all", action, async_op)
@@ -141,9 +140,9 @@ def receive(
     peer = group.peer_of("source", source)
 
     def action() -> Tensor:
-        held = scratch(out, [])
-        group.transport.receive(bytes_of(held), peer)
-        copy_result(held, out)
+        place = destination_of(TORCH, [out])
+        group.transport.receive(place.row(), peer)
+        place.finish()
         return out
 
     return group.submit("recv", action, async_op)

@@ -8,19 +8,14 @@ from torch import Tensor
 
 from popdist.engine.group import Group
 from popdist.engine.handle import AsyncOp
+from popdist.engine.rows import Destination, destination_of
 from popdist.engine.spec.operations import Operation, number_of
-from popdist.engine.transport import Rows
 from popdist.torch.tensors.tensor_rows import (
-    BYTES,
-    as_dtype,
+    TORCH,
     bytes_of,
     check,
     check_written,
-    copy_result,
-    in_one_piece,
-    overlap,
     readable,
-    scratch,
 )
 from popdist.torch.tensors.within import Within
 
@@ -50,9 +45,10 @@ def all_gather(
     number = number_of(name)
 
     def action() -> Any:
-        whole = _Whole(out, readable(source), group.rank)
-        group.transport.all_gather(whole.own, whole.row, lengths, name=number)
-        whole.finish()
+        own = readable(source)
+        place = _place(out, own, group.rank)
+        group.transport.all_gather(bytes_of(own), place.row(), lengths, name=number)
+        place.finish()
         return out
 
     return group.submit("all_gather", action, async_op)
@@ -80,17 +76,14 @@ def gather(
         check_written(*outs)
 
     def action() -> Any:
-        held = readable(source)
+        own = readable(source)
         if group.rank != owner or out is None:
-            nothing = torch.empty(0, dtype=torch.uint8)
-            group.transport.gather(
-                bytes_of(held), bytes_of(nothing), lengths, owner, name=number
-            )
-            return None
-        whole = _Whole(out, held, group.rank)
-        group.transport.gather(whole.own, whole.row, lengths, owner, name=number)
-        whole.finish()
-        return out
+            place = destination_of(TORCH, [torch.empty(0)])
+        else:
+            place = _place(out, own, group.rank)
+        group.transport.gather(bytes_of(own), place.row(), lengths, owner, name=number)
+        place.finish()
+        return out if group.rank == owner else None
 
     return group.submit("gather", action, async_op)
 
@@ -116,17 +109,14 @@ def scatter(
 
     def action() -> Tensor:
         if group.rank == owner and source is not None:
-            held = _joined(source)
-            part = scratch(out, [held])
-            group.transport.scatter(
-                bytes_of(held), bytes_of(part), lengths, owner, name=number
-            )
+            whole = _joined(source)
+            place = destination_of(TORCH, [out], [whole])
+            read = bytes_of(whole)
         else:
-            part = scratch(out, [])
-            group.transport.scatter(
-                bytes_of(part), bytes_of(part), lengths, owner, name=number
-            )
-        copy_result(part, out)
+            place = destination_of(TORCH, [out])
+            read = place.row()
+        group.transport.scatter(read, place.row(), lengths, owner, name=number)
+        place.finish()
         return out
 
     return group.submit("scatter", action, async_op)
@@ -155,10 +145,11 @@ def all_gather_varied(
             torch.empty(lengths[:axes], dtype=_DTYPES[code])
             for code, axes, *lengths in headers.tolist()
         ]
-        whole = _Whole(outs, readable(tensor), group.rank)
+        own = readable(tensor)
+        place = _place(outs, own, group.rank)
         sizes = [out.nbytes for out in outs]
-        group.transport.all_gather(whole.own, whole.row, sizes, name=number)
-        whole.finish()
+        group.transport.all_gather(bytes_of(own), place.row(), sizes, name=number)
+        place.finish()
         return outs
 
     return group.submit("all_gather", action, async_op)
@@ -179,38 +170,18 @@ def gathered_numbers(
     return rows
 
 
-class _Whole:
-    """What a call gathers in, as one row, and what this member adds to it.
+def _place(
+    out: Tensor | Sequence[Tensor], own: Tensor, rank: int
+) -> Destination[Tensor]:
+    """Return what a call gathers in, and what this member adds to it.
 
-    The row is the caller's memory where that lies in one piece.
+    Its part of the whole may be where its own tensor lies already.
     """
-
-    def __init__(self, out: Tensor | Sequence[Tensor], own: Tensor, rank: int) -> None:
-        self._outs = [out] if isinstance(out, Tensor) else list(out)
-        self._scratch: Tensor | None = None
-        nbytes = sum(one.nbytes for one in self._outs)
-        # This member's part of the whole may be where its own tensor lies already.
-        begin = sum(one.nbytes for one in self._outs[:rank])
-        if isinstance(out, Tensor):
-            begin = own.nbytes * rank
-        first = self._outs[0].data_ptr()
-        in_place = first + begin == own.data_ptr()
-        apart = in_place or not any(overlap(one, own) for one in self._outs)
-        if not (apart and in_one_piece(self._outs)):
-            self._scratch = torch.empty(nbytes, dtype=torch.uint8)
-            first = self._scratch.data_ptr()
-        owner = self._outs, self._scratch
-        self.row = Rows((first,), (nbytes,), BYTES, owner)
-        self.own = bytes_of(own)
-
-    def finish(self) -> None:
-        if self._scratch is None:
-            return
-        begin = 0
-        for out in self._outs:
-            part = self._scratch[begin : begin + out.nbytes]
-            copy_result(as_dtype(part, out.dtype).view(out.shape), out)
-            begin += out.nbytes
+    if isinstance(out, Tensor):
+        outs, own_begin = [out], own.nbytes * rank
+    else:
+        outs, own_begin = list(out), sum(part.nbytes for part in out[:rank])
+    return destination_of(TORCH, outs, [own], own_begin=own_begin)
 
 
 def _joined(source: Tensor | Sequence[Tensor]) -> Tensor:

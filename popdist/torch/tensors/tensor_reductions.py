@@ -8,23 +8,19 @@ from torch import Tensor
 
 from popdist.engine.group import Group
 from popdist.engine.handle import AsyncOp
+from popdist.engine.rows import Replacement, destination_of, replacements_of
 from popdist.engine.spec.dtypes import REDUCTIONS
 from popdist.engine.spec.operations import CHOICES, number_of
-from popdist.engine.transport import Pair
 from popdist.torch.tensors.plain_reductions import reduce_in_place
 from popdist.torch.tensors.tensor_rows import (
+    TORCH,
     TensorArray,
     check_like,
     check_written,
     code_of,
-    copy_result,
-    is_writable,
     local_tensors,
-    overlap,
-    overlapping,
     readable,
     rows_of,
-    scratch,
 )
 from popdist.torch.tensors.within import Within
 
@@ -71,26 +67,25 @@ def all_reduce(
     for tensors in targets:
         check_written(*tensors)
     reduction = _reduction_of(op, [tensors[0] for tensors in sources])
-    batches: dict[int, list[int]] = {}
-    for index, tensors in enumerate(sources):
-        batches.setdefault(code_of(tensors[0].dtype), []).append(index)
+    for tensors in sources:
+        code_of(tensors[0].dtype)
     how, number = _choice(algorithm), number_of(name)
 
     def action() -> list[TensorArray]:
-        several = len(sources) > 1 or replicas > 1 or out is not None
-        apart = overlapping(sources, targets) if several else set()
-        ready = [
-            _Ready(sources[i], targets[i], i in apart) for i in range(len(sources))
-        ]
-        for code, indices in batches.items():
+        batches: dict[int, list[Replacement[Tensor]]] = {}
+        given = list(zip(sources, targets, strict=True))
+        for array in replacements_of(TORCH, given):
+            batches.setdefault(array.source.dtype, []).append(array)
+        for batch in batches.values():
             group.transport.all_reduce(
-                [ready[i].pair(code) for i in indices],
+                [array.rows() for array in batch],
                 reduction,
                 algorithm=how,
                 name=number,
             )
-        for one in ready:
-            one.finish()
+        for batch in batches.values():
+            for array in batch:
+                array.finish()
         return list(targets_given)
 
     return group.submit("all_reduce", action, async_op)
@@ -114,27 +109,18 @@ def reduce(
     sources = local_tensors(array, group.num_local_replicas)
     target = sources[0] if out is None else out
     check_like(target, sources[0])
-    code, reduction = code_of(target.dtype), _reduction_of(op, sources)
-    owner, number = group.owner_of(root)[0], number_of(name)
+    code_of(target.dtype)
+    reduction, number = _reduction_of(op, sources), number_of(name)
+    owner, _ = group.owner_of(root)
     if group.rank == owner:
         check_written(target)
 
     def action() -> Tensor | None:
-        rows = [readable(source) for source in sources]
-        if group.rank == owner and is_writable(target) and len(sources) == 1:
-            # The engine reads and writes one place, or two that are apart.
-            same = target.data_ptr() == rows[0].data_ptr()
-            apart = same or not overlap(target, rows[0])
-            total = target if apart else torch.empty_like(rows[0])
-        else:
-            total = torch.empty_like(rows[0])
-        group.transport.reduce(
-            rows_of(rows, code), rows_of((total,), code), reduction, owner, name=number
-        )
-        if group.rank != owner:
-            return None
-        copy_result(total, target)
-        return target
+        total = target if group.rank == owner else torch.empty_like(target)
+        (pair,) = replacements_of(TORCH, [(sources, [total])])
+        group.transport.reduce(*pair.rows(), reduction, owner, name=number)
+        pair.finish()
+        return target if group.rank == owner else None
 
     return group.submit("reduce", action, async_op)
 
@@ -167,11 +153,11 @@ def reduce_scatter(
 
     def action() -> Tensor:
         rows = [readable(tensor) for tensor in sources]
-        part = scratch(out, rows)
+        place = destination_of(TORCH, [out], rows)
         group.transport.reduce_scatter(
-            rows_of(rows, code), rows_of((part,), code), reduction, name=number
+            rows_of(rows, code), place.row(code), reduction, name=number
         )
-        copy_result(part, out)
+        place.finish()
         return out
 
     return group.submit("reduce_scatter", action, async_op)
@@ -186,30 +172,6 @@ def _is_reduced_now(group: Group | Within, array: TensorArray, op: str) -> bool:
     if op == "mean" and array.dtype is torch.bool:
         return False
     return reduce_in_place(group, array, REDUCTIONS[op])
-
-
-class _Ready:
-    """One array of a reduction, its rows in memory as the engine takes them."""
-
-    def __init__(
-        self, sources: Sequence[Tensor], targets: Sequence[Tensor], apart: bool
-    ) -> None:
-        self._targets = targets
-        self._rows = [readable(tensor) for tensor in sources]
-        if apart or not all(is_writable(tensor) for tensor in targets):
-            self._written: Sequence[Tensor] = [
-                torch.empty_like(row) for row in self._rows
-            ]
-        else:
-            self._written = targets
-
-    def pair(self, code: int) -> Pair:
-        return rows_of(self._rows, code), rows_of(self._written, code)
-
-    def finish(self) -> None:
-        if self._written is not self._targets:
-            for written, target in zip(self._written, self._targets, strict=True):
-                copy_result(written, target)
 
 
 def _reduction_of(op: str, tensors: Sequence[Tensor]) -> int:

@@ -1,17 +1,17 @@
 """From torch tensors to the rows that a transport carries, by their addresses."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
 
+from popdist.engine.rows import BYTES, Extent, Framework, Rows
 from popdist.engine.spec.dtypes import DTYPES
-from popdist.engine.transport import Rows
 
 # What a call takes for one array: a tensor, or one for each local replica.
 TensorArray = Tensor | Sequence[Tensor]
 
-BYTES = DTYPES["uint8"]
 CODES = {
     getattr(torch, name): code for name, code in DTYPES.items() if hasattr(torch, name)
 }
@@ -106,14 +106,13 @@ def check_like(tensor: Tensor, other: Tensor) -> None:
 
 
 def readable(tensor: Tensor) -> Tensor:
-    """Return the tensor itself if its memory holds its elements in order, or a copy."""
-    if tensor.is_contiguous() and not (tensor.is_neg() or tensor.is_conj()):
+    """Return the tensor itself if it is a row, or a copy that is one."""
+    if _is_row(tensor):
         return tensor.detach() if tensor.requires_grad else tensor
     return tensor.detach().resolve_neg().resolve_conj().contiguous()
 
 
-def is_writable(tensor: Tensor) -> bool:
-    """Return whether results can be written to the tensor's memory in order."""
+def _is_row(tensor: Tensor) -> bool:
     return tensor.is_contiguous() and not (tensor.is_neg() or tensor.is_conj())
 
 
@@ -149,80 +148,30 @@ def exchanged_row(tensor: Tensor) -> Rows:
     return bytes_of(tensor) if code is None else rows_of((tensor,), code)
 
 
-def span_of(tensor: Tensor) -> tuple[int, int]:
-    """Return where the memory of a tensor begins and ends."""
-    begin = end = tensor.data_ptr()
-    if not tensor.numel():
-        return begin, end
+def _extent_of(tensor: Tensor) -> Extent:
+    begin, is_row = tensor.data_ptr(), _is_row(tensor)
+    if is_row or not tensor.numel():
+        return Extent(begin, begin + tensor.nbytes, is_row)
     # torch has no negative strides.
     last = sum(
         (length - 1) * stride
         for length, stride in zip(tensor.shape, tensor.stride(), strict=True)
     )
-    return begin, end + (last + 1) * tensor.element_size()
+    return Extent(begin, begin + (last + 1) * tensor.element_size(), is_row)
 
 
-def overlap(one: Tensor, other: Tensor) -> bool:
-    """Return whether two tensors may share memory."""
-    begin, end = span_of(one)
-    other_begin, other_end = span_of(other)
-    return begin < other_end and other_begin < end
-
-
-def in_one_piece(tensors: Sequence[Tensor]) -> bool:
-    """Return whether tensors lie one behind the other in memory, without gaps."""
-    end = tensors[0].data_ptr()
-    for tensor in tensors:
-        if not is_writable(tensor) or tensor.data_ptr() != end:
-            return False
-        end += tensor.nbytes
-    return True
-
-
-def overlapping(
-    sources: Sequence[Sequence[Tensor]], targets: Sequence[Sequence[Tensor]]
-) -> set[int]:
-    """Return which arrays' results lie where a call reads or writes something else."""
-    spans = []
-    for index, pair in enumerate(zip(sources, targets, strict=True)):
-        for row, (source, target) in enumerate(zip(*pair, strict=True)):
-            if not source.numel():
-                continue
-            place = span_of(target)
-            spans.append((*place, (index, row, True)))
-            # A result that is written over just what it is made of overlaps nothing.
-            if span_of(source) != place:
-                spans.append((*span_of(source), (index, row, False)))
-    spans.sort()
-    found: set[int] = set()
-    touching: list[tuple[int, int, bool]] = []
-    reach = 0
-    for begin, end, key in spans:
-        # Where one begins behind all before, nothing that follows touches those.
-        if begin >= reach:
-            touching = []
-        reach = max(reach, end)
-        touching.append(key)
-        if len(touching) > 1:
-            found |= {index for index, _, written in touching if written}
-    return found
-
-
-def scratch(out: Tensor, read: Sequence[Tensor]) -> Tensor:
-    """Return where a call writes what goes to `out`: `out` itself, if it can."""
-    if is_writable(out) and not any(overlap(out, tensor) for tensor in read):
-        return out
-    return torch.empty(out.shape, dtype=out.dtype)
-
-
-def copy_result(written: Tensor, target: Tensor) -> None:
-    """Bring a result to its target, where it was written elsewhere."""
-    if written is not target and written.data_ptr() != target.data_ptr():
-        target.detach().copy_(written.view(target.shape))
-
-
-def as_dtype(part: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return bytes as elements of a dtype, copied where they are not aligned to it."""
-    if part.storage_offset() % dtype.itemsize:
+def _copy_bytes(memory: Tensor, begin: int, tensor: Tensor) -> None:
+    part = memory[begin : begin + tensor.nbytes]
+    if part.storage_offset() % tensor.itemsize:
         part = part.clone()
-    return part.view(dtype)
+    tensor.detach().copy_(part.view(tensor.dtype).view(tensor.shape))
+
+
+TORCH: Framework[Tensor] = Framework(
+    extent_of=_extent_of,
+    # As torch's own groups, members need not agree on how many axes a tensor has.
+    shape_and_code=lambda tensor: ((tensor.numel(),), code_of(tensor.dtype)),
+    readable=readable,
+    new_bytes=partial(torch.empty, dtype=torch.uint8),
+    copy_bytes=_copy_bytes,
+)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from popdist.engine import _core
+from popdist.engine.rows import Rows
 from popdist.engine.shm.host_reductions import HostReductions
 from popdist.engine.spec import reference
 from popdist.engine.spec.dtypes import (
@@ -17,7 +18,6 @@ from popdist.engine.spec.dtypes import (
     code_of,
 )
 from popdist.engine.spec.tree import nodes_of, nodes_of_parts
-from popdist.engine.transport import Rows
 from popdist.errors import MismatchError
 from tests.popdist.engine import samples
 from tests.popdist.engine.members import (

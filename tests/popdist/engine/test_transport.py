@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from popdist.engine.group import Group
+from popdist.engine.rows import Pair, Rows
 from popdist.engine.spec.dtypes import DTYPES, REDUCTIONS, code_of, item_bytes_of
-from popdist.engine.transport import Pair, Rows
 from tests.popdist.engine.members import SMALL, Me, group_of, results
 from tests.popdist.other_transports import ThreadTransport
 

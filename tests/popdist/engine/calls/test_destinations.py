@@ -8,8 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from popdist.engine.calls.destinations import Destination, check_apart
+from popdist.engine.calls.destinations import check_apart
+from popdist.engine.calls.rows import NUMPY
 from popdist.engine.group import Group
+from popdist.engine.rows import destination_of
+from popdist.engine.spec.dtypes import code_of
 from popdist.errors import CollectiveAbortedError
 from tests.popdist.engine.members import (
     SMALL,
@@ -343,7 +346,7 @@ def test_arrays_that_lie_side_by_side_are_written_where_they_lie() -> None:
     whole = np.zeros((3, 4))
 
     for arrays in ([whole], listed(whole), [whole[0], whole[0, :0], whole[1:]]):
-        rows = Destination(arrays).rows(whole.dtype)
+        rows = destination_of(NUMPY, arrays).row(code_of(whole.dtype))
         assert rows.addresses == (whole.ctypes.data,)
         assert rows.shape == (12,)
 
@@ -359,8 +362,8 @@ def test_arrays_that_lie_side_by_side_are_written_where_they_lie() -> None:
 def test_arrays_in_pieces_are_written_through_scratch_memory(
     arrays: list[Array],
 ) -> None:
-    place = Destination(arrays)
-    rows = place.rows(arrays[0].dtype)
+    place = destination_of(NUMPY, arrays)
+    rows = place.row(code_of(arrays[0].dtype))
 
     assert not any(rows.addresses[0] == array.ctypes.data for array in arrays)
     assert rows.shape == (sum(array.size for array in arrays),)

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from popdist.engine._core import address_of
-from popdist.engine.calls.rows import plain, prepare, written
+from popdist.engine.calls.rows import plain, written
 from tests.popdist.engine.members import group_of
 
 
@@ -43,63 +43,6 @@ def test_what_cannot_be_written_is_refused() -> None:
     for out in ([1.0], None):
         with pytest.raises(TypeError, match=f"out is {type(out).__name__}, but a res"):
             written(out)
-
-
-def test_rows_that_lie_apart_are_written_in_place() -> None:
-    x, out = np.ones((2, 5)), np.zeros((2, 5))
-    one = prepare(list(x), list(out))
-
-    source, target = one.rows()
-    assert (source.shape, target.shape) == ((5,), (5,))
-    assert source.addresses == (address_of(x[0]), address_of(x[1]))
-    assert target.addresses == (address_of(out[0]), address_of(out[1]))
-    assert one.copies == []
-
-
-def test_each_row_may_take_its_own_place() -> None:
-    x = np.ones((2, 5))
-    one = prepare(list(x), list(x))
-
-    source, target = one.rows()
-    assert source.addresses == target.addresses
-    assert one.copies == []
-
-
-@pytest.mark.parametrize(
-    ("sources", "targets"),
-    [
-        ([0, 1], [1, 0]),
-        ([0, 1], [2, 2]),
-        ([0, 1], [0, 0]),
-    ],
-    ids=["crossed", "twice the same", "the place of another"],
-)
-def test_rows_that_would_overwrite_others_go_through_a_copy(
-    sources: list[int], targets: list[int]
-) -> None:
-    rows = np.zeros((3, 5))
-    one = prepare([rows[i] for i in sources], [rows[i] for i in targets])
-
-    assert one.copies
-    for row in one.targets:
-        row[...] = 7
-    for to, held in one.copies:
-        assert not np.shares_memory(held, rows)
-        assert np.shares_memory(to, rows)
-    one.copy_results()
-    for i in targets:
-        assert (rows[i] == 7).all()
-
-
-def test_rows_in_pieces_are_written_once_the_call_is_over() -> None:
-    wide = np.zeros((5, 2))
-    one = prepare([np.ones(5)], [wide[:, 0]])
-
-    one.targets[0][...] = 3
-
-    assert not wide.any()
-    one.copy_results()
-    assert wide.tolist() == [[3.0, 0.0]] * 5
 
 
 @pytest.mark.parametrize(

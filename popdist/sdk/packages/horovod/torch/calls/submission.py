@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from popdist.engine.rows import find_overlapping
 from popdist.negotiation.call_requests import Kind, Layout, Request
 from popdist.negotiation.negotiator import Call
-from popdist.torch.tensors.tensor_rows import check, overlapping, readable
+from popdist.torch.tensors.tensor_rows import TORCH, check, readable
 
 from ...common.basics import HorovodBasics
 from ...common.exceptions import internal_errors
@@ -222,10 +223,10 @@ def _targets_in_place(sources: list[Tensor]) -> list[Tensor]:
         for (begin, nbytes), (following, _) in pairwise(spans)
     ):
         return sources
-    each = [(source,) for source in sources]
-    apart = overlapping(each, each)
+    extents = [[TORCH.extent_of(source)] for source in sources]
+    overlapping = find_overlapping(extents, extents)
     return [
-        torch.empty_like(source) if index in apart else source
+        torch.empty_like(source) if index in overlapping else source
         for index, source in enumerate(sources)
     ]
 

@@ -7,7 +7,8 @@ from math import prod
 import torch
 from torch import Tensor
 
-from popdist.engine.transport import Pair, Rows, Transport
+from popdist.engine.rows import Pair, Rows
+from popdist.engine.transport import Transport
 from popdist.negotiation.agreement import Decision
 from popdist.negotiation.call_requests import Kind, Layout, Request
 from popdist.negotiation.negotiator import Call
