@@ -38,10 +38,7 @@ STACKS_SIGNAL = 55
 LONGEST_S = 0.5
 SO_SNDTIMEO, SO_PEERCRED = 21, 17
 SIGPIPE = 13
-UNBUFFERED = 2  # stdio.h: _IONBF
-# Buffers that the end of the interpreter flushes may belong to lower descriptors that
-# the program has closed. The second one is for low limits of open files.
-HIGH_DESCRIPTORS = (100, 3)
+HIGH_DESCRIPTOR = 100
 # How the file names of MPI libraries begin.
 MPI_LIBRARIES = ("/libmpi", "/libmpt")
 # They overrule mpi4py.rc.
@@ -84,17 +81,17 @@ def restore_path():
 # --- How an MPI rank ends.
 #
 # mpi4py calls MPI_Finalize at the end of the interpreter, and a rank that has failed
-# may wait there for ranks that wait for it. Only libc's exit() knows for certain what
+# may wait there for ranks that wait for it. Only exit() of libc knows for certain what
 # Python ends with. So exit() is made to write its status to poprun and then to call
 # MPI_Finalize, in place of mpi4py, which would call it an instant earlier.
 
 
-def take_finalize_over():
-    # type: () -> bool
-    """Keep mpi4py from calling MPI_Finalize, if exit() can do that; return whether."""
-    import ctypes
+def take_finalize_over(ranks):
+    # type: (dict[int, bool]) -> None
+    """Keep mpi4py from calling MPI_Finalize, if exit() can do that."""
+    ranks[os.getpid()] = False
+    from ctypes import CDLL
 
-    libc = ctypes.CDLL(None)
     rc = sys.modules["mpi4py"].rc
     finalizes = rc.initialize if rc.finalize is None else rc.finalize
     with open("/proc/self/maps") as maps:
@@ -102,59 +99,39 @@ def take_finalize_over():
         is_loaded = any(name in line for line in maps for name in MPI_LIBRARIES)
     # The main() of another program goes on after the end of the interpreter.
     is_python = os.path.realpath(sys.executable) == os.readlink("/proc/self/exe")
-    if finalizes is not True or is_loaded or not is_python:
-        return False
-    if any(name in os.environ for name in MPI4PY_OPTIONS) or not hasattr(
-        libc, "on_exit"
-    ):
-        return False  # musl has no on_exit
-    rc.finalize = False
-    return True
+    is_overruled = any(name in os.environ for name in MPI4PY_OPTIONS)
+    if finalizes is True and is_python and not (is_loaded or is_overruled):
+        rc.finalize = not hasattr(CDLL(None), "on_exit")  # musl has none
+        ranks[os.getpid()] = not rc.finalize
 
 
-def end_rank(mpi, tell, is_taken_over):
-    # type: (Any, Any, bool) -> None
+def end_rank(ranks, tell_poprun):
+    # type: (dict[int, bool], Any) -> None
     """Let exit() write its status to poprun as one byte, and then finalize MPI."""
-    if not is_taken_over:
-        sock = tell(FINALIZING, [b""])
-        if sock is not None:
-            keep_open(sock)
+    mpi = sys.modules.get("mpi4py.MPI")  # type: Any
+    is_rank = mpi is not None and os.getpid() in ranks  # and not forked from one
+    if not is_rank or mpi.Is_finalized() or not mpi.Is_initialized():
         return
-    import ctypes
     from _signal import SIG_IGN, signal  # type: ignore[import-not-found]
+    from ctypes import CDLL, c_void_p
 
-    libc = ctypes.CDLL(None)
-    finalize = getattr(ctypes.CDLL(mpi.__file__), "MPI_Finalize", None)
-    if finalize is None:
-        mpi.Finalize()
-        return
-    # exit() begins with the last one.
-    libc.on_exit(finalize, None)
-    # Destructors of the program run before exit(), and MPI must not be finalized twice.
-    mpi.Finalize = lambda: None
-    signal(SIGPIPE, SIG_IGN)  # poprun may close its end
-    sock = tell(FINALIZING, [b"\0"], 1)
-    if sock is not None:
-        libc.fdopen.restype = ctypes.c_void_p
-        stream = ctypes.c_void_p(libc.fdopen(keep_open(sock), b"w"))
-        libc.setvbuf(stream, None, UNBUFFERED, 0)
+    libc, status = CDLL(None), b""
+    if ranks[os.getpid()]:
+        # exit() begins with what was registered last. Destructors of the program run
+        # before, and MPI must not be finalized twice.
+        finalize = getattr(CDLL(mpi.__file__), "MPI_Finalize", None)
+        if finalize is None:
+            mpi.Finalize()
+            return
+        libc.on_exit(finalize, None)
+        mpi.Finalize, status = lambda: None, b"\0"
+    descriptor = tell_poprun(FINALIZING, [status], len(status))
+    if status:
+        signal(SIGPIPE, SIG_IGN)  # poprun may close its end
+        libc.fdopen.restype = c_void_p
+        stream = c_void_p(libc.fdopen(descriptor, b"w"))
+        libc.setbuf(stream, None)  # or the byte would come after MPI_Finalize
         libc.on_exit(libc.fputc, stream)
-
-
-def keep_open(sock):
-    # type: (Any) -> int
-    """Keep a connection as long as the process lasts; return its descriptor."""
-    import fcntl
-
-    number = sock.detach()  # type: int
-    for lowest in HIGH_DESCRIPTORS:
-        try:
-            high = fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, lowest)
-        except OSError:
-            continue
-        os.close(number)
-        return high
-    return number
 
 
 # --- What the program can import.
@@ -244,43 +221,45 @@ def found_by_others(name, path, target):
 # --- How poprun is told.
 
 
-def message(kind, fields):
-    # type: (int, list[bytes]) -> bytes
-    """Pack a message as poprun/helpers/protocol.py does."""
-    body = bytes([kind])
-    for field in fields:
-        body += len(field).to_bytes(4, "big") + field
-    return len(body).to_bytes(4, "big") + body
-
-
 def tell(control, rank, kind, fields=(), left_out=0):
-    # type: (str, str, int, Any, int) -> Any
-    """Tell poprun something; return the connection, or None if there is none.
+    # type: (str, str, int, Any, int) -> int
+    """Send poprun a message; return the descriptor of the connection, which stays open.
 
     Args:
         left_out: How many bytes at the end of the message are written later.
+
+    Raises:
+        OSError: There is no poprun.
     """
     # Not socket: it makes a namedtuple, and that makes CPython forget that it is to end
     # by SIGINT.
     import _socket as socket
+    import fcntl
     import struct
 
     name, _, key = os.fsencode(control).partition(b"/")
+    # As poprun/helpers/protocol.py packs it.
     sender = [b"%d" % VERSION, key, os.fsencode(rank)]
-    data = message(kind, sender + list(fields))
+    message = bytes([kind])
+    for field in sender + list(fields):
+        message += len(field).to_bytes(4, "big") + field
+    message = len(message).to_bytes(4, "big") + message
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    limit = struct.pack("ll", 0, int(LONGEST_S * 1e6))
-    sock.setsockopt(socket.SOL_SOCKET, SO_SNDTIMEO, limit)
     try:
+        limit = struct.pack("ll", 0, int(LONGEST_S * 1e6))
+        sock.setsockopt(socket.SOL_SOCKET, SO_SNDTIMEO, limit)
         sock.connect(b"\0" + name[1:])
         user = sock.getsockopt(socket.SOL_SOCKET, SO_PEERCRED, 12)[4:8]
         if int.from_bytes(user, sys.byteorder) != os.geteuid():
-            return None
-        data = data[: len(data) - left_out]
-        sock.send(data, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
-    except OSError:
-        return None
-    return sock
+            raise PermissionError(name)
+        flags = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
+        sock.send(message[: len(message) - left_out], flags)
+        # Buffers that the end of the interpreter flushes may belong to lower
+        # descriptors that the program has closed.
+        lowest = min(HIGH_DESCRIPTOR, os.sysconf("SC_OPEN_MAX") // 2)
+        return int(fcntl.fcntl(sock.fileno(), fcntl.F_DUPFD_CLOEXEC, lowest))
+    finally:
+        sock.close()
 
 
 def show_stacks_on_signal():
@@ -294,44 +273,38 @@ def show_stacks_on_signal():
     faulthandler.register(STACKS_SIGNAL, file=2, all_threads=True)
 
 
-def observe(environ):
-    # type: (dict[str, str]) -> None
-    """Watch for MPI, and let poprun know what an interpreter with MPI exits with."""
+def quietly(function, *arguments):
+    # type: (Any, Any) -> None
+    """Call a function whose failure is none of the program's."""
+    try:
+        function(*arguments)
+    except Exception:
+        return  # no poprun, no ctypes, no /proc, or it is no mpi4py
+
+
+def observe(control, rank, sdk):
+    # type: (str, str, str | None) -> None
+    """Watch for what the program imports, and for signals that poprun sends."""
     import atexit
 
-    taken_over = []  # type: list[bool]
-    importers = []  # type: list[int]
+    # By pid, because a process that is forked from a rank later is none: whether
+    # exit() finalizes MPI.
+    ranks = {}  # type: dict[int, bool]
 
     def tell_poprun(*message):
-        # type: (Any) -> Any
-        return tell(environ[CONTROL], environ.get(RANK, ""), *message)
+        # type: (Any) -> int
+        return tell(control, rank, *message)
 
     def on_mpi():
         # type: () -> None
-        if not taken_over:
-            # A process that is forked from it later does not finalize MPI.
-            importers.append(os.getpid())
-            if not any(name in environ for name in RANKS_IN_MPI):
-                tell_poprun(ALONE_IN_MPI)
-            try:
-                taken_over.append(take_finalize_over())
-            except Exception:  # no ctypes, no /proc
-                taken_over.append(False)
-
-    def at_exit():
-        # type: () -> None
-        mpi = sys.modules.get("mpi4py.MPI")  # type: Any
-        if mpi is None or os.getpid() not in importers:
-            return
-        try:
-            if mpi.Is_initialized() and not mpi.Is_finalized():
-                end_rank(mpi, tell_poprun, any(taken_over))
-        except Exception:  # it is no mpi4py
-            pass
+        if not ranks:
+            if not any(name in os.environ for name in RANKS_IN_MPI):
+                quietly(lambda: os.close(tell_poprun(ALONE_IN_MPI)))
+            quietly(take_finalize_over, ranks)
 
     # Registered first, so it runs after all that the program registers.
-    atexit.register(at_exit)
-    sys.meta_path.insert(0, Finder(environ.get(SDK), on_mpi))
+    atexit.register(quietly, end_rank, ranks, tell_poprun)
+    sys.meta_path.insert(0, Finder(sdk, on_mpi))
     show_stacks_on_signal()
 
 
@@ -346,11 +319,8 @@ def is_supported():
 if __name__ == "sitecustomize":
     # Python 2 would clear a module to which no reference is left.
     _this = sys.modules.pop("sitecustomize")
-    try:
-        restore_path()
-        if is_supported():
-            observe(dict(os.environ))
-    except Exception:
-        pass
+    quietly(restore_path)
+    if is_supported():
+        quietly(observe, os.environ[CONTROL], os.getenv(RANK, ""), os.getenv(SDK))
     # The one that Python would have found. It handles what this raises, too.
     import sitecustomize  # type: ignore[import-not-found]  # noqa: F401
