@@ -14,7 +14,7 @@ import select
 import time
 from _collections_abc import Iterable, Iterator  # os has imported it already
 
-from poprun.helpers import protocol
+from poprun.helpers import processes, protocol
 
 # How long the removal of one path may take: a slow disk with very many files.
 REMOVE_LIMIT_S = 60.0
@@ -22,17 +22,40 @@ REMOVE_LIMIT_S = 60.0
 EMPTY_ATTEMPTS = 3
 # How often a command is run that something kills.
 RUN_ATTEMPTS = 3
-# How much of a command's output is kept for the sentence about its failure.
+# How much of a command's output is read for the sentence about its failure.
 OUTPUT_BYTES = 4096
 LONGEST_REASON = 500
 # How long to wait for a process to disappear after SIGKILL.
 KILL_S = 1.0
 
 
-class RemovePath:
+class EndAction:
+    """What is to be undone: equal to another one with the same fields."""
+
+    # In messages.
+    KIND: bytes
+    limit_s: float
+
+    def fields(self) -> list[bytes]:
+        raise NotImplementedError
+
+    def perform(self) -> str:
+        """Undo it; return a sentence on why that failed, "" on success."""
+        raise NotImplementedError
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and other.fields() == self.fields()
+
+    def __hash__(self) -> int:
+        return hash(tuple(self.fields()))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.fields()})"
+
+
+class RemovePath(EndAction):
     """Remove a file, or a directory with all that is in it. Links are not followed."""
 
-    __slots__ = ("path",)
     KIND = b"remove"
     limit_s = REMOVE_LIMIT_S
 
@@ -48,7 +71,6 @@ class RemovePath:
         return cls(path)
 
     def perform(self) -> str:
-        """Remove the path; return why it could not be removed, "" on success."""
         try:
             error = _remove(self.path, time.monotonic() + self.limit_s)
         except RecursionError:
@@ -60,17 +82,8 @@ class RemovePath:
     def __str__(self) -> str:
         return os.fsdecode(self.path)
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, RemovePath) and self.fields() == other.fields()
 
-    def __hash__(self) -> int:
-        return hash(self.path)
-
-    def __repr__(self) -> str:
-        return f"RemovePath({self.path!r})"
-
-
-class RunCommand:
+class RunCommand(EndAction):
     """Run a command that undoes something, with nothing on stdin.
 
     A command, because it may need modules, memory and time that the guard must not
@@ -84,7 +97,6 @@ class RunCommand:
         timeout_s: After so many seconds, of all its runs, its process group is killed.
     """
 
-    __slots__ = ("argv", "environment", "purpose", "timeout_ms")
     KIND = b"run"
 
     def __init__(
@@ -99,10 +111,7 @@ class RunCommand:
         self.argv = tuple(argv)
         self.environment = tuple(environment)
         self.timeout_ms = int(timeout_s * 1000)
-
-    @property
-    def limit_s(self) -> float:
-        return self.timeout_ms / 1000 + KILL_S
+        self.limit_s = timeout_s + KILL_S
 
     def fields(self) -> list[bytes]:
         numbers = (b"%d" % self.timeout_ms, b"%d" % len(self.argv))
@@ -119,7 +128,6 @@ class RunCommand:
         )
 
     def perform(self) -> str:
-        """Run the command; return how it failed, "" on success."""
         limit = time.monotonic() + self.timeout_ms / 1000
         try:
             for _ in range(RUN_ATTEMPTS):
@@ -135,54 +143,22 @@ class RunCommand:
         return f"Could not {self.purpose}: {program} {reason}."
 
     def _run(self, limit: float) -> tuple[int | None, bytes]:
-        read, write = os.pipe()
+        """Return the command's wait status, None on timeout, and its last output."""
+        output = os.memfd_create("output")
         try:
-            pid = os.posix_spawn(
-                self.argv[0],
-                self.argv,
-                dict(_assignments(self.environment)),
-                file_actions=[
-                    (os.POSIX_SPAWN_OPEN, 0, b"/dev/null", os.O_RDONLY, 0),
-                    (os.POSIX_SPAWN_DUP2, write, 1),
-                    (os.POSIX_SPAWN_DUP2, write, 2),
-                ],
-                setpgroup=0,
-                setsigmask=(),
-                setsigdef=DEFAULT_SIGNALS,
-            )
-            os.close(write)
-            write = -1
-            return _wait(pid, read, limit)
+            variables = processes.read_assignments(self.environment)
+            pid = processes.spawn(self.argv, variables, output, setpgroup=0)
+            status = _wait(pid, limit - time.monotonic())
+            end = os.fstat(output).st_size
+            return status, os.pread(output, OUTPUT_BYTES, max(0, end - OUTPUT_BYTES))
         finally:
-            os.close(read)
-            if write >= 0:
-                os.close(write)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, RunCommand) and self.fields() == other.fields()
-
-    def __hash__(self) -> int:
-        return hash(tuple(self.fields()))
-
-    def __repr__(self) -> str:
-        return f"RunCommand(purpose={self.purpose!r}, argv={self.argv!r})"
+            os.close(output)
 
 
-EndAction = RemovePath | RunCommand
-_KINDS: dict[bytes, type[EndAction]] = {
+_KINDS: dict[bytes, type[RemovePath | RunCommand]] = {
     RemovePath.KIND: RemovePath,
     RunCommand.KIND: RunCommand,
 }
-
-# What a supervisor handles or ignores, and a command must not ignore.
-DEFAULT_SIGNALS = (
-    _signal.SIGHUP,
-    _signal.SIGINT,
-    _signal.SIGPIPE,
-    _signal.SIGQUIT,
-    _signal.SIGTERM,
-    _signal.SIGTSTP,
-)
 
 
 class EndActions:
@@ -294,60 +270,21 @@ def _remove(path: bytes, limit: float) -> OSError | None:
         return error if os.path.lexists(path) else None
 
 
-def _assignments(environment: Iterable[bytes]) -> Iterator[tuple[bytes, bytes]]:
-    for assignment in environment:
-        name, _, value = assignment.partition(b"=")
-        yield name, value
+def _wait(pid: int, timeout_s: float) -> int | None:
+    """Wait for a command, and kill what is left of its process group.
 
-
-def _wait(pid: int, output: int, limit: float) -> tuple[int | None, bytes]:
-    """Wait for a command; return its wait status, None on timeout, and its output."""
+    Returns its wait status, or None if it was killed because its time was over.
+    """
     handle = os.pidfd_open(pid)
-    os.set_blocking(output, False)
     poll = select.poll()
     poll.register(handle, select.POLLIN)
-    poll.register(output, select.POLLIN)
-    last = b""
-    is_late = has_ended = False
-    try:
-        while not has_ended:
-            left = limit - time.monotonic()
-            if left <= 0:
-                if is_late:
-                    return None, last  # in an uninterruptible wait
-                is_late, limit = True, time.monotonic() + KILL_S
-                _kill_group(pid)
-                continue
-            for descriptor, _ in poll.poll(left * 1000 + 1):
-                if descriptor == handle:
-                    has_ended = True
-                elif not (data := _read(output)):
-                    poll.unregister(output)
-                else:
-                    last = (last + data)[-OUTPUT_BYTES:]
-        while data := _read(output):
-            last = (last + data)[-OUTPUT_BYTES:]
-    finally:
-        os.close(handle)
-    _kill_group(pid)
-    _, status = os.waitpid(pid, 0)
-    return None if is_late else status, last
-
-
-def _kill_group(pid: int) -> None:
-    """SIGKILL the process group of a command that has not been reaped."""
-    try:
-        os.killpg(pid, _signal.SIGKILL)
-    except OSError:
-        return  # nothing, or nothing that may be signalled
-
-
-def _read(descriptor: int) -> bytes:
-    """Return what can be read now, b"" for nothing or the end."""
-    try:
-        return os.read(descriptor, OUTPUT_BYTES)
-    except BlockingIOError:
-        return b""
+    has_ended = bool(poll.poll(processes.poll_timeout(timeout_s)))
+    processes.kill_group(pid)
+    # A process that does not die now is in an uninterruptible wait.
+    is_dead = has_ended or bool(poll.poll(processes.poll_timeout(KILL_S)))
+    os.close(handle)
+    status = os.waitpid(pid, 0)[1] if is_dead else None
+    return status if has_ended else None
 
 
 def _reason(status: int | None, output: bytes, timeout_ms: int) -> str:
@@ -359,12 +296,13 @@ def _reason(status: int | None, output: bytes, timeout_ms: int) -> str:
         return ""
     how = f"was killed by {_name(-code)}" if code < 0 else f"exited with {code}"
     lines = output.decode(errors="backslashreplace").strip().splitlines()
-    said = f": {lines[-1].strip()[:LONGEST_REASON].rstrip('.')}" if lines else ""
-    return how + said
+    if not lines:
+        return how
+    return f"{how}: {lines[-1].strip()[:LONGEST_REASON].rstrip('.')}"
 
 
 def _name(number: int) -> str:
     """Return a signal's name, as the module signal has it, which takes long to load."""
     names = (n for n in dir(_signal) if n.startswith("SIG") and n[3] != "_")
-    found = (name for name in names if getattr(_signal, name) == number)
-    return next(found, f"signal {number}")
+    fitting = (name for name in names if getattr(_signal, name) == number)
+    return next(fitting, f"signal {number}")

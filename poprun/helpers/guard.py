@@ -155,31 +155,23 @@ class Guard:
         self._mark = fields[1]
 
     def _start(self, argv: list[bytes], environment: list[bytes], output: int) -> None:
-        call = b"pipe()"
+        _raise_open_files()
         try:
-            fault_read, fault_write = os.pipe()
-            call = b"fork()"
-            pid = os.fork()
+            variables = processes.read_assignments(environment)
+            pid = processes.spawn(argv, variables, output)
         except OSError as error:
-            self._poprun.send(
-                protocol.pack(protocol.MPIRUN_REFUSED, error.errno or 0, call)
-            )
-            return
-        if pid == 0:
-            _become_mpirun(argv, environment, output, fault_write)
-        os.close(fault_write)
-        os.close(output)
-        fault = os.read(fault_read, 64)
-        os.close(fault_read)
-        if fault:
-            os.waitpid(pid, 0)
-            self._poprun.send(protocol.pack(protocol.MPIRUN_REFUSED, fault, b""))
+            # Otherwise it is the file that cannot be executed.
+            is_shortage = error.errno in (errno.EAGAIN, errno.ENOMEM)
+            call = b"posix_spawn()" if is_shortage else b""
+            message = protocol.pack(protocol.MPIRUN_REFUSED, error.errno or 0, call)
         else:
             self._mpirun = pid
             message = protocol.pack(
                 protocol.MPIRUN_STARTED, pid, processes.start_time(pid)
             )
-            self._poprun.send(message)
+        finally:
+            os.close(output)
+        self._poprun.send(message)
 
     def _reap(self) -> None:
         for pid, status in processes.reap():
@@ -287,19 +279,3 @@ def _raise_open_files() -> None:
     wanted = MPIRUN_OPEN_FILES if hard == endless else min(MPIRUN_OPEN_FILES, hard)
     if soft != endless and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-
-
-def _become_mpirun(
-    argv: list[bytes], environment: list[bytes], output: int, fault: int
-) -> None:
-    try:
-        os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
-        os.dup2(output, 1)
-        os.dup2(output, 2)
-        processes.default_signals()
-        _raise_open_files()
-        pairs = (word.partition(b"=") for word in environment)
-        os.execve(argv[0], argv, {name: value for name, _, value in pairs})
-    except OSError as error:
-        os.write(fault, b"%d" % (error.errno or 0))
-    os._exit(127)

@@ -34,10 +34,11 @@ def main(words: list[str]) -> None:
     worst, end_at = 0, NEVER
     try:
         for argv in groups(words):
-            children.add(_start(argv))
+            children.add(os.posix_spawn(argv[0], argv, os.environ))
     except OSError as error:
-        _say(f"The local launcher cannot fork: {error.strerror}.")
-        worst, end_at = 1, 0.0
+        _say(f"The local launcher cannot start {argv[0]}: {error.strerror}.")
+        is_unusable = isinstance(error, FileNotFoundError | PermissionError)
+        worst, end_at = 127 if is_unusable else 1, 0.0
     while children:
         for descriptor, _ in poll.poll(
             processes.poll_timeout(end_at - time.monotonic())
@@ -66,23 +67,13 @@ def _say(sentence: str) -> None:
 
 def groups(words: list[str]) -> list[list[str]]:
     """Cut words at each ":"."""
-    found: list[list[str]] = [[]]
+    commands: list[list[str]] = [[]]
     for word in words:
         if word == ":":
-            found.append([])
+            commands.append([])
         else:
-            found[-1].append(word)
-    return found
-
-
-def _start(argv: list[str]) -> int:
-    pid = os.fork()
-    if pid == 0:
-        try:
-            os.execv(argv[0], argv)
-        finally:
-            os._exit(127)
-    return pid
+            commands[-1].append(word)
+    return commands
 
 
 def _end(children: set[int]) -> None:

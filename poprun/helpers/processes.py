@@ -9,7 +9,7 @@ import _signal  # type: ignore[import-not-found]  # typeshed has signal only
 import os
 import sys
 import time
-from _collections_abc import Callable, Iterable  # os has imported it already
+from _collections_abc import Callable, Iterable, Mapping  # os has imported them
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
@@ -356,14 +356,16 @@ def kill_group_of_ended() -> None:
         ChildProcessError: There are no children.
     """
     ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    if ended is None:
-        return
+    if ended is not None and (group := os.getpgid(ended.si_pid)) != os.getpgrp():
+        kill_group(group)
+
+
+def kill_group(group: int) -> None:
+    """SIGKILL a process group."""
     try:
-        group = os.getpgid(ended.si_pid)
-        if group != os.getpgrp():
-            os.killpg(group, _signal.SIGKILL)
+        os.killpg(group, _signal.SIGKILL)
     except OSError:
-        return  # none of the group lives, or none may be signalled
+        return  # none of it lives, or none may be signalled
 
 
 def wait_for(child: int) -> None:
@@ -421,6 +423,44 @@ def ignored_signals() -> list[int]:
     """
     terminals = (_signal.SIGHUP, _signal.SIGINT, _signal.SIGQUIT, _signal.SIGTSTP)
     return [int(n) for n in terminals if _signal.getsignal(n) == _signal.SIG_IGN]
+
+
+def spawn(
+    argv: Iterable[bytes],
+    environment: Mapping[bytes, bytes],
+    output: int,
+    **options: int,
+) -> int:
+    """Start a program with nothing on stdin and default signals; return its pid.
+
+    Args:
+        output: A descriptor that becomes its stdout and stderr.
+        options: More of os.posix_spawn's.
+
+    Raises:
+        OSError: It cannot be started.
+    """
+    actions = [
+        (os.POSIX_SPAWN_OPEN, 0, b"/dev/null", os.O_RDONLY, 0),
+        (os.POSIX_SPAWN_DUP2, output, 1),
+        (os.POSIX_SPAWN_DUP2, output, 2),
+    ]
+    words = tuple(argv)
+    return os.posix_spawn(
+        words[0],
+        words,
+        environment,
+        file_actions=actions,
+        setsigmask=(),
+        setsigdef=_signal.valid_signals(),
+        **options,  # type: ignore[arg-type]
+    )
+
+
+def read_assignments(words: Iterable[bytes]) -> dict[bytes, bytes]:
+    """Return the variables of NAME=VALUE words."""
+    pairs = (word.partition(b"=") for word in words)
+    return {name: value for name, _, value in pairs}
 
 
 def default_signals(*, ignored: Iterable[int] = ()) -> None:

@@ -16,8 +16,6 @@ UNBOUND = b"memory is not bound\n"
 class ProgramProcess:
     """A program that runs; the caller closes `streams`."""
 
-    __slots__ = ("memory_is_bound", "pid", "streams")
-
     def __init__(
         self, pid: int, streams: tuple[int, ...], *, memory_is_bound: bool
     ) -> None:
@@ -180,15 +178,10 @@ def _read_to_end(descriptor: int) -> bytes:
 def _environment(
     spec: protocol.Spec, *, stdout_is_terminal: bool
 ) -> dict[bytes, bytes]:
-    from_mpi = {
-        name: value for name, value in os.environb.items() if spec.is_set_by_mpi(name)
-    }
-    given: dict[bytes, bytes] = {}
-    for word in spec.environment:
-        name, _, value = word.partition(b"=")
-        given[name] = value
+    environment = processes.read_assignments(spec.environment)
     if not stdout_is_terminal:
         # Or what Python prints would come in large pieces, and late.
-        given.setdefault(b"PYTHONUNBUFFERED", b"1")
+        environment.setdefault(b"PYTHONUNBUFFERED", b"1")
     # MPI's values count for more in its own variables: they name its server.
-    return given | from_mpi
+    from_mpi = {k: v for k, v in os.environb.items() if spec.is_set_by_mpi(k)}
+    return environment | from_mpi

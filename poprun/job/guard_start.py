@@ -7,7 +7,6 @@ A guard that is never told to start an mpirun ends with poprun and has done noth
 import _socket
 import os
 import signal
-import sys
 from collections.abc import Mapping
 from contextlib import suppress
 
@@ -71,22 +70,13 @@ def _spawn(environ: Mapping[str, str], output: int, orders: bytes) -> StartedGua
     sent = ours.send(orders, _socket.MSG_DONTWAIT)
     number = theirs.fileno()
     os.set_inheritable(number, True)
-    # Its output, should it fail, is shown with mpirun's when nothing else explains
-    # how a job ended.
-    actions = [
-        (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
-        (os.POSIX_SPAWN_DUP2, output, 1),
-        (os.POSIX_SPAWN_DUP2, output, 2),
-    ]
+    argv = map(os.fsencode, (*PYTHON, "guard", str(number)))
+    # exec accepts no variable without a name, and no program can read one.
+    pairs = ((os.fsencode(k), os.fsencode(v)) for k, v in environ.items() if k)
     try:
-        pid = os.posix_spawn(
-            sys.executable,
-            [*PYTHON, "guard", str(number)],
-            # exec accepts no variable without a name, and no program can read one.
-            {name: value for name, value in environ.items() if name},
-            file_actions=actions,
-            setsigdef=[signal.SIGPIPE],
-        )
+        # Its output, should it fail, is shown with mpirun's when nothing else explains
+        # how a job ended.
+        pid = processes.spawn(argv, dict(pairs), output)
     except OSError:
         ours.close()
         raise

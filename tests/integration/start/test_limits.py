@@ -184,7 +184,7 @@ def test_a_small_stack_leaves_room_enough_for_words(poprun: Poprun) -> None:
         pytest.param(
             1, "poprun's guard could not be started: posix_spawn(): ", id="guard"
         ),
-        pytest.param(2, "mpirun could not be started: fork(): ", id="mpirun"),
+        pytest.param(2, "mpirun could not be started: posix_spawn(): ", id="mpirun"),
         pytest.param(3, "mpirun ended with exit code 1 before it had ", id="shim"),
         pytest.param(
             4,
@@ -205,7 +205,7 @@ def test_a_limit_of_processes_is_told_with_the_part_that_could_not_start(
     assert "Resource temporarily unavailable" in err
     assert "Traceback" not in err
     if "before it had" in told:
-        assert "    The local launcher cannot fork: " in err
+        assert "    The local launcher cannot start " in err
     else:
         assert "see 'ulimit -u' and pids.max" in err
 
