@@ -106,7 +106,6 @@ class Service:
     async def _live(self, receive: Receive, send: Send) -> None:
         """Work from the start of the server to its end."""
         await receive()
-        self._worker.start()
         sweep = asyncio.create_task(self._sweep())
         await send({"type": "lifespan.startup.complete"})
         await receive()

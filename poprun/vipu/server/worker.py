@@ -6,11 +6,10 @@ Holders of IPUs come first, because what they do keeps leases or makes room.
 """
 
 import asyncio
-import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from queue import Empty, SimpleQueue
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from poprun.vipu.errors import InventoryBusyError
@@ -35,16 +34,10 @@ class Worker:
         self._jobs: deque[Job] = deque()
         self._jobs_of_holders: deque[Job] = deque()
         self._num_holders = 0  # that had their turn since another had one
-        # True for each job; False ends the thread.
-        self._tokens: SimpleQueue[bool] = SimpleQueue()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread = threading.Thread(target=self._work, name="inventory")
+        self._thread = ThreadPoolExecutor(1, "inventory")
+        self._delivery: asyncio.Task[None] | None = None
         self._is_stopping = False
         self.waiting = 0
-
-    def start(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._thread.start()
 
     async def run(
         self, function: Callable[[], Any], *, is_of_holder: bool = False
@@ -54,41 +47,45 @@ class Worker:
         Raises:
             InventoryBusyError: Too many wait already, or the server is stopping.
         """
-        if self._loop is None or self.waiting >= MOST_WAITING:
+        if self.waiting >= MOST_WAITING:
             raise InventoryBusyError(
                 f"The V-IPU server is overloaded: {self.waiting} requests wait. Try "
                 "again in a few seconds."
             )
-        future = self._loop.create_future()
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self.waiting += 1
         jobs = self._jobs_of_holders if is_of_holder else self._jobs
         jobs.append((function, future, time.monotonic() + LONGEST_WAIT_S))
-        self._tokens.put(True)
+        if self._delivery is None:
+            self._delivery = asyncio.create_task(self._deliver())
         return await future
 
     def stop(self) -> None:
         """Finish what is being done, refuse what waits, and end the thread."""
         self._is_stopping = True
-        self._tokens.put(False)
-        if self._thread.is_alive():
-            self._thread.join()
+        self._thread.shutdown()
 
-    def _work(self) -> None:
-        while True:
-            has_job = self._tokens.get()
-            results: list[Result] = []
-            while has_job:
-                results.append(self._done(self._next_job()))
-                if len(results) == _MOST_TOGETHER:
-                    break
-                try:
-                    has_job = self._tokens.get_nowait()
-                except Empty:
-                    break
-            if results and self._loop is not None:
-                self._loop.call_soon_threadsafe(self._deliver, results)
-            if not has_job:
-                return
+    async def _deliver(self) -> None:
+        """Let the thread work until nothing waits, and pass on the results."""
+        loop = asyncio.get_running_loop()
+        while self._jobs or self._jobs_of_holders:
+            results = await loop.run_in_executor(self._thread, self._work)
+            self.waiting -= len(results)
+            for future, value, error in results:
+                if future.done():  # the request was cancelled
+                    continue
+                if error is None:
+                    future.set_result(value)
+                else:
+                    future.set_exception(error)
+        self._delivery = None
+
+    def _work(self) -> list[Result]:
+        """Do some of what waits; in the thread."""
+        results: list[Result] = []
+        while len(results) < _MOST_TOGETHER and (self._jobs or self._jobs_of_holders):
+            results.append(self._run(*self._next_job()))
+        return results
 
     def _next_job(self) -> Job:
         is_turn_of_others = self._num_holders >= _MOST_HOLDERS and self._jobs
@@ -98,26 +95,16 @@ class Worker:
         self._num_holders = 0
         return self._jobs.popleft()
 
-    def _deliver(self, results: list[Result]) -> None:
-        self.waiting -= len(results)
-        for future, value, error in results:
-            if future.done():  # the request was cancelled
-                continue
-            if error is None:
-                future.set_result(value)
-            else:
-                future.set_exception(error)
-
-    def _done(self, job: Job) -> Result:
-        function, future, deadline = job
-        if self._is_stopping or time.monotonic() > deadline:
-            why = "is stopping" if self._is_stopping else "is overloaded"
-            return (
-                future,
-                None,
-                InventoryBusyError(f"The V-IPU server {why}. Try again."),
-            )
+    def _run(
+        self,
+        function: Callable[[], Any],
+        future: "asyncio.Future[Any]",
+        deadline: float,
+    ) -> Result:
         try:
+            if self._is_stopping or time.monotonic() > deadline:
+                why = "is stopping" if self._is_stopping else "is overloaded"
+                raise InventoryBusyError(f"The V-IPU server {why}. Try again.")
             return future, function(), None
         except BaseException as error:  # it is raised where the result is waited for
             return future, None, error

@@ -12,7 +12,6 @@ def order_of(others: int, holders: int) -> str:
 
     async def ask() -> None:
         worker, begun, go = Worker(), threading.Event(), threading.Event()
-        worker.start()
         first = asyncio.ensure_future(worker.run(lambda: begun.set() or go.wait()))
         while not begun.is_set():
             await asyncio.sleep(0.001)
