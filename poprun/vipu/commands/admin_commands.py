@@ -6,25 +6,36 @@ from typing import Any
 
 import click
 
-from poprun.vipu.commands.command_line import Noun, comma_separated
-from poprun.vipu.commands.nouns import (
-    Decorator,
-    change_command,
-    get_command,
-    list_command,
-    name_option,
-)
+from poprun.vipu import model
+from poprun.vipu.commands import nouns
+from poprun.vipu.commands.command_line import comma_separated
 from poprun.vipu.commands.session import Session, write
 from poprun.vipu.commands.user_file import new_user_file
 from poprun.vipu.inventory.interface import Inventory
-from poprun.vipu.model import (
-    IPUS_PER_MACHINE,
-    AgentStatus,
-    ClusterTopology,
-    LinkTopology,
-)
+from poprun.vipu.model import LinkTopology
 from poprun.vipu.requests import ClusterRequest
 from poprun.vipu.rules.presets import PODS, preset
+
+
+def _choice(kind: type[StrEnum]) -> click.Choice[StrEnum]:
+    return click.Choice(kind, case_sensitive=False)
+
+
+def _list_option(
+    name: str, help_: str | None = None, **attributes: Any
+) -> nouns.Decorator:
+    """Return the option that lists names: --agents ag1,ag2."""
+    attributes.setdefault("callback", comma_separated)
+    return click.option(name, metavar="LIST", help=help_, **attributes)
+
+
+def _some_names(
+    ctx: click.Context, param: click.Parameter, value: str
+) -> tuple[str, ...]:
+    names = comma_separated(ctx, param, value)
+    if not names:
+        raise click.UsageError("--agents is empty. List agents: --agents ag1,ag2")
+    return names
 
 
 def _create_allocation(
@@ -44,126 +55,41 @@ def _create_allocation(
     inventory.create_allocation(name, cluster, agents, users)
 
 
-def _choice(kind: type[StrEnum]) -> click.Choice[StrEnum]:
-    return click.Choice(kind, case_sensitive=False)
-
-
-def _list_option(name: str, help_: str | None = None, **attributes: Any) -> Decorator:
-    """Return the option that lists names: --agents ag1,ag2."""
-    attributes.setdefault("callback", comma_separated)
-    return click.option(name, metavar="LIST", help=help_, **attributes)
-
-
-def _some_names(
-    ctx: click.Context, param: click.Parameter, value: str
-) -> tuple[str, ...]:
-    names = comma_separated(ctx, param, value)
-    if not names:
-        raise click.UsageError("--agents is empty. List agents: --agents ag1,ag2")
-    return names
-
-
-CREATE = (
-    change_command(
-        "create",
-        "agent",
-        "Create an agent: an IPU-Machine with 4 emulated IPUs.",
-        click.option("--host", required=True, help="Its name or address."),
-        click.option(
-            "--port", type=click.IntRange(1, 65535), default=8080, show_default=True
-        ),
-    ),
-    change_command(
-        "create",
-        "allocation",
-        "Set agents of a cluster apart, for partitions that name the allocation.",
-        _list_option("--agents", required=True, callback=_some_names),
-        name_option(
-            "cluster", "The cluster of the agents. [default: that of the first one]"
-        ),
-        _list_option("--users", "Who may use it. [default: all users]"),
-        perform=_create_allocation,
-    ),
-)
-update_agent = change_command(
-    "update",
-    "agent",
-    "Let emulated IPU-Machines fail, or come back.",
-    click.option(
-        "--status",
-        required=True,
-        type=_choice(AgentStatus),
-        help="down: its partitions fail; unknown: they stay PENDING.",
-    ),
-    perform=lambda _, inventory, name, status: inventory.set_agent_status(name, status),
-)
-REMOVE = tuple(
-    change_command("remove", noun, help_)
-    for noun, help_ in (
-        ("agent", "Remove agents that are in no cluster."),
-        ("cluster", "Remove clusters, and the agents that were made with them."),
-        ("allocation", "Give the agents of allocations back to their clusters."),
-        ("user", "Remove users; their partitions stay."),
-    )
-)
-list_users = list_command("user", "List users.")
-get_user = get_command("user", "Show a user.")
-
-
-@click.command("cluster", cls=Noun)
-@click.argument("name")
-@_list_option("--agents", 'Its agents, in their order: "ag1,ag2".')
-@click.option(
-    "--num-agents",
-    type=click.IntRange(min=1),
-    help="In place of --agents: new ones.",
-)
-@click.option(
-    "--preset",
-    "pod",
-    type=click.Choice(list(PODS), case_sensitive=False),
-    metavar="POD",
-    help=f"In place of --agents: a whole pod, {', '.join(list(PODS)[:6])}, ...",
-)
-@click.option(
-    "--num-ipulinkdomains",
-    "--num-ilds",
-    "num_ilds",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="How many ILDs (racks). [default: as few as hold the agents]",
-)
-@click.option(
-    "--topology",
-    type=_choice(LinkTopology),
-    help="Of IPU-Links. [default: torus from 64 IPUs on]",
-)
-@click.option(
-    "--cluster-topology",
-    "gateway_topology",
-    type=_choice(ClusterTopology),
-    help="Of GW-Links. [default: looped]",
-)
-@click.pass_obj
-def create_cluster(session: Session, /, name: str, **options: Any) -> None:
-    """Create a cluster of IPU-Machines."""
-    request = _cluster_request(name, **options)
+def _create_cluster(
+    session: Session,
+    /,
+    name: str,
+    agents: tuple[str, ...],
+    num_agents: int | None,
+    pod: str | None,
+    **choices: Any,
+) -> None:
+    """Make a cluster; what is left open is that of a pod of its size."""
+    if sum(map(bool, (agents, num_agents, pod))) != 1:
+        raise click.UsageError(
+            "Say what the cluster consists of by one of --agents, --num-agents and "
+            "--preset."
+        )
+    if pod is not None:
+        request = preset(pod, name)
+    else:
+        machines = len(agents) or num_agents or 0
+        request = ClusterRequest(
+            name=name,
+            agents=agents,
+            num_machines=0 if agents else machines,
+            num_ilds=-(-machines * model.IPUS_PER_MACHINE // model.LARGEST_ILD),
+            topology=LinkTopology.TORUS if machines >= 16 else LinkTopology.MESH,
+        )
+    given = {key: value for key, value in choices.items() if value is not None}
     with session.open() as inventory:
-        inventory.create_cluster(request)
+        inventory.create_cluster(request._replace(**given))
     session.report_success("create", "cluster", name)
 
 
-@click.command("user", cls=Noun)
-@click.argument("name")
-@_list_option("--allocations", "Allocations that are for some users only.")
-@click.option(
-    "--is-admin", "is_admin", is_flag=True, help="May use vipu-admin as well."
-)
-@click.pass_obj
-def create_user(
+def _create_user(
     session: Session, name: str, allocations: tuple[str, ...], is_admin: bool
 ) -> None:
-    """Create a user; write NAME.vipu-cli.hcl, with the access key, here."""
     server = session.find_server()
     with new_user_file(name) as user_file, session.open(server) as inventory:
         access_key = inventory.create_user(name, allocations, is_admin=is_admin)
@@ -191,31 +117,92 @@ def create_user(
         )
 
 
-def _cluster_request(
-    name: str,
-    agents: tuple[str, ...],
-    num_agents: int | None,
-    pod: str | None,
-    **choices: Any,
-) -> ClusterRequest:
-    """Return how to make a cluster; what is left open is that of a pod of its size."""
-    if sum(map(bool, (agents, num_agents, pod))) != 1:
-        raise click.UsageError(
-            "Say what the cluster consists of by one of --agents, --num-agents and "
-            "--preset."
-        )
-    if pod is not None:
-        request = preset(pod, name)
-    else:
-        machines = len(agents) or num_agents or 0
-        racks = -(-machines * IPUS_PER_MACHINE // 64)
-        request = ClusterRequest(
-            name=name,
-            agents=agents,
-            num_machines=0 if agents else machines,
-            num_ilds=racks,
-            topology=LinkTopology.TORUS if machines >= 16 else LinkTopology.MESH,
-        )
-    return request._replace(
-        **{key: value for key, value in choices.items() if value is not None}
+_NAME = click.argument("name")
+
+CREATE = (
+    nouns.change_command(
+        "create",
+        "agent",
+        "Create an agent: an IPU-Machine with 4 emulated IPUs.",
+        click.option("--host", required=True, help="Its name or address."),
+        click.option(
+            "--port", type=click.IntRange(1, 65535), default=8080, show_default=True
+        ),
+    ),
+    nouns.change_command(
+        "create",
+        "allocation",
+        "Set agents of a cluster apart, for partitions that name the allocation.",
+        _list_option("--agents", required=True, callback=_some_names),
+        nouns.name_option(
+            "cluster", "The cluster of the agents. [default: that of the first one]"
+        ),
+        _list_option("--users", "Who may use it. [default: all users]"),
+        perform=_create_allocation,
+    ),
+    nouns.make_command(
+        "cluster",
+        "Create a cluster of IPU-Machines.",
+        _create_cluster,
+        _NAME,
+        _list_option("--agents", 'Its agents, in their order: "ag1,ag2".'),
+        click.option(
+            "--num-agents",
+            type=click.IntRange(min=1),
+            help="In place of --agents: new ones.",
+        ),
+        click.option(
+            *("--preset", "pod"),
+            type=click.Choice(list(PODS), case_sensitive=False),
+            metavar="POD",
+            help=f"In place of --agents: a whole pod, {', '.join(list(PODS)[:6])}, ...",
+        ),
+        click.option(
+            *("--num-ipulinkdomains", "--num-ilds", "num_ilds"),
+            type=click.IntRange(min=1),
+            metavar="N",
+            help="How many ILDs (racks). [default: as few as hold the agents]",
+        ),
+        click.option(
+            "--topology",
+            type=_choice(LinkTopology),
+            help="Of IPU-Links. [default: torus from 64 IPUs on]",
+        ),
+        click.option(
+            *("--cluster-topology", "gateway_topology"),
+            type=_choice(model.ClusterTopology),
+            help="Of GW-Links. [default: looped]",
+        ),
+    ),
+    nouns.make_command(
+        "user",
+        "Create a user; write NAME.vipu-cli.hcl, with the access key, here.",
+        _create_user,
+        _NAME,
+        _list_option("--allocations", "Allocations that are for some users only."),
+        click.option("--is-admin", is_flag=True, help="May use vipu-admin as well."),
+    ),
+)
+update_agent = nouns.change_command(
+    "update",
+    "agent",
+    "Let emulated IPU-Machines fail, or come back.",
+    click.option(
+        "--status",
+        required=True,
+        type=_choice(model.AgentStatus),
+        help="down: its partitions fail; unknown: they stay PENDING.",
+    ),
+    perform=lambda _, inventory, name, status: inventory.set_agent_status(name, status),
+)
+REMOVE = tuple(
+    nouns.change_command("remove", noun, help_)
+    for noun, help_ in (
+        ("agent", "Remove agents that are in no cluster."),
+        ("cluster", "Remove clusters, and the agents that were made with them."),
+        ("allocation", "Give the agents of allocations back to their clusters."),
+        ("user", "Remove users; their partitions stay."),
     )
+)
+list_users = nouns.list_command("user", "List users.")
+get_user = nouns.get_command("user", "Show a user.")

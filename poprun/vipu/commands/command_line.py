@@ -4,9 +4,8 @@ As with the original, the global options stand anywhere, a noun may be singular 
 plural, and a flag may have a value: --reconfigurable=false.
 """
 
-import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import click
@@ -31,19 +30,11 @@ def _store(ctx: click.Context, param: click.Parameter, value: Any) -> None:
         if value == "":
             # An unset variable of a script must not mean the embedded inventory.
             raise click.BadParameter("It is empty.")
+        if value != value:
+            raise click.BadParameter(f"'{value}' is no number.")
         session = ctx.find_object(Session)
         if session is not None:
             session.given[name] = value
-
-
-class _Seconds(click.FloatRange):
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> Any:
-        seconds = super().convert(value, param, ctx)
-        if math.isnan(seconds):
-            self.fail(f"{value!r} is no number.", param, ctx)
-        return seconds
 
 
 def _global_option(*names: str, **attributes: Any) -> click.Option:
@@ -69,7 +60,7 @@ GLOBAL_OPTIONS: tuple[click.Parameter, ...] = (
     ),
     _global_option(
         "--api-timeout",
-        type=_Seconds(0, 86400, min_open=True),
+        type=click.FloatRange(0, 86400, min_open=True),
         metavar="SECONDS",
         help=f"How long to wait for a reply. [default: {DEFAULT_TIMEOUT_S:g}]",
     ),
@@ -93,33 +84,29 @@ GLOBAL_OPTIONS: tuple[click.Parameter, ...] = (
 )
 
 
-class _Globals(click.Command):
+class Command(click.Command):
     """A command that takes the global options too."""
-
-    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        return [*self.params, *GLOBAL_OPTIONS, *_only(self.get_help_option(ctx))]
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, _without_values_of_flags(self, ctx, args))
-
-
-class Noun(_Globals):
-    """What is listed, made and so on."""
 
     def __init__(self, *args: Any, **attributes: Any) -> None:
         attributes["context_settings"] = HELP
         super().__init__(*args, **attributes)
 
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        help_ = self.get_help_option(ctx)
+        return [*self.params, *GLOBAL_OPTIONS, *([help_] if help_ else [])]
 
-class _Group(_Globals, click.Group):
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, _without_values_of_flags(self, ctx, args))
+
+
+class _Group(Command, click.Group):
     """Commands by name, which refuse a name that there is not in words of their own."""
 
     def __init__(
         self, name: str, commands: Sequence[click.Command], **attributes: Any
     ) -> None:
-        super().__init__(name, context_settings=HELP, **attributes)
-        for command in commands:
-            self.add_command(command)
+        by_name = {str(command.name): command for command in commands}
+        super().__init__(name, commands=by_name, **attributes)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -128,30 +115,39 @@ class _Group(_Globals, click.Group):
             ctx.fail(self.refusal(ctx, args[0]))
         return super().resolve_command(ctx, args)
 
-    def refusal(self, ctx: click.Context, name: str) -> str:
-        raise NotImplementedError(name)
+    def refusal(self, ctx: click.Context, word: str) -> str:
+        raise NotImplementedError(word)
 
 
 class Verb(_Group):
-    """A verb with its nouns; without one it explains itself."""
+    """A verb with its nouns; without one it explains itself.
 
-    def __init__(self, name: str, help_: str, nouns: Sequence[click.Command]) -> None:
+    Args:
+        name: The verb.
+        help_: Its help.
+        nouns: What it takes.
+        of_admins: What it takes only in the program for administrators.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        help_: str,
+        nouns: Sequence[click.Command],
+        of_admins: Sequence[click.Command] = (),
+    ) -> None:
         super().__init__(name, nouns, help=help_, subcommand_metavar="WHAT [ARGS]...")
+        self._of_admins = of_admins
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        for command in self.commands.values():
-            name = str(command.name)
-            if cmd_name in (name, f"{name}s", name.removesuffix("s")):
-                return command
-        return None
+        return _find_noun(self.commands.values(), cmd_name)
 
-    def refusal(self, ctx: click.Context, name: str) -> str:
-        program = ctx.find_root().command
-        assert isinstance(program, Program)
-        return program.find_elsewhere(str(self.name), name) or (
-            f"'{program.name} {self.name}' takes no {name[:64]!r}, but "
-            f"{_listed(self.commands, 'or')}."
-        )
+    def refusal(self, ctx: click.Context, word: str) -> str:
+        if noun := _find_noun(self._of_admins, word):
+            return _refuse_user(f"{self.name} {noun.name}")
+        words = f"{ctx.find_root().info_name} {self.name}"
+        listed = _listed(self.commands, "or")
+        return f"'{words}' takes no {word[:64]!r}, but {listed}."
 
 
 class Program(_Group):
@@ -160,42 +156,41 @@ class Program(_Group):
     Args:
         name: What it is called.
         verbs: What it can do.
-        make_other: Makes a program that can do more, to name it to the user.
+        of_admins: Verbs that the program for administrators has.
     """
 
     def __init__(
         self,
         name: str,
         verbs: Sequence[click.Command],
-        make_other: "Callable[[], Program] | None" = None,
+        of_admins: Collection[str] = (),
         **attributes: Any,
     ) -> None:
         attributes["subcommand_metavar"] = "COMMAND [ARGS]..."
         super().__init__(name, verbs, invoke_without_command=True, **attributes)
-        self._make_other = make_other
+        self._of_admins = of_admins
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         return self.commands.get(_OLD_VERBS.get(cmd_name, cmd_name))
 
-    def refusal(self, ctx: click.Context, name: str) -> str:
-        return self.find_elsewhere(name, "") or (
-            f"There is no command {name[:64]!r}. There are "
-            f"{_listed(self.commands, 'and')}."
-        )
+    def refusal(self, ctx: click.Context, word: str) -> str:
+        if word in self._of_admins:
+            return _refuse_user(word)
+        listed = _listed(self.commands, "and")
+        return f"There is no command {word[:64]!r}. There are {listed}."
 
-    def find_elsewhere(self, verb: str, noun: str) -> str:
-        """Return a sentence if the other program has a verb with this noun, or any."""
-        if self._make_other is None:
-            return ""
-        other = self._make_other()
-        group = other.commands.get(verb)
-        if not isinstance(group, Verb):
-            return ""
-        command = group.get_command(click.Context(group), noun) if noun else None
-        if noun and command is None:
-            return ""
-        words = f"{verb} {command.name}" if command else verb
-        return f"Only administrators can do that: {other.name} {words} --help"
+
+def _find_noun(nouns: Iterable[click.Command], word: str) -> click.Command | None:
+    """Return the command that a noun names, in the singular or the plural."""
+    for noun in nouns:
+        name = str(noun.name)
+        if word in (name, f"{name}s", name.removesuffix("s")):
+            return noun
+    return None
+
+
+def _refuse_user(words: str) -> str:
+    return f"Only administrators can do that: vipu-admin {words} --help"
 
 
 def _listed(words: Iterable[str], conjunction: str) -> str:
@@ -208,10 +203,6 @@ def comma_separated(
 ) -> tuple[str, ...]:
     """Return the names that an option lists: "ag1,ag2"."""
     return tuple(name for name in re.split(r"[,\s]+", value or "") if name)
-
-
-def _only(option: click.Option | None) -> list[click.Parameter]:
-    return [] if option is None else [option]
 
 
 def _without_values_of_flags(

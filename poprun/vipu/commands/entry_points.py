@@ -3,14 +3,13 @@
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import click
 
 from poprun.errors import INVALID, OUTPUT_CLOSED, UNWRITTEN, PoprunError
 from poprun.log import printable
-from poprun.vipu.commands.command_line import Program
-from poprun.vipu.commands.programs import make_vipu, make_vipu_admin
+from poprun.vipu.commands.programs import make_program
 from poprun.vipu.commands.session import OutputError, Session
 from poprun.vipu.errors import InventoryBusyError
 
@@ -22,29 +21,23 @@ def vipu(
     argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = None
 ) -> int:
     """Carry out a command line of `vipu`, and return its exit code."""
-    return _run(make_vipu, argv, environ, is_admin=False)
+    return _run("vipu", argv, environ)
 
 
 def vipu_admin(
     argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = None
 ) -> int:
     """Carry out a command line of `vipu-admin`, and return its exit code."""
-    return _run(make_vipu_admin, argv, environ, is_admin=True)
+    return _run("vipu-admin", argv, environ)
 
 
 def _run(
-    make: Callable[[], Program],
-    argv: Sequence[str] | None,
-    environ: Mapping[str, str] | None,
-    *,
-    is_admin: bool,
+    name: str, argv: Sequence[str] | None, environ: Mapping[str, str] | None
 ) -> int:
-    program = make()
-    name = program.name or ""
-    session = Session(os.environ if environ is None else environ, is_admin=is_admin)
+    session = Session(name, os.environ if environ is None else environ)
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
-        result = program.main(
+        result = make_program(name).main(
             arguments, prog_name=name, standalone_mode=False, obj=session
         )
     except click.exceptions.NoArgsIsHelpError as error:

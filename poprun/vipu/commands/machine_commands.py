@@ -1,91 +1,52 @@
-"""What `vipu` and `vipu-admin` show of clusters, agents and allocations."""
+"""What `vipu` and `vipu-admin` show of clusters, agents, allocations and users."""
 
-from functools import partial
-
-import click
-
-from poprun.vipu.commands.command_line import Noun
-from poprun.vipu.commands.nouns import (
-    get_command,
-    list_command,
-    name_argument,
-    name_option,
-)
+from poprun.vipu.commands import nouns
 from poprun.vipu.commands.session import Session
-from poprun.vipu.commands.views import machine_views as views
-from poprun.vipu.commands.views.pod_picture import ClusterState
-from poprun.vipu.commands.views.text_tables import format_values
-from poprun.vipu.inventory.interface import Inventory
-from poprun.vipu.model import AgentStatus, Cluster
+from poprun.vipu.commands.views.emulated_hardware import ipus_of
+from poprun.vipu.commands.views.machine_views import VIEWS
+from poprun.vipu.model import AgentStatus
 
-_CLUSTER = views.VIEWS["cluster"]
-_OF_CLUSTER = name_option("cluster", "Only those of this cluster.")
+_OF_CLUSTER = nouns.name_option("cluster", "Only those of this cluster.")
 
 
-@click.command("clusters", cls=Noun)
-@click.pass_obj
-def list_clusters(session: Session) -> None:
-    """List clusters."""
-    with session.open() as inventory:
-        clusters = inventory.list_clusters()
-        states = [read_state(inventory, cluster) for cluster in clusters]
-    session.show_all(states, _CLUSTER.value, _CLUSTER.table)
-
-
-@click.command("cluster", cls=Noun)
-@name_argument("cluster")
-@click.pass_obj
-def get_cluster(session: Session, name: str) -> None:
-    """Show a cluster."""
-    with session.open() as inventory:
-        state = read_state(inventory, inventory.get_cluster(name))
-    session.show(state, _CLUSTER.value, _CLUSTER.properties)
-
-
-def read_state(inventory: Inventory, cluster: Cluster) -> ClusterState:
-    """Return a cluster with its agents and its free IPUs."""
-    agents = inventory.list_agents(cluster.name)
-    return ClusterState(cluster, agents, inventory.list_free_blocks(cluster.name))
-
-
-@click.command("agents", cls=Noun)
-@click.pass_obj
-def discover_agents(session: Session) -> None:
-    """List the emulated IPU-Machines that are up."""
+def _discover(session: Session) -> None:
     with session.open() as inventory:
         agents = inventory.list_agents()
-    seen = [agent for agent in agents if agent.status is AgentStatus.UP]
-    table = partial(format_values, views.DISCOVERED)
-    session.show_all(seen, views.agent_value, table)
+    up = [agent for agent in agents if agent.status is AgentStatus.UP]
+    session.show_all(VIEWS["discovered agent"], up)
 
 
-@click.command("ipu-attrs", cls=Noun)
-@_OF_CLUSTER
-@name_option("agent", "Only those of this agent.")
-@click.pass_obj
-def list_ipu_attributes(
-    session: Session, cluster: str | None, agent: str | None
-) -> None:
-    """List the attributes of each IPU."""
+def _list_ipus(session: Session, cluster: str | None, agent: str | None) -> None:
     with session.open() as inventory:
-        agents = (
-            inventory.list_agents(cluster)
-            if agent is None
-            else (inventory.get_agent(agent),)
-        )
-    session.show(agents, views.attribute_values, views.attribute_table)
+        if agent is None:
+            agents = inventory.list_agents(cluster)
+        else:
+            agents = (inventory.get_agent(agent),)
+    ipus = [ipu for agent_ in agents for ipu in ipus_of(agent_)]
+    session.show_all(VIEWS["ipu"], ipus)
 
 
 LIST = (
-    list_command(
+    nouns.list_command(
         "allocation", "List allocations: the agents that partitions are made from."
     ),
-    list_clusters,
-    list_command("agent", "List agents, one for each IPU-Machine.", _OF_CLUSTER),
-    list_ipu_attributes,
+    nouns.list_command("cluster", "List clusters."),
+    nouns.list_command("agent", "List agents, one for each IPU-Machine.", _OF_CLUSTER),
+    nouns.make_command(
+        "ipu-attrs",
+        "List the attributes of each IPU.",
+        _list_ipus,
+        _OF_CLUSTER,
+        nouns.name_option("agent", "Only those of this agent."),
+    ),
 )
 GET = (
-    get_command("allocation", "Show an allocation."),
-    get_cluster,
-    get_command("agent", "Show an agent, and the IPUs of its IPU-Machine."),
+    nouns.get_command("allocation", "Show an allocation."),
+    nouns.get_command("cluster", "Show a cluster."),
+    nouns.get_command("agent", "Show an agent, and the IPUs of its IPU-Machine."),
+)
+DISCOVER = (
+    nouns.make_command(
+        "agents", "List the emulated IPU-Machines that are up.", _discover
+    ),
 )

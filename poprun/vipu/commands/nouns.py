@@ -1,17 +1,19 @@
 """Commands that perform one operation of the inventory and report it, made of data."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
 
 from poprun.errors import PoprunError
-from poprun.vipu.commands.command_line import Noun
+from poprun.vipu.commands.command_line import Command
 from poprun.vipu.commands.session import Session
 from poprun.vipu.commands.views.machine_views import VIEWS
+from poprun.vipu.commands.views.pod_picture import ClusterState
+from poprun.vipu.inventory.interface import Inventory
+from poprun.vipu.model import Cluster
 
 Decorator = Callable[[Any], Any]
-Complete = Callable[[click.Context, click.Parameter, str], list[str]]
 # How long to wait for names to complete: a shell that waits for longer feels broken.
 _COMPLETION_TIMEOUT_S = 1.0
 
@@ -29,7 +31,9 @@ def name_option(noun: str, help_: str) -> Decorator:
     )
 
 
-def names_of(noun: str) -> Complete:
+def names_of(
+    noun: str,
+) -> Callable[[click.Context, click.Parameter, str], list[str]]:
     """Return what completes the names of partitions, agents and so on."""
 
     def complete(
@@ -50,28 +54,42 @@ def names_of(noun: str) -> Complete:
     return complete
 
 
-def list_command(noun: str, help_: str, *options: Decorator) -> Noun:
+def list_command(noun: str, help_: str, *options: Decorator) -> Command:
     """Return the command that lists agents and the like."""
-    view = VIEWS[noun]
 
     def run(session: Session, **arguments: Any) -> None:
         with session.open() as inventory:
             values = getattr(inventory, f"list_{noun}s")(**arguments)
-        session.show_all(values, view.value, view.table)
+            states = read_states(inventory, values)
+        session.show_all(VIEWS[noun], states)
 
     return make_command(f"{noun}s", help_, run, *options)
 
 
-def get_command(noun: str, help_: str) -> Noun:
+def get_command(noun: str, help_: str) -> Command:
     """Return the command that shows one agent and the like."""
-    view = VIEWS[noun]
 
     def run(session: Session, name: str) -> None:
         with session.open() as inventory:
             value = getattr(inventory, f"get_{noun}")(name)
-        session.show(value, view.value, view.properties)
+            (state,) = read_states(inventory, [value])
+        session.show(VIEWS[noun], state)
 
     return make_command(noun, help_, run, name_argument(noun))
+
+
+def read_states(inventory: Inventory, values: Sequence[Any]) -> list[Any]:
+    """Return values as they are shown: clusters with their agents and free IPUs."""
+    return [
+        ClusterState(
+            value,
+            inventory.list_agents(value.name),
+            inventory.list_free_blocks(value.name),
+        )
+        if isinstance(value, Cluster)
+        else value
+        for value in values
+    ]
 
 
 def change_command(
@@ -80,7 +98,7 @@ def change_command(
     help_: str,
     *options: Decorator,
     perform: Callable[..., object] | None = None,
-) -> Noun:
+) -> Command:
     """Return the command that makes one thing, or changes several, and reports each.
 
     Args:
@@ -101,22 +119,24 @@ def change_command(
                     perform(session, inventory, name, **arguments)
                 session.report_success(verb, noun, name)
 
-    def run_once(session: Session, /, name: str, **arguments: Any) -> None:
-        run(session, (name,), **arguments)
-
     if verb == "create":
-        return make_command(noun, help_, run_once, click.argument("name"), *options)
-    names = click.argument(
-        "names", nargs=-1, required=True, shell_complete=names_of(noun)
-    )
-    return make_command(noun, help_, run, names, *options)
+        argument = click.argument("names", metavar="NAME", nargs=1, callback=_in_tuple)
+    else:
+        argument = click.argument(
+            "names", nargs=-1, required=True, shell_complete=names_of(noun)
+        )
+    return make_command(noun, help_, run, argument, *options)
+
+
+def _in_tuple(_: click.Context, __: click.Parameter, name: str) -> tuple[str]:
+    return (name,)
 
 
 def make_command(
     noun: str, help_: str, run: Callable[..., None], *options: Decorator
-) -> Noun:
+) -> Command:
     """Return a command that calls a function with the session and what is given."""
     callback: Any = click.pass_obj(run)
     for option in reversed(options):
         callback = option(callback)
-    return click.command(noun, cls=Noun, help=help_)(callback)
+    return click.command(noun, cls=Command, help=help_)(callback)

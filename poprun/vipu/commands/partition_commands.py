@@ -6,41 +6,18 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from poprun.vipu.commands.command_line import Noun
-from poprun.vipu.commands.config_files import (
-    remove_config_files,
-    write_config_files,
-)
-from poprun.vipu.commands.nouns import (
-    Decorator,
-    change_command,
-    make_command,
-    name_argument,
-    name_option,
-)
+from poprun.vipu import model
+from poprun.vipu.commands import config_files, nouns
 from poprun.vipu.commands.session import Session, write
+from poprun.vipu.commands.views import partition_views as views
 from poprun.vipu.commands.views.ipuof_config import ipuof_config
-from poprun.vipu.commands.views.partition_views import (
-    holders_of,
-    names_by_machine,
-    partition_properties,
-    partition_table,
-    partition_value,
-)
 from poprun.vipu.errors import NotActiveError, VipuRuleError
 from poprun.vipu.inventory.interface import Inventory
-from poprun.vipu.model import (
-    Agent,
-    GatewayRouting,
-    LinkRouting,
-    Partition,
-    PartitionState,
-    SyncType,
-)
+from poprun.vipu.model import Partition
 from poprun.vipu.requests import PartitionChange, PartitionRequest
 from poprun.vipu.rules import partition_rules
 
-_NAME = name_argument("partition")
+_NAME = nouns.name_argument("partition")
 
 
 class _Spelling(click.ParamType[Any]):
@@ -68,11 +45,11 @@ class _Spelling(click.ParamType[Any]):
         ]
 
 
-def _count(*names: str, help_: str) -> Decorator:
+def _count(*names: str, help_: str) -> nouns.Decorator:
     return click.option(*names, type=click.IntRange(min=1), metavar="N", help=help_)
 
 
-def _choice(*names: str, kind: type[StrEnum], help_: str = "") -> Decorator:
+def _choice(*names: str, kind: type[StrEnum], help_: str = "") -> nouns.Decorator:
     help_ = f"{help_}{', '.join(kind)}."
     return click.option(*names, type=_Spelling(kind), help=help_)
 
@@ -85,74 +62,65 @@ _LIKE = (
         help_="How many replicas synchronise, in all GCDs.",
     ),
     _count("--num-ilds", help_="How many ILDs."),
-    _choice("--routing", "link_routing", kind=LinkRouting, help_="Over IPU-Links: "),
+    _choice(
+        "--routing", "link_routing", kind=model.LinkRouting, help_="Over IPU-Links: "
+    ),
     _choice(
         *("--gw-routing", "gateway_routing"),
-        kind=GatewayRouting,
+        kind=model.GatewayRouting,
         help_="Over GW-Links: ",
     ),
-    _choice("--sync-type", kind=SyncType),
+    _choice("--sync-type", kind=model.SyncType),
 )
 _SIZE_HELP = "How many IPUs: a power of two."
 
 
-@click.command("partitions", cls=Noun)
-@click.option(
-    "-v", "--verbose", is_flag=True, help="Show who holds devices, and since when."
-)
-@click.pass_obj
-def list_partitions(session: Session, verbose: bool) -> None:
-    """List partitions."""
+def _list(session: Session, verbose: bool) -> None:
     with session.open() as inventory:
         partitions = inventory.list_partitions()
-        if not session.as_json:
-            holders = holders_of(inventory.list_reservations()) if verbose else None
+        holders = None
+        if verbose or session.as_json:
+            holders = views.holders_of(inventory.list_reservations())
+        if holders is None or not session.as_json:
             write(
-                partition_table(partitions, for_admin=session.is_admin, holders=holders)
+                views.partition_table(
+                    partitions, for_admin=session.is_admin, holders=holders
+                )
             )
             return
-        holders = holders_of(inventory.list_reservations())
         names = {
-            cluster: names_by_machine(inventory.list_agents(cluster))
+            cluster: views.names_by_machine(inventory.list_agents(cluster))
             for cluster in {partition.cluster for partition in partitions}
         }
     session.write_json(
         [
-            partition_value(partition, holders, names[partition.cluster])
+            _value(partition, holders, names[partition.cluster])
             for partition in partitions
         ]
     )
 
 
-@click.command("partition", cls=Noun)
-@_NAME
-@click.option("--gcd", type=click.IntRange(min=0), help="Only this GCD's IPUoF JSON.")
-@click.option(
-    "--ipuof-configs",
-    "--ipu-configs",
-    "ipuof_configs",
-    is_flag=True,
-    help="Write the IPUoF configuration of each GCD as JSON.",
-)
-@click.pass_obj
-def get_partition(
-    session: Session, name: str, gcd: int | None, ipuof_configs: bool
-) -> None:
-    """Show a partition, and who holds devices of it."""
+def _get(session: Session, name: str, gcd: int | None, ipuof_configs: bool) -> None:
     if gcd is not None and not ipuof_configs:
         raise click.UsageError("--gcd goes with --ipuof-configs. Add that.")
     with session.open() as inventory:
         partition = inventory.get_partition(name)
         agents = inventory.list_agents(partition.cluster)
         if not ipuof_configs:
-            holders = holders_of(inventory.list_reservations(name))
+            holders = views.holders_of(inventory.list_reservations(name))
+    names = views.names_by_machine(agents)
     if ipuof_configs:
-        session.write_json(_ipuof_configs(partition, gcd, agents))
+        gcds = range(partition.num_gcds) if gcd is None else [gcd]
+        configs = [ipuof_config(partition, number, agents) for number in gcds]
+        session.write_json(configs if len(configs) > 1 else configs[0])
     elif session.as_json:
-        value = partition_value(partition, holders, names_by_machine(agents))
-        session.write_json(value)
+        session.write_json(_value(partition, holders, names))
     else:
-        write(partition_properties(partition, holders, names_by_machine(agents)))
+        write(views.partition_properties(partition, holders, names))
+
+
+def _value(*arguments: Any) -> dict[str, Any]:
+    return {"partition": views.partition_value(*arguments)}
 
 
 def _create(session: Session, /, name: str, size: int, **options: Any) -> None:
@@ -187,7 +155,29 @@ def _update(session: Session, /, name: str, **options: Any) -> None:
     session.report_success("update", "partition", name)
 
 
-create_partition = make_command(
+list_partitions = nouns.make_command(
+    "partitions",
+    "List partitions.",
+    _list,
+    click.option(
+        "-v", "--verbose", is_flag=True, help="Show who holds devices, and since when."
+    ),
+)
+get_partition = nouns.make_command(
+    "partition",
+    "Show a partition, and who holds devices of it.",
+    _get,
+    _NAME,
+    click.option(
+        "--gcd", type=click.IntRange(min=0), help="Only this GCD's IPUoF JSON."
+    ),
+    click.option(
+        *("--ipuof-configs", "--ipu-configs", "ipuof_configs"),
+        is_flag=True,
+        help="Write the IPUoF configuration of each GCD as JSON.",
+    ),
+)
+create_partition = nouns.make_command(
     "partition",
     "Create a partition; it stays until it is removed.",
     _create,
@@ -196,8 +186,8 @@ create_partition = make_command(
     click.option(
         "--reconfigurable", is_flag=True, help="Let processes attach to any part of it."
     ),
-    name_option("allocation", "Take its IPUs from this allocation."),
-    name_option("cluster", "Take its IPUs from this cluster."),
+    nouns.name_option("allocation", "Take its IPUs from this allocation."),
+    nouns.name_option("cluster", "Take its IPUs from this cluster."),
     click.option(
         *("--index", "place_index"),
         type=click.IntRange(min=0),
@@ -206,7 +196,7 @@ create_partition = make_command(
     ),
     *_LIKE,
 )
-update_partition = make_command(
+update_partition = nouns.make_command(
     "partition",
     "Change a partition; what is not given stays.",
     _update,
@@ -221,21 +211,12 @@ update_partition = make_command(
 )
 
 
-def _ipuof_configs(
-    partition: Partition, gcd: int | None, agents: tuple[Agent, ...]
-) -> Any:
-    """Return the configuration of one GCD, or of all of several."""
-    gcds = range(partition.num_gcds) if gcd is None else [gcd]
-    configs = [ipuof_config(partition, number, agents) for number in gcds]
-    return configs if len(configs) > 1 else configs[0]
-
-
 def _write_config_files(
     session: Session, inventory: Inventory, partition: Partition
 ) -> None:
     agents = inventory.list_agents(partition.cluster)
     try:
-        write_config_files(session.environ, partition, agents)
+        config_files.write_config_files(session.environ, partition, agents)
     except OSError as error:
         # The partition can be used without them.
         session.warn(
@@ -250,7 +231,7 @@ def _check_active(partition: Partition, done: str) -> None:
     Raises:
         NotActiveError: It cannot.
     """
-    if partition.state is not PartitionState.ACTIVE:
+    if partition.state is not model.PartitionState.ACTIVE:
         raise NotActiveError(
             f"Partition {partition.name} was {done}, but its state is "
             f"{partition.state.name}, because {partition.reason}. When that is mended, "
@@ -265,15 +246,15 @@ def _reset(session: Session, inventory: Inventory, name: str) -> None:
 def _remove(session: Session, inventory: Inventory, name: str, *, force: bool) -> None:
     inventory.remove_partition(name, force=force)
     try:
-        remove_config_files(session.environ, name)
+        config_files.remove_config_files(session.environ, name)
     except OSError as error:
         session.warn(f"The IPUoF configuration files of {name} stay: {error}.")
 
 
-reset_partition = change_command(
+reset_partition = nouns.change_command(
     "reset", "partition", "Configure the IPUs of partitions anew.", perform=_reset
 )
-remove_partition = change_command(
+remove_partition = nouns.change_command(
     "remove",
     "partition",
     "Remove partitions, and free their IPUs.",

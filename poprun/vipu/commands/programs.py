@@ -1,7 +1,6 @@
 """The verbs of `vipu` and of `vipu-admin`, and what they do without one."""
 
 import os
-from collections.abc import Callable, Sequence
 
 import click
 
@@ -9,24 +8,14 @@ from poprun import __version__
 from poprun.vipu.commands import admin_commands as admin
 from poprun.vipu.commands import machine_commands as machines
 from poprun.vipu.commands import partition_commands as partitions
-from poprun.vipu.commands.command_line import Noun, Program, Verb
+from poprun.vipu.commands.command_line import Command, Program, Verb
 from poprun.vipu.commands.session import Session, write
 from poprun.vipu.commands.show_command import show
 from poprun.vipu.inventory.location import find_inventory
 
-_VERSIONS = (
-    click.Option(["--version"], is_flag=True, help="Write the version."),
-    click.Option(
-        ["--server-version"],
-        is_flag=True,
-        help="Write the version and the address of the server.",
-    ),
-)
-
-
 # By verb: its help in `vipu` and in `vipu-admin`, the nouns of both, and those of
 # administrators alone.
-_VERBS: dict[str, tuple[str, str, tuple[Noun, ...], tuple[Noun, ...]]] = {
+_VERBS: dict[str, tuple[str, str, tuple[Command, ...], tuple[Command, ...]]] = {
     "list": (
         "List partitions and what they are made from.",
         "List machines, users and partitions.",
@@ -43,7 +32,7 @@ _VERBS: dict[str, tuple[str, str, tuple[Noun, ...], tuple[Noun, ...]]] = {
         "Create a partition.",
         "Create machines, users and partitions.",
         (partitions.create_partition,),
-        (*admin.CREATE, admin.create_cluster, admin.create_user),
+        admin.CREATE,
     ),
     "update": (
         "Change a partition.",
@@ -63,44 +52,37 @@ _VERBS: dict[str, tuple[str, str, tuple[Noun, ...], tuple[Noun, ...]]] = {
         (partitions.remove_partition,),
         admin.REMOVE,
     ),
-    "discover": ("", "Look for IPU-Machines.", (), (machines.discover_agents,)),
+    "discover": ("", "Look for IPU-Machines.", (), machines.DISCOVER),
+}
+# By program: its help. Administrators see what all users have.
+_HELP = {
+    "vipu": "Make, show and remove partitions of emulated IPUs.",
+    "vipu-admin": "Administer emulated IPUs: machines, users and all partitions.",
 }
 
 
-def make_vipu() -> Program:
-    """Return the command for users."""
-    help_ = "Make, show and remove partitions of emulated IPUs."
-    verbs = [
-        Verb(verb, words, nouns)
-        for verb, (words, _, nouns, _) in _VERBS.items()
-        if nouns
-    ]
-    return _program("vipu", help_, verbs, make_vipu_admin)
-
-
-def make_vipu_admin() -> Program:
-    """Return the command for administrators, who see what all users have."""
-    help_ = "Administer emulated IPUs: machines, users and all partitions."
-    verbs = [
-        Verb(verb, words, (*nouns, *more))
-        for verb, (_, words, nouns, more) in _VERBS.items()
-    ]
-    return _program("vipu-admin", help_, verbs)
-
-
-def _program(
-    name: str,
-    help_: str,
-    verbs: Sequence[Verb],
-    make_other: Callable[[], Program] | None = None,
-) -> Program:
+def make_program(name: str) -> Program:
+    """Return the command for users, `vipu`, or that for administrators."""
+    verbs: list[click.Command] = []
+    for verb, (help_, help_of_admins, nouns, of_admins) in _VERBS.items():
+        if name == "vipu-admin":
+            verbs.append(Verb(verb, help_of_admins, (*nouns, *of_admins)))
+        elif nouns:
+            verbs.append(Verb(verb, help_, nouns, of_admins))
     return Program(
         name,
         (*verbs, show),
-        make_other,
-        help=help_,
+        _VERBS if name == "vipu" else (),
+        help=_HELP[name],
         callback=_without_verb,
-        params=list(_VERSIONS),
+        params=[
+            click.Option(["--version"], is_flag=True, help="Write the version."),
+            click.Option(
+                ["--server-version"],
+                is_flag=True,
+                help="Write the version and the address of the server.",
+            ),
+        ],
     )
 
 

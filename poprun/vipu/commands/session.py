@@ -8,16 +8,16 @@ import getpass
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 from poprun.log import printable
 from poprun.vipu.client.server_address import OptionNames, ServerAddress, find_server
+from poprun.vipu.commands.views.machine_views import View
+from poprun.vipu.commands.views.text_tables import json_value
 from poprun.vipu.inventory.interface import Inventory
 from poprun.vipu.opening import open_inventory
-
-T = TypeVar("T")
 
 DEFAULT_TIMEOUT_S = 10.0
 _OPTIONS = OptionNames("--api-host", "--api-port", "--api-timeout")
@@ -34,16 +34,16 @@ class OutputError(Exception):
 class Session:
     """One call of `vipu` or `vipu-admin`."""
 
-    def __init__(self, environ: Mapping[str, str], *, is_admin: bool) -> None:
+    def __init__(self, program: str, environ: Mapping[str, str]) -> None:
+        self._program = program
         self.environ = environ
-        self._end_point_is_admin = is_admin
         # By parameter, those that the command line gives.
         self.given: dict[str, Any] = {}
 
     @property
     def is_admin(self) -> bool:
         """Whether it asks as an administrator, who sees what all users have."""
-        return self._end_point_is_admin or bool(self.given.get("admin"))
+        return self._program == "vipu-admin" or bool(self.given.get("admin"))
 
     def find_server(self) -> ServerAddress | None:
         """Return the server that is meant; None for the embedded inventory.
@@ -123,27 +123,22 @@ class Session:
 
     def warn(self, sentence: str) -> None:
         """Write a warning to stderr."""
-        name = "vipu-admin" if self._end_point_is_admin else "vipu"
         if sys.stderr is not None:
-            sys.stderr.write(f"{name}: warning: {printable(sentence)}\n")
+            sys.stderr.write(f"{self._program}: warning: {printable(sentence)}\n")
 
-    def show(
-        self, found: T, value_of: Callable[[T], Any], text_of: Callable[[T], str]
-    ) -> None:
-        """Write what was found, as JSON or as text."""
+    def show(self, view: View, value: Any) -> None:
+        """Write a value, as JSON or as text."""
         if self.as_json:
-            self.write_json(value_of(found))
+            self.write_json(json_value(view.json, value))
         else:
-            write(text_of(found))
+            write(view.text(value))
 
-    def show_all(
-        self,
-        found: Sequence[T],
-        value_of: Callable[[T], Any],
-        table_of: Callable[[Sequence[T]], str],
-    ) -> None:
-        """Write all that was found, as a JSON list or as a table."""
-        self.show(found, lambda all_of_them: list(map(value_of, all_of_them)), table_of)
+    def show_all(self, view: View, values: Sequence[Any]) -> None:
+        """Write values, as a JSON list or as a table."""
+        if self.as_json:
+            self.write_json([json_value(view.json, value) for value in values])
+        else:
+            write(view.table(values))
 
     def write_json(self, value: Any) -> None:
         write(json.dumps(value, indent=2) + "\n")

@@ -7,19 +7,19 @@ from collections.abc import Mapping
 
 import click
 
-from poprun.vipu.commands.command_line import Noun
-from poprun.vipu.commands.machine_commands import read_state
-from poprun.vipu.commands.nouns import names_of
+from poprun.vipu.commands.command_line import Command
+from poprun.vipu.commands.nouns import names_of, read_states
 from poprun.vipu.commands.session import Session, write
 from poprun.vipu.commands.views import pod_picture
 from poprun.vipu.commands.views.pod_picture import ClusterState
+from poprun.vipu.commands.views.text_tables import json_value
 from poprun.vipu.inventory.interface import Inventory
 
 # Move to the upper left corner, and erase all from there on.
 _CLEAR = "\x1b[H\x1b[J"
 
 
-@click.command("show", cls=Noun)
+@click.command("show", cls=Command)
 @click.argument("clusters", nargs=-1, shell_complete=names_of("cluster"))
 @click.option("--watch", is_flag=True, help="Show it again and again, until Ctrl-C.")
 @click.option(
@@ -45,7 +45,9 @@ def show(
             session.write_json(
                 {
                     "clusters": list(map(pod_picture.state_value, states)),
-                    "waiting": list(map(pod_picture.waiting_value, waiting)),
+                    "waiting": [
+                        json_value(pod_picture.WAITING_JSON, job) for job in waiting
+                    ],
                 }
             )
         else:
@@ -60,7 +62,7 @@ def show(
 
 def _read(inventory: Inventory, names: tuple[str, ...]) -> list[ClusterState]:
     clusters = map(inventory.get_cluster, names) if names else inventory.list_clusters()
-    states = [read_state(inventory, cluster) for cluster in clusters]
+    states = read_states(inventory, tuple(clusters))
     partitions = inventory.list_partitions()
     reservations = inventory.list_reservations()
     return [

@@ -1,7 +1,7 @@
 """Clusters, agents, allocations and users as the commands show them."""
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from poprun.vipu.commands.views import emulated_hardware
@@ -9,170 +9,159 @@ from poprun.vipu.commands.views.partition_views import ipu_names, names_by_machi
 from poprun.vipu.commands.views.pod_picture import ClusterState, free_text
 from poprun.vipu.commands.views.text_tables import (
     Columns,
-    format_properties,
     format_table,
     format_value,
     format_values,
+    properties_of,
 )
-from poprun.vipu.model import IPUS_PER_MACHINE, Agent, Allocation, User
+from poprun.vipu.model import Agent
 
-_CLUSTERS: Columns = {
-    "Cluster": "cluster.name",
-    "ILDs": "cluster.num_ilds",
-    "Size": "cluster.size",
-    "Topology": "cluster.topology.name",
-    "Cluster Topology": "cluster.gateway_topology.name",
-    "Free": "num_free",
-}
-_CLUSTER: Columns = {
-    "Cluster ID": "cluster.name",
-    "ILDs": "cluster.num_ilds",
-    "IPUs per ILD": "cluster.ild_size",
-    "Size": "cluster.size",
-    "Free": lambda state: free_text(state.free),
-    "Topology": "cluster.topology",
-    "Cluster Topology": "cluster.gateway_topology",
-    "Made for a job": "cluster.automatic",
-    "Agents": lambda state: tuple(agent.name for agent in state.agents),
-}
-_AGENTS: Columns = {
-    "Agent ID": "name",
-    "Host": "host",
-    "Port": "port",
-    "Status": lambda agent: agent.status.capitalize(),
-    "Cluster": "cluster",
-    "Allocation": "allocation",
-}
-# Of the emulated IPU-Machines that are up.
-DISCOVERED: Columns = {
-    "Host": "host",
-    "Port": "port",
-    "Network Interface": lambda agent: "emulated",
-    "Time Since Last Seen": lambda agent: "0s",
-    "Agent Auto-Add ID": "name",
-}
-_ALLOCATIONS: Columns = {"Allocation ID": "name", "Agents": "agents"}
-_ALLOCATION: Columns = {
-    "Allocation ID": "name",
-    "Cluster": "cluster",
-    "Agents": "agents",
-    "Users": lambda allocation: allocation.users or "all",
+
+class View(NamedTuple):
+    """How values of one kind are shown: for JSON, several and one of them."""
+
+    json: Mapping[str, Any]
+    # Of a table with a row for each.
+    columns: Columns | Callable[[Sequence[Any]], str]
+    # Of a table with a row for each attribute; of what is only listed none.
+    properties: Columns | Callable[[Any], str] = MappingProxyType({})
+    top_rule: bool = False
+
+    def table(self, values: Sequence[Any]) -> str:
+        """Return a table of several."""
+        if callable(self.columns):
+            return self.columns(values)
+        return format_values(self.columns, values, top_rule=self.top_rule)
+
+    def text(self, value: Any) -> str:
+        """Return all that is shown of one."""
+        if callable(self.properties):
+            return self.properties(value)
+        return format_value(self.properties, value)
+
+
+def _ild_values(state: ClusterState) -> list[dict[str, Any]]:
+    cluster, names = state.cluster, names_by_machine(state.agents)
+    size = cluster.ild_size
+    return [
+        {"ipus": ipu_names(range(ild * size, (ild + 1) * size), names)}
+        for ild in range(cluster.num_ilds)
+    ]
+
+
+def _agent_text(agent: Agent) -> str:
+    """Return the tables of `get agent`: the IPU-Machine, and its IPUs."""
+    machine = format_value(emulated_hardware.MACHINE, agent, widths=(20, 40))
+    ipus = emulated_hardware.ipus_of(agent)
+    return machine + format_values(emulated_hardware.IPUS, ipus)
+
+
+def _attribute_table(ipus: Sequence[emulated_hardware.EmulatedIpu]) -> str:
+    """Return the table of `list ipu-attrs`; what repeats is written once."""
+    rows = []
+    for ipu in ipus:
+        attributes = properties_of(emulated_hardware.ATTRIBUTES, ipu)
+        for number, attribute in enumerate(attributes):
+            agent = ipu.agent.name if ipu.number == number == 0 else ""
+            rows.append((agent, "" if number else str(ipu.number), *attribute))
+    header = ("Agent", "IPU", "Attribute", "Value")
+    return format_table(header, rows, widths=(10, 3, 33, 18))
+
+
+_AGENT_JSON = {
+    "id": "name",
+    "spec": {"host": "host", "port": "port"},
+    "status": "status",
+    "cluster": "cluster",
+    "allocation": "allocation",
 }
 _USER: Columns = {
     "Administrator": "is_admin",
     "Allocations": lambda user: user.allocations or "-",
 }
 
-
-def _cluster_value(state: ClusterState) -> dict[str, Any]:
-    """Return a cluster for JSON, in the form of the original's `--showjson`."""
-    cluster, names = state.cluster, names_by_machine(state.agents)
-    size = cluster.ild_size
-    return {
-        "id": cluster.name,
-        "spec": {
-            "topology": cluster.topology.value,
-            "cluster_topology": cluster.gateway_topology.value,
-            "ipu_link_domains": [
-                {"ipus": ipu_names(range(ild * size, (ild + 1) * size), names)}
-                for ild in range(cluster.num_ilds)
-            ],
-        },
-        "automatic": cluster.automatic,
-        "free": state.num_free,
-    }
-
-
-def _agent_properties(agent: Agent) -> str:
-    """Return the tables of `get agent`: the IPU-Machine, and its IPUs."""
-    machine = format_properties(
-        emulated_hardware.agent_properties(agent), widths=(20, 40)
-    )
-    return machine + format_table(
-        emulated_hardware.IPU_HEADER, emulated_hardware.ipu_rows()
-    )
-
-
-def agent_value(agent: Agent) -> dict[str, Any]:
-    """Return an agent for JSON."""
-    return {
-        "id": agent.name,
-        "spec": {"host": agent.host, "port": agent.port},
-        "status": agent.status.value,
-        "cluster": agent.cluster,
-        "allocation": agent.allocation,
-    }
-
-
-def attribute_table(agents: Sequence[Agent]) -> str:
-    """Return the table of `list ipu-attrs`; what repeats is written once."""
-    rows = []
-    for agent in agents:
-        for ipu in range(IPUS_PER_MACHINE):
-            attributes = emulated_hardware.ipu_attributes(agent, ipu)
-            for number, attribute in enumerate(attributes):
-                first = agent.name if ipu == number == 0 else ""
-                rows.append((first, "" if number else str(ipu), *attribute))
-    header = ("Agent", "IPU", "Attribute", "Value")
-    return format_table(header, rows, widths=(10, 3, 33, 18))
-
-
-def attribute_values(agents: Sequence[Agent]) -> list[dict[str, Any]]:
-    """Return the attributes of the IPUs of agents for JSON."""
-    return [
-        {
-            "agent": agent.name,
-            "ipu": ipu,
-            "attributes": dict(emulated_hardware.ipu_attributes(agent, ipu)),
-        }
-        for agent in agents
-        for ipu in range(IPUS_PER_MACHINE)
-    ]
-
-
-def _allocation_value(allocation: Allocation) -> dict[str, Any]:
-    return {
-        "id": allocation.name,
-        "spec": {
-            "cluster": allocation.cluster,
-            "agents": list(allocation.agents),
-            "users": list(allocation.users),
-        },
-    }
-
-
-def _user_value(user: User) -> dict[str, Any]:
-    return {
-        "id": user.name,
-        "is_admin": user.is_admin,
-        "allocations": list(user.allocations),
-    }
-
-
-class View(NamedTuple):
-    """How things of one kind are shown: one as JSON, several and one as a table."""
-
-    value: Callable[[Any], Any]
-    table: Callable[[Any], str]
-    properties: Callable[[Any], str]
-
-
-# By the noun of one of them; a cluster is shown with its agents and its free IPUs.
+# By the noun of one of them. JSON has the form of the original's `--showjson`.
 VIEWS = {
+    # With its agents and its free IPUs: a ClusterState.
     "cluster": View(
-        _cluster_value,
-        partial(format_values, _CLUSTERS),
-        partial(format_value, _CLUSTER),
+        {
+            "id": "cluster.name",
+            "spec": {
+                "topology": "cluster.topology",
+                "cluster_topology": "cluster.gateway_topology",
+                "ipu_link_domains": _ild_values,
+            },
+            "automatic": "cluster.automatic",
+            "free": "num_free",
+        },
+        {
+            "Cluster": "cluster.name",
+            "ILDs": "cluster.num_ilds",
+            "Size": "cluster.size",
+            "Topology": "cluster.topology.name",
+            "Cluster Topology": "cluster.gateway_topology.name",
+            "Free": "num_free",
+        },
+        {
+            "Cluster ID": "cluster.name",
+            "ILDs": "cluster.num_ilds",
+            "IPUs per ILD": "cluster.ild_size",
+            "Size": "cluster.size",
+            "Free": lambda state: free_text(state.free),
+            "Topology": "cluster.topology",
+            "Cluster Topology": "cluster.gateway_topology",
+            "Made for a job": "cluster.automatic",
+            "Agents": lambda state: tuple(agent.name for agent in state.agents),
+        },
     ),
-    "agent": View(agent_value, partial(format_values, _AGENTS), _agent_properties),
+    "agent": View(
+        _AGENT_JSON,
+        {
+            "Agent ID": "name",
+            "Host": "host",
+            "Port": "port",
+            "Status": lambda agent: agent.status.capitalize(),
+            "Cluster": "cluster",
+            "Allocation": "allocation",
+        },
+        _agent_text,
+    ),
+    # An agent that `discover agents` lists.
+    "discovered agent": View(
+        _AGENT_JSON,
+        {
+            "Host": "host",
+            "Port": "port",
+            "Network Interface": lambda _: "emulated",
+            "Time Since Last Seen": lambda _: "0s",
+            "Agent Auto-Add ID": "name",
+        },
+    ),
+    "ipu": View(
+        {
+            "agent": "agent.name",
+            "ipu": "number",
+            "attributes": emulated_hardware.ATTRIBUTES,
+        },
+        _attribute_table,
+    ),
     "allocation": View(
-        _allocation_value,
-        partial(format_values, _ALLOCATIONS, top_rule=True),
-        partial(format_value, _ALLOCATION),
+        {
+            "id": "name",
+            "spec": {"cluster": "cluster", "agents": "agents", "users": "users"},
+        },
+        {"Allocation ID": "name", "Agents": "agents"},
+        {
+            "Allocation ID": "name",
+            "Cluster": "cluster",
+            "Agents": "agents",
+            "Users": lambda allocation: allocation.users or "all",
+        },
+        top_rule=True,
     ),
     "user": View(
-        _user_value,
-        partial(format_values, {"User": "name", **_USER}),
-        partial(format_value, {"User ID": "name", **_USER}),
+        {"id": "name", "is_admin": "is_admin", "allocations": "allocations"},
+        {"User": "name", **_USER},
+        {"User ID": "name", **_USER},
     ),
 }

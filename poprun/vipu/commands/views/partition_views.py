@@ -7,14 +7,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from poprun.vipu.commands.views.text_tables import (
-    Columns,
-    cells_of,
-    format_properties,
-    format_table,
-    format_values,
-    properties_of,
-)
+from poprun.vipu.commands.views import text_tables
+from poprun.vipu.commands.views.text_tables import Columns, cells_of, json_value
 from poprun.vipu.leases import Lease, Reservation
 from poprun.vipu.model import IPUS_PER_MACHINE, Agent, Partition
 from poprun.vipu.rules.numbering import machines, positions
@@ -62,11 +56,10 @@ _PARTITION: Columns = {
 
 def holders_of(reservations: Sequence[Reservation]) -> Holders:
     """Return which leases hold devices of each partition."""
-    found: dict[str, dict[str, Lease]] = {}
-    for reservation in reservations:
-        leases = found.setdefault(reservation.partition, {})
-        leases[reservation.lease.id] = reservation.lease
-    return {partition: tuple(leases.values()) for partition, leases in found.items()}
+    by_id: dict[str, dict[str, Lease]] = {}
+    for partition, _, lease, *_ in reservations:
+        by_id.setdefault(partition, {})[lease.id] = lease
+    return {partition: tuple(leases.values()) for partition, leases in by_id.items()}
 
 
 def partition_table(
@@ -86,12 +79,12 @@ def partition_table(
     columns = {**(_OF_ADMIN if for_admin else {}), **_PARTITIONS}
     widths = (0,) * (len(columns) - len(_WIDTHS)) + _WIDTHS
     if holders is None:
-        return format_values(columns, partitions, widths=widths)
+        return text_tables.format_values(columns, partitions, widths=widths)
     rows: list[tuple[str, ...]] = []
     for partition in partitions:
         leases = holders.get(partition.name, ())
         rows += rows_of_holders(cells_of(columns, partition), leases)
-    return format_table((*columns, *HOLDERS), rows, widths=widths)
+    return text_tables.format_table((*columns, *HOLDERS), rows, widths=widths)
 
 
 def rows_of_holders(
@@ -118,54 +111,57 @@ def partition_properties(
         ("Partition ID", partition.name),
         ("State", partition.state.name),
         *([("Reason", partition.reason)] if partition.reason else []),
-        *properties_of(_PARTITION, partition),
+        *text_tables.properties_of(_PARTITION, partition),
         ("Agents", " ".join(used)),
         ("Created", local_time(partition.created)),
         ("Removed with", "its job" if partition.lease else "vipu remove partition"),
     ]
     leases = holders.get(partition.name, ())
     if not leases:
-        return format_properties([*pairs, ("In use by", "-")])
-    return format_properties(pairs) + format_values(HOLDERS, leases)
+        return text_tables.format_properties([*pairs, ("In use by", "-")])
+    return text_tables.format_properties(pairs) + text_tables.format_values(
+        HOLDERS, leases
+    )
+
+
+_HOLDER_JSON = {
+    "user": "holder.user",
+    "job": "holder.job",
+    "host": "holder.host",
+    "pid": "holder.process.pid",
+    "since": lambda lease: utc_time(lease.since),
+}
+_PARTITION_JSON = {
+    "size": "size",
+    "num_ilds": "num_ilds",
+    "num_gcds": "num_gcds",
+    "ipus_per_gcd": "gcd_size",
+    "num_replicas": "num_replicas",
+    "reconfigurable": "reconfigurable",
+    "routing": "link_routing.name",
+    "gw_routing": "gateway_routing.name",
+    "sync_type": lambda partition: f"ST_{partition.sync_type.name}",
+    "cluster": "cluster",
+    "allocation": "allocation",
+}
 
 
 def partition_value(
     partition: Partition, holders: Holders, names: AgentNames
 ) -> dict[str, Any]:
     """Return a partition for JSON, in the form of the original's `--showjson`."""
-    value = {
+    ipus = ipu_names(positions(partition), names)
+    leases = holders.get(partition.name, ())
+    return {
         "id": partition.name,
-        "spec": {
-            "size": partition.size,
-            "ipus": ipu_names(positions(partition), names),
-            "num_ilds": partition.num_ilds,
-            "num_gcds": partition.num_gcds,
-            "ipus_per_gcd": partition.gcd_size,
-            "num_replicas": partition.num_replicas,
-            "reconfigurable": partition.reconfigurable,
-            "routing": partition.link_routing.name,
-            "gw_routing": partition.gateway_routing.name,
-            "sync_type": f"ST_{partition.sync_type.name}",
-            "cluster": partition.cluster,
-            "allocation": partition.allocation,
-        },
+        "spec": {**json_value(_PARTITION_JSON, partition), "ipus": ipus},
         "owner": partition.owner,
         "state": partition.state.in_api,
         "reason": partition.reason,
         "created": utc_time(partition.created),
         "removed_with_job": partition.lease is not None,
-        "holders": [
-            {
-                "user": lease.holder.user,
-                "job": lease.holder.job,
-                "host": lease.holder.host,
-                "pid": lease.holder.process.pid,
-                "since": utc_time(lease.since),
-            }
-            for lease in holders.get(partition.name, ())
-        ],
+        "holders": [json_value(_HOLDER_JSON, lease) for lease in leases],
     }
-    return {"partition": value}
 
 
 def ipu_names(ipus: Sequence[int], names: AgentNames) -> list[str]:

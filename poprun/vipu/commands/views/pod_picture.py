@@ -7,15 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from poprun.vipu.commands.views.partition_views import (
-    HOLDERS,
-    holders_of,
-    local_time,
-    names_by_machine,
-    partition_value,
-    rows_of_holders,
-    utc_time,
-)
+from poprun.vipu.commands.views import partition_views as views
 from poprun.vipu.commands.views.text_tables import Columns, cells_of, format_table
 from poprun.vipu.leases import Reservation
 from poprun.vipu.model import (
@@ -35,14 +27,22 @@ _MACHINES_PER_LINE = 8
 # Red means trouble, black and white are the terminal's own.
 _COLOURS = (2, 3, 4, 5, 6)
 
-
 _WAITING: Columns = {
     "IPUs": "num_ipus",
     "Partition": "partition",
     "User": "holder.user",
     "Job": "holder.job",
     "Host": "holder.host",
-    "Since": lambda job: local_time(job.since),
+    "Since": lambda job: views.local_time(job.since),
+}
+# The same for JSON.
+WAITING_JSON = {
+    "user": "holder.user",
+    "job": "holder.job",
+    "host": "holder.host",
+    "num_ipus": "num_ipus",
+    "partition": lambda job: job.partition or None,
+    "since": lambda job: views.utc_time(job.since),
 }
 
 
@@ -95,36 +95,35 @@ def ipus_of(state: ClusterState) -> list[Ipu]:
 def draw(state: ClusterState, *, in_colour: bool) -> str:
     """Return the picture of a cluster, and a table of its partitions."""
     cluster, ipus = state.cluster, ipus_of(state)
+    cells = [_cell(ipu, in_colour=in_colour) for ipu in ipus]
     lines = [f"{cluster.name}: {cluster.size} IPUs, {free_text(state.free, ' free')}"]
-    share = cluster.ild_size // IPUS_PER_MACHINE
+    machines = cluster.ild_size // IPUS_PER_MACHINE  # of an ILD
     # A line has machines of one ILD only.
     spans = [
-        range(first, min(first + _MACHINES_PER_LINE, (ild + 1) * share))
+        slice(first, min(first + _MACHINES_PER_LINE, (ild + 1) * machines))
         for ild in range(cluster.num_ilds)
-        for first in range(ild * share, (ild + 1) * share, _MACHINES_PER_LINE)
+        for first in range(ild * machines, (ild + 1) * machines, _MACHINES_PER_LINE)
     ]
-    labels = [_label(state.agents[span.start : span.stop]) for span in spans]
-    width = max(map(len, labels))
-    for span, label in zip(spans, labels, strict=True):
-        if cluster.num_ilds > 1 and span.start % share == 0:
-            lines.append(f" ILD {span.start // share}")
-        cells = [
-            "".join(
-                _cell(ipu, in_colour=in_colour)
-                for ipu in ipus[machine * IPUS_PER_MACHINE :][:IPUS_PER_MACHINE]
-            )
-            for machine in span
+    width = max(len(_label(state.agents[span])) for span in spans)
+    for span in spans:
+        agents = state.agents[span]
+        if cluster.num_ilds > 1 and span.start % machines == 0:
+            lines.append(f" ILD {span.start // machines}")
+        of_machines = [
+            "".join(cells[number * IPUS_PER_MACHINE :][:IPUS_PER_MACHINE])
+            for number in range(span.start, span.stop)
         ]
         trouble = ", ".join(
             f"{agent.name} is {agent.status}"
-            for agent in state.agents[span.start : span.stop]
+            for agent in agents
             if agent.status is not AgentStatus.UP
         )
-        lines.append(f" {label:{width}}  {' '.join(cells)}  {trouble}".rstrip())
+        line = f" {_label(agents):{width}}  {' '.join(of_machines)}  {trouble}"
+        lines.append(line.rstrip())
     text = "\n".join(lines) + "\n"
     if state.partitions:
         text += "\n" + _legend(state, ipus, in_colour=in_colour)
-    if any(ipu == Ipu() for ipu in ipus):
+    if Ipu() in ipus:
         text += f"{_OTHER} is in use by others.\n"
     return text
 
@@ -139,45 +138,27 @@ def draw_waiting(jobs: Sequence[WaitingJob]) -> str:
 
 def state_value(state: ClusterState) -> dict[str, Any]:
     """Return a cluster and the use of its IPUs for JSON."""
-    cluster, ipus, size = state.cluster, ipus_of(state), state.cluster.ild_size
-    holders = holders_of(state.reservations)
-
-    def value(position: int) -> dict[str, Any]:
-        ipu, agent = ipus[position], state.agents[position // IPUS_PER_MACHINE]
+    cluster, names = state.cluster, views.names_by_machine(state.agents)
+    holders = views.holders_of(state.reservations)
+    ipus = []
+    for position, ipu in enumerate(ipus_of(state)):
+        (name,) = views.ipu_names([position], names)
         known = None if ipu.partition is None else state.partitions[ipu.partition].name
-        return {
-            "id": f"{agent.name}:{position % IPUS_PER_MACHINE}",
-            "free": ipu.is_free,
-            "partition": known,
-            "held": ipu.is_held,
-        }
-
-    names = names_by_machine(state.agents)
+        value = {"id": name, "free": ipu.is_free, "partition": known}
+        ipus.append({**value, "held": ipu.is_held})
     return {
         "id": cluster.name,
         "size": cluster.size,
         "free": state.num_free,
         "largest_free": max((block.size for block in state.free), default=0),
         "ipu_link_domains": [
-            {"ipus": [value(ild * size + place) for place in range(size)]}
-            for ild in range(cluster.num_ilds)
+            {"ipus": ipus[first : first + cluster.ild_size]}
+            for first in range(0, cluster.size, cluster.ild_size)
         ],
         "partitions": [
-            partition_value(partition, holders, names)["partition"]
+            views.partition_value(partition, holders, names)
             for partition in state.partitions
         ],
-    }
-
-
-def waiting_value(job: WaitingJob) -> dict[str, Any]:
-    """Return a job that waits for JSON."""
-    return {
-        "user": job.holder.user,
-        "job": job.holder.job,
-        "host": job.holder.host,
-        "num_ipus": job.num_ipus,
-        "partition": job.partition or None,
-        "since": utc_time(job.since),
     }
 
 
@@ -199,18 +180,26 @@ def _cell(ipu: Ipu, *, in_colour: bool) -> str:
 
 
 def _legend(state: ClusterState, ipus: Sequence[Ipu], *, in_colour: bool) -> str:
-    holders = holders_of(state.reservations)
-    held = Counter(ipu.partition for ipu in ipus if ipu.is_held)
+    holders = views.holders_of(state.reservations)
+    num_held = Counter(ipu.partition for ipu in ipus if ipu.is_held)
     rows: list[tuple[str, ...]] = []
     numbers = {}  # of partitions, by the first row of each
     for number, partition in enumerate(state.partitions):
         numbers[len(rows)] = number
-        letter = _LETTERS[number % len(_LETTERS)].upper()
-        size, state_name = str(partition.size), partition.state.name
-        cells = (letter, partition.name, size, str(held[number]), state_name)
-        kept = (partition.owner or "-", "-", "-", "-", local_time(partition.created))
-        rows += rows_of_holders(cells, holders.get(partition.name, ()), kept)
-    header = ("", "Partition", "Size", "Held", "State", *HOLDERS)
+        cells = (
+            _cell(Ipu(number, is_held=True), in_colour=False),
+            *(partition.name, str(partition.size), str(num_held[number])),
+            partition.state.name,
+        )
+        kept = (
+            partition.owner or "-",
+            "-",
+            "-",
+            "-",
+            views.local_time(partition.created),
+        )
+        rows += views.rows_of_holders(cells, holders.get(partition.name, ()), kept)
+    header = ("", "Partition", "Size", "Held", "State", *views.HOLDERS)
     head, rule, *lines = format_table(header, rows).splitlines()
     if in_colour:
         # The letter of a row is in the colour of its partition.

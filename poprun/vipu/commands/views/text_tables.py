@@ -15,9 +15,9 @@ def format_values(columns: Columns, values: Sequence[Any], **attributes: Any) ->
     return format_table(list(columns), rows, **attributes)
 
 
-def format_value(columns: Columns, value: Any) -> str:
+def format_value(columns: Columns, value: Any, **attributes: Any) -> str:
     """Return a table with a row for each attribute of a value."""
-    return format_properties(properties_of(columns, value))
+    return format_properties(properties_of(columns, value), **attributes)
 
 
 def properties_of(columns: Columns, value: Any) -> list[Row]:
@@ -27,10 +27,23 @@ def properties_of(columns: Columns, value: Any) -> list[Row]:
 
 def cells_of(columns: Columns, value: Any) -> tuple[str, ...]:
     """Return the cells of a row."""
-    return tuple(
-        _text(show(value) if callable(show) else attrgetter(show)(value))
-        for show in columns.values()
-    )
+    return tuple(_text(_shown(column, value)) for column in columns.values())
+
+
+def json_value(template: Any, value: Any) -> Any:
+    """Return a value for JSON.
+
+    Args:
+        template: Columns, of which some may be templates of their own.
+        value: What has the attributes.
+    """
+    if isinstance(template, Mapping):
+        return {name: json_value(part, value) for name, part in template.items()}
+    return _shown(template, value)
+
+
+def _shown(column: str | Callable[[Any], Any], value: Any) -> Any:
+    return column(value) if callable(column) else attrgetter(column)(value)
 
 
 def _text(value: Any) -> str:
@@ -56,40 +69,33 @@ def format_table(
         widths: How wide each column is at least.
         top_rule: Whether a rule comes before the header.
     """
-    rows = [_printable(row) for row in rows]
-    columns = _column_widths([header, *rows], widths)
-    rule = _rule(columns)
-    lines = [rule] if top_rule else []
-    lines += [_line(header, columns), rule]
-    lines += [*(_line(row, columns) for row in rows), rule]
-    return "".join(f"{line}\n" for line in lines)
+    head, *lines = _lines([header, *rows], widths)
+    rule = "-" * len(head)
+    parts = [rule] if top_rule else []
+    return _text_of([*parts, head, rule, *lines, rule])
 
 
 def format_properties(pairs: Sequence[Row], *, widths: Sequence[int] = ()) -> str:
     """Return a table of names and values, between rules."""
-    pairs = [_printable(pair) for pair in pairs]
-    columns = _column_widths(pairs, widths)
-    rule = _rule(columns)
-    lines = [rule, *(_line(pair, columns) for pair in pairs), rule]
-    return "".join(f"{line}\n" for line in lines)
+    lines = _lines(pairs, widths)
+    rule = "-" * len(lines[0])
+    return _text_of([rule, *lines, rule])
 
 
-def _column_widths(rows: Sequence[Row], least: Sequence[int]) -> list[int]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+def _lines(rows: Sequence[Row], least: Sequence[int]) -> list[str]:
+    """Return a line for each row, all of one length; no column is too narrow."""
+    rows = [list(map(_printable, row)) for row in rows]
+    columns = zip(*rows, strict=True)
+    widths = [max(map(len, column)) for column in columns]
     for column, width in enumerate(least):
         widths[column] = max(widths[column], width)
-    return widths
+    return [f" {' | '.join(map(str.ljust, row, widths))} " for row in rows]
 
 
-def _rule(widths: Sequence[int]) -> str:
-    return "-" * (sum(widths) + 3 * len(widths) - 1)
+def _text_of(lines: Sequence[str]) -> str:
+    return "".join(f"{line.rstrip()}\n" for line in lines)
 
 
-def _line(cells: Row, widths: Sequence[int]) -> str:
-    padded = (cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
-    return f" {' | '.join(padded)}".rstrip()
-
-
-def _printable(cells: Row) -> Row:
+def _printable(cell: str) -> str:
     """Escape what would control a terminal: a server's names are not ours."""
-    return [cell if cell.isprintable() else ascii(cell) for cell in cells]
+    return cell if cell.isprintable() else ascii(cell)
