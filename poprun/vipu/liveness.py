@@ -25,44 +25,92 @@ def identify(pid: int | None = None) -> ProcessIdentity:
         ProcessLookupError: There is no such process.
     """
     number = os.getpid() if pid is None else pid
-    found = processes.process(number)
-    if found is None:
+    status = processes.process(number)
+    if status is None:
         raise ProcessLookupError(f"There is no process {number}.")
     here = Observer("")
     return ProcessIdentity(
         pid=number,
-        start_time=found.start - here.shift_ticks,
+        start_time=status.start - here.shift_ticks,
         boot_id=boot_id(),
         pid_namespace=here.pid_namespace,
     )
 
 
 class Observer:
-    """What this process sees others from. Not for use after a fork.
+    """Tells whether processes live, as this one sees them. Not for use after a fork.
+
+    It may remember who lives, and is told of their ends by the kernel. So it costs a
+    server one system call to know that no holder has ended, however many leases there
+    are.
 
     Args:
         host: This machine's name, as holders on it give it.
+        most_watched: How many processes it has a descriptor for at most; 0 to look at
+            each process each time.
     """
 
-    def __init__(self, host: str) -> None:
+    def __init__(self, host: str, most_watched: int = 0) -> None:
         self.host = host
         self.pid_namespace = os.readlink("/proc/self/ns/pid")
         # By how much /proc shifts start times for the time namespace of its reader.
         self.shift_ticks = int(_boot_time_shift() * _TICKS_PER_S)
+        self._most_watched = most_watched
+        self._poll = select.epoll() if most_watched else None
+        self._descriptors: dict[ProcessIdentity, int] = {}
+        self._processes: dict[int, ProcessIdentity] = {}
+        self._is_complete = False
 
     def life(self, process: ProcessIdentity, host: str) -> Life:
         """Tell whether a process of a host lives."""
+        if process in self._descriptors:
+            return Life.ALIVE
+        life = self._look_at(process, host)
+        if life is Life.ALIVE and not self._watch(process, host):
+            self._is_complete = False
+        return life
+
+    def note(self, process: ProcessIdentity, host: str) -> None:
+        """Note a holder that is new since the last look."""
+        if self._poll is not None and self.life(process, host) is Life.DEAD:
+            self._is_complete = False
+
+    def begin_look(self) -> None:
+        """Forget who has ended; all holders are asked for after that."""
+        self.refresh()
+        self._is_complete = self._poll is not None
+
+    def is_unchanged(self) -> bool:
+        """Return whether all live that lived in the last look at all, or since."""
+        self.refresh()
+        return self._is_complete
+
+    def refresh(self) -> None:
+        """Learn who has ended."""
+        for descriptor, _ in self._poll.poll(0) if self._poll is not None else ():
+            os.close(descriptor)
+            del self._descriptors[self._processes.pop(descriptor)]
+            self._is_complete = False
+
+    def close(self) -> None:
+        if self._poll is not None:
+            self._poll.close()
+        while self._processes:
+            os.close(self._processes.popitem()[0])
+        self._descriptors.clear()
+
+    def _look_at(self, process: ProcessIdentity, host: str) -> Life:
         if process.boot_id != boot_id():
             return Life.DEAD if host == self.host else Life.UNKNOWN
         if process.pid_namespace != self.pid_namespace:
             return Life.UNKNOWN
         if not 0 < process.pid <= MOST_PID:
             return Life.DEAD
-        found = processes.process(process.pid)
-        if found is not None:
-            start = found.start - self.shift_ticks
+        status = processes.process(process.pid)
+        if status is not None:
+            start = status.start - self.shift_ticks
             # A namespace may be shifted by parts of a tick, of 10 ms.
-            same = abs(start - process.start_time) <= 1 and not found.zombie
+            same = abs(start - process.start_time) <= 1 and not status.zombie
             return Life.ALIVE if same else Life.DEAD
         try:
             os.kill(process.pid, 0)
@@ -72,70 +120,15 @@ class Observer:
             pass  # /proc hides other users' processes
         return Life.UNKNOWN
 
-
-class Watch(Observer):
-    """An observer that remembers who lives, and is told of their ends by the kernel.
-
-    So it costs a server one system call to know that nothing has ended, however many
-    leases there are.
-
-    Args:
-        most: How many processes it has a descriptor for at most.
-    """
-
-    def __init__(self, host: str, most: int) -> None:
-        super().__init__(host)
-        self._most = most
-        self._poll = select.epoll()
-        self._descriptors: dict[ProcessIdentity, int] = {}
-        self._processes: dict[int, ProcessIdentity] = {}
-        self._is_complete = False
-
-    def begin_look(self) -> None:
-        """Forget who has ended; all holders are asked for after that."""
-        self.refresh()
-        self._is_complete = True
-
-    def is_unchanged(self) -> bool:
-        """Return whether all live that lived in the last look at all, or since."""
-        self.refresh()
-        return self._is_complete
-
-    def refresh(self) -> None:
-        """Learn who has ended."""
-        for descriptor, _ in self._poll.poll(0):
-            os.close(descriptor)
-            del self._descriptors[self._processes.pop(descriptor)]
-            self._is_complete = False
-
-    def life(self, process: ProcessIdentity, host: str) -> Life:
-        if process in self._descriptors:
-            return Life.ALIVE
-        life = super().life(process, host)
-        if life is Life.ALIVE and not self._add(process, host):
-            self._is_complete = False
-        return life
-
-    def note(self, process: ProcessIdentity, host: str) -> None:
-        """Note a holder that is new since the last look."""
-        if self.life(process, host) is Life.DEAD:
-            self._is_complete = False
-
-    def close(self) -> None:
-        self._poll.close()
-        while self._processes:
-            os.close(self._processes.popitem()[0])
-        self._descriptors.clear()
-
-    def _add(self, process: ProcessIdentity, host: str) -> bool:
-        if len(self._descriptors) >= self._most:
+    def _watch(self, process: ProcessIdentity, host: str) -> bool:
+        if self._poll is None or len(self._descriptors) >= self._most_watched:
             return False
         try:
             descriptor = os.pidfd_open(process.pid)
         except OSError:
             return False
         # Another may have got its number before.
-        if super().life(process, host) is not Life.ALIVE:
+        if self._look_at(process, host) is not Life.ALIVE:
             os.close(descriptor)
             return False
         self._descriptors[process] = descriptor

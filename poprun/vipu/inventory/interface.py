@@ -130,8 +130,8 @@ class Machines(_Operations):
     def set_agent_status(self, name: str, status: AgentStatus) -> Agent:
         """Let an emulated IPU-Machine fail, or come back.
 
-        Partitions on it change their state when they are next created, reset or
-        looked at while they are pending.
+        Partitions on it change their state when they are next created or reset, those
+        that are pending at once.
         """
 
     def create_allocation(

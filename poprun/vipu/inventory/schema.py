@@ -1,139 +1,93 @@
-"""The tables of an inventory."""
+"""The tables of an inventory: most columns are the fields of the values in them."""
+
+from typing import Any
+
+from poprun.vipu.inventory.rows import columns_of, stored_type
+from poprun.vipu.leases import Lease, ProcessIdentity
+from poprun.vipu.model import Agent, Cluster, Partition
+from poprun.vipu.requests import WaitingJob
+from poprun.vipu.rules.numbering import Device
 
 # "vipu" in ASCII: what makes a SQLite file an inventory.
 APPLICATION_ID = 0x76697075
 
 # Goes up with every change of the tables: no inventory of another version is opened.
-VERSION = 5
+VERSION = 6
 
-SCRIPT = """
--- One row: the time that leases live by, see `leases.advance_clock`.
-CREATE TABLE lease_clock (
-    reachable_s REAL NOT NULL,
-    -- When it was read last: seconds since a boot.
-    boot_id TEXT NOT NULL,
-    read_at REAL NOT NULL
-);
-INSERT INTO lease_clock VALUES (0, '', 0);
+_SQL = {str: "TEXT", int: "INTEGER", float: "REAL", bytes: "BLOB"}
 
-CREATE TABLE clusters (
-    name TEXT PRIMARY KEY,
-    num_ilds INTEGER NOT NULL,
-    ild_size INTEGER NOT NULL,
-    topology TEXT NOT NULL,
-    gateway_topology TEXT NOT NULL,
-    automatic INTEGER NOT NULL
-);
-CREATE TABLE agents (
-    name TEXT PRIMARY KEY,
-    host TEXT NOT NULL,
-    port INTEGER NOT NULL,
-    status TEXT NOT NULL,
-    cluster TEXT REFERENCES clusters,
-    machine INTEGER,
-    allocation TEXT REFERENCES allocations,
-    -- Whether it goes when its cluster does.
-    made_with_cluster INTEGER NOT NULL
-);
+# The columns of each table, with the types of their values.
+TABLES: dict[str, dict[str, Any]] = {
+    # One row: the time that leases live by, see `leases.advance_clock`. It was read
+    # last so many seconds after a boot.
+    "lease_clock": {"reachable_s": float, "boot_id": str, "read_at": float},
+    "clusters": columns_of(Cluster),
+    # Whether an agent goes when its cluster does.
+    "agents": columns_of(Agent) | {"made_with_cluster": bool},
+    # A bit for each IPU of the cluster that is free, the lowest first.
+    "allocations": {"name": str, "cluster": str, "free_ipus": bytes},
+    "allocation_users": {"allocation": str, "user": str},
+    # A user that is limited may use no allocations but those of allocation_users.
+    "users": {
+        "name": str,
+        "is_admin": bool,
+        "is_limited": bool,
+        "salt": bytes,
+        "key_hash": bytes,
+    },
+    # When a lease ends, on the clock of the leases.
+    "leases": columns_of(Lease) | {"ends": float},
+    "partitions": columns_of(Partition) | {"size": int},
+    # `child` is -1 for the parent device. The process is the one that is attached.
+    "devices": {"lease": str, "child": int, "partition": str}
+    | columns_of(Device)
+    | {name: kind | None for name, kind in columns_of(ProcessIdentity).items()},
+    # Jobs that wait for IPUs, in their order. `lease` is the id that the job's will
+    # have. The partition is empty if one is to be made, from one of the allocations:
+    # names and spaces. `heard` is when the job asked last, on that clock.
+    "waiting": columns_of(WaitingJob)
+    | {"lease": str, "allocations": str, "heard": float},
+}
+# By what the rows of a table are known, if not by their names.
+_KEYS = {
+    "lease_clock": "boot_id",
+    "allocation_users": "allocation, user",
+    "leases": "id",
+    "devices": "lease, child",
+    "waiting": "lease",
+}
+# Which columns have the names of rows of other tables.
+_REFERENCES = {
+    "agents": ("cluster", "allocation"),
+    "allocations": ("cluster",),
+    "allocation_users": ("allocation",),
+    "partitions": ("cluster", "allocation", "lease"),
+    "devices": ("lease", "partition"),
+}
+_INDEXES = """
 CREATE UNIQUE INDEX agent_of_machine ON agents (cluster, machine);
 CREATE INDEX agents_of_allocation ON agents (allocation, machine);
 CREATE INDEX agents_in_trouble ON agents (cluster, machine) WHERE status <> 'up';
-CREATE TABLE allocations (
-    name TEXT PRIMARY KEY,
-    cluster TEXT NOT NULL REFERENCES clusters,
-    -- A bit for each IPU of the cluster, the lowest first.
-    free_ipus BLOB NOT NULL
-);
-CREATE TABLE allocation_users (
-    allocation TEXT NOT NULL REFERENCES allocations,
-    user TEXT NOT NULL,
-    PRIMARY KEY (allocation, user)
-) WITHOUT ROWID;
-CREATE TABLE users (
-    name TEXT PRIMARY KEY,
-    is_admin INTEGER NOT NULL,
-    salt BLOB NOT NULL,
-    key_hash BLOB NOT NULL,
-    -- Whether the user may use no allocations but those of allocation_users.
-    is_limited INTEGER NOT NULL
-);
-
-CREATE TABLE leases (
-    id TEXT PRIMARY KEY,
-    user TEXT NOT NULL,
-    job TEXT NOT NULL,
-    host TEXT NOT NULL,
-    pid INTEGER NOT NULL,
-    start_time INTEGER NOT NULL,
-    boot_id TEXT NOT NULL,
-    pid_namespace TEXT NOT NULL,
-    since REAL NOT NULL,
-    lease_s REAL NOT NULL,
-    -- On the lease clock.
-    ends REAL NOT NULL
-) WITHOUT ROWID;
-
-CREATE TABLE partitions (
-    name TEXT PRIMARY KEY,
-    cluster TEXT NOT NULL REFERENCES clusters,
-    allocation TEXT NOT NULL REFERENCES allocations,
-    owner TEXT NOT NULL,
-    -- Of the first ILD; the other ILDs follow at distances of cluster_ild_size.
-    first INTEGER NOT NULL,
-    ild_share INTEGER NOT NULL,
-    num_ilds INTEGER NOT NULL,
-    cluster_ild_size INTEGER NOT NULL,
-    num_gcds INTEGER NOT NULL,
-    gcd_size INTEGER NOT NULL,
-    num_replicas INTEGER NOT NULL,
-    reconfigurable INTEGER NOT NULL,
-    link_routing TEXT NOT NULL,
-    gateway_routing TEXT NOT NULL,
-    sync_type TEXT NOT NULL,
-    link_topology TEXT NOT NULL,
-    state TEXT NOT NULL,
-    reason TEXT NOT NULL,
-    created REAL NOT NULL,
-    lease TEXT REFERENCES leases,
-    generation INTEGER NOT NULL
-);
 CREATE INDEX partitions_of_lease ON partitions (lease) WHERE lease IS NOT NULL;
-CREATE INDEX partitions_of_allocation ON partitions (allocation, first);
-
-CREATE TABLE devices (
-    lease TEXT NOT NULL REFERENCES leases,
-    -- -1 for the parent device.
-    child INTEGER NOT NULL,
-    partition_name TEXT NOT NULL REFERENCES partitions,
-    id INTEGER NOT NULL,
-    first INTEGER NOT NULL,
-    num_ipus INTEGER NOT NULL,
-    pid INTEGER,
-    start_time INTEGER,
-    boot_id TEXT,
-    pid_namespace TEXT,
-    PRIMARY KEY (lease, child)
-) WITHOUT ROWID;
-CREATE INDEX devices_of_partition ON devices (partition_name, child);
-
--- Jobs that wait for IPUs, in the order of their tickets.
-CREATE TABLE waiting (
-    ticket INTEGER PRIMARY KEY AUTOINCREMENT,
-    -- The id that the lease of the job will have.
-    lease TEXT NOT NULL UNIQUE,
-    user TEXT NOT NULL,
-    job TEXT NOT NULL,
-    host TEXT NOT NULL,
-    pid INTEGER NOT NULL,
-    start_time INTEGER NOT NULL,
-    boot_id TEXT NOT NULL,
-    pid_namespace TEXT NOT NULL,
-    since REAL NOT NULL,
-    num_ipus INTEGER NOT NULL,
-    -- Empty if one is to be made, from one of the allocations: names and spaces.
-    partition_name TEXT NOT NULL,
-    allocations TEXT NOT NULL,
-    -- When it was heard of last, on the clock of the leases.
-    heard REAL NOT NULL
-);
+CREATE INDEX partitions_of_allocation ON partitions (allocation);
+CREATE INDEX devices_of_partition ON devices (partition, child);
 """
+
+
+def _create(table: str, columns: dict[str, Any]) -> str:
+    parts = []
+    for name, kind in columns.items():
+        stored, is_optional = stored_type(kind)
+        parts.append(f"{name} {_SQL[stored]}{'' if is_optional else ' NOT NULL'}")
+    parts.append(f"PRIMARY KEY ({_KEYS.get(table, 'name')})")
+    for name in _REFERENCES.get(table, ()):
+        parts.append(f"FOREIGN KEY ({name}) REFERENCES {name}s")
+    return f"CREATE TABLE {table} ({', '.join(parts)});\n"
+
+
+# What makes a new inventory.
+SCRIPT = (
+    "".join(_create(table, columns) for table, columns in TABLES.items())
+    + _INDEXES
+    + "INSERT INTO lease_clock VALUES (0, '', 0);"
+)

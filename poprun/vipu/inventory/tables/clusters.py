@@ -1,24 +1,15 @@
 """Clusters and agents in the database."""
 
-from _sqlite3 import Connection
-
 from poprun.vipu.errors import InUseError, VipuRuleError
+from poprun.vipu.inventory.rows import Transaction
 from poprun.vipu.inventory.tables.names import check_new, get_named
-from poprun.vipu.inventory.tables.rows import (
-    columns_of,
-    insert,
-    select,
-    select_column,
-)
-from poprun.vipu.model import IPUS_PER_MACHINE, Agent, AgentStatus, Block, Cluster
+from poprun.vipu.model import IPUS_PER_MACHINE, Agent, Block, Cluster
 from poprun.vipu.requests import ClusterRequest
 from poprun.vipu.rules.checks import check_agent, check_cluster, check_distinct
 from poprun.vipu.rules.free_ipus import bits_of, free_blocks
 
-_AGENTS = f"SELECT {columns_of(Agent)} FROM agents "
 
-
-def create_cluster(db: Connection, request: ClusterRequest) -> Cluster:
+def create_cluster(db: Transaction, request: ClusterRequest) -> Cluster:
     """Make a cluster, its agents if need be, and the allocation of its name."""
     machines = len(request.agents) or request.num_machines
     ilds = max(request.num_ilds, 1)
@@ -39,9 +30,9 @@ def create_cluster(db: Connection, request: ClusterRequest) -> Cluster:
     check_cluster(cluster)
     check_new(db, "clusters", cluster.name)
     check_new(db, "allocations", cluster.name)
-    insert(db, "clusters", cluster)
+    db.insert("clusters", cluster)
     ipus = bits_of([Block(0, cluster.size)])
-    insert(db, "allocations", cluster.name, cluster.name, column_of(ipus))
+    db.insert("allocations", cluster.name, cluster.name, column_of(ipus))
     if request.agents:
         _take_agents(db, request)
     else:
@@ -49,7 +40,7 @@ def create_cluster(db: Connection, request: ClusterRequest) -> Cluster:
     return cluster
 
 
-def _take_agents(db: Connection, request: ClusterRequest) -> None:
+def _take_agents(db: Transaction, request: ClusterRequest) -> None:
     check_distinct("Agent", request.agents)
     for machine, name in enumerate(request.agents):
         agent = get_agent(db, name)
@@ -58,15 +49,13 @@ def _take_agents(db: Connection, request: ClusterRequest) -> None:
                 f"Agent {name} belongs to cluster {agent.cluster}. Remove that "
                 "cluster, or leave the agent out."
             )
-        db.execute(
-            "UPDATE agents SET cluster = ?, machine = ?, allocation = ? WHERE name = ?",
-            (request.name, machine, request.name, name),
-        )
+        cluster = request.name
+        place = {"cluster": cluster, "machine": machine, "allocation": cluster}
+        db.update("agents", place, name=name)
 
 
-def _make_agents(db: Connection, cluster: str, machines: int) -> None:
-    (last,) = select_column(
-        db,
+def _make_agents(db: Transaction, cluster: str, machines: int) -> None:
+    (last,) = db.column(
         "SELECT coalesce(max(CAST(substr(name, 3) AS INTEGER)), -1) FROM agents "
         "WHERE name GLOB 'ag[0-9]*'",
     )
@@ -76,22 +65,21 @@ def _make_agents(db: Connection, cluster: str, machines: int) -> None:
         agent = Agent(
             f"ag{number}", host, cluster=cluster, machine=machine, allocation=cluster
         )
-        insert(db, "agents", agent, True)
+        db.insert("agents", agent, True)
 
 
-def list_clusters(db: Connection) -> tuple[Cluster, ...]:
-    query = f"SELECT {columns_of(Cluster)} FROM clusters ORDER BY rowid"
-    return select(db, Cluster, query)
+def list_clusters(db: Transaction) -> tuple[Cluster, ...]:
+    return db.select(Cluster, "clusters ORDER BY rowid")
 
 
-def get_cluster(db: Connection, name: str) -> Cluster:
+def get_cluster(db: Transaction, name: str) -> Cluster:
     return get_named(db, Cluster, "clusters", name)
 
 
-def list_free_blocks(db: Connection, cluster: str) -> tuple[Block, ...]:
+def list_free_blocks(db: Transaction, cluster: str) -> tuple[Block, ...]:
     get_cluster(db, cluster)
     query = "SELECT free_ipus FROM allocations WHERE cluster = ?"
-    columns = select_column(db, query, cluster)
+    columns = db.column(query, cluster)
     blocks = [block for column in columns for block in free_blocks(ipus_in(column))]
     return tuple(sorted(blocks))
 
@@ -106,88 +94,71 @@ def ipus_in(column: bytes) -> int:
     return int.from_bytes(column, "little")
 
 
-def remove_cluster(db: Connection, name: str) -> None:
+def remove_cluster(db: Transaction, name: str) -> None:
     get_cluster(db, name)
     check_empty(db, "cluster", name)
-    own = "(SELECT name FROM allocations WHERE cluster = ?)"
-    for deleted in (
-        f"allocation_users WHERE allocation IN {own}",
-        "allocations WHERE cluster = ?",
-        "agents WHERE cluster = ? AND made_with_cluster",
-    ):
-        db.execute(f"DELETE FROM {deleted}", (name,))
-    db.execute(
-        "UPDATE agents SET cluster = NULL, machine = NULL, allocation = NULL "
-        "WHERE cluster = ?",
-        (name,),
-    )
-    db.execute("DELETE FROM clusters WHERE name = ?", (name,))
+    for allocation in db.column("SELECT name FROM allocations WHERE cluster = ?", name):
+        db.delete("allocation_users", allocation=allocation)
+    db.delete("allocations", cluster=name)
+    db.delete("agents", cluster=name, made_with_cluster=True)
+    nowhere = dict.fromkeys(("cluster", "machine", "allocation"))
+    db.update("agents", nowhere, cluster=name)
+    db.delete("clusters", name=name)
 
 
-def check_empty(db: Connection, noun: str, name: str) -> None:
+def check_empty(db: Transaction, noun: str, name: str) -> None:
     """Check that a cluster or an allocation has no partitions.
 
     Raises:
         InUseError: It has some.
     """
     query = f"SELECT name FROM partitions WHERE {noun} = ? LIMIT 3"
-    partitions = select_column(db, query, name)
-    if partitions:
+    if partitions := db.column(query, name):
         raise InUseError(
             f"{noun.capitalize()} {name} cannot be removed while it has partitions, as "
             f"{', '.join(partitions)}. Remove them first."
         )
 
 
-def create_agent(db: Connection, name: str, host: str, port: int) -> Agent:
+def create_agent(db: Transaction, name: str, host: str, port: int) -> Agent:
     agent = Agent(name=name, host=host, port=port)
     check_agent(agent)
     check_new(db, "agents", name)
-    insert(db, "agents", agent, False)
+    db.insert("agents", agent, False)
     return agent
 
 
-def list_agents(db: Connection, cluster: str | None) -> tuple[Agent, ...]:
+def list_agents(db: Transaction, cluster: str | None) -> tuple[Agent, ...]:
     if cluster is None:
-        return select(db, Agent, _AGENTS + "ORDER BY rowid")
+        return db.select(Agent, "agents ORDER BY rowid")
     get_cluster(db, cluster)
-    query = _AGENTS + "WHERE cluster = ? ORDER BY machine"
-    return select(db, Agent, query, (cluster,))
+    return db.select(Agent, "agents WHERE cluster = ? ORDER BY machine", cluster)
 
 
-def get_agent(db: Connection, name: str) -> Agent:
+def get_agent(db: Transaction, name: str) -> Agent:
     return get_named(db, Agent, "agents", name)
 
 
-def remove_agent(db: Connection, name: str) -> None:
+def remove_agent(db: Transaction, name: str) -> None:
     agent = get_agent(db, name)
     if agent.cluster is not None:
         raise InUseError(
             f"Agent {name} belongs to cluster {agent.cluster}. Remove the cluster "
             "first."
         )
-    db.execute("DELETE FROM agents WHERE name = ?", (name,))
-
-
-def set_agent_status(db: Connection, name: str, status: AgentStatus) -> Agent:
-    get_agent(db, name)
-    db.execute("UPDATE agents SET status = ? WHERE name = ?", (status, name))
-    return get_agent(db, name)
+    db.delete("agents", name=name)
 
 
 def agents_in_trouble(
-    db: Connection, cluster: str, blocks: tuple[Block, ...]
+    db: Transaction, cluster: str, blocks: tuple[Block, ...]
 ) -> list[Agent]:
     """Return the agents below some IPUs that are not up."""
-    query = (
-        f"{_AGENTS}WHERE cluster = ? AND status <> 'up' AND machine BETWEEN ? AND ? "
-        "ORDER BY machine"
+    agents = db.select(
+        Agent, "agents WHERE cluster = ? AND status <> 'up' ORDER BY machine", cluster
     )
-    first = blocks[0].first // IPUS_PER_MACHINE
-    last = (blocks[-1].end - 1) // IPUS_PER_MACHINE
     return [
         agent
-        for agent in select(db, Agent, query, (cluster, first, last))
+        for agent in agents
         if any(
             agent.positions.start < block.end and block.first < agent.positions.stop
             for block in blocks

@@ -1,12 +1,17 @@
 """Devices in the database: parents and children that leases hold, and attachments."""
 
-from _sqlite3 import Connection
-
 from poprun.vipu.errors import DeviceError, InUseError, MismatchError
-from poprun.vipu.inventory.tables.leases import COLUMNS, get_lease
+from poprun.vipu.inventory.rows import Transaction, columns_of
+from poprun.vipu.inventory.tables.leases import get_lease
 from poprun.vipu.inventory.tables.occupants import describe_holders
-from poprun.vipu.inventory.tables.rows import insert, select
-from poprun.vipu.leases import PARENT, Lease, ProcessIdentity, Reservation
+from poprun.vipu.leases import (
+    PARENT,
+    Lease,
+    Life,
+    ProcessIdentity,
+    Reservation,
+    check_process,
+)
 from poprun.vipu.model import Partition
 from poprun.vipu.requests import Acquisition
 from poprun.vipu.rules import numbering
@@ -14,15 +19,23 @@ from poprun.vipu.rules.numbering import Device
 from poprun.vipu.rules.partition_rules import describe
 from poprun.words import counted
 
+
+def _columns(table: str, kind: type) -> str:
+    return ", ".join(f"{table}.{column}" for column in columns_of(kind))
+
+
 _RESERVATIONS = (
-    f"SELECT partition_name, devices.id, first, num_ipus, {COLUMNS}, "
-    f"nullif(child, {PARENT}), devices.pid, devices.start_time, devices.boot_id, "
-    "devices.pid_namespace FROM devices JOIN leases ON leases.id = lease "
+    f"SELECT partition, d.id, first, num_ipus, {_columns('l', Lease)}, "
+    f"nullif(child, {PARENT}), {_columns('d', ProcessIdentity)} "
+    "FROM devices d JOIN leases l ON l.id = lease "
 )
+
+# Of a device that no process is attached to.
+_NO_PROCESS = [None] * len(ProcessIdentity._fields)
 
 
 def reserve(
-    db: Connection, partition: Partition, asked: Acquisition, lease: Lease
+    db: Transaction, partition: Partition, asked: Acquisition, lease: Lease
 ) -> tuple[Device, tuple[Device, ...]]:
     """Let a lease hold a parent device, and a child device for each instance.
 
@@ -41,18 +54,14 @@ def reserve(
     children = numbering.children_of(
         partition.size, parent, asked.num_children, asked.ipus_per_child
     )
-    table = "devices (lease, child, partition_name, id, first, num_ipus)"
     for child, device in enumerate((parent, *children), start=PARENT):
-        insert(db, table, lease.id, child, partition.name, device)
+        db.insert("devices", lease.id, child, partition.name, device, *_NO_PROCESS)
     return parent, children
 
 
-def _free_parent(db: Connection, partition: Partition, asked: Acquisition) -> Device:
-    query = (
-        f"SELECT id, first, num_ipus FROM devices WHERE child = {PARENT} "
-        "AND partition_name = ?"
-    )
-    parents = select(db, Device, query, (partition.name,))
+def _free_parent(db: Transaction, partition: Partition, asked: Acquisition) -> Device:
+    query = f"devices WHERE partition = ? AND child = {PARENT}"
+    parents = db.select(Device, query, partition.name)
     size = partition.size
     if partition.reconfigurable:
         size = numbering.parent_size(asked.num_children, asked.ipus_per_child)
@@ -70,7 +79,7 @@ def _free_parent(db: Connection, partition: Partition, asked: Acquisition) -> De
 
 
 def check_unused(
-    db: Connection, partition: Partition, verb: str, lease: str | None
+    db: Transaction, partition: Partition, verb: str, lease: str | None
 ) -> None:
     """Check that no other lease holds devices of a partition.
 
@@ -85,38 +94,46 @@ def check_unused(
         )
 
 
-def release_devices(db: Connection, partition: str) -> None:
+def release_devices(db: Transaction, partition: str) -> None:
     """Take all devices of a partition from the leases that hold them."""
-    db.execute("DELETE FROM devices WHERE partition_name = ?", (partition,))
+    db.delete("devices", partition=partition)
 
 
-def attach(db: Connection, lease: str, child: int, process: ProcessIdentity) -> None:
-    """Attach a process to a device, in place of any other."""
-    db.execute(
-        "UPDATE devices SET pid = ?, start_time = ?, boot_id = ?, pid_namespace = ? "
-        "WHERE lease = ? AND child = ?",
-        (*process, lease, child),
-    )
-
-
-def detach(db: Connection, lease: str, child: int, process: ProcessIdentity) -> None:
-    if get_child(db, lease, child).process == process:
-        db.execute(
-            "UPDATE devices SET pid = NULL, start_time = NULL, boot_id = NULL, "
-            "pid_namespace = NULL WHERE lease = ? AND child = ?",
-            (lease, child),
+def attach(db: Transaction, lease: str, child: int, process: ProcessIdentity) -> Device:
+    """Attach a process to a device, in place of one that has ended."""
+    check_process(process)
+    _, device, holder_lease, _, other = _get_child(db, lease, child)
+    if (
+        other not in (None, process)
+        and db.observer.life(other, holder_lease.holder.host) is not Life.DEAD
+    ):
+        raise DeviceError(
+            f"Device {device.id} of instance {child} cannot be attached to by process "
+            f"{process.pid}, because process {other.pid} of the same job is attached "
+            "to it. Let one process of each instance attach, and the others work "
+            "through it."
         )
+    db.update("devices", process._asdict(), lease=lease, child=child)
+    return device
 
 
-def list_reservations(db: Connection, partition: str | None) -> tuple[Reservation, ...]:
+def detach(db: Transaction, lease: str, child: int, process: ProcessIdentity) -> None:
+    if _get_child(db, lease, child).process == process:
+        nothing = dict.fromkeys(ProcessIdentity._fields)
+        db.update("devices", nothing, lease=lease, child=child)
+
+
+def list_reservations(
+    db: Transaction, partition: str | None
+) -> tuple[Reservation, ...]:
     query = (
-        f"{_RESERVATIONS}WHERE ?1 IS NULL OR partition_name = ?1 "
-        "ORDER BY leases.since, leases.id, child"
+        f"{_RESERVATIONS}WHERE ?1 IS NULL OR partition = ?1 "
+        "ORDER BY l.since, l.id, child"
     )
-    return select(db, Reservation, query, (partition,))
+    return db.read(Reservation, query, partition)
 
 
-def get_child(db: Connection, lease: str, child: int) -> Reservation:
+def _get_child(db: Transaction, lease: str, child: int) -> Reservation:
     """Return a device that a lease holds, and who is attached to it.
 
     Raises:
@@ -125,11 +142,10 @@ def get_child(db: Connection, lease: str, child: int) -> Reservation:
     """
     get_lease(db, lease)
     query = f"{_RESERVATIONS}WHERE lease = ? AND child = ?"
-    for reservation in select(db, Reservation, query, (lease, child)):
+    for reservation in db.read(Reservation, query, lease, child):
         return reservation
-    partition, number = db.execute(
-        "SELECT partition_name, count(*) - 1 FROM devices WHERE lease = ?", (lease,)
-    ).fetchone()
+    query = "SELECT partition, count(*) - 1 FROM devices WHERE lease = ?"
+    partition, number = db.execute(query, lease).fetchone()
     raise DeviceError(
         f"Partition {partition} has no device for instance {child}: the job holds "
         f"{counted(number, 'device')} of it, for instances from 0 on. Start the "

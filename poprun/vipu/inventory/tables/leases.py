@@ -2,30 +2,21 @@
 
 import os
 import time
-from _sqlite3 import Connection
 from collections.abc import Iterator
 
 from poprun.vipu import errors, liveness
+from poprun.vipu.inventory.rows import Transaction, from_row
 from poprun.vipu.inventory.tables.partitions import delete_partition
-from poprun.vipu.inventory.tables.rows import from_row, insert, select, select_column
 from poprun.vipu.leases import Holder, Lease, Life, ProcessIdentity, check_holder
-from poprun.vipu.liveness import Observer
 
 LONGEST_LEASE_S = 24 * 3600.0
 # The clock of the leases is not written more often to find out whether some have ended.
 CLOCK_DUE_S = 1.0
 LIVELIEST = (Life.ALIVE, Life.UNKNOWN, Life.DEAD)
-COLUMNS = (
-    "leases.id, leases.user, leases.job, leases.host, leases.pid, "
-    "leases.start_time, leases.boot_id, leases.pid_namespace, leases.since, "
-    "leases.lease_s"
-)
 
 
-def open_lease(
-    db: Connection, holder: Holder, lease_s: float, now: float, lease_id: str = ""
-) -> Lease:
-    """Make a lease that nothing is held by yet; `now` is on the clock of the leases.
+def open_lease(db: Transaction, holder: Holder, lease_s: float, lease_id: str) -> Lease:
+    """Make a lease that nothing is held by yet, with an id of its own without one.
 
     Raises:
         VipuRuleError: The holder, the time or the id is not valid.
@@ -36,7 +27,7 @@ def open_lease(
         raise errors.VipuRuleError(
             f"{lease_id[:40]!r} is no id of a lease: use 32 hexadecimal digits."
         )
-    if select_column(db, "SELECT 1 FROM leases WHERE id = ?", lease_id):
+    if db.column("SELECT 1 FROM leases WHERE id = ?", lease_id):
         raise errors.NameTakenError(
             f"There is a lease {lease_id} already. Draw another id."
         )
@@ -45,14 +36,13 @@ def open_lease(
             f"A lease cannot live for {lease_s:g} s, but for 1 to {LONGEST_LEASE_S:g}."
         )
     lease = Lease(lease_id or os.urandom(16).hex(), holder, time.time(), lease_s)
-    insert(db, "leases", lease, now + lease_s)
+    db.insert("leases", lease, advance_clock(db) + lease_s)
     return lease
 
 
-def get_lease(db: Connection, lease: str) -> Lease:
-    query = f"SELECT {COLUMNS} FROM leases WHERE id = ?"
-    for found in select(db, Lease, query, (lease,)):
-        return found
+def get_lease(db: Transaction, lease: str) -> Lease:
+    for existing in db.select(Lease, "leases WHERE id = ?", lease):
+        return existing
     raise errors.LeaseEndedError(
         "The job's lease of its IPUs has ended, so that others may have them. It "
         "was not renewed in time, or the partition was removed with --force. Start "
@@ -60,62 +50,60 @@ def get_lease(db: Connection, lease: str) -> Lease:
     )
 
 
-def list_leases(db: Connection) -> tuple[Lease, ...]:
-    return select(db, Lease, f"SELECT {COLUMNS} FROM leases ORDER BY since, id")
+def list_leases(db: Transaction) -> tuple[Lease, ...]:
+    return db.select(Lease, "leases ORDER BY since, id")
 
 
-def renew(db: Connection, lease: str, now: float) -> Lease:
+def renew(db: Transaction, lease: str) -> Lease:
     renewed = get_lease(db, lease)
-    ends = now + renewed.lease_s
-    db.execute("UPDATE leases SET ends = ? WHERE id = ?", (ends, lease))
+    db.update("leases", {"ends": advance_clock(db) + renewed.lease_s}, id=lease)
     return renewed
 
 
-def end_lease(db: Connection, lease: str) -> None:
+def end_lease(db: Transaction, lease: str) -> None:
     """End a lease; to end one that has ended does nothing.
 
     A partition that was made for it goes, unless another job has devices of it: then
     it goes with that job.
     """
-    db.execute("DELETE FROM devices WHERE lease = ?", (lease,))
-    for name in select_column(db, "SELECT name FROM partitions WHERE lease = ?", lease):
-        query = "SELECT lease FROM devices WHERE partition_name = ? LIMIT 1"
-        if heir := select_column(db, query, name):
-            db.execute("UPDATE partitions SET lease = ? WHERE name = ?", (*heir, name))
+    db.delete("devices", lease=lease)
+    for name in db.column("SELECT name FROM partitions WHERE lease = ?", lease):
+        query = "SELECT lease FROM devices WHERE partition = ? LIMIT 1"
+        if others := db.column(query, name):
+            db.update("partitions", {"lease": others[0]}, name=name)
         else:
             delete_partition(db, name)
-    db.execute("DELETE FROM leases WHERE id = ?", (lease,))
+    db.delete("leases", id=lease)
 
 
-def advance_clock(db: Connection, longest_step_s: float) -> float:
+def advance_clock(db: Transaction) -> float:
     """Return what the clock of the leases shows now, in seconds.
 
     It counts the time in which holders could renew their leases, because none must end
     while they cannot: the server is down or stopped, the database locked, the machine
-    asleep. So of the time since it was last read only so much counts as is sure.
-
-    Args:
-        longest_step_s: How much of that time counts at most.
+    asleep. So of the time since it was last read only `longest_step_s` count at most.
     """
     shown, boot_id, read_at = _read_clock(db)
     now = liveness.time_since_boot()
     if boot_id == liveness.boot_id():
-        shown += min(max(0.0, now - read_at), longest_step_s)
+        shown += min(max(0.0, now - read_at), db.longest_step_s)
     db.execute(
         "UPDATE lease_clock SET reachable_s = ?, boot_id = ?, read_at = ?",
-        (shown, liveness.boot_id(), now),
+        shown,
+        liveness.boot_id(),
+        now,
     )
     return shown
 
 
-def _read_clock(db: Connection) -> tuple[float, str, float]:
+def _read_clock(db: Transaction) -> tuple[float, str, float]:
     row = db.execute("SELECT reachable_s, boot_id, read_at FROM lease_clock").fetchone()
     return float(row[0]), row[1], float(row[2])
 
 
-def may_end(db: Connection, observer: Observer) -> bool:
+def may_end(db: Transaction) -> bool:
     """Return whether `end_dead` could find anything: most often it could not."""
-    lives = {life for _, _, life in _lives(db, observer)}
+    lives = {life for _, _, life in _lives(db)}
     if Life.DEAD in lives:
         return True
     _, _, read_at = _read_clock(db)
@@ -123,18 +111,16 @@ def may_end(db: Connection, observer: Observer) -> bool:
     return Life.UNKNOWN in lives and is_clock_due
 
 
-def end_dead(db: Connection, observer: Observer, now: float) -> tuple[Lease, ...]:
+def end_dead(db: Transaction) -> tuple[Lease, ...]:
     """End the leases of holders that are gone, and return them.
 
     An instance may live a little longer than the poprun that held the lease: a lease
     lives as long as a process that is attached by it.
-
-    Args:
-        now: What the clock of the leases shows.
     """
+    now = advance_clock(db)
     dead = [
         get_lease(db, lease)
-        for lease, ends, life in _lives(db, observer)
+        for lease, ends, life in _lives(db)
         if life is Life.DEAD or (life is Life.UNKNOWN and ends <= now)
     ]
     for lease in dead:
@@ -142,22 +128,20 @@ def end_dead(db: Connection, observer: Observer, now: float) -> tuple[Lease, ...
     return tuple(dead)
 
 
-def _lives(db: Connection, observer: Observer) -> Iterator[tuple[str, float, Life]]:
+def _lives(db: Transaction) -> Iterator[tuple[str, float, Life]]:
     """Iterate over all leases: the id, when it ends, the life of its processes."""
     rows = db.execute(
         "SELECT id, ends, host, pid, start_time, boot_id, pid_namespace FROM leases"
     ).fetchall()
+    life_of = db.observer.life
     for lease, ends, host, *process in rows:
-        life = observer.life(from_row(ProcessIdentity, process), host)
+        life = life_of(from_row(ProcessIdentity, process), host)
         if life is not Life.ALIVE:
-            lives = [observer.life(other, host) for other in _attached(db, lease)]
+            lives = [life_of(other, host) for other in _attached(db, lease)]
             life = min(life, *lives, key=LIVELIEST.index) if lives else life
         yield lease, ends, life
 
 
-def _attached(db: Connection, lease: str) -> tuple[ProcessIdentity, ...]:
-    query = (
-        "SELECT pid, start_time, boot_id, pid_namespace FROM devices "
-        "WHERE lease = ? AND pid IS NOT NULL"
-    )
-    return select(db, ProcessIdentity, query, (lease,))
+def _attached(db: Transaction, lease: str) -> tuple[ProcessIdentity, ...]:
+    rest = "devices WHERE lease = ? AND pid IS NOT NULL"
+    return db.select(ProcessIdentity, rest, lease)

@@ -1,11 +1,10 @@
 """Names in the database: whether there are such, and what to say if not."""
 
-from _sqlite3 import Connection
 from collections.abc import Sequence
 from typing import NoReturn, TypeVar
 
 from poprun.vipu.errors import NameTakenError, UnknownNameError
-from poprun.vipu.inventory.tables.rows import columns_of, select, select_column
+from poprun.vipu.inventory.rows import Transaction
 
 T = TypeVar("T")
 
@@ -13,19 +12,18 @@ T = TypeVar("T")
 MOST_LISTED = 10
 
 
-def get_named(db: Connection, kind: type[T], table: str, name: str) -> T:
+def get_named(db: Transaction, kind: type[T], table: str, name: str) -> T:
     """Return the value whose columns are a row of a table.
 
     Raises:
         UnknownNameError: No row has this name.
     """
-    query = f"SELECT {columns_of(kind)} FROM {table} WHERE name = ?"
-    for value in select(db, kind, query, (name,)):
+    for value in db.select(kind, f"{table} WHERE name = ?", name):
         return value
     refuse_unknown(db, table, name)
 
 
-def check_exists(db: Connection, table: str, name: str) -> None:
+def check_exists(db: Transaction, table: str, name: str) -> None:
     """Check that a row of a table has this name.
 
     Raises:
@@ -35,7 +33,7 @@ def check_exists(db: Connection, table: str, name: str) -> None:
         refuse_unknown(db, table, name)
 
 
-def check_new(db: Connection, table: str, name: str) -> None:
+def check_new(db: Transaction, table: str, name: str) -> None:
     """Check that no row of a table has this name.
 
     Raises:
@@ -48,11 +46,11 @@ def check_new(db: Connection, table: str, name: str) -> None:
 
 
 def refuse_unknown(
-    db: Connection,
+    db: Transaction,
     table: str,
     name: str,
     rest: str = "ORDER BY rowid",
-    arguments: Sequence[str | None] = (),
+    *arguments: str | None,
 ) -> NoReturn:
     """Refuse a name that is in no row, and list those that are.
 
@@ -64,7 +62,7 @@ def refuse_unknown(
         UnknownNameError: Always.
     """
     query = f"SELECT name FROM {table} {rest} LIMIT {MOST_LISTED + 1}"
-    names = select_column(db, query, *arguments)
+    names = db.column(query, *arguments)
     verb = "is" if len(names) == 1 else "are"
     existing = f"There {verb} {listed(names)}." if names else f"There are no {table}."
     raise UnknownNameError(f"There is no {table[:-1]} {name[:64]!r}. {existing}")
@@ -76,5 +74,5 @@ def listed(names: Sequence[str]) -> str:
     return f"{', '.join(names[:MOST_LISTED])}{more}"
 
 
-def _exists(db: Connection, table: str, name: str) -> bool:
-    return bool(select_column(db, f"SELECT 1 FROM {table} WHERE name = ?", name))
+def _exists(db: Transaction, table: str, name: str) -> bool:
+    return bool(db.column(f"SELECT 1 FROM {table} WHERE name = ?", name))

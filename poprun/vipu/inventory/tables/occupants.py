@@ -1,10 +1,9 @@
 """Say who has IPUs: user, job, host, since when. For refusals."""
 
 import time
-from _sqlite3 import Connection
 from collections.abc import Sequence
 
-from poprun.vipu.inventory.tables.rows import select_column
+from poprun.vipu.inventory.rows import Transaction
 from poprun.words import counted
 
 # More than these are only counted.
@@ -12,17 +11,18 @@ MOST_NAMED = 4
 
 
 def describe_users_of(
-    db: Connection, allocations: Sequence[str], besides: str = ""
+    db: Transaction, allocations: Sequence[str], besides: str = ""
 ) -> str:
     """Return a sentence about the partitions in some allocations, the largest first."""
     marks = ", ".join("?" * len(allocations))
     rows = db.execute(
-        "SELECT p.name, p.ild_share * p.num_ilds AS size, p.owner, p.created, "
+        "SELECT p.name, p.size, p.owner, p.created, "
         "l.user, l.job, l.host, l.since "
         f"FROM partitions p LEFT JOIN leases l ON l.id = p.lease "
-        f"WHERE p.allocation IN ({marks}) AND p.name <> ? ORDER BY size DESC, "
+        f"WHERE p.allocation IN ({marks}) AND p.name <> ? ORDER BY p.size DESC, "
         "p.created",
-        (*allocations, besides),
+        *allocations,
+        besides,
     ).fetchall()
     if not rows:
         return ""
@@ -41,7 +41,9 @@ def describe_users_of(
     return f"In use by {noun} {', '.join(parts)}{rest}. "
 
 
-def describe_holders(db: Connection, partition: str, but_for: str | None = None) -> str:
+def describe_holders(
+    db: Transaction, partition: str, but_for: str | None = None
+) -> str:
     """Say who holds devices of a partition; empty if no other lease does."""
     leases = [lease for lease in _leases_on(db, partition) if lease != but_for]
     parts = [describe_lease(db, lease) for lease in leases[:MOST_NAMED]]
@@ -49,12 +51,10 @@ def describe_holders(db: Connection, partition: str, but_for: str | None = None)
     return "; ".join(parts) + (f"; and {more} more" if more > 0 else "")
 
 
-def describe_lease(db: Connection, lease: str) -> str:
+def describe_lease(db: Transaction, lease: str) -> str:
     """Return `user alice, job 3f2a, host h1, since 2026-11-22 10:15:00`."""
-    row = db.execute(
-        "SELECT user, job, host, since FROM leases WHERE id = ?", (lease,)
-    ).fetchone()
-    return _describe(*row)
+    query = "SELECT user, job, host, since FROM leases WHERE id = ?"
+    return _describe(*db.execute(query, lease).fetchone())
 
 
 def _describe(user: str, job: str, host: str, since: float) -> str:
@@ -66,6 +66,6 @@ def when(seconds: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
 
 
-def _leases_on(db: Connection, partition: str) -> list[str]:
-    query = "SELECT DISTINCT lease FROM devices WHERE partition_name = ? ORDER BY lease"
-    return select_column(db, query, partition)
+def _leases_on(db: Transaction, partition: str) -> list[str]:
+    query = "SELECT DISTINCT lease FROM devices WHERE partition = ? ORDER BY lease"
+    return db.column(query, partition)

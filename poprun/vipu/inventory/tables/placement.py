@@ -1,9 +1,9 @@
 """Make and change partitions: choose where, take the IPUs, store the partition."""
 
 import time
-from _sqlite3 import Connection
 
 from poprun.vipu import errors
+from poprun.vipu.inventory.rows import Transaction
 from poprun.vipu.inventory.tables.allocations import (
     check_use,
     count_ipus,
@@ -31,7 +31,6 @@ from poprun.vipu.inventory.tables.partitions import (
     replace_partition,
     with_state,
 )
-from poprun.vipu.inventory.tables.rows import select_column
 from poprun.vipu.model import Block, Cluster, Partition, PartitionState
 from poprun.vipu.requests import PartitionChange, PartitionRequest
 from poprun.vipu.rules import free_ipus, partition_rules, routing
@@ -44,14 +43,10 @@ Places = list[tuple[str, Cluster]]
 
 
 def create_partition(
-    db: Connection,
-    request: PartitionRequest,
-    *,
-    strict: bool,
-    lease: str | None = None,
+    db: Transaction, request: PartitionRequest, lease: str | None = None
 ) -> Partition:
     """Make a partition in the first allocation that has room."""
-    partition_rules.check_alone(request, strict=strict)
+    partition_rules.check_alone(request, strict=db.strict)
     existing = find_partition(db, request.name)
     if existing is not None:
         raise errors.NameTakenError(
@@ -59,28 +54,26 @@ def create_partition(
             f"{existing.owner}. Choose another name, or remove it with: vipu remove "
             f"partition {request.name}"
         )
-    partition = _place(db, request, strict=strict)
+    partition = _place(db, request)
     partition = with_state(db, partition._replace(lease=lease, created=time.time()))
     insert_partition(db, partition)
     return partition
 
 
 def update_partition(
-    db: Connection,
+    db: Transaction,
     name: str,
     change: PartitionChange,
     user: str | None,
     lease: str | None,
-    *,
-    strict: bool,
 ) -> Partition:
     """Change a partition; it moves only if its size or its ILDs change."""
     partition = get_partition(db, name, user)
     check_unused(db, partition, "updated", lease)
     cluster = get_cluster(db, partition.cluster)
     request = changed_request(partition, change, cluster)
-    partition_rules.check_alone(request, strict=strict)
-    shape = partition_rules.shape_in(request, cluster, strict=strict)
+    partition_rules.check_alone(request, strict=db.strict)
+    shape = partition_rules.shape_in(request, cluster, strict=db.strict)
     if (shape.num_ilds, shape.ild_share) == (
         partition.num_ilds,
         partition.blocks[0].size,
@@ -90,13 +83,13 @@ def update_partition(
         )
     else:
         free_ipus_of(db, partition)
-        changed = _place(db, request, strict=strict, own=name)
+        changed = _place(db, request, own=name)
     changed = changed._replace(created=partition.created, lease=partition.lease)
     return _configured(db, changed, partition.generation + 1)
 
 
 def reset_partition(
-    db: Connection, name: str, user: str | None, lease: str | None
+    db: Transaction, name: str, user: str | None, lease: str | None
 ) -> Partition:
     """Configure the IPUs of a partition anew."""
     partition = get_partition(db, name, user)
@@ -105,7 +98,7 @@ def reset_partition(
 
 
 def remove_partition(
-    db: Connection, name: str, user: str | None, lease: str | None, force: bool
+    db: Transaction, name: str, user: str | None, lease: str | None, force: bool
 ) -> None:
     """Remove a partition; `force` ends the leases that hold devices of it."""
     partition = get_partition(db, name, user)
@@ -118,16 +111,14 @@ def remove_partition(
     delete_partition(db, name)
 
 
-def _configured(db: Connection, partition: Partition, generation: int) -> Partition:
+def _configured(db: Transaction, partition: Partition, generation: int) -> Partition:
     """Store a partition whose IPUs have been configured anew."""
     configured = with_state(db, partition._replace(generation=generation))
     replace_partition(db, configured)
     return configured
 
 
-def _place(
-    db: Connection, request: PartitionRequest, *, strict: bool, own: str = ""
-) -> Partition:
+def _place(db: Transaction, request: PartitionRequest, own: str = "") -> Partition:
     """Take the IPUs of a partition.
 
     Raises:
@@ -138,7 +129,7 @@ def _place(
     possible: Places = []
     for allocation, cluster in find_places(db, request):
         try:
-            shape = partition_rules.shape_in(request, cluster, strict=strict)
+            shape = partition_rules.shape_in(request, cluster, strict=db.strict)
         except errors.VipuRuleError as error:
             # Of several the last, which is the largest.
             impossible = error
@@ -154,7 +145,7 @@ def _place(
     raise errors.NoSpaceError(_no_space(db, request, possible, own))
 
 
-def find_places(db: Connection, request: PartitionRequest) -> Places:
+def find_places(db: Transaction, request: PartitionRequest) -> Places:
     """Return the allocations that a partition may be in, the largest clusters last."""
     if request.allocation is not None:
         allocation = get_allocation(db, request.allocation)
@@ -173,7 +164,7 @@ def find_places(db: Connection, request: PartitionRequest) -> Places:
     limited = is_limited(db, request.owner)
     for cluster in clusters:
         query = "SELECT name FROM allocations WHERE cluster = ? ORDER BY rowid"
-        for name in select_column(db, query, cluster.name):
+        for name in db.column(query, cluster.name):
             users = get_users(db, name)
             # Agents set apart are for those who name them, or whom they are for.
             if (name == cluster.name and not limited) or request.owner in users:
@@ -225,7 +216,7 @@ def _partition(
 
 
 def _no_space(
-    db: Connection, request: PartitionRequest, places: Places, own: str
+    db: Transaction, request: PartitionRequest, places: Places, own: str
 ) -> str:
     parts = [_room_in(db, allocation, cluster) for allocation, cluster in places]
     needs = ""
@@ -245,7 +236,7 @@ def _no_space(
     )
 
 
-def _room_in(db: Connection, allocation: str, cluster: Cluster) -> str:
+def _room_in(db: Transaction, allocation: str, cluster: Cluster) -> str:
     """Say how much of an allocation is free."""
     name = cluster.name
     what = f"cluster {name}" if allocation == name else f"allocation {allocation}"
@@ -255,7 +246,7 @@ def _room_in(db: Connection, allocation: str, cluster: Cluster) -> str:
             "SELECT DISTINCT allocation FROM agents WHERE cluster = ? "
             "ORDER BY allocation"
         )
-        others = listed(select_column(db, query, name))
+        others = listed(db.column(query, name))
         return f"all agents of {what} are in other allocations: {others}"
     free = get_free_ipus(db, allocation)
     if not free:

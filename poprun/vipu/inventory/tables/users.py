@@ -3,19 +3,18 @@
 What hashes is imported late: every launch imports this, and no launch needs that.
 """
 
-from _sqlite3 import Connection
 from collections.abc import Sequence
 
 from poprun.vipu.errors import AccessError, InUseError
+from poprun.vipu.inventory.rows import Transaction
 from poprun.vipu.inventory.tables.allocations import add_users, get_users
 from poprun.vipu.inventory.tables.names import check_exists, check_new, refuse_unknown
-from poprun.vipu.inventory.tables.rows import insert, select_column
 from poprun.vipu.model import User
 from poprun.vipu.rules.checks import check_name
 
 
 def create_user(
-    db: Connection, name: str, allocations: Sequence[str], is_admin: bool
+    db: Transaction, name: str, allocations: Sequence[str], is_admin: bool
 ) -> str:
     """Make a user, and return the access key; only a hash of it is kept."""
     check_name("user", name)
@@ -23,48 +22,45 @@ def create_user(
 
     check_new(db, "users", name)
     salt, access_key = secrets.token_bytes(16), secrets.token_urlsafe(18)
-    key_hash = _hash(salt, access_key)
-    insert(db, "users", name, is_admin, salt, key_hash, bool(allocations))
+    is_limited = bool(allocations)
+    db.insert("users", name, is_admin, is_limited, salt, _hash(salt, access_key))
     for allocation in allocations:
         check_exists(db, "allocations", allocation)
         add_users(db, allocation, [name])
     return access_key
 
 
-def list_users(db: Connection) -> tuple[User, ...]:
-    names = select_column(db, "SELECT name FROM users ORDER BY rowid")
+def list_users(db: Transaction) -> tuple[User, ...]:
+    names = db.column("SELECT name FROM users ORDER BY rowid")
     return tuple(get_user(db, name) for name in names)
 
 
-def get_user(db: Connection, name: str) -> User:
-    row = db.execute(
-        "SELECT is_admin, is_limited FROM users WHERE name = ?", (name,)
-    ).fetchone()
+def get_user(db: Transaction, name: str) -> User:
+    query = "SELECT is_admin, is_limited FROM users WHERE name = ?"
+    row = db.execute(query, name).fetchone()
     if row is None:
         refuse_unknown(db, "users", name)
     is_admin, is_limited = map(bool, row)
     query = "SELECT allocation FROM allocation_users WHERE user = ?"
-    return User(name, is_admin, tuple(select_column(db, query, name)), is_limited)
+    return User(name, is_admin, tuple(db.column(query, name)), is_limited)
 
 
-def remove_user(db: Connection, name: str) -> None:
+def remove_user(db: Transaction, name: str) -> None:
     for allocation in get_user(db, name).allocations:
         if get_users(db, allocation) == [name]:
             raise InUseError(
                 f"User {name} is the only user of allocation {allocation}, which every "
                 "user could use then. Remove the allocation first."
             )
-    db.execute("DELETE FROM allocation_users WHERE user = ?", (name,))
-    db.execute("DELETE FROM users WHERE name = ?", (name,))
+    db.delete("allocation_users", user=name)
+    db.delete("users", name=name)
 
 
-def check_access(db: Connection, name: str, access_key: str) -> User:
+def check_access(db: Transaction, name: str, access_key: str) -> User:
     import hmac
 
-    row = db.execute(
-        "SELECT salt, key_hash FROM users WHERE name = ?", (name,)
-    ).fetchone()
-    salt, expected = row if row else (b"", b"")
+    query = "SELECT salt, key_hash FROM users WHERE name = ?"
+    salt, expected = db.execute(query, name).fetchone() or (b"", b"")
     # Hashed for an unknown user too: the time tells nothing.
     if not hmac.compare_digest(_hash(salt, access_key), expected):
         raise AccessError(

@@ -6,17 +6,15 @@ partitions for them may be made from the same allocation.
 """
 
 import time
-from _sqlite3 import Connection
 from typing import NamedTuple
 
 from poprun.vipu.errors import InUseError, VipuRuleError
+from poprun.vipu.inventory.rows import Transaction
 from poprun.vipu.inventory.tables.allocations import count_ipus
-from poprun.vipu.inventory.tables.leases import end_lease
+from poprun.vipu.inventory.tables.leases import advance_clock, end_lease
 from poprun.vipu.inventory.tables.occupants import describe_holders, describe_users_of
 from poprun.vipu.inventory.tables.placement import find_places
-from poprun.vipu.inventory.tables.rows import from_row, insert, select, select_column
 from poprun.vipu.leases import Life, check_holder
-from poprun.vipu.liveness import Observer
 from poprun.vipu.model import Partition
 from poprun.vipu.requests import Acquisition, WaitingJob
 from poprun.vipu.rules.partition_rules import check_alone
@@ -27,10 +25,6 @@ from poprun.words import counted
 SILENT_S = 15.0
 # After so long it leaves the queue: its machine may have lost power.
 FORGOTTEN_S = 3600.0
-_COLUMNS = (
-    "user, job, host, pid, start_time, boot_id, pid_namespace, num_ipus, "
-    "partition_name, since"
-)
 
 
 class Demand(NamedTuple):
@@ -46,13 +40,28 @@ class Demand(NamedTuple):
         return bool(set(self.allocations) & set(other.allocations))
 
 
-def is_used(db: Connection) -> bool:
+class _Entry(NamedTuple):
+    """A row of the queue."""
+
+    job: WaitingJob
+    lease: str
+    allocations: str
+    # When the job asked last, on the clock of the leases.
+    heard: float
+
+    def is_before(self, demand: Demand, now: float) -> bool:
+        """Return whether later jobs with a demand have to wait for this one."""
+        own = Demand(self.job.partition, tuple(self.allocations.split()))
+        return self.heard > now - SILENT_S and own.competes_with(demand)
+
+
+def is_used(db: Transaction) -> bool:
     """Return whether any job waits: most often none does."""
-    return bool(select_column(db, "SELECT 1 FROM waiting LIMIT 1"))
+    return bool(db.column("SELECT 1 FROM waiting LIMIT 1"))
 
 
 def find_demand(
-    db: Connection, asked: Acquisition, partition: Partition | None, *, strict: bool
+    db: Transaction, asked: Acquisition, partition: Partition | None
 ) -> Demand:
     """Return what a job waits for.
 
@@ -64,12 +73,12 @@ def find_demand(
     """
     if partition is not None or asked.create is None:
         return Demand(asked.partition, ())
-    check_alone(asked.create, strict=strict)
+    check_alone(asked.create, strict=db.strict)
     names = tuple(name for name, _ in find_places(db, asked.create))
     return Demand("", names)
 
 
-def check_size(db: Connection, asked: Acquisition, demand: Demand) -> None:
+def check_size(db: Transaction, asked: Acquisition, demand: Demand) -> None:
     """Check that there are as many IPUs as a job waits for.
 
     Raises:
@@ -87,38 +96,35 @@ def check_size(db: Connection, asked: Acquisition, demand: Demand) -> None:
         )
 
 
-def enter(db: Connection, asked: Acquisition, demand: Demand, now: float) -> None:
-    """Let a job wait, or go on waiting where it is; `now` is the leases' clock."""
+def enter(db: Transaction, asked: Acquisition, demand: Demand) -> None:
+    """Let a job wait, or go on waiting where it is."""
     check_holder(asked.holder)
     if len(asked.lease) != 32:
         raise VipuRuleError("A job that waits draws the id of its lease before.")
+    now = advance_clock(db)
     allocations = " ".join(demand.allocations)
-    again = db.execute(
-        "UPDATE waiting SET heard = ?, partition_name = ?, allocations = ? "
-        "WHERE lease = ?",
-        (now, demand.partition, allocations, asked.lease),
-    )
-    if not again.rowcount:
+    asks_again = db.column("SELECT 1 FROM waiting WHERE lease = ?", asked.lease)
+    if asks_again:
+        changes = {"heard": now, "partition": demand.partition}
+        db.update("waiting", changes | {"allocations": allocations}, lease=asked.lease)
+    else:
         num_ipus = asked.num_children * asked.ipus_per_child
         job = WaitingJob(asked.holder, num_ipus, demand.partition, time.time())
-        table = f"waiting ({_COLUMNS}, lease, allocations, heard)"
-        insert(db, table, job, asked.lease, allocations, now)
+        db.insert("waiting", _Entry(job, asked.lease, allocations, now))
 
 
-def leave(db: Connection, lease: str) -> None:
+def leave(db: Transaction, lease: str) -> None:
     """Let a job wait no longer."""
-    db.execute("DELETE FROM waiting WHERE lease = ?", (lease,))
+    db.delete("waiting", lease=lease)
 
 
-def release(db: Connection, lease: str) -> None:
+def release(db: Transaction, lease: str) -> None:
     """End the lease of a job that has IPUs or waits for them."""
     end_lease(db, lease)
     leave(db, lease)
 
 
-def jobs_before(
-    db: Connection, lease: str, demand: Demand, observer: Observer, now: float
-) -> list[WaitingJob]:
+def jobs_before(db: Transaction, lease: str, demand: Demand) -> list[WaitingJob]:
     """Return the jobs that compete for the same IPUs and have waited longer.
 
     Those in front that have ended leave the queue.
@@ -126,42 +132,29 @@ def jobs_before(
     Args:
         lease: The id of the lease of a job, whether or not it waits.
         demand: What it wants.
-        observer: Tells whether they live.
-        now: What the clock of the leases shows.
     """
-    own = db.execute(
-        "SELECT ticket FROM waiting WHERE lease = ?", (lease,)
-    ).fetchone() or (None,)
-    rows = db.execute(
-        f"SELECT {_COLUMNS}, allocations, heard, lease FROM waiting "
-        "WHERE ?1 IS NULL OR ticket < ?1 ORDER BY ticket",
-        own,
-    ).fetchall()
+    now = advance_clock(db)
     before: list[WaitingJob] = []
-    for *columns, allocations, heard, other in rows:
-        job = from_row(WaitingJob, columns)
-        if heard <= now - SILENT_S or not demand.competes_with(
-            Demand(job.partition, tuple(allocations.split()))
-        ):
+    for entry in db.select(_Entry, "waiting ORDER BY rowid"):
+        if entry.lease == lease:
+            break
+        if not entry.is_before(demand, now):
             continue
         # One that lives holds the job up: the others need no look at their processes.
-        if not before and _has_ended(job, observer):
-            leave(db, other)
+        if not before and _has_ended(db, entry.job):
+            leave(db, entry.lease)
             continue
-        before.append(job)
+        before.append(entry.job)
     return before
 
 
-def check_turn(
-    db: Connection, asked: Acquisition, demand: Demand, observer: Observer, now: float
-) -> None:
+def check_turn(db: Transaction, asked: Acquisition, demand: Demand) -> None:
     """Check that no job which waits comes before another one.
 
     Raises:
         InUseError: One does.
     """
-    before = jobs_before(db, asked.lease, demand, observer, now)
-    if before:
+    if before := jobs_before(db, asked.lease, demand):
         raise InUseError(
             f"{describe_jobs_before(before)} Wait behind "
             f"{'it' if len(before) == 1 else 'them'} with --wait-for-ipus."
@@ -180,7 +173,7 @@ def describe_jobs_before(jobs: list[WaitingJob]) -> str:
     )
 
 
-def describe_use(db: Connection, demand: Demand) -> str:
+def describe_use(db: Transaction, demand: Demand) -> str:
     """Return a sentence about who has what a job waits for."""
     if not demand.partition:
         return describe_users_of(db, demand.allocations).strip()
@@ -188,22 +181,18 @@ def describe_use(db: Connection, demand: Demand) -> str:
     return f"{demand.partition} is held by {holders}." if holders else ""
 
 
-def list_waiting(db: Connection) -> tuple[WaitingJob, ...]:
-    return select(db, WaitingJob, f"SELECT {_COLUMNS} FROM waiting ORDER BY ticket")
+def list_waiting(db: Transaction) -> tuple[WaitingJob, ...]:
+    drop_forgotten(db)
+    for entry in db.select(_Entry, "waiting"):
+        if _has_ended(db, entry.job):
+            leave(db, entry.lease)
+    return db.select(WaitingJob, "waiting ORDER BY rowid")
 
 
-def _has_ended(job: WaitingJob, observer: Observer) -> bool:
-    return observer.life(job.holder.process, job.holder.host) is Life.DEAD
-
-
-def drop_forgotten(db: Connection, now: float) -> None:
+def drop_forgotten(db: Transaction) -> None:
     """Let the jobs that have long not asked again wait no longer."""
-    db.execute("DELETE FROM waiting WHERE heard <= ?", (now - FORGOTTEN_S,))
+    db.execute("DELETE FROM waiting WHERE heard <= ?", advance_clock(db) - FORGOTTEN_S)
 
 
-def drop_dead(db: Connection, observer: Observer) -> None:
-    """Let the jobs that have ended wait no longer."""
-    rows = db.execute(f"SELECT {_COLUMNS}, lease FROM waiting").fetchall()
-    for *columns, lease in rows:
-        if _has_ended(from_row(WaitingJob, columns), observer):
-            leave(db, lease)
+def _has_ended(db: Transaction, job: WaitingJob) -> bool:
+    return db.observer.life(job.holder.process, job.holder.host) is Life.DEAD

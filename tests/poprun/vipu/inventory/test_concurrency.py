@@ -231,6 +231,6 @@ def test_processes_killed_in_the_middle_of_a_change_lose_no_ipu(
     assert ended.returncode == 0
     assert inventory.list_partitions() == ()
     assert inventory.list_leases() == ()
-    with inventory._read() as db:
+    with inventory._transaction(write=False) as db:
         assert db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
     assert inventory.list_free_blocks("c64") == ((0, 64),)

@@ -243,7 +243,7 @@ def test_leases_of_other_hosts_outlive_a_reboot_of_this_one(
     local = holder._replace(process=elsewhere(holder.process))
     there = launch("P", holder=remote)
     launch("Q", holder=local)
-    with inventory._write() as db:
+    with inventory._transaction(write=True) as db:
         db.execute("UPDATE lease_clock SET boot_id = 'another-boot'")
     clock.now += 3600
     again = EmbeddedInventory(path, host="h1", longest_step_s=1e9)

@@ -263,10 +263,9 @@ def test_a_damaged_inventory_is_named(path: Path) -> None:
         ("clusters SET num_ilds = 'two'", "num_ilds in its table clusters is 'two'"),
         ("clusters SET ild_size = 0", "ild_size in its table clusters is 0"),
         ("agents SET status = 'busy'", "status in its table agents is 'busy'"),
-        ("allocations SET name = NULL", "name in its table allocations is no value"),
         ("allocations SET free_ipus = 1", "free_ipus in its table allocations is 1"),
         ("partitions SET state = 'on'", "state in its table partitions is 'on'"),
-        ("partitions SET first = 'x'", "first in its table partitions is 'x'"),
+        ("partitions SET blocks = 'x'", "blocks in its table partitions is 'x'"),
         ("partitions SET created = 'now'", "created in its table partitions is 'now'"),
         ("leases SET pid = 'x'", "pid in its table leases is 'x'"),
         (
@@ -310,6 +309,16 @@ def test_an_inventory_that_was_edited_by_hand_is_named_with_the_value(
     inventory.close()
 
 
+def test_no_edit_by_hand_leaves_a_value_out(path: Path) -> None:
+    with closing(EmbeddedInventory(path, host="h1")) as inventory:
+        inventory.ensure_cluster(8)
+    with (
+        closing(sqlite3.connect(path)) as connection,
+        pytest.raises(sqlite3.IntegrityError, match="NOT NULL"),
+    ):
+        connection.execute("UPDATE allocations SET name = NULL")
+
+
 def use(inventory: EmbeddedInventory) -> None:
     """List what there is, and ask for more than there is."""
     inventory.list_agents()
@@ -350,7 +359,7 @@ def test_the_inventory_of_another_poprun_is_left_alone(
 
 def test_other_tables_have_another_version() -> None:
     # Change both: an inventory that was made before must not be opened.
-    assert (schema.VERSION, zlib.crc32(schema.SCRIPT.encode())) == (5, 3033074252)
+    assert (schema.VERSION, zlib.crc32(schema.SCRIPT.encode())) == (6, 4113700829)
 
 
 def fill(inventory: EmbeddedInventory) -> None:
@@ -363,7 +372,7 @@ def test_a_full_disk_is_named_and_nothing_is_half_done(path: Path) -> None:
     inventory = EmbeddedInventory(path, host="h1")
     inventory.ensure_cluster(64)
     # SQLite answers as on a full disk when a database may not grow.
-    with inventory._read() as db:
+    with inventory._transaction(write=False) as db:
         (pages,) = db.execute("PRAGMA page_count").fetchone()
     inventory._database._connection.execute(f"PRAGMA max_page_count = {pages}")
     with pytest.raises(InventoryFullError) as refusal:
@@ -416,7 +425,7 @@ def test_a_lock_that_is_held_too_long_is_named(path: Path) -> None:
     first = EmbeddedInventory(path, host="h1")
     second = EmbeddedInventory(path, host="h1", timeout_s=0.05)
     with (
-        first._write(),
+        first._transaction(write=True),
         pytest.raises(InventoryBusyError) as refusal,
     ):
         second.ensure_cluster(8)
@@ -433,8 +442,8 @@ def test_a_change_that_fails_is_undone(path: Path) -> None:
     inventory = EmbeddedInventory(path, host="h1")
 
     def fail() -> None:
-        with inventory._write() as db:
-            db.execute("INSERT INTO users VALUES ('eve', 1, '', '', 0)")
+        with inventory._transaction(write=True) as db:
+            db.execute("INSERT INTO users VALUES ('eve', 1, 0, '', '')")
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):

@@ -241,7 +241,7 @@ class Machine(RuleBasedStateMachine):
         if not hasattr(self, "inventory"):
             return
         self.settle()
-        with self.store._read() as db:
+        with self.store._transaction(write=False) as db:
             blocks = clusters.list_free_blocks(db, "pod128")
         free = {position for block in blocks for position in block.positions}
         held: set[int] = set()

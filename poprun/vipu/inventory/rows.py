@@ -1,0 +1,145 @@
+"""Rows of the database, as values: a field is a column.
+
+A named tuple within another lies flat in the row: of a lease, the holder's user, job,
+host, process number and so on. Blocks of IPUs are one text of numbers.
+"""
+
+from _sqlite3 import Connection, Cursor
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from functools import cache
+from types import NoneType, UnionType
+from typing import Any, NamedTuple, TypeVar, cast, get_args, get_origin
+
+from poprun.vipu.liveness import Observer
+from poprun.vipu.model import Block
+
+T = TypeVar("T")
+
+
+class Transaction(NamedTuple):
+    """A transaction, through which operations read and change the tables."""
+
+    connection: Connection
+    # Tells whether the holders of leases live.
+    observer: Observer
+    # Whether the rules of the original are kept: see `partition_rules`.
+    strict: bool
+    # See `leases.advance_clock`.
+    longest_step_s: float
+
+    def execute(self, statement: str, *arguments: Any) -> Cursor:
+        return self.connection.execute(statement, arguments)
+
+    def insert(self, table: str, *values: Any) -> None:
+        """Insert a row of some values, each with as many columns as it has fields."""
+        row = _flat(values)
+        marks = ", ".join("?" * len(row))
+        self.execute(f"INSERT INTO {table} VALUES ({marks})", *row)
+
+    def select(self, kind: type[T], rest: str, *arguments: Any) -> tuple[T, ...]:
+        """Return values of a type.
+
+        Args:
+            rest: What follows FROM: the table that has columns for the fields of the
+                type, which rows, and in which order.
+        """
+        columns = ", ".join(columns_of(kind))
+        return self.read(kind, f"SELECT {columns} FROM {rest}", *arguments)
+
+    def read(self, kind: type[T], query: str, *arguments: Any) -> tuple[T, ...]:
+        """Return the rows that a query finds, as values of a type."""
+        rows = self.execute(query, *arguments).fetchall()
+        return tuple(from_row(kind, row) for row in rows)
+
+    def column(self, query: str, *arguments: Any) -> list[Any]:
+        """Return the first column of the rows that a query finds."""
+        return [row[0] for row in self.execute(query, *arguments).fetchall()]
+
+    def update(self, table: str, changes: dict[str, Any], **where: Any) -> None:
+        """Change columns of the rows that have certain values in other columns."""
+        statement = f"UPDATE {table} SET {_equal(changes, ', ')}"
+        condition = _equal(where, " AND ")
+        self.execute(
+            f"{statement} WHERE {condition}", *changes.values(), *where.values()
+        )
+
+    def delete(self, table: str, **where: Any) -> None:
+        """Delete the rows that have certain values."""
+        self.execute(
+            f"DELETE FROM {table} WHERE {_equal(where, ' AND ')}", *where.values()
+        )
+
+
+def columns_of(kind: Any) -> dict[str, Any]:
+    """Return the columns of a named tuple, each with the type of its values."""
+    columns: dict[str, Any] = {}
+    for name, field in kind.__annotations__.items():
+        columns |= columns_of(field) if hasattr(field, "_fields") else {name: field}
+    return columns
+
+
+def stored_type(kind: Any) -> tuple[type, bool]:
+    """Return the type that SQLite stores values of a type as, and if None is one."""
+    arms = get_args(kind) if get_origin(kind) is UnionType else (kind,)
+    is_optional = NoneType in arms
+    if get_origin(arms[0]) is tuple or issubclass(arms[0], str):
+        return str, is_optional
+    return int if arms[0] is bool else arms[0], is_optional
+
+
+def from_row(kind: type[T], row: Sequence[Any]) -> T:
+    """Return a value of a type from its columns.
+
+    Raises:
+        ValueError: It cannot be such.
+        TypeError: It cannot be such.
+    """
+    read: Callable[[Iterator[Any]], T] = _reader(cast(Hashable, kind))
+    return read(iter(row))
+
+
+def _equal(columns: Iterable[str], separator: str) -> str:
+    return separator.join(f"{column} = ?" for column in columns)
+
+
+def _flat(values: Iterable[Any]) -> list[Any]:
+    row: list[Any] = []
+    for value in values:
+        if hasattr(value, "_fields"):
+            row += _flat(value)
+        elif isinstance(value, tuple):
+            row.append(" ".join(map(str, _flat(value))))
+        else:
+            row.append(value)
+    return row
+
+
+@cache
+def _reader(kind: Any) -> Callable[[Iterator[Any]], Any]:
+    """Return what takes the columns of a value, and makes it."""
+    if get_origin(kind) is UnionType:
+        (other,) = (arm for arm in get_args(kind) if arm is not NoneType)
+        return _optional_reader(other)
+    if hasattr(kind, "_fields"):
+        readers = [_reader(field) for field in kind.__annotations__.values()]
+        return lambda columns: kind(*[read(columns) for read in readers])
+    if get_origin(kind) is tuple:
+        return _read_blocks
+    if kind in (str, bytes):
+        return next
+    return lambda columns: kind(next(columns))
+
+
+def _read_blocks(columns: Iterator[Any]) -> tuple[Block, ...]:
+    numbers = [int(number) for number in next(columns).split()]
+    return tuple(map(Block, numbers[::2], numbers[1::2]))
+
+
+def _optional_reader(kind: Any) -> Callable[[Iterator[Any]], Any]:
+    read, width = _reader(kind), len(getattr(kind, "_fields", " "))
+
+    def read_optional(columns: Iterator[Any]) -> Any:
+        own = [next(columns) for _ in range(width)]
+        return None if own[0] is None else read(iter(own))
+
+    return read_optional
