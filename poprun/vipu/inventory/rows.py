@@ -43,8 +43,7 @@ class Transaction(NamedTuple):
             rest: What follows FROM: the table that has columns for the fields of the
                 type, which rows, and in which order.
         """
-        columns = ", ".join(columns_of(kind))
-        return self.read(kind, f"SELECT {columns} FROM {rest}", *arguments)
+        return self.read(kind, f"SELECT {_columns(kind)} FROM {rest}", *arguments)
 
     def read(self, kind: type[T], query: str, *arguments: Any) -> tuple[T, ...]:
         """Return the rows that a query finds, as values of a type."""
@@ -98,6 +97,11 @@ def from_row(kind: type[T], row: Sequence[Any]) -> T:
     return read(iter(row))
 
 
+@cache
+def _columns(kind: Any) -> str:
+    return ", ".join(columns_of(kind))
+
+
 def _equal(columns: Iterable[str], separator: str) -> str:
     return separator.join(f"{column} = ?" for column in columns)
 
@@ -105,12 +109,12 @@ def _equal(columns: Iterable[str], separator: str) -> str:
 def _flat(values: Iterable[Any]) -> list[Any]:
     row: list[Any] = []
     for value in values:
-        if hasattr(value, "_fields"):
-            row += _flat(value)
-        elif isinstance(value, tuple):
-            row.append(" ".join(map(str, _flat(value))))
-        else:
+        if not isinstance(value, tuple):
             row.append(value)
+        elif hasattr(value, "_fields"):
+            row += _flat(value)
+        else:
+            row.append(" ".join(map(str, _flat(value))))
     return row
 
 
