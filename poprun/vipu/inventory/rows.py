@@ -43,7 +43,8 @@ class Transaction(NamedTuple):
             rest: What follows FROM: the table that has columns for the fields of the
                 type, which rows, and in which order.
         """
-        return self.read(kind, f"SELECT {_columns(kind)} FROM {rest}", *arguments)
+        columns = _columns(cast(Hashable, kind))
+        return self.read(kind, f"SELECT {columns} FROM {rest}", *arguments)
 
     def read(self, kind: type[T], query: str, *arguments: Any) -> tuple[T, ...]:
         """Return the rows that a query finds, as values of a type."""
