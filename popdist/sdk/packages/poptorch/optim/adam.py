@@ -1,44 +1,18 @@
 """Adam and AdamW with PopTorch's further arguments."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import optim
 
-from .extended import Closure, Optimizer, Parameters, clip_gradients, given_only
+from .extended import Closure, Optimizer, Parameters, clip_gradients
 from .moments import update_of
 
 
 class _Adaptive(Optimizer):
     """What Adam and AdamW have in common."""
 
-    max_grad_norm: float | None
-    # torch.optim's optimizer of the same name. Any: of one of two classes.
-    _torch: ClassVar[Any]
-
-    # Any: arguments of any type.
-    def _set_up(
-        self,
-        params: Parameters,
-        given: dict[str, Any],
-        others: dict[str, Any],
-        bias_correction: bool,
-        loss_scaling: float | None,
-        max_grad_norm: float | None,
-        types: dict[str, torch.dtype | None],
-    ) -> None:
-        """Make torch.optim's optimizer, and set what PopTorch adds.
-
-        Args:
-            given: Arguments that a compiled model has as constants or variables.
-            others: Further arguments of torch.optim's optimizer.
-            types: The types of accumulators.
-        """
-        self._torch.__init__(self, params, **given_only(**given, **others))
-        self.max_grad_norm = max_grad_norm
-        self.bias_correction = bias_correction
-        extras = {"loss_scaling": loss_scaling, "max_grad_norm": max_grad_norm}
-        self._extend({**given, **others}, extras, types)
+    bias_correction: bool
 
     @torch.no_grad()
     # Any: torch.optim's step() may return what its closure returns.
@@ -94,29 +68,8 @@ class Adam(_Adaptive, optim.Adam):
         second_order_momentum_accum_type: torch.dtype | None = None,
         max_grad_norm: float | None = None,
     ) -> None:
-        given = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
-        others = {
-            "amsgrad": amsgrad,
-            "foreach": foreach,
-            "maximize": maximize,
-            "capturable": capturable,
-            "differentiable": differentiable,
-            "fused": fused,
-        }
-        types = {
-            "accum_type": accum_type,
-            "first_order_momentum_accum_type": first_order_momentum_accum_type,
-            "second_order_momentum_accum_type": second_order_momentum_accum_type,
-        }
-        self._set_up(
-            params,
-            given,
-            others,
-            bias_correction,
-            loss_scaling,
-            max_grad_norm,
-            types,
-        )
+        self._set_up(locals())
+        self.bias_correction = bias_correction
 
 
 class AdamW(_Adaptive, optim.AdamW):
@@ -144,26 +97,5 @@ class AdamW(_Adaptive, optim.AdamW):
         second_order_momentum_accum_type: torch.dtype | None = None,
         max_grad_norm: float | None = None,
     ) -> None:
-        given = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
-        others = {
-            "amsgrad": amsgrad,
-            "maximize": maximize,
-            "foreach": foreach,
-            "capturable": capturable,
-            "differentiable": differentiable,
-            "fused": fused,
-        }
-        types = {
-            "accum_type": accum_type,
-            "first_order_momentum_accum_type": first_order_momentum_accum_type,
-            "second_order_momentum_accum_type": second_order_momentum_accum_type,
-        }
-        self._set_up(
-            params,
-            given,
-            others,
-            bias_correction,
-            loss_scaling,
-            max_grad_norm,
-            types,
-        )
+        self._set_up(locals())
+        self.bias_correction = bias_correction

@@ -1,7 +1,8 @@
 """What optimizers of poptorch.optim have beside those of torch.optim."""
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from inspect import signature
+from typing import Any, ClassVar
 
 import torch
 from torch.optim import Optimizer as TorchOptimizer
@@ -13,6 +14,8 @@ from .variable_attributes import VariableAttributes
 Parameters = Iterable[Any]
 Closure = Callable[[], float] | None
 ACCUMULATION_TYPES = (None, torch.float16, torch.float32)
+# Attributes beside torch.optim's that a compiled model has as constants or variables.
+_ADDED = ("loss_scaling", "max_grad_norm", "max_weight_norm", "velocity_scaling")
 # Entries of a state_dict that an optimizer of a model on IPUs adds.
 _DEVICE_ENTRIES = ("ipu_state", "ipu_param")
 
@@ -27,6 +30,9 @@ class Optimizer:
 
     variable_attrs: VariableAttributes
     loss_scaling: float
+    max_grad_norm: float | None
+    # torch.optim's optimizer of the same name. Any: each has other arguments.
+    _torch: ClassVar[Any]
     # The names of the parameters in the compiled model; None without one.
     _names: Names | None = None
     # Momenta by the names of the device, for when those of parameters are known.
@@ -34,33 +40,40 @@ class Optimizer:
     # Whether state was loaded that the device has not got yet.
     _is_state_new: bool = False
 
-    def _extend(
-        self,
-        given: Mapping[str, Any],
-        extras: Mapping[str, Any],
-        accumulation_types: Mapping[str, torch.dtype | None],
-    ) -> None:
+    # Any: arguments of any type, here and below.
+    def _set_up(self, arguments: Mapping[str, Any]) -> None:
+        """Make torch.optim's optimizer, and set what PopTorch adds.
+
+        Args:
+            arguments: The locals() at the beginning of __init__().
+        """
+        names = arguments.keys() & signature(self._torch).parameters.keys()
+        given = {name: arguments[name] for name in names - {"params"}}
+        self._torch.__init__(self, arguments["params"], **given_only(given))
+        self._extend(given, arguments)
+
+    def _extend(self, given: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
         """Set what PopTorch adds.
 
         Args:
             given: The arguments of torch.optim's optimizer; None for its default.
-            extras: Further attributes with their values; None for the default.
-            accumulation_types: The types of accumulators.
+            arguments: All arguments.
         """
-        for name, dtype in accumulation_types.items():
+        for name, dtype in arguments.items():
+            if not name.endswith("accum_type"):
+                continue
             if dtype not in ACCUMULATION_TYPES:
                 raise ValueError(
                     f"{name} is {dtype}, but must be torch.float16 or torch.float32."
                 )
             setattr(self, name, dtype or torch.float32)
-        loss_scaling = extras.get("loss_scaling")
+        loss_scaling = arguments["loss_scaling"]
         self.loss_scaling = 1.0 if loss_scaling is None else float(loss_scaling)
         if self.loss_scaling <= 0:
             raise ValueError(f"loss_scaling is {loss_scaling}, but must be above 0.")
-        attributes = {**given, **extras}
-        self.variable_attrs = VariableAttributes(
-            attributes, [name for name, value in attributes.items() if value is None]
-        )
+        self.max_grad_norm = arguments.get("max_grad_norm")
+        added = {name: arguments[name] for name in _ADDED if name in arguments}
+        self.variable_attrs = VariableAttributes({**given, **added})
 
     # Any: attributes of any type.
     def __getstate__(self) -> dict[str, Any]:
@@ -80,7 +93,9 @@ class Optimizer:
         """
         self._names = names
         if self._loaded_state is not None:
-            write_state(_torch_optimizer(self), names, self._loaded_state)
+            # Any: it is one of torch.optim, too.
+            optimizer: Any = self
+            write_state(optimizer, names, self._loaded_state)
             self._loaded_state = None
 
     # Any: entries of a state_dict.
@@ -91,7 +106,8 @@ class Optimizer:
         """
         state, parameters = self._loaded_state, None
         if self._names is not None:
-            optimizer = _torch_optimizer(self)
+            # Any: it is one of torch.optim, too.
+            optimizer: Any = self
             state = read_state(optimizer, self._names)
             parameters = read_parameters(optimizer, self._names, self.loss_scaling)
         own = {"ipu_state": state, "ipu_param": parameters}
@@ -115,26 +131,21 @@ class Optimizer:
         state = {k: v for k, v in state_dict.items() if k not in _DEVICE_ENTRIES}
         super().load_state_dict(state)  # type: ignore[misc]
         # torch has just made float16 of the moments of float16 weights.
-        held: Any = self
-        for group, saved in zip(held.param_groups, state["param_groups"], strict=True):
+        optimizer: Any = self
+        groups = zip(optimizer.param_groups, state["param_groups"], strict=True)
+        for group, saved in groups:
             for parameter, key in zip(group["params"], saved["params"], strict=True):
                 for name, value in state["state"].get(key, {}).items():
                     if isinstance(value, torch.Tensor):
-                        held.state[parameter][name] = value.clone()
+                        optimizer.state[parameter][name] = value.clone()
         self._loaded_state = state_dict["ipu_state"]
         if self._names is not None:
             self.enter_device(self._names)
         self._is_state_new = True
 
 
-def _torch_optimizer(optimizer: Any) -> TorchOptimizer:
-    # Any: it is one of torch.optim, too, as all that Optimizer is a part of.
-    found: TorchOptimizer = optimizer
-    return found
-
-
 # Any: arguments of any type.
-def given_only(**arguments: Any) -> dict[str, Any]:
+def given_only(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments that are not None: torch has the defaults of the others."""
     return {name: value for name, value in arguments.items() if value is not None}
 

@@ -8,6 +8,8 @@ from torch.optim import Optimizer as TorchOptimizer
 from .extended import Closure, Optimizer, Parameters, given_only
 from .moments import update_of
 
+_DEFAULTS = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0}
+
 
 class LAMB(Optimizer, TorchOptimizer):
     """Layer-wise adaptive moments for batch training.
@@ -30,26 +32,16 @@ class LAMB(Optimizer, TorchOptimizer):
         first_order_momentum_accum_type: torch.dtype | None = None,
         second_order_momentum_accum_type: torch.dtype | None = None,
     ) -> None:
-        given = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
-        defaults: dict[str, Any] = {
-            "lr": 1e-3,
-            "betas": (0.9, 0.999),
-            "eps": 1e-8,
-            "weight_decay": 0.0,
+        arguments = locals()
+        given = {name: arguments[name] for name in _DEFAULTS}
+        defaults = {
+            **_DEFAULTS,
+            **given_only(given),
             "bias_correction": bias_correction,
             "max_weight_norm": max_weight_norm,
-            **given_only(**given),
         }
         TorchOptimizer.__init__(self, params, defaults)
-        self._extend(
-            given,
-            {"loss_scaling": loss_scaling, "max_weight_norm": max_weight_norm},
-            {
-                "accum_type": accum_type,
-                "first_order_momentum_accum_type": first_order_momentum_accum_type,
-                "second_order_momentum_accum_type": second_order_momentum_accum_type,
-            },
-        )
+        self._extend(given, arguments)
 
     @torch.no_grad()
     # Any: torch.optim's step() may return what its closure returns.

@@ -5,11 +5,13 @@ from typing import Any
 import torch
 from torch import optim
 
-from .extended import Closure, Optimizer, Parameters, given_only
+from .extended import Closure, Optimizer, Parameters
 
 
 class RMSprop(Optimizer, optim.RMSprop):
     """RMSprop, as torch has it or as TensorFlow has it."""
+
+    _torch = optim.RMSprop
 
     def __init__(
         self,
@@ -36,28 +38,8 @@ class RMSprop(Optimizer, optim.RMSprop):
                 within the square root, and the learning rate is part of the momentum,
                 as in TensorFlow.
         """
-        given = {
-            "lr": lr,
-            "alpha": alpha,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "momentum": momentum,
-            "centered": centered,
-            "foreach": foreach,
-            "maximize": maximize,
-            "differentiable": differentiable,
-        }
-        optim.RMSprop.__init__(self, params, **given_only(**given))
+        self._set_up(locals())
         self.use_tf_variant = bool(use_tf_variant)
-        self._extend(
-            given,
-            {"loss_scaling": loss_scaling},
-            {
-                "accum_type": accum_type,
-                "first_order_momentum_accum_type": first_order_momentum_accum_type,
-                "second_order_momentum_accum_type": second_order_momentum_accum_type,
-            },
-        )
 
     @torch.no_grad()
     # Any: torch.optim's step() may return what its closure returns.

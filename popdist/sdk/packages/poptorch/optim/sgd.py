@@ -5,11 +5,13 @@ from typing import Any
 import torch
 from torch import optim
 
-from .extended import Closure, Optimizer, Parameters, clip_gradients, given_only
+from .extended import Closure, Optimizer, Parameters, clip_gradients
 
 
 class SGD(Optimizer, optim.SGD):
     """Stochastic gradient descent, with momentum if given."""
+
+    _torch = optim.SGD
 
     def __init__(
         self,
@@ -46,31 +48,14 @@ class SGD(Optimizer, optim.SGD):
                 "velocity_accum_type is given, but with use_combined_accum there is "
                 "no velocity by itself. Give accum_type, or use_combined_accum=False."
             )
-        if not use_combined_accum and velocity_scaling is not None:
-            _check_positive("velocity_scaling", velocity_scaling)
-        given = {
-            "lr": lr,
-            "momentum": momentum,
-            "dampening": dampening,
-            "weight_decay": weight_decay,
-            "nesterov": nesterov,
-            "maximize": maximize,
-            "foreach": foreach,
-            "differentiable": differentiable,
-        }
-        optim.SGD.__init__(self, params, **given_only(**given))
+        scaling = 1.0 if velocity_scaling is None else velocity_scaling
+        if not use_combined_accum and scaling <= 0:
+            raise ValueError(
+                f"velocity_scaling is {velocity_scaling}, but must be above 0."
+            )
+        self._set_up(locals())
         self.use_combined_accum = bool(use_combined_accum)
         self.velocity_scaling = velocity_scaling or 1.0
-        self.max_grad_norm = max_grad_norm
-        self._extend(
-            given,
-            {
-                "loss_scaling": loss_scaling,
-                "velocity_scaling": velocity_scaling,
-                "max_grad_norm": max_grad_norm,
-            },
-            {"accum_type": accum_type, "velocity_accum_type": velocity_accum_type},
-        )
 
     @torch.no_grad()
     # Any: torch.optim's step() may return what its closure returns.
@@ -78,8 +63,3 @@ class SGD(Optimizer, optim.SGD):
         """Update the weights once."""
         clip_gradients(self, self.max_grad_norm)
         return optim.SGD.step(self, closure)
-
-
-def _check_positive(name: str, value: float) -> None:
-    if value <= 0:
-        raise ValueError(f"{name} is {value}, but must be above 0.")

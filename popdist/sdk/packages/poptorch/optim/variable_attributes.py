@@ -1,6 +1,7 @@
 """Which attributes of an optimizer a compiled model takes as constants."""
 
-from collections.abc import Collection
+from collections.abc import Mapping
+from typing import Any
 
 from ..errors import ArgumentsError
 
@@ -12,9 +13,11 @@ class VariableAttributes:
     constants, unless they are marked otherwise.
     """
 
-    def __init__(self, attributes: Collection[str], constants: Collection[str]) -> None:
+    # Any: attributes of any type.
+    def __init__(self, attributes: Mapping[str, Any]) -> None:
+        """Take the attributes with their values; None for those that were not given."""
         self._attributes = set(attributes)
-        self._constants = set(constants)
+        self._constants = {n for n, value in attributes.items() if value is None}
 
     def isConstant(self, attr: str) -> bool:
         """Return whether the attribute is a constant; unknown ones are not."""
