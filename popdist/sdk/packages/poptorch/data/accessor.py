@@ -2,7 +2,8 @@
 
 import multiprocessing
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from itertools import chain, islice
 from typing import Any, Self
 
 import torch
@@ -10,7 +11,7 @@ import torch
 from .._logging import logger
 from ..enums import SharingStrategy
 from ..errors import createPoptorchError, require, require_poptorch
-from .fetcher import Batch, Begin, End, Failure, Free, HostRandomState, Settings
+from . import fetcher
 from .grouping import regroup
 from .loading_process import LoadingProcess
 from .ring_slot import read
@@ -26,25 +27,17 @@ class _Source:
         self._drop_last = drop_last
 
     def __iter__(self) -> Iterator[Any]:
-        batches = iter(self._items())
-        first = next(batches, self)
-        require(first is not self, "The Dataset is empty")
-        items = _chained(first, batches)
+        dataset = self._dataset
+        if not hasattr(dataset, "__iter__"):
+            # Map-style data sets have no end of their own.
+            dataset = map(dataset.__getitem__, range(len(dataset)))
+        others = iter(dataset)
+        first = list(islice(others, 1))
+        require(first, "The Dataset is empty")
+        items = chain(first, others)
         if self._size is None:
             return items
         return regroup(items, self._size, self._drop_last)
-
-    def _items(self) -> Iterable[Any]:
-        # Map-style data sets have no end of their own.
-        if not hasattr(self._dataset, "__iter__"):
-            return (self._dataset[index] for index in range(len(self._dataset)))
-        items: Iterable[Any] = self._dataset
-        return items
-
-
-def _chained(first: Any, others: Iterator[Any]) -> Iterator[Any]:
-    yield first
-    yield from others
 
 
 class AsynchronousDataAccessor:
@@ -84,19 +77,8 @@ class AsynchronousDataAccessor:
         """
         # __del__ reads it, whatever is raised here.
         self._process: LoadingProcess | None = None
-        require(
-            isinstance(buffer_size, int) and buffer_size > 0,
-            f"buffer_size is {buffer_size!r}, but must be a positive integer.",
-        )
-        require(
-            miss_sleep_time_in_ms >= 0,
-            f"miss_sleep_time_in_ms is {miss_sleep_time_in_ms}, but must not be "
-            "negative.",
-        )
-        require_poptorch(sharing_strategy, SharingStrategy)
-        require(
-            rebatched_size is None or rebatched_size > 1,
-            f"rebatched_size is {rebatched_size}, but must be None or above 1.",
+        _check_arguments(
+            buffer_size, miss_sleep_time_in_ms, sharing_strategy, rebatched_size
         )
         if getattr(dataset, "_accessor", None) is not None:
             raise createPoptorchError(
@@ -107,10 +89,6 @@ class AsynchronousDataAccessor:
         self._dataset = dataset
         # Torch's own loaders say so too, but of batches of another size.
         self._drop_last = bool(getattr(dataset, "rebatched_drop_last", True))
-        separate = getattr(dataset, "_for_loading_process", None)
-        source = _Source(
-            separate() if separate else dataset, rebatched_size, self._drop_last
-        )
         self._memories: list[torch.Tensor] = [torch.empty(0)] * buffer_size
         # The pass under way, whether it has returned a batch, and in which slot.
         self._pass = 0
@@ -119,22 +97,29 @@ class AsynchronousDataAccessor:
         self._is_wanted: bool | None = None
         self._slot: int | None = None
         self._failure: str | None = None
+        separate = getattr(dataset, "_for_loading_process", None)
         self._process = LoadingProcess(
-            source,
-            Settings(
+            _Source(
+                separate() if separate else dataset, rebatched_size, self._drop_last
+            ),
+            fetcher.LoadingSettings(
                 parent=os.getpid(),
                 buffer_size=buffer_size,
                 load_indefinitely=load_indefinitely,
                 early_preload=early_preload,
-                random_state=HostRandomState.read(),
+                random_states=fetcher.random_states(),
                 start_method=multiprocessing.get_start_method(),
             ),
             sharing_strategy,
         )
         # What the process has sent of the first pass already.
-        self._first: Batch | End | None = self._load_first(self._process)
+        self._first: fetcher.Batch | fetcher.End | None = self._load_first(
+            self._process
+        )
 
-    def _load_first(self, process: LoadingProcess) -> Batch | End:
+    def _load_first(
+        self, process: LoadingProcess
+    ) -> fetcher.Batch | fetcher.End | None:
         """Wait for the first batch, so that a data set that fails does so here."""
         logger.debug("AsynchronousDataAccessor worker process: %d", process.pid)
         try:
@@ -142,7 +127,7 @@ class AsynchronousDataAccessor:
         except BaseException:
             self.terminate()
             raise
-        if not isinstance(message, Failure):
+        if not isinstance(message, fetcher.Failure):
             return message
         self.terminate()
         logger.error("Loading the first batch raised:\n%s", message.text)
@@ -175,7 +160,7 @@ class AsynchronousDataAccessor:
         if self._is_begun:
             self._pass += 1
             self._is_begun = False
-        self._running().send(Begin(self._pass))
+        self._running().send(fetcher.Begin(self._pass))
         self._is_wanted = True
         return self
 
@@ -191,22 +176,22 @@ class AsynchronousDataAccessor:
         if not self._is_wanted:
             raise StopIteration
         if self._slot is not None:
-            process.send(Free(self._slot))
+            process.send(fetcher.Free(self._slot))
             self._slot = None
         while True:
             require(self._failure is None, f"{self._failure}")
             message = self._first or process.receive()
             self._first = None
-            if isinstance(message, Batch):
+            if isinstance(message, fetcher.Batch):
                 if message.memory is not None:
                     self._memories[message.slot] = message.memory
                 if message.number < self._pass:
-                    process.send(Free(message.slot))
+                    process.send(fetcher.Free(message.slot))
                     continue
                 self._is_begun = True
                 self._slot = message.slot
                 return read(self._memories[message.slot], message.placed)
-            if isinstance(message, Failure):
+            if isinstance(message, fetcher.Failure):
                 self._failure = (
                     f"An error occurred in the data fetcher:\n{message.text}"
                 )
@@ -222,3 +207,24 @@ class AsynchronousDataAccessor:
                 "again."
             )
         return self._process
+
+
+def _check_arguments(
+    buffer_size: object,
+    miss_sleep_time_in_ms: float,
+    sharing_strategy: SharingStrategy,
+    rebatched_size: int | None,
+) -> None:
+    require(
+        isinstance(buffer_size, int) and buffer_size > 0,
+        f"buffer_size is {buffer_size!r}, but must be a positive integer.",
+    )
+    require(
+        miss_sleep_time_in_ms >= 0,
+        f"miss_sleep_time_in_ms is {miss_sleep_time_in_ms}, but must not be negative.",
+    )
+    require_poptorch(sharing_strategy, SharingStrategy)
+    require(
+        rebatched_size is None or rebatched_size > 1,
+        f"rebatched_size is {rebatched_size}, but must be None or above 1.",
+    )

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy
 import torch
@@ -21,27 +21,23 @@ import torch
 from .ring_slot import Slot
 
 
-@dataclass(frozen=True, slots=True)
-class Begin:
+class Begin(NamedTuple):
     """Load this pass, and leave off any before it."""
 
     number: int
 
 
-@dataclass(frozen=True, slots=True)
-class Free:
+class Free(NamedTuple):
     """The batch in this slot is not needed any more."""
 
     slot: int
 
 
-@dataclass(frozen=True, slots=True)
-class Stop:
+class Stop(NamedTuple):
     """Load no more, and end."""
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(NamedTuple):
     """A batch, with places instead of tensors, and the slot's memory if it is new."""
 
     number: int
@@ -50,54 +46,42 @@ class Batch:
     placed: Any
 
 
-@dataclass(frozen=True, slots=True)
-class End:
+class End(NamedTuple):
     """A pass has no more batches."""
 
     number: int
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(NamedTuple):
     """Loading raised an exception."""
 
     number: int
     text: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class HostRandomState:
-    """The state of the generators that data sets draw from."""
+# Any: each generator's state is of a type of its own.
+def random_states() -> tuple[Any, ...]:
+    """Return the states of the generators that data sets draw from."""
+    return torch.get_rng_state(), random.getstate(), numpy.random.get_state()
 
-    torch_state: torch.Tensor
-    python_state: Any
-    numpy_state: Any
 
-    @classmethod
-    def read(cls) -> "HostRandomState":
-        """Return the state of this process."""
-        return cls(
-            torch_state=torch.get_rng_state(),
-            python_state=random.getstate(),
-            numpy_state=numpy.random.get_state(),
-        )
-
-    def set(self) -> None:
-        """Make it the state of this process."""
-        torch.set_rng_state(self.torch_state)
-        random.setstate(self.python_state)
-        numpy.random.set_state(self.numpy_state)
+def set_random_states(states: tuple[Any, ...]) -> None:
+    """Set the states that random_states() has returned, maybe in another process."""
+    torch_state, python_state, numpy_state = states
+    torch.set_rng_state(torch_state)
+    random.setstate(python_state)
+    numpy.random.set_state(numpy_state)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Settings:
+class LoadingSettings:
     """How the loading process loads."""
 
     parent: int
     buffer_size: int
     load_indefinitely: bool
     early_preload: bool
-    random_state: HostRandomState
+    random_states: tuple[Any, ...]
     # How the program's processes start, and so the workers of torch's DataLoader.
     start_method: str
 
@@ -113,7 +97,7 @@ class _LeftOff(Exception):
 def run(
     connection: Connection,
     source: Iterable[Any],
-    settings: Settings,
+    settings: LoadingSettings,
     others: Connection | None = None,
 ) -> None:
     """Load until the other process sends Stop or ends.
@@ -132,7 +116,7 @@ def run(
     # As torch's own workers: several processes share the cores, and a forked one may
     # not use the threads of its parent.
     torch.set_num_threads(1)
-    settings.random_state.set()
+    set_random_states(settings.random_states)
     # multiprocessing has set the method by which this process was started.
     multiprocessing.set_start_method(settings.start_method, force=True)
     with suppress(_Stopped, BrokenPipeError, ConnectionResetError):
@@ -140,7 +124,7 @@ def run(
 
 
 class _Fetcher:
-    def __init__(self, connection: Connection, settings: Settings) -> None:
+    def __init__(self, connection: Connection, settings: LoadingSettings) -> None:
         self._connection = connection
         self._ahead = settings.load_indefinitely
         # The pass that was asked for last.

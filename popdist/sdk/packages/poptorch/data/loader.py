@@ -76,42 +76,34 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         check_workers(num_workers)
         options._freeze()
         self._options = options
-        shuffle = bool(shuffle)
+        self.rebatched_drop_last = drop_last
+        distributed = options.Distributed.numProcesses > 1
+        is_divided = auto_distributed_partitioning and distributed
         batches = batches_per_call(options)
-        processes = options.Distributed.numProcesses
-        is_divided = auto_distributed_partitioning and processes > 1
-        self._combined_batch_size = None if batch_size is None else batch_size * batches
-        is_iterable = isinstance(dataset, IterableDataset)
+        regrouped = None
         if batch_sampler is not None:
-            check_sampler(batch_size, shuffle, is_divided)
+            check_sampler(batch_size, shuffle, is_divided, rebatched_worker_size)
             size = getattr(batch_sampler, "batch_size", None)
             self._combined_batch_size = size and size * batches
             kwargs |= _grouped(batch_sampler, batches, drop_last, kwargs)
-        elif is_iterable:
-            check_iterable(is_divided, num_workers, kwargs)
-        elif is_divided:
-            dataset = self._partition(dataset, shuffle, drop_last)
-            shuffle = False
-        if not is_iterable and batch_sampler is None and not drop_last:
-            self._warn_of_last_batch(len(dataset))
-
-        loaded = self._combined_batch_size
-        is_sampled = batch_sampler is not None
-        require(
-            not is_sampled or rebatched_worker_size is None,
-            "rebatched_worker_size does not go with a batch_sampler, whose batches are "
-            "what a worker loads. Leave one of them out.",
-        )
-        regrouped = self._regrouped_size(mode, drop_last, is_sampled)
-        self.rebatched_drop_last = drop_last
-        if regrouped is not None:
-            loaded = self._worker_size(rebatched_worker_size)
-            # What workers load is only a part: the accessor drops the last of it.
-            drop_last = False
-        if batch_sampler is None:
+        else:
+            size = None if batch_size is None else batch_size * batches
+            self._combined_batch_size = size
+            if isinstance(dataset, IterableDataset):
+                check_iterable(is_divided, num_workers, kwargs)
+            else:
+                if is_divided:
+                    dataset = self._partition(dataset, bool(shuffle), drop_last)
+                    shuffle = False
+                if not drop_last:
+                    self._warn_of_last_batch(len(dataset))
+            regrouped = self._regrouped_size(mode, drop_last)
+            if regrouped is not None:
+                size = self._worker_size(rebatched_worker_size)
             # None rather than False: torch refuses either for an IterableDataset.
-            kwargs |= {"batch_size": loaded, "shuffle": shuffle or None}
-            kwargs["drop_last"] = drop_last and loaded is not None
+            kwargs |= {"batch_size": size, "shuffle": shuffle or None}
+            # What workers load is only a part: the accessor drops the last of it.
+            kwargs["drop_last"] = drop_last and regrouped is None and size is not None
         if persistent_workers is None:
             persistent_workers = num_workers > 0
         super().__init__(
@@ -155,13 +147,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
                 last,
             )
 
-    def _regrouped_size(
-        self, mode: DataLoaderMode, drop_last: bool, is_sampled: bool
-    ) -> int | None:
+    def _regrouped_size(self, mode: DataLoaderMode, drop_last: bool) -> int | None:
         """Return into how many samples the accessor groups; None: it does not."""
-        if is_sampled:
-            # The sampler has decided which samples are together.
-            return None
         if mode == DataLoaderMode.AsyncRebatched:
             require(
                 self._combined_batch_size is not None,

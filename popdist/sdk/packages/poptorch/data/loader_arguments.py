@@ -25,8 +25,13 @@ def batches_per_call(options: Options) -> int:
     ).micro_batches
 
 
-def check_sampler(batch_size: int | None, shuffle: bool, is_divided: bool) -> None:
-    """Raise ArgumentsError if an argument does not go with a batch_sampler."""
+def check_sampler(
+    batch_size: int | None,
+    shuffle: bool | None,
+    is_divided: bool,
+    rebatched_worker_size: int | None,
+) -> None:
+    """Raise an AssertionError if an argument does not go with a batch_sampler."""
     if batch_size != 1 or shuffle:
         raise ArgumentsError(
             "`batch_sampler` option is mutually exclusive with batch_size, shuffle."
@@ -36,6 +41,11 @@ def check_sampler(batch_size: int | None, shuffle: bool, is_divided: bool) -> No
             "`batch_sampler` option is mutually exclusive with "
             "auto_distributed_partitioning=True."
         )
+    require(
+        rebatched_worker_size is None,
+        "rebatched_worker_size does not go with a batch_sampler, whose batches are "
+        "what a worker loads. Leave one of them out.",
+    )
 
 
 def check_iterable(

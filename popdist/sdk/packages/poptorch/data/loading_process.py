@@ -16,7 +16,7 @@ from typing import IO, Any
 from ..enums import SharingStrategy
 from . import fetcher
 from .core_sharing import leave_cores
-from .fetcher import Batch, End, Failure, Settings
+from .fetcher import Batch, End, Failure, LoadingSettings
 from .helper_processes import end_helpers_at_exit, is_importing_main
 
 METHODS = {
@@ -66,7 +66,10 @@ class LoadingProcess:
     """The loading process, as the process that asks for batches has it."""
 
     def __init__(
-        self, source: Iterable[Any], settings: Settings, strategy: SharingStrategy
+        self,
+        source: Iterable[Any],
+        settings: LoadingSettings,
+        strategy: SharingStrategy,
     ) -> None:
         if is_importing_main():
             os._exit(UNGUARDED)
@@ -150,7 +153,7 @@ def _start(
     context: Any,
     connections: tuple[Connection, Connection],
     source: Iterable[Any],
-    settings: Settings,
+    settings: LoadingSettings,
     strategy: SharingStrategy,
 ) -> BaseProcess:
     """Start the process.
@@ -164,17 +167,17 @@ def _start(
     """
     theirs, ours = connections
     payload = None
-    what: Any = source
+    sent: Any = source
     if strategy == SharingStrategy.ForkServer:
         context.set_forkserver_preload([PRELOADED])
     if strategy != SharingStrategy.Fork:
         end_helpers_at_exit()
         # Pickled here and not by start(), which would send the file descriptors of
         # tensors that exist only while they are pickled, as in torch.Generator.
-        what = payload = _Payload(ForkingPickler.dumps(source), strategy)
+        sent = payload = _Payload(ForkingPickler.dumps(source), strategy)
     process: BaseProcess = context.Process(
         target=fetcher.run,
-        args=(theirs, what, settings, ours if what is source else None),
+        args=(theirs, sent, settings, ours if payload is None else None),
         name="poptorch-loader",
     )
     try:

@@ -47,14 +47,14 @@ def convert(
 
 def leaves_of(nested: Any, kind: type | tuple[type, ...]) -> list[Any]:
     """Return what a structure holds of a kind, in order."""
-    found: list[Any] = []
+    leaves: list[Any] = []
 
     def add(leaf: Any) -> Any:
-        found.append(leaf)
+        leaves.append(leaf)
         return leaf
 
     convert(nested, add, kind)
-    return found
+    return leaves
 
 
 def tensors_of(nested: Any) -> list[torch.Tensor]:

@@ -29,11 +29,6 @@ class Partition(Dataset[Any]):
             self._generator = torch.Generator()
             self._generator.manual_seed(seed)
 
-    @property
-    def is_shuffled(self) -> bool:
-        """Whether the order is another one in each pass."""
-        return self._generator is not None
-
     def begin_pass(self) -> None:
         """Shuffle, and load the leftovers in every other pass."""
         if self._generator is None:
