@@ -18,11 +18,7 @@ enable them for all programs of this Python environment, disable them, or show w
 is.
 What is installed is imported instead of a stand-in.
 """
-COMMANDS = {
-    "enable": switch.enable,
-    "disable": switch.disable,
-    "status": switch.status,
-}
+COMMANDS = {"enable": switch.enable, "disable": switch.disable, "status": switch.status}
 
 
 def main(argv: Sequence[str]) -> None:

@@ -7,11 +7,7 @@ from .annotations import IPU, BeginBlock, Block, BlockFunction, removeBlocks
 from .argument_parsers import ICustomArgParser, registerCustomArgParser
 from .autocasting import autocast
 from .ctc import ctc_beam_search_decoder
-from .data import (
-    AsynchronousDataAccessor,
-    DataLoader,
-    FixedLengthIterableDataset,
-)
+from .data import AsynchronousDataAccessor, DataLoader, FixedLengthIterableDataset
 from .enums import (
     AnchorMode,
     AutoStage,
@@ -31,12 +27,7 @@ from .enums import (
     SyncPattern,
     VariableRetrievalMode,
 )
-from .errors import (
-    Error,
-    RecoverableError,
-    UnrecoverableError,
-    createPoptorchError,
-)
+from .errors import Error, RecoverableError, UnrecoverableError, createPoptorchError
 from .model import PoplarExecutor, inferenceModel, load, trainingModel
 from .ops import (
     cond,

@@ -8,7 +8,7 @@ from functools import cache
 NAMES = {"TRACE": 5, "DEBUG": 10, "INFO": 20, "WARN": 30, "ERR": 40, "OFF": 100}
 # What setLogLevel takes instead of a name.
 NUMBERS = ("TRACE", "DEBUG", "INFO", "WARN", "ERR", "OFF")
-SHOWN = {5: "trace", 10: "debug", 20: "info", 30: "warning", 40: "error"}
+LABELS = {5: "trace", 10: "debug", 20: "info", 30: "warning", 40: "error"}
 
 logger = logging.getLogger("poptorch:python")
 
@@ -26,7 +26,7 @@ class _Handler(logging.Handler):
 class _Formatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         time = f"{self.formatTime(record, '%H:%M:%S')}.{int(record.msecs):03}"
-        level = SHOWN.get(record.levelno, record.levelname.lower())
+        level = LABELS.get(record.levelno, record.levelname.lower())
         text = super().format(record)
         return f"[{time}] [{record.name}] [{level}] {text}"
 

@@ -6,7 +6,6 @@ They change no result here. They are recorded, and tell how many IPUs a replica 
 import copy
 from collections.abc import Callable, Sequence
 from functools import wraps
-from types import TracebackType
 from typing import Any, ClassVar, ParamSpec, TypeVar
 
 from torch import nn
@@ -50,12 +49,7 @@ class Block:
     def __enter__(self) -> None:
         _enter(self._user_id, self._ipu_id)
 
-    def __exit__(
-        self,
-        type: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         pass
 
 
@@ -179,16 +173,16 @@ def _stages_of(
 ) -> list[tuple[BlockUse, Stage]]:
     """Return the blocks in order, each once, and their stages."""
     strategy = copy.deepcopy(strategy)
-    found: dict[str, tuple[BlockUse, Stage]] = {}
+    stages: dict[str, tuple[BlockUse, Stage]] = {}
     for index, block in enumerate(blocks):
         name = block.block_id or f"block {index}"
         if block.stage_id is not None:
             stage = Stage()
             stage._stage_id = block.stage_id
-            found[name] = block, stage
-        elif name not in found:
-            found[name] = block, strategy.stageOf(name, block.ipu_id)
-    return list(found.values())
+            stages[name] = block, stage
+        elif name not in stages:
+            stages[name] = block, strategy.stageOf(name, block.ipu_id)
+    return list(stages.values())
 
 
 def begin_stage(stage_id: int, phase_id: int, ipu_id: int) -> None:

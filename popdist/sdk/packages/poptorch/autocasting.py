@@ -6,7 +6,6 @@ are cast to what. The casts are made while an executor runs the model.
 
 from collections.abc import Callable, Iterable
 from contextlib import ContextDecorator
-from types import TracebackType
 from typing import Any, Self, TypeGuard
 
 import torch
@@ -37,12 +36,7 @@ class autocast(ContextDecorator):
             execution.regions.enter(bool(self.enabled))
         return self
 
-    def __exit__(
-        self,
-        type: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         execution = current()
         if execution is not None:
             execution.regions.leave()
@@ -102,42 +96,20 @@ def _set_autocast(module: nn.Module, enabled: bool = True) -> None:
 
 nn.Module.autocast = _set_autocast  # type: ignore[attr-defined]
 
+_FP16 = """
+addbmm addmm addmv addr baddbmm bmm chain_matmul conv1d conv2d conv3d conv_tbc
+conv_transpose1d conv_transpose2d conv_transpose3d convolution matmul mm mv
+"""
+_PROMOTE = """
+addcdiv addcmul atan2 bilinear cat cross dot equal index_put stack tensordot
+"""
 default_fp16: list[Operation] = [
-    torch.addbmm,
-    torch.addmm,
-    torch.addmv,
-    torch.addr,
-    torch.baddbmm,
-    torch.bmm,
-    torch.chain_matmul,
-    torch.conv1d,
-    torch.conv2d,
-    torch.conv3d,
-    torch.conv_tbc,
-    torch.conv_transpose1d,
-    torch.conv_transpose2d,
-    torch.conv_transpose3d,
-    torch.convolution,
+    *(getattr(torch, name) for name in _FP16.split()),
     functional.linear,
-    torch.matmul,
-    torch.mm,
-    torch.mv,
     functional.scaled_dot_product_attention,
     nn.Conv2d,
 ]
 default_fp32: list[Operation] = []
-default_promote: list[Operation] = [
-    torch.addcdiv,
-    torch.addcmul,
-    torch.atan2,
-    torch.bilinear,
-    torch.cat,
-    torch.cross,
-    torch.dot,
-    torch.equal,
-    torch.index_put,
-    torch.stack,
-    torch.tensordot,
-]
+default_promote: list[Operation] = [getattr(torch, name) for name in _PROMOTE.split()]
 default_demote: list[Operation] = []
 default = Policy(default_fp16, default_fp32, default_promote, default_demote)

@@ -2,7 +2,6 @@
 
 import threading
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Self
 
 import torch
@@ -46,12 +45,7 @@ class Execution:
         self._outer, _LOCAL.execution = _LOCAL.execution, self
         return self
 
-    def __exit__(
-        self,
-        type: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         _LOCAL.execution = self._outer
 
 

@@ -52,10 +52,10 @@ def IPUContext(
             "use poptorch.trainingModel."
         )
 
-    def made(function: Callable[..., Any]) -> PoplarExecutor:
+    def make(function: Callable[..., Any]) -> PoplarExecutor:
         return inferenceModel(_Function(function, model), options)
 
-    return made if func is None else made(func)
+    return make if func is None else make(func)
 
 
 class IPUScope:

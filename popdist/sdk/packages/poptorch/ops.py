@@ -86,9 +86,7 @@ def ipu_print_tensor(
 
 
 def for_loop(
-    count: int,
-    body: Callable[..., Any],
-    inputs: Sequence[torch.Tensor],
+    count: int, body: Callable[..., Any], inputs: Sequence[torch.Tensor]
 ) -> Sequence[torch.Tensor]:
     """Call body(*inputs) so often, each time with what it returned before.
 

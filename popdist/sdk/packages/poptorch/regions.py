@@ -27,7 +27,7 @@ class Regions:
     """The regions that a forward pass is in; the last one counts."""
 
     def __init__(self) -> None:
-        self._held = [Region()]
+        self._regions = [Region()]
         # Whether any of them was one with casts; and whether one may be.
         self.casts = False
         self.may_cast = True
@@ -35,12 +35,12 @@ class Regions:
     @property
     def current(self) -> Region:
         """The innermost region."""
-        return self._held[-1]
+        return self._regions[-1]
 
     @property
     def depth(self) -> int:
         """How many regions there are."""
-        return len(self._held)
+        return len(self._regions)
 
     def enter(self, enabled: bool | None, module_rule: Rule | None = None) -> None:
         """Begin a region; what is None is as around it.
@@ -56,9 +56,9 @@ class Regions:
                 "when it was compiled. Let forward() do the same in every call; if the "
                 "executable cache holds the model as it was, empty its folder."
             )
-        self._held.append(Region(enabled, module_rule or around.module_rule))
+        self._regions.append(Region(enabled, module_rule or around.module_rule))
         self.casts = self.casts or enabled
 
     def leave(self, depth: int | None = None) -> None:
         """End the innermost region, or all but the first so many."""
-        del self._held[self.depth - 1 if depth is None else depth :]
+        del self._regions[self.depth - 1 if depth is None else depth :]

@@ -4,7 +4,6 @@ They change no result, and are checked only.
 """
 
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import Any, Self
 
 import torch
@@ -21,12 +20,7 @@ class _Scope:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        type: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         pass
 
 

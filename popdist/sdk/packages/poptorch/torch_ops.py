@@ -140,10 +140,7 @@ _OPERATORS: tuple[tuple[str, Callable[..., Any]], ...] = (
     ("set_overlap_for_input(Tensor t, str mode) -> Tensor", _first),
     ("set_overlap_for_output(Tensor t, str mode) -> Tensor", _first),
     ("recomputation_checkpoint(Tensor self) -> Tensor", _first),
-    (
-        "set_available_memory(Tensor t, float mem) -> Tensor",
-        ops.set_available_memory,
-    ),
+    ("set_available_memory(Tensor t, float mem) -> Tensor", ops.set_available_memory),
     ("begin_multi_conv() -> ()", _do_nothing),
     (
         "end_multi_conv(float[]? available_memory_proportions, int[]? partials_types, "

@@ -9,7 +9,7 @@ from torch import nn
 import poptorch
 from poptorch.annotations import count_ipus, count_stages
 from poptorch.execution import BlockUse, Execution
-from poptorch.model import model_state
+from poptorch.model import run_settings
 
 
 class Parts(nn.Module):
@@ -26,8 +26,8 @@ class Parts(nn.Module):
 
 @pytest.fixture
 def two_ipus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model_state, "isPopdistEnvSet", lambda: True)
-    monkeypatch.setattr(model_state, "getNumIpusPerReplica", lambda: 2)
+    monkeypatch.setattr(run_settings, "isPopdistEnvSet", lambda: True)
+    monkeypatch.setattr(run_settings, "getNumIpusPerReplica", lambda: 2)
 
 
 def test_blocks_on_more_ipus_than_a_replica_has_are_refused(two_ipus: None) -> None:

@@ -169,9 +169,7 @@ def broadcast_object(
 
 
 def allgather_object(
-    obj: Any,
-    name: str | None = None,
-    process_set: ProcessSet = global_process_set,
+    obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[Any]:
     """Return a list of all ranks' objects, which can be pickled."""
     data = _pickled(obj)

@@ -6,8 +6,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from popdist.popdist_core import getNumIpusPerReplica, isPopdistEnvSet
-
 from .._logging import logger
 from ..enums import ConnectionType
 from ..optim import Optimizer as ExtendedOptimizer
@@ -86,10 +84,8 @@ class ModelState:
             Error: The model cannot run with these options.
         """
         self._get_device()
-        ipus = getNumIpusPerReplica() if isPopdistEnvSet() else None
         popart = self._options._popart.options
         cached = popart.get("enableEngineCaching") and popart.get("cachePath")
-        strategy = self._options._execution_strategy
         self.flags = TrainingFlags()
         attributes = ConstantAttributes(self._module)
         with (
@@ -101,8 +97,6 @@ class ModelState:
                 self._module,
                 inputs,
                 self._settings,
-                strategy,
-                ipus,
                 lambda: compile_model(
                     self._module,
                     inputs,
@@ -110,8 +104,6 @@ class ModelState:
                     self.buffers,
                     attributes,
                     RandomState(self._seed()),
-                    strategy,
-                    ipus,
                     progress,
                 ),
             )
@@ -156,12 +148,7 @@ class ModelState:
         if self._random_numbers is not None:
             state.seed, state.iterations = self._random_numbers
         self.loaded = ReplicatedModel(
-            self._module,
-            self._settings,
-            self.buffers,
-            self.attributes,
-            state,
-            training,
+            self._module, self._settings, self.buffers, self.attributes, state, training
         )
         return self.loaded
 
@@ -215,8 +202,8 @@ class ModelState:
     def random_numbers(self, numbers: list[int]) -> None:
         self._random_numbers = list(numbers)
         if self.loaded is not None:
-            held = self.loaded.random_state
-            held.seed, held.iterations = numbers
+            state = self.loaded.random_state
+            state.seed, state.iterations = numbers
 
     def _chosen_optimizer(self) -> torch.optim.Optimizer:
         if self.optimizer is None:

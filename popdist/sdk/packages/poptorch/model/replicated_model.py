@@ -134,7 +134,7 @@ class ReplicatedModel:
         recorder = TorchLosses()
         with recorder:
             output = self._module(*args, **kwargs)
-        return output, recorder.found
+        return output, recorder.recorded
 
 
 class Training:

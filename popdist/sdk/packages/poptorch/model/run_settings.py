@@ -1,17 +1,17 @@
 """What an executor needs of its options, read once and checked."""
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from dataclasses import dataclass, field
+from typing import Self
 
+from popdist.popdist_core import getNumIpusPerReplica, isPopdistEnvSet
 from popdist.replicated.settings import ReplicatedSettings
 
 from ..annotations import is_pipeline
 from ..enums import CommGroupType, OutputMode, ReductionType
 from ..errors import Error
+from ..options import Options
+from ..options.strategies import PipelinedExecution, _IExecutionStrategy
 from .forward.cast_rules import CastRules
-
-if TYPE_CHECKING:
-    from ..options import Options
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,9 +28,15 @@ class RunSettings(ReplicatedSettings):
     float_checks: bool = False
     # None without automatic casts.
     cast_rules: CastRules | None = None
+    # Not in the repr, which makes the key of a model in the executable cache.
+    strategy: _IExecutionStrategy = field(
+        default_factory=PipelinedExecution, repr=False
+    )
+    # How many IPUs a replica has; None for any number.
+    ipus_per_replica: int | None = None
 
     @classmethod
-    def of(cls, options: "Options", training: bool) -> Self:
+    def of(cls, options: Options, training: bool) -> Self:
         """Read the options.
 
         Raises:
@@ -38,17 +44,7 @@ class RunSettings(ReplicatedSettings):
         """
         accumulation = options.Training.gradient_accumulation
         if not training and accumulation != 1:
-            text = (
-                "You must set poptorch.Options().Training.gradientAccumulation to 1 "
-                "or leave it as its default value (1) when running a "
-                "poptorch.inferenceModel()."
-            )
-            if is_pipeline(options._execution_strategy):
-                text += (
-                    " Use poptorch.Options().deviceIterations to process a sufficient "
-                    "number of batches each run for pipelined execution instead."
-                )
-            raise Error(text)
+            raise _accumulation_refused(options)
         mode = OutputMode(options.output_mode)
         if mode == OutputMode.Default:
             mode = OutputMode.Final if training else OutputMode.All
@@ -74,4 +70,19 @@ class RunSettings(ReplicatedSettings):
             )
             if precision.autocast_enabled
             else None,
+            strategy=options._execution_strategy,
+            ipus_per_replica=getNumIpusPerReplica() if isPopdistEnvSet() else None,
         )
+
+
+def _accumulation_refused(options: Options) -> Error:
+    text = (
+        "You must set poptorch.Options().Training.gradientAccumulation to 1 or leave "
+        "it as its default value (1) when running a poptorch.inferenceModel()."
+    )
+    if is_pipeline(options._execution_strategy):
+        text += (
+            " Use poptorch.Options().deviceIterations to process a sufficient number "
+            "of batches each run for pipelined execution instead."
+        )
+    return Error(text)

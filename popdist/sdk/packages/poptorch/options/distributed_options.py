@@ -36,11 +36,9 @@ class _DistributedOptions(OptionValues):
     @property
     def processId(self) -> int:
         """The index of this process."""
-        process: int = self.distributed_process_id
-        return process
+        return int(self.distributed_process_id)
 
     @property
     def numProcesses(self) -> int:
         """How many processes there are."""
-        processes: int = self.num_distributed_processes
-        return processes
+        return int(self.num_distributed_processes)

@@ -151,10 +151,7 @@ class Options(_DeviceOptions, _ReportOptions):
                 "integer",
             )
         elif output_return_period not in (None, 1):
-            logger.info(
-                "The return period has no effect with %s.",
-                output_mode,
-            )
+            logger.info("The return period has no effect with %s.", output_mode)
             output_return_period = 1
         return self.set(
             output_mode=output_mode.value,

@@ -65,7 +65,7 @@ def test_one_of_several_makes_an_entry_while_the_others_wait(tmp_path: Path) -> 
         return {"ipus": 3}
 
     def run() -> None:
-        found.append(ExecutableCache(str(tmp_path)).found_or_made("key", make))
+        found.append(ExecutableCache(str(tmp_path)).read_or_make("key", make))
 
     threads = [threading.Thread(target=run) for _ in range(3)]
     threads[0].start()

@@ -11,12 +11,7 @@ from torch import Tensor
 from ...common.process_sets import ProcessSet, global_process_set
 from . import gradients
 from .single_calls import of_one_tensor
-from .submission import (
-    Handle,
-    broadcast_tensors,
-    exchange_tensor,
-    gather_tensors,
-)
+from .submission import Handle, broadcast_tensors, exchange_tensor, gather_tensors
 
 
 def allgather(

@@ -15,12 +15,7 @@ from ..compression import Compression, Compressor, compress_all, decompress_all
 from ..execution.reduce_ops import Average, Reduction, Sum, choose_op
 from . import gradients
 from .single_calls import of_one_tensor
-from .submission import (
-    Handle,
-    gather_tensors,
-    reduce_tensors,
-    scatter_tensors,
-)
+from .submission import Handle, gather_tensors, reduce_tensors, scatter_tensors
 
 
 def allreduce(

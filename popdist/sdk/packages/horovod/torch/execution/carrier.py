@@ -16,13 +16,7 @@ from popdist.replicated.shares import even_share
 from popdist.torch.tensors.tensor_rows import CODES, bytes_of, parts_of, rows_of
 
 from .adasum import adasum
-from .reduce_ops import (
-    Adasum,
-    Average,
-    ReduceOp,
-    engine_reduction,
-    neutral_value,
-)
+from .reduce_ops import Adasum, Average, ReduceOp, engine_reduction, neutral_value
 
 
 class TensorCall(Call):

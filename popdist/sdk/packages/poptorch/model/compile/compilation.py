@@ -11,7 +11,6 @@ from torch import nn
 from ...annotations import count_ipus, count_stages
 from ...errors import Error
 from ...execution import Execution
-from ...options.strategies import _IExecutionStrategy
 from ..forward.casting import casting
 from ..forward.constant_attributes import AttributePath, ConstantAttributes
 from ..forward.half_precision import HalfPrecision
@@ -27,6 +26,9 @@ from ..forward.signature import Signature
 from ..run_settings import RunSettings
 from .executable_cache import ExecutableCache, key_of
 from .graph_search import GraphSearch
+
+# What a cache keeps of a compiled model, besides whether its loss is an identity_loss.
+_CACHED = ("ipus", "half", "casts", "int64", "changing")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,14 +69,9 @@ def compile_model(
     buffers: ReplicaBuffers,
     attributes: ConstantAttributes,
     random_state: RandomState,
-    strategy: _IExecutionStrategy,
-    ipus_per_replica: int | None,
     progress: Callable[[int], object],
 ) -> Compiled:
     """Run one forward pass that leaves no trace, and return what it has shown.
-
-    Args:
-        ipus_per_replica: How many IPUs a replica has; None for any number.
 
     Raises:
         Error: The model cannot run with these options.
@@ -106,8 +103,8 @@ def compile_model(
         )
         loss = None
         if settings.training:
-            loss = find_loss(execution, recorder.found, output)
-    ipus = _check_ipus(execution, settings, strategy, ipus_per_replica)
+            loss = find_loss(execution, recorder.recorded, output)
+    ipus = _check_ipus(execution, settings)
     progress(100)
     casts = rules is not None and execution.regions.casts
     return Compiled(
@@ -126,8 +123,6 @@ def compile_cached(
     module: nn.Module,
     inputs: Inputs,
     settings: RunSettings,
-    strategy: _IExecutionStrategy,
-    ipus_per_replica: int | None,
     make: Callable[[], Compiled],
 ) -> Compiled:
     """Return what the cache has of the model, or compile it by `make`.
@@ -135,83 +130,70 @@ def compile_cached(
     A cache keeps only what each call checks anew: an entry that no longer fits raises
     an error, and never trains on another loss.
     """
-    key = None
-    if cache is not None:
-        shape = replace(settings, instance=0, random_seed=None)
-        placement = type(strategy).__name__, vars(strategy).get("_auto_stage")
-        stages = {name: vars(s) for name, s in strategy._block_map.items()}
-        leaves = [None if isinstance(x, torch.Tensor) else x for x in inputs.leaves]
-        others = (shape, placement, stages, ipus_per_replica, leaves)
-        key = key_of(module, inputs.signature(), *others)
+    key = None if cache is None else _key_of(module, inputs, settings)
     if cache is None or key is None:
         return make()
-    made: list[Compiled] = []
+    compiled: list[Compiled] = []
 
     # Any: values of JSON.
     def compile_here() -> dict[str, Any]:
-        made.append(make())
-        loss = made[0].loss
-        return {
-            "ipus": made[0].ipus,
-            "casts": made[0].casts,
-            "half": made[0].half,
-            "int64": made[0].int64,
-            "changing": made[0].changing,
-            "identity_loss": loss.identity_loss if loss is not None else None,
-        }
+        compiled.append(make())
+        loss = compiled[0].loss
+        entry = {name: getattr(compiled[0], name) for name in _CACHED}
+        return {**entry, "identity_loss": loss is not None and loss.identity_loss}
 
-    found = cache.found_or_made(key, compile_here)
-    if made:
-        return made[0]
+    entry = cache.read_or_make(key, compile_here)
+    if compiled:
+        return compiled[0]
     # Where torch's losses are in the outputs is found out in each process.
-    if settings.training and not found["identity_loss"]:
+    if settings.training and not entry["identity_loss"]:
         return make()
+    values = {name: entry[name] for name in _CACHED}
+    values["changing"] = [(owner, name) for owner, name in entry["changing"]]
     loss = LossSource(identity_loss=True) if settings.training else None
-    return Compiled(
-        signature=inputs.signature(),
-        loss=loss,
-        ipus=found["ipus"],
-        half=bool(found["half"]),
-        casts=found["casts"],
-        int64=found["int64"],
-        changing=[(owner, name) for owner, name in found["changing"]],
-    )
+    return Compiled(signature=inputs.signature(), loss=loss, **values)
 
 
-def _check_ipus(
-    execution: Execution,
-    settings: RunSettings,
-    strategy: _IExecutionStrategy,
-    ipus_per_replica: int | None,
-) -> int:
+def _key_of(module: nn.Module, inputs: Inputs, settings: RunSettings) -> str | None:
+    """Return the key of a model in the cache; None if its source cannot be read."""
+    alike = replace(settings, instance=0, random_seed=None)
+    strategy = settings.strategy
+    placement = type(strategy).__name__, vars(strategy).get("_auto_stage")
+    stages = {name: vars(stage) for name, stage in strategy._block_map.items()}
+    leaves = [None if isinstance(x, torch.Tensor) else x for x in inputs.leaves]
+    return key_of(module, inputs.signature(), alike, placement, stages, leaves)
+
+
+def _check_ipus(execution: Execution, settings: RunSettings) -> int:
     """Return how many IPUs the model's blocks are put on.
 
     Raises:
         Error: A replica has fewer, or a pipeline has too few micro-batches.
     """
+    strategy, available = settings.strategy, settings.ipus_per_replica
     ipus = count_ipus(strategy, execution.blocks)
-    if ipus_per_replica is not None and ipus > ipus_per_replica:
+    if available is not None and ipus > available:
         raise Error(
             f"The model's blocks are put on {ipus} IPUs, but each replica has "
-            f"{ipus_per_replica}. Start the program with poprun --ipus-per-replica "
+            f"{available}. Start the program with poprun --ipus-per-replica "
             f"{ipus}, or put the blocks on fewer IPUs."
         )
     stages = count_stages(strategy, execution.blocks, execution.computes_before_blocks)
     # The backward pass has a stage for each but the last, too.
     backward = stages - 1 if settings.training else 0
-    found, option, reason = settings.device_iterations, "deviceIterations", ""
+    micro_batches, option, reason = settings.device_iterations, "deviceIterations", ""
     if settings.training:
-        found = settings.gradient_accumulation
+        micro_batches = settings.gradient_accumulation
         option = "Training.gradientAccumulation"
         reason = (
             f"Please note that a model with {stages} pipeline stages in PopTorch will "
             f"have an additional {backward} stages when training. "
         )
-    if found < stages + backward:
+    if micro_batches < stages + backward:
         raise Error(
             f"poptorch.Options().{option} must be greater than or equal to the number "
             f"of pipeline stages ({stages + backward}) when using "
-            f"poptorch.PipelinedExecution. {reason}It is {found}: set it to "
+            f"poptorch.PipelinedExecution. {reason}It is {micro_batches}: set it to "
             f"{stages + backward} or more, or set a poptorch.ShardedExecution as the "
             "execution strategy."
         )

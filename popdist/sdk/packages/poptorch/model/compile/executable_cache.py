@@ -30,7 +30,7 @@ class ExecutableCache:
         self._folder = Path(folder)
 
     # Any: values of JSON.
-    def found_or_made(
+    def read_or_make(
         self, key: str, make: Callable[[], dict[str, Any]]
     ) -> dict[str, Any]:
         """Return what the cache has for a key, or make it and keep it.
@@ -40,15 +40,15 @@ class ExecutableCache:
         self._folder.mkdir(parents=True, exist_ok=True)
         with _locked(self._folder / f"{key}.lock"):
             path = self._folder / f"{key}.json"
-            held = _read(path)
-            if held is not None:
+            entry = _read(path)
+            if entry is not None:
                 logger.info("Compiled model found in the executable cache: %s", path)
-                return held
-            made = make()
+                return entry
+            entry = make()
             partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-            partial.write_text(json.dumps({**made, "format": _FORMAT}))
+            partial.write_text(json.dumps({**entry, "format": _FORMAT}))
             partial.replace(path)
-            return made
+            return entry
 
 
 # Any: whatever compiling depends on and has a repr without addresses.
@@ -96,9 +96,9 @@ def _locked(path: Path) -> Iterator[None]:
 def _read(path: Path) -> dict[str, Any] | None:
     """Return what a file holds, None if there is none that this version has written."""
     try:
-        held = json.loads(path.read_text())
+        entry = json.loads(path.read_text())
     except (FileNotFoundError, json.JSONDecodeError):
         return None
-    if not isinstance(held, dict) or held.pop("format", None) != _FORMAT:
+    if not isinstance(entry, dict) or entry.pop("format", None) != _FORMAT:
         return None
-    return held
+    return entry

@@ -4,7 +4,7 @@ The first that yields int64, which an IPU has as int32; and those before all blo
 """
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import count
 from types import FrameType
 from typing import Any
@@ -33,11 +33,7 @@ class GraphSearch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     # Any: torch calls this with and for whatever its operators take.
     def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Iterable[type],
-        args: Sequence[Any] = (),
-        kwargs: dict[str, Any] | None = None,
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
         if not self._execution.blocks:

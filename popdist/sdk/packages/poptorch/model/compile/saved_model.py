@@ -48,18 +48,18 @@ class SavedModel:
         """
         path = path_of(filename)
         try:
-            held = torch.load(path, weights_only=False)
+            content = torch.load(path, weights_only=False)
         except FileNotFoundError:
             raise Error(
                 f"There is no file {path}. Give one that compileAndExport() or save() "
                 "of a model has written."
             ) from None
-        if not isinstance(held, dict) or held.pop("format", None) != _FORMAT:
+        if not isinstance(content, dict) or content.pop("format", None) != _FORMAT:
             raise Error(
                 f"{path} holds no model of this emulation. Write it anew by "
                 "compileAndExport(): files of PopTorch hold programs for IPUs."
             )
-        return cls(**held)
+        return cls(**content)
 
 
 def path_of(filename: str) -> Path:

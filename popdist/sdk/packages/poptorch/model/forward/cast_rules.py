@@ -143,10 +143,10 @@ def cast(value: Any, dtype: torch.dtype) -> Any:
 
 
 def _dtypes(values: Iterable[Any]) -> set[torch.dtype]:
-    found: set[torch.dtype] = set()
+    dtypes: set[torch.dtype] = set()
     for value in values:
         if isinstance(value, torch.Tensor):
-            found.add(value.dtype)
+            dtypes.add(value.dtype)
         elif isinstance(value, Sequence) and not isinstance(value, str):
-            found |= _dtypes(value)
-    return found
+            dtypes |= _dtypes(value)
+    return dtypes

@@ -1,6 +1,6 @@
 """Makes the automatic casts of a forward pass, in the regions that ask for them."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from types import FunctionType
@@ -82,11 +82,7 @@ class _Casts(TorchFunctionMode):
         self._rules = rules
 
     def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Iterable[type],
-        args: Sequence[Any] = (),
-        kwargs: dict[str, Any] | None = None,
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:  # Any: torch calls this with and for whatever its functions take.
         kwargs = kwargs or {}
         if not self._regions.casts or kwargs.get("out") is not None:
@@ -109,9 +105,7 @@ class _Casts(TorchFunctionMode):
         return func(*(cast(arg, dtype) for arg in args), **cast_kwargs)
 
 
-def _has_inplace(
-    func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
-) -> bool:
+def _has_inplace(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
     """Return whether a function of torch is called with its argument `inplace`."""
     if not isinstance(func, FunctionType):
         return False
@@ -122,9 +116,7 @@ def _has_inplace(
 
 
 # Any: whatever torch's functions take and return, here and below.
-def _run_in_place(
-    func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
-) -> Any:
+def _run_in_place(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """Cast the other inputs to the type of the first, which is changed."""
     first, *others = args or (None,)
     if not isinstance(first, torch.Tensor) or first.dtype not in (
@@ -153,19 +145,15 @@ def _run_norm(
     wide = [cast(arg, dtype) for arg in args]
     wide_kwargs = {name: cast(value, dtype) for name, value in kwargs.items()}
     result = func(*wide, **wide_kwargs)
-    for held, copied in zip(
-        _statistics(func, args, kwargs),
-        _statistics(func, wide, wide_kwargs),
-        strict=True,
-    ):
-        if held is not copied:
-            held.copy_(copied)
+    originals = _statistics(func, args, kwargs)
+    copies = _statistics(func, wide, wide_kwargs)
+    for original, copied in zip(originals, copies, strict=True):
+        if original is not copied:
+            original.copy_(copied)
     return result
 
 
-def _statistics(
-    func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
-) -> list[Any]:
+def _statistics(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
     """Return the running statistics among the arguments of a normalisation."""
     if func.__name__ not in ("batch_norm", "instance_norm"):
         return []
@@ -182,8 +170,8 @@ def _without_override(func: Callable[..., Any]) -> Callable[..., Any]:
     """
     assert isinstance(func, FunctionType)
     names = {**func.__globals__, "has_torch_function": lambda _: False}
-    made = FunctionType(
+    copied = FunctionType(
         func.__code__, names, func.__name__, func.__defaults__, func.__closure__
     )
-    made.__kwdefaults__ = func.__kwdefaults__
-    return made
+    copied.__kwdefaults__ = func.__kwdefaults__
+    return copied

@@ -1,6 +1,6 @@
 """Floating-point exceptions: an operation that yields infinity or no number raises."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -20,11 +20,7 @@ class FloatChecks(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Iterable[type],
-        args: Sequence[Any] = (),
-        kwargs: dict[str, Any] | None = None,
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:  # Any: torch calls this with and for whatever its operators take.
         kwargs = kwargs or {}
         name = func._schema.name

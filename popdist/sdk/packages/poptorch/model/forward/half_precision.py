@@ -5,7 +5,7 @@ float16 has no place for becomes the largest one, not infinity. torch's own floa
 convolutions take 50 times as long on a CPU.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -71,11 +71,7 @@ class HalfPrecision(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.used = False
 
     def __torch_dispatch__(
-        self,
-        func: Callable[..., Any],
-        types: Iterable[type],
-        args: Sequence[Any] = (),
-        kwargs: dict[str, Any] | None = None,
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
         result = _handler_of(func)(func, args, kwargs or {})
         self.used = self.used or _is_half(result) or any(map(_is_half, args))
@@ -101,29 +97,23 @@ def _is_view(alias: Any) -> bool:
     return alias is not None and not alias.is_write
 
 
-def _run(func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+def _run(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     return func(*args, **kwargs)
 
 
-def _run_clipped(
-    func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
-) -> Any:
+def _run_clipped(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """Run an operator, and clip what it returns, which may be what it changes."""
     return _clipped(func(*args, **kwargs))
 
 
-def _run_in_lists(
-    func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
-) -> Any:
+def _run_in_lists(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """Run an operator that changes the tensors of its first argument."""
     result = func(*args, **kwargs)
     _clipped(args[:1])
     return result
 
 
-def _run_filling(
-    func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
-) -> Any:
+def _run_filling(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """Run an operator that writes a number, which is clipped first."""
     dtype = kwargs.get("dtype")
     half = any(map(_is_half, args)) if dtype is None else dtype is torch.float16

@@ -1,6 +1,6 @@
 """Which tensor of a forward pass is the loss that training starts from."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,32 +12,14 @@ from torch.utils._pytree import tree_leaves
 from ...errors import Error
 from ...execution import Execution
 
-_TORCH_LOSSES = frozenset(
-    getattr(functional, name)
-    for name in (
-        "binary_cross_entropy",
-        "binary_cross_entropy_with_logits",
-        "cosine_embedding_loss",
-        "cross_entropy",
-        "ctc_loss",
-        "gaussian_nll_loss",
-        "hinge_embedding_loss",
-        "huber_loss",
-        "kl_div",
-        "l1_loss",
-        "margin_ranking_loss",
-        "mse_loss",
-        "multi_margin_loss",
-        "multilabel_margin_loss",
-        "multilabel_soft_margin_loss",
-        "nll_loss",
-        "poisson_nll_loss",
-        "smooth_l1_loss",
-        "soft_margin_loss",
-        "triplet_margin_loss",
-        "triplet_margin_with_distance_loss",
-    )
-)
+_NAMES = """
+binary_cross_entropy binary_cross_entropy_with_logits cosine_embedding_loss
+cross_entropy ctc_loss gaussian_nll_loss hinge_embedding_loss huber_loss kl_div
+l1_loss margin_ranking_loss mse_loss multi_margin_loss multilabel_margin_loss
+multilabel_soft_margin_loss nll_loss poisson_nll_loss smooth_l1_loss soft_margin_loss
+triplet_margin_loss triplet_margin_with_distance_loss
+"""
+_TORCH_LOSSES = frozenset(getattr(functional, name) for name in _NAMES.split())
 
 
 class TorchLosses(TorchFunctionMode):
@@ -45,18 +27,14 @@ class TorchLosses(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: list[torch.Tensor] = []
+        self.recorded: list[torch.Tensor] = []
 
     def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Iterable[type],
-        args: Sequence[Any] = (),
-        kwargs: dict[str, Any] | None = None,
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:  # Any: torch calls this with and for whatever its functions take.
         result = func(*args, **(kwargs or {}))
         if func in _TORCH_LOSSES:
-            self.found.append(result)
+            self.recorded.append(result)
         return result
 
 
@@ -121,17 +99,17 @@ def loss_of(
     Raises:
         Error: It has none.
     """
-    held: Sequence[Any] = recorded
+    losses: Sequence[Any] = recorded
     if source.identity_loss:
-        held = execution.losses
+        losses = execution.losses
     elif source.output is not None:
-        held = tree_leaves(output)[source.output : source.output + 1]
-    if not held or not isinstance(held[-1], torch.Tensor):
+        losses = tree_leaves(output)[source.output : source.output + 1]
+    if not losses or not isinstance(losses[-1], torch.Tensor):
         raise Error(
             "The model computed a loss when it was compiled, but not in this call. Let "
             "forward() do the same in every call."
         )
-    loss: torch.Tensor = held[-1]
+    loss: torch.Tensor = losses[-1]
     if not loss.requires_grad:
         raise Error(
             "The loss depends on no weight that can be trained. Compute it from what "

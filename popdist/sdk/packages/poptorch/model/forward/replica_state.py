@@ -35,7 +35,7 @@ class ReplicaBuffers:
         """Return copies of the module's buffers."""
         return [
             None if buffer is None else buffer.detach().clone()
-            for buffer in self._current()
+            for buffer in self.objects()
         ]
 
     def changed_since(self, snapshot: list[torch.Tensor | None]) -> list[nn.Module]:
@@ -43,7 +43,7 @@ class ReplicaBuffers:
         return [
             owner
             for (owner, _), now, old in zip(
-                self._places, self._current(), snapshot, strict=True
+                self._places, self.objects(), snapshot, strict=True
             )
             if now is not old and not _same(now, old)
         ]
@@ -55,7 +55,7 @@ class ReplicaBuffers:
         of batch norm and instance norm are exempt.
         """
         for (owner, name), now, old in zip(
-            self._places, self._current(), objects, strict=True
+            self._places, self.objects(), objects, strict=True
         ):
             if now is old or isinstance(owner, _NormBase):
                 continue
@@ -76,14 +76,10 @@ class ReplicaBuffers:
     ) -> None:
         """Put buffers back in place, with the values that they had."""
         self._place(objects)
-        for held, value in zip(objects, values, strict=True):
-            if held is not None and value is not None:
+        for buffer, value in zip(objects, values, strict=True):
+            if buffer is not None and value is not None:
                 with torch.no_grad():
-                    held.copy_(value)
-
-    def objects(self) -> list[torch.Tensor | None]:
-        """Return the module's buffers themselves."""
-        return self._current()
+                    buffer.copy_(value)
 
     def reset(self) -> None:
         """Give all replicas the buffers that the module has now."""
@@ -95,14 +91,13 @@ class ReplicaBuffers:
         if replica == 0 or not self._places:
             yield
             return
-        if not self._others:
-            self._others = [self.snapshot() for _ in range(1, self._replicas)]
-        first = self._current()
+        self.prepare()
+        first = self.objects()
         self._place(self._others[replica - 1])
         try:
             yield
         finally:
-            self._others[replica - 1] = self._current()
+            self._others[replica - 1] = self.objects()
             self._place(first)
 
     def prepare(self) -> None:
@@ -110,7 +105,8 @@ class ReplicaBuffers:
         if self._places and not self._others:
             self._others = [self.snapshot() for _ in range(1, self._replicas)]
 
-    def _current(self) -> list[torch.Tensor | None]:
+    def objects(self) -> list[torch.Tensor | None]:
+        """Return the module's buffers themselves."""
         return [owner._buffers.get(name) for owner, name in self._places]
 
     def _place(self, buffers: list[torch.Tensor | None]) -> None:

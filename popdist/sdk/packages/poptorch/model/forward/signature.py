@@ -74,15 +74,15 @@ class Signature:
                 "Number of positional arguments mismatch: expected "
                 f"{self.positional} arguments but got {given.positional}."
             )
-        expected, found = dict(self.inputs), dict(given.inputs)
-        if missing := [name for name in expected if name not in found]:
+        expected, received = dict(self.inputs), dict(given.inputs)
+        if missing := [name for name in expected if name not in received]:
             return f"Missing arguments: {', '.join(missing)}."
-        if unexpected := [name for name in found if name not in expected]:
+        if unexpected := [name for name in received if name not in expected]:
             return f"Unexpected arguments: {', '.join(unexpected)}."
         return " ".join(
-            kind.mismatch(name, found[name])
+            kind.mismatch(name, received[name])
             for name, kind in self.inputs
-            if kind != found[name]
+            if kind != received[name]
         )
 
 

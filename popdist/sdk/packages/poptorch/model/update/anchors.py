@@ -38,24 +38,21 @@ class Anchors:
         self._kept = {}
 
     def keep(
-        self,
-        parameters: Sequence[torch.Tensor],
-        names: Sequence[str],
-        gradients: Row,
+        self, parameters: Sequence[torch.Tensor], names: Sequence[str], gradients: Row
     ) -> None:
         """Keep what is anchored of one weight update."""
         if not self._long:
             return
-        held: dict[str, torch.Tensor] = {}
+        tensors: dict[str, torch.Tensor] = {}
         for name, weight, gradient in zip(names, parameters, gradients, strict=True):
-            held[UPDATED + name] = weight.detach()
-            held[GRADIENT + name] = (
+            tensors[UPDATED + name] = weight.detach()
+            tensors[GRADIENT + name] = (
                 torch.zeros_like(weight) if gradient is None else gradient
             ).detach()
         for short, long in self._long.items():
-            found = held.get(long, held.get(_without_wrapper(long)))
-            if found is not None:
-                self._kept.setdefault(short, []).append(found.clone())
+            tensor = tensors.get(long, tensors.get(_without_wrapper(long)))
+            if tensor is not None:
+                self._kept.setdefault(short, []).append(tensor.clone())
 
     def tensor(self, short_name: str) -> torch.Tensor:
         """Return an anchored tensor of the last call, as its output mode says.

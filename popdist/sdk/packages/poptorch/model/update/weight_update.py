@@ -75,22 +75,19 @@ class WeightUpdate:
         """By what the loss is multiplied, and gradients divided."""
         return float(getattr(self._device, "loss_scaling", None) or 1)
 
+    @torch.no_grad()
     def step(self, gradients: Row, scale: float) -> None:
         """Update the weights once.
 
         Args:
             scale: What the gradients are multiplied by first.
         """
-        with torch.no_grad():
-            self._apply(gradients, scale)
-
-    def _apply(self, gradients: Row, scale: float) -> None:
         if getattr(self.optimizer, "_is_state_new", False):
             self._device.state = type(self.optimizer.state)(dict)
             self._share_state()
-        held = [gradient for gradient in gradients if gradient is not None]
-        if scale != 1 and held:
-            torch._foreach_mul_(held, scale)
+        existing = [gradient for gradient in gradients if gradient is not None]
+        if scale != 1 and existing:
+            torch._foreach_mul_(existing, scale)
         for parameter, wide in self._wide.items():
             wide.copy_(parameter)
         for parameter, gradient in zip(self.parameters, gradients, strict=True):
@@ -115,13 +112,13 @@ class WeightUpdate:
         if not self._wide:
             self._device.state = self.optimizer.state
             return
-        mine = self._device.state
+        device_state = self._device.state
         for parameter in self.parameters:
             wide = self._wide.get(parameter, parameter)
-            if wide in mine:
-                self.optimizer.state[parameter] = mine[wide]
+            if wide in device_state:
+                self.optimizer.state[parameter] = device_state[wide]
             elif parameter in self.optimizer.state:
-                mine[wide] = {
+                device_state[wide] = {
                     name: _widened(value)
                     for name, value in self.optimizer.state[parameter].items()
                 }
@@ -136,18 +133,18 @@ def _widened(value: Any) -> Any:
 
 def _copy_of(optimizer: Optimizer) -> Optimizer:
     """Return an optimizer of the same parameters with its own hyperparameters."""
-    held: Optimizer = optimizer.__class__.__new__(optimizer.__class__)
-    held.__dict__.update(optimizer.__dict__)
-    held.__dict__.pop("step", None)
-    held.param_groups = [
+    copied: Optimizer = optimizer.__class__.__new__(optimizer.__class__)
+    copied.__dict__.update(optimizer.__dict__)
+    copied.__dict__.pop("step", None)
+    copied.param_groups = [
         {
             name: list(value) if name == "params" else _value_of(value)
             for name, value in group.items()
         }
         for group in optimizer.param_groups
     ]
-    held.state = type(optimizer.state)(dict)
-    return held
+    copied.state = type(optimizer.state)(dict)
+    return copied
 
 
 # Any: hyperparameters are numbers, tuples, booleans and tensors.
