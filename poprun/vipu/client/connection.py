@@ -16,11 +16,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from poprun.vipu import errors
-from poprun.vipu.client.server_address import (
-    USER_FILES,
-    ServerAddress,
-    is_loopback,
-)
+from poprun.vipu.client.server_address import USER_FILES, ServerAddress, is_loopback
 
 MOST_BYTES = 64 << 20
 # What OpenSSL calls X509_V_ERR_CERT_HAS_EXPIRED.
@@ -65,7 +61,11 @@ class Connections:
                 connection.close()
                 raise
         except TimeoutError as error:
-            raise self._timed_out() from error
+            url = f"http{'s' if self._address.tls else ''}://{self._address}"
+            raise self._timed_out(
+                f"The V-IPU server {self._address} did not answer",
+                f"see whether it works: {url}/health",
+            ) from error
         except OSError as error:
             raise self._in_words(error) from error
         if reusable:
@@ -94,7 +94,10 @@ class Connections:
         failure = OSError(errno.EHOSTUNREACH, "it has no address")
         addresses = _look_up(self._address.host, self._address.port, deadline)
         if addresses is None:
-            raise self._look_up_timed_out()
+            raise self._timed_out(
+                f"The name of the V-IPU server {self._address} could not be looked up",
+                f"name its address with {self._address.options.host}",
+            )
         for family, kind, protocol, _, place in addresses:
             connection = socket.socket(family, kind, protocol)
             try:
@@ -102,31 +105,18 @@ class Connections:
                 connection.connect(place)
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 return self._encrypted(connection, deadline)
-            except OSError as error:
+            except BaseException as error:
                 connection.close()
+                if not isinstance(error, OSError):
+                    raise
                 failure = error
-            except BaseException:
-                connection.close()
-                raise
         raise failure
 
     def _encrypted(self, connection: socket.socket, deadline: float) -> socket.socket:
         if not self._address.tls:
             return connection
-        import ssl
-
         if self._context is None:
-            try:
-                self._context = ssl.create_default_context(
-                    cafile=self._address.ca_cert or None
-                )
-            except OSError as error:
-                why = error.strerror or "there is no certificate in it"
-                raise errors.ServerUnreachableError(
-                    f"The file {self._address.ca_cert} with the certificate of the "
-                    f"V-IPU server {self._address} cannot be read: {why}. "
-                    f"{_certificate_line(self._address)}"
-                ) from error
+            self._context = _tls_context(self._address)
         connection.settimeout(_left(deadline))
         encrypted: socket.socket = self._context.wrap_socket(
             connection, server_hostname=self._address.host
@@ -137,47 +127,35 @@ class Connections:
         self, connection: socket.socket, method: str, deadline: float
     ) -> tuple[Reply, bool]:
         """Return a reply, and whether another request may follow on the connection."""
-        from http.client import (
-            SWITCHING_PROTOCOLS,
-            HTTPException,
-            HTTPResponse,
-            RemoteDisconnected,
-        )
+        import http.client
 
         stream: Any = _Stream(connection, deadline)
-        response = HTTPResponse(stream, method=method)
+        response = http.client.HTTPResponse(stream, method=method)
         try:
             response.begin()
             body = response.read(MOST_BYTES + 1)
-        except RemoteDisconnected as error:
-            raise self._nonsense("it closed the connection without a reply") from error
-        except (HTTPException, ValueError) as error:
-            raise self._nonsense("its reply is no HTTP") from error
-        if response.status == SWITCHING_PROTOCOLS:
-            raise self._nonsense("it wants another protocol than HTTP")
+        except http.client.RemoteDisconnected as error:
+            raise reply_error(
+                self._address, "it closed the connection without a reply"
+            ) from error
+        except (http.client.HTTPException, ValueError) as error:
+            raise reply_error(self._address, "its reply is no HTTP") from error
+        if response.status == http.client.SWITCHING_PROTOCOLS:
+            raise reply_error(self._address, "it wants another protocol than HTTP")
         if len(body) > MOST_BYTES:
-            raise self._nonsense(f"its reply is longer than {MOST_BYTES >> 20} MiB")
+            raise reply_error(
+                self._address, f"its reply is longer than {MOST_BYTES >> 20} MiB"
+            )
         if response.length:
-            raise self._nonsense("it closed the connection in the middle of its reply")
+            raise reply_error(
+                self._address, "it closed the connection in the middle of its reply"
+            )
         return Reply(response.status, body), not response.will_close
 
-    def _nonsense(self, what: str) -> errors.ServerReplyError:
-        return reply_error(self._address, what)
-
-    def _timed_out(self) -> errors.ServerTimeoutError:
+    def _timed_out(self, what: str, or_else: str) -> errors.ServerTimeoutError:
         return errors.ServerTimeoutError(
-            f"The V-IPU server {self._address} did not answer within "
-            f"{self._timeout_s:g} s. Wait longer with "
-            f"{self._address.options.timeout}, or see whether it works: "
-            f"{self._url()}/health."
-        )
-
-    def _look_up_timed_out(self) -> errors.ServerTimeoutError:
-        return errors.ServerTimeoutError(
-            f"The name of the V-IPU server {self._address} could not be looked up "
-            f"within {self._timeout_s:g} s. Wait longer with "
-            f"{self._address.options.timeout}, or name its address with "
-            f"{self._address.options.host}."
+            f"{what} within {self._timeout_s:g} s. Wait longer with "
+            f"{self._address.options.timeout}, or {or_else}."
         )
 
     def _in_words(self, error: OSError) -> errors.ServerError:
@@ -190,13 +168,25 @@ class Connections:
             )
         if isinstance(error, ConnectionResetError | BrokenPipeError):
             return reply_error(self._address, "it closed the connection")
+        origin = self._address.origin
         return errors.ServerUnreachableError(
             f"No V-IPU server answers at {self._address}, which comes from "
-            f"{_origin(self._address)}: {why}. {_way_out(self._address)}"
+            f"{'an option' if origin == 'option' else origin}: {why}. "
+            f"{_way_out(self._address)}"
         )
 
-    def _url(self) -> str:
-        return f"http{'s' if self._address.tls else ''}://{self._address}"
+
+def _tls_context(address: ServerAddress) -> Any:
+    import ssl
+
+    try:
+        return ssl.create_default_context(cafile=address.ca_cert or None)
+    except OSError as error:
+        why = error.strerror or "there is no certificate in it"
+        raise errors.ServerUnreachableError(
+            f"The file {address.ca_cert} with the certificate of the V-IPU server "
+            f"{address} cannot be read: {why}. {_certificate_line(address)}"
+        ) from error
 
 
 def _tls_way_out(error: OSError, address: ServerAddress) -> str:
@@ -210,10 +200,8 @@ def _tls_way_out(error: OSError, address: ServerAddress) -> str:
         )
     if code:
         return _certificate_line(address)
-    return (
-        f"If the server has no TLS, write into {_config_file(address)} the line: "
-        'api-tls = "no"'
-    )
+    file = _config_file(address)
+    return f'If the server has no TLS, write into {file} the line: api-tls = "no"'
 
 
 def _certificate_line(address: ServerAddress) -> str:
@@ -300,18 +288,13 @@ def _left(deadline: float) -> float:
     return left
 
 
-def _origin(address: ServerAddress) -> str:
-    return "an option" if address.origin == "option" else address.origin
-
-
 def _way_out(address: ServerAddress) -> str:
+    without = f"unset {address.origin}"
     if address.origin == "option":
-        without = f"or leave {address.options.host} out"
+        without = f"leave {address.options.host} out"
     elif "." in address.origin:  # a file, not a variable
-        without = f"or remove api-host from {address.origin}"
-    else:
-        without = f"or unset {address.origin}"
-    without += " to use emulated IPUs of this machine"
+        without = f"remove api-host from {address.origin}"
+    start = "Start one there (vipu-server --help), correct the address"
     if is_loopback(address.host):
-        return f"Start one with: vipu-server --port {address.port}, {without}."
-    return f"Start one there (vipu-server --help), correct the address, {without}."
+        start = f"Start one with: vipu-server --port {address.port}"
+    return f"{start}, or {without} to use emulated IPUs of this machine."

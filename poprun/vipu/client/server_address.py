@@ -110,17 +110,16 @@ def find_server(
         places.insert(1, (os.fspath(config_file), read_config(config_file, names)))
     else:
         places.append(_from_files(environ, system_file, names))
-    named = [(origin, values) for origin, values in places if "api-host" in values]
-    if not named:
+    hosts = {origin: more["api-host"] for origin, more in places if "api-host" in more}
+    if not hosts:
         return None
     # A port alone is one of the host that another place names, if any.
-    hosts = [values["api-host"] for _, values in named]
-    found_host = next(filter(None, hosts), DEFAULT_HOST)
-    values = {"api-host": found_host}
+    host = next(filter(None, hosts.values()), DEFAULT_HOST)
+    values = {"api-host": host}
     for _, more in places:
-        if more.get("api-host", "") in ("", found_host):
+        if more.get("api-host", "") in ("", host):
             values = {**more, **values}
-    return _checked(values, named[0][0], names)
+    return _checked(values, next(iter(hosts)), names)
 
 
 def read_config(
@@ -140,7 +139,7 @@ def read_config(
             f"The V-IPU configuration file {path} cannot be read: {why}. Correct it, "
             f"or name the server with {names.host}."
         ) from error
-    found = {}
+    values = {}
     for number, line in enumerate(text.splitlines(), start=1):
         if not line.strip() or line.lstrip().startswith(("#", "//")):
             continue
@@ -151,33 +150,8 @@ def read_config(
                 'understood. Write each as: api-host = "NAME".'
             )
         key, quoted, bare = match.groups()
-        found[key] = bare if quoted is None else quoted
-    return found
-
-
-def create_config(path: str | os.PathLike[str]) -> int:
-    """Create a file for an access key, which only its owner can read; open it."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-    return os.open(path, flags, 0o600)
-
-
-def write_config(descriptor: int, address: ServerAddress) -> None:
-    """Write how a user reaches a server, as `read_config` reads it, and close the file.
-
-    Whether it has TLS is written if it is otherwise than such servers are.
-    """
-    values = {
-        "api-host": address.host,
-        "api-port": str(address.port),
-        "api-user-id": address.user,
-        "api-access-key": address.access_key,
-    }
-    if address.tls == is_loopback(address.host):
-        values["api-tls"] = "yes" if address.tls else "no"
-    if address.ca_cert:
-        values["api-ca-cert"] = os.path.abspath(address.ca_cert)
-    with open(descriptor, "w", encoding="utf-8") as file:
-        file.writelines(f'{key} = "{value}"\n' for key, value in values.items())
+        values[key] = bare if quoted is None else quoted
+    return values
 
 
 def is_loopback(host: str) -> bool:
@@ -190,23 +164,19 @@ def is_loopback(host: str) -> bool:
 
 def _from_variables(environ: Mapping[str, str]) -> list[tuple[str, dict[str, str]]]:
     """Return what the variables of instances say, and those of the vipu command."""
-    of_instances = {}
-    if environ.get(environment.VIPU_API_HOST):
-        of_instances = {
-            "api-host": environment.VIPU_API_HOST,
-            "api-port": environment.VIPU_API_PORT,
-        }
+    of_instances = {
+        "api-host": environment.VIPU_API_HOST,
+        "api-port": environment.VIPU_API_PORT,
+    }
     of_vipu = {key: VARIABLE_PREFIX + key.upper().replace("-", "_") for key in KEYS}
-    return [
-        (
-            origin,
-            {key: environ[name] for key, name in names.items() if environ.get(name)},
-        )
-        for origin, names in (
-            (environment.VIPU_API_HOST, of_instances),
-            (of_vipu["api-host"], of_vipu),
-        )
-    ]
+    places = []
+    for names in (of_instances, of_vipu):
+        values = {
+            key: environ[name] for key, name in names.items() if environ.get(name)
+        }
+        if names is of_vipu or "api-host" in values:
+            places.append((names["api-host"], values))
+    return places
 
 
 def _from_files(
@@ -223,14 +193,14 @@ def _from_files(
     for path in (*paths, os.fspath(system_file)):
         if not os.path.isfile(path):
             continue
-        found = {
-            key: value for key, value in read_config(path, options).items() if value
+        in_file = {
+            key: word for key, word in read_config(path, options).items() if word
         }
-        if values.get("api-host", "") not in ("", found.get("api-host", "")):
+        if values.get("api-host", "") not in ("", in_file.get("api-host", "")):
             continue  # of another server
-        if "api-host" in found and "api-host" not in values:
+        if "api-host" in in_file and "api-host" not in values:
             origin = path
-        values = found | values
+        values = in_file | values
     return origin, values
 
 

@@ -7,13 +7,16 @@ from typing import Any
 import click
 
 from poprun.vipu import model
+from poprun.vipu.client.server_address import DEFAULT_HOST, ServerAddress
+from poprun.vipu.client.user_file import create_user
 from poprun.vipu.commands import nouns
 from poprun.vipu.commands.command_line import comma_separated
 from poprun.vipu.commands.session import Session, write
-from poprun.vipu.commands.user_file import new_user_file
+from poprun.vipu.errors import InventoryError
 from poprun.vipu.inventory.interface import Inventory
 from poprun.vipu.model import LinkTopology
 from poprun.vipu.requests import ClusterRequest
+from poprun.vipu.rules.checks import check_name
 from poprun.vipu.rules.presets import PODS, preset
 
 
@@ -90,23 +93,31 @@ def _create_cluster(
 def _create_user(
     session: Session, name: str, allocations: tuple[str, ...], is_admin: bool
 ) -> None:
-    server = session.find_server()
-    with new_user_file(name) as user_file, session.open(server) as inventory:
-        access_key = inventory.create_user(name, allocations, is_admin=is_admin)
+    check_name("user", name)
+    server, path = session.find_server(), f"{name}.vipu-cli.hcl"
+    address = server or ServerAddress(DEFAULT_HOST)
+    with session.open(server) as inventory:
         try:
-            user_file.write(server, name, access_key)
-        except OSError:
-            inventory.remove_user(name)  # the key is lost
-            raise
+            access_key = create_user(
+                inventory, path, address, name, allocations, is_admin=is_admin
+            )
+        except FileExistsError as error:
+            raise InventoryError(
+                f"The file {path} of another access key is here already. Move or "
+                "remove it, or change the directory."
+            ) from error
+        except OSError as error:
+            raise InventoryError(
+                f"The file {path} for the access key cannot be written: "
+                f"{error.strerror}. Change to a directory that can be written to."
+            ) from error
     if session.as_json:
-        session.write_json(
-            {"id": name, "access_key": access_key, "config": user_file.path}
-        )
+        session.write_json({"id": name, "access_key": access_key, "config": path})
         return
     write(
         f"create user ({name}): success. Access key is '{access_key}'.\n"
-        f"vipu configuration file for the user '{name}' written: {user_file.path}\n"
-        f"Use 'vipu --config {user_file.path}' to switch to the user context.\n"
+        f"vipu configuration file for the user '{name}' written: {path}\n"
+        f"Use 'vipu --config {path}' to switch to the user context.\n"
     )
     if server is None:
         # The file names the default address, where a server has its own inventory.

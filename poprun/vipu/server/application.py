@@ -4,13 +4,20 @@ import asyncio
 import binascii
 import json
 import logging
+import re
 import time
 from base64 import b64decode
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple
 
 from poprun.vipu.client.server_address import is_loopback
-from poprun.vipu.errors import AccessError, VipuError, VipuRuleError
+from poprun.vipu.errors import (
+    AccessError,
+    InventoryBusyError,
+    UnknownNameError,
+    VipuError,
+    VipuRuleError,
+)
 from poprun.vipu.inventory.interface import OF_ADMINS, OF_HOLDERS, Inventory
 from poprun.vipu.model import User
 from poprun.vipu.server import access, openapi
@@ -46,11 +53,16 @@ class RequestError(VipuError):
     """A request that is refused before it is understood."""
 
     def __init__(
-        self, status: int, sentence: str, code: str = VipuRuleError.code
+        self,
+        status: int,
+        sentence: str,
+        code: str = VipuRuleError.code,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(sentence)
         self.status = status
         self.code = code
+        self.headers = headers or {}
 
 
 class Service:
@@ -62,6 +74,7 @@ class Service:
         local: Whether only this machine can connect: then browsers that a foreign
             page directs here are refused by the name that they ask for.
         count_connections: Says how many there are.
+        on_start: Called when requests are answered.
     """
 
     def __init__(
@@ -70,12 +83,14 @@ class Service:
         *,
         secure: bool,
         local: bool,
-        count_connections: Callable[[], int] = lambda: 0,
+        count_connections: Callable[[], int],
+        on_start: Callable[[], None],
     ) -> None:
         self._inventory = inventory
         self._secure = secure
         self._local = local
         self._count_connections = count_connections
+        self._on_start = on_start
         self._operations = operations()
         self._worker = Worker()
         self._metrics = Metrics()
@@ -92,21 +107,21 @@ class Service:
             await self._live(receive, send)
             return
         response = await self._respond(scope, receive)
-        headers = {"content-type": response.kind, **response.headers}
-        await send(
-            {
-                "type": "http.response.start",
-                "status": response.status,
-                "headers": [(k.encode(), v.encode()) for k, v in headers.items()]
-                + [(b"content-length", b"%d" % len(response.body))],
-            }
-        )
+        headers = {
+            "content-type": response.kind,
+            "content-length": str(len(response.body)),
+            **response.headers,
+        }
+        pairs = [(name.encode(), value.encode()) for name, value in headers.items()]
+        start = {"type": "http.response.start", "status": response.status}
+        await send({**start, "headers": pairs})
         await send({"type": "http.response.body", "body": response.body})
 
     async def _live(self, receive: Receive, send: Send) -> None:
         """Work from the start of the server to its end."""
         await receive()
         sweep = asyncio.create_task(self._sweep())
+        self._on_start()
         await send({"type": "lifespan.startup.complete"})
         await receive()
         sweep.cancel()
@@ -127,32 +142,39 @@ class Service:
                 self._metrics.count_ended(len(ended))
 
     async def _respond(self, scope: Scope, receive: Receive) -> Response:
-        began = time.perf_counter()
         path = scope["path"]
-        _, area, name = f"{path}//".split("/")[:3]
-        operation = None
-        if area in ("user", "admin") and path == f"/{area}/{name}":
-            operation = self._operations.get(name)
+        area, _, name = path.removeprefix("/").partition("/")
+        operation = self._operations.get(name) if area in ("user", "admin") else None
         if operation is None and path not in self._pages:
-            return _refusal(404, "not_found", NO_PATH)
+            return _refusal(RequestError(404, NO_PATH, UnknownNameError.code))
         methods = ("GET", "HEAD") if operation is None else ("POST",)
         if scope["method"] not in methods:
-            headers = {"allow": ", ".join(methods)}
-            return _refusal(405, VipuRuleError.code, WRONG_METHOD, headers)
-        result = "ok"
-        try:
-            if operation is None:
-                return await self._pages[path]()
-            response = await self._answer(scope, receive, operation, area == "admin")
-        except VipuError as error:
-            response, result = _refused(error), error.code
-        except Exception as error:
-            what = "page" if operation is None else "operation"
-            _log.exception("The %s %s failed.", what, name or path)
-            response, result = _failed(error), VipuError.code
-        if operation is not None:
-            self._metrics.count(name, result, time.perf_counter() - began)
+            allow = {"allow": ", ".join(methods)}
+            return _refusal(RequestError(405, WRONG_METHOD, headers=allow))
+        if operation is None:
+            result, response = await self._try(self._pages[path](), f"page {path}")
+            return response
+        began = time.perf_counter()
+        answer = self._answer(scope, receive, operation, area == "admin")
+        result, response = await self._try(answer, f"operation {name}")
+        self._metrics.count(name, result, time.perf_counter() - began)
         return response
+
+    async def _try(
+        self, answer: Awaitable[Response], what: str
+    ) -> tuple[str, Response]:
+        """Return an answer with "ok", or a refusal with the code of the error."""
+        try:
+            return "ok", await answer
+        except VipuError as error:
+            return error.code, _refusal(error)
+        except Exception as error:
+            _log.exception("The %s failed.", what)
+            failure = VipuError(
+                f"The V-IPU server failed with {type(error).__name__}. Its log says "
+                "where."
+            )
+            return failure.code, _refusal(failure)
 
     async def _answer(
         self, scope: Scope, receive: Receive, operation: Operation, admin: bool
@@ -227,10 +249,7 @@ class Service:
 
     def _check_origin(self, headers: Mapping[str, str]) -> None:
         """Refuse what a web page makes a browser send."""
-        host = headers.get("host", "")
-        name, _, port = host.rpartition(":")
-        if not port.isdigit():
-            name = host
+        name = re.sub(r":\d+$", "", headers.get("host", ""))
         if "origin" in headers or (self._local and not is_loopback(name)):
             raise RequestError(
                 403,
@@ -262,7 +281,7 @@ class Service:
                 self._worker.run(self._inventory.list_allocations), timeout=5
             )
         except TimeoutError:
-            return _refusal(503, "timeout", "The inventory does not answer.")
+            raise InventoryBusyError("The inventory does not answer.") from None
         return _json({"status": "ok"})
 
 
@@ -270,19 +289,17 @@ async def _body(headers: Mapping[str, str], receive: Receive) -> bytes:
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != JSON:
         raise RequestError(415, f"The type of a request's content must be {JSON}.")
-    parts, size, more = [], 0, True
-    while more:
+    body, has_more = bytearray(), True
+    while has_more:
         message = await receive()
         if message["type"] != "http.request":
             raise RequestError(408, "The request ended in the middle.")
-        parts.append(message.get("body", b""))
-        size += len(parts[-1])
-        more = message.get("more_body", False)
-        if size > MOST_BODY_BYTES:
-            raise RequestError(
-                413, f"A request has at most {MOST_BODY_BYTES >> 20} MiB."
-            )
-    return b"".join(parts)
+        body += message.get("body", b"")
+        has_more = message.get("more_body", False)
+        if len(body) > MOST_BODY_BYTES:
+            most = f"{MOST_BODY_BYTES >> 20} MiB"
+            raise RequestError(413, f"A request has at most {most}.")
+    return bytes(body)
 
 
 def _credentials(authorization: str) -> tuple[str, str]:
@@ -297,35 +314,18 @@ def _credentials(authorization: str) -> tuple[str, str]:
     return name, key
 
 
-def _refused(error: VipuError) -> Response:
-    status = (
-        error.status if isinstance(error, RequestError) else openapi.STATUS[error.code]
-    )
-    return _refusal(status, error.code, str(error))
-
-
-def _refusal(
-    status: int, code: str, sentence: str, headers: Mapping[str, str] | None = None
-) -> Response:
-    headers = dict(headers or {})
+def _refusal(error: VipuError) -> Response:
+    """Return the response that tells a client of an error."""
+    status, headers = openapi.STATUS.get(error.code, 500), {}
+    if isinstance(error, RequestError):
+        status, headers = error.status, dict(error.headers)
     if status == 401:
         headers["www-authenticate"] = 'Basic realm="V-IPU", charset="UTF-8"'
     if status in (408, 413, 415):
         headers["connection"] = "close"  # what it still sends is not wanted
-    return _json({"code": code, "message": sentence}, status, headers)
+    value = {"code": error.code, "message": str(error)}
+    return _json(value)._replace(status=status, headers=headers)
 
 
-def _failed(error: Exception) -> Response:
-    """Return the response after an error in the server itself, which is logged."""
-    return _refusal(
-        500,
-        VipuError.code,
-        f"The V-IPU server failed with {type(error).__name__}. Its log says where.",
-    )
-
-
-def _json(
-    value: Any, status: int = 200, headers: Mapping[str, str] | None = None
-) -> Response:
-    body = json.dumps(value, separators=(",", ":")).encode()
-    return Response(body, status, headers or {})
+def _json(value: Any) -> Response:
+    return Response(json.dumps(value, separators=(",", ":")).encode())

@@ -6,7 +6,7 @@ that for ever, and accepts connections until no file descriptor is left.
 """
 
 import asyncio
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -52,8 +52,6 @@ class GuardedProtocol(HttpToolsProtocol):
     """One connection, with limits of time and size for each request and its reply."""
 
     most_connections = 1000
-    # Connections of other machines, by their address.
-    num_connections: ClassVar[Counter[str]] = Counter()
     # By connection: how many bytes it holds, if any; and the sum.
     held_bytes: ClassVar[dict["GuardedProtocol", int]] = {}
     all_held_bytes: ClassVar[int] = 0
@@ -68,16 +66,14 @@ class GuardedProtocol(HttpToolsProtocol):
         self._body_bytes = 0
         # Requests without a complete reply, the one that is being answered first.
         self._cycles: deque[RequestResponseCycle] = deque()
-        # By which it is counted; "" for this machine, which many users share.
+        # The address of the other end.
         self._machine = ""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         transport.set_write_buffer_limits(high=UNTAKEN_BYTES, low=0)
+        self._machine = self.client[0] if self.client else "localhost"
         self.flow = _Flow(transport, lambda: self.loop.call_soon(self._parse))
-        if self.client is not None and not is_loopback(self.client[0]):
-            self._machine = self.client[0]
-            self.num_connections[self._machine] += 1
         if self._are_too_many():
             self.connections.discard(self)
             transport.abort()
@@ -90,10 +86,6 @@ class GuardedProtocol(HttpToolsProtocol):
         self._note_held(0)
         for cycle in self._cycles:  # uvicorn does so with the last one alone
             cycle.disconnected = True
-        if self._machine:
-            self.num_connections[self._machine] -= 1
-            if not self.num_connections[self._machine]:
-                del self.num_connections[self._machine]
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -197,10 +189,13 @@ class GuardedProtocol(HttpToolsProtocol):
             largest.transport.abort()
 
     def _are_too_many(self) -> bool:
-        of_machine = self.num_connections[self._machine] if self._machine else 0
-        return len(self.connections) > self.most_connections or of_machine > max(
-            1, self.most_connections // SHARE_OF_A_MACHINE
-        )
+        if len(self.connections) > self.most_connections:
+            return True
+        if is_loopback(self._machine):  # many users share it
+            return False
+        others: Any = self.connections
+        same = sum(other._machine == self._machine for other in others)
+        return same > max(1, self.most_connections // SHARE_OF_A_MACHINE)
 
     def _start_timer(self, seconds: float = REQUEST_TIMEOUT_S) -> None:
         if self._timer is None:

@@ -10,21 +10,17 @@ from poprun.vipu.errors import BY_CODE
 from poprun.vipu.inventory.interface import OF_ADMINS, OF_HOLDERS
 from poprun.vipu.server.operations import Operation
 
-STATUS = {
-    "invalid": 400,
-    "denied": 403,
-    "not_found": 404,
-    "exists": 409,
-    "no_space": 409,
-    "in_use": 409,
-    "not_active": 409,
-    "mismatch": 409,
-    "no_device": 409,
-    "lease_ended": 410,
-    "internal": 500,
-    "unavailable": 503,
-    "timeout": 503,
+_CODES = {
+    400: ("invalid",),
+    403: ("denied",),
+    404: ("not_found",),
+    409: ("exists", "no_space", "in_use", "not_active", "mismatch", "no_device"),
+    410: ("lease_ended",),
+    500: ("internal",),
+    503: ("unavailable", "timeout"),
 }
+# Of a reply, by the code of the refusal.
+STATUS = {code: status for status, codes in _CODES.items() for code in codes}
 _OTHER_REFUSALS = (401, 408, 413, 415)
 _JSON = "application/json"
 _NUMBERS = {"minimum": wire.LEAST_NUMBER, "maximum": wire.MOST_NUMBER}
@@ -57,15 +53,12 @@ def document(operations: Mapping[str, Operation], *, secure: bool) -> dict[str, 
             if secure and operation.name not in (*OF_HOLDERS, "check_access"):
                 described["security"] = [{"accessKey": []}]
             paths[f"/{area}/{operation.name}"] = {"post": described}
-    components_object: dict[str, Any] = {"schemas": components}
-    if secure:
-        components_object["securitySchemes"] = {
-            "accessKey": {
-                "type": "http",
-                "scheme": "basic",
-                "description": "The name of a user, and the user's access key.",
-            }
-        }
+    access_key = {
+        "type": "http",
+        "scheme": "basic",
+        "description": "The name of a user, and the user's access key.",
+    }
+    schemes = {"securitySchemes": {"accessKey": access_key}} if secure else {}
     return {
         "openapi": "3.1.0",
         "info": {
@@ -76,7 +69,7 @@ def document(operations: Mapping[str, Operation], *, secure: bool) -> dict[str, 
             "to all users.",
         },
         "paths": paths,
-        "components": components_object,
+        "components": {"schemas": components, **schemes},
     }
 
 
@@ -84,30 +77,23 @@ def _operation(
     operation: Operation, area: str, components: dict[str, Any]
 ) -> dict[str, Any]:
     summary, _, description = operation.summary.partition("\n")
-    statuses = sorted({*STATUS.values(), *_OTHER_REFUSALS})
-    refusals = {
+    responses = {
         str(status): {
             "description": "Refused; the message says why.",
             "content": _content(_reference("Refusal")),
         }
-        for status in statuses
+        for status in sorted({*_CODES, *_OTHER_REFUSALS})
     }
+    result = _content(_schema(operation.result, components))
+    responses["200"] = {"description": "Done.", "content": result}
+    arguments = _content(_schema(operation.arguments, components))
     return {
         "operationId": f"{area}_{operation.name}",
         "tags": [area],
         "summary": summary,
         "description": description.strip(),
-        "requestBody": {
-            "required": True,
-            "content": _content(_schema(operation.arguments, components)),
-        },
-        "responses": {
-            "200": {
-                "description": "Done.",
-                "content": _content(_schema(operation.result, components)),
-            },
-            **refusals,
-        },
+        "requestBody": {"required": True, "content": arguments},
+        "responses": responses,
     }
 
 

@@ -14,13 +14,13 @@ import click
 import uvicorn
 
 from poprun import __version__
-from poprun.vipu.client.server_address import DEFAULT_PORT, is_loopback
-from poprun.vipu.errors import VipuError, VipuRuleError
+from poprun.vipu.client.server_address import DEFAULT_PORT, ServerAddress, is_loopback
+from poprun.vipu.client.user_file import create_user
+from poprun.vipu.errors import InventoryUnavailableError, VipuError, VipuRuleError
 from poprun.vipu.inventory.embedded import EmbeddedInventory
 from poprun.vipu.inventory.location import find_server_inventory
 from poprun.vipu.rules import presets
 from poprun.vipu.server.application import SWEEP_S, Service
-from poprun.vipu.server.first_admin import make_first_admin
 from poprun.vipu.server.guarded_protocol import GuardedProtocol
 
 # For requests that are being answered when the server is to stop.
@@ -32,6 +32,7 @@ SPARE_DESCRIPTORS = 64
 # This part of all is for processes that hold IPUs.
 SHARE_OF_HOLDERS = 8
 NO_POD = "none"
+FIRST_ADMIN = "admin"
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -111,17 +112,18 @@ def serve(
         if is_new and pod != NO_POD:
             inventory.create_cluster(presets.preset(pod))
         if secure:
-            make_first_admin(inventory, path, host, port, tls=tls_cert is not None)
-        connections: set[object] = set()
+            address = ServerAddress(host, port, tls=tls_cert is not None)
+            _make_first_admin(inventory, path, address)
+        start_line = _start_line(listener, path, secure, tls_cert)
         service = Service(
             inventory,
             secure=secure,
             local=is_loopback(host) and not secure,
-            count_connections=lambda: len(connections),
+            count_connections=lambda: len(server.server_state.connections),
+            on_start=lambda: print(start_line, flush=True),
         )
         config = _server_config(service, tls_cert, tls_key, access_log=access_log)
-        server = _Server(config, _start_line(listener, path, secure, tls_cert))
-        connections = server.server_state.connections  # type: ignore[assignment]
+        server = uvicorn.Server(config)
         # uvicorn handles these, and raises them again when it has ended.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: None)
@@ -148,9 +150,10 @@ def _server_config(
     *,
     access_log: bool,
 ) -> uvicorn.Config:
+    GuardedProtocol.most_connections = _most_connections()
     return uvicorn.Config(
         service,
-        http=_limited_protocol(),
+        http=GuardedProtocol,
         loop="uvloop",
         ws="none",
         lifespan="on",
@@ -182,16 +185,22 @@ def main() -> int:
     return 0
 
 
-class _Server(uvicorn.Server):
-    """uvicorn's server, which says when it can be asked."""
-
-    def __init__(self, config: uvicorn.Config, start_line: str) -> None:
-        super().__init__(config)
-        self._start_line = start_line
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        print(self._start_line, flush=True)
+def _make_first_admin(
+    inventory: EmbeddedInventory, database: Path, address: ServerAddress
+) -> None:
+    """Make an administrator if there is none, with a configuration file for vipu."""
+    if any(user.is_admin for user in inventory.list_users()):
+        return
+    path = database.with_name(f"{FIRST_ADMIN}.vipu-cli.hcl")
+    try:
+        path.unlink(missing_ok=True)
+        create_user(inventory, path, address, FIRST_ADMIN, is_admin=True)
+    except OSError as error:
+        raise InventoryUnavailableError(
+            f"The access key of the first administrator cannot be written to {path}: "
+            f"{error.strerror}. Name a directory that can be written to, with "
+            "--database."
+        ) from error
 
 
 def _check_exposure(
@@ -235,11 +244,9 @@ def _listen(host: str, port: int) -> socket.socket:
         ) from error
 
 
-def _limited_protocol() -> type[GuardedProtocol]:
-    """Return the protocol with as many connections as there are descriptors for."""
+def _most_connections() -> int:
     limit = _raise_limit()
-    most = max(1, limit - limit // SHARE_OF_HOLDERS - SPARE_DESCRIPTORS)
-    return type("Limited", (GuardedProtocol,), {"most_connections": most})
+    return max(1, limit - limit // SHARE_OF_HOLDERS - SPARE_DESCRIPTORS)
 
 
 def _raise_limit() -> int:

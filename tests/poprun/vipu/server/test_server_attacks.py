@@ -243,9 +243,7 @@ CROWDED = """
 import sys
 from poprun.vipu.server import guarded_protocol, serve
 guarded_protocol.is_loopback = lambda host: host == "127.0.0.1"
-class Limited(guarded_protocol.GuardedProtocol):
-    most_connections = 8
-serve._limited_protocol = lambda: Limited
+serve._most_connections = lambda: 8
 sys.exit(serve.main())
 """
 
