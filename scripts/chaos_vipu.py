@@ -69,8 +69,14 @@ for attempt in range(20):
         break
     except InventoryError:  # the server is being started again
         time.sleep(0.2)
+sizes = (2**n for n in range(own.size.bit_length()))
+devices = [
+    numbering.make_device(own.size, first, size)
+    for size in sizes
+    for first in range(0, own.size, size)
+]
 files = []
-for index in numbering.find_device(own.size, device).ipus:
+for index in next(d.ipus for d in devices if d.id == device):
     ipu = f"{inventory}-{own.cluster}-{numbering.positions(own)[index]}"
     files.append(open(f"{where}/{ipu}", "w"))
     try:

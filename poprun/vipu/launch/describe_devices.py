@@ -34,7 +34,8 @@ def target_options(grant: Grant, environment: Mapping[str, str]) -> TargetOption
     device = None
     if partition.reconfigurable:
         device = routing.device_target_options(partition, grant.parent.num_ipus, count)
-    merged = routing.merge_target_options(environment, reported, device)
+    # What the caller says counts most, what the device says least.
+    merged = {**(device or {}), **reported, **environment}
     return TargetOptions(reported, device, merged)
 
 
@@ -55,14 +56,11 @@ def parent_device_lines(grant: Grant, options: TargetOptions) -> list[tuple[str,
         for busy in range(numbering.first_device(size, parent.num_ipus), parent.id)
     ]
     lines.append(("D", f"Attached to device {parent.id}"))
-    if len(children) > 1:
-        lines.append(
-            (
-                "D",
-                f"Found {len(children)} children (expected {len(children)}) of device "
-                f"{parent.id} with {children[0].num_ipus} IPUs each",
-            )
-        )
+    count, num_ipus = len(children), children[0].num_ipus
+    if count > 1:
+        expected = f"{count} children (expected {count})"
+        line = f"Found {expected} of device {parent.id} with {num_ipus} IPUs each"
+        lines.append(("D", line))
     lines.append(("I", f"Preparing parent device {parent.id}"))
     lines.append(("D", routing.describe_device(parent.id, options.device)))
     return lines

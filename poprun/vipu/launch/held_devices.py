@@ -57,7 +57,7 @@ class HeldDevices:
         self._opened: Inventory | None = None
         self._timeout_s = timeout_s
         # None ends the thread.
-        self._queue: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._queue: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
         self._answers: deque[Answer] = deque()
         # The thread's own: who is attached, by instance and pid.
         self._attached: dict[tuple[int, int], ProcessIdentity] = {}
@@ -97,10 +97,7 @@ class HeldDevices:
         """Return the answers that have come."""
         with suppress(BlockingIOError):
             os.eventfd_read(self._ready)
-        found = []
-        while self._answers:
-            found.append(self._answers.popleft())
-        return found
+        return [self._answers.popleft() for _ in range(len(self._answers))]
 
     def deadline(self) -> float:
         """Return when `tick` is due."""
@@ -117,9 +114,7 @@ class HeldDevices:
         def ask() -> None:
             refusal = ""
             try:
-                process = liveness.identify(pid)
-                self._inventory.attach(self.grant.lease.id, index, process)
-                self._attached[index, pid] = process
+                self._attached[index, pid] = self._attach(index, pid)
             except (ProcessLookupError, VipuError) as error:
                 refusal = self.refusal(index, str(error))
             self._answers.append(Answer(index, pid, refusal))
@@ -139,12 +134,7 @@ class HeldDevices:
 
     def live_with(self, pid: int) -> None:
         """Let the lease live as long as the guard of the job, too."""
-        lease = self.grant.lease.id
-
-        def ask() -> None:
-            self._inventory.attach(lease, PARENT, liveness.identify(pid))
-
-        self._put(ask)
+        self._put(lambda: self._attach(PARENT, pid))
 
     def release(self) -> bool:
         """Give the devices back, and the partition if it was made for this job.
@@ -173,13 +163,18 @@ class HeldDevices:
             self._ready = -1
         return self._is_released
 
+    def _attach(self, child: int, pid: int) -> ProcessIdentity:
+        process = liveness.identify(pid)
+        self._inventory.attach(self.grant.lease.id, child, process)
+        return process
+
     @property
     def _inventory(self) -> Inventory:
         if self._opened is None:
             self._opened = self._open_inventory()
         return self._opened
 
-    def _put(self, action: Callable[[], None]) -> None:
+    def _put(self, action: Callable[[], object]) -> None:
         if not self._is_released:
             self._queue.put(action)
             self._start()
@@ -244,7 +239,7 @@ class HeldDevices:
                     os.eventfd_write(self._ready, 1)
 
 
-def _perform(action: Callable[[], None]) -> None:
+def _perform(action: Callable[[], object]) -> None:
     # What is not refused to an instance only makes the inventory's picture more exact.
     with suppress(VipuError, ProcessLookupError):
         action()

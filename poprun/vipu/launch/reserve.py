@@ -37,6 +37,8 @@ _TEMPORARY = (
     errors.ServerTimeoutError,
     errors.ServerUnreachableError,
 )
+# Why a job that names no partition does not get the only one there is.
+_UNUSABLE = (errors.InUseError, errors.MismatchError, errors.NotActiveError)
 
 
 class JobRequest(NamedTuple):
@@ -192,37 +194,28 @@ def _reserve_in_turn(
         time.sleep(min(pause_s, max(0.0, began + wait_s - time.monotonic())))
 
 
-class _Steps:
+class _Steps(NamedTuple):
     """The steps in which one job gets its devices, unless it has to wait for them."""
 
-    def __init__(
-        self,
-        inventory: Inventory,
-        job: JobRequest,
-        log: Log,
-        *,
-        changes_nothing: bool = False,
-    ) -> None:
-        self._inventory = inventory
-        self._changes_nothing = changes_nothing
-        self._job = job
-        self._options = job.options
-        self._log = log
+    inventory: Inventory
+    job: JobRequest
+    log: Log
+    changes_nothing: bool = False
 
     def reserve(self) -> Grant:
-        name = self._options.name
+        name = self.job.options.name
         if name is None:
             return self._reserve_unnamed()
         self._log_connection()
         try:
-            partition = self._inventory.get_partition(name)
+            partition = self.inventory.get_partition(name)
         except errors.UnknownNameError:
             return self._create(name)
         return self._use(partition)
 
     def _reserve_unnamed(self) -> Grant:
-        server = self._options.server
-        partitions = list(filter(self._job.may_use, self._inventory.list_partitions()))
+        server = self.job.options.server
+        partitions = list(filter(self.job.may_use, self.inventory.list_partitions()))
         if len(partitions) > 1 and server is not None:
             names = ", ".join(p.name for p in partitions[:8])
             more = f" and {len(partitions) - 8} more" if len(partitions) > 8 else ""
@@ -232,39 +225,33 @@ class _Steps:
             )
         if len(partitions) != 1:
             self._log_connection()
-            return self._create(self._job.own_name)
+            return self._create(self.job.own_name)
         [partition] = partitions
-        self._log.info(
+        self.log.info(
             f"Using V-IPU partition {partition.name} as it is the only one available"
         )
         self._log_connection()
         try:
             return self._use(partition)
-        except (
-            errors.InUseError,
-            errors.MismatchError,
-            errors.NotActiveError,
-        ) as error:
+        except _UNUSABLE as error:
             if server is not None:
                 raise
-            self._log.info(f"{error} The job gets a partition of its own.")
-            return self._create_instead(error)
-
-    def _create_instead(self, reason: errors.VipuError) -> Grant:
+            reason = error
+        self.log.info(f"{reason} The job gets a partition of its own.")
         try:
-            return self._create(self._job.own_name)
-        except errors.NoSpaceError as full:
-            if self._options.wait_s is not None:
+            return self._create(self.job.own_name)
+        except errors.NoSpaceError as error:
+            if self.job.options.wait_s is not None:
                 raise  # there may be room later
             # Most likely the partition that does not do has the IPUs.
-            reason.add_note(f"The job gets no partition of its own either: {full}")
+            reason.add_note(f"The job gets no partition of its own either: {error}")
             raise reason from None
 
     def _create(self, name: str) -> Grant:
-        request = self._job.partition(name)
-        needed = self._job.num_ipus
+        request = self.job.partition(name)
+        needed = self.job.num_ipus
         if request.size > needed:
-            self._log.info(
+            self.log.info(
                 f"The job needs {counted(needed, 'IPU')}, and its partition {name} "
                 f"has {request.size}: a partition has a power of two of them"
             )
@@ -273,18 +260,18 @@ class _Steps:
         return grant
 
     def _use(self, partition: Partition) -> Grant:
-        name, options, log = partition.name, self._options, self._log
+        name, options, log = partition.name, self.job.options, self.log
         log.debug(f"Status for partition {name}: OK (error 0)")
         log.info(
             f"Partition {name} already exists and is in state: {partition.state.in_api}"
         )
         todo = existing.prepare(
             partition,
-            self._job.partition(name),
+            self.job.partition(name),
             update=options.update,
             reset=options.reset,
         )
-        if self._changes_nothing:
+        if self.changes_nothing:
             if todo.change is not None:
                 raise errors.VipuRuleError(
                     f"Partition {name} would be updated first, and only the server "
@@ -292,13 +279,13 @@ class _Steps:
                 )
             return self._acquire(name, None)
         if todo.change is not None:
-            updated = self._inventory.update_partition(name, todo.change)
+            updated = self.inventory.update_partition(name, todo.change)
             changes = existing.describe_update(partition, updated)
             log.info(f"Partition {name} was updated: {changes}")
             partition = updated
         if todo.reset:
-            partition = self._inventory.reset_partition(name)
-        if todo.change is not None or todo.reset or not _is_final(partition):
+            partition = self.inventory.reset_partition(name)
+        if todo.change is not None or todo.reset or _is_pending(partition):
             self._poll(partition)
         grant = self._acquire(name, None)
         if partition.reconfigurable:
@@ -306,41 +293,41 @@ class _Steps:
         return grant
 
     def _acquire(self, name: str, create: PartitionRequest | None) -> Grant:
-        acquisition = self._job.acquisition(name, create)
-        if self._changes_nothing:
-            return self._inventory.try_acquire(acquisition)
-        attempts = self._options.attempts
-        attempt = 1
-        while True:
+        acquisition = self.job.acquisition(name, create)
+        if self.changes_nothing:
+            return self.inventory.try_acquire(acquisition)
+        attempts = self.job.options.attempts
+        for attempt in range(1, attempts):
             try:
-                return self._inventory.acquire(acquisition)
+                return self.inventory.acquire(acquisition)
             except errors.NotActiveError as error:
-                if attempt >= attempts:
-                    if attempts == 1:
-                        error.add_note("--vipu-partition-attempts=3 tries three times.")
-                    raise
-                self._log.info(f"Attempt {attempt} of {attempts} failed: {error}")
-            attempt += 1
+                self.log.info(f"Attempt {attempt} of {attempts} failed: {error}")
             time.sleep(ATTEMPT_S)
             if create is None:
-                self._poll(self._inventory.reset_partition(name))
+                self._poll(self.inventory.reset_partition(name))
+        try:
+            return self.inventory.acquire(acquisition)
+        except errors.NotActiveError as error:
+            if attempts == 1:
+                error.add_note("--vipu-partition-attempts=3 tries three times.")
+            raise
 
     def _poll(self, partition: Partition) -> None:
         """Wait until a partition is in a final state, and log that."""
-        limit = time.monotonic() + self._options.timeout_s
-        while not _is_final(partition) and time.monotonic() < limit:
+        limit = time.monotonic() + self.job.options.timeout_s
+        while _is_pending(partition) and time.monotonic() < limit:
             time.sleep(POLL_S)
-            partition = self._inventory.get_partition(partition.name)
+            partition = self.inventory.get_partition(partition.name)
         self._log_final_state(partition)
 
     def _log_final_state(self, partition: Partition) -> None:
         state = partition.state.in_api
-        self._log.debug(f"Done polling, final state of {partition.name}: {state}")
+        self.log.debug(f"Done polling, final state of {partition.name}: {state}")
 
     def _log_connection(self) -> None:
-        if self._options.server is not None:
-            self._log.debug(f"Connecting to {self._options.server}")
+        if self.job.options.server is not None:
+            self.log.debug(f"Connecting to {self.job.options.server}")
 
 
-def _is_final(partition: Partition) -> bool:
-    return partition.state is not PartitionState.PENDING
+def _is_pending(partition: Partition) -> bool:
+    return partition.state is PartitionState.PENDING

@@ -53,17 +53,6 @@ def make_device(partition_size: int, first: int, num_ipus: int) -> Device:
     return Device(number, first, num_ipus)
 
 
-def find_device(partition_size: int, number: int) -> Device | None:
-    """Return the device with a number; None if the partition has none."""
-    num_ipus = 1
-    while num_ipus <= partition_size:
-        place = number - first_device(partition_size, num_ipus)
-        if 0 <= place < partition_size // num_ipus:
-            return Device(number, place * num_ipus, num_ipus)
-        num_ipus *= 2
-    return None
-
-
 def parent_size(num_children: int, ipus_per_child: int) -> int:
     """Return how many IPUs the parent device of some children has."""
     return next_power_of_two(num_children * ipus_per_child)

@@ -116,15 +116,6 @@ def _target_options(
     }
 
 
-def merge_target_options(
-    environment: Mapping[str, str],
-    partition: Mapping[str, str],
-    device: Mapping[str, str] | None = None,
-) -> dict[str, str]:
-    """Return what Poplar is given: the environment before V-IPU before the device."""
-    return {**(device or {}), **partition, **environment}
-
-
 def describe_device(number: int, options: Mapping[str, str]) -> str:
     """Return the line that poprun logs of a parent device."""
     names = ("ipuLinkConfiguration", "ipuLinkTopology")

@@ -99,21 +99,6 @@ def test_a_parent_device_that_is_a_whole_rack_is_a_torus(
     )
 
 
-def test_v_ipu_counts_more_than_the_device_and_the_environment_more_than_both() -> None:
-    merged = routing.merge_target_options(
-        {"instanceSize": "7", "own": "x"},
-        {"ipuLinkDomainSize": "4", "instanceSize": "4"},
-        {"ipuLinkDomainSize": "64", "gatewayMode": "true"},
-    )
-
-    assert merged == {
-        "ipuLinkDomainSize": "4",
-        "gatewayMode": "true",
-        "instanceSize": "7",
-        "own": "x",
-    }
-
-
 @pytest.mark.parametrize(
     ("changes", "routed", "sync"),
     [
