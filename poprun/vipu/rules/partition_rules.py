@@ -4,12 +4,11 @@ Strict rules are those of the original, which a server keeps. An embedded invent
 more generous: it makes a partition for any job that poprun runs without IPUs.
 """
 
-from typing import NamedTuple
-
 from poprun.vipu.errors import VipuRuleError
 from poprun.vipu.model import (
     LARGEST_ILD,
     MOST_ILDS,
+    Block,
     Cluster,
     Partition,
     SyncType,
@@ -18,19 +17,10 @@ from poprun.vipu.model import (
 )
 from poprun.vipu.requests import PartitionRequest
 from poprun.vipu.rules.checks import check_name
+from poprun.vipu.rules.routing import choose_links
 from poprun.words import counted
 
 MOST_IPUS = MOST_ILDS * LARGEST_ILD
-
-
-class Shape(NamedTuple):
-    """How large the parts of a partition are, after the defaults are filled in."""
-
-    num_ilds: int
-    # IPUs in each ILD.
-    ild_share: int
-    gcd_size: int
-    num_replicas: int
 
 
 def check_alone(request: PartitionRequest, *, strict: bool) -> None:
@@ -139,8 +129,10 @@ def _check_strictly(request: PartitionRequest, gcd_size: int) -> None:
         )
 
 
-def shape_in(request: PartitionRequest, cluster: Cluster, *, strict: bool) -> Shape:
-    """Return the parts of a partition in a certain cluster.
+def partition_in(
+    request: PartitionRequest, cluster: Cluster, *, strict: bool
+) -> Partition:
+    """Return a partition as it is made at the first place of a cluster.
 
     Raises:
         VipuRuleError: The cluster could not have it even when nothing else was there.
@@ -179,12 +171,19 @@ def shape_in(request: PartitionRequest, cluster: Cluster, *, strict: bool) -> Sh
             f"{counted(places, 'place')} for it. Give an index from 0 to "
             f"{places - 1}, or leave it out."
         )
-    gcds, replicas = request.num_gcds, request.num_replicas
-    return Shape(
-        num_ilds=ilds,
-        ild_share=size // ilds,
+    gcds, replicas, share = request.num_gcds, request.num_replicas, size // ilds
+    return Partition(
+        name=request.name,
+        cluster=cluster.name,
+        allocation=request.allocation or cluster.name,
+        owner=request.owner,
+        num_gcds=gcds,
         gcd_size=request.gcd_size or size // gcds,
         num_replicas=gcds if replicas is None else replicas,
+        reconfigurable=request.reconfigurable,
+        **choose_links(request, cluster, share)._asdict(),
+        blocks=tuple(Block(n * ild, share) for n in range(ilds)),
+        cluster_ild_size=ild,
     )
 
 

@@ -4,13 +4,7 @@ from collections.abc import Sequence
 
 from poprun.vipu.errors import AccessError, InUseError, VipuRuleError
 from poprun.vipu.inventory.rows import Transaction
-from poprun.vipu.inventory.tables.clusters import (
-    check_empty,
-    column_of,
-    get_agent,
-    get_cluster,
-    ipus_in,
-)
+from poprun.vipu.inventory.tables import clusters
 from poprun.vipu.inventory.tables.names import check_exists, check_new, refuse_unknown
 from poprun.vipu.model import IPUS_PER_MACHINE, Agent, Allocation, Block
 from poprun.vipu.rules.checks import check_distinct, check_name
@@ -26,13 +20,13 @@ def create_allocation(
 ) -> Allocation:
     """Take agents out of the allocation of their cluster's name, into a new one."""
     check_name("allocation", name)
-    get_cluster(db, cluster)
+    clusters.get_cluster(db, cluster)
     check_new(db, "allocations", name)
     if not agents:
         raise VipuRuleError(f"Allocation {name} would have no agents. Name some.")
     check_distinct("Agent", agents)
     db.insert("allocations", name, cluster, b"")
-    for agent in [get_agent(db, agent) for agent in agents]:
+    for agent in [clusters.get_agent(db, agent) for agent in agents]:
         if agent.allocation != cluster:
             where = f"in allocation {agent.allocation}" if agent.allocation else "free"
             raise InUseError(
@@ -57,12 +51,12 @@ def list_allocations(db: Transaction) -> tuple[Allocation, ...]:
 
 
 def get_allocation(db: Transaction, name: str) -> Allocation:
-    clusters = db.column("SELECT cluster FROM allocations WHERE name = ?", name)
-    if not clusters:
+    own_cluster = db.column("SELECT cluster FROM allocations WHERE name = ?", name)
+    if not own_cluster:
         refuse_unknown(db, "allocations", name)
     query = "SELECT name FROM agents WHERE allocation = ? ORDER BY machine"
     agents = db.column(query, name)
-    return Allocation(name, clusters[0], tuple(agents), tuple(get_users(db, name)))
+    return Allocation(name, own_cluster[0], tuple(agents), tuple(get_users(db, name)))
 
 
 def remove_allocation(db: Transaction, name: str) -> None:
@@ -72,9 +66,9 @@ def remove_allocation(db: Transaction, name: str) -> None:
         raise InUseError(
             f"Allocation {name} is that of cluster {name} itself. Remove the cluster."
         )
-    check_empty(db, "allocation", name)
+    clusters.check_empty(db, "allocation", name)
     for agent in allocation.agents:
-        _move(db, get_agent(db, agent), cluster)
+        _move(db, clusters.get_agent(db, agent), cluster)
     db.delete("allocation_users", allocation=name)
     db.delete("allocations", name=name)
 
@@ -123,12 +117,12 @@ def count_ipus(db: Transaction, allocation: str) -> int:
 def get_free_ipus(db: Transaction, allocation: str) -> int:
     """Return the set of the IPUs of an allocation that are in no partition."""
     query = "SELECT free_ipus FROM allocations WHERE name = ?"
-    return ipus_in(*db.column(query, allocation))
+    return clusters.ipus_in(*db.column(query, allocation))
 
 
 def set_free_ipus(db: Transaction, allocation: str, ipus: int) -> None:
     """Say which IPUs of an allocation are in no partition."""
-    db.update("allocations", {"free_ipus": column_of(ipus)}, name=allocation)
+    db.update("allocations", {"free_ipus": clusters.column_of(ipus)}, name=allocation)
 
 
 def _move(db: Transaction, agent: Agent, target: str) -> None:

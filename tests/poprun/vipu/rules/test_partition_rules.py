@@ -1,7 +1,7 @@
 import pytest
 
 from poprun.vipu.errors import VipuRuleError
-from poprun.vipu.model import Cluster, LinkRouting, SyncType
+from poprun.vipu.model import Block, Cluster, LinkRouting, SyncType
 from poprun.vipu.requests import PartitionRequest
 from poprun.vipu.rules import partition_rules, presets
 from poprun.vipu.rules.checks import check_cluster
@@ -153,7 +153,11 @@ def test_a_server_keeps_the_rules_of_the_original(
 def test_what_is_left_open_follows_from_the_cluster(
     cluster: Cluster, changes: dict[str, object], shape: tuple[int, ...]
 ) -> None:
-    assert partition_rules.shape_in(request(**changes), cluster, strict=True) == shape
+    own = partition_rules.partition_in(request(**changes), cluster, strict=True)
+
+    share = own.blocks[0].size
+    assert (own.num_ilds, share, own.gcd_size, own.num_replicas) == shape
+    assert own.blocks == tuple(Block(64 * n, share) for n in range(own.num_ilds))
 
 
 @pytest.mark.parametrize(
@@ -190,7 +194,7 @@ def test_what_a_cluster_cannot_have_is_refused(
     cluster: Cluster, changes: dict[str, object], sentence: str
 ) -> None:
     with pytest.raises(VipuRuleError) as refusal:
-        partition_rules.shape_in(request(**changes), cluster, strict=True)
+        partition_rules.partition_in(request(**changes), cluster, strict=True)
 
     assert str(refusal.value) == sentence
 
