@@ -5,19 +5,7 @@ from typing import Any
 
 from poprun.vipu.inventory.rows import from_row, stored_type
 from poprun.vipu.inventory.schema import TABLES
-
-# The least number of columns that have another than 0.
-LEAST = {
-    "child": -1,
-    "num_ilds": 1,
-    "ild_size": 1,
-    "cluster_ild_size": 1,
-    "size": 1,
-    "num_ipus": 1,
-    "num_gcds": 1,
-    "gcd_size": 1,
-    "num_replicas": 1,
-}
+from poprun.vipu.leases import PARENT
 
 # Of these a row has all values or none.
 TOGETHER = {
@@ -46,10 +34,13 @@ def find_damage(db: Connection) -> str:
 def _can_be(column: str, kind: Any, value: Any) -> bool:
     if value is None:  # SQLite has checked that it may be
         return True
-    stored, _ = stored_type(kind)
+    stored: Any = stored_type(kind)[0]
     try:
         from_row(kind, [value])
     except (AttributeError, ValueError):
         return False
-    fits = isinstance(value, str | bytes) or value >= LEAST.get(column, 0)
-    return type(value) is stored and fits
+    if type(value) is not stored or isinstance(value, str | bytes):
+        return type(value) is stored
+    is_count = column.startswith("num_") or column.endswith("size")
+    least = PARENT if column == "child" else int(is_count)
+    return bool(value >= least)

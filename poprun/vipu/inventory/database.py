@@ -10,14 +10,16 @@ import os
 import stat
 from _thread import allocate_lock  # threading takes 2 ms to import
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 
 from poprun.vipu import errors
 from poprun.vipu.inventory import schema
+from poprun.vipu.inventory.location import VARIABLE
 from poprun.vipu.inventory.private_place import check_private, make_private
 
 # When a connection that does not sync empties the log (WAL).
 MOST_LOG_PAGES = 128
+ELSEWHERE = f"Name another place with {VARIABLE}."
 # What stands for itself in a URI.
 _PLAIN = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789/._-"
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
@@ -91,8 +93,7 @@ class Database:
             return False
         if not stat.S_ISREG(status.st_mode):
             raise errors.InventoryUnavailableError(
-                f"The V-IPU inventory {self.path} is no file. Name another place with "
-                "POPRUN_VIPU_INVENTORY."
+                f"The V-IPU inventory {self.path} is no file. {ELSEWHERE}"
             )
         return True
 
@@ -102,14 +103,11 @@ class Database:
         try:
             os.fchmod(file, 0o600)  # whatever the umask
             os.close(file)
-            connection = self._connect(new)
-            try:
+            with closing(self._connect(new)) as connection:
                 self._set_up(connection)
                 _fill(connection)
                 # Last: what is written in this mode may never reach the file itself.
                 connection.execute("PRAGMA journal_mode = WAL")
-            finally:
-                connection.close()
             # Another process may have been faster: its inventory is as good.
             with suppress(FileExistsError):
                 os.link(new, self.path)
@@ -132,12 +130,9 @@ class Database:
             _fill(copy)
             return copy
         check_private(self.path)
-        file = self._connect(self.path)
-        try:
+        with closing(self._connect(self.path)) as file:
             file.execute(self._wait)
             file.backup(copy)
-        finally:
-            file.close()
         return copy
 
     def _open_to_read(self) -> sqlite.Connection | None:
@@ -193,7 +188,7 @@ class Database:
     def _check_version(self) -> None:
         (identity,) = self._connection.execute("PRAGMA application_id").fetchone()
         (version,) = self._connection.execute("PRAGMA user_version").fetchone()
-        if identity != schema.APPLICATION_ID or version < 1:
+        if identity != schema.APPLICATION_ID:
             raise errors.InventoryCorruptError(
                 f"{self.path} is no V-IPU inventory. Move it away, or name another "
                 "place with POPRUN_VIPU_INVENTORY."
@@ -219,7 +214,7 @@ class Database:
                 raise self._full() from error
             raise errors.InventoryUnavailableError(
                 f"The V-IPU inventory {self.path} cannot be opened: {error.strerror}. "
-                "Name another place with POPRUN_VIPU_INVENTORY."
+                f"{ELSEWHERE}"
             ) from error
 
     def _in_words(self, error: sqlite.Error) -> errors.InventoryError:
@@ -240,8 +235,8 @@ class Database:
         if code in (sqlite.SQLITE_CORRUPT, sqlite.SQLITE_NOTADB):
             return self._corrupt(str(error))
         return errors.InventoryUnavailableError(
-            f"The V-IPU inventory {self.path} cannot be read or written: {error}. Name "
-            "another place with POPRUN_VIPU_INVENTORY."
+            f"The V-IPU inventory {self.path} cannot be read or written: {error}. "
+            f"{ELSEWHERE}"
         )
 
     def _lock_failure(self) -> str:

@@ -37,20 +37,6 @@ T = TypeVar("T")
 
 # Who holds a lease may use it without an access key.
 OF_HOLDERS = ("renew", "release", "get_lease", "attach", "detach")
-# All others may be performed by users, too.
-OF_ADMINS = (
-    "create_cluster",
-    "remove_cluster",
-    "create_agent",
-    "remove_agent",
-    "set_agent_status",
-    "create_allocation",
-    "remove_allocation",
-    "create_user",
-    "list_users",
-    "get_user",
-    "remove_user",
-)
 
 
 class _Operations:
@@ -171,6 +157,18 @@ class Machines(_Operations):
         Raises:
             AccessError: The user or the key is wrong; which of them is not said.
         """
+
+
+# All others may be performed by users, too.
+OF_ADMINS = (
+    "list_users",
+    "get_user",
+    *(
+        name
+        for name in vars(Machines)
+        if not name.startswith(("_", "list_", "get_", "check_"))
+    ),
+)
 
 
 @_performed

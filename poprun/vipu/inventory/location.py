@@ -43,14 +43,10 @@ def _home(environ: Mapping[str, str]) -> str:
     if not home:
         with suppress(KeyError):  # containers run users without an entry
             home = pwd.getpwuid(os.getuid()).pw_dir
-    if not os.path.isabs(home):
-        raise InventoryUnavailableError(
-            "This user has no home directory, where the V-IPU inventory would be. "
-            f"Name a file for it with {VARIABLE}."
-        )
-    if not os.path.isdir(home):
-        raise InventoryUnavailableError(
-            f"The home directory {home}, where the V-IPU inventory would be, does not "
-            f"exist. Name a file for it with {VARIABLE}."
-        )
-    return home
+    if os.path.isdir(home) and os.path.isabs(home):
+        return home
+    place = "where the V-IPU inventory would be"
+    problem = f"This user has no home directory, {place}."
+    if os.path.isabs(home):
+        problem = f"The home directory {home}, {place}, does not exist."
+    raise InventoryUnavailableError(f"{problem} Name a file for it with {VARIABLE}.")

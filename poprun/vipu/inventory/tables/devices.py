@@ -2,8 +2,7 @@
 
 from poprun.vipu.errors import DeviceError, InUseError, MismatchError
 from poprun.vipu.inventory.rows import Transaction, columns_of
-from poprun.vipu.inventory.tables.leases import get_lease
-from poprun.vipu.inventory.tables.occupants import describe_holders
+from poprun.vipu.inventory.tables.leases import describe_holders, get_lease
 from poprun.vipu.leases import (
     PARENT,
     Lease,

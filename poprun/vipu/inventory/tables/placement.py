@@ -12,7 +12,6 @@ from poprun.vipu.inventory.tables import (
     partitions,
 )
 from poprun.vipu.inventory.tables.names import listed
-from poprun.vipu.inventory.tables.occupants import describe_users_of
 from poprun.vipu.model import Block, Cluster, Partition
 from poprun.vipu.requests import PartitionChange, PartitionRequest
 from poprun.vipu.rules import partition_rules
@@ -185,7 +184,7 @@ def _no_space(
         needs = " next to each other"
     if request.place_index is not None:
         needs += f" at index {request.place_index}"
-    users = describe_users_of(db, [allocation for allocation, _ in places], own)
+    users = leases.describe_users_of(db, [allocation for allocation, _ in places], own)
     return (
         f"There is no room for partition {request.name} of "
         f"{counted(request.size, 'IPU')}{needs}: {'; '.join(parts)}. {users}"

@@ -11,8 +11,12 @@ from typing import NamedTuple
 from poprun.vipu.errors import InUseError, VipuRuleError
 from poprun.vipu.inventory.rows import Transaction
 from poprun.vipu.inventory.tables.allocations import count_ipus
-from poprun.vipu.inventory.tables.leases import advance_clock, end_lease
-from poprun.vipu.inventory.tables.occupants import describe_holders, describe_users_of
+from poprun.vipu.inventory.tables.leases import (
+    advance_clock,
+    describe_holders,
+    describe_users_of,
+    end_lease,
+)
 from poprun.vipu.inventory.tables.placement import find_places
 from poprun.vipu.leases import Life, check_holder
 from poprun.vipu.model import Partition

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from poprun.vipu.inventory.interface import Inventory
+from poprun.vipu.inventory.interface import OF_ADMINS, Inventory
 from poprun.vipu.model import Agent, Allocation
 
 
@@ -44,3 +44,19 @@ def test_wrong_arguments_are_refused_before_anything_is_performed(
         create(*arguments)
 
     assert inventory.performed == []
+
+
+def test_what_changes_machines_and_users_is_for_administrators() -> None:
+    assert set(OF_ADMINS) == {
+        "create_cluster",
+        "remove_cluster",
+        "create_agent",
+        "remove_agent",
+        "set_agent_status",
+        "create_allocation",
+        "remove_allocation",
+        "create_user",
+        "list_users",
+        "get_user",
+        "remove_user",
+    }
