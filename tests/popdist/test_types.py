@@ -63,38 +63,53 @@ def test_the_package_says_that_it_has_types() -> None:
     assert Path(popdist.__file__).with_name("py.typed").exists()
 
 
-def class_body(name: str) -> list[ast.stmt]:
+def declaration(name: str) -> ast.ClassDef:
     return next(
-        node.body
+        node
         for node in STUB.body
         if isinstance(node, ast.ClassDef) and node.name == name
     )
 
 
-def keywords(annotation: ast.expr) -> dict[str, bool]:
+def name_of(generic: ast.expr) -> str:
+    return ast.unparse(generic.value if isinstance(generic, ast.Subscript) else generic)
+
+
+def keywords(typed_dict: str) -> dict[str, bool]:
     """Return the keywords of a TypedDict that is unpacked, and which need not be."""
-    assert isinstance(annotation, ast.Subscript)
-    return {
-        ast.unparse(field.target): "Required" not in ast.unparse(field.annotation)
-        for field in class_body(ast.unparse(annotation.slice))
-        if isinstance(field, ast.AnnAssign)
-    }
+    found: dict[str, bool] = {}
+    if typed_dict in ("TypedDict", "Generic"):
+        return found
+    node = declaration(typed_dict)
+    for base in node.bases:
+        found |= keywords(name_of(base))
+    total = all(keyword.arg != "total" for keyword in node.keywords)
+    for field in node.body:
+        if isinstance(field, ast.AnnAssign):
+            required = total or "Required" in ast.unparse(field.annotation)
+            found[ast.unparse(field.target)] = not required
+    return found
 
 
-def declared(class_name: str) -> list[tuple[str, dict[str, bool]]]:
-    """Return each overload of a class: its parameters, and which have a default."""
+def declared(class_name: str) -> list[tuple[str, list[str], dict[str, bool]]]:
+    """Return each overload of a class.
+
+    Its positional parameters, and of all of them which have a default.
+    """
     found = []
-    for method in class_body(class_name):
+    for method in declaration(class_name).body:
         assert isinstance(method, ast.FunctionDef)
         of = method.args
         required = len(of.args) - len(of.defaults)
         parameters = {a.arg: i >= required for i, a in enumerate(of.args)}
+        del parameters["self"]
+        positional = list(parameters)
         pairs = zip(of.kwonlyargs, of.kw_defaults, strict=True)
         parameters |= {a.arg: default is not None for a, default in pairs}
-        if of.kwarg and of.kwarg.annotation:
-            parameters |= keywords(of.kwarg.annotation)
-        del parameters["self"]
-        found.append((method.name, parameters))
+        if of.kwarg:
+            assert isinstance(of.kwarg.annotation, ast.Subscript)
+            parameters |= keywords(name_of(of.kwarg.annotation.slice))
+        found.append((method.name, positional, parameters))
     return found
 
 
@@ -108,14 +123,17 @@ def declared(class_name: str) -> list[tuple[str, dict[str, bool]]]:
 def test_calls_are_declared_with_the_parameters_that_they_have(
     of: Any, declarations: list[str]
 ) -> None:
-    for declaration in declarations:
-        for name, parameters in declared(declaration):
+    for class_name in declarations:
+        for name, positional, parameters in declared(class_name):
+            signature = inspect.signature(getattr(of, name)).parameters.values()
             actual = {
                 p.name: p.default is not inspect.Parameter.empty
-                for p in inspect.signature(getattr(of, name)).parameters.values()
+                for p in signature
                 if p.name != "self"
             }
-            assert [*actual] == [*parameters], name
+            assert actual.keys() == parameters.keys(), name
+            by_name = {p.name for p in signature if p.kind is p.KEYWORD_ONLY}
+            assert [p for p in actual if p not in by_name] == positional, name
             # Overloads require some of those that have a default.
             required = {p for p, default in parameters.items() if not default}
             optional = {p for p, default in actual.items() if default}

@@ -9,6 +9,7 @@ checker can tell apart: they are typed for arrays of one dtype.
 from collections.abc import Sequence
 from typing import (
     Any,
+    Generic,
     Literal,
     Required,
     TypeAlias,
@@ -28,6 +29,7 @@ S = TypeVar("S", bound=np.generic)
 Array = TypeVar("Array", bound=np.ndarray[Any, Any])
 Arrays = TypeVar("Arrays", bound=np.ndarray[Any, Any] | list[Any])
 Out = TypeVar("Out", bound=np.ndarray[Any, Any] | Sequence[Any])
+Given = TypeVar("Given")
 Rows: TypeAlias = NDArray[S] | Sequence[NDArray[S]]
 # For each group the rows of its root, where that is here.
 RowsOfGroups: TypeAlias = NDArray[S] | Sequence[Rows[S] | None]
@@ -35,97 +37,82 @@ RowsOfGroups: TypeAlias = NDArray[S] | Sequence[Rows[S] | None]
 No: TypeAlias = Literal[False]
 Yes: TypeAlias = Literal[True]
 
+# The keywords of a call that returns its result at once.
 class Now(TypedDict, total=False):
     async_op: No
     name: str | None
 
+# Those of one that returns a handle of it.
 class Later(TypedDict, total=False):
     async_op: Required[Yes]
     name: str | None
 
+# With `out`, which may be left out.
+class NowTo(Now, Generic[Given], total=False):
+    out: Given | None
+
+class LaterTo(Later, Generic[Given], total=False):
+    out: Given | None
+
+# With `out`, which the result is then.
+class NowInto(Now, Generic[Given]):
+    out: Given
+
+class LaterInto(Later, Generic[Given]):
+    out: Given
+
+class ReducedNowTo(NowTo[Given], Generic[Given], total=False):
+    algorithm: str | None
+    reproducible: bool
+
+class ReducedLaterTo(LaterTo[Given], Generic[Given], total=False):
+    algorithm: str | None
+    reproducible: bool
+
 class CommonCalls:
     @overload
     def all_reduce(
-        self,
-        x: Arrays,
-        op: str = "sum",
-        *,
-        out: Arrays | None = None,
-        algorithm: str | None = None,
-        reproducible: bool = False,
-        **how: Unpack[Now],
+        self, x: Arrays, op: str = "sum", **how: Unpack[ReducedNowTo[Arrays]]
     ) -> Arrays: ...
     @overload
     def all_reduce(
-        self,
-        x: Arrays,
-        op: str = "sum",
-        *,
-        out: Arrays | None = None,
-        algorithm: str | None = None,
-        reproducible: bool = False,
-        **how: Unpack[Later],
+        self, x: Arrays, op: str = "sum", **how: Unpack[ReducedLaterTo[Arrays]]
     ) -> Handle[Arrays]: ...
     @overload
     def grouped_all_reduce(
         self,
         arrays: Sequence[Arrays],
         op: str = "sum",
-        *,
-        out: Sequence[Arrays] | None = None,
-        algorithm: str | None = None,
-        reproducible: bool = False,
-        **how: Unpack[Now],
+        **how: Unpack[ReducedNowTo[Sequence[Arrays]]],
     ) -> list[Arrays]: ...
     @overload
     def grouped_all_reduce(
         self,
         arrays: Sequence[Arrays],
         op: str = "sum",
-        *,
-        out: Sequence[Arrays] | None = None,
-        algorithm: str | None = None,
-        reproducible: bool = False,
-        **how: Unpack[Later],
+        **how: Unpack[ReducedLaterTo[Sequence[Arrays]]],
     ) -> Handle[list[Arrays]]: ...
     @overload
     def broadcast(
-        self, x: Arrays, root: int = 0, *, out: Arrays | None = None, **how: Unpack[Now]
+        self, x: Arrays, root: int = 0, **how: Unpack[NowTo[Arrays]]
     ) -> Arrays: ...
     @overload
     def broadcast(
-        self,
-        x: Arrays,
-        root: int = 0,
-        *,
-        out: Arrays | None = None,
-        **how: Unpack[Later],
+        self, x: Arrays, root: int = 0, **how: Unpack[LaterTo[Arrays]]
     ) -> Handle[Arrays]: ...
     @overload
     def reduce_scatter(
-        self,
-        x: Arrays,
-        op: str = "sum",
-        *,
-        out: Arrays | None = None,
-        **how: Unpack[Now],
+        self, x: Arrays, op: str = "sum", **how: Unpack[NowTo[Arrays]]
     ) -> Arrays: ...
     @overload
     def reduce_scatter(
-        self,
-        x: Arrays,
-        op: str = "sum",
-        *,
-        out: Arrays | None = None,
-        **how: Unpack[Later],
+        self, x: Arrays, op: str = "sum", **how: Unpack[LaterTo[Arrays]]
     ) -> Handle[Arrays]: ...
     @overload
-    def all_to_all(
-        self, x: Arrays, *, out: Arrays | None = None, **how: Unpack[Now]
-    ) -> Arrays: ...
+    def all_to_all(self, x: Arrays, **how: Unpack[NowTo[Arrays]]) -> Arrays: ...
     @overload
     def all_to_all(
-        self, x: Arrays, *, out: Arrays | None = None, **how: Unpack[Later]
+        self, x: Arrays, **how: Unpack[LaterTo[Arrays]]
     ) -> Handle[Arrays]: ...
     @overload
     def barrier(self, **how: Unpack[Now]) -> None: ...
@@ -139,9 +126,7 @@ class GroupCalls(CommonCalls):
         x: Rows[S],
         op: str = "sum",
         root: int = 0,
-        *,
-        out: NDArray[S] | None = None,
-        **how: Unpack[Now],
+        **how: Unpack[NowTo[NDArray[S]]],
     ) -> NDArray[S] | None: ...
     @overload
     def reduce(
@@ -149,60 +134,51 @@ class GroupCalls(CommonCalls):
         x: Rows[S],
         op: str = "sum",
         root: int = 0,
-        *,
-        out: NDArray[S] | None = None,
-        **how: Unpack[Later],
+        **how: Unpack[LaterTo[NDArray[S]]],
     ) -> Handle[NDArray[S] | None]: ...
     @overload
     def all_gather(
-        self, x: Rows[S], *, out: None = None, **how: Unpack[Now]
+        self, x: Rows[S], **how: Unpack[NowTo[None]]
     ) -> list[NDArray[S]]: ...
     @overload
     def all_gather(
-        self, x: Rows[S], *, out: None = None, **how: Unpack[Later]
+        self, x: Rows[S], **how: Unpack[LaterTo[None]]
     ) -> Handle[list[NDArray[S]]]: ...
     @overload
-    def all_gather(self, x: Rows[S], *, out: Out, **how: Unpack[Now]) -> Out: ...
+    def all_gather(self, x: Rows[S], **how: Unpack[NowInto[Out]]) -> Out: ...
     @overload
-    def all_gather(
-        self, x: Rows[S], *, out: Out, **how: Unpack[Later]
-    ) -> Handle[Out]: ...
+    def all_gather(self, x: Rows[S], **how: Unpack[LaterInto[Out]]) -> Handle[Out]: ...
     @overload
     def gather(
-        self, x: Rows[S], root: int = 0, *, out: None = None, **how: Unpack[Now]
+        self, x: Rows[S], root: int = 0, **how: Unpack[NowTo[None]]
     ) -> list[NDArray[S]] | None: ...
     @overload
     def gather(
-        self, x: Rows[S], root: int = 0, *, out: None = None, **how: Unpack[Later]
+        self, x: Rows[S], root: int = 0, **how: Unpack[LaterTo[None]]
     ) -> Handle[list[NDArray[S]] | None]: ...
     @overload
     def gather(
-        self, x: Rows[S], root: int = 0, *, out: Out, **how: Unpack[Now]
+        self, x: Rows[S], root: int = 0, **how: Unpack[NowInto[Out]]
     ) -> Out | None: ...
     @overload
     def gather(
-        self, x: Rows[S], root: int = 0, *, out: Out, **how: Unpack[Later]
+        self, x: Rows[S], root: int = 0, **how: Unpack[LaterInto[Out]]
     ) -> Handle[Out | None]: ...
     @overload
     def scatter(
-        self, x: Rows[S] | None, root: int = 0, *, out: None = None, **how: Unpack[Now]
+        self, x: Rows[S] | None, root: int = 0, **how: Unpack[NowTo[None]]
     ) -> NDArray[S]: ...
     @overload
     def scatter(
-        self,
-        x: Rows[S] | None,
-        root: int = 0,
-        *,
-        out: None = None,
-        **how: Unpack[Later],
+        self, x: Rows[S] | None, root: int = 0, **how: Unpack[LaterTo[None]]
     ) -> Handle[NDArray[S]]: ...
     @overload
     def scatter(
-        self, x: Rows[S] | None, root: int = 0, *, out: Out, **how: Unpack[Now]
+        self, x: Rows[S] | None, root: int = 0, **how: Unpack[NowInto[Out]]
     ) -> Out: ...
     @overload
     def scatter(
-        self, x: Rows[S] | None, root: int = 0, *, out: Out, **how: Unpack[Later]
+        self, x: Rows[S] | None, root: int = 0, **how: Unpack[LaterInto[Out]]
     ) -> Handle[Out]: ...
     @overload
     def send(self, x: NDArray[Any], dest: int, *, async_op: No = False) -> None: ...
@@ -216,102 +192,59 @@ class GroupCalls(CommonCalls):
 class ReplicaGroupsCalls(CommonCalls):
     @overload
     def reduce(
-        self,
-        x: Rows[S],
-        op: str = "sum",
-        root: int = 0,
-        *,
-        out: None = None,
-        **how: Unpack[Now],
+        self, x: Rows[S], op: str = "sum", root: int = 0, **how: Unpack[NowTo[None]]
     ) -> list[NDArray[S] | None]: ...
     @overload
     def reduce(
-        self,
-        x: Rows[S],
-        op: str = "sum",
-        root: int = 0,
-        *,
-        out: None = None,
-        **how: Unpack[Later],
+        self, x: Rows[S], op: str = "sum", root: int = 0, **how: Unpack[LaterTo[None]]
     ) -> Handle[list[NDArray[S] | None]]: ...
     @overload
     def reduce(
-        self,
-        x: Rows[S],
-        op: str = "sum",
-        root: int = 0,
-        *,
-        out: Out,
-        **how: Unpack[Now],
+        self, x: Rows[S], op: str = "sum", root: int = 0, **how: Unpack[NowInto[Out]]
     ) -> Out: ...
     @overload
     def reduce(
-        self,
-        x: Rows[S],
-        op: str = "sum",
-        root: int = 0,
-        *,
-        out: Out,
-        **how: Unpack[Later],
+        self, x: Rows[S], op: str = "sum", root: int = 0, **how: Unpack[LaterInto[Out]]
     ) -> Handle[Out]: ...
     @overload
     def all_gather(
-        self, x: Rows[S], *, out: None = None, **how: Unpack[Now]
+        self, x: Rows[S], **how: Unpack[NowTo[None]]
     ) -> list[list[NDArray[S]]]: ...
     @overload
     def all_gather(
-        self, x: Rows[S], *, out: None = None, **how: Unpack[Later]
+        self, x: Rows[S], **how: Unpack[LaterTo[None]]
     ) -> Handle[list[list[NDArray[S]]]]: ...
     @overload
-    def all_gather(self, x: Rows[S], *, out: Out, **how: Unpack[Now]) -> Out: ...
+    def all_gather(self, x: Rows[S], **how: Unpack[NowInto[Out]]) -> Out: ...
     @overload
-    def all_gather(
-        self, x: Rows[S], *, out: Out, **how: Unpack[Later]
-    ) -> Handle[Out]: ...
+    def all_gather(self, x: Rows[S], **how: Unpack[LaterInto[Out]]) -> Handle[Out]: ...
     @overload
     def gather(
-        self, x: Rows[S], root: int = 0, *, out: None = None, **how: Unpack[Now]
+        self, x: Rows[S], root: int = 0, **how: Unpack[NowTo[None]]
     ) -> list[list[NDArray[S]] | None]: ...
     @overload
     def gather(
-        self, x: Rows[S], root: int = 0, *, out: None = None, **how: Unpack[Later]
+        self, x: Rows[S], root: int = 0, **how: Unpack[LaterTo[None]]
     ) -> Handle[list[list[NDArray[S]] | None]]: ...
     @overload
-    def gather(
-        self, x: Rows[S], root: int = 0, *, out: Out, **how: Unpack[Now]
-    ) -> Out: ...
+    def gather(self, x: Rows[S], root: int = 0, **how: Unpack[NowInto[Out]]) -> Out: ...
     @overload
     def gather(
-        self, x: Rows[S], root: int = 0, *, out: Out, **how: Unpack[Later]
+        self, x: Rows[S], root: int = 0, **how: Unpack[LaterInto[Out]]
     ) -> Handle[Out]: ...
     @overload
     def scatter(
-        self,
-        x: RowsOfGroups[S] | None,
-        root: int = 0,
-        *,
-        out: None = None,
-        **how: Unpack[Now],
+        self, x: RowsOfGroups[S] | None, root: int = 0, **how: Unpack[NowTo[None]]
     ) -> list[NDArray[S]]: ...
     @overload
     def scatter(
-        self,
-        x: RowsOfGroups[S] | None,
-        root: int = 0,
-        *,
-        out: None = None,
-        **how: Unpack[Later],
+        self, x: RowsOfGroups[S] | None, root: int = 0, **how: Unpack[LaterTo[None]]
     ) -> Handle[list[NDArray[S]]]: ...
     @overload
     def scatter(
-        self, x: RowsOfGroups[S] | None, root: int = 0, *, out: Out, **how: Unpack[Now]
+        self, x: RowsOfGroups[S] | None, root: int = 0, **how: Unpack[NowInto[Out]]
     ) -> Out: ...
     @overload
     def scatter(
-        self,
-        x: RowsOfGroups[S] | None,
-        root: int = 0,
-        *,
-        out: Out,
-        **how: Unpack[Later],
+        self, x: RowsOfGroups[S] | None, root: int = 0, **how: Unpack[LaterInto[Out]]
     ) -> Handle[Out]: ...
