@@ -11,12 +11,12 @@ Segment = tuple[int, Sequence[int], Sequence[int] | None]
 class Failure(Exception):
     """A call did not come to its end. Comm.ending() says why."""
 
-class Layout:
+class Split:
     """How the replicas of a group are shared out among its members."""
 
     # With a base, of a part of a job's replicas, those from this number on: it can only
     # be reduced to nodes. -1 stands for all replicas.
-    def __new__(cls, rank: int, rows: Sequence[int], base: int = -1) -> Layout: ...
+    def __new__(cls, rank: int, rows: Sequence[int], base: int = -1) -> Split: ...
 
 class Comm:
     """One member's endpoint in an arena. One call at a time; others wait for it."""
@@ -34,7 +34,7 @@ class Comm:
     ) -> Comm: ...
     def reduce_rows(
         self,
-        layout: Layout,
+        split: Split,
         segments: Sequence[Segment],
         # Of each array a row's: members must agree on them.
         shapes: Sequence[Sequence[int]],
@@ -49,7 +49,7 @@ class Comm:
     ) -> None: ...
     def reduce_to_nodes(
         self,
-        layout: Layout,
+        split: Split,
         segments: Sequence[Segment],
         shapes: Sequence[Sequence[int]],
         dtype: int,
@@ -123,7 +123,7 @@ class Reducer:
     def _take(
         self,
         comm: Comm | None,
-        layout: Layout | None,
+        split: Split | None,
         usual: int,
         leading: bool,
         only: type | None,

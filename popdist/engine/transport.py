@@ -22,7 +22,7 @@ class Core(NamedTuple):
     """What a group's shortcuts for plain arrays need of the C core."""
 
     comm: _core.Comm
-    layout: _core.Layout
+    split: _core.Split
     # Returns the error to raise for a shortcut that did not succeed.
     failure: Callable[[], PopdistError]
 

@@ -39,7 +39,7 @@ class Reductions(_core.Reducer, Membership):
         core = self._core = self.transport.core
         self._take(
             core and core.comm,
-            core and core.layout,
+            core and core.split,
             self._usual,
             not self._flat,
             ReplicaRows if self._expects_marks else None,

@@ -15,7 +15,7 @@ class HostReductions:
     def __init__(self, transport: ShmTransport) -> None:
         self._member, self._replicas = transport.member, transport.replicas
         # By the number of the first replica.
-        self._layouts: dict[int, _core.Layout] = {}
+        self._splits: dict[int, _core.Split] = {}
 
     def reduce_to_nodes(
         self,
@@ -42,11 +42,11 @@ class HostReductions:
             )
         nodes = len(list(nodes_of(base, base + sum(self._replicas))))
         _check_nodes("target", target, source.dtype, lengths[rank], nodes)
-        if base not in self._layouts:
-            self._layouts[base] = _core.Layout(rank, self._replicas, base)
+        if base not in self._splits:
+            self._splits[base] = _core.Split(rank, self._replicas, base)
         self._member.call(
             self._member.comm.reduce_to_nodes,
-            self._layouts[base],
+            self._splits[base],
             [(source.count, source.addresses, None)],
             [source.shape],
             source.dtype,

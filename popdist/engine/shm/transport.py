@@ -28,8 +28,8 @@ class ShmTransport:
         self.replicas = tuple(replicas)
         self.member = member
         self._comm = member.comm
-        self._layout = _core.Layout(member.rank, self.replicas)
-        self.core = Core(self._comm, self._layout, member.failure)
+        self._split = _core.Split(member.rank, self.replicas)
+        self.core = Core(self._comm, self._split, member.failure)
         # What does not depend on the rows.
         self._call = member.call
         self.queue, self.disown = self._comm.queue, self._comm.close
@@ -237,7 +237,7 @@ class ShmTransport:
         shapes: Sequence[Sequence[int]],
         call: tuple[int, int, int, int, int, int, int],
     ) -> None:
-        self._call(self._comm.reduce_rows, self._layout, segments, shapes, *call)
+        self._call(self._comm.reduce_rows, self._split, segments, shapes, *call)
 
     def _exchange(
         self,

@@ -71,7 +71,7 @@ typedef struct {
 
 typedef struct {
     const group *g;
-    layout *l;
+    replica_split *split;
     comm c;
     status found; /* how it learned of the group's end */
     ending told;  /* and what it was told of it */
@@ -101,7 +101,7 @@ static void fail(const endpoint *s, const turn *t, const char *what, uint64_t wh
             "%s, member %d of %d with %u rows of %u, call %d: operation %d, algorithm "
             "%d, dtype %d, reduction %u, %u elements, in place %d, root %d, heap %d: "
             "%s (%u)\n",
-            s->g->simd->name, s->c.rank, s->g->size, s->l->rows[s->c.rank],
+            s->g->simd->name, s->c.rank, s->g->size, s->split->rows[s->c.rank],
             (unsigned)s->g->replicas, t->number, t->op, t->how, t->type, t->reduction,
             (unsigned)t->count, t->in_place, t->root, t->heap, what, (unsigned)where);
     _Exit(1);
@@ -331,7 +331,7 @@ static void place_part(const endpoint *s, const turn *t, table *x, uint32_t part
 static void table_make(const endpoint *s, const turn *t, table *x)
 {
     turn own = {.state = mixed(t->state, (uint64_t)s->c.rank)}; /* may differ */
-    x->rows = s->l->rows[s->c.rank];
+    x->rows = s->split->rows[s->c.rank];
     x->in_heap = lies_in_heap(t, s->c.rank);
     x->parts = x->in_heap ? 1 : 1 + (uint32_t)draw(&own, MOST_PARTS);
     x->total = t->op == REDUCE_SCATTER ? t->count * s->g->replicas : t->count;
@@ -343,7 +343,7 @@ static void table_make(const endpoint *s, const turn *t, table *x)
         left -= count;
     }
     for (uint32_t row = 0; row < x->rows; row++) {
-        const pattern p = pattern_of_row(s->g, t, s->l->first[s->c.rank] + row);
+        const pattern p = pattern_of_row(s->g, t, s->split->first[s->c.rank] + row);
         uint64_t begin = 0;
         for (uint32_t part = 0; part < x->parts; part++) {
             const uint64_t end = begin + x->segments[part].count;
@@ -370,7 +370,7 @@ static void table_check(const endpoint *s, const turn *t, const table *x)
     const pattern total = pattern_of_total(s->g, t);
     const bool wanted = t->op == ALL_REDUCE || (t->op == REDUCE && t->root == s->c.rank);
     for (uint32_t row = 0; row < x->rows; row++) {
-        const pattern given = pattern_of_row(s->g, t, s->l->first[s->c.rank] + row);
+        const pattern given = pattern_of_row(s->g, t, s->split->first[s->c.rank] + row);
         uint64_t begin = 0;
         for (uint32_t part = 0; part < x->parts; part++) {
             const uint64_t end = begin + x->segments[part].count;
@@ -386,8 +386,8 @@ static void table_check(const endpoint *s, const turn *t, const table *x)
 static void check_scattered(const endpoint *s, const turn *t, const char *out)
 {
     const pattern total = pattern_of_total(s->g, t);
-    const uint64_t begin = s->l->first[s->c.rank] * t->count;
-    expect(s, t, &total, begin, begin + s->l->rows[s->c.rank] * t->count, out);
+    const uint64_t begin = s->split->first[s->c.rank] * t->count;
+    expect(s, t, &total, begin, begin + s->split->rows[s->c.rank] * t->count, out);
 }
 
 /* What the call must have been carried out with. */
@@ -409,7 +409,7 @@ static void play_reduction(endpoint *s, const turn *t)
     const uint64_t half = s->g->span / 2;
     call k = {
         .c = &s->c,
-        .l = s->l,
+        .split = s->split,
         .type = t->type,
         .reduction = t->reduction,
         .op = t->op,
@@ -454,7 +454,7 @@ static pattern pattern_of_node(const group *g, const turn *t, uint64_t row, uint
 }
 
 /* All nodes of a part that begins at replica `base`, as this member's share has them. */
-static void check_nodes(const endpoint *s, const turn *t, const layout *l, uint64_t base,
+static void check_nodes(const endpoint *s, const turn *t, const replica_split *split, uint64_t base,
                         chunk share, char *const *found)
 {
     const uint64_t end = base + s->g->replicas;
@@ -462,13 +462,13 @@ static void check_nodes(const endpoint *s, const turn *t, const layout *l, uint6
     for (uint64_t at = base, size; at < end; at += size) {
         for (size = 1; at % (2 * size) == 0 && at + 2 * size <= end;)
             size *= 2;
-        if (nodes == l->part_nodes)
+        if (nodes == split->part_nodes)
             fail(s, t, "too few nodes", nodes);
         const pattern p = pattern_of_node(s->g, t, at - base, size);
         expect(s, t, &p, share.begin, share.end, found[nodes++]);
     }
-    if (nodes != l->part_nodes)
-        fail(s, t, "too many nodes", l->part_nodes);
+    if (nodes != split->part_nodes)
+        fail(s, t, "too many nodes", split->part_nodes);
 }
 
 /* Where this part is the whole job, its nodes make up the result. */
@@ -495,7 +495,7 @@ static void play_nodes(endpoint *s, const turn *t)
 {
     const uint32_t base = (uint32_t)(mixed(t->state, 3) % 6);
     const bool one_leader = mixed(t->state, 4) % 3 == 0;
-    layout *l = layout_new_part(s->c.rank, s->g->size, s->g->rows, base);
+    replica_split *split = split_new_of_part(s->c.rank, s->g->size, s->g->rows, base);
     uint64_t lengths[MOST_MEMBERS];
     char *out[MAX_MEMBERS];
     table x = {0};
@@ -508,13 +508,13 @@ static void play_nodes(endpoint *s, const turn *t)
         lengths[q] = share.end - share.begin;
         own = q == s->c.rank ? share : own;
     }
-    if (!l)
-        fail(s, t, "no layout of a part that begins at replica", base);
-    for (uint32_t i = 0; i < l->part_nodes; i++)
+    if (!split)
+        fail(s, t, "no split of a part that begins at replica", base);
+    for (uint32_t i = 0; i < split->part_nodes; i++)
         out[i] = allocated((own.end - own.begin) * accumulated_bytes(t->type));
     const call k = {
         .c = &s->c,
-        .l = l,
+        .split = split,
         .type = t->type,
         .reduction = t->reduction,
         .op = REDUCE_TO_NODES,
@@ -527,14 +527,14 @@ static void play_nodes(endpoint *s, const turn *t)
         .heap_out = NOT_IN_HEAP,
     };
     must(s, t, reduce_to_nodes(&k, lengths, out));
-    check_nodes(s, t, l, base, own, out);
+    check_nodes(s, t, split, base, own, out);
     if (base == 0)
         complete(s, t, own, out);
-    for (uint32_t i = 0; i < l->part_nodes; i++)
+    for (uint32_t i = 0; i < split->part_nodes; i++)
         free(out[i]);
     table_check(s, t, &x);
     table_free(t, &x);
-    layout_free(l);
+    split_free(split);
 }
 
 /* --- Exchanges */
@@ -678,8 +678,8 @@ static void play(endpoint *s, const turn *t)
 static void endpoint_open(endpoint *s, int rank)
 {
     const group *g = s->g;
-    s->l = layout_new(rank, g->size, g->rows);
-    if (!s->l || !comm_open(&s->c, g->arena, rank)) {
+    s->split = split_new(rank, g->size, g->rows);
+    if (!s->split || !comm_open(&s->c, g->arena, rank)) {
         fprintf(stderr, "There is no memory for a member.\n");
         _Exit(1);
     }
@@ -694,7 +694,7 @@ static void endpoint_open(endpoint *s, int rank)
 static void endpoint_close(endpoint *s)
 {
     comm_close(&s->c);
-    layout_free(s->l);
+    split_free(s->split);
 }
 
 static void *take_part(void *endpoint_of_ours)
@@ -798,7 +798,7 @@ static status reduce_some(endpoint *s)
     table x = {0};
     table_make(s, &t, &x);
     const call k = {.c = &s->c,
-                    .l = s->l,
+                    .split = s->split,
                     .op = ALL_REDUCE,
                     .root = -1,
                     .how = DIRECT,

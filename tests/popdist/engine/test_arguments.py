@@ -181,7 +181,7 @@ def test_an_axis_is_not_taken_for_one_that_is_shorter_by_all_of_32_bits() -> Non
 def test_every_member_of_a_group_has_replicas(rows: tuple[int, ...]) -> None:
     member = next(i for i, count in enumerate(rows) if not 1 <= count <= 4096)
 
-    assert refused(lambda: _core.Layout(0, rows)) == (
+    assert refused(lambda: _core.Split(0, rows)) == (
         f"Member {member} has {rows[member]} replicas in the group, but must have 1 to "
         "4096. Leave members without any out of the group."
     )

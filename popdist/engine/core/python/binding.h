@@ -9,23 +9,23 @@
 
 typedef struct {
     PyObject_HEAD
-    layout *l;
-} LayoutObject;
+    replica_split *split;
+} SplitObject;
 
-extern PyTypeObject *layout_type;
+extern PyTypeObject *split_type;
 extern PyObject *failure; /* the exception: a status, which ending() explains */
 
-PyObject *make_layout_type(PyObject *module);
+PyObject *make_split_type(PyObject *module);
 PyObject *make_comm_type(PyObject *module);
 PyObject *make_reducer_type(PyObject *module);
 PyObject *make_mapping_type(PyObject *module);
 
 /* All-reduce what lies in plain buffers. NotImplemented where they are not plain, or
  * other calls have to be made before. */
-PyObject *reduce_arrays(PyObject *comm, PyObject *layout, PyObject *from, PyObject *to,
+PyObject *reduce_arrays(PyObject *comm, PyObject *split, PyObject *from, PyObject *to,
                         long reduction, int wanted, bool leading);
 /* The same for the arrays of two lists, in one pass. */
-PyObject *reduce_lists(PyObject *comm, PyObject *layout, PyObject *from, PyObject *to,
+PyObject *reduce_lists(PyObject *comm, PyObject *split, PyObject *from, PyObject *to,
                        long reduction, int wanted, bool leading);
 
 /* Numbers from a sequence; -1 with an exception set. */

@@ -11,18 +11,18 @@ PyObject *comm_reduce_rows(CommObject *self, PyObject *args)
     PyObject *given, *list, *shapes, *result = NULL;
     int op, type, reduction, wanted, root;
     unsigned long long name, out;
-    if (!PyArg_ParseTuple(args, "O!OOiiiiiKK", layout_type, &given, &list, &shapes, &op,
+    if (!PyArg_ParseTuple(args, "O!OOiiiiiKK", split_type, &given, &list, &shapes, &op,
                           &type, &reduction, &wanted, &root, &name, &out))
         return NULL;
-    call k = call_of(&self->c, ((LayoutObject *)given)->l, (operation)op, type, reduction);
+    call k = call_of(&self->c, ((SplitObject *)given)->split, (operation)op, type, reduction);
     k.root = root;
     k.name = name;
-    if (k.l->of_part)
-        return PyErr_Format(PyExc_ValueError, "The layout is that of a part of a job, "
+    if (k.split->of_part)
+        return PyErr_Format(PyExc_ValueError, "The split is that of a part of a job, "
                                               "which can only be reduced to nodes.");
     if (!find_segments(&k, list, shapes))
         return NULL;
-    if (enter(self, k.total * element_bytes(k.type) * k.l->rows[k.l->rank])) {
+    if (enter(self, k.total * element_bytes(k.type) * k.split->rows[k.split->rank])) {
         prepare(&k, wanted);
         result = leave(self, k.op == REDUCE_SCATTER
                                  ? reduce_scatter(&k, (char *)(uintptr_t)out)
@@ -57,19 +57,19 @@ PyObject *comm_reduce_to_nodes(CommObject *self, PyObject *args)
     int type, reduction;
     unsigned long long name;
     uint64_t lengths[MAX_MEMBERS];
-    if (!PyArg_ParseTuple(args, "O!OOiiKOO", layout_type, &given, &list, &shapes, &type,
+    if (!PyArg_ParseTuple(args, "O!OOiiKOO", split_type, &given, &list, &shapes, &type,
                           &reduction, &name, &shares, &nodes))
         return NULL;
-    call k = call_of(&self->c, ((LayoutObject *)given)->l, REDUCE_TO_NODES, type, reduction);
+    call k = call_of(&self->c, ((SplitObject *)given)->split, REDUCE_TO_NODES, type, reduction);
     k.name = name;
-    if (!k.l->of_part)
-        return PyErr_Format(PyExc_ValueError, "The layout is not that of a part of a job.");
+    if (!k.split->of_part)
+        return PyErr_Format(PyExc_ValueError, "The split is not that of a part of a job.");
     if (!find_segments(&k, list, shapes))
         return NULL;
     uint64_t *out = shares_from(self, shares, k.total, lengths)
-                        ? addresses_from(nodes, k.l->part_nodes, "nodes")
+                        ? addresses_from(nodes, k.split->part_nodes, "nodes")
                         : NULL;
-    if (out && enter(self, k.total * element_bytes(k.type) * k.l->rows[k.l->rank]))
+    if (out && enter(self, k.total * element_bytes(k.type) * k.split->rows[k.split->rank]))
         result = leave(self, reduce_to_nodes(&k, lengths, (char *const *)out));
     PyMem_Free(out);
     give_back_segments(&k);

@@ -2,7 +2,7 @@
 
 #include "shm/pages.h"
 
-PyTypeObject *layout_type;
+PyTypeObject *split_type;
 PyObject *failure;
 static PyObject *name_struct;
 
@@ -24,9 +24,9 @@ Py_ssize_t numbers_from(PyObject *sequence, uint64_t *to, Py_ssize_t most)
     return count;
 }
 
-/* --- Layout */
+/* --- Split */
 
-static PyObject *layout_make(PyTypeObject *type, PyObject *args, PyObject *keywords)
+static PyObject *split_make(PyTypeObject *type, PyObject *args, PyObject *keywords)
 {
     static char *names[] = {"rank", "rows", "base", NULL};
     int rank, base = -1;
@@ -59,33 +59,33 @@ static PyObject *layout_make(PyTypeObject *type, PyObject *args, PyObject *keywo
                             "have 1 to %d replicas.",
                             (unsigned long long)all, base, MAX_LEAVES);
     allocfunc allocate = (allocfunc)(uintptr_t)PyType_GetSlot(type, Py_tp_alloc);
-    LayoutObject *self = (LayoutObject *)allocate(type, 0);
+    SplitObject *self = (SplitObject *)allocate(type, 0);
     if (!self)
         return NULL;
-    self->l = base < 0 ? layout_new(rank, (int)size, rows)
-                       : layout_new_part(rank, (int)size, rows, (uint32_t)base);
-    if (self->l)
+    self->split = base < 0 ? split_new(rank, (int)size, rows)
+                       : split_new_of_part(rank, (int)size, rows, (uint32_t)base);
+    if (self->split)
         return (PyObject *)self;
     Py_DECREF(self);
     return PyErr_NoMemory();
 }
 
-static void layout_end(PyObject *object)
+static void split_end(PyObject *object)
 {
     PyTypeObject *type = Py_TYPE(object);
-    layout_free(((LayoutObject *)object)->l);
+    split_free(((SplitObject *)object)->split);
     ((freefunc)(uintptr_t)PyType_GetSlot(type, Py_tp_free))(object);
     Py_DECREF(type);
 }
 
-PyObject *make_layout_type(PyObject *module)
+PyObject *make_split_type(PyObject *module)
 {
     static PyType_Slot slots[] = {
-        {Py_tp_new, (void *)(uintptr_t)layout_make},
-        {Py_tp_dealloc, (void *)(uintptr_t)layout_end},
+        {Py_tp_new, (void *)(uintptr_t)split_make},
+        {Py_tp_dealloc, (void *)(uintptr_t)split_end},
         {0, NULL},
     };
-    static PyType_Spec spec = {"popdist.engine._core.Layout", sizeof(LayoutObject), 0,
+    static PyType_Spec spec = {"popdist.engine._core.Split", sizeof(SplitObject), 0,
                                Py_TPFLAGS_DEFAULT, slots};
     return PyType_FromModuleAndSpec(module, &spec, NULL);
 }
@@ -252,12 +252,13 @@ PyMODINIT_FUNC PyInit__core(void)
     if (!module)
         return NULL;
     name_struct = PyUnicode_InternFromString("__array_struct__");
-    layout_type = (PyTypeObject *)make_layout_type(module);
+    split_type = (PyTypeObject *)make_split_type(module);
     failure = PyErr_NewException("popdist.engine._core.Failure", NULL, NULL);
     /* Kept for good, as the module is. */
-    Py_XINCREF((PyObject *)layout_type);
+    Py_XINCREF((PyObject *)split_type);
     Py_XINCREF(failure);
-    if (name_struct && add(module, "Layout", (PyObject *)layout_type) && add(module, "Failure", failure)
+    if (name_struct && add(module, "Split", (PyObject *)split_type)
+        && add(module, "Failure", failure)
         && add(module, "Comm", make_comm_type(module))
         && add(module, "Reducer", make_reducer_type(module))
         && add(module, "Mapping", make_mapping_type(module)))

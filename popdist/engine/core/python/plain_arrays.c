@@ -111,11 +111,11 @@ static void add_segment(plain_arrays *p, uint32_t rows, bool leading)
 }
 
 /* Take one more array, if it is plain and of the same dtype as those before. */
-static bool take(plain_arrays *p, PyObject *from, PyObject *to, const layout *l,
+static bool take(plain_arrays *p, PyObject *from, PyObject *to, const replica_split *split,
                  long reduction, bool leading)
 {
     const int how = PyBUF_C_CONTIGUOUS | PyBUF_FORMAT;
-    const uint32_t rows = l->rows[l->rank];
+    const uint32_t rows = split->rows[split->rank];
     const Py_ssize_t i = p->count;
     Py_buffer *x = &p->x[i], *out = &p->out[i];
     const bool same = p->same[i] = from == to;
@@ -135,10 +135,10 @@ static bool take(plain_arrays *p, PyObject *from, PyObject *to, const layout *l,
     return true;
 }
 
-static PyObject *reduce_plain(CommObject *self, const layout *l, plain_arrays *p,
+static PyObject *reduce_plain(CommObject *self, const replica_split *split, plain_arrays *p,
                               long reduction, int wanted)
 {
-    call k = call_of(&self->c, l, ALL_REDUCE, dtype_of(&p->x[0]), reduction);
+    call k = call_of(&self->c, split, ALL_REDUCE, dtype_of(&p->x[0]), reduction);
     k.segments = p->segments;
     k.count_of_segments = (uint32_t)p->count;
     k.shapes_hash = p->shapes_hash;
@@ -154,19 +154,19 @@ PyObject *reduce_arrays(PyObject *object, PyObject *given, PyObject *from, PyObj
                         long reduction, int wanted, bool leading)
 {
     CommObject *self = (CommObject *)object;
-    const layout *l = ((LayoutObject *)given)->l;
+    const replica_split *split = ((SplitObject *)given)->split;
     Py_buffer x, out;
     bool same;
     char *few[2 * FEW_ROWS];
     segment whole;
-    const uint32_t rows = l->rows[l->rank];
+    const uint32_t rows = split->rows[split->rank];
     char **addresses = rows > FEW_ROWS ? PyMem_Calloc(2 * (size_t)rows, sizeof *few) : few;
     plain_arrays p = {.x = &x, .out = &out, .same = &same, .addresses = addresses,
                       .segments = &whole};
     PyObject *result = NULL;
-    const bool plain = addresses && !self->queued && take(&p, from, to, l, reduction, leading);
+    const bool plain = addresses && !self->queued && take(&p, from, to, split, reduction, leading);
     if (plain)
-        result = reduce_plain(self, l, &p, reduction, wanted);
+        result = reduce_plain(self, split, &p, reduction, wanted);
     let_go(&p);
     if (addresses != few)
         PyMem_Free(addresses);
@@ -182,13 +182,13 @@ PyObject *reduce_memory(PyObject *object, PyObject *given, uint64_t address,
                         bool in_turn)
 {
     CommObject *self = (CommObject *)object;
-    const layout *l = ((LayoutObject *)given)->l;
+    const replica_split *split = ((SplitObject *)given)->split;
     char *row = (char *)(uintptr_t)address;
     const ssize_t length = (ssize_t)count;
     const segment whole = {count, &row, &row};
-    if ((self->queued && !in_turn) || l->rows[l->rank] != 1)
+    if ((self->queued && !in_turn) || split->rows[split->rank] != 1)
         Py_RETURN_NOTIMPLEMENTED;
-    call k = call_of(&self->c, l, ALL_REDUCE, type, reduction);
+    call k = call_of(&self->c, split, ALL_REDUCE, type, reduction);
     k.segments = &whole;
     k.count_of_segments = 1;
     k.total = count;
@@ -233,7 +233,7 @@ static bool crossing(plain_arrays *p)
 /* Take all arrays of two lists. False where one is not plain, results would cross
  * other arrays, or memory is short. */
 static bool take_all(plain_arrays *p, PyObject *from, PyObject *to, Py_ssize_t count,
-                     const layout *l, long reduction, bool leading)
+                     const replica_split *split, long reduction, bool leading)
 {
     const size_t many = (size_t)count;
     p->x = PyMem_Calloc(many, sizeof *p->x);
@@ -241,12 +241,12 @@ static bool take_all(plain_arrays *p, PyObject *from, PyObject *to, Py_ssize_t c
     p->same = PyMem_Calloc(many, sizeof *p->same);
     p->segments = PyMem_Calloc(many, sizeof *p->segments);
     p->stretches = PyMem_Calloc(2 * many, sizeof *p->stretches);
-    p->addresses = PyMem_Calloc(2 * many * l->rows[l->rank], sizeof(char *));
+    p->addresses = PyMem_Calloc(2 * many * split->rows[split->rank], sizeof(char *));
     bool plain = p->x && p->out && p->same && p->segments && p->stretches && p->addresses;
     for (Py_ssize_t i = 0; plain && i < count; i++) {
         PyObject *one = PySequence_GetItem(from, i), *other = PySequence_GetItem(to, i);
         /* The buffers keep the arrays. */
-        plain = one && other && take(p, one, other, l, reduction, leading);
+        plain = one && other && take(p, one, other, split, reduction, leading);
         Py_XDECREF(one);
         Py_XDECREF(other);
     }
@@ -268,13 +268,13 @@ PyObject *reduce_lists(PyObject *object, PyObject *given, PyObject *from, PyObje
                        long reduction, int wanted, bool leading)
 {
     CommObject *self = (CommObject *)object;
-    const layout *l = ((LayoutObject *)given)->l;
+    const replica_split *split = ((SplitObject *)given)->split;
     const Py_ssize_t count = PySequence_Size(from);
     plain_arrays p = {.count = 0};
     PyObject *result = NULL;
     if (count > 0 && count == PySequence_Size(to) && !self->queued
-        && take_all(&p, from, to, count, l, reduction, leading))
-        result = reduce_plain(self, l, &p, reduction, wanted);
+        && take_all(&p, from, to, count, split, reduction, leading))
+        result = reduce_plain(self, split, &p, reduction, wanted);
     else {
         PyErr_Clear();
         Py_INCREF(Py_NotImplemented);

@@ -12,12 +12,12 @@ int dtype_of(const Py_buffer *view);
 
 /* All-reduce `count` elements at an address in place. NotImplemented where this member has
  * several rows, or other calls have to be made before; with `in_turn` those have been. */
-PyObject *reduce_memory(PyObject *comm, PyObject *layout, uint64_t address, uint64_t count,
+PyObject *reduce_memory(PyObject *comm, PyObject *split, uint64_t address, uint64_t count,
                         int type, int reduction, int wanted, bool in_turn);
 
 /* Reduce-scatter what lies in a plain buffer into another one. NotImplemented where
  * they are not plain, or other calls have to be made before. */
-PyObject *scatter_array(PyObject *comm, PyObject *layout, PyObject *from, PyObject *to,
+PyObject *scatter_array(PyObject *comm, PyObject *split, PyObject *from, PyObject *to,
                         long reduction, bool leading);
 
 /* All-gather plain buffers, one a member, into a buffer of them all. NotImplemented as

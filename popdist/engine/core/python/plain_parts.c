@@ -59,29 +59,30 @@ static PyObject *not_plain(void)
 }
 
 /* Whether `out` has the shape of a member's parts of the reduction of x. */
-static bool has_parts(const pair *p, const layout *l, bool leading)
+static bool has_parts(const pair *p, const replica_split *split, bool leading)
 {
     const Py_buffer *x = &p->x, *out = &p->out;
     if (x->ndim <= leading || out->ndim != x->ndim)
         return false;
-    if (leading && (x->shape[0] != (Py_ssize_t)l->rows[l->rank] || out->shape[0] != x->shape[0]))
+    const Py_ssize_t rows = (Py_ssize_t)split->rows[split->rank];
+    if (leading && (x->shape[0] != rows || out->shape[0] != rows))
         return false;
     for (int i = leading + 1; i < x->ndim; i++)
         if (out->shape[i] != x->shape[i])
             return false;
-    return x->shape[leading] == out->shape[leading] * (Py_ssize_t)l->replicas;
+    return x->shape[leading] == out->shape[leading] * (Py_ssize_t)split->replicas;
 }
 
-static PyObject *scatter_pair(CommObject *self, const layout *l, const pair *p,
+static PyObject *scatter_pair(CommObject *self, const replica_split *split, const pair *p,
                               long reduction, bool leading)
 {
-    const uint32_t rows = l->rows[l->rank];
+    const uint32_t rows = split->rows[split->rank];
     char *in_rows[FEW_ROWS];
     const uint64_t row = (uint64_t)p->x.len / rows;
     for (uint32_t r = 0; r < rows; r++)
         in_rows[r] = (char *)p->x.buf + r * row;
     const segment whole = {row / element_bytes((dtype)p->type), in_rows, NULL};
-    call k = call_of(&self->c, l, REDUCE_SCATTER, p->type, reduction);
+    call k = call_of(&self->c, split, REDUCE_SCATTER, p->type, reduction);
     k.segments = &whole;
     k.count_of_segments = 1;
     k.total = whole.count;
@@ -95,16 +96,16 @@ PyObject *scatter_array(PyObject *object, PyObject *given, PyObject *from, PyObj
                         long reduction, bool leading)
 {
     CommObject *self = (CommObject *)object;
-    const layout *l = ((LayoutObject *)given)->l;
+    const replica_split *split = ((SplitObject *)given)->split;
     pair p;
     if (self->queued || !take_pair(&p, from, to))
         return not_plain();
     PyObject *result = NULL;
-    const bool plain = are_apart(&p) && has_parts(&p, l, leading)
-                       && l->rows[l->rank] <= FEW_ROWS
+    const bool plain = are_apart(&p) && has_parts(&p, split, leading)
+                       && split->rows[split->rank] <= FEW_ROWS
                        && !(p.type == BOOL && reduction == MEAN);
     if (plain)
-        result = scatter_pair(self, l, &p, reduction, leading);
+        result = scatter_pair(self, split, &p, reduction, leading);
     release_pair(&p);
     return plain ? result : not_plain();
 }

@@ -7,7 +7,7 @@
 
 typedef struct {
     PyObject_HEAD
-    PyObject *comm, *layout;
+    PyObject *comm, *split;
     int usual; /* the algorithm, or -1 to choose by size */
     bool leading;
     PyObject *only; /* the one type of arrays that it takes, or NULL for all */
@@ -50,9 +50,9 @@ typedef struct {
 
 static PyObject *reducer_bind(ReducerObject *self, PyObject *args)
 {
-    PyObject *comm, *layout, *only;
+    PyObject *comm, *split, *only;
     int usual, leading;
-    if (!PyArg_ParseTuple(args, "OOipO", &comm, &layout, &usual, &leading, &only))
+    if (!PyArg_ParseTuple(args, "OOipO", &comm, &split, &usual, &leading, &only))
         return NULL;
     /* Without a core, every call goes the general way. */
     if (comm == Py_None)
@@ -60,14 +60,14 @@ static PyObject *reducer_bind(ReducerObject *self, PyObject *args)
     if (only == Py_None)
         only = NULL;
     Py_XINCREF(comm);
-    Py_INCREF(layout);
+    Py_INCREF(split);
     Py_XINCREF(only);
     Py_XDECREF(self->comm);
-    Py_XDECREF(self->layout);
+    Py_XDECREF(self->split);
     Py_XDECREF(self->only);
     self->comm = comm;
     self->only = only;
-    self->layout = layout;
+    self->split = split;
     self->usual = usual;
     self->leading = leading;
     Py_RETURN_NONE;
@@ -142,7 +142,7 @@ static PyObject *reducer_all_reduce(ReducerObject *self, PyObject *const *args,
         int how = a.algorithm ? place_of(a.algorithm, choices, 4) - 1 : self->usual;
         PyObject *done = NULL;
         if (reduction >= 0 && how >= -1)
-            done = reduce_arrays(self->comm, self->layout, args[0], a.out, reduction, how,
+            done = reduce_arrays(self->comm, self->split, args[0], a.out, reduction, how,
                                  self->leading);
         if (done == Py_None) {
             Py_DECREF(done);
@@ -164,7 +164,7 @@ static PyObject *reducer_reduce_lists(ReducerObject *self, PyObject *args)
     int reduction, how;
     if (!PyArg_ParseTuple(args, "OOii", &from, &to, &reduction, &how))
         return NULL;
-    return reduce_lists(self->comm, self->layout, from, to, reduction, how, self->leading);
+    return reduce_lists(self->comm, self->split, from, to, reduction, how, self->leading);
 }
 
 /* Takes address, count, dtype, reduction and whether the group's worker makes the call:
@@ -185,7 +185,7 @@ static PyObject *reducer_reduce_at(ReducerObject *self, PyObject *const *args,
                             type, reduction);
     if (!self->comm)
         Py_RETURN_NOTIMPLEMENTED;
-    return reduce_memory(self->comm, self->layout, address, count, (int)type,
+    return reduce_memory(self->comm, self->split, address, count, (int)type,
                          (int)reduction, self->usual, in_turn);
 }
 
@@ -195,7 +195,7 @@ static PyObject *reducer_scatter_array(ReducerObject *self, PyObject *args)
     int reduction;
     if (!PyArg_ParseTuple(args, "OOi", &from, &to, &reduction))
         return NULL;
-    return scatter_array(self->comm, self->layout, from, to, reduction, self->leading);
+    return scatter_array(self->comm, self->split, from, to, reduction, self->leading);
 }
 
 static PyObject *reducer_gather_array(ReducerObject *self, PyObject *args)
@@ -212,7 +212,7 @@ static void reducer_end(PyObject *object)
     PyTypeObject *type = Py_TYPE(object);
     PyObject_GC_UnTrack(object);
     Py_XDECREF(self->comm);
-    Py_XDECREF(self->layout);
+    Py_XDECREF(self->split);
     Py_XDECREF(self->only);
     ((freefunc)(uintptr_t)PyType_GetSlot(type, Py_tp_free))(object);
     Py_DECREF(type);
@@ -222,7 +222,7 @@ static int reducer_traverse(PyObject *object, visitproc visit, void *arg)
 {
     ReducerObject *self = (ReducerObject *)object;
     Py_VISIT(self->comm);
-    Py_VISIT(self->layout);
+    Py_VISIT(self->split);
     Py_VISIT(self->only);
     Py_VISIT(Py_TYPE(object));
     return 0;

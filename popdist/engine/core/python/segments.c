@@ -42,7 +42,7 @@ static bool segment_from(PyObject *item, uint32_t rows, segment *to)
     return to->in && (to->out || out == Py_None);
 }
 
-static segment *segments_from(PyObject *list, const layout *l, Py_ssize_t count,
+static segment *segments_from(PyObject *list, const replica_split *split, Py_ssize_t count,
                               uint64_t *total)
 {
     segment *segments = PyMem_Calloc((size_t)count + 1, sizeof *segments);
@@ -50,7 +50,7 @@ static segment *segments_from(PyObject *list, const layout *l, Py_ssize_t count,
         return (segment *)PyErr_NoMemory();
     for (Py_ssize_t i = 0; i < count; i++) {
         PyObject *item = PySequence_GetItem(list, i);
-        bool read = item && segment_from(item, l->rows[l->rank], &segments[i]);
+        bool read = item && segment_from(item, split->rows[split->rank], &segments[i]);
         Py_XDECREF(item);
         if (!read) {
             free_segments(segments, count);
@@ -85,7 +85,7 @@ bool find_segments(call *k, PyObject *list, PyObject *shapes)
     if (count < 0 || !hash_shapes(shapes, &k->shapes_hash))
         return false;
     k->count_of_segments = (uint32_t)count;
-    k->segments = segments_from(list, k->l, count, &k->total);
+    k->segments = segments_from(list, k->split, count, &k->total);
     return k->segments;
 }
 

@@ -4,7 +4,7 @@
 
 #include "python/binding.h"
 
-/* Fill in a call's segments, their total and the hash of their shapes; k->l is there.
+/* Fill in a call's segments, their total and the hash of their shapes; k->split is there.
  * `list` has (count, addresses read, addresses written or None) of each array, `shapes`
  * the lengths of its axes. False with an exception set; otherwise the segments are the
  * caller's to give_back_segments(). */

@@ -3,10 +3,10 @@
 terms terms_of(const call *k)
 {
     terms t = {
-        .a = arithmetic_of(k->c, k->type, k->reduction, k->l->replicas),
+        .a = arithmetic_of(k->c, k->type, k->reduction, k->split->replicas),
         .wanted = k->root < 0 || k->root == k->c->rank,
     };
-    t.widened = !k->l->single && t.a.accumulated != t.a.element;
+    t.widened = !k->split->single && t.a.accumulated != t.a.element;
     t.slot_element = t.widened ? t.a.accumulated : t.a.element;
     t.stream_out = k->total * t.a.element >= STREAM_OUT_BYTES;
     t.stream_in_place = t.stream_out && shares_core(k->c);
@@ -18,7 +18,7 @@ descriptor descriptor_of(const call *k)
     return (descriptor){
         .count = k->total,
         .name = k->name,
-        .details_hash = k->l->hash ^ k->shapes_hash,
+        .details_hash = k->split->hash ^ k->shapes_hash,
         .operation = (uint8_t)k->op,
         .dtype = (uint8_t)k->type,
         .reduction = (uint8_t)k->reduction,
@@ -50,7 +50,7 @@ void write_node(const call *k, const terms *t, cursor *at, const node *which,
                 uint64_t begin, uint64_t end, unsigned char *to, bool streaming)
 {
     const bool as_given = which->rows == 1 && !t->widened;
-    const program part = {which->rows, k->l->of_node.merges};
+    const program part = {which->rows, k->split->of_node.merges};
     const void **leaf = k->c->rows->leaf;
     while (begin < end) {
         piece p = piece_at(k, at, begin, end);
@@ -68,16 +68,16 @@ void find_leaves(const call *k, const terms *t, const published *p, piece own,
                  uint64_t skip, const void **leaf, bool *accumulated)
 {
     uint32_t i = 0;
-    for (int q = 0; q < k->l->size; q++) {
-        if (q == k->l->rank) {
-            for (uint32_t row = 0; row < k->l->rows[q]; row++, i++) {
+    for (int q = 0; q < k->split->size; q++) {
+        if (q == k->split->rank) {
+            for (uint32_t row = 0; row < k->split->rows[q]; row++, i++) {
                 leaf[i] = own.s->in[row] + own.offset * t->a.element;
                 accumulated[i] = false;
             }
             continue;
         }
         const unsigned char *first = p->from[q] + skip * t->slot_element;
-        for (uint32_t node = 0; node < k->l->nodes[q]; node++, i++) {
+        for (uint32_t node = 0; node < k->split->nodes[q]; node++, i++) {
             leaf[i] = first + node * p->pitch * t->slot_element;
             accumulated[i] = t->widened;
         }
@@ -86,7 +86,7 @@ void find_leaves(const call *k, const terms *t, const published *p, piece own,
 
 static void to_rows(const call *k, const terms *t, piece p, const void *from, uint64_t n)
 {
-    for (uint32_t row = 0; t->wanted && row < k->l->rows[k->l->rank]; row++) {
+    for (uint32_t row = 0; t->wanted && row < k->split->rows[k->split->rank]; row++) {
         char *to = p.s->out[row] + p.offset * t->a.element;
         bool in_place = p.s->out[row] == p.s->in[row];
         if (to != from)
@@ -108,7 +108,7 @@ void reduce_range(const call *k, const terms *t, cursor *at, const published *p,
         unsigned char *result = also ? also + skip * t->a.element : NULL;
         unsigned char *to = also && !streaming ? result
                                                : scratch_block(&t->a, SPARE_BLOCK);
-        fold_finished(&t->a, &k->l->of_all, leaf, accumulated, n, to);
+        fold_finished(&t->a, &k->split->of_all, leaf, accumulated, n, to);
         if (result && result != to)
             copy(t->a.simd, result, to, n * t->a.element, streaming);
         to_rows(k, t, own, to, n);

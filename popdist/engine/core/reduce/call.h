@@ -16,7 +16,7 @@ typedef struct {
 
 typedef struct {
     comm *c;
-    const layout *l;
+    const replica_split *split;
     dtype type;
     unsigned reduction;
     operation op;
@@ -52,11 +52,12 @@ static inline uint64_t hash_with_shape(uint64_t before, const ssize_t *lengths, 
 }
 
 /* A call without arrays: those, and all that is not usual, are the caller's to add. */
-static inline call call_of(comm *c, const layout *l, operation op, int type, long reduction)
+static inline call call_of(comm *c, const replica_split *split, operation op, int type,
+                           long reduction)
 {
     return (call){
         .c = c,
-        .l = l,
+        .split = split,
         .op = op,
         .type = (dtype)type,
         .reduction = (unsigned)reduction,
@@ -123,7 +124,7 @@ uint64_t ring_segment(const comm *c, dtype type);
 /* Each member gets its own replicas' equal shares of the rows' sum, at `out`. */
 status reduce_scatter(const call *k, char *out);
 
-/* For a layout of a part: member q gets lengths[q] elements of each node of the part, in
+/* For the split of a part: member q gets lengths[q] elements of each node of the part, in
  * the accumulation type, after those of the members before it. Node i goes to out[i]. */
 status reduce_to_nodes(const call *k, const uint64_t *lengths, char *const *out);
 

@@ -41,11 +41,11 @@ static void publish_inputs(work *w, uint64_t b)
     chunk all = block_of(w->k->total, w->length, b), own = part_of(all, k->c->size, k->c->rank);
     unsigned char *slot = input_at(k->c, k->c->rank, w->number + b);
     traffic_begin(&w->traffic, w->number + b);
-    for (uint32_t i = 0; i < k->l->nodes[k->c->rank]; i++) {
+    for (uint32_t i = 0; i < k->split->nodes[k->c->rank]; i++) {
         unsigned char *to = slot + i * w->length * width;
-        write_node(k, &w->t, &w->at, &k->l->mine[i], all.begin, own.begin, to,
+        write_node(k, &w->t, &w->at, &k->split->mine[i], all.begin, own.begin, to,
                    w->traffic.streaming);
-        write_node(k, &w->t, &w->at, &k->l->mine[i], own.end, all.end,
+        write_node(k, &w->t, &w->at, &k->split->mine[i], own.end, all.end,
                    to + (own.end - all.begin) * width, w->traffic.streaming);
     }
     if (w->traffic.streaming)
@@ -143,7 +143,7 @@ status all_reduce_direct(const call *k)
     comm *c = k->c;
     work w = {.k = k, .t = terms_of(k), .number = c->blocks};
     bool in_place = false;
-    const uint64_t width = k->l->most_nodes * w.t.slot_element;
+    const uint64_t width = k->split->most_nodes * w.t.slot_element;
 
     c->ran = DIRECT;
     const uint64_t block_bytes = block_size_begin(&w.trial, c, k->total * width);

@@ -38,7 +38,7 @@ static uint64_t reach_of(const call *k, const terms *t, int q)
 {
     const descriptor *d = descriptor_by(k, q);
     const uint64_t span = k->c->heap_span, bytes = k->total * t->a.element;
-    const uint64_t steps = k->l->rows[q] - 1, last = d->in > d->out ? d->in : d->out;
+    const uint64_t steps = k->split->rows[q] - 1, last = d->in > d->out ? d->in : d->out;
     if (last > span || bytes > span || d->stride > span
         || (steps && d->stride > (span - bytes) / steps)
         || last > span - bytes - steps * d->stride)
@@ -78,7 +78,7 @@ static void find_rows(const call *k, struct rows *at, uint64_t begin)
     uint32_t i = 0;
     for (int q = 0; q < k->c->size; q++) {
         const descriptor *d = descriptor_by(k, q);
-        for (uint32_t row = 0; row < k->l->rows[q]; row++, i++) {
+        for (uint32_t row = 0; row < k->split->rows[q]; row++, i++) {
             at->from[i] = region_of(k, q) + d->in + row * d->stride + begin;
             at->to[i] = region_of(k, q) + d->out + row * d->stride + begin;
         }
@@ -100,12 +100,12 @@ static void reduce_chunk(const call *k, const terms *t, chunk own)
 {
     struct rows *at = k->c->rows;
     unsigned char *total = scratch_block(&t->a, SPARE_BLOCK);
-    const uint64_t rows = k->l->replicas;
+    const uint64_t rows = k->split->replicas;
     find_rows(k, at, own.begin * t->a.element);
     for (uint64_t done = own.begin; done < own.end; done += t->a.piece) {
         uint64_t n = own.end - done < t->a.piece ? own.end - done : t->a.piece;
         size_t bytes = n * t->a.element;
-        fold_finished(&t->a, &k->l->of_rows, at->from, NULL, n, total);
+        fold_finished(&t->a, &k->split->of_rows, at->from, NULL, n, total);
         for (uint64_t i = 0; i < rows; i++) {
             at->from[i] = (const unsigned char *)at->from[i] + bytes;
             write_total(t, at->to[i], total, bytes, at->from[i]);

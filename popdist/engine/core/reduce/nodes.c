@@ -22,8 +22,8 @@ void reduce_range_to_nodes(const call *k, const terms *t, cursor *at, const publ
         const uint64_t n = own.count < t->a.piece ? own.count : t->a.piece;
         find_leaves(k, t, p, own, begin - first, leaf, accumulated);
         uint32_t leaves = 0;
-        for (uint32_t i = 0; i < k->l->part_nodes; i++) {
-            const program *of_node = &k->l->of_part[i];
+        for (uint32_t i = 0; i < k->split->part_nodes; i++) {
+            const program *of_node = &k->split->of_part[i];
             store_node(&t->a, of_node, leaf + leaves, accumulated + leaves, n,
                        to[i] + (skip + begin - first) * t->a.accumulated);
             leaves += of_node->leaves;

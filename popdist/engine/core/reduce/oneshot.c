@@ -18,7 +18,7 @@ typedef struct {
 static status at_once(const work *w)
 {
     const call *k = w->k;
-    const layout *l = k->l;
+    const replica_split *split = k->split;
     comm *c = k->c;
     const descriptor d = descriptor_of(k);
     published p = {.pitch = k->total};
@@ -26,8 +26,8 @@ static status at_once(const work *w)
     announcement *announced = begin(c, &d);
 
     traffic_begin(&t, c->blocks);
-    for (uint32_t i = 0; i < l->nodes[c->rank]; i++)
-        write_node(k, &w->t, w->at, &l->mine[i], 0, k->total,
+    for (uint32_t i = 0; i < split->nodes[c->rank]; i++)
+        write_node(k, &w->t, w->at, &split->mine[i], 0, k->total,
                    announced->data + i * p.pitch * w->t.slot_element, t.streaming);
     if (t.streaming)
         stores_done();
@@ -50,11 +50,11 @@ static status at_once(const work *w)
 static void write_block(const void *what, uint64_t block, uint64_t number, bool streaming)
 {
     const work *w = what;
-    const layout *l = w->k->l;
+    const replica_split *split = w->k->split;
     chunk all = block_of(w->k->total, w->length, block);
-    unsigned char *slot = input_at(w->k->c, l->rank, number);
-    for (uint32_t i = 0; i < l->nodes[l->rank]; i++)
-        write_node(w->k, &w->t, w->at, &l->mine[i], all.begin, all.end,
+    unsigned char *slot = input_at(w->k->c, split->rank, number);
+    for (uint32_t i = 0; i < split->nodes[split->rank]; i++)
+        write_node(w->k, &w->t, w->at, &split->mine[i], all.begin, all.end,
                    slot + i * w->length * w->t.slot_element, streaming);
 }
 
@@ -75,7 +75,7 @@ status all_reduce_oneshot(const call *k)
     comm *c = k->c;
     cursor at = {0, 0};
     work w = {.k = k, .t = terms_of(k), .at = &at};
-    const uint64_t width = k->l->most_nodes * w.t.slot_element;
+    const uint64_t width = k->split->most_nodes * w.t.slot_element;
     c->ran = ONESHOT;
     if (k->total * width <= ANNOUNCEMENT_BYTES)
         return at_once(&w);

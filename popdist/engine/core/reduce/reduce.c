@@ -4,8 +4,8 @@ static algorithm choose(const call *k, int wanted)
 {
     if (wanted >= 0)
         return (algorithm)wanted;
-    uint64_t width = k->l->single ? element_bytes(k->type) : accumulated_bytes(k->type);
-    uint64_t bytes = k->total * k->l->most_nodes * width;
+    uint64_t width = k->split->single ? element_bytes(k->type) : accumulated_bytes(k->type);
+    uint64_t bytes = k->total * k->split->most_nodes * width;
     return bytes <= k->c->agreed.oneshot_bytes ? ONESHOT : DIRECT;
 }
 
@@ -33,7 +33,7 @@ static bool in_steps(char *const *rows, uint32_t count, uint64_t bytes, uint64_t
 /* Rows that descend, or lie partly elsewhere, go through slots. */
 static void find_in_heap(call *k)
 {
-    const uint32_t rows = k->l->rows[k->l->rank];
+    const uint32_t rows = k->split->rows[k->split->rank];
     const uint64_t bytes = k->total * element_bytes(k->type);
     const segment *s = k->segments;
     if (k->count_of_segments != 1 || k->op != ALL_REDUCE || !k->c->heap)

@@ -48,10 +48,10 @@ static unsigned char *slot_at(const ring *r, int member, int k)
 static const void *own_sum(const ring *r, piece p, uint64_t n)
 {
     const void **leaf = r->k->c->rows->leaf;
-    const layout *l = r->k->l;
-    for (uint32_t row = 0; row < l->rows[l->rank]; row++)
+    const replica_split *split = r->k->split;
+    for (uint32_t row = 0; row < split->rows[split->rank]; row++)
         leaf[row] = p.s->in[row] + p.offset * r->t.a.element;
-    return fold(&r->t.a, &l->of_local, leaf, NULL, n);
+    return fold(&r->t.a, &split->of_local, leaf, NULL, n);
 }
 
 /* Finish elements [begin, begin + n) of a total to `to`, and copy them to our rows. */

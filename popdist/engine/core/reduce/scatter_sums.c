@@ -31,7 +31,7 @@ static chunk share_of(const plan *p, int member, uint64_t block)
 /* Return where in a slot the shares of receiver `number` lie. */
 static uint64_t place_of(const plan *p, uint32_t number)
 {
-    return (uint64_t)number * p->k->l->most_nodes * p->pitch * p->t.slot_element;
+    return (uint64_t)number * p->k->split->most_nodes * p->pitch * p->t.slot_element;
 }
 
 static bool receives(const plan *p, int member)
@@ -42,13 +42,13 @@ static bool receives(const plan *p, int member)
 static void write_block(const void *what, uint64_t block, uint64_t number, bool streaming)
 {
     const plan *p = what;
-    const layout *l = p->k->l;
-    unsigned char *slot = input_at(p->k->c, l->rank, number);
+    const replica_split *split = p->k->split;
+    unsigned char *slot = input_at(p->k->c, split->rank, number);
     uint32_t receiver = 0;
-    for (int q = 0; q < l->size; q++) {
+    for (int q = 0; q < split->size; q++) {
         chunk s = share_of(p, q, block);
-        for (uint32_t i = 0; q != l->rank && i < l->nodes[l->rank]; i++)
-            write_node(p->k, &p->t, p->at, &l->mine[i], s.begin, s.end,
+        for (uint32_t i = 0; q != split->rank && i < split->nodes[split->rank]; i++)
+            write_node(p->k, &p->t, p->at, &split->mine[i], s.begin, s.end,
                        slot + place_of(p, receiver) + i * p->pitch * p->t.slot_element,
                        streaming);
         receiver += receives(p, q);
@@ -58,15 +58,15 @@ static void write_block(const void *what, uint64_t block, uint64_t number, bool 
 static void read_block(const void *what, uint64_t block, uint64_t number)
 {
     const plan *p = what;
-    const layout *l = p->k->l;
-    chunk own = share_of(p, l->rank, block);
+    const replica_split *split = p->k->split;
+    chunk own = share_of(p, split->rank, block);
     published others = {.pitch = p->pitch};
     uint32_t receiver = 0;
-    for (int q = 0; q < l->rank; q++)
+    for (int q = 0; q < split->rank; q++)
         receiver += receives(p, q);
-    for (int q = 0; q < l->size; q++)
+    for (int q = 0; q < split->size; q++)
         others.from[q] = input_at(p->k->c, q, number) + place_of(p, receiver);
-    const uint64_t done = own.begin - first_of(p, l->rank);
+    const uint64_t done = own.begin - first_of(p, split->rank);
     if (p->k->op == REDUCE_TO_NODES)
         reduce_range_to_nodes(p->k, &p->t, p->at, &others, own.begin, own.end, p->out,
                               done);
@@ -86,7 +86,7 @@ static void choose_pitch(plan *p)
     }
     const uint64_t receivers = p->receivers ? p->receivers : 1;
     p->pitch = c->agreed.block_bytes
-               / (receivers * p->k->l->most_nodes * p->t.slot_element);
+               / (receivers * p->k->split->most_nodes * p->t.slot_element);
     if (p->pitch > CHUNK_UNIT)
         p->pitch = p->pitch / CHUNK_UNIT * CHUNK_UNIT;
     const uint64_t whole = round_up(p->longest, CHUNK_UNIT);
@@ -112,9 +112,9 @@ status reduce_scatter(const call *k, char *out)
 {
     cursor at = {0, 0};
     plan p = {.k = k, .t = terms_of(k), .at = &at, .out = &out};
-    const uint64_t each = k->total / k->l->replicas;
+    const uint64_t each = k->total / k->split->replicas;
     for (int q = 0; q < k->c->size; q++)
-        p.ends[q] = (k->l->first[q] + k->l->rows[q]) * each;
+        p.ends[q] = (k->split->first[q] + k->split->rows[q]) * each;
     p.t.wanted = false; /* in the rows: it goes to `out` alone */
     const descriptor d = descriptor_of(k);
     return run(&p, &d);

@@ -75,128 +75,129 @@ static uint32_t rows_of(uint64_t begin, uint64_t end, span *out)
     return count;
 }
 
-static uint32_t leaves_of(const layout *l, uint64_t base, span *leaves)
+static uint32_t leaves_of(const replica_split *split, uint64_t base, span *leaves)
 {
     uint32_t count = 0;
-    for (int q = 0; q < l->size; q++) {
-        uint64_t begin = base + l->first[q], end = begin + l->rows[q];
-        count += q == l->rank ? rows_of(begin, end, leaves + count)
+    for (int q = 0; q < split->size; q++) {
+        uint64_t begin = base + split->first[q], end = begin + split->rows[q];
+        count += q == split->rank ? rows_of(begin, end, leaves + count)
                               : nodes_of(begin, end, leaves + count);
     }
     return count;
 }
 
 /* Find the nodes that this member publishes. */
-static bool make_own_nodes(layout *l, uint64_t base, span *leaves)
+static bool make_own_nodes(replica_split *split, uint64_t base, span *leaves)
 {
-    const uint64_t first = base + l->first[l->rank], rows = l->rows[l->rank];
+    const uint64_t first = base + split->first[split->rank], rows = split->rows[split->rank];
     uint32_t count = nodes_of(first, first + rows, leaves), largest = 1;
-    l->mine = calloc(count + 1, sizeof *l->mine);
-    if (!l->mine)
+    split->mine = calloc(count + 1, sizeof *split->mine);
+    if (!split->mine)
         return false;
     for (uint32_t i = 0; i < count; i++) {
-        l->mine[i] = (node){(uint32_t)(leaves[i].begin - first),
+        split->mine[i] = (node){(uint32_t)(leaves[i].begin - first),
                             (uint32_t)leaves[i].size};
-        largest = l->mine[i].rows > largest ? l->mine[i].rows : largest;
+        largest = split->mine[i].rows > largest ? split->mine[i].rows : largest;
     }
     count = rows_of(0, largest, leaves);
-    return program_of(&l->of_node, leaves, count);
+    return program_of(&split->of_node, leaves, count);
 }
 
-static bool make_programs(layout *l, span *leaves)
+static bool make_programs(replica_split *split, span *leaves)
 {
-    uint32_t count = leaves_of(l, 0, leaves);
-    if (!program_of(&l->of_all, leaves, count))
+    uint32_t count = leaves_of(split, 0, leaves);
+    if (!program_of(&split->of_all, leaves, count))
         return false;
-    count = rows_of(0, l->rows[l->rank], leaves);
-    if (!program_of(&l->of_local, leaves, count))
+    count = rows_of(0, split->rows[split->rank], leaves);
+    if (!program_of(&split->of_local, leaves, count))
         return false;
-    count = rows_of(0, l->replicas, leaves);
-    return program_of(&l->of_rows, leaves, count);
+    count = rows_of(0, split->replicas, leaves);
+    return program_of(&split->of_rows, leaves, count);
 }
 
-static bool make_part_programs(layout *l, uint64_t base, span *leaves)
+static bool make_part_programs(replica_split *split, uint64_t base, span *leaves)
 {
-    const uint32_t count = leaves_of(l, base, leaves);
-    const uint64_t end = base + l->replicas;
-    l->of_part = calloc(nodes_of(base, end, NULL) + 1, sizeof *l->of_part);
-    if (!l->of_part)
+    const uint32_t count = leaves_of(split, base, leaves);
+    const uint64_t end = base + split->replicas;
+    split->of_part = calloc(nodes_of(base, end, NULL) + 1, sizeof *split->of_part);
+    if (!split->of_part)
         return false;
     for (uint32_t i = 0, next; i < count; i = next) {
         const uint64_t node_end = leaves[i].begin + node_size(leaves[i].begin, end);
         for (next = i; next < count && leaves[next].begin < node_end;)
             next++;
-        if (!program_of(&l->of_part[l->part_nodes], leaves + i, next - i))
+        if (!program_of(&split->of_part[split->part_nodes], leaves + i, next - i))
             return false;
-        l->part_nodes++;
+        split->part_nodes++;
     }
     return true;
 }
 
 /* Share out the replicas from number `base` on. */
-static layout *share_out(int rank, int size, const uint32_t *rows, uint64_t base)
+static replica_split *share_out(int rank, int size, const uint32_t *rows, uint64_t base)
 {
-    layout *l = calloc(1, sizeof *l);
-    if (!l)
+    replica_split *split = calloc(1, sizeof *split);
+    if (!split)
         return NULL;
-    l->rank = rank;
-    l->size = size;
-    l->single = true;
-    l->hash = hash_with(1, base);
+    split->rank = rank;
+    split->size = size;
+    split->single = true;
+    split->hash = hash_with(1, base);
     for (int q = 0; q < size; q++) {
-        l->rows[q] = rows[q];
-        l->first[q] = (uint32_t)l->replicas;
-        l->replicas += rows[q];
-        l->single &= rows[q] == 1;
-        l->hash = hash_with(l->hash, rows[q]);
-        l->nodes[q] = nodes_of(base + l->first[q], base + l->replicas, NULL);
-        l->most_nodes = l->nodes[q] > l->most_nodes ? l->nodes[q] : l->most_nodes;
+        split->rows[q] = rows[q];
+        split->first[q] = (uint32_t)split->replicas;
+        split->replicas += rows[q];
+        split->single &= rows[q] == 1;
+        split->hash = hash_with(split->hash, rows[q]);
+        split->nodes[q] = nodes_of(base + split->first[q], base + split->replicas, NULL);
+        if (split->nodes[q] > split->most_nodes)
+            split->most_nodes = split->nodes[q];
     }
-    return l;
+    return split;
 }
 
-static layout *layout_made(int rank, int size, const uint32_t *rows, uint64_t base,
+static replica_split *split_made(int rank, int size, const uint32_t *rows, uint64_t base,
                            bool part)
 {
-    layout *l = share_out(rank, size, rows, base);
-    if (!l)
+    replica_split *split = share_out(rank, size, rows, base);
+    if (!split)
         return NULL;
-    span *leaves = l->replicas && base + l->replicas <= MAX_LEAVES
-                       ? calloc(l->replicas, sizeof *leaves)
+    span *leaves = split->replicas && base + split->replicas <= MAX_LEAVES
+                       ? calloc(split->replicas, sizeof *leaves)
                        : NULL;
-    const bool made = leaves && make_own_nodes(l, base, leaves)
-                      && (part ? make_part_programs(l, base, leaves)
-                               : make_programs(l, leaves));
+    const bool made = leaves && make_own_nodes(split, base, leaves)
+                      && (part ? make_part_programs(split, base, leaves)
+                               : make_programs(split, leaves));
     free(leaves);
     if (made)
-        return l;
-    layout_free(l);
+        return split;
+    split_free(split);
     return NULL;
 }
 
-layout *layout_new(int rank, int size, const uint32_t *rows)
+replica_split *split_new(int rank, int size, const uint32_t *rows)
 {
-    return layout_made(rank, size, rows, 0, false);
+    return split_made(rank, size, rows, 0, false);
 }
 
-layout *layout_new_part(int rank, int size, const uint32_t *rows, uint32_t base)
+replica_split *split_new_of_part(int rank, int size, const uint32_t *rows, uint32_t base)
 {
-    return layout_made(rank, size, rows, base, true);
+    return split_made(rank, size, rows, base, true);
 }
 
-void layout_free(layout *l)
+void split_free(replica_split *split)
 {
-    if (!l)
+    if (!split)
         return;
-    for (uint32_t i = 0; l->of_part && i <= l->part_nodes; i++)
-        free(l->of_part[i].merges);
-    free(l->of_part);
-    free(l->mine);
-    free(l->of_node.merges);
-    free(l->of_all.merges);
-    free(l->of_rows.merges);
-    free(l->of_local.merges);
-    free(l);
+    for (uint32_t i = 0; split->of_part && i <= split->part_nodes; i++)
+        free(split->of_part[i].merges);
+    free(split->of_part);
+    free(split->mine);
+    free(split->of_node.merges);
+    free(split->of_all.merges);
+    free(split->of_rows.merges);
+    free(split->of_local.merges);
+    free(split);
 }
 
 bool program_of_parts(program *p, const uint64_t *replicas, uint32_t parts)

@@ -28,7 +28,7 @@ typedef struct {
 typedef struct {
     int rank, size;
     uint64_t replicas;            /* of the whole group */
-    uint64_t hash;                /* equal for equal layouts */
+    uint64_t hash;                /* equal for equal splits */
     uint32_t rows[MAX_MEMBERS];   /* of each member */
     uint32_t first[MAX_MEMBERS];  /* the number of its first row */
     uint32_t nodes[MAX_MEMBERS];  /* how many each publishes */
@@ -43,15 +43,15 @@ typedef struct {
      * leaves among own rows and others' nodes, which follow each other. */
     uint32_t part_nodes;
     program *of_part;
-} layout;
+} replica_split;
 
 /* NULL when there is no memory, or there are more than MAX_LEAVES replicas. */
-layout *layout_new(int rank, int size, const uint32_t *rows);
+replica_split *split_new(int rank, int size, const uint32_t *rows);
 
 /* The same for a group that has only a part of the replicas of a job, those from number
  * `base` on, and reduces them to the largest nodes of the job's tree that lie in it. */
-layout *layout_new_part(int rank, int size, const uint32_t *rows, uint32_t base);
-void layout_free(layout *l);
+replica_split *split_new_of_part(int rank, int size, const uint32_t *rows, uint32_t base);
+void split_free(replica_split *split);
 
 /* Make the program whose leaves are the nodes of all parts of a job, in their order. Its
  * merges belong to the caller, who frees them. False if there is no memory, or there are
