@@ -120,7 +120,7 @@ class Reducer:
 
     # Without a Comm, all calls go to _all_reduce; with `only`, those of arrays of other
     # types.
-    def _take(
+    def _bind(
         self,
         comm: Comm | None,
         split: Split | None,

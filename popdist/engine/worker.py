@@ -86,7 +86,7 @@ class Worker:
             call = None
             try:
                 with self._changed:
-                    call = self._take_deferred()
+                    call = self._begin_deferred()
                 if call is None:
                     return
                 call.handle.run(call.action)
@@ -129,7 +129,7 @@ class Worker:
         self._due = due
         self._changed.notify()
 
-    def _take(self) -> _Call | None:
+    def _begin_next(self) -> _Call | None:
         """Take the next call out of the queue, to make it in this thread."""
         call = self._queue.popleft() if self._queue else None
         if call is not None:
@@ -138,10 +138,10 @@ class Worker:
             self._due = inf
         return call
 
-    def _take_deferred(self) -> _Call | None:
+    def _begin_deferred(self) -> _Call | None:
         """Take the next call, unless the queue is the thread's to make."""
         if self._making is None and self._due:
-            return self._take()
+            return self._begin_next()
         if self._queue:
             # After the call that runs, without waiting for this thread to come back.
             self._wake(0.0)
@@ -163,7 +163,7 @@ class Worker:
     def _make_next(self) -> bool:
         with self._changed:
             self._wait_until_due()
-            call = self._take()
+            call = self._begin_next()
         if call is None:
             return False
         call.handle.run(call.action)

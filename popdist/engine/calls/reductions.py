@@ -37,7 +37,7 @@ class Reductions(_core.Reducer, Membership):
         self._algorithm = algorithm
         self._usual = _choice(algorithm)
         core = self._core = self.transport.core
-        self._take(
+        self._bind(
             core and core.comm,
             core and core.split,
             self._usual,
@@ -53,7 +53,7 @@ class Reductions(_core.Reducer, Membership):
     def _refuse_calls(self) -> None:
         """Begin no further calls."""
         self._core = None
-        self._take(None, None, self._usual, not self._flat, None)
+        self._bind(None, None, self._usual, not self._flat, None)
 
     @ends_group_without_memory
     def _all_reduce(

@@ -61,12 +61,12 @@ static inline uint16_t FN(half_of)(float v)
     return rest > 0x7f800000 ? 0x7e00 : (uint16_t)(sign | half);
 }
 
-static inline float FN(value_of_brain)(uint16_t brain)
+static inline float FN(value_of_bf16)(uint16_t bits)
 {
-    return FN(value)((uint32_t)brain << 16);
+    return FN(value)((uint32_t)bits << 16);
 }
 
-static inline uint16_t FN(brain_of)(float v)
+static inline uint16_t FN(bf16_of)(float v)
 {
     uint32_t b = FN(bits)(v);
     uint32_t rounded = (b + 0x7fff + ((b >> 16) & 1)) >> 16;
@@ -155,7 +155,7 @@ COMBINE(and_bool, uint8_t, uint8_t, AND_OF)
 
 LAST_ALL(f32, float, float, clean_f32, MIN_F32, MAX_F32)
 LAST_ALL(f64, double, double, clean_f64, MIN_F64, MAX_F64)
-LAST_ALL(brain, uint16_t, float, brain_of, MIN_F32, MAX_F32)
+LAST_ALL(bf16, uint16_t, float, bf16_of, MIN_F32, MAX_F32)
 
 /* --- Halves: by the processor where it knows them, else as above. */
 
@@ -214,11 +214,11 @@ LAST_HALF(min, MIN_F32)
 LAST_HALF(max, MAX_F32)
 LAST_HALF(prod, PROD_OF)
 
-static void FN(widen_brain)(void *to, const void *from, size_t n)
+static void FN(widen_bf16)(void *to, const void *from, size_t n)
 {
     float *t = to;
     const uint16_t *f = from;
-    EACH(n) t[i] = FN(value_of_brain)(f[i]);
+    EACH(n) t[i] = FN(value_of_bf16)(f[i]);
 }
 
 /* --- From accumulated to elements. */
@@ -238,7 +238,7 @@ static void FN(widen_brain)(void *to, const void *from, size_t n)
 
 FINISH(f32, float, float, clean_f32)
 FINISH(f64, double, double, clean_f64)
-FINISH(brain, uint16_t, float, brain_of)
+FINISH(bf16, uint16_t, float, bf16_of)
 
 static void FN(finish_half)(void *to, const void *from, size_t n, uint64_t divisor)
 {
@@ -361,7 +361,7 @@ const kernels FN(kernels) = {
     .combine_last = {[FLOAT32] = LASTS(f32),
                      [FLOAT64] = LASTS(f64),
                      [FLOAT16] = LASTS(half),
-                     [BFLOAT16] = LASTS(brain),
+                     [BFLOAT16] = LASTS(bf16),
                      [INT8] = ROW(i8),
                      [INT16] = ROW(i16),
                      [INT32] = ROW(i32),
@@ -374,7 +374,7 @@ const kernels FN(kernels) = {
     .finish = {[FLOAT32] = FN(finish_f32),
                [FLOAT64] = FN(finish_f64),
                [FLOAT16] = FN(finish_half),
-               [BFLOAT16] = FN(finish_brain),
+               [BFLOAT16] = FN(finish_bf16),
                [INT8] = FN(finish_i8),
                [INT16] = FN(finish_i16),
                [INT32] = FN(finish_i32),
@@ -384,7 +384,7 @@ const kernels FN(kernels) = {
                [UINT32] = FN(finish_u32),
                [UINT64] = FN(finish_u64),
                [BOOL] = FN(finish_bool)},
-    .widen = {[FLOAT16] = FN(widen_half), [BFLOAT16] = FN(widen_brain)},
+    .widen = {[FLOAT16] = FN(widen_half), [BFLOAT16] = FN(widen_bf16)},
     .copy = FN(copy),
     .stream = FN(stream),
 };

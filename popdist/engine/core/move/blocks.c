@@ -30,7 +30,7 @@ status blocks_run(blocks *b, const descriptor *d)
     if (b->count)
         write_one(b, 0);
     announce(c);
-    if ((s = meet_all(c)) != DONE)
+    if ((s = await_calls(c)) != DONE)
         return s;
     for (uint64_t i = 0; i < b->count; i++) {
         if (i > 0 && (s = wait_all(c, before + 2 * i + 1)) != DONE)

@@ -251,7 +251,7 @@ PyObject *make_reducer_type(PyObject *module)
         {"all_reduce", (PyCFunction)(void (*)(void))reducer_all_reduce,
          METH_FASTCALL | METH_KEYWORDS,
          all_reduce_doc},
-        {"_take", (PyCFunction)(void (*)(void))reducer_bind, METH_VARARGS, NULL},
+        {"_bind", (PyCFunction)(void (*)(void))reducer_bind, METH_VARARGS, NULL},
         {"_reduce_lists", (PyCFunction)(void (*)(void))reducer_reduce_lists, METH_VARARGS,
          NULL},
         {"_reduce_at", (PyCFunction)(void (*)(void))reducer_reduce_at, METH_FASTCALL, NULL},

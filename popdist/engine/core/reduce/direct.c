@@ -123,7 +123,7 @@ static status begin_direct(work *w, bool *in_place)
     if (at_once)
         publish_first_inputs(w);
     announce(c);
-    status s = meet_all(c);
+    status s = await_calls(c);
     /* Without elements no member waits once more for us to have seen where arrays lie. */
     if (s != DONE || !w->blocks)
         return s;

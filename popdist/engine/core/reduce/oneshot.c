@@ -35,7 +35,7 @@ static status at_once(const work *w)
     announce(c);
     for (int i = 1; i < c->size; i++) {
         int q = c->rank + i < c->size ? c->rank + i : c->rank + i - c->size;
-        status s = meet_one(c, q);
+        status s = await_call_of(c, q);
         if (s != DONE)
             return s;
         p.from[q] = member_at(c, q)->announcements[calls_of(c) & 1].data;

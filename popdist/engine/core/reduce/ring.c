@@ -137,7 +137,7 @@ static status first_step(ring *r)
     begin(c, &d);
     add_own(r, c->rank, NULL, false);
     announce(c);
-    return meet_all(c);
+    return await_calls(c);
 }
 
 status all_reduce_ring(const call *k)

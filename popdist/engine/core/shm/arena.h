@@ -112,7 +112,7 @@ typedef struct {
 /* One per member. Only its owner writes to it, except for sleepers. */
 typedef struct {
     counter posted; /* steps taken since the arena was made */
-    /* In a tree of members, see meeting.c: steps that all below this one have taken, and
+    /* In a tree of members, see announcing.c: steps that all below this one have taken, and
      * steps that all members have. */
     counter gathered, released;
     /* Whether the owner has closed its group in good order. */

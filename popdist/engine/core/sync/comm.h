@@ -173,8 +173,8 @@ announcement *begin(comm *c, const descriptor *d);
 void announce(comm *c);
 
 /* Wait until a member has begun the same call, and see that it is the same. */
-status meet_one(comm *c, int peer);
-status meet_all(comm *c);
+status await_call_of(comm *c, int peer);
+status await_calls(comm *c);
 
 /* What the arena's `ended` holds while that member writes the reason. */
 static inline uint32_t writing(int rank)

@@ -52,7 +52,7 @@ static status compare(comm *c, int peer)
     return end_group(c, MISMATCH, peer, "");
 }
 
-status meet_one(comm *c, int peer)
+status await_call_of(comm *c, int peer)
 {
     member *other = member_at(c, peer);
     const announcement *announced = &other->announcements[calls_of(c) & 1];
@@ -103,12 +103,12 @@ status wait_together(comm *c)
     return c->size > TREE_ABOVE ? wait_in_tree(c, false) : wait_all(c, c->posted);
 }
 
-status meet_all(comm *c)
+status await_calls(comm *c)
 {
     if (c->size > TREE_ABOVE)
         return wait_in_tree(c, true);
     for (int i = 1; i < c->size; i++) {
-        status s = meet_one(c, (c->rank + i) % c->size);
+        status s = await_call_of(c, (c->rank + i) % c->size);
         if (s != DONE)
             return s;
     }
@@ -121,5 +121,5 @@ status barrier(comm *c, uint64_t name)
         .operation = BARRIER, .name = name, .in = NOT_IN_HEAP, .out = NOT_IN_HEAP};
     begin(c, &d);
     announce(c);
-    return meet_all(c);
+    return await_calls(c);
 }
