@@ -2,20 +2,37 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from inspect import isfunction, signature
 from typing import Any, Self, TypeVar, overload
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from popdist.engine.calls.signatures import ReplicaGroupsCalls
+from popdist.engine.group import Group
 from popdist.groups.joined_handle import JoinedHandle
-from popdist.groups.rows import Found, Part, Parts, Shape
+from popdist.groups.rows import Part, Parts, Results, Shape
 
 S = TypeVar("S", bound=np.generic)
+T = TypeVar("T")
 
 
+def with_signatures_of_groups(calls: type[T]) -> type[T]:
+    """Give the methods of a class the signatures of a group's methods of the name."""
+    for name, method in vars(calls).items():
+        if isfunction(method) and not name.startswith("_"):
+            # Any, because types of functions lack it.
+            documented: Any = method
+            documented.__signature__ = signature(getattr(Group, name))
+    return calls
+
+
+@with_signatures_of_groups
 class PartitionedCalls:
-    """The calls of ReplicaGroups, each made in one group after the other."""
+    """The calls of ReplicaGroups, each made in one group after the other.
+
+    `how` is all else that the call of one group takes: async_op, name, algorithm.
+    """
 
     def __init__(self, parts: Sequence[Part], expects_marks: bool = False) -> None:
         """Make calls in these groups.
@@ -34,15 +51,7 @@ class PartitionedCalls:
         return self._parts[0].group.num_replicas
 
     def all_reduce(
-        self,
-        x: Any,
-        op: str = "sum",
-        *,
-        out: Any = None,
-        algorithm: str | None = None,
-        reproducible: bool = False,
-        async_op: bool = False,
-        name: str | None = None,
+        self, x: Any, op: str = "sum", *, out: Any = None, **how: Any
     ) -> Any:
         """Reduce the arrays of each group's replicas, and give all of them the result.
 
@@ -51,16 +60,10 @@ class PartitionedCalls:
         rows, result, targets = self._rows.prepared(x, out)
         return self._each(
             lambda part: part.calls.all_reduce(
-                part.of(rows),
-                op,
-                out=part.of(targets),
-                algorithm=algorithm,
-                reproducible=reproducible,
-                async_op=async_op,
-                name=name,
+                part.of(rows), op, out=part.of(targets), **how
             ),
             lambda _: result,
-            async_op,
+            **how,
         )
 
     def grouped_all_reduce(
@@ -69,10 +72,7 @@ class PartitionedCalls:
         op: str = "sum",
         *,
         out: Sequence[Any] | None = None,
-        algorithm: str | None = None,
-        reproducible: bool = False,
-        async_op: bool = False,
-        name: str | None = None,
+        **how: Any,
     ) -> Any:
         """Reduce many arrays as if they were one, and return a list of the results.
 
@@ -85,51 +85,31 @@ class PartitionedCalls:
                 f"{len(arrays)} arrays are given, but {len(outs)} to write to. Give "
                 "one for each."
             )
-        all_of_them = [
-            self._rows.prepared(x, one) for x, one in zip(arrays, outs, strict=True)
-        ]
+        prepared = list(map(self._rows.prepared, arrays, outs))
         return self._each(
             lambda part: part.calls.grouped_all_reduce(
-                [part.of(rows) for rows, _, _ in all_of_them],
+                [part.of(rows) for rows, _, _ in prepared],
                 op,
-                out=[part.of(targets) for _, _, targets in all_of_them],
-                algorithm=algorithm,
-                reproducible=reproducible,
-                async_op=async_op,
-                name=name,
+                out=[part.of(targets) for _, _, targets in prepared],
+                **how,
             ),
-            lambda _: [result for _, result, _ in all_of_them],
-            async_op,
+            lambda _: [result for _, result, _ in prepared],
+            **how,
         )
 
-    def broadcast(
-        self,
-        x: Any,
-        root: int = 0,
-        *,
-        out: Any = None,
-        async_op: bool = False,
-        name: str | None = None,
-    ) -> Any:
+    def broadcast(self, x: Any, root: int = 0, *, out: Any = None, **how: Any) -> Any:
         """Give all replicas of each group the array of its replica `root`."""
         rows, result, targets = self._rows.prepared(x, out)
         return self._each(
             lambda part: part.calls.broadcast(
-                part.of(rows), root, out=part.of(targets), async_op=async_op, name=name
+                part.of(rows), root, out=part.of(targets), **how
             ),
             lambda _: result,
-            async_op,
+            **how,
         )
 
     def reduce(
-        self,
-        x: Any,
-        op: str = "sum",
-        root: int = 0,
-        *,
-        out: Any = None,
-        async_op: bool = False,
-        name: str | None = None,
+        self, x: Any, op: str = "sum", root: int = 0, *, out: Any = None, **how: Any
     ) -> Any:
         """Return, for each local replica, its group's result if it is the root.
 
@@ -141,25 +121,14 @@ class PartitionedCalls:
         rows, outs = self._rows.reduced(x, root, out)
         return self._each(
             lambda part: part.calls.reduce(
-                part.of(rows),
-                op,
-                root,
-                out=part.at_root(outs, root),
-                async_op=async_op,
-                name=name,
+                part.of(rows), op, root, out=part.at_root(outs, root), **how
             ),
-            lambda found: self._rows.at_roots(root, found) if out is None else out,
-            async_op,
+            lambda results: self._rows.at_roots(root, results, out),
+            **how,
         )
 
     def reduce_scatter(
-        self,
-        x: Any,
-        op: str = "sum",
-        *,
-        out: Any = None,
-        async_op: bool = False,
-        name: str | None = None,
+        self, x: Any, op: str = "sum", *, out: Any = None, **how: Any
     ) -> Any:
         """Reduce the arrays of each group, and give each of its replicas a part."""
         size = self.num_replicas
@@ -168,23 +137,16 @@ class PartitionedCalls:
             # What cannot be shared equally is an error of the group's call.
             return (shape[0] // size, *shape[1:]) if shape else ()
 
-        rows, result, targets = self._rows.prepared_parts(x, out, part_of)
+        rows, result, targets = self._rows.prepared(x, out, part_of, apart=True)
         return self._each(
             lambda part: part.calls.reduce_scatter(
-                part.of(rows), op, out=part.of(targets), async_op=async_op, name=name
+                part.of(rows), op, out=part.of(targets), **how
             ),
             lambda _: result,
-            async_op,
+            **how,
         )
 
-    def all_gather(
-        self,
-        x: Any,
-        *,
-        out: Any = None,
-        async_op: bool = False,
-        name: str | None = None,
-    ) -> Any:
+    def all_gather(self, x: Any, *, out: Any = None, **how: Any) -> Any:
         """Return, for each local replica, the list of arrays of its group.
 
         Replicas of one group share their list. `out` has an entry for each local
@@ -192,29 +154,21 @@ class PartitionedCalls:
         """
         rows, outs = self._rows.all_gathered(x, out)
 
-        def join(found: Found) -> Any:
+        def join(results: Results) -> Any:
             if out is None:
-                return self._rows.by_row(found)
+                return self._rows.by_row(results)
             self._rows.copied(outs)
             return out
 
         return self._each(
             lambda part: part.calls.all_gather(
-                part.of(rows), out=outs.get(part.rows[0]), async_op=async_op, name=name
+                part.of(rows), out=outs.get(part.rows[0]), **how
             ),
             join,
-            async_op,
+            **how,
         )
 
-    def gather(
-        self,
-        x: Any,
-        root: int = 0,
-        *,
-        out: Any = None,
-        async_op: bool = False,
-        name: str | None = None,
-    ) -> Any:
+    def gather(self, x: Any, root: int = 0, *, out: Any = None, **how: Any) -> Any:
         """Return, for each local replica, its group's arrays if it is the root.
 
         A list, with None for those that are not; or `out`, as all_gather takes it, of
@@ -225,25 +179,13 @@ class PartitionedCalls:
         rows, outs = self._rows.gathered(x, root, out)
         return self._each(
             lambda part: part.calls.gather(
-                part.of(rows),
-                root,
-                out=part.at_root(outs, root),
-                async_op=async_op,
-                name=name,
+                part.of(rows), root, out=part.at_root(outs, root), **how
             ),
-            lambda found: self._rows.at_roots(root, found) if out is None else out,
-            async_op,
+            lambda results: self._rows.at_roots(root, results, out),
+            **how,
         )
 
-    def scatter(
-        self,
-        x: Any,
-        root: int = 0,
-        *,
-        out: Any = None,
-        async_op: bool = False,
-        name: str | None = None,
-    ) -> Any:
+    def scatter(self, x: Any, root: int = 0, *, out: Any = None, **how: Any) -> Any:
         """Give each replica one of the arrays that the root of its group has.
 
         Where a root lives, x has an entry for each local replica: for a root, an array
@@ -257,49 +199,39 @@ class PartitionedCalls:
             lambda part: part.calls.scatter(
                 part.at_root(blocks, root),
                 root,
-                out=None if targets is None else part.of(targets),
-                async_op=async_op,
-                name=name,
+                out=part.of(targets) if targets else None,
+                **how,
             ),
-            lambda found: self._rows.listed(found) if out is None else out,
-            async_op,
+            lambda results: self._rows.listed(results) if out is None else out,
+            **how,
         )
 
-    def all_to_all(
-        self,
-        x: Any,
-        *,
-        out: Any = None,
-        async_op: bool = False,
-        name: str | None = None,
-    ) -> Any:
+    def all_to_all(self, x: Any, *, out: Any = None, **how: Any) -> Any:
         """Hand each replica its part of the array of each replica of its group."""
-        rows, result, targets = self._rows.prepared_parts(x, out)
+        rows, result, targets = self._rows.prepared(x, out, apart=True)
         return self._each(
             lambda part: part.calls.all_to_all(
-                part.of(rows), out=part.of(targets), async_op=async_op, name=name
+                part.of(rows), out=part.of(targets), **how
             ),
             lambda _: result,
-            async_op,
+            **how,
         )
 
-    def barrier(self, *, async_op: bool = False, name: str | None = None) -> Any:
+    def barrier(self, **how: Any) -> Any:
         """Return when all instances of each of the groups have called it."""
-        return self._each(
-            lambda part: part.calls.barrier(async_op=async_op, name=name),
-            lambda _: None,
-            async_op,
-        )
+        return self._each(lambda part: part.calls.barrier(**how), lambda _: None, **how)
 
     def _each(
         self,
         call: Callable[[Part], Any],
-        join: Callable[[Found], Any],
-        async_op: bool,
+        join: Callable[[Results], Any],
+        *,
+        async_op: bool = False,
+        **_: Any,
     ) -> Any:
         """Make a call in each group, and put together what they return."""
-        found = [call(part) for part in self._parts]
-        return JoinedHandle(found, join) if async_op else join(found)
+        results = [call(part) for part in self._parts]
+        return JoinedHandle(results, join) if async_op else join(results)
 
 
 # The first base has the types of the calls that the other carries out, whose result

@@ -5,6 +5,7 @@ replica; or a list of as many arrays.
 """
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Literal, overload
 
 from popdist.communicators import participants
@@ -50,13 +51,11 @@ def replica_group(
     counts = STATE.rows(members)
     if groups is None and size is None:
         return STATE.group("replicas", members).view(counts, expects_marks=True)
+    rank = members.index(STATE.job.place.rank)
+    divided = [_shares(each, counts) for each in _divided(sum(counts), groups, size)]
     return ReplicaGroups(
-        [
-            Part(group=_group_of(replicas, members, counts), rows=rows)
-            for replicas in _divided(sum(counts), groups, size)
-            if (rows := _local(replicas, members, counts))
-        ],
-        expects_marks=is_first_of_several(members.index(STATE.job.place.rank), counts),
+        [_part_of(shares, members, rank) for shares in divided if shares[rank]],
+        expects_marks=is_first_of_several(rank, counts),
     )
 
 
@@ -80,22 +79,18 @@ def _divided(total: int, groups: str | None, size: int | None) -> list[range]:
 
 def _shares(replicas: range, counts: Sequence[int]) -> list[list[int]]:
     """Return which rows of each member are of these replicas."""
-    found, begin = [], 0
-    for count in counts:
-        found.append([row for row in range(count) if begin + row in replicas])
-        begin += count
-    return found
-
-
-def _local(replicas: range, members: Sequence[int], counts: Sequence[int]) -> list[int]:
-    return _shares(replicas, counts)[members.index(STATE.job.place.rank)]
-
-
-def _group_of(replicas: range, members: Sequence[int], counts: Sequence[int]) -> Group:
-    owners = [
-        (member, len(share))
-        for member, share in zip(members, _shares(replicas, counts), strict=True)
-        if share
+    starts = accumulate(counts, initial=0)
+    return [
+        [row for row in range(count) if start + row in replicas]
+        for start, count in zip(starts, counts, strict=False)
     ]
-    group = STATE.group("replicas", tuple(member for member, _ in owners))
-    return group.view([count for _, count in owners])
+
+
+def _part_of(
+    shares: Sequence[Sequence[int]], members: Sequence[int], rank: int
+) -> Part:
+    """Return the group of these rows of each member, as member `rank` sees it."""
+    owners = [member for member, rows in zip(members, shares, strict=True) if rows]
+    group = STATE.group("replicas", tuple(owners))
+    counts = [len(rows) for rows in shares if rows]
+    return Part(group=group.view(counts), rows=shares[rank])

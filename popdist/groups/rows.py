@@ -1,6 +1,6 @@
 """The rows of local replicas, shared out among the groups that they are of."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import index
 from typing import Any, TypeVar
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 # What the groups' calls return, one after the other. Any, because every operation
 # returns what its own docstring says.
-Found = Sequence[Any]
+Results = Sequence[Any]
 Shape = tuple[int, ...]
 
 
@@ -86,32 +86,33 @@ class Parts:
         return index(root)
 
     def prepared(
-        self, x: Any, out: Any, shape_of: Callable[[Shape], Shape] = tuple
+        self,
+        x: Any,
+        out: Any,
+        shape_of: Callable[[Shape], Shape] = tuple,
+        apart: bool = False,
     ) -> tuple[list[Array], Any, list[Array]]:
         """Return what is read, what the caller gets, and what of that is written.
 
         Args:
             shape_of: Returns the shape of the result of a row, of the row's shape.
+            apart: Whether results differ, so that none may share memory with another.
         """
         rows = self.of(x)
         if out is not None:
-            targets = self._targets(out)
+            result, targets = out, self._targets(out)
             for row, target in zip(rows, targets, strict=True):
                 check_fits(target, shape_of(row.shape), row.dtype)
-            written_rows = {row: [target] for row, target in enumerate(targets)}
-            return self._apart(rows, written_rows), out, targets
-        if isinstance(x, list | tuple):
-            made = [np.empty(shape_of(row.shape), row.dtype) for row in rows]
-            return rows, made, made
-        whole = np.empty((len(rows), *shape_of(rows[0].shape)), rows[0].dtype)
-        return rows, whole, _split(whole)
-
-    def prepared_parts(
-        self, x: Any, out: Any, shape_of: Callable[[Shape], Shape] = tuple
-    ) -> tuple[list[Array], Any, list[Array]]:
-        """Return the same for an operation whose results all differ."""
-        rows, result, targets = self.prepared(x, out, shape_of)
-        check_apart(targets)
+            rows = self._apart(rows, {i: [target] for i, target in enumerate(targets)})
+        elif isinstance(x, list | tuple):
+            result = targets = [
+                np.empty(shape_of(row.shape), row.dtype) for row in rows
+            ]
+        else:
+            result = np.empty((len(rows), *shape_of(rows[0].shape)), rows[0].dtype)
+            targets = _split(result)
+        if apart:
+            check_apart(targets)
         return rows, result, targets
 
     def reduced(
@@ -123,7 +124,7 @@ class Parts:
         for row, array in outs.items():
             check_fits(written(array), rows[row].shape, rows[row].dtype)
         check_apart(list(outs.values()))
-        return self._apart(rows, {row: [one] for row, one in outs.items()}), outs
+        return self._apart(rows, {row: [array] for row, array in outs.items()}), outs
 
     def gathered(
         self, x: Any, root: int, out: Any
@@ -151,40 +152,48 @@ class Parts:
             return blocks, None
         targets = self._targets(out)
         check_apart(targets)
-        held = {
-            row: np.stack(block)
-            if isinstance(block, list | tuple)
-            else np.asarray(block)
+        # An array, or a list of them.
+        arrays = {
+            row: np.stack(block) if isinstance(block, list | tuple) else block
             for row, block in blocks.items()
         }
+        blocks = {row: np.asarray(array) for row, array in arrays.items()}
         for part in self._parts:
-            block = part.at_root(held, root)
+            block = part.at_root(blocks, root)
             if block is not None:
                 for target in part.of(targets):
                     check_fits(target, block.shape[1:], block.dtype)
         if any(
             np.may_share_memory(block, target)
-            for block in held.values()
+            for block in blocks.values()
             for target in targets
         ):
-            held = {row: block.copy() for row, block in held.items()}
-        return held, targets
+            blocks = {row: block.copy() for row, block in blocks.items()}
+        return blocks, targets
 
-    def at_roots(self, root: int, found: Found) -> list[Any]:
-        """Return each group's result in the place of its root, and None elsewhere."""
-        results: list[Any] = [None] * self.num_rows
-        for part, result in zip(self._parts, found, strict=True):
-            if (row := part.row_of(root)) is not None:
-                results[row] = result
-        return results
+    def at_roots(self, root: int, results: Results, out: Any) -> Any:
+        """Return `out`; or each group's result in the place of its root, else None."""
+        if out is not None:
+            return out
+        pairs = zip(self._parts, results, strict=True)
+        return self._by_row({part.row_of(root): result} for part, result in pairs)
 
-    def by_row(self, found: Found) -> list[Any]:
+    def by_row(self, results: Results) -> list[Any]:
         """Return, for each local replica, the result of its group."""
-        results: list[Any] = [None] * self.num_rows
-        for part, result in zip(self._parts, found, strict=True):
-            for row in part.rows:
-                results[row] = result
-        return results
+        pairs = zip(self._parts, results, strict=True)
+        return self._by_row(dict.fromkeys(part.rows, result) for part, result in pairs)
+
+    def listed(self, results: Results) -> list[Array]:
+        """Return, for each local replica, its row of what its group's call gave."""
+        pairs = zip(self._parts, results, strict=True)
+        return self._by_row(
+            dict(zip(part.rows, result, strict=True)) for part, result in pairs
+        )
+
+    def _by_row(self, values: Iterable[Mapping[int | None, Any]]) -> list[Any]:
+        """Return the value of each row, of mappings from rows to values."""
+        merged = {row: value for part in values for row, value in part.items()}
+        return [merged.get(row) for row in range(self.num_rows)]
 
     def copied(self, outs: Mapping[int, Any]) -> None:
         """Copy what the first row of each group has gathered to its other rows."""
@@ -193,14 +202,6 @@ class Parts:
             for row in rest:
                 for to, source in zip(outs[row], outs[first], strict=True):
                     to[...] = source
-
-    def listed(self, found: Found) -> list[Array]:
-        """Return, for each local replica, its row of what its group's call gave."""
-        results: list[Any] = [None] * self.num_rows
-        for part, result in zip(self._parts, found, strict=True):
-            for row, own in zip(part.rows, result, strict=True):
-                results[row] = own
-        return results
 
     def _targets(self, out: Any) -> list[Array]:
         """Return the array that is written for each local replica."""
@@ -222,8 +223,8 @@ class Parts:
             for row in rows
             if row is not None
         }
-        for row, one in outs.items():
-            if one is None:
+        for row, array in outs.items():
+            if array is None:
                 raise ValueError(
                     f"Local replica {row} is the root of its group, but out[{row}] is "
                     "None. Give an array there, or no out."
@@ -234,27 +235,27 @@ class Parts:
         self, rows: Sequence[Array], outs: Mapping[int, Any]
     ) -> dict[int, list[Array]]:
         """Return the arrays that replicas gather in, if their own ones fit."""
-        found = {row: out_arrays(one, self._size) for row, one in outs.items()}
-        check_apart([array for arrays in found.values() for array in arrays])
+        gathered = {row: out_arrays(out, self._size) for row, out in outs.items()}
+        check_apart([array for arrays in gathered.values() for array in arrays])
         for part in self._parts:
             first = sum(part.group.replicas[: part.group.rank])
             for row in part.rows:
-                for at, own in enumerate(part.rows if row in found else ()):
-                    fits = rows[own]
-                    check_fits(found[row][first + at], fits.shape, fits.dtype)
-        return found
+                for at, own in enumerate(part.rows if row in gathered else ()):
+                    like = rows[own]
+                    check_fits(gathered[row][first + at], like.shape, like.dtype)
+        return gathered
 
     def _blocks(self, x: Any, root: int) -> dict[int, Any]:
         """Return, by their rows, what the roots among our replicas have to scatter."""
-        roots = [part.row_of(root) for part in self._parts]
         if x is not None:
             x = x if isinstance(x, list | tuple) else np.asarray(x)
             self._check_entries(x)
-        blocks: dict[int, Any] = {
-            row: x[row] for row in roots if row is not None and x is not None
-        }
-        for row in roots:
-            if row is not None and blocks.get(row) is None:
+        blocks: dict[int, Any] = {}
+        for part in self._parts:
+            if (row := part.row_of(root)) is None:
+                continue
+            blocks[row] = None if x is None else x[row]
+            if blocks[row] is None:
                 raise ValueError(
                     f"Local replica {row} is the root of its group, but has nothing to "
                     "scatter. Give an entry for each local replica, which for a root "
