@@ -2,9 +2,8 @@
 
 import argparse
 import json
-import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Wishes:
+class Request:
     """What the command line asks for."""
 
     op: tuple[str, ...] = ("all_reduce",)
@@ -51,7 +50,7 @@ _FOR_TUNING = {"tune", "seconds"}
 _MOST_LOAD = 1024
 
 
-def read(argv: Sequence[str] | None) -> Wishes:
+def read(argv: Sequence[str] | None) -> Request:
     """Return what the arguments ask for, or end with a sentence about them."""
     parser = argparse.ArgumentParser(
         prog="python -m popdist.bench",
@@ -79,15 +78,15 @@ def read(argv: Sequence[str] | None) -> Wishes:
     add("--plot", type=_picture, metavar="FILE.png", help="draw them")
     add("--tune", type=_file, metavar="FILE", help="measure the engine's table instead")
     given = vars(parser.parse_args(argv))
-    if "tune" in given and (rest := sorted(given.keys() - _FOR_TUNING)):
-        words = ", ".join(
+    if "tune" in given and (unused := sorted(given.keys() - _FOR_TUNING)):
+        options = ", ".join(
             f"--{'no-' if given[name] is False else ''}{name.replace('_', '-')}"
-            for name in rest
+            for name in unused
         )
         parser.error(
             f"--tune measures what the engine's table needs, of sizes and dtypes of "
             f"its own and without peers, so it goes with --seconds only. Leave out "
-            f"{words}, or --tune."
+            f"{options}, or --tune."
         )
     others = set(given.get("op", ())) - {"all_reduce"}
     for name in ("algorithm", "in_arena"):
@@ -96,17 +95,14 @@ def read(argv: Sequence[str] | None) -> Wishes:
                 f"--{name.replace('_', '-')} is for all_reduce only, but --op also has "
                 f"{', '.join(sorted(others))}. Measure them apart."
             )
-    return Wishes(**given)
+    return Request(**given)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the bench. All instances of the job must."""
-    wishes = read(argv)
-    if wishes.plot:
-        try:
-            plot.figure_module()
-        except plot.NoPlotError as error:
-            raise SystemExit(f"popdist.bench: {error}") from None
+    request = read(argv)
+    if request.plot:
+        plot.figure_module()
     # Not above: wrong arguments should not wait for the other instances.
     from popdist.session import connect
 
@@ -119,42 +115,47 @@ def main(argv: Sequence[str] | None = None) -> None:
             f"{meeting.size} instances are more than the {MOST_MEMBERS} whose sums "
             "are exact in float16. Start fewer.",
         )
-    if wishes.tune:
-        tune.run(meeting, wishes.tune, wishes.seconds)
+    if request.tune:
+        tune.run(meeting, request.tune, request.seconds)
         return
-    with busy_processes(wishes.load if meeting.rank == 0 else 0):
-        results = list(_results(wishes, group, meeting))
-    if meeting.rank == 0 and wishes.json:
-        text = json.dumps([result.as_json() for result in results], indent=1)
-        wishes.json.write_text(f"{text}\n", encoding="utf-8")
-    if meeting.rank == 0 and wishes.plot:
-        plot.draw(results, wishes.plot)
+    with busy_processes(request.load if meeting.rank == 0 else 0):
+        results = list(_results(request, group, meeting))
+    if meeting.rank == 0 and request.json:
+        text = json.dumps([asdict(result) for result in results], indent=1)
+        request.json.write_text(f"{text}\n", encoding="utf-8")
+    if meeting.rank == 0 and request.plot:
+        plot.draw(results, request.plot)
 
 
-def _results(wishes: Wishes, group: "Group", meeting: Meeting) -> Iterator[Result]:
+def _results(request: Request, group: "Group", meeting: Meeting) -> Iterator[Result]:
     """Measure cell after cell, and show each as soon as it is there."""
-    say = _Speaker(meeting.rank == 0)
-    copies = sizes.COPIES + wishes.in_arena + 2 * (wishes.op != ("all_reduce",))
+
+    def say(*lines: str) -> None:
+        """Print lines for the first member, at once."""
+        for line in lines if meeting.rank == 0 else ():
+            print(line, flush=True)
+
+    copies = sizes.COPIES + request.in_arena + 2 * (request.op != ("all_reduce",))
     free = -meeting.greatest(np.array([-sizes.available_memory()], np.float64))[0]
-    fit, left_out = sizes.fitting(wishes.sizes, meeting.size, copies, int(free))
+    fit, left_out = sizes.fitting(request.sizes, meeting.size, copies, int(free))
     say(*left_out)
-    wanted = [name for name in wishes.peers if name != "none"]
+    wanted = [name for name in request.peers if name != "none"]
     present, missing = peers.find(wanted, meeting)
     say(*missing, *(f"{peer.name} is {peer.library}" for peer in present))
     names = [peer.name for peer in present]
     where = placement(meeting)
     bench = Bench(
         meeting=meeting,
-        engine=Engine(group, wishes.algorithm),
+        engine=Engine(group, request.algorithm),
         peers=present,
         probe=Probe(meeting, where),
         placement=where,
-        seconds=wishes.seconds,
-        in_arena=wishes.in_arena,
-        reads=wishes.read_result,
-        load=wishes.load,
+        seconds=request.seconds,
+        in_arena=request.in_arena,
+        reads=request.read_result,
+        load=request.load,
     )
-    for operation, dtype in product(wishes.op, wishes.dtypes):
+    for operation, dtype in product(request.op, request.dtypes):
         say("", table.heading(operation, dtype, meeting.size, where, names))
         # Sizes that are rounded to the same one are measured once.
         item = np.dtype(dtype).itemsize
@@ -169,19 +170,6 @@ def _results(wishes: Wishes, group: "Group", meeting: Meeting) -> Iterator[Resul
             extra = filter(None, [table.blocks(here), table.reading(here)])
             say(table.waits(here), *extra)
     say("", table.LEGEND)
-
-
-class _Speaker:
-    """Prints for the first member, at once."""
-
-    def __init__(self, speaks: bool) -> None:
-        self._speaks = speaks
-
-    def __call__(self, *lines: str) -> None:
-        if self._speaks:
-            for line in lines:
-                print(line)
-            sys.stdout.flush()
 
 
 def _among(known: Sequence[str]) -> Callable[[str], tuple[str, ...]]:

@@ -15,7 +15,13 @@ from popdist.bench.runners import Candidate, Engine, Floor
 from popdist.bench.sizes import in_short
 from popdist.bench.tasks import Task, task
 
-_RIGHT, _WRONG, _RAISED = range(3)
+# From the one that any member's result may have to the one that counts for all.
+_VERDICTS = (
+    "",
+    "its result is not what the members' inputs must give",
+    "it raised an error",
+)
+_WRONG, _RAISED = 1, 2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -124,7 +130,7 @@ def check(meeting: Meeting, lane: Lane) -> str:
     """Call once; return what is wrong with the result on any member, or nothing."""
     lane.task.reset()
     meeting.barrier()
-    verdict = _RIGHT
+    verdict = 0
     try:
         lane.run(1)
     # Whatever a peer raises is reported in its place; the engine's ends the bench.
@@ -137,8 +143,4 @@ def check(meeting: Meeting, lane: Lane) -> str:
         if not lane.task.is_right(lane.task.results[0]):
             verdict = _WRONG
     worst = meeting.greatest(np.array([verdict], np.float64))[0]
-    return {
-        _RIGHT: "",
-        _WRONG: "its result is not what the members' inputs must give",
-        _RAISED: "it raised an error",
-    }[int(worst)]
+    return _VERDICTS[int(worst)]

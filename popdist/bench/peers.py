@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from popdist.bench.meeting import Meeting
-from popdist.bench.runners import Run
+from popdist.bench.runners import Run, run_pairs
 from popdist.bench.tasks import Task
 
 _LIBRARIES = {
@@ -44,16 +44,10 @@ class Mpi:
 
     def runner(self, task: Task) -> Run:
         """Return what carries this task out."""
-        call, sources = self._calls[task.operation], list(task.inputs)
+        sources: Sequence[Any] = task.inputs
         if task.operation == "all_reduce":
             sources = [self._in_place] * len(sources)
-        pairs = list(zip(sources, task.results, strict=True))
-
-        def run(count: int) -> None:
-            for x, result in pairs[:count]:
-                call(x, result)
-
-        return run
+        return run_pairs(self._calls[task.operation], sources, task.results)
 
 
 class Gloo:
@@ -75,15 +69,9 @@ class Gloo:
             "reduce_scatter": "reduce_scatter_tensor",
             "all_gather": "all_gather_into_tensor",
         }
-        call = getattr(self._distributed, names[task.operation])
         results = [self._from_numpy(row) for row in task.results]
-        pairs = list(zip(results, sources, strict=True))
-
-        def run(count: int) -> None:
-            for result, x in pairs[:count]:
-                call(result, x)
-
-        return run
+        call = getattr(self._distributed, names[task.operation])
+        return run_pairs(call, results, sources)
 
     def _all_reduce(self, tensors: Sequence[Any]) -> Run:
         all_reduce = self._distributed.all_reduce

@@ -9,27 +9,20 @@ from typing import Any
 from popdist.bench.results import ENGINE, FLOOR, Result
 
 
-class NoPlotError(Exception):
-    """There is nothing to draw with."""
-
-    def __init__(self, why: ImportError) -> None:
-        super().__init__(
-            f"A picture needs matplotlib, which cannot be imported ({why}). Install it "
-            "with 'pip install matplotlib', or leave out --plot."
-        )
-
-
 def figure_module() -> ModuleType:
     """Return matplotlib's module of figures.
 
     Raises:
-        NoPlotError: It is not installed.
+        SystemExit: It is not installed.
     """
     # By name: it is there only for those who want pictures.
     try:
         return importlib.import_module("matplotlib.figure")
     except ImportError as error:
-        raise NoPlotError(error) from error
+        raise SystemExit(
+            "popdist.bench: A picture needs matplotlib, which cannot be imported "
+            f"({error}). Install it with 'pip install matplotlib', or leave out --plot."
+        ) from error
 
 
 def draw(results: Sequence[Result], path: Path) -> None:

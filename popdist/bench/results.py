@@ -1,8 +1,7 @@
-"""What was found out at one size, and how it is written as JSON."""
+"""What was measured at one size."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -31,7 +30,7 @@ class Spread:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Result:
-    """One size of one dtype."""
+    """One size of one dtype, and as JSON one object of the list that --json writes."""
 
     operation: str
     dtype: str
@@ -62,10 +61,6 @@ class Result:
     # How often an engine's member spun with success, yielded, yielded for longer than
     # peers work, and slept: in each call, of the member with the most.
     waits: Mapping[str, float]
-
-    def as_json(self) -> dict[str, Any]:
-        """Return this as one object of the list that --json writes."""
-        return asdict(self)
 
 
 def microseconds(names: Sequence[str], seconds: Floats) -> dict[str, float]:

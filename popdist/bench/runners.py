@@ -1,7 +1,8 @@
 """What is measured, as calls that carry out a task: the engine, and the floor."""
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -24,6 +25,20 @@ class Candidate(Protocol):
         """Return what carries this task out, with nothing else in its loop."""
 
 
+def run_pairs(call: Callable[..., object], *columns: Sequence[Any]) -> Run:
+    """Return what calls with the first of each of two columns, the second, and so on.
+
+    With neither `*` nor keywords in the loop: those take longer than the loop itself.
+    """
+    pairs = list(zip(*columns, strict=True))
+
+    def run(count: int) -> None:
+        for first, second in pairs[:count]:
+            call(first, second)
+
+    return run
+
+
 class Engine:
     """The engine of this package, on a group that has one row a member."""
 
@@ -36,11 +51,12 @@ class Engine:
 
     def runner(self, task: Task) -> Run:
         """Return what carries this task out."""
-        if task.operation == "all_reduce":
-            return self._all_reduce(task)
-        call, results = getattr(self.group, task.operation), list(task.results)
+        call, results = getattr(self.group, task.operation), task.results
         if task.operation == "all_gather":
             results = [result.reshape(task.members, -1) for result in results]
+        # Where the engine is to choose, the call is the ordinary one.
+        if self._algorithm is not None:
+            call = partial(call, algorithm=self._algorithm)
         pairs = list(zip(task.inputs, results, strict=True))
 
         def run(count: int) -> None:
@@ -58,21 +74,6 @@ class Engine:
         """Return the blocks that "direct" has settled on for this task."""
         return self.group.blocks(task.nbytes) if self.group.size > 1 else None
 
-    def _all_reduce(self, task: Task) -> Run:
-        arrays = list(task.inputs)
-        all_reduce, algorithm = self.group.all_reduce, self._algorithm
-
-        def with_default(count: int) -> None:
-            for x in arrays[:count]:
-                all_reduce(x, out=x)
-
-        def by_algorithm(count: int) -> None:
-            for x in arrays[:count]:
-                all_reduce(x, out=x, algorithm=algorithm)
-
-        # Where the engine is to choose, the call is the ordinary one.
-        return with_default if algorithm is None else by_algorithm
-
 
 class Floor:
     """Every member copies an array of the task's size: no operation moves less."""
@@ -82,13 +83,7 @@ class Floor:
     def runner(self, task: Task) -> Run:
         """Return what overwrites the larger arrays of the task."""
         larger = task.results if task.operation == "all_gather" else task.inputs
-        arrays, copy = list(larger), np.copyto
         source = task.source
         if len(source) < task.length:
             source = inputs.source(task.length, task.dtype, task.rank)
-
-        def run(count: int) -> None:
-            for x in arrays[:count]:
-                copy(x, source)
-
-        return run
+        return run_pairs(np.copyto, larger, [source] * len(larger))

@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -28,6 +28,7 @@ _SPIN_SIZES = (4, 16 << 10)
 # What two medians of the same thing may differ by.
 _NOISE = 1.02
 
+T = TypeVar("T")
 # Times of one candidate at several sizes, as a share of the best at each size.
 Shares = Mapping[int, Sequence[float]]
 # Makes a group of all members with this tuning; each call makes another.
@@ -47,16 +48,21 @@ def run(meeting: Meeting, path: Path, seconds: float) -> None:
 def measured(meeting: Meeting, connect: Connect, seconds: float) -> Tuning:
     """Return what wins: first how long to spin, then the block, then the border."""
     best = Tuning.measured(meeting.size, cores_of_host())
-    spins = {n: replace(best, spin_us=n) for n in _SPINS_US}
-    shares = _compare(meeting, connect, "spin_us", spins, _SPIN_SIZES, seconds)
-    best = replace(best, spin_us=least(shares))
-    blocks = {n: replace(best, block_bytes=n) for n in _BLOCKS}
-    shares = _compare(meeting, connect, "blocks", blocks, _BLOCK_SIZES, seconds)
-    best = replace(best, block_bytes=least(shares))
-    roomy = connect(replace(best, oneshot_bytes=_ONESHOT_SIZES[-1]))
-    ratios = [_direct_to_oneshot(meeting, roomy, n, seconds) for n in _ONESHOT_SIZES]
-    roomy.close()
-    return replace(best, oneshot_bytes=border(_ONESHOT_SIZES, ratios))
+
+    def least_of(name: str, values: Sequence[int], sizes: Sequence[int]) -> int:
+        groups = {n: connect(replace(best, **{name: n})) for n in values}
+        engines = {n: Engine(group, "auto", str(n)) for n, group in groups.items()}
+        shares = _compare(meeting, name, engines, sizes, seconds)
+        for group in groups.values():
+            group.close()
+        return least(shares)
+
+    best = replace(best, spin_us=least_of("spin_us", _SPINS_US, _SPIN_SIZES))
+    best = replace(best, block_bytes=least_of("block_bytes", _BLOCKS, _BLOCK_SIZES))
+    with connect(replace(best, oneshot_bytes=_ONESHOT_SIZES[-1])) as roomy:
+        engines = {name: Engine(roomy, name, name) for name in ("oneshot", "direct")}
+        shares = _compare(meeting, "algorithm", engines, _ONESHOT_SIZES, seconds)
+    return replace(best, oneshot_bytes=border(_ONESHOT_SIZES, shares["direct"]))
 
 
 def least(shares: Shares) -> int:
@@ -101,46 +107,31 @@ def merged(before: str, entry: Mapping[str, str | int]) -> str:
 
 def _compare(
     meeting: Meeting,
-    connect: Connect,
-    what: str,
-    tunings: Mapping[int, Tuning],
+    parameter: str,
+    engines: Mapping[T, Engine],
     sizes: Sequence[int],
     seconds: float,
-) -> dict[int, list[float]]:
-    """Return each tuning's times as a share of the first one's, at each size."""
-    groups = {n: connect(tuning) for n, tuning in tunings.items()}
-    shares: dict[int, list[float]] = {n: [] for n in tunings}
+) -> dict[T, list[float]]:
+    """Return each engine's times as a share of the first one's, at each size."""
+    shares: dict[T, list[float]] = {value: [] for value in engines}
     for size in sizes:
-        engines = [Engine(group, "auto", str(n)) for n, group in groups.items()]
-        times = _rounds(meeting, engines, size, seconds)
-        for n, column in zip(tunings, times.T, strict=True):
-            shares[n].append(Spread.of(column / times[:, 0]).median)
+        todo = task("all_reduce", size, "float32", meeting.rank, meeting.size)
+        lanes = [
+            Lane(name=engine.name, task=todo, run=engine.runner(todo))
+            for engine in engines.values()
+        ]
+        times = measure(meeting, lanes, seconds, lambda: 0.0).seconds
+        for value, column in zip(engines, times.T, strict=True):
+            shares[value].append(Spread.of(column / times[:, 0]).median)
         if meeting.rank == 0:
-            text = ", ".join(f"{n} {share[-1]:.2f}" for n, share in shares.items())
-            print(f"{what}, times of the first at {in_short(size)}: {text}", flush=True)
-    for group in groups.values():
-        group.close()
+            text = ", ".join(
+                f"{value} {ratio[-1]:.2f}" for value, ratio in shares.items()
+            )
+            print(
+                f"{parameter}, times of the first at {in_short(size)}: {text}",
+                flush=True,
+            )
     return shares
-
-
-def _direct_to_oneshot(
-    meeting: Meeting, group: "Group", size: int, seconds: float
-) -> float:
-    engines = [Engine(group, name, name) for name in ("oneshot", "direct")]
-    times = _rounds(meeting, engines, size, seconds)
-    ratio = Spread.of(times[:, 1] / times[:, 0]).median
-    if meeting.rank == 0:
-        print(f"{in_short(size)}: direct takes {ratio:.2f} times oneshot", flush=True)
-    return ratio
-
-
-def _rounds(
-    meeting: Meeting, engines: Sequence[Engine], size: int, seconds: float
-) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
-    """Return the seconds that each engine took in each round."""
-    todo = task("all_reduce", size, "float32", meeting.rank, meeting.size)
-    lanes = [Lane(name=e.name, task=todo, run=e.runner(todo)) for e in engines]
-    return measure(meeting, lanes, seconds, lambda: 0.0).seconds
 
 
 def _connection(meeting: Meeting) -> Connect:

@@ -16,13 +16,13 @@ COMMAND = [*TUNE, "--dtypes", "float32"]
 
 
 def test_by_default_everything_is_measured_and_no_file_written() -> None:
-    wishes = read([])
+    request = read([])
 
-    assert wishes.sizes == sizes.DEFAULT
-    assert wishes.dtypes == ("float32", "float16")
-    assert wishes.peers == ("mpi", "gloo")
-    assert (wishes.op, wishes.read_result) == (("all_reduce",), True)
-    assert (wishes.json, wishes.plot, wishes.tune) == (None, None, None)
+    assert request.sizes == sizes.DEFAULT
+    assert request.dtypes == ("float32", "float16")
+    assert request.peers == ("mpi", "gloo")
+    assert (request.op, request.read_result) == (("all_reduce",), True)
+    assert (request.json, request.plot, request.tune) == (None, None, None)
 
 
 @pytest.mark.parametrize(
