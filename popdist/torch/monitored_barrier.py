@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from time import monotonic
-from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -17,119 +16,102 @@ from popdist.torch.channels import Channels, Message
 _GO = -1
 
 
-class MonitoredBarrier(NamedTuple):
-    """One of the monitored barriers of a process group, as a member sees it.
+class MonitoredBarrier:
+    """One of the monitored barriers of a process group, as a member sees it."""
 
-    channels: Those of this member.
-    rank: This member; 0 waits for all others, and each of those for it.
-    ranks: What the members are called in errors.
-    number: Which barrier of the group this is, from 1: what is late for one that has
-        failed is not taken for the next one.
-    limit: For how many seconds to wait.
-    """
+    def __init__(
+        self, channels: Channels, ranks: Sequence[int], number: int, limit: float
+    ) -> None:
+        """Prepare a barrier.
 
-    channels: Channels
-    rank: int
-    ranks: Sequence[int]
-    number: int
-    limit: float
+        Args:
+            channels: Those of this member.
+            ranks: What the members are called in errors.
+            number: Which barrier of the group this is, from 1: what is late for one
+                that has failed is not taken for the next one.
+            limit: For how many seconds to wait.
+        """
+        self._channels, self._ranks, self._limit = channels, ranks, limit
+        # The tags of what tells member 0 that another one has come, and of its answer.
+        # No tags of a program's: those are 0 or more.
+        self._arrival, self._answer = -2 * number, -2 * number - 1
 
-    # No tags of a program's: those are 0 or more.
-    @property
-    def come_tag(self) -> int:
-        """The tag of what tells member 0 that another one has come."""
-        return -2 * self.number
+    def report(self, rank: int) -> None:
+        """Let member 0 know that this one has come, and wait until that lets it go on.
 
-    @property
-    def answer_tag(self) -> int:
-        """The tag of what member 0 answers to it."""
-        return -2 * self.number - 1
-
-
-def meet_monitored(barrier: MonitoredBarrier, wait_all: bool) -> None:
-    """Return when all members have come.
-
-    Args:
-        wait_all: Whether member 0 names all members that have not come, not the first.
-
-    Raises:
-        DistBackendError: Some do not come in time, or have ended.
-    """
-    if barrier.rank:
-        _report(barrier)
-    else:
-        _collect(barrier, wait_all)
-
-
-def _report(barrier: MonitoredBarrier) -> None:
-    """Let member 0 know that this one has come, and wait until that lets it go on."""
-    channels, limit = barrier.channels, barrier.limit
-    channels.send(torch.zeros(1), 0, barrier.come_tag)
-    missing = torch.full((1,), _GO)
-    cause = None
-    try:
-        answer = channels.receive(missing, 0, barrier.answer_tag)
-        # A little longer than member 0 waits, which knows more.
-        if answer.is_done_in(limit + min(limit / 4, 1)):
-            answer.result()
-            if missing == _GO:
-                return
-            why = f"it gave up, because rank {missing.item()} has not come."
-        else:
-            late = _milliseconds(limit)
-            why = f"it did not let this one go on in {late}: one is late."
-    except PopdistError as error:
-        why, cause = str(error), error
-    raise dist.DistBackendError(
-        f"popdist: Rank {barrier.ranks[barrier.rank]} successfully reached "
-        "monitoredBarrier, but received errors while waiting for send/recv from rank "
-        f"{barrier.ranks[0]}: {why}"
-    ) from cause
-
-
-def _collect(barrier: MonitoredBarrier, wait_all: bool) -> None:
-    """Wait until all others have come, and let them go on."""
-    channels, ranks, limit = barrier.channels, barrier.ranks, barrier.limit
-    deadline, others = monotonic() + limit, range(1, len(ranks))
-    coming = [channels.receive(torch.zeros(1), i, barrier.come_tag) for i in others]
-    late: list[int] = []
-    for i, message in enumerate(coming, 1):
-        if not _is_through(message, deadline):
-            late.append(ranks[i])
-            if not wait_all:
-                break
-    if late:
-        for i, message in enumerate(coming, 1):
-            # Those that have not come wait for an answer only when they have.
-            message.add_done_callback(partial(_refuse, barrier, i, late[0]))
-        out_of_time = f"Rank {ranks[0]} timed out in monitoredBarrier: " * (not limit)
+        Raises:
+            DistBackendError: It does not in time, or has ended.
+        """
+        self._channels.send(torch.zeros(1), 0, self._arrival)
+        missing = torch.full((1,), _GO)
+        cause = None
+        try:
+            answer = self._channels.receive(missing, 0, self._answer)
+            # A little longer than member 0 waits, which knows more.
+            if answer.is_done_in(self._limit + min(self._limit / 4, 1)):
+                answer.result()
+                if missing == _GO:
+                    return
+                why = f"it gave up, because rank {missing.item()} has not come."
+            else:
+                why = f"it did not let this one go on in {self._time()}: one is late."
+        except PopdistError as error:
+            why, cause = str(error), error
         raise _failure(
-            f"{out_of_time}{_named(late, wait_all)} failed to pass monitoredBarrier in "
-            f"{_milliseconds(limit)}."
-        )
-    go = torch.full((1,), _GO)
-    going = [channels.send(go, i, barrier.answer_tag) for i in others]
-    lost = [
-        ranks[i]
-        for i, message in enumerate(going, 1)
-        if not _is_through(message, deadline) and message.test()
-    ]
-    if lost:
-        raise _failure(
-            f"{_named(lost, wait_all)} ended in monitoredBarrier. Look above for the "
-            "last output."
-        )
+            f"Rank {self._ranks[rank]} successfully reached monitoredBarrier, but "
+            "received errors while waiting for send/recv from rank "
+            f"{self._ranks[0]}: {why}"
+        ) from cause
 
+    def collect(self, wait_all: bool) -> None:
+        """Wait, in member 0, until all others have come, and let them go on.
 
-def _refuse(
-    barrier: MonitoredBarrier, member: int, missing: int, message: Handle[int]
-) -> None:
-    """Tell a member that has come that another one has not."""
-    # It may have ended, or this member may have left the group meanwhile.
-    with suppress(PopdistError):
-        message.result()
-        answer = torch.full((1,), missing)
-        barrier.channels.send(answer, member, barrier.answer_tag)
+        Args:
+            wait_all: Whether to name all members that have not come, not the first.
+
+        Raises:
+            DistBackendError: Some do not come in time, or have ended.
+        """
+        channels, deadline = self._channels, monotonic() + self._limit
+        others = range(1, len(self._ranks))
+        arrivals = [channels.receive(torch.zeros(1), i, self._arrival) for i in others]
+        late: list[int] = []
+        for rank, arrival in zip(self._ranks[1:], arrivals, strict=True):
+            if not _is_through(arrival, deadline):
+                late.append(rank)
+                if not wait_all:
+                    break
+        if late:
+            for member, arrival in enumerate(arrivals, 1):
+                # Those that have not come wait for an answer only when they have.
+                arrival.add_done_callback(partial(self._refuse, member, late[0]))
+            prefix = f"Rank {self._ranks[0]} timed out in monitoredBarrier: "
+            raise _failure(
+                f"{'' if self._limit else prefix}{_list(late, wait_all)} failed to "
+                f"pass monitoredBarrier in {self._time()}."
+            )
+        go = torch.full((1,), _GO)
+        answers = [channels.send(go, i, self._answer) for i in others]
+        lost = [
+            rank
+            for rank, answer in zip(self._ranks[1:], answers, strict=True)
+            if not _is_through(answer, deadline) and answer.test()
+        ]
+        if lost:
+            raise _failure(
+                f"{_list(lost, wait_all)} ended in monitoredBarrier. Look above for "
+                "the last output."
+            )
+
+    def _refuse(self, member: int, missing: int, arrival: Handle[int]) -> None:
+        """Tell a member that has come that another one has not."""
+        # It may have ended, or this member may have left the group meanwhile.
+        with suppress(PopdistError):
+            arrival.result()
+            self._channels.send(torch.full((1,), missing), member, self._answer)
+
+    def _time(self) -> str:
+        return f"{self._limit * 1000:.0f} ms"
 
 
 def _is_through(message: Message, deadline: float) -> bool:
@@ -145,9 +127,5 @@ def _failure(why: str) -> dist.DistBackendError:
     return dist.DistBackendError(f"popdist: {why}")
 
 
-def _named(ranks: Sequence[int], all_of_them: bool) -> str:
+def _list(ranks: Sequence[int], all_of_them: bool) -> str:
     return f"{'Ranks' if all_of_them else 'Rank'} {', '.join(map(str, ranks))}"
-
-
-def _milliseconds(seconds: float) -> str:
-    return f"{seconds * 1000:.0f} ms"

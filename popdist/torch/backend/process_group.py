@@ -22,7 +22,7 @@ from popdist.torch.calls.group_reductions import ReductionCalls
 from popdist.torch.calls.untraced import untraced
 from popdist.torch.calls.work import EngineWork, backend_error
 from popdist.torch.channels import Channels, Message
-from popdist.torch.monitored_barrier import MonitoredBarrier, meet_monitored
+from popdist.torch.monitored_barrier import MonitoredBarrier
 from popdist.torch.tensors.allocation import empty_in
 
 _CPU = torch.device("cpu")
@@ -191,13 +191,12 @@ class ProcessGroupPopdist(  # type: ignore[misc]
         """
         limit = (self._timeout if timeout is None else timeout).total_seconds()
         self._barriers += 1
+        barrier = MonitoredBarrier(self._channels, self._ranks, self._barriers, limit)
         try:
-            meet_monitored(
-                MonitoredBarrier(
-                    self._channels, self._group.rank, self._ranks, self._barriers, limit
-                ),
-                wait_all_ranks,
-            )
+            if self._group.rank:
+                barrier.report(self._group.rank)
+            else:
+                barrier.collect(wait_all_ranks)
         except PopdistError as error:
             raise backend_error(error) from error
 

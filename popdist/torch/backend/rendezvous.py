@@ -54,7 +54,7 @@ def rendezvous(
             _check(url, group.rank, group.size)
             port, server = torch.zeros(1, dtype=torch.int64), None
             if group.rank == 0:
-                server = TCPStore(_HOST, 0, None, True, timeout, wait_for_workers=False)
+                server = _served(_HOST, 0, group.size, timeout)
                 port[0] = server.port
             tensors.broadcast(group, [port])
             place = TorchPlace(group.rank, group.size, _HOST, int(port))
@@ -100,16 +100,15 @@ def by_environment(usual: Rendezvous) -> Rendezvous:
 def _store_of(place: TorchPlace, timeout: timedelta) -> Store:
     """Return the store of rank 0, once that serves it."""
     if place.rank == 0:
-        return TCPStore(
-            place.host,
-            place.port,
-            place.size,
-            True,
-            timeout,
-            wait_for_workers=False,
-            multi_tenant=True,
-        )
+        return _served(place.host, place.port, place.size, timeout)
     return _connected(place, timeout, {})
+
+
+def _served(host: str, port: int, size: int, timeout: timedelta) -> TCPStore:
+    """Return a new store at an address, or another one of this process there."""
+    return TCPStore(
+        host, port, size, True, timeout, wait_for_workers=False, multi_tenant=True
+    )
 
 
 def _connected(
