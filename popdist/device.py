@@ -3,7 +3,7 @@
 import os
 import struct
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from popdist import environment as env
 from popdist.environment import Instance
@@ -78,7 +78,8 @@ def _ask(
         kind, field = _receive(sock)
     except OSError as error:
         sock.close()
-        reason = "it did not answer in time" if _is_timeout(error) else error.strerror
+        late = isinstance(error, TimeoutError)
+        reason = "it did not answer in time" if late else error.strerror
         raise DeviceError(
             f"Instance {instance.instance_index} cannot attach to its device "
             f"({num_ipus} IPUs) of partition {environ[env.VIPU_API_PARTITION_ID]}, "
@@ -89,10 +90,6 @@ def _ask(
         return sock, int(field)
     sock.close()
     raise DeviceError(field.decode(errors="replace"))
-
-
-def _is_timeout(error: OSError) -> bool:
-    return isinstance(error, TimeoutError)
 
 
 def _timeout(environ: Mapping[str, str]) -> float:
@@ -119,23 +116,19 @@ def _pack(kind: int, *fields: bytes) -> bytes:
 
 def _receive(sock: "socket.socket") -> tuple[int, bytes]:
     """Return the kind and the only field of the answer."""
-    length = int.from_bytes(_read(sock, 4), "big")
-    if not 5 <= length <= LONGEST_ANSWER:
-        raise OSError(0, "its answer makes no sense")
-    message = _read(sock, length)
+    with sock.makefile("rb") as stream:
+        length = int.from_bytes(_read(stream, 4), "big")
+        if not 5 <= length <= LONGEST_ANSWER:
+            raise OSError(0, "its answer makes no sense")
+        message = _read(stream, length)
     kind, field = message[0], message[5:]
-    if kind not in (ATTACHED, NOT_ATTACHED) or (
-        kind == ATTACHED and not field.isdigit()
-    ):
+    if kind != NOT_ATTACHED and not (kind == ATTACHED and field.isdigit()):
         raise OSError(0, "its answer makes no sense")
     return kind, field
 
 
-def _read(sock: "socket.socket", length: int) -> bytes:
-    data = b""
-    while len(data) < length:
-        more = sock.recv(length - len(data))
-        if not more:
-            raise ConnectionResetError(0, "it has ended, or does not know this job")
-        data += more
+def _read(stream: BinaryIO, length: int) -> bytes:
+    data = stream.read(length)
+    if len(data) < length:
+        raise ConnectionResetError(0, "it has ended, or does not know this job")
     return data

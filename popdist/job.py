@@ -149,38 +149,29 @@ class Place:
         rank, size, local_rank, local_size = (
             whole_number(environ, name, by) for name in names
         )
-        for name, value, holds, rule in (
+        rules = [
             (names[1], size, size >= 1, "1 or more"),
             (names[0], rank, rank < size, f"less than {size}"),
             (names[3], local_size, 1 <= local_size <= size, f"from 1 to {size}"),
             (names[2], local_rank, local_rank < local_size, f"less than {local_size}"),
-        ):
+        ]
+        host_index = hosts = None
+        if launcher.hosts and all(name in environ for name in launcher.hosts):
+            host_index, hosts = (whole_number(environ, n, by) for n in launcher.hosts)
+            rule = f"less than {hosts}"
+            rules.append((launcher.hosts[0], host_index, host_index < hosts, rule))
+        for name, value, holds, rule in rules:
             if not holds:
                 raise UnreadableVariableError(name, str(value), rule, by)
-        host_index, hosts = cls._read_hosts(environ, launcher)
+        on_one_host = local_size == size
         return cls(
             rank=rank,
             size=size,
             local_rank=local_rank,
             local_size=local_size,
-            host_index=0 if local_size == size else host_index,
-            hosts=1 if local_size == size else hosts,
+            host_index=0 if on_one_host else host_index,
+            hosts=1 if on_one_host else hosts,
         )
-
-    @staticmethod
-    def _read_hosts(
-        environ: Mapping[str, str], launcher: _Launcher
-    ) -> tuple[int, int] | tuple[None, None]:
-        if not all(name in environ for name in launcher.hosts) or not launcher.hosts:
-            return None, None
-        index_name, number_name = launcher.hosts
-        index = whole_number(environ, index_name, launcher.name)
-        number = whole_number(environ, number_name, launcher.name)
-        if index >= number:
-            raise UnreadableVariableError(
-                index_name, str(index), f"less than {number}", launcher.name
-            )
-        return index, number
 
     def instance(self) -> Instance:
         """Return this place as an instance that owns one replica."""

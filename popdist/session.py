@@ -6,6 +6,7 @@ the process ends or finalises the backend, and do not survive a fork.
 
 import atexit
 import os
+import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from contextlib import ExitStack
@@ -19,7 +20,6 @@ from popdist.claim import Claim
 from popdist.environment import ENDED_INSTANCES, Instance
 from popdist.errors import ArenaError, GroupUnusableError
 from popdist.job import Place, TorchPlace, instance_of, meeting_of
-from popdist.runs import report_runs
 from popdist.settings import Settings
 
 if TYPE_CHECKING:
@@ -77,13 +77,13 @@ def _shared_memory() -> "MeetMembers":
 TRANSPORTS = [TransportKind(lambda place: place.on_one_host, _shared_memory)]
 
 
-class _Slot:
+class _Cell:
     """A value that is created once, even if several threads request it."""
 
     def __init__(self) -> None:
         self.lock = Lock()
         # Any, because the functions that create the values know their types.
-        self.thing: Any = None
+        self.value: Any = None
 
 
 class Session:
@@ -96,7 +96,7 @@ class Session:
         # How far the backend has come, and who is in the registered communicators.
         self.backend = "unregistered"
         self.communicators: dict[str, tuple[int, ...]] = {}
-        self._slots: dict[Hashable, _Slot] = {}
+        self._cells: dict[Hashable, _Cell] = {}
         # In the order in which they were made.
         self._endpoints: list[Endpoint] = []
         # How often each algorithm ran in groups that the program has closed.
@@ -247,12 +247,12 @@ class Session:
         """
         self.check()
         with self.lock:
-            slot = self._slots.setdefault(key, _Slot())
-        with slot.lock:
-            if slot.thing is None or not usable(slot.thing):
-                slot.thing = make()
-            found: T = slot.thing
-        return found
+            cell = self._cells.setdefault(key, _Cell())
+        with cell.lock:
+            if cell.value is None or not usable(cell.value):
+                cell.value = make()
+            value: T = cell.value
+        return value
 
     def close(self) -> None:
         """Leave all groups for good, when their calls under way have ended.
@@ -301,7 +301,7 @@ class Session:
                 "them in the child alone."
             )
         elif self._why_unusable is None:
-            self._slots = {}
+            self._cells = {}
 
     def _make(self, purpose: str, members: tuple[int, ...]) -> "Endpoint":
         # Not above, as in _shared_memory().
@@ -339,7 +339,7 @@ class Session:
         for endpoint in self._endpoints:
             if endpoint.closed:
                 self._past_runs.update(endpoint.transport.runs)
-        self._endpoints = [one for one in self._endpoints if not one.closed]
+        self._endpoints = [each for each in self._endpoints if not each.closed]
 
     def _meeting(self, place: Place) -> "Callable[..., Transport]":
         """Return what makes a transport, as MeetMembers.
@@ -363,9 +363,16 @@ class Session:
     def _report_runs(self) -> None:
         """Print how often each algorithm ran, if the user has requested it."""
         if self._endpoints and self.job.settings.reports_runs:
-            runs = [one.transport.runs for one in self._endpoints]
-            runs = [self._past_runs, *runs]
-            report_runs(self.job.place.rank, runs)
+            runs = self._past_runs.copy()
+            for endpoint in self._endpoints:
+                runs.update(endpoint.transport.runs)
+            counts = [f"{count} {name}" for name, count in runs.items() if count]
+            print(
+                f"popdist: instance {self.job.place.rank}: reductions by algorithm: "
+                f"{', '.join(counts) or 'none'}.",
+                file=sys.stderr,
+                flush=True,
+            )
 
     def _known_pidfds(self) -> "dict[int, Pidfd]":
         """Return the pidfds of peers that the program has not closed."""
@@ -389,7 +396,7 @@ class Session:
 
         own = np.array([self.job.instance.num_local_replicas], np.int64)
         group = self.group("replicas", members)
-        return tuple(int(one[0]) for one in group.all_gather(own))
+        return tuple(int(count[0]) for count in group.all_gather(own))
 
 
 STATE = Session()

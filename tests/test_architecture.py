@@ -83,7 +83,7 @@ STAGES = {
         ("popdist.engine.endpoint", "popdist.engine.shm"),
         ("popdist.engine.calls",),
         ("popdist.engine.group",),
-        ("popdist.job", "popdist.claim", "popdist.runs"),
+        ("popdist.job", "popdist.claim"),
         ("popdist.session",),
         (
             "popdist.communicators",

@@ -152,7 +152,7 @@ class PartitionedCalls:
         Replicas of one group share their list. `out` has an entry for each local
         replica, which is what the `out` of a group's all_gather is.
         """
-        rows, outs = self._rows.all_gathered(x, out)
+        rows, outs = self._rows.gathered(x, None, out)
 
         def join(results: Results) -> Any:
             if out is None:

@@ -127,20 +127,15 @@ class Parts:
         return self._apart(rows, {row: [array] for row, array in outs.items()}), outs
 
     def gathered(
-        self, x: Any, root: int, out: Any
+        self, x: Any, root: int | None, out: Any
     ) -> tuple[list[Array], dict[int, Any]]:
-        """Return what is read, and what the roots among our replicas gather in."""
+        """Return what is read, and what our replicas gather in, or only the roots."""
         rows = self.of(x)
-        outs = self._of_roots(root, out)
-        return self._apart(rows, self._collected(rows, outs)), outs
-
-    def all_gathered(self, x: Any, out: Any) -> tuple[list[Array], dict[int, Any]]:
-        """Return what is read, and what each of our replicas gathers in."""
-        rows = self.of(x)
-        if out is None:
-            return rows, {}
-        self._check_entries(out)
-        outs = dict(enumerate(out))
+        if root is not None or out is None:
+            outs = self._of_roots(root or 0, out)
+        else:
+            self._check_entries(out)
+            outs = dict(enumerate(out))
         return self._apart(rows, self._collected(rows, outs)), outs
 
     def scattered(
@@ -152,23 +147,13 @@ class Parts:
             return blocks, None
         targets = self._targets(out)
         check_apart(targets)
-        # An array, or a list of them.
-        arrays = {
-            row: np.stack(block) if isinstance(block, list | tuple) else block
-            for row, block in blocks.items()
-        }
-        blocks = {row: np.asarray(array) for row, array in arrays.items()}
+        # Copies: the first group's result may be where a later one's block is.
+        blocks = {row: np.array(block) for row, block in blocks.items()}
         for part in self._parts:
             block = part.at_root(blocks, root)
             if block is not None:
                 for target in part.of(targets):
                     check_fits(target, block.shape[1:], block.dtype)
-        if any(
-            np.may_share_memory(block, target)
-            for block in blocks.values()
-            for target in targets
-        ):
-            blocks = {row: block.copy() for row, block in blocks.items()}
         return blocks, targets
 
     def at_roots(self, root: int, results: Results, out: Any) -> Any:
