@@ -371,9 +371,9 @@ def _ancestor(names: tuple[str, ...], proc: str) -> str:
         with open(f"{proc}/{pid}/stat", encoding="utf-8", errors="replace") as file:
             stat = file.read()
         # The name stands in parentheses, and may contain some itself.
-        head, _, rest = stat.rpartition(")")
+        head, _, tail = stat.rpartition(")")
         number, _, name = head.partition(" (")
-        fields = rest.split()
+        fields = tail.split()
         if name in names:
             secret = b""
             with suppress(OSError), open(f"{proc}/{number}/auxv", "rb") as file_:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Request:
+class Arguments:
     """What the command line asks for."""
 
     op: tuple[str, ...] = ("all_reduce",)
@@ -50,7 +50,7 @@ _FOR_TUNING = {"tune", "seconds"}
 _MOST_LOAD = 1024
 
 
-def read(argv: Sequence[str] | None) -> Request:
+def read(argv: Sequence[str] | None) -> Arguments:
     """Return what the arguments ask for, or end with a sentence about them."""
     parser = argparse.ArgumentParser(
         prog="python -m popdist.bench",
@@ -95,13 +95,13 @@ def read(argv: Sequence[str] | None) -> Request:
                 f"--{name.replace('_', '-')} is for all_reduce only, but --op also has "
                 f"{', '.join(sorted(others))}. Measure them apart."
             )
-    return Request(**given)
+    return Arguments(**given)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the bench. All instances of the job must."""
-    request = read(argv)
-    if request.plot:
+    arguments = read(argv)
+    if arguments.plot:
         plot.figure_module()
     # Not above: wrong arguments should not wait for the other instances.
     from popdist.session import connect
@@ -115,19 +115,21 @@ def main(argv: Sequence[str] | None = None) -> None:
             f"{meeting.size} instances are more than the {MOST_MEMBERS} whose sums "
             "are exact in float16. Start fewer.",
         )
-    if request.tune:
-        tune.run(meeting, request.tune, request.seconds)
+    if arguments.tune:
+        tune.run(meeting, arguments.tune, arguments.seconds)
         return
-    with busy_processes(request.load if meeting.rank == 0 else 0):
-        results = list(_results(request, group, meeting))
-    if meeting.rank == 0 and request.json:
+    with busy_processes(arguments.load if meeting.rank == 0 else 0):
+        results = list(_results(arguments, group, meeting))
+    if meeting.rank == 0 and arguments.json:
         text = json.dumps([asdict(result) for result in results], indent=1)
-        request.json.write_text(f"{text}\n", encoding="utf-8")
-    if meeting.rank == 0 and request.plot:
-        plot.draw(results, request.plot)
+        arguments.json.write_text(f"{text}\n", encoding="utf-8")
+    if meeting.rank == 0 and arguments.plot:
+        plot.draw(results, arguments.plot)
 
 
-def _results(request: Request, group: "Group", meeting: Meeting) -> Iterator[Result]:
+def _results(
+    arguments: Arguments, group: "Group", meeting: Meeting
+) -> Iterator[Result]:
     """Measure cell after cell, and show each as soon as it is there."""
 
     def say(*lines: str) -> None:
@@ -135,27 +137,27 @@ def _results(request: Request, group: "Group", meeting: Meeting) -> Iterator[Res
         for line in lines if meeting.rank == 0 else ():
             print(line, flush=True)
 
-    copies = sizes.COPIES + request.in_arena + 2 * (request.op != ("all_reduce",))
+    copies = sizes.COPIES + arguments.in_arena + 2 * (arguments.op != ("all_reduce",))
     free = -meeting.greatest(np.array([-sizes.available_memory()], np.float64))[0]
-    fit, left_out = sizes.fitting(request.sizes, meeting.size, copies, int(free))
+    fit, left_out = sizes.fitting(arguments.sizes, meeting.size, copies, int(free))
     say(*left_out)
-    wanted = [name for name in request.peers if name != "none"]
+    wanted = [name for name in arguments.peers if name != "none"]
     present, missing = peers.find(wanted, meeting)
     say(*missing, *(f"{peer.name} is {peer.library}" for peer in present))
     names = [peer.name for peer in present]
     where = placement(meeting)
     bench = Bench(
         meeting=meeting,
-        engine=Engine(group, request.algorithm),
+        engine=Engine(group, arguments.algorithm),
         peers=present,
         probe=Probe(meeting, where),
         placement=where,
-        seconds=request.seconds,
-        in_arena=request.in_arena,
-        reads=request.read_result,
-        load=request.load,
+        seconds=arguments.seconds,
+        in_arena=arguments.in_arena,
+        reads=arguments.read_result,
+        load=arguments.load,
     )
-    for operation, dtype in product(request.op, request.dtypes):
+    for operation, dtype in product(arguments.op, arguments.dtypes):
         say("", table.heading(operation, dtype, meeting.size, where, names))
         # Sizes that are rounded to the same one are measured once.
         item = np.dtype(dtype).itemsize

@@ -46,10 +46,10 @@ def refuse(meeting: Meeting, sentence: str) -> NoReturn:
 
 def placement(meeting: Meeting) -> list[str]:
     """Return which CPUs each member may use, such as `0-3,8`."""
-    mine = sorted(os.sched_getaffinity(0))
-    most = int(meeting.greatest(np.array([mine[-1]], np.float64))[0])
+    own = sorted(os.sched_getaffinity(0))
+    most = int(meeting.greatest(np.array([own[-1]], np.float64))[0])
     masks = np.zeros((meeting.size, most + 1))
-    masks[meeting.rank, mine] = 1
+    masks[meeting.rank, own] = 1
     return [in_ranges(np.flatnonzero(row).tolist()) for row in meeting.greatest(masks)]
 
 

@@ -73,18 +73,18 @@ def task(operation: str, nbytes: int, dtype: str, rank: int, members: int) -> Ta
     length = -(-nbytes // (unit * np.dtype(dtype).itemsize)) * unit
     part = length // members
     count = inputs.rows_of_pass(length, dtype)
-    given = part if operation == "all_gather" else length
-    rows = inputs.rows(given, dtype, count)
+    input_length = part if operation == "all_gather" else length
+    rows = inputs.rows(input_length, dtype, count)
     results = rows
     if operation != "all_reduce":
-        wanted = part if operation == "reduce_scatter" else length
-        results = inputs.rows(wanted, dtype, count)
+        result_length = part if operation == "reduce_scatter" else length
+        results = inputs.rows(result_length, dtype, count)
     return Task(
         operation=operation,
         rank=rank,
         members=members,
         length=length,
-        source=inputs.source(given, dtype, rank),
+        source=inputs.source(input_length, dtype, rank),
         inputs=rows,
         results=results,
     )

@@ -48,16 +48,17 @@ class ArenaBuckets:
     def __init__(self, group: ProcessGroupPopdist | None = None) -> None:
         self.group: Any = group or dist.group.WORLD
         # By number, size and dtype: DDP makes new buckets after the first step.
-        self._held: dict[tuple[int, int, torch.dtype], Tensor] = {}
+        self._tensors: dict[tuple[int, int, torch.dtype], Tensor] = {}
 
     def tensor_for(self, bucket: GradBucket) -> Tensor:
         """Return this bucket's tensor in the arena."""
         buffer = bucket.buffer()
         key = bucket.index(), buffer.numel(), buffer.dtype
-        if key not in self._held:
-            made = empty_in(self.group.engine_group, buffer.shape, buffer.dtype)
-            self._held[key] = made
-        return self._held[key]
+        if key not in self._tensors:
+            self._tensors[key] = empty_in(
+                self.group.engine_group, buffer.shape, buffer.dtype
+            )
+        return self._tensors[key]
 
 
 @untraced
@@ -65,9 +66,9 @@ def reduce_in_arena(
     state: ArenaBuckets, bucket: GradBucket
 ) -> torch.futures.Future[torch.Tensor]:
     """Average a bucket in the arena, before the backward pass goes on."""
-    held = state.tensor_for(bucket)
-    held.copy_(bucket.buffer())
-    bucket.set_buffer(held)
+    tensor = state.tensor_for(bucket)
+    tensor.copy_(bucket.buffer())
+    bucket.set_buffer(tensor)
     return reduce_now(state.group, bucket)
 
 

@@ -58,8 +58,8 @@ def empty(
 def all_reduce(tensor: Tensor, op: str = "sum", group: str = "") -> Tensor:
     """Return the reduction of all members' tensors: torch.ops.popdist.all_reduce."""
     # torch's operators have no types.
-    found: Tensor = torch.ops.popdist.all_reduce(tensor, op, group)
-    return found
+    reduction: Tensor = torch.ops.popdist.all_reduce(tensor, op, group)
+    return reduction
 
 
 def _default_group() -> Group:
@@ -72,14 +72,14 @@ def _group_named(name: str) -> Group:
     if not name:
         return _default_group()
     # Any, because torch has a type of its own for such names.
-    named: Any = name
-    found: Any = _resolve_process_group(named)
-    if not isinstance(found, ProcessGroupPopdist):
+    group_name: Any = name
+    group: Any = _resolve_process_group(group_name)
+    if not isinstance(group, ProcessGroupPopdist):
         raise ValueError(
             f"The process group {name!r} is none of popdist's. Give the group_name of "
             'one that was made with the backend "popdist".'
         )
-    return found.engine_group
+    return group.engine_group
 
 
 @untraced

@@ -76,10 +76,10 @@ def by_environment(usual: Rendezvous) -> Rendezvous:
     def rendezvous_by_environment(
         url: str, timeout: timedelta = dist.default_pg_timeout, **others: Any
     ) -> Iterator[tuple[Store, int, int]]:
-        given = dict(parse_qsl(urlparse(url).query))
-        rank, size = given.pop("rank", None), given.pop("world_size", None)
+        query = dict(parse_qsl(urlparse(url).query))
+        rank, size = query.pop("rank", None), query.pop("world_size", None)
         try:
-            place = None if given else STATE.torch_place(rank, size)
+            place = None if query else STATE.torch_place(rank, size)
             if place is not None and place.size > 1:
                 yield _store_of(place, timeout), place.rank, place.size
                 return
@@ -158,10 +158,10 @@ def _is_served(host: str, port: int) -> bool:
 
 def _check(url: str, rank: int, size: int) -> None:
     """Raise ValueError if the program numbers the instances in another way."""
-    given = dict(parse_qsl(urlparse(url).query))
+    query = dict(parse_qsl(urlparse(url).query))
     for name, value in (("rank", rank), ("world_size", size)):
-        if given.get(name, str(value)) != str(value):
+        if query.get(name, str(value)) != str(value):
             raise ValueError(
-                f"{name}={given[name]} is given to init_process_group, but for the "
+                f"{name}={query[name]} is given to init_process_group, but for the "
                 f"launcher of this job it is {value}. Leave rank and world_size out."
             )

@@ -31,7 +31,7 @@ class StoredName:
         self._store = store
         # When the store began to fail, if it does.
         self._failing: float | None = None
-        # The name, or the last one that was found.
+        # The name, or the last one that was stored.
         self.chosen = ""
         if rank == 0:
             self.chosen = secrets.token_hex(16)
@@ -51,14 +51,14 @@ class StoredName:
         try:
             if not self._store.check([_KEY]):
                 return None
-            found: bytes = self._store.get(_KEY)
+            stored: bytes = self._store.get(_KEY)
         except dist.DistError as error:
             self._failing = self._failing or monotonic()
             if monotonic() - self._failing < _SILENCE:
                 return None
             raise _unreachable(error) from error
         self._failing = None
-        self.chosen = found.decode()
+        self.chosen = stored.decode()
         return self.chosen
 
 

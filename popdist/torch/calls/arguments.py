@@ -46,7 +46,7 @@ def check_exchanged(call: str, read: object, written: object) -> None:
 
 def _tensors_in(value: object) -> list[Tensor]:
     if isinstance(value, list | tuple):
-        return [tensor for one in value for tensor in _tensors_in(one)]
+        return [tensor for item in value for tensor in _tensors_in(item)]
     return [value] if isinstance(value, Tensor) else []
 
 

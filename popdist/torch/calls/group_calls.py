@@ -3,7 +3,6 @@
 from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from math import inf
 from typing import Any
 
 import torch
@@ -79,11 +78,11 @@ class ProcessGroupCalls:
 
     def _root(self, call: str, opts: Any, root: int) -> int:
         """Return the root that is given, by torch's options or as a number."""
-        given: int = opts if isinstance(opts, int) else getattr(opts, "rootRank", root)
-        if given not in range(self._group.size):
+        number: int = opts if isinstance(opts, int) else getattr(opts, "rootRank", root)
+        if number not in range(self._group.size):
             most = self._group.size - 1
-            refuse(call, f"invalid root rank: {given} is not one of 0 to {most}.")
-        return given
+            refuse(call, f"invalid root rank: {number} is not one of 0 to {most}.")
+        return number
 
     def _call(
         self,
@@ -124,16 +123,16 @@ class ProcessGroupCalls:
     ) -> Any:
         """Make a call, and return its work."""
         self._calls_made += 1
-        asked, limit = is_asynchronous(opts), limit_of(opts, timeout)
-        how = self._start_of(result) if asked else False
+        asynchronous, limit = is_asynchronous(opts), limit_of(opts, timeout)
+        how = self._start_of(result) if asynchronous else False
         try:
             handle = call(async_op=how if limit is None else True)
         except PopdistError as error:
             raise backend_error(error) from error
         if not how and limit is None:
-            return CompletedWork(result) if asked else DONE
+            return CompletedWork(result) if asynchronous else DONE
         work = self._work(handle, result, limit)
-        if not asked:
+        if not asynchronous:
             work.wait()
         return work
 
@@ -194,8 +193,10 @@ def limit_of(opts: Any, timeout: timedelta | None = None) -> Callable[[], float]
 
 def _is_small(result: Any) -> bool:
     """Return whether a call takes no longer than it may wait for its caller."""
-    return isinstance(result, list) and (
-        sum(_bytes_of(one) for one in result) <= _DEFERRED_BYTES
+    return (
+        isinstance(result, list)
+        and all(isinstance(x, Tensor) and x.layout is torch.strided for x in result)
+        and sum(tensor.nbytes for tensor in result) <= _DEFERRED_BYTES
     )
 
 
@@ -206,11 +207,6 @@ def _is_one_number(result: Any) -> bool:
         and isinstance(result[0], Tensor)
         and result[0].numel() == 1
     )
-
-
-def _bytes_of(one: Any) -> float:
-    dense = isinstance(one, Tensor) and one.layout is torch.strided
-    return one.nbytes if dense else inf
 
 
 def _in_backward() -> bool:

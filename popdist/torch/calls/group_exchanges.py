@@ -38,25 +38,25 @@ class ExchangeCalls(ProcessGroupCalls):
         root: int = 0,
     ) -> Any:
         """Overwrite tensors with the root's."""
-        given = listed(tensors_)
+        own = listed(tensors_)
         root = self._root("broadcast", opts, root)
         index = getattr(opts, "rootTensor", 0)
-        if index not in range(len(given)):
-            refuse("broadcast", f"invalid root tensor: {index} of {len(given)}.")
-        source = given[index]
-        check_alike("broadcast", given, source)
-        copies = [tensor for tensor in given if tensor is not source]
-        written = copies if self._group.rank == root else given
+        if index not in range(len(own)):
+            refuse("broadcast", f"invalid root tensor: {index} of {len(own)}.")
+        source = own[index]
+        check_alike("broadcast", own, source)
+        copies = [tensor for tensor in own if tensor is not source]
+        written = copies if self._group.rank == root else own
         if not copies:
-            call = partial(tensors.broadcast, self._group, given, root)
-            return self._call(call, given, opts, timeout, written=written)
+            call = partial(tensors.broadcast, self._group, own, root)
+            return self._call(call, own, opts, timeout, written=written)
 
         def steps(group: Within) -> None:
             tensors.broadcast(group, [source], root)
             for tensor in copies:
                 tensor.detach().copy_(source)
 
-        return self._steps("broadcast", steps, given, opts, timeout, written=written)
+        return self._steps("broadcast", steps, own, opts, timeout, written=written)
 
     def allgather(
         self,
@@ -66,37 +66,37 @@ class ExchangeCalls(ProcessGroupCalls):
         timeout: timedelta | None = None,
     ) -> Any:
         """Gather the tensors of all members in lists."""
-        given = listed(inputs)
+        own = listed(inputs)
         outputs = lists_of(outputs)
-        check_not_empty("allgather", given, "input ")
-        if len(outputs) != len(given):
+        check_not_empty("allgather", own, "input ")
+        if len(outputs) != len(own):
             refuse(
                 "allgather",
                 "requires input/output tensor lists to have the same length, not "
-                f"{len(given)} and {len(outputs)}.",
+                f"{len(own)} and {len(outputs)}.",
             )
-        self._check_outputs(outputs, given)
-        if len(given) == 1:
-            call = partial(tensors.all_gather, self._group, given[0], outputs[0])
+        self._check_outputs(outputs, own)
+        if len(own) == 1:
+            call = partial(tensors.all_gather, self._group, own[0], outputs[0])
             return self._call(call, outputs[0], opts, timeout)
 
         def steps(group: Within) -> None:
-            own = torch.stack([tensor.detach() for tensor in given])
-            whole = torch.empty((group.size, *own.shape), dtype=own.dtype)
-            tensors.all_gather(group, own, whole)
+            stack = torch.stack([tensor.detach() for tensor in own])
+            whole = torch.empty((group.size, *stack.shape), dtype=stack.dtype)
+            tensors.all_gather(group, stack, whole)
             for out in outputs:
                 for tensor, part in zip(out, whole.flatten(0, 1), strict=True):
                     tensor.detach().copy_(part)
 
-        return self._steps("all_gather", steps, outputs, opts, timeout, read=given)
+        return self._steps("all_gather", steps, outputs, opts, timeout, read=own)
 
     def _check_outputs(
-        self, outputs: Sequence[Sequence[Tensor]], given: Sequence[Tensor]
+        self, outputs: Sequence[Sequence[Tensor]], own: Sequence[Tensor]
     ) -> None:
         """Check the lists in which the tensors of all members are gathered."""
-        check_alike("allgather", given, given[0])
-        length = self._group.size * len(given)
-        begin = self._group.rank * len(given)
+        check_alike("allgather", own, own[0])
+        length = self._group.size * len(own)
+        begin = self._group.rank * len(own)
         for index, out in enumerate(outputs):
             if len(out) != length:
                 refuse(
@@ -105,8 +105,8 @@ class ExchangeCalls(ProcessGroupCalls):
                     f"for {length}.",
                 )
             # Sizes may differ between members.
-            check_types("allgather", out, given[0])
-            check_alike("allgather", out[begin : begin + len(given)], given[0])
+            check_types("allgather", out, own[0])
+            check_alike("allgather", out[begin : begin + len(own)], own[0])
             check_repeated("allgather", out)
 
     def all_gather_single(
@@ -134,8 +134,8 @@ class ExchangeCalls(ProcessGroupCalls):
         self, outputs: Sequence[Sequence[Tensor]], inputs: Tensors, opts: Any = None
     ) -> Any:
         """Gather each of several tensors of all members: a list from each member."""
-        given = listed(inputs)
-        check_not_empty("allgather_coalesced", given, "input ")
+        own = listed(inputs)
+        check_not_empty("allgather_coalesced", own, "input ")
         if len(outputs) != self._group.size:
             refuse(
                 "allgather_coalesced",
@@ -143,15 +143,15 @@ class ExchangeCalls(ProcessGroupCalls):
                 f"{self._group.size}.",
             )
         for index, out in enumerate(outputs):
-            if len(out) != len(given):
+            if len(out) != len(own):
                 refuse(
                     "allgather_coalesced",
-                    f"invalid output size: (expected length {len(given)}, got "
+                    f"invalid output size: (expected length {len(own)}, got "
                     f"{len(out)}) at index {index}.",
                 )
-            for tensor, like in zip(out, given, strict=True):
+            for tensor, like in zip(out, own, strict=True):
                 check_alike("allgather_coalesced", [tensor], like)
-        return self._gather_each(given, list(zip(*outputs, strict=True)), outputs, opts)
+        return self._gather_each(own, list(zip(*outputs, strict=True)), outputs, opts)
 
     def _gather_each(
         self,
@@ -216,15 +216,15 @@ class ExchangeCalls(ProcessGroupCalls):
             if lists:
                 refuse(call, f"requires empty {kind} on non-root.")
             return None
-        size, given = self._group.size, single(call, lists, f"{kind} list")
-        if len(given) != size:
+        size, parts = self._group.size, single(call, lists, f"{kind} list")
+        if len(parts) != size:
             refuse(
                 call,
-                f"Incorrect {kind} list size {len(given)}. {kind.capitalize()} list "
+                f"Incorrect {kind} list size {len(parts)}. {kind.capitalize()} list "
                 f"size should be {size}, same as size of the process group.",
             )
-        check_alike(call, given, own)
-        return given
+        check_alike(call, parts, own)
+        return parts
 
     def all_to_all_single(
         self,
@@ -251,10 +251,10 @@ class ExchangeCalls(ProcessGroupCalls):
 
     alltoall_base = all_to_all_single
 
-    def _lengths(self, tensor: Tensor, given: Sequence[int]) -> list[int]:
+    def _lengths(self, tensor: Tensor, lengths: Sequence[int]) -> list[int]:
         """Return the length of each member's part of a tensor, by default equal."""
         size = self._group.size
-        if not given:
+        if not lengths:
             if not tensor.dim() or tensor.shape[0] % size:
                 refuse(
                     "alltoall",
@@ -262,19 +262,19 @@ class ExchangeCalls(ProcessGroupCalls):
                     f"size: {tuple(tensor.shape)} among {size}.",
                 )
             return [tensor.shape[0] // size] * size
-        if len(given) != size:
+        if len(lengths) != size:
             refuse(
                 "alltoall",
                 "Number of tensor splits not equal to group size: "
-                f"{len(given)} for {size}.",
+                f"{len(lengths)} for {size}.",
             )
-        if sum(given) != tensor.shape[0]:
+        if sum(lengths) != tensor.shape[0]:
             refuse(
                 "alltoall",
                 "Split sizes doesn't match total dim 0 size: "
-                f"{list(given)} for {tensor.shape[0]}.",
+                f"{list(lengths)} for {tensor.shape[0]}.",
             )
-        return list(given)
+        return list(lengths)
 
     def alltoall(
         self,

@@ -71,17 +71,17 @@ class ReductionCalls(ProcessGroupCalls):
         ):
             return work
         op = op_of(opts, op)
-        given = listed(tensors_)
-        check_not_empty("allreduce", given)
-        check_alike("allreduce", given, given[0])
-        if given[0].layout is torch.strided:
-            return self._all_reduce(given, op, opts, timeout, as_one=True)
-        check_sparse(op, given[0])
+        own = listed(tensors_)
+        check_not_empty("allreduce", own)
+        check_alike("allreduce", own, own[0])
+        if own[0].layout is torch.strided:
+            return self._all_reduce(own, op, opts, timeout, as_one=True)
+        check_sparse(op, own[0])
 
         def steps(group: Within) -> None:
-            reduce_sparse(group, given)
+            reduce_sparse(group, own)
 
-        return self._steps("all_reduce", steps, given, opts, timeout, written=())
+        return self._steps("all_reduce", steps, own, opts, timeout, written=())
 
     def _add_up(self, tensor: Tensor, opts: dist.AllreduceOptions) -> dist.Work | None:
         """Add up a tensor that needs no preparation. Returns None if it needs some."""
@@ -107,13 +107,13 @@ class ReductionCalls(ProcessGroupCalls):
 
     def allreduce_coalesced(self, tensors_: Tensors, opts: Any = None) -> Any:
         """Reduce each of several tensors over all members."""
-        given = listed(tensors_)
-        check_dense("allreduce_coalesced", given)
-        return self._all_reduce(given, op_of(opts, None), opts)
+        own = listed(tensors_)
+        check_dense("allreduce_coalesced", own)
+        return self._all_reduce(own, op_of(opts, None), opts)
 
     def _all_reduce(
         self,
-        given: Sequence[Tensor],
+        own: Sequence[Tensor],
         op: Any,
         opts: Any,
         timeout: timedelta | None = None,
@@ -124,21 +124,21 @@ class ReductionCalls(ProcessGroupCalls):
         Args:
             as_one: Reduce all of them to one result, as if each had a member.
         """
-        name = engine_op(op, given[0].dtype)
-        parts = [as_real(tensor) for tensor in given]
+        name = engine_op(op, own[0].dtype)
+        parts = [as_real(tensor) for tensor in own]
         if name is None:
 
             def steps(group: Within) -> None:
                 for part in parts:
                     reduce_otherwise(group, part, op)
 
-            return self._steps("all_reduce", steps, given, opts, timeout)
+            return self._steps("all_reduce", steps, own, opts, timeout)
         if as_one and len(parts) > 1:
             view = self._view(len(parts))
             call = partial(tensors.all_reduce, view, [parts], name)
         else:
             call = partial(tensors.all_reduce, self._group, parts, name)
-        return self._call(call, given, opts, timeout)
+        return self._call(call, own, opts, timeout)
 
     def reduce(
         self,
@@ -151,14 +151,14 @@ class ReductionCalls(ProcessGroupCalls):
     ) -> Any:
         """Reduce a tensor where the root is."""
         root = self._root("reduce", opts, root)
-        given = listed(tensors_)
-        part = as_real(single("reduce", given, "tensor list"))
+        own = listed(tensors_)
+        part = as_real(single("reduce", own, "tensor list"))
         op = op_of(opts, op)
-        name = engine_op(op, given[0].dtype)
-        written = given if self._group.rank == root else ()
+        name = engine_op(op, own[0].dtype)
+        written = own if self._group.rank == root else ()
         if name is not None:
             call = partial(tensors.reduce, self._group, part, name, root)
-            return self._call(call, given, opts, timeout, written=written)
+            return self._call(call, own, opts, timeout, written=written)
 
         def steps(group: Within) -> None:
             total = part.clone()
@@ -167,7 +167,7 @@ class ReductionCalls(ProcessGroupCalls):
                 part.detach().copy_(total)
 
         return self._steps(
-            "reduce", steps, given, opts, timeout, read=given, written=written
+            "reduce", steps, own, opts, timeout, read=own, written=written
         )
 
     def reduce_scatter(

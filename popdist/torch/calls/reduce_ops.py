@@ -124,10 +124,10 @@ def reduce_otherwise(group: "Group | Within", tensor: Tensor, op: Any) -> None:
         tensor.detach().copy_(whole)
 
 
-def reduce_sparse(group: "Group | Within", given: Sequence[Tensor]) -> None:
+def reduce_sparse(group: "Group | Within", own: Sequence[Tensor]) -> None:
     """Add up sparse tensors of all members, and write the sum to each of them."""
-    local = given[0].coalesce()
-    for other in given[1:]:
+    local = own[0].coalesce()
+    for other in own[1:]:
         local = (local + other).coalesce()
     indices = tensors.all_gather_varied(group, local.indices())
     values = tensors.all_gather_varied(group, local.values())
@@ -136,5 +136,5 @@ def reduce_sparse(group: "Group | Within", given: Sequence[Tensor]) -> None:
     ).coalesce()
     # Also to those whose gradients are computed.
     with torch.no_grad():
-        for tensor in given:
+        for tensor in own:
             tensor.copy_(total)

@@ -18,12 +18,12 @@ _SKIP = _dynamo._FrameExecStrategy(_dynamo._FrameAction.SKIP, _dynamo._FrameActi
 T = TypeVar("T")
 
 
-def untraced(what: T) -> T:
+def untraced(target: T) -> T:
     """Keep torch.compile from compiling a function, or the methods of a class.
 
     This decorator returns what it was given: a call costs nothing more.
     """
-    for found in vars(what).values() if isinstance(what, type) else [what]:
-        if isfunction(found):
-            _dynamo.set_code_exec_strategy(found.__code__, _SKIP)
-    return what
+    for function in vars(target).values() if isinstance(target, type) else [target]:
+        if isfunction(function):
+            _dynamo.set_code_exec_strategy(function.__code__, _SKIP)
+    return target

@@ -16,13 +16,13 @@ COMMAND = [*TUNE, "--dtypes", "float32"]
 
 
 def test_by_default_everything_is_measured_and_no_file_written() -> None:
-    request = read([])
+    arguments = read([])
 
-    assert request.sizes == sizes.DEFAULT
-    assert request.dtypes == ("float32", "float16")
-    assert request.peers == ("mpi", "gloo")
-    assert (request.op, request.read_result) == (("all_reduce",), True)
-    assert (request.json, request.plot, request.tune) == (None, None, None)
+    assert arguments.sizes == sizes.DEFAULT
+    assert arguments.dtypes == ("float32", "float16")
+    assert arguments.peers == ("mpi", "gloo")
+    assert (arguments.op, arguments.read_result) == (("all_reduce",), True)
+    assert (arguments.json, arguments.plot, arguments.tune) == (None, None, None)
 
 
 @pytest.mark.parametrize(
