@@ -8,7 +8,6 @@ import os
 import signal
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from selectors import EVENT_READ
 
 from poprun.job.events import (
     Clean,
@@ -21,7 +20,7 @@ from poprun.job.events import (
 from poprun.job.host_link import HostLink
 from poprun.stdio.readers import Streams
 from poprun.stdio.stdin import StdinFeeder
-from poprun.stdio.waiter import Interest
+from poprun.stdio.waiter import READ, Interest
 
 # How long the loop of one test may run.
 LIMIT_S = 30.0
@@ -84,7 +83,7 @@ class FakeHost:
         self.calls.append(("start",))
 
     def interests(self, now: float) -> Iterator[Interest]:
-        yield Interest(self._reader, EVENT_READ, self._on_batch)
+        yield Interest(self._reader, READ, self._on_batch)
 
     def _on_batch(self, _: int) -> None:
         os.read(self._reader, 1)

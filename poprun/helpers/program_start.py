@@ -103,7 +103,7 @@ def _stdin(spec: protocol.Spec, received: list[int]) -> int:
     return received.pop()
 
 
-def _terminal_or_pipe(spec: protocol.Spec, is_terminal: bool) -> tuple[int, int]:
+def _terminal_or_pipe(spec: protocol.Spec, is_terminal: int) -> tuple[int, int]:
     """Return a stream's two ends, of a raw terminal or a pipe: bytes are exact."""
     if not is_terminal:
         return os.pipe()
@@ -114,7 +114,8 @@ def _terminal_or_pipe(spec: protocol.Spec, is_terminal: bool) -> tuple[int, int]
         attributes = termios.tcgetattr(slave)
         attributes[0] = attributes[1] = attributes[3] = 0  # input, output, local
         termios.tcsetattr(slave, termios.TCSANOW, attributes)
-        termios.tcsetwinsize(slave, spec.size)
+        rows, columns = spec.size
+        termios.tcsetwinsize(slave, (rows, columns))
     except (ImportError, OSError):  # no /dev/pts, or none left
         return os.pipe()
     return master, slave

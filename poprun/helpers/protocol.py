@@ -25,7 +25,7 @@ CLEAN = 5  # how many processes the program left behind, all of them ended now
 REMAINS = 7
 
 # From poprun to a shim.
-SPEC = 10  # see pack_spec
+SPEC = 10  # see Spec
 SIGNAL = 11  # number, to the program's process group
 KILL = 12  # everything that the program started, until nothing is left
 RELEASE = 13  # leave
@@ -173,86 +173,84 @@ def _unpack(message: bytes) -> tuple[int, list[bytes]]:
     return message[0], fields
 
 
-def pack_spec(
-    *,
-    path: bytes,
-    argv: list[bytes],
-    environment: list[bytes],
-    cwd: bytes,
-    mpi_prefixes: list[bytes],
-    mpirun_prefixes: list[bytes],
-    users: list[bytes],
-    cpus: list[int],
-    memory_nodes: list[int],
-    stdin: bytes,
-    grace_ms: int,
-    ignored: list[int],
-    terminals: tuple[bool, bool] = (False, False),
-    size: tuple[int, int] = (0, 0),
-    merge_stderr: bool = False,
-    open_files: int = 0,
-    umask: int = 0o022,
-) -> bytes:
-    """Return the message that tells a shim what to run.
-
-    Args:
-        environment: NAME=VALUE words. What MPI gave the shim is added to them.
-        mpi_prefixes: How the names of what MPI gave begin.
-        mpirun_prefixes: How those of them begin that are not the program's.
-        users: Whole names of variables in which the user's value counts for more.
-        stdin: SENT for a descriptor that comes with the message, else a path.
-        ignored: Signals that the program ignores, until it says otherwise.
-        terminals: Whether stdout and stderr are to be one.
-        size: Rows and columns of those that are.
-        merge_stderr: stderr is stdout.
-        open_files: The soft limit of open files, 0 for the shim's.
-        umask: The program's.
-    """
-    return pack(
-        SPEC,
-        path,
-        cwd,
-        b",".join(b"%d" % cpu for cpu in cpus),
-        b",".join(b"%d" % node for node in memory_nodes),
-        stdin,
-        grace_ms,
-        b",".join(b"%d" % number for number in ignored),
-        b",".join(mpi_prefixes),
-        b",".join(mpirun_prefixes),
-        b",".join(users),
-        b",".join(b"%d" % number for number in (*terminals, *size, merge_stderr)),
-        open_files,
-        umask,
-        len(argv),
-        *argv,
-        *environment,
-    )
-
-
 class Spec:
-    """What a shim runs: the reader's side of pack_spec."""
+    """What a shim runs: as values, and as the message SPEC, in this order."""
 
-    def __init__(self, fields: list[bytes]) -> None:
-        self.path, self.cwd, cpus, nodes, self.stdin = fields[:5]
-        self.cpus = [int(cpu) for cpu in cpus.split(b",") if cpu]
-        self.memory_nodes = [int(node) for node in nodes.split(b",") if node]
-        self.grace = int(fields[5]) / 1000
-        self.ignored = [int(number) for number in fields[6].split(b",") if number]
-        self._mpi_prefixes = tuple(filter(None, fields[7].split(b",")))
-        self._mpirun_prefixes = tuple(filter(None, fields[8].split(b",")))
-        self._users = frozenset(fields[9].split(b","))
-        stdout, stderr, rows, columns, merge = map(int, fields[10].split(b","))
-        self.terminals = bool(stdout), bool(stderr)
-        self.size = rows, columns
-        self.merge_stderr = bool(merge)
-        self.open_files = int(fields[11])
-        self.umask = int(fields[12])
-        count = int(fields[13])
-        self.argv = fields[14 : 14 + count]
-        self.environment = fields[14 + count :]
+    path: bytes
+    cwd: bytes
+    cpus: list[int]
+    memory_nodes: list[int]
+    # SENT for a descriptor that comes with the message, else a path.
+    stdin: bytes
+    grace_ms: int
+    # Signals that the program ignores, until it says otherwise.
+    ignored: list[int]
+    # How the names begin of what MPI gave the shim, which the program gets too.
+    mpi_prefixes: list[bytes]
+    # How those of them begin that are not the program's.
+    mpirun_prefixes: list[bytes]
+    # Whole names of variables in which the user's value counts for more.
+    users: list[bytes]
+    # Whether stdout and stderr are to be terminals, and the rows and columns of those.
+    terminals: list[int]
+    size: list[int]
+    # Whether stderr is stdout.
+    merge_stderr: int
+    # The soft limit of open files, 0 for the shim's.
+    open_files: int
+    umask: int
+    argv: list[bytes]
+    # NAME=VALUE words.
+    environment: list[bytes]
+
+    def __init__(self, **values: object) -> None:
+        self.__dict__.update(SPEC_DEFAULTS | values)
+
+    def pack(self) -> bytes:
+        """Return the message that tells a shim what to run."""
+        fields = [_join(getattr(self, name)) for name in _SPEC_FORMS]
+        return pack(SPEC, *fields, len(self.argv), *self.argv, *self.environment)
+
+    @classmethod
+    def read(cls, fields: list[bytes]) -> "Spec":
+        """Return what a message of this kind says."""
+        spec = cls()
+        for (name, form), field in zip(_SPEC_FORMS.items(), fields, strict=False):
+            setattr(spec, name, _split(form, field))
+        count, *words = fields[len(_SPEC_FORMS) :]
+        spec.argv, spec.environment = words[: int(count)], words[int(count) :]
+        return spec
 
     def is_set_by_mpi(self, name: bytes) -> bool:
-        """Return whether a variable is MPI's word to the program."""
-        if name in self._users or name.startswith(self._mpirun_prefixes):
+        """Return whether MPI has set a variable for the program."""
+        if name in self.users or name.startswith(tuple(self.mpirun_prefixes)):
             return False
-        return name.startswith(self._mpi_prefixes)
+        return name.startswith(tuple(self.mpi_prefixes))
+
+
+SPEC_DEFAULTS = {
+    "terminals": (False, False),
+    "size": (0, 0),
+    "merge_stderr": False,
+    "open_files": 0,
+    "umask": 0o022,
+}
+# argv and environment come last, without a length of their own.
+_SPEC_FORMS = dict(list(Spec.__annotations__.items())[:-2])
+
+
+def _join(value: object) -> bytes | int:
+    """Return a value of a Spec as a field: lists have commas between their items."""
+    if not isinstance(value, list | tuple):
+        return value  # type: ignore[return-value]
+    return b",".join(b"%d" % v if isinstance(v, int) else v for v in value)
+
+
+def _split(form: object, field: bytes) -> object:
+    """Return the value of a Spec that a field stands for."""
+    if form is bytes:
+        return field
+    if form is int:
+        return int(field)
+    items = [item for item in field.split(b",") if item]
+    return items if form == list[bytes] else list(map(int, items))

@@ -196,7 +196,7 @@ class Shim:
             return False
         for kind, fields in messages:
             if kind == protocol.SPEC:
-                self._start(protocol.Spec(fields))
+                self._start(protocol.Spec.read(fields))
             elif kind == protocol.HOLD:
                 self._lock, self._held = fields[0], hold(fields[0])
             elif kind == protocol.SIGNAL:
@@ -289,7 +289,7 @@ class Shim:
         if not self._program or self._clean:
             return
         if self._spec is not None:
-            grace = min(grace, self._spec.grace)
+            grace = min(grace, self._spec.grace_ms / 1000)
         if not self._ended:
             self._stopped_by = by
         if grace > 0:
@@ -306,7 +306,8 @@ class Shim:
             self._ask(p)
         if not self._stopping:
             self._left_behind = len(left)
-            grace = min(LEFTOVER_GRACE_S, self._spec.grace if self._spec else 0)
+            grace_ms = self._spec.grace_ms if self._spec else 0
+            grace = min(LEFTOVER_GRACE_S, grace_ms / 1000)
             self._kill_at = min(self._kill_at, now + grace)
 
     def _ask(self, p: processes.Process) -> None:

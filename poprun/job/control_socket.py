@@ -12,13 +12,12 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from math import inf
-from selectors import EVENT_READ, EVENT_WRITE
 
 from poprun.helpers import protocol
 from poprun.helpers.channel import Channel, address_and_key, user_of
 from poprun.job.events import AcceptFailed, Event, Rejected
 from poprun.record import Record
-from poprun.stdio.waiter import Interest
+from poprun.stdio.waiter import READ, WRITE, Interest
 
 # The connections that may be waiting for their first message, besides one for each
 # instance. The oldest is closed when there are more.
@@ -78,14 +77,14 @@ class ControlSocket:
     def interests(self, now: float) -> Iterator[Interest]:
         """Yield the descriptors to wait for, in the order to serve them."""
         hangups, sock = self._hangups.fileno(), self._sock.fileno()
-        yield Interest(hangups, EVENT_READ, lambda _: self.read_closed())
+        yield Interest(hangups, READ, lambda _: self.read_closed())
         if now >= self._retry_at:
-            yield Interest(sock, EVENT_READ, lambda _: self.accept(time.monotonic()))
+            yield Interest(sock, READ, lambda _: self.accept(time.monotonic()))
         for link in (*self._unknown, *self._known):
             if link.fileno() < 0:  # its handler has closed it
                 del self._known[link]
                 continue
-            events = EVENT_READ | (EVENT_WRITE if link.has_unsent else 0)
+            events = READ | (WRITE if link.has_unsent else 0)
             yield Interest(link.fileno(), events, self._on_ready(link))
 
     def deadline(self, now: float) -> float:
@@ -153,9 +152,9 @@ class ControlSocket:
             self.read_closed()
             if link.fileno() < 0:  # closed since poll returned
                 return
-            if events & EVENT_WRITE:
+            if events & WRITE:
                 link.flush()
-            if events & EVENT_READ:
+            if events & READ:
                 self._read(link)
 
         return call

@@ -136,23 +136,12 @@ class GuardClient:
         """Ask the guard to end whatever is left, and to leave."""
         self.channel.send(protocol.pack(protocol.FINISH))
 
-    def end_own_orphans(self) -> list[str]:
-        """End what came to poprun itself because a guard had died.
+    def do_without(self, grace: float = 0.0) -> list[str]:
+        """Do what a guard does last: end the job's processes below poprun, and undo.
 
         Returns a sentence for each end action that failed.
         """
-        if not self.replaced:
-            return []
-        processes.end(self._orphans, 0.1, 5.0)
-        # The guard has undone it, but what it did not know may have gone on writing.
-        return self._end_actions.perform()
-
-    def do_without(self) -> list[str]:
-        """Do what a guard does at the last, where none can live.
-
-        Returns a sentence for each end action that failed.
-        """
-        processes.end(self._orphans, 0, 5.0)
+        processes.end(self._orphans, grace, 5.0)
         return self._end_actions.perform()
 
     @property

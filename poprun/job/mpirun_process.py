@@ -6,7 +6,6 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from math import inf
-from selectors import EVENT_READ, EVENT_WRITE
 
 from poprun.errors import LaunchError
 from poprun.helpers import processes, protocol
@@ -23,11 +22,13 @@ from poprun.job.events import (
 from poprun.job.guard_client import GuardClient
 from poprun.job.guard_start import StartedGuard
 from poprun.job.values import Job
-from poprun.stdio.waiter import Interest
+from poprun.stdio.waiter import READ, WRITE, Interest
 
 # A guard that stays stopped (state T) for so long is replaced; how often it is checked.
 STOPPED_S = 1.0
 CHECK_GUARD_S = 0.1
+# From SIGTERM to SIGKILL for what a guard that was killed has left.
+ORPHAN_GRACE_S = 0.1
 # A guard that is killed is replaced, but not without end.
 MAX_GUARDS = 20
 
@@ -81,7 +82,7 @@ class MpirunProcess:
         killed, and its status says so.
         """
         channel = self._guard.channel
-        events = EVENT_READ | (EVENT_WRITE if channel.has_unsent else 0)
+        events = READ | (WRITE if channel.has_unsent else 0)
         yield Interest(channel.fileno(), events, self._on_guard)
 
     def deadline(self, now: float) -> float:
@@ -161,9 +162,9 @@ class MpirunProcess:
 
     def _on_guard(self, events: int) -> None:
         channel = self._guard.channel
-        if events & EVENT_WRITE:
+        if events & WRITE:
             channel.flush()
-        messages = channel.receive() if events & EVENT_READ else []
+        messages = channel.receive() if events & READ else []
         if messages is None:
             self._on_guard_lost()
         for kind, fields in messages or ():
@@ -244,7 +245,10 @@ class MpirunProcess:
 
     def _set_finished(self) -> None:
         self.finished = True
-        self._emit_failures(self._guard.end_own_orphans())
+        if self._guard.replaced:
+            # What a guard left that died is poprun's. Some may have gone on writing
+            # after the last guard, which did not know of it, had undone the rest.
+            self._emit_failures(self._guard.do_without(ORPHAN_GRACE_S))
 
     def _emit_failures(self, failures: list[str]) -> None:
         for failure in failures:

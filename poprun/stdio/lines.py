@@ -42,23 +42,7 @@ MOST_WAITING = 1 << 26
 
 
 class _Stream:
-    __slots__ = (
-        "broken",
-        "ended",
-        "heard",
-        "instance",
-        "is_stderr",
-        "lines",
-        "lines_size",
-        "looked_at",
-        "mark",
-        "reads_terminal",
-        "rest",
-        "rest_size",
-        "same_s",
-        "since",
-        "tracebacks",
-    )
+    """What one stream has written and what has not gone out yet."""
 
     def __init__(
         self,

@@ -3,11 +3,10 @@
 import time
 from collections.abc import Iterator
 from math import inf
-from selectors import EVENT_READ
 
 from poprun.stdio.router import OutputRouter
 from poprun.stdio.stream_ends import OutputSource
-from poprun.stdio.waiter import Interest, calling
+from poprun.stdio.waiter import READ, Interest, calling
 
 # How much is taken from one stream before the others get their turn.
 SHARE = 1 << 18
@@ -45,7 +44,7 @@ class Streams:
         for source in self._open:
             if source.descriptor is not None:
                 call = calling(self._read, source)
-                yield Interest(source.descriptor, EVENT_READ, call)
+                yield Interest(source.descriptor, READ, call)
 
     def deadline(self) -> float:
         """Return when `tick` is due even if nothing happens."""

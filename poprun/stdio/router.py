@@ -9,7 +9,6 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from math import inf
-from selectors import EVENT_WRITE
 
 from poprun.errors import LaunchError
 from poprun.record import Record
@@ -17,7 +16,7 @@ from poprun.stdio.lines import Console
 from poprun.stdio.screen import Screen
 from poprun.stdio.tags import Mark, Prefix, Xml
 from poprun.stdio.terminal import is_foreground, own_size
-from poprun.stdio.waiter import Interest, calling
+from poprun.stdio.waiter import WRITE, Interest, calling
 from poprun.stdio.writer import Sink
 
 # How much of each stderr is kept for the report of a failure.
@@ -134,7 +133,7 @@ class OutputRouter:
         """Yield what to wait for in order to write what is unwritten."""
         for sink in self.sinks:
             if sink.queued:
-                yield Interest(sink.fileno(), EVENT_WRITE, calling(sink.flush))
+                yield Interest(sink.fileno(), WRITE, calling(sink.flush))
 
     @property
     def full(self) -> bool:

@@ -7,11 +7,10 @@ import struct
 import sys
 import termios
 from collections.abc import Callable, Iterator
-from selectors import EVENT_READ, EVENT_WRITE
 
 from poprun.record import Record
 from poprun.stdio.stream_ends import DescriptorSink, InputSink
-from poprun.stdio.waiter import Interest, calling
+from poprun.stdio.waiter import READ, WRITE, Interest, calling
 
 NOTHING = "/dev/null"
 PIECE = 1 << 16
@@ -113,10 +112,10 @@ class StdinFeeder:
             read: Calls `read` when poprun may.
         """
         if self._pending and not self._missing and not any(self._pending.values()):
-            yield Interest(0, EVENT_READ, calling(read))
+            yield Interest(0, READ, calling(read))
         for sink, pending in self._pending.items():
             if pending and sink.descriptor is not None:
-                yield Interest(sink.descriptor, EVENT_WRITE, calling(self._write, sink))
+                yield Interest(sink.descriptor, WRITE, calling(self._write, sink))
 
     def tick(self) -> None:
         """Write to connections that others wait for."""

@@ -7,7 +7,6 @@ sent to the shims.
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
-from selectors import EVENT_READ
 
 from poprun.helpers import protocol
 from poprun.helpers.channel import Channel, process_of
@@ -19,7 +18,7 @@ from poprun.job.local_host.shims import Shims
 from poprun.job.values import Job
 from poprun.stdio.readers import Streams
 from poprun.stdio.stdin import StdinFeeder
-from poprun.stdio.waiter import Interest
+from poprun.stdio.waiter import READ, Interest
 
 
 class LocalHost:
@@ -76,9 +75,7 @@ class LocalHost:
         yield from self.control.interests(now)
         devices = self._job.devices
         if devices is not None and devices.fileno() >= 0:
-            yield Interest(
-                devices.fileno(), EVENT_READ, lambda _: self._attachments.answer()
-            )
+            yield Interest(devices.fileno(), READ, lambda _: self._attachments.answer())
 
     def deadline(self, now: float) -> float:
         due = min(self._finalizing.deadline(), self.control.deadline(now))

@@ -60,8 +60,8 @@ def make_job(
     inherited[env.ENDED_INSTANCES] = ended_file
     limits = _raise_descriptor_limit(request)
     terminals = Terminals() if terminals is None else terminals
-    pack = partial(
-        protocol.pack_spec,
+    spec = partial(
+        protocol.Spec,
         grace_ms=int(settings["grace"] * 1000),
         terminals=(terminals.stdout, terminals.stderr),
         size=terminals.size(),
@@ -76,7 +76,7 @@ def make_job(
         mark=f"{env.JOB_ID}={request.identity}",
         mpirun=plan.argv,
         mpirun_environment=_mpirun_environment(plan, environ, directory),
-        specs=_specs(pack, plan, paths, program, inherited),
+        specs=_specs(spec, plan, paths, program, inherited),
         stdin=request.stdin,
         terminals=terminals,
         merge_stderr=request.arguments.job.merge_stderr,
@@ -175,7 +175,7 @@ def with_interpreter(variables: Mapping[str, str], folder: str) -> dict[str, str
 
 
 def _specs(
-    pack: Callable[..., bytes],
+    spec: Callable[..., protocol.Spec],
     plan: Plan,
     paths: Sequence[str],
     program: Sequence[str],
@@ -184,10 +184,10 @@ def _specs(
     """Return the SPEC messages of the instances, in rank order.
 
     Args:
-        pack: Is protocol.pack_spec, with what stands in no plan.
+        spec: Is protocol.Spec, with what stands in no plan.
     """
     argv = [os.fsencode(word) for word in program]
-    specs = []
+    messages = []
     for assignment, path in zip(plan.assignments, paths, strict=True):
         facts = plan.request.facts_of(assignment.rank)
         variables = with_interpreter(
@@ -200,7 +200,7 @@ def _specs(
             name for name in assignment.variables if name.startswith(INSTANCE_PREFIXES)
         ]
         is_sent = plan.request.stdin.is_sent_to(assignment.rank)
-        spec = pack(
+        message = spec(
             path=os.fsencode(path),
             argv=argv,
             environment=environment,
@@ -212,9 +212,9 @@ def _specs(
             memory_nodes=list(assignment.binding.memory_nodes or ()),
             stdin=protocol.SENT if is_sent else os.fsencode(plan.request.stdin.path),
             ignored=list(facts.ignored_signals),
-        )
-        specs.append(spec)
-    return specs
+        ).pack()
+        messages.append(message)
+    return messages
 
 
 def _check_sizes(

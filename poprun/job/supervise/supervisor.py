@@ -11,7 +11,6 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from math import inf
-from selectors import EVENT_READ
 
 from poprun.helpers import processes
 from poprun.job.events import (
@@ -35,11 +34,12 @@ from poprun.job.supervise.stacks import Stacks
 from poprun.job.supervise.stopping import Course, Phase
 from poprun.job.values import Job
 from poprun.record import replace
+from poprun.stdio import waiter
 from poprun.stdio.readers import Streams
 from poprun.stdio.router import OutputRouter
 from poprun.stdio.stdin import StdinFeeder
 from poprun.stdio.terminal import is_foreground, wait_until_readable
-from poprun.stdio.waiter import Interest, Waiter, calling
+from poprun.stdio.waiter import READ, Interest, calling
 
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
@@ -102,7 +102,6 @@ class Supervisor:
         # Signals to end the job that came when it was over.
         self._is_over = False
         self._late_signals = 0
-        self._waiter = Waiter()
 
     def start(self) -> None:
         """Start the job; `run` must be called then.
@@ -149,7 +148,6 @@ class Supervisor:
         """Release what `write_out` needs: the last thing to call."""
         block_signals()
         processes.end_wake_up(self._wake)
-        self._waiter.close()
         for sink in self._router.sinks:
             sink.close()
 
@@ -167,7 +165,7 @@ class Supervisor:
         due = min(deadline, self._router.deadline(), self._stacks.deadline())
         hosts = (host.deadline(now) for host in self._hosts)
         due = min(due, self._streams.deadline(), self._mpirun.deadline(now), *hosts)
-        self._waiter.serve(self._interests(now), due)
+        waiter.serve(self._interests(now), due)
         for host in self._hosts:
             host.tick(time.monotonic())
         self._mpirun.tick(time.monotonic())
@@ -190,7 +188,7 @@ class Supervisor:
         yield from self._stdin_feeder.interests(self._read_stdin)
 
     def _signal_interests(self) -> Iterator[Interest]:
-        yield Interest(self._wake, EVENT_READ, calling(self._on_signals))
+        yield Interest(self._wake, READ, calling(self._on_signals))
 
     def _serve_output(self, due: float) -> None:
         interests = list(self._signal_interests())
@@ -199,7 +197,7 @@ class Supervisor:
             for host in self._hosts:
                 interests += host.interests(time.monotonic())
         output = (*self._streams.interests(), *self._router.interests())
-        self._waiter.serve((*interests, *output), due)
+        waiter.serve((*interests, *output), due)
 
     def _emit(self, event: Event) -> None:
         if isinstance(event, StacksAvailable):

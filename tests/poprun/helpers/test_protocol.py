@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from poprun.helpers import protocol
-from poprun.helpers.protocol import MAX_LENGTH, Decoder, Spec, pack, pack_spec
+from poprun.helpers.protocol import MAX_LENGTH, Decoder, Spec, pack
 
 kinds = st.integers(0, 255)
 messages = st.tuples(kinds, st.lists(st.binary(max_size=40), max_size=6))
@@ -146,7 +146,7 @@ def test_a_shim_reads_what_poprun_wrote(
     grace_ms: int,
     ignored: list[int],
 ) -> None:
-    message = pack_spec(
+    message = Spec(
         path=path,
         argv=argv,
         environment=environment,
@@ -159,16 +159,16 @@ def test_a_shim_reads_what_poprun_wrote(
         stdin=b"/dev/null",
         grace_ms=grace_ms,
         ignored=ignored,
-    )
+    ).pack()
 
     [(kind, fields)] = decoded(message)
-    spec = Spec(fields)
+    spec = Spec.read(fields)
 
     assert kind == protocol.SPEC
     assert (spec.path, spec.argv, spec.environment) == (path, argv, environment)
     assert (spec.cwd, spec.cpus, spec.memory_nodes) == (cwd, cpus, nodes)
     assert (spec.stdin, spec.ignored) == (b"/dev/null", ignored)
-    assert spec.grace == grace_ms / 1000
+    assert spec.grace_ms == grace_ms
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def test_a_shim_reads_what_poprun_wrote(
     ],
 )
 def test_mpi_sets_what_has_one_of_its_prefixes(name: bytes, expected: bool) -> None:
-    message = pack_spec(
+    message = Spec(
         path=b"/bin/true",
         argv=[],
         environment=[],
@@ -197,9 +197,9 @@ def test_mpi_sets_what_has_one_of_its_prefixes(name: bytes, expected: bool) -> N
         stdin=b"/dev/null",
         grace_ms=0,
         ignored=[],
-    )
+    ).pack()
 
-    assert Spec(decoded(message)[0][1]).is_set_by_mpi(name) is expected
+    assert Spec.read(decoded(message)[0][1]).is_set_by_mpi(name) is expected
 
 
 @pytest.mark.parametrize(

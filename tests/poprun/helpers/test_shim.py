@@ -81,7 +81,7 @@ class Driven:
             "ignored": [],
             **spec,
         }
-        self.poprun.send(protocol.pack_spec(**asked))  # type: ignore[arg-type]
+        self.poprun.send(protocol.Spec(**asked).pack())
 
     def send(self, kind: int, *fields: int) -> None:
         self.poprun.send(protocol.pack(kind, *fields))

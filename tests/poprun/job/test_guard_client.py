@@ -146,7 +146,6 @@ def test_the_first_guard_is_the_ancestor_of_all_and_need_not_know_them(
     guarding.know(5, 50)
 
     assert guards.heard() == []
-    guarding.end_own_orphans()
 
 
 def test_another_guard_is_told_all_that_the_first_one_knew(

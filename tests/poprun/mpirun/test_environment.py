@@ -1,6 +1,6 @@
 import pytest
 
-from poprun.helpers.protocol import Decoder, Spec, pack_spec
+from poprun.helpers.protocol import Decoder, Spec
 from poprun.mpirun.environment import (
     INSTANCE_PREFIXES,
     MPIRUN_PREFIXES,
@@ -62,7 +62,7 @@ def test_mpirun_does_not_see_the_batch_system() -> None:
 
 def is_set_by_mpi(name: str) -> bool:
     """Return whether a shim adds this variable of mpirun's to the program's."""
-    message = pack_spec(
+    message = Spec(
         path=b"/bin/true",
         argv=[b"true"],
         environment=[],
@@ -75,9 +75,9 @@ def is_set_by_mpi(name: str) -> bool:
         stdin=b"/dev/null",
         grace_ms=0,
         ignored=[],
-    )
+    ).pack()
     [(_, fields)] = Decoder().feed(message)
-    return Spec(fields).is_set_by_mpi(name.encode())
+    return Spec.read(fields).is_set_by_mpi(name.encode())
 
 
 @pytest.mark.parametrize(

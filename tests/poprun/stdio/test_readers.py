@@ -5,7 +5,6 @@ import os
 import struct
 import termios
 from collections.abc import Iterator
-from selectors import EVENT_READ
 
 import pytest
 
@@ -13,6 +12,7 @@ from poprun.stdio import readers as module
 from poprun.stdio.readers import SHARE, Streams
 from poprun.stdio.router import OutputRouter, Routes
 from poprun.stdio.stream_ends import DescriptorSource
+from poprun.stdio.waiter import READ
 from poprun.stdio.writer import ENOUGH
 
 
@@ -51,7 +51,7 @@ class Job:
     def read(self) -> None:
         """Read each of them once."""
         for interest in list(self.streams.interests()):
-            interest.call(EVENT_READ)
+            interest.call(READ)
 
     def shown(self) -> bytes:
         try:

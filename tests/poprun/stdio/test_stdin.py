@@ -1,10 +1,10 @@
 import os
 from collections.abc import Iterator
-from selectors import EVENT_READ, EVENT_WRITE
 
 import pytest
 
 from poprun.stdio.stdin import Stdin, StdinFeeder
+from poprun.stdio.waiter import READ, WRITE
 
 MUCH = bytes(range(256)) * 256  # with anything else, more than a pipe takes
 
@@ -29,15 +29,15 @@ def given(stdin_feeder: StdinFeeder, rank: int) -> int:
 
 def wants_more(stdin_feeder: StdinFeeder) -> bool:
     interests = stdin_feeder.interests(stdin_feeder.read)
-    return [i.descriptor for i in interests if i.events == EVENT_READ] == [0]
+    return [i.descriptor for i in interests if i.events == READ] == [0]
 
 
 def write_pending(stdin_feeder: StdinFeeder) -> bool:
     """Write what sinks have not taken; return whether there was anything."""
     interests = list(stdin_feeder.interests(stdin_feeder.read))
-    writing = [i for i in interests if i.events == EVENT_WRITE]
+    writing = [i for i in interests if i.events == WRITE]
     for interest in writing:
-        interest.call(EVENT_WRITE)
+        interest.call(WRITE)
     return bool(writing)
 
 

@@ -9,10 +9,10 @@ import pytest
 from fake_frames import WINDOW, FramedSink, FramedSource
 
 from poprun.job.supervise.drain import drain
+from poprun.stdio import waiter
 from poprun.stdio.readers import Streams
 from poprun.stdio.router import OutputRouter, Routes
 from poprun.stdio.stdin import Stdin, StdinFeeder
-from poprun.stdio.waiter import Waiter
 from poprun.stdio.writer import ENOUGH
 
 LINE = bytes(range(32, 127)) + b"\n"
@@ -28,12 +28,11 @@ class Job:
         self.streams = Streams(self.router)
         self.source = FramedSource()
         self.streams.open(self.source, 3, "stdout")
-        self._waiter = Waiter()
 
     def turn(self) -> None:
         """Do what a turn of the loop does with output."""
         interests = [*self.streams.interests(), *self.router.interests()]
-        self._waiter.serve(interests, time.monotonic())
+        waiter.serve(interests, time.monotonic())
         self.streams.tick()
         self.router.tick(time.monotonic())
 
@@ -45,12 +44,11 @@ class Job:
 
     def drain(self) -> None:
         def serve(due: float) -> None:
-            self._waiter.serve(self.router.interests(), due)
+            waiter.serve(self.router.interests(), due)
 
         drain(self.router, self.streams, serve, lambda: inf)
 
     def close(self) -> None:
-        self._waiter.close()
         for sink in self.router.sinks:
             sink.close()
         os.close(self._out)

@@ -5,7 +5,6 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from selectors import EVENT_READ
 
 import pytest
 from driven_jobs import MPIRUN_PID, Driven
@@ -25,6 +24,7 @@ from poprun.job.events import (
     Started,
 )
 from poprun.job.supervise.stopping import Cause, Phase, Reason
+from poprun.stdio.waiter import READ
 
 
 @pytest.fixture
@@ -177,7 +177,7 @@ def test_shims_that_go_while_poll_looks_are_lost_in_the_order_of_time(
     # poll has looked at the epoll before the first one went.
     shims[1].channel.close()
     shims[0].channel.close()
-    two.host.control._on_ready(next(iter(two.host.control._known)))(EVENT_READ)
+    two.host.control._on_ready(next(iter(two.host.control._known)))(READ)
 
     assert two.told[:2] == [ShimLost(1), ShimLost(0)]
 

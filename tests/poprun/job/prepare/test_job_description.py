@@ -111,7 +111,7 @@ def directories(made: Job) -> list[str]:
 def spec(made: Job, rank: int = 0) -> protocol.Spec:
     [(kind, fields)] = protocol.Decoder().feed(made.specs[rank])
     assert kind == protocol.SPEC
-    return protocol.Spec(fields)
+    return protocol.Spec.read(fields)
 
 
 def environment(made: Job, rank: int = 0) -> dict[str, str]:
@@ -136,7 +136,7 @@ def test_an_instance_gets_the_program_as_it_was_called() -> None:
     assert told.path == b"/bin/train.py"
     assert told.argv == [b"train.py", b"", b"a:b", b"caf\xe9"]
     assert told.cwd == b"/home/u"
-    assert (told.stdin, told.grace) == (b"/dev/null", 2.5)
+    assert (told.stdin, told.grace_ms) == (b"/dev/null", 2500)
 
 
 def test_an_instance_gets_its_binding() -> None:

@@ -5,7 +5,6 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from math import inf
-from selectors import EVENT_READ
 from typing import NamedTuple
 
 import pytest
@@ -13,10 +12,11 @@ import pytest
 from poprun.job.supervise import drain
 from poprun.job.supervise.drain import reader_timeout
 from poprun.job.supervise.stopping import Cause, Reason
+from poprun.stdio import waiter
 from poprun.stdio.readers import Streams
 from poprun.stdio.router import OutputRouter, Routes
 from poprun.stdio.stream_ends import DescriptorSource
-from poprun.stdio.waiter import Interest, Waiter, calling
+from poprun.stdio.waiter import READ, Interest, calling
 
 MUCH = bytes(range(256)) * 2048  # more than any pipe takes at once
 
@@ -55,15 +55,13 @@ class Ends(NamedTuple):
     def drain(
         self, limit: Callable[[], float], on_signal: Callable[[], None] = lambda: None
     ) -> None:
-        waiter = Waiter()
-        signals = Interest(self.wake[0], EVENT_READ, calling(on_signal))
+        signals = Interest(self.wake[0], READ, calling(on_signal))
 
         def serve(due: float) -> None:
             output = (*self.streams.interests(), *self.router.interests())
             waiter.serve((signals, *output), due)
 
         drain.drain(self.router, self.streams, serve, limit)
-        waiter.close()
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ fake second one."""
 import os
 import signal
 from collections.abc import Iterator
-from selectors import EVENT_READ
 
 import pytest
 from driven_jobs import Driven
@@ -23,7 +22,7 @@ from poprun.job.events import (
 from poprun.job.supervise.stopping import Cause, Phase, Reason
 from poprun.job.values import Resource
 from poprun.stdio.stream_ends import DescriptorSource
-from poprun.stdio.waiter import Interest
+from poprun.stdio.waiter import READ, Interest
 
 # Rank 0 runs here, the others there.
 HERE, THERE = range(1), range(1, 3)
@@ -239,7 +238,7 @@ def test_frames_of_another_host_are_shown_to_their_end_after_the_job(
             source.receive(b"the last")
             source.receive_end()
 
-    interest = Interest(connection, EVENT_READ, receive)
+    interest = Interest(connection, READ, receive)
     monkeypatch.setattr(there, "interests", lambda now: iter([interest]))
     driven.finish()
 
