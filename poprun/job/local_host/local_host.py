@@ -1,23 +1,41 @@
-"""The host that poprun runs on: the instances there, and what connects to poprun.
+"""The host that poprun runs on: shims connect to it, and processes of their instances.
 
-What is reported on the control socket becomes events; what the supervisor decides is
+What they report on the control socket becomes events; what the supervisor decides is
 sent to the shims.
 """
 
+import errno
+import os
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 
 from poprun.helpers import protocol
 from poprun.helpers.channel import Channel, process_of
+from poprun.helpers.job_files import LOCK
 from poprun.job.control_socket import ControlSocket, Handler, Messages
-from poprun.job.events import AloneInMpi, DevicesLost, Event
+from poprun.job.events import (
+    AloneInMpi,
+    Clean,
+    Connected,
+    DevicesLost,
+    Event,
+    Exited,
+    Refused,
+    Rejected,
+    Remains,
+    ShimLeft,
+    ShimLost,
+    StacksAvailable,
+    Started,
+)
 from poprun.job.local_host.attachments import Attachments
 from poprun.job.local_host.finalizing import Finalizing
-from poprun.job.local_host.shims import Shims
 from poprun.job.values import Job
 from poprun.stdio.readers import Streams
+from poprun.stdio.router import STREAMS
 from poprun.stdio.stdin import StdinFeeder
+from poprun.stdio.stream_ends import DescriptorSource
 from poprun.stdio.waiter import READ, Interest
 
 
@@ -46,23 +64,31 @@ class LocalHost:
         self._finalizing = Finalizing(len(job.specs))
         self._attachments = Attachments(job.devices)
         self._has_lost_devices = False
+        # Whether shims that connect start their programs, or leave.
+        self._starts_instances = True
+        # Whether shims that end now have been released.
+        self._has_released = False
+        # The connections to the shims, by rank, and how far their instances are.
+        self._shims: dict[int, Channel] = {}
+        self._connected: set[int] = set()
+        self._started: set[int] = set()
+        self._clean: set[int] = set()
+        # Those whose shim ended before their processes had.
+        self._lost: set[int] = set()
+        # The rank of each program, by its pid.
+        self._programs: dict[int, int] = {}
+        # Processes that may not be signalled.
+        self._remaining: set[int] = set()
 
     def start(
         self, emit: Callable[[Event], None], streams: Streams, stdin: StdinFeeder
     ) -> None:
         """Listen for shims, and for processes of their instances."""
         self._emit = emit
-        self._shims = Shims(
-            self._job,
-            self.name,
-            self.ranks,
-            streams,
-            stdin,
-            emit=emit,
-            know=self._know,
-        )
+        self._streams = streams
+        self._stdin = stdin
         handlers = {
-            protocol.HELLO: Handler(self._shims.accept, self._shims.receive),
+            protocol.HELLO: Handler(self._on_hello, self._on_shim),
             protocol.FINALIZING: Handler(self._on_finalizing, self._on_interpreter),
             protocol.ALONE_IN_MPI: Handler(self._on_alone, lambda *_: None),
             protocol.ATTACH: Handler(self._on_attach, self._attachments.receive),
@@ -100,23 +126,25 @@ class LocalHost:
 
     @property
     def is_clean(self) -> bool:
-        return self._shims.are_clean
+        is_complete = len(self._clean) == len(self.ranks)
+        return is_complete and not self._lost and not self._remaining
 
     def stop_starting(self) -> None:
-        self._shims.starts_instances = False
+        self._starts_instances = False
 
     def signal_instances(self, number: int) -> None:
-        self._shims.send(protocol.pack(protocol.SIGNAL, number))
+        self._send_all(protocol.pack(protocol.SIGNAL, number))
 
     def kill_instances(self) -> None:
-        self._shims.send(protocol.pack(protocol.KILL))
+        self._send_all(protocol.pack(protocol.KILL))
 
     def release_shims(self) -> None:
-        self._shims.are_leaving = True
-        self._shims.send(protocol.pack(protocol.RELEASE))
+        self._has_released = True
+        self._send_all(protocol.pack(protocol.RELEASE))
 
     def show_stacks(self, rank: int, pid: int) -> None:
-        self._shims.send_to(rank, protocol.pack(protocol.SHOW_STACKS, pid))
+        if rank in self._shims:
+            self._shims[rank].send(protocol.pack(protocol.SHOW_STACKS, pid))
 
     def note_end(self, rank: int) -> None:
         self._finalizing.end(rank)
@@ -130,7 +158,125 @@ class LocalHost:
     def close(self) -> None:
         self.control.close()
 
-    # --- What connects to the control socket, besides shims.
+    def _send_all(self, message: bytes) -> None:
+        for shim in self._shims.values():
+            shim.send(message)
+
+    # --- Shims.
+
+    def _on_hello(self, link: Channel, fields: list[bytes]) -> bool:
+        """Take in a shim that has connected, and let it start its program or leave."""
+        rank, pid, start = (int(fields[i]) for i in (2, 4, 5))
+        if rank not in self.ranks or rank in self._connected:
+            return False
+        self._know(pid, start)
+        self._shims[rank] = link
+        self._connected.add(rank)
+        self._emit(Connected(rank))
+        if self._starts_instances:
+            self._send_spec(rank, link)
+        else:
+            link.send(protocol.pack(protocol.RELEASE))
+            self._emit(Clean(rank, 0))
+        return True
+
+    def _on_shim(self, link: Channel, messages: Messages | None) -> None:
+        """Act on messages of a shim; None when its connection has ended."""
+        rank = next(r for r, shim in self._shims.items() if shim is link)
+        for kind, fields in messages or ():
+            twice = kind == protocol.STARTED and rank in self._started
+            if twice or not protocol.is_report(kind, fields):
+                self._emit(Rejected(f"a message of kind {kind} made no sense"))
+                messages = None
+                break
+            self._on_report(rank, link, kind, fields)
+        if messages is None:
+            self._on_lost(rank)
+
+    def _send_spec(self, rank: int, link: Channel) -> None:
+        try:
+            descriptor = self._stdin.descriptor_for(rank)
+        except OSError as error:
+            link.send(protocol.pack(protocol.RELEASE))
+            self._clean.add(rank)
+            self._emit(Refused(rank, error.errno or 0, "", "making a pipe for stdin"))
+            return
+        sent = () if descriptor is None else (descriptor,)
+        if self._job.directory:
+            lock = os.path.join(os.fsencode(self._job.directory), LOCK)
+            link.send(protocol.pack(protocol.HOLD, lock))
+        link.send(self._job.specs[rank], sent)
+        if descriptor is not None:
+            os.close(descriptor)
+
+    def _on_report(
+        self, rank: int, link: Channel, kind: int, fields: list[bytes]
+    ) -> None:
+        if kind == protocol.STARTED:
+            self._on_started(rank, link, fields)
+        elif kind == protocol.REFUSED:
+            self._clean.add(rank)
+            about, call = map(os.fsdecode, fields[1:])
+            self._emit(Refused(rank, int(fields[0]), about, call))
+        elif kind == protocol.EXITED:
+            self._on_exited(rank, fields)
+        elif kind == protocol.REMAINS:
+            self._on_remains(fields)
+        elif kind == protocol.STACKS:
+            pids = [int(pid) for pid in fields[0].split(b",") if pid != b"0"]
+            self._emit(StacksAvailable(rank, tuple(pids)))
+        elif kind == protocol.CLEAN:
+            self._clean.add(rank)
+            self._emit(Clean(rank, int(fields[0])))
+
+    def _on_started(self, rank: int, link: Channel, fields: list[bytes]) -> None:
+        streams = STREAMS[:1] if self._job.merge_stderr else STREAMS
+        if len(link.descriptors) < len(streams):
+            # The kernel has dropped what this process had no number left for.
+            link.send(protocol.pack(protocol.KILL))
+            self._clean.add(rank)
+            self._emit(Refused(rank, errno.EMFILE, "", "receiving stdout and stderr"))
+            return
+        for stream in streams:
+            source = DescriptorSource(link.descriptors.pop(0))
+            self._streams.open(source, rank, stream)
+        pid = int(fields[0])
+        self._programs[pid] = rank
+        self._started.add(rank)
+        cpus = tuple(int(cpu) for cpu in fields[2].split(b","))
+        self._emit(Started(rank, pid, cpus, memory_is_bound=fields[3] == b"1"))
+
+    def _on_remains(self, fields: list[bytes]) -> None:
+        remains = Remains.read(fields, self.name)
+        if remains.pid not in self._remaining:
+            self._remaining.add(remains.pid)
+            self._emit(remains)
+
+    def _on_exited(self, rank: int, fields: list[bytes]) -> None:
+        status, at, user, system, peak = (int(field) for field in fields[:5])
+        self._emit(
+            Exited(
+                rank=rank,
+                status=status,
+                at_ns=min(at, time.monotonic_ns()),
+                user_s=user / 1e6,
+                system_s=system / 1e6,
+                peak_kib=peak,
+                by_itself=fields[5] == protocol.BY_ITSELF,
+            )
+        )
+
+    def _on_lost(self, rank: int) -> None:
+        self._shims.pop(rank).close()
+        if rank not in self._clean:
+            self._lost.add(rank)
+        if rank not in self._clean and not self._has_released:
+            self._clean.add(rank)
+            self._emit(ShimLost(rank))
+        elif self._has_released:
+            self._emit(ShimLeft(rank))
+
+    # --- Processes of instances.
 
     def _on_alone(self, link: Channel, fields: list[bytes]) -> bool:
         """Warn of an instance that imports mpi4py where there is no MPI."""
@@ -151,8 +297,8 @@ class LocalHost:
     def _on_finalizing(self, link: Channel, fields: list[bytes]) -> bool:
         """Note what a process of an instance exits with."""
         # What ends once the job is being stopped has not ended by itself.
-        if self._shims.starts_instances:
-            own = self._shims.rank_of_program(process_of(link.sock))
+        if self._starts_instances:
+            own = self._programs.get(process_of(link.sock))
             self._finalizing.note(
                 link,
                 rank=int(fields[2]) if own is None else own,
