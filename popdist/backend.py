@@ -165,16 +165,20 @@ def registerCommunicator(
     import numpy as np
 
     from popdist.communicators import DEFAULT, checked
-    from popdist.named.order import order_of
+    from popdist.negotiation.named_calls import Operation, named_calls_among
     from popdist.session import STATE
 
     chosen = checked(participants)
     key = DEFAULT if communicator_id is None else communicator_id
     mine = np.frombuffer(repr((list(chosen), key)).encode(), np.uint8)
-    given = order_of(STATE.job.members).call(
-        "popdist.registerCommunicator",
+    operation = Operation(
+        "registerCommunicator",
+        mine,
         lambda group, name: group.all_gather(mine, name=name),
+        lambda _, rows: list(rows),
     )
+    calls = named_calls_among(STATE.job.members)
+    given = calls.submit("popdist.registerCommunicator", operation, wait=True).wait()
     for instance, other in enumerate(given):
         if other.tobytes() != given[0].tobytes():
             raise MismatchError(

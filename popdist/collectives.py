@@ -16,7 +16,7 @@ async_op=True the calls return a handle at once, and the arrays may not be touch
 until its wait() returns.
 """
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any, Literal, TypeVar, overload
 
 import numpy as np
@@ -26,7 +26,8 @@ from popdist.communicators import DEFAULT, participants
 from popdist.engine.group import Group
 from popdist.engine.handle import Handle
 from popdist.errors import MismatchError
-from popdist.named.order import order_of
+from popdist.negotiation.named_calls import Operation, named_calls_among
+from popdist.session import STATE
 
 # Any, because arrays of every dtype that the engine knows are taken.
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -69,12 +70,18 @@ def allReduceSum(
         async_op: Return a handle at once, whose wait() returns the array.
     """
     _check_writable("data", data)
-    return _make(
-        name,
-        communicator,
-        async_op,
+
+    def add(alone: Group, rows: Array) -> A:
+        data[...] = alone.all_reduce(rows, out=rows)[0]
+        return data
+
+    operation = Operation(
+        "all_reduce",
+        data,
         lambda group, name: group.all_reduce(data, out=data, name=name),
+        add,
     )
+    return _make(name, communicator, async_op, operation)
 
 
 @overload
@@ -121,12 +128,18 @@ def broadcast(
         )
     root = found.index(root_rank)
     _check_writable("data", data)
-    return _make(
-        name,
-        communicator,
-        async_op,
+
+    def copy(_: Group, rows: Array) -> A:
+        data[...] = rows[root]
+        return data
+
+    operation = Operation(
+        f"broadcast from {root}",
+        data,
         lambda group, name: group.broadcast(data, root, out=data, name=name),
+        copy,
     )
+    return _make(name, communicator, async_op, operation)
 
 
 @overload
@@ -183,15 +196,19 @@ def allGather(
                 "a row for each instance."
             )
 
-    def gather(group: Group, name: str | None) -> Array:
-        if dst is not None and data is None:
-            rows = group.all_gather(dst[group.rank, ...], name=name)
-        else:
-            rows = group.all_gather(np.asarray(data), name=name)
-        _check_alike(rows, found)
-        return np.stack(rows) if dst is None else _fill(dst, rows)
+    if dst is not None and data is None:
+        data = dst[found.index(STATE.job.place.rank), ...]
+    own = np.asarray(data)
 
-    return _make(name, communicator, async_op, gather)
+    def gather(group: Group, name: str | None) -> Array:
+        rows = group.all_gather(own, name=name)
+        _check_alike(rows, found)
+        return _fill(dst, rows)
+
+    operation = Operation(
+        "all_gather", own, gather, lambda _, rows: _fill(dst, list(rows))
+    )
+    return _make(name, communicator, async_op, operation)
 
 
 def barrier(name: str | None = None, communicator: str | None = None) -> None:
@@ -200,18 +217,15 @@ def barrier(name: str | None = None, communicator: str | None = None) -> None:
 
 
 def _make(
-    name: str | None,
-    communicator: str | None,
-    async_op: bool,
-    action: Callable[[Group, str | None], T],
+    name: str | None, communicator: str | None, async_op: bool, operation: Operation[T]
 ) -> T | Handle[T]:
-    order = order_of(participants(communicator))
     key = name
     # Two communicators may be among the same instances, and each has its own tensors.
     if name is not None and communicator not in (None, DEFAULT):
         key = f"{communicator}: {name}"
-    make = order.start if async_op else order.call
-    return make(key, action)
+    calls = named_calls_among(participants(communicator))
+    handle = calls.submit(key, operation, wait=not async_op)
+    return handle if async_op else handle.wait()
 
 
 def _check_writable(what: str, array: object) -> None:
@@ -232,7 +246,9 @@ def _check_alike(rows: list[Array], instances: tuple[int, ...]) -> None:
             )
 
 
-def _fill(dst: Array, rows: list[Array]) -> Array:
+def _fill(dst: Array | None, rows: Sequence[Array]) -> Array:
+    if dst is None:
+        return np.stack(rows)
     if (dst.dtype, dst.shape[1:]) != (rows[0].dtype, rows[0].shape):
         raise ValueError(
             f"dst has rows of {dst.dtype} of shape {dst.shape[1:]}, but the instances "

@@ -88,7 +88,6 @@ STAGES = {
         (
             "popdist.communicators",
             "popdist.groups",
-            "popdist.named",
             "popdist.negotiation",
             "popdist.replicated",
         ),

@@ -9,6 +9,8 @@ from popdist.engine.spec.operations import (
     Described,
     Operation,
     Status,
+    display_name,
+    name_of_number,
 )
 from popdist.errors import (
     ArenaError,
@@ -165,5 +167,9 @@ def describe_call(call: Described, instances: Sequence[int]) -> str:
     )
 
 
-def _named(name: int) -> str:
-    return f" named {name:016x}" if name else ""
+def _named(number: int) -> str:
+    """Return what is said of the name of a call, which only another member may know."""
+    name = name_of_number(number)
+    if name is not None:
+        return f" named {display_name(name)}"
+    return " under another name" if number else ""

@@ -1,1 +1,1 @@
-"""Calls that the ranks of a process set request, agreed upon and carried out alike."""
+"""Calls matched by name: members agree on what all request, and carry it out alike."""

@@ -65,6 +65,10 @@ class Agreement:
         self._unnamed: Counter[tuple[int, Kind]] = Counter()
         self._numbers: dict[tuple[Any, ...], int] = {}
         self._templates: list[tuple[Any, ...]] = []
+        # What is decided if all members announce one known call, by their message.
+        self._repeated: dict[bytes, Decision] = {}
+        # Whether all members have announced the same, while nothing else was pending.
+        self.is_unanimous = False
         # Whether no member requests more before a call is over, and none can be made.
         self.is_deadlocked = False
 
@@ -74,26 +78,47 @@ class Agreement:
         Args:
             blocked: Without requests, that none will come before a call is over.
         """
-        entries: list[Any] = []
-        for request in requests:
-            template = request.template
-            known: Any = self._numbers.get(template, template)
-            entries.append([known, request.counts] if request.counts else known)
-        if not entries:
+        if not requests:
             return _BLOCKED if blocked else b""
-        return json.dumps(entries, separators=(",", ":")).encode()
+        entries = ",".join([self._encode(request) for request in requests])
+        return f"[{entries}]".encode()
+
+    def _encode(self, request: Request) -> str:
+        template = request.template
+        known = self._numbers.get(template)
+        if request.counts:
+            entry = [template if known is None else known, request.counts]
+            return json.dumps(entry, separators=(",", ":"))
+        return json.dumps(template) if known is None else str(known)
 
     def feed(self, messages: Sequence[bytes]) -> list[Decision]:
         """Take the next message of each member, and return what can be carried out."""
+        text = messages[0]
+        self.is_unanimous = not (self._pending or self._joined) and (
+            messages.count(text) == self._size
+        )
+        # Members that repeat one call without a change come to the same decision.
+        repeated = self._repeated.get(text) if self.is_unanimous else None
+        if repeated is not None:
+            return [repeated]
         for member, message in enumerate(messages):
             for entry in json.loads(message) if message else ():
                 self._take(member, entry)
+        decisions = self._decide()
+        self.is_deadlocked = not decisions and set(messages) == {_BLOCKED}
         if len(self._templates) > _MOST_TEMPLATES:
             self._templates.clear()
             self._numbers.clear()
-        decisions = self._decide()
-        self.is_deadlocked = not decisions and set(messages) == {_BLOCKED}
+            self._repeated.clear()
+        elif self.is_unanimous and len(decisions) == 1:
+            self._remember(decisions[0])
         return decisions
+
+    def _remember(self, decision: Decision) -> None:
+        """Note what members decide who all announce this decision's call once more."""
+        request = decision.request
+        if request.name is not None and not request.counts:
+            self._repeated[self.encode([request])] = decision
 
     def lacks(self, member: int) -> bool:
         """Return whether a call waits for this member."""

@@ -1,9 +1,10 @@
 """What a rank requests: one collective call, described so that ranks can compare it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
+from typing import Any, NamedTuple
+
+from popdist.engine.spec.operations import display_name
 
 
 class Kind(IntEnum):
@@ -27,21 +28,15 @@ class Kind(IntEnum):
         return self.name.lower().replace("_process_set", " of a process set")
 
 
-def shown(name: str | None) -> str:
-    """Return a name as errors show it: in ASCII, and not too long."""
-    if name is None:
-        return "a call without a name"
-    text = ascii(name)
-    return text if len(text) <= 100 else f"{text[:96]}...'"
-
+# The name by which calls of any operation that have none are matched with each other.
+UNNAMED = "\0"
 
 # A tensor's dtype and shape.
 Layout = tuple[str, tuple[int, ...]]
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """A call of one rank. Ranks that make it together have equal ones, as a rule."""
+class Request(NamedTuple):
+    """A call of one member. As a rule all members have equal ones for one call."""
 
     kind: Kind
     # None for a call that is matched by its number among those of its kind.
@@ -61,20 +56,12 @@ class Request:
     @property
     def template(self) -> tuple[Any, ...]:
         """What a call that is repeated has in common with the one before."""
-        return (
-            int(self.kind),
-            self.name,
-            self.tensors,
-            self.op,
-            self.root,
-            self.prescale,
-            self.postscale,
-        )
+        return self[:-1]
 
     def title(self, name: str) -> str:
         """Return what errors call it, if it is matched by this name."""
         if self.kind is Kind.ANY:
-            return shown(self.name)
+            return display_name(None if self.name == UNNAMED else self.name)
         return f"{self.kind.text} {name!r}"
 
     @classmethod

@@ -37,6 +37,9 @@ _PAUSES = (0.0, 0.0002, 0.0005, 0.001, 0.002, 0.005)
 # How long the thread beside the program waits for further calls before it ends.
 _IDLE_SECONDS = 0.5
 
+# Ends the requests in a message. None contains it.
+_END_OF_REQUESTS = b"\n"
+
 
 class Call:
     """A call of this member, from its request to its result."""
@@ -49,6 +52,10 @@ class Call:
         # For a call without a name, the one by which it is matched.
         self.name = request.name or ""
         self.begun = monotonic()
+        # Bytes for the other members, and those of all. They are exchanged if all
+        # members request this call in one round, and no other one.
+        self.payload = b""
+        self.payloads: Sequence[bytes] = ()
         # One of them is set by what carries the call out. Any: calls have results of
         # all types.
         self.result: Any = None
@@ -212,6 +219,10 @@ class Negotiator:
             if is_outermost:
                 self._blocked.discard(thread)
             with self.lock:
+                if self._driver is thread:
+                    # It was interrupted before its round.
+                    self._driver = None
+                    self._progress.notify_all()
                 if self._calls and not (self._driver or self._blocked):
                     self._start_worker()
 
@@ -300,9 +311,13 @@ class Negotiator:
         """Exchange requests, and carry out what all members have requested."""
         fresh, blocked = self._take_fresh()
         message = self._agreement.encode([call.request for call in fresh], blocked)
+        if len(fresh) == 1:
+            message += _END_OF_REQUESTS + fresh[0].payload
         if self._observer:
             self._observer.cycled()
-        decisions = self._agreement.feed(self._packets.exchange(message))
+        messages = self._packets.exchange(message)
+        parts = [one.partition(_END_OF_REQUESTS) for one in messages]
+        decisions = self._agreement.feed([requests for requests, _, _ in parts])
         if not decisions:
             self._check_deadlock()
             return
@@ -315,6 +330,8 @@ class Negotiator:
         if self._observer:
             for call in self._decided:
                 self._observer.began(call.name, call.request.kind)
+        if self._agreement.is_unanimous and len(fresh) == 1:
+            fresh[0].payloads = [payload for _, _, payload in parts]
         self._carry_out([pair for pair in pairs if pair[0].error is None])
 
     def _call_of(self, decision: Decision) -> Call | None:

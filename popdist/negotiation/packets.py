@@ -9,6 +9,7 @@ from popdist.engine.transport import Transport
 
 # A message's length, and as much of it as fits.
 _PACKET_BYTES, _HEADER_BYTES = 256, 4
+_START_BYTES = _PACKET_BYTES - _HEADER_BYTES
 
 
 class Packets:
@@ -17,26 +18,27 @@ class Packets:
     def __init__(self, transport: Transport) -> None:
         size = len(transport.replicas)
         self._transport = transport
-        self._sent = np.zeros(_PACKET_BYTES, np.uint8)
-        self._received = np.zeros((size, _PACKET_BYTES), np.uint8)
-        self._rows = bytes_of(self._sent), bytes_of(self._received)
+        sent = np.zeros(_PACKET_BYTES, np.uint8)
+        received = np.zeros(size * _PACKET_BYTES, np.uint8)
+        self._rows = bytes_of(sent), bytes_of(received)
+        self._sent, self._received = sent.data, received.data
         self._lengths = [_PACKET_BYTES] * size
 
     def exchange(self, message: bytes) -> Sequence[bytes]:
         """Return the messages of all members, in their order. All must call it."""
-        start = message[: _PACKET_BYTES - _HEADER_BYTES]
-        head = len(message).to_bytes(_HEADER_BYTES, "little") + start
-        self._sent[: len(head)] = np.frombuffer(head, np.uint8)
+        head = len(message).to_bytes(_HEADER_BYTES, "little") + message[:_START_BYTES]
+        self._sent[: len(head)] = head
         self._transport.all_gather(*self._rows, self._lengths)
-        found, rests = [], []
-        for packet in self._received:
-            text = packet.tobytes()
-            length = int.from_bytes(text[:_HEADER_BYTES], "little")
-            found.append(text[_HEADER_BYTES : _HEADER_BYTES + length])
-            rests.append(length - len(found[-1]))
-        if any(rests):
-            return self._exchange_rests(message[len(start) :], found, rests)
-        return found
+        packets = self._received.tobytes()
+        starts, lengths = [], []
+        for begin in range(0, len(packets), _PACKET_BYTES):
+            start = begin + _HEADER_BYTES
+            length = int.from_bytes(packets[begin:start], "little")
+            starts.append(packets[start : start + min(length, _START_BYTES)])
+            lengths.append(length - len(starts[-1]))
+        if any(lengths):
+            return self._exchange_rests(message[_START_BYTES:], starts, lengths)
+        return starts
 
     def _exchange_rests(
         self, rest: bytes, starts: Sequence[bytes], lengths: Sequence[int]
@@ -44,8 +46,8 @@ class Packets:
         sent = np.frombuffer(rest, np.uint8)
         received = np.empty(sum(lengths), np.uint8)
         self._transport.all_gather(bytes_of(sent), bytes_of(received), lengths)
-        whole, found, at = received.tobytes(), [], 0
+        rests, messages, begin = received.tobytes(), [], 0
         for start, length in zip(starts, lengths, strict=True):
-            found.append(start + whole[at : at + length])
-            at += length
-        return found
+            messages.append(start + rests[begin : begin + length])
+            begin += length
+        return messages

@@ -58,6 +58,13 @@ DIRECT = ALGORITHMS["direct"]
 RING = ALGORITHMS["ring"]
 
 
+# The numbers of the names that this process has used last, and the names of these.
+_NUMBERS: dict[str, int] = {}
+_NAMES: dict[int, str] = {}
+# Both are forgotten after so many, so that they take no more memory.
+_MOST_NAMES = 4096
+
+
 def number_of(name: str | None) -> int:
     """Return the number that stands for a call's name among the members."""
     if name is None:
@@ -67,8 +74,29 @@ def number_of(name: str | None) -> int:
             f"The name of the call is {name!r}, but must be a text, or None for a call "
             "without a name."
         )
-    # Not above: it takes longer to import than a group takes to meet.
-    from hashlib import blake2b
+    number = _NUMBERS.get(name)
+    if number is None:
+        # Not above: it takes longer to import than a group takes to meet.
+        from hashlib import blake2b
 
-    digest = blake2b(name.encode("utf-8", "surrogateescape"), digest_size=8).digest()
-    return int.from_bytes(digest, "little") or 1
+        text = name.encode("utf-8", "surrogateescape")
+        digest = blake2b(text, digest_size=8).digest()
+        number = int.from_bytes(digest, "little") or 1
+        if len(_NUMBERS) >= _MOST_NAMES:
+            _NUMBERS.clear()
+            _NAMES.clear()
+        _NUMBERS[name], _NAMES[number] = number, name
+    return number
+
+
+def name_of_number(number: int) -> str | None:
+    """Return the name of a call that has this number, if this process knows it."""
+    return _NAMES.get(number)
+
+
+def display_name(name: str | None) -> str:
+    """Return a name as errors show it: in ASCII, and not too long."""
+    if name is None:
+        return "a call without a name"
+    text = ascii(name)
+    return text if len(text) <= 100 else f"{text[:96]}...'"

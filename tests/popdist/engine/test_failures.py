@@ -33,13 +33,14 @@ def call(
     ("described", "words"),
     [
         (BARRIER, "barrier"),
-        ((*BARRIER[:-1], 255), "barrier named 00000000000000ff"),
+        ((*BARRIER[:-1], number_of("a name")), "barrier named 'a name'"),
+        ((*BARRIER[:-1], number_of(None)), "barrier"),
         (call(Operation.ALL_REDUCE), "all_reduce (max, oneshot) of 20 int16"),
         (call(Operation.ALL_REDUCE, how=1), "all_reduce (max, direct) of 20 int16"),
         (call(Operation.ALL_REDUCE, how=2), "all_reduce (max, ring) of 20 int16"),
         (
             call(Operation.ALL_REDUCE, name=1 << 63),
-            "all_reduce (max, oneshot) of 20 int16 named 8000000000000000",
+            "all_reduce (max, oneshot) of 20 int16 under another name",
         ),
         (
             call(Operation.REDUCE, root=3, how=1),

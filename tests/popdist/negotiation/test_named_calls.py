@@ -1,5 +1,5 @@
 import pytest
-from jobs import outputs, run
+from jobs import Ended, outputs, run
 
 # Every instance comes to the names in another order.
 SHUFFLED = """
@@ -12,6 +12,7 @@ def number(name):
 """
 
 
+@pytest.mark.usefixtures("each_transport")
 @pytest.mark.parametrize("size", [2, 3, 5])
 def test_threads_may_come_to_names_in_any_order(size: int) -> None:
     body = SHUFFLED + (
@@ -29,6 +30,7 @@ def test_threads_may_come_to_names_in_any_order(size: int) -> None:
     assert outputs(run(size, body)) == [str([size * i for i in range(30)])] * size
 
 
+@pytest.mark.usefixtures("each_transport")
 def test_one_thread_may_begin_names_in_any_order_with_async_op() -> None:
     body = SHUFFLED + (
         "handles = {\n"
@@ -62,13 +64,15 @@ def test_a_callback_that_waits_for_a_named_call_is_refused() -> None:
         called.set()
 
     begin = threading.Event()
-    from popdist.named import order
+    from popdist.negotiation.named_calls import Operation, named_calls_among
 
     def start(group, name):
         begin.wait(40)
         group.barrier(name=name)
 
-    first = order.order_of((0, 1)).start("first", start)
+    first = named_calls_among((0, 1)).submit(
+        "first", Operation("first", np.ones(100), start, start), wait=False
+    )
     second = collectives.allReduceSum(np.ones(1), "second", async_op=True)
     first.add_done_callback(wait_for_calls)
     begin.set()
@@ -100,6 +104,27 @@ def test_calls_without_a_name_are_matched_by_their_order() -> None:
     assert outputs(run(2, body)) == ["[0, 1, 2, 3, 4]"] * 2
 
 
+# How soon calls that never match are an error. Instances that start slowly are reported
+# after that time, too.
+STALL = {"POPDIST_STALL_TIMEOUT": "0.7"}
+
+
+def said(ended: list[Ended]) -> list[str]:
+    """Return what the instances printed, if they ended well, whatever was reported."""
+    assert [one.code for one in ended] == [0] * len(ended)
+    return [one.out.strip() for one in ended]
+
+
+def out_of_order(here: str, there: str) -> str:
+    return (
+        f"Named collectives were called in different orders: instance 0 is in {here}, "
+        f"but instance 1 waits in {there}, and has for 0.7 s, with all its threads "
+        "that make such calls. Call them in one order, from threads, or with "
+        "async_op=True."
+    )
+
+
+@pytest.mark.usefixtures("each_transport")
 @pytest.mark.parametrize("odd", [0, 1, 2])
 def test_out_of_order_in_one_thread_is_an_error_on_all_instances(odd: int) -> None:
     body = f"""
@@ -113,12 +138,14 @@ def test_out_of_order_in_one_thread_is_an_error_on_all_instances(odd: int) -> No
         print(error)
     """
 
-    for said in outputs(run(3, body)):
-        assert said.startswith(
-            "Named collectives were called in different orders: instance 0 is in "
-        )
-        assert "'first'" in said
-        assert "'second'" in said
+    words = said(run(3, body, STALL))
+
+    assert len(set(words)) == 1
+    assert words[0].startswith(
+        "Named collectives were called in different orders: instance 0 is in "
+    )
+    assert "'first'" in words[0]
+    assert "'second'" in words[0]
 
 
 def test_waiting_for_a_call_that_cannot_come_is_an_error_on_all_instances() -> None:
@@ -134,12 +161,7 @@ def test_waiting_for_a_call_that_cannot_come_is_an_error_on_all_instances() -> N
         print(error)
     """
 
-    words = (
-        "Named collectives were called in different orders: instance 0 is in 'b', but "
-        "instance 1 waits in 'c', with all its threads. Call them in one order, from "
-        "threads, or with async_op=True."
-    )
-    assert outputs(run(2, body)) == [words] * 2
+    assert said(run(2, body, STALL)) == [out_of_order("'b'", "'c'")] * 2
 
 
 def test_a_call_waits_as_long_as_another_thread_can_make_the_awaited_one() -> None:
@@ -193,17 +215,17 @@ def test_calls_beside_the_program_share_one_thread() -> None:
 
 def test_a_call_that_is_interrupted_as_it_comes_keeps_no_other_waiting() -> None:
     body = """
-    from popdist.named.order import order_of
+    from popdist.negotiation.named_calls import named_calls_among
     collectives.allReduceSum(np.ones(1), "first")
-    order = order_of((0, 1))
-    tell = order._condition.notify_all
+    requested = named_calls_among((0, 1))._negotiator._requested
+    tell = requested.notify
 
     def interrupt():
-        order._condition.notify_all = tell
+        requested.notify = tell
         raise KeyboardInterrupt
 
     if rank == 1:
-        order._condition.notify_all = interrupt
+        requested.notify = interrupt
     for name in ("interrupted", "next"):
         try:
             collectives.allReduceSum(np.ones(1), name)
@@ -219,14 +241,34 @@ def test_a_call_that_is_interrupted_as_it_comes_keeps_no_other_waiting() -> None
 
 def test_names_that_are_never_used_again_take_no_more_memory() -> None:
     body = """
-    from popdist.named.order import order_of
+    from popdist.engine.spec import operations
+    from popdist.negotiation.named_calls import named_calls_among
     for i in range(9000):
         collectives.allReduceSum(np.ones(1), f"step {i}")
-    order = order_of((0, 1))
-    print(len(order._names._texts) <= 4096, len(order._queue), order._callers._held)
+    negotiator = named_calls_among((0, 1))._negotiator
+    agreement = negotiator._agreement
+    tables = agreement._templates, agreement._repeated, operations._NAMES
+    print(all(len(table) <= 4096 for table in tables))
+    print(negotiator._calls, negotiator._fresh, negotiator._blocked, agreement._pending)
     """
 
-    assert outputs(run(2, body)) == ["True 0 {}"] * 2
+    assert outputs(run(2, body)) == ["True\n{} [] set() {}"] * 2
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "i1", "u8", "?"])
+def test_small_and_large_arrays_are_added_alike_to_the_bit(dtype: str) -> None:
+    body = f"""
+    values = np.random.default_rng(rank).normal(0, 100, 8)
+    values[:3] = np.nan, 1e-40, -0.0
+    with np.errstate(all="ignore"):
+        small = values.astype({dtype!r})
+    large = np.tile(small, 9)
+    collectives.allReduceSum(small, "small")
+    collectives.allReduceSum(large, "large")
+    print(small.tobytes() * 9 == large.tobytes(), small.nbytes <= 64)
+    """
+
+    assert outputs(run(5, body)) == ["True True"] * 5
 
 
 def test_long_and_strange_names_are_told_apart_and_shown_in_short() -> None:
@@ -303,37 +345,26 @@ except popdist.MismatchError as error:
 """
 
 
-def test_threads_of_the_engine_do_not_keep_calls_out_of_order_from_being_found() -> (
-    None
-):
-    earlier = """
-popdist.replica_group().all_reduce(np.ones((1, 4)), async_op=True).wait()
-collectives.allReduceSum(np.ones(1), "both", async_op=True).wait()
-"""
-
-    words = (
-        "Named collectives were called in different orders: instance 0 is in 'first', "
-        "but instance 1 waits in 'second', with all its threads. Call them in one "
-        "order, from threads, or with async_op=True."
-    )
-    assert outputs(run(2, earlier + CROSSED)) == [words] * 2
-
-
-def test_threads_that_make_no_calls_delay_the_error_by_the_stall_timeout() -> None:
-    bar = """
-threading.Thread(target=time.sleep, args=[30], daemon=True).start()
-"""
-    settings = {"POPDIST_STALL_TIMEOUT": "0.7", "POPDIST_TIMEOUT": "20"}
-
-    ended = run(2, bar + CROSSED, settings)
-
-    words = (
-        "Named collectives were called in different orders: instance 0 is in 'first', "
-        "but instance 1 waits in 'second', and has for 0.7 s, with all its threads "
-        "that make such calls. Call them in one order, from threads, or with "
-        "async_op=True.\n"
-    )
-    assert [(one.code, one.out) for one in ended] == [(0, words)] * 2
+@pytest.mark.parametrize(
+    "earlier",
+    [
+        pytest.param(
+            "popdist.replica_group().all_reduce(np.ones((1, 4)), async_op=True).wait()",
+            id="of-the-engine",
+        ),
+        pytest.param(
+            "collectives.allReduceSum(np.ones(1), 'both', async_op=True).wait()",
+            id="of-named-calls",
+        ),
+        pytest.param(
+            "threading.Thread(target=time.sleep, args=[30], daemon=True).start()",
+            id="without-calls",
+        ),
+    ],
+)
+def test_threads_that_make_no_calls_do_not_keep_an_error_back(earlier: str) -> None:
+    words = out_of_order("'first'", "'second'")
+    assert said(run(2, f"{earlier}\n{CROSSED}", STALL)) == [words] * 2
 
 
 @pytest.mark.parametrize("late", ["main", "other"])
@@ -361,9 +392,7 @@ def test_a_thread_that_calls_are_expected_of_is_waited_for_longer_than_a_stall(
     print("done")
     """
 
-    ended = run(2, body, {"POPDIST_STALL_TIMEOUT": "0.7"})
-
-    assert [(one.code, one.out) for one in ended] == [(0, "done\n")] * 2
+    assert said(run(2, body, STALL)) == ["done"] * 2
 
 
 def test_threads_that_python_does_not_list_may_still_make_the_awaited_call() -> None:
@@ -397,8 +426,6 @@ def test_ctrl_c_in_the_wait_for_a_handle_ends_the_call_for_all() -> None:
         if rank == 0:
             collectives.barrier("never")
         else:
-            # As long as it lives, nobody can say that the calls are out of order.
-            threading.Thread(target=time.sleep, args=[40], daemon=True).start()
             handle = collectives.allReduceSum(np.ones(1), "other", async_op=True)
             threading.Timer(0.3, os.kill, [os.getpid(), signal.SIGINT]).start()
             handle.wait()
