@@ -165,13 +165,13 @@ def registerCommunicator(
     import numpy as np
 
     from popdist.communicators import DEFAULT, checked
-    from popdist.negotiation.named_calls import Operation, named_calls_among
+    from popdist.negotiation.named_calls import ArrayOperation, named_calls_among
     from popdist.session import STATE
 
     chosen = checked(participants)
     key = DEFAULT if communicator_id is None else communicator_id
     mine = np.frombuffer(repr((list(chosen), key)).encode(), np.uint8)
-    operation = Operation(
+    operation = ArrayOperation(
         "registerCommunicator",
         mine,
         lambda group, name: group.all_gather(mine, name=name),

@@ -26,7 +26,7 @@ from popdist.communicators import DEFAULT, participants
 from popdist.engine.group import Group
 from popdist.engine.handle import Handle
 from popdist.errors import MismatchError
-from popdist.negotiation.named_calls import Operation, named_calls_among
+from popdist.negotiation.named_calls import ArrayOperation, named_calls_among
 from popdist.session import STATE
 
 # Any, because arrays of every dtype that the engine knows are taken.
@@ -75,7 +75,7 @@ def allReduceSum(
         data[...] = alone.all_reduce(rows, out=rows)[0]
         return data
 
-    operation = Operation(
+    operation = ArrayOperation(
         "all_reduce",
         data,
         lambda group, name: group.all_reduce(data, out=data, name=name),
@@ -133,7 +133,7 @@ def broadcast(
         data[...] = rows[root]
         return data
 
-    operation = Operation(
+    operation = ArrayOperation(
         f"broadcast from {root}",
         data,
         lambda group, name: group.broadcast(data, root, out=data, name=name),
@@ -205,7 +205,7 @@ def allGather(
         _check_alike(rows, found)
         return _fill(dst, rows)
 
-    operation = Operation(
+    operation = ArrayOperation(
         "all_gather", own, gather, lambda _, rows: _fill(dst, list(rows))
     )
     return _make(name, communicator, async_op, operation)
@@ -217,7 +217,10 @@ def barrier(name: str | None = None, communicator: str | None = None) -> None:
 
 
 def _make(
-    name: str | None, communicator: str | None, async_op: bool, operation: Operation[T]
+    name: str | None,
+    communicator: str | None,
+    async_op: bool,
+    operation: ArrayOperation[T],
 ) -> T | Handle[T]:
     key = name
     # Two communicators may be among the same instances, and each has its own tensors.

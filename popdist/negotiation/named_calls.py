@@ -26,7 +26,7 @@ _SMALL_BYTES = 64
 _END_OF_LAYOUT = b":"
 
 
-class Operation(NamedTuple, Generic[T]):
+class ArrayOperation(NamedTuple, Generic[T]):
     """What a named call does with an array of each member."""
 
     # The same on all members that make the same call.
@@ -50,7 +50,7 @@ class Operation(NamedTuple, Generic[T]):
 class NamedCall(Call):
     """A call that is matched by its name, whatever it does."""
 
-    def __init__(self, name: str | None, operation: Operation[Any]) -> None:
+    def __init__(self, name: str | None, operation: ArrayOperation[Any]) -> None:
         # All members know the names in the engine's errors before the call begins.
         number_of(name)
         super().__init__(Request(Kind.ANY, UNNAMED if name is None else name))
@@ -79,7 +79,7 @@ class NamedCalls:
         )
 
     def submit(
-        self, name: str | None, operation: Operation[T], *, wait: bool
+        self, name: str | None, operation: ArrayOperation[T], *, wait: bool
     ) -> Handle[T]:
         """Request a call, and return its handle.
 
