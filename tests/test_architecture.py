@@ -190,7 +190,7 @@ PURE = (
     "poprun.vipu.rules.partition_rules",
     "poprun.vipu.server.access",
     "poprun.vipu.server.openapi",
-    "poprun.vipu.server.operations",
+    "poprun.vipu.operations",
     "poprun.vipu.errors",
     "poprun.vipu.wire",
     "poprun.words",

@@ -1,7 +1,6 @@
 """What only `vipu-admin` does: make and remove machines, allocations and users."""
 
 import shlex
-from enum import StrEnum
 from typing import Any
 
 import click
@@ -10,35 +9,15 @@ from poprun.vipu import model
 from poprun.vipu.client.server_address import DEFAULT_HOST, ServerAddress
 from poprun.vipu.client.user_file import create_user
 from poprun.vipu.commands import nouns
-from poprun.vipu.commands.command_line import comma_separated
+from poprun.vipu.commands.options import options_of
 from poprun.vipu.commands.session import Session, write
 from poprun.vipu.errors import InventoryError
 from poprun.vipu.inventory.interface import Inventory
 from poprun.vipu.model import LinkTopology
+from poprun.vipu.operations import operation
 from poprun.vipu.requests import ClusterRequest
 from poprun.vipu.rules.checks import check_name
 from poprun.vipu.rules.presets import PODS, preset
-
-
-def _choice(kind: type[StrEnum]) -> click.Choice[StrEnum]:
-    return click.Choice(kind, case_sensitive=False)
-
-
-def _list_option(
-    name: str, help_: str | None = None, **attributes: Any
-) -> nouns.Decorator:
-    """Return the option that lists names: --agents ag1,ag2."""
-    attributes.setdefault("callback", comma_separated)
-    return click.option(name, metavar="LIST", help=help_, **attributes)
-
-
-def _some_names(
-    ctx: click.Context, param: click.Parameter, value: str
-) -> tuple[str, ...]:
-    names = comma_separated(ctx, param, value)
-    if not names:
-        raise click.UsageError("--agents is empty. List agents: --agents ag1,ag2")
-    return names
 
 
 def _create_allocation(
@@ -129,26 +108,34 @@ def _create_user(
 
 
 _NAME = click.argument("name")
+_PORT = click.IntRange(1, 65535)
 
 CREATE = (
     nouns.change_command(
         "create",
         "agent",
         "Create an agent: an IPU-Machine with 4 emulated IPUs.",
-        click.option("--host", required=True, help="Its name or address."),
-        click.option(
-            "--port", type=click.IntRange(1, 65535), default=8080, show_default=True
-        ),
+        {
+            "host": ("--host", "Its name or address."),
+            "port": (
+                *("--port", ""),
+                {"type": _PORT, "default": 8080, "show_default": True},
+            ),
+        },
     ),
     nouns.change_command(
         "create",
         "allocation",
         "Set agents of a cluster apart, for partitions that name the allocation.",
-        _list_option("--agents", required=True, callback=_some_names),
-        nouns.name_option(
-            "cluster", "The cluster of the agents. [default: that of the first one]"
-        ),
-        _list_option("--users", "Who may use it. [default: all users]"),
+        {
+            "agents": ("--agents", ""),
+            "cluster": (
+                "--cluster",
+                "The cluster of the agents. [default: that of the first one]",
+                {"required": False},
+            ),
+            "users": ("--users", "Who may use it. [default: all users]"),
+        },
         perform=_create_allocation,
     ),
     nouns.make_command(
@@ -156,7 +143,6 @@ CREATE = (
         "Create a cluster of IPU-Machines.",
         _create_cluster,
         _NAME,
-        _list_option("--agents", 'Its agents, in their order: "ag1,ag2".'),
         click.option(
             "--num-agents",
             type=click.IntRange(min=1),
@@ -168,21 +154,23 @@ CREATE = (
             metavar="POD",
             help=f"In place of --agents: a whole pod, {', '.join(list(PODS)[:6])}, ...",
         ),
-        click.option(
-            *("--num-ipulinkdomains", "--num-ilds", "num_ilds"),
-            type=click.IntRange(min=1),
-            metavar="N",
-            help="How many ILDs (racks). [default: as few as hold the agents]",
-        ),
-        click.option(
-            "--topology",
-            type=_choice(LinkTopology),
-            help="Of IPU-Links. [default: torus from 64 IPUs on]",
-        ),
-        click.option(
-            *("--cluster-topology", "gateway_topology"),
-            type=_choice(model.ClusterTopology),
-            help="Of GW-Links. [default: looped]",
+        *options_of(
+            ClusterRequest,
+            {
+                "agents": ("--agents", 'Its agents, in their order: "ag1,ag2".'),
+                "num_ilds": (
+                    "--num-ipulinkdomains --num-ilds",
+                    "How many ILDs (racks). [default: as few as hold the agents]",
+                ),
+                "topology": (
+                    "--topology",
+                    "Of IPU-Links. [default: torus from 64 IPUs on]",
+                ),
+                "gateway_topology": (
+                    "--cluster-topology",
+                    "Of GW-Links. [default: looped]",
+                ),
+            },
         ),
     ),
     nouns.make_command(
@@ -190,21 +178,23 @@ CREATE = (
         "Create a user; write NAME.vipu-cli.hcl, with the access key, here.",
         _create_user,
         _NAME,
-        _list_option("--allocations", "Allocations that are for some users only."),
-        click.option("--is-admin", is_flag=True, help="May use vipu-admin as well."),
+        *options_of(
+            operation("create_user").arguments,
+            {
+                "allocations": (
+                    "--allocations",
+                    "Allocations that are for some users only.",
+                ),
+                "is_admin": ("--is-admin", "May use vipu-admin as well."),
+            },
+        ),
     ),
 )
 update_agent = nouns.change_command(
     "update",
     "agent",
     "Let emulated IPU-Machines fail, or come back.",
-    click.option(
-        "--status",
-        required=True,
-        type=_choice(model.AgentStatus),
-        help="down: its partitions fail; unknown: they stay PENDING.",
-    ),
-    perform=lambda _, inventory, name, status: inventory.set_agent_status(name, status),
+    {"status": ("--status", "down: its partitions fail; unknown: they stay PENDING.")},
 )
 REMOVE = tuple(
     nouns.change_command("remove", noun, help_)

@@ -4,7 +4,6 @@ As with the original, the global options stand anywhere, a noun may be singular 
 plural, and a flag may have a value: --reconfigurable=false.
 """
 
-import re
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
@@ -196,13 +195,6 @@ def _refuse_user(words: str) -> str:
 def _listed(words: Iterable[str], conjunction: str) -> str:
     *most, last = words
     return f"{', '.join(most)} {conjunction} {last}" if most else last
-
-
-def comma_separated(
-    ctx: click.Context, param: click.Parameter, value: str | None
-) -> tuple[str, ...]:
-    """Return the names that an option lists: "ag1,ag2"."""
-    return tuple(name for name in re.split(r"[,\s]+", value or "") if name)
 
 
 def _without_values_of_flags(

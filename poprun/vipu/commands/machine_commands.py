@@ -1,12 +1,13 @@
 """What `vipu` and `vipu-admin` show of clusters, agents, allocations and users."""
 
 from poprun.vipu.commands import nouns
+from poprun.vipu.commands.options import name_option
 from poprun.vipu.commands.session import Session
 from poprun.vipu.commands.views.emulated_hardware import ipus_of
 from poprun.vipu.commands.views.machine_views import VIEWS
 from poprun.vipu.model import AgentStatus
 
-_OF_CLUSTER = nouns.name_option("cluster", "Only those of this cluster.")
+_OF_CLUSTER = name_option("cluster", "Only those of this cluster.")
 
 
 def _discover(session: Session) -> None:
@@ -37,7 +38,7 @@ LIST = (
         "List the attributes of each IPU.",
         _list_ipus,
         _OF_CLUSTER,
-        nouns.name_option("agent", "Only those of this agent."),
+        name_option("agent", "Only those of this agent."),
     ),
 )
 GET = (

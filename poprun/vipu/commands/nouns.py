@@ -5,53 +5,23 @@ from typing import Any
 
 import click
 
-from poprun.errors import PoprunError
 from poprun.vipu.commands.command_line import Command
+from poprun.vipu.commands.options import (
+    Decorator,
+    Table,
+    name_argument,
+    names_of,
+    options_of,
+)
 from poprun.vipu.commands.session import Session
 from poprun.vipu.commands.views.machine_views import VIEWS
 from poprun.vipu.commands.views.pod_picture import ClusterState
 from poprun.vipu.inventory.interface import Inventory
 from poprun.vipu.model import Cluster
+from poprun.vipu.operations import operation
 
-Decorator = Callable[[Any], Any]
-# How long to wait for names to complete: a shell that waits for longer feels broken.
-_COMPLETION_TIMEOUT_S = 1.0
-
-
-def name_argument(noun: str) -> Decorator:
-    """Return the argument that names one thing that exists."""
-    return click.argument("name", shell_complete=names_of(noun))
-
-
-def name_option(noun: str, help_: str) -> Decorator:
-    """Return the option that names a cluster and the like: --cluster NAME."""
-    complete = names_of(noun)
-    return click.option(
-        f"--{noun}", metavar="NAME", shell_complete=complete, help=help_
-    )
-
-
-def names_of(
-    noun: str,
-) -> Callable[[click.Context, click.Parameter, str], list[str]]:
-    """Return what completes the names of partitions, agents and so on."""
-
-    def complete(
-        ctx: click.Context, param: click.Parameter, incomplete: str
-    ) -> list[str]:
-        session = ctx.find_object(Session)
-        if session is None:
-            return []
-        session.given.setdefault("api_timeout", _COMPLETION_TIMEOUT_S)
-        try:
-            with session.open() as inventory:
-                values = getattr(inventory, f"list_{noun}s")()
-        except PoprunError:
-            # There is nothing to offer; the error is reported when the line is run.
-            return []
-        return [value.name for value in values if value.name.startswith(incomplete)]
-
-    return complete
+# Of commands that are not called as what they do.
+_OPERATIONS = {"update_agent": "set_agent_status"}
 
 
 def list_command(noun: str, help_: str, *options: Decorator) -> Command:
@@ -96,7 +66,8 @@ def change_command(
     verb: str,
     noun: str,
     help_: str,
-    *options: Decorator,
+    table: Table | None = None,
+    *,
     perform: Callable[..., object] | None = None,
 ) -> Command:
     """Return the command that makes one thing, or changes several, and reports each.
@@ -105,16 +76,17 @@ def change_command(
         verb: What it does to them.
         noun: What one of them is called.
         help_: The help.
-        options: The options that it takes.
+        table: The options that it takes.
         perform: Gets session, inventory, a name and the options' values; None for the
             operation of the inventory that has this name.
     """
+    action = _OPERATIONS.get(f"{verb}_{noun}", f"{verb}_{noun}")
 
     def run(session: Session, /, names: tuple[str, ...], **arguments: Any) -> None:
         with session.open() as inventory:
             for name in names:
                 if perform is None:
-                    getattr(inventory, f"{verb}_{noun}")(name, **arguments)
+                    getattr(inventory, action)(name, **arguments)
                 else:
                     perform(session, inventory, name, **arguments)
                 session.report_success(verb, noun, name)
@@ -125,6 +97,7 @@ def change_command(
         argument = click.argument(
             "names", nargs=-1, required=True, shell_complete=names_of(noun)
         )
+    options = options_of(operation(action).arguments, table or {})
     return make_command(noun, help_, run, argument, *options)
 
 

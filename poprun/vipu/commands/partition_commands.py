@@ -1,78 +1,22 @@
 """What `vipu` and `vipu-admin` do with partitions."""
 
-from enum import StrEnum
 from typing import Any
 
 import click
-from click.shell_completion import CompletionItem
 
 from poprun.vipu import model
 from poprun.vipu.commands import config_files, nouns
+from poprun.vipu.commands.options import Table, name_argument, options_of
 from poprun.vipu.commands.session import Session, write
 from poprun.vipu.commands.views import partition_views as views
 from poprun.vipu.commands.views.ipuof_config import ipuof_config
-from poprun.vipu.errors import NotActiveError, VipuRuleError
+from poprun.vipu.errors import NotActiveError
 from poprun.vipu.inventory.interface import Inventory
 from poprun.vipu.model import Partition
 from poprun.vipu.requests import PartitionChange, PartitionRequest
 from poprun.vipu.rules import partition_rules
 
-_NAME = nouns.name_argument("partition")
-
-
-class _Spelling(click.ParamType[Any]):
-    """A member of an enumeration of V-IPU, in any spelling of it."""
-
-    def __init__(self, kind: Any) -> None:
-        self.kind = kind
-        self.name = "name"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> Any:
-        try:
-            return self.kind.read(value)
-        except VipuRuleError as error:
-            self.fail(str(error), param, ctx)
-
-    def shell_complete(
-        self, ctx: click.Context, param: click.Parameter, incomplete: str
-    ) -> list[CompletionItem]:
-        return [
-            CompletionItem(member.value)
-            for member in self.kind
-            if member.value.startswith(incomplete.lower())
-        ]
-
-
-def _count(*names: str, help_: str) -> nouns.Decorator:
-    return click.option(*names, type=click.IntRange(min=1), metavar="N", help=help_)
-
-
-def _choice(*names: str, kind: type[StrEnum], help_: str = "") -> nouns.Decorator:
-    help_ = f"{help_}{', '.join(kind)}."
-    return click.option(*names, type=_Spelling(kind), help=help_)
-
-
-# The options that say what a partition is like.
-_LIKE = (
-    _count("--num-gcds", help_="How many GCDs."),
-    _count(
-        *("--gcd-sync-replicas", "--total-num-replicas", "num_replicas"),
-        help_="How many replicas synchronise, in all GCDs.",
-    ),
-    _count("--num-ilds", help_="How many ILDs."),
-    _choice(
-        "--routing", "link_routing", kind=model.LinkRouting, help_="Over IPU-Links: "
-    ),
-    _choice(
-        *("--gw-routing", "gateway_routing"),
-        kind=model.GatewayRouting,
-        help_="Over GW-Links: ",
-    ),
-    _choice("--sync-type", kind=model.SyncType),
-)
-_SIZE_HELP = "How many IPUs: a power of two."
+_NAME = name_argument("partition")
 
 
 def _list(session: Session, verbose: bool) -> None:
@@ -177,37 +121,58 @@ get_partition = nouns.make_command(
         help="Write the IPUoF configuration of each GCD as JSON.",
     ),
 )
+# What a partition is like.
+_SIZE = ("--size", "How many IPUs: a power of two.", {"type": int})
+_RECONFIGURABLE = "Let processes attach to any part of it."
+_LIKE: Table = {
+    "num_gcds": ("--num-gcds", "How many GCDs."),
+    "num_replicas": (
+        "--gcd-sync-replicas --total-num-replicas",
+        "How many replicas synchronise, in all GCDs.",
+    ),
+    "num_ilds": ("--num-ilds", "How many ILDs."),
+    "link_routing": ("--routing", "Over IPU-Links."),
+    "gateway_routing": ("--gw-routing", "Over GW-Links."),
+    "sync_type": ("--sync-type", ""),
+}
 create_partition = nouns.make_command(
     "partition",
     "Create a partition; it stays until it is removed.",
     _create,
     _NAME,
-    click.option("--size", type=int, metavar="N", required=True, help=_SIZE_HELP),
-    click.option(
-        "--reconfigurable", is_flag=True, help="Let processes attach to any part of it."
+    *options_of(
+        PartitionRequest,
+        {
+            "size": _SIZE,
+            "reconfigurable": ("--reconfigurable", _RECONFIGURABLE),
+            "allocation": ("--allocation", "Take its IPUs from this allocation."),
+            "cluster": ("--cluster", "Take its IPUs from this cluster."),
+            "place_index": (
+                "--index",
+                "Which of the cluster's places of this size. [default: the first free "
+                "one]",
+                {"type": click.IntRange(min=0)},
+            ),
+            **_LIKE,
+        },
     ),
-    nouns.name_option("allocation", "Take its IPUs from this allocation."),
-    nouns.name_option("cluster", "Take its IPUs from this cluster."),
-    click.option(
-        *("--index", "place_index"),
-        type=click.IntRange(min=0),
-        help="Which of the cluster's places of this size. [default: the first free "
-        "one]",
-    ),
-    *_LIKE,
 )
 update_partition = nouns.make_command(
     "partition",
     "Change a partition; what is not given stays.",
     _update,
     _NAME,
-    click.option("--size", type=int, metavar="N", help=_SIZE_HELP),
-    click.option(
-        "--reconfigurable/--not-reconfigurable",
-        default=None,
-        help="Let processes attach to any part of it.",
+    *options_of(
+        PartitionChange,
+        {
+            "size": _SIZE,
+            "reconfigurable": (
+                *("--reconfigurable/--not-reconfigurable", _RECONFIGURABLE),
+                {"default": None},
+            ),
+            **_LIKE,
+        },
     ),
-    *_LIKE,
 )
 
 
@@ -258,6 +223,6 @@ remove_partition = nouns.change_command(
     "remove",
     "partition",
     "Remove partitions, and free their IPUs.",
-    click.option("--force", is_flag=True, help="Also if jobs hold devices of it."),
+    {"force": ("--force", "Also if jobs hold devices of it.")},
     perform=_remove,
 )

@@ -20,9 +20,9 @@ from poprun.vipu.errors import (
 )
 from poprun.vipu.inventory.interface import OF_ADMINS, OF_HOLDERS, Inventory
 from poprun.vipu.model import User
+from poprun.vipu.operations import Operation, operations
 from poprun.vipu.server import access, openapi
 from poprun.vipu.server.metrics import CONTENT_TYPE, Metrics
-from poprun.vipu.server.operations import Operation, operations
 from poprun.vipu.server.worker import Worker
 from poprun.vipu.wire import to_json
 

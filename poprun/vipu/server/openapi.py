@@ -8,7 +8,7 @@ from poprun import __version__
 from poprun.vipu import wire
 from poprun.vipu.errors import BY_CODE
 from poprun.vipu.inventory.interface import OF_ADMINS, OF_HOLDERS
-from poprun.vipu.server.operations import Operation
+from poprun.vipu.operations import Operation
 
 _CODES = {
     400: ("invalid",),

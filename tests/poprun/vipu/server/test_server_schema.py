@@ -17,8 +17,8 @@ from schemathesis.checks import (
 from schemathesis.generation import GenerationMode
 from vipu_servers import Server, serving
 
+from poprun.vipu.operations import operations
 from poprun.vipu.server import openapi
-from poprun.vipu.server.operations import operations
 
 DOCUMENT = openapi.document(operations(), secure=False)
 CHECKS = [

@@ -1,12 +1,14 @@
-"""What can be asked of a server: the methods of the inventory, as they are declared.
+"""The operations of an inventory as data, from its methods as they are declared.
 
-Parameters and results, checks and documentation follow from `inventory.interface`.
+Requests to a server, their documentation and the options of the commands are made
+from `inventory.interface`.
 """
 
 import inspect
 import json
 from collections import namedtuple
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, NamedTuple
 
 from poprun.vipu.errors import VipuRuleError
@@ -45,10 +47,12 @@ class Operation(NamedTuple):
 
 def operations() -> Mapping[str, Operation]:
     """Return all operations, by name."""
-    return {name: _operation(name) for name in operation_names()}
+    return {name: operation(name) for name in operation_names()}
 
 
-def _operation(name: str) -> Operation:
+@cache
+def operation(name: str) -> Operation:
+    """Return the operation of a name."""
     method = getattr(Inventory, name)
     signature = inspect.signature(method)
     parameters = list(signature.parameters.values())[1:]
