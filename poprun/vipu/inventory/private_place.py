@@ -8,6 +8,7 @@ import os
 import pwd
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 
 from poprun.vipu.errors import InventoryUnavailableError
 
@@ -38,18 +39,12 @@ def check_private(path: str) -> None:
     if os.path.islink(path):
         _check(path, "file", os.lstat(path))
         path = os.path.realpath(path)
-    for directory in _directories_of(path):
-        status = os.lstat(directory)
-        if stat.S_ISLNK(status.st_mode):
-            _check_owner(directory, "directory", status)
-            status = os.stat(directory)
-        _check(directory, "directory", status)
-    for suffix in _SUFFIXES:
-        try:
-            status = os.lstat(path + suffix)
-        except FileNotFoundError:
-            continue
-        _check(path + suffix, "file", status)
+    places = [(directory, "directory") for directory in _directories_of(path)]
+    places += [(path + suffix, "file") for suffix in _SUFFIXES]
+    for place, kind in places:
+        with suppress(FileNotFoundError):
+            _check(place, kind, os.lstat(place))
+            _check(place, kind, os.stat(place))
 
 
 def _directories_of(path: str) -> Iterator[str]:
@@ -64,7 +59,11 @@ def _directories_of(path: str) -> Iterator[str]:
 
 
 def _check(path: str, kind: str, status: os.stat_result) -> None:
-    _check_owner(path, kind, status)
+    if status.st_uid not in (os.geteuid(), 0):
+        raise InventoryUnavailableError(
+            f"The {kind} {path} of the V-IPU inventory belongs to another user, "
+            f"{_name(status.st_uid)}. Remove it, or {_ELSEWHERE}."
+        )
     mode = status.st_mode
     # In a sticky directory, as /tmp, others can make files, but not replace ours. The
     # mode of a symbolic link means nothing.
@@ -75,14 +74,6 @@ def _check(path: str, kind: str, status: os.stat_result) -> None:
         raise InventoryUnavailableError(
             f"Other users can write to the {kind} {path} of the V-IPU inventory. See "
             f"that it is as it should be, and run: chmod go-w {path}; or {_ELSEWHERE}."
-        )
-
-
-def _check_owner(path: str, kind: str, status: os.stat_result) -> None:
-    if status.st_uid not in (os.geteuid(), 0):
-        raise InventoryUnavailableError(
-            f"The {kind} {path} of the V-IPU inventory belongs to another user, "
-            f"{_name(status.st_uid)}. Remove it, or {_ELSEWHERE}."
         )
 
 

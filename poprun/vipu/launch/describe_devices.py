@@ -48,7 +48,7 @@ def parent_device_lines(grant: Grant, options: TargetOptions) -> list[tuple[str,
         return []
     parent, children = grant.parent, grant.children
     size = grant.partition.size
-    number = numbering.num_devices(size, parent.num_ipus)
+    number = size // parent.num_ipus  # attached or not
     lines = [("D", f"Found {number} devices with {parent.num_ipus} IPUs")]
     # It has the first device that is free, so all before it are in use.
     lines += [

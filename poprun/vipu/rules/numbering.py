@@ -35,11 +35,6 @@ def first_device(partition_size: int, num_ipus: int) -> int:
     return 2 * partition_size - 2 * partition_size // num_ipus
 
 
-def num_devices(partition_size: int, num_ipus: int) -> int:
-    """Return how many devices of a size there are, attached or not."""
-    return partition_size // num_ipus
-
-
 def make_device(partition_size: int, first: int, num_ipus: int) -> Device:
     """Return the device with these IPUs.
 

@@ -34,7 +34,7 @@ _NO_PROCESS = [None] * len(ProcessIdentity._fields)
 
 
 def reserve(
-    db: Transaction, partition: Partition, asked: Acquisition, lease: Lease
+    db: Transaction, partition: Partition, acquisition: Acquisition, lease: Lease
 ) -> tuple[Device, tuple[Device, ...]]:
     """Let a lease hold a parent device, and a child device for each instance.
 
@@ -42,28 +42,35 @@ def reserve(
         InUseError: Other leases hold the IPUs.
         MismatchError: The partition has too few, even when all are free.
     """
-    num_ipus = asked.num_children * asked.ipus_per_child
-    if num_ipus > partition.size or min(asked.num_children, asked.ipus_per_child) < 1:
+    num_ipus = acquisition.num_children * acquisition.ipus_per_child
+    if (
+        num_ipus > partition.size
+        or min(acquisition.num_children, acquisition.ipus_per_child) < 1
+    ):
         raise MismatchError(
             f"Partition {describe(partition)} cannot serve a job of "
             f"{counted(num_ipus, 'IPU')}. Let poprun change it with "
             "--update-partition=yes, or name another with --vipu-partition."
         )
-    parent = _free_parent(db, partition, asked)
+    parent = _free_parent(db, partition, acquisition)
     children = numbering.children_of(
-        partition.size, parent, asked.num_children, asked.ipus_per_child
+        partition.size, parent, acquisition.num_children, acquisition.ipus_per_child
     )
     for child, device in enumerate((parent, *children), start=PARENT):
         db.insert("devices", lease.id, child, partition.name, device, *_NO_PROCESS)
     return parent, children
 
 
-def _free_parent(db: Transaction, partition: Partition, asked: Acquisition) -> Device:
+def _free_parent(
+    db: Transaction, partition: Partition, acquisition: Acquisition
+) -> Device:
     query = f"devices WHERE partition = ? AND child = {PARENT}"
     parents = db.select(Device, query, partition.name)
     size = partition.size
     if partition.reconfigurable:
-        size = numbering.parent_size(asked.num_children, asked.ipus_per_child)
+        size = numbering.parent_size(
+            acquisition.num_children, acquisition.ipus_per_child
+        )
     first = numbering.first_free(partition.size, size, parents)
     if first < 0:
         raise InUseError(

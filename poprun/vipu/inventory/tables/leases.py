@@ -8,6 +8,7 @@ from poprun.vipu import errors, liveness
 from poprun.vipu.inventory.rows import Transaction, from_row
 from poprun.vipu.inventory.tables.partitions import delete_partition
 from poprun.vipu.leases import Holder, Lease, Life, ProcessIdentity, check_holder
+from poprun.vipu.model import Partition
 from poprun.words import counted
 
 LONGEST_LEASE_S = 24 * 3600.0
@@ -86,22 +87,13 @@ def advance_clock(db: Transaction) -> float:
     while they cannot: the server is down or stopped, the database locked, the machine
     asleep. So of the time since it was last read only `longest_step_s` count at most.
     """
-    shown, boot_id, read_at = _read_clock(db)
+    shown, boot_id, read_at = db.execute("SELECT * FROM lease_clock").fetchone()
     now = liveness.time_since_boot()
     if boot_id == liveness.boot_id():
         shown += min(max(0.0, now - read_at), db.longest_step_s)
-    db.execute(
-        "UPDATE lease_clock SET reachable_s = ?, boot_id = ?, read_at = ?",
-        shown,
-        liveness.boot_id(),
-        now,
-    )
-    return shown
-
-
-def _read_clock(db: Transaction) -> tuple[float, str, float]:
-    row = db.execute("SELECT reachable_s, boot_id, read_at FROM lease_clock").fetchone()
-    return float(row[0]), row[1], float(row[2])
+    columns = "reachable_s = ?, boot_id = ?, read_at = ?"
+    db.execute(f"UPDATE lease_clock SET {columns}", shown, liveness.boot_id(), now)
+    return float(shown)
 
 
 def may_end(db: Transaction) -> bool:
@@ -109,7 +101,7 @@ def may_end(db: Transaction) -> bool:
     lives = {life for _, _, life in _lives(db)}
     if Life.DEAD in lives:
         return True
-    _, _, read_at = _read_clock(db)
+    (read_at,) = db.column("SELECT read_at FROM lease_clock")
     is_clock_due = abs(liveness.time_since_boot() - read_at) >= CLOCK_DUE_S
     return Life.UNKNOWN in lives and is_clock_due
 
@@ -155,29 +147,21 @@ def describe_users_of(
 ) -> str:
     """Return a sentence about the partitions in some allocations, the largest first."""
     marks = ", ".join("?" * len(allocations))
-    rows = db.execute(
-        "SELECT p.name, p.size, p.owner, p.created, "
-        "l.user, l.job, l.host, l.since "
-        f"FROM partitions p LEFT JOIN leases l ON l.id = p.lease "
-        f"WHERE p.allocation IN ({marks}) AND p.name <> ? ORDER BY p.size DESC, "
-        "p.created",
-        *allocations,
-        besides,
-    ).fetchall()
-    if not rows:
+    others = f"partitions WHERE allocation IN ({marks}) AND name <> ?"
+    (count,) = db.column(f"SELECT count(*) FROM {others}", *allocations, besides)
+    if not count:
         return ""
+    largest = f"{others} ORDER BY size DESC, created LIMIT {MOST_NAMED}"
     parts = []
-    for name, size, owner, created, *lease in rows[:MOST_NAMED]:
-        if lease[0] is not None:
-            who = _describe(*lease)
-        elif holders := _leases_on(db, name):
-            who = describe_lease(db, holders[0])
-        else:
-            who = f"kept by user {owner} since {when(created)}"
-        parts.append(f"{name} ({counted(size, 'IPU')}, {who})")
-    more = len(rows) - MOST_NAMED
-    noun = "partition" if len(rows) == 1 else "partitions"
-    rest = f" and {more} more" if more > 0 else ""
+    for partition in db.select(Partition, largest, *allocations, besides):
+        leases = (
+            [partition.lease] if partition.lease else _leases_on(db, partition.name)
+        )
+        user = f"kept by user {partition.owner} since {_time_text(partition.created)}"
+        who = describe_lease(db, leases[0]) if leases else user
+        parts.append(f"{partition.name} ({counted(partition.size, 'IPU')}, {who})")
+    noun = "partition" if count == 1 else "partitions"
+    rest = f" and {count - MOST_NAMED} more" if count > MOST_NAMED else ""
     return f"In use by {noun} {', '.join(parts)}{rest}. "
 
 
@@ -193,15 +177,11 @@ def describe_holders(
 
 def describe_lease(db: Transaction, lease: str) -> str:
     """Return `user alice, job 3f2a, host h1, since 2026-11-22 10:15:00`."""
-    query = "SELECT user, job, host, since FROM leases WHERE id = ?"
-    return _describe(*db.execute(query, lease).fetchone())
+    ((_, holder, since, _),) = db.select(Lease, "leases WHERE id = ?", lease)
+    return f"{holder}, since {_time_text(since)}"
 
 
-def _describe(user: str, job: str, host: str, since: float) -> str:
-    return f"user {user}, job {job}, host {host}, since {when(since)}"
-
-
-def when(seconds: float) -> str:
+def _time_text(seconds: float) -> str:
     """Write a time for people, in the time zone of this machine."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
 

@@ -24,8 +24,8 @@ from poprun.vipu.requests import Acquisition, WaitingJob
 from poprun.vipu.rules.partition_rules import check_alone
 from poprun.words import counted
 
-# A job that has not asked again for so long holds no others up. It keeps its ticket, so
-# it is where it was in the queue if it asks again.
+# A job that has not asked again for so long holds no others up. It keeps its place in
+# the queue if it asks again.
 SILENT_S = 15.0
 # After so long it leaves the queue: its machine may have lost power.
 FORGOTTEN_S = 3600.0
@@ -65,7 +65,7 @@ def is_used(db: Transaction) -> bool:
 
 
 def find_demand(
-    db: Transaction, asked: Acquisition, partition: Partition | None
+    db: Transaction, acquisition: Acquisition, partition: Partition | None
 ) -> Demand:
     """Return what a job waits for.
 
@@ -75,22 +75,22 @@ def find_demand(
     Raises:
         VipuError: There are no such IPUs.
     """
-    if partition is not None or asked.create is None:
-        return Demand(asked.partition, ())
-    check_alone(asked.create, strict=db.strict)
-    names = tuple(name for name, _ in find_places(db, asked.create))
+    if partition is not None or acquisition.create is None:
+        return Demand(acquisition.partition, ())
+    check_alone(acquisition.create, strict=db.strict)
+    names = tuple(name for name, _ in find_places(db, acquisition.create))
     return Demand("", names)
 
 
-def check_size(db: Transaction, asked: Acquisition, demand: Demand) -> None:
+def check_size(db: Transaction, acquisition: Acquisition, demand: Demand) -> None:
     """Check that there are as many IPUs as a job waits for.
 
     Raises:
         VipuRuleError: It would wait in vain.
     """
-    if demand.partition or asked.create is None:
+    if demand.partition or acquisition.create is None:
         return
-    size = asked.create.size
+    size = acquisition.create.size
     most = max((count_ipus(db, name) for name in demand.allocations), default=0)
     if most < size:
         raise VipuRuleError(
@@ -100,21 +100,23 @@ def check_size(db: Transaction, asked: Acquisition, demand: Demand) -> None:
         )
 
 
-def enter(db: Transaction, asked: Acquisition, demand: Demand) -> None:
+def enter(db: Transaction, acquisition: Acquisition, demand: Demand) -> None:
     """Let a job wait, or go on waiting where it is."""
-    check_holder(asked.holder)
-    if len(asked.lease) != 32:
+    check_holder(acquisition.holder)
+    if len(acquisition.lease) != 32:
         raise VipuRuleError("A job that waits draws the id of its lease before.")
     now = advance_clock(db)
     allocations = " ".join(demand.allocations)
-    asks_again = db.column("SELECT 1 FROM waiting WHERE lease = ?", asked.lease)
+    asks_again = db.column("SELECT 1 FROM waiting WHERE lease = ?", acquisition.lease)
     if asks_again:
         changes = {"heard": now, "partition": demand.partition}
-        db.update("waiting", changes | {"allocations": allocations}, lease=asked.lease)
+        db.update(
+            "waiting", changes | {"allocations": allocations}, lease=acquisition.lease
+        )
     else:
-        num_ipus = asked.num_children * asked.ipus_per_child
-        job = WaitingJob(asked.holder, num_ipus, demand.partition, time.time())
-        db.insert("waiting", _Entry(job, asked.lease, allocations, now))
+        num_ipus = acquisition.num_children * acquisition.ipus_per_child
+        job = WaitingJob(acquisition.holder, num_ipus, demand.partition, time.time())
+        db.insert("waiting", _Entry(job, acquisition.lease, allocations, now))
 
 
 def leave(db: Transaction, lease: str) -> None:
@@ -152,13 +154,13 @@ def jobs_before(db: Transaction, lease: str, demand: Demand) -> list[WaitingJob]
     return before
 
 
-def check_turn(db: Transaction, asked: Acquisition, demand: Demand) -> None:
+def check_turn(db: Transaction, acquisition: Acquisition, demand: Demand) -> None:
     """Check that no job which waits comes before another one.
 
     Raises:
         InUseError: One does.
     """
-    if before := jobs_before(db, asked.lease, demand):
+    if before := jobs_before(db, acquisition.lease, demand):
         raise InUseError(
             f"{describe_jobs_before(before)} Wait behind "
             f"{'it' if len(before) == 1 else 'them'} with --wait-for-ipus."

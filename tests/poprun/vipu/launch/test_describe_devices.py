@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from poprun.vipu.launch.describe_devices import target_options
+from poprun.vipu.launch.describe_devices import parent_device_lines, target_options
 from poprun.vipu.leases import Grant
 from poprun.vipu.requests import PartitionRequest
 
@@ -25,3 +25,19 @@ def test_v_ipu_counts_more_than_the_device_and_the_environment_more_than_both(
         "instanceSize": "7",
         "own": "x",
     }
+
+
+def test_all_devices_of_the_size_are_counted_and_those_before_are_in_use(
+    launch: Callable[..., Grant],
+) -> None:
+    request = PartitionRequest("P", 64, reconfigurable=True)
+    launch("P", instances=1, replicas=2, create=request)
+    grant = launch("P", instances=2, replicas=2, create=None)
+    lines = parent_device_lines(grant, target_options(grant, {}))
+
+    assert [text for _, text in lines[:4]] == [
+        "Found 32 devices with 2 IPUs",
+        "Failed to attach to device 64",
+        "Attached to device 65",
+        "Found 2 children (expected 2) of device 65 with 1 IPUs each",
+    ]

@@ -31,10 +31,6 @@ def test_the_whole_of_4_ipus_is_device_6() -> None:
     assert numbering.make_device(1, 0, 1).id == 0
 
 
-def test_64_ipus_have_32_devices_of_2() -> None:
-    assert numbering.num_devices(64, 2) == 32
-
-
 def test_the_device_of_ipus_that_are_no_aligned_power_of_two_is_the_first_ipu() -> None:
     assert numbering.make_device(16, 3, 3) == Device(3, 3, 3)
 
