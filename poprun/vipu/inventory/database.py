@@ -245,17 +245,13 @@ class Database:
         Not a file of SQLite's: to close it would release the locks of this process.
         """
         path = os.path.join(self._directory, f".lock-{os.urandom(8).hex()}")
-        try:
-            file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
-        except OSError:
-            return ""
-        try:
+        # Where no file can be made, SQLite's own error says more.
+        with suppress(OSError), open(path, "xb") as file:
             os.unlink(path)
-            os.lockf(file, os.F_TLOCK, 0)
-        except OSError as error:
-            return error.strerror or str(error)
-        finally:
-            os.close(file)
+            try:
+                os.lockf(file.fileno(), os.F_TLOCK, 0)
+            except OSError as error:
+                return error.strerror or str(error)
         return ""
 
     def _refuse_damage(self, error: Exception) -> None:

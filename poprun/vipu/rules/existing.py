@@ -1,6 +1,6 @@
 """Whether a job can use a partition that exists, and what must be done first. Pure."""
 
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from poprun.vipu.errors import MismatchError
 from poprun.vipu.model import Cluster, LinkRouting, Partition, SyncType
@@ -8,9 +8,6 @@ from poprun.vipu.requests import PartitionChange, PartitionRequest
 from poprun.vipu.rules.partition_rules import describe
 from poprun.vipu.rules.routing import has_ring
 from poprun.words import counted
-
-T = TypeVar("T")
-
 
 # What a partition has some of, and what it has one of: each as refusals name it.
 _COUNTS = {
@@ -121,47 +118,41 @@ def changed_request(
 
     What the change leaves open stays, unless it cannot stay with what is changed.
     """
-    size = _first(change.size, partition.size)
-    num_gcds = _first(change.num_gcds, partition.num_gcds)
-    num_ilds = _first(change.num_ilds, _kept_num_ilds(partition, change, cluster))
-    equal_share = size // max(num_gcds, 1)
-    gcd_size = change.gcd_size
-    fills = partition.num_gcds * partition.gcd_size == partition.size
-    if gcd_size is None and change.num_gcds is None and not fills:
-        gcd_size = min(partition.gcd_size, equal_share)
-    most_replicas = num_gcds * _first(gcd_size, equal_share)
-    reconfigurable = _first(change.reconfigurable, partition.reconfigurable)
+    changes = {name: new for name, new in change._asdict().items() if new is not None}
+    values = {name: getattr(partition, name) for name in change._fields} | changes
+    size, num_gcds = values["size"], values["num_gcds"]
+    share = size // max(num_gcds, 1)
+    if change.num_ilds is None:
+        values["num_ilds"] = _kept_num_ilds(partition, size, change.num_gcds, cluster)
+    if change.gcd_size is None:
+        fills = partition.num_gcds * partition.gcd_size == partition.size
+        stays = change.num_gcds is None and not fills
+        values["gcd_size"] = min(partition.gcd_size, share) if stays else None
+    if change.num_replicas is None:
+        most = num_gcds * (values["gcd_size"] or share)
+        values["num_replicas"] = _kept_replicas(partition, num_gcds, most)
+    if change.link_routing is None:
+        ild_share = size // max(values["num_ilds"], 1)
+        values["link_routing"] = _kept_routing(partition, cluster, ild_share)
+    if change.sync_type is None and values["reconfigurable"]:
+        values["sync_type"] = SyncType.C2_COMPATIBLE
     return PartitionRequest(
         name=partition.name,
-        size=size,
-        num_gcds=num_gcds,
-        gcd_size=gcd_size,
-        num_replicas=_first(
-            change.num_replicas, _kept_replicas(partition, num_gcds, most_replicas)
-        ),
-        num_ilds=num_ilds,
-        reconfigurable=reconfigurable,
-        link_routing=change.link_routing
-        or _kept_routing(partition, cluster, size // max(num_ilds, 1)),
-        gateway_routing=change.gateway_routing or partition.gateway_routing,
-        sync_type=change.sync_type
-        or (SyncType.C2_COMPATIBLE if reconfigurable else partition.sync_type),
         allocation=partition.allocation,
         owner=partition.owner,
+        **values,
     )
 
 
-def _first(changed: T | None, kept: T) -> T:
-    return kept if changed is None else changed
-
-
 def _kept_num_ilds(
-    partition: Partition, change: PartitionChange, cluster: Cluster
+    partition: Partition, size: int, num_gcds: int | None, cluster: Cluster
 ) -> int:
-    """Return the ILDs of a partition, or the nearest number that the change allows."""
-    size = most = _first(change.size, partition.size)
-    if change.num_gcds is not None:
-        most = min(size, change.num_gcds)
+    """Return the ILDs of a partition, or the nearest number that a change allows.
+
+    Args:
+        num_gcds: How many GCDs the change asks for; None for as many as there are.
+    """
+    most = size if num_gcds is None else min(size, num_gcds)
     power_of_two = 1 << max(most, 1).bit_length() - 1
     return max(min(partition.num_ilds, power_of_two), -(-size // cluster.ild_size))
 

@@ -10,12 +10,7 @@ partitions have the same numbers.
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from poprun.vipu.model import (
-    IPUS_PER_MACHINE,
-    Partition,
-    is_power_of_two,
-    next_power_of_two,
-)
+from poprun.vipu.model import IPUS_PER_MACHINE, Partition, is_power_of_two
 
 
 class Device(NamedTuple):
@@ -46,11 +41,6 @@ def make_device(partition_size: int, first: int, num_ipus: int) -> Device:
     else:
         number = first
     return Device(number, first, num_ipus)
-
-
-def parent_size(num_children: int, ipus_per_child: int) -> int:
-    """Return how many IPUs the parent device of some children has."""
-    return next_power_of_two(num_children * ipus_per_child)
 
 
 def children_of(

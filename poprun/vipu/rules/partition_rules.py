@@ -48,7 +48,8 @@ def check_alone(request: PartitionRequest, *, strict: bool) -> None:
             + (f" of {gcd_size} IPUs" if request.gcd_size else "")
             + f". Ask for 1 to {size // max(request.gcd_size or 1, 1)} GCDs."
         )
-    if request.gcd_size is None and size % gcds:
+    is_uneven = request.gcd_size is None and size % gcds
+    if is_uneven or (strict and (gcds * gcd_size != size or not is_power_of_two(gcds))):
         raise VipuRuleError(
             f"Partition {name} of {size} IPUs cannot be divided equally into {gcds} "
             "GCDs. Ask for a power of two of them."
@@ -75,7 +76,7 @@ def check_alone(request: PartitionRequest, *, strict: bool) -> None:
             "not reconfigurable."
         )
     if strict:
-        _check_strictly(request, gcd_size)
+        _check_strictly(request)
 
 
 def _check_replicas(request: PartitionRequest, num_ipus: int) -> None:
@@ -108,13 +109,8 @@ def _check_replicas(request: PartitionRequest, num_ipus: int) -> None:
         )
 
 
-def _check_strictly(request: PartitionRequest, gcd_size: int) -> None:
-    name, size, gcds = request.name, request.size, request.num_gcds
-    if gcds * gcd_size != size or not is_power_of_two(gcds):
-        raise VipuRuleError(
-            f"Partition {name} of {size} IPUs cannot be divided equally into {gcds} "
-            "GCDs. Ask for a power of two of them."
-        )
+def _check_strictly(request: PartitionRequest) -> None:
+    name, gcds = request.name, request.num_gcds
     if request.reconfigurable and gcds > 1:
         raise VipuRuleError(
             f"Partition {name} would be reconfigurable with {gcds} GCDs, but a "

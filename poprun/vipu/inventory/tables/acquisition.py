@@ -18,11 +18,7 @@ from poprun.vipu.rules.partition_rules import describe
 
 def acquire(db: Transaction, asked: Acquisition, user: str | None) -> Grant:
     partition = _find_partition(db, asked, user)
-    if waiting_jobs.is_used(db):
-        waiting_jobs.drop_forgotten(db)
-        demand = waiting_jobs.find_demand(db, asked, partition)
-        waiting_jobs.check_turn(db, asked, demand)
-        waiting_jobs.leave(db, asked.lease)
+    waiting_jobs.take_turn(db, asked, partition)
     lease = leases.open_lease(db, asked.holder, asked.lease_s, asked.lease)
     created = partition is None
     if partition is None:

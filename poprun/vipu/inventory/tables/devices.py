@@ -11,7 +11,7 @@ from poprun.vipu.leases import (
     Reservation,
     check_process,
 )
-from poprun.vipu.model import Partition
+from poprun.vipu.model import Partition, next_power_of_two
 from poprun.vipu.requests import Acquisition
 from poprun.vipu.rules import numbering
 from poprun.vipu.rules.numbering import Device
@@ -68,9 +68,8 @@ def _free_parent(
     parents = db.select(Device, query, partition.name)
     size = partition.size
     if partition.reconfigurable:
-        size = numbering.parent_size(
-            acquisition.num_children, acquisition.ipus_per_child
-        )
+        num_ipus = acquisition.num_children * acquisition.ipus_per_child
+        size = next_power_of_two(num_ipus)
     first = numbering.first_free(partition.size, size, parents)
     if first < 0:
         raise InUseError(
@@ -98,11 +97,6 @@ def check_unused(
             f"Partition {describe(partition)} cannot be {verb}, because it is in "
             f"use by {holders}. Wait until it is free, or use another partition."
         )
-
-
-def release_devices(db: Transaction, partition: str) -> None:
-    """Take all devices of a partition from the leases that hold them."""
-    db.delete("devices", partition=partition)
 
 
 def attach(db: Transaction, lease: str, child: int, process: ProcessIdentity) -> Device:

@@ -86,7 +86,7 @@ def remove_partition(
             leases.end_lease(db, reservation.lease.id)
     else:
         devices.check_unused(db, partition, "removed", lease)
-        devices.release_devices(db, name)
+        db.delete("devices", partition=name)
     partitions.delete_partition(db, name)
 
 

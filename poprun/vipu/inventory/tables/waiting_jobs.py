@@ -59,11 +59,6 @@ class _Entry(NamedTuple):
         return self.heard > now - SILENT_S and own.competes_with(demand)
 
 
-def is_used(db: Transaction) -> bool:
-    """Return whether any job waits: most often none does."""
-    return bool(db.column("SELECT 1 FROM waiting LIMIT 1"))
-
-
 def find_demand(
     db: Transaction, acquisition: Acquisition, partition: Partition | None
 ) -> Demand:
@@ -154,17 +149,27 @@ def jobs_before(db: Transaction, lease: str, demand: Demand) -> list[WaitingJob]
     return before
 
 
-def check_turn(db: Transaction, acquisition: Acquisition, demand: Demand) -> None:
-    """Check that no job which waits comes before another one.
+def take_turn(
+    db: Transaction, acquisition: Acquisition, partition: Partition | None
+) -> None:
+    """Let a job that gets its IPUs now wait no longer.
+
+    Args:
+        partition: The partition that it names; None if that is to be made.
 
     Raises:
-        InUseError: One does.
+        InUseError: A job that waits comes before it.
     """
+    if not db.column("SELECT 1 FROM waiting LIMIT 1"):
+        return  # most often no job waits
+    drop_forgotten(db)
+    demand = find_demand(db, acquisition, partition)
     if before := jobs_before(db, acquisition.lease, demand):
         raise InUseError(
             f"{describe_jobs_before(before)} Wait behind "
             f"{'it' if len(before) == 1 else 'them'} with --wait-for-ipus."
         )
+    leave(db, acquisition.lease)
 
 
 def describe_jobs_before(jobs: list[WaitingJob]) -> str:

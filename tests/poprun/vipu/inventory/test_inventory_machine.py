@@ -23,7 +23,7 @@ from poprun.vipu.errors import InUseError, MismatchError, NoSpaceError
 from poprun.vipu.inventory.embedded import EmbeddedInventory
 from poprun.vipu.inventory.tables import clusters
 from poprun.vipu.leases import Grant, Holder
-from poprun.vipu.model import Partition
+from poprun.vipu.model import Partition, next_power_of_two
 from poprun.vipu.requests import Acquisition, PartitionChange, PartitionRequest
 from poprun.vipu.rules import numbering, presets
 
@@ -151,7 +151,7 @@ class Machine(RuleBasedStateMachine):
         def possible() -> bool:
             if not partition.reconfigurable:
                 return not self.used(name) and children <= partition.size
-            need = numbering.parent_size(children, 1)
+            need = next_power_of_two(children)
             taken = {
                 ipu
                 for grant in self.grants.values()
