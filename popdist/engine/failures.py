@@ -145,11 +145,11 @@ def describe_call(call: Described, instances: Sequence[int]) -> str:
     """
     code, dtype, reduction, algorithm, root, count, name = call
     operation = Operation(code)
-    if operation is Operation.PEEK:
-        return "its next named call"
     if operation is Operation.BARRIER:
         return "barrier" + _named(name)
     if operation not in _REDUCING and reduction:
+        if reduction == Operation.NEGOTIATION:
+            return "its next named call"
         # The first step of a call in which the members' arrays may differ.
         return f"{Operation(reduction).public_name}{_named(name)}"
     how = ""

@@ -159,14 +159,6 @@ class Group(GroupCalls, Reductions, Exchanges, PointToPoint):  # type: ignore[mi
         shared = self.transport.allocate(ordinary.nbytes)
         return ordinary if shared is None else shared.view(kind).reshape(ordinary.shape)
 
-    def peek(self) -> int:
-        """Return the number of the name of the call that member 0 makes next.
-
-        Blocks until member 0 has begun it. 0 for a call without a name.
-        """
-        self._check_open()
-        return self.transport.peek()
-
     def set_timeout(self, seconds: float) -> None:
         """Let this member's calls from now on wait so long for the others.
 

@@ -99,12 +99,6 @@ class Transport(Protocol):
         It is called in the thread of the call, and must not refer to the group.
         """
 
-    def peek(self) -> int:
-        """Return the number of the name of the call that member 0 makes next.
-
-        Blocks until member 0 has begun it.
-        """
-
     def give_up(self, what: str, error: BaseException) -> None:
         """End the group for all members: `error` keeps this one from `what`.
 

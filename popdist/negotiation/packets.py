@@ -1,10 +1,12 @@
 """Messages of all members to all: short ones take one call of the engine."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
 from popdist.engine.calls.rows import bytes_of
+from popdist.engine.spec.operations import Operation
 from popdist.engine.transport import Transport
 
 # A message's length, and as much of it as fits.
@@ -17,7 +19,7 @@ class Packets:
 
     def __init__(self, transport: Transport) -> None:
         size = len(transport.replicas)
-        self._transport = transport
+        self._gather = partial(transport.all_gather, prelude_to=Operation.NEGOTIATION)
         sent = np.zeros(_PACKET_BYTES, np.uint8)
         received = np.zeros(size * _PACKET_BYTES, np.uint8)
         self._rows = bytes_of(sent), bytes_of(received)
@@ -28,7 +30,7 @@ class Packets:
         """Return the messages of all members, in their order. All must call it."""
         head = len(message).to_bytes(_HEADER_BYTES, "little") + message[:_START_BYTES]
         self._sent[: len(head)] = head
-        self._transport.all_gather(*self._rows, self._lengths)
+        self._gather(*self._rows, self._lengths)
         packets = self._received.tobytes()
         starts, lengths = [], []
         for begin in range(0, len(packets), _PACKET_BYTES):
@@ -45,7 +47,7 @@ class Packets:
     ) -> Sequence[bytes]:
         sent = np.frombuffer(rest, np.uint8)
         received = np.empty(sum(lengths), np.uint8)
-        self._transport.all_gather(bytes_of(sent), bytes_of(received), lengths)
+        self._gather(bytes_of(sent), bytes_of(received), lengths)
         rests, messages, begin = received.tobytes(), [], 0
         for start, length in zip(starts, lengths, strict=True):
             messages.append(start + rests[begin : begin + length])

@@ -235,9 +235,6 @@ class ExchangingTransport:
                     raise self._failure()
         return [frames[i][2] for i in range(len(self.instances))]
 
-    def peek(self) -> int:
-        return self._wait(0, False)[0][0][-1] if self.rank else 0
-
     def _reduced(
         self, operation: Operation, arrays: Sequence[Rows], call: Sequence[int]
     ) -> list[bytes]:

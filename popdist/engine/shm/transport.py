@@ -97,9 +97,6 @@ class ShmTransport:
         block_bytes, past_caches = self._comm.blocks(nbytes) or (0, 0)
         return block_bytes, bool(past_caches)
 
-    def peek(self) -> int:
-        return self._call(self._comm.peek)
-
     def all_reduce(
         self,
         arrays: Sequence[Pair],

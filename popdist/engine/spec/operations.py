@@ -38,7 +38,8 @@ class Operation(IntEnum):
     ALL_TO_ALL = 8
     SEND = 9
     RECEIVE = 10
-    PEEK = 11
+    # What an exchange of requests for calls is about.
+    NEGOTIATION = 11
     REDUCE_TO_NODES = 12
 
     @property

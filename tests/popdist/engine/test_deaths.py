@@ -21,6 +21,7 @@ from popdist.errors import (
     GroupUnusableError,
     PeerLostError,
 )
+from popdist.negotiation.packets import Packets
 from tests.popdist.engine.members import (
     MANY,
     ONES,
@@ -452,9 +453,9 @@ STALLS: dict[str, tuple[Callable[[Group], Any], Callable[[Group], Any], str]] = 
         lambda g: g.recv(np.zeros_like(MANY), 1),
         "send of 65536 float32 to instance 0",
     ),
-    "peek": (
-        lambda g: (g.peek(), g.barrier()),
-        lambda g: g.barrier(),
+    "negotiation": (
+        lambda g: Packets(g.transport).exchange(b""),
+        lambda g: Packets(g.transport).exchange(b""),
         "its next named call",
     ),
 }

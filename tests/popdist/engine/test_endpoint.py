@@ -113,7 +113,6 @@ CALLS_OF_A_CLOSED_VIEW: dict[str, Callable[[Group], object]] = {
     "async": lambda g: g.barrier(async_op=True),
     "empty": lambda g: g.empty(3),
     "view": lambda g: g.view(None),
-    "peek": lambda g: g.peek(),
 }
 
 
@@ -220,7 +219,7 @@ def test_a_stall_that_cannot_be_reported_does_not_end_the_call(kind: str) -> Non
     assert [(one.value, one.error) for one in run(2, member)] == [([2, 2], None)] * 2
 
 
-@pytest.mark.parametrize("call", ["barrier", "peek", "grouped_all_reduce"])
+@pytest.mark.parametrize("call", ["barrier", "grouped_all_reduce"])
 def test_ctrl_c_while_an_error_is_explained_shows_none_of_the_core(
     call: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -45,7 +45,6 @@ def refusals(group: Group) -> set[str]:
         lambda: group.reduce(ONES),
         lambda: group.send(ONES, 1 - group.rank),
         lambda: group.recv(ONES.copy(), 1 - group.rank),
-        lambda: group.peek(),
     ]
     found = set()
     for call in calls:

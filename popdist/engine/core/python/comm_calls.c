@@ -188,26 +188,3 @@ PyObject *comm_receive(CommObject *self, PyObject *args)
     return leave(self, receive_message(&self->c, from, (dtype)type,
                                        (char *)(uintptr_t)to, bytes));
 }
-
-PyObject *comm_peek(CommObject *self, PyObject *unused)
-{
-    (void)unused;
-    if (!enter(self, 0))
-        return NULL;
-    comm *c = &self->c;
-    const uint64_t next = calls_of(c) + 1;
-    member *first = member_at(c, 0);
-    status s = DONE;
-    uint64_t name = 0;
-    /* For messages: what this member does between two calls. */
-    describe(c, &(const descriptor){.operation = PEEK});
-    if (c->rank != 0)
-        s = wait_word(c, 0, &first->announcements[next & 1].stamp, next, &first->posted);
-    if (s == DONE)
-        name = first->calls[next & 1].name;
-    PyObject *result = leave(self, s);
-    if (!result)
-        return NULL;
-    Py_DECREF(result);
-    return PyLong_FromUnsignedLongLong(name);
-}

@@ -11,6 +11,5 @@ PyObject *comm_exchange(CommObject *self, PyObject *args);
 PyObject *comm_barrier(CommObject *self, PyObject *args);
 PyObject *comm_send(CommObject *self, PyObject *args);
 PyObject *comm_receive(CommObject *self, PyObject *args);
-PyObject *comm_peek(CommObject *self, PyObject *unused);
 
 #endif

@@ -296,7 +296,6 @@ PyObject *make_comm_type(PyObject *module)
         METHOD("barrier", comm_barrier, METH_VARARGS),
         METHOD("send", comm_send, METH_VARARGS),
         METHOD("receive", comm_receive, METH_VARARGS),
-        METHOD("peek", comm_peek, METH_NOARGS),
         METHOD("end", comm_end, METH_VARARGS),
         METHOD("ending", comm_ending, METH_NOARGS),
         METHOD("set_timeout", comm_set_timeout, METH_VARARGS),

@@ -11,7 +11,7 @@ static const uint64_t layout[] = {
     MOST_ONESHOT_BYTES, MESSAGE_SLOT_BYTES, CHUNK_UNIT, STORE_CLASSES, EXPLAINED,
     BLOCK_CLASSES, BLOCK_SIZES, FIRST_BLOCK_SIZE,
     DTYPES, REDUCTIONS, MEAN,
-    PEEK, IN_ARENA, ASKED, __BYTE_ORDER__,
+    NEGOTIATION, IN_ARENA, ASKED, __BYTE_ORDER__,
     /* Where everything lies. */
     sizeof(counter), FIELD(counter, count), FIELD(counter, sleepers),
     sizeof(descriptor), FIELD(descriptor, count), FIELD(descriptor, name),

@@ -64,7 +64,7 @@ typedef enum {
     ALL_TO_ALL,
     SEND,
     RECEIVE,
-    PEEK, /* waiting to see what member 0 calls next */
+    NEGOTIATION, /* for messages: what an exchange of requests for calls is about */
     REDUCE_TO_NODES,
 } operation;
 
