@@ -8,25 +8,7 @@ from .argument_parsers import ICustomArgParser, registerCustomArgParser
 from .autocasting import autocast
 from .ctc import ctc_beam_search_decoder
 from .data import AsynchronousDataAccessor, DataLoader, FixedLengthIterableDataset
-from .enums import (
-    AnchorMode,
-    AutoStage,
-    CommGroupType,
-    Compiler,
-    ConnectionType,
-    DataLoaderMode,
-    HalfFloatCastingBehavior,
-    Liveness,
-    MatMulSerializationMode,
-    MeanReductionStrategy,
-    MultiConvPlanType,
-    OutputMode,
-    OverlapMode,
-    ReductionType,
-    SharingStrategy,
-    SyncPattern,
-    VariableRetrievalMode,
-)
+from .enums import *  # noqa: F403
 from .errors import Error, RecoverableError, UnrecoverableError, createPoptorchError
 from .model import PoplarExecutor, inferenceModel, load, trainingModel
 from .ops import (

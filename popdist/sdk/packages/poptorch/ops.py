@@ -102,29 +102,35 @@ def for_loop(
             "poptorch.for_loop() is only supported in inference models. Write a loop "
             "of Python in what is trained."
         )
-    wrong = None
-    if not isinstance(inputs, list):
-        wrong = "Object is not list"
-    for index, one in enumerate(inputs if wrong is None else ()):
-        if not isinstance(one, torch.Tensor):
-            wrong = f"Object contained in list at index {index} is not torch.tensor"
-    if wrong is not None:
-        raise ValueError(
-            f"poptorch.for_loop expects its input tensors to be a list ({wrong})."
-        )
+    _check_inputs_of_loop(inputs)
     values = list(inputs)
+    layouts = [(value.shape, value.dtype) for value in values]
     for _ in range(count):
         returned = body(*(value.clone() for value in values))
         results = list(returned) if isinstance(returned, list | tuple) else [returned]
-        if [(one.shape, one.dtype) for one in results] != [
-            (one.shape, one.dtype) for one in values
-        ]:
+        if [(result.shape, result.dtype) for result in results] != layouts:
             raise Error(
                 "The body of poptorch.for_loop must return as many tensors as it "
                 "takes, of the same shapes and dtypes."
             )
         values = results
     return values
+
+
+def _check_inputs_of_loop(inputs: object) -> None:
+    mismatch = None
+    if not isinstance(inputs, list):
+        mismatch = "Object is not list"
+    else:
+        others = [i for i, one in enumerate(inputs) if not torch.is_tensor(one)]
+        if others:
+            mismatch = (
+                f"Object contained in list at index {others[-1]} is not torch.tensor"
+            )
+    if mismatch is not None:
+        raise ValueError(
+            f"poptorch.for_loop expects its input tensors to be a list ({mismatch})."
+        )
 
 
 def cond(

@@ -74,7 +74,7 @@ def checked_ranks(ranks: object) -> list[int]:
         ValueError: They are none.
     """
     given = list(ranks) if isinstance(ranks, Iterable) else [ranks]
-    found: list[int] = []
+    checked: list[int] = []
     for rank in given:
         if isinstance(rank, bool) or not isinstance(rank, int) or rank < 0:
             raise ValueError(
@@ -82,13 +82,13 @@ def checked_ranks(ranks: object) -> list[int]:
                 f"{ranks!r} is given. Communicators of MPI are not supported: give a "
                 "list of ranks."
             )
-        found.append(rank)
-    if len(set(found)) != len(found) or not found:
+        checked.append(rank)
+    if len(set(checked)) != len(checked) or not checked:
         raise ValueError(
             f"A process set has each of its ranks once, and at least one, but "
-            f"{found} is given."
+            f"{checked} is given."
         )
-    return sorted(found)
+    return sorted(checked)
 
 
 class _GlobalProcessSet(ProcessSet):

@@ -71,7 +71,7 @@ class Timeline:
                 self._file.write("]\n")
                 self._file.close()
 
-    def _event(self, name: str, kind: Kind, phase: str, what: str) -> None:
+    def _event(self, name: str, kind: Kind, phase: str, label: str) -> None:
         with self._lock:
             line = self._lines.get(name)
             if line is None:
@@ -79,17 +79,9 @@ class Timeline:
                 # As Horovod names them: by the kind of call, and the call's name.
                 prefix = f"{kind.text}."
                 full_name = name if name.startswith(prefix) else prefix + name
-                args = {"name": full_name}
-                self._write(
-                    {
-                        "name": "thread_name",
-                        "ph": "M",
-                        "pid": 0,
-                        "tid": line,
-                        "args": args,
-                    }
-                )
-            event = {"name": what, "ph": phase, "pid": 0, "tid": line}
+                line_name = {"name": "thread_name", "ph": "M", "pid": 0, "tid": line}
+                self._write({**line_name, "args": {"name": full_name}})
+            event = {"name": label, "ph": phase, "pid": 0, "tid": line}
             self._write({**event, "ts": self._now()})
 
     def _now(self) -> float:

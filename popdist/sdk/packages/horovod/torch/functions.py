@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
 from ..common.process_sets import ProcessSet, global_process_set
 from .calls.submission import BASICS, broadcast_tensors, gather_tensors
@@ -36,22 +37,22 @@ def broadcast_parameters(
 
 def _tensors_of(params: Mapping[str, Any] | Iterable[Any]) -> list[Tensor]:
     if isinstance(params, Mapping):
-        found = [params[name] for name in sorted(params)]
+        values = [params[name] for name in sorted(params)]
     elif isinstance(params, Iterable) and not isinstance(params, Tensor | str):
-        pairs = [one if isinstance(one, tuple) else ("", one) for one in params]
-        found = [tensor for _, tensor in pairs]
+        values = [one[1] if isinstance(one, tuple) else one for one in params]
     else:
         raise ValueError(
             f"params is {type(params).__name__}, but must be a model's state_dict(), "
             "named_parameters() or parameters()."
         )
-    for one in found:
-        if one is not None and not isinstance(one, Tensor):
+    tensors = [value for value in values if value is not None]
+    for value in tensors:
+        if not isinstance(value, Tensor):
             raise ValueError(
-                f"params has an entry of {type(one).__name__}, but only tensors can be "
-                "broadcast. Use broadcast_object() for other objects."
+                f"params has an entry of {type(value).__name__}, but only tensors can "
+                "be broadcast. Use broadcast_object() for other objects."
             )
-    return [one for one in found if one is not None]
+    return tensors
 
 
 def broadcast_optimizer_state(
@@ -82,7 +83,14 @@ def broadcast_optimizer_state(
         _add_gradients(optimizer)
     is_root = BASICS.rank() == root_rank
     tensors: list[Tensor] = []
-    state = _taken_out(optimizer.state_dict(), tensors) if is_root else None
+
+    def take_out(tensor: Tensor) -> _Place:
+        tensors.append(tensor.detach())
+        return _Place(len(tensors) - 1)
+
+    state = None
+    if is_root:
+        state = tree_map_only(Tensor, take_out, optimizer.state_dict())
     layouts = [(tensor.dtype, tuple(tensor.shape)) for tensor in tensors]
     state, layouts = broadcast_object(
         (state, layouts), root_rank, "optimizer_state", process_set
@@ -94,7 +102,9 @@ def broadcast_optimizer_state(
             tensors, root_rank, None, process_set, in_place=True, now=True
         ).wait()
     if not is_root:
-        optimizer.load_state_dict(_put_back(state, tensors))
+        optimizer.load_state_dict(
+            tree_map_only(_Place, lambda place: tensors[place.number], state)
+        )
 
 
 def _add_gradients(optimizer: torch.optim.Optimizer) -> None:
@@ -109,30 +119,6 @@ class _Place:
 
     def __init__(self, number: int) -> None:
         self.number = number
-
-
-# Any, because a state holds what its optimizer likes.
-def _taken_out(state: Any, tensors: list[Tensor]) -> Any:
-    """Return a state with places for its tensors, which are appended to `tensors`."""
-    if isinstance(state, Tensor):
-        tensors.append(state.detach())
-        return _Place(len(tensors) - 1)
-    if isinstance(state, dict):
-        return {key: _taken_out(value, tensors) for key, value in state.items()}
-    if type(state) in (list, tuple):
-        return type(state)(_taken_out(value, tensors) for value in state)
-    return state
-
-
-def _put_back(state: Any, tensors: list[Tensor]) -> Any:
-    """Return a state with the tensors in their places."""
-    if isinstance(state, _Place):
-        return tensors[state.number]
-    if isinstance(state, dict):
-        return {key: _put_back(value, tensors) for key, value in state.items()}
-    if type(state) in (list, tuple):
-        return type(state)(_put_back(value, tensors) for value in state)
-    return state
 
 
 # Any, because objects of all types that can be pickled are taken.
@@ -155,8 +141,8 @@ def broadcast_object(
     length = torch.tensor([len(data)], dtype=torch.int64)
     prefix = None if name is None else f"object.{name}"
 
-    def copy(tensor: Tensor, what: str) -> None:
-        full = None if prefix is None else f"{prefix}.{what}"
+    def copy(tensor: Tensor, part: str) -> None:
+        full = None if prefix is None else f"{prefix}.{part}"
         broadcast_tensors(
             [tensor], root_rank, full, process_set, in_place=True, now=True
         ).wait()
@@ -177,11 +163,7 @@ def allgather_object(
     full = None if name is None else f"object.{name}"
     handle = gather_tensors([data, length], full, process_set, now=True)
     whole, lengths = handle.wait()
-    found, at = [], 0
-    for count in lengths.tolist():
-        found.append(pickle.loads(_bytes_of(whole[at : at + count])))
-        at += count
-    return found
+    return [pickle.loads(_bytes_of(part)) for part in whole.split(lengths.tolist())]
 
 
 def _pickled(obj: Any) -> Tensor:

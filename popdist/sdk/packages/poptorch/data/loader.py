@@ -100,10 +100,11 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             regrouped = self._regrouped_size(mode, drop_last)
             if regrouped is not None:
                 size = self._worker_size(rebatched_worker_size)
+                # It is only a part of a batch: the accessor drops the last of it.
+                drop_last = False
             # None rather than False: torch refuses either for an IterableDataset.
             kwargs |= {"batch_size": size, "shuffle": shuffle or None}
-            # What workers load is only a part: the accessor drops the last of it.
-            kwargs["drop_last"] = drop_last and regrouped is None and size is not None
+            kwargs["drop_last"] = drop_last and size is not None
         if persistent_workers is None:
             persistent_workers = num_workers > 0
         super().__init__(

@@ -8,7 +8,7 @@ import tempfile
 import weakref
 from collections.abc import Iterable
 from contextlib import suppress
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from multiprocessing.reduction import DupFd, ForkingPickler
 from typing import IO, Any
@@ -29,6 +29,12 @@ METHODS = {
 PRELOADED = "popdist.sdk.forkserver_preload"
 # The exit code of a process that imports a program which starts processes meanwhile.
 UNGUARDED = 113
+# What is added to the errors of starting the process.
+NOT_PICKLABLE = (
+    "The data set goes to a process of its own, and so must be picklable: of a class "
+    "of a module, with no lambdas. With async_options={'sharing_strategy': "
+    "poptorch.SharingStrategy.Fork} it need not be."
+)
 # How long the process may take to end by itself, and then after SIGTERM.
 GRACE_S = 2.0
 
@@ -36,7 +42,11 @@ GRACE_S = 2.0
 class _Payload:
     """A pickled object in a file without a name, which the new process gets open."""
 
-    def __init__(self, pickled: Any, strategy: SharingStrategy) -> None:
+    # Any: whatever can be pickled.
+    def __init__(self, content: Any, strategy: SharingStrategy) -> None:
+        # Not by Process.start(), which would send the file descriptors of tensors that
+        # exist only while they are pickled, as in torch.Generator.
+        pickled = ForkingPickler.dumps(content)
         self._file = _unnamed_file(strategy)
         self._file.write(pickled)
         self._file.flush()
@@ -71,27 +81,41 @@ class LoadingProcess:
         settings: LoadingSettings,
         strategy: SharingStrategy,
     ) -> None:
+        """Start the process.
+
+        Args:
+            source: Yields the batches of one pass.
+            settings: How it loads.
+            strategy: How it starts, and gets the source.
+        """
         if is_importing_main():
             os._exit(UNGUARDED)
         self._owner = os.getpid()
-        method = METHODS[strategy]
-        context = multiprocessing.get_context(method)
-        self._connection, theirs = context.Pipe()
-        # Not a daemon: those may not start the workers of torch's DataLoader.
+        context: Any = multiprocessing.get_context(METHODS[strategy])
+        self._connection, child_end = context.Pipe()
+        payload = None
+        # Any: what fetcher.run() takes.
+        args: tuple[Any, ...] = child_end, source, settings, self._connection
         try:
-            self._process = _start(
-                context, (theirs, self._connection), source, settings, strategy
+            if strategy == SharingStrategy.ForkServer:
+                context.set_forkserver_preload([PRELOADED])
+            if strategy != SharingStrategy.Fork:
+                end_helpers_at_exit()
+                payload = _Payload(source, strategy)
+                args = child_end, payload, settings
+            # Not a daemon: those may not start the workers of torch's DataLoader.
+            self._process: BaseProcess = context.Process(
+                target=fetcher.run, args=args, name="poptorch-loader"
             )
+            self._process.start()
         except Exception as error:
             self._connection.close()
-            error.add_note(
-                "The data set goes to a process of its own, and so must be picklable: "
-                "of a class of a module, with no lambdas. With async_options="
-                "{'sharing_strategy': poptorch.SharingStrategy.Fork} it need not be."
-            )
+            error.add_note(NOT_PICKLABLE)
             raise
         finally:
-            theirs.close()
+            child_end.close()
+            if payload is not None:
+                payload.close()
         _RUNNING.add(self)
         leave_cores(1)
 
@@ -147,45 +171,6 @@ class LoadingProcess:
             end()
         self._process.join()
         leave_cores(-1)
-
-
-def _start(
-    context: Any,
-    connections: tuple[Connection, Connection],
-    source: Iterable[Any],
-    settings: LoadingSettings,
-    strategy: SharingStrategy,
-) -> BaseProcess:
-    """Start the process.
-
-    Args:
-        context: How multiprocessing starts it.
-        connections: Its end of the connection to this process, and the other.
-        source: Yields the batches of one pass.
-        settings: How it loads.
-        strategy: How it gets the source.
-    """
-    theirs, ours = connections
-    payload = None
-    sent: Any = source
-    if strategy == SharingStrategy.ForkServer:
-        context.set_forkserver_preload([PRELOADED])
-    if strategy != SharingStrategy.Fork:
-        end_helpers_at_exit()
-        # Pickled here and not by start(), which would send the file descriptors of
-        # tensors that exist only while they are pickled, as in torch.Generator.
-        sent = payload = _Payload(ForkingPickler.dumps(source), strategy)
-    process: BaseProcess = context.Process(
-        target=fetcher.run,
-        args=(theirs, sent, settings, ours if payload is None else None),
-        name="poptorch-loader",
-    )
-    try:
-        process.start()
-    finally:
-        if payload is not None:
-            payload.close()
-    return process
 
 
 # What still runs when the program ends, before multiprocessing waits for it: that is

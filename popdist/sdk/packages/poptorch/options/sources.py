@@ -80,10 +80,10 @@ def set_from_file(options: object, path: str | Path, names: dict[str, Any]) -> N
                 raise SyntaxError("it is not a call")
             _value(call, {**names, "options": options})
         except Exception as error:
-            what = error.msg if isinstance(error, SyntaxError) else error
+            reason = error.msg if isinstance(error, SyntaxError) else error
             raise ConfigFileError(
                 f"{type(error).__name__} at line {number} of {Path(path).name}: "
-                f"{what}\n> options.{stripped}\n"
+                f"{reason}\n> options.{stripped}\n"
                 "A line sets one option, as in: deviceIterations(4)"
             ) from error
 

@@ -23,8 +23,8 @@ def adasum(tensors: list[Tensor]) -> Tensor:
 def _combine(one: Tensor, other: Tensor) -> Tensor:
     product = torch.sum(one * other)
     squares = torch.sum(one * one), torch.sum(other * other)
-    mine, theirs = (
+    own_part, other_part = (
         1 - product / (2 * square) if square else torch.ones_like(product)
         for square in squares
     )
-    return mine * one + theirs * other
+    return own_part * one + other_part * other

@@ -91,18 +91,18 @@ class Carrier:
         batches: dict[tuple[int, int], list[Pair]] = {}
         for request, tensors in calls:
             scaled = request.prescale != 1
-            mine: dict[torch.dtype, tuple[int, list[Pair]]] = {}
+            batch_of: dict[torch.dtype, tuple[int, list[Pair]]] = {}
             for (_, shape), (source, target) in zip(
                 request.tensors, tensors, strict=True
             ):
                 dtype = target.dtype
-                if dtype not in mine:
+                if dtype not in batch_of:
                     code = CODES[dtype]
                     reduction = engine_reduction(
                         ReduceOp(request.op), dtype.is_floating_point
                     )
-                    mine[dtype] = code, batches.setdefault((code, reduction), [])
-                code, batch = mine[dtype]
+                    batch_of[dtype] = code, batches.setdefault((code, reduction), [])
+                code, batch = batch_of[dtype]
                 written = Rows((target.data_ptr(),), shape, code, target)
                 if scaled:
                     _scale(source, request.prescale, target)
@@ -126,13 +126,10 @@ class Carrier:
 
     def _adasum(self, request: Request, tensors: "_Tensors") -> None:
         for source, target in tensors:
-            mine = source
-            if request.prescale != 1:
-                mine = torch.empty_like(source)
-                _scale(source, request.prescale, mine)
+            own = _prescaled(request, source)
             each = torch.empty((self._size, *source.shape), dtype=source.dtype)
             lengths = [source.nbytes] * self._size
-            self._transport.all_gather(bytes_of(mine), bytes_of(each), lengths)
+            self._transport.all_gather(bytes_of(own), bytes_of(each), lengths)
             target.copy_(adasum(list(each)))
             if request.postscale != 1:
                 _scale(target, request.postscale, target)
@@ -179,10 +176,7 @@ class Carrier:
         results = []
         for source in call.sources:
             share = even_share(source.shape[0], self._member, self._size)
-            read = source
-            if request.prescale != 1:
-                read = torch.empty_like(source)
-                _scale(source, request.prescale, read)
+            read = _prescaled(request, source)
             code = CODES[source.dtype]
             reduction = engine_reduction(
                 ReduceOp(request.op), source.is_floating_point()
@@ -223,6 +217,15 @@ def _neutral(layout: Layout, op: ReduceOp) -> Tensor:
 
 def _layouts(decision: Decision, index: int) -> list[Layout]:
     return [one.tensors[index] for one in decision.requests if one is not None]
+
+
+def _prescaled(request: Request, source: Tensor) -> Tensor:
+    """Return what a call reduces: the tensor, or a scaled copy of it."""
+    if request.prescale == 1:
+        return source
+    scaled = torch.empty_like(source)
+    _scale(source, request.prescale, scaled)
+    return scaled
 
 
 def _scale(source: Tensor, factor: float, target: Tensor) -> None:

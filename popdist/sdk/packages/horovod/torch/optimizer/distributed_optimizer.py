@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ...common.process_sets import ProcessSet, global_process_set
 from ..calls.submission import reduce_tensors
-from ..compression import Compression, Compressor
+from ..compression import Compression, Compressor, compress_all, decompress_all
 from ..execution.reduce_ops import Adasum, Average, Reduction, Sum, choose_op
 from .gradient_exchange import GradientExchange
 
@@ -127,9 +127,9 @@ class _AdasumOptimizer(_DistributedOptimizer):
         changes = [
             param.detach() - start for param, start in zip(trained, before, strict=True)
         ]
-        pairs = [exchange.compression.compress(change) for change in changes]
+        compressed, contexts = compress_all(changes, exchange.compression)
         reduced = reduce_tensors(
-            [small for small, _ in pairs],
+            compressed,
             None,
             Reduction(Adasum),
             exchange.process_set,
@@ -137,10 +137,9 @@ class _AdasumOptimizer(_DistributedOptimizer):
             now=True,
         ).wait()
         with torch.no_grad():
-            for param, start, change, (_, context) in zip(
-                trained, before, reduced, pairs, strict=True
-            ):
-                param.copy_(start + exchange.compression.decompress(change, context))
+            changes = decompress_all(reduced, contexts, exchange.compression)
+            for param, start, change in zip(trained, before, changes, strict=True):
+                param.copy_(start + change)
         return result
 
 

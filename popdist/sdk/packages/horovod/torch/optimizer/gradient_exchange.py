@@ -11,7 +11,7 @@ from torch.utils.hooks import RemovableHandle
 from ...common.process_sets import ProcessSet
 from ..calls.reductions import sparse_allreduce_async
 from ..calls.submission import Handle, reduce_tensors
-from ..compression import Compressor
+from ..compression import Compressor, Contexts, compress_all, decompress_all
 from ..execution.reduce_ops import Reduction
 from .parameters import groups_of, names_of
 
@@ -22,8 +22,7 @@ class _Reduction:
 
     handle: Handle
     params: list[Tensor]
-    # What decompressing needs. Any: each compressor has its own.
-    contexts: list[Any]
+    contexts: Contexts
 
 
 class GradientExchange:
@@ -124,12 +123,11 @@ class GradientExchange:
             handle = sparse_allreduce_async(
                 gradients[0], name, self.reduction.op, self.process_set
             )
-            contexts: list[Any] = [None]
+            contexts: Contexts = ()
         else:
-            pairs = [self.compression.compress(one) for one in gradients]
-            contexts = [context for _, context in pairs]
+            compressed, contexts = compress_all(gradients, self.compression)
             handle = reduce_tensors(
-                [small for small, _ in pairs],
+                compressed,
                 name,
                 self.reduction,
                 self.process_set,
@@ -176,10 +174,8 @@ class GradientExchange:
         if isinstance(results, Tensor):
             reduction.params[0].grad = results
             return
-        for param, result, context in zip(
-            reduction.params, results, reduction.contexts, strict=True
-        ):
-            reduced = self.compression.decompress(result, context)
+        tensors = decompress_all(results, reduction.contexts, self.compression)
+        for param, reduced in zip(reduction.params, tensors, strict=True):
             if param.grad is None:
                 param.grad = reduced
             elif param.grad.is_sparse:

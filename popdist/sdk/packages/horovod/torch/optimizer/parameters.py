@@ -30,14 +30,14 @@ def names_of(
             f"named_parameters has several parameters of the names {', '.join(twice)}, "
             "but the ranks' gradients are matched by name. Give each one of its own."
         )
-    found = {param: name for name, param in pairs}
-    unnamed = sum(param not in found for param in params)
+    names = {param: name for name, param in pairs}
+    unnamed = sum(param not in names for param in params)
     if unnamed:
         raise ValueError(
             f"named_parameters lacks {unnamed} of the optimizer's {len(params)} "
             "parameters. Name all of them, or none."
         )
-    return {param: found[param] for param in params}
+    return {param: names[param] for param in params}
 
 
 def groups_of(
@@ -67,7 +67,7 @@ def groups_of(
         lists = _cut(trained, groups)
     else:
         lists = [list(group) for group in groups]
-    found: dict[Tensor, list[Tensor]] = {}
+    group_of: dict[Tensor, list[Tensor]] = {}
     for group in lists:
         for param in group:
             if not isinstance(param, Tensor) or param not in names:
@@ -75,13 +75,13 @@ def groups_of(
                     "groups has an entry that is no parameter of the optimizer. Give "
                     "lists of its parameters."
                 )
-            if param in found:
+            if param in group_of:
                 raise ValueError(
                     f"The parameter of {names[param]!r} is in two groups, but can be "
                     "in one only."
                 )
-            found[param] = group
-    return found
+            group_of[param] = group
+    return group_of
 
 
 def _cut(params: list[Tensor], number: int) -> list[list[Tensor]]:

@@ -8,9 +8,9 @@ _FORMAT = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}]"
 
 
 @contextmanager
-def compilation_bar(shown: bool) -> Iterator[Callable[[int], object]]:
+def compilation_bar(is_shown: bool) -> Iterator[Callable[[int], object]]:
     """Show a bar until the block ends; call what it gives with the percentage done."""
-    if not shown or find_spec("tqdm") is None:
+    if not is_shown or find_spec("tqdm") is None:
         yield lambda _: None
         return
     # Not above: it may not be installed.
