@@ -25,26 +25,6 @@ PACKAGES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "packages")
 logger = logging.getLogger("popdist.sdk")
 
 
-class StandInFinder:
-    """An entry of sys.meta_path that finds the stand-ins after all else.
-
-    It is the first entry, and asks the others itself: the last one would lose to any
-    folder of the same name beside a script, which Python takes for a package.
-    """
-
-    # The finders that are set up where popdist is not imported yet have this too.
-    finds_stand_ins = True
-
-    def find_spec(
-        self,
-        name: str,
-        path: Sequence[str] | None = None,
-        target: ModuleType | None = None,
-    ) -> ModuleSpec | None:
-        """Return where an installed package is, or else the stand-in for it."""
-        return find_spec(name, path, target)
-
-
 def find_spec(
     name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
 ) -> ModuleSpec | None:
@@ -68,6 +48,18 @@ def find_spec(
     if os.environ.get(env.SDK) == "no":
         return folder
     return _stand_in(name, os.path.join(PACKAGES, name))
+
+
+class StandInFinder:
+    """An entry of sys.meta_path that finds the stand-ins after all else.
+
+    It is the first entry, and asks the others itself: the last one would lose to any
+    folder of the same name beside a script, which Python takes for a package.
+    """
+
+    # The finders that are set up where popdist is not imported yet have this too.
+    finds_stand_ins = True
+    find_spec = staticmethod(find_spec)
 
 
 def _stand_in(name: str, folder: str) -> ModuleSpec | None:

@@ -34,7 +34,7 @@ def _first(tensor: torch.Tensor, *_: Any) -> torch.Tensor:
     return tensor
 
 
-def _refuse(name: str, instead: str) -> Callable[..., Any]:
+def _refusal(name: str, instead: str) -> Callable[..., Any]:
     def refuse(*_: object) -> None:
         raise Error(
             f"torch.ops.poptorch.{name} cannot be emulated: it builds a graph for an "
@@ -83,8 +83,8 @@ def _leave_autocast() -> None:
 _COND = "Call poptorch.cond(), which takes both branches as functions."
 _CPU = "Call a poptorch.CPU(), which takes the function."
 
-# Schemas and what computes them.
-_OPERATORS: tuple[tuple[str, Callable[..., Any]], ...] = (
+# Schemas, and what computes them, or the advice instead of what cannot be emulated.
+_OPERATORS: tuple[tuple[str, Callable[..., Any] | str], ...] = (
     ("begin_autocast() -> ()", lambda: _enter_autocast(True)),
     ("suppress_autocast() -> ()", lambda: _enter_autocast(False)),
     ("end_autocast() -> ()", _leave_autocast),
@@ -125,11 +125,11 @@ _OPERATORS: tuple[tuple[str, Callable[..., Any]], ...] = (
         "end_for_loop(Tensor[] outputs, Tensor[] inputs, int trip_count) -> Tensor[]",
         _end_loop,
     ),
-    ("start_if_block(Tensor condition) -> ()", _refuse("start_if_block", _COND)),
-    ("start_else_block(Tensor[] outputs) -> ()", _refuse("start_else_block", _COND)),
+    ("start_if_block(Tensor condition) -> ()", _COND),
+    ("start_else_block(Tensor[] outputs) -> ()", _COND),
     (
         "end_if_block(Tensor[] outputs, Tensor condition) -> Tensor[]",
-        _refuse("end_if_block", _COND),
+        _COND,
     ),
     ("optimizer_group(int group, Tensor[] inputs) -> ()", _do_nothing),
     (
@@ -150,8 +150,8 @@ _OPERATORS: tuple[tuple[str, Callable[..., Any]], ...] = (
     ),
     ("push_name_scope(str name) -> ()", _do_nothing),
     ("pop_name_scope() -> ()", _do_nothing),
-    ("call_cpu_op(Tensor[] inputs, str name) -> ()", _refuse("call_cpu_op", _CPU)),
-    ("end_cpu_op(Tensor[] output) -> Tensor[]", _refuse("end_cpu_op", _CPU)),
+    ("call_cpu_op(Tensor[] inputs, str name) -> ()", _CPU),
+    ("end_cpu_op(Tensor[] output) -> Tensor[]", _CPU),
     ("set_attribute(str attribute, str key, str value) -> ()", _do_nothing),
     ("clear_attribute(str attribute, str key) -> ()", _do_nothing),
 )
@@ -162,9 +162,11 @@ def _register() -> Any:
     library_class: Any = torch.library.Library
     library = library_class("poptorch", "DEF")
     for schema, function in _OPERATORS:
-        name = library.define(schema)
+        name = library.define(schema).split("::")[-1]
+        if isinstance(function, str):
+            function = _refusal(name, function)
         # Its gradient is that of what it calls.
-        library.impl(name.split("::")[-1], function, "CompositeImplicitAutograd")
+        library.impl(name, function, "CompositeImplicitAutograd")
     return library
 
 

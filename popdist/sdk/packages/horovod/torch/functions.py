@@ -2,6 +2,7 @@
 
 import pickle
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -30,9 +31,16 @@ def broadcast_parameters(
     """
     tensors = _tensors_of(params)
     if tensors:
-        broadcast_tensors(
-            tensors, root_rank, None, process_set, in_place=True, now=True
-        ).wait()
+        _overwrite(tensors, root_rank, None, process_set)
+
+
+def _overwrite(
+    tensors: list[Tensor], root_rank: int, name: str | None, process_set: ProcessSet
+) -> None:
+    """Overwrite tensors with those of one rank."""
+    broadcast_tensors(
+        tensors, root_rank, name, process_set, in_place=True, now=True
+    ).wait()
 
 
 def _tensors_of(params: Mapping[str, Any] | Iterable[Any]) -> list[Tensor]:
@@ -82,15 +90,7 @@ def broadcast_optimizer_state(
     if not optimizer.state:
         _add_gradients(optimizer)
     is_root = BASICS.rank() == root_rank
-    tensors: list[Tensor] = []
-
-    def take_out(tensor: Tensor) -> _Place:
-        tensors.append(tensor.detach())
-        return _Place(len(tensors) - 1)
-
-    state = None
-    if is_root:
-        state = tree_map_only(Tensor, take_out, optimizer.state_dict())
+    state, tensors = _without_tensors(optimizer.state_dict()) if is_root else (None, [])
     layouts = [(tensor.dtype, tuple(tensor.shape)) for tensor in tensors]
     state, layouts = broadcast_object(
         (state, layouts), root_rank, "optimizer_state", process_set
@@ -98,13 +98,10 @@ def broadcast_optimizer_state(
     if not is_root:
         tensors = [torch.empty(shape, dtype=dtype) for dtype, shape in layouts]
     if tensors:
-        broadcast_tensors(
-            tensors, root_rank, None, process_set, in_place=True, now=True
-        ).wait()
+        _overwrite(tensors, root_rank, None, process_set)
     if not is_root:
-        optimizer.load_state_dict(
-            tree_map_only(_Place, lambda place: tensors[place.number], state)
-        )
+        state = tree_map_only(_TensorIndex, lambda at: tensors[at.index], state)
+        optimizer.load_state_dict(state)
 
 
 def _add_gradients(optimizer: torch.optim.Optimizer) -> None:
@@ -114,11 +111,23 @@ def _add_gradients(optimizer: torch.optim.Optimizer) -> None:
                 param.grad = torch.zeros_like(param)
 
 
-class _Place:
-    """Where a tensor stands in a state: its number."""
+@dataclass(frozen=True, slots=True)
+class _TensorIndex:
+    """Stands in a state for one of its tensors."""
 
-    def __init__(self, number: int) -> None:
-        self.number = number
+    index: int
+
+
+# Any, because a state holds what its optimizer likes.
+def _without_tensors(state: Any) -> tuple[Any, list[Tensor]]:
+    """Return a state with an index for each of its tensors, and the tensors."""
+    tensors: list[Tensor] = []
+
+    def take_out(tensor: Tensor) -> _TensorIndex:
+        tensors.append(tensor.detach())
+        return _TensorIndex(len(tensors) - 1)
+
+    return tree_map_only(Tensor, take_out, state), tensors
 
 
 # Any, because objects of all types that can be pickled are taken.
@@ -139,18 +148,11 @@ def broadcast_object(
     is_root = BASICS.rank() == root_rank
     data = _pickled(obj) if is_root else torch.empty(0, dtype=torch.uint8)
     length = torch.tensor([len(data)], dtype=torch.int64)
-    prefix = None if name is None else f"object.{name}"
-
-    def copy(tensor: Tensor, part: str) -> None:
-        full = None if prefix is None else f"{prefix}.{part}"
-        broadcast_tensors(
-            [tensor], root_rank, full, process_set, in_place=True, now=True
-        ).wait()
-
-    copy(length, "length")
+    names = [name and f"object.{name}.{part}" for part in ("length", "data")]
+    _overwrite([length], root_rank, names[0], process_set)
     if not is_root:
         data = torch.empty(int(length), dtype=torch.uint8)
-    copy(data, "data")
+    _overwrite([data], root_rank, names[1], process_set)
     return obj if is_root else pickle.loads(_bytes_of(data))
 
 

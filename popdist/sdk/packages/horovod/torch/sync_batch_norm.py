@@ -1,5 +1,7 @@
 """Batch normalization over the batches of all ranks."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -61,15 +63,12 @@ class SyncBatchNorm(_BatchNorm):
 
     def _follow(self, count: float, mean: Tensor, variance: Tensor) -> None:
         """Update the running mean and variance."""
-        assert self.running_mean is not None
-        assert self.running_var is not None
-        if self.num_batches_tracked is not None:
-            self.num_batches_tracked.add_(1)
-        if self.momentum is not None:
-            part = self.momentum
-        else:
-            assert self.num_batches_tracked is not None
-            part = 1.0 / float(self.num_batches_tracked)
+        # Any: the buffers are None where no statistics are tracked.
+        layer: Any = self
+        layer.num_batches_tracked.add_(1)
+        part = self.momentum
+        if part is None:
+            part = 1.0 / float(layer.num_batches_tracked)
         unbiased = variance * (count / max(count - 1, 1))
-        self.running_mean.lerp_(mean.to(self.running_mean.dtype), part)
-        self.running_var.lerp_(unbiased.to(self.running_var.dtype), part)
+        layer.running_mean.lerp_(mean.to(layer.running_mean.dtype), part)
+        layer.running_var.lerp_(unbiased.to(layer.running_var.dtype), part)

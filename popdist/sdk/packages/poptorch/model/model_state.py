@@ -70,12 +70,12 @@ class ModelState:
     def inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Inputs:
         """Return the inputs as the device has them: it has no float64."""
         inputs = Inputs(args, kwargs, self._settings, self._arguments)
-        if torch.float64 not in inputs.dtypes() or any(
+        if not inputs.has_float64 or any(
             parameter.dtype is torch.float64 for parameter in self._module.parameters()
         ):
             return inputs
         _warn_of_float64()
-        return inputs.narrowed({torch.float64: torch.float32})
+        return inputs.in_float32()
 
     def compile(self, inputs: Inputs) -> Compiled:
         """Compile the module for inputs like these.

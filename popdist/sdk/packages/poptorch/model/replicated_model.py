@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -26,28 +27,21 @@ from .update.gradients import GradientSum
 from .update.weight_update import WeightUpdate
 
 
+@dataclass
 class ReplicatedModel:
     """Runs a module on all local replicas, one after another.
 
     They share the parameters; each has its own buffers and random numbers.
     """
 
-    def __init__(
-        self,
-        module: nn.Module,
-        settings: RunSettings,
-        buffers: ReplicaBuffers,
-        attributes: ConstantAttributes,
-        random_state: RandomState,
-        training: "Training | None",
-    ) -> None:
-        self._module = module
-        self._settings = settings
-        self._buffers = buffers
-        self._attributes = attributes
-        self.random_state = random_state
-        self.training = training
-        self.timing = Timing()
+    module: nn.Module
+    settings: RunSettings
+    buffers: ReplicaBuffers
+    attributes: ConstantAttributes
+    random_state: RandomState
+    training: "Training | None"
+    # Of the last call.
+    timing: Timing = field(default_factory=Timing)
 
     # Any: whatever the module's forward returns.
     def run(self, compiled: Compiled, inputs: Inputs) -> Any:
@@ -55,11 +49,11 @@ class ReplicatedModel:
 
         When training, the weights are updated once in each device iteration.
         """
-        outputs, self.timing = Outputs(self._settings), Timing()
+        outputs, self.timing = Outputs(self.settings), Timing()
         if self.training is not None:
             self.training.anchors.begin()
-        with _prepared(self._settings, compiled.half):
-            for iteration in range(self._settings.device_iterations):
+        with _prepared(self.settings, compiled.half):
+            for iteration in range(self.settings.device_iterations):
                 self._run_iteration(compiled, iteration, inputs, outputs)
         result = outputs.result()
         if self.training is not None:
@@ -75,12 +69,12 @@ class ReplicatedModel:
         timing.mark(timing.input)
         if training is not None:
             training.gradients.begin()
-        self._buffers.prepare()
+        self.buffers.prepare()
         timing.mark(timing.input_complete)
-        for replica in range(self._settings.replicas):
+        for replica in range(self.settings.replicas):
             self.random_state.begin(replica)
-            with self._buffers.of(replica):
-                for step in range(self._settings.gradient_accumulation):
+            with self.buffers.of(replica):
+                for step in range(self.settings.gradient_accumulation):
                     output = self._run_micro_batch(
                         compiled, inputs.micro_batch(iteration, step, replica)
                     )
@@ -102,12 +96,12 @@ class ReplicatedModel:
         """Run forward and, when training, backward; return detached outputs."""
         args, kwargs = inputs
         with (
-            Execution(self._settings.training) as execution,
-            self._attributes.restored(),
+            Execution(self.settings.training) as execution,
+            self.attributes.restored(),
             self._casting(compiled, execution),
         ):
             if self.training is None or compiled.loss is None:
-                return self._module(*args, **kwargs)
+                return self.module(*args, **kwargs)
             output, recorded = self._forward(compiled, args, kwargs)
         loss = loss_of(compiled.loss, execution, recorded, output)
 
@@ -117,7 +111,7 @@ class ReplicatedModel:
     def _casting(
         self, compiled: Compiled, execution: Execution
     ) -> AbstractContextManager[None]:
-        rules = self._settings.cast_rules
+        rules = self.settings.cast_rules
         if rules is None:
             return nullcontext()
         if not compiled.casts:
@@ -130,10 +124,10 @@ class ReplicatedModel:
         self, compiled: Compiled, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Any, list[torch.Tensor]]:
         if compiled.loss is None or not compiled.loss.needs_recording:
-            return self._module(*args, **kwargs), []
+            return self.module(*args, **kwargs), []
         recorder = TorchLosses()
         with recorder:
-            output = self._module(*args, **kwargs)
+            output = self.module(*args, **kwargs)
         return output, recorder.recorded
 
 

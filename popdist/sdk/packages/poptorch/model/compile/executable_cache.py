@@ -9,8 +9,7 @@ import hashlib
 import inspect
 import json
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +37,8 @@ class ExecutableCache:
         One process of a host makes it; the others wait for that one.
         """
         self._folder.mkdir(parents=True, exist_ok=True)
-        with _locked(self._folder / f"{key}.lock"):
+        with open(self._folder / f"{key}.lock", "a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
             path = self._folder / f"{key}.json"
             entry = _read(path)
             if entry is not None:
@@ -82,14 +82,6 @@ def key_of(module: nn.Module, *others: Any) -> str | None:
     for text in texts:
         digest.update(text.encode() + b"\0")
     return digest.hexdigest()
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Let one process of the host at a time run the block."""
-    with open(path, "a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 # Any: values of JSON.

@@ -19,6 +19,10 @@ class BatchDimensionError(Error, AssertionError):
     """The inputs cannot be divided into micro-batches."""
 
 
+def _is_float64(leaf: object) -> bool:
+    return isinstance(leaf, torch.Tensor) and leaf.dtype is torch.float64
+
+
 class Inputs:
     """The inputs of one call.
 
@@ -63,20 +67,16 @@ class Inputs:
                     )
                 self._divided.append((index, leaf, self._rows_of(index, leaf)))
 
-    def narrowed(self, dtypes: Mapping[torch.dtype, torch.dtype]) -> "Inputs":
-        """Return the inputs with tensors of some dtypes converted to others."""
-        leaves = [
-            leaf.to(dtypes[leaf.dtype])
-            if isinstance(leaf, torch.Tensor) and leaf.dtype in dtypes
-            else leaf
-            for leaf in self.leaves
-        ]
+    @property
+    def has_float64(self) -> bool:
+        """Whether one of the tensors is of float64."""
+        return any(map(_is_float64, self.leaves))
+
+    def in_float32(self) -> "Inputs":
+        """Return the inputs with tensors of float64 converted to float32."""
+        leaves = [leaf.float() if _is_float64(leaf) else leaf for leaf in self.leaves]
         args, kwargs = self._unflattened(leaves)
         return Inputs(args, kwargs, self._settings, self._arguments)
-
-    def dtypes(self) -> set[torch.dtype]:
-        """Return the dtypes of the tensors."""
-        return {leaf.dtype for leaf in self.leaves if isinstance(leaf, torch.Tensor)}
 
     def signature(self) -> Signature:
         """Return what must be equal in all calls, in whatever order inputs are given.

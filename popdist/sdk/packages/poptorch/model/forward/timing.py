@@ -3,8 +3,6 @@
 from dataclasses import dataclass, field
 from time import perf_counter
 
-from ...errors import Error
-
 Latency = tuple[float, float, float]
 
 
@@ -26,14 +24,6 @@ class Timing:
         kind.append(perf_counter())
 
     def latency(self, begin: list[float], end: list[float]) -> Latency:
-        """Return the minimum, maximum and average time between two kinds.
-
-        Raises:
-            Error: The model has not run.
-        """
+        """Return the minimum, maximum and average time between two kinds."""
         times = [after - before for before, after in zip(begin, end, strict=False)]
-        if not times:
-            raise Error(
-                "The model has not run, so it has no latencies. Call the model first."
-            )
         return min(times), max(times), sum(times) / len(times)
