@@ -5,7 +5,6 @@ PopDist's functions, numpy and the engine are imported at their first use.
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
 from popdist.errors import (
     ArenaError,
@@ -23,7 +22,11 @@ from popdist.errors import (
     UnreadableVariableError,
 )
 
+# Importing typing takes longer than all else here.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from popdist import collectives
     from popdist.engine.group import Group
     from popdist.engine.handle import Handle
@@ -118,7 +121,7 @@ _HEAVY = {
 
 
 # Any, because each name has a type of its own, which type checkers see above.
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     """Import a name at its first use."""
     if name in ("collectives", "popdist_core"):
         return import_module(f"popdist.{name}")

@@ -73,7 +73,7 @@ def _ask(
         name, _, key = os.fsencode(environ[env.CONTROL]).partition(b"/")
         sock.connect(b"\0" + name[1:])
         _check_user(sock)
-        numbers = (b"%d" % number for number in (instance.instance_index, num_ipus))
+        numbers = (b"%d" % number for number in (instance.index, num_ipus))
         sock.sendall(_pack(ATTACH, b"%d" % VERSION, key, *numbers))
         kind, field = _receive(sock)
     except OSError as error:
@@ -81,7 +81,7 @@ def _ask(
         late = isinstance(error, TimeoutError)
         reason = "it did not answer in time" if late else error.strerror
         raise DeviceError(
-            f"Instance {instance.instance_index} cannot attach to its device "
+            f"Instance {instance.index} cannot attach to its device "
             f"({num_ipus} IPUs) of partition {environ[env.VIPU_API_PARTITION_ID]}, "
             "because poprun, which holds the IPUs of the job, cannot be asked: "
             f"{reason or error}. Start the job again."

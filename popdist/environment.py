@@ -6,7 +6,6 @@ It imports little, and of the standard library only: programs import it first.
 """
 
 from collections.abc import Mapping
-from typing import NamedTuple, Self
 
 from popdist.errors import MissingVariableError, UnreadableVariableError
 
@@ -163,15 +162,37 @@ HOROVOD_SIZE = "HOROVOD_SIZE"
 PMIX_RANK = "PMIX_RANK"
 
 
-class Instance(NamedTuple):
-    """The place of one process in the job, its fields as in TOPOLOGY_VARIABLES."""
+class Instance:
+    """The place of one process in the job."""
 
-    num_total_replicas: int = 1
-    num_ipus_per_replica: int = 1
-    num_local_replicas: int = 1
-    uniform: int = 1
-    replica_index_offset: int = 0
-    local_instance_index: int = 0
+    # Not a dataclass, nor a named tuple: programs and poprun import this first, and
+    # importing dataclasses or typing takes as long as all else here.
+    def __init__(
+        self,
+        num_total_replicas: int = 1,
+        num_ipus_per_replica: int = 1,
+        num_local_replicas: int = 1,
+        uniform: int = 1,
+        replica_index_offset: int = 0,
+        local_instance_index: int = 0,
+    ) -> None:
+        # In the order of TOPOLOGY_VARIABLES.
+        self.num_total_replicas = num_total_replicas
+        self.num_ipus_per_replica = num_ipus_per_replica
+        self.num_local_replicas = num_local_replicas
+        self.uniform = uniform
+        self.replica_index_offset = replica_index_offset
+        self.local_instance_index = local_instance_index
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Instance) and vars(self) == vars(other)
+
+    def __hash__(self) -> int:
+        return hash(tuple(vars(self).values()))
+
+    def __repr__(self) -> str:
+        fields = ", ".join(f"{name}={value}" for name, value in vars(self).items())
+        return f"Instance({fields})"
 
     @property
     def replicas(self) -> range:
@@ -180,7 +201,7 @@ class Instance(NamedTuple):
         return range(first, first + self.num_local_replicas)
 
     @property
-    def instance_index(self) -> int:
+    def index(self) -> int:
         """The index of this instance. Only valid if `uniform` is 1."""
         return self.replica_index_offset // self.num_local_replicas
 
@@ -191,10 +212,10 @@ class Instance(NamedTuple):
 
     def encode(self) -> dict[str, str]:
         """Return the variables that describe this instance."""
-        return dict(zip(TOPOLOGY_VARIABLES, map(str, self), strict=True))
+        return dict(zip(TOPOLOGY_VARIABLES, map(str, vars(self).values()), strict=True))
 
     @classmethod
-    def decode(cls, environ: Mapping[str, str]) -> Self:
+    def decode(cls, environ: Mapping[str, str]) -> "Instance":
         """Return the instance that the variables describe, and check them.
 
         Raises:
@@ -229,7 +250,9 @@ def topology_number(environ: Mapping[str, str], name: str) -> int:
     return value
 
 
-_DEFAULTS = dict(zip(TOPOLOGY_VARIABLES, Instance(), strict=True))
+_DEFAULTS: dict[str, int] = dict(
+    zip(TOPOLOGY_VARIABLES, vars(Instance()).values(), strict=True)
+)
 
 
 def whole_number(environ: Mapping[str, str], name: str, by: str = "poprun") -> int:

@@ -137,9 +137,9 @@ class Place:
             raise UnreadableVariableError(
                 env.OMPI_SIZE, str(self.size), str(instance.num_instances)
             )
-        if instance.uniform and instance.instance_index != self.rank:
+        if instance.uniform and instance.index != self.rank:
             raise UnreadableVariableError(
-                env.OMPI_RANK, str(self.rank), str(instance.instance_index)
+                env.OMPI_RANK, str(self.rank), str(instance.index)
             )
         return self
 

@@ -213,7 +213,7 @@ def _offline_device(instance: Instance) -> int:
     if not instance.uniform or ipus.bit_count() != 1:
         return instance.replica_index_offset * instance.num_ipus_per_replica
     share = ipus // instance.num_instances
-    return _first_device(ipus, share) + instance.instance_index
+    return _first_device(ipus, share) + instance.index
 
 
 def _part_of(parent: str, instance: Instance) -> int:
@@ -232,7 +232,7 @@ def _part_of(parent: str, instance: Instance) -> int:
         raise UnreadableVariableError(NODE_DEVICE_ID, parent, rule)
     count = instance.num_instances
     first = _first_device(partition, ipus // count)
-    return first + position * count + instance.instance_index
+    return first + position * count + instance.index
 
 
 def _first_device(partition: int, size: int) -> int:

@@ -8,9 +8,9 @@ in a shell, and its tools find the options; a job does without it.
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, TextIO
 
 from poprun import __version__
+from poprun.annotations import TYPE_CHECKING, TextIO
 from poprun.errors import (
     OUTPUT_CLOSED,
     UNWRITTEN,

@@ -5,8 +5,9 @@ class: that takes 0.1 to 0.6 ms for each of the 80 that a launch defines, and im
 dataclasses another 14 ms, because it imports inspect. Records share their methods.
 """
 
+from poprun.annotations import TYPE_CHECKING
+
 # Of typing and dataclasses only the type checker needs anything here.
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from dataclasses import replace
     from typing import Any, ClassVar, dataclass_transform

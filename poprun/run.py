@@ -4,8 +4,8 @@ settings -> Request -> DeviceReservation -> Plan -> Job -> Ended -> Outcome -> e
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
+from poprun.annotations import TYPE_CHECKING
 from poprun.helpers.processes import open_umask
 from poprun.job.guard_start import StartedGuard
 from poprun.job.prepare import reservation

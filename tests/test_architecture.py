@@ -43,7 +43,8 @@ SCRIPTS = {
 # what stands in its own stage or in one before it. Every module stands in one.
 STAGES = {
     "poprun": (
-        ("poprun.errors", "poprun.log", "poprun.record", "poprun.words"),
+        ("poprun.annotations", "poprun.errors", "poprun.log", "poprun.words"),
+        ("poprun.record",),
         ("poprun.helpers", "poprun.interpreter"),
         ("poprun.stdio",),
         ("poprun.vipu",),
@@ -137,6 +138,7 @@ CORE_FOLDERS = ("kernels", "shm", "sync", "move", "reduce", "python")
 PURE = (
     "popdist.negotiation.agreement",
     "popdist.negotiation.call_requests",
+    "poprun.annotations",
     "poprun.errors",
     "poprun.helpers.protocol",
     "poprun.job.events",

@@ -5,8 +5,8 @@ poprun runs on; the tests have a host without processes. mpirun is no host's bus
 """
 
 from collections.abc import Callable, Collection, Iterator
-from typing import Protocol
 
+from poprun.annotations import Protocol
 from poprun.job.events import Event
 from poprun.stdio.readers import Streams
 from poprun.stdio.stdin import StdinFeeder

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from math import inf
-from typing import TYPE_CHECKING
 
+from poprun.annotations import TYPE_CHECKING
 from poprun.helpers.end_actions import EndAction
 from poprun.record import Record
 from poprun.stdio.stdin import Stdin

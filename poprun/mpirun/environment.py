@@ -6,9 +6,9 @@ place in the outer job, and the processes of the inner job must not inherit them
 
 import os
 from collections.abc import Mapping
-from typing import AnyStr
 
 from popdist import environment as env
+from poprun.annotations import AnyStr
 from poprun.mpirun.values import OPENMPI5, Mpi
 
 # What an mpirun sets for its own processes. What users set is not among it

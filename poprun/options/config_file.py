@@ -6,8 +6,8 @@ A value in a file is read by the rules of the command line.
 import os
 import stat
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from poprun.annotations import TYPE_CHECKING
 from poprun.errors import OptionError
 from poprun.options.refusals import did_you_mean, refusal, shown
 from poprun.options.settings import DEFAULT, Layer, Setting, Settings, make_setting

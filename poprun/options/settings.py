@@ -1,8 +1,8 @@
 """The value of every option, and where it comes from."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
+from poprun.annotations import Any
 from poprun.options.table import VIPU_OPTIONS
 from poprun.options.types import Item, Option, Value, combine, item
 from poprun.record import Record

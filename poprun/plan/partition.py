@@ -2,9 +2,9 @@
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from popdist import environment as env
+from poprun.annotations import TYPE_CHECKING
 from poprun.options.settings import Settings
 from poprun.plan.values import PartitionVariables, Request
 

@@ -7,8 +7,8 @@ the binding itself to the shim. A CPU is what the kernel counts, a hardware thre
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from math import lcm
-from typing import TypeVar
 
+from poprun.annotations import TypeVar
 from poprun.errors import OptionError
 from poprun.record import Record
 

@@ -3,10 +3,10 @@
 import os
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 from popdist import environment as env
 from popdist.environment import Instance
+from poprun.annotations import TYPE_CHECKING
 from poprun.helpers.command import PYTHON
 from poprun.mpirun import adapter
 from poprun.mpirun.values import Context, LocalArguments, Mpi

@@ -5,8 +5,8 @@ import resource
 import socket
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Protocol
 
+from poprun.annotations import Protocol
 from poprun.helpers import processes
 from poprun.plan.host_facts import HostFacts
 from poprun.plan.hosts import HostSpec

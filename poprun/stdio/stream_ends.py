@@ -6,7 +6,8 @@ what has the connection passes the ends to Streams.open and to StdinFeeder.add.
 
 import os
 import termios
-from typing import Protocol
+
+from poprun.annotations import Protocol
 
 
 class StreamEnd(Protocol):

@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Callable
-from typing import Protocol
+
+from poprun.annotations import Protocol
 
 # A return to the beginning of the line after which something is written over it.
 _RETURN = rb"\r+(?=[^\r\n])"

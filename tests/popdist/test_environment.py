@@ -62,7 +62,7 @@ def test_what_poprun_encodes_popdist_decodes(
 
 def test_an_instance_knows_its_place_in_the_job() -> None:
     assert INSTANCE.replicas == range(4, 6)
-    assert INSTANCE.instance_index == 2
+    assert INSTANCE.index == 2
     assert INSTANCE.num_instances == 4
 
 
@@ -70,7 +70,7 @@ def test_an_instance_that_is_told_nothing_is_alone() -> None:
     alone = Instance()
 
     assert alone.replicas == range(0, 1)
-    assert alone.instance_index == 0
+    assert alone.index == 0
     assert alone.num_instances == 1
 
 

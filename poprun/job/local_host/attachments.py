@@ -5,8 +5,7 @@ keeps the connection until the process ends, however it ends. The device belongs
 instance: its processes share it, and the first one is attached in the inventory.
 """
 
-from typing import TYPE_CHECKING
-
+from poprun.annotations import TYPE_CHECKING
 from poprun.helpers import protocol
 from poprun.helpers.channel import Channel
 from poprun.record import Record

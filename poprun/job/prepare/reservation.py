@@ -10,8 +10,8 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
 
+from poprun.annotations import TYPE_CHECKING
 from poprun.helpers.end_actions import EndAction, EndActions, RunCommand
 from poprun.job.guard_start import StartedGuard
 from poprun.job.prepare import waiting_line
@@ -28,12 +28,12 @@ from poprun.vipu.errors import (
     ServerError,
     VipuError,
 )
-from poprun.vipu.launch.values import PartitionOptions
 
 if TYPE_CHECKING:
     from poprun.vipu.inventory.interface import Inventory
     from poprun.vipu.launch.held_devices import HeldDevices
     from poprun.vipu.launch.reserve import JobRequest
+    from poprun.vipu.launch.values import PartitionOptions
     from poprun.vipu.leases import Grant
 
 RELEASE = os.path.join(
@@ -137,7 +137,7 @@ def preview(
 
 
 def _preview(
-    request: Request, options: PartitionOptions, environ: Mapping[str, str]
+    request: Request, options: "PartitionOptions", environ: Mapping[str, str]
 ) -> "Grant":
     from poprun.vipu.launch.reserve import preview as preview_devices
 
@@ -150,7 +150,7 @@ def _preview(
 
 def _reserve(
     request: Request,
-    options: PartitionOptions,
+    options: "PartitionOptions",
     environ: Mapping[str, str],
     guard: StartedGuard,
     log: Log,
@@ -197,7 +197,7 @@ def _reserve(
 
 
 def _open(
-    options: PartitionOptions, environ: Mapping[str, str], *, is_copy: bool = False
+    options: "PartitionOptions", environ: Mapping[str, str], *, is_copy: bool = False
 ) -> "Inventory":
     from poprun.vipu.opening import open_inventory
 
@@ -213,7 +213,7 @@ def _open(
     )
 
 
-def _job_request(request: Request, options: PartitionOptions) -> "JobRequest":
+def _job_request(request: Request, options: "PartitionOptions") -> "JobRequest":
     from poprun.vipu import liveness
     from poprun.vipu.launch.reserve import JobRequest
     from poprun.vipu.leases import Holder
@@ -234,7 +234,7 @@ def _job_request(request: Request, options: PartitionOptions) -> "JobRequest":
 
 
 def _describe(
-    grant: "Grant", request: Request, options: PartitionOptions
+    grant: "Grant", request: Request, options: "PartitionOptions"
 ) -> tuple[PartitionVariables, tuple[tuple[str, str], ...]]:
     """Return what instances are told of a partition, and the log lines about it."""
     from poprun.vipu.launch.describe_devices import parent_device_lines, target_options
@@ -262,7 +262,7 @@ def _describe(
 
 
 def _end_action(
-    lease: str, options: PartitionOptions, location: str, environ: Mapping[str, str]
+    lease: str, options: "PartitionOptions", location: str, environ: Mapping[str, str]
 ) -> RunCommand:
     server = options.server
     argv = [sys.executable, "-I", RELEASE, lease, str(options.timeout_s)]

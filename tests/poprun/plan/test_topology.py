@@ -336,6 +336,6 @@ def test_every_replica_is_owned_by_exactly_one_instance(
 
     assert owned == list(range(per_host * hosts * local))
     for rank, instance in enumerate(topology.instances()):
-        assert instance.instance_index == rank
+        assert instance.index == rank
         assert instance.num_instances == topology.num_instances
         assert Instance.decode(instance.encode()) == instance
