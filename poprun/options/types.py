@@ -41,9 +41,10 @@ class Option(Record):
     """One option, wherever it is written."""
 
     name: str
-    kind: Kind
-    metavar: str
     help: str
+    # What stands for its value in the help; "" for its choices.
+    metavar: str = ""
+    kind: Kind = Kind.TEXT
     default: Value = None
     # What happens without the option, in words, where no value says it.
     unset: str = "none"
