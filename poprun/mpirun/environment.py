@@ -27,36 +27,18 @@ _STALE_PREFIXES = (
     "PMIX_",
     "PRTE_",
 )
-_STALE = frozenset(
-    {
-        "OMPI_ARGV",
-        "OMPI_COMMAND",
-        "OMPI_FILE_LOCATION",
-        "OMPI_FIRST_RANKS",
-        "OMPI_LIBDIR_LOC",
-        "OMPI_MCA_PREFIXES",
-        "OMPI_MCA_cpu_type",
-        "OMPI_MCA_initial_wdir",
-        "OMPI_MCA_mpi_oversubscribe",
-        "OMPI_MCA_num_procs",
-        "OMPI_MCA_orte_app_num",
-        "OMPI_MCA_orte_bound_at_launch",
-        "OMPI_MCA_orte_hnp_uri",
-        "OMPI_MCA_orte_jobfam_session_dir",
-        "OMPI_MCA_orte_launch",
-        "OMPI_MCA_orte_local_daemon_uri",
-        "OMPI_MCA_orte_num_nodes",
-        "OMPI_MCA_orte_precondition_transports",
-        "OMPI_MCA_orte_tmpdir_base",
-        "OMPI_MCA_orte_top_session_dir",
-        "OMPI_MCA_pmix",
-        "OMPI_MCA_shmem_RUNTIME_QUERY_hint",
-        "OMPI_NUM_APP_CTX",
-        "OMPI_TOOL_NAME",
-        "OMPI_VERSION",
-        "OPAL_USER_PARAMS_GIVEN",
-    }
-)
+_STALE_NAMES = """
+    OMPI_ARGV OMPI_COMMAND OMPI_FILE_LOCATION OMPI_FIRST_RANKS OMPI_LIBDIR_LOC
+    OMPI_MCA_PREFIXES OMPI_MCA_cpu_type OMPI_MCA_initial_wdir
+    OMPI_MCA_mpi_oversubscribe OMPI_MCA_num_procs OMPI_MCA_orte_app_num
+    OMPI_MCA_orte_bound_at_launch OMPI_MCA_orte_hnp_uri
+    OMPI_MCA_orte_jobfam_session_dir OMPI_MCA_orte_launch
+    OMPI_MCA_orte_local_daemon_uri OMPI_MCA_orte_num_nodes
+    OMPI_MCA_orte_precondition_transports OMPI_MCA_orte_tmpdir_base
+    OMPI_MCA_orte_top_session_dir OMPI_MCA_pmix OMPI_MCA_shmem_RUNTIME_QUERY_hint
+    OMPI_NUM_APP_CTX OMPI_TOOL_NAME OMPI_VERSION OPAL_USER_PARAMS_GIVEN
+"""
+_STALE = frozenset(_STALE_NAMES.split())
 _KEPT_PREFIXES = ("PMIX_MCA_", "PRTE_MCA_", "PRTE_ALLOW_RUN_AS_ROOT")
 
 # Where an MPI was moved to. Users set them, and an mpirun does for its own processes:

@@ -5,132 +5,64 @@ GLOBAL_ARGS = "--mpi-global-args"
 LOCAL_ARGS = "--mpi-local-args"
 INSTANCE_ARGS = "--instance-mpi-local-args"
 
-# The other names under which one is known.
+# The other names under which each is known.
 _SYNONYMS = {
-    "np": "n",
-    "c": "n",
-    "hosts": "host",
-    "H": "host",
-    "add-host": "host",
-    "nolocal": "host",
-    "machinefile": "hostfile",
-    "default-hostfile": "hostfile",
-    "add-hostfile": "hostfile",
-    "f": "hostfile",
-    "wd": "wdir",
-    "N": "npernode",
-    "ppn": "npernode",
-    "tagoutput": "tag-output",
-    "l": "tag-output",
-    "prepend-rank": "tag-output",
-    "q": "quiet",
-    "v": "verbose",
-    "V": "version",
-    "h": "help",
-    "d": "debug-devel",
-    "s": "preload-binary",
-    "preload-files": "preload-binary",
-    "am": "tune",
-    "bycore": "map-by",
-    "bynode": "map-by",
-    "byslot": "map-by",
-    "cartofile": "map-by",
-    "cf": "map-by",
-    "npersocket": "map-by",
-    "ppr": "map-by",
-    "rank-by": "map-by",
-    "rankfile": "map-by",
-    "rf": "map-by",
-    "cpus-per-rank": "cpus-per-proc",
-    "cpu-list": "cpu-set",
-    "set-env": "x",
-    "unset-env": "append-env",
-    "prepend-env": "append-env",
-    "env": "genv",
-    "envlist": "genv",
-    "genvlist": "genv",
-    "outfile-pattern": "xml-file",
-    "errfile-pattern": "xml-file",
-    "debugger": "debug",
-    "tv": "debug",
-    "xterm": "debug",
-    "stop-on-exec": "debug",
-    "stop-in-init": "debug",
-    "stop-in-app": "debug",
-    "output-proctable": "debug",
-    "debug-daemons": "debug-devel",
-    "debug-daemons-file": "debug-devel",
-    "report-events": "debug-devel",
-    "get-stack-traces": "timeout",
-    "report-state-on-timeout": "timeout",
-    "spawn-timeout": "start-timeout",
-    "enable-recovery": "runtime-options",
-    "max-restarts": "runtime-options",
-    "continuous": "runtime-options",
-    "hnp": "dvm",
-    "keepalive": "dvm",
-    "max-vm-size": "dvm",
-    "system-server": "dvm",
-    "singleton": "dvm",
+    "n": "np c",
+    "host": "hosts H add-host nolocal",
+    "hostfile": "machinefile default-hostfile add-hostfile f",
+    "wdir": "wd",
+    "npernode": "N ppn",
+    "tag-output": "tagoutput l prepend-rank",
+    "quiet": "q",
+    "verbose": "v",
+    "version": "V",
+    "help": "h",
+    "debug-devel": "d debug-daemons debug-daemons-file report-events",
+    "preload-binary": "s preload-files",
+    "tune": "am",
+    "map-by": "bycore bynode byslot cartofile cf npersocket ppr rank-by rankfile rf",
+    "cpus-per-proc": "cpus-per-rank",
+    "cpu-set": "cpu-list",
+    "x": "set-env",
+    "append-env": "unset-env prepend-env",
+    "genv": "env envlist genvlist",
+    "xml-file": "outfile-pattern errfile-pattern",
+    "debug": "debugger tv xterm stop-on-exec stop-in-init stop-in-app output-proctable",
+    "timeout": "get-stack-traces report-state-on-timeout",
+    "start-timeout": "spawn-timeout",
+    "runtime-options": "enable-recovery max-restarts continuous",
+    "dvm": "hnp keepalive max-vm-size system-server singleton",
+}
+_CANONICAL = {
+    synonym: name
+    for name, synonyms in _SYNONYMS.items()
+    for synonym in synonyms.split()
 }
 
-# How many values follow each that has a meaning here.
+# The options that have a meaning here, by how many values follow each.
+_BY_NUMBER_OF_VALUES = {
+    0: """
+        tag-output timestamp-output merge-stderr-to-stdout xml allow-run-as-root
+        bind-to-core bind-to-socket pernode quiet verbose report-child-jobs-separately
+        disable-recovery oversubscribe use-hwthread-cpus report-bindings display-map
+        display-allocation display-topo display-devel-map display-devel-allocation
+        display-diffable-map show-progress noprefix no-app-prefix leave-session-attached
+        do-not-resolve enable-instant-on-support fwd-mpirun-port hetero-nodes novm
+        use-regexp
+    """,
+    1: """
+        x output output-filename wdir bind-to npernode display report-pid report-uri
+        prefix pmix-prefix app-pmix-prefix tune launch-agent ompi-server
+        stream-buffering gpu-support pset with-ft
+    """,
+    2: """
+        mca gmca prtemca pmixmca gpmixmca
+    """,
+}
 NUMBER_OF_VALUES = {
-    "x": 1,
-    "tag-output": 0,
-    "timestamp-output": 0,
-    "merge-stderr-to-stdout": 0,
-    "xml": 0,
-    "output": 1,
-    "output-filename": 1,
-    "wdir": 1,
-    "allow-run-as-root": 0,
-    "bind-to": 1,
-    "bind-to-core": 0,
-    "bind-to-socket": 0,
-    "npernode": 1,
-    "pernode": 0,
-    "mca": 2,
-    "gmca": 2,
-    "prtemca": 2,
-    "pmixmca": 2,
-    "gpmixmca": 2,
-    "quiet": 0,
-    "verbose": 0,
-    "report-child-jobs-separately": 0,
-    "disable-recovery": 0,
-    "oversubscribe": 0,
-    "use-hwthread-cpus": 0,
-    "report-bindings": 0,
-    "display-map": 0,
-    "display-allocation": 0,
-    "display-topo": 0,
-    "display-devel-map": 0,
-    "display-devel-allocation": 0,
-    "display-diffable-map": 0,
-    "display": 1,
-    "show-progress": 0,
-    "report-pid": 1,
-    "report-uri": 1,
-    "prefix": 1,
-    "noprefix": 0,
-    "pmix-prefix": 1,
-    "app-pmix-prefix": 1,
-    "no-app-prefix": 0,
-    "tune": 1,
-    "launch-agent": 1,
-    "leave-session-attached": 0,
-    "do-not-resolve": 0,
-    "enable-instant-on-support": 0,
-    "fwd-mpirun-port": 0,
-    "hetero-nodes": 0,
-    "novm": 0,
-    "use-regexp": 0,
-    "ompi-server": 1,
-    "stream-buffering": 1,
-    "gpu-support": 1,
-    "pset": 1,
-    "with-ft": 1,
+    name: number
+    for number, names in _BY_NUMBER_OF_VALUES.items()
+    for name in names.split()
 }
 
 # poprun does what these ask for in any case.
@@ -236,4 +168,4 @@ REFUSED = {
 
 def canonical(name: str) -> str:
     """Return the one name of an option that has several, without its dashes."""
-    return _SYNONYMS.get(name, name)
+    return _CANONICAL.get(name, name)

@@ -4,108 +4,72 @@ from collections.abc import Mapping, Sequence
 
 from poprun.mpirun.option_table import NUMBER_OF_VALUES, REFUSED, canonical
 
-_PER_NODE = "It is the number of processes of each host. Write -n N, the number in all."
-_NODES = "It is the number of hosts. Name them: --host a,b."
-_NODE_RANK = "One poprun starts the instances of all hosts. Leave it out."
 _RENDEZVOUS = "poprun chooses MASTER_ADDR and MASTER_PORT for each job. Leave it out."
-_MODULE = "It names a module of Python. Write: poprun [OPTIONS] python -m MODULE."
-_LABEL = 'It tags each line of output. Write --mpi-global-args="--tag-output".'
-_CORES = "It assigns cores. Use --process-placement."
-_FILES = "It writes output to files. Write --output-filename DIR."
-_ELASTIC = "A job of poprun has a fixed number of instances. Write -n N."
-_CONTROLLER = "poprun starts instances with mpirun, whatever they use. Leave it out."
-_OF_PROGRAM = "poprun does not change how a program computes. Leave it out."
-_UNBUFFERED = "Instances have a terminal where poprun has one; else write --tty=yes."
-_GPUS = "poprun assigns no GPUs. Leave it out."
 
-# In lower case with hyphens, as accelerate's own underscores are read.
-HABITS: Mapping[str, str] = {
-    # Of mpirun.
+# What is written for options of mpirun, the vendor's tools, torchrun, srun, horovodrun
+# and accelerate: in lower case with hyphens, as accelerate's underscores are read.
+_ADVICE = {
     "-N": "Did you mean -n, the number of instances?",
     "-V": "Did you mean --version?",
     "-x": 'It exports variables. Write --mpi-local-args="-x NAME=VALUE".',
     "--mca": 'It is mpirun\'s: write --mpi-global-args="--mca NAME VALUE".',
     "--oversubscribe": "poprun starts more instances than cores without it.",
-    "--nprocs": "It is the number of processes. Write -n N.",
-    # Of the vendor's other tools.
+    "--nprocs --ntasks": "It is the number of processes. Write -n N.",
     "--num-ipus": "poprun counts replicas. Write --num-replicas N, and "
     "--ipus-per-replica N if a replica has several IPUs.",
-    # Of torchrun.
-    "--nproc-per-node": _PER_NODE,
-    "--nnodes": _NODES,
-    "--node-rank": _NODE_RANK,
-    "--master-addr": _RENDEZVOUS,
-    "--master-port": _RENDEZVOUS,
-    "--rdzv-backend": _RENDEZVOUS,
-    "--rdzv-endpoint": _RENDEZVOUS,
-    "--rdzv-id": _RENDEZVOUS,
-    "--rdzv-conf": _RENDEZVOUS,
+    "--nproc-per-node --ntasks-per-node --tasks-per-node": "It is the number of "
+    "processes of each host. Write -n N, the number in all.",
+    "--nnodes --nodes --num-machines": "It is the number of hosts. Name them: --host "
+    "a,b.",
+    "--node-rank --machine-rank": "One poprun starts the instances of all hosts. Leave "
+    "it out.",
+    "--master-addr --master-port --rdzv-backend --rdzv-endpoint": _RENDEZVOUS,
+    "--rdzv-id --rdzv-conf --main-process-ip --main-process-port": _RENDEZVOUS,
     "--standalone": "A job on this host alone needs no option. Leave it out.",
     "--max-restarts": "poprun starts a job once and never again. Leave it out.",
     "--monitor-interval": "poprun notices at once when an instance ends. Leave it out.",
-    "-m": _MODULE,
-    "--module": _MODULE,
+    "-m --module": "It names a module of Python. Write: poprun [OPTIONS] python -m "
+    "MODULE.",
     "--no-python": "poprun runs any program as it is. Leave it out.",
     "--tee": "It writes output to files and shows it. Write --output-filename DIR.",
     "-t": "For a limit of time write --timeout SECONDS, for files of the output "
     "--output-filename DIR.",
-    "--redirects": "It writes output to files. Write --output-filename DIR:nocopy.",
-    "-r": "It writes output to files. Write --output-filename DIR:nocopy.",
+    "--redirects -r": "It writes output to files. Write --output-filename DIR:nocopy.",
     "--local-ranks-filter": "It shows one output. Write --only-output-from-instance N.",
     "--role": "All instances have the same role. Leave it out.",
     "--start-method": "poprun starts programs, not functions. Leave it out.",
-    # Of srun.
-    "--ntasks": "It is the number of processes. Write -n N.",
-    "--ntasks-per-node": _PER_NODE,
-    "--tasks-per-node": _PER_NODE,
-    "--nodes": _NODES,
-    "--nodelist": "It names hosts. Write --host a,b.",
-    "-w": "It names hosts. Write --host a,b.",
-    "--label": _LABEL,
-    "-l": _LABEL,
-    "--cpus-per-task": _CORES,
-    "-c": _CORES,
-    "--cpu-bind": _CORES,
-    "-o": _FILES,
-    "--error": _FILES,
-    "-e": _FILES,
-    "--chdir": 'It is the directory to run in. Write --mpi-local-args="--wdir DIR".',
-    "-D": 'It is the directory to run in. Write --mpi-local-args="--wdir DIR".',
-    "--kill-on-bad-exit": "The first failure ends a job, unless --keep-going is given.",
-    "-K": "The first failure ends a job, unless --keep-going is given.",
+    "--nodelist -w": "It names hosts. Write --host a,b.",
+    "--label -l": "It tags each line of output. Write "
+    '--mpi-global-args="--tag-output".',
+    "--cpus-per-task -c --cpu-bind": "It assigns cores. Use --process-placement.",
+    "-o --error -e": "It writes output to files. Write --output-filename DIR.",
+    "--chdir -D": 'It is the directory to run in. Write --mpi-local-args="--wdir DIR".',
+    "--kill-on-bad-exit -K": "The first failure ends a job, unless --keep-going is "
+    "given.",
     "--partition": "It names a partition of Slurm, which poprun does not use. For one "
     "of V-IPU write --vipu-partition NAME.",
-    "--gpus": _GPUS,
-    "--gres": _GPUS,
-    "--unbuffered": _UNBUFFERED,
-    "-u": _UNBUFFERED,
-    # Of horovodrun.
+    "--gpus --gres --multi-gpu --gpu-ids": "poprun assigns no GPUs. Leave it out.",
+    "--unbuffered -u": "Instances have a terminal where poprun has one; else write "
+    "--tty=yes.",
     "--env": 'It passes variables on. Write --mpi-local-args="-x NAME=VALUE".',
-    "--min-np": _ELASTIC,
-    "--max-np": _ELASTIC,
-    "--host-discovery-script": _ELASTIC,
-    "--slots-per-host": _ELASTIC,
-    "--gloo": _CONTROLLER,
+    "--min-np --max-np --host-discovery-script --slots-per-host": "A job of poprun has "
+    "a fixed number of instances. Write -n N.",
+    "--gloo": "poprun starts instances with mpirun, whatever they use. Leave it out.",
     "--mpi-args": "It passes arguments to mpirun. Write --mpi-global-args.",
     "--network-interfaces": "It chooses a network. Write --host-subnet CIDR.",
     "--timeline-filename": "poprun records no timeline. Leave it out.",
     "--autotune": "The engine adapts itself while it runs. Leave it out.",
     "--check-build": "--version-format=full-text shows what poprun uses.",
-    "-p": "It is a port for ssh. Set it for the host in ~/.ssh/config.",
-    "--ssh-port": "It is a port for ssh. Set it for the host in ~/.ssh/config.",
-    # Of accelerate.
-    "--num-machines": _NODES,
-    "--machine-rank": _NODE_RANK,
-    "--main-process-ip": _RENDEZVOUS,
-    "--main-process-port": _RENDEZVOUS,
+    "-p --ssh-port": "It is a port for ssh. Set it for the host in ~/.ssh/config.",
     "--config-file": "It names a file of options. Write --import-config FILE.",
-    "--multi-gpu": _GPUS,
-    "--gpu-ids": _GPUS,
     "--cpu": "Instances compute on CPUs. Leave it out.",
-    "--mixed-precision": _OF_PROGRAM,
-    "--dynamo-backend": _OF_PROGRAM,
+    "--mixed-precision --dynamo-backend": "poprun does not change how a program "
+    "computes. Leave it out.",
     "--num-cpu-threads-per-process": "poprun sets OMP_NUM_THREADS to the share of the "
     "cores. Set that variable for another number.",
+}
+HABITS: Mapping[str, str] = {
+    option: advice for options, advice in _ADVICE.items() for option in options.split()
 }
 
 
