@@ -8,8 +8,8 @@ from poprun.mpirun.values import (
     LOCAL,
     Context,
     Failure,
-    GlobalArguments,
     Mpi,
+    MpirunArguments,
     MpiVerdict,
 )
 
@@ -24,7 +24,7 @@ class Adapter(Protocol):
     def command(
         self,
         mpi: Mpi,
-        arguments: GlobalArguments,
+        arguments: MpirunArguments,
         contexts: Sequence[Context],
         *,
         as_root: bool,

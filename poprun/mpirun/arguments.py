@@ -5,7 +5,6 @@ What contradicts poprun's own arguments is refused by name; what is unknown here
 passed on to Open MPI, which has hundreds of options, and refused for hydra.
 """
 
-import re
 from collections.abc import Sequence
 
 from popdist.environment import JOB_VARIABLES, TOPOLOGY_VARIABLES
@@ -14,7 +13,6 @@ from poprun.mpirun import values
 from poprun.mpirun.option_table import (
     FULFILLED,
     GLOBAL_ARGS,
-    LOCAL_ARGS,
     NOT_SHOWN,
     NUMBER_OF_VALUES,
     PLACEMENTS,
@@ -25,8 +23,7 @@ from poprun.mpirun.tokens import MpiArgument, split_arguments
 from poprun.mpirun.values import (
     OPENMPI4,
     OPENMPI5,
-    GlobalArguments,
-    LocalArguments,
+    MpirunArguments,
 )
 from poprun.record import replace
 
@@ -36,9 +33,6 @@ _CALLED = {
     values.HYDRA: "hydra",
     values.LOCAL: "poprun's own launcher",
 }
-_VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
-# All variables whose names begin so, as Open MPI 5 has it.
-_VARIABLES = r"[A-Za-z_][A-Za-z0-9_]*\*"
 # What Open MPI accepts after the directory for output, behind a colon.
 _COPY_MODIFIERS = frozenset({"copy", "nocopy"})
 _LAYOUT_MODIFIERS = frozenset({"jobid", "nojobid", "pattern", "nopattern", "raw"})
@@ -49,40 +43,26 @@ _OUTPUT_WORDS = {
     "xml": "xml",
     "merge-stderr-to-stdout": "merge-stderr-to-stdout",
 }
-_FOR_THE_JOB = frozenset(
-    {
-        "tag-output",
-        "timestamp-output",
-        "xml",
-        "merge-stderr-to-stdout",
-        "output-filename",
-        "bind-to",
-        "allow-run-as-root",
-    }
+# What counts for the whole job, wherever it stands, and takes no value.
+_FLAGS = (
+    "tag_output",
+    "timestamp_output",
+    "xml",
+    "merge_stderr",
+    "output_nocopy",
+    "show_instances",
+    "allow_run_as_root",
+)
+_JOB_OPTIONS = (
+    *("tag-output", "timestamp-output", "xml", "merge-stderr-to-stdout"),
+    *("output-filename", "bind-to", "allow-run-as-root"),
 )
 
 
-def parse_global(text: str, flavour: str) -> GlobalArguments:
-    """Understand the arguments for mpirun that count for the whole job.
-
-    Raises:
-        MpiArgumentError: One contradicts poprun, or this mpirun has no such one.
-    """
-    found = _parse(text, flavour, GLOBAL_ARGS)
-    return replace(
-        _for_the_job(found),
-        npernode=found.npernode(),
-        wdir=found.settings.get("wdir"),
-        exports=found.exports,
-        passed_on=tuple(found.passed_on),
-        warnings=tuple(found.warnings),
-    )
-
-
-def parse_local(text: str, flavour: str, option: str = LOCAL_ARGS) -> LocalArguments:
-    """Understand the arguments for mpirun that stand with every instance, or one.
-
-    What mpirun takes there and counts for the whole job is in the field `job`.
+def parse_arguments(
+    text: str, flavour: str, option: str = GLOBAL_ARGS
+) -> MpirunArguments:
+    """Return what arguments for mpirun ask for.
 
     Args:
         option: Where the text comes from, for messages.
@@ -90,36 +70,26 @@ def parse_local(text: str, flavour: str, option: str = LOCAL_ARGS) -> LocalArgum
     Raises:
         MpiArgumentError: One contradicts poprun, or this mpirun has no such one.
     """
-    found = _parse(text, flavour, option)
-    return LocalArguments(
-        job=_for_the_job(found),
-        npernode=found.npernode(),
-        wdir=found.settings.get("wdir"),
-        exports=found.exports,
-        passed_on=tuple(found.passed_on),
-        warnings=tuple(found.warnings),
-    )
+    reader = _Reader(option, flavour)
+    for argument in split_arguments(text, option):
+        reader.read(argument)
+    return reader.arguments()
 
 
-def merge(job: GlobalArguments, others: Sequence[GlobalArguments]) -> GlobalArguments:
+def merge(job: MpirunArguments, others: Sequence[MpirunArguments]) -> MpirunArguments:
     """Add what was asked for the whole job in the arguments of instances.
 
     Raises:
         MpiArgumentError: Two places contradict each other.
     """
     for other in others:
+        flags = {name: getattr(job, name) or getattr(other, name) for name in _FLAGS}
         job = replace(
             job,
-            tag_output=job.tag_output or other.tag_output,
-            timestamp_output=job.timestamp_output or other.timestamp_output,
-            xml=job.xml or other.xml,
-            merge_stderr=job.merge_stderr or other.merge_stderr,
+            **flags,
             output_filename=_same(
                 "--output-filename", job.output_filename, other.output_filename
             ),
-            output_nocopy=job.output_nocopy or other.output_nocopy,
-            show_instances=job.show_instances or other.show_instances,
-            allow_run_as_root=job.allow_run_as_root or other.allow_run_as_root,
             placement=_same("--bind-to", job.placement, other.placement),
         )
     return job
@@ -153,208 +123,188 @@ def parse_output_directory(value: str, option: str) -> tuple[str, bool]:
     return directory, "nocopy" in modifiers
 
 
-class _Found:
-    """What has been read so far."""
+class _Reader:
+    """Reads the arguments of one text."""
 
     def __init__(self, option: str, flavour: str) -> None:
-        self.option = option
-        self.flavour = flavour
-        self.settings: dict[str, str] = {}
-        self.exports: dict[str, str | None] = {}
-        self.passed_on: list[str] = []
-        self.warnings: list[str] = []
+        self._option = option
+        self._flavour = flavour
+        self._is_open_mpi = flavour in (OPENMPI4, OPENMPI5)
+        # The values of what poprun does itself, by the names of mpirun's options.
+        self._values: dict[str, str] = {}
+        self._exports: dict[str, str | None] = {}
+        self._passed_on: list[str] = []
+        self._warnings: list[str] = []
 
-    @property
-    def open_mpi(self) -> bool:
-        return self.flavour in (OPENMPI4, OPENMPI5)
-
-    def set(self, name: str, value: str) -> bool:
-        """Store a value, and return whether it is the first with this name."""
-        before = self.settings.get(name)
-        if before is not None and before != value:
-            raise MpiArgumentError(
-                f"{self.option} has --{name} twice, with {before!r} and {value!r}. "
-                "Leave one of them out."
+    def arguments(self) -> MpirunArguments:
+        """Return what was read."""
+        values = self._values
+        directory, nocopy = None, False
+        if "output-filename" in values:
+            directory, nocopy = parse_output_directory(
+                values["output-filename"], f"--output-filename in {self._option}"
             )
-        self.settings[name] = value
+        return MpirunArguments(
+            tag_output="tag-output" in values,
+            timestamp_output="timestamp-output" in values,
+            xml="xml" in values,
+            merge_stderr="merge-stderr-to-stdout" in values,
+            output_filename=directory,
+            output_nocopy=nocopy or "nocopy" in values,
+            show_instances="show-instances" in values,
+            allow_run_as_root="allow-run-as-root" in values,
+            placement=self._placement(),
+            npernode=self._npernode(),
+            wdir=values.get("wdir"),
+            exports=self._exports,
+            passed_on=tuple(self._passed_on),
+            warnings=tuple(self._warnings),
+        )
+
+    def read(self, argument: MpiArgument) -> None:
+        """Note what an argument asks for."""
+        name, flag = argument.name, argument.flag
+        value = argument.values[0] if argument.values else ""
+        if name in REFUSED:
+            raise self._error(f"{flag!r}, which contradicts poprun. {REFUSED[name]}")
+        match name:
+            case "x":
+                self._export(flag, value)
+            case "output":
+                self._read_output(flag, value)
+            case "bind-to-core" | "bind-to-socket":
+                self._set("bind-to", name.removeprefix("bind-to-"))
+            case "pernode":
+                self._set("npernode", "1")
+            case "wdir" if not value:
+                raise self._error(f"{flag!r} with an empty value. Name a directory.")
+            case "mca" | "gmca" | "prtemca" | "pmixmca" | "gpmixmca":
+                self._set_parameter(argument)
+            case _ if name in ("npernode", "wdir", *_JOB_OPTIONS):
+                self._set(name, value)
+            case _ if name in SHOWS_INSTANCES:
+                self._set("show-instances", "")
+            case _ if name in NOT_SHOWN:
+                self._warn(
+                    f"{flag!r}, which has no effect: mpirun's output is shown only "
+                    f"when it fails. {NOT_SHOWN[name]}."
+                )
+            case _ if name not in FULFILLED:
+                self._pass_on(argument, value)
+
+    def _pass_on(self, argument: MpiArgument, value: str) -> None:
+        """Keep an argument for mpirun itself."""
+        name, flag = argument.name, argument.flag
+        if not self._is_open_mpi:
+            if name == "oversubscribe":  # others count no slots
+                return
+            if name in NUMBER_OF_VALUES:
+                self._warn_of_no_effect(flag)
+                return
+            raise self._error(
+                f"{flag!r}, which poprun cannot translate for "
+                f"{_CALLED[self._flavour]}. Leave it out, or choose an Open MPI with "
+                "--mpirun."
+            )
+        if name in ("report-pid", "report-uri") and value in ("-", "+"):
+            raise self._error(
+                f"{flag} {value}, but mpirun's output is shown only when it fails. "
+                f"Name a file: {flag} FILE."
+            )
+        # Open MPI 5 does not start when an option is given twice.
+        is_known = name in NUMBER_OF_VALUES
+        if not is_known or self._set(name, " ".join(argument.values)):
+            self._passed_on += [flag, *argument.values]
+
+    def _set(self, name: str, value: str) -> bool:
+        """Store a value, and return whether it is the first with this name."""
+        before = self._values.get(name)
+        if before not in (None, value):
+            raise self._error(
+                f"--{name} twice, with {before!r} and {value!r}. Leave one of them out."
+            )
+        self._values[name] = value
         return before is None
 
-    def npernode(self) -> int | None:
-        text = self.settings.get("npernode")
+    def _npernode(self) -> int | None:
+        text = self._values.get("npernode")
         if text is None:
             return None
         if not (text.isascii() and text.isdigit() and int(text) >= 1):
-            raise MpiArgumentError(
-                f"{self.option} has --npernode {text!r}, but that must be 1 or more."
-            )
+            raise self._error(f"--npernode {text!r}, but that must be 1 or more.")
         return int(text)
 
-    def placement(self) -> str | None:
-        wish = self.settings.get("bind-to")
-        if wish is None:
+    def _placement(self) -> str | None:
+        text = self._values.get("bind-to")
+        if text is None:
             return None
         # What follows a colon is about how mpirun binds, and poprun does that itself.
-        place = wish.partition(":")[0]
+        place = text.partition(":")[0]
         if place not in PLACEMENTS:
-            raise MpiArgumentError(
-                f"{self.option} has --bind-to {wish!r}, but poprun binds only to "
+            raise self._error(
+                f"--bind-to {text!r}, but poprun binds only to "
                 f"{', '.join(PLACEMENTS)}. See --process-placement."
             )
         return PLACEMENTS[place]
 
-
-def _parse(text: str, flavour: str, option: str) -> _Found:
-    found = _Found(option=option, flavour=flavour)
-    for given in split_arguments(text, option):
-        _understand(found, given)
-    return found
-
-
-def _for_the_job(found: _Found) -> GlobalArguments:
-    asked = found.settings
-    directory, nocopy = None, "nocopy" in asked
-    if "output-filename" in asked:
-        directory, no_copy = parse_output_directory(
-            asked["output-filename"], f"--output-filename in {found.option}"
-        )
-        nocopy = nocopy or no_copy
-    return GlobalArguments(
-        tag_output="tag-output" in asked,
-        timestamp_output="timestamp-output" in asked,
-        xml="xml" in asked,
-        merge_stderr="merge-stderr-to-stdout" in asked,
-        output_filename=directory,
-        output_nocopy=nocopy,
-        show_instances="show-instances" in asked,
-        allow_run_as_root="allow-run-as-root" in asked,
-        placement=found.placement(),
-    )
-
-
-def _understand(found: _Found, given: MpiArgument) -> None:
-    name, flag = given.name, given.flag
-    if name in REFUSED:
-        raise MpiArgumentError(
-            f"{found.option} has {flag!r}, which contradicts poprun. {REFUSED[name]}"
-        )
-    match name:
-        case "x":
-            _export(found, given)
-        case "output":
-            _output(found, given)
-        case "bind-to-core" | "bind-to-socket":
-            found.set("bind-to", name.removeprefix("bind-to-"))
-        case "pernode":
-            found.set("npernode", "1")
-        case "wdir" if not given.values[0]:
-            raise MpiArgumentError(
-                f"{found.option} has {flag!r} with an empty value. Name a directory."
+    def _export(self, flag: str, assignment: str) -> None:
+        if flag.endswith("set-env") and "=" not in assignment:
+            raise self._error(
+                f"{flag} {assignment!r}, which lacks a value. Write {flag} NAME=VALUE."
             )
-        case "npernode" | "wdir":
-            found.set(name, given.values[0])
-        case "mca" | "gmca" | "prtemca" | "pmixmca" | "gpmixmca":
-            _parameter(found, given)
-        case _ if name in _FOR_THE_JOB:
-            found.set(name, given.values[0] if given.values else "")
-        case _ if name in FULFILLED:
-            pass
-        case _ if name in SHOWS_INSTANCES:
-            found.set("show-instances", "")
-        case _ if name in NOT_SHOWN:
-            found.warnings.append(
-                f"{found.option} has {flag!r}, which has no effect: mpirun's output "
-                f"is shown only when it fails. {NOT_SHOWN[name]}."
+        name, equals, value = assignment.partition("=")
+        stem = name if equals else name.removesuffix("*")
+        if not (stem.isascii() and stem.isidentifier()):
+            raise self._error(
+                f"-x {assignment!r}, but {name!r} cannot be the name of "
+                "a variable: that consists of letters, digits and '_', and does not "
+                "begin with a digit. Write -x NAME, -x NAME=VALUE, or -x NAME* for all "
+                "names that begin so."
             )
-        case "oversubscribe" if not found.open_mpi:
-            # Others count no slots.
-            pass
-        case _ if found.open_mpi:
-            _pass_on(found, given)
-        case _ if name in NUMBER_OF_VALUES:
-            found.warnings.append(_has_no_effect(found, flag))
-        case _:
-            raise MpiArgumentError(
-                f"{found.option} has {flag!r}, which poprun cannot translate for "
-                f"{_CALLED[found.flavour]}. Leave it out, or choose an Open MPI with "
-                "--mpirun."
+        if name in TOPOLOGY_VARIABLES or name in JOB_VARIABLES:
+            raise self._error(
+                f"-x {assignment!r}, but {name} is set by "
+                "poprun for each instance. Leave it out."
             )
+        # The last one counts, and stands where it was given.
+        self._exports.pop(name, None)
+        self._exports[name] = value if equals else None
 
+    def _read_output(self, flag: str, text: str) -> None:
+        """Carry out Open MPI 5's --output, as far as poprun has the same."""
+        for part in text.split(","):
+            key, equals, value = part.partition("=")
+            key = key.lower()
+            names = [name for name in _OUTPUT_WORDS if name.startswith(key)]
+            if equals and key in ("dir", "directory"):
+                self._set("output-filename", value)
+            elif key == "nocopy":
+                self._set("nocopy", "")
+            elif key and len(names) == 1 and not equals:
+                self._set(_OUTPUT_WORDS[names[0]], "")
+            else:
+                known = ", ".join(_OUTPUT_WORDS)
+                raise self._error(
+                    f"{flag} {part!r}, but poprun handles the output of the instances "
+                    f"itself and supports only {known}, nocopy and dir=DIRECTORY."
+                )
 
-def _pass_on(found: _Found, given: MpiArgument) -> None:
-    if given.name in ("report-pid", "report-uri") and given.values[0] in ("-", "+"):
-        raise MpiArgumentError(
-            f"{found.option} has {given.flag} {given.values[0]}, but mpirun's output "
-            f"is shown only when it fails. Name a file: {given.flag} FILE."
-        )
-    # Open MPI 5 does not start when an option is given twice.
-    if given.name in NUMBER_OF_VALUES:
-        value = " ".join(given.values)
-        if not found.set(given.name, value):
+    def _set_parameter(self, argument: MpiArgument) -> None:
+        parameter, value = argument.values
+        # mpirun has one table for both, and does not start when one is given twice.
+        table = {"gmca": "mca", "gpmixmca": "pmixmca"}.get(argument.name, argument.name)
+        if not self._set(f"{table} {parameter}", value):
             return
-    found.passed_on += [given.flag, *given.values]
-
-
-def _export(found: _Found, given: MpiArgument) -> None:
-    assignment = given.values[0]
-    if given.flag.endswith("set-env") and "=" not in assignment:
-        raise MpiArgumentError(
-            f"{found.option} has {given.flag} {assignment!r}, which lacks a value. "
-            f"Write {given.flag} NAME=VALUE."
-        )
-    name, equals, value = assignment.partition("=")
-    pattern = _VARIABLE if equals else _VARIABLES
-    if not (re.fullmatch(_VARIABLE, name) or re.fullmatch(pattern, name)):
-        raise MpiArgumentError(
-            f"{found.option} has -x {assignment!r}, but {name!r} cannot be the name of "
-            "a variable: that consists of letters, digits and '_', and does not begin "
-            "with a digit. Write -x NAME, -x NAME=VALUE, or -x NAME* for all "
-            "names that begin so."
-        )
-    if name in TOPOLOGY_VARIABLES or name in JOB_VARIABLES:
-        raise MpiArgumentError(
-            f"{found.option} has -x {assignment!r}, but {name} is set by "
-            "poprun for each instance. Leave it out."
-        )
-    # The last one counts, and stands where it was given.
-    found.exports.pop(name, None)
-    found.exports[name] = value if equals else None
-
-
-def _output(found: _Found, given: MpiArgument) -> None:
-    """Carry out Open MPI 5's --output, as far as poprun has the same."""
-    for part in given.values[0].split(","):
-        key, equals, value = part.partition("=")
-        key = key.lower()
-        names = [name for name in _OUTPUT_WORDS if name.startswith(key)]
-        if equals and key in ("dir", "directory"):
-            found.set("output-filename", value)
-        elif key == "nocopy":
-            found.set("nocopy", "")
-        elif key and len(names) == 1 and not equals:
-            found.set(_OUTPUT_WORDS[names[0]], "")
+        if self._is_open_mpi and (table == "mca" or self._flavour == OPENMPI5):
+            self._passed_on += [argument.flag, parameter, value]
         else:
-            known = ", ".join(_OUTPUT_WORDS)
-            raise MpiArgumentError(
-                f"{found.option} has {given.flag} {part!r}, but poprun handles the "
-                f"output of the instances itself and supports only {known}, nocopy and "
-                "dir=DIRECTORY."
-            )
+            self._warn_of_no_effect(f"{argument.flag} {parameter}")
 
+    def _error(self, problem: str) -> MpiArgumentError:
+        return MpiArgumentError(f"{self._option} has {problem}")
 
-def _parameter(found: _Found, given: MpiArgument) -> None:
-    parameter, value = given.values
-    # mpirun has one table for both, and does not start when one is given twice.
-    table = {"gmca": "mca", "gpmixmca": "pmixmca"}.get(given.name, given.name)
-    if not found.set(f"{table} {parameter}", value):
-        return
-    for_others = found.flavour == OPENMPI4 and table != "mca"
-    if found.open_mpi and not for_others:
-        found.passed_on += [given.flag, parameter, value]
-    else:
-        found.warnings.append(_has_no_effect(found, f"{given.flag} {parameter}"))
+    def _warn(self, problem: str) -> None:
+        self._warnings.append(f"{self._option} has {problem}")
 
-
-def _has_no_effect(found: _Found, what: str) -> str:
-    return (
-        f"{found.option} has {what!r}, which has no effect on {_CALLED[found.flavour]}."
-    )
+    def _warn_of_no_effect(self, argument: str) -> None:
+        self._warn(f"{argument!r}, which has no effect on {_CALLED[self._flavour]}.")

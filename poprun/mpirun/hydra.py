@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from poprun.mpirun.environment import without_batch_system, without_outer_mpi
 from poprun.mpirun.messages import clean
-from poprun.mpirun.values import Context, Failure, GlobalArguments, Mpi, MpiVerdict
+from poprun.mpirun.values import Context, Failure, Mpi, MpirunArguments, MpiVerdict
 
 # Segments of shared memory, and a description of the machine.
 LEFTOVERS: Sequence[str] = ("/dev/shm/mpich_", "/tmp/hydra_hwloc_xmlfile_")
@@ -22,7 +22,7 @@ _UNKNOWN_OPTION = r"unrecognized argument"
 
 def command(
     mpi: Mpi,
-    arguments: GlobalArguments,
+    arguments: MpirunArguments,
     contexts: Sequence[Context],
     *,
     as_root: bool,

@@ -8,8 +8,8 @@ from poprun.mpirun.values import (
     LOCAL,
     Context,
     Failure,
-    GlobalArguments,
     Mpi,
+    MpirunArguments,
     MpiVerdict,
 )
 
@@ -29,7 +29,7 @@ def launcher(argv: Sequence[str], version: str) -> Mpi:
 
 def command(
     mpi: Mpi,
-    arguments: GlobalArguments,
+    arguments: MpirunArguments,
     contexts: Sequence[Context],
     *,
     as_root: bool,

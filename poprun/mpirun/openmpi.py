@@ -9,8 +9,8 @@ from poprun.mpirun.values import (
     OPENMPI4,
     Context,
     Failure,
-    GlobalArguments,
     Mpi,
+    MpirunArguments,
     MpiVerdict,
 )
 
@@ -50,7 +50,7 @@ _NOT_STARTED = (
 
 def command(
     mpi: Mpi,
-    arguments: GlobalArguments,
+    arguments: MpirunArguments,
     contexts: Sequence[Context],
     *,
     as_root: bool,

@@ -40,8 +40,8 @@ class Mpi(Record):
         return f"{self.vendor} {self.version}"
 
 
-class GlobalArguments(Record):
-    """What a user wants of mpirun for the whole job."""
+class MpirunArguments(Record):
+    """What a user wants of mpirun: for the whole job, for each instance or for one."""
 
     tag_output: bool = False
     timestamp_output: bool = False
@@ -63,18 +63,6 @@ class GlobalArguments(Record):
     exports: Mapping[str, str | None] = NOTHING
     passed_on: Sequence[str] = ()
     # Sentences for the user: what was understood and has no effect here.
-    warnings: Sequence[str] = ()
-
-
-class LocalArguments(Record):
-    """What a user wants of mpirun for every instance, or for one."""
-
-    # What stands there and counts for the whole job: no exports, nothing passed on.
-    job: GlobalArguments = GlobalArguments()
-    npernode: int | None = None
-    wdir: str | None = None
-    exports: Mapping[str, str | None] = NOTHING
-    passed_on: Sequence[str] = ()
     warnings: Sequence[str] = ()
 
 

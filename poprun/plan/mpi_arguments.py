@@ -8,12 +8,11 @@ from popdist import environment as env
 from poprun.errors import OptionError
 from poprun.mpirun.arguments import (
     merge,
-    parse_global,
-    parse_local,
+    parse_arguments,
     parse_output_directory,
 )
-from poprun.mpirun.option_table import INSTANCE_ARGS
-from poprun.mpirun.values import GlobalArguments, LocalArguments, Mpi
+from poprun.mpirun.option_table import INSTANCE_ARGS, LOCAL_ARGS
+from poprun.mpirun.values import Mpi, MpirunArguments
 from poprun.options.settings import Settings
 from poprun.plan.host_facts import HostFacts
 from poprun.plan.instance_numbers import count_instances, valid_numbers
@@ -25,9 +24,9 @@ class GivenArguments(Record):
     """What the user asks of mpirun."""
 
     # With what counts for the whole job in the arguments of instances.
-    job: GlobalArguments = GlobalArguments()
-    each: LocalArguments = LocalArguments()
-    single: Mapping[int, LocalArguments] = MappingProxyType({})
+    job: MpirunArguments = MpirunArguments()
+    each: MpirunArguments = MpirunArguments()
+    single: Mapping[int, MpirunArguments] = MappingProxyType({})
 
     def directory(self, rank: int) -> str | None:
         """Return where an instance runs; None for the current directory."""
@@ -45,21 +44,21 @@ def read_arguments(settings: Settings, mpi: Mpi, topology: Topology) -> GivenArg
     Raises:
         PoprunError: An argument is unknown, or contradicts another option.
     """
-    job = parse_global(_joined(settings["mpi-global-args"]), mpi.flavour)
-    each = parse_local(_joined(settings["mpi-local-args"]), mpi.flavour)
+    job = parse_arguments(_joined(settings["mpi-global-args"]), mpi.flavour)
+    each = parse_arguments(_joined(settings["mpi-local-args"]), mpi.flavour, LOCAL_ARGS)
     single = _instance_arguments(settings, mpi, topology.num_instances)
     _check_npernode((job.npernode, each.npernode), topology)
-    others = [each.job, *(one.job for one in single.values())]
+    others = [each, *single.values()]
     if settings["output-filename"] is not None:
         directory, nocopy = parse_output_directory(
             settings["output-filename"], "--output-filename"
         )
-        others.append(GlobalArguments(output_filename=directory, output_nocopy=nocopy))
+        others.append(MpirunArguments(output_filename=directory, output_nocopy=nocopy))
     others.append(_about_root(settings))
     return GivenArguments(job=merge(job, others), each=each, single=single)
 
 
-def _about_root(settings: Settings) -> GlobalArguments:
+def _about_root(settings: Settings) -> MpirunArguments:
     """Read --allow-run-as-root: without it, root is allowed and others do not need it.
 
     Only a "no" is asked of poprun alone; mpirun has no such argument.
@@ -70,7 +69,7 @@ def _about_root(settings: Settings) -> GlobalArguments:
             f"({settings.origin('allow-run-as-root')}). Leave it out, or run poprun "
             "as another user."
         )
-    return GlobalArguments(allow_run_as_root=bool(settings["allow-run-as-root"]))
+    return MpirunArguments(allow_run_as_root=bool(settings["allow-run-as-root"]))
 
 
 def find_directories(
@@ -99,7 +98,7 @@ def _joined(texts: Sequence[str]) -> str:
 
 def _instance_arguments(
     settings: Settings, mpi: Mpi, num_instances: int
-) -> dict[int, LocalArguments]:
+) -> dict[int, MpirunArguments]:
     texts: dict[int, list[str]] = {}
     for rank, text in settings["instance-mpi-local-args"]:
         texts.setdefault(rank, []).append(text)
@@ -110,7 +109,7 @@ def _instance_arguments(
                 f"{count_instances(num_instances)}. {valid_numbers(num_instances)}"
             )
     return {
-        rank: parse_local(_joined(own), mpi.flavour, INSTANCE_ARGS)
+        rank: parse_arguments(_joined(own), mpi.flavour, INSTANCE_ARGS)
         for rank, own in texts.items()
     }
 

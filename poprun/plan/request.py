@@ -12,7 +12,7 @@ from popdist import environment as env
 from poprun.errors import HostError, OptionError, TopologyError
 from poprun.log import DEBUG
 from poprun.mpirun.find import find_mpirun
-from poprun.mpirun.values import GlobalArguments, Mpi
+from poprun.mpirun.values import Mpi, MpirunArguments
 from poprun.options.settings import Settings
 from poprun.plan import partition, placement, topology
 from poprun.plan.host_facts import Describe, HostFacts
@@ -214,7 +214,7 @@ def _torch_backend(settings: Settings, environ: Mapping[str, str]) -> str | None
 
 def _bindings(
     settings: Settings,
-    arguments: GlobalArguments,
+    arguments: MpirunArguments,
     size: topology.Topology,
     facts: Sequence[HostFacts],
 ) -> list[list[placement.Binding]]:

@@ -9,7 +9,7 @@ from popdist.environment import Instance
 from poprun.annotations import TYPE_CHECKING
 from poprun.helpers.command import PYTHON
 from poprun.mpirun import adapter
-from poprun.mpirun.values import Context, LocalArguments, Mpi
+from poprun.mpirun.values import Context, Mpi, MpirunArguments
 from poprun.plan.attempt import Attempt
 from poprun.plan.host_facts import HostFacts
 from poprun.plan.hosts import HostSpec
@@ -128,7 +128,7 @@ class Plan(Record):
 
     def contexts(self) -> list[Context]:
         """Return each instance as it stands in mpirun's command line."""
-        arguments, none = self.request.arguments, LocalArguments()
+        arguments, none = self.request.arguments, MpirunArguments()
         return [
             Context(
                 exports=self._exports(one),

@@ -1,3 +1,5 @@
+from functools import partial
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -5,11 +7,13 @@ from hypothesis import strategies as st
 from poprun.errors import MpiArgumentError
 from poprun.mpirun.arguments import (
     merge,
-    parse_global,
-    parse_local,
+    parse_arguments,
     parse_output_directory,
 )
-from poprun.mpirun.values import GlobalArguments, LocalArguments
+from poprun.mpirun.option_table import LOCAL_ARGS
+from poprun.mpirun.values import MpirunArguments
+
+parse_local = partial(parse_arguments, option=LOCAL_ARGS)
 
 OPEN_MPIS = ["openmpi4", "openmpi5"]
 OTHERS = ["hydra", "local"]
@@ -18,7 +22,7 @@ ALL = OPEN_MPIS + OTHERS
 
 def refusal(text: str, flavour: str = "openmpi5") -> str:
     with pytest.raises(MpiArgumentError) as caught:
-        parse_global(text, flavour)
+        parse_arguments(text, flavour)
     return str(caught.value)
 
 
@@ -27,7 +31,7 @@ def test_the_guides_arguments_are_understood_for_every_mpi(flavour: str) -> None
     text = """--tag-output --output-filename 'my logs' --allow-run-as-root
         --bind-to none --npernode 2 -x PYTHONPATH -x A=1 -x B="x y" -x C="""
 
-    assert parse_global(text, flavour) == GlobalArguments(
+    assert parse_arguments(text, flavour) == MpirunArguments(
         tag_output=True,
         output_filename="my logs",
         allow_run_as_root=True,
@@ -38,8 +42,8 @@ def test_the_guides_arguments_are_understood_for_every_mpi(flavour: str) -> None
 
 
 def test_nothing_said_is_nothing_asked() -> None:
-    assert parse_global(" \n ", "hydra") == GlobalArguments()
-    assert parse_local("", "openmpi5") == LocalArguments()
+    assert parse_arguments(" \n ", "hydra") == MpirunArguments()
+    assert parse_local("", "openmpi5") == MpirunArguments()
 
 
 REAL = (
@@ -50,7 +54,7 @@ REAL = (
 
 @pytest.mark.parametrize("flavour", OPEN_MPIS)
 def test_parameters_are_passed_on_to_open_mpi(flavour: str) -> None:
-    assert parse_global(REAL, flavour) == GlobalArguments(
+    assert parse_arguments(REAL, flavour) == MpirunArguments(
         tag_output=True,
         allow_run_as_root=True,
         passed_on=(
@@ -65,7 +69,7 @@ def test_parameters_are_passed_on_to_open_mpi(flavour: str) -> None:
 
 
 def test_parameters_of_open_mpi_mean_nothing_to_hydra() -> None:
-    assert parse_global(REAL, "hydra") == GlobalArguments(
+    assert parse_arguments(REAL, "hydra") == MpirunArguments(
         tag_output=True,
         allow_run_as_root=True,
         warnings=(
@@ -87,14 +91,14 @@ def test_parameters_of_open_mpi_mean_nothing_to_hydra() -> None:
     ],
 )
 def test_one_dash_two_dashes_and_equals_signs_are_the_same(text: str) -> None:
-    assert parse_global(text, "hydra") == GlobalArguments(
+    assert parse_arguments(text, "hydra") == MpirunArguments(
         tag_output=True, npernode=2, output_filename="d", placement="spreadcores"
     )
 
 
 @pytest.mark.parametrize("place", ["numa", "socket", "package"])
 def test_binding_to_a_node_is_a_placement(place: str) -> None:
-    assert parse_global(f"--bind-to {place}", "openmpi4").placement == "spreadnuma"
+    assert parse_arguments(f"--bind-to {place}", "openmpi4").placement == "spreadnuma"
 
 
 def test_an_unknown_place_to_bind_to_is_refused() -> None:
@@ -108,7 +112,7 @@ def test_an_unknown_place_to_bind_to_is_refused() -> None:
 def test_unknown_options_are_passed_on_to_open_mpi(flavour: str) -> None:
     text = "--use-regexp --tag-output --tree 3 -fast --set=a=b --prefix /opt/mpi"
 
-    assert parse_global(text, flavour).passed_on == (
+    assert parse_arguments(text, flavour).passed_on == (
         "--use-regexp",
         "--tree",
         "3",
@@ -127,7 +131,7 @@ def test_unknown_options_are_refused_for_hydra() -> None:
 
 
 def test_options_of_open_mpi_that_are_known_have_no_effect_on_hydra() -> None:
-    assert parse_global("--prefix=/opt --use-hwthread-cpus", "hydra").warnings == (
+    assert parse_arguments("--prefix=/opt --use-hwthread-cpus", "hydra").warnings == (
         "--mpi-global-args has '--prefix', which has no effect on hydra.",
         "--mpi-global-args has '--use-hwthread-cpus', which has no effect on hydra.",
     )
@@ -135,17 +139,17 @@ def test_options_of_open_mpi_that_are_known_have_no_effect_on_hydra() -> None:
 
 @pytest.mark.parametrize("flavour", ALL)
 def test_poprun_shows_the_instances_where_mpirun_would(flavour: str) -> None:
-    assert parse_global("--report-bindings --display map", flavour) == GlobalArguments(
-        show_instances=True
-    )
-    assert parse_local("--display-map", flavour).job.show_instances
+    assert parse_arguments(
+        "--report-bindings --display map", flavour
+    ) == MpirunArguments(show_instances=True)
+    assert parse_local("--display-map", flavour).show_instances
 
 
 @pytest.mark.parametrize("flavour", ALL)
 def test_what_mpirun_would_print_besides_is_told_to_have_no_effect(
     flavour: str,
 ) -> None:
-    assert parse_global("--display-topo", flavour) == GlobalArguments(
+    assert parse_arguments("--display-topo", flavour) == MpirunArguments(
         warnings=(
             "--mpi-global-args has '--display-topo', which has no effect: mpirun's "
             "output is shown only when it fails. lstopo shows the topology of a "
@@ -160,12 +164,15 @@ def test_mpiruns_pid_is_written_to_files_only(value: str) -> None:
         f"--mpi-global-args has --report-pid {value}, but mpirun's output is shown "
         "only when it fails. Name a file: --report-pid FILE."
     )
-    assert parse_global("--report-pid f", "openmpi4").passed_on == ("--report-pid", "f")
+    assert parse_arguments("--report-pid f", "openmpi4").passed_on == (
+        "--report-pid",
+        "f",
+    )
 
 
 def test_oversubscribing_is_what_every_mpi_does() -> None:
-    assert parse_global("--oversubscribe -q", "hydra") == GlobalArguments()
-    assert parse_global("--oversubscribe -q", "openmpi5") == GlobalArguments(
+    assert parse_arguments("--oversubscribe -q", "hydra") == MpirunArguments()
+    assert parse_arguments("--oversubscribe -q", "openmpi5") == MpirunArguments(
         passed_on=("--oversubscribe",)
     )
 
@@ -173,7 +180,7 @@ def test_oversubscribing_is_what_every_mpi_does() -> None:
 def test_what_is_said_twice_is_passed_on_once() -> None:
     text = "--mca btl self --use-regexp --gmca btl self --use-regexp --tag-output " * 2
 
-    assert parse_global(text, "openmpi5") == GlobalArguments(
+    assert parse_arguments(text, "openmpi5") == MpirunArguments(
         tag_output=True, passed_on=("--mca", "btl", "self", "--use-regexp")
     )
 
@@ -192,7 +199,7 @@ def test_what_contradicts_itself_is_refused(text: str, what: str) -> None:
 
 
 def test_of_a_variable_the_last_value_counts() -> None:
-    exports = parse_global("-x A=1 -x B -x A=2", "openmpi5").exports
+    exports = parse_arguments("-x A=1 -x B -x A=2", "openmpi5").exports
 
     assert list(exports.items()) == [("B", None), ("A", "2")]
 
@@ -294,7 +301,7 @@ def test_the_place_of_an_instance_is_not_the_users_to_set() -> None:
 
 
 def test_what_concerns_the_ipus_is_the_users_to_set() -> None:
-    arguments = parse_global("-x IPUOF_VIPU_API_TIMEOUT=800", "openmpi5")
+    arguments = parse_arguments("-x IPUOF_VIPU_API_TIMEOUT=800", "openmpi5")
 
     assert arguments.exports == {"IPUOF_VIPU_API_TIMEOUT": "800"}
 
@@ -340,7 +347,7 @@ def test_options_for_the_output_are_carried_out(flavour: str) -> None:
         "--timestamp-output --merge-stderr-to-stdout --xml --output-filename d:nocopy"
     )
 
-    assert parse_global(text, flavour) == GlobalArguments(
+    assert parse_arguments(text, flavour) == MpirunArguments(
         timestamp_output=True,
         merge_stderr=True,
         xml=True,
@@ -352,7 +359,7 @@ def test_options_for_the_output_are_carried_out(flavour: str) -> None:
 def test_the_output_option_of_open_mpi_5_is_carried_out() -> None:
     text = "--output TAG,merge,time --output dir=logs --output nocopy,xml"
 
-    assert parse_global(text, "openmpi5") == GlobalArguments(
+    assert parse_arguments(text, "openmpi5") == MpirunArguments(
         tag_output=True,
         timestamp_output=True,
         merge_stderr=True,
@@ -373,7 +380,7 @@ def test_other_words_for_the_output_are_refused(word: str) -> None:
 
 @pytest.mark.parametrize("word", ["-wd", "--wd", "-wdir", "--wdir"])
 def test_a_working_directory_may_be_asked_for(word: str) -> None:
-    assert parse_global(f"{word} /x", "openmpi4").wdir == "/x"
+    assert parse_arguments(f"{word} /x", "openmpi4").wdir == "/x"
     assert parse_local(f"{word} /x", "hydra").wdir == "/x"
 
 
@@ -408,7 +415,7 @@ def test_what_counts_for_the_job_may_stand_with_the_instances() -> None:
     )
 
     assert local.exports == {"A": "1"}
-    assert merge(GlobalArguments(xml=True), [local.job]) == GlobalArguments(
+    assert merge(MpirunArguments(xml=True), [local]) == MpirunArguments(
         tag_output=True,
         xml=True,
         output_filename="d",
@@ -419,12 +426,12 @@ def test_what_counts_for_the_job_may_stand_with_the_instances() -> None:
 
 def test_places_that_contradict_each_other_about_the_job_are_refused() -> None:
     one, other = (
-        GlobalArguments(output_filename="a"),
+        MpirunArguments(output_filename="a"),
         parse_local("--output-filename b", "hydra"),
     )
 
     with pytest.raises(MpiArgumentError) as caught:
-        merge(one, [other.job])
+        merge(one, [other])
 
     assert str(caught.value) == (
         "--output-filename counts for the whole job, but is given as 'a' and as 'b'. "
@@ -435,7 +442,7 @@ def test_places_that_contradict_each_other_about_the_job_are_refused() -> None:
 @given(st.text(), st.sampled_from(ALL))
 def test_any_text_is_understood_or_refused(text: str, flavour: str) -> None:
     try:
-        arguments = parse_global(text, flavour)
+        arguments = parse_arguments(text, flavour)
     except MpiArgumentError:
         return
 

@@ -1,7 +1,7 @@
 import pytest
 
 from poprun.mpirun import adapter, no_mpi
-from poprun.mpirun.values import Context, GlobalArguments, Mpi
+from poprun.mpirun.values import Context, Mpi, MpirunArguments
 
 SHIM = ("/usr/bin/python3", "-I", "-S", "/opt/poprun/helpers/entry.py", "shim", "JOB")
 ONE = Context(exports={"A": "1"}, argv=(*SHIM, "0"))
@@ -22,7 +22,7 @@ TWO = [
         argv=(*SHIM, "1"),
     ),
 ]
-ASKED = GlobalArguments(
+ASKED = MpirunArguments(
     tag_output=True,
     output_filename="logs",
     placement="spreadcores",
@@ -38,7 +38,7 @@ def mpi(flavour: str) -> Mpi:
 @pytest.mark.parametrize("flavour", ["openmpi4", "openmpi5"])
 def test_open_mpi_starts_one_instance(flavour: str) -> None:
     command = adapter(flavour).command(
-        mpi(flavour), GlobalArguments(), [ONE], as_root=False
+        mpi(flavour), MpirunArguments(), [ONE], as_root=False
     )
 
     assert command == [
@@ -91,7 +91,7 @@ def test_open_mpi_starts_two_instances_in_the_order_of_the_original(
 
 
 def test_open_mpi_is_told_about_root_when_the_user_says_so() -> None:
-    arguments = GlobalArguments(allow_run_as_root=True)
+    arguments = MpirunArguments(allow_run_as_root=True)
 
     command = adapter("openmpi5").command(
         mpi("openmpi5"), arguments, [Context(argv=["shim"])], as_root=False
@@ -105,7 +105,7 @@ def test_open_mpi_is_told_about_root_when_the_user_says_so() -> None:
 
 def test_hydra_starts_one_instance() -> None:
     command = adapter("hydra").command(
-        mpi("hydra"), GlobalArguments(), [ONE], as_root=True
+        mpi("hydra"), MpirunArguments(), [ONE], as_root=True
     )
 
     assert command == [
@@ -123,7 +123,7 @@ def test_hydra_starts_one_instance() -> None:
 
 
 def test_hydra_starts_two_instances() -> None:
-    arguments = GlobalArguments(tag_output=True, output_filename="logs")
+    arguments = MpirunArguments(tag_output=True, output_filename="logs")
 
     command = adapter("hydra").command(mpi("hydra"), arguments, TWO, as_root=True)
 
@@ -160,7 +160,7 @@ def test_the_local_launcher_starts_one_instance_and_two() -> None:
     launcher = no_mpi.launcher(words, "0.1.0")
     start = adapter("local").command
 
-    assert start(launcher, GlobalArguments(), [ONE], as_root=True) == [
+    assert start(launcher, MpirunArguments(), [ONE], as_root=True) == [
         *("/usr/bin/python3", "-I", "-S", "/opt/poprun/helpers/entry.py", "local"),
         *(
             "/usr/bin/python3",

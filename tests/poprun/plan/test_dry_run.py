@@ -3,7 +3,7 @@ import subprocess
 import pytest
 from plans import MPI, make_request, planned
 
-from poprun.mpirun.values import GlobalArguments
+from poprun.mpirun.values import MpirunArguments
 from poprun.plan.dry_run import command_line, instance_table, render
 from poprun.plan.hosts import HostSpec
 from poprun.plan.mpi_arguments import GivenArguments
@@ -20,7 +20,7 @@ def plan(
     passed_on: tuple[str, ...] = (),
     **exports: str,
 ) -> Plan:
-    arguments = GlobalArguments(
+    arguments = MpirunArguments(
         tag_output=True, allow_run_as_root=True, passed_on=passed_on
     )
     return planned(
