@@ -12,10 +12,10 @@ from poprun.job.prepare import reservation
 from poprun.log import DEBUG, Log
 from poprun.mpirun.environment import without_outer_poprun, without_own_changes
 from poprun.options.settings import Settings
-from poprun.plan import attempt, drawing, dry_run
+from poprun.plan import drawing, dry_run
 from poprun.plan.assignments import make_plan
 from poprun.plan.request import read_request
-from poprun.plan.values import PartitionVariables, Plan, Request
+from poprun.plan.values import PartitionVariables, Plan, Request, new_attempt
 from poprun.preflight.directories import temporary_directory
 from poprun.preflight.hosts import Preflights
 from poprun.result.show import print_text
@@ -55,7 +55,7 @@ def run(
     request = read_request(settings, environ, temporary, hosts.describe)
     for note in request.notes:
         log.warn(note)
-    first = attempt.draw(request.identity, 0, request.facts[0].free_port)
+    first = new_attempt(request.identity, 0, request.facts[0].free_port)
     if guard is None:
         expected, note = preview(request, environ)
         plan = make_plan(request, first, expected)

@@ -5,9 +5,8 @@ from collections.abc import Mapping, Sequence
 
 from popdist import environment as env
 from popdist.environment import Instance
-from poprun.plan.attempt import Attempt
 from poprun.plan.topology import Topology
-from poprun.plan.values import Assignment, PartitionVariables, Plan, Request
+from poprun.plan.values import Assignment, Attempt, PartitionVariables, Plan, Request
 from poprun.record import replace
 
 # A rack's worth: the most IPUs that IPU-Links join.

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 
 from popdist import environment as env
 from poprun.errors import OptionError
@@ -14,28 +13,8 @@ from poprun.mpirun.arguments import (
 from poprun.mpirun.option_table import INSTANCE_ARGS, LOCAL_ARGS
 from poprun.mpirun.values import Mpi, MpirunArguments
 from poprun.options.settings import Settings
-from poprun.plan.host_facts import HostFacts
-from poprun.plan.instance_numbers import count_instances, valid_numbers
-from poprun.plan.topology import Topology
-from poprun.record import Record
-
-
-class GivenArguments(Record):
-    """What the user asks of mpirun."""
-
-    # With what counts for the whole job in the arguments of instances.
-    job: MpirunArguments = MpirunArguments()
-    each: MpirunArguments = MpirunArguments()
-    single: Mapping[int, MpirunArguments] = MappingProxyType({})
-
-    def directory(self, rank: int) -> str | None:
-        """Return where an instance runs; None for the current directory."""
-        return self.single.get(rank, self.each).wdir or self.each.wdir or self.job.wdir
-
-    @property
-    def warnings(self) -> list[str]:
-        local = (self.each, *self.single.values())
-        return [*self.job.warnings, *(text for one in local for text in one.warnings)]
+from poprun.plan.topology import Topology, check_rank
+from poprun.plan.values import GivenArguments, HostFacts
 
 
 def read_arguments(settings: Settings, mpi: Mpi, topology: Topology) -> GivenArguments:
@@ -103,11 +82,7 @@ def _instance_arguments(
     for rank, text in settings["instance-mpi-local-args"]:
         texts.setdefault(rank, []).append(text)
     for rank in texts:
-        if rank >= num_instances:
-            raise OptionError(
-                f"{INSTANCE_ARGS} names instance {rank}, but the job has only "
-                f"{count_instances(num_instances)}. {valid_numbers(num_instances)}"
-            )
+        check_rank(rank, num_instances, f"{INSTANCE_ARGS} names instance {rank}")
     return {
         rank: parse_arguments(_joined(own), mpi.flavour, INSTANCE_ARGS)
         for rank, own in texts.items()
@@ -136,6 +111,16 @@ def look_up(
         elif name in environ:
             forwarded[name] = environ[name]
     return forwarded
+
+
+def look_up_single(
+    arguments: GivenArguments, environ: Mapping[str, str]
+) -> dict[int, dict[str, str]]:
+    """Look up what is to be forwarded to single instances."""
+    return {
+        rank: look_up(single.exports, environ)
+        for rank, single in arguments.single.items()
+    }
 
 
 def _is_named(name: str, beginning: str) -> bool:

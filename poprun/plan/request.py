@@ -14,14 +14,25 @@ from poprun.log import DEBUG
 from poprun.mpirun.find import find_mpirun
 from poprun.mpirun.values import Mpi, MpirunArguments
 from poprun.options.settings import Settings
-from poprun.plan import partition, placement, topology
-from poprun.plan.host_facts import Describe, HostFacts
-from poprun.plan.host_options import check_slots, read_hosts
-from poprun.plan.hosts import SLURM_NODE_LIST, HostSpec, from_slurm
-from poprun.plan.instance_numbers import check_instance
-from poprun.plan.mpi_arguments import find_directories, look_up, read_arguments
+from poprun.plan import partition, placement
+from poprun.plan.hosts import (
+    SLURM_NODE_LIST,
+    SLURM_NODE_NAME,
+    HostSpec,
+    from_slurm,
+    parse_hostfile,
+    parse_hosts,
+)
+from poprun.plan.mpi_arguments import (
+    find_directories,
+    look_up,
+    look_up_single,
+    read_arguments,
+)
 from poprun.plan.stdin_option import read_stdin
-from poprun.plan.values import Request
+from poprun.plan.topology import Topology, check_rank
+from poprun.plan.values import Describe, HostFacts, Request
+from poprun.words import counted
 
 FOR_SEVERAL_HOSTS = (
     "host-subnet",
@@ -29,6 +40,7 @@ FOR_SEVERAL_HOSTS = (
     "synchronise-poplar-sdk",
     "distribute-ssh-key",
 )
+_LONGEST_HOSTFILE = 1 << 20
 # What the original forwards to its instances by name, if the caller has it.
 FORWARDED = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH")
 
@@ -48,81 +60,114 @@ def read_request(
     Raises:
         PoprunError: Something about it makes no sense, or is not there.
     """
-    hosts = read_hosts(settings, environ)
-    size = _topology(settings, len(hosts))
-    check_slots(hosts, size)
+    hosts = _read_hosts(settings, environ)
+    topology = _topology(settings, len(hosts))
+    _check_slots(hosts, topology)
     mpi = find_mpirun(settings["mpirun"], environ)
-    arguments = read_arguments(settings, mpi, size)
-    check_instance(settings, "only-output-from-instance", size.num_instances)
+    arguments = read_arguments(settings, mpi, topology)
+    if (rank := settings["only-output-from-instance"]) is not None:
+        problem = f"--only-output-from-instance is {rank}"
+        check_rank(rank, topology.num_instances, problem)
 
     identity = os.urandom(16).hex()
     facts = describe(hosts)
-    cache = _given_cache(settings, environ)
-    needs_cache = cache is None and size.instances_per_host > 1
-    bindings = _bindings(settings, arguments.job, size, facts)
+    bindings = _bindings(settings, arguments.job, topology, facts)
+    cache = _named_cache(settings, environ)
+    needs_cache = cache is None and topology.instances_per_host > 1
     return Request(
         identity=identity,
-        topology=size,
+        topology=topology,
         hosts=hosts,
         facts=facts,
         mpi=mpi,
         arguments=arguments,
         bindings=list(chain(*bindings)),
         threads=_threads(environ, facts, bindings),
-        directories=find_directories(arguments, size, facts),
-        stdin=read_stdin(settings["stdin"], size.num_instances),
+        directories=find_directories(arguments, topology, facts),
+        stdin=read_stdin(settings["stdin"], topology.num_instances),
         cache_path=f"{temporary}/poprun-cache-{identity}" if needs_cache else cache,
         cache_is_temporary=needs_cache,
         target_options=_target_options(environ),
         settings_variables=_settings_variables(settings, environ, mpi),
         exports=look_up({**arguments.job.exports, **arguments.each.exports}, environ),
-        instance_exports={
-            rank: look_up(one.exports, environ)
-            for rank, one in arguments.single.items()
-        },
+        instance_exports=look_up_single(arguments, environ),
         forwarded=[name for name in FORWARDED if name in environ],
         partition_options=partition.read_options(settings, environ),
         needs_ipus=settings.needs_ipus,
-        notes=[
-            *arguments.warnings,
-            *_without_effect(settings, hosts),
-            *_unused_nodes(settings, environ),
-        ],
+        notes=_notes(settings, hosts, environ, arguments.warnings),
     )
 
 
-def _without_effect(settings: Settings, hosts: Sequence[HostSpec]) -> list[str]:
-    """Name the options about several hosts that are given for a job on one."""
-    if len(hosts) > 1:
-        return []
-    return [
-        f"--{name} has no effect on a job that runs on one host."
-        for name in FOR_SEVERAL_HOSTS
-        if settings[name]
-    ]
-
-
-def _unused_nodes(settings: Settings, environ: Mapping[str, str]) -> list[str]:
-    """Say that other nodes of the Slurm job are not used."""
+def _notes(
+    settings: Settings,
+    hosts: Sequence[HostSpec],
+    environ: Mapping[str, str],
+    warnings: Sequence[str],
+) -> list[str]:
+    """Return what the user is warned of: what has no effect, or is not used."""
+    notes = list(warnings)
+    if len(hosts) == 1:
+        notes += [
+            f"--{name} has no effect on a job that runs on one host."
+            for name in FOR_SEVERAL_HOSTS
+            if settings[name]
+        ]
     if settings.given("host") or settings.given("hostfile"):
-        return []
+        return notes
     try:
         nodes = from_slurm(environ)
     except HostError as error:
-        return [f"{error} All instances run on this machine."]
+        return [*notes, f"{error} All instances run on this machine."]
     if nodes is None or len(nodes) == 1:
-        return []
+        return notes
     return [
+        *notes,
         f"Slurm has given this job {len(nodes)} nodes ({SLURM_NODE_LIST} is "
         f"{environ[SLURM_NODE_LIST]!r}), but all instances run on this one: this "
-        "version of poprun cannot start instances on other machines yet."
+        "version of poprun cannot start instances on other machines yet.",
     ]
 
 
-def _topology(settings: Settings, num_hosts: int) -> topology.Topology:
+def _read_hosts(settings: Settings, environ: Mapping[str, str]) -> Sequence[HostSpec]:
+    """Return the hosts of the job: this machine, if the user names none."""
+    if settings["host"] is not None:
+        return parse_hosts(settings["host"])
+    if settings["hostfile"] is not None:
+        path = settings["hostfile"]
+        try:
+            with open(path, encoding="utf-8", newline="") as file:
+                text = file.read(_LONGEST_HOSTFILE + 1)
+        except (OSError, UnicodeDecodeError) as error:
+            reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+            raise OptionError(
+                f"--hostfile {path!r} cannot be read: {reason}."
+            ) from None
+        if len(text) > _LONGEST_HOSTFILE:
+            raise OptionError(
+                f"--hostfile {path!r} has more than {_LONGEST_HOSTFILE} characters, "
+                "more than any list of hosts has. Name another file."
+            )
+        return parse_hostfile(text, path)
+    # Below Slurm the node has a name that its users know it by.
+    return [HostSpec(name=environ.get(SLURM_NODE_NAME) or "localhost")]
+
+
+def _check_slots(hosts: Sequence[HostSpec], topology: Topology) -> None:
+    """Check that each host has a slot for each of its instances."""
+    share = topology.instances_per_host
+    for host in hosts:
+        if host.slots is not None and host.slots < share:
+            raise OptionError(
+                f"The host {host} has fewer slots than instances: each host gets "
+                f"{counted(share, 'instance')}. Give it {share} slots, or ask for "
+                "fewer instances by --num-instances."
+            )
+
+
+def _topology(settings: Settings, num_hosts: int) -> Topology:
     instances = settings["num-instances"]
     try:
-        return topology.Topology(
+        return Topology(
             num_instances=instances,
             num_replicas=settings["num-replicas"],
             ipus_per_replica=settings["ipus-per-replica"],
@@ -137,14 +182,6 @@ def _topology(settings: Settings, num_hosts: int) -> topology.Topology:
                 f"the place of --num-instances {instances}."
             )
         raise
-
-
-def _absolute(path: str) -> str:
-    try:
-        return os.path.abspath(path)
-    except FileNotFoundError:
-        # The current directory has been deleted, which ends every job with a sentence.
-        return path
 
 
 def _target_options(environ: Mapping[str, str]) -> dict[str, str]:
@@ -169,11 +206,15 @@ def _target_options(environ: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _given_cache(settings: Settings, environ: Mapping[str, str]) -> str | None:
+def _named_cache(settings: Settings, environ: Mapping[str, str]) -> str | None:
     """Return the path of the cache that the user names."""
-    given = settings["executable-cache-path"] or environ.get(env.EXECUTABLE_CACHE_PATH)
-    # Instances may run in directories of their own.
-    return None if given is None else _absolute(given)
+    path = settings["executable-cache-path"] or environ.get(env.EXECUTABLE_CACHE_PATH)
+    try:
+        # Instances may run in directories of their own.
+        return None if path is None else os.path.abspath(path)
+    except FileNotFoundError:
+        # The current directory has been deleted, which ends every job with a sentence.
+        return str(path)
 
 
 def _settings_variables(
@@ -197,8 +238,8 @@ def _torch_backend(settings: Settings, environ: Mapping[str, str]) -> str | None
     Raises:
         OptionError: The backend would not be used.
     """
-    given = settings["torch-backend"] if settings.given("torch-backend") else None
-    backend = given or environ.get(env.TORCH_BACKEND) or "gloo"
+    option = settings["torch-backend"] if settings.given("torch-backend") else None
+    backend = option or environ.get(env.TORCH_BACKEND) or "gloo"
     if backend not in ("gloo", "popdist"):
         raise OptionError(
             f"{env.TORCH_BACKEND} is {backend!r}, but must be gloo or popdist. Unset "
@@ -209,13 +250,13 @@ def _torch_backend(settings: Settings, environ: Mapping[str, str]) -> str | None
             f"--torch-backend=popdist has no effect with {env.TORCH_AUTOLOAD}=0, which "
             "keeps torch from loading backends that are installed. Unset that variable."
         )
-    return given
+    return option
 
 
 def _bindings(
     settings: Settings,
     arguments: MpirunArguments,
-    size: topology.Topology,
+    topology: Topology,
     facts: Sequence[HostFacts],
 ) -> list[list[placement.Binding]]:
     """Return the bindings of the instances of each host."""
@@ -224,10 +265,10 @@ def _bindings(
         process_placement=settings["process-placement"]
         if settings.given("process-placement")
         else arguments.placement,
-        instances_per_host=size.instances_per_host,
+        instances_per_host=topology.instances_per_host,
     )
     return [
-        placement.place(strategy, size.instances_per_host, host.machine)
+        placement.place(strategy, topology.instances_per_host, host.machine)
         for host in facts
     ]
 

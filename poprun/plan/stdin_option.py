@@ -4,7 +4,7 @@ import os
 import stat
 
 from poprun.errors import OptionError
-from poprun.plan.instance_numbers import count_instances, valid_numbers
+from poprun.plan.topology import check_rank
 from poprun.stdio.stdin import Stdin
 
 
@@ -15,12 +15,8 @@ def read_stdin(text: str, num_instances: int) -> Stdin:
     if text == "all":
         return Stdin(copies=num_instances)
     if text.isascii() and text.isdigit():
-        if int(text) >= num_instances:
-            raise OptionError(
-                f"--stdin is {text}, but the job has only "
-                f"{count_instances(num_instances)}. {valid_numbers(num_instances)} A "
-                f"file of that name is ./{text}."
-            )
+        hint = f" A file of that name is ./{text}."
+        check_rank(int(text), num_instances, f"--stdin is {text}", hint)
         return Stdin(rank=int(text))
     return Stdin(path=_readable(text))
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from math import lcm
 
 from popdist.environment import Instance
-from poprun.errors import TopologyError
+from poprun.errors import OptionError, TopologyError
 from poprun.record import Record
 from poprun.words import counted
 
@@ -99,6 +99,22 @@ class Topology(Record):
             )
             for rank in range(self.num_instances)
         ]
+
+
+def check_rank(rank: int, num_instances: int, problem: str, hint: str = "") -> None:
+    """Check that a job has the instance that an option names.
+
+    Args:
+        problem: How the error begins: the option and its value.
+        hint: How it ends.
+    """
+    if rank >= num_instances:
+        last = num_instances - 1
+        numbers = f"a number from 0 to {last}" if last else "0"
+        raise OptionError(
+            f"{problem}, but the job has only {counted(num_instances, 'instance')}. "
+            f"Give {numbers}.{hint}"
+        )
 
 
 def _check_each(counts: Mapping[str, int]) -> None:

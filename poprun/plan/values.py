@@ -1,7 +1,9 @@
-"""What a job asks for, checked, and the plan of one attempt to run it."""
+"""What a job asks for, checked, and the plan of one attempt to run it; the facts of
+its hosts that both follow from.
+"""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 from popdist import environment as env
@@ -10,17 +12,102 @@ from poprun.annotations import TYPE_CHECKING
 from poprun.helpers.command import PYTHON
 from poprun.mpirun import adapter
 from poprun.mpirun.values import Context, Mpi, MpirunArguments
-from poprun.plan.attempt import Attempt
-from poprun.plan.host_facts import HostFacts
 from poprun.plan.hosts import HostSpec
-from poprun.plan.mpi_arguments import GivenArguments
-from poprun.plan.placement import Binding
+from poprun.plan.placement import Binding, Machine
 from poprun.plan.topology import Topology
 from poprun.record import Record, replace
 
 if TYPE_CHECKING:
     from poprun.vipu.launch.values import PartitionOptions
 from poprun.stdio.stdin import Stdin
+
+
+class HostFacts(Record):
+    """What the plan has to know of one host."""
+
+    # The CPUs and NUMA nodes that instances may use there.
+    machine: Machine
+    # A TCP port that no process listens on there.
+    free_port: int
+    # The directory in which instances run there, unless they have one of their own;
+    # "" if it has been deleted.
+    cwd: str
+    # The folder of poprun's sitecustomize there.
+    interpreter: str = ""
+    # What the kernel's limits of argv and environment follow from.
+    page_bytes: int = 4096
+    stack_limit: int = 8 << 20
+    # The signals that instances begin with as ignored.
+    ignored_signals: tuple[int, ...] = ()
+
+
+Describe = Callable[[Sequence[HostSpec]], Sequence[HostFacts]]
+
+
+class GivenArguments(Record):
+    """What the user asks of mpirun."""
+
+    # With what counts for the whole job in the arguments of instances.
+    job: MpirunArguments = MpirunArguments()
+    each: MpirunArguments = MpirunArguments()
+    single: Mapping[int, MpirunArguments] = MappingProxyType({})
+
+    def directory(self, rank: int) -> str | None:
+        """Return where an instance runs; None for the current directory."""
+        return self.single.get(rank, self.each).wdir or self.each.wdir or self.job.wdir
+
+    @property
+    def warnings(self) -> list[str]:
+        local = (self.each, *self.single.values())
+        return [*self.job.warnings, *(text for one in local for text in one.warnings)]
+
+
+class Attempt(Record):
+    """What no two attempts of a job share; the id of the job is the same for all."""
+
+    number: int
+    # Names its directories and its shims, for all to read.
+    name: str
+    # The address and the key of its control socket, and its arenas: secrets, which are
+    # never in argv.
+    control: str
+    arena: str
+    # A TCP port that no process listens on, for rank 0.
+    master_port: int
+
+
+def draw(identity: str, number: int, master_port: int) -> Attempt:
+    """Return an attempt of a job with fresh names.
+
+    Args:
+        identity: The id of the job.
+        number: 0 for the first attempt.
+        master_port: A port that is free on the host of rank 0.
+    """
+    return Attempt(
+        number=number,
+        name=f"{identity}.{number}",
+        control=f"@poprun-{os.urandom(8).hex()}/{os.urandom(16).hex()}",
+        arena=os.urandom(16).hex(),
+        master_port=master_port,
+    )
+
+
+def new_attempt(identity: str, number: int, master_port: int) -> Attempt:
+    """Return an attempt of a job with names and secrets of its own.
+
+    Args:
+        identity: The id of the job.
+        number: 0 for the first attempt.
+        master_port: A port that is free on the host of rank 0.
+    """
+    return Attempt(
+        number=number,
+        name=f"{identity}.{number}",
+        control=f"@poprun-{os.urandom(8).hex()}/{os.urandom(16).hex()}",
+        arena=os.urandom(16).hex(),
+        master_port=master_port,
+    )
 
 
 class PartitionVariables(Record):

@@ -8,8 +8,8 @@ from contextlib import suppress
 
 from poprun.annotations import Protocol
 from poprun.helpers import processes
-from poprun.plan.host_facts import HostFacts
 from poprun.plan.hosts import HostSpec
+from poprun.plan.values import HostFacts
 from poprun.preflight import machine, memory, program
 
 # The folder of the sitecustomize that runs in every Python of an instance.

@@ -12,7 +12,7 @@ from poprun.job.events import (
     ShimLost,
     Started,
 )
-from poprun.plan.instance_numbers import count_instances
+from poprun.words import counted
 
 # A job that is over sooner needs no line.
 FIRST_AFTER_S = 0.5
@@ -50,9 +50,9 @@ class Progress:
 
     def _phase(self) -> str:
         number = len(self._started - self._ended)
-        running = f"{count_instances(number)} running"
+        running = f"{counted(number, 'instance')} running"
         ended = f", {len(self._ended)} ended" if self._ended else ""
-        every = count_instances(self._instances)
+        every = counted(self._instances, "instance")
         if len(self._ended) == self._instances:
             return f"all {every} ended"
         if self._is_stopping:

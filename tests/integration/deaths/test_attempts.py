@@ -20,7 +20,7 @@ from dataclasses import replace
 from poprun import cli, stages
 from poprun.job.guard_start import start_guard
 from poprun.job.mpirun_process import MpirunProcess
-from poprun.plan import attempt
+from poprun.plan.values import new_attempt
 from poprun.plan.assignments import make_plan
 
 reserve, prepare, run_job = stages.STAGES
@@ -45,7 +45,7 @@ def twice(job, guard, plan, *rest):
     MpirunProcess.finish = finish
     request = plan.request
     [first_host] = rest[-1].describe(request.hosts[:1])
-    following = attempt.draw(request.identity, 1, first_host.free_port)
+    following = new_attempt(request.identity, 1, first_host.free_port)
     again = make_plan(request, following, plan.partition)
     second = prepare(again, *arguments)
     reserved = job.job_resources[len(second.job_resources):]

@@ -6,10 +6,9 @@ from plans import MPI, make_request, planned
 from poprun.mpirun.values import MpirunArguments
 from poprun.plan.dry_run import command_line, instance_table, render
 from poprun.plan.hosts import HostSpec
-from poprun.plan.mpi_arguments import GivenArguments
 from poprun.plan.placement import Binding
 from poprun.plan.topology import Topology
-from poprun.plan.values import Plan
+from poprun.plan.values import GivenArguments, Plan
 from poprun.record import replace
 
 

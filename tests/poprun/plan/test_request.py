@@ -18,13 +18,18 @@ from poprun.errors import (
 )
 from poprun.options import grammar, sources
 from poprun.options.settings import Settings
-from poprun.plan import attempt, partition, unsupported
+from poprun.plan import partition, unsupported
 from poprun.plan.assignments import make_plan
-from poprun.plan.host_facts import Describe, HostFacts
 from poprun.plan.hosts import HostSpec
 from poprun.plan.placement import Binding, Machine, Node
 from poprun.plan.request import read_request
-from poprun.plan.values import PartitionVariables, Plan
+from poprun.plan.values import (
+    Describe,
+    HostFacts,
+    PartitionVariables,
+    Plan,
+    new_attempt,
+)
 from poprun.preflight.hosts import Preflights
 from poprun.preflight.program import resolve_for_instances
 from poprun.record import replace
@@ -50,14 +55,14 @@ def made_by(
     describe: Describe = HOSTS.describe,
 ) -> Plan:
     request = read_request(own, environ, "/tmp", describe)
-    first = attempt.draw(request.identity, 0, request.facts[0].free_port)
+    first = new_attempt(request.identity, 0, request.facts[0].free_port)
     return make_plan(request, first, partition.expected(request))
 
 
 def next_attempt(plan: Plan, describe: Describe = HOSTS.describe) -> Plan:
     number = plan.attempt.number + 1
     port = describe(plan.request.hosts[:1])[0].free_port
-    following = attempt.draw(plan.request.identity, number, port)
+    following = new_attempt(plan.request.identity, number, port)
     return make_plan(plan.request, following, plan.partition)
 
 

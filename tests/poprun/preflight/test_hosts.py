@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from poprun.plan.host_facts import HostFacts
 from poprun.plan.hosts import HostSpec
 from poprun.plan.placement import Machine, Node
+from poprun.plan.values import HostFacts
 from poprun.preflight import hosts
 from poprun.preflight.hosts import LocalPreflight, Preflight, Preflights
 from poprun.preflight.memory import Memory
