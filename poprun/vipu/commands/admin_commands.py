@@ -9,7 +9,7 @@ from poprun.vipu import model
 from poprun.vipu.client.server_address import DEFAULT_HOST, ServerAddress
 from poprun.vipu.client.user_file import create_user
 from poprun.vipu.commands import nouns
-from poprun.vipu.commands.options import options_of
+from poprun.vipu.commands.options import Table, options_of
 from poprun.vipu.commands.session import Session, write
 from poprun.vipu.errors import InventoryError
 from poprun.vipu.inventory.interface import Inventory
@@ -108,12 +108,25 @@ def _create_user(
 
 
 _NAME = click.argument("name")
+_STATUS = "down: its partitions fail; unknown: they stay PENDING."
 _PORT = click.IntRange(1, 65535)
 
-CREATE = (
+_OF_CLUSTER: Table = {
+    "agents": ("--agents", 'Its agents, in their order: "ag1,ag2".'),
+    "num_ilds": (
+        "--num-ipulinkdomains --num-ilds",
+        "How many ILDs (racks). [default: as few as hold the agents]",
+    ),
+    "topology": ("--topology", "Of IPU-Links. [default: torus from 64 IPUs on]"),
+    "gateway_topology": ("--cluster-topology", "Of GW-Links. [default: looped]"),
+}
+_OF_USER: Table = {
+    "allocations": ("--allocations", "Allocations that are for some users only."),
+    "is_admin": ("--is-admin", "May use vipu-admin as well."),
+}
+COMMANDS = (
     nouns.change_command(
-        "create",
-        "agent",
+        "create agent",
         "Create an agent: an IPU-Machine with 4 emulated IPUs.",
         {
             "host": ("--host", "Its name or address."),
@@ -124,8 +137,7 @@ CREATE = (
         },
     ),
     nouns.change_command(
-        "create",
-        "allocation",
+        "create allocation",
         "Set agents of a cluster apart, for partitions that name the allocation.",
         {
             "agents": ("--agents", ""),
@@ -139,7 +151,7 @@ CREATE = (
         perform=_create_allocation,
     ),
     nouns.make_command(
-        "cluster",
+        "create cluster",
         "Create a cluster of IPU-Machines.",
         _create_cluster,
         _NAME,
@@ -154,56 +166,29 @@ CREATE = (
             metavar="POD",
             help=f"In place of --agents: a whole pod, {', '.join(list(PODS)[:6])}, ...",
         ),
-        *options_of(
-            ClusterRequest,
-            {
-                "agents": ("--agents", 'Its agents, in their order: "ag1,ag2".'),
-                "num_ilds": (
-                    "--num-ipulinkdomains --num-ilds",
-                    "How many ILDs (racks). [default: as few as hold the agents]",
-                ),
-                "topology": (
-                    "--topology",
-                    "Of IPU-Links. [default: torus from 64 IPUs on]",
-                ),
-                "gateway_topology": (
-                    "--cluster-topology",
-                    "Of GW-Links. [default: looped]",
-                ),
-            },
-        ),
+        *options_of(ClusterRequest, _OF_CLUSTER),
     ),
     nouns.make_command(
-        "user",
+        "create user",
         "Create a user; write NAME.vipu-cli.hcl, with the access key, here.",
         _create_user,
         _NAME,
-        *options_of(
-            operation("create_user").arguments,
-            {
-                "allocations": (
-                    "--allocations",
-                    "Allocations that are for some users only.",
-                ),
-                "is_admin": ("--is-admin", "May use vipu-admin as well."),
-            },
-        ),
+        *options_of(operation("create_user").arguments, _OF_USER),
     ),
+    nouns.change_command(
+        "update agent",
+        "Let emulated IPU-Machines fail, or come back.",
+        {"status": ("--status", _STATUS)},
+    ),
+    nouns.change_command("remove agent", "Remove agents that are in no cluster."),
+    nouns.change_command(
+        "remove cluster",
+        "Remove clusters, and the agents that were made with them.",
+    ),
+    nouns.change_command(
+        "remove allocation", "Give the agents of allocations back to their clusters."
+    ),
+    nouns.change_command("remove user", "Remove users; their partitions stay."),
+    nouns.list_command("user", "List users."),
+    nouns.get_command("user", "Show a user."),
 )
-update_agent = nouns.change_command(
-    "update",
-    "agent",
-    "Let emulated IPU-Machines fail, or come back.",
-    {"status": ("--status", "down: its partitions fail; unknown: they stay PENDING.")},
-)
-REMOVE = tuple(
-    nouns.change_command("remove", noun, help_)
-    for noun, help_ in (
-        ("agent", "Remove agents that are in no cluster."),
-        ("cluster", "Remove clusters, and the agents that were made with them."),
-        ("allocation", "Give the agents of allocations back to their clusters."),
-        ("user", "Remove users; their partitions stay."),
-    )
-)
-list_users = nouns.list_command("user", "List users.")
-get_user = nouns.get_command("user", "Show a user.")

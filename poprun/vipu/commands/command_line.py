@@ -86,6 +86,9 @@ GLOBAL_OPTIONS: tuple[click.Parameter, ...] = (
 class Command(click.Command):
     """A command that takes the global options too."""
 
+    # What it does, if it is a noun of a verb.
+    verb = ""
+
     def __init__(self, *args: Any, **attributes: Any) -> None:
         attributes["context_settings"] = HELP
         super().__init__(*args, **attributes)

@@ -27,27 +27,22 @@ def _list_ipus(session: Session, cluster: str | None, agent: str | None) -> None
     session.show_all(VIEWS["ipu"], ipus)
 
 
-LIST = (
+COMMANDS = (
     nouns.list_command(
         "allocation", "List allocations: the agents that partitions are made from."
     ),
     nouns.list_command("cluster", "List clusters."),
     nouns.list_command("agent", "List agents, one for each IPU-Machine.", _OF_CLUSTER),
     nouns.make_command(
-        "ipu-attrs",
-        "List the attributes of each IPU.",
-        _list_ipus,
+        *("list ipu-attrs", "List the attributes of each IPU.", _list_ipus),
         _OF_CLUSTER,
         name_option("agent", "Only those of this agent."),
     ),
-)
-GET = (
     nouns.get_command("allocation", "Show an allocation."),
     nouns.get_command("cluster", "Show a cluster."),
     nouns.get_command("agent", "Show an agent, and the IPUs of its IPU-Machine."),
 )
-DISCOVER = (
-    nouns.make_command(
-        "agents", "List the emulated IPU-Machines that are up.", _discover
-    ),
+# Of administrators alone.
+DISCOVER = nouns.make_command(
+    "discover agents", "List the emulated IPU-Machines that are up.", _discover
 )

@@ -21,7 +21,7 @@ from poprun.vipu.model import Cluster
 from poprun.vipu.operations import operation
 
 # Of commands that are not called as what they do.
-_OPERATIONS = {"update_agent": "set_agent_status"}
+_OPERATIONS = {"update agent": "set_agent_status"}
 
 
 def list_command(noun: str, help_: str, *options: Decorator) -> Command:
@@ -33,7 +33,7 @@ def list_command(noun: str, help_: str, *options: Decorator) -> Command:
             states = read_states(inventory, values)
         session.show_all(VIEWS[noun], states)
 
-    return make_command(f"{noun}s", help_, run, *options)
+    return make_command(f"list {noun}s", help_, run, *options)
 
 
 def get_command(noun: str, help_: str) -> Command:
@@ -45,7 +45,7 @@ def get_command(noun: str, help_: str) -> Command:
             (state,) = read_states(inventory, [value])
         session.show(VIEWS[noun], state)
 
-    return make_command(noun, help_, run, name_argument(noun))
+    return make_command(f"get {noun}", help_, run, name_argument(noun))
 
 
 def read_states(inventory: Inventory, values: Sequence[Any]) -> list[Any]:
@@ -63,8 +63,7 @@ def read_states(inventory: Inventory, values: Sequence[Any]) -> list[Any]:
 
 
 def change_command(
-    verb: str,
-    noun: str,
+    words: str,
     help_: str,
     table: Table | None = None,
     *,
@@ -73,14 +72,14 @@ def change_command(
     """Return the command that makes one thing, or changes several, and reports each.
 
     Args:
-        verb: What it does to them.
-        noun: What one of them is called.
+        words: The verb, and the noun that one of them is called by.
         help_: The help.
         table: The options that it takes.
         perform: Gets session, inventory, a name and the options' values; None for the
             operation of the inventory that has this name.
     """
-    action = _OPERATIONS.get(f"{verb}_{noun}", f"{verb}_{noun}")
+    verb, noun = words.split()
+    action = _OPERATIONS.get(words, words.replace(" ", "_"))
 
     def run(session: Session, /, names: tuple[str, ...], **arguments: Any) -> None:
         with session.open() as inventory:
@@ -98,7 +97,7 @@ def change_command(
             "names", nargs=-1, required=True, shell_complete=names_of(noun)
         )
     options = options_of(operation(action).arguments, table or {})
-    return make_command(noun, help_, run, argument, *options)
+    return make_command(words, help_, run, argument, *options)
 
 
 def _in_tuple(_: click.Context, __: click.Parameter, name: str) -> tuple[str]:
@@ -106,10 +105,13 @@ def _in_tuple(_: click.Context, __: click.Parameter, name: str) -> tuple[str]:
 
 
 def make_command(
-    noun: str, help_: str, run: Callable[..., None], *options: Decorator
+    words: str, help_: str, run: Callable[..., None], *options: Decorator
 ) -> Command:
     """Return a command that calls a function with the session and what is given."""
+    verb, noun = words.split()
     callback: Any = click.pass_obj(run)
     for option in reversed(options):
         callback = option(callback)
-    return click.command(noun, cls=Command, help=help_)(callback)
+    command = click.command(noun, cls=Command, help=help_)(callback)
+    command.verb = verb
+    return command

@@ -99,83 +99,6 @@ def _update(session: Session, /, name: str, **options: Any) -> None:
     session.report_success("update", "partition", name)
 
 
-list_partitions = nouns.make_command(
-    "partitions",
-    "List partitions.",
-    _list,
-    click.option(
-        "-v", "--verbose", is_flag=True, help="Show who holds devices, and since when."
-    ),
-)
-get_partition = nouns.make_command(
-    "partition",
-    "Show a partition, and who holds devices of it.",
-    _get,
-    _NAME,
-    click.option(
-        "--gcd", type=click.IntRange(min=0), help="Only this GCD's IPUoF JSON."
-    ),
-    click.option(
-        *("--ipuof-configs", "--ipu-configs", "ipuof_configs"),
-        is_flag=True,
-        help="Write the IPUoF configuration of each GCD as JSON.",
-    ),
-)
-# What a partition is like.
-_SIZE = ("--size", "How many IPUs: a power of two.", {"type": int})
-_RECONFIGURABLE = "Let processes attach to any part of it."
-_LIKE: Table = {
-    "num_gcds": ("--num-gcds", "How many GCDs."),
-    "num_replicas": (
-        "--gcd-sync-replicas --total-num-replicas",
-        "How many replicas synchronise, in all GCDs.",
-    ),
-    "num_ilds": ("--num-ilds", "How many ILDs."),
-    "link_routing": ("--routing", "Over IPU-Links."),
-    "gateway_routing": ("--gw-routing", "Over GW-Links."),
-    "sync_type": ("--sync-type", ""),
-}
-create_partition = nouns.make_command(
-    "partition",
-    "Create a partition; it stays until it is removed.",
-    _create,
-    _NAME,
-    *options_of(
-        PartitionRequest,
-        {
-            "size": _SIZE,
-            "reconfigurable": ("--reconfigurable", _RECONFIGURABLE),
-            "allocation": ("--allocation", "Take its IPUs from this allocation."),
-            "cluster": ("--cluster", "Take its IPUs from this cluster."),
-            "place_index": (
-                "--index",
-                "Which of the cluster's places of this size. [default: the first free "
-                "one]",
-                {"type": click.IntRange(min=0)},
-            ),
-            **_LIKE,
-        },
-    ),
-)
-update_partition = nouns.make_command(
-    "partition",
-    "Change a partition; what is not given stays.",
-    _update,
-    _NAME,
-    *options_of(
-        PartitionChange,
-        {
-            "size": _SIZE,
-            "reconfigurable": (
-                *("--reconfigurable/--not-reconfigurable", _RECONFIGURABLE),
-                {"default": None},
-            ),
-            **_LIKE,
-        },
-    ),
-)
-
-
 def _write_config_files(
     session: Session, inventory: Inventory, partition: Partition
 ) -> None:
@@ -216,13 +139,86 @@ def _remove(session: Session, inventory: Inventory, name: str, *, force: bool) -
         session.warn(f"The IPUoF configuration files of {name} stay: {error}.")
 
 
-reset_partition = nouns.change_command(
-    "reset", "partition", "Configure the IPUs of partitions anew.", perform=_reset
-)
-remove_partition = nouns.change_command(
-    "remove",
-    "partition",
-    "Remove partitions, and free their IPUs.",
-    {"force": ("--force", "Also if jobs hold devices of it.")},
-    perform=_remove,
+_RECONFIGURABLE = "Let processes attach to any part of it."
+# What a partition is like, whether it is made or changed.
+_LIKE: Table = {
+    # It may be any number here: `rules` says which there are.
+    "size": ("--size", "How many IPUs: a power of two.", {"type": int}),
+    "num_gcds": ("--num-gcds", "How many GCDs."),
+    "num_replicas": (
+        "--gcd-sync-replicas --total-num-replicas",
+        "How many replicas synchronise, in all GCDs.",
+    ),
+    "num_ilds": ("--num-ilds", "How many ILDs."),
+    "link_routing": ("--routing", "Over IPU-Links."),
+    "gateway_routing": ("--gw-routing", "Over GW-Links."),
+    "sync_type": ("--sync-type", ""),
+}
+_OF_NEW: Table = {
+    "reconfigurable": ("--reconfigurable", _RECONFIGURABLE),
+    "allocation": ("--allocation", "Take its IPUs from this allocation."),
+    "cluster": ("--cluster", "Take its IPUs from this cluster."),
+    "place_index": (
+        "--index",
+        "Which of the cluster's places of this size. [default: the first free one]",
+        {"type": click.IntRange(min=0)},
+    ),
+    **_LIKE,
+}
+_OF_CHANGED: Table = {
+    "reconfigurable": (
+        *("--reconfigurable/--not-reconfigurable", _RECONFIGURABLE),
+        {"default": None},
+    ),
+    **_LIKE,
+}
+COMMANDS = (
+    nouns.make_command(
+        "list partitions",
+        "List partitions.",
+        _list,
+        click.option(
+            "-v",
+            "--verbose",
+            is_flag=True,
+            help="Show who holds devices, and since when.",
+        ),
+    ),
+    nouns.make_command(
+        "get partition",
+        "Show a partition, and who holds devices of it.",
+        _get,
+        _NAME,
+        click.option(
+            "--gcd", type=click.IntRange(min=0), help="Only this GCD's IPUoF JSON."
+        ),
+        click.option(
+            *("--ipuof-configs", "--ipu-configs", "ipuof_configs"),
+            is_flag=True,
+            help="Write the IPUoF configuration of each GCD as JSON.",
+        ),
+    ),
+    nouns.make_command(
+        "create partition",
+        "Create a partition; it stays until it is removed.",
+        _create,
+        _NAME,
+        *options_of(PartitionRequest, _OF_NEW),
+    ),
+    nouns.make_command(
+        "update partition",
+        "Change a partition; what is not given stays.",
+        _update,
+        _NAME,
+        *options_of(PartitionChange, _OF_CHANGED),
+    ),
+    nouns.change_command(
+        "reset partition", "Configure the IPUs of partitions anew.", perform=_reset
+    ),
+    nouns.change_command(
+        "remove partition",
+        "Remove partitions, and free their IPUs.",
+        {"force": ("--force", "Also if jobs hold devices of it.")},
+        perform=_remove,
+    ),
 )

@@ -84,31 +84,13 @@ class Session:
             server or self.find_server(),
             self.environ,
             os.uname().nodename,
-            self._timeout_s,
+            float(self.given.get("api_timeout", DEFAULT_TIMEOUT_S)),
             admin=self.is_admin,
         )
         try:
             yield inventory
         finally:
             inventory.close()
-
-    def ask_version(self, server: ServerAddress) -> str:
-        """Return the version of a server.
-
-        Raises:
-            VipuError: It cannot be asked.
-        """
-        from poprun.vipu.client.server_inventory import ServerInventory
-
-        inventory = ServerInventory(server, timeout_s=self._timeout_s)
-        try:
-            return inventory.server_version()
-        finally:
-            inventory.close()
-
-    @property
-    def _timeout_s(self) -> float:
-        return float(self.given.get("api_timeout", DEFAULT_TIMEOUT_S))
 
     @property
     def as_json(self) -> bool:

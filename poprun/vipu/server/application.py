@@ -32,6 +32,8 @@ SWEEP_S = 1.0
 JSON = "application/json"
 NO_PATH = "There is no such path. The paths are in /openapi.json."
 WRONG_METHOD = "Operations are asked for with POST, all else with GET."
+# Of refusals of no operation, by status.
+_CODES = {401: AccessError.code, 403: AccessError.code, 404: UnknownNameError.code}
 _log = logging.getLogger("vipu-server")
 
 # What ASGI passes: of a request, its messages, and what sends those of a response.
@@ -53,15 +55,11 @@ class RequestError(VipuError):
     """A request that is refused before it is understood."""
 
     def __init__(
-        self,
-        status: int,
-        sentence: str,
-        code: str = VipuRuleError.code,
-        headers: Mapping[str, str] | None = None,
+        self, status: int, sentence: str, headers: Mapping[str, str] | None = None
     ) -> None:
         super().__init__(sentence)
         self.status = status
-        self.code = code
+        self.code = _CODES.get(status, VipuRuleError.code)
         self.headers = headers or {}
 
 
@@ -146,11 +144,11 @@ class Service:
         area, _, name = path.removeprefix("/").partition("/")
         operation = self._operations.get(name) if area in ("user", "admin") else None
         if operation is None and path not in self._pages:
-            return _refusal(RequestError(404, NO_PATH, UnknownNameError.code))
+            return _refusal(RequestError(404, NO_PATH))
         methods = ("GET", "HEAD") if operation is None else ("POST",)
         if scope["method"] not in methods:
             allow = {"allow": ", ".join(methods)}
-            return _refusal(RequestError(405, WRONG_METHOD, headers=allow))
+            return _refusal(RequestError(405, WRONG_METHOD, allow))
         if operation is None:
             result, response = await self._try(self._pages[path](), f"page {path}")
             return response
@@ -234,12 +232,11 @@ class Service:
                 "NAME.vipu-cli.hcl that 'vipu-admin create user NAME' has written to "
                 "~/.vipu/vipu-cli.hcl, or give api-user-id and api-access-key "
                 "otherwise.",
-                AccessError.code,
             )
         try:
             user = self._inventory.check_access(name, key)
         except AccessError as error:
-            raise RequestError(401, str(error), error.code) from error
+            raise RequestError(401, str(error)) from error
         if admin and not user.is_admin:
             raise AccessError(
                 f"User {user.name} is no administrator. Ask one to do it, or use the "
@@ -255,7 +252,6 @@ class Service:
                 403,
                 "The V-IPU server answers no web pages: ask it by its own address, "
                 "and with no Origin header.",
-                AccessError.code,
             )
 
     async def _show_schema(self) -> Response:
@@ -270,8 +266,11 @@ class Service:
                 inventory.list_leases(),
             )
         )
-        self._metrics.show_inventory(*contents)
-        self._metrics.show_load(self._count_connections(), self._worker.waiting)
+        self._metrics.show(
+            *contents,
+            num_connections=self._count_connections(),
+            num_waiting=self._worker.waiting,
+        )
         return Response(self._metrics.page(), kind=CONTENT_TYPE)
 
     async def _show_health(self) -> Response:

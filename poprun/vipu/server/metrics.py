@@ -1,6 +1,7 @@
 """What a server counts, for Prometheus."""
 
 from collections.abc import Sequence
+from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
@@ -17,9 +18,10 @@ class Metrics:
 
     def __init__(self) -> None:
         registry = self._registry = CollectorRegistry()
+        counter = partial(Counter, registry=registry)
+        gauge = partial(Gauge, registry=registry)
         text = "Requests, by operation and result: ok, or the code of the refusal."
-        labels = ("operation", "result")
-        self._requests = Counter("vipu_requests", text, labels, registry=registry)
+        self._requests = counter("vipu_requests", text, ("operation", "result"))
         self._seconds = Histogram(
             "vipu_request_seconds",
             "How long requests took.",
@@ -28,15 +30,14 @@ class Metrics:
             registry=registry,
         )
         text = "Leases that the server ended because their holders were gone."
-        self._ended = Counter("vipu_leases_ended", text, registry=registry)
-        self._leases = self._gauge("vipu_leases", "Leases.")
-        self._ipus = self._gauge("vipu_ipus", "IPUs of the clusters.", "cluster")
-        self._used = self._gauge(
-            "vipu_ipus_in_partitions", "IPUs that partitions have.", "cluster"
-        )
-        self._partitions = self._gauge("vipu_partitions", "Partitions.", "state")
-        self._waiting = self._gauge("vipu_waiting", "Requests that wait.")
-        self._connections = self._gauge("vipu_connections", "Open connections.")
+        self._ended = counter("vipu_leases_ended", text)
+        self._leases = gauge("vipu_leases", "Leases.")
+        self._ipus = gauge("vipu_ipus", "IPUs of the clusters.", ("cluster",))
+        text = "IPUs that partitions have."
+        self._used = gauge("vipu_ipus_in_partitions", text, ("cluster",))
+        self._partitions = gauge("vipu_partitions", "Partitions.", ("state",))
+        self._waiting = gauge("vipu_waiting", "Requests that wait.")
+        self._connections = gauge("vipu_connections", "Open connections.")
 
     def count(self, operation: str, result: str, seconds: float) -> None:
         """Count a request that has been answered."""
@@ -47,13 +48,16 @@ class Metrics:
         """Count leases whose holders were gone."""
         self._ended.inc(leases)
 
-    def show_inventory(
+    def show(
         self,
         clusters: Sequence[Cluster],
         partitions: Sequence[Partition],
         leases: Sequence[Lease],
+        *,
+        num_connections: int,
+        num_waiting: int,
     ) -> None:
-        """Set the gauges to what there is."""
+        """Set the gauges."""
         self._ipus.clear()
         self._used.clear()
         for cluster in clusters:
@@ -65,15 +69,9 @@ class Metrics:
             self._used.labels(partition.cluster).inc(partition.size)
             self._partitions.labels(partition.state.value).inc()
         self._leases.set(len(leases))
-
-    def show_load(self, connections: int, waiting: int) -> None:
-        """Set the gauges of the server itself."""
-        self._connections.set(connections)
-        self._waiting.set(waiting)
+        self._connections.set(num_connections)
+        self._waiting.set(num_waiting)
 
     def page(self) -> bytes:
         """Return all of it, as Prometheus reads it."""
         return generate_latest(self._registry)
-
-    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
-        return Gauge(name, text, labels, registry=self._registry)

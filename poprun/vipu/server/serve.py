@@ -33,6 +33,7 @@ SPARE_DESCRIPTORS = 64
 SHARE_OF_HOLDERS = 8
 NO_POD = "none"
 FIRST_ADMIN = "admin"
+_FILE = click.Path(path_type=Path, dir_okay=False)
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -46,7 +47,7 @@ FIRST_ADMIN = "admin"
 )
 @click.option(
     "--database",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=_FILE,
     help="The file with the inventory. By default in the home directory, for each "
     "host and port; it is made if it does not exist.",
 )
@@ -66,13 +67,11 @@ FIRST_ADMIN = "admin"
 )
 @click.option(
     "--tls-cert",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=_FILE,
     help="The server's certificate, with those that it is signed by, in PEM.",
 )
 @click.option(
-    "--tls-key",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="The private key of the certificate, in PEM.",
+    "--tls-key", type=_FILE, help="The private key of the certificate, in PEM."
 )
 @click.option(
     "--timeout",
