@@ -1,4 +1,4 @@
-"""The device of this process: poprun attaches it, for as long as the process lives."""
+"""The device of this process: poprun attaches it, until the process ends."""
 
 import os
 import struct

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# The instances that collectives of the running call are among; None for whatever
-# the default communicator says.
+# The instances that collectives of the running call are among; None for
+# those of the default communicator.
 SCOPE: ContextVar[tuple[int, ...] | None] = ContextVar("popdist.scope", default=None)
 
 
@@ -93,7 +93,7 @@ class Session:
         self.lock = Lock()
         # Held while the backend goes a step further, which may take several calls.
         self.step = RLock()
-        # How far the backend has come, and who is in the registered communicators.
+        # The state of the backend, and the members of the registered communicators.
         self.backend = "unregistered"
         self.communicators: dict[str, tuple[int, ...]] = {}
         self._cells: dict[Hashable, _Cell] = {}
@@ -243,7 +243,7 @@ class Session:
 
         A value that is no longer usable is replaced. Threads that ask for different
         keys do not wait for each other: making a group blocks until other instances
-        come, who may come in another order.
+        do so, too, in an order of their own.
         """
         self.check()
         with self.lock:
@@ -265,7 +265,7 @@ class Session:
                 "take part in no more collectives. Call popdist.finalizeBackend() "
                 "after the last one."
             )
-            # Each of them, whatever happens to the others or to stderr.
+            # Each of them, also if closing another one or writing to stderr fails.
             with ExitStack() as closing:
                 closing.callback(self._claim.release)
                 for endpoint in self._endpoints:
@@ -278,7 +278,7 @@ class Session:
         """Leave all groups, unless that would keep the process from ending.
 
         Threads that are left may wait in calls for instances which wait for this one.
-        Those learn from its end that it is gone.
+        Those see that it has ended.
         """
         if active_count() == 1:
             self.close()
@@ -407,7 +407,7 @@ def connect() -> "Group":
     """Return the group of all instances of the job, where each has one row.
 
     The first call is collective: all instances must make it, and it blocks until
-    they have come. popdist.init() makes it.
+    they have. popdist.init() makes it.
 
     Raises:
         ArenaError: The instances are on several hosts, or cannot share memory.

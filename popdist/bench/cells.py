@@ -133,7 +133,7 @@ def check(meeting: Meeting, lane: Lane) -> str:
     verdict = 0
     try:
         lane.run(1)
-    # Whatever a peer raises is reported in its place; the engine's ends the bench.
+    # An error of a peer is reported in its place; one of the engine ends the bench.
     except Exception as error:
         if lane.name == ENGINE:
             raise

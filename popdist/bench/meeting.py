@@ -19,7 +19,7 @@ class Meeting(Protocol):
     size: int
 
     def barrier(self) -> object:
-        """Return when every member has come."""
+        """Return when every member has called it."""
 
     def greatest(self, values: Floats) -> Floats:
         """Return, element by element, the greatest value of all members."""

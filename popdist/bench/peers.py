@@ -124,7 +124,7 @@ def _connect_gloo(meeting: Meeting) -> Gloo:
     torch = _imported("torch", meeting, "Install it with 'pip install torch'.")
     distributed = _imported("torch.distributed", meeting, "This torch lacks it.")
     # The first member's store takes a port that is free, and the others get its number.
-    # Whatever MASTER_PORT says may be in use by now.
+    # The port that MASTER_PORT names may be in use by now.
     store = None
     port = 0
     if meeting.rank == 0:

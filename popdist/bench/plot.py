@@ -15,7 +15,7 @@ def figure_module() -> ModuleType:
     Raises:
         SystemExit: It is not installed.
     """
-    # By name: it is there only for those who want pictures.
+    # By name: it need not be installed.
     try:
         return importlib.import_module("matplotlib.figure")
     except ImportError as error:

@@ -11,7 +11,7 @@ _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 DEFAULT = tuple(4**k for k in range(1, 15))
 
 # What of a size each member needs at once: the array, the one that it is rewritten
-# from, and as much again twice for what a peer takes behind the scenes.
+# from, and as much again twice for what a peer allocates itself.
 COPIES = 4
 
 

@@ -26,9 +26,9 @@ def heading(
 ) -> str:
     """Return what stands above the lines of one operation and dtype."""
     cpus = " | ".join(placement)
-    who = f"{members} members" if members > 1 else "1 member"
+    count = f"{members} members" if members > 1 else "1 member"
     where = ", in place" if operation == "all_reduce" else ""
-    title = f"{operation} of {dtype}{where}; {who} on CPUs {cpus}"
+    title = f"{operation} of {dtype}{where}; {count} on CPUs {cpus}"
     columns = "".join(f"{name:>{_COLUMN}}" for name in (*peers, FLOOR))
     return f"{title}\n{'size':>6}  {'mode':12} {'algorithm':9} {'engine':>11}{columns}"
 

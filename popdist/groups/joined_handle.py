@@ -42,7 +42,7 @@ class JoinedHandle(Handle[T]):
         try:
             call.result()
             ended = 1
-        # Whatever it is, result() raises it again below.
+        # result() raises it again below.
         except BaseException:
             ended = len(self._calls)
         with self._counting:

@@ -188,10 +188,10 @@ class PartitionedCalls:
     def scatter(self, x: Any, root: int = 0, *, out: Any = None, **how: Any) -> Any:
         """Give each replica one of the arrays that the root of its group has.
 
-        Where a root lives, x has an entry for each local replica: for a root, an array
-        with a row for each replica of its group; others are ignored and may be None.
-        Elsewhere x is None. The result is a list with an array for each local replica,
-        or `out`.
+        Where a root is local, x has an entry for each local replica: for a root, an
+        array with a row for each replica of its group; others are ignored and may be
+        None. Elsewhere x is None. The result is a list with an array for each local
+        replica, or `out`.
         """
         root = self._rows.replica(root)
         blocks, targets = self._rows.scattered(x, root, out)
@@ -274,7 +274,7 @@ class ReplicaGroups(ReplicaGroupsCalls, PartitionedCalls):  # type: ignore[misc]
     def empty(
         self, shape: int | Sequence[int], dtype: DTypeLike = np.float32
     ) -> NDArray[Any]:
-        """Return a new array that lives in the arena of the first of the groups.
+        """Return a new array in the arena of the first of the groups.
 
         Its rows of that group are reduced where they lie; those of a group among other
         instances are copied, as of any array.

@@ -22,7 +22,7 @@ from popdist.engine.group import Group
 from popdist.engine.handle import Handle, Helper
 from popdist.engine.meet.deadlines import report
 from popdist.engine.meet.pidfds import Pidfd
-from popdist.errors import CollectiveAbortedError, PopdistError
+from popdist.errors import CollectiveAbortedError
 from popdist.session import STATE
 from popdist.torch.tensors.tensor_rows import TORCH, bytes_of, check, readable
 
@@ -122,11 +122,11 @@ class Channels:
         self._changed = threading.Condition()
         # What the thread for each receiver is to send; it ends at None.
         self._outgoing: dict[int, SimpleQueue[Message | None]] = {}
-        # Receives from one member, and from any; what came before a receive for it.
+        # Receives from one member, and from any; what arrived before a receive for it.
         self._expected: dict[int, list[Message]] = {}
         self._any: list[Message] = []
         self._arrived: dict[int, list[tuple[int, Tensor]]] = defaultdict(list)
-        # Why nothing more comes from a member.
+        # Why nothing more arrives from a member.
         self._broken: dict[int, BaseException] = {}
         self._incoming: list[Group] = []
         self._closed = False
@@ -253,7 +253,7 @@ class Channels:
                 message.finish()
 
     def _receive_all(self, source: int) -> None:
-        """Receive from one member whatever comes, as long as a receive waits."""
+        """Receive messages from one member, as long as a receive waits for any."""
         try:
             group: Group | None = None
             header = np.zeros(2, np.int64)
@@ -290,7 +290,7 @@ class Channels:
                 message.finish(error)
             raise
         with self._changed:
-            # A receive may have come meanwhile.
+            # receive() may have been called meanwhile.
             message = message or self._take_expected(source, tag)
             if message is None:
                 self._arrived[source].append((tag, part))
@@ -310,7 +310,7 @@ class Channels:
     def _take_arrived(
         self, tag: int, sources: Sequence[int]
     ) -> tuple[int, Tensor] | None:
-        """Take the first message by this tag that has come before its receive."""
+        """Take the first message by this tag that has arrived before its receive."""
         for source in sources:
             for index, (arrived_tag, part) in enumerate(self._arrived[source]):
                 if arrived_tag == tag:
@@ -319,13 +319,10 @@ class Channels:
         return None
 
     def _fail(self, source: int, error: BaseException) -> None:
-        """Fail the receives from a member, and those from any if no member is left."""
+        """Fail the receives from a member, and those from any."""
         with self._changed:
-            failed, self._expected[source] = self._expected[source], []
-            if len(self._broken) == len(self._ranks) - 1 or isinstance(
-                error, PopdistError
-            ):
-                failed, self._any = failed + self._any, []
+            failed = self._expected[source] + self._any
+            self._expected[source], self._any = [], []
         for message in failed:
             message.finish(error)
 

@@ -1,4 +1,4 @@
-"""A barrier in which member 0 finds out which members do not come."""
+"""A barrier in which member 0 finds out which members are missing."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -12,7 +12,7 @@ from popdist.engine.handle import Handle
 from popdist.errors import PopdistError
 from popdist.torch.channels import Channels, Message
 
-# What member 0 sends to the others in place of the number of one that has not come.
+# What member 0 sends to the others in place of the number of a missing one.
 _GO = -1
 
 
@@ -32,15 +32,15 @@ class MonitoredBarrier:
             limit: For how many seconds to wait.
         """
         self._channels, self._ranks, self._limit = channels, ranks, limit
-        # The tags of what tells member 0 that another one has come, and of its answer.
-        # No tags of a program's: those are 0 or more.
+        # The tags of what tells member 0 that another one is in the barrier, and of its
+        # answer. No tags of a program's: those are 0 or more.
         self._arrival, self._answer = -2 * number, -2 * number - 1
 
     def report(self, rank: int) -> None:
-        """Let member 0 know that this one has come, and wait until that lets it go on.
+        """Tell member 0 that this one is in the barrier, and wait for its answer.
 
         Raises:
-            DistBackendError: It does not in time, or has ended.
+            DistBackendError: The answer is late, or that others are; or it has ended.
         """
         self._channels.send(torch.zeros(1), 0, self._arrival)
         missing = torch.full((1,), _GO)
@@ -64,13 +64,13 @@ class MonitoredBarrier:
         ) from cause
 
     def collect(self, wait_all: bool) -> None:
-        """Wait, in member 0, until all others have come, and let them go on.
+        """Wait, in member 0, until all others are in the barrier, and let them go on.
 
         Args:
-            wait_all: Whether to name all members that have not come, not the first.
+            wait_all: Whether to name all members that are missing, not only the first.
 
         Raises:
-            DistBackendError: Some do not come in time, or have ended.
+            DistBackendError: Some are not in time, or have ended.
         """
         channels, deadline = self._channels, monotonic() + self._limit
         others = range(1, len(self._ranks))
@@ -83,7 +83,7 @@ class MonitoredBarrier:
                     break
         if late:
             for member, arrival in enumerate(arrivals, 1):
-                # Those that have not come wait for an answer only when they have.
+                # The missing ones wait for an answer once they are in the barrier.
                 arrival.add_done_callback(partial(self._refuse, member, late[0]))
             prefix = f"Rank {self._ranks[0]} timed out in monitoredBarrier: "
             raise _failure(
@@ -104,7 +104,7 @@ class MonitoredBarrier:
             )
 
     def _refuse(self, member: int, missing: int, arrival: Handle[int]) -> None:
-        """Tell a member that has come that another one has not."""
+        """Tell a member in the barrier that another one is missing."""
         # It may have ended, or this member may have left the group meanwhile.
         with suppress(PopdistError):
             arrival.result()

@@ -51,7 +51,7 @@ class ProcessGroupPopdist(  # type: ignore[misc]
         ranks: Sequence[int] = (),
         parent: dist.ProcessGroup | None = None,
     ) -> None:
-        """Meet the other members, and return when all have come.
+        """Meet the other members, and return when all have called this.
 
         Args:
             store: Shared by the members, and by no other group at the same time.
@@ -83,7 +83,7 @@ class ProcessGroupPopdist(  # type: ignore[misc]
         self._channels = Channels(
             name.chosen, rank, self._ranks, group.pidfds, STATE.settings.stall
         )
-        # How many monitored barriers this member has come to.
+        # How many monitored barriers this member has been in.
         self._barriers = 0
 
     # --- What torch.distributed asks of a group
@@ -177,17 +177,17 @@ class ProcessGroupPopdist(  # type: ignore[misc]
     def barrier(  # type: ignore[override]
         self, opts: Any = None, timeout: timedelta | None = None
     ) -> Any:
-        """Wait until all members have come."""
+        """Wait until all members have called it."""
         call = partial(tensors.barrier, self._group)
         return self._call(call, None, opts, timeout)
 
     def monitored_barrier(
         self, timeout: timedelta | None = None, wait_all_ranks: bool = False
     ) -> None:
-        """Wait until all members have come; member 0 names those that do not.
+        """Wait until all members have called it; member 0 names those that do not.
 
         Raises:
-            DistBackendError: Some do not come in time, or member 0 does not.
+            DistBackendError: Some do not in time, or member 0 does not.
         """
         limit = (self._timeout if timeout is None else timeout).total_seconds()
         self._barriers += 1

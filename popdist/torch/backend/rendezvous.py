@@ -2,7 +2,7 @@
 
 For popdist://, a launcher's variables say which processes belong to the job, as for
 `import popdist`: it takes neither MASTER_PORT, which another program may have taken,
-nor RANK. env:// is torch's own, but for how it waits below poprun.
+nor RANK. env:// is torch's own, but below poprun it fails once a process has ended.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -66,7 +66,7 @@ def rendezvous(
 
 
 def by_environment(usual: Rendezvous) -> Rendezvous:
-    """Return env:// with a word of popdist://, which below poprun looks at lives.
+    """Return a handler of env:// that below poprun fails once a process has ended.
 
     torch's waits in its constructor of the store, as long as any process is missing.
     Here only the calls that need a process wait for it.
@@ -116,7 +116,8 @@ def _connected(
 ) -> Store:
     """Return a connection to the store of rank 0.
 
-    torch's constructor looks at no lives, so it gets some seconds at a time.
+    torch's constructor does not see that a process ends, so it gets some seconds at
+    a time.
 
     Args:
         known: A pidfd of each instance that this one has met.

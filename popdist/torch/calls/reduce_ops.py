@@ -91,7 +91,7 @@ def check_sparse(op: Any, tensor: Tensor) -> None:
             f"popdist allreduce: unsupported reduction operation of sparse: {op}."
         )
     # torch.distributed gives a complex one as real numbers, by which the sum would not
-    # come to the caller's.
+    # get to the caller's.
     base = tensor if tensor._base is None else tensor._base
     if tensor.layout is not torch.sparse_coo or base.is_complex():
         raise InvalidArgumentError(

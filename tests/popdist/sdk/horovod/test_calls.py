@@ -15,6 +15,8 @@ import torch
 
 from tests.popdist.sdk.horovod.ranks_of_horovod import error_of, hvd, results, start
 
+pytestmark = pytest.mark.usefixtures("each_transport")
+
 INTEGERS = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
 FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 

@@ -13,6 +13,8 @@ import popdist
 from tests.jobs import outputs, run, run_alone
 from tests.popdist.sdk.horovod.ranks_of_horovod import error_of, hvd, results, start
 
+pytestmark = pytest.mark.usefixtures("each_transport")
+
 
 def test_parameters_become_those_of_the_root() -> None:
     def rank(me: int) -> Any:

@@ -4,11 +4,14 @@ import itertools
 import warnings
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 from torch.nn.functional import mse_loss
 
 from tests.popdist.sdk.horovod.ranks_of_horovod import error_of, hvd, results
+
+pytestmark = pytest.mark.usefixtures("each_transport")
 
 SAMPLES = torch.arange(48.0).reshape(12, 4).sin()
 TARGETS = SAMPLES.sum(1, keepdim=True).cos()
