@@ -1,6 +1,8 @@
 import pytest
 from jobs import environments, outputs, run
 
+pytestmark = pytest.mark.usefixtures("each_transport")
+
 
 def test_a_group_of_all_replicas_has_as_many_as_the_job() -> None:
     body = """
