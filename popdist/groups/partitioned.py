@@ -57,14 +57,7 @@ class PartitionedCalls:
 
         As a group's all_reduce.
         """
-        rows, result, targets = self._rows.prepared(x, out)
-        return self._each(
-            lambda part: part.calls.all_reduce(
-                part.of(rows), op, out=part.of(targets), **how
-            ),
-            lambda _: result,
-            **how,
-        )
+        return self._alike("all_reduce", x, op, out=out, **how)
 
     def grouped_all_reduce(
         self,
@@ -99,14 +92,7 @@ class PartitionedCalls:
 
     def broadcast(self, x: Any, root: int = 0, *, out: Any = None, **how: Any) -> Any:
         """Give all replicas of each group the array of its replica `root`."""
-        rows, result, targets = self._rows.prepared(x, out)
-        return self._each(
-            lambda part: part.calls.broadcast(
-                part.of(rows), root, out=part.of(targets), **how
-            ),
-            lambda _: result,
-            **how,
-        )
+        return self._alike("broadcast", x, root, out=out, **how)
 
     def reduce(
         self, x: Any, op: str = "sum", root: int = 0, *, out: Any = None, **how: Any
@@ -117,15 +103,7 @@ class PartitionedCalls:
         local replica, too: those of replicas that are not the root stay as they are,
         and may be None.
         """
-        root = self._rows.replica(root)
-        rows, outs = self._rows.reduced(x, root, out)
-        return self._each(
-            lambda part: part.calls.reduce(
-                part.of(rows), op, root, out=part.at_root(outs, root), **how
-            ),
-            lambda results: self._rows.at_roots(root, results, out),
-            **how,
-        )
+        return self._to_root("reduce", x, op, root=root, out=out, **how)
 
     def reduce_scatter(
         self, x: Any, op: str = "sum", *, out: Any = None, **how: Any
@@ -137,13 +115,8 @@ class PartitionedCalls:
             # What cannot be shared equally is an error of the group's call.
             return (shape[0] // size, *shape[1:]) if shape else ()
 
-        rows, result, targets = self._rows.prepared(x, out, part_of, apart=True)
-        return self._each(
-            lambda part: part.calls.reduce_scatter(
-                part.of(rows), op, out=part.of(targets), **how
-            ),
-            lambda _: result,
-            **how,
+        return self._alike(
+            "reduce_scatter", x, op, out=out, shape_of=part_of, apart=True, **how
         )
 
     def all_gather(self, x: Any, *, out: Any = None, **how: Any) -> Any:
@@ -175,15 +148,7 @@ class PartitionedCalls:
         which the entries of replicas that are not the root stay as they are, and may be
         None.
         """
-        root = self._rows.replica(root)
-        rows, outs = self._rows.gathered(x, root, out)
-        return self._each(
-            lambda part: part.calls.gather(
-                part.of(rows), root, out=part.at_root(outs, root), **how
-            ),
-            lambda results: self._rows.at_roots(root, results, out),
-            **how,
-        )
+        return self._to_root("gather", x, root=root, out=out, **how)
 
     def scatter(self, x: Any, root: int = 0, *, out: Any = None, **how: Any) -> Any:
         """Give each replica one of the arrays that the root of its group has.
@@ -208,18 +173,46 @@ class PartitionedCalls:
 
     def all_to_all(self, x: Any, *, out: Any = None, **how: Any) -> Any:
         """Hand each replica its part of the array of each replica of its group."""
-        rows, result, targets = self._rows.prepared(x, out, apart=True)
+        return self._alike("all_to_all", x, out=out, apart=True, **how)
+
+    def barrier(self, **how: Any) -> Any:
+        """Return when all instances of each of the groups have called it."""
+        return self._each(lambda part: part.calls.barrier(**how), lambda _: None, **how)
+
+    def _alike(
+        self,
+        operation: str,
+        x: Any,
+        *arguments: Any,
+        out: Any,
+        shape_of: Callable[[Shape], Shape] = tuple,
+        apart: bool = False,
+        **how: Any,
+    ) -> Any:
+        """Make calls in which every replica gives an array and gets one."""
+        rows, result, targets = self._rows.prepared(x, out, shape_of, apart)
         return self._each(
-            lambda part: part.calls.all_to_all(
-                part.of(rows), out=part.of(targets), **how
+            lambda part: getattr(part.group, operation)(
+                part.of(rows), *arguments, out=part.of(targets), **how
             ),
             lambda _: result,
             **how,
         )
 
-    def barrier(self, **how: Any) -> Any:
-        """Return when all instances of each of the groups have called it."""
-        return self._each(lambda part: part.calls.barrier(**how), lambda _: None, **how)
+    def _to_root(
+        self, operation: str, x: Any, *arguments: Any, root: int, out: Any, **how: Any
+    ) -> Any:
+        """Make calls in which every replica gives an array, for that of the root."""
+        root = self._rows.replica(root)
+        prepare = self._rows.reduced if operation == "reduce" else self._rows.gathered
+        rows, outs = prepare(x, root, out)
+        return self._each(
+            lambda part: getattr(part.group, operation)(
+                part.of(rows), *arguments, root, out=part.at_root(outs, root), **how
+            ),
+            lambda results: self._rows.at_roots(root, results, out),
+            **how,
+        )
 
     def _each(
         self,

@@ -10,11 +10,10 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import GradBucket
 
-from popdist.errors import PopdistError
 from popdist.torch import tensors
 from popdist.torch.backend.process_group import ProcessGroupPopdist
 from popdist.torch.calls.untraced import untraced
-from popdist.torch.calls.work import backend_error
+from popdist.torch.calls.work import CompletedWork, backend_errors
 from popdist.torch.tensors.allocation import empty_in
 
 
@@ -32,11 +31,9 @@ def reduce_now(
     """
     chosen: Any = group or dist.group.WORLD
     buffer = bucket.buffer()
-    try:
+    with backend_errors():
         tensors.all_reduce(chosen.engine_group, [buffer], "mean")
-    except PopdistError as error:
-        raise backend_error(error) from error
-    return _completed(buffer)
+    return CompletedWork(buffer).get_future()
 
 
 class ArenaBuckets:
@@ -70,9 +67,3 @@ def reduce_in_arena(
     tensor.copy_(bucket.buffer())
     bucket.set_buffer(tensor)
     return reduce_now(state.group, bucket)
-
-
-def _completed(tensor: Tensor) -> torch.futures.Future[torch.Tensor]:
-    future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
-    future.set_result(tensor)
-    return future

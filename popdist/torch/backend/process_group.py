@@ -11,7 +11,6 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import Store
 
 from popdist.engine.meet.pidfds import Pidfd
-from popdist.errors import PopdistError
 from popdist.session import STATE
 from popdist.torch import tensors
 from popdist.torch.backend.stored_name import StoredName
@@ -20,7 +19,7 @@ from popdist.torch.calls.group_calls import Tensors
 from popdist.torch.calls.group_exchanges import ExchangeCalls
 from popdist.torch.calls.group_reductions import ReductionCalls
 from popdist.torch.calls.untraced import untraced
-from popdist.torch.calls.work import EngineWork, backend_error
+from popdist.torch.calls.work import EngineWork, backend_errors
 from popdist.torch.channels import Channels, Message
 from popdist.torch.monitored_barrier import MonitoredBarrier
 from popdist.torch.tensors.allocation import empty_in
@@ -65,7 +64,8 @@ class ProcessGroupPopdist(  # type: ignore[misc]
         super().__init__(rank, size)  # type: ignore[call-arg]
         self._store = store
         self._ranks = tuple(ranks) or tuple(range(size))
-        try:
+        numbering = (parent.rank(), parent.size()) if parent else (rank, size)
+        with backend_errors():
             name = StoredName(store, rank)
             group = STATE.meet(
                 name.chosen or name.look_up,
@@ -73,12 +73,8 @@ class ProcessGroupPopdist(  # type: ignore[misc]
                 self._ranks,
                 timeout=timeout.total_seconds(),
                 known=_known_to(parent),
-                ended_file=STATE.ended_file_of(
-                    *((parent.rank(), parent.size()) if parent else (rank, size))
-                ),
+                ended_file=STATE.ended_file_of(*numbering),
             )
-        except PopdistError as error:
-            raise backend_error(error) from error
         self._use(group, timeout)
         self._channels = Channels(
             name.chosen, rank, self._ranks, group.pidfds, STATE.settings.stall
@@ -192,13 +188,11 @@ class ProcessGroupPopdist(  # type: ignore[misc]
         limit = (self._timeout if timeout is None else timeout).total_seconds()
         self._barriers += 1
         barrier = MonitoredBarrier(self._channels, self._ranks, self._barriers, limit)
-        try:
+        with backend_errors():
             if self._group.rank:
                 barrier.report(self._group.rank)
             else:
                 barrier.collect(wait_all_ranks)
-        except PopdistError as error:
-            raise backend_error(error) from error
 
     # --- Messages
 
@@ -241,10 +235,8 @@ def _known_to(group: dist.ProcessGroup | None) -> dict[int, Pidfd]:
 def _message_work(
     start: Callable[[], Message], tensor: Tensor, timeout: Callable[[], float]
 ) -> EngineWork:
-    try:
+    with backend_errors():
         message = start()
-    except PopdistError as error:
-        raise backend_error(error) from error
     work = EngineWork(message, [tensor], timeout)
     work.message = message
     return work

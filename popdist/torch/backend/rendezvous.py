@@ -21,11 +21,10 @@ from torch._C._distributed_c10d import Store, TCPStore
 from popdist.engine.meet.deadlines import Deadline
 from popdist.engine.meet.members import Peers
 from popdist.engine.meet.pidfds import Pidfd
-from popdist.errors import PopdistError
 from popdist.job import TorchPlace
 from popdist.session import STATE
 from popdist.torch import tensors
-from popdist.torch.calls.work import backend_error
+from popdist.torch.calls.work import backend_errors
 
 _HOST = "127.0.0.1"
 # How many seconds pass between two looks whether rank 0 serves its store.
@@ -48,7 +47,7 @@ def rendezvous(
         ValueError: The program gives another rank or size than the launcher.
         DistBackendError: The instances cannot meet.
     """
-    try:
+    with backend_errors():
         group = STATE.group("torch", STATE.job.members)
         with group:
             _check(url, group.rank, group.size)
@@ -60,8 +59,6 @@ def rendezvous(
             place = TorchPlace(group.rank, group.size, _HOST, int(port))
             known = group.pidfds
         store = server or _connected(place, timeout, known)
-    except PopdistError as error:
-        raise backend_error(error) from error
     yield store, place.rank, place.size
 
 
@@ -78,13 +75,12 @@ def by_environment(usual: Rendezvous) -> Rendezvous:
     ) -> Iterator[tuple[Store, int, int]]:
         query = dict(parse_qsl(urlparse(url).query))
         rank, size = query.pop("rank", None), query.pop("world_size", None)
-        try:
+        with backend_errors():
             place = None if query else STATE.torch_place(rank, size)
-            if place is not None and place.size > 1:
-                yield _store_of(place, timeout), place.rank, place.size
-                return
-        except PopdistError as error:
-            raise backend_error(error) from error
+            store = _store_of(place, timeout) if place and place.size > 1 else None
+        if place and store:
+            yield store, place.rank, place.size
+            return
         try:
             yield from usual(url, timeout=timeout, **others)
         except ValueError as error:

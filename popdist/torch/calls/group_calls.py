@@ -70,11 +70,9 @@ class ProcessGroupCalls:
         return CoalescedWork(works)
 
     def _view(self, replicas: int) -> Group:
-        view = self._views.get(replicas)
-        if view is None:
-            view = self._group.view([replicas] * self._group.size)
-            self._views[replicas] = view
-        return view
+        if replicas not in self._views:
+            self._views[replicas] = self._group.view([replicas] * self._group.size)
+        return self._views[replicas]
 
     def _root(self, call: str, opts: Any, root: int) -> int:
         """Return the root that is given, by torch's options or as a number."""

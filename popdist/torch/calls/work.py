@@ -1,6 +1,7 @@
 """What asynchronous calls of torch.distributed return, over an engine's handle."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -30,6 +31,15 @@ def backend_error(error: BaseException) -> BaseException:
     raised = dist.DistBackendError(f"popdist: {error}{hint}")
     raised.__cause__ = error
     return raised
+
+
+@contextmanager
+def backend_errors() -> Iterator[None]:
+    """Raise what torch.distributed raises for errors of the engine's."""
+    try:
+        yield
+    except PopdistError as error:
+        raise backend_error(error) from error
 
 
 @untraced
