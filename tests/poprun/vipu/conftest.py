@@ -18,7 +18,7 @@ HOST = "h1"
 # Without the extras "vipu" and "test" there is no server to test.
 EXTRAS = ("schemathesis", "trustme", "uvicorn")
 if not all(map(find_spec, EXTRAS)):
-    collect_ignore_glob = ["test_server*.py", "test_inventory_machine.py"]
+    collect_ignore_glob = ["test_server*.py", "test_embedded_machine.py"]
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""IPUs belong to processes that live, and to no others."""
+"""Leases end when they are released, or when their holders are gone."""
 
 import os
 import signal
@@ -22,8 +22,7 @@ from poprun.vipu.errors import (
 )
 from poprun.vipu.inventory.embedded import EmbeddedInventory
 from poprun.vipu.inventory.tables import leases
-from poprun.vipu.leases import PARENT, Grant, Holder, Life, ProcessIdentity
-from poprun.vipu.liveness import Observer
+from poprun.vipu.leases import PARENT, Grant, Holder, ProcessIdentity
 from poprun.vipu.requests import Acquisition, PartitionRequest
 
 Launch = Callable[..., Grant]
@@ -41,36 +40,6 @@ def other_process() -> Iterator[subprocess.Popen[bytes]]:
 
 def elsewhere(process: ProcessIdentity) -> ProcessIdentity:
     return process._replace(boot_id="another-boot")
-
-
-def test_a_process_lives_until_it_ends() -> None:
-    with other_process() as child:
-        identity = liveness.identify(child.pid)
-        assert Observer("h1").life(identity, "h1") is Life.ALIVE
-        os.kill(child.pid, signal.SIGSTOP)
-        assert Observer("h1").life(identity, "h1") is Life.ALIVE
-        os.kill(child.pid, signal.SIGKILL)
-        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-        # A zombie holds nothing.
-        assert Observer("h1").life(identity, "h1") is Life.DEAD
-    assert Observer("h1").life(identity, "h1") is Life.DEAD
-    with pytest.raises(ProcessLookupError):
-        liveness.identify(child.pid)
-
-
-def test_another_process_of_the_same_number_is_not_taken_for_it() -> None:
-    earlier = liveness.identify()._replace(start_time=1)
-
-    assert Observer("h1").life(earlier, "h1") is Life.DEAD
-
-
-def test_what_cannot_be_seen_is_not_guessed() -> None:
-    me = liveness.identify()
-
-    assert Observer("h1").life(elsewhere(me), "h1") is Life.DEAD
-    assert Observer("h1").life(elsewhere(me), "h2") is Life.UNKNOWN
-    contained = me._replace(pid_namespace="pid:[1]")
-    assert Observer("h1").life(contained, "h1") is Life.UNKNOWN
 
 
 def test_a_killed_job_gives_its_ipus_back(
@@ -250,34 +219,6 @@ def test_leases_of_other_hosts_outlive_a_reboot_of_this_one(
 
     assert [lease.id for lease in again.list_leases()] == [there.lease.id]
     again.close()
-
-
-# Prints what a process that lives is called in this time namespace, and whether it and
-# the one that the first argument describes live.
-SEEN = """
-import ast, sys
-from poprun.vipu.leases import ProcessIdentity
-from poprun.vipu.liveness import Observer, identify, time_since_boot
-other = ProcessIdentity(*ast.literal_eval(sys.argv[1]))
-print((tuple(identify(other.pid)), Observer("h1").life(other, "h1").name))
-print(time_since_boot())
-"""
-
-
-@pytest.mark.parametrize("shift", [-20, 1000])
-def test_a_process_is_the_same_in_every_time_namespace(shift: int) -> None:
-    me = liveness.identify()
-    command = ["unshare", "-U", "-r", "-T", f"--boottime={shift}"]
-    seen = subprocess.run(
-        [*command, sys.executable, "-c", SEEN, repr(tuple(me))],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    ).stdout.splitlines()
-
-    assert seen[0] == repr((tuple(me), "ALIVE"))
-    assert 0 <= liveness.time_since_boot() - float(seen[1]) < 15
 
 
 def test_a_partition_that_a_job_made_stays_while_another_job_uses_it(
