@@ -74,10 +74,10 @@ def check_holder(holder: Holder) -> None:
     """
     check_process(holder.process)
     texts = {"user": holder.user, "job": holder.job, "host": holder.host}
-    for what, text in texts.items():
+    for noun, text in texts.items():
         if not 0 < len(text) <= 256 or not text.isprintable():
             raise VipuRuleError(
-                f"{text[:64]!r} is no {what} of a holder: use 1 to 256 printable "
+                f"{text[:64]!r} is no {noun} of a holder: use 1 to 256 printable "
                 "characters."
             )
 

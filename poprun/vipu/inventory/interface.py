@@ -65,10 +65,10 @@ def _performing(method: Any) -> Callable[..., Any]:
     @wraps(method)
     def perform(self: _Operations, *values: Any, **named: Any) -> Any:
         method(self, *values, **named)  # Python checks the arguments
-        given = optional | dict(zip(positional, values, strict=False)) | named
+        by_name = optional | dict(zip(positional, values, strict=False)) | named
         arguments = {
             name: tuple(value) if isinstance(value, list) else value
-            for name, value in given.items()
+            for name, value in by_name.items()
         }
         kind = method.__annotations__["return"] or type(None)
         return self._perform(kind, method.__name__, **arguments)

@@ -19,9 +19,9 @@ def find_inventory(environ: Mapping[str, str], host: str) -> str:
     machine, and SQLite's WAL mode works on one machine only. So its name is part of
     the path.
     """
-    named = environ.get(VARIABLE)
-    if named:
-        return named if os.path.isabs(named) else os.path.join(os.getcwd(), named)
+    path = environ.get(VARIABLE)
+    if path:
+        return os.path.join(os.getcwd(), path)
     return os.path.join(_directory(environ, host), "inventory.db")
 
 

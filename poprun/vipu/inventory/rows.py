@@ -36,15 +36,15 @@ class Transaction(NamedTuple):
         marks = ", ".join("?" * len(row))
         self.execute(f"INSERT INTO {table} VALUES ({marks})", *row)
 
-    def select(self, kind: type[T], rest: str, *arguments: Any) -> tuple[T, ...]:
+    def select(self, kind: type[T], source: str, *arguments: Any) -> tuple[T, ...]:
         """Return values of a type.
 
         Args:
-            rest: What follows FROM: the table that has columns for the fields of the
+            source: What follows FROM: the table that has columns for the fields of the
                 type, which rows, and in which order.
         """
         columns = _columns(cast(Hashable, kind))
-        return self.read(kind, f"SELECT {columns} FROM {rest}", *arguments)
+        return self.read(kind, f"SELECT {columns} FROM {source}", *arguments)
 
     def read(self, kind: type[T], query: str, *arguments: Any) -> tuple[T, ...]:
         """Return the rows that a query finds, as values of a type."""
@@ -123,8 +123,8 @@ def _flat(values: Iterable[Any]) -> list[Any]:
 def _reader(kind: Any) -> Callable[[Iterator[Any]], Any]:
     """Return what takes the columns of a value, and makes it."""
     if get_origin(kind) is UnionType:
-        (other,) = (arm for arm in get_args(kind) if arm is not NoneType)
-        return _optional_reader(other)
+        (value_type,) = (arm for arm in get_args(kind) if arm is not NoneType)
+        return _optional_reader(value_type)
     if hasattr(kind, "_fields"):
         readers = [_reader(field) for field in kind.__annotations__.values()]
         return lambda columns: kind(*[read(columns) for read in readers])
@@ -144,7 +144,7 @@ def _optional_reader(kind: Any) -> Callable[[Iterator[Any]], Any]:
     read, width = _reader(kind), len(getattr(kind, "_fields", " "))
 
     def read_optional(columns: Iterator[Any]) -> Any:
-        own = [next(columns) for _ in range(width)]
-        return None if own[0] is None else read(iter(own))
+        row = [next(columns) for _ in range(width)]
+        return None if row[0] is None else read(iter(row))
 
     return read_optional

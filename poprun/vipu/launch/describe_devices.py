@@ -19,10 +19,10 @@ class TargetOptions(NamedTuple):
 
 def describe_grant(grant: Grant) -> str:
     """Return a sentence about the partition that a job would be granted."""
-    own = grant.partition
+    partition = grant.partition
     origin = "It would be made" if grant.created else "It exists"
-    parts = [counted(own.size, "IPU"), counted(own.num_ilds, "ILD")]
-    if own.reconfigurable:
+    parts = [counted(partition.size, "IPU"), counted(partition.num_ilds, "ILD")]
+    if partition.reconfigurable:
         parts.append(f"the parent device {grant.parent.id}")
     return f"{origin}: {', '.join(parts)}."
 

@@ -57,16 +57,16 @@ def check_agent(agent: Agent) -> None:
         )
 
 
-def check_name(what: str, name: str) -> None:
+def check_name(noun: str, name: str) -> None:
     """Check the name of a cluster, partition and so on.
 
     Raises:
         VipuRuleError: It is too long, or has characters that no name has.
     """
     if not re.fullmatch(_NAME, name):
-        shown = name if len(name) <= 64 else f"{name[:61]}..."
+        text = name if len(name) <= 64 else f"{name[:61]}..."
         raise VipuRuleError(
-            f"{shown!r} is no name for a {what}: use up to 64 letters, digits, "
+            f"{text!r} is no name for a {noun}: use up to 64 letters, digits, "
             "dots, dashes and underscores, and begin with a letter or a digit."
         )
 
@@ -81,7 +81,7 @@ def check_host(host: str) -> None:
         raise VipuRuleError(f"{host[:64]!r} is no name or address of a host.")
 
 
-def check_distinct(what: str, names: Sequence[str]) -> None:
+def check_distinct(noun: str, names: Sequence[str]) -> None:
     """Check that no name is given twice.
 
     Raises:
@@ -89,4 +89,4 @@ def check_distinct(what: str, names: Sequence[str]) -> None:
     """
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise VipuRuleError(f"{what} {twice} is given twice. Give it once.")
+        raise VipuRuleError(f"{noun} {twice} is given twice. Give it once.")

@@ -53,15 +53,15 @@ def children_of(
     )
 
 
-def first_free(partition_size: int, num_ipus: int, taken: Sequence[Device]) -> int:
+def first_free(partition_size: int, num_ipus: int, reserved: Sequence[Device]) -> int:
     """Return the first IPU of the first free device of a size, -1 if there is none.
 
-    Takes time in proportion to the number of devices that are taken: sets of IPUs are
+    Takes time in proportion to the number of reserved devices: sets of IPUs are
     integers of one bit an IPU. A device is free where each of its bits is, which
     doubling finds in log2(num_ipus) steps.
     """
     free = (1 << partition_size) - 1
-    for device in taken:
+    for device in reserved:
         free &= ~(((1 << device.num_ipus) - 1) << device.first)
     width = 1
     while width < num_ipus:

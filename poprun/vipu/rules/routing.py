@@ -119,8 +119,8 @@ def _target_options(
 def describe_device(number: int, options: Mapping[str, str]) -> str:
     """Return the line that poprun logs of a parent device."""
     names = ("ipuLinkConfiguration", "ipuLinkTopology")
-    shown = ", ".join(
+    text = ", ".join(
         f"{name}={value[:1].upper() + value[1:] if name in names else value}"
         for name, value in options.items()
     )
-    return f"Device {number} {shown}"
+    return f"Device {number} {text}"

@@ -87,13 +87,13 @@ def advance_clock(db: Transaction) -> float:
     while they cannot: the server is down or stopped, the database locked, the machine
     asleep. So of the time since it was last read only `longest_step_s` count at most.
     """
-    shown, boot_id, read_at = db.execute("SELECT * FROM lease_clock").fetchone()
+    seconds, boot_id, read_at = db.execute("SELECT * FROM lease_clock").fetchone()
     now = liveness.time_since_boot()
     if boot_id == liveness.boot_id():
-        shown += min(max(0.0, now - read_at), db.longest_step_s)
+        seconds += min(max(0.0, now - read_at), db.longest_step_s)
     columns = "reachable_s = ?, boot_id = ?, read_at = ?"
-    db.execute(f"UPDATE lease_clock SET {columns}", shown, liveness.boot_id(), now)
-    return float(shown)
+    db.execute(f"UPDATE lease_clock SET {columns}", seconds, liveness.boot_id(), now)
+    return float(seconds)
 
 
 def may_end(db: Transaction) -> bool:
@@ -138,8 +138,8 @@ def _lives(db: Transaction) -> Iterator[tuple[str, float, Life]]:
 
 
 def _attached(db: Transaction, lease: str) -> tuple[ProcessIdentity, ...]:
-    rest = "devices WHERE lease = ? AND pid IS NOT NULL"
-    return db.select(ProcessIdentity, rest, lease)
+    attached = "devices WHERE lease = ? AND pid IS NOT NULL"
+    return db.select(ProcessIdentity, attached, lease)
 
 
 def describe_users_of(
@@ -147,11 +147,11 @@ def describe_users_of(
 ) -> str:
     """Return a sentence about the partitions in some allocations, the largest first."""
     marks = ", ".join("?" * len(allocations))
-    others = f"partitions WHERE allocation IN ({marks}) AND name <> ?"
-    (count,) = db.column(f"SELECT count(*) FROM {others}", *allocations, besides)
+    besides_it = f"partitions WHERE allocation IN ({marks}) AND name <> ?"
+    (count,) = db.column(f"SELECT count(*) FROM {besides_it}", *allocations, besides)
     if not count:
         return ""
-    largest = f"{others} ORDER BY size DESC, created LIMIT {MOST_NAMED}"
+    largest = f"{besides_it} ORDER BY size DESC, created LIMIT {MOST_NAMED}"
     parts = []
     for partition in db.select(Partition, largest, *allocations, besides):
         leases = (
@@ -161,8 +161,8 @@ def describe_users_of(
         who = describe_lease(db, leases[0]) if leases else user
         parts.append(f"{partition.name} ({counted(partition.size, 'IPU')}, {who})")
     noun = "partition" if count == 1 else "partitions"
-    rest = f" and {count - MOST_NAMED} more" if count > MOST_NAMED else ""
-    return f"In use by {noun} {', '.join(parts)}{rest}. "
+    more = f" and {count - MOST_NAMED} more" if count > MOST_NAMED else ""
+    return f"In use by {noun} {', '.join(parts)}{more}. "
 
 
 def describe_holders(

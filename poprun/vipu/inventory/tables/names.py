@@ -49,19 +49,19 @@ def refuse_unknown(
     db: Transaction,
     table: str,
     name: str,
-    rest: str = "ORDER BY rowid",
+    selection: str = "ORDER BY rowid",
     *arguments: str | None,
 ) -> NoReturn:
     """Refuse a name that is in no row, and list those that are.
 
     Args:
-        rest: The rest of the query for those to list: which, and in which order.
-        arguments: Those of the query.
+        selection: Which names to list, and in which order, in SQL.
+        arguments: Those of the selection.
 
     Raises:
         UnknownNameError: Always.
     """
-    query = f"SELECT name FROM {table} {rest} LIMIT {MOST_LISTED + 1}"
+    query = f"SELECT name FROM {table} {selection} LIMIT {MOST_LISTED + 1}"
     names = db.column(query, *arguments)
     verb = "is" if len(names) == 1 else "are"
     existing = f"There {verb} {listed(names)}." if names else f"There are no {table}."

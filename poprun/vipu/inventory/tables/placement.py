@@ -61,7 +61,7 @@ def update_partition(
         changed = changed._replace(blocks=partition.blocks)
     else:
         partitions.free_ipus_of(db, partition)
-        changed = _place(db, request, own=name)
+        changed = _place(db, request, besides=name)
     kept = ("allocation", "created", "lease", "generation")
     changed = changed._replace(**{field: getattr(partition, field) for field in kept})
     return _configure(db, changed)
@@ -98,8 +98,8 @@ def _configure(db: Transaction, partition: Partition) -> Partition:
     return configured
 
 
-def _place(db: Transaction, request: PartitionRequest, own: str = "") -> Partition:
-    """Take the IPUs of a partition.
+def _place(db: Transaction, request: PartitionRequest, besides: str = "") -> Partition:
+    """Take the IPUs of a partition; `besides` is its name if it exists already.
 
     Raises:
         NoSpaceError: There is a place that is large enough, but not free.
@@ -122,7 +122,7 @@ def _place(db: Transaction, request: PartitionRequest, own: str = "") -> Partiti
             return partition._replace(allocation=allocation, blocks=blocks)
     if not possible and impossible is not None:
         raise impossible
-    raise errors.NoSpaceError(_no_space(db, request, possible, own))
+    raise errors.NoSpaceError(_no_space(db, request, possible, besides))
 
 
 def find_places(db: Transaction, request: PartitionRequest) -> Places:
@@ -173,7 +173,7 @@ def _find_blocks(
 
 
 def _no_space(
-    db: Transaction, request: PartitionRequest, places: Places, own: str
+    db: Transaction, request: PartitionRequest, places: Places, besides: str
 ) -> str:
     parts = [_room_in(db, allocation, cluster) for allocation, cluster in places]
     needs = ""
@@ -184,7 +184,9 @@ def _no_space(
         needs = " next to each other"
     if request.place_index is not None:
         needs += f" at index {request.place_index}"
-    users = leases.describe_users_of(db, [allocation for allocation, _ in places], own)
+    users = leases.describe_users_of(
+        db, [allocation for allocation, _ in places], besides
+    )
     return (
         f"There is no room for partition {request.name} of "
         f"{counted(request.size, 'IPU')}{needs}: {'; '.join(parts)}. {users}"
@@ -196,16 +198,16 @@ def _no_space(
 def _room_in(db: Transaction, allocation: str, cluster: Cluster) -> str:
     """Say how much of an allocation is free."""
     name = cluster.name
-    what = f"cluster {name}" if allocation == name else f"allocation {allocation}"
+    place = f"cluster {name}" if allocation == name else f"allocation {allocation}"
     total = allocations.count_ipus(db, allocation)
     if not total:
         query = "SELECT DISTINCT allocation FROM agents WHERE cluster = ? ORDER BY 1"
         others = listed(db.column(query, name))
-        return f"all agents of {what} are in other allocations: {others}"
+        return f"all agents of {place} are in other allocations: {others}"
     free = allocations.get_free_ipus(db, allocation)
     if not free:
-        return f"all {counted(total, 'IPU')} of {what} are in use"
+        return f"all {counted(total, 'IPU')} of {place} are in use"
     return (
-        f"{what} has {free.bit_count()} of {counted(total, 'IPU')} free, at most "
+        f"{place} has {free.bit_count()} of {counted(total, 'IPU')} free, at most "
         f"{largest_block(free)} of them next to each other"
     )
