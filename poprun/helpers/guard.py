@@ -245,8 +245,8 @@ class Guard:
 
     def _marked(self) -> list[processes.Process]:
         """Return the processes with the mark, and all below them."""
-        found = processes.with_variable(self._mark)
-        own = [p for p in found if p.pid != os.getpid()]
+        marked = processes.with_variable(self._mark)
+        own = [p for p in marked if p.pid != os.getpid()]
         return own + processes.descendants([p.pid for p in own])
 
     def _tree(self) -> list[processes.Process]:
@@ -276,6 +276,6 @@ def _raise_open_files() -> None:
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     endless = resource.RLIM_INFINITY
-    wanted = MPIRUN_OPEN_FILES if hard == endless else min(MPIRUN_OPEN_FILES, hard)
-    if soft != endless and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    target = MPIRUN_OPEN_FILES if hard == endless else min(MPIRUN_OPEN_FILES, hard)
+    if soft != endless and soft < target:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))

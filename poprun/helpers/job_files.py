@@ -79,15 +79,15 @@ class Leftovers:
     def claim(self, pids: Iterable[int]) -> list[bytes]:
         """Return the files that these processes turn out to have open."""
         opened = {path for pid in pids for path in _open_files(pid)}
-        found = [path for path in self._unclaimed if path in opened]
-        self.paths += found
+        claimed = [path for path in self._unclaimed if path in opened]
+        self.paths += claimed
         now = time.monotonic()
         self._unclaimed = {
             path: limit
             for path, limit in self._unclaimed.items()
-            if path not in found and now < limit
+            if path not in claimed and now < limit
         }
-        return found
+        return claimed
 
 
 def _open_files(pid: int) -> Iterator[bytes]:
@@ -115,23 +115,25 @@ PREFIX = b"poprun-"
 def make_lock(directory: bytes, end_actions: EndActions) -> int:
     """Make the lock file of a job, and return it, held and open to append to."""
     # It appears under its name when it is whole and held.
-    made = os.path.join(directory, b"new-" + LOCK)
+    unfinished = os.path.join(directory, b"new-" + LOCK)
     flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-    lock = os.open(made, flags, 0o600)
+    lock = os.open(unfinished, flags, 0o600)
     fcntl.flock(lock, fcntl.LOCK_SH)
     os.write(lock, end_actions.pack())
-    os.rename(made, os.path.join(directory, LOCK))
+    os.rename(unfinished, os.path.join(directory, LOCK))
     return lock
 
 
 def hold(lock: bytes) -> int:
     """Hold the lock of a job as long as this process lives; -1 if it is gone."""
     try:
-        held = os.open(lock, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
-        fcntl.flock(held, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        descriptor = os.open(
+            lock, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+        )
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:
         return -1
-    return held
+    return descriptor
 
 
 def undo_if_last(lock: bytes, *, is_final: bool = True) -> list[str] | None:
@@ -146,36 +148,36 @@ def undo_if_last(lock: bytes, *, is_final: bool = True) -> list[str] | None:
     if not is_own_directory(directory):
         return None
     try:
-        own = os.open(lock, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        descriptor = os.open(lock, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:  # they have been removed
         return None
     try:
         end_actions = EndActions()
         try:
-            fcntl.flock(own, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            found = os.fstat(own)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            status = os.fstat(descriptor)
             # Another may have performed them since this one opened the file.
-            if not found.st_nlink or not _is_own(found, stat.S_IFREG):
+            if not status.st_nlink or not _is_own(status, stat.S_IFREG):
                 return None
-            end_actions.read(os.pread(own, found.st_size, 0))
+            end_actions.read(os.pread(descriptor, status.st_size, 0))
         except OSError:  # a supervisor lives
             return None
         # The directory with the lock last: what is left when this is killed has a lock.
-        last = RemovePath(directory)
-        end_actions.withdraw(last)
+        directory_removal = RemovePath(directory)
+        end_actions.withdraw(directory_removal)
         failures = end_actions.perform()
         if is_final or not failures:
-            failures.append(last.perform())
+            failures.append(directory_removal.perform())
         return [failure for failure in failures if failure]
     finally:
-        os.close(own)
+        os.close(descriptor)
 
 
-def _is_own(found: os.stat_result, kind: int) -> bool:
+def _is_own(status: os.stat_result, kind: int) -> bool:
     """Return whether a file is of a kind, and no other user can have written it."""
-    is_private = not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-    is_kind = stat.S_IFMT(found.st_mode) == kind
-    return is_kind and is_private and found.st_uid == os.geteuid()
+    is_private = not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    is_kind = stat.S_IFMT(status.st_mode) == kind
+    return is_kind and is_private and status.st_uid == os.geteuid()
 
 
 def undo_by_last(lock: bytes, limit: float) -> list[str]:
@@ -192,9 +194,9 @@ def undo_by_last(lock: bytes, limit: float) -> list[str]:
     return failures
 
 
-def release(held: int) -> None:
+def release(descriptor: int) -> None:
     """Give up the hold on a lock, and keep its file open to write to."""
-    fcntl.flock(held, fcntl.LOCK_UN)
+    fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 
 def undo_abandoned(places: Iterable[bytes]) -> list[str]:

@@ -169,14 +169,14 @@ def process(pid: int) -> Process | None:
 
 def start_time(pid: int) -> int:
     """Return when a process started: with the pid, a name that is never reused."""
-    found = process(pid)
-    return found.start if found else 0
+    entry = process(pid)
+    return entry.start if entry else 0
 
 
 def processes() -> dict[int, Process]:
     """Look all processes up."""
-    found = (process(int(name)) for name in os.listdir("/proc") if name.isdigit())
-    return {p.pid: p for p in found if p}
+    entries = (process(int(name)) for name in os.listdir("/proc") if name.isdigit())
+    return {p.pid: p for p in entries if p}
 
 
 def descendants(roots: Iterable[int]) -> list[Process]:
@@ -185,18 +185,18 @@ def descendants(roots: Iterable[int]) -> list[Process]:
     children: dict[int, list[Process]] = {}
     for p in table.values():
         children.setdefault(p.parent, []).append(p)
-    found, queue = [], list(roots)
+    living, queue = [], list(roots)
     while queue:
         for child in children.get(queue.pop(), ()):
             queue.append(child.pid)
             if not child.zombie:
-                found.append(child)
-    return found
+                living.append(child)
+    return living
 
 
 def with_variable(assignment: bytes) -> list[Process]:
     """Return the processes that were started with NAME=VALUE in their environment."""
-    found = []
+    marked = []
     for p in processes().values():
         try:
             with open(f"/proc/{p.pid}/environ", "rb") as file:
@@ -204,8 +204,8 @@ def with_variable(assignment: bytes) -> list[Process]:
         except OSError:  # another user's, or gone
             continue
         if assignment in environ.split(b"\0") and not p.zombie:
-            found.append(p)
-    return found
+            marked.append(p)
+    return marked
 
 
 def ignores(pid: int, signal: int) -> bool:

@@ -139,11 +139,11 @@ class Shim:
         # The signal by which poprun or mpirun stops the program, 0 before that.
         self._stopping = 0
         # Those who have got an ending signal, by pid and start time.
-        self._asked: set[tuple[int, int]] = set()
+        self._signalled: set[tuple[int, int]] = set()
         self._ask_at = NEVER
         self._kill_at = NEVER
         # The job's lock file, and this process's hold on it.
-        self._lock, self._held = b"", -1
+        self._lock_path, self._lock = b"", -1
         self._killing = False
         # Since when all that is left may not be signalled.
         self._refused_since = NEVER
@@ -166,14 +166,14 @@ class Shim:
             if now >= self._kill_at:
                 self._kill()
             self._reap()
-        if self._held >= 0:
+        if self._lock >= 0:
             # Only if poprun and its guard are gone, and this is the last shim.
-            os.close(self._held)
+            os.close(self._lock)
             if self._connected or self._released_by_poprun:
-                _report(undo_if_last(self._lock, is_final=False) or [])
+                _report(undo_if_last(self._lock_path, is_final=False) or [])
             else:
                 # The guard may be killed before it has performed the end actions.
-                _undo_apart(lambda: undo_by_last(self._lock, ORPHAN_LIMIT_S))
+                _undo_apart(lambda: undo_by_last(self._lock_path, ORPHAN_LIMIT_S))
         elif not self._connected:
             _undo_abandoned()
 
@@ -198,7 +198,7 @@ class Shim:
             if kind == protocol.SPEC:
                 self._start(protocol.Spec.read(fields))
             elif kind == protocol.HOLD:
-                self._lock, self._held = fields[0], hold(fields[0])
+                self._lock_path, self._lock = fields[0], hold(fields[0])
             elif kind == protocol.SIGNAL:
                 self._on_signal(int(fields[0]))
             elif kind == protocol.KILL:
@@ -259,14 +259,14 @@ class Shim:
         number = protocol.STACKS_SIGNAL
         below = processes.descendants([os.getpid()]) if self._program else []
         # Any other process would be killed by it.
-        found = [p for p in below if processes.catches(p.pid, number)]
+        interpreters = [p for p in below if processes.catches(p.pid, number)]
         if pid:
-            for p in found:
+            for p in interpreters:
                 if p.pid == pid:
                     processes.send(number, p)
             return
-        found.sort(key=lambda p: (p.pid != self._program, p.start))
-        pids = b",".join(b"%d" % p.pid for p in found) or b"0"
+        interpreters.sort(key=lambda p: (p.pid != self._program, p.start))
+        pids = b",".join(b"%d" % p.pid for p in interpreters) or b"0"
         self._poprun.send(protocol.pack(protocol.STACKS, pids))
 
     def _ask_to_end(self, number: int) -> None:
@@ -312,17 +312,17 @@ class Shim:
 
     def _ask(self, p: processes.Process) -> None:
         number = self._stopping
-        asked = (p.pid, p.start) in self._asked
-        self._asked.add((p.pid, p.start))
+        has_got_signal = (p.pid, p.start) in self._signalled
+        self._signalled.add((p.pid, p.start))
         if self._ended:
             # Ctrl-C does not reach what a shell has started in the background. As long
             # as the program lives it may want to end its children in its own way.
             deaf = number == _signal.SIGINT and processes.ignores(p.pid, number)
-            asked = asked and not deaf
+            has_got_signal = has_got_signal and not deaf
             number = _signal.SIGTERM
         elif p.group == self._program:
             return
-        if not asked:
+        if not has_got_signal:
             processes.send(number, p)
             processes.send(_signal.SIGCONT, p)  # a stopped process cannot act on it
 

@@ -50,13 +50,13 @@ def original(value):
     """Return what PYTHONPATH would be without this folder; None for unset."""
     if value in (FOR_UNSET, BEFORE_VALUE):
         return None
-    kept = []
+    entries = []
     for entry in value.split(":"):
         if entry in (FOR_EMPTY, FOR_UNSET):
-            kept.append("")  # a script has joined something to the caller's nothing
+            entries.append("")  # a script has joined something to the caller's nothing
         elif entry != BEFORE_VALUE:
-            kept.append(entry)
-    return ":".join(kept)
+            entries.append(entry)
+    return ":".join(entries)
 
 
 def restore_path():
@@ -193,11 +193,11 @@ def has_entry_point():
         from importlib.metadata import entry_points
     except ImportError:
         return False
-    found = entry_points()  # type: Any
+    available = entry_points()  # type: Any
     try:
-        group = found.select(group="torch.backends")
+        group = available.select(group="torch.backends")
     except AttributeError:  # before Python 3.10
-        group = found.get("torch.backends", ())
+        group = available.get("torch.backends", ())
     return any(entry.name == "popdist" for entry in group)
 
 

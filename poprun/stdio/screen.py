@@ -118,5 +118,5 @@ class Screen:
 
 
 def _width(text: bytes) -> int:
-    shown = text.strip(b"\r").decode(errors="replace")
-    return len(shown) + len(re.findall(_WIDE, shown))
+    characters = text.strip(b"\r").decode(errors="replace")
+    return len(characters) + len(re.findall(_WIDE, characters))

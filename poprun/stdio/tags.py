@@ -63,7 +63,7 @@ class Prefix:
             begins |= self._returned and data[:1] not in (b"\r", b"\n")
             self._returned = last == b"\r"
             if b"\r" in data:
-                data = re.sub(_RETURN, lambda found: found[0] + tag, data)
+                data = re.sub(_RETURN, lambda returned: returned[0] + tag, data)
         data = data[:-1].replace(b"\n", b"\n" + tag) + last
         return tag + data if begins else data
 

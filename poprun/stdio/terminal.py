@@ -66,11 +66,11 @@ def _can_be_continued() -> bool:
     """Return whether poprun belongs to a job of a shell that controls jobs."""
     if signal.getsignal(signal.SIGTTIN) is not signal.SIG_DFL:
         return False
-    group, found = os.getpgrp(), processes.process(os.getpid())
+    group, ancestor = os.getpgrp(), processes.process(os.getpid())
     try:
-        while found is not None and os.getpgid(found.pid) == group:
-            found = processes.process(found.parent)
-        return found is not None and os.getsid(found.pid) == os.getsid(0)
+        while ancestor is not None and os.getpgid(ancestor.pid) == group:
+            ancestor = processes.process(ancestor.parent)
+        return ancestor is not None and os.getsid(ancestor.pid) == os.getsid(0)
     except OSError:  # it has ended
         return False
 

@@ -24,15 +24,15 @@ class Interest(Record):
 
 def serve(interests: Iterable[Interest], due: float) -> None:
     """Wait until `due` at most, and call the owners of what is ready, in order."""
-    wanted = {interest.descriptor: interest for interest in interests}
+    by_descriptor = {interest.descriptor: interest for interest in interests}
     # Not epoll, which refuses regular files: stdin and stdout may be some.
     poll = select.poll()
-    for descriptor, interest in wanted.items():
+    for descriptor, interest in by_descriptor.items():
         poll.register(descriptor, interest.events)
     wait = min(max(0.0, due - time.monotonic()), MAX_WAIT_S)
     # Rounded up, or the loop would turn until then.
     ready = dict(poll.poll(ceil(wait * 1000)))
-    for descriptor, interest in wanted.items():
+    for descriptor, interest in by_descriptor.items():
         if events := ready.get(descriptor):
             # An error, or the end of a stream, is for all that is waited for.
             is_other = events & ~(READ | WRITE)

@@ -165,11 +165,11 @@ def with_interpreter(variables: Mapping[str, str], folder: str) -> dict[str, str
     """
     if ":" in folder:
         return dict(variables)  # what PYTHONPATH cannot name
-    given = variables.get(PYTHONPATH)
-    if given is None:
+    value = variables.get(PYTHONPATH)
+    if value is None:
         path = f"{folder}//"
     else:
-        path = f"{folder}:{given}" if given else f"{folder}/"
+        path = f"{folder}:{value}" if value else f"{folder}/"
     return {**variables, PYTHONPATH: path}
 
 

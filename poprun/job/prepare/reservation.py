@@ -239,8 +239,8 @@ def _describe(
     """Return what instances are told of a partition, and the log lines about it."""
     from poprun.vipu.launch.describe_devices import parent_device_lines, target_options
 
-    given = request.target_options
-    target = target_options(grant, given)
+    from_environment = request.target_options
+    target = target_options(grant, from_environment)
     own = grant.partition
     granted = replace(
         partition.variables(options, request.identity),
@@ -250,7 +250,7 @@ def _describe(
         num_ilds=own.num_ilds,
     )
     lines = [
-        ("D", f"Target options from environment: {compact(given)}"),
+        ("D", f"Target options from environment: {compact(from_environment)}"),
         ("D", f"Target options from V-IPU partition: {compact(target.partition)}"),
         *parent_device_lines(grant, target),
     ]
