@@ -125,7 +125,7 @@ def connect(control: bytes) -> tuple[_socket.socket, bytes]:
     sock = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC)
     try:
         sock.connect(address)
-        if (user := user_of(sock)) != os.geteuid():
+        if (user := peer_of(sock)[1]) != os.geteuid():
             raise PermissionError(
                 errno.EPERM,
                 f"the control socket belongs to user {user}, not to {os.geteuid()}",
@@ -142,13 +142,8 @@ def address_and_key(control: bytes) -> tuple[bytes, bytes]:
     return b"\0" + name[1:], key
 
 
-def process_of(sock: _socket.socket) -> int:
-    """Return the process that made the connection, as the kernel knows it."""
+def peer_of(sock: _socket.socket) -> tuple[int, int]:
+    """Return the pid and the user at the other end, as the kernel knows them."""
     credentials = sock.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12)
-    return int.from_bytes(credentials[:4], sys.byteorder)
-
-
-def user_of(sock: _socket.socket) -> int:
-    """Return the user at the other end, as the kernel knows it."""
-    credentials = sock.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12)
-    return int.from_bytes(credentials[4:8], sys.byteorder)
+    pid, user = credentials[:4], credentials[4:8]
+    return int.from_bytes(pid, sys.byteorder), int.from_bytes(user, sys.byteorder)

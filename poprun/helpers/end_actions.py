@@ -8,7 +8,6 @@ there is nothing to undo: it succeeds then.
 The guard and the shims import this, so it imports next to nothing.
 """
 
-import _signal  # type: ignore[import-not-found]  # typeshed has signal only
 import os
 import select
 import time
@@ -294,15 +293,12 @@ def _reason(status: int | None, output: bytes, timeout_ms: int) -> str:
     code = os.waitstatus_to_exitcode(status)
     if code == 0:
         return ""
-    how = f"was killed by {_name(-code)}" if code < 0 else f"exited with {code}"
+    how = (
+        f"was killed by {processes.signal_name(-code)}"
+        if code < 0
+        else f"exited with {code}"
+    )
     lines = output.decode(errors="backslashreplace").strip().splitlines()
     if not lines:
         return how
     return f"{how}: {lines[-1].strip()[:LONGEST_REASON].rstrip('.')}"
-
-
-def _name(number: int) -> str:
-    """Return a signal's name, as the module signal has it, which takes long to load."""
-    names = (n for n in dir(_signal) if n.startswith("SIG") and n[3] != "_")
-    fitting = (name for name in names if getattr(_signal, name) == number)
-    return next(fitting, f"signal {number}")

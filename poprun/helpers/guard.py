@@ -38,14 +38,7 @@ def main(descriptor: int) -> None:
     # If something has stopped this process, it continues when it is needed: the end of
     # poprun itself is told by the socket.
     processes.die_with_parent(_signal.SIGCONT, os.getppid())
-    wake = processes.wake_up_on(
-        _signal.SIGCHLD,
-        _signal.SIGTERM,
-        _signal.SIGINT,
-        _signal.SIGHUP,
-        _signal.SIGQUIT,
-        _signal.SIGTSTP,
-    )
+    wake = processes.wake_up_on(*processes.HELPER_SIGNALS)
     sock = _socket.socket(fileno=descriptor)
     os.set_inheritable(descriptor, False)
     Guard(sock, wake).run()

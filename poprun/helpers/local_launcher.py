@@ -50,13 +50,12 @@ def main(words: list[str]) -> None:
             end_at = NEVER
         for pid, status in processes.reap():
             children.discard(pid)
-            code = os.waitstatus_to_exitcode(status)
-            if code and not worst:
-                how = (
-                    f"was killed by signal {-code}" if code < 0 else f"returned {code}"
-                )
+            if status and not worst:
+                worst = processes.exit_code(status)
+                how = f"returned {worst}"
+                if os.WIFSIGNALED(status):
+                    how = f"was killed by signal {os.WTERMSIG(status)}"
                 _say(f"Process {pid} {how}, and the local launcher ends the others.")
-                worst = code if code > 0 else 128 - code
                 end_at = time.monotonic() + FAILURE_S
     raise SystemExit(worst)
 

@@ -21,6 +21,18 @@ HIGH_DESCRIPTOR = 100
 # By machine, because no module that starts fast knows the numbers of system calls.
 SYS_SET_MEMPOLICY = {"x86_64": 238, "aarch64": 237, "ppc64le": 261, "riscv64": 237}
 
+# What shims and the guard handle: the ends of their children, and signals that are
+# meant for poprun, which tells them what follows by messages.
+HELPER_SIGNALS = (
+    _signal.SIGCHLD,
+    _signal.SIGTERM,
+    _signal.SIGINT,
+    _signal.SIGHUP,
+    _signal.SIGQUIT,
+    _signal.SIGUSR1,
+    _signal.SIGUSR2,
+    _signal.SIGTSTP,
+)
 LONGEST_POLL_MS = 3_600_000
 # Between two looks at a tree that is being ended.
 LOOK_AGAIN_S = 0.01
@@ -333,6 +345,19 @@ def reap(*, killing: bool = False) -> list[tuple[int, int]]:
         if pid == 0:
             return ended
         ended.append((pid, status))
+
+
+def exit_code(status: int) -> int:
+    """Return what a shell would say: 128 and the signal's number for a signal."""
+    code = os.waitstatus_to_exitcode(status)
+    return 128 - code if code < 0 else code
+
+
+def signal_name(number: int) -> str:
+    """Return a signal's name, as the module signal has it, which takes long to load."""
+    names = (n for n in dir(_signal) if n.startswith("SIG") and n[3] != "_")
+    fitting = (name for name in names if getattr(_signal, name) == number)
+    return next(fitting, f"signal {number}")
 
 
 def poll_timeout(seconds: float) -> int:

@@ -204,7 +204,7 @@ class Spec:
     environment: list[bytes]
 
     def __init__(self, **values: object) -> None:
-        self.__dict__.update(SPEC_DEFAULTS | values)
+        self.__dict__.update(values)
 
     def pack(self) -> bytes:
         """Return the message that tells a shim what to run."""
@@ -228,13 +228,6 @@ class Spec:
         return name.startswith(tuple(self.mpi_prefixes))
 
 
-SPEC_DEFAULTS = {
-    "terminals": (False, False),
-    "size": (0, 0),
-    "merge_stderr": False,
-    "open_files": 0,
-    "umask": 0o022,
-}
 # argv and environment come last, without a length of their own.
 _SPEC_FORMS = dict(list(Spec.__annotations__.items())[:-2])
 

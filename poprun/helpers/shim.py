@@ -50,16 +50,7 @@ ENDING = (_signal.SIGTERM, _signal.SIGINT)
 def main(variable: str, rank: int) -> None:
     parent = os.getppid()
     processes.become_subreaper()
-    wake = processes.wake_up_on(
-        _signal.SIGCHLD,
-        _signal.SIGTERM,
-        _signal.SIGINT,
-        _signal.SIGHUP,
-        _signal.SIGQUIT,
-        _signal.SIGUSR1,
-        _signal.SIGUSR2,
-        _signal.SIGTSTP,
-    )
+    wake = processes.wake_up_on(*processes.HELPER_SIGNALS)
     if not processes.die_with_parent(_signal.SIGTERM, parent):
         return
     try:

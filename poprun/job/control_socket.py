@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from math import inf
 
 from poprun.helpers import protocol
-from poprun.helpers.channel import Channel, address_and_key, user_of
+from poprun.helpers.channel import Channel, address_and_key, peer_of
 from poprun.job.events import AcceptFailed, Event, Rejected
 from poprun.record import Record
 from poprun.stdio.waiter import READ, WRITE, Interest
@@ -130,7 +130,7 @@ class ControlSocket:
                 self._retry_at = now + RETRY_S
                 self._emit(AcceptFailed(error.errno or 0))
                 break
-            if (user := user_of(sock)) != os.geteuid():
+            if (user := peer_of(sock)[1]) != os.geteuid():
                 sock.close()
                 self._emit(Rejected(f"it came from user {user}"))
                 continue

@@ -6,36 +6,40 @@ They emit them, stopping decides by them, the report and the log show them.
 from poprun.record import Record
 
 
-class MpirunStarted(Record):
+class Event(Record):
+    """Something that has happened to a job."""
+
+
+class MpirunStarted(Event):
     pid: int
 
 
-class MpirunExited(Record):
+class MpirunExited(Event):
     """mpirun itself ended; the status is that of waitpid."""
 
     status: int
 
 
-class MpirunRefused(Record):
+class MpirunRefused(Event):
     """mpirun could not be started: an errno, and the guard's call if one failed."""
 
     errno: int
     call: str
 
 
-class GuardLost(Record):
+class GuardLost(Event):
     """The guard died; another takes its place."""
 
     host: str
 
 
-class Connected(Record):
+class Connected(Event):
     """The shim of an instance has connected."""
 
     rank: int
 
 
-class Started(Record):
+class Started(Event):
     """A program runs, on these CPUs as far as the kernel knows."""
 
     rank: int
@@ -45,7 +49,7 @@ class Started(Record):
     memory_is_bound: bool = True
 
 
-class Refused(Record):
+class Refused(Event):
     """The kernel would not run the program: an errno, and what it was about.
 
     `call` is the call of the supervisor's own that failed, if it did not come so far.
@@ -57,7 +61,7 @@ class Refused(Record):
     call: str = ""
 
 
-class Exited(Record):
+class Exited(Event):
     """A program ended; the status is that of waitpid, the time on poprun's clock."""
 
     rank: int
@@ -70,7 +74,7 @@ class Exited(Record):
     by_itself: bool
 
 
-class FailedInFinalize(Record):
+class FailedInFinalize(Event):
     """A program has failed, and waits in MPI_Finalize for the other instances.
 
     The status is the one that waitpid would give.
@@ -81,20 +85,20 @@ class FailedInFinalize(Record):
     at_ns: int
 
 
-class WaitsInFinalize(Record):
+class WaitsInFinalize(Event):
     """A program has waited long in MPI_Finalize; whether it failed is not known."""
 
     rank: int
 
 
-class Clean(Record):
+class Clean(Event):
     """Nothing of an instance is left; so many processes had to be ended."""
 
     rank: int
     left_behind: int
 
 
-class Remains(Record):
+class Remains(Event):
     """A process of the job lives on, because poprun's user may not signal it."""
 
     pid: int
@@ -109,97 +113,69 @@ class Remains(Record):
         return cls(int(fields[0]), int(fields[1]), command, host)
 
 
-class NotUndone(Record):
+class NotUndone(Event):
     """An end action has failed: a sentence about it."""
 
     sentence: str
     host: str
 
 
-class DevicesLost(Record):
+class DevicesLost(Event):
     """The job does not hold its IPUs any more: a sentence about it."""
 
     sentence: str
 
 
-class ShimLost(Record):
+class ShimLost(Event):
     """A shim ended without a report, and its program with it."""
 
     rank: int
 
 
-class ShimLeft(Record):
+class ShimLeft(Event):
     """A shim ended after its release."""
 
     rank: int
 
 
-class AloneInMpi(Record):
+class AloneInMpi(Event):
     """One of several instances uses an MPI in which it is the only rank."""
 
     rank: int
 
 
-class Rejected(Record):
+class Rejected(Event):
     """A connection to the control socket was closed, and why."""
 
     why: str
 
 
-class AcceptFailed(Record):
+class AcceptFailed(Event):
     """A connection to the control socket cannot be accepted at the moment."""
 
     errno: int
 
 
-class Interrupted(Record):
+class Interrupted(Event):
     """poprun got a signal that ends the job."""
 
     signal: int
 
 
-class OutputClosed(Record):
+class OutputClosed(Event):
     """The reader of poprun's stdout has closed it."""
 
 
-class StacksAvailable(Record):
+class StacksAvailable(Event):
     """These processes of an instance can show Python stacks, its program first."""
 
     rank: int
     pids: tuple[int, ...]
 
 
-class StacksShown(Record):
+class StacksShown(Event):
     """The instances have shown their Python stacks."""
 
 
-class Tick(Record):
+class Tick(Event):
     """Time has passed."""
-
-
-Event = (
-    MpirunStarted
-    | MpirunExited
-    | MpirunRefused
-    | GuardLost
-    | Connected
-    | Started
-    | Refused
-    | Exited
-    | FailedInFinalize
-    | WaitsInFinalize
-    | Clean
-    | Remains
-    | NotUndone
-    | DevicesLost
-    | ShimLost
-    | ShimLeft
-    | AloneInMpi
-    | Rejected
-    | AcceptFailed
-    | Interrupted
-    | OutputClosed
-    | StacksAvailable
-    | StacksShown
-    | Tick
-)

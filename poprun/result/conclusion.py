@@ -5,9 +5,9 @@ import signal
 from collections.abc import Callable, Mapping
 
 from poprun.errors import OUTPUT_CLOSED, UNWRITTEN
+from poprun.helpers.processes import exit_code
 from poprun.job.events import Exited, MpirunStarted
 from poprun.job.supervise.supervisor import Ended
-from poprun.job.wait_status import exit_code
 from poprun.log import Log
 from poprun.mpirun import adapter, explain_abort
 from poprun.plan.hosts import HostSpec

@@ -13,6 +13,7 @@ from poprun.errors import (
     TIMED_OUT,
     explain_errno,
 )
+from poprun.helpers.processes import exit_code, signal_name
 from poprun.job.events import (
     DevicesLost,
     Event,
@@ -22,7 +23,6 @@ from poprun.job.events import (
     Refused,
 )
 from poprun.job.supervise.stopping import Cause, Course, Reason
-from poprun.job.wait_status import exit_code, signal_name
 from poprun.mpirun.values import Failure, MpiVerdict
 from poprun.record import Record
 

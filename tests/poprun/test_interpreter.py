@@ -18,7 +18,7 @@ from python_environments import make_environment
 from popdist import environment as env
 from popdist.sdk import finder
 from poprun.helpers import protocol
-from poprun.helpers.channel import process_of
+from poprun.helpers.channel import peer_of
 from poprun.interpreter import sitecustomize as hook
 from poprun.job.prepare import job_description
 from poprun.preflight.hosts import LocalPreflight
@@ -105,7 +105,7 @@ def told(listener: socket.socket) -> bytes | None:
         return None
     with sock:
         messages = protocol.Decoder().feed(sock.recv(4096))
-        assert process_of(sock) > 0
+        assert peer_of(sock)[0] > 0
     if not messages:
         return None
     [(kind, fields)] = messages

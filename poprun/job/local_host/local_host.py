@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 
 from poprun.helpers import protocol
-from poprun.helpers.channel import Channel, process_of
+from poprun.helpers.channel import Channel, peer_of
 from poprun.helpers.job_files import LOCK
 from poprun.job.control_socket import ControlSocket, Handler, Messages
 from poprun.job.events import (
@@ -291,14 +291,14 @@ class LocalHost:
         index, num_ipus = int(fields[2]), int(fields[3])
         if index not in self.ranks:
             return False
-        self._attachments.ask(link, index, process_of(link.sock), num_ipus)
+        self._attachments.ask(link, index, peer_of(link.sock)[0], num_ipus)
         return True
 
     def _on_finalizing(self, link: Channel, fields: list[bytes]) -> bool:
         """Note what a process of an instance exits with."""
         # What ends once the job is being stopped has not ended by itself.
         if self._starts_instances:
-            own = self._programs.get(process_of(link.sock))
+            own = self._programs.get(peer_of(link.sock)[0])
             self._finalizing.note(
                 link,
                 rank=int(fields[2]) if own is None else own,

@@ -3,6 +3,7 @@
 import os
 import pwd
 
+from poprun.helpers.processes import exit_code, signal_name
 from poprun.job.events import (
     AcceptFailed,
     AloneInMpi,
@@ -19,7 +20,6 @@ from poprun.job.events import (
     Started,
     WaitsInFinalize,
 )
-from poprun.job.wait_status import exit_code, signal_name
 from poprun.log import Log
 from poprun.plan.placement import describe_cpus
 
@@ -61,33 +61,8 @@ class EventLog:
                     f"Instance {rank} ended with exit code {exit_code(status)} after "
                     f"{event.user_s + event.system_s:.2f} s of CPU time"
                 )
-            case FailedInFinalize() | WaitsInFinalize() | AloneInMpi():
-                self._on_mpi(event)
-            case Clean(rank, left_behind) if left_behind:
-                self._log.say(
-                    f"Instance {rank} left {left_behind} "
-                    f"process{'' if left_behind == 1 else 'es'} running, which poprun "
-                    "ended."
-                )
-            case Interrupted(number):
-                self._on_interrupt(number)
-            case _:
-                self._on_machinery(event)
-
-    def _on_mpi(self, event: FailedInFinalize | WaitsInFinalize | AloneInMpi) -> None:
-        """Tell of an instance that waits for the others in MPI, or never will."""
-        match event:
             case FailedInFinalize(rank, status):
-                failed = (
-                    f"Instance {rank} failed with exit code {exit_code(status)} and"
-                )
-                if self._keep_going and self._warn_once(
-                    FailedInFinalize,
-                    f"{failed} waits in MPI_Finalize for the other instances. If they "
-                    "wait for it, the job does not end: --keep-going lets them run on.",
-                ):
-                    return
-                self._log.info(f"{failed} waits in MPI_Finalize for the others")
+                self._on_failed_in_finalize(rank, exit_code(status))
             case WaitsInFinalize(rank):
                 self._log.warn(
                     f"The Python program of instance {rank} has ended and waits in "
@@ -102,6 +77,27 @@ class EventLog:
                     "MPI: in MPI each instance is rank 0 of 1. Use an mpirun of an "
                     "MPI.",
                 )
+            case Clean(rank, left_behind) if left_behind:
+                self._log.say(
+                    f"Instance {rank} left {left_behind} "
+                    f"process{'' if left_behind == 1 else 'es'} running, which poprun "
+                    "ended."
+                )
+            case Interrupted(number):
+                self._on_interrupt(number)
+            case _:
+                self._on_machinery(event)
+
+    def _on_failed_in_finalize(self, rank: int, code: int) -> None:
+        """Tell of an instance that has failed and waits in MPI for the others."""
+        failed = f"Instance {rank} failed with exit code {code} and"
+        if self._keep_going and self._warn_once(
+            FailedInFinalize,
+            f"{failed} waits in MPI_Finalize for the other instances. If they "
+            "wait for it, the job does not end: --keep-going lets them run on.",
+        ):
+            return
+        self._log.info(f"{failed} waits in MPI_Finalize for the others")
 
     def _on_machinery(self, event: Event) -> None:
         """Tell of what goes wrong beside the instances."""

@@ -73,27 +73,28 @@ class Cause(Record):
     signal: int | None = None
 
 
-class SignalInstances(Record):
+class Action(Record):
+    """Something to do for the end of a job."""
+
+
+class SignalInstances(Action):
     signal: int
 
 
-class KillInstances(Record):
+class KillInstances(Action):
     pass
 
 
-class ReleaseShims(Record):
+class ReleaseShims(Action):
     pass
 
 
-class SignalMpirun(Record):
+class SignalMpirun(Action):
     signal: int
 
 
-class ShowStacks(Record):
+class ShowStacks(Action):
     """Show the Python stacks of all instances; StacksShown is the end of it."""
-
-
-Action = ShowStacks | SignalInstances | KillInstances | ReleaseShims | SignalMpirun
 
 
 class Course(Record):

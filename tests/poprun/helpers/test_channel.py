@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from poprun.helpers import protocol
-from poprun.helpers.channel import Channel, user_of
+from poprun.helpers.channel import Channel, peer_of
 
 Pair = tuple[Channel, Channel]
 
@@ -137,7 +137,7 @@ def test_a_peer_that_speaks_another_language_counts_as_gone(pair: Pair) -> None:
 
 
 def test_the_kernel_tells_who_is_at_the_other_end(pair: Pair) -> None:
-    assert user_of(pair[0].sock) == os.geteuid()
+    assert peer_of(pair[0].sock) == (os.getpid(), os.geteuid())
 
 
 def test_descriptors_wait_with_their_message_behind_what_is_unsent(pair: Pair) -> None:

@@ -159,6 +159,11 @@ def test_a_shim_reads_what_poprun_wrote(
         stdin=b"/dev/null",
         grace_ms=grace_ms,
         ignored=ignored,
+        terminals=(False, True),
+        size=(24, 80),
+        merge_stderr=False,
+        open_files=0,
+        umask=0o022,
     ).pack()
 
     [(kind, fields)] = decoded(message)
@@ -168,6 +173,8 @@ def test_a_shim_reads_what_poprun_wrote(
     assert (spec.path, spec.argv, spec.environment) == (path, argv, environment)
     assert (spec.cwd, spec.cpus, spec.memory_nodes) == (cwd, cpus, nodes)
     assert (spec.stdin, spec.ignored) == (b"/dev/null", ignored)
+    assert (spec.terminals, spec.size) == ([0, 1], [24, 80])
+    assert (spec.merge_stderr, spec.open_files, spec.umask) == (0, 0, 0o022)
     assert spec.grace_ms == grace_ms
 
 
@@ -197,6 +204,11 @@ def test_mpi_sets_what_has_one_of_its_prefixes(name: bytes, expected: bool) -> N
         stdin=b"/dev/null",
         grace_ms=0,
         ignored=[],
+        terminals=(False, True),
+        size=(24, 80),
+        merge_stderr=False,
+        open_files=0,
+        umask=0o022,
     ).pack()
 
     assert Spec.read(decoded(message)[0][1]).is_set_by_mpi(name) is expected

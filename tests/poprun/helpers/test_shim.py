@@ -79,6 +79,11 @@ class Driven:
             "stdin": b"/dev/null",
             "grace_ms": int(grace * 1000),
             "ignored": [],
+            "terminals": (False, False),
+            "size": (0, 0),
+            "merge_stderr": False,
+            "open_files": 0,
+            "umask": 0o022,
             **spec,
         }
         self.poprun.send(protocol.Spec(**asked).pack())

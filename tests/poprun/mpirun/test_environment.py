@@ -75,6 +75,11 @@ def is_set_by_mpi(name: str) -> bool:
         stdin=b"/dev/null",
         grace_ms=0,
         ignored=[],
+        terminals=(False, True),
+        size=(24, 80),
+        merge_stderr=False,
+        open_files=0,
+        umask=0o022,
     ).pack()
     [(_, fields)] = Decoder().feed(message)
     return Spec.read(fields).is_set_by_mpi(name.encode())
