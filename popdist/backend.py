@@ -165,20 +165,20 @@ def registerCommunicator(
     import numpy as np
 
     from popdist.communicators import DEFAULT, checked
-    from popdist.negotiation.named_calls import ArrayOperation, named_calls_among
+    from popdist.negotiation.named_calls import NamedCall, named_calls_among
     from popdist.session import STATE
 
     chosen = checked(participants)
     key = DEFAULT if communicator_id is None else communicator_id
     mine = np.frombuffer(repr((list(chosen), key)).encode(), np.uint8)
-    operation = ArrayOperation(
+    call = NamedCall(
+        "popdist.registerCommunicator",
         "registerCommunicator",
         mine,
         lambda group, name: group.all_gather(mine, name=name),
         lambda _, rows: list(rows),
     )
-    calls = named_calls_among(STATE.job.members)
-    given = calls.submit("popdist.registerCommunicator", operation, wait=True).wait()
+    given = named_calls_among(STATE.job.members).submit(call, wait=True).wait()
     for instance, other in enumerate(given):
         if other.tobytes() != given[0].tobytes():
             raise MismatchError(

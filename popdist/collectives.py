@@ -16,7 +16,7 @@ async_op=True the calls return a handle at once, and the arrays may not be touch
 until its wait() returns.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeVar, overload
 
 import numpy as np
@@ -26,7 +26,7 @@ from popdist.communicators import DEFAULT, participants
 from popdist.engine.group import Group
 from popdist.engine.handle import Handle
 from popdist.errors import MismatchError
-from popdist.negotiation.named_calls import ArrayOperation, named_calls_among
+from popdist.negotiation.named_calls import NamedCall, named_calls_among
 from popdist.session import STATE
 
 # Any, because arrays of every dtype that the engine knows are taken.
@@ -75,13 +75,10 @@ def allReduceSum(
         data[...] = alone.all_reduce(rows, out=rows)[0]
         return data
 
-    operation = ArrayOperation(
-        "all_reduce",
-        data,
-        lambda group, name: group.all_reduce(data, out=data, name=name),
-        add,
-    )
-    return _make(name, communicator, async_op, operation)
+    def reduce(group: Group, name: str | None) -> A:
+        return group.all_reduce(data, out=data, name=name)
+
+    return _make(name, communicator, async_op, "all_reduce", data, reduce, add)
 
 
 @overload
@@ -133,13 +130,11 @@ def broadcast(
         data[...] = rows[root]
         return data
 
-    operation = ArrayOperation(
-        f"broadcast from {root}",
-        data,
-        lambda group, name: group.broadcast(data, root, out=data, name=name),
-        copy,
-    )
-    return _make(name, communicator, async_op, operation)
+    def share(group: Group, name: str | None) -> A:
+        return group.broadcast(data, root, out=data, name=name)
+
+    label = f"broadcast from {root}"
+    return _make(name, communicator, async_op, label, data, share, copy)
 
 
 @overload
@@ -205,10 +200,10 @@ def allGather(
         _check_alike(rows, found)
         return _fill(dst, rows)
 
-    operation = ArrayOperation(
-        "all_gather", own, gather, lambda _, rows: _fill(dst, list(rows))
-    )
-    return _make(name, communicator, async_op, operation)
+    def fill(_: Group, rows: Array) -> Array:
+        return _fill(dst, list(rows))
+
+    return _make(name, communicator, async_op, "all_gather", own, gather, fill)
 
 
 def barrier(name: str | None = None, communicator: str | None = None) -> None:
@@ -220,14 +215,19 @@ def _make(
     name: str | None,
     communicator: str | None,
     async_op: bool,
-    operation: ArrayOperation[T],
+    label: str,
+    array: Array,
+    carry_out: Callable[[Group, str | None], T],
+    complete: Callable[[Group, Array], T],
 ) -> T | Handle[T]:
+    """Make a call, or begin it; the last arguments are those of NamedCall."""
     key = name
     # Two communicators may be among the same instances, and each has its own tensors.
     if name is not None and communicator not in (None, DEFAULT):
         key = f"{communicator}: {name}"
     calls = named_calls_among(participants(communicator))
-    handle = calls.submit(key, operation, wait=not async_op)
+    call = NamedCall(key, label, array, carry_out, complete)
+    handle = calls.submit(call, wait=not async_op)
     return handle if async_op else handle.wait()
 
 

@@ -1,6 +1,6 @@
 """What a rank requests: one collective call, described so that ranks can compare it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -126,29 +126,27 @@ def _own_problem(request: Request) -> str | None:
 
 
 def _difference(one: Request, other: Request) -> tuple[str, object, object] | None:
-    if one == other:
-        return None
-    if one.kind != other.kind:
-        return "operations", one.kind.text, other.kind.text
-    if len(one.tensors) != len(other.tensors):
-        return "numbers of tensors", len(one.tensors), len(other.tensors)
-    for (dtype, shape), (their_dtype, their_shape) in zip(
-        one.tensors, other.tensors, strict=True
-    ):
-        if dtype != their_dtype:
-            return "dtypes", dtype, their_dtype
-        uneven = one.kind in _UNEVEN and len(shape) == len(their_shape)
-        if shape[1:] != their_shape[1:] if uneven else shape != their_shape:
-            return "shapes", list(shape), list(their_shape)
-    if one.op != other.op:
-        return "reduction operations", one.op, other.op
-    if one.root != other.root:
-        return "root ranks", one.root, other.root
-    if (one.prescale, one.postscale) != (other.prescale, other.postscale):
-        mine, theirs = (
-            (request.prescale, request.postscale) for request in (one, other)
-        )
-        return "scale factors", mine, theirs
-    if one.kind is not Kind.ALLTOALL and one.counts != other.counts:
-        return "ranks of the process set", list(one.counts), list(other.counts)
+    """Return the first feature in which two requests differ, and what each has."""
+    for feature, theirs in zip(_features(one), _features(other), strict=False):
+        words, compared, value = feature
+        if compared != theirs[1]:
+            return words, value, theirs[2]
     return None
+
+
+def _features(request: Request) -> Iterator[tuple[str, object, object]]:
+    """Yield what must be equal: what it is called, is compared by, and shown as."""
+    kind = request.kind
+    yield "operations", kind, kind.text
+    number = len(request.tensors)
+    yield "numbers of tensors", number, number
+    for dtype, shape in request.tensors:
+        yield "dtypes", dtype, dtype
+        alike = (len(shape), shape[1:]) if kind in _UNEVEN else shape
+        yield "shapes", alike, list(shape)
+    yield "reduction operations", request.op, request.op
+    yield "root ranks", request.root, request.root
+    scales = request.prescale, request.postscale
+    yield "scale factors", scales, scales
+    if kind is not Kind.ALLTOALL:
+        yield "ranks of the process set", request.counts, list(request.counts)

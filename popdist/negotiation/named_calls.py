@@ -4,7 +4,7 @@ Small arrays travel with the requests for their calls, so that these take one st
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -26,37 +26,50 @@ _SMALL_BYTES = 64
 _END_OF_LAYOUT = b":"
 
 
-class ArrayOperation(NamedTuple, Generic[T]):
-    """What a named call does with an array of each member."""
+class NamedCall(Call, Generic[T]):
+    """An operation on an array of each member, which is matched by its name."""
 
-    # The same on all members that make the same call.
-    label: str
-    # This member's array, as it is when the call is requested.
-    array: Array
-    # Carry it out among the members, given the call's name.
-    carry_out: Callable[[Group, str | None], T]
-    # Carry it out here, given a group of this member alone and a row of each member.
-    complete: Callable[[Group, Array], T]
+    def __init__(
+        self,
+        name: str | None,
+        label: str,
+        array: Array,
+        carry_out: Callable[[Group, str | None], T],
+        complete: Callable[[Group, Array], T],
+    ) -> None:
+        """Make a call that is not requested yet.
 
-    def payload(self) -> bytes:
-        """Return what travels with the request: layout and data of a small array."""
-        array = self.array
-        if not 0 < array.nbytes <= _SMALL_BYTES:
-            return b""
-        layout = f"{self.label} {code_of(array.dtype)} {array.shape}"
-        return layout.encode() + _END_OF_LAYOUT + array.tobytes()
-
-
-class NamedCall(Call):
-    """A call that is matched by its name, whatever it does."""
-
-    def __init__(self, name: str | None, operation: ArrayOperation[Any]) -> None:
+        Args:
+            label: What it does; the same on all members that make the same call.
+            array: This member's.
+            carry_out: Carries it out among the members, given its name.
+            complete: Carries it out here, given a group of this member alone, and a
+                row of each member.
+        """
         # All members know the names in the engine's errors before the call begins.
         number_of(name)
         super().__init__(Request(Kind.ANY, UNNAMED if name is None else name))
-        self.payload = operation.payload()
-        self.name_in_engine = name
-        self.operation = operation
+        self._name_in_engine = name
+        self._array, self._carry_out, self._complete = array, carry_out, complete
+        if 0 < array.nbytes <= _SMALL_BYTES:
+            layout = f"{label} {code_of(array.dtype)} {array.shape}"
+            self.payload = layout.encode() + _END_OF_LAYOUT + array.tobytes()
+
+    def make(self, group: Group, alone: Group) -> T:
+        """Make the call, whose turn it is.
+
+        Args:
+            group: That of the members.
+            alone: One of this member alone, with as many rows.
+        """
+        payloads = [payload.partition(_END_OF_LAYOUT) for payload in self.payloads]
+        layouts = {layout for layout, _, _ in payloads}
+        if len(layouts) != 1 or b"" in layouts:
+            # Where the members' arrays differ, the engine says so.
+            return self._carry_out(group, self._name_in_engine)
+        data = bytearray().join([row for _, _, row in payloads])
+        rows = np.frombuffer(data, self._array.dtype)
+        return self._complete(alone, rows.reshape(len(payloads), *self._array.shape))
 
 
 class NamedCalls:
@@ -72,42 +85,28 @@ class NamedCalls:
         self._negotiator = Negotiator(
             self._group,
             Agreement(participants),
-            self._carry_out_all,
+            self._carry_out,
             timeout=settings.timeout,
             stall=settings.stall,
             deadlock=settings.stall,
         )
 
-    def submit(
-        self, name: str | None, operation: ArrayOperation[T], *, wait: bool
-    ) -> Handle[T]:
+    def submit(self, call: NamedCall[T], *, wait: bool) -> Handle[T]:
         """Request a call, and return its handle.
 
         Args:
             wait: The caller waits for it at once.
         """
-        return self._negotiator.submit(NamedCall(name, operation), wait=wait)
+        return self._negotiator.submit(call, wait=wait)
 
-    def _carry_out_all(self, decided: Sequence[tuple[Decision, Call | None]]) -> None:
+    def _carry_out(self, decided: Sequence[tuple[Decision, Call | None]]) -> None:
         for _, call in decided:
             # None joins, so each call is one of this member, too.
             assert isinstance(call, NamedCall)
             try:
-                call.result = self._carry_out(call)
+                call.result = call.make(self._group, self._alone)
             except Exception as error:
                 call.error = error
-
-    def _carry_out(self, call: NamedCall) -> Any:
-        operation = call.operation
-        payloads = [payload.partition(_END_OF_LAYOUT) for payload in call.payloads]
-        layouts = {layout for layout, _, _ in payloads}
-        if len(layouts) != 1 or b"" in layouts:
-            # Where the members' arrays differ, the engine says so.
-            return operation.carry_out(self._group, call.name_in_engine)
-        array = operation.array
-        data = bytearray().join([row for _, _, row in payloads])
-        rows = np.frombuffer(data, array.dtype).reshape(len(payloads), *array.shape)
-        return operation.complete(self._alone, rows)
 
 
 def named_calls_among(participants: tuple[int, ...]) -> NamedCalls:

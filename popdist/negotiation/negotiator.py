@@ -115,7 +115,7 @@ class Negotiator:
         self._group = group
         self._member = group.rank
         self._agreement = agreement
-        self._packets = Packets(group.transport)
+        self._packets = Packets(group)
         self._carry_out = carry_out
         self._timeout, self._stall, self._cycle = timeout, stall, cycle
         self._deadlock = deadlock

@@ -454,8 +454,8 @@ STALLS: dict[str, tuple[Callable[[Group], Any], Callable[[Group], Any], str]] = 
         "send of 65536 float32 to instance 0",
     ),
     "negotiation": (
-        lambda g: Packets(g.transport).exchange(b""),
-        lambda g: Packets(g.transport).exchange(b""),
+        lambda g: Packets(g).exchange(b""),
+        lambda g: Packets(g).exchange(b""),
         "its next named call",
     ),
 }

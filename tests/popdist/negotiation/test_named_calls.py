@@ -64,15 +64,14 @@ def test_a_callback_that_waits_for_a_named_call_is_refused() -> None:
         called.set()
 
     begin = threading.Event()
-    from popdist.negotiation.named_calls import ArrayOperation, named_calls_among
+    from popdist.negotiation.named_calls import NamedCall, named_calls_among
 
     def start(group, name):
         begin.wait(40)
         group.barrier(name=name)
 
-    first = named_calls_among((0, 1)).submit(
-        "first", ArrayOperation("first", np.ones(100), start, start), wait=False
-    )
+    call = NamedCall("first", "first", np.ones(100), start, start)
+    first = named_calls_among((0, 1)).submit(call, wait=False)
     second = collectives.allReduceSum(np.ones(1), "second", async_op=True)
     first.add_done_callback(wait_for_calls)
     begin.set()
