@@ -101,6 +101,18 @@ static inline uint16_t FN(bf16_of)(float v)
 FLOAT_EXTREMES(f32, float, uint32_t)
 FLOAT_EXTREMES(f64, double, uint64_t)
 
+/* Of each integer: its name, code and type, the type in which it is combined, so that
+ * it wraps around, and the one in which it is divided. */
+#define EACH_INTEGER(with)                                                         \
+    with(i8, INT8, int8_t, uint32_t, int64_t)                                      \
+    with(i16, INT16, int16_t, uint32_t, int64_t)                                   \
+    with(i32, INT32, int32_t, uint32_t, int64_t)                                   \
+    with(i64, INT64, int64_t, uint64_t, int64_t)                                   \
+    with(u8, UINT8, uint8_t, uint32_t, uint64_t)                                   \
+    with(u16, UINT16, uint16_t, uint32_t, uint64_t)                                \
+    with(u32, UINT32, uint32_t, uint32_t, uint64_t)                                \
+    with(u64, UINT64, uint64_t, uint64_t, uint64_t)
+
 #define SUM_OF(u, a, b) ((u)(a) + (u)(b))
 #define PROD_OF(u, a, b) ((u)(a) * (u)(b))
 #define MIN_OF(u, a, b) ((b) < (a) ? (b) : (a))
@@ -128,14 +140,9 @@ FLOAT_EXTREMES(f64, double, uint64_t)
 
 COMBINE_ALL(f32, float, float, MIN_F32, MAX_F32)
 COMBINE_ALL(f64, double, double, MIN_F64, MAX_F64)
-COMBINE_ALL(i8, int8_t, uint32_t, MIN_OF, MAX_OF)
-COMBINE_ALL(i16, int16_t, uint32_t, MIN_OF, MAX_OF)
-COMBINE_ALL(i32, int32_t, uint32_t, MIN_OF, MAX_OF)
-COMBINE_ALL(i64, int64_t, uint64_t, MIN_OF, MAX_OF)
-COMBINE_ALL(u8, uint8_t, uint32_t, MIN_OF, MAX_OF)
-COMBINE_ALL(u16, uint16_t, uint32_t, MIN_OF, MAX_OF)
-COMBINE_ALL(u32, uint32_t, uint32_t, MIN_OF, MAX_OF)
-COMBINE_ALL(u64, uint64_t, uint64_t, MIN_OF, MAX_OF)
+#define COMBINE_INTEGER(name, code, type, wide, widest)                            \
+    COMBINE_ALL(name, type, wide, MIN_OF, MAX_OF)
+EACH_INTEGER(COMBINE_INTEGER)
 COMBINE(or_bool, uint8_t, uint8_t, OR_OF)
 COMBINE(and_bool, uint8_t, uint8_t, AND_OF)
 
@@ -258,7 +265,7 @@ static void FN(finish_half)(void *to, const void *from, size_t n, uint64_t divis
 }
 
 /* Division of integers truncates towards zero, as C's does. */
-#define FINISH_INTEGER(name, type, wide)                                           \
+#define FINISH_INTEGER(name, code, type, wide, widest)                             \
     static void FN(finish_##name)(void *to, const void *from, size_t n,            \
                                   uint64_t divisor)                                \
     {                                                                              \
@@ -269,17 +276,10 @@ static void FN(finish_half)(void *to, const void *from, size_t n, uint64_t divis
             return;                                                                \
         }                                                                          \
         for (size_t i = 0; i < n; i++)                                             \
-            t[i] = (type)((wide)f[i] / (wide)divisor);                             \
+            t[i] = (type)((widest)f[i] / (widest)divisor);                         \
     }
 
-FINISH_INTEGER(i8, int8_t, int64_t)
-FINISH_INTEGER(i16, int16_t, int64_t)
-FINISH_INTEGER(i32, int32_t, int64_t)
-FINISH_INTEGER(i64, int64_t, int64_t)
-FINISH_INTEGER(u8, uint8_t, uint64_t)
-FINISH_INTEGER(u16, uint16_t, uint64_t)
-FINISH_INTEGER(u32, uint32_t, uint64_t)
-FINISH_INTEGER(u64, uint64_t, uint64_t)
+EACH_INTEGER(FINISH_INTEGER)
 
 static void FN(finish_bool)(void *to, const void *from, size_t n, uint64_t divisor)
 {
@@ -343,46 +343,28 @@ static void FN(stream)(void *to, const void *from, size_t bytes, const void *ahe
         FN(or_bool), FN(and_bool), FN(or_bool), FN(and_bool)                       \
     }
 
+#define ROW_OF_INTEGER(name, code, type, wide, widest) [code] = ROW(name),
+#define FINISH_OF_INTEGER(name, code, type, wide, widest) [code] = FN(finish_##name),
+
 const kernels FN(kernels) = {
     .name = LEVEL_NAME,
-    .combine = {[FLOAT32] = ROW(f32),
+    .combine = {EACH_INTEGER(ROW_OF_INTEGER)
+                [FLOAT32] = ROW(f32),
                 [FLOAT64] = ROW(f64),
                 [FLOAT16] = ROW(f32),
                 [BFLOAT16] = ROW(f32),
-                [INT8] = ROW(i8),
-                [INT16] = ROW(i16),
-                [INT32] = ROW(i32),
-                [INT64] = ROW(i64),
-                [UINT8] = ROW(u8),
-                [UINT16] = ROW(u16),
-                [UINT32] = ROW(u32),
-                [UINT64] = ROW(u64),
                 [BOOL] = BOOLS},
-    .combine_last = {[FLOAT32] = LASTS(f32),
+    .combine_last = {EACH_INTEGER(ROW_OF_INTEGER)
+                     [FLOAT32] = LASTS(f32),
                      [FLOAT64] = LASTS(f64),
                      [FLOAT16] = LASTS(half),
                      [BFLOAT16] = LASTS(bf16),
-                     [INT8] = ROW(i8),
-                     [INT16] = ROW(i16),
-                     [INT32] = ROW(i32),
-                     [INT64] = ROW(i64),
-                     [UINT8] = ROW(u8),
-                     [UINT16] = ROW(u16),
-                     [UINT32] = ROW(u32),
-                     [UINT64] = ROW(u64),
                      [BOOL] = BOOLS},
-    .finish = {[FLOAT32] = FN(finish_f32),
+    .finish = {EACH_INTEGER(FINISH_OF_INTEGER)
+               [FLOAT32] = FN(finish_f32),
                [FLOAT64] = FN(finish_f64),
                [FLOAT16] = FN(finish_half),
                [BFLOAT16] = FN(finish_bf16),
-               [INT8] = FN(finish_i8),
-               [INT16] = FN(finish_i16),
-               [INT32] = FN(finish_i32),
-               [INT64] = FN(finish_i64),
-               [UINT8] = FN(finish_u8),
-               [UINT16] = FN(finish_u16),
-               [UINT32] = FN(finish_u32),
-               [UINT64] = FN(finish_u64),
                [BOOL] = FN(finish_bool)},
     .widen = {[FLOAT16] = FN(widen_half), [BFLOAT16] = FN(widen_bf16)},
     .copy = FN(copy),

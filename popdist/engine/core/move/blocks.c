@@ -2,7 +2,15 @@
 
 #include "move/slots.h"
 
-static void write_one(blocks *b, uint64_t block)
+void blocks_begin(blocks *b)
+{
+    b->before = b->c->posted;
+    b->number = b->c->blocks;
+    b->traffic = traffic_of(b->c, b->bytes, b->count);
+    choose_lane(b->c, b->extent, b->count);
+}
+
+void blocks_write(blocks *b, uint64_t block)
 {
     traffic_begin(&b->traffic, b->number + block);
     b->write(b->what, block, b->number + block, b->traffic.streaming);
@@ -11,40 +19,54 @@ static void write_one(blocks *b, uint64_t block)
     traffic_end(&b->traffic);
 }
 
-static void read_one(blocks *b, uint64_t block)
+static void read_block(blocks *b, uint64_t block)
 {
     traffic_begin(&b->traffic, b->number + block);
-    b->read(b->what, block, b->number + block);
+    b->read(b->what, block, b->number + block, b->traffic.streaming);
+    if (b->traffic.streaming)
+        stores_done();
     traffic_end(&b->traffic);
+}
+
+static status go_through_one(blocks *b, uint64_t block)
+{
+    comm *c = b->c;
+    status s;
+    if (block > 0 && (s = wait_all(c, b->before + 2 * block + 1)) != DONE)
+        return s;
+    read_block(b, block);
+    post(c);
+    if (block + 1 < b->count) {
+        if (block > 0 && (s = wait_all(c, b->before + 2 * block)) != DONE)
+            return s;
+        blocks_write(b, block + 1);
+        post(c);
+    }
+    return b->take ? b->take(b, block) : DONE;
+}
+
+status blocks_go_through(blocks *b)
+{
+    for (uint64_t block = 0; block < b->count; block++) {
+        const status s = go_through_one(b, block);
+        if (s != DONE)
+            return s;
+    }
+    b->c->blocks += b->count;
+    return DONE;
 }
 
 status blocks_run(blocks *b, const descriptor *d)
 {
     comm *c = b->c;
-    const uint64_t before = c->posted;
     status s;
-    b->number = c->blocks;
-    b->traffic = traffic_of(c, b->bytes, b->count);
-    choose_lane(c, b->extent, b->count);
+    blocks_begin(b);
     begin(c, d);
     if (b->count)
-        write_one(b, 0);
+        blocks_write(b, 0);
     announce(c);
-    if ((s = await_calls(c)) != DONE)
+    if ((s = await_calls(c)) != DONE || (s = blocks_go_through(b)) != DONE)
         return s;
-    for (uint64_t i = 0; i < b->count; i++) {
-        if (i > 0 && (s = wait_all(c, before + 2 * i + 1)) != DONE)
-            return s;
-        read_one(b, i);
-        post(c);
-        if (i + 1 == b->count)
-            break;
-        if (i > 0 && (s = wait_all(c, before + 2 * i)) != DONE)
-            return s;
-        write_one(b, i + 1);
-        post(c);
-    }
-    c->blocks += b->count;
     /* The next call may overwrite all but the last block. */
-    return b->count > 1 ? wait_all(c, before + 2 * b->count - 2) : DONE;
+    return b->count > 1 ? wait_all(c, b->before + 2 * b->count - 2) : DONE;
 }

@@ -29,7 +29,7 @@ static bool writes(const exchange *x, int member)
     return !one_only || member == x->root;
 }
 
-static void write_block(const void *what, uint64_t block, uint64_t number, bool streaming)
+static void write_block(void *what, uint64_t block, uint64_t number, bool streaming)
 {
     const plan *p = what;
     const exchange *x = p->x;
@@ -69,8 +69,9 @@ static void read_from(const plan *p, int q, uint64_t block, uint64_t number)
          p->stream_out);
 }
 
-static void read_block(const void *what, uint64_t block, uint64_t number)
+static void read_block(void *what, uint64_t block, uint64_t number, bool streaming)
 {
+    (void)streaming; /* what is read goes to the program's memory */
     const plan *p = what;
     const exchange *x = p->x;
     if (x->op == GATHER && x->c->rank != x->root)

@@ -15,20 +15,33 @@ typedef struct {
 extern PyTypeObject *split_type;
 extern PyObject *failure; /* the exception: a status, which ending() explains */
 
-PyObject *make_split_type(PyObject *module);
+/* Make a type of the module with these slots. */
+PyObject *make_type(PyObject *module, const char *name, size_t bytes, unsigned flags,
+                    PyType_Slot *slots);
+
+/* Return a new object of a type, all of it zeros, or NULL with an exception. */
+void *new_object(PyTypeObject *type);
+/* Give back the memory of an object of one of these types. */
+void free_object(PyObject *object);
+
 PyObject *make_comm_type(PyObject *module);
 PyObject *make_reducer_type(PyObject *module);
 PyObject *make_mapping_type(PyObject *module);
 
-/* All-reduce what lies in plain buffers. NotImplemented where they are not plain, or
- * other calls have to be made before. */
-PyObject *reduce_arrays(PyObject *comm, PyObject *split, PyObject *from, PyObject *to,
-                        long reduction, int wanted, bool leading);
-/* The same for the arrays of two lists, in one pass. */
-PyObject *reduce_lists(PyObject *comm, PyObject *split, PyObject *from, PyObject *to,
-                       long reduction, int wanted, bool leading);
-
 /* Numbers from a sequence; -1 with an exception set. */
 Py_ssize_t numbers_from(PyObject *sequence, uint64_t *to, Py_ssize_t most);
+
+/* Fill in a call's segments, their total and the hash of their shapes; k->split is there.
+ * `list` has (count, addresses read, addresses written or None) of each array, `shapes`
+ * the lengths of its axes. False with an exception set; otherwise the segments are the
+ * caller's to give_back_segments(). */
+bool find_segments(call *k, PyObject *list, PyObject *shapes);
+void give_back_segments(const call *k);
+
+/* Return so many addresses, which are the caller's to free, or NULL with an exception. */
+uint64_t *addresses_from(PyObject *list, uint64_t count, const char *what);
+
+/* Mix the axes of some more arrays into a hash. False with an exception set. */
+bool hash_shapes(PyObject *shapes, uint64_t *hash);
 
 #endif

@@ -1,7 +1,6 @@
-#include "python/comm_calls.h"
+#include "python/comm_object.h"
 
 #include "move/exchange.h"
-#include "python/segments.h"
 #include "reduce/nodes.h"
 
 #include <stdlib.h>

@@ -48,6 +48,15 @@ void give_turn(CommObject *self);
 bool enter(CommObject *self, uint64_t bytes);
 PyObject *leave(CommObject *self, status s);
 
+/* The calls that a member makes of the others, as methods of its endpoint. */
+PyObject *comm_reduce_rows(CommObject *self, PyObject *args);
+PyObject *comm_reduce_to_nodes(CommObject *self, PyObject *args);
+PyObject *comm_complete_nodes(CommObject *self, PyObject *args);
+PyObject *comm_exchange(CommObject *self, PyObject *args);
+PyObject *comm_barrier(CommObject *self, PyObject *args);
+PyObject *comm_send(CommObject *self, PyObject *args);
+PyObject *comm_receive(CommObject *self, PyObject *args);
+
 /* Carry out a reduction, and count by what algorithm it was. */
 status reduce_counted(CommObject *self, const call *k);
 

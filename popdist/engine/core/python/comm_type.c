@@ -1,7 +1,7 @@
 /* A member's endpoint of a group, as Python holds it. */
 #include "python/binding.h"
 
-#include "python/comm_calls.h"
+#include "python/comm_object.h"
 #include "reduce/block_size.h"
 
 #include <string.h>
@@ -248,8 +248,7 @@ static PyObject *comm_make(PyTypeObject *type, PyObject *args, PyObject *keyword
     if (!PyArg_ParseTupleAndKeywords(args, keywords, "OizOOddO", names, &memory, &rank,
                                      &simd, &pidfds, &pids, &timeout, &stall, &on_stall))
         return NULL;
-    allocfunc allocate = (allocfunc)(uintptr_t)PyType_GetSlot(type, Py_tp_alloc);
-    CommObject *self = (CommObject *)allocate(type, 0);
+    CommObject *self = new_object(type);
     if (!self)
         return NULL;
     self->gate = PyThread_allocate_lock();
@@ -268,7 +267,6 @@ static PyObject *comm_make(PyTypeObject *type, PyObject *args, PyObject *keyword
 static void comm_end_of_life(PyObject *object)
 {
     CommObject *self = (CommObject *)object;
-    PyTypeObject *type = Py_TYPE(object);
     if (self->open) {
         comm_close(&self->c);
         PyBuffer_Release(&self->memory);
@@ -277,8 +275,7 @@ static void comm_end_of_life(PyObject *object)
         PyThread_free_lock(self->gate);
     Py_XDECREF(self->on_stall);
     Py_XDECREF(self->trace);
-    ((freefunc)(uintptr_t)PyType_GetSlot(type, Py_tp_free))(object);
-    Py_DECREF(type);
+    free_object(object);
 }
 
 #define METHOD(name, function, flags)                                              \
@@ -317,7 +314,5 @@ PyObject *make_comm_type(PyObject *module)
         {Py_tp_methods, methods},
         {0, NULL},
     };
-    static PyType_Spec spec = {"popdist.engine._core.Comm", sizeof(CommObject), 0,
-                               Py_TPFLAGS_DEFAULT, slots};
-    return PyType_FromModuleAndSpec(module, &spec, NULL);
+    return make_type(module, "popdist.engine._core.Comm", sizeof(CommObject), 0, slots);
 }

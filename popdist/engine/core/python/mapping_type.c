@@ -21,8 +21,7 @@ static PyObject *mapping_make(PyTypeObject *type, PyObject *args, PyObject *keyw
     if (!PyArg_ParseTupleAndKeywords(args, keywords, "iLnp", names, &fd, &offset, &length,
                                      &accessible))
         return NULL;
-    allocfunc allocate = (allocfunc)(uintptr_t)PyType_GetSlot(type, Py_tp_alloc);
-    MappingObject *self = (MappingObject *)allocate(type, 0);
+    MappingObject *self = new_object(type);
     if (!self)
         return NULL;
     self->begin = map_shared(fd, offset, (size_t)length, accessible);
@@ -37,11 +36,9 @@ static PyObject *mapping_make(PyTypeObject *type, PyObject *args, PyObject *keyw
 static void mapping_end(PyObject *object)
 {
     MappingObject *self = (MappingObject *)object;
-    PyTypeObject *type = Py_TYPE(object);
     if (self->begin)
         munmap(self->begin, (size_t)self->length);
-    ((freefunc)(uintptr_t)PyType_GetSlot(type, Py_tp_free))(object);
-    Py_DECREF(type);
+    free_object(object);
 }
 
 /* The buffer keeps the object alive, and so the mapping. */
@@ -59,7 +56,6 @@ PyObject *make_mapping_type(PyObject *module)
         {Py_bf_getbuffer, (void *)(uintptr_t)mapping_buffer},
         {0, NULL},
     };
-    static PyType_Spec spec = {"popdist.engine._core.Mapping", sizeof(MappingObject), 0,
-                               Py_TPFLAGS_DEFAULT, slots};
-    return PyType_FromModuleAndSpec(module, &spec, NULL);
+    return make_type(module, "popdist.engine._core.Mapping", sizeof(MappingObject), 0,
+                     slots);
 }

@@ -24,6 +24,27 @@ Py_ssize_t numbers_from(PyObject *sequence, uint64_t *to, Py_ssize_t most)
     return count;
 }
 
+/* --- Types */
+
+PyObject *make_type(PyObject *module, const char *name, size_t bytes, unsigned flags,
+                    PyType_Slot *slots)
+{
+    PyType_Spec spec = {name, (int)bytes, 0, Py_TPFLAGS_DEFAULT | flags, slots};
+    return PyType_FromModuleAndSpec(module, &spec, NULL);
+}
+
+void *new_object(PyTypeObject *type)
+{
+    return ((allocfunc)(uintptr_t)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
+}
+
+void free_object(PyObject *object)
+{
+    PyTypeObject *type = Py_TYPE(object);
+    ((freefunc)(uintptr_t)PyType_GetSlot(type, Py_tp_free))(object);
+    Py_DECREF(type);
+}
+
 /* --- Split */
 
 static PyObject *split_make(PyTypeObject *type, PyObject *args, PyObject *keywords)
@@ -58,8 +79,7 @@ static PyObject *split_make(PyTypeObject *type, PyObject *args, PyObject *keywor
                             "A part has %llu replicas from number %d on, but a job can "
                             "have 1 to %d replicas.",
                             (unsigned long long)all, base, MAX_LEAVES);
-    allocfunc allocate = (allocfunc)(uintptr_t)PyType_GetSlot(type, Py_tp_alloc);
-    SplitObject *self = (SplitObject *)allocate(type, 0);
+    SplitObject *self = new_object(type);
     if (!self)
         return NULL;
     self->split = base < 0 ? split_new(rank, (int)size, rows)
@@ -72,22 +92,18 @@ static PyObject *split_make(PyTypeObject *type, PyObject *args, PyObject *keywor
 
 static void split_end(PyObject *object)
 {
-    PyTypeObject *type = Py_TYPE(object);
     split_free(((SplitObject *)object)->split);
-    ((freefunc)(uintptr_t)PyType_GetSlot(type, Py_tp_free))(object);
-    Py_DECREF(type);
+    free_object(object);
 }
 
-PyObject *make_split_type(PyObject *module)
+static PyObject *make_split_type(PyObject *module)
 {
     static PyType_Slot slots[] = {
         {Py_tp_new, (void *)(uintptr_t)split_make},
         {Py_tp_dealloc, (void *)(uintptr_t)split_end},
         {0, NULL},
     };
-    static PyType_Spec spec = {"popdist.engine._core.Split", sizeof(SplitObject), 0,
-                               Py_TPFLAGS_DEFAULT, slots};
-    return PyType_FromModuleAndSpec(module, &spec, NULL);
+    return make_type(module, "popdist.engine._core.Split", sizeof(SplitObject), 0, slots);
 }
 
 /* --- Functions */

@@ -6,7 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-int dtype_of(const Py_buffer *view)
+/* The dtype of a buffer's elements, or -1 where the core has none of that kind. */
+static int dtype_of(const Py_buffer *view)
 {
     const char *f = view->format ? view->format : "B";
     if (f[0] == '\0' || f[1] != '\0')
@@ -30,43 +31,71 @@ int dtype_of(const Py_buffer *view)
     }
 }
 
-static bool same_shape(const Py_buffer *x, const Py_buffer *out)
+/* Whether the elements of a buffer, of this dtype, lie where such elements can. */
+static bool is_row(const Py_buffer *view, int type)
 {
-    if (x->ndim != out->ndim)
+    const size_t bytes = type < 0 ? 0 : element_bytes((dtype)type);
+    return bytes && (size_t)view->itemsize == bytes && (uintptr_t)view->buf % bytes == 0;
+}
+
+bool get_pair(pair *p, PyObject *from, PyObject *to)
+{
+    const int how = PyBUF_C_CONTIGUOUS | PyBUF_FORMAT;
+    p->same = from == to;
+    if (PyObject_GetBuffer(from, &p->x, p->same ? how | PyBUF_WRITABLE : how) < 0)
         return false;
-    for (int i = 0; i < x->ndim; i++)
-        if (x->shape[i] != out->shape[i])
+    if (!p->same && PyObject_GetBuffer(to, &p->out, how | PyBUF_WRITABLE) < 0) {
+        PyBuffer_Release(&p->x);
+        return false;
+    }
+    p->type = dtype_of(&p->x);
+    if (is_row(&p->x, p->type)
+        && (p->same || (dtype_of(&p->out) == p->type && is_row(&p->out, p->type))))
+        return true;
+    release_pair(p);
+    return false;
+}
+
+void release_pair(pair *p)
+{
+    PyBuffer_Release(&p->x);
+    if (!p->same)
+        PyBuffer_Release(&p->out);
+}
+
+bool are_apart(const pair *p)
+{
+    const char *x = p->x.buf, *out = p->out.buf;
+    return x + p->x.len <= out || out + p->out.len <= x;
+}
+
+bool same_lengths(const Py_buffer *x, int from, const Py_buffer *out, int to)
+{
+    if (x->ndim - from != out->ndim - to)
+        return false;
+    for (; from < x->ndim; from++, to++)
+        if (x->shape[from] != out->shape[to])
             return false;
     return true;
 }
 
-/* Whether two buffers are alike, and either the same place or apart. */
-static bool simple_pair(const Py_buffer *x, const Py_buffer *out)
+PyObject *not_plain(void)
 {
-    const char *a = x->buf, *b = out->buf;
-    return same_shape(x, out) && dtype_of(x) == dtype_of(out)
-           && (a == b || a + x->len <= b || b + out->len <= a);
+    /* The caller's next attempt, in Python, finds out what they are and reports it. */
+    PyErr_Clear();
+    Py_RETURN_NOTIMPLEMENTED;
 }
 
-static void release(Py_buffer *x, Py_buffer *out, bool same)
+/* Whether the core can reduce one into the other. */
+static bool is_reducible(const pair *p, long reduction, uint32_t rows, bool leading)
 {
-    PyBuffer_Release(x);
-    if (!same)
-        PyBuffer_Release(out);
-}
-
-/* Whether the core can take them as they are. */
-static bool fits(const Py_buffer *x, const Py_buffer *out, bool same, int type,
-                 long reduction, uint32_t rows, bool leading)
-{
-    if (type < 0 || (type == BOOL && reduction == MEAN)
-        || (size_t)x->itemsize != element_bytes((dtype)type)
-        || (uintptr_t)x->buf % (size_t)x->itemsize != 0)
+    if (p->type == BOOL && reduction == MEAN)
         return false;
-    if (leading && (x->ndim < 1 || x->shape[0] != (Py_ssize_t)rows))
+    if (leading && (p->x.ndim < 1 || p->x.shape[0] != (Py_ssize_t)rows))
         return false;
-    return same
-           || ((uintptr_t)out->buf % (size_t)x->itemsize == 0 && simple_pair(x, out));
+    return p->same
+           || (same_lengths(&p->x, 0, &p->out, 0)
+               && (p->x.buf == p->out.buf || are_apart(p)));
 }
 
 /* Memory that an array takes up. */
@@ -78,8 +107,7 @@ typedef struct {
 /* Arrays as their buffers, and the segments that the core makes of them. */
 typedef struct {
     Py_ssize_t count;
-    Py_buffer *x, *out;
-    bool *same;
+    pair *pairs;
     char **addresses;
     segment *segments;
     stretch *stretches; /* room for two of each array */
@@ -89,15 +117,15 @@ typedef struct {
 static void let_go(plain_arrays *p)
 {
     for (Py_ssize_t i = 0; i < p->count; i++)
-        release(&p->x[i], &p->out[i], p->same[i]);
+        release_pair(&p->pairs[i]);
 }
 
 /* Put down an array whose buffers are there as the next segment. */
 static void add_segment(plain_arrays *p, uint32_t rows, bool leading)
 {
     const Py_ssize_t i = p->count;
-    const Py_buffer *x = &p->x[i];
-    char *from = x->buf, *to = p->same[i] ? x->buf : p->out[i].buf;
+    const Py_buffer *x = &p->pairs[i].x;
+    char *from = x->buf, *to = p->pairs[i].same ? from : p->pairs[i].out.buf;
     const uint64_t row = (uint64_t)x->len / rows;
     char **in_rows = p->addresses + 2 * (uint64_t)i * rows, **out_rows = in_rows + rows;
     for (uint32_t r = 0; r < rows; r++) {
@@ -110,25 +138,16 @@ static void add_segment(plain_arrays *p, uint32_t rows, bool leading)
     p->count++;
 }
 
-/* Take one more array, if it is plain and of the same dtype as those before. */
-static bool take(plain_arrays *p, PyObject *from, PyObject *to, const replica_split *split,
-                 long reduction, bool leading)
+/* Add one more array, if it is plain and of the same dtype as those before. */
+static bool add_array(plain_arrays *p, PyObject *from, PyObject *to,
+                      const replica_split *split, long reduction, bool leading)
 {
-    const int how = PyBUF_C_CONTIGUOUS | PyBUF_FORMAT;
     const uint32_t rows = split->rows[split->rank];
-    const Py_ssize_t i = p->count;
-    Py_buffer *x = &p->x[i], *out = &p->out[i];
-    const bool same = p->same[i] = from == to;
-    if (PyObject_GetBuffer(from, x, same ? how | PyBUF_WRITABLE : how) < 0)
+    pair *added = &p->pairs[p->count];
+    if (!get_pair(added, from, to))
         return false;
-    if (!same && PyObject_GetBuffer(to, out, how | PyBUF_WRITABLE) < 0) {
-        PyBuffer_Release(x);
-        return false;
-    }
-    const int type = dtype_of(x);
-    if (!fits(x, out, same, type, reduction, rows, leading)
-        || (i > 0 && type != dtype_of(&p->x[0]))) {
-        release(x, out, same);
+    if (!is_reducible(added, reduction, rows, leading) || added->type != p->pairs[0].type) {
+        release_pair(added);
         return false;
     }
     add_segment(p, rows, leading);
@@ -138,7 +157,7 @@ static bool take(plain_arrays *p, PyObject *from, PyObject *to, const replica_sp
 static PyObject *reduce_plain(CommObject *self, const replica_split *split, plain_arrays *p,
                               long reduction, int wanted)
 {
-    call k = call_of(&self->c, split, ALL_REDUCE, dtype_of(&p->x[0]), reduction);
+    call k = call_of(&self->c, split, ALL_REDUCE, p->pairs[0].type, reduction);
     k.segments = p->segments;
     k.count_of_segments = (uint32_t)p->count;
     k.shapes_hash = p->shapes_hash;
@@ -155,26 +174,21 @@ PyObject *reduce_arrays(PyObject *object, PyObject *given, PyObject *from, PyObj
 {
     CommObject *self = (CommObject *)object;
     const replica_split *split = ((SplitObject *)given)->split;
-    Py_buffer x, out;
-    bool same;
+    pair only;
     char *few[2 * FEW_ROWS];
     segment whole;
     const uint32_t rows = split->rows[split->rank];
     char **addresses = rows > FEW_ROWS ? PyMem_Calloc(2 * (size_t)rows, sizeof *few) : few;
-    plain_arrays p = {.x = &x, .out = &out, .same = &same, .addresses = addresses,
-                      .segments = &whole};
+    plain_arrays p = {.pairs = &only, .addresses = addresses, .segments = &whole};
     PyObject *result = NULL;
-    const bool plain = addresses && !self->queued && take(&p, from, to, split, reduction, leading);
+    const bool plain = addresses && !self->queued 
+                       && add_array(&p, from, to, split, reduction, leading);
     if (plain)
         result = reduce_plain(self, split, &p, reduction, wanted);
     let_go(&p);
     if (addresses != few)
         PyMem_Free(addresses);
-    if (plain)
-        return result;
-    /* The caller's next attempt, in Python, finds out what they are and reports it. */
-    PyErr_Clear();
-    Py_RETURN_NOTIMPLEMENTED;
+    return plain ? result : not_plain();
 }
 
 PyObject *reduce_memory(PyObject *object, PyObject *given, uint64_t address,
@@ -206,11 +220,11 @@ static int by_begin(const void *one, const void *other)
 }
 
 /* Whether a result would be written over what another array reads or writes. */
-static bool crossing(plain_arrays *p)
+static bool overlapping(plain_arrays *p)
 {
     size_t many = 0;
     for (Py_ssize_t i = 0; i < p->count; i++) {
-        const uintptr_t length = (uintptr_t)p->x[i].len;
+        const uintptr_t length = (uintptr_t)p->pairs[i].x.len;
         const uintptr_t from = (uintptr_t)p->segments[i].in[0];
         const uintptr_t to = (uintptr_t)p->segments[i].out[0];
         if (length && from != to)
@@ -230,35 +244,31 @@ static bool crossing(plain_arrays *p)
     return false;
 }
 
-/* Take all arrays of two lists. False where one is not plain, results would cross
+/* Add all arrays of two lists. False where one is not plain, results would overlap
  * other arrays, or memory is short. */
-static bool take_all(plain_arrays *p, PyObject *from, PyObject *to, Py_ssize_t count,
+static bool add_all(plain_arrays *p, PyObject *from, PyObject *to, Py_ssize_t count,
                      const replica_split *split, long reduction, bool leading)
 {
     const size_t many = (size_t)count;
-    p->x = PyMem_Calloc(many, sizeof *p->x);
-    p->out = PyMem_Calloc(many, sizeof *p->out);
-    p->same = PyMem_Calloc(many, sizeof *p->same);
+    p->pairs = PyMem_Calloc(many, sizeof *p->pairs);
     p->segments = PyMem_Calloc(many, sizeof *p->segments);
     p->stretches = PyMem_Calloc(2 * many, sizeof *p->stretches);
     p->addresses = PyMem_Calloc(2 * many * split->rows[split->rank], sizeof(char *));
-    bool plain = p->x && p->out && p->same && p->segments && p->stretches && p->addresses;
+    bool plain = p->pairs && p->segments && p->stretches && p->addresses;
     for (Py_ssize_t i = 0; plain && i < count; i++) {
         PyObject *one = PySequence_GetItem(from, i), *other = PySequence_GetItem(to, i);
         /* The buffers keep the arrays. */
-        plain = one && other && take(p, one, other, split, reduction, leading);
+        plain = one && other && add_array(p, one, other, split, reduction, leading);
         Py_XDECREF(one);
         Py_XDECREF(other);
     }
-    return plain && !crossing(p);
+    return plain && !overlapping(p);
 }
 
 static void free_all(plain_arrays *p)
 {
     let_go(p);
-    PyMem_Free(p->x);
-    PyMem_Free(p->out);
-    PyMem_Free(p->same);
+    PyMem_Free(p->pairs);
     PyMem_Free(p->segments);
     PyMem_Free(p->stretches);
     PyMem_Free(p->addresses);
@@ -271,15 +281,12 @@ PyObject *reduce_lists(PyObject *object, PyObject *given, PyObject *from, PyObje
     const replica_split *split = ((SplitObject *)given)->split;
     const Py_ssize_t count = PySequence_Size(from);
     plain_arrays p = {.count = 0};
-    PyObject *result = NULL;
+    PyObject *result;
     if (count > 0 && count == PySequence_Size(to) && !self->queued
-        && take_all(&p, from, to, count, split, reduction, leading))
+        && add_all(&p, from, to, count, split, reduction, leading))
         result = reduce_plain(self, split, &p, reduction, wanted);
-    else {
-        PyErr_Clear();
-        Py_INCREF(Py_NotImplemented);
-        result = Py_NotImplemented;
-    }
+    else
+        result = not_plain();
     free_all(&p);
     return result;
 }

@@ -9,53 +9,15 @@
 /* What members tell each other before they gather: see headers.py. */
 enum { HEADER = 16, HEADER_AXES = 14 };
 
-/* What is read and what is written, of one dtype. */
-typedef struct {
-    Py_buffer x, out;
-    int type;
-} pair;
-
-static void release_pair(pair *p)
+/* Get two arrays. False where one is not plain or has no elements, or they are one. */
+static bool get_parts(pair *p, PyObject *from, PyObject *to)
 {
-    PyBuffer_Release(&p->x);
-    PyBuffer_Release(&p->out);
-}
-
-static bool is_aligned(const Py_buffer *view, size_t to)
-{
-    return (size_t)view->itemsize == to && (uintptr_t)view->buf % to == 0;
-}
-
-/* Take two arrays. False, with nothing taken, where one is not plain or has no elements. */
-static bool take_pair(pair *p, PyObject *from, PyObject *to)
-{
-    const int how = PyBUF_C_CONTIGUOUS | PyBUF_FORMAT;
-    if (PyObject_GetBuffer(from, &p->x, how) < 0)
+    if (from == to || !get_pair(p, from, to))
         return false;
-    if (PyObject_GetBuffer(to, &p->out, how | PyBUF_WRITABLE) < 0) {
-        PyBuffer_Release(&p->x);
-        return false;
-    }
-    p->type = dtype_of(&p->x);
-    if (p->type >= 0 && p->type == dtype_of(&p->out) && p->x.len > 0
-        && is_aligned(&p->x, element_bytes((dtype)p->type))
-        && is_aligned(&p->out, element_bytes((dtype)p->type)))
+    if (p->x.len > 0)
         return true;
     release_pair(p);
     return false;
-}
-
-static bool are_apart(const pair *p)
-{
-    const char *x = p->x.buf, *out = p->out.buf;
-    return x + p->x.len <= out || out + p->out.len <= x;
-}
-
-static PyObject *not_plain(void)
-{
-    /* The caller's next attempt, in Python, finds out what they are and reports it. */
-    PyErr_Clear();
-    Py_RETURN_NOTIMPLEMENTED;
 }
 
 /* Whether `out` has the shape of a member's parts of the reduction of x. */
@@ -67,10 +29,8 @@ static bool has_parts(const pair *p, const replica_split *split, bool leading)
     const Py_ssize_t rows = (Py_ssize_t)split->rows[split->rank];
     if (leading && (x->shape[0] != rows || out->shape[0] != rows))
         return false;
-    for (int i = leading + 1; i < x->ndim; i++)
-        if (out->shape[i] != x->shape[i])
-            return false;
-    return x->shape[leading] == out->shape[leading] * (Py_ssize_t)split->replicas;
+    return same_lengths(x, leading + 1, out, leading + 1)
+           && x->shape[leading] == out->shape[leading] * (Py_ssize_t)split->replicas;
 }
 
 static PyObject *scatter_pair(CommObject *self, const replica_split *split, const pair *p,
@@ -98,7 +58,7 @@ PyObject *scatter_array(PyObject *object, PyObject *given, PyObject *from, PyObj
     CommObject *self = (CommObject *)object;
     const replica_split *split = ((SplitObject *)given)->split;
     pair p;
-    if (self->queued || !take_pair(&p, from, to))
+    if (self->queued || !get_parts(&p, from, to))
         return not_plain();
     PyObject *result = NULL;
     const bool plain = are_apart(&p) && has_parts(&p, split, leading)
@@ -114,11 +74,9 @@ PyObject *scatter_array(PyObject *object, PyObject *given, PyObject *from, PyObj
 static bool has_places(const pair *p, const comm *c)
 {
     const Py_buffer *x = &p->x, *out = &p->out;
-    if (x->ndim > HEADER_AXES || out->ndim != x->ndim + 1 || out->shape[0] != c->size)
+    if (x->ndim > HEADER_AXES || out->ndim < 1 || out->shape[0] != c->size
+        || !same_lengths(x, 0, out, 1))
         return false;
-    for (int i = 0; i < x->ndim; i++)
-        if (out->shape[i + 1] != x->shape[i])
-            return false;
     return are_apart(p) || (char *)x->buf == (char *)out->buf + x->len * c->rank;
 }
 
@@ -172,7 +130,7 @@ PyObject *gather_array(PyObject *object, PyObject *from, PyObject *to)
 {
     CommObject *self = (CommObject *)object;
     pair p;
-    if (self->queued || !take_pair(&p, from, to))
+    if (self->queued || !get_parts(&p, from, to))
         return not_plain();
     const bool plain = has_places(&p, &self->c);
     PyObject *result = plain ? gather_pair(self, &p) : NULL;

@@ -209,13 +209,11 @@ static PyObject *reducer_gather_array(ReducerObject *self, PyObject *args)
 static void reducer_end(PyObject *object)
 {
     ReducerObject *self = (ReducerObject *)object;
-    PyTypeObject *type = Py_TYPE(object);
     PyObject_GC_UnTrack(object);
     Py_XDECREF(self->comm);
     Py_XDECREF(self->split);
     Py_XDECREF(self->only);
-    ((freefunc)(uintptr_t)PyType_GetSlot(type, Py_tp_free))(object);
-    Py_DECREF(type);
+    free_object(object);
 }
 
 static int reducer_traverse(PyObject *object, visitproc visit, void *arg)
@@ -267,9 +265,8 @@ PyObject *make_reducer_type(PyObject *module)
         {Py_tp_methods, methods},
         {0, NULL},
     };
-    static PyType_Spec spec = {"popdist.engine._core.Reducer", sizeof(ReducerObject), 0,
-                               Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE
-                                   | Py_TPFLAGS_HAVE_GC,
-                               slots};
-    return intern_names() ? PyType_FromModuleAndSpec(module, &spec, NULL) : NULL;
+    if (!intern_names())
+        return NULL;
+    return make_type(module, "popdist.engine._core.Reducer", sizeof(ReducerObject),
+                     Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, slots);
 }

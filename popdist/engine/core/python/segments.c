@@ -1,6 +1,5 @@
+/* The general entry point: arrays given by the addresses of their rows. */
 #include "python/binding.h"
-
-#include "python/segments.h"
 
 /* numpy's arrays have at most 64 axes. */
 enum { MOST_AXES = 64 };

@@ -11,19 +11,17 @@
  * one that has published a block's inputs has read the totals of the block but one
  * before it.
  */
+#include "move/blocks.h"
+#include "move/slots.h"
 #include "reduce/block_size.h"
 #include "reduce/call.h"
-#include "move/slots.h"
 
 typedef struct {
     const call *k;
     terms t;
     cursor at;
     uint64_t length; /* elements of a whole block */
-    uint64_t blocks;
-    uint64_t before; /* steps taken before the first block */
-    uint64_t number; /* of the first block, counted over the arena's life */
-    traffic traffic;
+    blocks b;
     block_trial trial;
 } work;
 
@@ -34,81 +32,59 @@ static chunk part_of(chunk block, int size, int member)
 }
 
 /* Write this member's nodes of a block to its slot, but for its own chunk. */
-static void publish_inputs(work *w, uint64_t b)
+static void publish_inputs(void *what, uint64_t block, uint64_t number, bool streaming)
 {
+    work *w = what;
     const call *k = w->k;
     const size_t width = w->t.slot_element;
-    chunk all = block_of(w->k->total, w->length, b), own = part_of(all, k->c->size, k->c->rank);
-    unsigned char *slot = input_at(k->c, k->c->rank, w->number + b);
-    traffic_begin(&w->traffic, w->number + b);
+    chunk all = block_of(k->total, w->length, block);
+    chunk own = part_of(all, k->c->size, k->c->rank);
+    unsigned char *slot = input_at(k->c, k->c->rank, number);
     for (uint32_t i = 0; i < k->split->nodes[k->c->rank]; i++) {
         unsigned char *to = slot + i * w->length * width;
         write_node(k, &w->t, &w->at, &k->split->mine[i], all.begin, own.begin, to,
-                   w->traffic.streaming);
+                   streaming);
         write_node(k, &w->t, &w->at, &k->split->mine[i], own.end, all.end,
-                   to + (own.end - all.begin) * width, w->traffic.streaming);
+                   to + (own.end - all.begin) * width, streaming);
     }
-    if (w->traffic.streaming)
-        stores_done();
-    traffic_end(&w->traffic);
 }
 
-static void publish_totals(work *w, uint64_t b)
+static void publish_totals(void *what, uint64_t block, uint64_t number, bool streaming)
 {
+    work *w = what;
     comm *c = w->k->c;
-    chunk all = block_of(w->k->total, w->length, b), own = part_of(all, c->size, c->rank);
+    chunk all = block_of(w->k->total, w->length, block);
+    chunk own = part_of(all, c->size, c->rank);
     published p = {.pitch = w->length};
     for (int q = 0; q < c->size; q++)
-        p.from[q] = input_at(c, q, w->number + b)
-                    + (own.begin - all.begin) * w->t.slot_element;
-    traffic_begin(&w->traffic, w->number + b);
+        p.from[q] = input_at(c, q, number) + (own.begin - all.begin) * w->t.slot_element;
     reduce_range(w->k, &w->t, &w->at, &p, own.begin, own.end,
-                 c->size > 1 ? result_at(c, c->rank, w->number + b) : NULL,
-                 w->traffic.streaming);
-    if (w->traffic.streaming)
-        stores_done();
-    traffic_end(&w->traffic);
+                 c->size > 1 ? result_at(c, c->rank, number) : NULL, streaming);
 }
 
-static status take_totals(work *w, uint64_t b)
+static status take_totals(blocks *b, uint64_t block)
 {
+    work *w = b->what;
     comm *c = w->k->c;
-    chunk all = block_of(w->k->total, w->length, b);
+    chunk all = block_of(w->k->total, w->length, block);
     for (int i = 1; i < c->size; i++) {
         int q = (c->rank + i) % c->size;
-        status s = wait_posted(c, q, w->before + 2 * b + 2);
+        status s = wait_posted(c, q, b->before + 2 * block + 2);
         if (s != DONE)
             return s;
         chunk theirs = part_of(all, c->size, q);
-        traffic_begin(&w->traffic, w->number + b);
+        traffic_begin(&b->traffic, b->number + block);
         copy_out(w->k, &w->t, &w->at, theirs.begin, theirs.end,
-                 result_at(c, q, w->number + b));
-        traffic_end(&w->traffic);
+                 result_at(c, q, b->number + block));
+        traffic_end(&b->traffic);
     }
     return DONE;
-}
-
-static status one_block(work *w, uint64_t b)
-{
-    comm *c = w->k->c;
-    status s = DONE;
-    if (b > 0 && (s = wait_all(c, w->before + 2 * b + 1)) != DONE)
-        return s;
-    publish_totals(w, b);
-    post(c);
-    if (b + 1 < w->blocks) {
-        if (b > 0 && (s = wait_all(c, w->before + 2 * b)) != DONE)
-            return s;
-        publish_inputs(w, b + 1);
-        post(c);
-    }
-    return take_totals(w, b);
 }
 
 static void publish_first_inputs(work *w)
 {
     block_trial_begin(&w->trial);
-    publish_inputs(w, 0);
+    blocks_write(&w->b, 0);
     block_trial_pause(&w->trial);
 }
 
@@ -118,14 +94,13 @@ static status begin_direct(work *w, bool *in_place)
     comm *c = w->k->c;
     const descriptor d = descriptor_of(w->k);
     const bool at_once = d.in == NOT_IN_HEAP;
-    w->before = c->posted;
     begin(c, &d);
     if (at_once)
         publish_first_inputs(w);
     announce(c);
     status s = await_calls(c);
     /* Without elements no member waits once more for us to have seen where arrays lie. */
-    if (s != DONE || !w->blocks)
+    if (s != DONE || !w->b.count)
         return s;
     *in_place = all_in_heap(w->k);
     if (*in_place || !some_in_heap(w->k))
@@ -134,40 +109,44 @@ static status begin_direct(work *w, bool *in_place)
     if (!at_once)
         publish_first_inputs(w);
     post(c);
-    w->before++;
-    return wait_all(c, w->before + 1);
+    w->b.before++;
+    return wait_all(c, w->b.before + 1);
 }
 
 status all_reduce_direct(const call *k)
 {
     comm *c = k->c;
-    work w = {.k = k, .t = terms_of(k), .number = c->blocks};
+    work w = {.k = k, .t = terms_of(k)};
     bool in_place = false;
     const uint64_t width = k->split->most_nodes * w.t.slot_element;
 
     c->ran = DIRECT;
     const uint64_t block_bytes = block_size_begin(&w.trial, c, k->total * width);
     w.length = block_bytes / width / CHUNK_UNIT * CHUNK_UNIT;
-    w.blocks = (k->total + w.length - 1) / w.length;
-    const uint64_t row_bytes =
-        (k->total < w.length ? k->total : w.length) * w.t.slot_element;
-    w.traffic = traffic_of(c, row_bytes, w.blocks);
-    if (w.blocks == 1)
+    w.b = (blocks){
+        .c = c,
+        .count = (k->total + w.length - 1) / w.length,
+        .bytes = (k->total < w.length ? k->total : w.length) * w.t.slot_element,
+        .what = &w,
+        .write = publish_inputs,
+        .read = publish_totals,
+        .take = take_totals,
+    };
+    if (w.b.count == 1)
         w.length = round_up(k->total, CHUNK_UNIT);
-    choose_lane(c, w.length * width, w.blocks);
-    w.t.stream_in_place |= w.t.stream_out && stores_usual(c, row_bytes);
+    w.b.extent = w.length * width;
+    blocks_begin(&w.b);
+    w.t.stream_in_place |= w.t.stream_out && stores_usual(c, w.b.bytes);
     status s = begin_direct(&w, &in_place);
     if (s != DONE)
         return s;
     if (in_place)
         return all_reduce_in_heap(k);
     block_trial_begin(&w.trial);
-    for (uint64_t b = 0; b < w.blocks && s == DONE; b++)
-        s = one_block(&w, b);
+    s = blocks_go_through(&w.b);
     if (w.t.stream_out)
         stores_done();
     if (s == DONE)
         block_trial_end(&w.trial, k->total * width);
-    c->blocks += w.blocks;
     return s;
 }

@@ -47,7 +47,7 @@ static status at_once(const work *w)
     return DONE;
 }
 
-static void write_block(const void *what, uint64_t block, uint64_t number, bool streaming)
+static void write_block(void *what, uint64_t block, uint64_t number, bool streaming)
 {
     const work *w = what;
     const replica_split *split = w->k->split;
@@ -58,8 +58,9 @@ static void write_block(const void *what, uint64_t block, uint64_t number, bool 
                    slot + i * w->length * w->t.slot_element, streaming);
 }
 
-static void read_block(const void *what, uint64_t block, uint64_t number)
+static void read_block(void *what, uint64_t block, uint64_t number, bool streaming)
 {
+    (void)streaming; /* what is read goes to the program's memory */
     const work *w = what;
     comm *c = w->k->c;
     chunk all = block_of(w->k->total, w->length, block);

@@ -39,7 +39,7 @@ static bool receives(const plan *p, int member)
     return p->ends[member] > first_of(p, member);
 }
 
-static void write_block(const void *what, uint64_t block, uint64_t number, bool streaming)
+static void write_block(void *what, uint64_t block, uint64_t number, bool streaming)
 {
     const plan *p = what;
     const replica_split *split = p->k->split;
@@ -55,8 +55,9 @@ static void write_block(const void *what, uint64_t block, uint64_t number, bool 
     }
 }
 
-static void read_block(const void *what, uint64_t block, uint64_t number)
+static void read_block(void *what, uint64_t block, uint64_t number, bool streaming)
 {
+    (void)streaming; /* what is read goes to the program's memory */
     const plan *p = what;
     const replica_split *split = p->k->split;
     chunk own = share_of(p, split->rank, block);
