@@ -221,16 +221,13 @@ def _memory(size: int, tuning: Tuning | None) -> Callable[[Sequence[int]], Memor
         )
     if tuning is not None:
         # Sizes that are impossible are refused before the members meet.
-        _core.arena_bytes(*_sizes(size, tuning))
+        _core.arena_sizes(*_sizes(size, tuning))
 
     def memory(pids: Sequence[int]) -> Memory:
         chosen = tuning or Tuning.measured(size, cores_of_members(pids))
         sizes = _sizes(size, chosen)
-        return Memory(
-            _core.arena_bytes(*sizes),
-            _core.arena_channels(*sizes),
-            lambda where: _core.initialise(where, *sizes),
-        )
+        nbytes, begin, end = _core.arena_sizes(*sizes)
+        return Memory(nbytes, (begin, end), lambda at: _core.initialise(at, sizes))
 
     return memory
 

@@ -258,8 +258,8 @@ def test_a_header_that_claims_what_is_not_there_is_refused(
     word: int, value: int
 ) -> None:
     sizes = (2, 1 << 16, 2048, 0)
-    memory = np.zeros(_core.arena_bytes(*sizes) // 8, np.uint64)
-    _core.initialise(memory, *sizes)
+    memory = np.zeros(_core.arena_sizes(*sizes)[0] // 8, np.uint64)
+    _core.initialise(memory, sizes)
     opened(memory).close()
     with pytest.raises(ValueError, match="are no arena of this build"):
         opened(memory[:-1])

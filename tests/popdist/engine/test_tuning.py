@@ -17,7 +17,7 @@ def test_what_was_measured_is_possible_for_any_number_of_members(
 ) -> None:
     found = Tuning.measured(size, cores)
 
-    nbytes = _core.arena_bytes(
+    nbytes, _, _ = _core.arena_sizes(
         size, found.block_bytes, found.oneshot_bytes, found.spin_us
     )
     assert nbytes > 0
@@ -56,7 +56,7 @@ def test_blocks_that_are_too_small_become_the_smallest() -> None:
 
     assert least.block_bytes == 1 << 16
     for size in (1, 2, 3, 13, 256):
-        assert _core.arena_bytes(size, least.block_bytes, 0, 0) > 0
+        assert _core.arena_sizes(size, least.block_bytes, 0, 0)[0] > 0
 
 
 @pytest.mark.parametrize(
@@ -87,9 +87,9 @@ def test_what_fits_stays_as_it_is() -> None:
 
 def test_an_arena_that_cannot_be_is_refused() -> None:
     with pytest.raises(ValueError, match="with blocks of 1000 bytes and one-shot up"):
-        _core.arena_bytes(2, 1000, 0, 0)
+        _core.arena_sizes(2, 1000, 0, 0)
     with pytest.raises(ValueError, match="An arena for 257 members"):
-        _core.arena_bytes(257, 1 << 30, 0, 0)
+        _core.arena_sizes(257, 1 << 30, 0, 0)
 
 
 def test_the_table_ships_with_both_of_its_entries() -> None:

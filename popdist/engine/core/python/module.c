@@ -108,14 +108,10 @@ static PyObject *make_split_type(PyObject *module)
 
 /* --- Functions */
 
-static bool settings_from(PyObject *args, const char *format, PyObject **memory,
-                          settings *s)
+static bool settings_from(PyObject *sizes, settings *s)
 {
     unsigned long long size, block, oneshot, spin_us;
-    bool parsed = memory ? PyArg_ParseTuple(args, format, memory, &size, &block, &oneshot,
-                                            &spin_us)
-                         : PyArg_ParseTuple(args, format, &size, &block, &oneshot, &spin_us);
-    if (!parsed)
+    if (!PyArg_ParseTuple(sizes, "KKKK", &size, &block, &oneshot, &spin_us))
         return false;
     *s = (settings){size, block, oneshot, spin_us};
     if (!settings_possible(s)) {
@@ -130,25 +126,16 @@ static bool settings_from(PyObject *args, const char *format, PyObject **memory,
     return true;
 }
 
-static PyObject *arena_bytes(PyObject *module, PyObject *args)
+/* How long an arena is, and from where to where it is for send and receive alone. */
+static PyObject *arena_sizes(PyObject *module, PyObject *args)
 {
     settings s;
     (void)module;
-    if (!settings_from(args, "KKKK", NULL, &s))
+    if (!settings_from(args, &s))
         return NULL;
-    return PyLong_FromUnsignedLongLong(places_of(&s).total);
-}
-
-/* Which part of the arena is for send and receive alone. */
-static PyObject *arena_channels(PyObject *module, PyObject *args)
-{
-    settings s;
-    (void)module;
-    if (!settings_from(args, "KKKK", NULL, &s))
-        return NULL;
-    places at = places_of(&s);
-    return Py_BuildValue("(KK)", (unsigned long long)at.channels,
-                         (unsigned long long)at.slots);
+    const places at = places_of(&s);
+    return Py_BuildValue("(KKK)", (unsigned long long)at.total,
+                         (unsigned long long)at.channels, (unsigned long long)at.slots);
 }
 
 static PyObject *layout_of_arenas(PyObject *module, PyObject *unused)
@@ -160,10 +147,11 @@ static PyObject *layout_of_arenas(PyObject *module, PyObject *unused)
 static PyObject *initialise(PyObject *module, PyObject *args)
 {
     settings s;
-    PyObject *memory;
+    PyObject *memory, *sizes;
     Py_buffer view;
     (void)module;
-    if (!settings_from(args, "OKKKK", &memory, &s)
+    if (!PyArg_ParseTuple(args, "OO!", &memory, &PyTuple_Type, &sizes)
+        || !settings_from(sizes, &s)
         || PyObject_GetBuffer(memory, &view, PyBUF_WRITABLE) < 0)
         return NULL;
     bool fits = (uint64_t)view.len >= places_of(&s).total;
@@ -171,7 +159,7 @@ static PyObject *initialise(PyObject *module, PyObject *args)
         arena_initialise(view.buf, &s);
     PyBuffer_Release(&view);
     if (!fits)
-        return PyErr_Format(PyExc_ValueError, "The memory is smaller than arena_bytes().");
+        return PyErr_Format(PyExc_ValueError, "The memory is smaller than that of arena_sizes().");
     Py_RETURN_NONE;
 }
 
@@ -236,8 +224,7 @@ static PyMethodDef functions[] = {
     {"address_of", address_of, METH_O, NULL},
     {"make_accessible", make_pages_accessible, METH_VARARGS, NULL},
     {"remove_pages", remove_these_pages, METH_VARARGS, NULL},
-    {"arena_bytes", arena_bytes, METH_VARARGS, NULL},
-    {"arena_channels", arena_channels, METH_VARARGS, NULL},
+    {"arena_sizes", arena_sizes, METH_VARARGS, NULL},
     {"arena_layout", layout_of_arenas, METH_NOARGS, NULL},
     {"initialise", initialise, METH_VARARGS, NULL},
     {"simd_levels", simd_levels, METH_NOARGS, NULL},
