@@ -24,7 +24,7 @@ class Claim:
         # number for a file of its own.
         self._file: tuple[int, int] | None = None
 
-    def acquire(self, meeting: str, rank: int) -> None:
+    def acquire(self, shared_name: str, rank: int) -> None:
         """Claim to be this instance, until the claim is released.
 
         Raises:
@@ -37,7 +37,7 @@ class Claim:
 
         if self._socket is not None:
             return
-        address = address_of(f"{meeting} instance {rank}")
+        address = address_of(f"{shared_name} instance {rank}")
         try:
             self._socket = listen(address, 128)
             self._file = file_of(self._socket.fileno())

@@ -245,7 +245,7 @@ def topology_number(environ: Mapping[str, str], name: str) -> int:
     return env.topology_number(environ, name)
 
 
-def meeting_of(environ: Mapping[str, str], proc: str = "/proc") -> str:
+def shared_name_of(environ: Mapping[str, str], proc: str = "/proc") -> str:
     """Return the name that the instances of this host share, and no other job has.
 
     It is as secret as the launcher makes it: other users cannot derive it from what
@@ -261,9 +261,9 @@ def meeting_of(environ: Mapping[str, str], proc: str = "/proc") -> str:
         return environ[env.ARENA]
     launcher = _launcher_of(environ)
     if launcher is _OPEN_MPI:
-        return _meeting_of_open_mpi(environ, proc)
+        return _shared_name_of_open_mpi(environ, proc)
     if launcher is _HYDRA:
-        return _meeting_of_hydra(proc)
+        return _shared_name_of_hydra(proc)
     if launcher is _SRUN:
         names = [env.SLURM_JOB, env.SLURM_STEP]
     else:
@@ -333,7 +333,7 @@ def _with_slurms_hosts(environ: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _meeting_of_open_mpi(environ: Mapping[str, str], proc: str) -> str:
+def _shared_name_of_open_mpi(environ: Mapping[str, str], proc: str) -> str:
     job = environ.get(env.PMIX_NAMESPACE)
     if not job:
         raise ArenaError(
@@ -348,7 +348,7 @@ def _meeting_of_open_mpi(environ: Mapping[str, str], proc: str) -> str:
     return f"mpirun {job} {environ.get(env.PMIX_SERVER, '')} {daemon}"
 
 
-def _meeting_of_hydra(proc: str) -> str:
+def _shared_name_of_hydra(proc: str) -> str:
     proxy = _ancestor(_HYDRA_PROXIES, proc)
     if proxy:
         return f"hydra {proxy}"

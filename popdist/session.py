@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from popdist.claim import Claim
 from popdist.environment import ENDED_INSTANCES, Instance
 from popdist.errors import ArenaError, GroupUnusableError
-from popdist.job import Place, TorchPlace, instance_of, meeting_of
+from popdist.job import Place, TorchPlace, instance_of, shared_name_of
 from popdist.settings import Settings
 
 if TYPE_CHECKING:
@@ -43,8 +43,8 @@ class Job:
     place: Place
     instance: Instance
     settings: Settings
-    # What the instances of this host call their meeting place; empty when alone.
-    meeting: str
+    # A name that the instances of this host have in common; empty when alone.
+    shared_name: str
     # Where poprun says which instances have ended; empty without it.
     ended_file: str
 
@@ -121,7 +121,7 @@ class Session:
             place=place,
             instance=instance_of(os.environ),
             settings=self.settings,
-            meeting=meeting_of(os.environ) if place.size > 1 else "",
+            shared_name=shared_name_of(os.environ) if place.size > 1 else "",
             ended_file=os.environ.get(ENDED_INSTANCES, ""),
         )
 
@@ -163,7 +163,7 @@ class Session:
         )
         return Group.over(endpoint, algorithm=self.job.settings.algorithm)
 
-    def meet(
+    def new_group(
         self,
         name: "GroupName",
         rank: int,
@@ -191,7 +191,7 @@ class Session:
 
         size = len(numbers)
         place = Place(rank=rank, size=size, local_rank=rank, local_size=size)
-        transport = self._meeting(place)(
+        transport = self._meet_members_of(place)(
             name,
             rank,
             numbers,
@@ -309,10 +309,10 @@ class Session:
 
         place, settings = self.job.place, self.job.settings
         if len(members) > 1:
-            self._claim.acquire(self.job.meeting, place.rank)
+            self._claim.acquire(self.job.shared_name, place.rank)
         try:
-            transport = self._meeting(place if len(members) > 1 else Place())(
-                f"{self.job.meeting}.{purpose}{self._digest(members)}",
+            transport = self._meet_members_of(place if len(members) > 1 else Place())(
+                f"{self.job.shared_name}.{purpose}{self._digest(members)}",
                 members.index(place.rank),
                 members,
                 timeout=settings.timeout,
@@ -341,7 +341,7 @@ class Session:
                 self._past_runs.update(endpoint.transport.runs)
         self._endpoints = [each for each in self._endpoints if not each.closed]
 
-    def _meeting(self, place: Place) -> "Callable[..., Transport]":
+    def _meet_members_of(self, place: Place) -> "Callable[..., Transport]":
         """Return what makes a transport, as MeetMembers.
 
         Args:

@@ -14,7 +14,7 @@ import numpy as np
 
 from popdist.bench import inputs
 from popdist.bench.cells import check
-from popdist.bench.meeting import Floats, GroupMeeting, Meeting
+from popdist.bench.communicator import Communicator, Floats, GroupCommunicator
 from popdist.bench.peers import Mpi
 from popdist.bench.rounds import READ_FROM_BYTES, Lane, measure
 from popdist.bench.runners import Candidate, Engine, Run
@@ -22,8 +22,8 @@ from popdist.bench.sizes import parse
 from popdist.bench.tasks import Task, task
 
 
-class MpiMeeting:
-    """A meeting of the ranks of an MPI."""
+class MpiCommunicator:
+    """A communicator of the ranks of an MPI."""
 
     def __init__(self, mpi: Any) -> None:
         world = mpi.COMM_WORLD
@@ -38,7 +38,7 @@ class MpiMeeting:
 
 
 class DeepSpeed:
-    """DeepSpeed's all-reduce through shared memory, and a meeting by means of gloo."""
+    """DeepSpeed's all-reduce through shared memory, and a communicator over gloo."""
 
     name = "deepspeed"
 
@@ -80,7 +80,7 @@ class DeepSpeed:
         return run
 
 
-def candidate(kind: str) -> tuple[Meeting, Candidate]:
+def candidate(kind: str) -> tuple[Communicator, Candidate]:
     """Return what is measured, and by what its members keep in step."""
     if kind == "deepspeed":
         deepspeed = DeepSpeed()
@@ -88,11 +88,11 @@ def candidate(kind: str) -> tuple[Meeting, Candidate]:
     if kind == "mpi":
         from mpi4py import MPI
 
-        return MpiMeeting(MPI), Mpi(MPI)
+        return MpiCommunicator(MPI), Mpi(MPI)
     from popdist.session import connect
 
     group = connect()
-    return GroupMeeting(group), Engine(group)
+    return GroupCommunicator(group), Engine(group)
 
 
 def main() -> None:
@@ -102,21 +102,21 @@ def main() -> None:
     parser.add_argument("--dtype", choices=inputs.DTYPES, required=True)
     parser.add_argument("--seconds", type=float, required=True)
     wishes = parser.parse_args()
-    meeting, measured = candidate(wishes.kind)
+    comm, measured = candidate(wishes.kind)
     found = {}
     for nbytes in wishes.sizes:
-        todo = task("all_reduce", nbytes, wishes.dtype, meeting.rank, meeting.size)
+        todo = task("all_reduce", nbytes, wishes.dtype, comm.rank, comm.size)
         lane = Lane(
             name=measured.name,
             task=todo,
             run=measured.runner(todo),
             reads=nbytes >= READ_FROM_BYTES,
         )
-        if why := check(meeting, lane):
+        if why := check(comm, lane):
             raise SystemExit(f"{measured.name} at {nbytes} bytes: {why}")
-        samples = measure(meeting, [lane], wishes.seconds, lambda: 0.0)
+        samples = measure(comm, [lane], wishes.seconds, lambda: 0.0)
         found[nbytes] = float(np.median(samples.seconds)) * 1e6
-    if meeting.rank == 0:
+    if comm.rank == 0:
         print(json.dumps(found), flush=True)
 
 

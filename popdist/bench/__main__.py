@@ -12,10 +12,15 @@ import numpy as np
 
 from popdist.bench import peers, plot, sizes, table, tune
 from popdist.bench.cells import Bench
+from popdist.bench.communicator import (
+    Communicator,
+    GroupCommunicator,
+    placement,
+    refuse,
+)
 from popdist.bench.inputs import DTYPES, MOST_MEMBERS
 from popdist.bench.load import busy_processes
 from popdist.bench.machine_state import Probe
-from popdist.bench.meeting import GroupMeeting, Meeting, placement, refuse
 from popdist.bench.peers import NAMES as PEERS
 from popdist.bench.results import Result
 from popdist.bench.runners import Engine
@@ -108,49 +113,49 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     # One array an instance, however many replicas it has, as a peer's process has.
     group = connect()
-    meeting = GroupMeeting(group)
-    if meeting.size > MOST_MEMBERS:
+    comm = GroupCommunicator(group)
+    if comm.size > MOST_MEMBERS:
         refuse(
-            meeting,
-            f"{meeting.size} instances are more than the {MOST_MEMBERS} whose sums "
+            comm,
+            f"{comm.size} instances are more than the {MOST_MEMBERS} whose sums "
             "are exact in float16. Start fewer.",
         )
     if arguments.tune:
-        tune.run(meeting, arguments.tune, arguments.seconds)
+        tune.run(comm, arguments.tune, arguments.seconds)
         return
-    with busy_processes(arguments.load if meeting.rank == 0 else 0):
-        results = list(_results(arguments, group, meeting))
-    if meeting.rank == 0 and arguments.json:
+    with busy_processes(arguments.load if comm.rank == 0 else 0):
+        results = list(_results(arguments, group, comm))
+    if comm.rank == 0 and arguments.json:
         text = json.dumps([asdict(result) for result in results], indent=1)
         arguments.json.write_text(f"{text}\n", encoding="utf-8")
-    if meeting.rank == 0 and arguments.plot:
+    if comm.rank == 0 and arguments.plot:
         plot.draw(results, arguments.plot)
 
 
 def _results(
-    arguments: Arguments, group: "Group", meeting: Meeting
+    arguments: Arguments, group: "Group", comm: Communicator
 ) -> Iterator[Result]:
     """Measure cell after cell, and show each as soon as it is there."""
 
     def say(*lines: str) -> None:
         """Print lines for the first member, at once."""
-        for line in lines if meeting.rank == 0 else ():
+        for line in lines if comm.rank == 0 else ():
             print(line, flush=True)
 
     copies = sizes.COPIES + arguments.in_arena + 2 * (arguments.op != ("all_reduce",))
-    free = -meeting.greatest(np.array([-sizes.available_memory()], np.float64))[0]
-    fit, left_out = sizes.fitting(arguments.sizes, meeting.size, copies, int(free))
+    free = -comm.greatest(np.array([-sizes.available_memory()], np.float64))[0]
+    fit, left_out = sizes.fitting(arguments.sizes, comm.size, copies, int(free))
     say(*left_out)
     wanted = [name for name in arguments.peers if name != "none"]
-    present, missing = peers.find(wanted, meeting)
+    present, missing = peers.find(wanted, comm)
     say(*missing, *(f"{peer.name} is {peer.library}" for peer in present))
     names = [peer.name for peer in present]
-    where = placement(meeting)
+    where = placement(comm)
     bench = Bench(
-        meeting=meeting,
+        comm=comm,
         engine=Engine(group, arguments.algorithm),
         peers=present,
-        probe=Probe(meeting, where),
+        probe=Probe(comm, where),
         placement=where,
         seconds=arguments.seconds,
         in_arena=arguments.in_arena,
@@ -158,10 +163,10 @@ def _results(
         load=arguments.load,
     )
     for operation, dtype in product(arguments.op, arguments.dtypes):
-        say("", table.heading(operation, dtype, meeting.size, where, names))
+        say("", table.heading(operation, dtype, comm.size, where, names))
         # Sizes that are rounded to the same one are measured once.
         item = np.dtype(dtype).itemsize
-        unit = item if operation == "all_reduce" else item * meeting.size
+        unit = item if operation == "all_reduce" else item * comm.size
         here: list[Result] = []
         for nbytes in dict.fromkeys(-(-n // unit) * unit for n in fit):
             result = bench.cell(operation, dtype, nbytes)

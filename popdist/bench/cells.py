@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from popdist.bench import results
+from popdist.bench.communicator import Communicator, Floats, refuse
 from popdist.bench.machine_state import Probe, bandwidth, mode
-from popdist.bench.meeting import Floats, Meeting, refuse
 from popdist.bench.results import ENGINE, FLOOR, Result
 from popdist.bench.rounds import READ_FROM_BYTES, Lane, Samples, measure
 from popdist.bench.runners import Candidate, Engine, Floor
@@ -28,7 +28,7 @@ _WRONG, _RAISED = 1, 2
 class Bench:
     """What all cells have in common."""
 
-    meeting: Meeting
+    comm: Communicator
     engine: Engine
     peers: Sequence[Candidate]
     probe: Probe
@@ -44,20 +44,20 @@ class Bench:
         Raises:
             SystemExit: The engine's own result is wrong.
         """
-        size, rank = self.meeting.size, self.meeting.rank
+        size, rank = self.comm.size, self.comm.rank
         todo = task(operation, nbytes, dtype, rank, size)
         engine = self._engine_lane(todo)
-        if check(self.meeting, engine):
+        if check(self.comm, engine):
             what = f"{operation} of {in_short(todo.nbytes)} of {dtype}"
-            refuse(self.meeting, f"The engine's result of {what} is wrong.")
+            refuse(self.comm, f"The engine's result of {what} is wrong.")
         # Once more: since the check, members have agreed on its outcome by the engine.
         engine.run(1)
         algorithm = self.engine.algorithm_of(todo)
         lanes, errors = self._peer_lanes(todo)
         lanes = [engine, *lanes, self._lane(Floor(), todo)]
-        samples = measure(self.meeting, lanes, self.seconds, self.probe)
+        samples = measure(self.comm, lanes, self.seconds, self.probe)
         blocks = self.engine.blocks_of(todo) if algorithm == "direct" else None
-        waits = self.meeting.greatest(np.array(engine.waited[1:]) / engine.waited[0])
+        waits = self.comm.greatest(np.array(engine.waited[1:]) / engine.waited[0])
         return self._result(todo, algorithm, blocks, lanes, samples, errors, waits)
 
     def _reads(self, todo: Task) -> bool:
@@ -84,7 +84,7 @@ class Bench:
         lanes, errors = [], {}
         for peer in self.peers:
             lane = self._lane(peer, todo)
-            if why := check(self.meeting, lane):
+            if why := check(self.comm, lane):
                 errors[peer.name] = why
             else:
                 lanes.append(lane)
@@ -107,7 +107,7 @@ class Bench:
             operation=todo.operation,
             dtype=todo.dtype,
             bytes=todo.nbytes,
-            members=self.meeting.size,
+            members=self.comm.size,
             algorithm=algorithm,
             in_arena=self.in_arena,
             blocks=blocks,
@@ -126,10 +126,10 @@ class Bench:
         )
 
 
-def check(meeting: Meeting, lane: Lane) -> str:
+def check(comm: Communicator, lane: Lane) -> str:
     """Call once; return what is wrong with the result on any member, or nothing."""
     lane.task.reset()
-    meeting.barrier()
+    comm.barrier()
     verdict = 0
     try:
         lane.run(1)
@@ -142,5 +142,5 @@ def check(meeting: Meeting, lane: Lane) -> str:
     else:
         if not lane.task.is_right(lane.task.results[0]):
             verdict = _WRONG
-    worst = meeting.greatest(np.array([verdict], np.float64))[0]
+    worst = comm.greatest(np.array([verdict], np.float64))[0]
     return _VERDICTS[int(worst)]

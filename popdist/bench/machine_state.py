@@ -11,7 +11,7 @@ from time import perf_counter
 
 import numpy as np
 
-from popdist.bench.meeting import Floats, Meeting
+from popdist.bench.communicator import Communicator, Floats
 
 # What one core writes and another reads: it fits in the caches next to each of them.
 PIECE = 256 << 10
@@ -23,10 +23,10 @@ _READINGS = 4
 class Probe:
     """One member writes a piece with ordinary stores, another times its reading."""
 
-    def __init__(self, meeting: Meeting, placement: Sequence[str]) -> None:
-        self._meeting = meeting
+    def __init__(self, comm: Communicator, placement: Sequence[str]) -> None:
+        self._comm = comm
         self._reader = reader(placement)
-        self._piece = _shared(meeting) if self._reader else np.empty(0)
+        self._piece = _shared(comm) if self._reader else np.empty(0)
 
     def __call__(self) -> float:
         """Return the seconds that the reader took; 0 from all others."""
@@ -37,16 +37,16 @@ class Probe:
         return min(self._read_once() for _ in range(_READINGS))
 
     def _read_once(self) -> float:
-        if self._meeting.rank == 0:
+        if self._comm.rank == 0:
             self._piece.fill(1.0)
-        self._meeting.barrier()
+        self._comm.barrier()
         seconds = 0.0
-        if self._meeting.rank == self._reader:
+        if self._comm.rank == self._reader:
             began = perf_counter()
             # It reads faster than any memory can follow; a sum would not.
             self._piece.max()
             seconds = perf_counter() - began
-        self._meeting.barrier()
+        self._comm.barrier()
         return seconds
 
 
@@ -73,18 +73,18 @@ def mode(gb_per_s: float | None) -> str:
     return "fast" if gb_per_s >= _BOUND_GB_PER_S else "slow"
 
 
-def _shared(meeting: Meeting) -> Floats:
+def _shared(comm: Communicator) -> Floats:
     """Return a piece of memory that all members see."""
     where = np.zeros(2)
-    if meeting.rank == 0:
+    if comm.rank == 0:
         own = os.memfd_create("popdist.bench", os.MFD_CLOEXEC)
         os.ftruncate(own, PIECE)
         where[:] = os.getpid(), own
-    pid, number = meeting.greatest(where).astype(int)
+    pid, number = comm.greatest(where).astype(int)
     opened = os.open(f"/proc/{pid}/fd/{number}", os.O_RDWR | os.O_CLOEXEC)
     memory = mmap.mmap(opened, PIECE)
     os.close(opened)
-    meeting.barrier()
-    if meeting.rank == 0:
+    comm.barrier()
+    if comm.rank == 0:
         os.close(own)
     return np.frombuffer(memory, np.float64)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from popdist.bench.meeting import Meeting
+from popdist.bench.communicator import Communicator
 from popdist.bench.runners import Run, run_pairs
 from popdist.bench.tasks import Task
 
@@ -86,7 +86,7 @@ class Gloo:
 Peer = Mpi | Gloo
 
 
-def find(names: Sequence[str], meeting: Meeting) -> tuple[list[Peer], list[str]]:
+def find(names: Sequence[str], comm: Communicator) -> tuple[list[Peer], list[str]]:
     """Return the peers that can take part, and a sentence about each other.
 
     Every member must ask for the same names: peers connect in here.
@@ -95,7 +95,7 @@ def find(names: Sequence[str], meeting: Meeting) -> tuple[list[Peer], list[str]]
     sentences = []
     for name in names:
         try:
-            present.append(_CONNECT[name](meeting))
+            present.append(_CONNECT[name](comm))
         except PeerMissingError as error:
             sentences.append(f"{name} is left out: {error}")
     return present, sentences
@@ -107,35 +107,35 @@ def name_of_mpi(library: str) -> str:
     return next(names, "mpi")
 
 
-def _connect_mpi(meeting: Meeting) -> Mpi:
-    mpi = _imported("mpi4py.MPI", meeting, "Install it with 'pip install mpi4py'.")
+def _connect_mpi(comm: Communicator) -> Mpi:
+    mpi = _imported("mpi4py.MPI", comm, "Install it with 'pip install mpi4py'.")
     # The greatest and the least of all members, so that they agree on what to do.
-    sizes = meeting.greatest(np.array([mpi.COMM_WORLD.size, -mpi.COMM_WORLD.size], "d"))
-    if list(sizes) != [meeting.size, -meeting.size]:
+    sizes = comm.greatest(np.array([mpi.COMM_WORLD.size, -mpi.COMM_WORLD.size], "d"))
+    if list(sizes) != [comm.size, -comm.size]:
         raise PeerMissingError(
-            f"its world has {mpi.COMM_WORLD.size} ranks, where {meeting.size} "
+            f"its world has {mpi.COMM_WORLD.size} ranks, where {comm.size} "
             "instances were started. Its library and the mpirun that started them do "
             "not belong together: set MPI4PY_LIBMPI to that mpirun's libmpi."
         )
     return Mpi(mpi)
 
 
-def _connect_gloo(meeting: Meeting) -> Gloo:
-    torch = _imported("torch", meeting, "Install it with 'pip install torch'.")
-    distributed = _imported("torch.distributed", meeting, "This torch lacks it.")
+def _connect_gloo(comm: Communicator) -> Gloo:
+    torch = _imported("torch", comm, "Install it with 'pip install torch'.")
+    distributed = _imported("torch.distributed", comm, "This torch lacks it.")
     # The first member's store takes a port that is free, and the others get its number.
     # The port that MASTER_PORT names may be in use by now.
     store = None
     port = 0
-    if meeting.rank == 0:
-        store = _store(distributed, 0, meeting)
+    if comm.rank == 0:
+        store = _store(distributed, 0, comm)
         port = store.port
-    port = int(meeting.greatest(np.array([port], np.float64))[0])
+    port = int(comm.greatest(np.array([port], np.float64))[0])
     distributed.init_process_group(
         "gloo",
-        store=store or _store(distributed, port, meeting),
-        rank=meeting.rank,
-        world_size=meeting.size,
+        store=store or _store(distributed, port, comm),
+        rank=comm.rank,
+        world_size=comm.size,
     )
     # Its threads must end before the interpreter does, or they end it.
     atexit.register(distributed.destroy_process_group)
@@ -143,13 +143,13 @@ def _connect_gloo(meeting: Meeting) -> Gloo:
 
 
 # Any, because torch is not there when types are checked.
-def _store(distributed: ModuleType, port: int, meeting: Meeting) -> Any:
+def _store(distributed: ModuleType, port: int, comm: Communicator) -> Any:
     return distributed.TCPStore(
-        "127.0.0.1", port, meeting.size, meeting.rank == 0, wait_for_workers=False
+        "127.0.0.1", port, comm.size, comm.rank == 0, wait_for_workers=False
     )
 
 
-def _imported(name: str, meeting: Meeting, way_out: str) -> ModuleType:
+def _imported(name: str, comm: Communicator, way_out: str) -> ModuleType:
     """Import a module if all members can, and otherwise say of it that they cannot."""
     why = ""
     try:
@@ -157,14 +157,14 @@ def _imported(name: str, meeting: Meeting, way_out: str) -> ModuleType:
     # An MPI library that does not load is a RuntimeError, with several lines.
     except (ImportError, RuntimeError) as error:
         why = str(error).splitlines()[0]
-    if meeting.greatest(np.array([bool(why)], np.float64))[0]:
+    if comm.greatest(np.array([bool(why)], np.float64))[0]:
         raise PeerMissingError(
             f"{name} cannot be imported ({why or 'by another instance'}). {way_out}"
         )
     return module
 
 
-_CONNECT: Mapping[str, Callable[[Meeting], Peer]] = {
+_CONNECT: Mapping[str, Callable[[Communicator], Peer]] = {
     "mpi": _connect_mpi,
     "gloo": _connect_gloo,
 }

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from popdist.bench.meeting import Floats
+from popdist.bench.communicator import Floats
 
 # The lane that all others are compared with, and the one that is no peer.
 ENGINE = "engine"

@@ -17,7 +17,7 @@ from time import perf_counter, perf_counter_ns
 
 import numpy as np
 
-from popdist.bench.meeting import Floats, Meeting
+from popdist.bench.communicator import Communicator, Floats
 from popdist.bench.runners import Run
 from popdist.bench.tasks import Task, read
 
@@ -56,13 +56,13 @@ class Samples:
 
 
 def measure(
-    meeting: Meeting,
+    comm: Communicator,
     lanes: Sequence[Lane],
     seconds: float,
     probe: Callable[[], float],
 ) -> Samples:
     """Run rounds until the time is over. Every member must call it alike."""
-    calls = _calls_a_burst(meeting, lanes)
+    calls = _calls_a_burst(comm, lanes)
     rounds: list[Floats] = []
     began = perf_counter()
     elapsed = 0.0
@@ -72,16 +72,16 @@ def measure(
         # the probe, finds other caches than what comes later.
         for i in range(len(rounds), len(rounds) + len(lanes)):
             lane = i % len(lanes)
-            row[lane] = burst(meeting, lanes[lane], calls[lane])
+            row[lane] = burst(comm, lanes[lane], calls[lane])
         row[-2:] = probe(), perf_counter() - began
         # All members learn the same times, so all of them stop in the same round.
-        rounds.append(meeting.greatest(row))
+        rounds.append(comm.greatest(row))
         elapsed = rounds[-1][-1]
     table = np.array(rounds)
     return Samples(seconds=table[:, :-2], probed=table[:, -2])
 
 
-def burst(meeting: Meeting, lane: Lane, calls: int) -> float:
+def burst(comm: Communicator, lane: Lane, calls: int) -> float:
     """Return the seconds that a call took this member, on average over a burst."""
     task = lane.task
     depth = min(calls, len(task.inputs))
@@ -90,7 +90,7 @@ def burst(meeting: Meeting, lane: Lane, calls: int) -> float:
     for _ in range(passes):
         for row in task.inputs[:depth]:
             np.copyto(row, task.source)
-        meeting.barrier()
+        comm.barrier()
         before = lane.waits()
         began = perf_counter_ns()
         lane.run(depth)
@@ -109,12 +109,12 @@ def _count(lane: Lane, before: Sequence[int], calls: int) -> None:
     ]
 
 
-def _calls_a_burst(meeting: Meeting, lanes: Sequence[Lane]) -> list[int]:
+def _calls_a_burst(comm: Communicator, lanes: Sequence[Lane]) -> list[int]:
     """Return how often each lane is called in a burst, the same on every member."""
     calls = [1] * len(lanes)
     # The first calls are slow, whatever they are; the second look is after them.
     for _ in range(2):
-        tried = [burst(meeting, lane, n) for lane, n in zip(lanes, calls, strict=True)]
-        slowest = meeting.greatest(np.array(tried))
+        tried = [burst(comm, lane, n) for lane, n in zip(lanes, calls, strict=True)]
+        slowest = comm.greatest(np.array(tried))
         calls = [max(1, min(_MOST_CALLS, int(BURST_SECONDS / t))) for t in slowest]
     return calls

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from popdist.bench.meeting import Meeting
+from popdist.bench.communicator import Communicator
 from popdist.bench.results import Spread
 from popdist.bench.rounds import Lane, measure
 from popdist.bench.runners import Engine
@@ -35,24 +35,24 @@ Shares = Mapping[int, Sequence[float]]
 Connect = Callable[[Tuning], "Group"]
 
 
-def run(meeting: Meeting, path: Path, seconds: float) -> None:
+def run(comm: Communicator, path: Path, seconds: float) -> None:
     """Measure, and write the table's entry for as many members as there are here."""
-    tuning = measured(meeting, _connection(meeting), seconds)
-    entry = tuning.entry(meeting.size, cores_of_host())
-    if meeting.rank == 0:
+    tuning = measured(comm, _connection(comm), seconds)
+    entry = tuning.entry(comm.size, cores_of_host())
+    if comm.rank == 0:
         before = path.read_text(encoding="utf-8") if path.exists() else ""
         path.write_text(merged(before, entry), encoding="utf-8")
         print(f"{path}: {json.dumps(entry)}")
 
 
-def measured(meeting: Meeting, connect: Connect, seconds: float) -> Tuning:
+def measured(comm: Communicator, connect: Connect, seconds: float) -> Tuning:
     """Return what wins: first how long to spin, then the block, then the border."""
-    best = Tuning.measured(meeting.size, cores_of_host())
+    best = Tuning.measured(comm.size, cores_of_host())
 
     def least_of(name: str, values: Sequence[int], sizes: Sequence[int]) -> int:
         groups = {n: connect(replace(best, **{name: n})) for n in values}
         engines = {n: Engine(group, "auto", str(n)) for n, group in groups.items()}
-        shares = _compare(meeting, name, engines, sizes, seconds)
+        shares = _compare(comm, name, engines, sizes, seconds)
         for group in groups.values():
             group.close()
         return least(shares)
@@ -61,7 +61,7 @@ def measured(meeting: Meeting, connect: Connect, seconds: float) -> Tuning:
     best = replace(best, block_bytes=least_of("block_bytes", _BLOCKS, _BLOCK_SIZES))
     with connect(replace(best, oneshot_bytes=_ONESHOT_SIZES[-1])) as roomy:
         engines = {name: Engine(roomy, name, name) for name in ("oneshot", "direct")}
-        shares = _compare(meeting, "algorithm", engines, _ONESHOT_SIZES, seconds)
+        shares = _compare(comm, "algorithm", engines, _ONESHOT_SIZES, seconds)
     return replace(best, oneshot_bytes=border(_ONESHOT_SIZES, shares["direct"]))
 
 
@@ -106,7 +106,7 @@ def merged(before: str, entry: Mapping[str, str | int]) -> str:
 
 
 def _compare(
-    meeting: Meeting,
+    comm: Communicator,
     parameter: str,
     engines: Mapping[T, Engine],
     sizes: Sequence[int],
@@ -115,15 +115,15 @@ def _compare(
     """Return each engine's times as a share of the first one's, at each size."""
     shares: dict[T, list[float]] = {value: [] for value in engines}
     for size in sizes:
-        todo = task("all_reduce", size, "float32", meeting.rank, meeting.size)
+        todo = task("all_reduce", size, "float32", comm.rank, comm.size)
         lanes = [
             Lane(name=engine.name, task=todo, run=engine.runner(todo))
             for engine in engines.values()
         ]
-        times = measure(meeting, lanes, seconds, lambda: 0.0).seconds
+        times = measure(comm, lanes, seconds, lambda: 0.0).seconds
         for value, column in zip(engines, times.T, strict=True):
             shares[value].append(Spread.of(column / times[:, 0]).median)
-        if meeting.rank == 0:
+        if comm.rank == 0:
             text = ", ".join(
                 f"{value} {ratio[-1]:.2f}" for value, ratio in shares.items()
             )
@@ -134,7 +134,7 @@ def _compare(
     return shares
 
 
-def _connection(meeting: Meeting) -> Connect:
+def _connection(comm: Communicator) -> Connect:
     # Not above: they meet other instances, and what is pure here needs none.
     from popdist.engine.group import Group
     from popdist.engine.shm.transport import ShmTransport
@@ -146,10 +146,10 @@ def _connection(meeting: Meeting) -> Connect:
         nonlocal count
         count += 1
         # A name of its own for each: members meet by it.
-        name = f"{STATE.job.meeting}.tune{count}" if meeting.size > 1 else ""
+        name = f"{STATE.job.shared_name}.tune{count}" if comm.size > 1 else ""
         transport = ShmTransport.meet(
             name,
-            meeting.rank,
+            comm.rank,
             STATE.job.members,
             timeout=STATE.job.settings.timeout,
             stall=STATE.job.settings.stall,

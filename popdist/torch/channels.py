@@ -224,7 +224,7 @@ class Channels:
             self._check_open()
             return name
 
-        group = STATE.meet(
+        group = STATE.new_group(
             name if self._rank == source else name_while_open,
             0 if self._rank == source else 1,
             ranks,

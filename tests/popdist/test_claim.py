@@ -6,10 +6,10 @@ from popdist.claim import Claim
 
 
 def test_a_claim_that_is_released_can_be_made_again() -> None:
-    meeting = f"test claim {os.getpid()}"
+    shared_name = f"test claim {os.getpid()}"
     for _ in range(2):
         claim = Claim()
-        claim.acquire(meeting, 0)
+        claim.acquire(shared_name, 0)
         claim.release()
 
 

@@ -16,7 +16,7 @@ from popdist.errors import (
     MissingVariableError,
     UnreadableVariableError,
 )
-from popdist.job import Place, instance_of, meeting_of
+from popdist.job import Place, instance_of, shared_name_of
 
 OPEN_MPI = {
     "OMPI_COMM_WORLD_RANK": "5",
@@ -229,8 +229,8 @@ def test_processes_of_another_launcher_meet_as_one_job() -> None:
         (TORCHRUN, "RANK", "TORCHELASTIC_RESTART_COUNT"),
         (SRUN, "SLURM_PROCID", "SLURM_STEP_ID"),
     ):
-        assert meeting_of(environ) == meeting_of({**environ, rank: "6"})
-        assert meeting_of(environ) != meeting_of({**environ, job: "9"})
+        assert shared_name_of(environ) == shared_name_of({**environ, rank: "6"})
+        assert shared_name_of(environ) != shared_name_of({**environ, job: "9"})
 
 
 @pytest.mark.parametrize("by", ["torchrun", "srun"])
@@ -333,7 +333,7 @@ def test_a_place_that_contradicts_the_replicas_is_refused(
 
 @pytest.mark.parametrize(
     ("name", "read"),
-    [("OMPI_COMM_WORLD_RANK", Place.decode), ("POPDIST_ARENA", meeting_of)],
+    [("OMPI_COMM_WORLD_RANK", Place.decode), ("POPDIST_ARENA", shared_name_of)],
 )
 def test_what_poprun_must_have_told_is_missed(
     name: str, read: Callable[[dict[str, str]], object]
@@ -346,7 +346,7 @@ def test_what_poprun_must_have_told_is_missed(
 
 
 def test_instances_of_a_host_meet_where_poprun_says() -> None:
-    assert meeting_of(environments((1, 1), "cafe-0")[1]) == "cafe-0"
+    assert shared_name_of(environments((1, 1), "cafe-0")[1]) == "cafe-0"
 
 
 def test_ranks_of_one_mpirun_meet_and_those_of_another_do_not() -> None:
@@ -354,15 +354,18 @@ def test_ranks_of_one_mpirun_meet_and_those_of_another_do_not() -> None:
     other_job = {**OPEN_MPI, "PMIX_NAMESPACE": "66453506"}
     other_mpirun = {**OPEN_MPI, "PMIX_SERVER_URI2": "66453504.0;tcp4://127.0.0.1:1"}
 
-    assert meeting_of(OPEN_MPI) == meeting_of(other_rank)
-    assert meeting_of(OPEN_MPI) not in (meeting_of(other_job), meeting_of(other_mpirun))
+    assert shared_name_of(OPEN_MPI) == shared_name_of(other_rank)
+    assert shared_name_of(OPEN_MPI) not in (
+        shared_name_of(other_job),
+        shared_name_of(other_mpirun),
+    )
 
 
 def test_without_the_jobs_name_the_ranks_of_open_mpi_cannot_meet() -> None:
     environ = {k: v for k, v in OPEN_MPI.items() if not k.startswith("PMIX")}
 
     with pytest.raises(ArenaError) as refusal:
-        meeting_of(environ)
+        shared_name_of(environ)
 
     assert str(refusal.value) == (
         "OMPI_COMM_WORLD_SIZE is 12, but PMIX_NAMESPACE is not set, which mpirun sets "
@@ -390,24 +393,24 @@ def test_ranks_of_hydra_meet_by_the_proxy_above_them(tmp_path: Path) -> None:
         "60 (mpiexec.hydra) S 0",
     )
 
-    assert meeting_of(HYDRA, proc) == "hydra 70-4711-"
+    assert shared_name_of(HYDRA, proc) == "hydra 70-4711-"
     # Other users see the proxy and its start, but not where its memory lies.
     (tmp_path / "70" / "auxv").write_bytes(b"\1\2")
-    assert meeting_of(HYDRA, proc) == "hydra 70-4711-0102"
+    assert shared_name_of(HYDRA, proc) == "hydra 70-4711-0102"
 
 
 def test_ranks_of_open_mpi_meet_by_the_daemon_above_them(tmp_path: Path) -> None:
     proc = processes(tmp_path, "90 (python) S 70", "70 (prterun) S 0")
     (tmp_path / "70" / "auxv").write_bytes(b"\1\2")
 
-    assert meeting_of(OPEN_MPI, proc).endswith(" 70-4711-0102")
+    assert shared_name_of(OPEN_MPI, proc).endswith(" 70-4711-0102")
 
 
 def test_without_a_proxy_the_ranks_of_hydra_cannot_meet(tmp_path: Path) -> None:
     proc = processes(tmp_path, "90 (python) S 1", "1 (init) S 0")
 
     with pytest.raises(ArenaError, match="no process above this one is a hydra_pmi"):
-        meeting_of(HYDRA, proc)
+        shared_name_of(HYDRA, proc)
 
 
 @pytest.mark.mpi

@@ -67,7 +67,7 @@ class ProcessGroupPopdist(  # type: ignore[misc]
         numbering = (parent.rank(), parent.size()) if parent else (rank, size)
         with backend_errors():
             name = StoredName(store, rank)
-            group = STATE.meet(
+            group = STATE.new_group(
                 name.chosen or name.look_up,
                 rank,
                 self._ranks,

@@ -4,18 +4,18 @@ import numpy as np
 import pytest
 
 from popdist.bench.cells import Bench, check
+from popdist.bench.communicator import Floats
 from popdist.bench.machine_state import Probe
-from popdist.bench.meeting import Floats
 from popdist.bench.rounds import Lane
 from popdist.bench.runners import Engine, Run
 from popdist.bench.tasks import Task, task
-from tests.popdist.bench.lone import Lone
+from tests.popdist.bench.lone_member import LoneMember
 from tests.popdist.engine.members import group_of
 
 TASK = task("all_reduce", 400, "float32", 0, 1)
 
 
-class WithAnother(Lone):
+class WithAnother(LoneMember):
     """The other member says the same of everything but finds a wrong sum."""
 
     def greatest(self, values: Floats) -> Floats:
@@ -35,11 +35,11 @@ def fail(count: int) -> None:
 
 
 def test_the_right_sum_passes() -> None:
-    assert check(Lone(), lane("gloo", lambda count: None)) == ""
+    assert check(LoneMember(), lane("gloo", lambda count: None)) == ""
 
 
 def test_a_wrong_sum_is_reported() -> None:
-    assert check(Lone(), lane("gloo", spoil)) == (
+    assert check(LoneMember(), lane("gloo", spoil)) == (
         "its result is not what the members' inputs must give"
     )
 
@@ -53,13 +53,13 @@ def test_a_wrong_sum_on_another_member_is_reported_on_all() -> None:
 def test_an_error_of_a_peer_is_shown_and_reported(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert check(Lone(), lane("gloo", fail)) == "it raised an error"
+    assert check(LoneMember(), lane("gloo", fail)) == "it raised an error"
     assert capsys.readouterr().err == "popdist.bench: gloo: no room for 1\n"
 
 
 def test_an_error_of_the_engine_ends_the_bench() -> None:
     with pytest.raises(RuntimeError, match="no room for 1"):
-        check(Lone(), lane("engine", fail))
+        check(LoneMember(), lane("engine", fail))
 
 
 class Peer:
@@ -79,12 +79,12 @@ class Peer:
 def test_a_cell_measures_who_is_right_and_names_the_others(
     in_arena: bool, algorithm: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    meeting = Lone()
+    comm = LoneMember()
     bench = Bench(
-        meeting=meeting,
+        comm=comm,
         engine=Engine(group_of("alone", 0, 1), "direct"),
         peers=[Peer("gloo", lambda count: None), Peer("openmpi", fail)],
-        probe=Probe(meeting, ["0"]),
+        probe=Probe(comm, ["0"]),
         placement=["0"],
         seconds=1e-9,
         in_arena=in_arena,
@@ -106,12 +106,12 @@ def test_a_cell_measures_who_is_right_and_names_the_others(
 
 @pytest.mark.parametrize("operation", ["reduce_scatter", "all_gather"])
 def test_other_operations_are_measured_too(operation: str) -> None:
-    meeting = Lone()
+    comm = LoneMember()
     bench = Bench(
-        meeting=meeting,
+        comm=comm,
         engine=Engine(group_of("alone", 0, 1)),
         peers=[Peer("gloo", lambda count: None)],
-        probe=Probe(meeting, ["0"]),
+        probe=Probe(comm, ["0"]),
         placement=["0"],
         seconds=1e-9,
         in_arena=False,

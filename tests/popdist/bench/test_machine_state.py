@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from popdist.bench import machine_state, meeting
+from popdist.bench import communicator, machine_state
 
 
 @pytest.mark.parametrize(
@@ -46,4 +46,4 @@ def test_the_reader_is_on_another_core_than_the_writer(
     [([0], "0"), ([0, 1, 2], "0-2"), ([0, 2, 3, 7], "0,2-3,7"), ([10, 11], "10-11")],
 )
 def test_cpus_are_written_as_ranges(cpus: list[int], text: str) -> None:
-    assert meeting.in_ranges(cpus) == text
+    assert communicator.in_ranges(cpus) == text

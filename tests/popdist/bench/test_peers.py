@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from popdist.bench import peers
-from popdist.bench.meeting import Floats
+from popdist.bench.communicator import Floats
 from popdist.bench.tasks import task
 from tests.popdist.bench.fake_torch import PORT, Torch
-from tests.popdist.bench.lone import Lone
+from tests.popdist.bench.lone_member import LoneMember
 
 IN_PLACE = task("all_reduce", 4, "float32", 0, 1)
 
@@ -36,7 +36,7 @@ def test_a_peer_that_is_not_installed_is_left_out_in_words(
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
 
-    found, sentences = peers.find(["gloo"], Lone())
+    found, sentences = peers.find(["gloo"], LoneMember())
 
     assert found == []
     assert sentences == [
@@ -50,7 +50,7 @@ def test_nothing_is_imported_for_peers_that_nobody_wants(
 ) -> None:
     monkeypatch.setitem(sys.modules, "mpi4py.MPI", None)
 
-    assert peers.find([], Lone()) == ([], [])
+    assert peers.find([], LoneMember()) == ([], [])
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Torch:
     return fake
 
 
-class Second(Lone):
+class Second(LoneMember):
     """The second of two, which hears what the first one says."""
 
     rank, size = 1, 2
@@ -85,7 +85,7 @@ class Second(Lone):
 def test_the_first_member_of_gloo_opens_a_port_that_is_free(
     torch: Torch, at_exit: list[Callable[[], object]]
 ) -> None:
-    peers.find(["gloo"], Lone())
+    peers.find(["gloo"], LoneMember())
 
     ((backend, more),) = torch.distributed.joined
     assert (backend, more["rank"], more["world_size"]) == ("gloo", 0, 1)
@@ -109,7 +109,7 @@ def test_the_others_come_to_the_port_that_the_first_one_has_found(
 def test_gloo_reduces_as_many_rows_as_it_is_told_in_place(
     torch: Torch, at_exit: list[Callable[[], object]]
 ) -> None:
-    (gloo,), sentences = peers.find(["gloo"], Lone())
+    (gloo,), sentences = peers.find(["gloo"], LoneMember())
     rows = [np.full(3, value, np.float32) for value in (1, 2, 3)]
 
     gloo.runner(IN_PLACE.on_arrays(rows))(2)
@@ -128,7 +128,7 @@ def test_gloo_reduces_as_many_rows_as_it_is_told_in_place(
 def test_gloo_writes_into_results_of_their_own(
     operation: str, call: str, torch: Torch, at_exit: list[Callable[[], object]]
 ) -> None:
-    (gloo,), _ = peers.find(["gloo"], Lone())
+    (gloo,), _ = peers.find(["gloo"], LoneMember())
     todo = task(operation, 24, "float32", 1, 2)
 
     gloo.runner(todo)(1)
@@ -139,7 +139,7 @@ def test_gloo_writes_into_results_of_their_own(
 def test_gloo_is_left_before_the_interpreter_ends(
     torch: Torch, at_exit: list[Callable[[], object]]
 ) -> None:
-    peers.find(["gloo"], Lone())
+    peers.find(["gloo"], LoneMember())
     assert torch.distributed.left == 0
 
     for call in at_exit:
@@ -161,7 +161,7 @@ def test_gloo_comes_with_its_torch(
         if name == "fake"
         else importlib.import_module(name)
     )
-    (gloo,), sentences = peers.find(["gloo"], Lone())
+    (gloo,), sentences = peers.find(["gloo"], LoneMember())
     row = np.arange(5, dtype=np.float32)
 
     gloo.runner(IN_PLACE.on_arrays([row]))(1)

@@ -9,7 +9,7 @@ import pytest
 from popdist.bench import inputs, rounds
 from popdist.bench.rounds import Lane, burst, measure
 from popdist.bench.tasks import task
-from tests.popdist.bench.lone import Lone
+from tests.popdist.bench.lone_member import LoneMember
 
 SOURCE = inputs.source(8, "float32", 0)
 NBYTES = 32
@@ -37,7 +37,7 @@ class Spoiler:
 def test_every_call_finds_an_input_that_was_written_since_the_last_one() -> None:
     spoiler = Spoiler("engine")
 
-    burst(Lone(), spoiler.lane, calls=150)
+    burst(LoneMember(), spoiler.lane, calls=150)
 
     # 64 rows: as many whole passes as fit.
     assert spoiler.counts == [64, 64]
@@ -45,17 +45,17 @@ def test_every_call_finds_an_input_that_was_written_since_the_last_one() -> None
 
 
 def test_members_meet_before_every_pass() -> None:
-    meeting = Lone()
+    comm = LoneMember()
 
-    burst(meeting, Spoiler("engine").lane, calls=150)
+    burst(comm, Spoiler("engine").lane, calls=150)
 
-    assert meeting.barriers == 2
+    assert comm.barriers == 2
 
 
 def test_a_burst_tells_the_time_of_one_call() -> None:
     slow = Spoiler("engine", seconds=0.064)
 
-    seconds = burst(Lone(), slow.lane, calls=64)
+    seconds = burst(LoneMember(), slow.lane, calls=64)
 
     assert seconds >= 0.001
 
@@ -63,7 +63,9 @@ def test_a_burst_tells_the_time_of_one_call() -> None:
 def test_rounds_go_on_until_there_are_enough_for_quartiles() -> None:
     slow, slower = Spoiler("engine", 0.01), Spoiler("peer", 0.02)
 
-    samples = measure(Lone(), [slow.lane, slower.lane], seconds=1e-9, probe=lambda: 0.5)
+    samples = measure(
+        LoneMember(), [slow.lane, slower.lane], seconds=1e-9, probe=lambda: 0.5
+    )
 
     assert samples.seconds.shape == (5, 2)
     assert (samples.seconds[:, 0] >= 0.01).all()
@@ -86,7 +88,7 @@ def test_another_candidate_begins_each_round() -> None:
         for name, spoiler in spoilers.items()
     ]
 
-    measure(Lone(), lanes, seconds=1e-9, probe=lambda: 0.0)
+    measure(LoneMember(), lanes, seconds=1e-9, probe=lambda: 0.0)
 
     # Two looks at how long each takes, then the rounds.
     assert "".join(order) == "abc" * 2 + "abc" + "bca" + "cab" + "abc" + "bca"
@@ -96,7 +98,7 @@ def test_another_candidate_begins_each_round() -> None:
 def test_what_takes_longer_than_a_burst_is_called_once_in_it(seconds: float) -> None:
     slow = Spoiler("engine", seconds)
 
-    measure(Lone(), [slow.lane], seconds=1e-9, probe=lambda: 0.0)
+    measure(LoneMember(), [slow.lane], seconds=1e-9, probe=lambda: 0.0)
 
     assert set(slow.counts) == {1}
 
@@ -109,6 +111,6 @@ def test_the_results_of_a_pass_are_read_only_if_asked_for(
     monkeypatch.setattr(rounds, "read", lambda results: seen.append(len(results)))
     lane = replace(Spoiler("engine").lane, reads=reads)
 
-    burst(Lone(), lane, calls=150)
+    burst(LoneMember(), lane, calls=150)
 
     assert seen == ([64, 64] if reads else [])

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 
 
-class Meeting(Protocol):
+class Communicator(Protocol):
     """All members that measure. Each method is collective."""
 
     rank: int
@@ -25,8 +25,8 @@ class Meeting(Protocol):
         """Return, element by element, the greatest value of all members."""
 
 
-class GroupMeeting:
-    """A meeting by means of the engine itself, whose group has one row a member."""
+class GroupCommunicator:
+    """A communicator over a group of the engine that has one row a member."""
 
     def __init__(self, group: "Group") -> None:
         self.rank, self.size = group.rank, group.size
@@ -39,18 +39,18 @@ class GroupMeeting:
         return result
 
 
-def refuse(meeting: Meeting, sentence: str) -> NoReturn:
+def refuse(comm: Communicator, sentence: str) -> NoReturn:
     """End all members, of which one says why. All of them must call it."""
-    raise SystemExit(f"popdist.bench: {sentence}" if meeting.rank == 0 else 1)
+    raise SystemExit(f"popdist.bench: {sentence}" if comm.rank == 0 else 1)
 
 
-def placement(meeting: Meeting) -> list[str]:
+def placement(comm: Communicator) -> list[str]:
     """Return which CPUs each member may use, such as `0-3,8`."""
     own = sorted(os.sched_getaffinity(0))
-    most = int(meeting.greatest(np.array([own[-1]], np.float64))[0])
-    masks = np.zeros((meeting.size, most + 1))
-    masks[meeting.rank, own] = 1
-    return [in_ranges(np.flatnonzero(row).tolist()) for row in meeting.greatest(masks)]
+    most = int(comm.greatest(np.array([own[-1]], np.float64))[0])
+    masks = np.zeros((comm.size, most + 1))
+    masks[comm.rank, own] = 1
+    return [in_ranges(np.flatnonzero(row).tolist()) for row in comm.greatest(masks)]
 
 
 def in_ranges(cpus: list[int]) -> str:

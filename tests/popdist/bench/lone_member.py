@@ -1,9 +1,9 @@
-"""A meeting of one member, which never waits."""
+"""A communicator of one member, which never waits."""
 
-from popdist.bench.meeting import Floats
+from popdist.bench.communicator import Floats
 
 
-class Lone:
+class LoneMember:
     rank = 0
     size = 1
 
