@@ -127,10 +127,7 @@ _OPERATORS: tuple[tuple[str, Callable[..., Any] | str], ...] = (
     ),
     ("start_if_block(Tensor condition) -> ()", _COND),
     ("start_else_block(Tensor[] outputs) -> ()", _COND),
-    (
-        "end_if_block(Tensor[] outputs, Tensor condition) -> Tensor[]",
-        _COND,
-    ),
+    ("end_if_block(Tensor[] outputs, Tensor condition) -> Tensor[]", _COND),
     ("optimizer_group(int group, Tensor[] inputs) -> ()", _do_nothing),
     (
         "set_matmul_serialization(Tensor matmul, str mode, int factor, "

@@ -588,10 +588,13 @@ def test_ranks_that_wait_in_different_calls_are_named_and_time_out() -> None:
 @pytest.mark.parametrize(
     "name",
     [
+        "allgather",
         "allgather_async",
+        "allreduce",
         "allreduce_",
         "allreduce_async",
         "allreduce_async_",
+        "reducescatter",
         "reducescatter_async",
     ],
 )
@@ -603,5 +606,5 @@ def test_a_call_on_one_tensor_has_the_arguments_of_the_grouped_one(name: str) ->
     assert parameters[0].name == "tensor"
     assert parameters[1:] == others
     assert single.__name__ == name
-    assert "grouped" not in single.__doc__
+    assert "grouped_" not in single.__doc__
     assert pickle.loads(pickle.dumps(single)) is single

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import numpy
 import torch
@@ -149,21 +149,19 @@ class _Fetcher:
                 raise
             except Exception:
                 self._connection.send(Failure(number, traceback.format_exc()))
-                self._wait_for_end()
+                # Until the other process has taken over all memory, or has ended.
+                while True:
+                    self._receive()
             number += 1
 
     def _is_due(self, number: int) -> bool:
         """Return whether this pass is wanted, or to be loaded ahead."""
         return number <= self._wanted or (self._ahead and self._wanted >= 0)
 
-    def _wait_for_end(self) -> NoReturn:
-        """Wait until the other process has taken over all memory, or has ended."""
-        while True:
-            self._receive()
-
     def _load_pass(self, number: int, source: Iterable[Any]) -> None:
         for batch in source:
-            self._receive_waiting()
+            while self._connection.poll():
+                self._receive()
             while not self._free and self._wanted <= number:
                 self._receive()
             if self._wanted > number:
@@ -174,10 +172,6 @@ class _Fetcher:
             while self._wanted < 0:
                 self._receive()
         self._connection.send(End(number))
-
-    def _receive_waiting(self) -> None:
-        while self._connection.poll():
-            self._receive()
 
     def _receive(self) -> None:
         ready = wait([self._connection, self._parent])

@@ -14,24 +14,15 @@ from .single_calls import of_one_tensor
 from .submission import Handle, broadcast_tensors, exchange_tensor, gather_tensors
 
 
-def allgather(
-    tensor: Tensor,
-    name: str | None = None,
-    process_set: ProcessSet = global_process_set,
-) -> Tensor:
-    """Return the ranks' tensors, one after the other along the first dimension.
-
-    They may differ in that, and in no other.
-    """
-    return grouped_allgather([tensor], name, process_set)[0]
-
-
 def grouped_allgather(
     tensors: Sequence[Tensor],
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> list[Tensor]:
-    """Return several tensors, each gathered as by allgather()."""
+    """Return the ranks' tensors, one after the other along the first dimension.
+
+    They may differ in that, and in no other.
+    """
     tensors = list(tensors)
     if gradients.needed(tensors):
         return list(gradients.apply(gradients.Allgather, name, process_set, *tensors))
@@ -48,6 +39,7 @@ def grouped_allgather_async(
     return gather_tensors(list(tensors), name, process_set, now=False)
 
 
+allgather = of_one_tensor(grouped_allgather)
 allgather_async = of_one_tensor(grouped_allgather_async)
 
 

@@ -18,8 +18,8 @@ from .single_calls import of_one_tensor
 from .submission import Handle, gather_tensors, reduce_tensors, scatter_tensors
 
 
-def allreduce(
-    tensor: Tensor,
+def grouped_allreduce(
+    tensors: Sequence[Tensor],
     average: bool | None = None,
     name: str | None = None,
     compression: Compressor = Compression.none,
@@ -27,11 +27,13 @@ def allreduce(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
-) -> Tensor:
+) -> list[Tensor]:
     """Return the ranks' tensors reduced to one: their average, unless op says else.
 
+    A grouped call takes and returns several tensors, which are reduced in one pass.
+
     Args:
-        tensor: Of the same shape and dtype on all ranks.
+        tensors: Of the same shape and dtype on all ranks.
         average: An earlier name of the choice between op=Average and op=Sum.
         name: By which the ranks' calls are matched.
         compression: What tensors are turned into before they are reduced.
@@ -45,29 +47,6 @@ def allreduce(
         HorovodInternalError: The ranks' tensors or arguments differ, or a rank has
             ended.
     """
-    return grouped_allreduce(
-        [tensor],
-        average,
-        name,
-        compression,
-        op,
-        prescale_factor,
-        postscale_factor,
-        process_set,
-    )[0]
-
-
-def grouped_allreduce(
-    tensors: Sequence[Tensor],
-    average: bool | None = None,
-    name: str | None = None,
-    compression: Compressor = Compression.none,
-    op: int | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set,
-) -> list[Tensor]:
-    """Return several tensors, each reduced as by allreduce(), in one pass."""
     chosen = choose_op(op, average)
     tensors = list(tensors)
     if len(tensors) == 1 and getattr(tensors[0], "is_sparse", False):
@@ -139,6 +118,7 @@ def grouped_allreduce_async_(
     )
 
 
+allreduce = of_one_tensor(grouped_allreduce)
 allreduce_async = of_one_tensor(grouped_allreduce_async)
 allreduce_ = of_one_tensor(grouped_allreduce_)
 allreduce_async_ = of_one_tensor(grouped_allreduce_async_)
@@ -179,24 +159,6 @@ def sparse_allreduce_async(
     return gather_tensors(parts, name, process_set, finish, now=False)
 
 
-def reducescatter(
-    tensor: Tensor,
-    name: str | None = None,
-    compression: Compressor = Compression.none,
-    op: int = Average,
-    process_set: ProcessSet = global_process_set,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-) -> Tensor:
-    """Return this rank's rows of the ranks' tensors reduced to one.
-
-    The first ranks get one row more, where the rows cannot be shared equally.
-    """
-    return grouped_reducescatter(
-        [tensor], name, compression, op, process_set, prescale_factor, postscale_factor
-    )[0]
-
-
 def grouped_reducescatter(
     tensors: Sequence[Tensor],
     name: str | None = None,
@@ -206,7 +168,10 @@ def grouped_reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> list[Tensor]:
-    """Return rows of several tensors, each reduced as by reducescatter()."""
+    """Return this rank's rows of the ranks' tensors reduced to one.
+
+    The first ranks get one row more, where the rows cannot be shared equally.
+    """
     reduction = Reduction(choose_op(op, None), prescale_factor, postscale_factor)
     compressed, contexts = compress_all(tensors, compression)
     if gradients.needed(compressed):
@@ -232,4 +197,5 @@ def grouped_reducescatter_async(
     return scatter_tensors(list(tensors), name, reduction, process_set, now=False)
 
 
+reducescatter = of_one_tensor(grouped_reducescatter)
 reducescatter_async = of_one_tensor(grouped_reducescatter_async)

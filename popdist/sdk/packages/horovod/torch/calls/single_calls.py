@@ -27,4 +27,5 @@ def of_one_tensor(grouped: Callable[..., Any]) -> Callable[..., Any]:
     call.__name__ = call.__qualname__ = grouped.__name__.removeprefix("grouped_")
     call.__module__ = grouped.__module__
     call.__doc__ = (grouped.__doc__ or "").replace("grouped_", "")
+    call.__doc__ = call.__doc__.replace(" tensors: ", " tensor: ")
     return call
