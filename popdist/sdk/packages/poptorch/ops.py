@@ -62,17 +62,13 @@ def ipu_print_tensor(
     """
 
     def show(name: str, value: torch.Tensor) -> None:
-        before = vars(torch._tensor_str.PRINT_OPTS).copy()
-        torch.set_printoptions(  # type: ignore[no-untyped-call]
+        with torch._tensor_str.printoptions(
             precision=digits,
             threshold=summarise_threshold,
             edgeitems=edge_items,
             linewidth=max_line_width,
-        )
-        try:
+        ):
             sys.stderr.write(f"{name}: {value.detach()}\n")
-        finally:
-            vars(torch._tensor_str.PRINT_OPTS).update(before)
 
     name = title or "Print"
     show(name, tensor)

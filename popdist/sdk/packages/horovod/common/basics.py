@@ -117,6 +117,7 @@ class HorovodBasics:
             self._negotiators.clear()
             for process_set in self._sets.values():
                 process_set.invalidate()
+            global_process_set.ranks = None
             self._sets.clear()
             self._place = None
 

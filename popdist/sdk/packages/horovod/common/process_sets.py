@@ -91,17 +91,6 @@ def checked_ranks(ranks: object) -> list[int]:
     return sorted(checked)
 
 
-class _GlobalProcessSet(ProcessSet):
-    """All ranks, which are known once hvd.init() is called."""
-
-    def __init__(self) -> None:
-        super().__init__([0])
-        self.ranks = None
-
-    def invalidate(self) -> None:
-        """Forget the ranks, too."""
-        super().invalidate()
-        self.ranks = None
-
-
-global_process_set: ProcessSet = _GlobalProcessSet()
+# All ranks, which are known once hvd.init() is called.
+global_process_set = ProcessSet([0])
+global_process_set.ranks = None

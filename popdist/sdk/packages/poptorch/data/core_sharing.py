@@ -1,18 +1,13 @@
 """Shares the cores among torch's threads and the processes that load data."""
 
 import os
-from typing import NamedTuple
 
 import torch
 
-
-class _Threads(NamedTuple):
-    own: int  # how many the program has set
-    left: int  # how many there are while processes load
-
-
-_threads: _Threads | None = None
-_processes = 0  # that load now
+# How many threads the program has set for torch, and how many this module has.
+_own_threads = _set_threads = 0
+# How many processes load now.
+_processes = 0
 
 
 def leave_cores(processes: int) -> None:
@@ -24,14 +19,14 @@ def leave_cores(processes: int) -> None:
     small operation takes until the kernel stops the process that has it: a step of
     training then takes many times as long as with one thread.
     """
-    global _processes, _threads
+    global _processes, _own_threads, _set_threads
     _processes += processes
     threads = torch.get_num_threads()
-    if _threads is None or _threads.left != threads:  # the program has set another
-        _threads = _Threads(own=threads, left=threads)
-    left = _threads.own
+    if threads != _set_threads:  # The program has set another number.
+        _own_threads = threads
+    _set_threads = _own_threads
     if _processes:
-        left = max(1, min(left, len(os.sched_getaffinity(0)) - _processes))
-    if left != threads:
-        torch.set_num_threads(left)
-    _threads = _threads._replace(left=left)
+        cores = len(os.sched_getaffinity(0))
+        _set_threads = max(1, min(_own_threads, cores - _processes))
+    if threads != _set_threads:
+        torch.set_num_threads(_set_threads)

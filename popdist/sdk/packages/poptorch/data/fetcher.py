@@ -90,10 +90,6 @@ class _Stopped(Exception):
     """The process that asks for batches has ended, or needs no more."""
 
 
-class _LeftOff(Exception):
-    """A later pass is wanted."""
-
-
 def run(
     connection: Connection,
     source: Iterable[Any],
@@ -142,9 +138,7 @@ class _Fetcher:
                 self._receive()
             number = max(number, self._wanted)
             try:
-                self._load_pass(number, source)
-            except _LeftOff:
-                continue
+                is_complete = self._load_pass(number, source)
             except (_Stopped, BrokenPipeError):
                 raise
             except Exception:
@@ -152,26 +146,28 @@ class _Fetcher:
                 # Until the other process has taken over all memory, or has ended.
                 while True:
                     self._receive()
-            number += 1
+            number += is_complete
 
     def _is_due(self, number: int) -> bool:
         """Return whether this pass is wanted, or to be loaded ahead."""
         return number <= self._wanted or (self._ahead and self._wanted >= 0)
 
-    def _load_pass(self, number: int, source: Iterable[Any]) -> None:
+    def _load_pass(self, number: int, source: Iterable[Any]) -> bool:
+        """Load and send batches; return False if a later pass is wanted instead."""
         for batch in source:
             while self._connection.poll():
                 self._receive()
             while not self._free and self._wanted <= number:
                 self._receive()
             if self._wanted > number:
-                raise _LeftOff
+                return False
             slot = self._free.pop()
             memory, placed = self._slots[slot].write(batch)
             self._connection.send(Batch(number, slot, memory, placed))
             while self._wanted < 0:
                 self._receive()
         self._connection.send(End(number))
+        return True
 
     def _receive(self) -> None:
         ready = wait([self._connection, self._parent])

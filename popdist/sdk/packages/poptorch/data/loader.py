@@ -7,16 +7,16 @@ from typing import Any, Self
 import torch
 from torch.utils.data import IterableDataset
 
+from popdist.replicated.settings import ReplicatedSettings
 from popdist.replicated.shares import share_of
 
 from .._logging import logger
 from ..enums import DataLoaderMode
-from ..errors import require, require_poptorch
+from ..errors import ArgumentsError, require, require_poptorch
 from ..options import Options
 from .accessor import AsynchronousDataAccessor
 from .core_sharing import leave_cores
 from .grouping import GroupedBatchSampler, GroupedCollate, GroupedSamples
-from .loader_arguments import batches_per_call, check_iterable, check_sampler
 from .partition import Partition
 from .sampler_argument import accept_data_source
 from .shared_memory import check_workers
@@ -79,10 +79,10 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         self.rebatched_drop_last = drop_last
         distributed = options.Distributed.numProcesses > 1
         is_divided = auto_distributed_partitioning and distributed
-        batches = batches_per_call(options)
+        batches = _batches_per_call(options)
         regrouped = None
         if batch_sampler is not None:
-            check_sampler(batch_size, shuffle, is_divided, rebatched_worker_size)
+            _check_sampler(batch_size, shuffle, is_divided, rebatched_worker_size)
             size = getattr(batch_sampler, "batch_size", None)
             self._combined_batch_size = size and size * batches
             kwargs |= _grouped(batch_sampler, batches, drop_last, kwargs)
@@ -90,7 +90,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             size = None if batch_size is None else batch_size * batches
             self._combined_batch_size = size
             if isinstance(dataset, IterableDataset):
-                check_iterable(is_divided, num_workers, kwargs)
+                _check_iterable(is_divided, num_workers, kwargs)
             else:
                 if is_divided:
                     dataset = self._partition(dataset, bool(shuffle), drop_last)
@@ -257,3 +257,60 @@ def _grouped(
         "batch_sampler": GroupedBatchSampler(batch_sampler, count, drop_last),
         "collate_fn": GroupedCollate(arguments.get("collate_fn")),
     }
+
+
+def _batches_per_call(options: Options) -> int:
+    """Return how many batches of the data set one call of a model takes."""
+    replicas, grouped = options.replication_factor, options.input_group_size
+    require(
+        replicas % grouped == 0,
+        f"inputReplicaGrouping has groups of {grouped}, but {replicas} replicas cannot "
+        "be divided into such.",
+    )
+    return ReplicatedSettings(
+        device_iterations=options.device_iterations,
+        gradient_accumulation=options.Training.gradient_accumulation,
+        replicas=replicas,
+        input_group_size=grouped,
+    ).micro_batches
+
+
+def _check_sampler(
+    batch_size: int | None,
+    shuffle: bool | None,
+    is_divided: bool,
+    rebatched_worker_size: int | None,
+) -> None:
+    """Raise an AssertionError if an argument does not go with a batch_sampler."""
+    if batch_size != 1 or shuffle:
+        raise ArgumentsError(
+            "`batch_sampler` option is mutually exclusive with batch_size, shuffle."
+        )
+    if is_divided:
+        raise ArgumentsError(
+            "`batch_sampler` option is mutually exclusive with "
+            "auto_distributed_partitioning=True."
+        )
+    require(
+        rebatched_worker_size is None,
+        "rebatched_worker_size does not go with a batch_sampler, whose batches are "
+        "what a worker loads. Leave one of them out.",
+    )
+
+
+def _check_iterable(
+    is_divided: bool, num_workers: int, arguments: dict[str, Any]
+) -> None:
+    """Check the arguments for an IterableDataset, which only the program can divide."""
+    require(
+        not is_divided,
+        "An IterableDataset cannot be divided among processes here. Divide it in the "
+        "program, and set auto_distributed_partitioning=False.",
+    )
+    if num_workers > 1 and "worker_init_fn" not in arguments:
+        logger.warning(
+            "Each of %d workers loads the whole IterableDataset, so that its samples "
+            "come %d times. A worker_init_fn can give each its part.",
+            num_workers,
+            num_workers,
+        )

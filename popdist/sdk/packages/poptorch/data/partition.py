@@ -1,5 +1,6 @@
 """The part of a data set that one process loads."""
 
+import copy
 from typing import Any, Self
 
 import torch
@@ -42,13 +43,9 @@ class Partition(Dataset[Any]):
 
     def separate(self) -> Self:
         """Return a partition that goes on as this one would, and shares no memory."""
-        other = self.__class__.__new__(self.__class__)
-        other.__dict__.update(self.__dict__)
+        other = copy.copy(self)
         other._moved_by = move_to_shared(self._moved_by.clone())
         other._order = None
-        if self._generator is not None:
-            other._generator = torch.Generator()
-            other._generator.set_state(self._generator.get_state())
         return other
 
     def __getstate__(self) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """What compiling a module and loading it have made, for one executor."""
 
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,7 +12,6 @@ from ..enums import ConnectionType
 from ..optim import Optimizer as ExtendedOptimizer
 from ..options import Options, validation
 from .compile.compilation import Compiled, compile_cached, compile_model
-from .compile.executable_cache import ExecutableCache
 from .compile.graph_search import warn_of_int64
 from .compile.progress_bar import compilation_bar
 from .forward.constant_attributes import ConstantAttributes
@@ -93,7 +93,7 @@ class ModelState:
             compilation_bar(self._options._show_compilation_progress_bar) as progress,
         ):
             self.compiled = compile_cached(
-                ExecutableCache(str(cached)) if cached else None,
+                Path(str(cached)) if cached else None,
                 self._module,
                 inputs,
                 self._settings,

@@ -195,7 +195,7 @@ def _prepared(settings: RunSettings, half: bool) -> Iterator[None]:
         contexts.enter_context(torch.set_grad_enabled(settings.training))
         if settings.float_checks:
             # Below the other, which clips what overflows.
-            contexts.enter_context(FloatChecks())
+            contexts.enter_context(FloatChecks())  # type: ignore[no-untyped-call]
         if half:
             contexts.enter_context(HalfPrecision())
         yield

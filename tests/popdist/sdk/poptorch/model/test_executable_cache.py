@@ -5,7 +5,7 @@ import torch
 from poptorch_models import Classifier, batch, options
 
 import poptorch
-from poptorch.model.compile.executable_cache import ExecutableCache, key_of
+from poptorch.model.compile.executable_cache import key_of, read_or_make
 
 
 class Counted(Classifier):
@@ -65,7 +65,7 @@ def test_one_of_several_makes_an_entry_while_the_others_wait(tmp_path: Path) -> 
         return {"ipus": 3}
 
     def run() -> None:
-        found.append(ExecutableCache(str(tmp_path)).read_or_make("key", make))
+        found.append(read_or_make(tmp_path, "key", make))
 
     threads = [threading.Thread(target=run) for _ in range(3)]
     threads[0].start()

@@ -73,18 +73,15 @@ class Carrier:
 
     def _carry_out(self, decision: Decision, call: TensorCall) -> list[Tensor]:
         match call.request.kind:
-            case Kind.ALLREDUCE:
-                return list(call.targets)
             case Kind.ALLGATHER:
                 return self._all_gather(decision, call)
             case Kind.BROADCAST:
-                return self._broadcast(call)
+                self._broadcast(call)
             case Kind.ALLTOALL:
                 return self._all_to_all(decision, call)
             case Kind.REDUCESCATTER:
                 return self._reduce_scatter(call)
-            case _:
-                return []
+        return list(call.targets)
 
     def _reduce_all(self, calls: "Sequence[tuple[Request, _Tensors]]") -> None:
         """Reduce the tensors of several calls, as few times as their dtypes permit."""
@@ -146,12 +143,11 @@ class Carrier:
             results.append(whole)
         return results
 
-    def _broadcast(self, call: TensorCall) -> list[Tensor]:
+    def _broadcast(self, call: TensorCall) -> None:
         for source, target in zip(call.sources, call.targets, strict=True):
             if call.request.root == self._member and target is not source:
                 target.copy_(source)
             self._transport.broadcast(bytes_of(target), call.request.root)
-        return list(call.targets)
 
     def _all_to_all(self, decision: Decision, call: TensorCall) -> list[Tensor]:
         (source,) = call.sources

@@ -23,8 +23,9 @@ class _DistributedOptimizer(torch.optim.Optimizer):
     """The part of a DistributedOptimizer that comes before its optimizer's class."""
 
     _exchange: GradientExchange
-    _synchronized: bool
-    _should_synchronize: bool
+    # Whether synchronize() was called since the last step, and step() is to call it.
+    _synchronized = False
+    _should_synchronize = True
 
     @property
     def backward_passes_per_step(self) -> int:
@@ -214,8 +215,6 @@ def _wrapped(
     attributes = {name: one for name, one in vars(optimizer).items() if name != "step"}
     wrapped.__dict__.update(attributes)
     wrapped._exchange = exchange
-    wrapped._synchronized = False
-    wrapped._should_synchronize = True
     if not by_adasum and exchange.process_set.included() is not False:
         exchange.hook()
     result: torch.optim.Optimizer = wrapped

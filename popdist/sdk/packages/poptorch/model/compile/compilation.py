@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,7 +25,7 @@ from ..forward.replica_state import (
 )
 from ..forward.signature import Signature
 from ..run_settings import RunSettings
-from .executable_cache import ExecutableCache, key_of
+from .executable_cache import key_of, read_or_make
 from .graph_search import GraphSearch
 
 # What a cache keeps of a compiled model, besides whether its loss is an identity_loss.
@@ -119,13 +120,13 @@ def compile_model(
 
 
 def compile_cached(
-    cache: ExecutableCache | None,
+    cache: Path | None,
     module: nn.Module,
     inputs: Inputs,
     settings: RunSettings,
     make: Callable[[], Compiled],
 ) -> Compiled:
-    """Return what the cache has of the model, or compile it by `make`.
+    """Return what the cache, a folder, has of the model, or compile it by `make`.
 
     A cache keeps only what each call checks anew: an entry that no longer fits raises
     an error, and never trains on another loss.
@@ -142,7 +143,7 @@ def compile_cached(
         entry = {name: getattr(compiled[0], name) for name in _CACHED}
         return {**entry, "identity_loss": loss is not None and loss.identity_loss}
 
-    entry = cache.read_or_make(key, compile_here)
+    entry = read_or_make(cache, key, compile_here)
     if compiled:
         return compiled[0]
     # Where torch's losses are in the outputs is found out in each process.

@@ -22,33 +22,27 @@ _FORMAT = 3
 _PLAIN = (bool, int, float, str, type(None), torch.dtype)
 
 
-class ExecutableCache:
-    """A folder of files, one for each compiled model."""
+# Any: values of JSON.
+def read_or_make(
+    folder: Path, key: str, make: Callable[[], dict[str, Any]]
+) -> dict[str, Any]:
+    """Return what the cache in a folder has for a key, or make it and keep it.
 
-    def __init__(self, folder: str) -> None:
-        self._folder = Path(folder)
-
-    # Any: values of JSON.
-    def read_or_make(
-        self, key: str, make: Callable[[], dict[str, Any]]
-    ) -> dict[str, Any]:
-        """Return what the cache has for a key, or make it and keep it.
-
-        One process of a host makes it; the others wait for that one.
-        """
-        self._folder.mkdir(parents=True, exist_ok=True)
-        with open(self._folder / f"{key}.lock", "a") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            path = self._folder / f"{key}.json"
-            entry = _read(path)
-            if entry is not None:
-                logger.info("Compiled model found in the executable cache: %s", path)
-                return entry
-            entry = make()
-            partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-            partial.write_text(json.dumps({**entry, "format": _FORMAT}))
-            partial.replace(path)
+    One process of a host makes it; the others wait for that one.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / f"{key}.lock", "a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        path = folder / f"{key}.json"
+        entry = _read(path)
+        if entry is not None:
+            logger.info("Compiled model found in the executable cache: %s", path)
             return entry
+        entry = make()
+        partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+        partial.write_text(json.dumps({**entry, "format": _FORMAT}))
+        partial.replace(path)
+        return entry
 
 
 # Any: whatever compiling depends on and has a repr without addresses.

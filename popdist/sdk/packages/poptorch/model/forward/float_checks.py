@@ -16,9 +16,6 @@ _WRITING = ("empty", "fill", "full", "new_empty", "set_", "resize")
 class FloatChecks(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Raises Error where an operation on numbers alone yields others."""
 
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:  # Any: torch calls this with and for whatever its operators take.

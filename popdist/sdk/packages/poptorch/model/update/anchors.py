@@ -50,7 +50,10 @@ class Anchors:
                 torch.zeros_like(weight) if gradient is None else gradient
             ).detach()
         for short, long in self._long.items():
-            tensor = tensors.get(long, tensors.get(_without_wrapper(long)))
+            # Programs name the weight fc.weight after PopTorch's module around the
+            # user's, too: Gradient___model.fc.weight.
+            own = long.replace("___model.", "___", 1)
+            tensor = tensors.get(long, tensors.get(own))
             if tensor is not None:
                 self._kept.setdefault(short, []).append(tensor.clone())
 
@@ -77,14 +80,3 @@ class Anchors:
         if mode in (OutputMode.Final, OutputMode.Default) or len(kept) == 1:
             return kept[-1]
         return torch.stack(kept)
-
-
-def _without_wrapper(long_name: str) -> str:
-    """Return a tensor's name without that of PopTorch's module around the user's.
-
-    Programs anchor Gradient___model.fc.weight for the weight fc.weight.
-    """
-    for kind in (GRADIENT, UPDATED):
-        if long_name.startswith(f"{kind}model."):
-            return kind + long_name.removeprefix(f"{kind}model.")
-    return long_name

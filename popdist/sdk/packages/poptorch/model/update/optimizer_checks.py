@@ -68,26 +68,20 @@ class ExpectedAttributes:
 
     def check(self, optimizer: Optimizer) -> None:
         """Log, once each, which attributes this optimizer has beside the expected."""
-        name = type(optimizer).__name__
-        self._log(
-            f"default group variable in {name} optimizer",
-            set(optimizer.defaults) - self._of_groups,
-        )
-        self._log(
-            f"optimizer attribute in {name} optimizer",
-            _attributes(optimizer) - self._of_optimizer,
-        )
+        unexpected = {
+            "default group variable": set(optimizer.defaults) - self._of_groups,
+            "optimizer attribute": _attributes(optimizer) - self._of_optimizer,
+        }
         for index, group in enumerate(optimizer.param_groups):
-            self._log(
-                f"group {index} attribute in {name} optimizer",
-                set(group) - self._of_groups,
+            unexpected[f"group {index} attribute"] = set(group) - self._of_groups
+        for kind, names in unexpected.items():
+            message = (
+                f"Ignoring unexpected {kind} in {type(optimizer).__name__} optimizer: "
+                f"{sorted(names)}"
             )
-
-    def _log(self, kind: str, unexpected: set[str]) -> None:
-        message = f"Ignoring unexpected {kind}: {sorted(unexpected)}"
-        if unexpected and message not in self._logged:
-            self._logged.add(message)
-            logger.log(self._level, "%s", message)
+            if names and message not in self._logged:
+                self._logged.add(message)
+                logger.log(self._level, "%s", message)
 
 
 def _attributes(optimizer: Optimizer) -> set[str]:
