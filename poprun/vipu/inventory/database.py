@@ -19,7 +19,6 @@ from poprun.vipu.inventory.private_place import check_private, make_private
 
 # When a connection that does not sync empties the log (WAL).
 MOST_LOG_PAGES = 128
-ELSEWHERE = f"Name another place with {VARIABLE}."
 # What stands for itself in a URI.
 _PLAIN = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789/._-"
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
@@ -92,9 +91,7 @@ class Database:
         except FileNotFoundError:
             return False
         if not stat.S_ISREG(status.st_mode):
-            raise errors.InventoryUnavailableError(
-                f"The V-IPU inventory {self.path} is no file. {ELSEWHERE}"
-            )
+            raise self._unavailable("is no file")
         return True
 
     def _create(self) -> None:
@@ -212,19 +209,17 @@ class Database:
         except OSError as error:
             if error.errno in NO_ROOM:
                 raise self._full() from error
-            raise errors.InventoryUnavailableError(
-                f"The V-IPU inventory {self.path} cannot be opened: {error.strerror}. "
-                f"{ELSEWHERE}"
-            ) from error
+            problem = f"cannot be opened: {error.strerror}"
+            raise self._unavailable(problem) from error
 
     def _in_words(self, error: sqlite.Error) -> errors.InventoryError:
         code = _code_of(error)
         if _is_busy(error):
             if failure := self._lock_failure():
-                return errors.InventoryUnavailableError(
-                    f"The V-IPU inventory {self.path} is where file locks do not work: "
-                    f"{failure}. Network file systems need a lock service. Name a "
-                    "place on a local disk with POPRUN_VIPU_INVENTORY."
+                return self._unavailable(
+                    f"is where file locks do not work: {failure}. Network file systems "
+                    "need a lock service",
+                    "a place on a local disk",
                 )
             return errors.InventoryBusyError(
                 f"Other processes kept the V-IPU inventory {self.path} locked for "
@@ -234,9 +229,13 @@ class Database:
             return self._full()
         if code in (sqlite.SQLITE_CORRUPT, sqlite.SQLITE_NOTADB):
             return self._corrupt(str(error))
+        return self._unavailable(f"cannot be read or written: {error}")
+
+    def _unavailable(
+        self, problem: str, place: str = "another place"
+    ) -> errors.InventoryUnavailableError:
         return errors.InventoryUnavailableError(
-            f"The V-IPU inventory {self.path} cannot be read or written: {error}. "
-            f"{ELSEWHERE}"
+            f"The V-IPU inventory {self.path} {problem}. Name {place} with {VARIABLE}."
         )
 
     def _lock_failure(self) -> str:

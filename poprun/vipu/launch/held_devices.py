@@ -193,32 +193,37 @@ class HeldDevices:
         except RuntimeError:  # the kernel allows no more threads
             self._is_started = False
             self._running.release()
-            self._work_now()
+            while self._step(waits=False):
+                pass
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
-    def _work_now(self) -> None:
-        """Do without the thread what is to be done."""
-        with suppress(Empty):
-            while action := self._queue.get_nowait():
-                _perform(action)
-        if time.monotonic() >= self._renew_at:
-            self._renew()
-
     def _work(self) -> None:
         try:
-            while True:
-                wait = max(0.0, self._renew_at - time.monotonic())
-                try:
-                    action = self._queue.get(True, wait)
-                except Empty:
-                    self._renew()
-                    continue
-                if action is None:
-                    return
-                _perform(action)
+            while self._step(waits=True):
+                pass
         finally:
             self._running.release()
+
+    def _step(self, *, waits: bool) -> bool:
+        """Do the next thing that is to be done; return whether there may be more.
+
+        Args:
+            waits: Wait until there is something to do.
+        """
+        pause_s = max(0.0, self._renew_at - time.monotonic())
+        try:
+            action = self._queue.get(waits, pause_s)
+        except Empty:
+            if waits or not pause_s:
+                self._renew()
+            return waits
+        if action is None:
+            return False
+        # What is not refused to an instance only makes the inventory's picture exact.
+        with suppress(VipuError, ProcessLookupError):
+            action()
+        return True
 
     def _renew(self) -> None:
         pause_s = self._pause_s
@@ -237,9 +242,3 @@ class HeldDevices:
                 self.loss = str(error)
                 if self._ready >= 0:
                     os.eventfd_write(self._ready, 1)
-
-
-def _perform(action: Callable[[], object]) -> None:
-    # What is not refused to an instance only makes the inventory's picture more exact.
-    with suppress(VipuError, ProcessLookupError):
-        action()

@@ -265,27 +265,27 @@ class _Steps(NamedTuple):
         log.info(
             f"Partition {name} already exists and is in state: {partition.state.in_api}"
         )
-        todo = existing.prepare(
-            partition,
-            self.job.partition(name),
-            update=options.update,
-            reset=options.reset,
+        change = existing.find_change(
+            partition, self.job.partition(name), update=options.update
         )
+        is_reset = options.reset
+        if is_reset is None:
+            is_reset = not partition.reconfigurable
         if self.changes_nothing:
-            if todo.change is not None:
+            if change is not None:
                 raise errors.VipuRuleError(
                     f"Partition {name} would be updated first, and only the server "
                     "can tell what it would be then."
                 )
             return self._acquire(name, None)
-        if todo.change is not None:
-            updated = self.inventory.update_partition(name, todo.change)
+        if change is not None:
+            updated = self.inventory.update_partition(name, change)
             changes = existing.describe_update(partition, updated)
             log.info(f"Partition {name} was updated: {changes}")
             partition = updated
-        if todo.reset:
+        if is_reset:
             partition = self.inventory.reset_partition(name)
-        if todo.change is not None or todo.reset or _is_pending(partition):
+        if change is not None or is_reset or _is_pending(partition):
             self._poll(partition)
         grant = self._acquire(name, None)
         if partition.reconfigurable:

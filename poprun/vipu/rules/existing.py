@@ -1,6 +1,6 @@
 """Whether a job can use a partition that exists, and what must be done first. Pure."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from poprun.vipu.errors import MismatchError
 from poprun.vipu.model import Cluster, LinkRouting, Partition, SyncType
@@ -34,27 +34,15 @@ _UPDATED = {
 }
 
 
-class Preparation(NamedTuple):
-    """What must be done to a partition before the job starts."""
-
-    change: PartitionChange | None
-    reset: bool
-
-
-def prepare(
-    partition: Partition,
-    request: PartitionRequest,
-    *,
-    update: bool,
-    reset: bool | None,
-) -> Preparation:
-    """Return what must be done to an existing partition before a job uses it.
+def find_change(
+    partition: Partition, request: PartitionRequest, *, update: bool
+) -> PartitionChange | None:
+    """Return how an existing partition must be changed before a job uses it.
 
     Args:
         partition: As it is.
         request: What the job asks for.
         update: Whether the partition may be changed: --update-partition.
-        reset: --reset-partition; None to reset it unless it is reconfigurable.
 
     Raises:
         MismatchError: It must not be changed, but does not fit.
@@ -77,9 +65,7 @@ def prepare(
             change = change._replace(gcd_size=gcd_size)
         if request.num_replicas is not None:
             change = change._replace(num_replicas=request.num_replicas)
-    return Preparation(
-        change=change, reset=not partition.reconfigurable if reset is None else reset
-    )
+    return change
 
 
 def _differences(partition: Partition, request: PartitionRequest) -> dict[str, Any]:

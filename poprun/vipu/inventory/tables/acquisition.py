@@ -29,7 +29,7 @@ def acquire(db: Transaction, asked: Acquisition, user: str | None) -> Grant:
         if not partition.reconfigurable:
             devices.check_unused(db, partition, "used by another job", None)
         if asked.create is not None:
-            existing.prepare(partition, asked.create, update=False, reset=False)
+            existing.find_change(partition, asked.create, update=False)
     _check_active(partition)
     parent, children = devices.reserve(db, partition, asked, lease)
     db.observer.note(asked.holder.process, asked.holder.host)

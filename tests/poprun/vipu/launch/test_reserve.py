@@ -134,6 +134,29 @@ def test_it_uses_the_only_one_there_is(
     ]
 
 
+@pytest.mark.parametrize(
+    ("reconfigurable", "reset", "resets"),
+    [(False, None, 1), (True, None, 0), (False, False, 0), (True, True, 1)],
+)
+def test_only_what_is_not_reconfigurable_is_reset_unless_asked(
+    ask: Reserve,
+    inventory: EmbeddedInventory,
+    reconfigurable: bool,
+    reset: bool | None,
+    resets: int,
+) -> None:
+    inventory.create_partition(
+        PartitionRequest(
+            name="P",
+            size=2,
+            num_gcds=1 if reconfigurable else 2,
+            reconfigurable=reconfigurable,
+        )
+    )
+
+    assert ask(name="P", reset=reset).partition.generation == resets
+
+
 def test_it_gets_its_own_if_the_only_one_does_not_fit(
     ask: Reserve, inventory: EmbeddedInventory
 ) -> None:

@@ -15,10 +15,9 @@ from poprun.vipu.model import (
 )
 from poprun.vipu.requests import PartitionChange, PartitionRequest
 from poprun.vipu.rules.existing import (
-    Preparation,
     changed_request,
     describe_update,
-    prepare,
+    find_change,
 )
 
 POD = Cluster(name="c64", num_ilds=2)
@@ -51,23 +50,11 @@ P64 = P8._replace(
 JOB = PartitionRequest(name="P8", size=8, num_gcds=2, num_replicas=8)
 
 
-@pytest.mark.parametrize(
-    ("partition", "reset", "done"),
-    [(P8, None, True), (P64, None, False), (P8, False, False), (P64, True, True)],
-)
-def test_only_what_is_not_reconfigurable_is_reset_unless_asked(
-    partition: Partition, reset: bool | None, done: bool
-) -> None:
-    found = prepare(partition, JOB, update=False, reset=reset)
-
-    assert found == Preparation(change=None, reset=done)
-
-
 def test_a_reconfigurable_partition_serves_jobs_of_any_shape_that_fits() -> None:
     for size, gcds, replicas in ((2, 2, 2), (64, 16, 16), (8, 3, 6)):
         job = JOB._replace(size=size, num_gcds=gcds, num_replicas=replicas)
 
-        assert prepare(P64, job, update=False, reset=None).change is None
+        assert find_change(P64, job, update=False) is None
 
 
 @pytest.mark.parametrize(
@@ -120,22 +107,22 @@ def test_what_does_not_fit_is_named_or_changed(
 ) -> None:
     job = JOB._replace(**changes)
     with pytest.raises(MismatchError) as refusal:
-        prepare(partition, job, update=False, reset=None)
+        find_change(partition, job, update=False)
 
     assert f") has {parts}. Let poprun change the partition with " in str(refusal.value)
-    assert prepare(partition, job, update=True, reset=None).change == change
+    assert find_change(partition, job, update=True) == change
 
 
 def test_replicas_that_were_left_open_are_no_mismatch() -> None:
     made = P8._replace(num_gcds=1, gcd_size=8, num_replicas=1)
     job = JOB._replace(num_gcds=1)
 
-    assert prepare(made, job, update=False, reset=None).change is None
+    assert find_change(made, job, update=False) is None
 
 
 def test_a_mismatch_says_what_the_partition_is_and_what_helps() -> None:
     with pytest.raises(MismatchError) as refusal:
-        prepare(P8, JOB._replace(num_replicas=4), update=False, reset=None)
+        find_change(P8, JOB._replace(num_replicas=4), update=False)
 
     assert str(refusal.value) == (
         "Partition P8 (ACTIVE, 8 IPUs, 2 GCDs, 8 replicas) has 8 replicas where the "
@@ -155,10 +142,7 @@ def test_a_mismatch_says_what_the_partition_is_and_what_helps() -> None:
     ],
 )
 def test_what_is_as_asked_is_no_mismatch(changes: dict[str, object]) -> None:
-    assert prepare(P8, JOB._replace(**changes), update=False, reset=False) == (
-        None,
-        False,
-    )
+    assert find_change(P8, JOB._replace(**changes), update=False) is None
 
 
 def test_what_a_change_leaves_open_stays() -> None:
