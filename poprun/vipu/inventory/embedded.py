@@ -98,7 +98,8 @@ class EmbeddedInventory(Inventory):
         self._observer = Observer(host, most_watched)
 
     def _perform(self, kind: type[T], operation: str, **arguments: Any) -> T:
-        if operation.startswith("list_") and not self._observer.is_unchanged():
+        shows_partitions = operation.startswith(("list_", "get_partition"))
+        if shows_partitions and not self._observer.is_unchanged():
             self.end_dead_leases()
         try:
             return self._attempt(kind, operation, arguments)

@@ -18,6 +18,7 @@ from poprun.vipu.errors import (
     LeaseEndedError,
     NameTakenError,
     NoSpaceError,
+    UnknownNameError,
     VipuRuleError,
 )
 from poprun.vipu.inventory.embedded import EmbeddedInventory
@@ -69,6 +70,18 @@ def test_a_killed_job_is_not_listed(
     assert inventory.list_reservations() == ()
     assert inventory.list_leases() == ()
     assert grant.created
+
+
+def test_the_partition_of_a_killed_job_is_gone_for_who_asks_by_its_name(
+    inventory: EmbeddedInventory, holder: Holder, launch: Launch
+) -> None:
+    with other_process() as child:
+        theirs = holder._replace(process=liveness.identify(child.pid))
+        launch("P", holder=theirs)
+        assert inventory.get_partition("P").name == "P"
+
+    with pytest.raises(UnknownNameError):
+        inventory.get_partition("P")
 
 
 def test_ipus_stay_held_while_an_instance_outlives_its_poprun(
