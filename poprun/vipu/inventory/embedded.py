@@ -18,7 +18,6 @@ from poprun.vipu.inventory.tables import (
     partitions,
     placement,
     users,
-    waiting_jobs,
 )
 from poprun.vipu.leases import Lease
 from poprun.vipu.liveness import Observer
@@ -44,7 +43,6 @@ _MODULES = (
     partitions,
     placement,
     users,
-    waiting_jobs,
 )
 # The function that performs an operation in the database has its name.
 OPERATIONS: dict[str, Callable[..., Any]] = {

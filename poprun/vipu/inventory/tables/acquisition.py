@@ -1,24 +1,66 @@
-"""Give jobs their IPUs at once, lease, partition and devices, or let them wait."""
+"""Give jobs their IPUs, lease, partition and devices at once, or let them wait.
+
+First come, first served: no job gets IPUs that a job which has waited longer competes
+for, so small jobs do not starve a large one. Jobs compete for the same partition, or if
+partitions for them may be made from the same allocation.
+"""
+
+import time
+from typing import NamedTuple
 
 from poprun.vipu import errors
 from poprun.vipu.inventory.rows import Transaction
 from poprun.vipu.inventory.tables import (
+    allocations,
     devices,
     leases,
     partitions,
     placement,
-    waiting_jobs,
 )
-from poprun.vipu.leases import Grant
+from poprun.vipu.leases import Grant, Life, check_holder
 from poprun.vipu.model import Partition, PartitionState
-from poprun.vipu.requests import Acquisition, Turn
-from poprun.vipu.rules import existing
-from poprun.vipu.rules.partition_rules import describe
+from poprun.vipu.requests import Acquisition, Turn, WaitingJob
+from poprun.vipu.rules import existing, partition_rules
+from poprun.words import counted
+
+# A job that has not asked again for so long holds no others up. It keeps its place in
+# the queue if it asks again.
+SILENT_S = 15.0
+# After so long it leaves the queue: its machine may have lost power.
+FORGOTTEN_S = 3600.0
+
+
+class _Demand(NamedTuple):
+    """Which IPUs of an inventory a job waits for."""
+
+    # Empty if a partition is to be made.
+    partition: str
+    allocations: tuple[str, ...]
+
+    def competes_with(self, other: "_Demand") -> bool:
+        if self.partition or other.partition:
+            return self.partition == other.partition
+        return bool(set(self.allocations) & set(other.allocations))
+
+
+class _Entry(NamedTuple):
+    """A row of the queue."""
+
+    job: WaitingJob
+    lease: str
+    allocations: str
+    # When the job asked last, on the clock of the leases.
+    heard: float
+
+    def is_before(self, demand: _Demand, now: float) -> bool:
+        """Return whether later jobs with a demand have to wait for this one."""
+        own = _Demand(self.job.partition, tuple(self.allocations.split()))
+        return self.heard > now - SILENT_S and own.competes_with(demand)
 
 
 def acquire(db: Transaction, asked: Acquisition, user: str | None) -> Grant:
     partition = _find_partition(db, asked, user)
-    waiting_jobs.take_turn(db, asked, partition)
+    _take_turn(db, asked, partition)
     lease = leases.open_lease(db, asked.holder, asked.lease_s, asked.lease)
     created = partition is None
     if partition is None:
@@ -46,14 +88,28 @@ def try_acquire(db: Transaction, asked: Acquisition, user: str | None) -> Grant:
 
 def wait_in_queue(db: Transaction, asked: Acquisition, user: str | None) -> Turn:
     partition = _find_partition(db, asked, user)
-    demand = waiting_jobs.find_demand(db, asked, partition)
-    waiting_jobs.check_size(db, asked, demand)
-    waiting_jobs.enter(db, asked, demand)
-    before = waiting_jobs.jobs_before(db, asked.lease, demand)
-    reasons = [waiting_jobs.describe_use(db, demand)]
+    demand = _find_demand(db, asked, partition)
+    _check_size(db, asked, demand)
+    _enter(db, asked, demand)
+    before = _jobs_before(db, asked.lease, demand)
+    reasons = [_describe_use(db, demand)]
     if before:
-        reasons.insert(0, waiting_jobs.describe_jobs_before(before))
+        reasons.insert(0, _describe_jobs_before(before))
     return Turn(is_next=not before, reason=" ".join(filter(None, reasons)))
+
+
+def list_waiting(db: Transaction) -> tuple[WaitingJob, ...]:
+    _drop_forgotten(db)
+    for entry in db.select(_Entry, "waiting"):
+        if _has_ended(db, entry.job):
+            db.delete("waiting", lease=entry.lease)
+    return db.select(WaitingJob, "waiting ORDER BY rowid")
+
+
+def release(db: Transaction, lease: str) -> None:
+    """End the lease of a job that has IPUs or waits for them."""
+    leases.end_lease(db, lease)
+    db.delete("waiting", lease=lease)
 
 
 def _find_partition(
@@ -89,6 +145,138 @@ def _check_active(partition: Partition) -> None:
     reset = "Reset it with --reset-partition=yes, or name another"
     advice = "Name one that is ACTIVE" if partition.lease else reset
     raise errors.NotActiveError(
-        f"Partition {describe(partition)} is in state {partition.state.in_api}, not "
-        f"{PartitionState.ACTIVE.in_api}{why}. {advice} with --vipu-partition."
+        f"Partition {partition_rules.describe(partition)} is in state "
+        f"{partition.state.in_api}, not {PartitionState.ACTIVE.in_api}{why}. {advice} "
+        "with --vipu-partition."
     )
+
+
+def _find_demand(
+    db: Transaction, acquisition: Acquisition, partition: Partition | None
+) -> _Demand:
+    """Return what a job waits for.
+
+    Args:
+        partition: The partition that it names; None if that is to be made.
+
+    Raises:
+        VipuError: There are no such IPUs.
+    """
+    if partition is not None or acquisition.create is None:
+        return _Demand(acquisition.partition, ())
+    partition_rules.check_alone(acquisition.create, strict=db.strict)
+    names = tuple(name for name, _ in placement.find_places(db, acquisition.create))
+    return _Demand("", names)
+
+
+def _check_size(db: Transaction, acquisition: Acquisition, demand: _Demand) -> None:
+    """Check that there are as many IPUs as a job waits for.
+
+    Raises:
+        VipuRuleError: It would wait in vain.
+    """
+    if demand.partition or acquisition.create is None:
+        return
+    size = acquisition.create.size
+    sizes = [allocations.count_ipus(db, name) for name in demand.allocations]
+    most = max(sizes, default=0)
+    if most < size:
+        raise errors.VipuRuleError(
+            f"The job would wait in vain for {counted(size, 'IPU')}: the largest "
+            f"allocation that it can have them from has {most}. Ask for fewer, or name "
+            "another cluster or allocation."
+        )
+
+
+def _enter(db: Transaction, acquisition: Acquisition, demand: _Demand) -> None:
+    """Let a job wait, or go on waiting where it is."""
+    check_holder(acquisition.holder)
+    if len(acquisition.lease) != 32:
+        raise errors.VipuRuleError("A job that waits draws the id of its lease before.")
+    now = leases.advance_clock(db)
+    names = " ".join(demand.allocations)
+    lease, partition = acquisition.lease, demand.partition
+    if db.column("SELECT 1 FROM waiting WHERE lease = ?", lease):
+        wish = {"partition": partition, "allocations": names, "heard": now}
+        db.update("waiting", wish, lease=lease)
+    else:
+        num_ipus = acquisition.num_children * acquisition.ipus_per_child
+        job = WaitingJob(acquisition.holder, num_ipus, partition, time.time())
+        db.insert("waiting", _Entry(job, lease, names, now))
+
+
+def _jobs_before(db: Transaction, lease: str, demand: _Demand) -> list[WaitingJob]:
+    """Return the jobs that compete for the same IPUs and have waited longer.
+
+    Those in front that have ended leave the queue.
+
+    Args:
+        lease: The id of the lease of a job, whether or not it waits.
+        demand: What it wants.
+    """
+    now = leases.advance_clock(db)
+    before: list[WaitingJob] = []
+    for entry in db.select(_Entry, "waiting ORDER BY rowid"):
+        if entry.lease == lease:
+            break
+        if not entry.is_before(demand, now):
+            continue
+        # One that lives holds the job up: the others need no look at their processes.
+        if not before and _has_ended(db, entry.job):
+            db.delete("waiting", lease=entry.lease)
+            continue
+        before.append(entry.job)
+    return before
+
+
+def _take_turn(
+    db: Transaction, acquisition: Acquisition, partition: Partition | None
+) -> None:
+    """Let a job that gets its IPUs now wait no longer.
+
+    Args:
+        partition: The partition that it names; None if that is to be made.
+
+    Raises:
+        InUseError: A job that waits comes before it.
+    """
+    if not db.column("SELECT 1 FROM waiting LIMIT 1"):
+        return  # most often no job waits
+    _drop_forgotten(db)
+    demand = _find_demand(db, acquisition, partition)
+    if before := _jobs_before(db, acquisition.lease, demand):
+        raise errors.InUseError(
+            f"{_describe_jobs_before(before)} Wait behind "
+            f"{'it' if len(before) == 1 else 'them'} with --wait-for-ipus."
+        )
+    db.delete("waiting", lease=acquisition.lease)
+
+
+def _describe_jobs_before(jobs: list[WaitingJob]) -> str:
+    """Return a sentence about the jobs that come before another."""
+    first = jobs[0]
+    ipus = counted(first.num_ipus, "IPU")
+    if len(jobs) == 1:
+        return f"A job that waits for {ipus} comes before it ({first.holder})."
+    return (
+        f"{len(jobs)} jobs that wait come before it; the first of them waits for "
+        f"{ipus} ({first.holder})."
+    )
+
+
+def _describe_use(db: Transaction, demand: _Demand) -> str:
+    """Return a sentence about who has what a job waits for."""
+    if not demand.partition:
+        return leases.describe_users_of(db, demand.allocations).strip()
+    holders = leases.describe_holders(db, demand.partition)
+    return f"{demand.partition} is held by {holders}." if holders else ""
+
+
+def _drop_forgotten(db: Transaction) -> None:
+    """Let the jobs that have long not asked again wait no longer."""
+    latest = leases.advance_clock(db) - FORGOTTEN_S
+    db.execute("DELETE FROM waiting WHERE heard <= ?", latest)
+
+
+def _has_ended(db: Transaction, job: WaitingJob) -> bool:
+    return db.observer.life(job.holder.process, job.holder.host) is Life.DEAD

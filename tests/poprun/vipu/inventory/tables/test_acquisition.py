@@ -14,7 +14,7 @@ from poprun.vipu.errors import (
     VipuRuleError,
 )
 from poprun.vipu.inventory.embedded import EmbeddedInventory
-from poprun.vipu.inventory.tables import waiting_jobs
+from poprun.vipu.inventory.tables import acquisition
 from poprun.vipu.leases import Grant, Holder
 from poprun.vipu.requests import Acquisition, PartitionRequest
 from poprun.vipu.rules import presets
@@ -112,7 +112,7 @@ def test_a_job_that_does_not_ask_again_holds_none_up_and_keeps_its_place(
     launch("first", replicas=64)
     inventory.wait_in_queue(ask(1, 64))
     with monkeypatch.context() as patch:
-        patch.setattr(waiting_jobs, "SILENT_S", -1.0)
+        patch.setattr(acquisition, "SILENT_S", -1.0)
         assert inventory.wait_in_queue(ask(2, 2)).is_next
 
     assert inventory.wait_in_queue(ask(1, 64)).is_next
@@ -133,7 +133,7 @@ def test_a_job_of_another_machine_that_never_asks_again_leaves_the_queue(
     inventory.wait_in_queue(ask(1, 64, holder=elsewhere))
     assert waiting(inventory) == ["j1"]
 
-    monkeypatch.setattr(waiting_jobs, "FORGOTTEN_S", -1.0)
+    monkeypatch.setattr(acquisition, "FORGOTTEN_S", -1.0)
     assert waiting(inventory) == []
 
 
