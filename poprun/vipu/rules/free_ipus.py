@@ -51,6 +51,14 @@ def largest_block(free: int) -> int:
     return max((size for size, _ in _firsts_by_size(free)), default=0)
 
 
+def first_block(free: int, size: int) -> int:
+    """Return the first IPU of the first free block of a size, also within a larger one.
+
+    -1 if there is none.
+    """
+    return _lowest(dict(_firsts_by_size(free)).get(size, 0))
+
+
 def _find_block(free: int, size: int) -> int:
     """Return the first IPU of the block to take `size` IPUs from; -1 without any."""
     for block_size, firsts in _firsts_by_size(free, apart=True):

@@ -10,7 +10,8 @@ partitions have the same numbers.
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from poprun.vipu.model import IPUS_PER_MACHINE, Partition, is_power_of_two
+from poprun.vipu.model import IPUS_PER_MACHINE, Block, Partition, is_power_of_two
+from poprun.vipu.rules.free_ipus import bits_of, first_block
 
 
 class Device(NamedTuple):
@@ -56,20 +57,12 @@ def children_of(
 def first_free(partition_size: int, num_ipus: int, reserved: Sequence[Device]) -> int:
     """Return the first IPU of the first free device of a size, -1 if there is none.
 
-    Takes time in proportion to the number of reserved devices: sets of IPUs are
-    integers of one bit an IPU. A device is free where each of its bits is, which
-    doubling finds in log2(num_ipus) steps.
+    Takes time in proportion to the number of reserved devices.
     """
     free = (1 << partition_size) - 1
     for device in reserved:
-        free &= ~(((1 << device.num_ipus) - 1) << device.first)
-    width = 1
-    while width < num_ipus:
-        free &= free >> width
-        width *= 2
-    aligned = ((1 << partition_size) - 1) // ((1 << num_ipus) - 1)
-    free &= aligned
-    return (free & -free).bit_length() - 1
+        free &= ~bits_of([Block(device.first, device.num_ipus)])
+    return first_block(free, num_ipus)
 
 
 def gcd_ipus(partition: Partition, gcd: int) -> range:

@@ -6,9 +6,8 @@ from poprun.vipu.errors import AccessError, InUseError, VipuRuleError
 from poprun.vipu.inventory.rows import Transaction
 from poprun.vipu.inventory.tables import clusters
 from poprun.vipu.inventory.tables.names import check_exists, check_new, refuse_unknown
-from poprun.vipu.model import IPUS_PER_MACHINE, Agent, Allocation, Block
+from poprun.vipu.model import IPUS_PER_MACHINE, Agent, Allocation
 from poprun.vipu.rules.checks import check_distinct, check_name
-from poprun.vipu.rules.free_ipus import bits_of
 
 
 def create_allocation(
@@ -33,7 +32,7 @@ def create_allocation(
                 f"Agent {agent.name} is {where}, not one of cluster {cluster} that no "
                 "other allocation has. Leave it out."
             )
-        if _ipus_of(agent) & ~get_free_ipus(db, cluster):
+        if clusters.ipus_of(agent) & ~get_free_ipus(db, cluster):
             raise InUseError(
                 f"Agent {agent.name} has IPUs in use by a partition. Remove that "
                 "first, or leave the agent out."
@@ -128,11 +127,7 @@ def set_free_ipus(db: Transaction, allocation: str, ipus: int) -> None:
 def _move(db: Transaction, agent: Agent, target: str) -> None:
     """Move an agent whose IPUs are free to another allocation of its cluster."""
     assert agent.allocation is not None
-    ipus = _ipus_of(agent)
+    ipus = clusters.ipus_of(agent)
     set_free_ipus(db, agent.allocation, get_free_ipus(db, agent.allocation) & ~ipus)
     set_free_ipus(db, target, get_free_ipus(db, target) | ipus)
     db.update("agents", {"allocation": target}, name=agent.name)
-
-
-def _ipus_of(agent: Agent) -> int:
-    return bits_of([Block(agent.positions.start, IPUS_PER_MACHINE)])

@@ -156,11 +156,10 @@ def agents_in_trouble(
     agents = db.select(
         Agent, "agents WHERE cluster = ? AND status <> 'up' ORDER BY machine", cluster
     )
-    return [
-        agent
-        for agent in agents
-        if any(
-            agent.positions.start < block.end and block.first < agent.positions.stop
-            for block in blocks
-        )
-    ]
+    ipus = bits_of(blocks)
+    return [agent for agent in agents if ipus_of(agent) & ipus]
+
+
+def ipus_of(agent: Agent) -> int:
+    """Return the set of the IPUs of an agent that is in a cluster."""
+    return bits_of([Block(agent.positions.start, IPUS_PER_MACHINE)])

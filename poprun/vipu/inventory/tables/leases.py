@@ -3,9 +3,10 @@
 import os
 import time
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from poprun.vipu import errors, liveness
-from poprun.vipu.inventory.rows import Transaction, from_row
+from poprun.vipu.inventory.rows import Transaction
 from poprun.vipu.inventory.tables.partitions import delete_partition
 from poprun.vipu.leases import Holder, Lease, Life, ProcessIdentity, check_holder
 from poprun.vipu.model import Partition
@@ -17,6 +18,13 @@ MOST_NAMED = 4
 # The clock of the leases is not written more often to find out whether some have ended.
 CLOCK_DUE_S = 1.0
 LIVELIEST = (Life.ALIVE, Life.UNKNOWN, Life.DEAD)
+
+
+class _TimedLease(NamedTuple):
+    """A row: a lease, and when it ends if it is not renewed, on the leases' clock."""
+
+    lease: Lease
+    ends: float
 
 
 def open_lease(db: Transaction, holder: Holder, lease_s: float, lease_id: str) -> Lease:
@@ -40,7 +48,7 @@ def open_lease(db: Transaction, holder: Holder, lease_s: float, lease_id: str) -
             f"A lease cannot live for {lease_s:g} s, but for 1 to {LONGEST_LEASE_S:g}."
         )
     lease = Lease(lease_id or os.urandom(16).hex(), holder, time.time(), lease_s)
-    db.insert("leases", lease, advance_clock(db) + lease_s)
+    db.insert("leases", _TimedLease(lease, advance_clock(db) + lease_s))
     return lease
 
 
@@ -71,12 +79,11 @@ def end_lease(db: Transaction, lease: str) -> None:
     it goes with that job.
     """
     db.delete("devices", lease=lease)
-    for name in db.column("SELECT name FROM partitions WHERE lease = ?", lease):
-        query = "SELECT lease FROM devices WHERE partition = ? LIMIT 1"
-        if others := db.column(query, name):
-            db.update("partitions", {"lease": others[0]}, name=name)
+    for partition in db.select(Partition, "partitions WHERE lease = ?", lease):
+        if others := _leases_on(db, partition.name):
+            db.update("partitions", {"lease": others[0]}, name=partition.name)
         else:
-            delete_partition(db, name)
+            delete_partition(db, partition)
     db.delete("leases", id=lease)
 
 
@@ -113,33 +120,28 @@ def end_dead(db: Transaction) -> tuple[Lease, ...]:
     lives as long as a process that is attached by it.
     """
     now = advance_clock(db)
-    dead = [
-        get_lease(db, lease)
+    dead = tuple(
+        lease
         for lease, ends, life in _lives(db)
         if life is Life.DEAD or (life is Life.UNKNOWN and ends <= now)
-    ]
+    )
     for lease in dead:
         end_lease(db, lease.id)
-    return tuple(dead)
+    return dead
 
 
-def _lives(db: Transaction) -> Iterator[tuple[str, float, Life]]:
-    """Iterate over all leases: the id, when it ends, the life of its processes."""
-    rows = db.execute(
-        "SELECT id, ends, host, pid, start_time, boot_id, pid_namespace FROM leases"
-    ).fetchall()
+def _lives(db: Transaction) -> Iterator[tuple[Lease, float, Life]]:
+    """Iterate over all leases: which, when it ends, the life of its processes."""
     life_of = db.observer.life
-    for lease, ends, host, *process in rows:
-        life = life_of(from_row(ProcessIdentity, process), host)
+    for lease, ends in db.select(_TimedLease, "leases"):
+        host = lease.holder.host
+        life = life_of(lease.holder.process, host)
         if life is not Life.ALIVE:
-            lives = [life_of(other, host) for other in _attached(db, lease)]
-            life = min(life, *lives, key=LIVELIEST.index) if lives else life
+            attached = "devices WHERE lease = ? AND pid IS NOT NULL"
+            processes = db.select(ProcessIdentity, attached, lease.id)
+            lives = [life, *(life_of(process, host) for process in processes)]
+            life = min(lives, key=LIVELIEST.index)
         yield lease, ends, life
-
-
-def _attached(db: Transaction, lease: str) -> tuple[ProcessIdentity, ...]:
-    attached = "devices WHERE lease = ? AND pid IS NOT NULL"
-    return db.select(ProcessIdentity, attached, lease)
 
 
 def describe_users_of(

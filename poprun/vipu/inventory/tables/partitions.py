@@ -53,12 +53,10 @@ def replace_partition(db: Transaction, partition: Partition) -> None:
     insert_partition(db, partition)
 
 
-def delete_partition(db: Transaction, name: str) -> None:
+def delete_partition(db: Transaction, partition: Partition) -> None:
     """Remove a partition that no device is held of, and give its IPUs back."""
-    partition = find_partition(db, name)
-    if partition is not None:
-        free_ipus_of(db, partition)
-        db.delete("partitions", name=name)
+    free_ipus_of(db, partition)
+    db.delete("partitions", name=partition.name)
 
 
 def free_ipus_of(db: Transaction, partition: Partition) -> None:

@@ -87,7 +87,8 @@ def remove_partition(
     else:
         devices.check_unused(db, partition, "removed", lease)
         db.delete("devices", partition=name)
-    partitions.delete_partition(db, name)
+    if partitions.find_partition(db, name) is not None:  # it did not go with a lease
+        partitions.delete_partition(db, partition)
 
 
 def _configure(db: Transaction, partition: Partition) -> Partition:
