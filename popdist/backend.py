@@ -9,16 +9,11 @@ first one meets the other instances itself, and popdist.init() may still follow.
 finalizeBackend() none is possible.
 """
 
-# The rest of popdist is imported where it is needed: all programs import this module
-# for the getters, few of them make collectives.
+from collections.abc import Iterable
 
-from collections.abc import Callable, Iterable
-from typing import ParamSpec, TypeVar
-
+from popdist.communicators import DEFAULT, checked
 from popdist.errors import BackendError, MismatchError
-
-P = ParamSpec("P")
-T = TypeVar("T")
+from popdist.session import STATE
 
 _UNREGISTERED, _REGISTERED, _INITIALIZED, _FINALIZED = (
     "unregistered",
@@ -39,8 +34,6 @@ def init() -> None:
         ArenaError: The instances cannot share memory.
         BackendError: The backend has been finalised already.
     """
-    from popdist.session import STATE
-
     # A second thread waits for the first one here, and finds all done.
     with STATE.step:
         if isBackendInitialized():
@@ -57,8 +50,6 @@ def registerDefaultBackend() -> None:
     Raises:
         BackendError: It is registered already.
     """
-    from popdist.session import STATE
-
     with STATE.step:
         if STATE.backend != _UNREGISTERED:
             raise BackendError(
@@ -91,8 +82,6 @@ def initializeBackend() -> None:
         ArenaError: The instances cannot share memory.
         BackendError: No backend is registered, or it has been initialised before.
     """
-    from popdist.session import STATE
-
     with STATE.step:
         if STATE.backend == _UNREGISTERED:
             raise BackendError(
@@ -111,8 +100,6 @@ def initializeBackend() -> None:
 
 def isBackendInitialized() -> bool:
     """Return whether the backend is ready: initialised, and not finalised."""
-    from popdist.session import STATE
-
     return STATE.backend == _INITIALIZED
 
 
@@ -125,8 +112,6 @@ def finalizeBackend() -> None:
     Raises:
         BackendError: The backend is not initialised, or has been finalised before.
     """
-    from popdist.session import STATE
-
     with STATE.step:
         if STATE.backend != _INITIALIZED:
             raise BackendError(
@@ -139,8 +124,6 @@ def finalizeBackend() -> None:
 
 def defaultCommunicatorId() -> str:
     """Return the id of the communicator that collectives use if they name none."""
-    from popdist.communicators import DEFAULT
-
     return DEFAULT
 
 
@@ -162,56 +145,27 @@ def registerCommunicator(
         MismatchError: The instances called it with different parameters.
         ValueError: The job has no such instances.
     """
+    # Not above: init() of a job on several hosts needs neither numpy nor the engine.
     import numpy as np
 
-    from popdist.communicators import DEFAULT, checked
     from popdist.negotiation.named_calls import NamedCall, named_calls_among
-    from popdist.session import STATE
 
-    chosen = checked(participants)
+    instances = checked(participants)
     key = DEFAULT if communicator_id is None else communicator_id
-    mine = np.frombuffer(repr((list(chosen), key)).encode(), np.uint8)
+    parameters = np.frombuffer(repr((list(instances), key)).encode(), np.uint8)
     call = NamedCall(
         "popdist.registerCommunicator",
         "registerCommunicator",
-        mine,
-        lambda group, name: group.all_gather(mine, name=name),
+        parameters,
+        lambda group, name: group.all_gather(parameters, name=name),
         lambda _, rows: list(rows),
     )
-    given = named_calls_among(STATE.job.members).submit(call, wait=True).wait()
-    for instance, other in enumerate(given):
-        if other.tobytes() != given[0].tobytes():
+    gathered = named_calls_among(STATE.job.members).submit(call, wait=True).wait()
+    for instance, other in enumerate(gathered):
+        if other.tobytes() != gathered[0].tobytes():
             raise MismatchError(
                 "registerCommunicator got different parameters: instance 0 gave "
-                f"{given[0].tobytes().decode()}, but instance {instance} gave "
+                f"{gathered[0].tobytes().decode()}, but instance {instance} gave "
                 f"{other.tobytes().decode()}. All instances must give the same."
             )
-    STATE.communicators[key] = chosen
-
-
-def execute_on_instances(
-    instances: Iterable[int],
-    func: Callable[P, T],
-    *args: P.args,
-    **kwargs: P.kwargs,
-) -> T | None:
-    """Run a function on some instances only, and return its result there.
-
-    All others return None at once, without waiting. Collectives that the function
-    makes are among those instances only: those of popdist.collectives without a
-    communicator of their own, and the groups that it gets from
-    popdist.replica_group(). Groups that were made before remain what they are, and
-    threads that the function starts are outside, unless they run in a copy of its
-    context. What the function raises, this call raises.
-
-    Args:
-        instances: The indices of the instances, the same everywhere. Within another
-            execute_on_instances, some of those that run it.
-        func: What to call, with the arguments that follow.
-
-    Raises:
-        ValueError: The job has no such instances, or they do not run this.
-    """
-    from popdist.communicators import execute
-
-    return execute(instances, func, *args, **kwargs)
+    STATE.communicators[key] = instances

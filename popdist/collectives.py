@@ -116,14 +116,14 @@ def broadcast(
         communicator: Among which instances; None for the default communicator.
         async_op: Return a handle at once, whose wait() returns the array.
     """
-    found = participants(communicator)
-    if root_rank not in found:
+    instances = participants(communicator)
+    if root_rank not in instances:
         raise ValueError(
             f"The root is instance {root_rank}, but the communicator "
             f"{communicator or DEFAULT!r} is among the instances "
-            f"{', '.join(map(str, found))}. Choose one of those."
+            f"{', '.join(map(str, instances))}. Choose one of those."
         )
-    root = found.index(root_rank)
+    root = instances.index(root_rank)
     _check_writable("data", data)
 
     def copy(_: Group, rows: Array) -> A:
@@ -177,7 +177,7 @@ def allGather(
         inplace: data is None, and this instance's row is already in dst.
         async_op: Return a handle at once, whose wait() returns dst.
     """
-    found = participants(communicator)
+    instances = participants(communicator)
     if inplace != (data is None) or (inplace and dst is None):
         raise ValueError(
             "allGather takes data, and maybe dst; or, with inplace=True, None for data "
@@ -185,19 +185,19 @@ def allGather(
         )
     if dst is not None:
         _check_writable("dst", dst)
-        if not dst.ndim or len(dst) != len(found):
+        if not dst.ndim or len(dst) != len(instances):
             raise ValueError(
-                f"dst has shape {dst.shape}, but needs a leading axis of {len(found)}: "
-                "a row for each instance."
+                f"dst has shape {dst.shape}, but needs a leading axis of "
+                f"{len(instances)}: a row for each instance."
             )
 
     if dst is not None and data is None:
-        data = dst[found.index(STATE.job.place.rank), ...]
+        data = dst[instances.index(STATE.job.place.rank), ...]
     own = np.asarray(data)
 
     def gather(group: Group, name: str | None) -> Array:
         rows = group.all_gather(own, name=name)
-        _check_alike(rows, found)
+        _check_alike(rows, instances)
         return _fill(dst, rows)
 
     def fill(_: Group, rows: Array) -> Array:

@@ -24,27 +24,27 @@ def participants(communicator: str | None = None) -> tuple[int, ...]:
     """
     scope = SCOPE.get()
     if communicator is None or communicator == DEFAULT:
-        found = scope or STATE.communicators.get(DEFAULT, STATE.job.members)
+        members = scope or STATE.communicators.get(DEFAULT, STATE.job.members)
     elif communicator in STATE.communicators:
-        found = STATE.communicators[communicator]
+        members = STATE.communicators[communicator]
     else:
         raise ValueError(
             f"There is no communicator {communicator!r}. Call "
             "popdist.registerCommunicator(participants, id) on all instances first."
         )
-    if STATE.job.place.rank not in found:
+    if STATE.job.place.rank not in members:
         raise ValueError(
             f"Instance {STATE.job.place.rank} is not in the communicator "
             f"{communicator or DEFAULT!r}, which is among the instances "
-            f"{_list(found)}. Only those may call it."
+            f"{_list(members)}. Only those may call it."
         )
-    if scope and not set(found) <= set(scope):
+    if scope and not set(members) <= set(scope):
         raise ValueError(
-            f"The communicator {communicator!r} is among the instances {_list(found)}, "
-            f"but only {_list(scope)} run this part of the program. Call it outside "
-            "execute_on_instances."
+            f"The communicator {communicator!r} is among the instances "
+            f"{_list(members)}, but only {_list(scope)} run this part of the program. "
+            "Call it outside execute_on_instances."
         )
-    return found
+    return members
 
 
 def checked(instances: Iterable[int]) -> tuple[int, ...]:
@@ -54,28 +54,44 @@ def checked(instances: Iterable[int]) -> tuple[int, ...]:
         TypeError: One is not a whole number.
         ValueError: The set is empty, or has an instance that the job does not have.
     """
-    found = sorted(set(instances))
-    for instance in found:
+    numbers = sorted(set(instances))
+    for instance in numbers:
         if not isinstance(instance, int) or isinstance(instance, bool):
             raise TypeError(
                 f"{instance!r} is not an instance. Instances are whole numbers, from 0."
             )
     size = STATE.job.place.size
-    if not found or found[0] < 0 or found[-1] >= size:
+    if not numbers or numbers[0] < 0 or numbers[-1] >= size:
         raise ValueError(
-            f"The instances are {_list(found) or 'none'}, but must be one or more of 0 "
-            f"to {size - 1}, as this job has {size}."
+            f"The instances are {_list(numbers) or 'none'}, but must be one or more of "
+            f"0 to {size - 1}, as this job has {size}."
         )
-    return tuple(found)
+    return tuple(numbers)
 
 
-def execute(
+def execute_on_instances(
     instances: Iterable[int],
     func: Callable[P, T],
     *args: P.args,
     **kwargs: P.kwargs,
 ) -> T | None:
-    """Run a function on some instances: see popdist.execute_on_instances."""
+    """Run a function on some instances only, and return its result there.
+
+    All others return None at once, without waiting. Collectives that the function
+    makes are among those instances only: those of popdist.collectives without a
+    communicator of their own, and the groups that it gets from
+    popdist.replica_group(). Groups that were made before remain what they are, and
+    threads that the function starts are outside, unless they run in a copy of its
+    context. What the function raises, this call raises.
+
+    Args:
+        instances: The indices of the instances, the same everywhere. Within another
+            execute_on_instances, some of those that run it.
+        func: What to call, with the arguments that follow.
+
+    Raises:
+        ValueError: The job has no such instances, or they do not run this.
+    """
     chosen = checked(instances)
     scope = SCOPE.get()
     if scope and not set(chosen) <= set(scope):

@@ -10,22 +10,26 @@ one is not set, and UnreadableVariableError where they contradict each other.
 """
 
 import os
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from popdist import device, environment
-from popdist.backend import (
-    defaultCommunicatorId,
-    execute_on_instances,
-    finalizeBackend,
-    init,
-    initializeBackend,
-    isBackendInitialized,
-    registerBackend,
-    registerCommunicator,
-    registerDefaultBackend,
-)
 from popdist.environment import NODE_DEVICE_ID, Instance
 from popdist.errors import NotUniformError, UnreadableVariableError
 from popdist.job import instance_of, is_launched, topology_number
+
+if TYPE_CHECKING:
+    from popdist.backend import (
+        defaultCommunicatorId,
+        finalizeBackend,
+        init,
+        initializeBackend,
+        isBackendInitialized,
+        registerBackend,
+        registerCommunicator,
+        registerDefaultBackend,
+    )
+    from popdist.communicators import execute_on_instances
 
 __all__ = [
     "checkNumIpusPerReplica",
@@ -49,6 +53,14 @@ __all__ = [
     "registerCommunicator",
     "registerDefaultBackend",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # Most programs only use the getters, which need none of these modules.
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = "communicators" if name == "execute_on_instances" else "backend"
+    return getattr(import_module(f"popdist.{module}"), name)
 
 
 def isPopdistEnvSet() -> bool:

@@ -90,9 +90,9 @@ def find_mismatch(
         requests: One for each member; None for one that has joined.
         ranks: What the members are called.
     """
-    given = [(r, q) for r, q in zip(ranks, requests, strict=True) if q is not None]
-    first_rank, first = given[0]
-    if len(given) < len(requests) and first.kind not in _WITH_JOINED:
+    present = [(r, q) for r, q in zip(ranks, requests, strict=True) if q is not None]
+    first_rank, first = present[0]
+    if len(present) < len(requests) and first.kind not in _WITH_JOINED:
         absent = next(r for r, q in zip(ranks, requests, strict=True) if q is None)
         return (
             f"{first.title(name)} cannot be made, because rank {absent} has "
@@ -100,14 +100,13 @@ def find_mismatch(
         )
     if problem := _own_problem(first):
         return f"{first.title(name)} {problem}"
-    for rank, request in given[1:]:
-        difference = _difference(first, request)
-        if difference:
-            what, mine, theirs = difference
+    for rank, request in present[1:]:
+        if request != first and (difference := _difference(first, request)):
+            feature, value, other_value = difference
             return (
-                f"The ranks' {what} differ in {first.title(name)}: rank "
-                f"{first_rank} has {mine}, but rank {rank} has {theirs}. All ranks "
-                "must make the same call."
+                f"The ranks' {feature} differ in {first.title(name)}: rank "
+                f"{first_rank} has {value}, but rank {rank} has {other_value}. All "
+                "ranks must make the same call."
             )
     return None
 
@@ -127,15 +126,15 @@ def _own_problem(request: Request) -> str | None:
 
 def _difference(one: Request, other: Request) -> tuple[str, object, object] | None:
     """Return the first feature in which two requests differ, and what each has."""
-    for feature, theirs in zip(_features(one), _features(other), strict=False):
-        words, compared, value = feature
-        if compared != theirs[1]:
-            return words, value, theirs[2]
+    pairs = zip(_features(one), _features(other), strict=False)
+    for (feature, compared, value), (_, other_compared, other_value) in pairs:
+        if compared != other_compared:
+            return feature, value, other_value
     return None
 
 
 def _features(request: Request) -> Iterator[tuple[str, object, object]]:
-    """Yield what must be equal: what it is called, is compared by, and shown as."""
+    """Yield features that must be equal: name, what is compared, and what is shown."""
     kind = request.kind
     yield "operations", kind, kind.text
     number = len(request.tensors)
