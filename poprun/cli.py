@@ -88,7 +88,7 @@ def _obey(line: "CommandLine", argv: Sequence[str], environ: Mapping[str, str]) 
     settings = resolve_settings(line.given, environ)
     for warning in settings.warnings:
         _report("warning", warning)
-    if settings["version"] or settings.given("version-format"):
+    if settings["version"] or settings.is_given("version-format"):
         return _print(_versions(settings, environ))
     if settings["show-config"]:
         from poprun.options.show_config import as_table
@@ -162,11 +162,11 @@ def _hints(line: "CommandLine", error: PoprunError) -> Iterator[str]:
 
 
 def _no_program(line: "CommandLine", argv: Sequence[str]) -> PoprunError:
-    from poprun.options.refusals import refusal, shown
+    from poprun.options.refusals import quoted, refusal
 
     option, text = line.given[-1] if line.given else (None, "")
     if option and argv[-1] == text:
-        hint = f"{option.flag} took {shown(text)} as its value."
+        hint = f"{option.flag} took {quoted(text)} as its value."
     else:
         hint = "The program comes after the options: poprun [OPTIONS] PROGRAM."
     return refusal("The program to run is missing.", hint)

@@ -133,7 +133,7 @@ def run_job(
     finally:
         router.hide_status(forever=True)
     router.end()
-    if not settings.given("stdin") and (unread := describe_unread()):
+    if not settings.is_given("stdin") and (unread := describe_unread()):
         log.warn(
             f"The standard input holds {unread}, which no instance reads. For instance "
             "0 to read it, add --stdin 0; for each instance to get a copy, --stdin all."

@@ -34,7 +34,7 @@ def collect(environ: Mapping[str, str], mpirun: str | None) -> dict[str, str]:
         mpirun: The value of --mpirun.
     """
     system = os.uname()
-    found = {
+    by_name = {
         "poprun": __version__,
         "popdist": __version__,
         "installed in": os.path.dirname(os.path.dirname(__file__)),
@@ -47,11 +47,11 @@ def collect(environ: Mapping[str, str], mpirun: str | None) -> dict[str, str]:
     }
     try:
         mpi = find_mpirun(mpirun, environ)
-        found["mpirun"] = f"{mpi.title} ({mpi.path})"
-        found["libmpi"] = mpi.libmpi or "not found"
+        by_name["mpirun"] = f"{mpi.title} ({mpi.path})"
+        by_name["libmpi"] = mpi.libmpi or "not found"
     except MpiNotFoundError as error:
-        found["mpirun"] = f"none: {error}"
-    return found | {package: _version(package) for package in PACKAGES}
+        by_name["mpirun"] = f"none: {error}"
+    return by_name | {package: _version(package) for package in PACKAGES}
 
 
 def _system() -> str:

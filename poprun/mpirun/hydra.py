@@ -55,11 +55,11 @@ def explain(text: str, exit_code: int) -> MpiVerdict:
     not; on MPI_Abort it passes the code on without a message.
     """
     text = clean(text)
-    if found := re.search(_ABORTED, text):
+    if match := re.search(_ABORTED, text):
         return MpiVerdict(
             failure=Failure.ABORTED,
-            rank=int(found[2]),
-            code=int(found[1]),
+            rank=int(match[2]),
+            code=int(match[1]),
             text=text,
         )
     if any(re.search(reason, text) for reason in _PROCESS_FAILED):
@@ -80,14 +80,14 @@ def explain_abort(stderr: str, rank: int) -> MpiVerdict | None:
 
     mpirun passes the error code on without a message, and of it the last byte only.
     """
-    found = [m for m in re.finditer(_ABORTED, stderr) if int(m[2]) == rank]
-    if not found:
+    matches = [m for m in re.finditer(_ABORTED, stderr) if int(m[2]) == rank]
+    if not matches:
         return None
     return MpiVerdict(
         failure=Failure.ABORTED,
         rank=rank,
-        code=int(found[-1][1]),
-        text=clean(found[-1][0]),
+        code=int(matches[-1][1]),
+        text=clean(matches[-1][0]),
     )
 
 

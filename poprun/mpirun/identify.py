@@ -81,12 +81,12 @@ def identify(path: str, version_output: str, exit_status: int) -> Mpi:
             f"{path} cannot be used as mpirun: '{path} --version' "
             f"{_ending(exit_status)} and printed {_first_line(text)}. {_WAYS_OUT}"
         )
-    if found := re.search(_OPEN_MPI, text):
-        return _open_mpi(path, found[1], int(found[2]))
-    if found := re.search(_HYDRA, text):
-        return _mpi(path, HYDRA, "MPICH", found[1])
-    if found := re.search(_INTEL, text):
-        return _mpi(path, HYDRA, "Intel MPI", found[1])
+    if match := re.search(_OPEN_MPI, text):
+        return _open_mpi(path, match[1], int(match[2]))
+    if match := re.search(_HYDRA, text):
+        return _mpi(path, HYDRA, "MPICH", match[1])
+    if match := re.search(_INTEL, text):
+        return _mpi(path, HYDRA, "Intel MPI", match[1])
     raise MpiNotFoundError(
         f"{path} is not an mpirun that poprun supports: '{path} --version' printed "
         f"{_first_line(text)}. {_KNOWN}. {_WAYS_OUT}"
@@ -145,33 +145,33 @@ def _ask(path: str, environ: Mapping[str, str]) -> tuple[str, int]:
     """
     reading, writing = os.pipe()
     # However this process ends, the kernel ends that one and what it has started.
-    watched, held = os.pipe()
+    alive_read, alive_write = os.pipe()
     fault, fault_writing = os.pipe()
     number = 0
     try:
         pid = os.fork()
         if pid == 0:
-            os.close(held)
-            _become_mpirun(path, environ, writing, watched, fault_writing)
+            os.close(alive_write)
+            _become_mpirun(path, environ, writing, alive_read, fault_writing)
         with suppress(OSError):  # it has done so itself, and called exec
             os.setpgid(pid, pid)
     except OSError as error:
         pid, number = 0, error.errno or 0
     finally:
-        os.close(watched)
+        os.close(alive_read)
         os.close(writing)
         os.close(fault_writing)
     number = number or int(os.read(fault, 64) or 0)
     os.close(fault)
     if not number:
         try:
-            return _answer(path, pid, reading, held)
+            return _answer(path, pid, reading, alive_write)
         finally:
             os.close(reading)
     if pid:
         os.waitpid(pid, 0)
     os.close(reading)
-    os.close(held)
+    os.close(alive_write)
     if is_shortage(number):
         raise LaunchError(f"{path} could not be started: {explain_errno(number)}")
     raise MpiNotFoundError(
@@ -180,7 +180,7 @@ def _ask(path: str, environ: Mapping[str, str]) -> tuple[str, int]:
 
 
 def _become_mpirun(
-    path: str, environ: Mapping[str, str], output: int, watched: int, fault: int
+    path: str, environ: Mapping[str, str], output: int, alive_read: int, fault: int
 ) -> None:
     """Turn this fork into "mpirun --version"; on failure write errno, and end.
 
@@ -189,10 +189,10 @@ def _become_mpirun(
     """
     try:
         os.setpgid(0, 0)
-        os.set_inheritable(watched, True)
-        processes.kill_group_with_pipe(watched, os.getpgrp())
+        os.set_inheritable(alive_read, True)
+        processes.kill_group_with_pipe(alive_read, os.getpgrp())
         # The kernel signals only what happens from now on.
-        if select.select([watched], [], [], 0)[0]:
+        if select.select([alive_read], [], [], 0)[0]:
             os._exit(1)
         os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
         os.dup2(output, 1)
@@ -205,7 +205,7 @@ def _become_mpirun(
     os._exit(127)
 
 
-def _answer(path: str, pid: int, reading: int, held: int) -> tuple[str, int]:
+def _answer(path: str, pid: int, reading: int, alive_write: int) -> tuple[str, int]:
     deadline = time.monotonic() + VERSION_LIMIT_S
     end = os.pidfd_open(pid)
     waiting = [reading, end]
@@ -231,7 +231,7 @@ def _answer(path: str, pid: int, reading: int, held: int) -> tuple[str, int]:
     finally:
         os.close(end)
         os.killpg(pid, signal.SIGKILL)
-        os.close(held)  # before the number of the group is free for another
+        os.close(alive_write)  # before the number of the group is free for another
         _, status = os.waitpid(pid, 0)
     exit_status = os.waitstatus_to_exitcode(status) if finished else 0
     return output.decode(errors="replace"), exit_status

@@ -79,19 +79,21 @@ def environment(mpi: Mpi, caller: Mapping[str, str], directory: str) -> dict[str
             shared memory lives in it.
     """
     old = mpi.flavour == OPENMPI4
-    ours = dict.fromkeys(_BACKING_DIRECTORIES[old], directory)
+    variables = dict.fromkeys(_BACKING_DIRECTORIES[old], directory)
     # There may be more instances than cores: poprun has counted them already. In
     # argv this would clash with a mapping that a user asks for.
     if old:
-        ours["OMPI_MCA_rmaps_base_oversubscribe"] = "1"
+        variables["OMPI_MCA_rmaps_base_oversubscribe"] = "1"
         # Or it looks for an ssh, which it does not need on one host.
-        ours["OMPI_MCA_plm"] = "isolated"
+        variables["OMPI_MCA_plm"] = "isolated"
     else:
-        ours["PRTE_MCA_rmaps_default_mapping_policy"] = ":oversubscribe"
+        variables["PRTE_MCA_rmaps_default_mapping_policy"] = ":oversubscribe"
     # Open MPI 5 does not start for a user who has no home directory.
-    ours["HOME"] = directory
+    variables["HOME"] = directory
     return (
-        ours | without_batch_system(without_outer_mpi(caller)) | {"TMPDIR": directory}
+        variables
+        | without_batch_system(without_outer_mpi(caller))
+        | {"TMPDIR": directory}
     )
 
 
@@ -106,21 +108,21 @@ def explain(text: str, exit_code: int) -> MpiVerdict:
     # Of a job without failures it prints nothing.
     if not text:
         return _without_reason(text, exit_code)
-    if found := re.search(_ABORTED, text):
+    if match := re.search(_ABORTED, text):
         return MpiVerdict(
             failure=Failure.ABORTED,
-            rank=int(found[1]),
-            code=int(found[2]),
+            rank=int(match[1]),
+            code=int(match[2]),
             text=text,
         )
-    if found := re.search(_CALLED_ABORT, text):
+    if match := re.search(_CALLED_ABORT, text):
         return MpiVerdict(
-            failure=Failure.ABORTED, rank=int(found[1]), code=exit_code, text=text
+            failure=Failure.ABORTED, rank=int(match[1]), code=exit_code, text=text
         )
-    if found := re.search(_IMPROPER, text):
+    if match := re.search(_IMPROPER, text):
         return MpiVerdict(
             failure=Failure.NOT_FINALIZED,
-            rank=int(found[1]),
+            rank=int(match[1]),
             code=exit_code,
             text=text,
         )

@@ -40,10 +40,10 @@ def split_arguments(text: str, source: str) -> Iterator[MpiArgument]:
     while position < len(tokens):
         token = tokens[position]
         name, joined = _name(token, source)
-        given = [] if joined is None else [joined]
-        count = _number_of_values(name, given, tokens[position + 1 :])
-        taken = count - len(given)
-        values = given + tokens[position + 1 : position + 1 + taken]
+        values = [] if joined is None else [joined]
+        count = _number_of_values(name, values, tokens[position + 1 :])
+        next_position = position + 1 + count - len(values)
+        values += tokens[position + 1 : next_position]
         if len(values) < count:
             raise _value_is_missing(token, count, source)
         known = name in NUMBER_OF_VALUES or name in REFUSED
@@ -52,7 +52,7 @@ def split_arguments(text: str, source: str) -> Iterator[MpiArgument]:
             flag=token.partition("=")[0] if known else token,
             values=values,
         )
-        position += 1 + taken
+        position = next_position
 
 
 def _split(text: str, source: str) -> list[str]:

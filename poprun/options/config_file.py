@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from poprun.annotations import TYPE_CHECKING
 from poprun.errors import OptionError
-from poprun.options.refusals import did_you_mean, refusal, shown
+from poprun.options.refusals import did_you_mean, quoted, refusal
 from poprun.options.settings import DEFAULT, Layer, Setting, Settings, make_setting
 from poprun.options.table import BY_NAME, OPTIONS
 from poprun.options.types import Option
@@ -108,7 +108,7 @@ def _option_of_file(key: "Node", place: str) -> Option:
     option = BY_NAME.get(name)
     if option is None:
         hint = did_you_mean(name.removeprefix("--"), BY_NAME)
-        raise refusal(f"{place}: poprun has no option named {shown(name)}.", hint)
+        raise refusal(f"{place}: poprun has no option named {quoted(name)}.", hint)
     if not option.in_file:
         raise refusal(
             f"{place}: {name} is not allowed in a configuration file.",

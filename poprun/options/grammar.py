@@ -11,8 +11,8 @@ from poprun.errors import OptionError
 from poprun.options.refusals import (
     alternatives,
     did_you_mean,
+    quoted,
     refusal,
-    shown,
 )
 from poprun.options.table import BY_NAME, BY_SHORT
 from poprun.options.types import Kind, Option
@@ -177,16 +177,16 @@ def _is_ours(word: str) -> bool:
     return len(word) > 1 and word[0] == "-" and all(c in BY_SHORT for c in word[1:])
 
 
-def _missing_value(option: Option, found: str) -> OptionError:
-    where = f"before {found}" if found else "at the end of the line"
+def _missing_value(option: Option, following: str) -> OptionError:
+    where = f"before {following}" if following else "at the end of the line"
     example = "yes" if option.kind is Kind.BOOLEAN else option.metavar or "VALUE"
     if option.choices:
         example = option.choices[0]
     # A short option and its value are two words.
     flag = f"{option.flag}=" if option.flag.startswith("--") else f"{option.flag} "
     hint = f"Write {flag}{example}."
-    if found not in ("", "--") and option.kind not in _PLAIN_VALUES:
-        hint += f" If {found} is the value, write --{option.name}={found}."
+    if following not in ("", "--") and option.kind not in _PLAIN_VALUES:
+        hint += f" If {following} is the value, write --{option.name}={following}."
     return refusal(f"The value of {option.flag} is missing {where}.", hint)
 
 
@@ -204,7 +204,7 @@ def _unknown(word: str, following: Sequence[str] = ()) -> OptionError:
 
 
 def _plain(word: str) -> str:
-    return word if word.isascii() and word.isprintable() else shown(word)
+    return word if word.isascii() and word.isprintable() else quoted(word)
 
 
 def _refuse_other_dashes(word: str) -> None:
@@ -212,7 +212,7 @@ def _refuse_other_dashes(word: str) -> None:
         name = word.lstrip(_OTHER_DASHES + "-").partition("=")[0]
         hint = f"Did you mean --{name}?" if name in BY_NAME else ""
         raise refusal(
-            f"{shown(word)} begins with a dash that is not a hyphen, "
+            f"{quoted(word)} begins with a dash that is not a hyphen, "
             "as in text copied from a document.",
             hint or "Type the hyphens, or put -- before a program of this name.",
         )

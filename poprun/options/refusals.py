@@ -13,7 +13,7 @@ def refusal(sentence: str, hint: str = "") -> OptionError:
     return error
 
 
-def shown(text: str) -> str:
+def quoted(text: str) -> str:
     """Quote a text, shortened to 100 characters."""
     return repr(text if len(text) <= 100 else text[:100] + "...")
 

@@ -34,7 +34,7 @@ class Settings(Record):
     def origin(self, name: str) -> str:
         return self.entries[name].origin
 
-    def given(self, name: str) -> bool:
+    def is_given(self, name: str) -> bool:
         """Whether the option was given, even with its default value."""
         return self.origin(name) != DEFAULT
 
@@ -46,8 +46,10 @@ class Settings(Record):
     @property
     def needs_ipus(self) -> bool:
         """Whether the user asks for IPUs: otherwise the job may run without any."""
-        asked = self["offline-mode"] is False
-        return asked or (not self.offline and any(map(self.given, VIPU_OPTIONS)))
+        is_explicit = self["offline-mode"] is False
+        return is_explicit or (
+            not self.offline and any(map(self.is_given, VIPU_OPTIONS))
+        )
 
     @property
     def verbosity(self) -> int:

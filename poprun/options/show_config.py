@@ -22,7 +22,7 @@ def _that_holds(settings: Settings, option: Option) -> str:
     if setting.origin == DEFAULT:
         if option.name == "offline-mode":
             return "yes" if settings.offline else "no"
-        if option.rival and not option.exclusive and settings.given(option.rival):
+        if option.rival and not option.exclusive and settings.is_given(option.rival):
             return f"see --{option.rival}"
     return _in_words(option, setting)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import Enum, auto
 
 from poprun.errors import OptionError
-from poprun.options.refusals import alternatives, refusal, shown
+from poprun.options.refusals import alternatives, quoted, refusal
 from poprun.record import Record
 from poprun.words import FALSE_WORDS, TRUE_WORDS
 
@@ -106,7 +106,7 @@ def item(option: Option, text: str, label: str) -> Item:
     """
     if "\0" in text:
         # A file can have it, and no path, argument or variable can.
-        raise refusal(f"{label} is {shown(text)}, but must not contain a NUL byte.")
+        raise refusal(f"{label} is {quoted(text)}, but must not contain a NUL byte.")
     return _READERS[option.kind](option, text, label)
 
 
@@ -124,15 +124,15 @@ def _whole(option: Option, text: str, label: str) -> int:
     plain = digits.isascii() and digits.isdigit()
     if not plain or text == "-0":
         raise refusal(
-            f"{label} is {shown(text)}, but must be a whole number "
+            f"{label} is {quoted(text)}, but must be a whole number "
             f"in plain digits, such as {max(option.minimum, 4)}."
         )
     number = LARGEST + 1 if len(digits.lstrip("0")) > 10 else int(digits)
     if text.startswith("-"):
         number = -number
     if not option.minimum <= number <= option.maximum:
-        found = text if len(text) <= 20 else text[:20] + "..."
-        raise refusal(f"{label} is {found}, but must be {_range(option, number)}.")
+        shortened = text if len(text) <= 20 else text[:20] + "..."
+        raise refusal(f"{label} is {shortened}, but must be {_range(option, number)}.")
     return number
 
 
@@ -150,7 +150,7 @@ def _seconds(option: Option, text: str, label: str) -> float:
     plain = digits.isascii() and digits.isdigit()
     if not plain or len(whole.lstrip("0")) > 9:
         raise refusal(
-            f"{label} is {shown(text)}, but must be a number of seconds from 0 to "
+            f"{label} is {quoted(text)}, but must be a number of seconds from 0 to "
             f"{LARGEST - 1}, such as 5 or 0.5."
         )
     return float(text)
@@ -164,7 +164,7 @@ def _boolean(option: Option, text: str, label: str) -> bool:
     if word in FALSE_WORDS:
         return False
     raise refusal(
-        f"{label} is {shown(text)}, but must be yes or no "
+        f"{label} is {quoted(text)}, but must be yes or no "
         "(on and off, true and false, 1 and 0 mean the same).",
         # Without an equals sign it may have taken the program for its value.
         _yes_or_no(label) if label == option.flag else "",
@@ -183,7 +183,7 @@ def _wait(option: Option, text: str, label: str) -> bool | float:
         return _seconds(option, text, label)
     except OptionError:
         raise refusal(
-            f"{label} is {shown(text)}, but must be yes, no, or a number of seconds, "
+            f"{label} is {quoted(text)}, but must be yes, no, or a number of seconds, "
             "such as 600."
         ) from None
 
@@ -221,7 +221,7 @@ def _choice(option: Option, text: str, label: str) -> str:
             if _letters(choice) == _letters(word):
                 return choice
     raise refusal(
-        f"{label} is {shown(text)}, but must be {alternatives(option.choices)}.",
+        f"{label} is {quoted(text)}, but must be {alternatives(option.choices)}.",
         # Without an equals sign it may have taken the program for its value.
         _yes_or_no(label) if "yes" in option.choices and label == option.flag else "",
     )
@@ -242,7 +242,7 @@ def _subnet(option: Option, text: str, label: str) -> str:
     except ValueError:
         pass
     raise refusal(
-        f"{label} is {shown(text)}, but must be a network in CIDR notation, such as "
+        f"{label} is {quoted(text)}, but must be a network in CIDR notation, such as "
         "10.5.0.0/16."
     )
 
@@ -257,7 +257,7 @@ def _instance_arguments(option: Option, text: str, label: str) -> tuple[int, str
     plain = index.isascii() and index.isdigit() and len(index) <= 9
     if not (colon and plain):
         raise refusal(
-            f"{label} is {shown(text)}, but must be the index of an instance, a "
+            f"{label} is {quoted(text)}, but must be the index of an instance, a "
             'colon, and arguments for mpirun, such as "1:-x NAME=VALUE".'
         )
     _refuse_bare_x(option, text, label, arguments)
@@ -269,7 +269,7 @@ def _refuse_bare_x(option: Option, text: str, label: str, arguments: str) -> Non
     # for the program.
     if arguments.split()[-1:] == ["-x"]:
         raise refusal(
-            f"{label} is {shown(text)}, which ends in -x with no variable after it.",
+            f"{label} is {quoted(text)}, which ends in -x with no variable after it.",
             "Put the whole value in quotes, "
             f'as in {option.flag}="{text.strip()} NAME=VALUE".',
         )

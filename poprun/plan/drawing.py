@@ -15,7 +15,7 @@ TITLE = "poprun topology"
 def is_requested(settings: Settings) -> bool:
     """Return whether the topology is to be printed."""
     # To choose its format is to ask for it, unless --print-topology is no.
-    if settings.given("topology-format") and not settings.given("print-topology"):
+    if settings.is_given("topology-format") and not settings.is_given("print-topology"):
         return True
     return bool(settings["print-topology"])
 

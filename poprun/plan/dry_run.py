@@ -67,7 +67,7 @@ def _partition(plan: Plan, note: str) -> list[str]:
         f"  for {topology.num_replicas} replicas of {topology.ipus_per_replica} IPUs "
         f"in {topology.num_instances} instances",
     ]
-    wishes = {
+    demands = {
         "ILDs": options.num_ilds,
         "allocation": options.allocation,
         "cluster": options.cluster,
@@ -75,7 +75,9 @@ def _partition(plan: Plan, note: str) -> list[str]:
         "GW-Link routing": options.gateway_routing,
         "sync type": options.sync_type,
     }
-    lines += [f"  {what}: {wish}" for what, wish in wishes.items() if wish is not None]
+    lines += [
+        f"  {noun}: {value}" for noun, value in demands.items() if value is not None
+    ]
     return [*lines, f"  {note}"] if note else lines
 
 

@@ -59,7 +59,7 @@ def parse_hosts(text: str) -> tuple[HostSpec, ...]:
     """Read a list of hosts: "a,b:2", "host[0-2,4]", "alice@10.0.0.1,[::1]"."""
     if not text:
         raise HostError("'' names no host; write one or more, as in node-1,node-2.")
-    found: dict[str, HostSpec] = {}
+    by_key: dict[str, HostSpec] = {}
     for piece in _split(text):
         if not piece:
             raise HostError(
@@ -67,8 +67,8 @@ def parse_hosts(text: str) -> tuple[HostSpec, ...]:
                 "commas; remove the extra comma."
             )
         for host in _expand(piece):
-            _add(found, host)
-    return tuple(found.values())
+            _add(by_key, host)
+    return tuple(by_key.values())
 
 
 def parse_hostfile(text: str, path: str) -> tuple[HostSpec, ...]:
@@ -78,7 +78,7 @@ def parse_hostfile(text: str, path: str) -> tuple[HostSpec, ...]:
         HostError: Its message begins with path:line:column.
     """
     where = path if path.isprintable() else repr(path)
-    found: dict[str, HostSpec] = {}
+    by_key: dict[str, HostSpec] = {}
     lines = text.removeprefix("\ufeff").split("\n")
     for number, line in enumerate(lines, start=1):
         content = line.removesuffix("\r").partition("#")[0]
@@ -94,13 +94,13 @@ def parse_hostfile(text: str, path: str) -> tuple[HostSpec, ...]:
                 hosts = _read_slots_word(hosts, word[0])
         with _errors_at(place):
             for host in hosts:
-                _add(found, host)
-    if not found:
+                _add(by_key, host)
+    if not by_key:
         raise HostError(
             f"{where}:1:1: The file names no host; write one a line, as in "
             "node-1 slots=2."
         )
-    return tuple(found.values())
+    return tuple(by_key.values())
 
 
 def from_slurm(environ: Mapping[str, str]) -> tuple[HostSpec, ...] | None:
@@ -246,20 +246,20 @@ def _slots_error(value: str) -> HostError:
     )
 
 
-def _add(found: dict[str, HostSpec], host: HostSpec) -> None:
+def _add(by_key: dict[str, HostSpec], host: HostSpec) -> None:
     key = _key(host.name)
-    if key in found:
+    if key in by_key:
         raise HostError(
             f"{_quote(host.name)} is listed twice: a job names each of its hosts once; "
             f"leave it out here, and give it slots instead: {replace(host, slots=2)}."
         )
-    if len(found) == MOST_HOSTS:
+    if len(by_key) == MOST_HOSTS:
         raise _too_many(f"{_quote(host.name)} is one host too many")
-    found[key] = host
+    by_key[key] = host
 
 
-def _too_many(what: str) -> HostError:
-    return HostError(f"{what}: a job has at most {MOST_HOSTS} hosts; list fewer.")
+def _too_many(problem: str) -> HostError:
+    return HostError(f"{problem}: a job has at most {MOST_HOSTS} hosts; list fewer.")
 
 
 def _check_name(name: str) -> None:

@@ -56,18 +56,20 @@ def find_directories(
 ) -> list[str | None]:
     """Return the absolute path of the directory of each instance, if it has its own."""
     ranks = range(topology.num_instances)
-    wishes = [arguments.directory(rank) for rank in ranks]
-    for wish in filter(None, dict.fromkeys(wishes)):
-        if not os.path.isdir(wish):
-            what = "is not a directory" if os.path.exists(wish) else "does not exist"
+    directories = [arguments.directory(rank) for rank in ranks]
+    for directory in filter(None, dict.fromkeys(directories)):
+        if not os.path.isdir(directory):
+            problem = (
+                "is not a directory" if os.path.exists(directory) else "does not exist"
+            )
             raise OptionError(
-                f"--wdir {wish!r} {what}, so no instance can run in it. Create it, or "
-                "name another."
+                f"--wdir {directory!r} {problem}, so no instance can run in it. "
+                "Create it, or name another."
             )
     cwds = [facts[topology.host_of(rank)].cwd for rank in ranks]
     return [
-        None if wish is None else os.path.normpath(os.path.join(cwd, wish))
-        for cwd, wish in zip(cwds, wishes, strict=True)
+        None if directory is None else os.path.normpath(os.path.join(cwd, directory))
+        for cwd, directory in zip(cwds, directories, strict=True)
     ]
 
 

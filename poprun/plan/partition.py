@@ -30,8 +30,8 @@ def read_options(
     return PartitionOptions(
         server=find_server(
             environ,
-            host=settings[host] if settings.given(host) else None,
-            port=settings[port] if settings.given(port) else None,
+            host=settings[host] if settings.is_given(host) else None,
+            port=settings[port] if settings.is_given(port) else None,
         ),
         timeout_s=settings["vipu-server-timeout"],
         name=settings["vipu-partition"] or environ.get(env.VIPU_API_PARTITION_ID),
@@ -45,7 +45,7 @@ def read_options(
         link_routing=settings["ipu-link-routing-type"],
         gateway_routing=settings["gw-link-routing-type"],
         sync_type=settings["sync-type"],
-        num_ilds=settings["num-ilds"] if settings.given("num-ilds") else None,
+        num_ilds=settings["num-ilds"] if settings.is_given("num-ilds") else None,
     )
 
 

@@ -112,7 +112,7 @@ def _notes(
             for name in FOR_SEVERAL_HOSTS
             if settings[name]
         ]
-    if settings.given("host") or settings.given("hostfile"):
+    if settings.is_given("host") or settings.is_given("hostfile"):
         return notes
     try:
         nodes = from_slurm(environ)
@@ -175,7 +175,7 @@ def _topology(settings: Settings, num_hosts: int) -> Topology:
             num_hosts=num_hosts,
         )
     except TopologyError as error:
-        if not settings.given("num-replicas"):
+        if not settings.is_given("num-replicas"):
             error.add_note(
                 "Without --num-replicas a job has 1 replica. For one replica in each "
                 f"instance add --num-replicas {instances}, or write -n {instances} in "
@@ -226,7 +226,7 @@ def _settings_variables(
     variables = {
         env.MPI4PY_LIBMPI: None if env.MPI4PY_LIBMPI in environ else mpi.libmpi,
         env.LOG_LEVEL: "debug" if logs and not environ.get(env.LOG_LEVEL) else None,
-        env.SDK: settings["emulate-sdk"] if settings.given("emulate-sdk") else None,
+        env.SDK: settings["emulate-sdk"] if settings.is_given("emulate-sdk") else None,
         env.TORCH_BACKEND: _torch_backend(settings, environ),
     }
     return {name: value for name, value in variables.items() if value is not None}
@@ -238,7 +238,7 @@ def _torch_backend(settings: Settings, environ: Mapping[str, str]) -> str | None
     Raises:
         OptionError: The backend would not be used.
     """
-    option = settings["torch-backend"] if settings.given("torch-backend") else None
+    option = settings["torch-backend"] if settings.is_given("torch-backend") else None
     backend = option or environ.get(env.TORCH_BACKEND) or "gloo"
     if backend not in ("gloo", "popdist"):
         raise OptionError(
@@ -263,7 +263,7 @@ def _bindings(
     strategy = placement.choose_strategy(
         numa_aware=settings["numa-aware"],
         process_placement=settings["process-placement"]
-        if settings.given("process-placement")
+        if settings.is_given("process-placement")
         else arguments.placement,
         instances_per_host=topology.instances_per_host,
     )

@@ -17,12 +17,12 @@ def refuse_what_cannot_start(
     Args:
         slurm_name: What Slurm calls this machine, if the job runs below it.
     """
-    if not (settings.given("host") or settings.given("hostfile")):
+    if not (settings.is_given("host") or settings.is_given("hostfile")):
         # Without either it is this machine, whatever Slurm calls it.
         return
     [first, *others] = hosts
     option = f"--host {','.join(map(str, hosts))}"
-    if settings.given("hostfile"):
+    if settings.is_given("hostfile"):
         option = f"--hostfile {settings['hostfile']}"
     if first.user is not None and not others:
         raise NotYetError(

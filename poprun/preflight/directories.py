@@ -15,8 +15,8 @@ NO_UNNAMED_FILES = (errno.EOPNOTSUPP, errno.EISDIR)
 
 def temporary_directory(environ: Mapping[str, str]) -> str:
     """Return where temporary files go: TMPDIR or /tmp, the first that takes a file."""
-    wish = environ.get("TMPDIR", "")
-    candidates = [wish] if os.path.isabs(wish) else []
+    tmpdir = environ.get("TMPDIR", "")
+    candidates = [tmpdir] if os.path.isabs(tmpdir) else []
     return _first_writable([*candidates, "/tmp"])
 
 
@@ -32,9 +32,9 @@ def private_directory_place(environ: Mapping[str, str]) -> str:
             candidates.append(SHARED_MEMORY)
     except OSError:
         pass
-    wish = environ.get("TMPDIR", "")
-    if os.path.isabs(wish) and len(wish) <= LONGEST_TEMPORARY:
-        candidates.append(wish)
+    tmpdir = environ.get("TMPDIR", "")
+    if os.path.isabs(tmpdir) and len(tmpdir) <= LONGEST_TEMPORARY:
+        candidates.append(tmpdir)
     return _first_writable([*candidates, "/tmp"])
 
 

@@ -25,15 +25,15 @@ def describe(
             process, which never leaves its cpuset and leaves out offline CPUs.
     """
     system = os.path.join(root, "devices", "system")
-    ours = set(os.sched_getaffinity(0) if affinity is None else affinity)
+    usable = set(os.sched_getaffinity(0) if affinity is None else affinity)
     memory = _memory_nodes(
         system, _read("/proc/self/status") if status is None else status
     )
 
     nodes = []
     for index, cpus in sorted(_nodes(system).items()):
-        allowed = ours & cpus
-        ours -= allowed
+        allowed = usable & cpus
+        usable -= allowed
         if allowed:
             has_memory = memory is None or index in memory
             nodes.append(
@@ -41,8 +41,8 @@ def describe(
                     index=index if has_memory else None, cpus=_by_core(system, allowed)
                 )
             )
-    if ours:
-        nodes.append(Node(index=None, cpus=_by_core(system, ours)))
+    if usable:
+        nodes.append(Node(index=None, cpus=_by_core(system, usable)))
     return Machine(nodes=tuple(nodes))
 
 

@@ -21,7 +21,7 @@ def meaning(line: str) -> tuple[dict[str, object], list[str]]:
     given: dict[str, object] = {
         name: setting.value
         for name, setting in settings.entries.items()
-        if settings.given(name) and name not in ("verbose", "vv")
+        if settings.is_given(name) and name not in ("verbose", "vv")
     }
     if settings.verbosity:
         given["verbosity"] = settings.verbosity

@@ -67,8 +67,8 @@ def test_the_command_line_beats_the_environment_beats_the_file() -> None:
 def test_a_default_that_somebody_gave_is_given() -> None:
     settings = resolve("--num-replicas=1")
 
-    assert settings.given("num-replicas")
-    assert not settings.given("num-instances")
+    assert settings.is_given("num-replicas")
+    assert not settings.is_given("num-instances")
 
 
 def test_of_two_on_the_command_line_the_last_counts() -> None:
@@ -118,7 +118,7 @@ def test_verbosity_of_the_command_line_beats_that_of_the_environment() -> None:
 
 
 def test_an_empty_variable_is_none() -> None:
-    assert not resolve(POPRUN_NUM_REPLICAS="").given("num-replicas")
+    assert not resolve(POPRUN_NUM_REPLICAS="").is_given("num-replicas")
 
 
 def test_variables_of_other_names_are_nobodys_business() -> None:
@@ -177,8 +177,8 @@ def test_the_command_line_silences_a_rival_in_the_environment(
 
     settings = resolve(f"--{name}={text}", **{variable: rival_text})
 
-    assert settings.given(name)
-    assert not settings.given(rival)
+    assert settings.is_given(name)
+    assert not settings.is_given(rival)
     assert resolve(**{variable: rival_text})[rival] == rival_text
 
 
@@ -215,7 +215,7 @@ def test_a_file_is_read_by_the_rules_of_the_command_line() -> None:
         )
     )
 
-    assert {n: v for n, v in values(settings).items() if settings.given(n)} == {
+    assert {n: v for n, v in values(settings).items() if settings.is_given(n)} == {
         "import-config": "job.yaml",
         "num-replicas": 8,
         "num-instances": 4,
@@ -236,7 +236,7 @@ def test_an_empty_file_gives_nothing(text: str) -> None:
     file = job(text)
 
     assert not any(
-        resolve(file).given(name) for name in OPTIONS if name != "import-config"
+        resolve(file).is_given(name) for name in OPTIONS if name != "import-config"
     )
 
 
@@ -601,7 +601,7 @@ def test_processes_are_instances_of_one_replica_unless_the_user_says(
     settings = resolve(job(file), *words)
 
     assert (settings["num-instances"], settings["num-replicas"]) == numbers
-    assert not settings.given("num-processes")
+    assert not settings.is_given("num-processes")
 
 
 def test_processes_and_instances_in_one_place_contradict_each_other() -> None:
