@@ -74,8 +74,8 @@ def _carry_out(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         return _obey(line, argv, environ)
     except PoprunError as error:
         hints = getattr(error, "__notes__", ())
-        error.args = (grammar.with_typed_names(str(error), line.given),)
-        error.__notes__ = [grammar.with_typed_names(h, line.given) for h in hints]
+        error.args = (grammar.with_typed_names(str(error), line.options),)
+        error.__notes__ = [grammar.with_typed_names(h, line.options) for h in hints]
         raise
 
 
@@ -85,7 +85,7 @@ def _obey(line: "CommandLine", argv: Sequence[str], environ: Mapping[str, str]) 
     # Help comes before everything that may be wrong with the rest.
     if _is_given(line, "help"):
         return _print(_help(environ))
-    settings = resolve_settings(line.given, environ)
+    settings = resolve_settings(line.options, environ)
     for warning in settings.warnings:
         _report("warning", warning)
     if settings["version"] or settings.is_given("version-format"):
@@ -101,9 +101,8 @@ def _is_given(line: "CommandLine", name: str) -> bool:
     from poprun.options.table import OPTIONS
     from poprun.options.types import item
 
-    option = OPTIONS[name]
-    texts = [text for given, text in line.given if given.name == name]
-    return bool(texts) and bool(item(option, texts[-1], option.flag))
+    texts = [text for option, text in line.options if option.name == name]
+    return bool(texts) and bool(item(OPTIONS[name], texts[-1], f"--{name}"))
 
 
 def _start(
@@ -145,8 +144,8 @@ def _hints(line: "CommandLine", error: PoprunError) -> Iterator[str]:
     first, *others = line.program
     is_value = first.isdigit() or first.lower() in (*TRUE_WORDS, *FALSE_WORDS)
     is_unknown = isinstance(error, ProgramNotFoundError)
-    if is_unknown and is_value and line.given:
-        option, _ = line.given[-1]
+    if is_unknown and is_value and line.options:
+        option, _ = line.options[-1]
         if not option.takes_value:
             yield f"To give {option.flag} a value, write {option.flag}={first}."
     elif is_unknown and first.isdigit() and others and others[0][:1] != "-":
@@ -164,7 +163,7 @@ def _hints(line: "CommandLine", error: PoprunError) -> Iterator[str]:
 def _no_program(line: "CommandLine", argv: Sequence[str]) -> PoprunError:
     from poprun.options.refusals import quoted, refusal
 
-    option, text = line.given[-1] if line.given else (None, "")
+    option, text = line.options[-1] if line.options else (None, "")
     if option and argv[-1] == text:
         hint = f"{option.flag} took {quoted(text)} as its value."
     else:

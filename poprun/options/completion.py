@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from poprun.options.grammar import find_option, scan_argv
+from poprun.options.grammar import find_option, parse_beginning
 from poprun.options.table import BY_NAME
 from poprun.options.types import Kind, Option
 from poprun.record import Record
@@ -25,10 +25,10 @@ def complete(argv: Sequence[str], begun: str) -> list[Candidate]:
     # bash splits `--option=value` in three, and expects the last part only.
     cut = "=" in (begun, *argv[-1:])
     *argv, begun = _rejoined([*argv, begun])
-    scan = scan_argv(argv)
-    if scan.pending:
-        return _values(scan.pending, begun, "")
-    if scan.program is not None or not begun.startswith("-"):
+    line = parse_beginning(argv)
+    if line.pending:
+        return _values(line.pending, begun, "")
+    if line.in_program or not begun.startswith("-"):
         return [Candidate(text=begun, kind="file")]
     name, equals, text = begun[2:].partition("=")
     if equals:

@@ -21,23 +21,21 @@ from poprun.record import Record, replace
 # Typesetters and mail programs make these out of hyphens.
 _OTHER_DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"
 
+# What one word gives: options with their texts, and one whose value comes next.
+_Options = tuple[list[tuple[Option, str]], Option | None]
+
 # No value of these begins with a hyphen.
 _PLAIN_VALUES = (Kind.WHOLE, Kind.SECONDS, Kind.BOOLEAN, Kind.CHOICE, Kind.SUBNET)
 
 
 class CommandLine(Record):
-    """The words of a command line, each where it belongs."""
+    """The arguments of a command line, or of its beginning, each where it belongs."""
 
-    given: tuple[tuple[Option, str], ...]
-    program: tuple[str, ...]
-
-
-class Scan(Record):
-    """How far a command line goes, complete or not."""
-
-    given: tuple[tuple[Option, str], ...]
-    # None where the options go on to the end: then a program may still come.
-    program: tuple[str, ...] | None
+    # The options with their texts.
+    options: tuple[tuple[Option, str], ...] = ()
+    program: tuple[str, ...] = ()
+    # Whether the options have ended, and what follows belongs to the program.
+    in_program: bool = False
     # The option at the end whose value is still to come.
     pending: Option | None = None
 
@@ -48,37 +46,34 @@ def parse(argv: Sequence[str]) -> CommandLine:
     Raises:
         OptionError: A word is no option of poprun, or an option lacks its value.
     """
-    scan = scan_argv(argv)
-    if scan.pending:
-        raise _missing_value(scan.pending, "")
-    return CommandLine(given=scan.given, program=scan.program or ())
+    line = parse_beginning(argv)
+    if line.pending:
+        raise _missing_value(line.pending, "")
+    return line
 
 
-def scan_argv(argv: Sequence[str]) -> Scan:
+def parse_beginning(argv: Sequence[str]) -> CommandLine:
     """Take apart what may be the beginning of a command line.
 
     Raises:
         OptionError: A word is no option of poprun, or an option lacks its value.
     """
-    given: list[tuple[Option, str]] = []
-    position = 0
-    while position < len(argv):
-        word = argv[position]
+    options: list[tuple[Option, str]] = []
+    words = list(argv)
+    while words:
+        word = words.pop(0)
         if word == "--":
-            return Scan(given=tuple(given), program=tuple(argv[position + 1 :]))
+            return CommandLine(tuple(options), tuple(words), in_program=True)
         if not is_option(word):
             _refuse_other_dashes(word)
-            return Scan(given=tuple(given), program=tuple(argv[position:]))
-        read = _read_word(word, argv[position + 1 :])
-        given += read.given
-        position += 1
-        if not read.pending:
-            continue
-        if position == len(argv):
-            return Scan(given=tuple(given), program=None, pending=read.pending)
-        given.append((read.pending, _value(read.pending, argv[position])))
-        position += 1
-    return Scan(given=tuple(given), program=None)
+            return CommandLine(tuple(options), (word, *words), in_program=True)
+        complete, pending = _read_word(word, words)
+        options += complete
+        if pending and not words:
+            return CommandLine(tuple(options), pending=pending)
+        if pending:
+            options.append((pending, _value(pending, words.pop(0))))
+    return CommandLine(tuple(options))
 
 
 def is_option(word: str) -> bool:
@@ -109,7 +104,7 @@ def find_option(name: str, following: Sequence[str] = ()) -> Option:
     raise _unknown(f"--{name}", following)
 
 
-def _read_word(word: str, following: Sequence[str]) -> Scan:
+def _read_word(word: str, following: Sequence[str]) -> _Options:
     # mpirun's spelling, and not -n with the value p.
     is_long = word.startswith("--") or word.partition("=")[0] == "-np"
     return _long(word, following) if is_long else _short(word, following)
@@ -119,9 +114,9 @@ def _as_typed(option: Option, flag: str) -> Option:
     return option if flag == option.flag else replace(option, typed=flag)
 
 
-def with_typed_names(text: str, given: Iterable[tuple[Option, str]]) -> str:
+def with_typed_names(text: str, options: Iterable[tuple[Option, str]]) -> str:
     """Return a message with the names of options as the user wrote them."""
-    flags = {option.name: option.flag for option, _ in given}
+    flags = {option.name: option.flag for option, _ in options}
     if "num-processes" in flags:
         # It is the number of instances, too, and errors know it as that.
         flags.setdefault("num-instances", flags["num-processes"])
@@ -130,34 +125,34 @@ def with_typed_names(text: str, given: Iterable[tuple[Option, str]]) -> str:
     return text
 
 
-def _long(word: str, following: Sequence[str]) -> Scan:
+def _long(word: str, following: Sequence[str]) -> _Options:
     flag, equals, text = word.partition("=")
     option = _as_typed(
         find_option(flag.lstrip("-"), [text] if equals else following), flag
     )
     if equals:
-        return Scan(given=((option, text),), program=None)
+        return [(option, text)], None
     if option.takes_value:
-        return Scan(given=(), program=None, pending=option)
-    return Scan(given=((option, _implied(option)),), program=None)
+        return [], option
+    return [(option, _implied(option))], None
 
 
-def _short(word: str, following: Sequence[str]) -> Scan:
+def _short(word: str, following: Sequence[str]) -> _Options:
     """Take `-vv`, `-v`, `-H` (its value comes next) or `-Hx` apart."""
-    given: list[tuple[Option, str]] = []
+    options: list[tuple[Option, str]] = []
     for position, letter in enumerate(word[1:], start=1):
         known = BY_SHORT.get(letter)
         if known is None:
             raise _unknown(word, following)
         option = _as_typed(known, f"-{letter}")
         if not option.takes_value:
-            given.append((option, _implied(option)))
+            options.append((option, _implied(option)))
             continue
-        rest = word[position + 1 :]
-        if rest:
-            given.append((option, rest.removeprefix("=")))
-        return Scan(given=tuple(given), program=None, pending=None if rest else option)
-    return Scan(given=tuple(given), program=None)
+        value = word[position + 1 :]
+        if value:
+            options.append((option, value.removeprefix("=")))
+        return options, None if value else option
+    return options, None
 
 
 def _implied(option: Option) -> str:

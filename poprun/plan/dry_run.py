@@ -111,18 +111,11 @@ def log_plan(
 def command_line(plan: Plan, program: Sequence[str]) -> str:
     """Return mpirun's command in the original's form.
 
-    The program's argv stands in the place of that of the shim that starts it, and each
-    argument in quotes.
+    The program's argv follows that of the shim that starts it, and each argument is in
+    quotes.
     """
-    words: list[str] = []
-    ends = [context.argv for context in plan.contexts()]
-    argv = plan.printed_argv
-    at = 0
-    for end in ends:
-        stop = _find(argv, end, at) + len(end)
-        words += [*argv[at:stop], *program]
-        at = stop
-    return " ".join([words[0], *(_quoted(word) for word in words[1:])])
+    words = plan.printed_argv(program)
+    return " ".join([words[0], *map(_quoted, words[1:])])
 
 
 def _shell_argv(argv: Sequence[str]) -> str:
@@ -142,13 +135,6 @@ def _shell_character(character: str) -> str:
     if character.isprintable():
         return character
     return "".join(f"\\{byte:03o}" for byte in os.fsencode(character))
-
-
-def _find(argv: Sequence[str], part: Sequence[str], start: int) -> int:
-    span = len(part)
-    return next(
-        at for at in range(start, len(argv)) if list(argv[at : at + span]) == [*part]
-    )
 
 
 def _quoted(word: str) -> str:

@@ -208,10 +208,14 @@ class Plan(Record):
         """mpirun's command line. It sets no variables: each shim is sent them."""
         return self._command([replace(one, exports={}) for one in self.contexts()])
 
-    @property
-    def printed_argv(self) -> list[str]:
-        """mpirun's command line in the original's form: with the variables."""
-        return self._command(self.contexts())
+    def printed_argv(self, program: Sequence[str] = ()) -> list[str]:
+        """Return mpirun's command line in the original's form: with the variables.
+
+        Args:
+            program: Follows the shim that starts it.
+        """
+        contexts = self.contexts()
+        return self._command([replace(c, argv=[*c.argv, *program]) for c in contexts])
 
     def contexts(self) -> list[Context]:
         """Return each instance as it stands in mpirun's command line."""

@@ -17,7 +17,7 @@ def meaning(line: str) -> tuple[dict[str, object], list[str]]:
     command, *words = shlex.split(line.replace("\\\n", ""))
     assert command == "poprun"
     parsed = parse(words)
-    settings = sources.resolve_settings(parsed.given, {})
+    settings = sources.resolve_settings(parsed.options, {})
     given: dict[str, object] = {
         name: setting.value
         for name, setting in settings.entries.items()

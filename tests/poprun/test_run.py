@@ -81,7 +81,7 @@ class Played:
 
 def settings(*words: str) -> Settings:
     size = ("--num-instances", "2", "--num-replicas", "2", "--mpirun", "local")
-    return sources.resolve_settings(grammar.parse([*size, *words, "true"]).given, {})
+    return sources.resolve_settings(grammar.parse([*size, *words, "true"]).options, {})
 
 
 def play(played: Played, *words: str, program: str = "true", guard: Any = GUARD) -> int:

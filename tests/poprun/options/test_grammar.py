@@ -11,7 +11,7 @@ from poprun.options.table import BY_NAME, OPTIONS
 
 def read(*words: str) -> tuple[list[tuple[str, str]], list[str]]:
     line = parse(words)
-    return [(option.name, text) for option, text in line.given], list(line.program)
+    return [(option.name, text) for option, text in line.options], list(line.program)
 
 
 def refused(*words: str) -> tuple[str, list[str]]:
@@ -332,4 +332,4 @@ def test_numbers_have_no_completion() -> None:
 def test_every_option_can_be_given_by_its_names() -> None:
     for option in OPTIONS.values():
         for name in option.names:
-            assert parse([f"--{name}=1", "x"]).given == ((option, "1"),)
+            assert parse([f"--{name}=1", "x"]).options == ((option, "1"),)

@@ -14,7 +14,7 @@ from poprun.options.types import Kind, Option
 
 
 def resolve(*words: str, **environ: str) -> Settings:
-    return sources.resolve_settings(parse([*words, "program"]).given, environ)
+    return sources.resolve_settings(parse([*words, "program"]).options, environ)
 
 
 def refused(*words: str, **environ: str) -> tuple[str, list[str]]:

@@ -41,7 +41,7 @@ HOSTS = Preflights()
 
 
 def settings(*words: str) -> Settings:
-    return sources.resolve_settings(grammar.parse([*words, "program"]).given, {})
+    return sources.resolve_settings(grammar.parse([*words, "program"]).options, {})
 
 
 def made(*words: str, environ: Mapping[str, str] = PATH) -> Plan:
@@ -208,12 +208,12 @@ def test_mpirun_is_started_without_the_variables_that_are_printed(
 
     found = made_by(words, PATH | options)
 
-    assert sum(map(len, found.printed_argv)) > 64 * 40_000
+    assert sum(map(len, found.printed_argv())) > 64 * 40_000
     assert sum(map(len, found.argv)) < 64 * 400
     set_by = {"-x", "-env"}
-    assert set_by & set(found.printed_argv)
+    assert set_by & set(found.printed_argv())
     assert not set_by & set(found.argv)
-    assert [w for w in found.argv if w not in found.printed_argv] == []
+    assert [w for w in found.argv if w not in found.printed_argv()] == []
 
 
 def test_what_is_forwarded_by_name_stands_before_what_is_ours_alone() -> None:
