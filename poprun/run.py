@@ -36,15 +36,12 @@ def run(
     stages: "Stages | None" = None,
     preview: Preview = reservation.preview,
 ) -> int:
-    """Run a program once per instance, or show what would be run.
+    """Run a program once per instance, or show what would be run; return the exit code.
 
     Args:
         guard: Has been started already; None if nothing is to be started.
         caller_environ: The environment that poprun was started with.
         preview: Asks V-IPU for what a dry run shows of the partition.
-
-    Returns:
-        The exit code.
     """
     # Of what poprun makes itself; the instances have the caller's.
     umask = open_umask()
@@ -67,18 +64,17 @@ def run(
     # Before anything is reserved for a job that is refused, or shown of it.
     files = job_stages.check(request, settings, program, environ, hosts)
     reserved = stages.reserve(request, environ, guard, log)
+    starts = False
     try:
         plan = make_plan(request, first, reserved.partition)
-        job = reserved.with_devices(
-            stages.prepare(plan, settings, files, program, environ, umask)
-        )
-        code = _show(plan, settings, program, log, reserved.lines)
-    except BaseException:
-        reserved.cancel(guard)
-        raise
-    if code:
-        reserved.cancel(guard)
-        return code
+        job = stages.prepare(plan, settings, files, program, environ, umask)
+        job = reserved.with_devices(job)
+        if code := _show(plan, settings, program, log, reserved.lines):
+            return code
+        starts = True
+    finally:
+        if not starts:
+            reserved.cancel(guard)
     return stages.run_job(job, guard, plan, settings, caller_environ, hosts)
 
 

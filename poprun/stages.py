@@ -12,8 +12,8 @@ from poprun.job.local_host.local_host import LocalHost
 from poprun.job.mpirun_process import MpirunProcess
 from poprun.job.prepare import job_description, output, reservation
 from poprun.job.resource_limits import check_proc
-from poprun.job.supervise import supervisor
 from poprun.job.supervise.event_log import EventLog
+from poprun.job.supervise.supervisor import Supervisor
 from poprun.job.values import Job
 from poprun.log import Log
 from poprun.options.settings import Settings
@@ -25,22 +25,17 @@ from poprun.preflight.program import resolve_for_instances
 from poprun.record import Record
 from poprun.result.progress import Progress
 from poprun.stdio import terminal
-from poprun.stdio.router import make_files
+from poprun.stdio.router import OutputRouter, make_files
 from poprun.stdio.stdin import describe_unread
 
 
 class Stages(Record):
     """The stages of a run that change something; tests pass others."""
 
-    reserve: Callable[
-        [Request, Mapping[str, str], StartedGuard, Log], reservation.DeviceReservation
-    ]
-    prepare: Callable[
-        [Plan, Settings, list[str], Sequence[str], Mapping[str, str], int], Job
-    ]
-    run_job: Callable[
-        [Job, StartedGuard, Plan, Settings, Mapping[str, str], Preflights], int
-    ]
+    # With the arguments of reservation.reserve and of prepare and run_job below.
+    reserve: Callable[..., reservation.DeviceReservation]
+    prepare: Callable[..., Job]
+    run_job: Callable[..., int]
 
 
 def check(
@@ -112,32 +107,19 @@ def run_job(
     progress = Progress(len(job.specs), time.monotonic())
     router = output.make_router(plan.request, settings, environ, progress.text)
     log = Log(settings.verbosity, router.say)
-    hosts = plan.request.hosts
-    memory = preflights.read_memory(hosts)
-    event_log = EventLog(log, keep_going=job.keep_going, names_hosts=len(hosts) > 1)
-
-    def listen(event: Event) -> None:
-        progress.listen(event)
-        event_log.listen(event)
-
-    here = hosts[0].name
-    mpirun = MpirunProcess(job, guard, here)
-    host = LocalHost(job, here, range(len(job.specs)), mpirun.know)
-    running = supervisor.Supervisor(job, mpirun, [host], router, listen)
-    running.start()
+    memory = preflights.read_memory(plan.request.hosts)
+    supervisor = _make_supervisor(job, guard, plan, router, log, progress)
+    supervisor.start()
     # It takes a while until the first instance runs: time to import what comes last.
     from poprun.result import conclusion
 
     try:
-        ended = running.run()
+        ended = supervisor.run()
     finally:
         router.hide_status(forever=True)
     router.end()
-    if not settings.is_given("stdin") and (unread := describe_unread()):
-        log.warn(
-            f"The standard input holds {unread}, which no instance reads. For instance "
-            "0 to read it, add --stdin 0; for each instance to get a copy, --stdin all."
-        )
+    if not settings.is_given("stdin"):
+        _warn_of_unread_input(log)
     outcome = conclusion.judge_attempt(ended, plan, router)
     conclusion.report_attempt(
         outcome,
@@ -149,9 +131,38 @@ def run_job(
         lambda host: preflights[host].read_memory(),
         debug=settings["debug"],
     )
-    running.write_out()
-    running.close()
+    supervisor.write_out()
+    supervisor.close()
     return outcome.exit_code
+
+
+def _make_supervisor(
+    job: Job,
+    guard: StartedGuard,
+    plan: Plan,
+    router: OutputRouter,
+    log: Log,
+    progress: Progress,
+) -> Supervisor:
+    hosts = plan.request.hosts
+    event_log = EventLog(log, keep_going=job.keep_going, names_hosts=len(hosts) > 1)
+
+    def listen(event: Event) -> None:
+        progress.listen(event)
+        event_log.listen(event)
+
+    here = hosts[0].name
+    mpirun = MpirunProcess(job, guard, here)
+    host = LocalHost(job, here, range(len(job.specs)), mpirun.know)
+    return Supervisor(job, mpirun, [host], router, listen)
+
+
+def _warn_of_unread_input(log: Log) -> None:
+    if unread := describe_unread():
+        log.warn(
+            f"The standard input holds {unread}, which no instance reads. For instance "
+            "0 to read it, add --stdin 0; for each instance to get a copy, --stdin all."
+        )
 
 
 STAGES = Stages(reservation.reserve, prepare, run_job)
