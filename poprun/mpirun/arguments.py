@@ -8,6 +8,7 @@ passed on to Open MPI, which has hundreds of options, and refused for hydra.
 from collections.abc import Sequence
 
 from popdist.environment import JOB_VARIABLES, TOPOLOGY_VARIABLES
+from poprun.annotations import TYPE_CHECKING
 from poprun.errors import MpiArgumentError
 from poprun.mpirun import values
 from poprun.mpirun.option_table import (
@@ -19,13 +20,15 @@ from poprun.mpirun.option_table import (
     REFUSED,
     SHOWS_INSTANCES,
 )
-from poprun.mpirun.tokens import MpiArgument, split_arguments
 from poprun.mpirun.values import (
     OPENMPI4,
     OPENMPI5,
     MpirunArguments,
 )
 from poprun.record import replace
+
+if TYPE_CHECKING:
+    from poprun.mpirun.tokens import MpiArgument
 
 _CALLED = {
     OPENMPI4: "Open MPI 4",
@@ -70,6 +73,10 @@ def parse_arguments(
     Raises:
         MpiArgumentError: One contradicts poprun, or this mpirun has no such one.
     """
+    if not text.strip():
+        return MpirunArguments()
+    from poprun.mpirun.tokens import split_arguments
+
     reader = _Reader(option, flavour)
     for argument in split_arguments(text, option):
         reader.read(argument)
@@ -161,7 +168,7 @@ class _Reader:
             warnings=tuple(self._warnings),
         )
 
-    def read(self, argument: MpiArgument) -> None:
+    def read(self, argument: "MpiArgument") -> None:
         """Note what an argument asks for."""
         name, flag = argument.name, argument.flag
         value = argument.values[0] if argument.values else ""
@@ -192,7 +199,7 @@ class _Reader:
             case _ if name not in FULFILLED:
                 self._pass_on(argument, value)
 
-    def _pass_on(self, argument: MpiArgument, value: str) -> None:
+    def _pass_on(self, argument: "MpiArgument", value: str) -> None:
         """Keep an argument for mpirun itself."""
         name, flag = argument.name, argument.flag
         if not self._is_open_mpi:
@@ -289,7 +296,7 @@ class _Reader:
                     f"itself and supports only {known}, nocopy and dir=DIRECTORY."
                 )
 
-    def _set_parameter(self, argument: MpiArgument) -> None:
+    def _set_parameter(self, argument: "MpiArgument") -> None:
         parameter, value = argument.values
         # mpirun has one table for both, and does not start when one is given twice.
         table = {"gmca": "mca", "gpmixmca": "pmixmca"}.get(argument.name, argument.name)

@@ -52,6 +52,14 @@ class Settings(Record):
         )
 
     @property
+    def prints_topology(self) -> bool:
+        """Whether the topology is to be printed."""
+        # To choose its format is to ask for it, unless --print-topology is no.
+        if self.is_given("topology-format") and not self.is_given("print-topology"):
+            return True
+        return bool(self["print-topology"])
+
+    @property
     def verbosity(self) -> int:
         """0, 1 for -v, or 2 for -vv and --debug, however it was given."""
         verbose: int = self["verbose"]

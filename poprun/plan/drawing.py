@@ -6,18 +6,9 @@ text without a newline at its end.
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from poprun.options.settings import Settings
 from poprun.plan.topology import Topology
 
 TITLE = "poprun topology"
-
-
-def is_requested(settings: Settings) -> bool:
-    """Return whether the topology is to be printed."""
-    # To choose its format is to ask for it, unless --print-topology is no.
-    if settings.is_given("topology-format") and not settings.is_given("print-topology"):
-        return True
-    return bool(settings["print-topology"])
 
 
 def draw(

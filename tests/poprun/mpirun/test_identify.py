@@ -114,7 +114,7 @@ def test_an_mpirun_that_no_process_is_left_for_is_not_blamed(
     def fail(*_: object, **__: object) -> int:
         raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
 
-    monkeypatch.setattr(os, "fork", fail)
+    monkeypatch.setattr(subprocess, "_fork_exec", fail)
 
     with pytest.raises(LaunchError) as caught:
         detect("/opt/mpirun", {})
