@@ -7,6 +7,7 @@ that of all its processes: this program is a subreaper and waits for every one.
 
 import argparse
 import os
+import re
 import resource
 import select
 import statistics
@@ -21,6 +22,8 @@ from poprun.helpers import processes
 
 BIN = Path(sys.executable).parent
 POPRUN, MPIRUN = str(BIN / "poprun"), str(BIN / "mpirun")
+PASS = [sys.executable, "-c", "pass"]
+DRY_RUN = ["--dry-run", "--offline-mode=1", "-n", "2", "true"]
 ROOT = ["--allow-run-as-root"] if os.geteuid() == 0 else []
 # A launch takes a second at the most; one that takes so long hangs.
 LONGEST_S = 15
@@ -92,15 +95,17 @@ def mpirun(instances: int, *words: str) -> list[str]:
 
 
 def launches(rounds: int) -> None:
+    empty = median([run(PASS) for _ in range(rounds)], 0)
     print("Starting `true`, medians in ms (wall: poprun - mpirun; CPU of all):")
-    print("    N  poprun  mpirun    more | CPU poprun  mpirun")
+    print(f"(more: next to `python -c pass`, {empty:.0f} ms, too)")
+    print("    N  poprun  mpirun    more        | CPU poprun  mpirun")
     cpus = {}
     for n in (1, 2, 4, 16, 64):
         ours, theirs = in_turn(poprun(n, "true"), mpirun(n, "true"), rounds)
         a, b = median(ours, 0), median(theirs, 0)
         cpus[n] = median(ours, 1)
         print(
-            f"{n:5} {a:7.0f} {b:7.0f} {a - b:7.0f} |"
+            f"{n:5} {a:7.0f} {b:7.0f} {a - b:7.0f} {(a - b) / empty:5.1f}x |"
             f" {cpus[n]:10.0f} {median(theirs, 1):7.0f}"
         )
     for more, fewer in ((4, 2), (16, 4), (64, 16)):
@@ -110,12 +115,36 @@ def launches(rounds: int) -> None:
 
 def starts(rounds: int) -> None:
     print("\nWords without a job, medians in ms:")
-    for words in (["--version"], ["--help"]):
-        ours, theirs = in_turn([POPRUN, *words], [sys.executable, "-c", "pass"], rounds)
+    for words in (["--version"], ["--help"], DRY_RUN):
+        ours, theirs = in_turn([POPRUN, *words], PASS, rounds)
         print(
-            f"  poprun {' '.join(words):9} {median(ours, 0):4.0f}"
+            f"  poprun {words[0]:9} {median(ours, 0):4.0f}"
             f"   python -c pass {median(theirs, 0):4.0f}"
         )
+
+
+def instructions() -> None:
+    """Count what a process executes: other load on the machine does not change it."""
+    print(
+        "Millions of instructions of the first process, and next to `python -c pass`:"
+    )
+    empty = count_instructions(PASS)
+    print(f"  python -c pass   {empty:4.0f}")
+    for words in (["--version"], ["--help"], DRY_RUN, [*DRY_RUN[1:]]):
+        number = count_instructions([sys.executable, POPRUN, *words])
+        title = words[0] if words[0] in ("--version", "--help", "--dry-run") else "true"
+        print(f"  poprun {title:9} {number:4.0f} {number / empty:5.1f}")
+
+
+def count_instructions(words: Sequence[str]) -> float:
+    run(words)  # compiles what has changed
+    valgrind = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null"]
+    environ = {**ENVIRON, "PYTHONHASHSEED": "0"}
+    told = subprocess.run([*valgrind, *words], capture_output=True, env=environ)
+    number = re.search(rb"Collected : (\d+)", told.stderr)
+    if number is None:
+        raise SystemExit(told.stderr.decode())
+    return int(number[1]) / 1e6
 
 
 def output(rounds: int) -> None:
@@ -151,7 +180,14 @@ def to_file(words: Sequence[str], path: Path) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=9)
-    rounds = parser.parse_args().rounds
+    parser.add_argument(
+        "--instructions", action="store_true", help="count those by valgrind instead"
+    )
+    options = parser.parse_args()
+    if options.instructions:
+        instructions()
+        return
+    rounds = options.rounds
     processes.become_subreaper()
     launches(rounds)
     starts(rounds)

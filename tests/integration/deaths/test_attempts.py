@@ -16,14 +16,15 @@ from poprun.vipu.rules import presets
 # poprun that runs its job twice: what restarts will do when an instance fails.
 TWICE = """
 import os, resource, sys
-from dataclasses import replace
 from poprun import cli, stages
 from poprun.job.guard_start import start_guard
 from poprun.job.mpirun_process import MpirunProcess
 from poprun.plan.values import new_attempt
 from poprun.plan.assignments import make_plan
+from poprun.record import replace
 
-reserve, prepare, run_job = stages.STAGES
+reserve = stages.STAGES.reserve
+prepare, run_job = stages.STAGES.prepare, stages.STAGES.run_job
 finish = MpirunProcess.finish
 arguments = []
 
