@@ -55,6 +55,14 @@ def check_alone(request: PartitionRequest, *, strict: bool) -> None:
             "GCDs. Ask for a power of two of them."
         )
     _check_replicas(request, gcds * gcd_size)
+    _check_links(request)
+    if strict:
+        _check_strictly(request)
+
+
+def _check_links(request: PartitionRequest) -> None:
+    """Check the ILDs of a partition, and how its IPUs synchronise."""
+    name, size = request.name, request.size
     if request.num_ilds is not None and (
         not is_power_of_two(request.num_ilds) or request.num_ilds > size
     ):
@@ -75,8 +83,6 @@ def check_alone(request: PartitionRequest, *, strict: bool) -> None:
             f"{SyncType.C2_COMPATIBLE}. Leave the sync type out, or make the partition "
             "not reconfigurable."
         )
-    if strict:
-        _check_strictly(request)
 
 
 def _check_replicas(request: PartitionRequest, num_ipus: int) -> None:
@@ -133,8 +139,34 @@ def partition_in(
     Raises:
         VipuRuleError: The cluster could not have it even when nothing else was there.
     """
+    ild, gcds, replicas = cluster.ild_size, request.num_gcds, request.num_replicas
+    ilds = request.num_ilds or -(-request.size // ild)
+    _check_room(request, cluster, ilds)
+    if strict and ilds > 1 and (gcds < ilds or request.reconfigurable):
+        raise VipuRuleError(
+            f"Partition {request.name} of {request.size} IPUs spans {ilds} ILDs of "
+            f"cluster {cluster.name}, so it needs {ilds} or more GCDs, and cannot be "
+            "reconfigurable. Ask for as many: a job has one for each instance."
+        )
+    share = request.size // ilds
+    return Partition(
+        name=request.name,
+        cluster=cluster.name,
+        allocation=request.allocation or cluster.name,
+        owner=request.owner,
+        num_gcds=gcds,
+        gcd_size=request.gcd_size or request.size // gcds,
+        num_replicas=gcds if replicas is None else replicas,
+        reconfigurable=request.reconfigurable,
+        **choose_links(request, cluster, share)._asdict(),
+        blocks=tuple(Block(n * ild, share) for n in range(ilds)),
+        cluster_ild_size=ild,
+    )
+
+
+def _check_room(request: PartitionRequest, cluster: Cluster, ilds: int) -> None:
+    """Check that an empty cluster has room for a partition in some ILDs."""
     size, ild = request.size, cluster.ild_size
-    ilds = request.num_ilds or -(-size // ild)
     if size > cluster.size:
         raise VipuRuleError(
             f"Partition {request.name} would have {size} IPUs, but cluster "
@@ -153,12 +185,6 @@ def partition_in(
             f"the ILDs of cluster {cluster.name} have {ild}. Ask for {-(-size // ild)} "
             "ILDs with --num-ilds, or leave that out."
         )
-    if strict and ilds > 1 and (request.num_gcds < ilds or request.reconfigurable):
-        raise VipuRuleError(
-            f"Partition {request.name} of {size} IPUs spans {ilds} ILDs of cluster "
-            f"{cluster.name}, so it needs {ilds} or more GCDs, and cannot be "
-            "reconfigurable. Ask for as many: a job has one for each instance."
-        )
     places = cluster.num_ilds // ilds * (ild // (size // ilds))
     if request.place_index is not None and not 0 <= request.place_index < places:
         raise VipuRuleError(
@@ -167,20 +193,6 @@ def partition_in(
             f"{counted(places, 'place')} for it. Give an index from 0 to "
             f"{places - 1}, or leave it out."
         )
-    gcds, replicas, share = request.num_gcds, request.num_replicas, size // ilds
-    return Partition(
-        name=request.name,
-        cluster=cluster.name,
-        allocation=request.allocation or cluster.name,
-        owner=request.owner,
-        num_gcds=gcds,
-        gcd_size=request.gcd_size or size // gcds,
-        num_replicas=gcds if replicas is None else replicas,
-        reconfigurable=request.reconfigurable,
-        **choose_links(request, cluster, share)._asdict(),
-        blocks=tuple(Block(n * ild, share) for n in range(ilds)),
-        cluster_ild_size=ild,
-    )
 
 
 def request_for_job(
