@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from poprun.vipu.errors import AccessError, InUseError, VipuRuleError
 from poprun.vipu.inventory.rows import Transaction
 from poprun.vipu.inventory.tables import clusters
-from poprun.vipu.inventory.tables.names import check_exists, check_new, refuse_unknown
+from poprun.vipu.inventory.tables.names import check_exists, check_new
 from poprun.vipu.model import IPUS_PER_MACHINE, Agent, Allocation
 from poprun.vipu.rules.checks import check_distinct, check_name
 
@@ -50,12 +50,11 @@ def list_allocations(db: Transaction) -> tuple[Allocation, ...]:
 
 
 def get_allocation(db: Transaction, name: str) -> Allocation:
-    own_cluster = db.column("SELECT cluster FROM allocations WHERE name = ?", name)
-    if not own_cluster:
-        refuse_unknown(db, "allocations", name)
+    check_exists(db, "allocations", name)
+    (cluster,) = db.column("SELECT cluster FROM allocations WHERE name = ?", name)
     query = "SELECT name FROM agents WHERE allocation = ? ORDER BY machine"
     agents = db.column(query, name)
-    return Allocation(name, own_cluster[0], tuple(agents), tuple(get_users(db, name)))
+    return Allocation(name, cluster, tuple(agents), tuple(get_users(db, name)))
 
 
 def remove_allocation(db: Transaction, name: str) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from poprun.vipu.errors import AccessError, InUseError
 from poprun.vipu.inventory.rows import Transaction
 from poprun.vipu.inventory.tables.allocations import add_users, get_users
-from poprun.vipu.inventory.tables.names import check_exists, check_new, refuse_unknown
+from poprun.vipu.inventory.tables.names import check_exists, check_new
 from poprun.vipu.model import User
 from poprun.vipu.rules.checks import check_name
 
@@ -36,11 +36,9 @@ def list_users(db: Transaction) -> tuple[User, ...]:
 
 
 def get_user(db: Transaction, name: str) -> User:
+    check_exists(db, "users", name)
     query = "SELECT is_admin, is_limited FROM users WHERE name = ?"
-    row = db.execute(query, name).fetchone()
-    if row is None:
-        refuse_unknown(db, "users", name)
-    is_admin, is_limited = map(bool, row)
+    is_admin, is_limited = map(bool, db.execute(query, name).fetchone())
     query = "SELECT allocation FROM allocation_users WHERE user = ?"
     return User(name, is_admin, tuple(db.column(query, name)), is_limited)
 
