@@ -168,18 +168,14 @@ class Database:
         SQLite waits as long where locks do not work at all.
         """
         try:
-            self._prepare()
+            # SQLite reads the file, and so locks it, as soon as anything is set.
+            self._set_up(self._connection)
         except sqlite.Error as error:
             if not _is_busy(error) or self._lock_failure():
                 raise
             self._connection.execute(self._wait)
-            self._prepare()
-        else:
-            self._connection.execute(self._wait)
-
-    def _prepare(self) -> None:
-        # SQLite reads the file, and so locks it, as soon as anything is set.
-        self._set_up(self._connection)
+            self._set_up(self._connection)
+        self._connection.execute(self._wait)
         self._check_version()
 
     def _check_version(self) -> None:
