@@ -38,10 +38,11 @@ report_hellos(int(sys.argv[4]))
 def initialise(memory):
     memory[:5] = b"hello"
 
-def join(nbytes=65536, **changes):
-    settings = dict(layout=b"one", timeout=40, stall=30)
-    settings["memory"] = lambda pids: arena.Memory(nbytes, (0, 0), initialise)
-    return arena.meet(name, rank, size, **settings | changes)
+def join(nbytes=65536, layout=b"one", memory=None, **changes):
+    settings = dict(instances=range(size), timeout=40, stall=30)
+    meeting = arena.Meeting(name, rank, **settings | changes)
+    memory = memory or (lambda pids: arena.Memory(nbytes, (0, 0), initialise))
+    return arena.share_arena(meeting, memory, layout)
 
 try:
 BODY

@@ -34,7 +34,7 @@ from popdist.engine.handle import Helper
 from popdist.engine.meet import rendezvous
 from popdist.engine.meet.deadlines import report
 from popdist.engine.meet.group_name import GroupName
-from popdist.engine.meet.members import Peers
+from popdist.engine.meet.members import Roster
 from popdist.engine.meet.messages import Hello, Member
 from popdist.engine.meet.pidfds import Pidfd, started, watch
 from popdist.engine.rows import Pair, Rows
@@ -469,7 +469,7 @@ class UnixTransport(ExchangingTransport):
             rendezvous(
                 name,
                 hello,
-                Peers(instances, pidfds, ended_file),
+                Roster(instances, pidfds, ended_file),
                 offer=member._offer,
                 attach=member._attach,
                 timeout=timeout,

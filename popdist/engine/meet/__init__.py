@@ -16,7 +16,7 @@ from popdist.engine.meet.deadlines import Deadline
 from popdist.engine.meet.group_name import GroupName, keys_of
 from popdist.engine.meet.joiner import Joiner
 from popdist.engine.meet.leader import Leader
-from popdist.engine.meet.members import Peers
+from popdist.engine.meet.members import Roster
 from popdist.engine.meet.messages import Hello, Member
 from popdist.errors import ArenaError, PopdistError
 
@@ -26,7 +26,7 @@ T = TypeVar("T")
 def rendezvous(
     name: GroupName,
     hello: Hello,
-    peers: Peers,
+    roster: Roster,
     *,
     offer: Callable[[Sequence[Member]], Sequence[int]],
     attach: Callable[[Sequence[int], Sequence[Member]], T],
@@ -42,7 +42,7 @@ def rendezvous(
 
     Args:
         name: What looks the name up is for joiners only.
-        peers: The members that are to meet. The end of one whose pidfd is known is
+        roster: The members that are to meet. The end of one whose pidfd is known is
             detected even before it has connected.
         offer: Creates the file descriptors to share among these members; called by
             the leader only, once all have connected.
@@ -55,15 +55,15 @@ def rendezvous(
         PeerLostError: One ended or gave up meanwhile; on all others.
         CollectiveTimeoutError: Some have not connected.
     """
-    who = peers.name([hello.rank]).capitalize()
-    where = f"the group of {peers.name_all()}"
+    who = roster.name([hello.rank]).capitalize()
+    where = f"the group of {roster.name_all()}"
     behind = hello.rank > 0
     deadline = Deadline(who, where, timeout=timeout, stall=stall, behind=behind)
     if behind:
-        return _join(Joiner(name, hello, deadline, peers, trouble), who, attach)
+        return _join(Joiner(name, hello, deadline, roster, trouble), who, attach)
     if not isinstance(name, str):
         raise TypeError("Member 0 is to look a name up, but must choose it itself.")
-    leader = Leader(keys_of(name), hello, deadline, peers)
+    leader = Leader(keys_of(name), hello, deadline, roster)
     return _lead(leader, who, offer, attach, trouble)
 
 

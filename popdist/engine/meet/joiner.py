@@ -9,7 +9,7 @@ from time import monotonic, sleep
 from popdist.engine.meet.connection import Connection, connect
 from popdist.engine.meet.deadlines import Deadline
 from popdist.engine.meet.group_name import GroupName, Keys, keys_of
-from popdist.engine.meet.members import Peers
+from popdist.engine.meet.members import Roster
 from popdist.engine.meet.messages import (
     BEGIN,
     NOTICE,
@@ -25,7 +25,8 @@ from popdist.engine.meet.messages import (
     decode_refusal,
     encode_refusal,
 )
-from popdist.errors import ArenaError, MismatchError, PeerLostError, PopdistError
+from popdist.engine.meet.pidfds import lost
+from popdist.errors import ArenaError, MismatchError, PopdistError
 
 # How many seconds a member sleeps until it looks again whether member 0 listens.
 _SHORTEST_PAUSE = 0.0002
@@ -43,7 +44,7 @@ class Joiner:
         name: GroupName,
         hello: Hello,
         deadline: Deadline,
-        peers: Peers,
+        roster: Roster,
         trouble: PopdistError | None = None,
     ) -> None:
         """Wait until the leader listens, and send it a hello.
@@ -51,11 +52,11 @@ class Joiner:
         Args:
             trouble: What to send in its place, and to raise.
         """
-        self._peers = peers
+        self._roster = roster
         self._name = name
         self._hello = hello
-        self._me = peers.name([hello.rank])
-        self._leader = peers.name([0])
+        self._me = roster.name([hello.rank])
+        self._leader = roster.name([0])
         self._deadline = deadline
         # Whom this member waits for, as far as it knows.
         self._missing: Sequence[int] = (0,)
@@ -75,7 +76,7 @@ class Joiner:
         message, fds = self._receive(WELCOME)
         count = message[0] if message else -1
         try:
-            members = decode_members(message[1:], len(self._peers.instances))
+            members = decode_members(message[1:], len(self._roster.instances))
             if len(fds) == count:
                 return fds, members
             error: PopdistError = ArenaError(
@@ -111,10 +112,10 @@ class Joiner:
             pause = min(pause * 1.5, _LONGEST_PAUSE)
             # As long as nothing listens, no member may have ended. Once
             # this one has member 0, that one looks after all others.
-            self._peers.check()
-            if monotonic() - looked >= self._peers.wait(1.0):
+            self._roster.check()
+            if monotonic() - looked >= self._roster.wait(1.0):
                 looked = monotonic()
-                self._peers.check_file()
+                self._roster.check_file()
             self._check()
         return found
 
@@ -131,7 +132,7 @@ class Joiner:
             with closing(connection):
                 self._check_user(connection, keys)
             return None
-        false = self._peers.objection(0, connection.pid)
+        false = self._roster.objection(0, connection.pid)
         if false is None:
             return connection, keys.proof
         with closing(connection):
@@ -163,11 +164,7 @@ class Joiner:
         for fd in fds:
             os.close(fd)
         if answer == OTHER_USER + keys.answer:
-            raise ArenaError(
-                f"{self._leader.capitalize()} (process {connection.pid}) belongs to "
-                f"user {connection.uid}, but {self._me} to user {os.geteuid()}. Start "
-                "all instances as the same user."
-            )
+            raise self._roster.other_user(0, connection, self._hello.rank)
 
     def _send(self, message: bytes) -> None:
         try:
@@ -185,13 +182,8 @@ class Joiner:
             message, fds = self._connection.receive()
             if not message:
                 # Member 0 may have given up because of another one.
-                self._peers.check()
-                raise PeerLostError(
-                    f"{self._leader.capitalize()} (process {self._connection.pid}) "
-                    "ended or gave up while the instances met. Look above for its "
-                    "last output.",
-                    (self._peers.instances[0],),
-                )
+                self._roster.check()
+                raise lost(self._roster.instances[0], self._connection.pid)
             kind, rest = message[:1], message[1:]
             if kind != WELCOME or kind != wanted:
                 for fd in fds:
@@ -211,18 +203,15 @@ class Joiner:
 
     def _ranks(self, message: bytes) -> list[int]:
         ranks = decode_ranks(message)
-        if not ranks or max(ranks) >= len(self._peers.instances):
+        if not ranks or max(ranks) >= len(self._roster.instances):
             raise MalformedMessageError(f"the ranks {ranks}")
         return ranks
 
     def _malformed(self, error: MalformedMessageError) -> MismatchError:
-        return MismatchError(
-            f"{self._leader.capitalize()} (process {self._connection.pid}) sent "
-            f"{self._me} {error} while the instances met, which is no message of "
-            "theirs. Start all of them with the same installation of popdist."
-        )
+        connection = self._connection
+        return self._roster.malformed(0, connection, self._hello.rank, str(error))
 
     def _check(self) -> None:
         self._deadline.check(
-            lambda: self._peers.name(self._missing), remark=self._intruder
+            lambda: self._roster.name(self._missing), remark=self._intruder
         )

@@ -15,7 +15,7 @@ from popdist.engine.meet.connection import (
 from popdist.engine.meet.deadlines import Deadline
 from popdist.engine.meet.group_name import Keys
 from popdist.engine.meet.late import LateMembers, free_address
-from popdist.engine.meet.members import Peers
+from popdist.engine.meet.members import Roster
 from popdist.engine.meet.messages import (
     BEGIN,
     NOTICE,
@@ -31,6 +31,7 @@ from popdist.engine.meet.messages import (
     encode_ranks,
     encode_refusal,
 )
+from popdist.engine.meet.pidfds import lost
 from popdist.errors import (
     ArenaError,
     CollectiveTimeoutError,
@@ -51,12 +52,12 @@ class Leader:
     """Member 0, from the first hello until all have met."""
 
     def __init__(
-        self, keys: Keys, hello: Hello, deadline: Deadline, peers: Peers
+        self, keys: Keys, hello: Hello, deadline: Deadline, roster: Roster
     ) -> None:
         self._keys = keys
         self._hello = hello
         self._deadline = deadline
-        self._peers = peers
+        self._roster = roster
         self._members = {0: hello.member}
         self._joiners: dict[int, Connection] = {}
         self._connections: dict[int, Connection] = {}
@@ -73,7 +74,7 @@ class Leader:
                 raise
             raise self._occupied() from error
         self._poll.register(self._listener, select.POLLIN)
-        for pidfd in peers.pidfds:
+        for pidfd in roster.pidfds:
             if pidfd >= 0:
                 self._poll.register(pidfd, select.POLLIN)
 
@@ -128,7 +129,7 @@ class Leader:
                 self._expected - self._came,
             )
             # With the launcher's file, late ones see for themselves who has ended.
-            late.start(daemon=bool(self._peers.ended_file))
+            late.start(daemon=bool(self._roster.ended_file))
 
     def close(self) -> None:
         if not self._has_late_members:
@@ -138,24 +139,24 @@ class Leader:
 
     def _all_see(self, lost: Sequence[int]) -> bool:
         """Return whether those that connect later detect by pidfds who is lost."""
-        found = zip(self._peers.instances, self._peers.pidfds, strict=True)
+        found = zip(self._roster.instances, self._roster.pidfds, strict=True)
         return set(lost) <= {instance for instance, pidfd in found if pidfd >= 0}
 
     def _receive(self, missing: Sequence[int]) -> list[tuple[Connection, bytes]]:
         """Wait, and return the messages of members. Raise if one has ended."""
-        wait = self._peers.wait(self._deadline.left())
+        wait = self._roster.wait(self._deadline.left())
         events = self._poll.poll(wait * 1000)
         stalled = self._deadline.stalled
-        self._deadline.check(lambda: self._peers.name(missing))
+        self._deadline.check(lambda: self._roster.name(missing))
         if self._deadline.stalled and not stalled:
             for connection in self._joiners.values():
                 self._send(connection, NOTICE + encode_ranks(missing))
-        descriptors = [d for d, _ in events if d not in self._peers.pidfds]
+        descriptors = [d for d, _ in events if d not in self._roster.pidfds]
         if events and not descriptors:
             # One that has ended may have sent the reason, which was received by now.
-            self._peers.check()
-        if not events and self._peers.ended_file:
-            self._peers.check_file()
+            self._roster.check()
+        if not events and self._roster.ended_file:
+            self._roster.check_file()
         received = []
         for descriptor in descriptors:
             if descriptor == self._listener.fileno():
@@ -207,26 +208,19 @@ class Leader:
         if connection.uid != os.geteuid():
             self._came += 1
             _send_if_there(connection, OTHER_USER + self._keys.answer)
-            who = "A process"
-            if 0 < hello.rank < len(self._peers.instances):
-                who = self._peers.name([hello.rank]).capitalize()
-            raise ArenaError(
-                f"{who} (process {connection.pid}) belongs to user {connection.uid}, "
-                f"but {self._peers.name([0])} to user {os.geteuid()}. Start all "
-                "instances as the same user."
-            )
-        if false := self._peers.objection(hello.rank, connection.pid):
+            raise self._roster.other_user(hello.rank or None, connection, 0)
+        if false := self._roster.objection(hello.rank, connection.pid):
             # The refusal is for it alone: the real one is still to connect.
             _send_if_there(connection, REFUSAL + encode_refusal(MismatchError(false)))
             self._drop(connection)
             return
         self._came += 1
         self._expected = max(self._expected, hello.size - 1)
-        objection = hello.objection(self._hello, connection.pid, self._peers.instances)
+        objection = hello.objection(self._hello, connection.pid, self._roster.instances)
         if objection is None and hello.rank in self._members:
             objection = (
                 f"Processes {self._members[hello.rank].pid} and {connection.pid} both "
-                f"say that they are {self._peers.name([hello.rank])} of this group. "
+                f"say that they are {self._roster.name([hello.rank])} of this group. "
                 "Give each process of the group a rank of its own."
             )
         if objection is not None:
@@ -243,7 +237,7 @@ class Leader:
         while (other := connect(self._keys.address)) is None and monotonic() < until:
             sleep(0.01)
         place = self._keys.address[1:].decode()
-        me = self._peers.name([0])
+        me = self._roster.name([0])
         if other is None:
             return ArenaError(
                 f"{me.capitalize()} cannot listen at the socket {place!r}: another "
@@ -289,12 +283,7 @@ class Leader:
 
     def _lost(self, connection: Connection) -> PeerLostError:
         assert connection.rank is not None
-        instance = self._peers.instances[connection.rank]
-        return PeerLostError(
-            f"Instance {instance} (process {connection.pid}) ended or gave up while "
-            "the instances met. Look above for its last output.",
-            (instance,),
-        )
+        return lost(self._roster.instances[connection.rank], connection.pid)
 
     def _refusal(self, connection: Connection, message: bytes) -> PopdistError:
         try:
@@ -303,14 +292,7 @@ class Leader:
             return self._malformed(connection, str(error))
 
     def _malformed(self, connection: Connection, what: str) -> MismatchError:
-        who = "A member"
-        if connection.rank is not None:
-            who = self._peers.name([connection.rank]).capitalize()
-        return MismatchError(
-            f"{who} (process {connection.pid}) sent {self._peers.name([0])} {what} "
-            "while the instances met, which is no message of theirs. Start all of "
-            "them with the same installation of popdist."
-        )
+        return self._roster.malformed(connection.rank, connection, 0, what)
 
 
 def _send_if_there(connection: Connection, message: bytes) -> None:

@@ -1,12 +1,14 @@
 """The members that are to meet: their names, and how their ends are detected."""
 
+import os
 import select
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
+from popdist.engine.meet.connection import Connection
 from popdist.engine.meet.pidfds import process_of
-from popdist.errors import PeerLostError
+from popdist.errors import ArenaError, MismatchError, PeerLostError
 
 # Instances whose numbers follow each other are named one by one up to so many.
 _MOST_IN_A_LIST = 3
@@ -14,7 +16,7 @@ _MOST_IN_A_LIST = 3
 _LOOK = 0.2
 
 
-class Peers(NamedTuple):
+class Roster(NamedTuple):
     """The members of a group that is about to meet, by their ranks.
 
     instances: The number of each, for errors and reports.
@@ -46,6 +48,30 @@ class Peers(NamedTuple):
             f"{real}. A process that an instance starts takes no part in its "
             "collectives: make the calls in the instance itself."
         )
+
+    def other_user(self, rank: int | None, other: Connection, me: int) -> ArenaError:
+        """Return the error for a member that is another user's process."""
+        return ArenaError(
+            f"{self._sender(rank, other, 'A process')} belongs to user {other.uid}, "
+            f"but {self.name([me])} to user {os.geteuid()}. Start all instances as the "
+            "same user."
+        )
+
+    def malformed(
+        self, rank: int | None, other: Connection, me: int, what: str
+    ) -> MismatchError:
+        """Return the error for a message that members do not send each other."""
+        return MismatchError(
+            f"{self._sender(rank, other, 'A member')} sent {self.name([me])} {what} "
+            "while the instances met, which is no message of theirs. Start all of "
+            "them with the same installation of popdist."
+        )
+
+    def _sender(self, rank: int | None, other: Connection, unknown: str) -> str:
+        who = unknown
+        if rank is not None and rank < len(self.instances):
+            who = self.name([rank]).capitalize()
+        return f"{who} (process {other.pid})"
 
     def wait(self, left: float) -> float:
         """Return after how many seconds, `left` at most, to check once more."""

@@ -65,10 +65,10 @@ def watch(instance: int, member: Member) -> Pidfd:
         pidfd = Pidfd(member.pid, _open(member.pid))
         same = started(member.pid) == member.started
     except ProcessLookupError:
-        raise _lost(instance, member) from None
+        raise lost(instance, member.pid) from None
     # The clock of another time namespace shows another time.
     if not same and not _other_clock(member.pid):
-        raise _lost(instance, member)
+        raise lost(instance, member.pid)
     _shared[member] = pidfd
     return pidfd
 
@@ -106,9 +106,10 @@ def started(pid: int) -> int:
     return int(stat[stat.rindex(b")") + 2 :].split()[19])
 
 
-def _lost(instance: int, member: Member) -> PeerLostError:
+def lost(instance: int, pid: int) -> PeerLostError:
+    """Return the error for a member whose process ends while the instances meet."""
     return PeerLostError(
-        f"Instance {instance} (process {member.pid}) ended or gave up while the "
+        f"Instance {instance} (process {pid}) ended or gave up while the "
         "instances met. Look above for its last output.",
         (instance,),
     )

@@ -15,7 +15,7 @@ from popdist.engine import _core
 from popdist.engine.failures import cannot_share
 from popdist.engine.meet import rendezvous
 from popdist.engine.meet.group_name import GroupName
-from popdist.engine.meet.members import Peers
+from popdist.engine.meet.members import Roster
 from popdist.engine.meet.messages import Hello, Member
 from popdist.engine.meet.pidfds import Pidfd, started, watch
 from popdist.engine.shm.heap import HEAP_SPAN, file_of
@@ -137,23 +137,23 @@ class Arena:
         return fd
 
 
-def meet(
-    name: GroupName,
-    rank: int,
-    size: int,
-    *,
-    memory: Callable[[Sequence[int]], Memory],
-    layout: bytes,
-    timeout: float,
-    stall: float,
-    instances: Sequence[int] | None = None,
-    known: Mapping[int, Pidfd] | None = None,
-    ended_file: str = "",
+class Meeting(NamedTuple):
+    """Which members of this host meet, and how long they wait: see MeetMembers."""
+
+    name: GroupName
+    rank: int
+    instances: Sequence[int]
+    timeout: float
+    stall: float
+    known: Mapping[int, Pidfd] | None = None
+    ended_file: str = ""
+
+
+def share_arena(
+    meeting: Meeting, memory: Callable[[Sequence[int]], Memory], layout: bytes
 ) -> Arena:
     """Meet the other members of this host, and return the memory they share.
 
-    All `size` processes call this with the same name, each with a rank of its own;
-    those behind rank 0 may look it up.
     It returns when all have come and have the memory, or raises on all of them.
 
     Args:
@@ -161,12 +161,6 @@ def meet(
             on member 0, once all have come.
         layout: Describes how the memory is read and what else must be the same
             on all members; printable text is shown when members do not agree.
-        timeout: After how many seconds to give up.
-        stall: After how many seconds to report on stderr which members are missing.
-        instances: What the members are called, by rank; None for their ranks.
-        known: A pidfd of each instance that is known before the meeting. The end of
-            one of these is noticed at once, even if it never comes.
-        ended_file: Where the launcher writes which instances have ended; see Peers.
 
     Raises:
         ArenaError: The memory cannot be made or mapped.
@@ -174,29 +168,24 @@ def meet(
         PeerLostError: A member ended or gave up meanwhile.
         CollectiveTimeoutError: Some have not come.
     """
-    me, trouble = Member(pid=os.getpid(), started=0), None
-    try:
-        me = me._replace(started=started(me.pid))
-    except ArenaError as error:
-        if size == 1:
-            raise
-        # The others would wait for this one.
-        trouble = error
-    hello = Hello(rank=rank, size=size, member=me, layout=layout)
-    arena = Arena(rank, range(size) if instances is None else instances)
+    rank, size = meeting.rank, len(meeting.instances)
+    me, trouble = _this_process()
+    arena = Arena(rank, meeting.instances)
     offer = partial(arena.make, memory)
     try:
         if size == 1:
+            if trouble is not None:
+                raise trouble
             arena.attach(offer([me]), [me])
             return arena
         rendezvous(
-            name,
-            hello,
-            Peers(arena.instances, _known_pidfds(arena, known or {}), ended_file),
+            meeting.name,
+            Hello(rank=rank, size=size, member=me, layout=layout),
+            Roster(arena.instances, _known_pidfds(meeting), meeting.ended_file),
             offer=offer,
             attach=arena.attach,
-            timeout=timeout,
-            stall=stall,
+            timeout=meeting.timeout,
+            stall=meeting.stall,
             trouble=trouble,
         )
     except OSError as error:
@@ -208,10 +197,20 @@ def meet(
     return arena
 
 
-def _known_pidfds(arena: Arena, known: Mapping[int, Pidfd]) -> list[int]:
+def _this_process() -> tuple[Member, ArenaError | None]:
+    """Return this member, and why it cannot take part: the others would wait for it."""
+    pid = os.getpid()
+    try:
+        return Member(pid=pid, started=started(pid)), None
+    except ArenaError as error:
+        return Member(pid=pid, started=0), error
+
+
+def _known_pidfds(meeting: Meeting) -> list[int]:
+    known = meeting.known or {}
     return [
-        known[one].fileno() if one in known and rank != arena.rank else -1
-        for rank, one in enumerate(arena.instances)
+        known[instance].fileno() if instance in known and rank != meeting.rank else -1
+        for rank, instance in enumerate(meeting.instances)
     ]
 
 

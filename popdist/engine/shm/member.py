@@ -2,7 +2,7 @@
 
 import os
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -17,9 +17,7 @@ from popdist.engine.failures import (
     unusable,
 )
 from popdist.engine.meet.deadlines import report
-from popdist.engine.meet.group_name import GroupName
-from popdist.engine.meet.pidfds import Pidfd
-from popdist.engine.shm.arena import Arena, Memory, meet
+from popdist.engine.shm.arena import Meeting, Memory, share_arena
 from popdist.engine.shm.heap import HEAP_SPAN, Heap
 from popdist.engine.spec.operations import Operation, Status
 from popdist.engine.tuning import MOST_MEMBERS, Tuning, cores_of_members
@@ -37,44 +35,23 @@ class ShmMember:
     """One member of a group in shared memory, for the rows of all its views."""
 
     def __init__(
-        self,
-        name: GroupName,
-        rank: int,
-        instances: Sequence[int],
-        *,
-        timeout: float,
-        stall: float,
-        simd: str | None,
-        tuning: Tuning | None,
-        known: Mapping[int, Pidfd] | None,
-        ended_file: str,
+        self, meeting: Meeting, simd: str | None, tuning: Tuning | None
     ) -> None:
         """Meet the other members; see shm.transport.meet()."""
-        self.rank = rank
-        self.instances = tuple(instances)
-        self._timeout = timeout
+        self.rank = rank = meeting.rank
+        self.instances = tuple(meeting.instances)
+        self._timeout = meeting.timeout
         # Whether an error with the reason for the end of the group has been raised.
         self._reported = False
         _check_level(simd)
-        _check_seconds("timeout", timeout)
-        _check_seconds("stall", stall)
+        _check_seconds("timeout", meeting.timeout)
+        _check_seconds("stall", meeting.stall)
         size = len(self.instances)
         try:
             memory = _memory(size, tuning)
         except OSError as error:
             raise cannot_share(f"Instance {self.instances[rank]}", error) from error
-        self.arena: Arena = meet(
-            name,
-            rank,
-            size,
-            memory=memory,
-            layout=_agreed(size, tuning).encode(),
-            timeout=timeout,
-            stall=stall,
-            instances=self.instances,
-            known=known,
-            ended_file=ended_file,
-        )
+        self.arena = share_arena(meeting, memory, _agreed(size, tuning).encode())
         # It maps nothing before the first array is requested.
         self._heap = Heap(self.arena.fd, rank, size)
         self.comm = _core.Comm(
@@ -83,8 +60,8 @@ class ShmMember:
             simd,
             [fd + 1 for fd in self.arena.pidfds],
             self.arena.pids,
-            timeout,
-            stall,
+            meeting.timeout,
+            meeting.stall,
             stall_reporter(self),
         )
 

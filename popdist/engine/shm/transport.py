@@ -7,6 +7,7 @@ from popdist.engine import _core
 from popdist.engine.meet.group_name import GroupName
 from popdist.engine.meet.pidfds import Pidfd
 from popdist.engine.rows import Pair, Rows
+from popdist.engine.shm.arena import Meeting
 from popdist.engine.shm.member import ShmMember
 from popdist.engine.spec.dtypes import name_of
 from popdist.engine.spec.operations import (
@@ -57,18 +58,8 @@ class ShmTransport:
         Args:
             tuning: The sizes of the arena; by default those that were measured.
         """
-        member = ShmMember(
-            name,
-            rank,
-            instances,
-            timeout=timeout,
-            stall=stall,
-            simd=simd,
-            tuning=tuning,
-            known=known,
-            ended_file=ended_file,
-        )
-        return cls(member, [1] * len(member.instances))
+        meeting = Meeting(name, rank, instances, timeout, stall, known, ended_file)
+        return cls(ShmMember(meeting, simd, tuning), [1] * len(instances))
 
     def view(self, replicas: Sequence[int]) -> Self:
         return type(self)(self.member, replicas)

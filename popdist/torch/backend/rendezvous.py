@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import Store, TCPStore
 
 from popdist.engine.meet.deadlines import Deadline
-from popdist.engine.meet.members import Peers
+from popdist.engine.meet.members import Roster
 from popdist.engine.meet.pidfds import Pidfd
 from popdist.job import TorchPlace
 from popdist.session import STATE
@@ -120,10 +120,10 @@ def _connected(
     """
     size = place.size
     pidfds = [known[i].fileno() if i in known else -1 for i in range(size)]
-    peers = Peers(range(size), pidfds, STATE.ended_file_of(place.rank, size))
+    roster = Roster(range(size), pidfds, STATE.ended_file_of(place.rank, size))
     deadline = Deadline(
-        peers.name([place.rank]).capitalize(),
-        f"the group of {peers.name_all()}",
+        roster.name([place.rank]).capitalize(),
+        f"the group of {roster.name_all()}",
         timeout=timeout.total_seconds(),
         stall=STATE.settings.stall,
         behind=True,
@@ -141,9 +141,9 @@ def _connected(
                 )
                 store.set_timeout(timeout)
                 return store
-        peers.check()
-        peers.check_file()
-        deadline.check(lambda: peers.name([0]))
+        roster.check()
+        roster.check_file()
+        deadline.check(lambda: roster.name([0]))
         sleep(_PAUSE)
 
 

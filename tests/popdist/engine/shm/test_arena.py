@@ -19,14 +19,10 @@ from tests.popdist.engine.members import group_of
 
 
 def meet_alone(nbytes: int = 65536, seldom: tuple[int, int] = (0, 0)) -> arena.Arena:
-    return arena.meet(
-        "alone",
-        0,
-        1,
-        memory=lambda pids: arena.Memory(nbytes, seldom, lambda memory: None),
-        layout=b"",
-        timeout=40,
-        stall=30,
+    return arena.share_arena(
+        arena.Meeting("alone", 0, [0], timeout=40, stall=30),
+        lambda pids: arena.Memory(nbytes, seldom, lambda memory: None),
+        b"",
     )
 
 
@@ -242,17 +238,17 @@ def test_what_is_seldom_used_need_not_fit_into_the_cgroup(
 def test_of_a_large_group_the_channels_of_all_pairs_are_seldom_used(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    asked: dict[str, Any] = {}
+    asked: list[Any] = []
 
-    def note(*_: object, **words: object) -> None:
-        asked.update(words)
+    def note(*arguments: object) -> None:
+        asked.extend(arguments)
         raise ArenaError("This is all that the test wants to know.")
 
-    monkeypatch.setattr(member, "meet", note)
+    monkeypatch.setattr(member, "share_arena", note)
     with pytest.raises(ArenaError):
         group_of("large", 0, 64, tuning=Tuning(block_bytes=1 << 19))
 
-    nbytes, (begin, end), _ = asked["memory"]([])
+    nbytes, (begin, end), _ = asked[1]([])
     # Two messages of 32 KiB each.
     assert end - begin >= 64 * 64 * 2 * 32768
     assert nbytes < 2 * (end - begin)
