@@ -22,7 +22,7 @@ from popdist.torch import tensors
 from popdist.torch.backend.process_group import ProcessGroupPopdist
 from popdist.torch.calls.untraced import untraced
 from popdist.torch.tensors.allocation import empty_in
-from popdist.torch.tensors.plain_reductions import reduce_in_place
+from popdist.torch.tensors.tensor_reductions import reduce_in_place
 
 # Any, because torch declares no types for its methods.
 _torch_library: Any = torch.library

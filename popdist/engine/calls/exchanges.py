@@ -20,7 +20,7 @@ from popdist.engine.calls.rows import (
     Array,
     bytes_of,
     elements_of,
-    plain,
+    readable,
     rows_of,
 )
 from popdist.engine.rows import destination_of
@@ -31,7 +31,7 @@ from popdist.engine.spec.operations import Operation, number_of
 class Exchanges(Membership):
     """The part of a group that brings arrays from member to member."""
 
-    def _gather_plain(self, x: Any, out: Any) -> Array | bytes | None:
+    def _gather_in_core(self, x: Any, out: Any) -> Array | bytes | None:
         """Gather arrays in one, if the core takes them as they are."""
         return None
 
@@ -58,12 +58,12 @@ class Exchanges(Membership):
         rows = self._rows(x)
         owner, local = self.owner_of(root)
         result, targets = self._targets(x, rows, out)
-        first = plain(rows[0])
+        first = readable(rows[0])
         code_of(first.dtype)
         number = number_of(name)
 
         def action() -> Any:
-            held = plain(rows[local] if self.rank == owner else targets[0])
+            held = readable(rows[local] if self.rank == owner else targets[0])
             self.transport.broadcast(rows_of([held]), owner, name=number)
             if held is not targets[0]:
                 targets[0][...] = held
@@ -90,10 +90,10 @@ class Exchanges(Membership):
         for arrays alike, one array with a leading axis for the replicas, they are
         written to that, and it is returned. x may be its part of that.
         """
-        done = None if async_op or name else self._gather_plain(x, out)
+        done = None if async_op or name else self._gather_in_core(x, out)
         if isinstance(done, np.ndarray):
             return out if out is not None else [done[i, ...] for i in range(len(done))]
-        rows = [plain(row) for row in self._rows(x, alike=False)]
+        rows = [readable(row) for row in self._rows(x, alike=False)]
         into = self._into(rows, out)
         mine, number = headers_of(rows), number_of(name)
 
@@ -124,7 +124,7 @@ class Exchanges(Membership):
         With `out`, as all_gather takes it, they are written to that where `root`
         lives. `out` may be given elsewhere, too, and stays as it is.
         """
-        rows = [plain(row) for row in self._rows(x, alike=False)]
+        rows = [readable(row) for row in self._rows(x, alike=False)]
         into = self._into(rows, out)
         owner, _ = self.owner_of(root)
         mine, number = headers_of(rows), number_of(name)
@@ -233,7 +233,7 @@ class Exchanges(Membership):
 
     def _exchange(self, row: Array, targets: Sequence[Array], name: int) -> None:
         """Exchange parts among members with one replica each."""
-        source = plain(row)
+        source = readable(row)
         place = destination_of(NUMPY, targets, [source])
         target = place.row(code_of(source.dtype))
         self.transport.all_to_all(rows_of([source]), target, name=name)
@@ -268,7 +268,7 @@ class Exchanges(Membership):
         return into
 
     def _scattered(self, x: Any) -> Array:
-        block = plain(np.stack(x) if isinstance(x, list | tuple) else np.asarray(x))
+        block = readable(np.stack(x) if isinstance(x, list | tuple) else np.asarray(x))
         if block.ndim < 1 or len(block) != self.num_replicas:
             raise ValueError(
                 f"The array to scatter has shape {block.shape}, but needs a leading "

@@ -9,7 +9,7 @@ from popdist.engine.calls.membership import (
     ends_group_without_memory,
     whole_number,
 )
-from popdist.engine.calls.rows import Array, plain, rows_of, written
+from popdist.engine.calls.rows import Array, readable, rows_of, written
 
 
 class PointToPoint(Membership):
@@ -24,7 +24,7 @@ class PointToPoint(Membership):
         other: it waits for those that were made before it, also with async_op, so two
         members that both receive first wait for each other.
         """
-        array = plain(np.asarray(x))
+        array = readable(np.asarray(x))
         peer = self.peer_of("dest", dest)
         row = rows_of([array])
         return self.submit("send", lambda: self.transport.send(row, peer), async_op)
@@ -35,7 +35,7 @@ class PointToPoint(Membership):
 
         With async_op, the calls that follow wait until it has come, also send().
         """
-        held = plain(written(out))
+        held = readable(written(out))
         peer = self.peer_of("source", source)
         row = rows_of([held])
 

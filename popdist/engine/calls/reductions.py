@@ -14,18 +14,14 @@ from popdist.engine.calls.rows import (
     NUMPY,
     Array,
     ReplicaRows,
-    plain,
+    readable,
     rows_of,
     written,
 )
 from popdist.engine.handle import Handle
 from popdist.engine.rows import Replacement, Rows, destination_of, replacements_of
 from popdist.engine.spec.dtypes import REDUCTIONS, code_of, reduction_code_of
-from popdist.engine.spec.operations import (
-    CHOICES,
-    RING,
-    number_of,
-)
+from popdist.engine.spec.operations import RING, algorithm_code_of, number_of
 from popdist.engine.transport import Core
 
 
@@ -35,7 +31,7 @@ class Reductions(_core.Reducer, Membership):
     def _prefer(self, algorithm: str) -> None:
         """Say how to reduce where a call does not."""
         self._algorithm = algorithm
-        self._usual = _choice(algorithm)
+        self._usual = algorithm_code_of(algorithm)
         core = self._core = self.transport.core
         self._bind(
             core and core.comm,
@@ -217,7 +213,7 @@ class Reductions(_core.Reducer, Membership):
         `out`, which may be part of x.
         """
         if op in REDUCTIONS and not (async_op or name):
-            done = self._scatter_plain(x, op, out)
+            done = self._scatter_in_core(x, op, out)
             if done is not None:
                 return done
         rows = self._rows(x)
@@ -228,7 +224,7 @@ class Reductions(_core.Reducer, Membership):
                 f"leading axis that {total} replicas can share equally."
             )
         code = reduction_code_of(op, rows[0].dtype)
-        sources = [plain(row) for row in rows]
+        sources = [readable(row) for row in rows]
         shape = (len(rows[0]) // total, *rows[0].shape[1:])
         result, targets = self._targets(x, rows, out, shape)
         if out is not None:
@@ -244,7 +240,7 @@ class Reductions(_core.Reducer, Membership):
 
         return self.submit("reduce_scatter", action, async_op)
 
-    def _scatter_plain(self, x: Any, op: str, out: Any) -> Array | None:
+    def _scatter_in_core(self, x: Any, op: str, out: Any) -> Array | None:
         """Return the result if the core takes the arrays as they are, else None."""
         if self._core is None or not self._may_pass(x):
             return None
@@ -259,7 +255,7 @@ class Reductions(_core.Reducer, Membership):
         result = _shortcut(self._core, self._scatter_array, x, out, REDUCTIONS[op])
         return out if result is None else None
 
-    def _gather_plain(self, x: Any, out: Any) -> Array | bytes | None:
+    def _gather_in_core(self, x: Any, out: Any) -> Array | bytes | None:
         """Gather arrays in one, if the core takes them as they are.
 
         Returns None where it does not, and the headers of all members' arrays where
@@ -276,7 +272,7 @@ class Reductions(_core.Reducer, Membership):
         return whole if result is None else bytes(result)
 
     def _how(self, algorithm: str | None, reproducible: bool) -> int:
-        how = self._usual if algorithm is None else _choice(algorithm)
+        how = self._usual if algorithm is None else algorithm_code_of(algorithm)
         if reproducible and how == RING:
             raise ValueError(
                 "The ring adds in an order of its own, which depends on how replicas "
@@ -335,12 +331,3 @@ def _shortcut(core: Core, function: Callable[..., Any], *args: Any) -> Any:
         # Explained below: Ctrl-C while that is done must not show this one.
         pass
     raise core.failure()
-
-
-def _choice(algorithm: str) -> int:
-    how = CHOICES.get(algorithm)
-    if how is None:
-        raise ValueError(
-            f"The algorithm is {algorithm!r}, but must be one of {', '.join(CHOICES)}."
-        )
-    return how

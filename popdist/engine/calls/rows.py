@@ -97,8 +97,8 @@ def wrong_rows(given: int, replicas: int) -> ValueError:
     )
 
 
-def plain(array: Array) -> Array:
-    """Return the array itself if it is in one piece and aligned, else a copy."""
+def readable(array: Array) -> Array:
+    """Return the array itself if it is a row, in one piece and aligned, else a copy."""
     if array.flags.c_contiguous and array.flags.aligned:
         return array
     copy = np.empty(array.shape, array.dtype)
@@ -137,7 +137,7 @@ def elements_of(memory: Array, begin: int, dtype: DType, shape: Sequence[int]) -
 NUMPY: Framework[Array] = Framework(
     extent_of=_extent_of,
     shape_and_code=lambda array: (array.shape, code_of(array.dtype)),
-    readable=plain,
+    readable=readable,
     new_bytes=partial(np.empty, dtype=np.uint8),
     copy_bytes=_copy_bytes,
 )

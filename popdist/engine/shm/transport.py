@@ -145,14 +145,10 @@ class ShmTransport:
         prelude_to: Operation | None = None,
     ) -> None:
         lengths = [row.nbytes] * len(self.replicas)
+        # Headers, which a prelude has, are of one shape.
         shapes = [row.shape] if prelude_to is None else []
-        self._exchange(
-            (Operation.BROADCAST, prelude_to, row.dtype, root, name),
-            lengths,
-            shapes,
-            row,
-            row,
-        )
+        call = Operation.BROADCAST, prelude_to, row.dtype, root, name
+        self._exchange(call, lengths, shapes, row, row)
 
     def all_gather(
         self,
@@ -235,21 +231,11 @@ class ShmTransport:
         source: Rows,
         target: Rows,
     ) -> None:
-        operation, prelude_to, dtype, root, name = call
+        operation, prelude_to, *numbers = call
         # A barrier needs no description of arrays: for the core it stands for none.
         follows = Operation.BARRIER if prelude_to is None else prelude_to
-        self._call(
-            self._comm.exchange,
-            operation,
-            follows,
-            dtype,
-            root,
-            name,
-            lengths,
-            shapes,
-            source.address,
-            target.address,
-        )
+        arrays = lengths, shapes, source.address, target.address
+        self._call(self._comm.exchange, operation, follows, *numbers, *arrays)
 
 
 def _check_pair(source: Rows, target: Rows, dtype: int) -> None:

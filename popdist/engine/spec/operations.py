@@ -59,6 +59,20 @@ DIRECT = ALGORITHMS["direct"]
 RING = ALGORITHMS["ring"]
 
 
+def algorithm_code_of(algorithm: str) -> int:
+    """Return the code of an algorithm that a caller asks for.
+
+    Raises:
+        ValueError: There is none of that name.
+    """
+    code = CHOICES.get(algorithm)
+    if code is None:
+        raise ValueError(
+            f"The algorithm is {algorithm!r}, but must be one of {', '.join(CHOICES)}."
+        )
+    return code
+
+
 # The numbers of the names that this process has used last, and the names of these.
 _NUMBERS: dict[str, int] = {}
 _NAMES: dict[int, str] = {}

@@ -38,7 +38,7 @@ from popdist.torch.calls.reduce_ops import (
 )
 from popdist.torch.calls.untraced import untraced
 from popdist.torch.calls.work import DONE, CompletedWork, backend_error
-from popdist.torch.tensors.plain_reductions import (
+from popdist.torch.tensors.tensor_reductions import (
     reduce_in_place,
     reduce_in_place_deferred,
 )

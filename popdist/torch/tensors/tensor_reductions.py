@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 
 from popdist.engine.group import Group
-from popdist.engine.handle import AsyncOp
+from popdist.engine.handle import AsyncOp, Handle
 from popdist.engine.rows import Replacement, destination_of, replacements_of
 from popdist.engine.spec.dtypes import REDUCTIONS
-from popdist.engine.spec.operations import CHOICES, number_of
-from popdist.torch.tensors.plain_reductions import reduce_in_place
+from popdist.engine.spec.operations import algorithm_code_of, number_of
 from popdist.torch.tensors.tensor_rows import (
+    CODES,
     TORCH,
     TensorArray,
     check_like,
@@ -69,7 +69,7 @@ def all_reduce(
     reduction = _reduction_of(op, [tensors[0] for tensors in sources])
     for tensors in sources:
         code_of(tensors[0].dtype)
-    how, number = _choice(algorithm), number_of(name)
+    how, number = algorithm_code_of(algorithm), number_of(name)
 
     def action() -> list[TensorArray]:
         batches: dict[int, list[Replacement[Tensor]]] = {}
@@ -163,6 +163,43 @@ def reduce_scatter(
     return group.submit("reduce_scatter", action, async_op)
 
 
+def reduce_in_place(group: Group, tensor: Tensor, reduction: int) -> bool:
+    """All-reduce one tensor in place, if that takes no preparation.
+
+    Args:
+        reduction: The engine's code. That of a mean is not for bools.
+
+    Returns:
+        Whether the tensor was reduced. If not, nothing was done: call all_reduce().
+    """
+    code = _code_in_place(tensor)
+    return code is not None and group.all_reduce_at(
+        tensor.data_ptr(), tensor.numel(), code, reduction
+    )
+
+
+def reduce_in_place_deferred(
+    group: Group, tensor: Tensor, reduction: int
+) -> Handle[None] | None:
+    """Begin to all-reduce one tensor in place, deferred, if it takes no preparation.
+
+    As reduce_in_place(). None is returned where nothing was done.
+    """
+    code = _code_in_place(tensor)
+    if code is None:
+        return None
+    return group.deferred_all_reduce_at(
+        tensor.data_ptr(), tensor.numel(), code, reduction, tensor
+    )
+
+
+def _code_in_place(tensor: Tensor) -> int | None:
+    """Return the engine's code of a tensor whose memory it can reduce, or None."""
+    if not tensor.is_cpu or not tensor.is_contiguous() or tensor.is_neg():
+        return None
+    return CODES.get(tensor.dtype)
+
+
 def _is_reduced_now(group: Group | Within, array: TensorArray, op: str) -> bool:
     """Reduce an array, if it is one tensor that takes no preparation."""
     if not (
@@ -186,12 +223,3 @@ def _reduction_of(op: str, tensors: Sequence[Tensor]) -> int:
             "sum, min, max or prod, or convert the tensor first."
         )
     return reduction
-
-
-def _choice(algorithm: str) -> int:
-    how = CHOICES.get(algorithm)
-    if how is None:
-        raise ValueError(
-            f"The algorithm is {algorithm!r}, but must be one of {', '.join(CHOICES)}."
-        )
-    return how

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from popdist.engine._core import address_of
-from popdist.engine.calls.rows import plain, written
+from popdist.engine.calls.rows import readable, written
 from tests.popdist.engine.members import group_of
 
 
@@ -15,7 +15,7 @@ def odd(shape: tuple[int, ...]) -> np.ndarray:
 def test_an_array_in_one_piece_is_taken_as_it_is() -> None:
     x = np.ones((3, 4))
 
-    assert plain(x) is x
+    assert readable(x) is x
     assert address_of(x[1]) == address_of(x) + 32
 
 
@@ -25,7 +25,7 @@ def test_an_array_in_one_piece_is_taken_as_it_is() -> None:
     ids=["strided", "transposed", "backwards", "odd address"],
 )
 def test_other_arrays_are_copied(x: np.ndarray) -> None:
-    copy = plain(x)
+    copy = readable(x)
 
     assert copy is not x
     assert copy.flags.c_contiguous
