@@ -7,10 +7,10 @@ def folders(root: str, controllers: set[str]) -> Iterator[tuple[int, str]]:
     """Yield version and folder of each cgroup with one of these controllers."""
     mounts = list(_mounts(root, controllers))
     for line in lines(f"{root}/proc/self/cgroup"):
-        _, found, path = line.split(":", 2)
+        _, listed, path = line.split(":", 2)
         for version, known, top, point in mounts:
             # Version 2 has one tree, and names no controllers.
-            if known & set(found.split(",")):
+            if known & set(listed.split(",")):
                 yield from ((version, folder) for folder in _upwards(path, top, point))
 
 

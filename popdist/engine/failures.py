@@ -126,13 +126,13 @@ def unusable(ending: Ending | None, instances: Sequence[int]) -> PopdistError:
             "process that was started anew."
         )
     reason, by, _, number, mine, _, message = ending
-    found = Status(reason).name.lower()
+    why = Status(reason).name.lower()
     if reason == Status.ASKED:
-        found = message.removeprefix(_FAILED).removesuffix(".")
+        why = message.removeprefix(_FAILED).removesuffix(".")
     call = describe_call(mine, instances)
     return GroupUnusableError(
         f"This group came to its end in call {number}, {call}, for which instance "
-        f"{instances[by]} found: {found}. Let the first error end the program, and "
+        f"{instances[by]} found: {why}. Let the first error end the program, and "
         "start the job again."
     )
 

@@ -63,10 +63,10 @@ class Exchanges(Membership):
         number = number_of(name)
 
         def action() -> Any:
-            held = readable(rows[local] if self.rank == owner else targets[0])
-            self.transport.broadcast(rows_of([held]), owner, name=number)
-            if held is not targets[0]:
-                targets[0][...] = held
+            row = readable(rows[local] if self.rank == owner else targets[0])
+            self.transport.broadcast(rows_of([row]), owner, name=number)
+            if row is not targets[0]:
+                targets[0][...] = row
             # Where results are written over the root's array, this is all of it.
             for target in targets[1:]:
                 target[...] = targets[0]
@@ -102,10 +102,10 @@ class Exchanges(Membership):
                 headers = self._headers(Operation.ALL_GATHER, mine, number)
             else:
                 headers = np.frombuffer(done, np.int64).reshape(-1, HEADER)
-            found = self._gathered(
+            gathered = self._gathered(
                 Operation.ALL_GATHER, rows, headers, -1, number, into
             )
-            return found if out is None else out
+            return gathered if out is None else out
 
         return self.submit("all_gather", action, async_op)
 
@@ -131,10 +131,12 @@ class Exchanges(Membership):
 
         def action() -> Any:
             headers = self._headers(Operation.GATHER, mine, number)
-            found = self._gathered(Operation.GATHER, rows, headers, owner, number, into)
+            gathered = self._gathered(
+                Operation.GATHER, rows, headers, owner, number, into
+            )
             if self.rank != owner:
                 return None
-            return found if out is None else out
+            return gathered if out is None else out
 
         return self.submit("gather", action, async_op)
 
@@ -177,19 +179,19 @@ class Exchanges(Membership):
             dtype, shape = described(header)
             if targets is None:
                 mine = np.empty((self.num_local_replicas, *shape), dtype)
-                place = destination_of(NUMPY, [mine])
+                destination = destination_of(NUMPY, [mine])
                 result = mine[0, ...] if self._flat else mine
             else:
                 check_fits(targets[0], shape, dtype)
                 read = [] if block is None else [block]
-                place = destination_of(NUMPY, targets, read)
+                destination = destination_of(NUMPY, targets, read)
                 result = out
             each = prod(shape) * dtype.itemsize
-            target = place.row(code_of(dtype))
+            target = destination.row(code_of(dtype))
             source = target if block is None else rows_of([block])
             lengths = [rows * each for rows in self.replicas]
             self.transport.scatter(source, target, lengths, owner, name=number)
-            place.finish()
+            destination.finish()
             return result
 
         return self.submit("scatter", action, async_op)
@@ -234,10 +236,10 @@ class Exchanges(Membership):
     def _exchange(self, row: Array, targets: Sequence[Array], name: int) -> None:
         """Exchange parts among members with one replica each."""
         source = readable(row)
-        place = destination_of(NUMPY, targets, [source])
-        target = place.row(code_of(source.dtype))
+        destination = destination_of(NUMPY, targets, [source])
+        target = destination.row(code_of(source.dtype))
         self.transport.all_to_all(rows_of([source]), target, name=name)
-        place.finish()
+        destination.finish()
 
     def _exchange_parts(
         self, rows: Sequence[Array], targets: Sequence[Array], name: int
@@ -250,11 +252,11 @@ class Exchanges(Membership):
         for q, begin in enumerate(starts):
             for i, row in enumerate(rows):
                 sent[q, i, : self.replicas[q]] = row[begin : begin + self.replicas[q]]
-        got = np.empty_like(sent)
-        self.transport.all_to_all(rows_of([sent]), rows_of([got]), name=name)
+        received = np.empty_like(sent)
+        self.transport.all_to_all(rows_of([sent]), rows_of([received]), name=name)
         for q, begin in enumerate(starts):
             for i, target in enumerate(targets):
-                part = got[q, : self.replicas[q], i]
+                part = received[q, : self.replicas[q], i]
                 target[begin : begin + self.replicas[q]] = part
 
     def _into(self, rows: Sequence[Array], out: Any) -> list[Array] | None:
@@ -299,9 +301,9 @@ class Exchanges(Membership):
         into: list[Array] | None,
     ) -> list[Array]:
         """Gather all replicas' arrays in `into`, or new ones, where they are wanted."""
-        wanted = root < 0 or root == self.rank
+        is_wanted = root < 0 or root == self.rank
         arrays = [described(header) for header in headers]
-        if into is not None and wanted:
+        if into is not None and is_wanted:
             for array, (dtype, shape) in zip(into, arrays, strict=True):
                 check_fits(array, shape, dtype)
         sizes = [prod(shape) * dtype.itemsize for dtype, shape in arrays]
@@ -313,19 +315,19 @@ class Exchanges(Membership):
             mine = rows[0]
         else:
             mine = np.concatenate([row.reshape(-1).view(np.uint8) for row in rows])
-        if into is None or not wanted:
-            whole = np.empty(sum(sizes) if wanted else 0, np.uint8)
-            place = destination_of(NUMPY, [whole])
+        if into is None or not is_wanted:
+            whole = np.empty(sum(sizes) if is_wanted else 0, np.uint8)
+            destination = destination_of(NUMPY, [whole])
         else:
             own_begin = sum(sizes[: self._starts()[self.rank]])
-            place = destination_of(NUMPY, into, [mine], own_begin=own_begin)
-        source, target = bytes_of(mine), place.row()
+            destination = destination_of(NUMPY, into, [mine], own_begin=own_begin)
+        source, target = bytes_of(mine), destination.row()
         if operation is Operation.ALL_GATHER:
             self.transport.all_gather(source, target, lengths, name=name)
         else:
             self.transport.gather(source, target, lengths, root, name=name)
-        place.finish()
-        if into is not None or not wanted:
+        destination.finish()
+        if into is not None or not is_wanted:
             return into or []
         begins = accumulate(sizes, initial=0)
         return [

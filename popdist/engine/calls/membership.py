@@ -203,10 +203,10 @@ class Membership:
                 check_fits(target, shape, dtype)
             return out, targets
         whole = np.empty((len(rows), *shape), dtype)
-        made = [whole[i, ...] for i in range(len(rows))]
+        results = [whole[i, ...] for i in range(len(rows))]
         if self._flat:
-            return made[0], made
-        return (made if isinstance(x, list | tuple) else whole), made
+            return results[0], results
+        return (results if isinstance(x, list | tuple) else whole), results
 
 
 def whole_number(what: str, number: Any) -> int:

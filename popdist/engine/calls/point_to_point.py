@@ -35,14 +35,14 @@ class PointToPoint(Membership):
 
         With async_op, the calls that follow wait until it has come, also send().
         """
-        held = readable(written(out))
+        array = readable(written(out))
         peer = self.peer_of("source", source)
-        row = rows_of([held])
+        row = rows_of([array])
 
         def action() -> Array:
             self.transport.receive(row, peer)
-            if held is not out:
-                out[...] = held
+            if array is not out:
+                out[...] = array
             return out
 
         return self.submit("recv", action, async_op)

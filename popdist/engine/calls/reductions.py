@@ -73,9 +73,11 @@ class Reductions(_core.Reducer, Membership):
                 # The core takes no None.
                 algorithm=self._algorithm if algorithm is None else algorithm,
             )
-        given = [x], None if out is None else [out]
-        one: Callable[[], Any] = self._reduction(*given, op, how, number_of(name))
-        return self.submit("all_reduce", lambda: one()[0], async_op)
+        arrays = [x], None if out is None else [out]
+        reduction: Callable[[], Any] = self._reduction(
+            *arrays, op, how, number_of(name)
+        )
+        return self.submit("all_reduce", lambda: reduction()[0], async_op)
 
     def all_reduce_at(
         self, address: int, count: int, dtype: int, reduction: int
@@ -229,13 +231,13 @@ class Reductions(_core.Reducer, Membership):
         result, targets = self._targets(x, rows, out, shape)
         if out is not None:
             check_apart(targets)
-        place = destination_of(NUMPY, targets, sources)
-        source, target = rows_of(sources), place.row(code_of(rows[0].dtype))
+        destination = destination_of(NUMPY, targets, sources)
+        source, target = rows_of(sources), destination.row(code_of(rows[0].dtype))
         number = number_of(name)
 
         def action() -> Any:
             self.transport.reduce_scatter(source, target, code, name=number)
-            place.finish()
+            destination.finish()
             return result
 
         return self.submit("reduce_scatter", action, async_op)
@@ -295,16 +297,16 @@ class Reductions(_core.Reducer, Membership):
                 f"{len(xs)} arrays are given, but {len(outs)} to write to. Give one "
                 "for each."
             )
-        given: list[tuple[Sequence[Array], Sequence[Array]]] = []
+        arrays: list[tuple[Sequence[Array], Sequence[Array]]] = []
         results = []
         for index, x in enumerate(xs):
             rows = self._rows(x)
             result, targets = self._targets(x, rows, outs[index] if outs else None)
             reduction_code_of(op, rows[0].dtype)
             results.append(result)
-            given.append((rows, targets))
+            arrays.append((rows, targets))
         batches: dict[int, list[Replacement[Array]]] = {}
-        for array in replacements_of(NUMPY, given):
+        for array in replacements_of(NUMPY, arrays):
             batches.setdefault(array.source.dtype, []).append(array)
 
         def action() -> list[Any]:

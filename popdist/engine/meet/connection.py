@@ -22,8 +22,8 @@ class Connection:
     def __init__(self, socket: _socket.socket) -> None:
         self._socket = socket
         level, option = _socket.SOL_SOCKET, _socket.SO_PEERCRED
-        found = socket.getsockopt(level, option, _CREDENTIALS.size)
-        self.pid, self.uid, _ = _CREDENTIALS.unpack(found)
+        credentials = socket.getsockopt(level, option, _CREDENTIALS.size)
+        self.pid, self.uid, _ = _CREDENTIALS.unpack(credentials)
         # Which member it is, once its hello is here.
         self.rank: int | None = None
 

@@ -84,8 +84,8 @@ class Joiner:
                 f"file descriptors of {self._leader}. Raise its limit of open files "
                 "(ulimit -n)."
             )
-        except MalformedMessageError as found:
-            error = self._malformed(found)
+        except MalformedMessageError as malformed:
+            error = self._malformed(malformed)
         for fd in fds:
             os.close(fd)
         self.refuse(error)
@@ -107,7 +107,7 @@ class Joiner:
         """Return a connection to the leader, and the proof that it expects."""
         pause = _SHORTEST_PAUSE
         looked = monotonic()
-        while (found := self._connect()) is None:
+        while (leader := self._connect()) is None:
             sleep(min(pause, self._deadline.left()))
             pause = min(pause * 1.5, _LONGEST_PAUSE)
             # As long as nothing listens, no member may have ended. Once
@@ -117,7 +117,7 @@ class Joiner:
                 looked = monotonic()
                 self._roster.check_file()
             self._check()
-        return found
+        return leader
 
     def _connect(self) -> tuple[Connection, bytes] | None:
         """Return what `_find` does, or None while the leader does not listen."""

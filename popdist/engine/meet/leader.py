@@ -139,8 +139,8 @@ class Leader:
 
     def _all_see(self, lost: Sequence[int]) -> bool:
         """Return whether those that connect later detect by pidfds who is lost."""
-        found = zip(self._roster.instances, self._roster.pidfds, strict=True)
-        return set(lost) <= {instance for instance, pidfd in found if pidfd >= 0}
+        pairs = zip(self._roster.instances, self._roster.pidfds, strict=True)
+        return set(lost) <= {instance for instance, pidfd in pairs if pidfd >= 0}
 
     def _receive(self, missing: Sequence[int]) -> list[tuple[Connection, bytes]]:
         """Wait, and return the messages of members. Raise if one has ended."""
@@ -236,22 +236,22 @@ class Leader:
         until = monotonic() + _OCCUPIED
         while (other := connect(self._keys.address)) is None and monotonic() < until:
             sleep(0.01)
-        place = self._keys.address[1:].decode()
+        socket = self._keys.address[1:].decode()
         me = self._roster.name([0])
         if other is None:
             return ArenaError(
-                f"{me.capitalize()} cannot listen at the socket {place!r}: another "
+                f"{me.capitalize()} cannot listen at the socket {socket!r}: another "
                 "process holds it and accepts no connections. Start the job again."
             )
         other.close()
         if other.uid != os.geteuid():
             return ArenaError(
-                f"{me.capitalize()} cannot listen at the socket {place!r}: process "
+                f"{me.capitalize()} cannot listen at the socket {socket!r}: process "
                 f"{other.pid} of user {other.uid} does. Start all instances as the "
                 "same user, and the job again."
             )
         return ArenaError(
-            f"The socket {place!r} is in use: process {other.pid} is already {me} of "
+            f"The socket {socket!r} is in use: process {other.pid} is already {me} of "
             "this group. Start one process for each instance."
         )
 

@@ -143,8 +143,8 @@ def decode_members(message: bytes, size: int) -> list[Member]:
     """
     if len(message) != size * _MEMBER.size:
         raise MalformedMessageError(f"a table of members with {len(message)} bytes")
-    found = _MEMBER.iter_unpack(message)
-    return [Member(pid=pid, started=started) for pid, started in found]
+    rows = _MEMBER.iter_unpack(message)
+    return [Member(pid=pid, started=started) for pid, started in rows]
 
 
 def encode_ranks(ranks: Sequence[int]) -> bytes:

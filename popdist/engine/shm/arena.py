@@ -129,8 +129,8 @@ class Arena:
     def watching(self) -> dict[int, Pidfd]:
         """Return the pidfd of each other instance that the program has not closed."""
         others = [one for one in self.instances if one != self.instances[self.rank]]
-        found = zip(others, self._watched, strict=True)
-        return {instance: pidfd for instance, pidfd in found if pidfd.is_open}
+        watched = zip(others, self._watched, strict=True)
+        return {instance: pidfd for instance, pidfd in watched if pidfd.is_open}
 
     def _own(self, fd: int) -> int:
         self._undo.callback(_close, fd, file_of(fd))

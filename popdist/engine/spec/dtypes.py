@@ -94,13 +94,13 @@ def dtype_of(code: int) -> DType:
 
 def _bfloat16() -> DType:
     try:
-        found = import_module("ml_dtypes")
+        package = import_module("ml_dtypes")
     except ImportError:
         raise TypeError(
             "Another instance handed over an array of bfloat16, which numpy does not "
             "have. Install ml_dtypes for all instances."
         ) from None
-    dtype: DType = np.dtype(found.bfloat16)
+    dtype: DType = np.dtype(package.bfloat16)
     _CODES[dtype] = DTYPES["bfloat16"]
     return dtype
 

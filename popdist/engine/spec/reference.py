@@ -189,9 +189,9 @@ def _joined(
     begin: int, end: int, nodes: Mapping[tuple[int, int], Array], op: str
 ) -> Array:
     """Combine the nodes of replicas [begin, end) as tree() combines these."""
-    found = nodes.get((begin, end))
-    if found is not None:
-        return found
+    node = nodes.get((begin, end))
+    if node is not None:
+        return node
     middle = begin + (1 << ((end - begin - 1).bit_length() - 1))
     left, right = _joined(begin, middle, nodes, op), _joined(middle, end, nodes, op)
     return _COMBINE[op](left, right)

@@ -19,5 +19,5 @@ def empty_in(group: Group, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     if not nbytes:
         return torch.empty(tuple(shape), dtype=dtype)
     # The tensor keeps the array, and so its place in the arena.
-    held = torch.from_numpy(group.empty(nbytes, "uint8"))
-    return held.view(dtype).view(tuple(shape))
+    memory = torch.from_numpy(group.empty(nbytes, "uint8"))
+    return memory.view(dtype).view(tuple(shape))

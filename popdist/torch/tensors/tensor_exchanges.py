@@ -74,9 +74,9 @@ def all_to_all(
 
     def action() -> Tensor:
         row = readable(source)
-        place = destination_of(TORCH, [out], [row])
-        group.transport.all_to_all(parts_of(row, size), place.row(), name=number)
-        place.finish()
+        destination = destination_of(TORCH, [out], [row])
+        group.transport.all_to_all(parts_of(row, size), destination.row(), name=number)
+        destination.finish()
         return out
 
     return group.submit("all_to_all", action, async_op)
@@ -140,9 +140,9 @@ def receive(
     peer = group.peer_of("source", source)
 
     def action() -> Tensor:
-        place = destination_of(TORCH, [out])
-        group.transport.receive(place.row(), peer)
-        place.finish()
+        destination = destination_of(TORCH, [out])
+        group.transport.receive(destination.row(), peer)
+        destination.finish()
         return out
 
     return group.submit("recv", action, async_op)

@@ -46,9 +46,11 @@ def all_gather(
 
     def action() -> Any:
         own = readable(source)
-        place = _place(out, own, group.rank)
-        group.transport.all_gather(bytes_of(own), place.row(), lengths, name=number)
-        place.finish()
+        destination = _destination_of_parts(out, own, group.rank)
+        group.transport.all_gather(
+            bytes_of(own), destination.row(), lengths, name=number
+        )
+        destination.finish()
         return out
 
     return group.submit("all_gather", action, async_op)
@@ -78,11 +80,13 @@ def gather(
     def action() -> Any:
         own = readable(source)
         if group.rank != owner or out is None:
-            place = destination_of(TORCH, [torch.empty(0)])
+            destination = destination_of(TORCH, [torch.empty(0)])
         else:
-            place = _place(out, own, group.rank)
-        group.transport.gather(bytes_of(own), place.row(), lengths, owner, name=number)
-        place.finish()
+            destination = _destination_of_parts(out, own, group.rank)
+        group.transport.gather(
+            bytes_of(own), destination.row(), lengths, owner, name=number
+        )
+        destination.finish()
         return out if group.rank == owner else None
 
     return group.submit("gather", action, async_op)
@@ -110,13 +114,13 @@ def scatter(
     def action() -> Tensor:
         if group.rank == owner and source is not None:
             whole = _joined(source)
-            place = destination_of(TORCH, [out], [whole])
+            destination = destination_of(TORCH, [out], [whole])
             read = bytes_of(whole)
         else:
-            place = destination_of(TORCH, [out])
-            read = place.row()
-        group.transport.scatter(read, place.row(), lengths, owner, name=number)
-        place.finish()
+            destination = destination_of(TORCH, [out])
+            read = destination.row()
+        group.transport.scatter(read, destination.row(), lengths, owner, name=number)
+        destination.finish()
         return out
 
     return group.submit("scatter", action, async_op)
@@ -146,10 +150,10 @@ def all_gather_varied(
             for code, axes, *lengths in headers.tolist()
         ]
         own = readable(tensor)
-        place = _place(outs, own, group.rank)
+        destination = _destination_of_parts(outs, own, group.rank)
         sizes = [out.nbytes for out in outs]
-        group.transport.all_gather(bytes_of(own), place.row(), sizes, name=number)
-        place.finish()
+        group.transport.all_gather(bytes_of(own), destination.row(), sizes, name=number)
+        destination.finish()
         return outs
 
     return group.submit("all_gather", action, async_op)
@@ -170,7 +174,7 @@ def gathered_numbers(
     return rows
 
 
-def _place(
+def _destination_of_parts(
     out: Tensor | Sequence[Tensor], own: Tensor, rank: int
 ) -> Destination[Tensor]:
     """Return what a call gathers in, and what this member adds to it.

@@ -73,8 +73,8 @@ def all_reduce(
 
     def action() -> list[TensorArray]:
         batches: dict[int, list[Replacement[Tensor]]] = {}
-        given = list(zip(sources, targets, strict=True))
-        for array in replacements_of(TORCH, given):
+        pairs = list(zip(sources, targets, strict=True))
+        for array in replacements_of(TORCH, pairs):
             batches.setdefault(array.source.dtype, []).append(array)
         for batch in batches.values():
             group.transport.all_reduce(
@@ -153,11 +153,11 @@ def reduce_scatter(
 
     def action() -> Tensor:
         rows = [readable(tensor) for tensor in sources]
-        place = destination_of(TORCH, [out], rows)
+        destination = destination_of(TORCH, [out], rows)
         group.transport.reduce_scatter(
-            rows_of(rows, code), place.row(code), reduction, name=number
+            rows_of(rows, code), destination.row(code), reduction, name=number
         )
-        place.finish()
+        destination.finish()
         return out
 
     return group.submit("reduce_scatter", action, async_op)
