@@ -188,7 +188,6 @@ PURE = (
     "poprun.vipu.requests",
     "poprun.vipu.rules.routing",
     "poprun.vipu.rules.partition_rules",
-    "poprun.vipu.server.access",
     "poprun.vipu.server.openapi",
     "poprun.vipu.operations",
     "poprun.vipu.errors",

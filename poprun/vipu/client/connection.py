@@ -131,25 +131,23 @@ class Connections:
 
         stream: Any = _Stream(connection, deadline)
         response = http.client.HTTPResponse(stream, method=method)
+        body, problem = b"", ""
         try:
             response.begin()
             body = response.read(MOST_BYTES + 1)
-        except http.client.RemoteDisconnected as error:
-            raise reply_error(
-                self._address, "it closed the connection without a reply"
-            ) from error
-        except (http.client.HTTPException, ValueError) as error:
-            raise reply_error(self._address, "its reply is no HTTP") from error
-        if response.status == http.client.SWITCHING_PROTOCOLS:
-            raise reply_error(self._address, "it wants another protocol than HTTP")
-        if len(body) > MOST_BYTES:
-            raise reply_error(
-                self._address, f"its reply is longer than {MOST_BYTES >> 20} MiB"
-            )
-        if response.length:
-            raise reply_error(
-                self._address, "it closed the connection in the middle of its reply"
-            )
+        except http.client.RemoteDisconnected:
+            problem = "it closed the connection without a reply"
+        except (http.client.HTTPException, ValueError):
+            problem = "its reply is no HTTP"
+        else:
+            if response.status == http.client.SWITCHING_PROTOCOLS:
+                problem = "it wants another protocol than HTTP"
+            elif len(body) > MOST_BYTES:
+                problem = f"its reply is longer than {MOST_BYTES >> 20} MiB"
+            elif response.length:
+                problem = "it closed the connection in the middle of its reply"
+        if problem:
+            raise reply_error(self._address, problem)
         return Reply(response.status, body), not response.will_close
 
     def _timed_out(self, what: str, or_else: str) -> errors.ServerTimeoutError:

@@ -22,19 +22,19 @@ def check_reply(value: Any) -> None:
             raise WireError(f"a partition {partition.name[:40]!r} without IPUs")
 
 
-def check_grant(grant: Grant, asked: Acquisition) -> None:
+def check_grant(grant: Grant, request: Acquisition) -> None:
     """Check that a job was granted what it has asked for.
 
     Raises:
         WireError: It was granted something else.
     """
-    found = (grant.partition.name, grant.lease.lease_s)
-    if found != (asked.partition, asked.lease_s):
+    granted = (grant.partition.name, grant.lease.lease_s)
+    if granted != (request.partition, request.lease_s):
         raise WireError("a grant of something else than was asked for")
-    if asked.lease not in ("", grant.lease.id):
+    if request.lease not in ("", grant.lease.id):
         raise WireError("the lease of another job")
     sizes = [child.num_ipus for child in grant.children]
-    if sizes != [asked.ipus_per_child] * asked.num_children:
+    if sizes != [request.ipus_per_child] * request.num_children:
         raise WireError("other devices than were asked for")
     if not sum(sizes) <= grant.parent.num_ipus <= grant.partition.size:
         raise WireError("a parent device that does not have the devices")

@@ -105,21 +105,22 @@ def find_server(
     given = {key: str(value) for key, value in options.items() if value}
     if "api-port" in given:
         given.setdefault("api-host", "")
-    places = [("option", given), *_from_variables(environ)]
+    sources = [("option", given), *_from_variables(environ)]
     if config_file is not None:
-        places.insert(1, (os.fspath(config_file), read_config(config_file, names)))
+        sources.insert(1, (os.fspath(config_file), read_config(config_file, names)))
     else:
-        places.append(_from_files(environ, system_file, names))
-    hosts = {origin: more["api-host"] for origin, more in places if "api-host" in more}
-    if not hosts:
+        sources.append(_from_files(environ, system_file, names))
+    named = [source for source in sources if "api-host" in source[1]]
+    if not named:
         return None
     # A port alone is one of the host that another place names, if any.
-    host = next(filter(None, hosts.values()), DEFAULT_HOST)
+    hosts = [in_source["api-host"] for _, in_source in named]
+    host = next(filter(None, hosts), DEFAULT_HOST)
     values = {"api-host": host}
-    for _, more in places:
-        if more.get("api-host", "") in ("", host):
-            values = {**more, **values}
-    return _checked(values, next(iter(hosts)), names)
+    for _, in_source in sources:
+        if in_source.get("api-host", "") in ("", host):
+            values = {**in_source, **values}
+    return _checked(values, named[0][0], names)
 
 
 def read_config(
@@ -169,14 +170,14 @@ def _from_variables(environ: Mapping[str, str]) -> list[tuple[str, dict[str, str
         "api-port": environment.VIPU_API_PORT,
     }
     of_vipu = {key: VARIABLE_PREFIX + key.upper().replace("-", "_") for key in KEYS}
-    places = []
+    sources = []
     for names in (of_instances, of_vipu):
         values = {
             key: environ[name] for key, name in names.items() if environ.get(name)
         }
         if names is of_vipu or "api-host" in values:
-            places.append((names["api-host"], values))
-    return places
+            sources.append((names["api-host"], values))
+    return sources
 
 
 def _from_files(

@@ -85,8 +85,9 @@ class ServerInventory(Inventory):
         sentence = value.get("message")
         if error is None or not isinstance(sentence, str):
             return self._nonsense(reply, "its refusal has no known code")
-        shown = sentence[:_MOST_CHARACTERS]
-        return error("".join(c if c.isprintable() else " " for c in shown))
+        return error(
+            "".join(c if c.isprintable() else " " for c in sentence[:_MOST_CHARACTERS])
+        )
 
     def _nonsense(self, reply: Reply, what: str) -> ServerReplyError:
         return reply_error(self._address, f"{what} (HTTP {reply.status})")

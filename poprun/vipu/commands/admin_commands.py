@@ -108,10 +108,10 @@ def _create_user(
 
 
 _NAME = click.argument("name")
-_STATUS = "down: its partitions fail; unknown: they stay PENDING."
+_STATUS_HELP = "down: its partitions fail; unknown: they stay PENDING."
 _PORT = click.IntRange(1, 65535)
 
-_OF_CLUSTER: Table = {
+_CLUSTER_OPTIONS: Table = {
     "agents": ("--agents", 'Its agents, in their order: "ag1,ag2".'),
     "num_ilds": (
         "--num-ipulinkdomains --num-ilds",
@@ -120,7 +120,7 @@ _OF_CLUSTER: Table = {
     "topology": ("--topology", "Of IPU-Links. [default: torus from 64 IPUs on]"),
     "gateway_topology": ("--cluster-topology", "Of GW-Links. [default: looped]"),
 }
-_OF_USER: Table = {
+_USER_OPTIONS: Table = {
     "allocations": ("--allocations", "Allocations that are for some users only."),
     "is_admin": ("--is-admin", "May use vipu-admin as well."),
 }
@@ -166,19 +166,19 @@ COMMANDS = (
             metavar="POD",
             help=f"In place of --agents: a whole pod, {', '.join(list(PODS)[:6])}, ...",
         ),
-        *options_of(ClusterRequest, _OF_CLUSTER),
+        *options_of(ClusterRequest, _CLUSTER_OPTIONS),
     ),
     nouns.make_command(
         "create user",
         "Create a user; write NAME.vipu-cli.hcl, with the access key, here.",
         _create_user,
         _NAME,
-        *options_of(operation("create_user").arguments, _OF_USER),
+        *options_of(operation("create_user").arguments, _USER_OPTIONS),
     ),
     nouns.change_command(
         "update agent",
         "Let emulated IPU-Machines fail, or come back.",
-        {"status": ("--status", _STATUS)},
+        {"status": ("--status", _STATUS_HELP)},
     ),
     nouns.change_command("remove agent", "Remove agents that are in no cluster."),
     nouns.change_command(

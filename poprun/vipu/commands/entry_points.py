@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import click
 
@@ -17,22 +18,10 @@ from poprun.vipu.errors import InventoryBusyError
 _FAILED = 1
 
 
-def vipu(
-    argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = None
-) -> int:
-    """Carry out a command line of `vipu`, and return its exit code."""
-    return _run("vipu", argv, environ)
-
-
-def vipu_admin(
-    argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = None
-) -> int:
-    """Carry out a command line of `vipu-admin`, and return its exit code."""
-    return _run("vipu-admin", argv, environ)
-
-
 def _run(
-    name: str, argv: Sequence[str] | None, environ: Mapping[str, str] | None
+    name: str,
+    argv: Sequence[str] | None = None,
+    environ: Mapping[str, str] | None = None,
 ) -> int:
     session = Session(name, os.environ if environ is None else environ)
     arguments = list(sys.argv[1:] if argv is None else argv)
@@ -77,3 +66,8 @@ def _forget_output() -> None:
     # What is still in its buffer would fail a second time when Python ends.
     if sys.stdout is not None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+# Each carries out a command line, and returns its exit code.
+vipu = partial(_run, "vipu")
+vipu_admin = partial(_run, "vipu-admin")

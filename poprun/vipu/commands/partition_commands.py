@@ -139,9 +139,9 @@ def _remove(session: Session, inventory: Inventory, name: str, *, force: bool) -
         session.warn(f"The IPUoF configuration files of {name} stay: {error}.")
 
 
-_RECONFIGURABLE = "Let processes attach to any part of it."
+_RECONFIGURABLE_HELP = "Let processes attach to any part of it."
 # What a partition is like, whether it is made or changed.
-_LIKE: Table = {
+_PARTITION_OPTIONS: Table = {
     # It may be any number here: `rules` says which there are.
     "size": ("--size", "How many IPUs: a power of two.", {"type": int}),
     "num_gcds": ("--num-gcds", "How many GCDs."),
@@ -154,8 +154,8 @@ _LIKE: Table = {
     "gateway_routing": ("--gw-routing", "Over GW-Links."),
     "sync_type": ("--sync-type", ""),
 }
-_OF_NEW: Table = {
-    "reconfigurable": ("--reconfigurable", _RECONFIGURABLE),
+_CREATE_OPTIONS: Table = {
+    "reconfigurable": ("--reconfigurable", _RECONFIGURABLE_HELP),
     "allocation": ("--allocation", "Take its IPUs from this allocation."),
     "cluster": ("--cluster", "Take its IPUs from this cluster."),
     "place_index": (
@@ -163,14 +163,14 @@ _OF_NEW: Table = {
         "Which of the cluster's places of this size. [default: the first free one]",
         {"type": click.IntRange(min=0)},
     ),
-    **_LIKE,
+    **_PARTITION_OPTIONS,
 }
-_OF_CHANGED: Table = {
+_UPDATE_OPTIONS: Table = {
     "reconfigurable": (
-        *("--reconfigurable/--not-reconfigurable", _RECONFIGURABLE),
+        *("--reconfigurable/--not-reconfigurable", _RECONFIGURABLE_HELP),
         {"default": None},
     ),
-    **_LIKE,
+    **_PARTITION_OPTIONS,
 }
 COMMANDS = (
     nouns.make_command(
@@ -203,14 +203,14 @@ COMMANDS = (
         "Create a partition; it stays until it is removed.",
         _create,
         _NAME,
-        *options_of(PartitionRequest, _OF_NEW),
+        *options_of(PartitionRequest, _CREATE_OPTIONS),
     ),
     nouns.make_command(
         "update partition",
         "Change a partition; what is not given stays.",
         _update,
         _NAME,
-        *options_of(PartitionChange, _OF_CHANGED),
+        *options_of(PartitionChange, _UPDATE_OPTIONS),
     ),
     nouns.change_command(
         "reset partition", "Configure the IPUs of partitions anew.", perform=_reset

@@ -1,19 +1,20 @@
-"""What a user of a server may do and see. Pure.
+"""What a user of a server may do and see.
 
 A user asks for nothing but in their own name, and sees the ids of no lease but of
 those that they know: an id is the right to the lease.
 """
 
-from collections.abc import Collection
+from functools import cache
 from typing import Any
 
 from poprun.vipu.errors import AccessError
+from poprun.vipu.inventory.interface import Inventory
 from poprun.vipu.leases import Grant, Lease, Reservation
 from poprun.vipu.model import Agent, Allocation, Cluster, Partition, User
 from poprun.vipu.requests import WaitingJob
 
-# So much of the id of a lease is shown, to tell one from another.
-_SHOWN = 8
+# How many digits of the id of a lease lists have, to tell one from another.
+_ID_DIGITS = 8
 
 
 def limited(arguments: dict[str, Any], user: User) -> dict[str, Any]:
@@ -29,32 +30,33 @@ def limited(arguments: dict[str, Any], user: User) -> dict[str, Any]:
     if "request" in arguments:
         limits["request"] = _owned(arguments["request"], user)
     if "asked" in arguments:
-        asked = arguments["asked"]
-        _check_name(asked.holder.user, user)
-        if asked.create is not None:
-            asked = asked._replace(create=_owned(asked.create, user))
-        limits["asked"] = asked
+        acquisition = arguments["asked"]
+        _check_name(acquisition.holder.user, user)
+        create = acquisition.create and _owned(acquisition.create, user)
+        limits["asked"] = acquisition._replace(create=create)
     return limits
 
 
-def visible(
-    result: Any, user: User, partitions: Collection[str], clusters: Collection[str]
-) -> Any:
-    """Return what a user may see of a result.
+def visible(result: Any, user: User, inventory: Inventory) -> Any:
+    """Return what a user may see of a result of an inventory.
 
     Of lists and alone, that is what they hold themselves, and who holds devices of the
     partitions that they share; of machines, if the user is limited to allocations,
     what belongs to these.
 
-    Args:
-        result: What an operation has returned.
-        user: Who asks.
-        partitions: The names of those that the user sees.
-        clusters: Those that the user's allocations are of.
-
     Raises:
         AccessError: It is one thing, and the user may not see it.
     """
+
+    @cache
+    def partitions() -> set[str]:
+        seen = inventory.list_partitions(user.name) if user.allocations else ()
+        return {partition.name for partition in seen}
+
+    @cache
+    def clusters() -> set[str]:
+        allocations = inventory.list_allocations()
+        return {item.cluster for item in allocations if user.may_use(item.name)}
 
     def may_see(item: Any) -> bool:
         match item:
@@ -62,13 +64,13 @@ def visible(
                 return item.holder.user == user.name
             case Reservation():
                 is_own = item.lease.holder.user == user.name
-                return is_own or item.partition in partitions
+                return is_own or item.partition in partitions()
             case Allocation():
                 return user.may_use(item.name)
             case Agent():
                 return user.may_use(item.allocation)
             case Cluster():
-                return not user.is_limited or item.name in clusters
+                return not user.is_limited or item.name in clusters()
         return True
 
     if _is_list(result):
@@ -99,7 +101,7 @@ def without_leases(result: Any, known: str | None = None) -> Any:
 
 
 def _shortened(lease: str, known: str | None) -> str:
-    return lease if lease == known else lease[:_SHOWN]
+    return lease if lease == known else lease[:_ID_DIGITS]
 
 
 def _is_list(result: Any) -> bool:

@@ -48,7 +48,7 @@ class Response(NamedTuple):
     body: bytes
     status: int = 200
     headers: Mapping[str, str] = {}
-    kind: str = JSON
+    content_type: str = JSON
 
 
 class RequestError(VipuError):
@@ -106,7 +106,7 @@ class Service:
             return
         response = await self._respond(scope, receive)
         headers = {
-            "content-type": response.kind,
+            "content-type": response.content_type,
             "content-length": str(len(response.body)),
             **response.headers,
         }
@@ -206,23 +206,13 @@ class Service:
                 arguments = access.limited(arguments, user)
                 if user.is_limited and arguments.get("cluster"):
                     cluster = self._inventory.get_cluster(arguments["cluster"])
-                    self._visible(cluster, user, "get_cluster")
+                    access.visible(cluster, user, self._inventory)
         result = getattr(self._inventory, operation.name)(**arguments)
         if user is not None and admin:
             return result
         if user is not None:
-            result = self._visible(result, user, operation.name)
+            result = access.visible(result, user, self._inventory)
         return access.without_leases(result, arguments.get("lease"))
-
-    def _visible(self, result: Any, user: User, operation: str) -> Any:
-        partitions: set[str] = set()
-        clusters: set[str] = set()
-        if user.allocations and operation == "list_reservations":
-            partitions = {p.name for p in self._inventory.list_partitions(user.name)}
-        if user.is_limited and operation in ("list_clusters", "get_cluster"):
-            allocations = self._inventory.list_allocations()
-            clusters = {a.cluster for a in allocations if user.may_use(a.name)}
-        return access.visible(result, user, partitions, clusters)
 
     def _authenticate(self, name: str, key: str, admin: bool) -> User:
         if not key:
@@ -271,7 +261,7 @@ class Service:
             num_connections=self._count_connections(),
             num_waiting=self._worker.waiting,
         )
-        return Response(self._metrics.page(), kind=CONTENT_TYPE)
+        return Response(self._metrics.page(), content_type=CONTENT_TYPE)
 
     async def _show_health(self) -> Response:
         """Say whether the inventory can be read."""
@@ -285,8 +275,8 @@ class Service:
 
 
 async def _body(headers: Mapping[str, str], receive: Receive) -> bytes:
-    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != JSON:
+    content_type = headers.get("content-type", "").partition(";")[0].strip().lower()
+    if content_type != JSON:
         raise RequestError(415, f"The type of a request's content must be {JSON}.")
     body, has_more = bytearray(), True
     while has_more:

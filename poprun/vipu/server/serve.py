@@ -260,12 +260,11 @@ def _raise_limit() -> int:
 def _start_line(
     listener: socket.socket, path: Path, secure: bool, tls_cert: Path | None
 ) -> str:
-    host, port = listener.getsockname()[:2]
-    shown = f"[{host}]" if ":" in host else host
-    how = "TLS and access keys" if secure and tls_cert else "access keys"
+    address = ServerAddress(*listener.getsockname()[:2])
+    access = "TLS and access keys" if tls_cert else "access keys"
     return (
         f"vipu-server {__version__} listens at {'https' if tls_cert else 'http'}://"
-        f"{shown}:{port} ({how if secure else 'no access keys'}); inventory {path}"
+        f"{address} ({access if secure else 'no access keys'}); inventory {path}"
     )
 
 

@@ -42,7 +42,6 @@ def ipuof_config(
                 "ipu": ipu,
             }
         )
-    options = partition_target_options(partition, partition.num_gcds)
     return {
         "name": f"{partition.name}_gcd{gcd}",
         "attributes": {
@@ -52,7 +51,7 @@ def ipuof_config(
             "Replica Count": str(partition.num_replicas),
             "Reconfigurable": str(partition.reconfigurable).lower(),
             "Sync Type": f"ST_{partition.sync_type.name}",
-            **options,
+            **partition_target_options(partition, partition.num_gcds),
         },
         "devices": devices,
     }

@@ -107,7 +107,7 @@ VIEWS = {
             "ILDs": "cluster.num_ilds",
             "IPUs per ILD": "cluster.ild_size",
             "Size": "cluster.size",
-            "Free": lambda state: free_text(state.free),
+            "Free": free_text,
             "Topology": "cluster.topology",
             "Cluster Topology": "cluster.gateway_topology",
             "Made for a job": "cluster.automatic",

@@ -31,12 +31,18 @@ _PARTITIONS: Columns = {
 # The original's first column has room for the names that sites use.
 _WIDTHS = (11, 8, 4, 10, 11, 4, 4, 6)
 _OF_ADMIN: Columns = {"Allocation": "allocation", "Owner": "owner"}
+# Of a lease.
 HOLDERS: Columns = {
     "User": "holder.user",
     "Job": "holder.job",
     "Host": "holder.host",
     "PID": "holder.process.pid",
     "Since": lambda lease: local_time(lease.since),
+}
+# Of a lease or a job that waits, for JSON.
+HOLDER_JSON: Columns = {
+    **{name.lower(): column for name, column in HOLDERS.items()},
+    "since": lambda lease: utc_time(lease.since),
 }
 _PARTITION: Columns = {
     "Owner": "owner",
@@ -119,18 +125,10 @@ def partition_properties(
     leases = holders.get(partition.name, ())
     if not leases:
         return text_tables.format_properties([*pairs, ("In use by", "-")])
-    return text_tables.format_properties(pairs) + text_tables.format_values(
-        HOLDERS, leases
-    )
+    users = text_tables.format_values(HOLDERS, leases)
+    return text_tables.format_properties(pairs) + users
 
 
-_HOLDER_JSON = {
-    "user": "holder.user",
-    "job": "holder.job",
-    "host": "holder.host",
-    "pid": "holder.process.pid",
-    "since": lambda lease: utc_time(lease.since),
-}
 _PARTITION_JSON = {
     "size": "size",
     "num_ilds": "num_ilds",
@@ -160,7 +158,7 @@ def partition_value(
         "reason": partition.reason,
         "created": utc_time(partition.created),
         "removed_with_job": partition.lease is not None,
-        "holders": [json_value(_HOLDER_JSON, lease) for lease in leases],
+        "holders": [json_value(HOLDER_JSON, lease) for lease in leases],
     }
 
 

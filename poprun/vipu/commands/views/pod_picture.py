@@ -30,24 +30,17 @@ _COLOURS = (2, 3, 4, 5, 6)
 _WAITING: Columns = {
     "IPUs": "num_ipus",
     "Partition": "partition",
-    "User": "holder.user",
-    "Job": "holder.job",
-    "Host": "holder.host",
-    "Since": lambda job: views.local_time(job.since),
+    **{name: views.HOLDERS[name] for name in ("User", "Job", "Host", "Since")},
 }
-# The same for JSON.
-WAITING_JSON = {
-    "user": "holder.user",
-    "job": "holder.job",
-    "host": "holder.host",
+WAITING_JSON: Columns = {
+    **{name: views.HOLDER_JSON[name] for name in ("user", "job", "host", "since")},
     "num_ipus": "num_ipus",
     "partition": lambda job: job.partition or None,
-    "since": lambda job: views.utc_time(job.since),
 }
 
 
 class ClusterState(NamedTuple):
-    """A cluster, and what is known of the use of its IPUs."""
+    """A cluster, and what is partition of the use of its IPUs."""
 
     cluster: Cluster
     agents: tuple[Agent, ...]
@@ -60,19 +53,24 @@ class ClusterState(NamedTuple):
     def num_free(self) -> int:
         return sum(block.size for block in self.free)
 
+    @property
+    def largest_free(self) -> int:
+        """How many of the free IPUs are next to each other, at most."""
+        return max((block.size for block in self.free), default=0)
+
 
 class Ipu(NamedTuple):
     """Who has an IPU."""
 
-    # By its place in the list of partitions; None without one that is known.
+    # By its place in the list of partitions; None without one that is partition.
     partition: int | None = None
     is_held: bool = False
     is_free: bool = False
 
 
-def free_text(free: Sequence[Block], noun: str = "") -> str:
+def free_text(state: ClusterState, noun: str = "") -> str:
     """Return how many IPUs are free: `12, at most 8 next to each other`."""
-    total, largest = sum(b.size for b in free), max((b.size for b in free), default=0)
+    total, largest = state.num_free, state.largest_free
     more = f", at most {largest} next to each other" if largest < total else ""
     return f"{total}{noun}{more}"
 
@@ -82,11 +80,11 @@ def ipus_of(state: ClusterState) -> list[Ipu]:
     ipus = [Ipu()] * state.cluster.size
     for block in state.free:
         ipus[block.first : block.end] = [Ipu(is_free=True)] * block.size
-    held: dict[str, set[int]] = {}
-    for reservation in state.reservations:
-        held.setdefault(reservation.partition, set()).update(reservation.device.ipus)
+    reserved: dict[str, set[int]] = {}
+    for name, device, *_ in state.reservations:
+        reserved.setdefault(name, set()).update(device.ipus)
     for number, partition in enumerate(state.partitions):
-        indices = held.get(partition.name, set())
+        indices = reserved.get(partition.name, set())
         for index, position in enumerate(positions(partition)):
             ipus[position] = Ipu(number, index in indices)
     return ipus
@@ -96,7 +94,7 @@ def draw(state: ClusterState, *, in_colour: bool) -> str:
     """Return the picture of a cluster, and a table of its partitions."""
     cluster, ipus = state.cluster, ipus_of(state)
     cells = [_cell(ipu, in_colour=in_colour) for ipu in ipus]
-    lines = [f"{cluster.name}: {cluster.size} IPUs, {free_text(state.free, ' free')}"]
+    lines = [f"{cluster.name}: {cluster.size} IPUs, {free_text(state, ' free')}"]
     machines = cluster.ild_size // IPUS_PER_MACHINE  # of an ILD
     # A line has machines of one ILD only.
     spans = [
@@ -143,14 +141,16 @@ def state_value(state: ClusterState) -> dict[str, Any]:
     ipus = []
     for position, ipu in enumerate(ipus_of(state)):
         (name,) = views.ipu_names([position], names)
-        known = None if ipu.partition is None else state.partitions[ipu.partition].name
-        value = {"id": name, "free": ipu.is_free, "partition": known}
+        partition = (
+            None if ipu.partition is None else state.partitions[ipu.partition].name
+        )
+        value = {"id": name, "free": ipu.is_free, "partition": partition}
         ipus.append({**value, "held": ipu.is_held})
     return {
         "id": cluster.name,
         "size": cluster.size,
         "free": state.num_free,
-        "largest_free": max((block.size for block in state.free), default=0),
+        "largest_free": state.largest_free,
         "ipu_link_domains": [
             {"ipus": ipus[first : first + cluster.ild_size]}
             for first in range(0, cluster.size, cluster.ild_size)
@@ -186,19 +186,14 @@ def _legend(state: ClusterState, ipus: Sequence[Ipu], *, in_colour: bool) -> str
     numbers = {}  # of partitions, by the first row of each
     for number, partition in enumerate(state.partitions):
         numbers[len(rows)] = number
-        cells = (
-            _cell(Ipu(number, is_held=True), in_colour=False),
-            *(partition.name, str(partition.size), str(num_held[number])),
-            partition.state.name,
+        letter = _cell(Ipu(number, is_held=True), in_colour=False)
+        numbers_of_ipus = str(partition.size), str(num_held[number])
+        cells = (letter, partition.name, *numbers_of_ipus, partition.state.name)
+        created = views.local_time(partition.created)
+        without_holder = (partition.owner or "-", "-", "-", "-", created)
+        rows += views.rows_of_holders(
+            cells, holders.get(partition.name, ()), without_holder
         )
-        kept = (
-            partition.owner or "-",
-            "-",
-            "-",
-            "-",
-            views.local_time(partition.created),
-        )
-        rows += views.rows_of_holders(cells, holders.get(partition.name, ()), kept)
     header = ("", "Partition", "Size", "Held", "State", *views.HOLDERS)
     head, rule, *lines = format_table(header, rows).splitlines()
     if in_colour:

@@ -27,7 +27,7 @@ def properties_of(columns: Columns, value: Any) -> list[Row]:
 
 def cells_of(columns: Columns, value: Any) -> tuple[str, ...]:
     """Return the cells of a row."""
-    return tuple(_text(_shown(column, value)) for column in columns.values())
+    return tuple(_text(_value_of(column, value)) for column in columns.values())
 
 
 def json_value(template: Any, value: Any) -> Any:
@@ -39,10 +39,10 @@ def json_value(template: Any, value: Any) -> Any:
     """
     if isinstance(template, Mapping):
         return {name: json_value(part, value) for name, part in template.items()}
-    return _shown(template, value)
+    return _value_of(template, value)
 
 
-def _shown(column: str | Callable[[Any], Any], value: Any) -> Any:
+def _value_of(column: str | Callable[[Any], Any], value: Any) -> Any:
     return column(value) if callable(column) else attrgetter(column)(value)
 
 
