@@ -50,16 +50,14 @@ def get_command(noun: str, help_: str) -> Command:
 
 def read_states(inventory: Inventory, values: Sequence[Any]) -> list[Any]:
     """Return values as they are shown: clusters with their agents and free IPUs."""
-    return [
-        ClusterState(
-            value,
-            inventory.list_agents(value.name),
-            inventory.list_free_blocks(value.name),
-        )
-        if isinstance(value, Cluster)
-        else value
-        for value in values
-    ]
+
+    def read(value: Any) -> Any:
+        if not isinstance(value, Cluster):
+            return value
+        agents = inventory.list_agents(value.name)
+        return ClusterState(value, agents, inventory.list_free_blocks(value.name))
+
+    return list(map(read, values))
 
 
 def change_command(

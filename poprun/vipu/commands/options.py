@@ -23,7 +23,7 @@ class _Spelling(click.Choice[Any]):
     """A member of an enumeration of V-IPU, in any spelling of it."""
 
     def __init__(self, kind: Any) -> None:
-        super().__init__([str(member) for member in kind])
+        super().__init__([str(member) for member in kind], case_sensitive=False)
         self._kind = kind
 
     def convert(

@@ -20,28 +20,21 @@ _NAME = name_argument("partition")
 
 
 def _list(session: Session, verbose: bool) -> None:
+    holders = None
     with session.open() as inventory:
         partitions = inventory.list_partitions()
-        holders = None
         if verbose or session.as_json:
             holders = views.holders_of(inventory.list_reservations())
-        if holders is None or not session.as_json:
-            write(
-                views.partition_table(
-                    partitions, for_admin=session.is_admin, holders=holders
-                )
-            )
-            return
-        names = {
-            cluster: views.names_by_machine(inventory.list_agents(cluster))
-            for cluster in {partition.cluster for partition in partitions}
-        }
-    session.write_json(
-        [
-            _value(partition, holders, names[partition.cluster])
-            for partition in partitions
-        ]
-    )
+        if session.as_json:
+            names = {
+                cluster: views.names_by_machine(inventory.list_agents(cluster))
+                for cluster in {partition.cluster for partition in partitions}
+            }
+    if session.as_json:
+        session.write_json([_value(p, holders, names[p.cluster]) for p in partitions])
+    else:
+        is_admin = session.is_admin
+        write(views.partition_table(partitions, for_admin=is_admin, holders=holders))
 
 
 def _get(session: Session, name: str, gcd: int | None, ipuof_configs: bool) -> None:

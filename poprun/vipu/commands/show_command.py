@@ -43,14 +43,9 @@ def show(
             states = _read(inventory, clusters)
             waiting = inventory.list_waiting()
         if session.as_json:
-            session.write_json(
-                {
-                    "clusters": list(map(pod_picture.state_value, states)),
-                    "waiting": [
-                        json_value(pod_picture.WAITING_JSON, job) for job in waiting
-                    ],
-                }
-            )
+            jobs = [json_value(pod_picture.WAITING_JSON, job) for job in waiting]
+            pictures = list(map(pod_picture.state_value, states))
+            session.write_json({"clusters": pictures, "waiting": jobs})
         else:
             parts = [pod_picture.draw(state, in_colour=in_colour) for state in states]
             parts += filter(None, [pod_picture.draw_waiting(waiting)])
@@ -66,13 +61,10 @@ def _read(inventory: Inventory, names: tuple[str, ...]) -> list[ClusterState]:
     states = read_states(inventory, tuple(clusters))
     partitions = inventory.list_partitions()
     reservations = inventory.list_reservations()
-    return [
-        state._replace(
-            partitions=tuple(p for p in partitions if p.cluster == state.cluster.name),
-            reservations=reservations,
-        )
-        for state in states
-    ]
+    for number, state in enumerate(states):
+        own = tuple(p for p in partitions if p.cluster == state.cluster.name)
+        states[number] = state._replace(partitions=own, reservations=reservations)
+    return states
 
 
 def _is_terminal(environ: Mapping[str, str]) -> bool:
