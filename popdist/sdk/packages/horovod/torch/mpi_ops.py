@@ -5,17 +5,7 @@ It has no other names: horovod.torch has all of them too.
 
 from ..common.exceptions import HorovodInternalError
 from ..common.process_sets import ProcessSet, global_process_set
-from ..common.util import (
-    ccl_built,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
-    mpi_built,
-    mpi_enabled,
-    nccl_built,
-    rocm_built,
-)
+from ..common.util import *  # noqa: F403
 from .calls.exchanges import (
     allgather,
     allgather_async,

@@ -43,8 +43,7 @@ class GroupedSamples(Dataset[Any]):
     def __getitem__(self, batch: Sequence[int]) -> list[Any]:
         several = getattr(self._dataset, "__getitems__", None)
         if several is not None:
-            samples: list[Any] = several(batch)
-            return samples
+            return list(several(batch))
         return [self._dataset[index] for index in batch]
 
     def __getattr__(self, name: str) -> Any:

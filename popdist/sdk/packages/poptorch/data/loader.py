@@ -85,7 +85,11 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             _check_sampler(batch_size, shuffle, is_divided, rebatched_worker_size)
             size = getattr(batch_sampler, "batch_size", None)
             self._combined_batch_size = size and size * batches
-            kwargs |= _grouped(batch_sampler, batches, drop_last, kwargs)
+            kwargs["batch_sampler"] = batch_sampler
+            if batches > 1:
+                sampler = GroupedBatchSampler(batch_sampler, batches, drop_last)
+                collate = GroupedCollate(kwargs.get("collate_fn"))
+                kwargs |= {"batch_sampler": sampler, "collate_fn": collate}
         else:
             size = None if batch_size is None else batch_size * batches
             self._combined_batch_size = size
@@ -242,21 +246,6 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         other.__dict__.update(self.__dict__)
         other.__dict__.update(_accessor=None, _iterator=None, dataset=dataset)
         return other
-
-
-def _grouped(
-    batch_sampler: Iterable[Sequence[int]],
-    count: int,
-    drop_last: bool,
-    arguments: dict[str, Any],
-) -> dict[str, Any]:
-    """Return torch's arguments for joining so many batches of a sampler to one."""
-    if count == 1:
-        return {"batch_sampler": batch_sampler}
-    return {
-        "batch_sampler": GroupedBatchSampler(batch_sampler, count, drop_last),
-        "collate_fn": GroupedCollate(arguments.get("collate_fn")),
-    }
 
 
 def _batches_per_call(options: Options) -> int:

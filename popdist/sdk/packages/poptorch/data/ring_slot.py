@@ -12,7 +12,7 @@ ALIGNMENT = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TensorPlace:
     """Where a tensor is in a slot."""
 
     offset: int
@@ -33,9 +33,9 @@ class Slot:
 
         Returns:
             The memory, if it is not that of the batch before, and the batch with a
-            Place for each tensor in it.
+            TensorPlace for each tensor in it.
         """
-        tensors: list[tuple[Place, torch.Tensor]] = []
+        tensors: list[tuple[TensorPlace, torch.Tensor]] = []
         end = 0
 
         def place(tensor: torch.Tensor) -> Any:
@@ -43,7 +43,7 @@ class Slot:
             if tensor.layout != torch.strided or tensor.is_quantized:
                 return tensor
             size = tensor.numel() * tensor.element_size()
-            place = Place(end, size, tensor.dtype, tensor.shape)
+            place = TensorPlace(end, size, tensor.dtype, tensor.shape)
             tensors.append((place, tensor))
             end += -(-size // ALIGNMENT) * ALIGNMENT
             return place
@@ -57,7 +57,7 @@ class Slot:
         return new, placed
 
 
-def view(memory: torch.Tensor, place: Place) -> torch.Tensor:
+def view(memory: torch.Tensor, place: TensorPlace) -> torch.Tensor:
     """Return the tensor that is in this place."""
     part = memory[place.offset : place.offset + place.size]
     return part.view(place.dtype).view(place.shape)
@@ -65,4 +65,4 @@ def view(memory: torch.Tensor, place: Place) -> torch.Tensor:
 
 def read(memory: torch.Tensor, placed: Any) -> Any:
     """Return the batch that was written, with tensors that lie in the memory."""
-    return convert(placed, lambda place: view(memory, place), kind=Place)
+    return convert(placed, lambda place: view(memory, place), kind=TensorPlace)

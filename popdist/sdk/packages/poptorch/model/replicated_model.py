@@ -125,8 +125,7 @@ class ReplicatedModel:
     ) -> tuple[Any, list[torch.Tensor]]:
         if compiled.loss is None or not compiled.loss.needs_recording:
             return self.module(*args, **kwargs), []
-        recorder = TorchLosses()
-        with recorder:
+        with TorchLosses() as recorder:
             output = self.module(*args, **kwargs)
         return output, recorder.recorded
 

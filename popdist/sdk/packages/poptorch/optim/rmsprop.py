@@ -55,12 +55,8 @@ class RMSprop(Optimizer, optim.RMSprop):
 
 
 # Any: an entry of an optimizer's state or groups.
-def _tensorflow_step(
-    weight: torch.Tensor, state: dict[str, Any], group: dict[str, Any]
-) -> None:
-    gradient = weight.grad
-    if gradient is None:
-        return
+def _tensorflow_step(weight: Any, state: dict[str, Any], group: dict[str, Any]) -> None:
+    gradient: torch.Tensor = weight.grad
     if group["weight_decay"]:
         gradient = gradient.add(weight, alpha=group["weight_decay"])
     if not state:

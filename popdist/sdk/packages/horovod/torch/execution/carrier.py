@@ -134,7 +134,7 @@ class Carrier:
     def _all_gather(self, decision: Decision, call: TensorCall) -> list[Tensor]:
         results = []
         for index, source in enumerate(call.sources):
-            layouts = _layouts(decision, index)
+            layouts = [each.tensors[index] for each in decision.requests if each]
             rows = [shape[0] for _, shape in layouts]
             whole = torch.empty((sum(rows), *source.shape[1:]), dtype=source.dtype)
             row_bytes = prod(source.shape[1:]) * source.itemsize
@@ -209,10 +209,6 @@ def _neutral(layout: Layout, op: ReduceOp) -> Tensor:
     name, shape = layout
     dtype: torch.dtype = getattr(torch, name)
     return torch.full(shape, neutral_value(op, dtype), dtype=dtype)
-
-
-def _layouts(decision: Decision, index: int) -> list[Layout]:
-    return [one.tensors[index] for one in decision.requests if one is not None]
 
 
 def _prescaled(request: Request, source: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from .parameters import groups_of, names_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Reduction:
+class _PendingReduction:
     """A reduction under way: of one parameter's gradient, or of a group's."""
 
     handle: Handle
@@ -53,7 +53,7 @@ class GradientExchange:
         # How many backward passes are left before a gradient is reduced.
         self._delays = dict.fromkeys(self.params, passes)
         # Reductions under way, by each of their parameters.
-        self._under_way: dict[Tensor, _Reduction] = {}
+        self._under_way: dict[Tensor, _PendingReduction] = {}
         # Parameters of groups whose other gradients are not there yet.
         self._ready: dict[Tensor, set[Tensor]] = {}
         self._hooks: list[RemovableHandle] = []
@@ -134,7 +134,9 @@ class GradientExchange:
                 in_place=True,
                 now=False,
             )
-        self._under_way |= dict.fromkeys(params, _Reduction(handle, params, contexts))
+        self._under_way |= dict.fromkeys(
+            params, _PendingReduction(handle, params, contexts)
+        )
 
     def _is_reduced_sparse(self, param: Tensor) -> bool:
         """Return whether a gradient is reduced by its indices and values."""
@@ -168,7 +170,7 @@ class GradientExchange:
         for reduction in finished:
             self._finish(reduction)
 
-    def _finish(self, reduction: _Reduction) -> None:
+    def _finish(self, reduction: _PendingReduction) -> None:
         """Wait for a reduction, and give the parameters the reduced gradients."""
         results = reduction.handle.wait()
         if isinstance(results, Tensor):

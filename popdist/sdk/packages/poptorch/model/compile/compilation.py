@@ -81,7 +81,6 @@ def compile_model(
     half, rules = HalfPrecision(), settings.cast_rules
     args, kwargs = inputs.sample()
     objects, values = buffers.objects(), buffers.snapshot()
-    recorder = TorchLosses()
     progress(0)
     with ExitStack() as contexts:
         contexts.callback(buffers.restore, objects, values)
@@ -93,7 +92,7 @@ def compile_model(
         search = contexts.enter_context(GraphSearch(execution))
         if rules is not None:
             contexts.enter_context(casting(execution, rules))
-        with recorder:
+        with TorchLosses() as recorder:
             output = module(*args, **kwargs)
         progress(50)
         buffers.check_in_place(objects)

@@ -62,11 +62,10 @@ def _yields_int64(func: Any, result: Any) -> bool:
 
 
 def _has_int64(value: Any) -> bool:
-    return any(_is_int64(leaf) for leaf in tree_leaves(value))
-
-
-def _is_int64(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.dtype is torch.int64
+    return any(
+        isinstance(leaf, torch.Tensor) and leaf.dtype is torch.int64
+        for leaf in tree_leaves(value)
+    )
 
 
 def _described(value: Any) -> str:

@@ -26,17 +26,14 @@ class FloatChecks(TorchDispatchMode):  # type: ignore[no-untyped-call]
         checked = checked and _all(torch.isfinite, (args, kwargs))
         result = func(*args, **kwargs)
         if checked and not _all(torch.isfinite, result):
-            kind = "no number (NaN)" if not _all(_is_number, result) else "infinity"
+            numbers = _all(lambda tensor: ~torch.isnan(tensor), result)
+            kind = "infinity" if numbers else "no number (NaN)"
             raise Error(
                 f"A floating-point exception: {name} yields {kind}, but its inputs are "
                 "numbers. Change the model, or do without "
                 "poptorch.Options().Precision.enableFloatingPointExceptions(True)."
             )
         return result
-
-
-def _is_number(tensor: torch.Tensor) -> torch.Tensor:
-    return ~torch.isnan(tensor)
 
 
 def _all(check: Callable[[torch.Tensor], torch.Tensor], value: Any) -> bool:

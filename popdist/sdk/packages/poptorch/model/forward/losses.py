@@ -64,7 +64,12 @@ def find_loss(
         Error: There is no loss, or several that do not depend on each other.
     """
     if execution.losses:
-        _check_last(execution.losses)
+        *others, last = execution.losses
+        if others and not _depends(last, others):
+            raise Error(
+                "Multiple independent losses found in graph. Add the losses up, and "
+                "pass the sum alone through poptorch.identity_loss."
+            )
         return LossSource(identity_loss=True)
     if not recorded:
         raise Error(
@@ -116,15 +121,6 @@ def loss_of(
             "the model returns, and do not detach it."
         )
     return loss
-
-
-def _check_last(losses: Sequence[torch.Tensor]) -> None:
-    """Raise Error unless the last loss depends on all others."""
-    if len(losses) > 1 and not _depends(losses[-1], losses[:-1]):
-        raise Error(
-            "Multiple independent losses found in graph. Add the losses up, and pass "
-            "the sum alone through poptorch.identity_loss."
-        )
 
 
 def _depends(tensor: torch.Tensor, others: Sequence[torch.Tensor]) -> bool:
