@@ -48,7 +48,6 @@ def pod_for(num_ipus: int, num_ilds: int = 1) -> str:
     if size > MOST_ILDS * LARGEST_ILD:
         raise VipuRuleError(
             f"A job of {num_ipus} IPUs in {num_ilds} ILDs is larger than any pod: "
-            "there "
-            f"are at most {MOST_ILDS} racks of {LARGEST_ILD} IPUs."
+            f"there are at most {MOST_ILDS} racks of {LARGEST_ILD} IPUs."
         )
     return f"pod{size}"
