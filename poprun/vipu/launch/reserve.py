@@ -169,28 +169,28 @@ def _reserve_in_turn(
     acquisition = job.acquisition(name, job.partition(name))
     while True:
         lines: list[str] = []
-        why, pause_s = "", WAIT_POLL_S
+        reason, pause_s = "", WAIT_POLL_S
         try:
             turn = inventory.wait_in_queue(acquisition)
-            why = turn.reason
+            reason = turn.reason
             if turn.is_next:
                 grant = _Steps(inventory, job, log.held_back(lines)).reserve()
                 log.write(lines)
                 return grant
             pause_s = QUEUE_POLL_S
         except (errors.InUseError, errors.NoSpaceError) as error:
-            why = why or str(error)
+            reason = reason or str(error)
         except _TEMPORARY as error:
             if not has_waited:
                 raise
-            why = str(error)  # it may come back
+            reason = str(error)  # it may come back
         has_waited = True
         if time.monotonic() - began >= wait_s:
             raise errors.InUseError(
                 f"The job has waited for its IPUs for the {wait_s:g} s of "
-                f"--wait-for-ipus. {why}"
+                f"--wait-for-ipus. {reason}"
             )
-        show(why)
+        show(reason)
         time.sleep(min(pause_s, max(0.0, began + wait_s - time.monotonic())))
 
 

@@ -140,13 +140,13 @@ def _check_active(partition: Partition) -> None:
     """
     if partition.state is PartitionState.ACTIVE:
         return
-    why = f": {partition.reason}" if partition.reason else ""
+    reason = f": {partition.reason}" if partition.reason else ""
     # One that is made for a job is gone with this error, so nothing can reset it.
     reset = "Reset it with --reset-partition=yes, or name another"
     advice = "Name one that is ACTIVE" if partition.lease else reset
     raise errors.NotActiveError(
         f"Partition {partition_rules.describe(partition)} is in state "
-        f"{partition.state.in_api}, not {PartitionState.ACTIVE.in_api}{why}. {advice} "
+        f"{partition.state.in_api}, not {PartitionState.ACTIVE.in_api}{reason}. {advice} "
         "with --vipu-partition."
     )
 
