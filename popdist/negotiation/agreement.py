@@ -1,4 +1,4 @@
-"""Which calls all members of a process set have requested, and in which order.
+"""Which calls all members of a group have requested, and in which order.
 
 Every member feeds the same messages of all members to an agreement of its own, so all
 of them come to the same decisions without a leader. It is a value of those messages
@@ -15,6 +15,7 @@ from popdist.negotiation.call_requests import Kind, Request, find_mismatch, temp
 
 # All members forget what they know of repeated calls after so many different ones.
 _MOST_TEMPLATES = 4096
+_ENCODER = json.JSONEncoder(separators=(",", ":"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,7 @@ class Decision:
     requests: tuple[Request | None, ...]
     # Why the call cannot be made; the same on all members.
     error: str | None = None
-    # Of a join: the rank that came last.
+    # Of a join: the member that came last, as errors call it.
     last: int = -1
 
     @property
@@ -40,7 +41,7 @@ class Agreement:
 
     def __init__(
         self,
-        numbers: Sequence[int],
+        members: Sequence[int],
         *,
         program: str = "popdist",
         noun: str = "instance",
@@ -48,14 +49,14 @@ class Agreement:
         """Begin without calls.
 
         Args:
-            numbers: What the members are called in errors.
+            members: What the members are called in errors.
             program: What reports come from.
             noun: What a member is.
         """
         self.program = program
-        self._numbers_of_members = tuple(numbers)
+        self._members = tuple(members)
         self._noun = noun
-        self._size = len(numbers)
+        self._size = len(members)
         # By name, in the order in which the first member requested them, and then by
         # member, in its order. No queue is empty.
         self._pending: dict[str, dict[int, deque[Request]]] = {}
@@ -63,7 +64,7 @@ class Agreement:
         self._joined: dict[int, int] = {}
         # How many calls without a name each member has made, by kind.
         self._unnamed: Counter[tuple[int, Kind]] = Counter()
-        self._numbers: dict[tuple[Any, ...], int] = {}
+        self._template_numbers: dict[tuple[Any, ...], int] = {}
         self._templates: list[tuple[Any, ...]] = []
         # What is decided if all members announce one known call, by their message.
         self._repeated: dict[bytes, Decision] = {}
@@ -80,16 +81,12 @@ class Agreement:
         """
         if not requests:
             return _BLOCKED if blocked else b""
-        entries = ",".join([self._encode(request) for request in requests])
-        return f"[{entries}]".encode()
-
-    def _encode(self, request: Request) -> str:
-        template = request.template
-        known = self._numbers.get(template)
-        if request.counts:
-            entry = [template if known is None else known, request.counts]
-            return json.dumps(entry, separators=(",", ":"))
-        return json.dumps(template) if known is None else str(known)
+        entries: list[Any] = []
+        for request in requests:
+            template = request.template
+            known: Any = self._template_numbers.get(template, template)
+            entries.append([known, request.counts] if request.counts else known)
+        return _ENCODER.encode(entries).encode()
 
     def feed(self, messages: Sequence[bytes]) -> list[Decision]:
         """Take the next message of each member, and return what can be carried out."""
@@ -108,17 +105,13 @@ class Agreement:
         self.is_deadlocked = not decisions and set(messages) == {_BLOCKED}
         if len(self._templates) > _MOST_TEMPLATES:
             self._templates.clear()
-            self._numbers.clear()
+            self._template_numbers.clear()
             self._repeated.clear()
         elif self.is_unanimous and len(decisions) == 1:
-            self._remember(decisions[0])
+            request = decisions[0].request
+            if request.name is not None and not request.counts:
+                self._repeated[text] = decisions[0]
         return decisions
-
-    def _remember(self, decision: Decision) -> None:
-        """Note what members decide who all announce this decision's call once more."""
-        request = decision.request
-        if request.name is not None and not request.counts:
-            self._repeated[self.encode([request])] = decision
 
     def lacks(self, member: int) -> bool:
         """Return whether a call waits for this member."""
@@ -133,33 +126,28 @@ class Agreement:
         requested = self._pending.get(name, {}).keys() | self._joined.keys()
         missing = [
             str(number)
-            for other, number in enumerate(self._numbers_of_members)
+            for other, number in enumerate(self._members)
             if other not in requested
         ]
         return (
-            f"{self._noun} {self._numbers_of_members[member]} has waited "
+            f"{self._noun} {self._members[member]} has waited "
             f"{seconds:.0f} s in {request.title(name)} for {self._noun}s "
             f"{', '.join(missing)}, which make other calls."
         )
 
     def describe_deadlock(self, seconds: float) -> str:
         """Return which calls two members wait in, as a sentence; the same on all."""
-        first, name = next(
-            (member, name)
-            for member in range(self._size)
-            for name, requests in self._pending.items()
-            if member in requests
-        )
-        other = next(i for i in range(self._size) if i not in self._pending[name])
-        theirs = next(n for n, queues in self._pending.items() if other in queues)
-        (here, there) = (
-            self._pending[one][member][0].title(one)
-            for member, one in ((first, name), (other, theirs))
-        )
+        # The oldest call that each member waits in.
+        oldest: dict[int, tuple[str, str]] = {}
+        for name, queues in self._pending.items():
+            for member, requests in queues.items():
+                oldest.setdefault(member, (name, requests[0].title(name)))
+        first, (name, title) = min(oldest.items())
+        other = min(oldest.keys() - self._pending[name].keys())
         return (
             f"Named collectives were called in different orders: {self._noun} "
-            f"{self._numbers_of_members[first]} is in {here}, but {self._noun} "
-            f"{self._numbers_of_members[other]} waits in {there}, and has for "
+            f"{self._members[first]} is in {title}, but {self._noun} "
+            f"{self._members[other]} waits in {oldest[other][1]}, and has for "
             f"{seconds:g} s, with all its threads that make such calls. Call them in "
             "one order, from threads, or with async_op=True."
         )
@@ -173,8 +161,8 @@ class Agreement:
             template = self._templates[entry]
         else:
             template = template_of(entry)
-            if template not in self._numbers:
-                self._numbers[template] = len(self._templates)
+            if template not in self._template_numbers:
+                self._template_numbers[template] = len(self._templates)
                 self._templates.append(template)
         request = Request.from_template(template, counts)
         if request.kind is Kind.JOIN:
@@ -199,8 +187,8 @@ class Agreement:
         if len(self._joined) == self._size:
             join = Request(Kind.JOIN, JOIN)
             last = max(self._joined, key=lambda member: self._joined[member])
-            number = self._numbers_of_members[last]
-            decided.append(Decision(JOIN, (join,) * self._size, last=number))
+            requests = (join,) * self._size
+            decided.append(Decision(JOIN, requests, last=self._members[last]))
             self._joined = {}
         return decided
 
@@ -212,7 +200,7 @@ class Agreement:
             if not queues[member]:
                 del queues[member]
         each = tuple(requests)
-        error = find_mismatch(name, each, self._numbers_of_members)
+        error = find_mismatch(name, each, self._members)
         decision = Decision(name, each, error)
         if decision.request.name is None:
             # A call without a name counts as their own for members that have joined.

@@ -299,7 +299,7 @@ class Negotiator:
                 self._finish(call)
             self._decided = []
         except BaseException as error:
-            self._give_up(error)
+            self._fail(error)
             if not isinstance(error, Exception):
                 raise
         finally:
@@ -415,24 +415,18 @@ class Negotiator:
             self._group.end_with_mismatch(message)
             raise MismatchError(message)
 
-    def _give_up(self, error: BaseException) -> None:
-        """End the group for all members: an error keeps this one from its calls."""
-        with self.lock:
-            calls = [*self._decided, *chain.from_iterable(self._calls.values())]
-        title = calls[0].request.title(calls[0].name) if calls else "a call"
-        self._group.give_up(title, error)
-        if not isinstance(error, PopdistError):
-            failure = CollectiveAbortedError(str(error) or type(error).__name__)
-            failure.__cause__ = error
-            error = failure
-        self._fail(error)
-
-    def _fail(self, error: PopdistError) -> None:
-        """Let all calls under way fail with this error."""
+    def _fail(self, error: BaseException) -> None:
+        """Let all calls under way fail, here and on all other members."""
         with self.lock:
             calls = [*self._decided, *chain.from_iterable(self._calls.values())]
             self._decided, self._calls, self._fresh = [], {}, []
             self._progress.notify_all()
+        if calls:
+            self._group.give_up(calls[0].request.title(calls[0].name), error)
+        if not isinstance(error, PopdistError):
+            cause = error
+            error = CollectiveAbortedError(str(cause) or type(cause).__name__)
+            error.__cause__ = cause
         for call in calls:
             if not call.handle.test():
                 call.error = error
