@@ -5,21 +5,30 @@ import time
 from collections.abc import Callable, Iterable
 from math import ceil
 
-from poprun.record import Record
-
 READ, WRITE = select.POLLIN, select.POLLOUT
 # What fits in the milliseconds that poll takes.
 MAX_WAIT_S = 86400.0
 
 
-class Interest(Record):
-    """A descriptor that the loop waits for, on behalf of its owner."""
+class Interest:
+    """A descriptor that the loop waits for, on behalf of its owner.
 
-    descriptor: int
-    # READ, WRITE or both.
-    events: int
-    # Is called with the events that came.
-    call: Callable[[int], object]
+    No record: each turn of the loop makes one for each stream of each instance, and a
+    record takes 2 us instead of 0.1.
+
+    Args:
+        events: READ, WRITE or both.
+        call: Is called with the events that came.
+    """
+
+    __slots__ = ("call", "descriptor", "events")
+
+    def __init__(
+        self, descriptor: int, events: int, call: Callable[[int], object]
+    ) -> None:
+        self.descriptor = descriptor
+        self.events = events
+        self.call = call
 
 
 def serve(interests: Iterable[Interest], due: float) -> None:
