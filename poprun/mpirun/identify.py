@@ -30,9 +30,12 @@ _WAYS_OUT = (
 )
 _KNOWN = "poprun supports Open MPI 4.0 and newer, MPICH's hydra and Intel MPI"
 
-_OPEN_MPI = r"\((?:Open MPI|OpenRTE)\) ((\d+)\.\d\S*)"
-_HYDRA = r"(?m)^HYDRA build details:\s+Version:\s+(\S+)"
-_INTEL = r"Intel\(R\) MPI Library.*?Version (\d\S*)"
+# How the answers of MPIs begin, with their versions.
+_ANSWERS = {
+    "Open MPI": r"\((?:Open MPI|OpenRTE)\) (\d+\.\d\S*)",
+    "MPICH": r"(?m)^HYDRA build details:\s+Version:\s+(\S+)",
+    "Intel MPI": r"Intel\(R\) MPI Library.*?Version (\d\S*)",
+}
 
 # The names under which programs load the library, by flavour: MPICH's is called
 # libmpich where several MPIs are installed side by side.
@@ -83,12 +86,9 @@ def identify(path: str, version_output: str, exit_status: int) -> Mpi:
             f"{path} cannot be used as mpirun: '{path} --version' "
             f"{_ending(exit_status)} and printed {_first_line(text)}. {_WAYS_OUT}"
         )
-    if match := re.search(_OPEN_MPI, text):
-        return _open_mpi(path, match[1], int(match[2]))
-    if match := re.search(_HYDRA, text):
-        return _mpi(path, HYDRA, "MPICH", match[1])
-    if match := re.search(_INTEL, text):
-        return _mpi(path, HYDRA, "Intel MPI", match[1])
+    for vendor, pattern in _ANSWERS.items():
+        if match := re.search(pattern, text):
+            return _mpi(path, vendor, match[1])
     raise MpiNotFoundError(
         f"{path} is not an mpirun that poprun supports: '{path} --version' printed "
         f"{_first_line(text)}. {_KNOWN}. {_WAYS_OUT}"
@@ -110,16 +110,16 @@ def library(path: str, flavour: str) -> str | None:
     return None
 
 
-def _open_mpi(path: str, version: str, major: int) -> Mpi:
-    if major < 4:
-        raise MpiNotFoundError(
-            f"{path} belongs to Open MPI {version}, which is too old. {_KNOWN}. "
-            f"{_WAYS_OUT}"
-        )
-    return _mpi(path, OPENMPI4 if major == 4 else OPENMPI5, "Open MPI", version)
-
-
-def _mpi(path: str, flavour: str, vendor: str, version: str) -> Mpi:
+def _mpi(path: str, vendor: str, version: str) -> Mpi:
+    flavour = HYDRA
+    if vendor == "Open MPI":
+        major = int(version.partition(".")[0])
+        if major < 4:
+            raise MpiNotFoundError(
+                f"{path} belongs to Open MPI {version}, which is too old. {_KNOWN}. "
+                f"{_WAYS_OUT}"
+            )
+        flavour = OPENMPI4 if major == 4 else OPENMPI5
     return Mpi(
         path=path,
         flavour=flavour,

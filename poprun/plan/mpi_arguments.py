@@ -23,8 +23,10 @@ def read_arguments(settings: Settings, mpi: Mpi, topology: Topology) -> GivenArg
     Raises:
         PoprunError: An argument is unknown, or contradicts another option.
     """
-    job = parse_arguments(_joined(settings["mpi-global-args"]), mpi.flavour)
-    each = parse_arguments(_joined(settings["mpi-local-args"]), mpi.flavour, LOCAL_ARGS)
+    job = parse_arguments("\n".join(settings["mpi-global-args"]), mpi.flavour)
+    each = parse_arguments(
+        "\n".join(settings["mpi-local-args"]), mpi.flavour, LOCAL_ARGS
+    )
     single = _instance_arguments(settings, mpi, topology.num_instances)
     _check_npernode((job.npernode, each.npernode), topology)
     others = [each, *single.values()]
@@ -73,10 +75,6 @@ def find_directories(
     ]
 
 
-def _joined(texts: Sequence[str]) -> str:
-    return "\n".join(texts)
-
-
 def _instance_arguments(
     settings: Settings, mpi: Mpi, num_instances: int
 ) -> dict[int, MpirunArguments]:
@@ -86,7 +84,7 @@ def _instance_arguments(
     for rank in texts:
         check_rank(rank, num_instances, f"{INSTANCE_ARGS} names instance {rank}")
     return {
-        rank: parse_arguments(_joined(own), mpi.flavour, INSTANCE_ARGS)
+        rank: parse_arguments("\n".join(own), mpi.flavour, INSTANCE_ARGS)
         for rank, own in texts.items()
     }
 

@@ -5,7 +5,7 @@ the binding itself to the shim. A CPU is what the kernel counts, a hardware thre
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from math import lcm
 
 from poprun.annotations import TypeVar
@@ -126,22 +126,13 @@ def parse_cpus(text: str) -> tuple[int, ...]:
     return tuple(sorted(cpus))
 
 
-def _spread_numa(machine: Machine, k: int, count: int) -> list[int]:
-    return [cpu for node in _share(machine.nodes, k, count) for cpu in node.cpus]
-
-
-def _round_robin(machine: Machine, k: int, count: int) -> list[int]:
-    return list(machine.nodes[k % len(machine.nodes)].cpus)
-
-
-def _spread_cores(machine: Machine, k: int, count: int) -> list[int]:
-    return list(_share(machine.cpus, k, count))
-
-
-_STRATEGIES: dict[str, Callable[[Machine, int, int], list[int]]] = {
-    "spreadnuma": _spread_numa,
-    "roundrobin": _round_robin,
-    "spreadcores": _spread_cores,
+# The CPUs of the k-th of `count` instances.
+_STRATEGIES: dict[str, Callable[[Machine, int, int], Collection[int]]] = {
+    "spreadnuma": lambda machine, k, count: [
+        cpu for node in _share(machine.nodes, k, count) for cpu in node.cpus
+    ],
+    "roundrobin": lambda machine, k, _: machine.nodes[k % len(machine.nodes)].cpus,
+    "spreadcores": lambda machine, k, count: _share(machine.cpus, k, count),
 }
 
 # roundrobin is what --numa-aware=yes asks for; it has no name there.
@@ -156,7 +147,7 @@ def _share(items: Sequence[Item], k: int, count: int) -> Sequence[Item]:
     return items[k * size // count : (k + 1) * size // count]
 
 
-def _bound_to(cpus: Sequence[int], machine: Machine) -> Binding:
+def _bound_to(cpus: Collection[int], machine: Machine) -> Binding:
     return Binding(
         cpus=tuple(sorted(cpus)), memory_nodes=_memory_nodes(set(cpus), machine)
     )

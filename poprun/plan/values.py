@@ -1,6 +1,4 @@
-"""What a job asks for, checked, and the plan of one attempt to run it; the facts of
-its hosts that both follow from.
-"""
+"""The facts of hosts, what a job asks for, and the plan of one attempt to run it."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -58,8 +56,8 @@ class GivenArguments(Record):
 
     @property
     def warnings(self) -> list[str]:
-        local = (self.each, *self.single.values())
-        return [*self.job.warnings, *(text for one in local for text in one.warnings)]
+        parts = (self.job, self.each, *self.single.values())
+        return [text for arguments in parts for text in arguments.warnings]
 
 
 class Attempt(Record):
@@ -74,23 +72,6 @@ class Attempt(Record):
     arena: str
     # A TCP port that no process listens on, for rank 0.
     master_port: int
-
-
-def draw(identity: str, number: int, master_port: int) -> Attempt:
-    """Return an attempt of a job with fresh names.
-
-    Args:
-        identity: The id of the job.
-        number: 0 for the first attempt.
-        master_port: A port that is free on the host of rank 0.
-    """
-    return Attempt(
-        number=number,
-        name=f"{identity}.{number}",
-        control=f"@poprun-{os.urandom(8).hex()}/{os.urandom(16).hex()}",
-        arena=os.urandom(16).hex(),
-        master_port=master_port,
-    )
 
 
 def new_attempt(identity: str, number: int, master_port: int) -> Attempt:
@@ -206,7 +187,8 @@ class Plan(Record):
     @property
     def argv(self) -> list[str]:
         """mpirun's command line. It sets no variables: each shim is sent them."""
-        return self._command([replace(one, exports={}) for one in self.contexts()])
+        contexts = self.contexts()
+        return self._command([replace(context, exports={}) for context in contexts])
 
     def printed_argv(self, program: Sequence[str] = ()) -> list[str]:
         """Return mpirun's command line in the original's form: with the variables.
@@ -214,8 +196,12 @@ class Plan(Record):
         Args:
             program: Follows the shim that starts it.
         """
-        contexts = self.contexts()
-        return self._command([replace(c, argv=[*c.argv, *program]) for c in contexts])
+        return self._command(
+            [
+                replace(context, argv=[*context.argv, *program])
+                for context in self.contexts()
+            ]
+        )
 
     def contexts(self) -> list[Context]:
         """Return each instance as it stands in mpirun's command line."""
