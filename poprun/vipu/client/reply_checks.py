@@ -1,6 +1,5 @@
 """Whether what a server replied can be true: it may be no V-IPU server, or fail."""
 
-from collections.abc import Iterator
 from typing import Any
 
 from poprun.vipu.leases import Grant
@@ -15,7 +14,10 @@ def check_reply(value: Any) -> None:
     Raises:
         WireError: There is no such partition.
     """
-    for partition in _partitions(value):
+    for item in value if type(value) is tuple else (value,):
+        partition = item.partition if isinstance(item, Grant) else item
+        if not isinstance(partition, Partition):
+            continue
         counts = (partition.num_gcds, partition.gcd_size, partition.num_replicas)
         sizes = [block.size for block in partition.blocks]
         if not sizes or min(*sizes, *counts) < 1:
@@ -38,14 +40,3 @@ def check_grant(grant: Grant, request: Acquisition) -> None:
         raise WireError("other devices than were asked for")
     if not sum(sizes) <= grant.parent.num_ipus <= grant.partition.size:
         raise WireError("a parent device that does not have the devices")
-
-
-def _partitions(value: Any) -> Iterator[Partition]:
-    if isinstance(value, Partition):
-        yield value
-    elif isinstance(value, Grant):
-        yield value.partition
-    elif isinstance(value, tuple):
-        for item in value:
-            if isinstance(item, Partition):
-                yield item

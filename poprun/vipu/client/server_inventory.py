@@ -55,13 +55,8 @@ class ServerInventory(Inventory):
     def _perform(self, kind: type[T], operation: str, **arguments: Any) -> T:
         is_for_admins = self._is_admin or operation in OF_ADMINS
         path = f"/{'admin' if is_for_admins else 'user'}/{operation}"
-        try:
-            body = json.dumps(
-                {name: to_json(value) for name, value in arguments.items()}
-            ).encode()
-        except (TypeError, ValueError) as error:
-            raise TypeError(f"{path} cannot be asked with {arguments}") from error
-        reply = self._connections.ask(path, body)
+        body = {name: to_json(value) for name, value in arguments.items()}
+        reply = self._connections.ask(path, json.dumps(body).encode())
         try:
             value = json.loads(reply.body)
         except (ValueError, RecursionError) as error:

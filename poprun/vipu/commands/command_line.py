@@ -72,14 +72,8 @@ GLOBAL_OPTIONS: tuple[click.Parameter, ...] = (
     _global_option(
         "--json", "--showjson", "json", is_flag=True, help="Write JSON, not tables."
     ),
-    _global_option(
-        "--admin",
-        "-a",
-        "admin",
-        is_flag=True,
-        hidden=True,
-        help="As administrator.",
-    ),
+    # As `vipu-admin` does.
+    _global_option("--admin", "-a", "admin", is_flag=True, hidden=True),
 )
 
 

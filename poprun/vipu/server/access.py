@@ -73,7 +73,7 @@ def visible(result: Any, user: User, inventory: Inventory) -> Any:
                 return not user.is_limited or item.name in clusters()
         return True
 
-    if _is_list(result):
+    if type(result) is tuple:  # and no named one
         return tuple(filter(may_see, result))
     if not may_see(result):
         raise AccessError(
@@ -95,17 +95,13 @@ def without_leases(result: Any, known: str | None = None) -> Any:
             return result._replace(lease=without_leases(result.lease, known))
         case Lease():
             return result._replace(id=_shortened(result.id, known))
-    if _is_list(result):
+    if type(result) is tuple:  # and no named one
         return tuple(without_leases(item, known) for item in result)
     return result
 
 
 def _shortened(lease: str, known: str | None) -> str:
     return lease if lease == known else lease[:_ID_DIGITS]
-
-
-def _is_list(result: Any) -> bool:
-    return isinstance(result, tuple) and not hasattr(result, "_fields")
 
 
 def _check_name(named: str | None, user: User) -> None:

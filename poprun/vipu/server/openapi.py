@@ -41,6 +41,20 @@ _REFUSAL = {
 }
 
 
+def _content(schema: dict[str, Any]) -> dict[str, Any]:
+    return {_JSON: {"schema": schema}}
+
+
+def _reference(name: str) -> dict[str, Any]:
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+_REFUSED = {
+    "description": "Refused; the message says why.",
+    "content": _content(_reference("Refusal")),
+}
+
+
 def document(operations: Mapping[str, Operation], *, secure: bool) -> dict[str, Any]:
     """Return the schema of a server with these operations."""
     components: dict[str, Any] = {"Refusal": _REFUSAL}
@@ -77,13 +91,7 @@ def _operation(
     operation: Operation, area: str, components: dict[str, Any]
 ) -> dict[str, Any]:
     summary, _, description = operation.summary.partition("\n")
-    responses = {
-        str(status): {
-            "description": "Refused; the message says why.",
-            "content": _content(_reference("Refusal")),
-        }
-        for status in sorted({*_CODES, *_OTHER_REFUSALS})
-    }
+    responses = {str(status): _REFUSED for status in (*_CODES, *_OTHER_REFUSALS)}
     result = _content(_schema(operation.result, components))
     responses["200"] = {"description": "Done.", "content": result}
     arguments = _content(_schema(operation.arguments, components))
@@ -95,14 +103,6 @@ def _operation(
         "requestBody": {"required": True, "content": arguments},
         "responses": responses,
     }
-
-
-def _content(schema: dict[str, Any]) -> dict[str, Any]:
-    return {_JSON: {"schema": schema}}
-
-
-def _reference(name: str) -> dict[str, Any]:
-    return {"$ref": f"#/components/schemas/{name}"}
 
 
 def _schema(kind: Any, components: dict[str, Any]) -> dict[str, Any]:
