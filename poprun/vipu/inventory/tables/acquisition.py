@@ -144,10 +144,10 @@ def _check_active(partition: Partition) -> None:
     # One that is made for a job is gone with this error, so nothing can reset it.
     reset = "Reset it with --reset-partition=yes, or name another"
     advice = "Name one that is ACTIVE" if partition.lease else reset
+    state, active = partition.state.in_api, PartitionState.ACTIVE.in_api
     raise errors.NotActiveError(
-        f"Partition {partition_rules.describe(partition)} is in state "
-        f"{partition.state.in_api}, not {PartitionState.ACTIVE.in_api}{reason}. {advice} "
-        "with --vipu-partition."
+        f"Partition {partition_rules.describe(partition)} is in state {state}, not "
+        f"{active}{reason}. {advice} with --vipu-partition."
     )
 
 
