@@ -142,7 +142,13 @@ class Parts:
         self, x: Any, root: int, out: Any
     ) -> tuple[dict[int, Any], list[Array] | None]:
         """Return what the roots among our replicas have, and what is written."""
-        blocks = self._blocks(x, root)
+        rule = (
+            "has nothing to scatter. Give an entry for each local replica, which for a "
+            f"root is an array with a leading axis of {self._size}."
+        )
+        if x is not None and not isinstance(x, list | tuple):
+            x = np.asarray(x)
+        blocks = self._entries_of_roots(root, x, rule)
         if out is None:
             return blocks, None
         targets = self._targets(out)
@@ -201,20 +207,32 @@ class Parts:
         """Return, by their rows, what of `out` is for the roots among our replicas."""
         if out is None:
             return {}
-        self._check_entries(out)
-        rows = [part.row_of(root) for part in self._parts]
-        outs = {
-            row: out[row, ...] if isinstance(out, np.ndarray) else out[row]
-            for row in rows
-            if row is not None
-        }
-        for row, array in outs.items():
-            if array is None:
+        rule = "out[{row}] is None. Give an array there, or no out."
+        return self._entries_of_roots(root, out, rule)
+
+    def _entries_of_roots(self, root: int, x: Any, missing: str) -> dict[int, Any]:
+        """Return, by their rows, the entries of the roots among our replicas.
+
+        Args:
+            missing: What is wrong with one of {row} that is None, and what to do.
+        """
+        if x is not None:
+            self._check_entries(x)
+        entries: dict[int, Any] = {}
+        for part in self._parts:
+            if (row := part.row_of(root)) is None:
+                continue
+            if isinstance(x, np.ndarray):
+                # With an ellipsis, an entry without an axis can be written, too.
+                entries[row] = x[row, ...]
+            elif x is not None and x[row] is not None:
+                entries[row] = x[row]
+            else:
+                rule = missing.format(row=row)
                 raise ValueError(
-                    f"Local replica {row} is the root of its group, but out[{row}] is "
-                    "None. Give an array there, or no out."
+                    f"Local replica {row} is the root of its group, but {rule}"
                 )
-        return outs
+        return entries
 
     def _collected(
         self, rows: Sequence[Array], outs: Mapping[int, Any]
@@ -229,24 +247,6 @@ class Parts:
                     like = rows[own]
                     check_fits(gathered[row][first + at], like.shape, like.dtype)
         return gathered
-
-    def _blocks(self, x: Any, root: int) -> dict[int, Any]:
-        """Return, by their rows, what the roots among our replicas have to scatter."""
-        if x is not None:
-            x = x if isinstance(x, list | tuple) else np.asarray(x)
-            self._check_entries(x)
-        blocks: dict[int, Any] = {}
-        for part in self._parts:
-            if (row := part.row_of(root)) is None:
-                continue
-            blocks[row] = None if x is None else x[row]
-            if blocks[row] is None:
-                raise ValueError(
-                    f"Local replica {row} is the root of its group, but has nothing to "
-                    "scatter. Give an entry for each local replica, which for a root "
-                    f"is an array with a leading axis of {self._size}."
-                )
-        return blocks
 
     def _apart(
         self, rows: list[Array], written_rows: Mapping[int, Sequence[Array]]

@@ -112,8 +112,8 @@ def _connected(
 ) -> Store:
     """Return a connection to the store of rank 0.
 
-    torch's constructor does not see that a process ends, so it gets some seconds at
-    a time.
+    torch's constructor does not see that a process ends, so it is called once a socket
+    listens there, and gets some seconds at a time.
 
     Args:
         known: A pidfd of each instance that this one has met.
@@ -129,28 +129,17 @@ def _connected(
         behind=True,
     )
     while True:
-        if _is_served(place.host, place.port):
-            with suppress(dist.DistNetworkError):
-                store = TCPStore(
-                    place.host,
-                    place.port,
-                    size,
-                    False,
-                    _CONNECTION,
-                    wait_for_workers=False,
-                )
-                store.set_timeout(timeout)
-                return store
+        with suppress(OSError, dist.DistNetworkError):
+            create_connection((place.host, place.port), timeout=1).close()
+            store = TCPStore(
+                place.host, place.port, size, False, _CONNECTION, wait_for_workers=False
+            )
+            store.set_timeout(timeout)
+            return store
         roster.check()
         roster.check_file()
         deadline.check(lambda: roster.name([0]))
         sleep(_PAUSE)
-
-
-def _is_served(host: str, port: int) -> bool:
-    with suppress(OSError), create_connection((host, port), timeout=1):
-        return True
-    return False
 
 
 def _check(url: str, rank: int, size: int) -> None:
