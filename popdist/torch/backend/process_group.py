@@ -183,7 +183,7 @@ class ProcessGroupPopdist(  # type: ignore[misc]
         """Wait until all members have called it; member 0 names those that do not.
 
         Raises:
-            DistBackendError: Some do not in time, or member 0 does not.
+            DistBackendError: Some do not call it in time, or member 0 does not.
         """
         limit = (self._timeout if timeout is None else timeout).total_seconds()
         self._barriers += 1

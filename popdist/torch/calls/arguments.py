@@ -15,9 +15,9 @@ from popdist.torch.tensors.tensor_rows import check, check_written
 T = TypeVar("T")
 
 
-def refuse(call: str, what: str) -> NoReturn:
+def refuse(call: str, reason: str) -> NoReturn:
     """Raise InvalidArgumentError for a call."""
-    raise InvalidArgumentError(f"popdist {call}: {what}")
+    raise InvalidArgumentError(f"popdist {call}: {reason}")
 
 
 def listed(tensors: Tensor | Sequence[Tensor]) -> list[Tensor]:
@@ -105,10 +105,10 @@ def check_not_empty(call: str, tensors: Sequence[object], which: str = "") -> No
         refuse(call, f"requires non-empty {which}tensor list.")
 
 
-def single(call: str, values: Sequence[T], what: str) -> T:
+def single(call: str, values: Sequence[T], kind: str) -> T:
     """Return the only one of what a call takes one of."""
     if len(values) != 1:
-        refuse(call, f"requires a single-element {what}, not {len(values)}.")
+        refuse(call, f"requires a single-element {kind}, not {len(values)}.")
     return values[0]
 
 

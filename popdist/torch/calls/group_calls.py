@@ -88,7 +88,7 @@ class ProcessGroupCalls:
         result: Any,
         opts: Any,
         timeout: timedelta | None = None,
-        what: str = "",
+        operation: str = "",
         *,
         written: Any = None,
     ) -> Any:
@@ -102,10 +102,11 @@ class ProcessGroupCalls:
             opts: torch's options of the call.
             timeout: How long to wait for it, as in the options; None or less than 0 for
                 the group's, after which the call ends the group.
-            what: What the profiler calls it; by default the name of the function.
+            operation: What errors and the profiler call it; by default the name of the
+                function.
             written: The dense tensors that it writes; by default all of its result.
         """
-        name = what or getattr(call, "func", call).__name__
+        name = operation or getattr(call, "func", call).__name__
         check_exchanged(name, (), result if written is None else written)
         if is_profiled():
             with record_function(f"popdist:{name}"):
@@ -159,7 +160,7 @@ class ProcessGroupCalls:
 
     def _steps(
         self,
-        what: str,
+        operation: str,
         steps: Step,
         result: Any,
         opts: Any,
@@ -174,13 +175,13 @@ class ProcessGroupCalls:
             read: The dense tensors that it only reads.
             written: Those that it writes; by default all of its result.
         """
-        check_exchanged(what, read, ())
+        check_exchanged(operation, read, ())
         within = Within(self._group)
 
         def call(async_op: AsyncOp) -> Any:
-            return self._group.submit(what, lambda: steps(within), async_op)
+            return self._group.submit(operation, lambda: steps(within), async_op)
 
-        return self._call(call, result, opts, timeout, what, written=written)
+        return self._call(call, result, opts, timeout, operation, written=written)
 
 
 def limit_of(opts: Any, timeout: timedelta | None = None) -> Callable[[], float] | None:
