@@ -35,8 +35,8 @@ def main(descriptor: int) -> None:
     os.setsid()
     processes.open_umask()
     processes.become_subreaper()
-    # If something has stopped this process, it continues when it is needed: the end of
-    # poprun itself is told by the socket.
+    # If something has stopped this process, it continues when it is needed. The end of
+    # poprun itself is the end of file on the socket.
     processes.die_with_parent(_signal.SIGCONT, os.getppid())
     wake = processes.wake_up_on(*processes.HELPER_SIGNALS)
     sock = _socket.socket(fileno=descriptor)

@@ -153,7 +153,7 @@ def watch(directories: Iterable[bytes]) -> tuple[int, dict[int, bytes]]:
 
 
 class Process:
-    """One line of /proc: who it is, whose child, and whether it is dead already."""
+    """A process as /proc shows it at one moment."""
 
     __slots__ = ("group", "parent", "pid", "start", "stopped", "zombie")
 
@@ -263,7 +263,7 @@ def send(signal: int, target: Process) -> bool:
 
 
 def kill(tree: list[Process]) -> list[Process]:
-    """Send SIGKILL to a tree, the youngest first, and return who may not get it.
+    """Send SIGKILL to a tree, the youngest first; return what may not be signalled.
 
     The supervisors in it come last: if this process is killed on the way they go on.
     """

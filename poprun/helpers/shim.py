@@ -129,7 +129,7 @@ class Shim:
         self._left_behind = 0
         # The signal by which poprun or mpirun stops the program, 0 before that.
         self._stopping = 0
-        # Those who have got an ending signal, by pid and start time.
+        # The processes that have got an ending signal, by pid and start time.
         self._signalled: set[tuple[int, int]] = set()
         self._ask_at = NEVER
         self._kill_at = NEVER
@@ -288,7 +288,7 @@ class Shim:
         self._kill_at = min(self._kill_at, time.monotonic() + grace)
 
     def _ask_tree(self, now: float) -> None:
-        """Send an ending signal, once, to all in the tree who have not got one."""
+        """Send an ending signal to the processes of the tree that have not got one."""
         self._ask_at = NEVER
         if not processes.has_children():
             return
@@ -308,8 +308,8 @@ class Shim:
         if self._ended:
             # Ctrl-C does not reach what a shell has started in the background. As long
             # as the program lives it may want to end its children in its own way.
-            deaf = number == _signal.SIGINT and processes.ignores(p.pid, number)
-            has_got_signal = has_got_signal and not deaf
+            is_ignored = number == _signal.SIGINT and processes.ignores(p.pid, number)
+            has_got_signal = has_got_signal and not is_ignored
             number = _signal.SIGTERM
         elif p.group == self._program:
             return

@@ -13,8 +13,7 @@ imported already, never raises and never prints.
 import os
 import sys
 
-# The names are the type checker's. Any stands for what typeshed does not describe:
-# descriptors of built-in classes, and attributes that are replaced.
+# The name is the type checker's. It stands for modules and for functions of any kind.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any  # noqa: F401  # in type comments only

@@ -22,7 +22,7 @@ from poprun.stdio.waiter import READ, WRITE, Interest
 # The connections that may be waiting for their first message, besides one for each
 # instance. The oldest is closed when there are more.
 MOST_UNKNOWN = 64
-# A client speaks as soon as it has connected.
+# A client sends its first message as soon as it has connected.
 FIRST_MESSAGE_S = 60.0
 # Between two attempts while there is no descriptor or no memory for a connection.
 RETRY_S = 0.1

@@ -1,8 +1,8 @@
 """poprun's side of its guard: starts it, replaces it when it dies, and asks it things.
 
 mpirun is the guard's child as long as the first guard lives. When that dies the
-kernel gives mpirun to poprun, a subreaper too, and a new guard is told by number
-what it has to end if poprun goes.
+kernel gives mpirun to poprun, a subreaper too, and a new guard gets the pids of what
+it has to end if poprun ends.
 """
 
 import os
@@ -120,7 +120,7 @@ class GuardClient:
         self._send_stderr()
 
     def orphaned_mpirun(self) -> processes.Process | None:
-        """Return the mpirun that a guard had started without a word of it."""
+        """Return the mpirun of a guard that died before it had reported the start."""
         own = [p for p in self._orphans() if p.parent == os.getpid()]
         return min(own, key=lambda p: p.start, default=None)
 
@@ -173,7 +173,7 @@ class GuardClient:
         self.channel.send(started.unsent)
 
     def _leftovers(self) -> bytes:
-        """Return what a guard is told about what the job makes."""
+        """Return the messages about what the job makes, for a guard."""
         watch = protocol.pack(protocol.WATCH, *map(os.fsencode, self._job.leftovers))
         return self._end_actions.pack() + watch
 

@@ -62,7 +62,7 @@ class Outcome(Record):
     """What poprun exits with, and why, as far as words are needed."""
 
     exit_code: int
-    # The instance whose failure it is, if it is one's.
+    # The instance that failed first, if an instance failed.
     first: Failed | None = None
     also: Sequence[Failed] = ()
     # The cause as a sentence, where it is not an instance's failure.

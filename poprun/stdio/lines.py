@@ -225,15 +225,8 @@ class Console:
     def tick(self, now: float) -> None:
         """Put out what has waited for long enough."""
         for key, stream in self._streams.items():
-            if not stream.size or now < stream.held_until:
-                continue
-            if stream.has_whole and self._may_write_lines(key):
-                self._put(key)
-            elif self._is_free_for(key):
-                if now >= stream.partial_due:
-                    self._put(key, partial=True)
-            elif stream.has_whole and now >= stream.since + LINE_WAIT_S:
-                self._put(key)
+            if stream.size and now >= self._due(key):
+                self._put(key, partial=not stream.has_whole)
         self._let_others(now)
 
     def pause(self, now: float) -> None:
@@ -243,20 +236,8 @@ class Console:
 
     def deadline(self) -> float:
         """Return when the next tick is due."""
-        due = inf
-        for key, stream in self._streams.items():
-            if not stream.size:
-                continue
-            if stream.has_whole and self._may_write_lines(key):
-                at = stream.held_until
-            elif self._is_free_for(key):
-                at = max(stream.partial_due, stream.held_until)
-            elif stream.has_whole:
-                at = max(stream.since + LINE_WAIT_S, stream.held_until)
-            else:
-                continue
-            due = min(due, at)
-        return due
+        waiting = (key for key, stream in self._streams.items() if stream.size)
+        return min(map(self._due, waiting), default=inf)
 
     def take(self) -> list[tuple[Hashable, bytes]]:
         """Return what is to be written now, and by which stream it came, if by one."""
@@ -283,6 +264,17 @@ class Console:
         """Show a status on a terminal, while no stream's line is unfinished."""
         if self._screen is not None and (drawn := self._screen.show(status)):
             self._out.append((None, drawn))
+
+    def _due(self, key: Hashable) -> float:
+        """Return when what a stream has waiting goes out, even if nothing happens."""
+        stream = self._streams[key]
+        if stream.has_whole and self._may_write_lines(key):
+            return stream.held_until
+        if self._is_free_for(key):
+            return max(stream.partial_due, stream.held_until)
+        if stream.has_whole:
+            return max(stream.since + LINE_WAIT_S, stream.held_until)
+        return inf
 
     def _waiting(self) -> int:
         return sum(stream.size for stream in self._streams.values())

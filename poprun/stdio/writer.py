@@ -1,7 +1,8 @@
 """Write to a descriptor without ever waiting for its reader.
 
 poprun's own stdout may be a pipe to a pager that is not scrolled. A write that waits
-would make poprun deaf to Ctrl-C, so everything queues here and leaves when it can.
+would keep poprun from handling Ctrl-C, so everything is queued here and written when
+the descriptor takes it.
 """
 
 import errno

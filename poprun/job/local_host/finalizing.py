@@ -10,7 +10,6 @@ from collections.abc import Hashable
 from math import inf
 
 from poprun.job.events import FailedInFinalize, WaitsInFinalize
-from poprun.record import Record
 
 # A process that fails gets so long to end by itself, with its own exit status.
 END_S = 0.5
@@ -18,24 +17,16 @@ END_S = 0.5
 WARN_S = 10.0
 
 
-class _Report(Record):
-    rank: int
-    status: int | None
-    certain: bool
-    at: float
-
-    @property
-    def due(self) -> float:
-        return self.at + (END_S if self.certain else WARN_S)
-
-
 class Finalizing:
     """What the interpreters of one job have reported, until their processes end."""
 
     def __init__(self, num_instances: int) -> None:
         self._running = set(range(num_instances))
-        self._reports: dict[Hashable, _Report] = {}
-        self._warned = False
+        # By process, unless that ends: when its report is an event, and which.
+        self._pending: dict[
+            Hashable, tuple[float, FailedInFinalize | WaitsInFinalize]
+        ] = {}
+        self._has_warned = False
 
     def note(
         self, key: Hashable, rank: int, status: int | None, *, own: bool, now: float
@@ -49,36 +40,39 @@ class Finalizing:
             own: Whether it is the instance's own program. The exit status of a process
                 below that need not be the instance's.
         """
-        certain = own and status is not None
-        if rank in self._running and status != 0:
-            self._reports[key] = _Report(rank, status, certain, now)
+        if rank not in self._running or status == 0:
+            return
+        if own and status is not None:
+            failure = FailedInFinalize(rank, status, int(now * 1e9))
+            self._pending[key] = now + END_S, failure
+        else:
+            self._pending[key] = now + WARN_S, WaitsInFinalize(rank)
 
     def forget(self, key: Hashable) -> None:
         """Take in that a process has ended."""
-        self._reports.pop(key, None)
+        self._pending.pop(key, None)
 
     def end(self, rank: int) -> None:
         """Take in that an instance has ended."""
         self._running.discard(rank)
-        self._reports = {
-            k: report for k, report in self._reports.items() if report.rank != rank
-        }
+        for key, (_, event) in list(self._pending.items()):
+            if event.rank == rank:
+                del self._pending[key]
 
     def deadline(self) -> float:
-        return min((report.due for report in self._reports.values()), default=inf)
+        return min((due for due, _ in self._pending.values()), default=inf)
 
     def due(self, now: float) -> list[FailedInFinalize | WaitsInFinalize]:
         """Return what has become an event by now."""
-        waiting = {report.rank for report in self._reports.values()}
+        waiting = {event.rank for _, event in self._pending.values()}
         events: list[FailedInFinalize | WaitsInFinalize] = []
-        for key, report in list(self._reports.items()):
-            if report.due > now:
+        for key, (due, event) in list(self._pending.items()):
+            if due > now:
                 continue
-            del self._reports[key]
-            if report.certain and report.status:
-                at_ns = int(report.at * 1e9)
-                events.append(FailedInFinalize(report.rank, report.status, at_ns))
-            elif self._running - waiting and not self._warned:
-                self._warned = True
-                events.append(WaitsInFinalize(report.rank))
+            del self._pending[key]
+            if isinstance(event, FailedInFinalize):
+                events.append(event)
+            elif self._running - waiting and not self._has_warned:
+                self._has_warned = True
+                events.append(event)
         return events
