@@ -18,8 +18,8 @@ from poprun.job.events import (
     Started,
 )
 from poprun.job.host_link import HostLink
-from poprun.stdio.readers import Streams
 from poprun.stdio.stdin import StdinFeeder
+from poprun.stdio.streams import Streams
 from poprun.stdio.waiter import READ, Interest
 
 # How long the loop of one test may run.

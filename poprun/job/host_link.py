@@ -8,8 +8,8 @@ from collections.abc import Callable, Collection, Iterator
 
 from poprun.annotations import Protocol
 from poprun.job.events import Event
-from poprun.stdio.readers import Streams
 from poprun.stdio.stdin import StdinFeeder
+from poprun.stdio.streams import Streams
 from poprun.stdio.waiter import Interest
 
 

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from math import inf
 
 from poprun.job.supervise.stopping import Cause, Reason
-from poprun.stdio.readers import Streams
 from poprun.stdio.router import OutputRouter
+from poprun.stdio.streams import Streams
 
 # How long a reader may take nothing at all before the rest is given up: of a job that
 # failed, of one that was to stop, and of one that got a second signal.

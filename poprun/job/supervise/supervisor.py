@@ -35,9 +35,9 @@ from poprun.job.supervise.stopping import Course, Phase
 from poprun.job.values import Job
 from poprun.record import replace
 from poprun.stdio import waiter
-from poprun.stdio.readers import Streams
 from poprun.stdio.router import OutputRouter
 from poprun.stdio.stdin import StdinFeeder
+from poprun.stdio.streams import Streams
 from poprun.stdio.terminal import is_foreground, wait_until_readable
 from poprun.stdio.waiter import READ, Interest, calling
 

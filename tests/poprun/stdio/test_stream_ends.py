@@ -10,9 +10,9 @@ from fake_frames import WINDOW, FramedSink, FramedSource
 
 from poprun.job.supervise.drain import drain
 from poprun.stdio import waiter
-from poprun.stdio.readers import Streams
 from poprun.stdio.router import OutputRouter, Routes
 from poprun.stdio.stdin import Stdin, StdinFeeder
+from poprun.stdio.streams import Streams
 from poprun.stdio.writer import ENOUGH
 
 LINE = bytes(range(32, 127)) + b"\n"

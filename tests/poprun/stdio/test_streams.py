@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from poprun.stdio import readers as module
-from poprun.stdio.readers import SHARE, Streams
+from poprun.stdio import streams as module
 from poprun.stdio.router import OutputRouter, Routes
 from poprun.stdio.stream_ends import DescriptorSource
+from poprun.stdio.streams import SHARE, Streams
 from poprun.stdio.waiter import READ
 from poprun.stdio.writer import ENOUGH
 
