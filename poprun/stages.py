@@ -153,7 +153,7 @@ def _make_supervisor(
 
     here = hosts[0].name
     mpirun = MpirunProcess(job, guard, here)
-    host = LocalHost(job, here, range(len(job.specs)), mpirun.know)
+    host = LocalHost(job, here, range(len(job.specs)), mpirun.remember)
     return Supervisor(job, mpirun, [host], router, listen)
 
 

@@ -84,7 +84,7 @@ class GuardClient:
         )
         self.channel.send(message, (self._output,))
 
-    def know(self, pid: int, start: int) -> None:
+    def remember(self, pid: int, start: int) -> None:
         """Remember mpirun or a shim, for a guard that is not its ancestor."""
         self._known[pid] = start
         if self.replaced:

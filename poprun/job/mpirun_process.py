@@ -97,9 +97,9 @@ class MpirunProcess:
             # It may have been stopped before poprun got SIGCHLD for it.
             self._guard.keep_running()
 
-    def know(self, pid: int, start: int) -> None:
+    def remember(self, pid: int, start: int) -> None:
         """Remember a shim, for a guard that is not its ancestor."""
-        self._guard.know(pid, start)
+        self._guard.remember(pid, start)
 
     def stop_starting(self) -> None:
         """Start no mpirun any more: the job stops."""
@@ -193,7 +193,7 @@ class MpirunProcess:
 
     def _on_start(self, pid: int, start: int) -> None:
         self._pid = pid
-        self._guard.know(pid, start)
+        self._guard.remember(pid, start)
         self._emit(MpirunStarted(pid))
 
     def _on_exit(self, status: int) -> None:

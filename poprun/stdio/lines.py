@@ -62,27 +62,27 @@ class _Stream:
         self.tracebacks = Tracebacks() if is_stderr else None
         # Not on the console yet: whole lines, and the beginning of one.
         self.lines: list[bytes] = []
-        self.rest: list[bytes] = []
-        self.lines_size = self.rest_size = 0
+        self.unfinished: list[bytes] = []
+        self.lines_size = self.unfinished_size = 0
         # How long the line was when its overwritten part was last looked for.
-        self.looked_at = 0
-        self.since = 0.0  # when the oldest of it came
-        self.heard = 0.0  # and the newest
+        self.size_when_checked = 0
+        self.oldest_at = 0.0  # when the oldest of it came
+        self.newest_at = 0.0  # and the newest
         self.ended = False
         # Its line was ended for it, because other words had to begin one.
         self.broken = False
 
     @property
     def size(self) -> int:
-        return self.lines_size + self.rest_size
+        return self.lines_size + self.unfinished_size
 
     @property
     def has_whole(self) -> bool:
         """Whether some of what waits is whole: lines, or the end of the stream."""
-        return bool(self.lines_size or (self.ended and self.rest_size))
+        return bool(self.lines_size or (self.ended and self.unfinished_size))
 
     @property
-    def held_until(self) -> float:
+    def held_back_until(self) -> float:
         """Until when a traceback is expected to go on, and others to have the same."""
         if self.tracebacks is None or self.size > ENOUGH_WAITING:
             return 0.0
@@ -92,46 +92,46 @@ class _Stream:
 
     @property
     def partial_due(self) -> float:
-        if self.rest_size > LONG_PARTIAL:
-            return self.heard + LONG_PARTIAL_WAIT_S
-        return self.since + PARTIAL_WAIT_S
+        if self.unfinished_size > LONG_PARTIAL:
+            return self.newest_at + LONG_PARTIAL_WAIT_S
+        return self.oldest_at + PARTIAL_WAIT_S
 
     def take_in(self, data: bytes, now: float) -> None:
         if not self.size:
-            self.since = now
-        self.heard = now
+            self.oldest_at = now
+        self.newest_at = now
         cut = data.rfind(b"\n") + 1
         if cut:
             lines = data if cut == len(data) else data[:cut]
-            if self.rest:
-                lines = b"".join([*self.rest, lines])
-                self.rest, self.rest_size = [], 0
+            if self.unfinished:
+                lines = b"".join([*self.unfinished, lines])
+                self.unfinished, self.unfinished_size = [], 0
             self.lines.append(lines)
             self.lines_size += len(lines)
             if self.tracebacks is not None:
                 self.tracebacks.see(lines, now)
         if cut < len(data):
-            self.rest.append(data[cut:])
-            self.rest_size += len(data) - cut
+            self.unfinished.append(data[cut:])
+            self.unfinished_size += len(data) - cut
 
     def take_out(self, *, partial: bool) -> bytes:
         pieces, self.lines, self.lines_size = self.lines, [], 0
         if partial or self.ended:
-            pieces += self.rest
-            self.rest, self.rest_size = [], 0
+            pieces += self.unfinished
+            self.unfinished, self.unfinished_size = [], 0
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def forget_overwritten(self) -> None:
         """Keep only the last state of a bar that is not on the console."""
         # A long line is joined only when it has doubled, or each piece would copy it.
-        if ENOUGH_WAITING < self.rest_size < 2 * self.looked_at:
+        if ENOUGH_WAITING < self.unfinished_size < 2 * self.size_when_checked:
             return
-        line = b"".join(self.rest)
+        line = b"".join(self.unfinished)
         at = line.rstrip(b"\r").rfind(b"\r")
         if at > 0 and b"\x1b" not in line[:at]:
             line = line[at:]
-        self.rest, self.rest_size = [line], len(line)
-        self.looked_at = len(line)
+        self.unfinished, self.unfinished_size = [line], len(line)
+        self.size_when_checked = len(line)
 
 
 class Console:
@@ -194,13 +194,13 @@ class Console:
         stream = self._streams[key]
         self._put_traceback_before(stream)
         stream.take_in(data, now)
-        is_due = self._may_write_lines(key) and now >= stream.held_until
+        is_due = self._may_write_lines(key) and now >= stream.held_back_until
         if stream.lines_size and is_due:
             self._put(key)
-            stream.since = now
-        if stream.rest_size and self._is_hidden_bar(key, data):
+            stream.oldest_at = now
+        if stream.unfinished_size and self._is_hidden_bar(key, data):
             stream.forget_overwritten()
-        if stream.rest_size > LONGEST_LINE or (
+        if stream.unfinished_size > LONGEST_LINE or (
             stream.size > ENOUGH_WAITING and self._waiting() > MOST_WAITING
         ):
             self._put(key, partial=True)
@@ -213,7 +213,7 @@ class Console:
         if all(other.ended for other in self._streams.values()):
             for other in self._streams.values():
                 other.tracebacks = None  # no other can have the same
-        if self._may_write_lines(key) and now >= stream.held_until:
+        if self._may_write_lines(key) and now >= stream.held_back_until:
             self._put(key)
         if self._owner == key:
             self._owner = None
@@ -232,7 +232,7 @@ class Console:
     def pause(self, now: float) -> None:
         """Restart all waits: no output could be written for a while."""
         for stream in self._streams.values():
-            stream.since = stream.heard = now
+            stream.oldest_at = stream.newest_at = now
 
     def deadline(self) -> float:
         """Return when the next tick is due."""
@@ -269,11 +269,11 @@ class Console:
         """Return when what a stream has waiting goes out, even if nothing happens."""
         stream = self._streams[key]
         if stream.has_whole and self._may_write_lines(key):
-            return stream.held_until
+            return stream.held_back_until
         if self._is_free_for(key):
-            return max(stream.partial_due, stream.held_until)
+            return max(stream.partial_due, stream.held_back_until)
         if stream.has_whole:
-            return max(stream.since + LINE_WAIT_S, stream.held_until)
+            return max(stream.oldest_at + LINE_WAIT_S, stream.held_back_until)
         return inf
 
     def _waiting(self) -> int:
@@ -303,9 +303,9 @@ class Console:
         """Give a line that has just ended to those who waited for it, in turn."""
         if self._owner is not None:
             return
-        waiting = [(s.since, k, s) for k, s in self._streams.items() if s.has_whole]
+        waiting = [(s.oldest_at, k, s) for k, s in self._streams.items() if s.has_whole]
         for _, key, stream in sorted(waiting, key=lambda entry: entry[0]):
-            if self._owner is None and now >= stream.held_until:
+            if self._owner is None and now >= stream.held_back_until:
                 self._put(key)
 
     def _put(self, key: Hashable, *, partial: bool = False) -> None:
@@ -361,7 +361,9 @@ class Console:
         """Yield all that streams have waiting, and where a traceback begins in it."""
         for key, stream in self._streams.items():
             if stream.is_stderr and stream.lines_size:
-                data = b"".join(stream.lines + (stream.rest if stream.ended else []))
+                data = b"".join(
+                    stream.lines + (stream.unfinished if stream.ended else [])
+                )
                 at = first_line(data)
                 if at >= 0:
                     yield key, stream, data, at

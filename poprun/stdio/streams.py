@@ -60,7 +60,7 @@ class Streams:
         for source in self._open:
             source.resize(size)
 
-    def take_breath(self) -> None:
+    def pause_if_little_came(self) -> None:
         """Wait a moment if the last reads have brought little each."""
         if self._reads and self._bytes < FEW_BYTES * self._reads:
             time.sleep(PACE_S)

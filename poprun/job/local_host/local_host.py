@@ -44,7 +44,7 @@ class LocalHost:
 
     Args:
         ranks: Those of the instances on this host.
-        know: Is called with the pid and the start time of each shim.
+        remember: Is called with the pid and the start time of each shim.
     """
 
     # What is left here is ended by the guard.
@@ -55,12 +55,12 @@ class LocalHost:
         job: Job,
         name: str,
         ranks: Collection[int],
-        know: Callable[[int, int], None],
+        remember: Callable[[int, int], None],
     ) -> None:
         self._job = job
         self.name = name
         self.ranks = ranks
-        self._know = know
+        self._remember = remember
         self._finalizing = Finalizing(len(job.specs))
         self._attachments = Attachments(job.devices)
         self._has_lost_devices = False
@@ -169,7 +169,7 @@ class LocalHost:
         rank, pid, start = (int(fields[i]) for i in (2, 4, 5))
         if rank not in self.ranks or rank in self._connected:
             return False
-        self._know(pid, start)
+        self._remember(pid, start)
         self._shims[rank] = link
         self._connected.add(rank)
         self._emit(Connected(rank))

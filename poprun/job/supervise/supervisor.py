@@ -176,7 +176,7 @@ class Supervisor:
             self._emit(OutputClosed())
         self._show_stacks()
         self._emit(Tick())
-        self._streams.take_breath()
+        self._streams.pause_if_little_came()
 
     def _interests(self, now: float) -> Iterator[Interest]:
         yield from self._signal_interests()

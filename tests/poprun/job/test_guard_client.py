@@ -143,7 +143,7 @@ def test_the_first_guard_is_the_ancestor_of_all_and_need_not_know_them(
 ) -> None:
     guards.heard()
 
-    guarding.know(5, 50)
+    guarding.remember(5, 50)
 
     assert guards.heard() == []
 
@@ -153,7 +153,7 @@ def test_another_guard_is_told_all_that_the_first_one_knew(
 ) -> None:
     guarding.make_lock()
     hold_lock = guarding._hold
-    guarding.know(5, 50)
+    guarding.remember(5, 50)
     guarding.remember_leftover(b"/dev/shm/mpich_1")
     guards.heard()
 
@@ -172,7 +172,7 @@ def test_another_guard_is_told_all_that_the_first_one_knew(
     assert guards.heard() == [(protocol.REPORT_TO, [])]
     assert guards.environ == {"HOME": "/root", "EMPTY": ""}
     assert guards.far[0].receive() is None  # it is closed
-    guarding.know(6, 60)
+    guarding.remember(6, 60)
     assert guards.heard() == [(protocol.KNOWN, [b"6", b"60"])]
     assert guarding.replaced == 1
 
@@ -191,12 +191,12 @@ def test_behind_another_guard_poprun_signals_mpirun_itself(
 ) -> None:
     with subprocess.Popen(["sleep", "600"]) as mpirun:
         start = processes.start_time(mpirun.pid)
-        guarding.know(mpirun.pid, start + 1)
+        guarding.remember(mpirun.pid, start + 1)
         guarding.replace()
 
         guarding.signal_mpirun(mpirun.pid, signal.SIGKILL)
         assert mpirun.poll() is None  # another process has its number by now
-        guarding.know(mpirun.pid, start)
+        guarding.remember(mpirun.pid, start)
         guarding.signal_mpirun(mpirun.pid, signal.SIGTERM)
 
         assert mpirun.wait(30) == -signal.SIGTERM

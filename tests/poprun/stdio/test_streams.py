@@ -143,8 +143,8 @@ def test_who_says_little_very_often_is_read_at_a_pace(
     for piece in pieces:
         os.write(write, piece)
         job.read()
-    job.streams.take_breath()
-    job.streams.take_breath()
+    job.streams.pause_if_little_came()
+    job.streams.pause_if_little_came()
 
     assert len(slept) == pauses
 
