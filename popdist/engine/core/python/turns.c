@@ -26,10 +26,10 @@ bool run_python_hooks(comm *c, int peer, uint64_t waited_ns)
     bool stop = PyErr_CheckSignals() < 0;
     if (!stop && waited_ns > self->stall_ns && !c->stall_reported) {
         c->stall_reported = true;
-        PyObject *said = PyObject_CallFunction(self->on_stall, "id", peer,
-                                               (double)waited_ns / 1e9);
-        stop = !said;
-        Py_XDECREF(said);
+        PyObject *result = PyObject_CallFunction(self->on_stall, "id", peer,
+                                                 (double)waited_ns / 1e9);
+        stop = !result;
+        Py_XDECREF(result);
     }
     self->saved = PyEval_SaveThread();
     return stop;
@@ -43,11 +43,11 @@ bool in_own_call(const CommObject *self)
 /* Whether Python is ending: then it has stopped all threads but this one. */
 static bool is_finalizing(void)
 {
-    PyObject *ask = PySys_GetObject("is_finalizing");
-    PyObject *told = ask ? PyObject_CallNoArgs(ask) : NULL;
-    const bool ending = !told || PyObject_IsTrue(told);
-    Py_XDECREF(told);
-    return ending;
+    PyObject *function = PySys_GetObject("is_finalizing");
+    PyObject *answer = function ? PyObject_CallNoArgs(function) : NULL;
+    const bool finalizing = !answer || PyObject_IsTrue(answer);
+    Py_XDECREF(answer);
+    return finalizing;
 }
 
 /* Wait for another thread's call, but not long. */
@@ -116,13 +116,13 @@ static void tell_trace(PyObject *trace, const descriptor *d, uint64_t began_ns, 
 {
     PyObject *type, *value, *traceback;
     PyErr_Fetch(&type, &value, &traceback);
-    PyObject *told = PyObject_CallFunction(trace, "NKKN", described(d),
-                                           (unsigned long long)began_ns,
-                                           (unsigned long long)now_ns(),
-                                           PyBool_FromLong(s == DONE));
-    if (!told)
+    PyObject *result = PyObject_CallFunction(trace, "NKKN", described(d),
+                                             (unsigned long long)began_ns,
+                                             (unsigned long long)now_ns(),
+                                             PyBool_FromLong(s == DONE));
+    if (!result)
         PyErr_WriteUnraisable(trace);
-    Py_XDECREF(told);
+    Py_XDECREF(result);
     PyErr_Restore(type, value, traceback);
 }
 

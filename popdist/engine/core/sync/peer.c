@@ -53,7 +53,7 @@ static uint64_t program_of(const uint64_t *fields)
     return hash | 1;
 }
 
-static finding look_up(pid_t pid, facts *found)
+static finding look_up(pid_t pid, facts *process)
 {
     char text[STAT_BYTES];
     uint64_t fields[FIELDS];
@@ -83,9 +83,9 @@ static finding look_up(pid_t pid, facts *found)
         at = end;
     }
     /* A main thread that has ended is a zombie as well; the others go on. */
-    found->ended = (state == 'Z' || state == 'X') && fields[NUM_THREADS] <= 1;
-    found->started = fields[STARTTIME];
-    found->program = program_of(fields);
+    process->ended = (state == 'Z' || state == 'X') && fields[NUM_THREADS] <= 1;
+    process->started = fields[STARTTIME];
+    process->program = program_of(fields);
     return FOUND;
 }
 
@@ -100,9 +100,9 @@ void watch_peer(peer *p, int pidfd, pid_t pid)
     p->program = seen.program;
 }
 
-/* Whether the pidfd says that its process has ended. The program may have closed it,
+/* Whether the process of the pidfd has ended. The program may have closed it,
  * and its number may belong to another file now. */
-static bool pidfd_says_so(peer *p)
+static bool pidfd_has_ended(peer *p)
 {
     if (p->pidfd < 0)
         return false;
@@ -120,11 +120,11 @@ static bool pidfd_says_so(peer *p)
 
 bool peer_ended(peer *p)
 {
-    bool said = pidfd_says_so(p);
+    bool pidfd_ended = pidfd_has_ended(p);
     if (!p->pid)
-        return said;
+        return pidfd_ended;
     uint64_t at = now_ns();
-    if (!said && p->pidfd >= 0 && at < p->next_look)
+    if (!pidfd_ended && p->pidfd >= 0 && at < p->next_look)
         return false;
     p->next_look = at + LOOK_NS;
     facts seen;
@@ -132,13 +132,13 @@ bool peer_ended(peer *p)
     case NO_PROCESS:
         return true;
     case HIDDEN:
-        return said;
+        return pidfd_ended;
     case FOUND:
         break;
     }
     if (seen.ended || seen.started != p->started)
         return true;
-    if (said)
+    if (pidfd_ended)
         p->pidfd = -1; /* of another process */
     return seen.program && p->program && seen.program != p->program;
 }
