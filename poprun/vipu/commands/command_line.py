@@ -29,7 +29,7 @@ def _store(ctx: click.Context, param: click.Parameter, value: Any) -> None:
         if value == "":
             # An unset variable of a script must not mean the embedded inventory.
             raise click.BadParameter("It is empty.")
-        if value != value:
+        if value != value:  # NaN, which a range does not refuse
             raise click.BadParameter(f"'{value}' is no number.")
         session = ctx.find_object(Session)
         if session is not None:

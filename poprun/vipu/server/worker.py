@@ -64,26 +64,31 @@ class Worker:
         """Finish what is being done, refuse what waits, and end the thread."""
         self._is_stopping = True
         self._thread.shutdown()
+        self._pass_on(self._work())
 
     async def _deliver(self) -> None:
-        """Let the thread work until nothing waits, and pass on the results."""
+        """Let the thread work until nothing waits."""
         loop = asyncio.get_running_loop()
         while self._jobs or self._jobs_of_holders:
-            results = await loop.run_in_executor(self._thread, self._work)
-            self.waiting -= len(results)
-            for future, value, error in results:
-                if future.done():  # the request was cancelled
-                    continue
-                if error is None:
-                    future.set_result(value)
-                else:
-                    future.set_exception(error)
+            self._pass_on(await loop.run_in_executor(self._thread, self._work))
         self._delivery = None
 
+    def _pass_on(self, results: list[Result]) -> None:
+        self.waiting -= len(results)
+        for future, value, error in results:
+            if future.done():  # the request was cancelled
+                continue
+            if error is None:
+                future.set_result(value)
+            else:
+                future.set_exception(error)
+
     def _work(self) -> list[Result]:
-        """Do some of what waits; in the thread."""
+        """Do some of what waits, in the thread; refuse it all when the server stops."""
         results: list[Result] = []
-        while len(results) < _MOST_TOGETHER and (self._jobs or self._jobs_of_holders):
+        while self._jobs or self._jobs_of_holders:
+            if len(results) == _MOST_TOGETHER and not self._is_stopping:
+                break
             results.append(self._run(*self._next_job()))
         return results
 

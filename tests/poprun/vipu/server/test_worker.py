@@ -37,3 +37,24 @@ def test_who_holds_ipus_comes_before_who_wants_some() -> None:
 
 def test_holders_keep_no_others_out() -> None:
     assert order_of(others=2, holders=20) == "hhhhhhhhohhhhhhhhohhhh"
+
+
+def test_what_waits_when_the_server_stops_is_refused() -> None:
+    async def ask() -> list[object]:
+        worker, begun, go = Worker(), threading.Event(), threading.Event()
+        first = asyncio.ensure_future(worker.run(lambda: begun.set() or go.wait()))
+        while not begun.is_set():
+            await asyncio.sleep(0.001)
+        waiting = [asyncio.ensure_future(worker.run(int)) for _ in range(100)]
+        await asyncio.sleep(0)
+        threading.Timer(0.1, go.set).start()
+        worker.stop()
+        return await asyncio.gather(first, *waiting, return_exceptions=True)
+
+    first, *others = asyncio.run(ask())
+
+    assert first is True
+    assert len(others) == 100
+    assert {str(error) for error in others} == {
+        "The V-IPU server is stopping. Try again."
+    }
