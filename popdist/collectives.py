@@ -231,10 +231,10 @@ def _make(
     return handle if async_op else handle.wait()
 
 
-def _check_writable(what: str, array: object) -> None:
+def _check_writable(argument: str, array: object) -> None:
     if not isinstance(array, np.ndarray) or not array.flags.writeable:
         raise TypeError(
-            f"{what} is {type(array).__name__}, but must be a numpy array that can be "
+            f"{argument} is {type(array).__name__}, but must be a numpy array that can be "
             "written, as it is filled in place."
         )
 

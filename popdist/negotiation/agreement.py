@@ -177,20 +177,20 @@ class Agreement:
         queues.setdefault(member, deque()).append(request)
 
     def _decide(self) -> list[Decision]:
-        decided = []
+        decisions = []
         for name in list(self._pending):
             queues = self._pending[name]
             while queues and len(queues.keys() | self._joined.keys()) == self._size:
-                decided.append(self._decision(name, queues))
+                decisions.append(self._decision(name, queues))
             if not queues:
                 del self._pending[name]
         if len(self._joined) == self._size:
             join = Request(Kind.JOIN, JOIN)
             last = max(self._joined, key=lambda member: self._joined[member])
             requests = (join,) * self._size
-            decided.append(Decision(JOIN, requests, last=self._members[last]))
+            decisions.append(Decision(JOIN, requests, last=self._members[last]))
             self._joined = {}
-        return decided
+        return decisions
 
     def _decision(self, name: str, queues: dict[int, deque[Request]]) -> Decision:
         """Take the next request of each member that has not joined."""
@@ -199,9 +199,8 @@ class Agreement:
             requests[member] = queues[member].popleft()
             if not queues[member]:
                 del queues[member]
-        each = tuple(requests)
-        error = find_mismatch(name, each, self._members)
-        decision = Decision(name, each, error)
+        error = find_mismatch(name, tuple(requests), self._members)
+        decision = Decision(name, tuple(requests), error)
         if decision.request.name is None:
             # A call without a name counts as their own for members that have joined.
             for member, request in enumerate(requests):

@@ -81,7 +81,7 @@ def template_of(fields: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def find_mismatch(
-    name: str, requests: "tuple[Request | None, ...]", ranks: tuple[int, ...]
+    name: str, requests: tuple[Request | None, ...], ranks: tuple[int, ...]
 ) -> str | None:
     """Return how the requests for one call differ, in a sentence; None if they match.
 

@@ -354,12 +354,10 @@ class Negotiator:
         call.handle.run(call.outcome)
 
     def _take_fresh(self) -> tuple[list[Call], bool]:
-        """Return what this member has requested since the last round.
+        """Return new requests, and whether none can come before a call is over.
 
-        Where it is waited for, and has nothing new, it waits a moment: rounds of
-        members that all wait for each other would follow each other without end.
-
-        Also return whether it requests nothing more before a call is over.
+        Where this member is waited for, and has nothing new, it waits a moment: rounds
+        of members that all wait for each other would follow each other without end.
         """
         with self.lock:
             if not self._fresh and self._agreement.lacks(self._member):
