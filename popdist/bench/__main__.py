@@ -2,11 +2,11 @@
 
 import argparse
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -83,6 +83,12 @@ def read(argv: Sequence[str] | None) -> Arguments:
     add("--plot", type=_picture, metavar="FILE.png", help="draw them")
     add("--tune", type=_file, metavar="FILE", help="measure the engine's table instead")
     given = vars(parser.parse_args(argv))
+    _check_together(parser, given)
+    return Arguments(**given)
+
+
+def _check_together(parser: argparse.ArgumentParser, given: Mapping[str, Any]) -> None:
+    """End with a sentence about arguments that cannot be given together."""
     if "tune" in given and (unused := sorted(given.keys() - _FOR_TUNING)):
         options = ", ".join(
             f"--{'no-' if given[name] is False else ''}{name.replace('_', '-')}"
@@ -100,7 +106,6 @@ def read(argv: Sequence[str] | None) -> Arguments:
                 f"--{name.replace('_', '-')} is for all_reduce only, but --op also has "
                 f"{', '.join(sorted(others))}. Measure them apart."
             )
-    return Arguments(**given)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -142,9 +147,7 @@ def _results(
         for line in lines if comm.rank == 0 else ():
             print(line, flush=True)
 
-    copies = sizes.COPIES + arguments.in_arena + 2 * (arguments.op != ("all_reduce",))
-    free = -comm.greatest(np.array([-sizes.available_memory()], np.float64))[0]
-    fit, left_out = sizes.fitting(arguments.sizes, comm.size, copies, int(free))
+    fit, left_out = _fitting(arguments, comm)
     say(*left_out)
     wanted = [name for name in arguments.peers if name != "none"]
     present, missing = peers.find(wanted, comm)
@@ -177,6 +180,14 @@ def _results(
             extra = filter(None, [table.blocks(here), table.reading(here)])
             say(table.waits(here), *extra)
     say("", table.LEGEND)
+
+
+def _fitting(arguments: Arguments, comm: Communicator) -> tuple[list[int], list[str]]:
+    """Return the sizes for which all have memory, and a sentence about each other."""
+    others = arguments.op != ("all_reduce",)
+    copies = sizes.COPIES + arguments.in_arena + 2 * others
+    free = -comm.greatest(np.array([-sizes.available_memory()], np.float64))[0]
+    return sizes.fitting(arguments.sizes, comm.size, copies, int(free))
 
 
 def _among(known: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
