@@ -293,11 +293,9 @@ def _reason(status: int | None, output: bytes, timeout_ms: int) -> str:
     code = os.waitstatus_to_exitcode(status)
     if code == 0:
         return ""
-    how = (
-        f"was killed by {processes.signal_name(-code)}"
-        if code < 0
-        else f"exited with {code}"
-    )
+    how = f"exited with {code}"
+    if code < 0:
+        how = f"was killed by {processes.signal_name(-code)}"
     lines = output.decode(errors="backslashreplace").strip().splitlines()
     if not lines:
         return how
