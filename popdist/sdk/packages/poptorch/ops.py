@@ -118,7 +118,7 @@ def _check_inputs_of_loop(inputs: object) -> None:
     if not isinstance(inputs, list):
         mismatch = "Object is not list"
     else:
-        others = [i for i, one in enumerate(inputs) if not torch.is_tensor(one)]
+        others = [i for i, value in enumerate(inputs) if not torch.is_tensor(value)]
         if others:
             mismatch = (
                 f"Object contained in list at index {others[-1]} is not torch.tensor"

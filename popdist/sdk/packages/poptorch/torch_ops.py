@@ -44,8 +44,8 @@ def _refusal(name: str, instead: str) -> Callable[..., Any]:
     return refuse
 
 
-def _print_tensor(tensor: torch.Tensor, title: str | None, *rest: Any) -> torch.Tensor:
-    return ops.ipu_print_tensor(tensor, title or "", *rest)
+def _print_tensor(tensor: torch.Tensor, title: Any, *layout: Any) -> torch.Tensor:
+    return ops.ipu_print_tensor(tensor, title or "", *layout)
 
 
 def _cast(tensor: torch.Tensor, dtype: str) -> torch.Tensor:

@@ -240,7 +240,7 @@ class HorovodBasics:
         Programs call it as hvd.mpi_ops._basics._get_process_set_ids_and_ranks().
         """
         self._here()
-        return {number: list(one.ranks or ()) for number, one in self._sets.items()}
+        return {number: list(known.ranks or ()) for number, known in self._sets.items()}
 
     def negotiator(self, process_set: ProcessSet) -> Negotiator:
         """Return what makes the calls of a process set.
@@ -276,8 +276,8 @@ class HorovodBasics:
         # Where they do not, the first call says that there are no collectives.
         if STATE.reaches_all:
             self.negotiator(global_process_set)
-        for one in process_sets:
-            process_set = one if isinstance(one, ProcessSet) else ProcessSet(one)
+        for ranks in process_sets:
+            process_set = ranks if isinstance(ranks, ProcessSet) else ProcessSet(ranks)
             if self._find(process_set.ranks or []) is None:
                 self._add(process_set)
         path = os.environ.get(_TIMELINE, "")

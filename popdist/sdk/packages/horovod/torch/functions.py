@@ -47,7 +47,7 @@ def _tensors_of(params: Mapping[str, Any] | Iterable[Any]) -> list[Tensor]:
     if isinstance(params, Mapping):
         values = [params[name] for name in sorted(params)]
     elif isinstance(params, Iterable) and not isinstance(params, Tensor | str):
-        values = [one[1] if isinstance(one, tuple) else one for one in params]
+        values = [pair[1] if isinstance(pair, tuple) else pair for pair in params]
     else:
         raise ValueError(
             f"params is {type(params).__name__}, but must be a model's state_dict(), "

@@ -12,7 +12,7 @@ from .._logging import logger
 from ..enums import SharingStrategy
 from ..errors import createPoptorchError, require, require_poptorch
 from . import fetcher
-from .grouping import regroup
+from .grouping import group_count, regroup
 from .loading_process import LoadingProcess
 from .ring_slot import read
 
@@ -152,8 +152,7 @@ class AsynchronousDataAccessor:
         length = len(self._dataset)
         if self.rebatched_size is None:
             return length
-        batches, rest = divmod(length, self.rebatched_size)
-        return batches + (rest > 0 and not self._drop_last)
+        return group_count(length, self.rebatched_size, self._drop_last)
 
     def __iter__(self) -> Self:
         """Begin a pass; one under way is left off."""

@@ -11,6 +11,12 @@ from ..errors import Error
 from .nesting import convert, leaves_of, tensors_of
 
 
+def group_count(items: int, size: int, drop_last: bool) -> int:
+    """Return how many groups of a size there are; a smaller last one may count."""
+    groups, remainder = divmod(items, size)
+    return groups + (remainder > 0 and not drop_last)
+
+
 class GroupedBatchSampler(Sampler[list[Sequence[int]]]):
     """Lists of batches of indices, those that one call of a model takes."""
 
@@ -29,8 +35,8 @@ class GroupedBatchSampler(Sampler[list[Sequence[int]]]):
 
     def __len__(self) -> int:
         # Any sampler may be endless and have no length: torch says so itself.
-        groups, rest = divmod(len(self._batches), self._count)  # type: ignore[arg-type]
-        return groups + (rest > 0 and not self._drop_last)
+        batches = len(self._batches)  # type: ignore[arg-type]
+        return group_count(batches, self._count, self._drop_last)
 
 
 # Any: samples are whatever the data set has.

@@ -16,7 +16,12 @@ from ..errors import ArgumentsError, require, require_poptorch
 from ..options import Options
 from .accessor import AsynchronousDataAccessor
 from .core_sharing import leave_cores
-from .grouping import GroupedBatchSampler, GroupedCollate, GroupedSamples
+from .grouping import (
+    GroupedBatchSampler,
+    GroupedCollate,
+    GroupedSamples,
+    group_count,
+)
 from .partition import Partition
 from .sampler_argument import accept_data_source
 from .shared_memory import check_workers
@@ -210,8 +215,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         is_iterable = isinstance(self.dataset, IterableDataset)
         # Any: it is for the data set to say whether it has a length.
         samples: Any = self.dataset if is_iterable else self.sampler
-        batches, rest = divmod(len(samples), size)
-        return batches + (rest > 0 and not self.rebatched_drop_last)
+        return group_count(len(samples), size, self.rebatched_drop_last)
 
     # Any: as torch's, it returns an iterator of its own kind.
     def __iter__(self) -> Any:

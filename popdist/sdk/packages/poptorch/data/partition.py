@@ -82,4 +82,4 @@ class Partition(Dataset[Any]):
     def __getitems__(self) -> Any:
         """What torch calls for several samples at once, where data sets have it."""
         several = getattr(self._dataset, "__getitems__", None)
-        return several and (lambda many: several([self._index(one) for one in many]))
+        return several and (lambda indices: several([*map(self._index, indices)]))

@@ -299,7 +299,7 @@ class PoplarExecutor(Measurements):
         if (
             not isinstance(state, list)
             or len(state) != 2
-            or not all(isinstance(one, int) for one in state)
+            or not all(isinstance(number, int) for number in state)
         ):
             raise Error(
                 f"rng_state is {state!r}, but must be a list of two whole numbers, as "

@@ -30,6 +30,7 @@ class Optimizer:
 
     variable_attrs: VariableAttributes
     loss_scaling: float
+    # Of those that clip gradients.
     max_grad_norm: float | None
     # torch.optim's optimizer of the same name. Any: each has other arguments.
     _torch: ClassVar[Any]
@@ -71,7 +72,8 @@ class Optimizer:
         self.loss_scaling = 1.0 if loss_scaling is None else float(loss_scaling)
         if self.loss_scaling <= 0:
             raise ValueError(f"loss_scaling is {loss_scaling}, but must be above 0.")
-        self.max_grad_norm = arguments.get("max_grad_norm")
+        if "max_grad_norm" in arguments:
+            self.max_grad_norm = arguments["max_grad_norm"]
         added = {name: arguments[name] for name in _ADDED if name in arguments}
         self.variable_attrs = VariableAttributes({**given, **added})
 

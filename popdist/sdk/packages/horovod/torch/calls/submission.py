@@ -217,7 +217,7 @@ def _call_with_targets(
 
 def _targets_in_place(sources: list[Tensor]) -> list[Tensor]:
     """Return what results are written to: the sources, where they do not overlap."""
-    spans = sorted([(one.data_ptr(), one.nbytes) for one in sources])
+    spans = sorted([(source.data_ptr(), source.nbytes) for source in sources])
     if all(
         begin + nbytes <= following
         for (begin, nbytes), (following, _) in pairwise(spans)
@@ -251,7 +251,7 @@ def _request(
     counts: tuple[int, ...] = (),
 ) -> Request:
     layouts: tuple[Layout, ...] = tuple(
-        [(name_of_dtype(one.dtype), tuple(one.shape)) for one in tensors]
+        [(name_of_dtype(tensor.dtype), tuple(tensor.shape)) for tensor in tensors]
     )
     # As Horovod names calls: by their kind, too.
     full = None if name is None else f"{kind.text}.{name}"

@@ -60,7 +60,7 @@ class Carrier:
             for decision, call in pairs
             if decision.request.kind is Kind.ALLREDUCE
         ]
-        self._reduce_all([one for one in reductions if one[0].op != Adasum])
+        self._reduce_all([call for call in reductions if call[0].op != Adasum])
         for request, tensors in reductions:
             if request.op == Adasum:
                 self._adasum(request, tensors)
@@ -151,7 +151,7 @@ class Carrier:
 
     def _all_to_all(self, decision: Decision, call: TensorCall) -> list[Tensor]:
         (source,) = call.sources
-        matrix = [one.counts for one in decision.requests if one is not None]
+        matrix = [request.counts for request in decision.requests if request]
         call.received = [counts[self._member] for counts in matrix]
         whole = torch.empty((sum(call.received), *source.shape[1:]), dtype=source.dtype)
         row_bytes = prod(source.shape[1:]) * source.itemsize
@@ -202,7 +202,7 @@ def _tensors_of(request: Request, call: Call | None) -> _Tensors:
     if isinstance(call, TensorCall):
         return list(zip(call.sources, call.targets, strict=True))
     filled = [_neutral(layout, ReduceOp(request.op)) for layout in request.tensors]
-    return [(one, one) for one in filled]
+    return [(tensor, tensor) for tensor in filled]
 
 
 def _neutral(layout: Layout, op: ReduceOp) -> Tensor:

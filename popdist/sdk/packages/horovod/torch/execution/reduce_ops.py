@@ -48,7 +48,7 @@ def choose_op(op: int | None, average: bool | None) -> ReduceOp:
     try:
         return ReduceOp(op)
     except ValueError:
-        names = ", ".join(one.name for one in ReduceOp)
+        names = ", ".join(known.name for known in ReduceOp)
         raise ValueError(f"op is {op!r}, but must be one of {names}.") from None
 
 

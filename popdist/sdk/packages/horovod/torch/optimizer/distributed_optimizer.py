@@ -212,8 +212,8 @@ def _wrapped(
     # Any: it is of both classes.
     wrapped: Any = object.__new__(type(kind.__name__, (base, kind), {}))
     # A scheduler may have replaced step() in the given optimizer by one of its own.
-    attributes = {name: one for name, one in vars(optimizer).items() if name != "step"}
-    wrapped.__dict__.update(attributes)
+    wrapped.__dict__.update(vars(optimizer))
+    wrapped.__dict__.pop("step", None)
     wrapped._exchange = exchange
     if not by_adasum and exchange.process_set.included() is not False:
         exchange.hook()

@@ -101,7 +101,7 @@ class GradientExchange:
             return
         ready = self._ready.setdefault(group[0], set())
         ready.add(param)
-        if len(ready) == sum(one.requires_grad for one in group):
+        if len(ready) == sum(param.requires_grad for param in group):
             self._start_group(group)
 
     def _start_group(self, group: list[Tensor]) -> None:

@@ -57,7 +57,7 @@ def _yields_int64(func: Any, result: Any) -> bool:
     return (
         _has_int64(result)
         and not schema.name.endswith(_INTERNAL)
-        and not any(one.alias_info for one in schema.returns)
+        and not any(result.alias_info for result in schema.returns)
     )
 
 
@@ -71,10 +71,10 @@ def _has_int64(value: Any) -> bool:
 def _described(value: Any) -> str:
     """Return the types and shapes of tensors as a text."""
     return ", ".join(
-        f"{_NAMES.get(one.dtype, str(one.dtype))}"
-        f"({', '.join([*map(str, one.shape), f'strides={list(one.stride())}'])})"
-        for one in tree_leaves(value)
-        if isinstance(one, torch.Tensor)
+        f"{_NAMES.get(tensor.dtype, str(tensor.dtype))}"
+        f"({', '.join([*map(str, tensor.shape), f'strides={list(tensor.stride())}'])})"
+        for tensor in tree_leaves(value)
+        if isinstance(tensor, torch.Tensor)
     )
 
 

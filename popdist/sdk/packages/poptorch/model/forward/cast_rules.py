@@ -138,7 +138,7 @@ def cast(value: Any, dtype: torch.dtype) -> Any:
         short = value.dtype is torch.float16 or value.dtype is torch.float32
         return value.to(dtype) if short and value.dtype is not dtype else value
     if type(value) is list or type(value) is tuple:
-        return type(value)(cast(one, dtype) for one in value)
+        return type(value)(cast(part, dtype) for part in value)
     return value
 
 

@@ -87,7 +87,7 @@ def _handler_of(func: Any) -> _Handler:
         return _run_norm
     if func in _FILLING:
         return _run_filling
-    returns = [one.alias_info for one in func._schema.returns]
+    returns = [result.alias_info for result in func._schema.returns]
     if func in _BOUNDED or (returns and all(_is_view(alias) for alias in returns)):
         return _run
     return _run_clipped if returns else _run_in_lists
@@ -145,7 +145,7 @@ def _run_norm(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
 
     torch takes inputs of float16 beside weights of float32, without copying them.
     """
-    names = [one.name for one in func._schema.arguments]
+    names = [argument.name for argument in func._schema.arguments]
     given = dict(zip(names, args, strict=False)) | kwargs
     data = ("grad_out", "input", "X", "dY")
     if not any(_is_half(given.get(name)) for name in data):
@@ -179,8 +179,8 @@ def _clipped(value: Any) -> Any:
         if value.dtype is torch.float16 and value.layout is torch.strided:
             value.clamp_(-LARGEST, LARGEST)
     elif isinstance(value, list | tuple):
-        for one in value:
-            _clipped(one)
+        for part in value:
+            _clipped(part)
     return value
 
 

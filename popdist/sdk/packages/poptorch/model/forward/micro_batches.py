@@ -133,8 +133,8 @@ class Inputs:
 
     def _rows_of(self, index: int, tensor: torch.Tensor) -> int:
         settings = self._settings
-        rows, rest = divmod(tensor.shape[0], settings.micro_batches)
-        if rest or not rows:
+        rows, remainder = divmod(tensor.shape[0], settings.micro_batches)
+        if remainder or not rows:
             raise BatchDimensionError(
                 f"Invalid batch dimension: In the input {self._name(index)}, the batch "
                 f"dimension ({tensor.shape[0]}) must be a multiple of "

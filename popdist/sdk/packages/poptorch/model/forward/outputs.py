@@ -52,7 +52,7 @@ class Outputs:
         # Much faster than to flatten it, for what most models return.
         if isinstance(output, torch.Tensor):
             return [output]
-        if type(output) is tuple and all(type(one) is torch.Tensor for one in output):
+        if type(output) is tuple and all(type(leaf) is torch.Tensor for leaf in output):
             return list(output)
         return tree_flatten(output)[0]
 

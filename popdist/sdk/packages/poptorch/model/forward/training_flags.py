@@ -16,12 +16,12 @@ class TrainingFlags:
     def applied(self, model: nn.Module) -> Iterator[None]:
         """Run the model as it is now, and at later calls as it is now, too."""
         if self._compiled is None:
-            self._compiled = [(one, one.training) for one in model.modules()]
-        others = [one for one, flag in self._compiled if one.training != flag]
-        for one in others:
-            one.training = not one.training
+            self._compiled = [(module, module.training) for module in model.modules()]
+        others = [module for module, flag in self._compiled if module.training != flag]
+        for module in others:
+            module.training = not module.training
         try:
             yield
         finally:
-            for one in others:
-                one.training = not one.training
+            for module in others:
+                module.training = not module.training
