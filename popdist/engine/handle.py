@@ -4,6 +4,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from time import monotonic
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
@@ -46,7 +47,7 @@ class Handle(Generic[T]):
         self.thread: threading.Thread | None = None
         self.maker: Maker | None = None
         self._lock = threading.Lock()
-        self._callbacks: list[Callable[[Handle[T]], object]] = []
+        self._callbacks: list[Callable[[], None]] = []
 
     def __repr__(self) -> str:
         return f"<Handle: {'done' if self.test() else 'under way'}>"
@@ -119,7 +120,7 @@ class Handle(Generic[T]):
         with self._lock:
             over = self.test()
             if not over:
-                self._callbacks.append(callback)
+                self._callbacks.append(partial(self._call_back, callback))
         if over:
             self._call_back(callback)
         else:
@@ -162,16 +163,34 @@ class Handle(Generic[T]):
 
     def run(self, action: Callable[[], T]) -> None:
         """Carry the call out, and make the callbacks."""
+        self.carry_out(action)()
+
+    def carry_out(self, action: Callable[[], T]) -> Callable[[], None]:
+        """Carry the call out, and return a function that ends it, with its callbacks.
+
+        Before a thread beside the program calls that function, it must drop its
+        references to the handle and the action, which refer to tensors: torch lets
+        other threads run while it frees one, and where Python has begun to end
+        meanwhile, it stops the thread in a destructor of C++, which aborts the process.
+        """
         try:
             self._result = action()
         # Whatever it is, wait() raises it.
         except BaseException as error:
             self._error = error
-        with self._lock:
-            self._done.set()
-            callbacks, self._callbacks = self._callbacks, []
-        for callback in callbacks:
-            self._call_back(callback)
+        return partial(_end, self._done, self._lock, self._callbacks)
+
+
+def _end(
+    done: threading.Event, lock: threading.Lock, callbacks: list[Callable[[], None]]
+) -> None:
+    """End a call, and make its callbacks, without a reference to its handle."""
+    with lock:
+        done.set()
+    # None can be added any more. The handle must not refer to itself by them.
+    for callback in callbacks:
+        callback()
+    callbacks.clear()
 
 
 class WaitsForItselfError(RuntimeError):

@@ -166,7 +166,10 @@ class Worker:
             call = self._begin_next()
         if call is None:
             return False
-        call.handle.run(call.action)
+        end = call.handle.carry_out(call.action)
+        # See carry_out().
+        del call
+        end()
         self._end_call()
         return True
 

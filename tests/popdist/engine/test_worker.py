@@ -1,7 +1,9 @@
 """Deferred calls: made by the thread that waits for them, or else by the group's."""
 
 import threading
+import weakref
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -91,6 +93,39 @@ def test_closing_makes_the_calls_that_wait(group: Group) -> None:
     assert handle.result() == "popdist"
 
 
+class Data:
+    """What a tensor is to a call, but with weak references."""
+
+
+@pytest.mark.parametrize("async_op", ["deferred", True])
+def test_the_thread_refers_to_no_data_of_a_call_that_is_over(
+    group: Group, async_op: Any
+) -> None:
+    # To free a tensor while Python ends would abort the process.
+    begins, over = threading.Event(), threading.Event()
+    leftovers: list[Any] = []
+
+    class NotingEvent(threading.Event):
+        def set(self) -> None:
+            super().set()
+            leftovers.extend(reference() for reference in references)
+            over.set()
+
+    def action(argument: Data, result: Data) -> Data:
+        assert begins.wait(40)
+        return result
+
+    argument, result = Data(), Data()
+    references = [weakref.ref(argument), weakref.ref(result)]
+    handle = started(group, async_op, partial(action, argument, result))
+    handle._done = NotingEvent()
+    del handle, argument, result
+    begins.set()
+    assert over.wait(40)
+
+    assert leftovers == [None, None]
+
+
 @pytest.mark.usefixtures("_never_due")
 def test_an_error_of_a_deferred_call_is_raised_in_wait(group: Group) -> None:
     def fail() -> None:
@@ -116,7 +151,7 @@ def test_a_callback_in_the_thread_that_waits_cannot_wait_for_the_next_call(
     handle = started(group)
     later = started(group)
     # Without the hurry of add_done_callback(), so that this thread makes the call.
-    handle._callbacks.append(wait_for_calls)
+    handle._callbacks.append(partial(wait_for_calls, handle))
     handle.wait()
 
     assert later.wait() in ("MainThread", "popdist")
