@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 
 from poprun import __version__
-from poprun.annotations import TYPE_CHECKING, TextIO
+from poprun.annotations import TYPE_CHECKING
 from poprun.errors import (
     OUTPUT_CLOSED,
     UNWRITTEN,
@@ -19,6 +19,7 @@ from poprun.errors import (
     ProgramNotFoundError,
     TopologyError,
 )
+from poprun.stdout import discard_unwritten, write_stdout
 from poprun.words import FALSE_WORDS, TRUE_WORDS
 
 if TYPE_CHECKING:
@@ -201,28 +202,18 @@ def _versions(settings: "Settings", environ: Mapping[str, str]) -> str:
 
 
 def _print(text: str) -> int:
-    """Write what was asked for to stdout, whatever the locale, and say how it went."""
+    """Write a text to stdout; return the exit code."""
     try:
-        if sys.stdout is None:
-            raise OSError("it is closed")
-        encoding = sys.stdout.encoding or "utf-8"
-        sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
-        sys.stdout.flush()
+        write_stdout(text)
     except BrokenPipeError:
-        _forget(sys.stdout)
+        discard_unwritten(sys.stdout)
         return OUTPUT_CLOSED
     except OSError as error:
-        _forget(sys.stdout)
+        discard_unwritten(sys.stdout)
         reason = error.strerror or str(error)
         _report("error", f"The standard output cannot be written: {reason}.")
         return UNWRITTEN
     return 0
-
-
-def _forget(stream: TextIO | None) -> None:
-    # What is still in its buffer would fail a second time when Python ends.
-    if stream is not None:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _report(kind: str, text: str) -> None:
@@ -235,4 +226,4 @@ def _print_error(text: str) -> None:
     try:
         print(text, end="", file=sys.stderr, flush=True)
     except OSError:  # no other stream to report it on; the exit code remains
-        _forget(sys.stderr)
+        discard_unwritten(sys.stderr)

@@ -43,7 +43,14 @@ SCRIPTS = {
 # what stands in its own stage or in one before it. Every module stands in one.
 STAGES = {
     "poprun": (
-        ("poprun.annotations", "poprun.errors", "poprun.log", "poprun.words"),
+        (
+            "poprun.annotations",
+            "poprun.errors",
+            "poprun.log",
+            "poprun.users",
+            "poprun.words",
+        ),
+        ("poprun.stdout",),
         ("poprun.record",),
         ("poprun.helpers", "poprun.interpreter"),
         ("poprun.stdio",),

@@ -5,7 +5,6 @@ IPUs and can get no inventory runs without them.
 """
 
 import os
-import pwd
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
@@ -21,6 +20,7 @@ from poprun.plan import partition
 from poprun.plan.assignments import compact
 from poprun.plan.values import PartitionVariables, Request
 from poprun.record import Record, replace
+from poprun.users import user_name
 from poprun.vipu.errors import (
     InventoryBusyError,
     InventoryError,
@@ -220,7 +220,7 @@ def _job_request(request: Request, options: "PartitionOptions") -> "JobRequest":
 
     server, topology = options.server, request.topology
     # A server with access keys lets each user act in the name of the key's owner only.
-    user = (server.user if server else "") or _user()
+    user = (server.user if server else "") or user_name()
     host = os.uname().nodename
     return JobRequest(
         options=options,
@@ -283,10 +283,3 @@ def _end_action(
         environment=[os.fsencode(f"{name}={value}") for name, value in needed.items()],
         timeout_s=options.timeout_s + RELEASE_START_S,
     )
-
-
-def _user() -> str:
-    try:
-        return pwd.getpwuid(os.geteuid()).pw_name
-    except KeyError:  # containers run users without an entry
-        return str(os.geteuid())

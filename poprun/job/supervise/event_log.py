@@ -1,7 +1,6 @@
 """Tells of a job while it runs: the log of -v, Ctrl-C's answer, notes."""
 
 import os
-import pwd
 
 from poprun.helpers.processes import exit_code, signal_name
 from poprun.job.events import (
@@ -22,6 +21,7 @@ from poprun.job.events import (
 )
 from poprun.log import Log
 from poprun.plan.placement import describe_cpus
+from poprun.users import user_name
 
 
 class EventLog:
@@ -106,8 +106,8 @@ class EventLog:
             case Remains(pid, user, command, host):
                 self._warn_once(
                     (host, pid),
-                    f"Process {pid}{self._on(host)} of user {_name(user)} goes on "
-                    f"({command}): the kernel forbids user {_name(os.geteuid())} to "
+                    f"Process {pid}{self._on(host)} of user {user_name(user)} goes on "
+                    f"({command}): the kernel forbids user {user_name()} to "
                     "end it.",
                 )
             case NotUndone(sentence, host):
@@ -145,10 +145,3 @@ class EventLog:
             self._log.say(f"{name}: stopping the instances; once more kills them.")
         else:
             self._log.say(f"{name} again: killing everything.")
-
-
-def _name(user: int) -> str:
-    try:
-        return pwd.getpwuid(user).pw_name
-    except KeyError:
-        return str(user)

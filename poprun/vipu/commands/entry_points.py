@@ -10,6 +10,7 @@ import click
 
 from poprun.errors import INVALID, OUTPUT_CLOSED, UNWRITTEN, PoprunError
 from poprun.log import printable
+from poprun.stdout import discard_unwritten
 from poprun.vipu.commands.programs import make_program
 from poprun.vipu.commands.session import OutputError, Session
 from poprun.vipu.errors import InventoryBusyError
@@ -42,7 +43,7 @@ def _run(
     except (click.Abort, KeyboardInterrupt):
         return 128 + signal.SIGINT
     except OutputError as error:
-        _forget_output()
+        discard_unwritten(sys.stdout)
         if error.is_closed_by_reader:
             return OUTPUT_CLOSED
         return _refuse(name, f"The output cannot be written: {error}.", UNWRITTEN)
@@ -60,12 +61,6 @@ def _refuse(name: str, sentence: str, code: int, hints: Sequence[str] = ()) -> i
 def _report(text: str) -> None:
     if sys.stderr is not None:
         sys.stderr.write(text)
-
-
-def _forget_output() -> None:
-    # What is still in its buffer would fail a second time when Python ends.
-    if sys.stdout is not None:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 # Each carries out a command line, and returns its exit code.

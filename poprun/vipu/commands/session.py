@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from poprun.log import printable
+from poprun.stdout import write_stdout
 from poprun.vipu.client.server_address import OptionNames, ServerAddress, find_server
 from poprun.vipu.commands.views.machine_views import View
 from poprun.vipu.commands.views.text_tables import json_value
@@ -127,16 +128,12 @@ class Session:
 
 
 def write(text: str) -> None:
-    """Write to stdout, whatever the locale.
+    """Write a text to stdout.
 
     Raises:
         OutputError: It cannot be written, or its reader has closed it.
     """
     try:
-        if sys.stdout is None:
-            raise OSError("it is closed")
-        encoding = sys.stdout.encoding or "utf-8"
-        sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
-        sys.stdout.flush()
+        write_stdout(text)
     except OSError as error:
         raise OutputError(error) from error

@@ -10,6 +10,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import suppress
 
+from poprun.users import user_name
 from poprun.vipu.errors import InventoryUnavailableError
 
 _ELSEWHERE = "name another place with POPRUN_VIPU_INVENTORY"
@@ -62,7 +63,7 @@ def _check(path: str, kind: str, status: os.stat_result) -> None:
     if status.st_uid not in (os.geteuid(), 0):
         raise InventoryUnavailableError(
             f"The {kind} {path} of the V-IPU inventory belongs to another user, "
-            f"{_name(status.st_uid)}. Remove it, or {_ELSEWHERE}."
+            f"{user_name(status.st_uid)}. Remove it, or {_ELSEWHERE}."
         )
     mode = status.st_mode
     # In a sticky directory, as /tmp, others can make files, but not replace ours. The
@@ -86,10 +87,3 @@ def _is_own_group(number: int) -> bool:
         return False
     is_primary = user.pw_gid == number and group.gr_name == user.pw_name
     return is_primary and set(group.gr_mem) <= {user.pw_name}
-
-
-def _name(user: int) -> str:
-    try:
-        return pwd.getpwuid(user).pw_name
-    except KeyError:
-        return str(user)
