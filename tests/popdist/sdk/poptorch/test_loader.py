@@ -187,6 +187,13 @@ def test_an_iterable_data_set_with_a_length_gives_loaders_one() -> None:
     assert loaded(loader) == [[0, 1, 2, 3], [4, 5, 6, 7]]
 
 
+def test_a_data_set_with_a_length_takes_no_sample_beyond_it() -> None:
+    samples = iter(range(5))
+
+    assert list(poptorch.FixedLengthIterableDataset(samples, 2)) == [0, 1]
+    assert list(poptorch.FixedLengthIterableDataset(samples, 4)) == [2, 3, 4]
+
+
 def test_batches_of_a_sampler_are_joined_for_one_call() -> None:
     options = poptorch.Options().deviceIterations(2).replicationFactor(2)
     sampler = BatchSampler(range(11), batch_size=2, drop_last=True)

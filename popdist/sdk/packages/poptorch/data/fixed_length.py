@@ -1,6 +1,7 @@
 """A data set of a program's own iterable, with a length."""
 
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Any
 
 from torch.utils.data import IterableDataset
@@ -21,10 +22,7 @@ class FixedLengthIterableDataset(IterableDataset[Any]):
         self._length = length
 
     def __iter__(self) -> Iterator[Any]:
-        for number, sample in enumerate(self._dataset):
-            if number == self._length:
-                return
-            yield sample
+        return islice(self._dataset, self._length)
 
     def __len__(self) -> int:
         return self._length
