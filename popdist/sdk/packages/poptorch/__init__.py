@@ -48,3 +48,12 @@ __version__ = "3.4.0"
 
 # What popdist.poptorch tells the installed package from.
 __stand_in__ = True
+
+# `from poptorch import *` hides no module of a program by one that PopTorch does not
+# have under this name.
+_HIDDEN = """
+annotations argument_parsers ctc data errors execution model points regions scopes
+"""
+__all__ = [
+    name for name in dir() if not name.startswith("_") and name not in _HIDDEN.split()
+]

@@ -1,9 +1,9 @@
 """The values that options and ops take, with the numbers that programs rely on."""
 
-from enum import Enum, IntEnum
+import enum
 
 
-class MeanReductionStrategy(IntEnum):
+class MeanReductionStrategy(enum.IntEnum):
     """When a mean of gradients is divided."""
 
     Running = 0
@@ -11,7 +11,7 @@ class MeanReductionStrategy(IntEnum):
     PostAndLoss = 2
 
 
-class DataLoaderMode(IntEnum):
+class DataLoaderMode(enum.IntEnum):
     """Where batches are loaded.
 
     Sync: in the process that asks for them.
@@ -25,7 +25,7 @@ class DataLoaderMode(IntEnum):
     AsyncRebatched = 2
 
 
-class SharingStrategy(IntEnum):
+class SharingStrategy(enum.IntEnum):
     """How the loading process starts, and how it gets the data set.
 
     SharedMemory: a new process; the data set through shared memory.
@@ -41,7 +41,7 @@ class SharingStrategy(IntEnum):
     ForkServer = 3
 
 
-class OutputMode(IntEnum):
+class OutputMode(enum.IntEnum):
     """Which of the results of a call are returned."""
 
     Final = 0
@@ -56,7 +56,7 @@ class OutputMode(IntEnum):
 AnchorMode = OutputMode
 
 
-class ConnectionType(IntEnum):
+class ConnectionType(enum.IntEnum):
     """When a model attaches to its device."""
 
     Always = 0
@@ -64,7 +64,7 @@ class ConnectionType(IntEnum):
     Never = 2
 
 
-class HalfFloatCastingBehavior(IntEnum):
+class HalfFloatCastingBehavior(enum.IntEnum):
     """What an operation with float16 and float32 inputs casts them to."""
 
     FloatDowncastToHalf = 0
@@ -72,7 +72,7 @@ class HalfFloatCastingBehavior(IntEnum):
     Default = 2
 
 
-class ReductionType(IntEnum):
+class ReductionType(enum.IntEnum):
     """How values are reduced to one."""
 
     Sum = 0
@@ -80,7 +80,7 @@ class ReductionType(IntEnum):
     NoReduction = 2
 
 
-class SyncPattern(IntEnum):
+class SyncPattern(enum.IntEnum):
     """Which IPUs synchronise with each other."""
 
     Full = 0
@@ -88,7 +88,7 @@ class SyncPattern(IntEnum):
     ReplicaAndLadder = 2
 
 
-class MatMulSerializationMode(Enum):
+class MatMulSerializationMode(enum.Enum):
     """Along which dimension a matrix product is serialised."""
 
     InputChannels = "input_channels"
@@ -97,7 +97,7 @@ class MatMulSerializationMode(Enum):
     Disabled = "none"
 
 
-class Liveness(IntEnum):
+class Liveness(enum.IntEnum):
     """How long tensors of a phase stay on the chip."""
 
     AlwaysLive = 0
@@ -106,7 +106,7 @@ class Liveness(IntEnum):
     OffChipAfterEachPhase = 3
 
 
-class OverlapMode(Enum):
+class OverlapMode(enum.Enum):
     """With what copies of inputs and outputs overlap."""
 
     NoOverlap = "no_overlap"
@@ -114,21 +114,21 @@ class OverlapMode(Enum):
     OverlapDeviceIterationLoop = "overlap_device_iteration_loop"
 
 
-class AutoStage(IntEnum):
+class AutoStage(enum.IntEnum):
     """How blocks get the number of their stage: that of their IPU, or the next one."""
 
     SameAsIpu = 0
     AutoIncrement = 1
 
 
-class MultiConvPlanType(IntEnum):
+class MultiConvPlanType(enum.IntEnum):
     """Whether the convolutions of a MultiConv run at once."""
 
     Parallel = 0
     Serial = 1
 
 
-class CommGroupType(IntEnum):
+class CommGroupType(enum.IntEnum):
     """Which replicas share an input, or the value of a weight."""
 
     All = 0
@@ -137,14 +137,14 @@ class CommGroupType(IntEnum):
     NoGrouping = 3
 
 
-class Compiler(IntEnum):
+class Compiler(enum.IntEnum):
     """What makes a graph a program for IPUs: here nothing does."""
 
     PopART = 0
     MLIR = 1
 
 
-class VariableRetrievalMode(IntEnum):
+class VariableRetrievalMode(enum.IntEnum):
     """Of which replicas the values of a grouped weight are read."""
 
     OnePerGroup = 0

@@ -14,6 +14,16 @@ def test_programs_may_print_the_version() -> None:
     assert poptorch.__version__ == "3.4.0"
 
 
+def test_star_imports_hide_no_names_of_programs() -> None:
+    names: dict[str, Any] = {}
+    exec("from poptorch import *", names)
+
+    assert not {"Enum", "IntEnum", "data", "model", "errors"} & names.keys()
+    assert names["optim"] is poptorch.optim
+    assert names["OutputMode"] is poptorch.OutputMode
+    assert names["trainingModel"] is poptorch.trainingModel
+
+
 def test_identity_loss_reduces() -> None:
     x = torch.tensor([1.0, 3.0])
 
