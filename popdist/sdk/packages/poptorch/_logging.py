@@ -4,6 +4,7 @@ import logging
 import os
 import sys
 from functools import cache
+from typing import Any
 
 NAMES = {"TRACE": 5, "DEBUG": 10, "INFO": 20, "WARN": 30, "ERR": 40, "OFF": 100}
 # What setLogLevel takes instead of a name.
@@ -69,6 +70,23 @@ def warn_as_backend(text: str) -> None:
 def warn_deprecated(old: str, new: str) -> None:
     """Warn once that a name is an old one."""
     logger.warning("%s is deprecated: use %s instead.", old, new)
+
+
+# Any: each option has a type of its own.
+def log_options(values: dict[str, Any]) -> None:
+    """Log each option at level debug, in PopTorch's words."""
+    if not logger.isEnabledFor(logging.DEBUG):
+        return
+    for name, value in values.items():
+        if isinstance(value, dict):
+            for key, entry in value.items():
+                logger.debug("poptorch.Options set %s[%s] to %s", name, key, entry)
+        elif isinstance(value, list | tuple | set):
+            for entry in value:
+                logger.debug("poptorch.Options added %s to %s", entry, name)
+        else:
+            text = str(value).lower() if isinstance(value, bool) else value
+            logger.debug("poptorch.Options set %s to value %s", name, text)
 
 
 def _set_up() -> None:

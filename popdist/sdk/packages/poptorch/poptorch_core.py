@@ -1,12 +1,10 @@
 """The names of PopTorch's compiled module that programs use."""
 
 from enum import IntEnum
-from typing import Any, NoReturn
+from typing import NoReturn
 
-from .enums import OutputMode
 from .errors import Error, RecoverableError, UnrecoverableError
 from .execution import current
-from .options import Options, validation
 
 
 class TestErrorType(IntEnum):
@@ -38,15 +36,3 @@ def _throwTestError(error: TestErrorType) -> NoReturn:
 def isCompilingWithDispatcher() -> bool:
     """Return whether a model is being run."""
     return current() is not None
-
-
-# Any: each option has a type of its own.
-def _validateOptions(values: dict[str, Any]) -> None:
-    """Check and log what Options.toDict has returned.
-
-    Raises:
-        Error: A name is that of no option, or a value of no type of options.
-    """
-    defaults = Options().outputMode(OutputMode.All).toDict()
-    validation.check(values, defaults)
-    validation.log(values)

@@ -263,19 +263,6 @@ def test_all_options_as_one_dictionary() -> None:
     assert options.toDict() == merged
 
 
-def test_options_are_checked_as_the_compiler_of_ipus_does() -> None:
-    options = poptorch.Options().outputMode(poptorch.OutputMode.All)
-    options._Popart.set("dotChecks", {"FINAL"}).set("enableOutlining", True)
-    options._Popart.set("updatableNamedBuffers", ["mask"])
-    poptorch.poptorch_core._validateOptions(options.toDict())
-
-    options._Popart.set("enableOutliningg", True)
-    with pytest.raises(poptorch.Error, match="Unknown PopART option enableOutliningg"):
-        poptorch.poptorch_core._validateOptions(options.toDict())
-    with pytest.raises(poptorch.Error, match="Unknown value type <class 'bytes'> for "):
-        poptorch.poptorch_core._validateOptions({"log_dir": b""})
-
-
 def test_a_model_logs_its_options(capsys: pytest.CaptureFixture[str]) -> None:
     options = poptorch.Options().deviceIterations(2)
     options._Popart.set("engineOptions", {"a": "b"}).set("customCodelets", ["c", "d"])

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from .._logging import logger
+from .._logging import log_options, logger
 from ..enums import ConnectionType
 from ..optim import Optimizer as ExtendedOptimizer
-from ..options import Options, validation
+from ..options import Options
 from .compile.compilation import Compiled, compile_cached, compile_model
 from .compile.graph_search import warn_of_int64
 from .compile.progress_bar import compilation_bar
@@ -83,7 +83,8 @@ class ModelState:
         Raises:
             Error: The model cannot run with these options.
         """
-        self._get_device()
+        # Reading popdist's options attaches this process to its device.
+        log_options(self._options.clone().toDict())
         popart = self._options._popart.options
         cached = popart.get("enableEngineCaching") and popart.get("cachePath")
         self.flags = TrainingFlags()
@@ -119,10 +120,6 @@ class ModelState:
         self.attached = self._options.connection_type != ConnectionType.Never
         if self.attached and isinstance(self.optimizer, ExtendedOptimizer):
             self.optimizer.enter_device(self._parameter_names())
-
-    def _get_device(self) -> None:
-        """Log all options: reading popdist's attaches this process to its device."""
-        validation.log(self._options.clone().toDict())
 
     def load(self, compiled: Compiled) -> ReplicatedModel:
         """Load the weights when the model runs first: when training, instance 0's."""
