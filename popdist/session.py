@@ -42,7 +42,6 @@ class Job:
 
     place: Place
     instance: Instance
-    settings: Settings
     # A name that the instances of this host have in common; empty when alone.
     shared_name: str
     # Where poprun says which instances have ended; empty without it.
@@ -120,7 +119,6 @@ class Session:
         return Job(
             place=place,
             instance=instance_of(os.environ),
-            settings=self.settings,
             shared_name=shared_name_of(os.environ) if place.size > 1 else "",
             ended_file=os.environ.get(ENDED_INSTANCES, ""),
         )
@@ -161,7 +159,7 @@ class Session:
             lambda: self._make(purpose, members),
             lambda endpoint: not endpoint.closed,
         )
-        return Group.over(endpoint, algorithm=self.job.settings.algorithm)
+        return Group.over(endpoint, algorithm=self.settings.algorithm)
 
     def new_group(
         self,
@@ -307,7 +305,7 @@ class Session:
         # Not above, as in _shared_memory().
         from popdist.engine.endpoint import Endpoint
 
-        place, settings = self.job.place, self.job.settings
+        place, settings = self.job.place, self.settings
         if len(members) > 1:
             self._claim.acquire(self.job.shared_name, place.rank)
         try:
@@ -362,7 +360,7 @@ class Session:
 
     def _report_runs(self) -> None:
         """Print how often each algorithm ran, if the user has requested it."""
-        if self._endpoints and self.job.settings.reports_runs:
+        if self._endpoints and self.settings.reports_runs:
             runs = self._past_runs.copy()
             for endpoint in self._endpoints:
                 runs.update(endpoint.transport.runs)

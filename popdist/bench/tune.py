@@ -151,8 +151,8 @@ def _connection(comm: Communicator) -> Connect:
             name,
             comm.rank,
             STATE.job.members,
-            timeout=STATE.job.settings.timeout,
-            stall=STATE.job.settings.stall,
+            timeout=STATE.settings.timeout,
+            stall=STATE.settings.stall,
             tuning=tuning,
         )
         return Group(transport)

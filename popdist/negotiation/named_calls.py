@@ -77,7 +77,7 @@ class NamedCalls:
 
     def __init__(self, participants: tuple[int, ...]) -> None:
         """Meet the other instances. All of them must make it, and it blocks."""
-        settings = STATE.job.settings
+        settings = STATE.settings
         self._group = STATE.group("named", participants)
         # Adds rows as the members would do, to the bit.
         alone = STATE.group("sums", (STATE.job.place.rank,))

@@ -322,7 +322,7 @@ class HorovodBasics:
 
     def _make(self, number: int, process_set: ProcessSet) -> Negotiator:
         ranks = process_set.ranks or []
-        settings = STATE.job.settings
+        settings = STATE.settings
         members = tuple(self._instances[rank] for rank in ranks)
         with internal_errors():
             group = STATE.group(f"horovod{number}", members)
