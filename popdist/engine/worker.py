@@ -167,7 +167,7 @@ class Worker:
         if call is None:
             return False
         end = call.handle.carry_out(call.action)
-        # See carry_out().
+        # See Handle.carry_out().
         del call
         end()
         self._end_call()

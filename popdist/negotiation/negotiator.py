@@ -295,9 +295,13 @@ class Negotiator:
         """Make one round, as the only thread that does."""
         try:
             self._make_round()
-            for call in self._decided:
-                self._finish(call)
-            self._decided = []
+            # shut_down() may replace the list meanwhile.
+            decided = self._decided
+            while decided:
+                end = self._finish(decided[0])
+                # See Handle.carry_out().
+                del decided[0]
+                end()
         except BaseException as error:
             self._fail(error)
             if not isinstance(error, Exception):
@@ -348,10 +352,11 @@ class Negotiator:
         self._decided.append(call)
         return call
 
-    def _finish(self, call: Call) -> None:
+    def _finish(self, call: Call) -> Callable[[], None]:
+        """Hand a call's result on, and return the function that ends the call."""
         if self._observer:
             self._observer.ended(call.name, call.request.kind)
-        call.handle.run(call.outcome)
+        return call.handle.carry_out(call.outcome)
 
     def _take_fresh(self) -> tuple[list[Call], bool]:
         """Return new requests, and whether none can come before a call is over.
@@ -428,4 +433,4 @@ class Negotiator:
         for call in calls:
             if not call.handle.test():
                 call.error = error
-                self._finish(call)
+                self._finish(call)()

@@ -83,6 +83,45 @@ def test_a_callback_that_waits_for_a_named_call_is_refused() -> None:
     assert outputs(run(2, body)) == [f"{refused} [2.0]"] * 2
 
 
+def test_the_thread_refers_to_no_data_of_a_call_that_is_over() -> None:
+    # To free a tensor while Python ends would abort the process.
+    body = """
+    import functools, weakref
+    from popdist.negotiation.named_calls import NamedCall, named_calls_among
+
+    class Data(np.ndarray):
+        pass
+
+    class NotingEvent(threading.Event):
+        def set(self):
+            super().set()
+            leftovers.extend(reference() is not None for reference in references)
+            over.set()
+
+    leftovers = []
+    over = threading.Event()
+    data, result = np.ones(100).view(Data), np.ones(100).view(Data)
+    references = [weakref.ref(data), weakref.ref(result)]
+    begin = threading.Event()
+
+    def carry_out(data, result, group, name):
+        begin.wait(40)
+        group.barrier(name=name)
+        return result
+
+    carry_out = functools.partial(carry_out, data, result)
+    call = NamedCall("call", "call", data, carry_out, carry_out)
+    handle = named_calls_among((0, 1)).submit(call, wait=False)
+    handle._done = NotingEvent()
+    del data, result, carry_out, call, handle
+    begin.set()
+    over.wait(40)
+    print(leftovers)
+    """
+
+    assert outputs(run(2, body)) == ["[False, False]"] * 2
+
+
 def test_calls_of_one_name_are_matched_in_the_order_in_which_they_are_made() -> None:
     body = """
     handles = [
