@@ -6,7 +6,7 @@ settings -> Request -> DeviceReservation -> Plan -> Job -> Ended -> Outcome -> e
 from collections.abc import Callable, Mapping, Sequence
 
 from poprun.annotations import TYPE_CHECKING
-from poprun.helpers.processes import open_umask
+from poprun.helpers.own_process import open_umask
 from poprun.job.guard_start import StartedGuard
 from poprun.job.prepare import reservation
 from poprun.log import DEBUG, Log

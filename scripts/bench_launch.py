@@ -18,7 +18,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from poprun.helpers import processes
+from poprun.helpers import own_process, processes
 
 BIN = Path(sys.executable).parent
 POPRUN, MPIRUN = str(BIN / "poprun"), str(BIN / "mpirun")
@@ -188,7 +188,7 @@ def main() -> None:
         instructions()
         return
     rounds = options.rounds
-    processes.become_subreaper()
+    own_process.become_subreaper()
     launches(rounds)
     starts(rounds)
     output(3)

@@ -26,7 +26,7 @@ from pathlib import Path
 
 import psutil
 
-from poprun.helpers.processes import default_signals
+from poprun.helpers.own_process import default_signals
 
 POPRUN = str(Path(sys.executable).parent / "poprun")
 HANGS_S = 20.0

@@ -26,7 +26,7 @@ from pathlib import Path
 
 import psutil
 
-from poprun.helpers.processes import default_signals
+from poprun.helpers.own_process import default_signals
 from poprun.vipu.client.server_address import ServerAddress
 from poprun.vipu.client.server_inventory import ServerInventory
 from poprun.vipu.errors import VipuError

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from poprun.helpers import processes, protocol
+from poprun.helpers import own_process, processes, protocol
 from poprun.helpers.channel import Channel, connect
 from poprun.job.events import (
     Event,
@@ -116,8 +116,8 @@ class Driven:
     ) -> None:
         self.wake, self._signals = os.pipe()
         # Dispositions and children belong to the process that runs the tests.
-        monkeypatch.setattr(processes, "wake_up_on", lambda *_: self.wake)
-        monkeypatch.setattr(processes, "become_subreaper", lambda: None)
+        monkeypatch.setattr(own_process, "wake_up_on", lambda *_: self.wake)
+        monkeypatch.setattr(own_process, "become_subreaper", lambda: None)
         monkeypatch.setattr(processes, "reap", lambda: [])
         ours, theirs = socket.socketpair()
         self.guard = Peer(Channel(theirs))

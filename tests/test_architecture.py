@@ -235,6 +235,7 @@ LIGHT = (
     "poprun.helpers.channel",
     "poprun.helpers.end_actions",
     "poprun.helpers.guard",
+    "poprun.helpers.own_process",
     "poprun.helpers.processes",
     "poprun.helpers.program_start",
     "poprun.helpers.shim",
@@ -251,6 +252,7 @@ FOR_LIGHT = {
     "poprun",
     "poprun.helpers.channel",
     "poprun.helpers.end_actions",
+    "poprun.helpers.own_process",
     "poprun.helpers.processes",
     "poprun.helpers.job_files",
     "poprun.helpers.program_start",
@@ -389,7 +391,7 @@ LATE_IMPORTS = {
     # 30 ms.
     "poprun.plan.unsupported": {"psutil"},
     # 0.3 ms of the 13 that a shim takes, once for every instance.
-    "poprun.helpers.processes": {"fcntl"},
+    "poprun.helpers.own_process": {"fcntl"},
     "poprun.helpers.program_start": {"resource", "termios"},
     # It runs in every Python of an instance, and does nothing in most of them.
     "poprun.interpreter.sitecustomize": {

@@ -13,7 +13,7 @@ import resource
 import select
 import time
 
-from poprun.helpers import processes, protocol
+from poprun.helpers import own_process, processes, protocol
 from poprun.helpers.channel import Channel
 from poprun.helpers.end_actions import EndActions, RemovePath
 from poprun.helpers.job_files import Leftovers, hold, release, undo_abandoned
@@ -33,12 +33,12 @@ FINISH_GRACE_S = 0.5
 
 def main(descriptor: int) -> None:
     os.setsid()
-    processes.open_umask()
-    processes.become_subreaper()
+    own_process.open_umask()
+    own_process.become_subreaper()
     # If something has stopped this process, it continues when it is needed. The end of
     # poprun itself is the end of file on the socket.
-    processes.die_with_parent(_signal.SIGCONT, os.getppid())
-    wake = processes.wake_up_on(*processes.HELPER_SIGNALS)
+    own_process.die_with_parent(_signal.SIGCONT, os.getppid())
+    wake = own_process.wake_up_on(*own_process.HELPER_SIGNALS)
     sock = _socket.socket(fileno=descriptor)
     os.set_inheritable(descriptor, False)
     Guard(sock, wake).run()
@@ -186,7 +186,7 @@ class Guard:
 
     def _end_all(self, grace: float) -> None:
         """End the job without poprun."""
-        processes.continue_regularly(CONTINUE_S)
+        own_process.continue_regularly(CONTINUE_S)
         # mpirun first: it would take the end of its children for an accident, and
         # look for words. The shims end by themselves, which is kinder to programs.
         began = time.monotonic()

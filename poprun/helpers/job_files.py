@@ -13,7 +13,7 @@ import sys
 import time
 from _collections_abc import Iterable, Iterator  # os has imported it already
 
-from poprun.helpers import processes
+from poprun.helpers import own_process, processes
 from poprun.helpers.end_actions import EndActions, RemovePath
 
 # The kernel reports a file an instant before the process that makes it has it open.
@@ -38,7 +38,7 @@ class Leftovers:
         """Notice from now on when a file is made whose path begins like this."""
         self._prefixes = tuple(prefixes)
         places = sorted({os.path.dirname(prefix) for prefix in self._prefixes})
-        self.descriptor, self._directories = processes.watch(places)
+        self.descriptor, self._directories = own_process.watch(places)
         self.check_all()
 
     def read_events(self) -> None:

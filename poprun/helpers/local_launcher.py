@@ -13,7 +13,7 @@ import os
 import select
 import time
 
-from poprun.helpers import processes
+from poprun.helpers import own_process, processes
 
 # As Open MPI 5 does: so long from SIGTERM to SIGKILL.
 TERM_GRACE_S = 0.25
@@ -25,7 +25,7 @@ NEVER = float("inf")
 
 def main(words: list[str]) -> None:
     # Before the first start: a child may end at once.
-    wake = processes.wake_up_on(
+    wake = own_process.wake_up_on(
         _signal.SIGCHLD, _signal.SIGTERM, _signal.SIGINT, _signal.SIGHUP
     )
     poll = select.poll()

@@ -7,7 +7,7 @@ import _signal  # type: ignore[import-not-found]  # typeshed has signal only
 import errno
 import os
 
-from poprun.helpers import processes, protocol
+from poprun.helpers import own_process, processes, protocol
 
 # What a fork writes to the shim if memory cannot be bound; it goes on without.
 UNBOUND = b"memory is not bound\n"
@@ -132,17 +132,17 @@ def _become_program(
     about, call = b"", b"setsid()"
     try:
         os.setsid()
-        if not processes.die_with_parent(_signal.SIGKILL, shim):
+        if not own_process.die_with_parent(_signal.SIGKILL, shim):
             os._exit(1)
         call = b"fcntl()"
-        processes.die_with_pipe(alive)
+        own_process.die_with_pipe(alive)
         call = b"dup2()"
         for target, descriptor in enumerate(stdio):
             os.dup2(descriptor, target)
         if spec.cpus:
             call = b"sched_setaffinity()"
             os.sched_setaffinity(0, spec.cpus)
-        if spec.memory_nodes and not processes.bind_memory(spec.memory_nodes):
+        if spec.memory_nodes and not own_process.bind_memory(spec.memory_nodes):
             os.write(fault, UNBOUND)
         if spec.open_files:
             call = b"setrlimit()"
@@ -152,7 +152,7 @@ def _become_program(
         os.umask(spec.umask)
         about = spec.path
         environment = _environment(spec, stdout_is_terminal=os.isatty(1))
-        processes.default_signals(ignored=spec.ignored)
+        own_process.default_signals(ignored=spec.ignored)
         os.execve(spec.path, spec.argv, environment)
     except OSError as error:
         os.write(fault, b"%d %s %s" % (error.errno or 0, call, about[:2048]))

@@ -13,7 +13,7 @@ import sys
 import time
 from _collections_abc import Callable  # os has imported it already
 
-from poprun.helpers import processes, protocol
+from poprun.helpers import own_process, processes, protocol
 from poprun.helpers.channel import Channel, connect
 from poprun.helpers.job_files import (
     hold,
@@ -49,9 +49,9 @@ ENDING = (_signal.SIGTERM, _signal.SIGINT)
 
 def main(variable: str, rank: int) -> None:
     parent = os.getppid()
-    processes.become_subreaper()
-    wake = processes.wake_up_on(*processes.HELPER_SIGNALS)
-    if not processes.die_with_parent(_signal.SIGTERM, parent):
+    own_process.become_subreaper()
+    wake = own_process.wake_up_on(*own_process.HELPER_SIGNALS)
+    if not own_process.die_with_parent(_signal.SIGTERM, parent):
         return
     try:
         sock, key = connect(os.environb[os.fsencode(variable)])

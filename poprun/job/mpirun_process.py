@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from math import inf
 
 from poprun.errors import LaunchError
-from poprun.helpers import processes, protocol
+from poprun.helpers import own_process, processes, protocol
 from poprun.helpers.end_actions import EndActions
 from poprun.job.events import (
     Event,
@@ -63,7 +63,7 @@ class MpirunProcess:
         """
         job = self._job
         self._emit = emit
-        processes.become_subreaper()
+        own_process.become_subreaper()
         self._guard = GuardClient(
             self._started_guard, job, [item.end_action for item in self._resources]
         )

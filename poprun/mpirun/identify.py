@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from poprun.annotations import TYPE_CHECKING
 from poprun.errors import LaunchError, MpiNotFoundError, explain_errno, is_shortage
-from poprun.helpers import processes
+from poprun.helpers import own_process
 from poprun.mpirun.environment import without_outer_mpi
 from poprun.mpirun.values import HYDRA, OPENMPI4, OPENMPI5, Mpi
 
@@ -158,7 +158,9 @@ def _ask(path: str, environ: Mapping[str, str]) -> tuple[str, int]:
             bufsize=0,
             process_group=0,
             pass_fds=(alive_read,),
-            preexec_fn=lambda: processes.kill_group_with_pipe(alive_read, os.getpid()),
+            preexec_fn=lambda: own_process.kill_group_with_pipe(
+                alive_read, os.getpid()
+            ),
         )
     except OSError as error:
         os.close(alive_write)

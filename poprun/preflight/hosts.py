@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from poprun.annotations import Protocol
-from poprun.helpers import processes
+from poprun.helpers import own_process
 from poprun.plan.hosts import HostSpec
 from poprun.plan.values import HostFacts
 from poprun.preflight import machine, memory, program
@@ -50,7 +50,7 @@ class LocalPreflight:
             interpreter=_INTERPRETER,
             page_bytes=resource.getpagesize(),
             stack_limit=resource.getrlimit(resource.RLIMIT_STACK)[0],
-            ignored_signals=tuple(processes.ignored_signals()),
+            ignored_signals=tuple(own_process.ignored_signals()),
         )
 
     def find_program(

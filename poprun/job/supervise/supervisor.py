@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from math import inf
 
-from poprun.helpers import processes
+from poprun.helpers import own_process
 from poprun.job.events import (
     Event,
     Exited,
@@ -115,7 +115,7 @@ class Supervisor:
             ends_by=now + self._job.timeout,
             starts_by=now + self._job.start_timeout,
         )
-        self._wake = processes.wake_up_on(*_signals())
+        self._wake = own_process.wake_up_on(*_signals())
         for host in self._hosts:
             host.start(self._emit, self._streams, self._stdin_feeder)
         self._mpirun.start(self._emit)
@@ -147,7 +147,7 @@ class Supervisor:
     def close(self) -> None:
         """Release what `write_out` needs: the last thing to call."""
         block_signals()
-        processes.end_wake_up(self._wake)
+        own_process.end_wake_up(self._wake)
         for sink in self._router.sinks:
             sink.close()
 
@@ -308,5 +308,5 @@ def block_signals() -> None:
 
 def _signals() -> list[int]:
     """Return what poprun handles: not what the caller has ignored."""
-    ignored = processes.ignored_signals()
+    ignored = own_process.ignored_signals()
     return [number for number in HANDLED_SIGNALS if number not in ignored]

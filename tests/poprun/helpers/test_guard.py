@@ -377,8 +377,8 @@ def test_known_processes_get_the_grace_to_end_by_themselves(guard: Driven) -> No
 # A subreaper, as shims are; below it the script.
 SUPERVISOR = """
 import subprocess, sys, time
-from poprun.helpers import processes
-processes.become_subreaper()
+from poprun.helpers import own_process, processes
+own_process.become_subreaper()
 subprocess.Popen(["sh", "-c", sys.argv[1]])
 while True:
     processes.reap()

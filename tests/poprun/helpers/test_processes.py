@@ -8,25 +8,9 @@ from pathlib import Path
 
 import pytest
 from conftest import wait_for
+from subreaper import run_as_subreaper
 
 from poprun.helpers import processes
-
-# In a process of its own, because what is tested changes the process for good.
-SUBREAPER = """
-import os, signal, time
-from poprun.helpers import processes
-processes.become_subreaper()
-"""
-
-
-def in_a_process(script: str) -> str:
-    return subprocess.run(
-        [sys.executable, "-c", SUBREAPER + script],
-        stdout=subprocess.PIPE,
-        text=True,
-        timeout=50,
-        check=True,
-    ).stdout
 
 
 @pytest.fixture
@@ -211,7 +195,7 @@ def test_signalling_the_dead_is_no_error() -> None:
 
 
 def test_reap_collects_all_who_have_ended_and_waits_for_nobody() -> None:
-    assert in_a_process("""
+    assert run_as_subreaper("""
 one, two = os.fork(), 0
 if not one: os._exit(3)
 two = os.fork()
@@ -227,32 +211,8 @@ print(processes.reap() == [(two, 9)], processes.reap(), processes.has_children()
 """).splitlines() == ["True", "True True", "True [] True", "True [] False"]
 
 
-def test_a_subreaper_knows_of_orphans_before_anybody_can_miss_them() -> None:
-    assert (
-        in_a_process("""
-missed = 0
-for _ in range(100):
-    read, write = os.pipe()
-    child = os.fork()
-    if not child:
-        if not os.fork():
-            os.close(write)
-            os.setsid()
-            os.read(read, 1)
-            os._exit(0)
-        os._exit(0)
-    os.waitpid(child, 0)
-    missed += not processes.has_children()
-    os.close(write)
-    while processes.has_children(): processes.reap()
-print(missed)
-""")
-        == "0\n"
-    )
-
-
 def test_end_ends_all_and_says_how_many_there_were() -> None:
-    assert in_a_process("""
+    assert run_as_subreaper("""
 for script in ("exec sleep 60", "trap '' TERM; while :; do sleep 60 & wait; done",
                "setsid env -i sh -c 'sleep 60 & sleep 60' & sleep 60", "kill -STOP $$"):
     if not os.fork():
@@ -266,7 +226,7 @@ print(count >= 8, processes.has_children())
 
 
 def test_end_asks_before_it_kills() -> None:
-    assert in_a_process("""
+    assert run_as_subreaper("""
 read, write = os.pipe()
 os.set_inheritable(write, True)
 if not os.fork():
@@ -302,7 +262,7 @@ def test_end_gives_up_on_what_cannot_be_ended() -> None:
 
 def test_end_ends_what_is_too_fast_to_be_found() -> None:
     # Each process starts the next and ends.
-    assert in_a_process("""
+    assert run_as_subreaper("""
 if not os.fork():
     os.setsid()
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -315,7 +275,7 @@ print(processes.end(lambda: [], 0.0, 30.0, all_children=True), processes.has_chi
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="two users take root to start them")
 def test_end_does_not_wait_for_another_users_processes() -> None:
-    assert in_a_process("""
+    assert run_as_subreaper("""
 ready, come = os.pipe()
 alive, end = os.pipe()
 others = os.fork()
@@ -334,80 +294,6 @@ count, left = processes.end(lambda: processes.descendants([os.getpid()]), 0.1, 6
 print(count, [processes.describe(p)[0] for p in left], processes.has_children())
 print(left[0].pid == others, processes.send(signal.SIGKILL, left[0]))
 """).splitlines() == ["2 [0] True", "True False"]
-
-
-def test_whoever_asks_dies_with_its_parent() -> None:
-    assert in_a_process("""
-read, write = os.pipe()
-parent = os.fork()
-if not parent:
-    middle = os.getpid()
-    if not os.fork():
-        os.write(write, b"%d" % processes.die_with_parent(signal.SIGTERM, middle))
-        signal.pause()
-    signal.pause()
-print(os.read(read, 1))
-os.kill(parent, 9)
-ended = {}
-while len(ended) < 2: ended.update(processes.reap()); time.sleep(0.01)
-print(sorted(ended.values()))
-""").splitlines() == ["b'1'", "[9, 15]"]
-
-
-def test_whoever_asks_too_late_is_told() -> None:
-    assert in_a_process("""
-print(processes.die_with_parent(signal.SIGTERM, 1 << 22))
-""").splitlines() == ["False"]
-
-
-def test_signals_become_bytes_that_can_be_waited_for() -> None:
-    assert in_a_process("""
-import select
-wake = processes.wake_up_on(signal.SIGTERM, signal.SIGUSR1)
-os.kill(os.getpid(), signal.SIGUSR1)
-select.select([wake], [], [])
-first = os.read(wake, 9)
-os.kill(os.getpid(), signal.SIGTERM)
-select.select([wake], [], [])
-print(first, os.read(wake, 9), os.get_blocking(wake), os.get_inheritable(wake))
-""").splitlines() == ["b'\\n' b'\\x0f' False False"]
-
-
-def test_a_program_starts_with_the_signals_of_a_fresh_process() -> None:
-    script = """
-signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-signal.signal(signal.SIGINT, signal.SIG_IGN)
-signal.signal(signal.SIGHUP, signal.SIG_IGN)
-processes.default_signals(ignored=%s)
-status = open("/proc/self/status").read()
-ignored = [line for line in status.splitlines() if line.startswith("SigIgn")]
-# Two real-time signals are the C library's own: make, for one, has them ignored.
-mask = int(ignored[0].split()[1], 16) & ~(0b11 << 31)
-print(signal.pthread_sigmask(signal.SIG_BLOCK, ()), mask)
-"""
-
-    assert in_a_process(script % "[]") == "set() 0\n"
-    assert in_a_process(script % "[1, 2]") == "set() 3\n"
-
-
-def test_memory_is_bound_where_the_kernel_allows_it() -> None:
-    # Containers often forbid the call; then it is refused, and nothing breaks.
-    assert in_a_process("""
-allowed = processes.bind_memory([0])
-policy = open("/proc/self/numa_maps").read() if allowed else "bind:0"
-print("bind:0" in policy, processes.bind_memory([1023]))
-""").splitlines() == ["True False"]
-
-
-def test_a_signal_that_the_caller_has_blocked_still_wakes_up() -> None:
-    assert in_a_process("""
-import select
-signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGUSR2})
-wake = processes.wake_up_on(signal.SIGTERM)
-os.kill(os.getpid(), signal.SIGTERM)
-print(bool(select.select([wake], [], [], 20)[0]))
-print(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
-""").splitlines() == ["True", "{<Signals.SIGUSR2: 12>}"]
 
 
 @pytest.mark.parametrize(

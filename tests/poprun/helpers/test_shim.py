@@ -22,14 +22,14 @@ from poprun.helpers.job_files import make_lock
 
 SHIM = """
 import os, resource, signal, socket, sys
-from poprun.helpers import processes, shim
+from poprun.helpers import own_process, processes, shim
 from poprun.helpers.shim import Shim
 class Unprivileged(Shim):
     def _start(self, spec):
         super()._start(spec)
         os.setresuid(65534, 65534, 65534)
-processes.become_subreaper()
-wake = processes.wake_up_on(signal.SIGCHLD, signal.SIGTERM)
+own_process.become_subreaper()
+wake = own_process.wake_up_on(signal.SIGCHLD, signal.SIGTERM)
 kind = Unprivileged if "unprivileged" in sys.argv else Shim
 if "lingering" in sys.argv:
     shim.LINGER_S = 30.0

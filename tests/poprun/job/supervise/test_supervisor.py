@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 from fake_hosts import FakeHost, FakeMpirun
 
-from poprun.helpers import processes
+from poprun.helpers import own_process
 from poprun.job.events import (
     Connected,
     Event,
@@ -48,7 +48,7 @@ class Loop:
     ) -> None:
         wake, self._signals = os.pipe()
         # The actions on signals belong to the process that runs the tests.
-        monkeypatch.setattr(processes, "wake_up_on", lambda *_: wake)
+        monkeypatch.setattr(own_process, "wake_up_on", lambda *_: wake)
         self.output = os.memfd_create("stdout")
         router = OutputRouter(
             Routes(), stdout or self.output, os.memfd_create("stderr")

@@ -1,0 +1,195 @@
+"""What poprun and its helpers ask the Linux kernel for themselves and their children.
+
+Shims and the guard import this, and start in milliseconds: no ctypes, no signal, only
+what is built in or one small shared object.
+"""
+
+import _ctypes
+import _signal  # type: ignore[import-not-found]  # typeshed has signal only
+import os
+import sys
+from _collections_abc import Iterable  # os has imported it
+
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+MPOL_BIND = 2
+IN_CREATE = 0x100
+CLOCK_MONOTONIC = 1
+F_SETSIG = 10
+HIGH_DESCRIPTOR = 100
+# By machine, because no module that starts fast knows the numbers of system calls.
+SYS_SET_MEMPOLICY = {"x86_64": 238, "aarch64": 237, "ppc64le": 261, "riscv64": 237}
+
+# What shims and the guard handle: the ends of their children, and signals that are
+# meant for poprun, which tells them what follows by messages.
+HELPER_SIGNALS = (
+    _signal.SIGCHLD,
+    _signal.SIGTERM,
+    _signal.SIGINT,
+    _signal.SIGHUP,
+    _signal.SIGQUIT,
+    _signal.SIGUSR1,
+    _signal.SIGUSR2,
+    _signal.SIGTSTP,
+)
+
+_libc = _ctypes.dlopen(None, 0)  # type: ignore[arg-type]  # None: this process
+_prctl = _ctypes.dlsym(_libc, "prctl")
+_syscall = _ctypes.dlsym(_libc, "syscall")
+_inotify_init1 = _ctypes.dlsym(_libc, "inotify_init1")
+_inotify_add_watch = _ctypes.dlsym(_libc, "inotify_add_watch")
+
+
+def open_umask() -> int:
+    """Let this process use what it makes from now on; return the umask before.
+
+    Some users take the owner's permissions away too.
+    """
+    before = os.umask(0)
+    os.umask(before & 0o077)
+    return before
+
+
+def become_subreaper() -> None:
+    """Make orphans below this process its children, not init's."""
+    _ctypes.call_function(_prctl, (PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0))
+
+
+def die_with_parent(signal: int, parent: int) -> bool:
+    """Ask for a signal when the parent goes; False if it has gone already."""
+    _ctypes.call_function(_prctl, (PR_SET_PDEATHSIG, signal, 0, 0, 0))
+    return os.getppid() == parent
+
+
+def continue_regularly(interval: float) -> None:
+    """Let the kernel continue this process from now on, should it be stopped.
+
+    Where the C library has no timers (glibc before 2.34), it stays stopped.
+    """
+    try:
+        create = _ctypes.dlsym(_libc, "timer_create")
+        start = _ctypes.dlsym(_libc, "timer_settime")
+    except OSError:
+        return
+    # The kernel does not repeat a signal that is ignored, as this one is by default.
+    _signal.signal(_signal.SIGCONT, _nothing)
+    # struct sigevent: a value, the signal, how it is sent (as a signal: 0).
+    event = bytes(8) + _signal.SIGCONT.to_bytes(4, sys.byteorder) + bytes(52)
+    timer = _Pointer()
+    if _ctypes.call_function(create, (CLOCK_MONOTONIC, event, _ctypes.byref(timer))):
+        return
+    time_span = bytes(8) + int(interval * 1e9).to_bytes(8, sys.byteorder)
+    _ctypes.call_function(start, (timer, 0, time_span * 2, None))
+
+
+class _Pointer(_ctypes._SimpleCData):  # type: ignore[type-arg]  # not at run time
+    _type_ = "P"
+
+
+def die_with_pipe(read: int) -> None:
+    """Let the kernel kill this process's group when a pipe has no writer any more.
+
+    A parent-death signal is not inherited by children. This reaches all of the group,
+    as long as one process has the read end open.
+    """
+    import fcntl
+
+    try:
+        # Where a script that numbers its own files is not in its way.
+        number = fcntl.fcntl(read, fcntl.F_DUPFD, HIGH_DESCRIPTOR)
+    except OSError:  # the limit of open files is lower
+        number = os.dup(read)
+        os.set_inheritable(number, True)
+    kill_group_with_pipe(number, os.getpgrp())
+
+
+def kill_group_with_pipe(read: int, group: int) -> None:
+    """Let the kernel kill a process group when a pipe has no writer any more.
+
+    It does so as long as one process has the read end open.
+    """
+    import fcntl
+
+    fcntl.fcntl(read, fcntl.F_SETOWN, -group)
+    fcntl.fcntl(read, F_SETSIG, _signal.SIGKILL)
+    fcntl.fcntl(read, fcntl.F_SETFL, os.O_ASYNC)
+
+
+def bind_memory(nodes: Iterable[int]) -> bool:
+    """Allocate memory on these NUMA nodes only; False where that cannot be asked."""
+    number = SYS_SET_MEMPOLICY.get(os.uname().machine)
+    if number is None:
+        return False
+    mask = 0
+    for node in nodes:
+        mask |= 1 << node
+    length = (mask.bit_length() // 64 + 1) * 8
+    bits = mask.to_bytes(length, "little")
+    # The kernel reads one bit less than it is told.
+    arguments = (number, MPOL_BIND, bits, length * 8 + 1)
+    return bool(_ctypes.call_function(_syscall, arguments) == 0)
+
+
+def watch(directories: Iterable[bytes]) -> tuple[int, dict[int, bytes]]:
+    """Ask for an event for every file that is made in one of these directories.
+
+    Returns a descriptor to read inotify's events from, -1 if the kernel has none left,
+    and which number in an event stands for which directory.
+    """
+    flags = (os.O_NONBLOCK | os.O_CLOEXEC,)
+    descriptor = int(_ctypes.call_function(_inotify_init1, flags))
+    watched = {}
+    for path in directories:
+        arguments = (descriptor, path, IN_CREATE)
+        watched[int(_ctypes.call_function(_inotify_add_watch, arguments))] = path
+    watched.pop(-1, None)
+    return descriptor, watched
+
+
+def wake_up_on(*signals: int) -> int:
+    """Make signals readable: returns a descriptor that gets one byte for each.
+
+    Their mask and disposition are the caller's no more.
+    """
+    read, write = os.pipe()
+    for end_of_pipe in (read, write):
+        os.set_blocking(end_of_pipe, False)
+    _signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+    for number in signals:
+        _signal.signal(number, _nothing)
+    # A caller may have blocked them: a signal that ends a job must not wait for ever.
+    _signal.pthread_sigmask(_signal.SIG_UNBLOCK, signals)
+    return read
+
+
+def end_wake_up(read: int) -> None:
+    """Close the descriptor of `wake_up_on`, and the end that signals are written to."""
+    os.close(_signal.set_wakeup_fd(-1))
+    os.close(read)
+
+
+def _nothing(number: int, frame: object) -> None:
+    """Stand for a handler: the byte in the pipe is all that is wanted."""
+
+
+def ignored_signals() -> list[int]:
+    """Return which signals of a terminal the caller has ignored for this process.
+
+    nohup does so with SIGHUP, a shell without job control with SIGINT and SIGQUIT for
+    what it starts in the background.
+    """
+    terminals = (_signal.SIGHUP, _signal.SIGINT, _signal.SIGQUIT, _signal.SIGTSTP)
+    return [int(n) for n in terminals if _signal.getsignal(n) == _signal.SIG_IGN]
+
+
+def default_signals(*, ignored: Iterable[int] = ()) -> None:
+    """Give a child about to exec the signals of a fresh process, but for some."""
+    for number in _signal.valid_signals():
+        if number in ignored:
+            _signal.signal(number, _signal.SIG_IGN)
+        elif number not in (_signal.SIGKILL, _signal.SIGSTOP):
+            try:
+                _signal.signal(number, _signal.SIG_DFL)
+            except (OSError, ValueError):
+                continue  # glibc keeps two real-time signals to itself
+    _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
