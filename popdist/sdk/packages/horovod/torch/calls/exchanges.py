@@ -11,7 +11,12 @@ from torch import Tensor
 from ...common.process_sets import ProcessSet, global_process_set
 from . import gradients
 from .single_calls import of_one_tensor
-from .submission import Handle, broadcast_tensors, exchange_tensor, gather_tensors
+from .submission import (
+    HorovodHandle,
+    broadcast_tensors,
+    exchange_tensor,
+    gather_tensors,
+)
 
 
 def grouped_allgather(
@@ -34,7 +39,7 @@ def grouped_allgather_async(
     tensors: Sequence[Tensor],
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
-) -> Handle:
+) -> HorovodHandle:
     """Begin what grouped_allgather() does, and return a handle for synchronize()."""
     return gather_tensors(list(tensors), name, process_set, now=False)
 
@@ -74,7 +79,7 @@ def broadcast_async(
     root_rank: int,
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
-) -> Handle:
+) -> HorovodHandle:
     """Begin what broadcast() does, and return a handle for synchronize()."""
     return broadcast_tensors(
         [tensor], root_rank, name, process_set, in_place=False, now=False
@@ -100,7 +105,7 @@ def broadcast_async_(
     root_rank: int,
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
-) -> Handle:
+) -> HorovodHandle:
     """Begin what broadcast_() does, and return a handle for synchronize()."""
     return broadcast_tensors(
         [tensor], root_rank, name, process_set, in_place=True, now=False
@@ -135,7 +140,7 @@ def alltoall_async(
     splits: Tensor | Sequence[int] | None = None,
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
-) -> Handle:
+) -> HorovodHandle:
     """Begin what alltoall() does, and return a handle for synchronize()."""
     handle = exchange_tensor(tensor, splits, name, process_set, now=False)
     return handle if splits is not None else handle.first()

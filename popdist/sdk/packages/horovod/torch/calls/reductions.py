@@ -15,7 +15,7 @@ from ..compression import Compression, Compressor, compress_all, decompress_all
 from ..execution.reduce_ops import Average, Reduction, Sum, choose_op
 from . import gradients
 from .single_calls import of_one_tensor
-from .submission import Handle, gather_tensors, reduce_tensors, scatter_tensors
+from .submission import HorovodHandle, gather_tensors, reduce_tensors, scatter_tensors
 
 
 def grouped_allreduce(
@@ -73,7 +73,7 @@ def grouped_allreduce_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
-) -> Handle:
+) -> HorovodHandle:
     """Begin what grouped_allreduce() does, and return a handle for synchronize().
 
     A tensor may not be changed until synchronize() returns the result.
@@ -110,7 +110,7 @@ def grouped_allreduce_async_(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
-) -> Handle:
+) -> HorovodHandle:
     """Begin what grouped_allreduce_() does, and return a handle for synchronize()."""
     reduction = Reduction(choose_op(op, average), prescale_factor, postscale_factor)
     return reduce_tensors(
@@ -129,7 +129,7 @@ def sparse_allreduce_async(
     name: str | None = None,
     op: int | None = None,
     process_set: ProcessSet = global_process_set,
-) -> Handle:
+) -> HorovodHandle:
     """Begin an allreduce of sparse tensors, and return a handle for synchronize().
 
     The ranks' indices and values are gathered. op is Average or Sum.
@@ -191,7 +191,7 @@ def grouped_reducescatter_async(
     process_set: ProcessSet = global_process_set,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
-) -> Handle:
+) -> HorovodHandle:
     """Begin what grouped_reducescatter() does; return a handle for synchronize()."""
     reduction = Reduction(choose_op(op, None), prescale_factor, postscale_factor)
     return scatter_tensors(list(tensors), name, reduction, process_set, now=False)

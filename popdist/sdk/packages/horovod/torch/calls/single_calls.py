@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from .submission import Handle
+from .submission import HorovodHandle
 
 
 # Any: both have the arguments of the call that is given.
@@ -15,11 +15,11 @@ def of_one_tensor(grouped: Callable[..., Any]) -> Callable[..., Any]:
 
     def call(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
         results = grouped([tensor], *args, **kwargs)
-        return results.first() if isinstance(results, Handle) else results[0]
+        return results.first() if isinstance(results, HorovodHandle) else results[0]
 
     original = signature(grouped)
     tensors, *others = original.parameters.values()
-    returned = Handle if original.return_annotation is Handle else Tensor
+    returned = HorovodHandle if original.return_annotation is HorovodHandle else Tensor
     call.__signature__ = original.replace(  # type: ignore[attr-defined]
         parameters=[tensors.replace(name="tensor", annotation=Tensor), *others],
         return_annotation=returned,

@@ -28,16 +28,16 @@ from ..execution.reduce_ops import (
 BASICS = HorovodBasics(Carrier)
 
 
-class Handle:
+class HorovodHandle:
     """A call that may be under way. poll() and synchronize() take it."""
 
     def __init__(self, call: Call, *, only_first: bool = False) -> None:
         self._call = call
         self._only_first = only_first
 
-    def first(self) -> "Handle":
+    def first(self) -> "HorovodHandle":
         """Return a handle of the same call whose result is the first of this one's."""
-        return Handle(self._call, only_first=True)
+        return HorovodHandle(self._call, only_first=True)
 
     def poll(self) -> bool:
         """Return whether the call is over. Never blocks."""
@@ -56,10 +56,10 @@ class Handle:
 
     def __repr__(self) -> str:
         state = "done" if self.poll() else "under way"
-        return f"<Handle: {self._call.name!r}, {state}>"
+        return f"<HorovodHandle: {self._call.name!r}, {state}>"
 
 
-def submit(process_set: ProcessSet, call: Call, now: bool) -> Handle:
+def submit(process_set: ProcessSet, call: Call, now: bool) -> HorovodHandle:
     """Request a call in a process set.
 
     Args:
@@ -74,7 +74,7 @@ def submit(process_set: ProcessSet, call: Call, now: bool) -> Handle:
                 "another name."
             )
         negotiator.submit(call, wait=now)
-    return Handle(call)
+    return HorovodHandle(call)
 
 
 def reduce_tensors(
@@ -85,7 +85,7 @@ def reduce_tensors(
     *,
     in_place: bool,
     now: bool,
-) -> Handle:
+) -> HorovodHandle:
     """Request an allreduce; its result is a list of tensors."""
     sources = _readable(tensors, reduction.op)
     if reduction.op is Adasum:
@@ -102,7 +102,7 @@ def scatter_tensors(
     process_set: ProcessSet,
     *,
     now: bool,
-) -> Handle:
+) -> HorovodHandle:
     """Request a reducescatter; its result is a list of tensors."""
     if reduction.op is Adasum:
         raise NotImplementedError(
@@ -120,7 +120,7 @@ def gather_tensors(
     finish: Callable[[list[Tensor]], object] = list,
     *,
     now: bool,
-) -> Handle:
+) -> HorovodHandle:
     """Request an allgather; its result is what `finish` makes of the tensors."""
     sources = _readable(tensors)
     request = _request(Kind.ALLGATHER, name, sources)
@@ -135,7 +135,7 @@ def broadcast_tensors(
     *,
     in_place: bool,
     now: bool,
-) -> Handle:
+) -> HorovodHandle:
     """Request a broadcast; its result is a list of tensors."""
     sources = _readable(tensors)
     root = _member_of(root_rank, process_set)
@@ -151,7 +151,7 @@ def exchange_tensor(
     process_set: ProcessSet,
     *,
     now: bool,
-) -> Handle:
+) -> HorovodHandle:
     """Request an alltoall; its result is a tensor, and the numbers of received rows."""
     sources = _readable([tensor])
     BASICS.negotiator(process_set)

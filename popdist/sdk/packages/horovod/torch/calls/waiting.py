@@ -8,15 +8,15 @@ from popdist.negotiation.call_requests import Kind, Request
 from popdist.negotiation.negotiator import Call
 
 from ...common.process_sets import ProcessSet, global_process_set
-from .submission import Handle, submit
+from .submission import HorovodHandle, submit
 
 
-def poll(handle: Handle) -> bool:
+def poll(handle: HorovodHandle) -> bool:
     """Return whether a call is over, so that synchronize() returns at once."""
     return handle.poll()
 
 
-def synchronize(handle: Handle) -> Any:
+def synchronize(handle: HorovodHandle) -> Any:
     """Block until a call is over, and return its result.
 
     Raises:

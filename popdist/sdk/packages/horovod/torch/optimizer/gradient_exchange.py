@@ -10,7 +10,7 @@ from torch.utils.hooks import RemovableHandle
 
 from ...common.process_sets import ProcessSet
 from ..calls.reductions import sparse_allreduce_async
-from ..calls.submission import Handle, reduce_tensors
+from ..calls.submission import HorovodHandle, reduce_tensors
 from ..compression import Compressor, Contexts, compress_all, decompress_all
 from ..execution.reduce_ops import Reduction
 from .parameters import groups_of, names_of
@@ -20,7 +20,7 @@ from .parameters import groups_of, names_of
 class _PendingReduction:
     """A reduction under way: of one parameter's gradient, or of a group's."""
 
-    handle: Handle
+    handle: HorovodHandle
     params: list[Tensor]
     contexts: Contexts
 
