@@ -11,7 +11,7 @@ from popdist.job import Place
 from popdist.negotiation.agreement import Agreement
 from popdist.negotiation.call_requests import Kind, Request
 from popdist.negotiation.negotiator import Call, CarryOut, Negotiator
-from popdist.session import STATE
+from popdist.session import STATE, Job
 
 from .exceptions import internal_errors
 from .process_sets import ProcessSet, checked_ranks, global_process_set
@@ -55,7 +55,7 @@ class HorovodBasics:
         | Literal["dynamic"]
         | None = None,
     ) -> None:
-        """Meet the other ranks. A second call does nothing.
+        """Connect to the other ranks. A second call does nothing.
 
         All instances of the job must call it; it blocks until they have. Without poprun
         and mpirun this process is the only rank.
@@ -77,26 +77,15 @@ class HorovodBasics:
                 f"process_sets is {process_sets!r}, but must be a list of process "
                 "sets, or 'dynamic'."
             )
-        ranks = _ranks_of(comm)
         with self._lock:
             if self.is_initialized():
                 return
-            job = STATE.job
             STATE.check()
-            instances = tuple(checked_ranks(ranks)) if ranks else job.members
-            if not set(instances) <= set(job.members) or (
-                job.place.rank not in instances
-            ):
-                raise ValueError(
-                    f"hvd.init() got the ranks {list(instances)}, but the job has "
-                    f"{len(job.members)} instances, of which this is "
-                    f"{job.place.rank}. Give ranks of the job, this one included, or "
-                    "none for all of them."
-                )
-            self._instances, self._place = instances, job.place
+            self._instances = _instances_of(comm, STATE.job)
+            self._place = STATE.job.place
             self._dynamic = dynamic or os.environ.get(_DYNAMIC, "0") not in ("", "0")
             try:
-                self._start(() if isinstance(process_sets, str) else process_sets or ())
+                self._begin(() if isinstance(process_sets, str) else process_sets or ())
             except BaseException:
                 self.shutdown()
                 raise
@@ -127,25 +116,25 @@ class HorovodBasics:
 
     def rank(self) -> int:
         """Return the number of this process among all ranks."""
-        return self._instances.index(self._here().rank)
+        return self._instances.index(self._initialized_place().rank)
 
     def size(self) -> int:
         """Return the number of ranks."""
-        self._here()
+        self._initialized_place()
         return len(self._instances)
 
     def local_rank(self) -> int:
         """Return the number of this process among those of its host."""
-        place = self._here()
+        place = self._initialized_place()
         return self.rank() if place.on_one_host else place.local_rank
 
     def local_size(self) -> int:
         """Return the number of ranks on this host."""
-        place = self._here()
+        place = self._initialized_place()
         return self.size() if place.on_one_host else place.local_size
 
     def cross_rank(self) -> int:
-        """Return the number of this host among those with a rank of this number.
+        """Return the number of this host among those with a rank of this local number.
 
         Raises:
             ValueError: The launcher does not tell it.
@@ -162,7 +151,7 @@ class HorovodBasics:
 
     def is_homogeneous(self) -> bool:
         """Return whether all hosts have the same number of ranks, as far as known."""
-        place = self._here()
+        place = self._initialized_place()
         return place.size % place.local_size == 0
 
     def mpi_threads_supported(self) -> bool:
@@ -170,7 +159,7 @@ class HorovodBasics:
 
         They may, as no call here uses MPI.
         """
-        self._here()
+        self._initialized_place()
         return True
 
     def add_process_set(self, process_set: ProcessSet | Iterable[int]) -> ProcessSet:
@@ -185,7 +174,7 @@ class HorovodBasics:
         """
         if not isinstance(process_set, ProcessSet):
             process_set = ProcessSet(process_set)
-        self._here()
+        self._initialized_place()
         if not self._dynamic:
             raise ValueError(
                 "Process sets can be added after hvd.init() only in a program that "
@@ -200,15 +189,15 @@ class HorovodBasics:
 
         Returns whether it could be removed: the global process set cannot.
         """
-        self._here()
-        number = process_set.process_set_id
-        if not number or self._sets.get(number) is None:
+        self._initialized_place()
+        set_id = process_set.process_set_id
+        if not set_id or self._sets.get(set_id) is None:
             return False
-        self._agree(Kind.REMOVE_PROCESS_SET, process_set.ranks or [])
-        negotiator = self._negotiators.pop(number, None)
+        self._agree_on_ranks(Kind.REMOVE_PROCESS_SET, process_set.ranks or [])
+        negotiator = self._negotiators.pop(set_id, None)
         if negotiator is not None:
             negotiator.shut_down(f"Rank {self.rank()} has removed {process_set}.")
-        self._sets.pop(number).invalidate()
+        self._sets.pop(set_id).invalidate()
         process_set.invalidate()
         return True
 
@@ -219,7 +208,7 @@ class HorovodBasics:
             file_path: A file, which is replaced. chrome://tracing and Perfetto show it.
             mark_cycles: Mark the rounds in which ranks announce their calls.
         """
-        self._here()
+        self._initialized_place()
         self.stop_timeline()
         if self.rank() == 0:
             self._timeline = Timeline(file_path, mark_cycles)
@@ -239,8 +228,8 @@ class HorovodBasics:
 
         Programs call it as hvd.mpi_ops._basics._get_process_set_ids_and_ranks().
         """
-        self._here()
-        return {number: list(known.ranks or ()) for number, known in self._sets.items()}
+        self._initialized_place()
+        return {set_id: list(each.ranks or ()) for set_id, each in self._sets.items()}
 
     def negotiator(self, process_set: ProcessSet) -> Negotiator:
         """Return what makes the calls of a process set.
@@ -249,14 +238,14 @@ class HorovodBasics:
             ValueError: The set is not registered, or this rank is not in it.
             HorovodInternalError: The ranks cannot reach each other.
         """
-        self._here()
+        self._initialized_place()
         with internal_errors():
             STATE.check()
-        number = process_set.process_set_id
-        existing = None if number is None else self._negotiators.get(number)
+        set_id = process_set.process_set_id
+        existing = None if set_id is None else self._negotiators.get(set_id)
         if existing is not None:
             return existing
-        if number is None or number not in self._sets:
+        if set_id is None or set_id not in self._sets:
             raise ValueError(
                 f"{process_set} is not registered. Give it to hvd.init(), or call "
                 "hvd.add_process_set()."
@@ -267,42 +256,49 @@ class HorovodBasics:
                 "it. Make them on its own ranks only."
             )
         with self._lock:
-            if number not in self._negotiators:
-                self._negotiators[number] = self._make(number, process_set)
-            return self._negotiators[number]
+            if set_id not in self._negotiators:
+                self._negotiators[set_id] = self._make_negotiator(process_set)
+            return self._negotiators[set_id]
 
-    def _start(self, process_sets: Sequence[ProcessSet | Iterable[int]]) -> None:
+    def _begin(self, process_sets: Sequence[ProcessSet | Iterable[int]]) -> None:
+        """Register process sets, and begin the timeline that a variable asks for."""
         self._register(global_process_set, list(range(self.size())))
-        # Where they do not, the first call says that there are no collectives.
+        # Elsewhere the first call says that there are no collectives.
         if STATE.reaches_all:
             self.negotiator(global_process_set)
         for ranks in process_sets:
             process_set = ranks if isinstance(ranks, ProcessSet) else ProcessSet(ranks)
-            if self._find(process_set.ranks or []) is None:
+            if self._id_of(process_set.ranks or []) is None:
                 self._add(process_set)
         path = os.environ.get(_TIMELINE, "")
         if path and path != "DYNAMIC":
             self.start_timeline(path, os.environ.get(_MARK_CYCLES, "") == "1")
 
     def _add(self, process_set: ProcessSet) -> None:
+        """Register a process set on all ranks, which must call this.
+
+        Raises:
+            ValueError: There is a set of these ranks, or there are no such ranks.
+            HorovodInternalError: The ranks have given different sets.
+        """
         ranks = process_set.ranks or []
         if ranks and ranks[-1] >= self.size():
             raise ValueError(
                 f"A process set of the ranks {ranks} is given, but there are only "
                 f"{self.size()} ranks, from 0."
             )
-        known = self._find(ranks)
-        if known is not None:
+        existing = self._id_of(ranks)
+        if existing is not None:
             raise ValueError(
-                f"Process set {known} has the ranks {ranks} already. Use that one."
+                f"Process set {existing} has the ranks {ranks} already. Use that one."
             )
-        self._agree(Kind.ADD_PROCESS_SET, ranks)
+        self._agree_on_ranks(Kind.ADD_PROCESS_SET, ranks)
         self._register(process_set, ranks)
         if process_set.included() and len(self._instances) > 1:
             self.negotiator(process_set)
 
     def _cross_place(self) -> tuple[int, int]:
-        place = self._here()
+        place = self._initialized_place()
         if place.host_index is None or place.hosts is None:
             raise ValueError(
                 f"The job has {place.size} instances, {place.local_size} of them on "
@@ -312,7 +308,12 @@ class HorovodBasics:
             )
         return place.host_index, place.hosts
 
-    def _here(self) -> Place:
+    def _initialized_place(self) -> Place:
+        """Return the place of this process.
+
+        Raises:
+            ValueError: init() has not been called.
+        """
         if self._place is None:
             raise ValueError(
                 "Horovod has not been initialized; use hvd.init() before any other "
@@ -320,12 +321,12 @@ class HorovodBasics:
             )
         return self._place
 
-    def _make(self, number: int, process_set: ProcessSet) -> Negotiator:
+    def _make_negotiator(self, process_set: ProcessSet) -> Negotiator:
         ranks = process_set.ranks or []
         settings = STATE.settings
         members = tuple(self._instances[rank] for rank in ranks)
         with internal_errors():
-            group = STATE.group(f"horovod{number}", members)
+            group = STATE.group(f"horovod{process_set.process_set_id}", members)
         negotiator = Negotiator(
             group,
             Agreement(ranks, program="horovod", noun="rank"),
@@ -338,17 +339,18 @@ class HorovodBasics:
         return negotiator
 
     def _register(self, process_set: ProcessSet, ranks: Sequence[int]) -> None:
-        number = next(n for n in range(len(self._sets) + 1) if n not in self._sets)
-        process_set.register(number, ranks, self.rank())
-        self._sets[number] = process_set
+        set_id = next(n for n in range(len(self._sets) + 1) if n not in self._sets)
+        process_set.register(set_id, ranks, self.rank())
+        self._sets[set_id] = process_set
 
-    def _find(self, ranks: Sequence[int]) -> int | None:
-        for number, known in self._sets.items():
-            if known.ranks == list(ranks):
-                return number
+    def _id_of(self, ranks: Sequence[int]) -> int | None:
+        """Return the id of the registered process set that has these ranks."""
+        for set_id, registered in self._sets.items():
+            if registered.ranks == list(ranks):
+                return set_id
         return None
 
-    def _agree(self, kind: Kind, ranks: Sequence[int]) -> None:
+    def _agree_on_ranks(self, kind: Kind, ranks: Sequence[int]) -> None:
         """Return when all ranks have given the same ranks."""
         negotiator = self.negotiator(global_process_set)
         call = Call(Request(kind, None, counts=tuple(ranks)))
@@ -356,23 +358,41 @@ class HorovodBasics:
             negotiator.submit(call, wait=True).wait()
 
 
-def _ranks_of(comm: Any) -> list[int]:
-    """Return the instances that are ranks; none for all."""
-    if comm is None:
-        return []
+# Any: as in init().
+def _instances_of(comm: Any, job: Job) -> tuple[int, ...]:
+    """Return the instances that are ranks, in the order of the ranks.
+
+    Raises:
+        ValueError: They are none of the job's, or this one is not among them.
+    """
+    place = job.place
     if hasattr(comm, "Get_size"):
-        place = STATE.job.place
         if (comm.Get_rank(), comm.Get_size()) != (place.rank, place.size):
             raise ValueError(
                 f"The communicator has {comm.Get_size()} ranks, of which this is "
                 f"{comm.Get_rank()}, but the job has {place.size} instances, of which "
                 f"this is {place.rank}. Give the list of the instances instead."
             )
-        return []
-    return list(comm)
+        return job.members
+    numbers = [] if comm is None else list(comm)
+    if not numbers:
+        return job.members
+    instances = tuple(checked_ranks(numbers))
+    if not set(instances) <= set(job.members) or place.rank not in instances:
+        raise ValueError(
+            f"hvd.init() got the ranks {list(instances)}, but the job has "
+            f"{place.size} instances, of which this is {place.rank}. Give ranks of the "
+            "job, this one included, or none for all of them."
+        )
+    return instances
 
 
 def _cycle_seconds(environ: Mapping[str, str]) -> float:
+    """Return how long to collect requests that nothing waits for.
+
+    Raises:
+        ValueError: The variable is not valid.
+    """
     text = environ.get(_CYCLE_TIME) or "1"
     try:
         milliseconds = float(text)
