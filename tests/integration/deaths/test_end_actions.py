@@ -19,6 +19,7 @@ from poprun import cli
 from poprun.helpers.end_actions import RunCommand
 from poprun.job.prepare import job_description
 from poprun.job.values import Resource
+from poprun.record import replace
 
 here = os.getcwd()
 script = f"echo undone >> {here}/undone; rm -f {here}/lease; test ! -e {here}/fail"
