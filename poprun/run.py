@@ -15,7 +15,7 @@ from poprun.options.settings import Settings
 from poprun.plan.assignments import make_plan
 from poprun.plan.request import read_request
 from poprun.plan.values import PartitionVariables, Plan, Request, new_attempt
-from poprun.preflight.directories import temporary_directory
+from poprun.preflight.directories import check_current_directory, temporary_directory
 from poprun.preflight.hosts import Preflights
 from poprun.result.show import print_text
 from poprun.stdio import terminal
@@ -47,6 +47,7 @@ def run(
     environ = without_outer_poprun(without_own_changes(caller_environ))
     log = Log(settings.verbosity, lambda text: write_text(2, text))
     hosts = Preflights()
+    check_current_directory()
     temporary = temporary_directory(environ)
     request = read_request(settings, environ, temporary, hosts.describe)
     for note in request.notes:

@@ -209,12 +209,8 @@ def _target_options(environ: Mapping[str, str]) -> dict[str, str]:
 def _named_cache(settings: Settings, environ: Mapping[str, str]) -> str | None:
     """Return the path of the cache that the user names."""
     path = settings["executable-cache-path"] or environ.get(env.EXECUTABLE_CACHE_PATH)
-    try:
-        # Instances may run in directories of their own.
-        return None if path is None else os.path.abspath(path)
-    except FileNotFoundError:
-        # The current directory has been deleted, which ends every job with a sentence.
-        return str(path)
+    # Instances may run in directories of their own.
+    return None if path is None else os.path.abspath(path)
 
 
 def _settings_variables(

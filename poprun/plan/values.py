@@ -27,8 +27,7 @@ class HostFacts(Record):
     machine: Machine
     # A TCP port that no process listens on there.
     free_port: int
-    # The directory in which instances run there, unless they have one of their own;
-    # "" if it has been deleted.
+    # The directory in which instances run there, unless they have one of their own.
     cwd: str
     # The folder of poprun's sitecustomize there.
     interpreter: str = ""

@@ -4,6 +4,8 @@ import errno
 import os
 from collections.abc import Mapping, Sequence
 
+from poprun.errors import LaunchError
+
 SHARED_MEMORY = "/dev/shm"
 # mpirun makes sockets in its directory, and their paths are cut at 107 bytes.
 LONGEST_TEMPORARY = 48
@@ -11,6 +13,21 @@ LONGEST_TEMPORARY = 48
 ENOUGH_SHARED_MEMORY = 64 << 20
 # What open() says of O_TMPFILE on a file system (NFS) or a kernel without it.
 NO_UNNAMED_FILES = (errno.EOPNOTSUPP, errno.EISDIR)
+
+
+def check_current_directory() -> None:
+    """Check that there is a current directory, which relative paths begin in.
+
+    Raises:
+        LaunchError: It has been deleted.
+    """
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise LaunchError(
+            "The current directory has been deleted, so no program can start in it. "
+            "Go to another one with cd."
+        ) from None
 
 
 def temporary_directory(environ: Mapping[str, str]) -> str:

@@ -46,7 +46,7 @@ class LocalPreflight:
         return HostFacts(
             machine=machine.describe(),
             free_port=_free_port(),
-            cwd=_current_directory(),
+            cwd=os.getcwd(),
             interpreter=_INTERPRETER,
             page_bytes=resource.getpagesize(),
             stack_limit=resource.getrlimit(resource.RLIMIT_STACK)[0],
@@ -125,10 +125,3 @@ def _bind(port: int) -> int:
     with socket.socket() as sock:
         sock.bind(("", port))
         return int(sock.getsockname()[1])
-
-
-def _current_directory() -> str:
-    try:
-        return os.getcwd()
-    except FileNotFoundError:
-        return ""

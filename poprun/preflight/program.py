@@ -5,11 +5,7 @@ import re
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from poprun.errors import (
-    LaunchError,
-    ProgramNotExecutableError,
-    ProgramNotFoundError,
-)
+from poprun.errors import ProgramNotExecutableError, ProgramNotFoundError
 from poprun.plan.hosts import HostSpec
 from poprun.plan.values import Request
 
@@ -73,10 +69,8 @@ def resolve_for_instances(
         find: Returns the program's file on a host.
 
     Raises:
-        LaunchError: The current directory has been deleted.
         PoprunError: As of `find_program`.
     """
-    _check_current_directory()
     files: dict[tuple[HostSpec, str | None, str], str] = {}
     paths = []
     for rank in range(request.topology.num_instances):
@@ -86,17 +80,6 @@ def resolve_for_instances(
             files[key] = find(host, argv, search_path, cwd)
         paths.append(files[key])
     return paths
-
-
-def _check_current_directory() -> None:
-    """Check that mpirun, which poprun starts here, has a current directory."""
-    try:
-        os.getcwd()
-    except FileNotFoundError:
-        raise LaunchError(
-            "The current directory has been deleted, so no program can start in it. "
-            "Go to another one with cd."
-        ) from None
 
 
 def _find(name: str, search_path: str | None, cwd: str) -> str:

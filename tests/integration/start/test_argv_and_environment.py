@@ -447,8 +447,14 @@ def test_a_language_that_python_sets_for_itself_is_not_handed_on(
 
 @pytest.mark.parametrize(
     "options",
-    [(), ("--mpi-local-args=--wdir .",), ("--executable-cache-path=c",)],
-    ids=["none", "wdir", "cache"],
+    [
+        pytest.param((), id="none"),
+        pytest.param(("--mpi-local-args=--wdir .",), id="wdir"),
+        pytest.param(("--executable-cache-path=c",), id="cache"),
+        pytest.param(("--stdin=file",), id="stdin"),
+        pytest.param(("--mpirun=./mpirun",), id="mpirun"),
+        pytest.param(("--dry-run",), id="dry-run"),
+    ],
 )
 def test_a_directory_that_is_gone_is_a_sentence(
     poprun: Poprun, options: tuple[str, ...]
