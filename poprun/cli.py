@@ -72,7 +72,7 @@ def _carry_out(argv: Sequence[str], environ: Mapping[str, str]) -> int:
 
     line = grammar.parse(argv)
     try:
-        return _obey(line, argv, environ)
+        return _dispatch(line, argv, environ)
     except PoprunError as error:
         hints = getattr(error, "__notes__", ())
         error.args = (grammar.with_typed_names(str(error), line.options),)
@@ -80,7 +80,9 @@ def _carry_out(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         raise
 
 
-def _obey(line: "CommandLine", argv: Sequence[str], environ: Mapping[str, str]) -> int:
+def _dispatch(
+    line: "CommandLine", argv: Sequence[str], environ: Mapping[str, str]
+) -> int:
     from poprun.options.sources import resolve_settings
 
     # Help comes before everything that may be wrong with the rest.

@@ -18,7 +18,7 @@ from poprun.job.values import Job
 from poprun.log import Log
 from poprun.options.settings import Settings
 from poprun.plan.hosts import SLURM_NODE_NAME
-from poprun.plan.unsupported import refuse_what_cannot_start
+from poprun.plan.unsupported import refuse_unsupported
 from poprun.plan.values import Plan, Request
 from poprun.preflight.hosts import Preflights
 from poprun.preflight.program import resolve_for_instances
@@ -53,7 +53,7 @@ def check(
     check_proc()
     output.wait_for_stdin(request.stdin)
     slurm_name = environ.get(SLURM_NODE_NAME, "")
-    refuse_what_cannot_start(settings, request.hosts, slurm_name)
+    refuse_unsupported(settings, request.hosts, slurm_name)
     return resolve_for_instances(
         program,
         request,

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from poprun import __version__
 from poprun.errors import MpiNotFoundError
 from poprun.mpirun.find import find_mpirun
-from poprun.plan.placement import describe_cpus
+from poprun.plan.placement import format_ranges
 
 # What poprun needs, what an mpirun may come from, and what programs compute with.
 PACKAGES = (
@@ -42,8 +42,8 @@ def collect(environ: Mapping[str, str], mpirun: str | None) -> dict[str, str]:
         "system": _system(),
         "linux": f"{system.release} ({system.machine})",
         "libc": " ".join(platform.libc_ver()).strip() or "unknown",
-        "cpus": describe_cpus(os.sched_getaffinity(0)),
-        "/dev/shm": _room("/dev/shm"),
+        "cpus": format_ranges(os.sched_getaffinity(0)),
+        "/dev/shm": _free_space("/dev/shm"),
     }
     try:
         mpi = find_mpirun(mpirun, environ)
@@ -61,7 +61,7 @@ def _system() -> str:
         return "unknown"
 
 
-def _room(path: str) -> str:
+def _free_space(path: str) -> str:
     try:
         room = os.statvfs(path)
     except OSError as error:

@@ -161,7 +161,7 @@ PURE = (
     "poprun.mpirun.tokens",
     "poprun.options.completion",
     "poprun.options.grammar",
-    "poprun.options.habits",
+    "poprun.options.other_launchers",
     "poprun.options.help",
     "poprun.options.refusals",
     "poprun.options.show_config",
@@ -340,7 +340,7 @@ LATE_IMPORTS = {
     # 8 ms, for an mpirun that did not come with a wheel.
     "poprun.mpirun.identify": {"subprocess"},
     # 1 ms, for an error.
-    "poprun.options.grammar": {"poprun.options.habits"},
+    "poprun.options.grammar": {"poprun.options.other_launchers"},
     # 2 ms each, for an error.
     "poprun.options.refusals": {"difflib"},
     "poprun.options.sources": {"difflib"},

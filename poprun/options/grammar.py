@@ -1,7 +1,7 @@
 """The grammar of the command line: argv -> options with their texts, and the program.
 
-Pure. What a text means is for the table of options to say; here it is only found out
-which words belong to which option, and where the program begins.
+Pure. It assigns the words to options, and finds where the program begins; what the text
+of an option means follows from the table of options.
 """
 
 import re
@@ -21,15 +21,15 @@ from poprun.record import Record, replace
 # Typesetters and mail programs make these out of hyphens.
 _OTHER_DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"
 
-# What one word gives: options with their texts, and one whose value comes next.
-_Options = tuple[list[tuple[Option, str]], Option | None]
+# The options of one word with their texts, and the option whose value comes next.
+_WordOptions = tuple[list[tuple[Option, str]], Option | None]
 
 # No value of these begins with a hyphen.
 _PLAIN_VALUES = (Kind.WHOLE, Kind.SECONDS, Kind.BOOLEAN, Kind.CHOICE, Kind.SUBNET)
 
 
 class CommandLine(Record):
-    """The arguments of a command line, or of its beginning, each where it belongs."""
+    """The options and the program of a command line, or of its beginning."""
 
     # The options with their texts.
     options: tuple[tuple[Option, str], ...] = ()
@@ -72,7 +72,7 @@ def parse_beginning(argv: Sequence[str]) -> CommandLine:
         if pending and not words:
             return CommandLine(tuple(options), pending=pending)
         if pending:
-            options.append((pending, _value(pending, words.pop(0))))
+            options.append((pending, _check_value(pending, words.pop(0))))
     return CommandLine(tuple(options))
 
 
@@ -84,7 +84,7 @@ def find_option(name: str, following: Sequence[str] = ()) -> Option:
     """Find the option of this long name, or the only one whose name begins so.
 
     Args:
-        following: What stands after it, for the error.
+        following: The words after it, for the error.
 
     Raises:
         OptionError: There is none, or more than one.
@@ -104,10 +104,10 @@ def find_option(name: str, following: Sequence[str] = ()) -> Option:
     raise _unknown(f"--{name}", following)
 
 
-def _read_word(word: str, following: Sequence[str]) -> _Options:
+def _read_word(word: str, following: Sequence[str]) -> _WordOptions:
     # mpirun's spelling, and not -n with the value p.
     is_long = word.startswith("--") or word.partition("=")[0] == "-np"
-    return _long(word, following) if is_long else _short(word, following)
+    return _read_long(word, following) if is_long else _read_short(word, following)
 
 
 def _as_typed(option: Option, flag: str) -> Option:
@@ -125,7 +125,7 @@ def with_typed_names(text: str, options: Iterable[tuple[Option, str]]) -> str:
     return text
 
 
-def _long(word: str, following: Sequence[str]) -> _Options:
+def _read_long(word: str, following: Sequence[str]) -> _WordOptions:
     flag, equals, text = word.partition("=")
     option = _as_typed(
         find_option(flag.lstrip("-"), [text] if equals else following), flag
@@ -137,7 +137,7 @@ def _long(word: str, following: Sequence[str]) -> _Options:
     return [(option, _implied(option))], None
 
 
-def _short(word: str, following: Sequence[str]) -> _Options:
+def _read_short(word: str, following: Sequence[str]) -> _WordOptions:
     """Take `-vv`, `-v`, `-H` (its value comes next) or `-Hx` apart."""
     options: list[tuple[Option, str]] = []
     for position, letter in enumerate(word[1:], start=1):
@@ -159,14 +159,14 @@ def _implied(option: Option) -> str:
     return "1" if option.kind is Kind.COUNT else "yes"
 
 
-def _value(option: Option, word: str) -> str:
+def _check_value(option: Option, word: str) -> str:
     """Accept any word as a value that is not itself one of our options."""
-    if word == "--" or _is_ours(word):
+    if word == "--" or _is_known_option(word):
         raise _missing_value(option, word)
     return word
 
 
-def _is_ours(word: str) -> bool:
+def _is_known_option(word: str) -> bool:
     if word.startswith("--"):
         return word[2:].partition("=")[0] in BY_NAME
     return len(word) > 1 and word[0] == "-" and all(c in BY_SHORT for c in word[1:])
@@ -187,18 +187,18 @@ def _missing_value(option: Option, following: str) -> OptionError:
 
 def _unknown(word: str, following: Sequence[str] = ()) -> OptionError:
     # Imported here, since it serves bad news only.
-    from poprun.options.habits import explain
+    from poprun.options.other_launchers import explain
 
     flags = [f"--{name}" for name in BY_NAME]
     return refusal(
-        f"poprun has no option {_plain(word)}.",
+        f"poprun has no option {_quoted_if_unprintable(word)}.",
         explain(word, following)
         or did_you_mean(word, flags)
         or "poprun --help shows all.",
     )
 
 
-def _plain(word: str) -> str:
+def _quoted_if_unprintable(word: str) -> str:
     return word if word.isascii() and word.isprintable() else quoted(word)
 
 

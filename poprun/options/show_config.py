@@ -9,7 +9,7 @@ from poprun.options.types import Kind, Option
 def as_table(settings: Settings) -> str:
     """Show every option, the value that holds and where that comes from."""
     rows = [
-        (OPTIONS[name].flag, _that_holds(settings, OPTIONS[name]), setting.origin)
+        (OPTIONS[name].flag, _effective_text(settings, OPTIONS[name]), setting.origin)
         for name, setting in settings.entries.items()
     ]
     first = max(len(row[0]) for row in rows)
@@ -17,17 +17,17 @@ def as_table(settings: Settings) -> str:
     return "".join(f"{a:{first}}  {b:{second}}  {c}\n" for a, b, c in rows)
 
 
-def _that_holds(settings: Settings, option: Option) -> str:
+def _effective_text(settings: Settings, option: Option) -> str:
     setting = settings.entries[option.name]
     if setting.origin == DEFAULT:
         if option.name == "offline-mode":
             return "yes" if settings.offline else "no"
         if option.rival and not option.exclusive and settings.is_given(option.rival):
             return f"see --{option.rival}"
-    return _in_words(option, setting)
+    return _given_text(option, setting)
 
 
-def _in_words(option: Option, setting: Setting) -> str:
+def _given_text(option: Option, setting: Setting) -> str:
     if setting.origin == DEFAULT:
         return default_text(option)
     if isinstance(setting.value, bool):

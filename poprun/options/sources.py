@@ -35,11 +35,14 @@ def resolve_settings(
     if file:
         layers.append(read_file(str(file.value)))
         _refuse_exclusive(layers[-1])
-    entries = {o.name: _uppermost(o, layers) for o in OPTIONS.values()}
-    return Settings(entries=_with_processes(entries), warnings=list(_mistyped(environ)))
+    entries = {o.name: _first_setting(o, layers) for o in OPTIONS.values()}
+    return Settings(
+        entries=_expand_num_processes(entries),
+        warnings=list(_warnings_of_mistyped(environ)),
+    )
 
 
-def _with_processes(entries: dict[str, Setting]) -> dict[str, Setting]:
+def _expand_num_processes(entries: dict[str, Setting]) -> dict[str, Setting]:
     """Put the numbers of instances and replicas in the place of --num-processes."""
     processes = entries["num-processes"]
     if processes.origin == DEFAULT:
@@ -50,7 +53,7 @@ def _with_processes(entries: dict[str, Setting]) -> dict[str, Setting]:
     return entries | changed
 
 
-def _mistyped(environ: Mapping[str, str]) -> Iterator[str]:
+def _warnings_of_mistyped(environ: Mapping[str, str]) -> Iterator[str]:
     """Yield a warning for each variable whose name is nearly that of an option.
 
     No error: any program may have variables that begin like poprun's.
@@ -92,7 +95,7 @@ def _from_environment(environ: Mapping[str, str]) -> Layer:
     return layer
 
 
-def _uppermost(option: Option, layers: Sequence[Layer]) -> Setting:
+def _first_setting(option: Option, layers: Sequence[Layer]) -> Setting:
     for layer in layers:
         if setting := layer.get(option.name):
             return setting

@@ -22,15 +22,17 @@ def make_plan(
         partition: The one that the job has been granted, or that it asks for; None
             for a job that runs without IPUs.
     """
-    topology = _divided(request, partition)
+    topology = _topology_on(request, partition)
     assignments = []
     for rank, instance in enumerate(topology.instances()):
-        printed = _printed(topology, request, attempt, partition, rank, instance)
+        printed = _printed_variables(
+            topology, request, attempt, partition, rank, instance
+        )
         directory = request.directories[rank]
         variables = {
-            **_for_other_launchers(request, attempt, rank),
+            **_launcher_variables(request, attempt, rank),
             **request.settings_variables,
-            **_threads(request.threads, rank),
+            **_thread_variables(request.threads, rank),
             **({} if directory is None else {"PWD": directory}),
             **printed,
             env.CONTROL: attempt.control,
@@ -52,7 +54,7 @@ def make_plan(
     return Plan(request, attempt, partition, topology, assignments)
 
 
-def _divided(request: Request, partition: PartitionVariables | None) -> Topology:
+def _topology_on(request: Request, partition: PartitionVariables | None) -> Topology:
     """Return the topology of a job on its partition.
 
     V-IPU determines the number of ILDs, unless the user has, if the instances can be
@@ -67,7 +69,7 @@ def _divided(request: Request, partition: PartitionVariables | None) -> Topology
 
 
 def target_options(topology: Topology, given: Mapping[str, str]) -> dict[str, str]:
-    """Return what Poplar is likely to be told; what the caller gave counts more."""
+    """Return the likely target options of Poplar; those of the caller count more."""
     # A partition has a power of two of IPUs, and only whole racks are tori.
     size = 1 << (topology.num_ipus - 1).bit_length()
     share = min(max(1, size // topology.num_ilds), LARGEST_ILD)
@@ -88,7 +90,7 @@ def compact(options: Mapping[str, str]) -> str:
     return "{" + ",".join(pairs) + "}"
 
 
-def _printed(
+def _printed_variables(
     topology: Topology,
     request: Request,
     attempt: Attempt,
@@ -108,7 +110,9 @@ def _printed(
         variables[env.EXECUTABLE_CACHE_PATH] = request.cache_path
     variables |= last_two
     if partition is not None:
-        variables |= _of_partition(topology, partition, request.target_options, rank)
+        variables |= _partition_variables(
+            topology, partition, request.target_options, rank
+        )
     return variables | {
         env.CONTRACT: str(env.CONTRACT_VERSION),
         env.JOB_ID: request.identity,
@@ -117,7 +121,7 @@ def _printed(
     }
 
 
-def _of_partition(
+def _partition_variables(
     topology: Topology,
     partition: PartitionVariables,
     given: Mapping[str, str],
@@ -140,7 +144,7 @@ def _of_partition(
     }
 
 
-def _for_other_launchers(
+def _launcher_variables(
     request: Request, attempt: Attempt, rank: int
 ) -> dict[str, str]:
     topology = request.topology
@@ -161,5 +165,5 @@ def _for_other_launchers(
     }
 
 
-def _threads(threads: Sequence[int] | None, rank: int) -> dict[str, str]:
+def _thread_variables(threads: Sequence[int] | None, rank: int) -> dict[str, str]:
     return {} if threads is None else {env.OMP_NUM_THREADS: str(threads[rank])}

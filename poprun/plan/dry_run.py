@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from poprun.log import Log
 from poprun.options.settings import Settings
 from poprun.plan.assignments import compact
-from poprun.plan.placement import describe_cpus
+from poprun.plan.placement import format_ranges
 from poprun.plan.values import Assignment, Plan
+from poprun.words import counted
 
 # What is pasted all the same ends with an error of the first supervisor.
 NOT_TO_PASTE = (
@@ -44,7 +45,7 @@ def instance_table(plan: Plan) -> str:
         binding = ", ".join(_binding(assignment)) or "not bound"
         lines.append(
             f"    instance {assignment.rank} on {assignment.host.name}: "
-            f"replica{'s' * (len(replicas) > 1)} {describe_cpus(tuple(replicas))}, "
+            f"replica{'s' * (len(replicas) > 1)} {format_ranges(replicas)}, "
             f"{binding}"
         )
     return "\n".join(lines)
@@ -64,8 +65,9 @@ def _partition(plan: Plan, note: str) -> list[str]:
         "",
         f"partition: {plan.partition.name}",
         f"  asked of {where}",
-        f"  for {topology.num_replicas} replicas of {topology.ipus_per_replica} IPUs "
-        f"in {topology.num_instances} instances",
+        f"  for {counted(topology.num_replicas, 'replica')} "
+        f"of {counted(topology.ipus_per_replica, 'IPU')} "
+        f"in {counted(topology.num_instances, 'instance')}",
     ]
     demands = {
         "ILDs": options.num_ilds,
@@ -147,8 +149,8 @@ def _binding(assignment: Assignment) -> list[str]:
     binding = assignment.binding
     lines = []
     if binding.cpus is not None:
-        lines.append(f"bound to CPUs {describe_cpus(binding.cpus)}")
+        lines.append(f"bound to CPUs {format_ranges(binding.cpus)}")
     if binding.memory_nodes is not None:
-        nodes = describe_cpus(binding.memory_nodes)
+        nodes = format_ranges(binding.memory_nodes)
         lines.append(f"allocates memory on NUMA nodes {nodes}")
     return lines

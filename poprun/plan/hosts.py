@@ -88,7 +88,7 @@ def parse_hostfile(text: str, path: str) -> tuple[HostSpec, ...]:
             continue
         place = f"{where}:{number}:{words[0].start() + 1}"
         with _errors_at(place):
-            hosts = _read_one(words[0][0])
+            hosts = _read_first_word(words[0][0])
         for word in words[1:]:
             with _errors_at(f"{where}:{number}:{word.start() + 1}"):
                 hosts = _read_slots_word(hosts, word[0])
@@ -209,7 +209,7 @@ def _spell(ranges: Sequence[tuple[int, int, int]]) -> Iterator[str]:
             yield str(number).zfill(digits)
 
 
-def _read_one(piece: str) -> list[HostSpec]:
+def _read_first_word(piece: str) -> list[HostSpec]:
     if len(list(_split(piece))) > 1:
         raise HostError(
             f"{_quote(piece)} has a comma in it: a file has one host or one range a "

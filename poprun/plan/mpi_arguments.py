@@ -1,4 +1,4 @@
-"""Reads what the user asks of mpirun, for the job and for single instances."""
+"""Reads the arguments for mpirun, of the job and of single instances."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from poprun.plan.values import GivenArguments, HostFacts
 
 
 def read_arguments(settings: Settings, mpi: Mpi, topology: Topology) -> GivenArguments:
-    """Return what all options ask of mpirun.
+    """Return the arguments for mpirun that all options give.
 
     Raises:
         PoprunError: An argument is unknown, or contradicts another option.
@@ -35,15 +35,12 @@ def read_arguments(settings: Settings, mpi: Mpi, topology: Topology) -> GivenArg
             settings["output-filename"], "--output-filename"
         )
         others.append(MpirunArguments(output_filename=directory, output_nocopy=nocopy))
-    others.append(_about_root(settings))
+    others.append(_read_root_option(settings))
     return GivenArguments(job=merge(job, others), each=each, single=single)
 
 
-def _about_root(settings: Settings) -> MpirunArguments:
-    """Read --allow-run-as-root: without it, root is allowed and others do not need it.
-
-    Only a "no" is asked of poprun alone; mpirun has no such argument.
-    """
+def _read_root_option(settings: Settings) -> MpirunArguments:
+    """Read --allow-run-as-root; an error if it is "no" and the user is root."""
     if settings["allow-run-as-root"] is False and os.geteuid() == 0:
         raise OptionError(
             "You are root, and --allow-run-as-root is no "
@@ -84,8 +81,8 @@ def _instance_arguments(
     for rank in texts:
         check_rank(rank, num_instances, f"{INSTANCE_ARGS} names instance {rank}")
     return {
-        rank: parse_arguments("\n".join(own), mpi.flavour, INSTANCE_ARGS)
-        for rank, own in texts.items()
+        rank: parse_arguments("\n".join(own_texts), mpi.flavour, INSTANCE_ARGS)
+        for rank, own_texts in texts.items()
     }
 
 
@@ -98,31 +95,23 @@ def _check_npernode(numbers: Sequence[int | None], topology: Topology) -> None:
             )
 
 
-def look_up(
+def look_up_exports(
     exports: Mapping[str, str | None], environ: Mapping[str, str]
 ) -> dict[str, str]:
-    """Look up what is to be forwarded; what the caller has not is not forwarded."""
+    """Return the variables to forward, with their values; unset ones are left out."""
     forwarded: dict[str, str] = {}
     for name, value in exports.items():
         if value is not None:
             forwarded[name] = value
         elif name.endswith("*"):
-            forwarded |= {n: v for n, v in environ.items() if _is_named(n, name[:-1])}
+            forwarded |= {
+                n: v for n, v in environ.items() if _is_forwarded(n, name[:-1])
+            }
         elif name in environ:
             forwarded[name] = environ[name]
     return forwarded
 
 
-def look_up_single(
-    arguments: GivenArguments, environ: Mapping[str, str]
-) -> dict[int, dict[str, str]]:
-    """Look up what is to be forwarded to single instances."""
-    return {
-        rank: look_up(single.exports, environ)
-        for rank, single in arguments.single.items()
-    }
-
-
-def _is_named(name: str, beginning: str) -> bool:
-    own = name in env.TOPOLOGY_VARIABLES or name in env.JOB_VARIABLES
-    return name.startswith(beginning) and not own
+def _is_forwarded(name: str, beginning: str) -> bool:
+    is_own = name in env.TOPOLOGY_VARIABLES or name in env.JOB_VARIABLES
+    return name.startswith(beginning) and not is_own

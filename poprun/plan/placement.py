@@ -9,7 +9,6 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from math import lcm
 
 from poprun.annotations import TypeVar
-from poprun.errors import OptionError
 from poprun.record import Record
 
 Item = TypeVar("Item")
@@ -56,17 +55,8 @@ def choose_strategy(
     process_placement: str | None,
     instances_per_host: int,
 ) -> str:
-    """Return the strategy that two options, of two generations, ask for.
-
-    Raises:
-        OptionError: --process-placement names no strategy of its own.
-    """
+    """Return the strategy that two options, of two generations, ask for."""
     if process_placement is not None:
-        if process_placement not in PROCESS_PLACEMENTS:
-            raise OptionError(
-                f"--process-placement is {process_placement!r}, but must be one of "
-                f"{', '.join(PROCESS_PLACEMENTS)}."
-            )
         return process_placement
     if numa_aware is not None:
         return "roundrobin" if numa_aware else "disabled"
@@ -95,21 +85,21 @@ def fair_threads(bindings: Sequence[Binding], machine: Machine) -> list[int]:
     return [max(1, sum(unit // users[cpu] for cpu in mask) // unit) for mask in masks]
 
 
-def describe_cpus(cpus: Iterable[int]) -> str:
-    """Write CPUs, or nodes, as the kernel does: 0-3,8."""
+def format_ranges(numbers: Iterable[int]) -> str:
+    """Write numbers of CPUs, nodes or replicas as the kernel does: 0-3,8."""
     ranges: list[tuple[int, int]] = []
-    for cpu in sorted(set(cpus)):
-        if ranges and ranges[-1][1] == cpu - 1:
-            ranges[-1] = (ranges[-1][0], cpu)
+    for number in sorted(set(numbers)):
+        if ranges and ranges[-1][1] == number - 1:
+            ranges[-1] = (ranges[-1][0], number)
         else:
-            ranges.append((cpu, cpu))
+            ranges.append((number, number))
     return ",".join(
         f"{first}" if first == last else f"{first}-{last}" for first, last in ranges
     )
 
 
-def parse_cpus(text: str) -> tuple[int, ...]:
-    """Read what the kernel, or describe_cpus, has written.
+def parse_ranges(text: str) -> tuple[int, ...]:
+    """Read what the kernel, or format_ranges, has written.
 
     Raises:
         ValueError: It is not a list of CPUs.
@@ -126,7 +116,7 @@ def parse_cpus(text: str) -> tuple[int, ...]:
     return tuple(sorted(cpus))
 
 
-# The CPUs of the k-th of `count` instances.
+# The CPUs of the k-th of `count` instances. --numa-aware=yes asks for roundrobin.
 _STRATEGIES: dict[str, Callable[[Machine, int, int], Collection[int]]] = {
     "spreadnuma": lambda machine, k, count: [
         cpu for node in _share(machine.nodes, k, count) for cpu in node.cpus
@@ -134,9 +124,6 @@ _STRATEGIES: dict[str, Callable[[Machine, int, int], Collection[int]]] = {
     "roundrobin": lambda machine, k, _: machine.nodes[k % len(machine.nodes)].cpus,
     "spreadcores": lambda machine, k, count: _share(machine.cpus, k, count),
 }
-
-# roundrobin is what --numa-aware=yes asks for; it has no name there.
-PROCESS_PLACEMENTS = ("spreadnuma", "spreadcores", "disabled")
 
 
 def _share(items: Sequence[Item], k: int, count: int) -> Sequence[Item]:

@@ -1,7 +1,7 @@
-"""From settings to a Request: whatever is wrong with a job comes up here.
+"""Settings -> Request: the mistakes of a job are reported here.
 
-It looks at the machine, the hosts and the mpirun, and changes nothing. Each mistake is
-a sentence, with nothing reserved and nothing started.
+It looks at the machine, the hosts and the mpirun, and changes nothing. Nothing has been
+reserved or started when it reports a mistake.
 """
 
 import os
@@ -25,8 +25,7 @@ from poprun.plan.hosts import (
 )
 from poprun.plan.mpi_arguments import (
     find_directories,
-    look_up,
-    look_up_single,
+    look_up_exports,
     read_arguments,
 )
 from poprun.plan.stdin_option import read_stdin
@@ -51,24 +50,19 @@ def read_request(
     temporary: str,
     describe: Describe,
 ) -> Request:
-    """Return what a job asks for, and all that is known before it has its IPUs.
+    """Return the request of a job, with all that is known before it has its IPUs.
 
     Args:
         temporary: Where temporary directories are made.
         describe: Returns the facts of each host.
 
     Raises:
-        PoprunError: Something about it makes no sense, or is not there.
+        PoprunError: The settings contradict each other, or what they name is missing.
     """
     hosts = _read_hosts(settings, environ)
-    topology = _topology(settings, len(hosts))
-    _check_slots(hosts, topology)
+    topology = _read_topology(settings, hosts)
     mpi = find_mpirun(settings["mpirun"], environ)
     arguments = read_arguments(settings, mpi, topology)
-    if (rank := settings["only-output-from-instance"]) is not None:
-        problem = f"--only-output-from-instance is {rank}"
-        check_rank(rank, topology.num_instances, problem)
-
     identity = os.urandom(16).hex()
     facts = describe(hosts)
     bindings = _bindings(settings, arguments.job, topology, facts)
@@ -89,8 +83,13 @@ def read_request(
         cache_is_temporary=needs_cache,
         target_options=_target_options(environ),
         settings_variables=_settings_variables(settings, environ, mpi),
-        exports=look_up({**arguments.job.exports, **arguments.each.exports}, environ),
-        instance_exports=look_up_single(arguments, environ),
+        exports=look_up_exports(
+            {**arguments.job.exports, **arguments.each.exports}, environ
+        ),
+        instance_exports={
+            rank: look_up_exports(single.exports, environ)
+            for rank, single in arguments.single.items()
+        },
         forwarded=[name for name in FORWARDED if name in environ],
         partition_options=partition.read_options(settings, environ),
         needs_ipus=settings.needs_ipus,
@@ -104,7 +103,7 @@ def _notes(
     environ: Mapping[str, str],
     warnings: Sequence[str],
 ) -> list[str]:
-    """Return what the user is warned of: what has no effect, or is not used."""
+    """Return the warnings: options without effect, nodes of Slurm that are not used."""
     notes = list(warnings)
     if len(hosts) == 1:
         notes += [
@@ -152,8 +151,13 @@ def _read_hosts(settings: Settings, environ: Mapping[str, str]) -> Sequence[Host
     return [HostSpec(name=environ.get(SLURM_NODE_NAME) or "localhost")]
 
 
-def _check_slots(hosts: Sequence[HostSpec], topology: Topology) -> None:
-    """Check that each host has a slot for each of its instances."""
+def _check_topology(
+    settings: Settings, hosts: Sequence[HostSpec], topology: Topology
+) -> None:
+    """Check the slots of each host, and the instance whose output is to be shown."""
+    if (rank := settings["only-output-from-instance"]) is not None:
+        problem = f"--only-output-from-instance is {rank}"
+        check_rank(rank, topology.num_instances, problem)
     share = topology.instances_per_host
     for host in hosts:
         if host.slots is not None and host.slots < share:
@@ -164,15 +168,15 @@ def _check_slots(hosts: Sequence[HostSpec], topology: Topology) -> None:
             )
 
 
-def _topology(settings: Settings, num_hosts: int) -> Topology:
+def _read_topology(settings: Settings, hosts: Sequence[HostSpec]) -> Topology:
     instances = settings["num-instances"]
     try:
-        return Topology(
+        topology = Topology(
             num_instances=instances,
             num_replicas=settings["num-replicas"],
             ipus_per_replica=settings["ipus-per-replica"],
             num_ilds=settings["num-ilds"],
-            num_hosts=num_hosts,
+            num_hosts=len(hosts),
         )
     except TopologyError as error:
         if not settings.is_given("num-replicas"):
@@ -182,6 +186,8 @@ def _topology(settings: Settings, num_hosts: int) -> Topology:
                 f"the place of --num-instances {instances}."
             )
         raise
+    _check_topology(settings, hosts, topology)
+    return topology
 
 
 def _target_options(environ: Mapping[str, str]) -> dict[str, str]:

@@ -18,10 +18,10 @@ def read_stdin(text: str, num_instances: int) -> Stdin:
         hint = f" A file of that name is ./{text}."
         check_rank(int(text), num_instances, f"--stdin is {text}", hint)
         return Stdin(rank=int(text))
-    return Stdin(path=_readable(text))
+    return Stdin(path=_readable_path(text))
 
 
-def _readable(name: str) -> str:
+def _readable_path(name: str) -> str:
     """Return the path of a file that every instance can read from its beginning."""
     path = os.path.realpath(name)  # /dev/stdin is another file to an instance
     try:

@@ -1,6 +1,6 @@
-"""The shape of a job: how its replicas are shared out among instances and hosts.
+"""How the replicas of a job are divided among its instances, ILDs and hosts.
 
-A Topology is checked when it is made, so nothing that holds one checks again.
+A Topology is checked when it is made, so its users need not check it again.
 It knows numbers only, neither the hosts' names nor the machine's cores.
 """
 

@@ -1,4 +1,4 @@
-"""What this version of poprun understands and plans, and cannot start yet."""
+"""Refuses jobs that this version of poprun plans, and cannot start yet."""
 
 import os
 import socket
@@ -9,13 +9,16 @@ from poprun.options.settings import Settings
 from poprun.plan.hosts import HostSpec, is_local
 
 
-def refuse_what_cannot_start(
+def refuse_unsupported(
     settings: Settings, hosts: Sequence[HostSpec], slurm_name: str = ""
 ) -> None:
-    """Say what this version of poprun plans, and cannot start yet.
+    """Refuse a job that this version of poprun plans, and cannot start yet.
 
     Args:
         slurm_name: What Slurm calls this machine, if the job runs below it.
+
+    Raises:
+        NotYetError: The job has instances on other hosts, or of another user.
     """
     if not (settings.is_given("host") or settings.is_given("hostfile")):
         # Without either it is this machine, whatever Slurm calls it.

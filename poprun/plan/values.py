@@ -207,14 +207,20 @@ class Plan(Record):
         arguments, none = self.request.arguments, MpirunArguments()
         return [
             Context(
-                exports=self._exports(one),
+                exports=self._exports(assignment),
                 passed_on=[
                     *arguments.each.passed_on,
-                    *arguments.single.get(one.rank, none).passed_on,
+                    *arguments.single.get(assignment.rank, none).passed_on,
                 ],
-                argv=[*PYTHON, "shim", self.attempt.name, env.CONTROL, str(one.rank)],
+                argv=[
+                    *PYTHON,
+                    "shim",
+                    self.attempt.name,
+                    env.CONTROL,
+                    str(assignment.rank),
+                ],
             )
-            for one in self.assignments
+            for assignment in self.assignments
         ]
 
     def _exports(self, assignment: Assignment) -> dict[str, str | None]:

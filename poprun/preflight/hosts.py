@@ -84,12 +84,12 @@ class Preflights:
 
     def describe(self, hosts: Sequence[HostSpec]) -> list[HostFacts]:
         """Return the facts of each host."""
-        looked_up: dict[Preflight, HostFacts] = {}
+        facts: dict[Preflight, HostFacts] = {}
         for host in hosts:
             preflight = self[host]
-            if preflight not in looked_up:
-                looked_up[preflight] = preflight.facts()
-        return [looked_up[self[host]] for host in hosts]
+            if preflight not in facts:
+                facts[preflight] = preflight.facts()
+        return [facts[self[host]] for host in hosts]
 
     def read_memory(self, hosts: Sequence[HostSpec]) -> dict[HostSpec, memory.Memory]:
         """Return the counters of each host."""

@@ -7,7 +7,7 @@ one node without known memory, and nothing here fails for it.
 import os
 from collections.abc import Collection
 
-from poprun.plan.placement import Machine, Node, parse_cpus
+from poprun.plan.placement import Machine, Node, parse_ranges
 
 
 def describe(
@@ -93,7 +93,7 @@ def _parse(text: str) -> tuple[int, ...] | None:
     if not text:
         return None
     try:
-        return parse_cpus(text)
+        return parse_ranges(text)
     except ValueError:
         return None
 

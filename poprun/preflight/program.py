@@ -38,10 +38,10 @@ def find_program(argv: Sequence[str], search_path: str | None, cwd: str) -> str:
             f"There is no program {name!r}: a name cannot have a NUL byte."
         )
     try:
-        path = _find(name, search_path, cwd)
+        path = _locate(name, search_path, cwd)
     except ProgramNotFoundError as error:
         first, *others = name.split() or [name]
-        if others and _is_found(first, search_path, cwd):
+        if others and _can_locate(first, search_path, cwd):
             error.add_note(
                 "It is one word with a space in it. Write it without quotes: poprun "
                 f"{name}"
@@ -52,14 +52,14 @@ def find_program(argv: Sequence[str], search_path: str | None, cwd: str) -> str:
     return path
 
 
-Find = Callable[[HostSpec, Sequence[str], str | None, str], str]
+FindProgram = Callable[[HostSpec, Sequence[str], str | None, str], str]
 
 
 def resolve_for_instances(
     argv: Sequence[str],
     request: Request,
     environ: Mapping[str, str],
-    find: Find,
+    find: FindProgram,
 ) -> list[str]:
     """Return the program's file for each instance.
 
@@ -82,17 +82,17 @@ def resolve_for_instances(
     return paths
 
 
-def _find(name: str, search_path: str | None, cwd: str) -> str:
+def _locate(name: str, search_path: str | None, cwd: str) -> str:
     if "/" not in name:
         return _search(name, search_path, cwd)
     path = os.path.join(cwd, name)
-    _reach(name, path)
+    _check_reachable(name, path)
     return path
 
 
-def _is_found(name: str, search_path: str | None, cwd: str) -> bool:
+def _can_locate(name: str, search_path: str | None, cwd: str) -> bool:
     try:
-        _find(name, search_path, cwd)
+        _locate(name, search_path, cwd)
     except (ProgramNotFoundError, ProgramNotExecutableError):
         return False
     return True
@@ -125,7 +125,7 @@ def _directories(search_path: str | None, cwd: str) -> list[str]:
     return [*(os.path.join(cwd, entry) for entry in text.split(os.pathsep)), cwd]
 
 
-def _reach(name: str, path: str) -> None:
+def _check_reachable(name: str, path: str) -> None:
     try:
         os.stat(path)
     except (FileNotFoundError, NotADirectoryError) as error:
@@ -164,7 +164,7 @@ def _did_you_mean(name: str, directories: Sequence[str], before: str = "") -> st
     known = {
         entry
         for directory in directories
-        for entry in _runnable(directory)
+        for entry in _programs_in(directory)
         # "python a.py" is no python2.7.
         if len(entry.split()) == len(name.split())
     }
@@ -173,7 +173,7 @@ def _did_you_mean(name: str, directories: Sequence[str], before: str = "") -> st
     return ""
 
 
-def _runnable(directory: str) -> Iterator[str]:
+def _programs_in(directory: str) -> Iterator[str]:
     try:
         entries = os.listdir(directory)
     except OSError:
@@ -196,14 +196,14 @@ def _check_file(name: str, path: str) -> None:
         )
     if os.access(path, os.X_OK):
         return
-    word = _as_typed(name)
+    word = _shown_name(name)
     way_out = f"make it executable with: chmod +x {word}"
     if name.endswith(".py"):
         way_out = f"run it with: python {word}"
     raise ProgramNotExecutableError(f"{word} is not executable; {way_out}")
 
 
-def _as_typed(name: str) -> str:
+def _shown_name(name: str) -> str:
     """Show a name as it would be typed, or escaped if it is an odd one."""
     return name if re.fullmatch(r"[A-Za-z0-9_./+-]+", name) else repr(name)
 
@@ -225,7 +225,7 @@ def _check_format(name: str, path: str, cwd: str) -> None:
         raise ProgramNotExecutableError(
             f"{name!r} {content}: its first line does not name an interpreter. "
             f"Let that line be {first_lines}, or run it with: {interpreter} "
-            f"{_as_typed(name)}"
+            f"{_shown_name(name)}"
         )
 
 

@@ -20,7 +20,7 @@ from poprun.job.events import (
     WaitsInFinalize,
 )
 from poprun.log import Log
-from poprun.plan.placement import describe_cpus
+from poprun.plan.placement import format_ranges
 from poprun.users import user_name
 
 
@@ -54,7 +54,7 @@ class EventLog:
                         "the kernel or a container forbids set_mempolicy().",
                     )
                 self._log.info(
-                    f"Instance {rank} (PID {pid}) runs on CPUs {describe_cpus(cpus)}"
+                    f"Instance {rank} (PID {pid}) runs on CPUs {format_ranges(cpus)}"
                 )
             case Exited(rank, status):
                 self._log.debug(

@@ -268,7 +268,7 @@ def test_a_dry_run_allocates_nothing(poprun: Poprun, vipu_inventory: Path) -> No
 
     assert ran.stdout.endswith(
         "\npartition: P\n  asked of the inventory of this user on this machine\n"
-        "  for 2 replicas of 1 IPUs in 2 instances\n"
+        "  for 2 replicas of 1 IPU in 2 instances\n"
         "  It would be made: 2 IPUs, 1 ILD.\n"
     )
     assert not vipu_inventory.exists()

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from poprun.errors import OptionError
 from poprun.options.completion import Candidate, complete
 from poprun.options.grammar import parse
-from poprun.options.habits import HABITS
+from poprun.options.other_launchers import ADVICE
 from poprun.options.table import BY_NAME, OPTIONS
 
 
@@ -215,7 +215,7 @@ def test_an_unknown_option_is_refused_with_what_may_be_meant(
     assert refused(word, "4", "x") == (f"poprun has no option {word}.", [hint])
 
 
-def test_a_habit_is_known_with_its_value_too() -> None:
+def test_an_option_of_another_launcher_is_known_with_its_value_too() -> None:
     assert refused("--label=4", "x")[1] == [
         'It tags each line of output. Write --mpi-global-args="--tag-output".'
     ]
@@ -227,7 +227,7 @@ def test_a_habit_is_known_with_its_value_too() -> None:
 
 
 def test_no_option_of_poprun_is_taken_for_that_of_another_launcher() -> None:
-    for flag, hint in HABITS.items():
+    for flag, hint in ADVICE.items():
         assert refused(flag, "x")[1] == [hint]
 
 

@@ -5,15 +5,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from poprun.errors import OptionError
 from poprun.plan.placement import (
     Binding,
     Machine,
     Node,
     choose_strategy,
-    describe_cpus,
     fair_threads,
-    parse_cpus,
+    format_ranges,
+    parse_ranges,
     place,
 )
 
@@ -181,18 +180,6 @@ def test_strategy_follows_the_later_option_then_the_earlier_then_the_instances(
     assert chosen == strategy
 
 
-def test_an_unknown_placement_is_refused_with_those_that_there_are() -> None:
-    with pytest.raises(OptionError) as refusal:
-        choose_strategy(
-            numa_aware=None, process_placement="roundrobin", instances_per_host=2
-        )
-
-    assert str(refusal.value) == (
-        "--process-placement is 'roundrobin', but must be one of "
-        "spreadnuma, spreadcores, disabled."
-    )
-
-
 @pytest.mark.parametrize(
     ("masks", "threads"),
     [
@@ -239,13 +226,13 @@ def test_threads_beyond_the_first_are_never_more_than_the_cpus(
 def test_cpus_are_written_and_read_as_the_kernel_does(
     cpus: tuple[int, ...], text: str
 ) -> None:
-    assert describe_cpus(cpus) == text
-    assert parse_cpus(f"{text}\n") == cpus
+    assert format_ranges(cpus) == text
+    assert parse_ranges(f"{text}\n") == cpus
 
 
 @given(st.sets(st.integers(0, 200)))
 def test_what_is_described_is_parsed(cpus: set[int]) -> None:
-    assert parse_cpus(describe_cpus(cpus)) == tuple(sorted(cpus))
+    assert parse_ranges(format_ranges(cpus)) == tuple(sorted(cpus))
 
 
 @pytest.mark.parametrize(
@@ -261,7 +248,7 @@ def test_what_is_described_is_parsed(cpus: set[int]) -> None:
 )
 def test_what_is_no_list_of_cpus_is_refused(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        parse_cpus(text)
+        parse_ranges(text)
 
 
 @pytest.mark.parametrize(

@@ -823,9 +823,7 @@ def test_what_cannot_be_started_yet_is_refused_in_a_sentence(
     if hosts:
         words = (*words, "--host", ",".join(hosts))
     with pytest.raises(NotYetError) as caught:
-        unsupported.refuse_what_cannot_start(
-            settings(*words), made(*words).request.hosts
-        )
+        unsupported.refuse_unsupported(settings(*words), made(*words).request.hosts)
 
     assert (str(caught.value), caught.value.exit_code) == (sentence, 2)
 
@@ -844,21 +842,19 @@ def test_what_runs_here_and_offline_can_be_started(
     words: tuple[str, ...], host: str
 ) -> None:
     words = (*words, "--host", host)
-    unsupported.refuse_what_cannot_start(settings(*words), made(*words).request.hosts)
+    unsupported.refuse_unsupported(settings(*words), made(*words).request.hosts)
 
 
 def test_the_name_that_slurm_has_for_this_machine_is_this_machine() -> None:
     environ = {**PATH, "SLURMD_NODENAME": "gc-poplar-02"}
     asked = settings("--host", "gc-poplar-02")
 
-    unsupported.refuse_what_cannot_start(
-        settings(), made(environ=environ).request.hosts
-    )
-    unsupported.refuse_what_cannot_start(
+    unsupported.refuse_unsupported(settings(), made(environ=environ).request.hosts)
+    unsupported.refuse_unsupported(
         asked, made("--host", "gc-poplar-02").request.hosts, "gc-poplar-02"
     )
     with pytest.raises(NotYetError):
-        unsupported.refuse_what_cannot_start(
+        unsupported.refuse_unsupported(
             asked, made("--host", "gc-poplar-02").request.hosts, "gc-poplar-01"
         )
 

@@ -8,7 +8,7 @@ _RENDEZVOUS = "poprun chooses MASTER_ADDR and MASTER_PORT for each job. Leave it
 
 # What is written for options of mpirun, the vendor's tools, torchrun, srun, horovodrun
 # and accelerate: in lower case with hyphens, as accelerate's underscores are read.
-_ADVICE = {
+_GROUPED_ADVICE = {
     "-N": "Did you mean -n, the number of instances?",
     "-V": "Did you mean --version?",
     "-x": 'It exports variables. Write --mpi-local-args="-x NAME=VALUE".',
@@ -68,8 +68,10 @@ _ADVICE = {
     "--num-cpu-threads-per-process": "poprun sets OMP_NUM_THREADS to the share of the "
     "cores. Set that variable for another number.",
 }
-HABITS: Mapping[str, str] = {
-    option: advice for options, advice in _ADVICE.items() for option in options.split()
+ADVICE: Mapping[str, str] = {
+    option: advice
+    for options, advice in _GROUPED_ADVICE.items()
+    for option in options.split()
 }
 
 
@@ -81,8 +83,8 @@ def explain(word: str, following: Sequence[str]) -> str:
     """
     flag, equals, value = word.partition("=")
     long = flag.lower().replace("_", "-")
-    if habit := HABITS.get(long if flag.startswith("--") else flag):
-        return habit
+    if advice := ADVICE.get(long if flag.startswith("--") else flag):
+        return advice
     name = canonical(flag.lstrip("-"))
     if name in REFUSED:
         return f"It is mpirun's. {REFUSED[name]}"
