@@ -1,4 +1,4 @@
-"""What annotations need of typing, without importing it when poprun runs: 5 ms."""
+"""The names of typing that annotations use; a run does not import it, which is 5 ms."""
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

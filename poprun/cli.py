@@ -42,7 +42,7 @@ def main(
             from poprun.click_command import complete
 
             return _print(complete(command(environ), _COMPLETION, instruction))
-        # Scripts ask for it again and again.
+        # Scripts call this often: it takes the shortest way.
         if list(argv) == ["--version"]:
             return _print(f"poprun {__version__}\n")
         return _carry_out(argv, environ)
@@ -85,7 +85,7 @@ def _dispatch(
 ) -> int:
     from poprun.options.sources import resolve_settings
 
-    # Help comes before everything that may be wrong with the rest.
+    # Help comes before the checks of all other options.
     if _is_given(line, "help"):
         return _print(_help(environ))
     settings = resolve_settings(line.options, environ)

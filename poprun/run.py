@@ -38,11 +38,11 @@ def run(
     """Run a program once per instance, or show what would be run; return the exit code.
 
     Args:
-        guard: Has been started already; None if nothing is to be started.
+        guard: The guard that has been started; None for a dry run.
         caller_environ: The environment that poprun was started with.
-        preview: Asks V-IPU for what a dry run shows of the partition.
+        preview: Returns the partition that a dry run shows, and a note about it.
     """
-    # Of what poprun makes itself; the instances have the caller's.
+    # For the files that poprun makes itself; the instances have the caller's umask.
     umask = open_umask()
     environ = without_outer_poprun(without_own_changes(caller_environ))
     log = Log(settings.verbosity, lambda text: write_text(2, text))
@@ -57,11 +57,11 @@ def run(
         expected, note = preview(request, environ)
         plan = make_plan(request, first, expected)
         return _show(plan, settings, program, log, partition_note=note)
-    # A dry run needs nothing of it: 10 ms.
+    # 10 ms, which a dry run does without.
     from poprun import stages as job_stages
 
     stages = job_stages.STAGES if stages is None else stages
-    # Before anything is reserved for a job that is refused, or shown of it.
+    # A job that is refused must not reserve or show anything.
     files = job_stages.check(request, settings, program, environ, hosts)
     reserved = stages.reserve(request, environ, guard, log)
     starts = False
@@ -86,7 +86,7 @@ def _show(
     device_lines: Sequence[tuple[str, str]] = (),
     partition_note: str = "",
 ) -> int:
-    """Print the topology, the log and the dry run, as far as they are asked for."""
+    """Print the topology, the log and the dry run, where the settings ask for them."""
     if settings.prints_topology or settings.verbosity >= DEBUG:
         from poprun.plan import drawing
 

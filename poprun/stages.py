@@ -1,4 +1,4 @@
-"""What a run does that a dry run does not: it reserves, describes and runs the job.
+"""The stages of a run that a dry run leaves out: reserve, describe and run the job.
 
 Request -> DeviceReservation; Plan -> Job -> Ended -> Outcome -> exit code
 """
@@ -48,7 +48,7 @@ def check(
     """Return the file of the program for each instance.
 
     Raises:
-        PoprunError: There is none, or poprun cannot start the job here.
+        PoprunError: There is no such file, or poprun cannot start the job here.
     """
     check_proc()
     output.wait_for_stdin(request.stdin)
@@ -70,7 +70,7 @@ def prepare(
     environ: Mapping[str, str],
     umask: int,
 ) -> Job:
-    """Describe the job, and make the directories that the user names.
+    """Return the job, and make the directories that the user names.
 
     Raises:
         PoprunError: The job cannot be started.

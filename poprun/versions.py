@@ -1,4 +1,4 @@
-"""The versions that a bug report should name."""
+"""Collects the versions that a bug report should name."""
 
 import importlib.metadata
 import os

@@ -1,4 +1,4 @@
-"""Words that options and sentences share: what is true, what is false, and plurals."""
+"""The words for true and false, and the plurals of nouns."""
 
 # In lower case, as options, files and variables may write them.
 TRUE_WORDS = ("yes", "on", "true", "1")

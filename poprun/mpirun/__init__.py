@@ -15,10 +15,10 @@ from poprun.mpirun.values import (
 
 
 class Adapter(Protocol):
-    """What each of the files for an MPI can do."""
+    """The functions of the module for each MPI."""
 
-    # How the paths begin of files that no setting moves to a directory of the job,
-    # and that stay when processes are killed. Their names do not contain the job's.
+    # The prefixes of paths of files that stay when processes are killed, because no
+    # setting moves them to a directory of the job. The job's name is not in them.
     LEFTOVERS: Sequence[str]
 
     def command(
@@ -38,7 +38,7 @@ class Adapter(Protocol):
 
 
 def adapter(flavour: str) -> Adapter:
-    """Choose the file that knows this kind of mpirun, and import no other."""
+    """Return the module for this kind of mpirun, and import no other."""
     if flavour == HYDRA:
         from poprun.mpirun import hydra
 
@@ -55,10 +55,10 @@ def adapter(flavour: str) -> Adapter:
 def explain_abort(
     mpi: Mpi, verdict: MpiVerdict, stderr: Iterable[tuple[int, str]]
 ) -> MpiVerdict:
-    """Return a verdict with what only an instance of this MPI says of MPI_Abort.
+    """Return a verdict with the reason of MPI_Abort that only an instance prints.
 
     Args:
-        stderr: The end of what each instance has written, after its rank.
+        stderr: The rank of each instance, and the end of its stderr.
     """
     may_be_abort = verdict.failure in (Failure.ABORTED, Failure.NONE)
     if mpi.flavour != HYDRA or not may_be_abort:

@@ -36,17 +36,17 @@ _TITLES = {
     values.HYDRA: "hydra",
     values.LOCAL: "poprun's own launcher",
 }
-# What Open MPI accepts after the directory for output, behind a colon.
+# The words that Open MPI accepts behind a colon after the directory for output.
 _COPY_MODIFIERS = frozenset({"copy", "nocopy"})
 _LAYOUT_MODIFIERS = frozenset({"jobid", "nojobid", "pattern", "nopattern", "raw"})
-# What in Open MPI 5's --output stands for an option of 4.1.
+# The words of Open MPI 5's --output, with the option of 4.1 that does the same.
 _OUTPUT_WORDS = {
     "tag": "tag-output",
     "timestamp": "timestamp-output",
     "xml": "xml",
     "merge-stderr-to-stdout": "merge-stderr-to-stdout",
 }
-# What counts for the whole job, wherever it stands, and takes no value.
+# The fields that count for the whole job, wherever they are given, and have no value.
 _FLAGS = (
     "tag_output",
     "timestamp_output",
@@ -84,7 +84,7 @@ def parse_arguments(
 
 
 def merge(job: MpirunArguments, others: Sequence[MpirunArguments]) -> MpirunArguments:
-    """Add what was asked for the whole job in the arguments of instances.
+    """Add to a job's arguments those of instances that count for the whole job.
 
     Raises:
         MpiArgumentError: Two places contradict each other.
@@ -102,13 +102,13 @@ def merge(job: MpirunArguments, others: Sequence[MpirunArguments]) -> MpirunArgu
     return job
 
 
-def _merge_values(name: str, one: str | None, other: str | None) -> str | None:
-    if one is not None and other is not None and one != other:
+def _merge_values(name: str, first: str | None, second: str | None) -> str | None:
+    if first is not None and second is not None and first != second:
         raise MpiArgumentError(
-            f"{name} counts for the whole job, but is given as {one!r} and as "
-            f"{other!r}. Leave one of them out."
+            f"{name} counts for the whole job, but is given as {first!r} and as "
+            f"{second!r}. Leave one of them out."
         )
-    return other if one is None else one
+    return second if first is None else first
 
 
 def parse_output_directory(value: str, option: str) -> tuple[str, bool]:
@@ -137,7 +137,7 @@ class _Reader:
         self._option = option
         self._flavour = flavour
         self._is_open_mpi = flavour in (OPENMPI4, OPENMPI5)
-        # The values of what poprun does itself, by the names of mpirun's options.
+        # The values of the options that poprun carries out, by mpirun's names of them.
         self._values: dict[str, str] = {}
         self._exports: dict[str, str | None] = {}
         self._passed_on: list[str] = []

@@ -1,4 +1,4 @@
-"""The values of this package: an mpirun, its arguments, the reason of its end."""
+"""The values of this package: an mpirun, its arguments, and why it has ended."""
 
 from collections.abc import Mapping, Sequence
 from enum import Enum
@@ -12,8 +12,7 @@ HYDRA = "hydra"
 # No MPI at all: poprun's own launcher.
 LOCAL = "local"
 
-
-# Where no variables are asked for.
+# No variables.
 NOTHING: Mapping[str, str | None] = MappingProxyType({})
 
 
@@ -41,7 +40,7 @@ class Mpi(Record):
 
 
 class MpirunArguments(Record):
-    """What a user wants of mpirun: for the whole job, for each instance or for one."""
+    """The arguments for mpirun: of the whole job, of each instance or of one."""
 
     tag_output: bool = False
     timestamp_output: bool = False
@@ -89,7 +88,7 @@ class Failure(Enum):
 
 
 class MpiVerdict(Record):
-    """What follows from mpirun's exit code and messages."""
+    """Why mpirun has ended, by its exit code and messages."""
 
     failure: Failure
     rank: int | None = None

@@ -1,4 +1,4 @@
-"""Shell completion: what half a command line can become. Pure."""
+"""Shell completion: the words that may continue a command line. Pure."""
 
 from collections.abc import Sequence
 
@@ -17,10 +17,10 @@ class Candidate(Record):
 
 
 def complete(argv: Sequence[str], prefix: str) -> list[Candidate]:
-    """Return what the word that has prefix can become.
+    """Return the words that begin with a prefix, and may stand after an argv.
 
     Raises:
-        OptionError: What stands before it is not a valid command line.
+        OptionError: The argv is not the beginning of a valid command line.
     """
     # bash splits `--option=value` in three, and expects the last part only.
     is_split = "=" in (prefix, *argv[-1:])

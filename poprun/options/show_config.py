@@ -7,7 +7,7 @@ from poprun.options.types import Kind, Option
 
 
 def as_table(settings: Settings) -> str:
-    """Show every option, the value that holds and where that comes from."""
+    """Return a line for each option: its name, its value and the origin of that."""
     rows = [
         (OPTIONS[name].flag, _effective_text(settings, OPTIONS[name]), setting.origin)
         for name, setting in settings.entries.items()

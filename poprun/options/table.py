@@ -1,7 +1,7 @@
 """The one table of all options.
 
-The command line, the help, completion, variables, configuration files and docs are all
-fed from it; none of them knows an option that does not stand here.
+The command line, the help, completion, variables, configuration files and the docs all
+read the options from it.
 """
 
 from collections.abc import Mapping

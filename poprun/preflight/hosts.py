@@ -1,4 +1,4 @@
-"""The hosts of a job, as they are before it starts: facts, programs, memory."""
+"""Looks up facts, programs and memory of the hosts of a job before it starts."""
 
 import os
 import resource
@@ -36,7 +36,7 @@ class Preflight(Protocol):
         """Return the path of the file that an argv names there."""
 
     def read_memory(self) -> memory.Memory:
-        """Return how often the kernel has killed there for want of memory."""
+        """Return how many processes the kernel has killed there for want of memory."""
 
 
 class LocalPreflight:

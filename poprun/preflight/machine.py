@@ -1,7 +1,7 @@
-"""What the kernel says about this machine: the CPUs and NUMA nodes that are ours.
+"""Reads from the kernel the CPUs and NUMA nodes that this process may use.
 
-Containers hide parts of /sys and /proc, so whatever is not there is taken to be
-one node without known memory, and nothing here fails for it.
+Containers hide parts of /sys and /proc: CPUs whose node is not known count as one node
+without known memory, and nothing here fails.
 """
 
 import os

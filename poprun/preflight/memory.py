@@ -1,4 +1,4 @@
-"""Reads whether the kernel has killed processes of this host that was out of memory."""
+"""Reads how many processes of this host the kernel has killed for want of memory."""
 
 import os
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ NO_LIMIT = 1 << 62
 
 
 class Memory(Record):
-    """How often the kernel has killed there, and the limit that applies, in bytes."""
+    """How many processes the kernel has killed, and the limit of memory in bytes."""
 
     kills: int = 0
     limit: int | None = None

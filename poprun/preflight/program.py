@@ -1,4 +1,4 @@
-"""Which file a program's name means, found out before anything is started."""
+"""Finds the file of a program, and checks it before anything is started."""
 
 import os
 import re
@@ -11,7 +11,7 @@ from poprun.plan.values import Request
 
 # As much of a file's first line as the kernel looks at.
 _FIRST_LINE_BYTES = 256
-# What the kernel was taught to run besides is listed here.
+# Here the kernel lists the further formats that it has been told to run.
 _OTHER_FORMATS = "/proc/sys/fs/binfmt_misc"
 
 
@@ -104,7 +104,7 @@ def _search(name: str, search_path: str | None, cwd: str) -> str:
     for path in candidates:
         if os.path.isfile(path) and os.access(path, os.X_OK):
             return path
-    # What is there and cannot be run says more than that nothing is there.
+    # The error about a file that cannot be run says more than that there is none.
     for path in candidates:
         if os.path.isfile(path):
             return path
@@ -209,7 +209,7 @@ def _shown_name(name: str) -> str:
 
 
 def _check_format(name: str, path: str, cwd: str) -> None:
-    """Foresee why the kernel would not run this file, which it says in one number."""
+    """Refuse a file that the kernel would not run: its own error is only a number."""
     try:
         line = _first_line(path)
     except OSError:
