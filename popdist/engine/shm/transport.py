@@ -147,7 +147,7 @@ class ShmTransport:
         lengths = [row.nbytes] * len(self.replicas)
         # Headers, which a prelude has, are of one shape.
         shapes = [row.shape] if prelude_to is None else []
-        call = Operation.BROADCAST, prelude_to, row.dtype, root, name
+        call = Operation.BROADCAST, prelude_to or 0, row.dtype, root, name
         self._exchange(call, lengths, shapes, row, row)
 
     def all_gather(
@@ -159,7 +159,7 @@ class ShmTransport:
         name: int = 0,
         prelude_to: Operation | None = None,
     ) -> None:
-        call = (Operation.ALL_GATHER, prelude_to, source.dtype, -1, name)
+        call = (Operation.ALL_GATHER, prelude_to or 0, source.dtype, -1, name)
         _check_bytes("source", source, lengths[self.rank])
         _check_bytes("target", target, sum(lengths))
         self._exchange(call, lengths, [], source, target)
@@ -176,7 +176,7 @@ class ShmTransport:
         _check_bytes("source", source, lengths[self.rank])
         if self.rank == root:
             _check_bytes("target", target, sum(lengths))
-        call = (Operation.GATHER, None, source.dtype, root, name)
+        call = (Operation.GATHER, 0, source.dtype, root, name)
         self._exchange(call, lengths, [], source, target)
 
     def scatter(
@@ -191,7 +191,7 @@ class ShmTransport:
         if self.rank == root:
             _check_bytes("source", source, sum(lengths))
         _check_bytes("target", target, lengths[self.rank])
-        call = (Operation.SCATTER, None, target.dtype, root, name)
+        call = (Operation.SCATTER, 0, target.dtype, root, name)
         self._exchange(call, lengths, [], source, target)
 
     def all_to_all(self, source: Rows, target: Rows, *, name: int = 0) -> None:
@@ -203,7 +203,7 @@ class ShmTransport:
             )
         _check_bytes("target", target, source.nbytes)
         lengths = [source.nbytes // size] * size
-        call = (Operation.ALL_TO_ALL, None, source.dtype, -1, name)
+        call = (Operation.ALL_TO_ALL, 0, source.dtype, -1, name)
         self._exchange(call, lengths, [source.shape], source, target)
 
     def send(self, row: Rows, to: int) -> None:
@@ -225,17 +225,14 @@ class ShmTransport:
 
     def _exchange(
         self,
-        call: tuple[Operation, Operation | None, int, int, int],
+        call: tuple[int, int, int, int, int],
         lengths: Sequence[int],
         shapes: Sequence[Sequence[int]],
         source: Rows,
         target: Rows,
     ) -> None:
-        operation, prelude_to, *numbers = call
-        # A barrier needs no description of arrays: for the core it stands for none.
-        follows = Operation.BARRIER if prelude_to is None else prelude_to
-        arrays = lengths, shapes, source.address, target.address
-        self._call(self._comm.exchange, operation, follows, *numbers, *arrays)
+        addresses = source.address, target.address
+        self._call(self._comm.exchange, *call, lengths, shapes, *addresses)
 
 
 def _check_pair(source: Rows, target: Rows, dtype: int) -> None:
