@@ -5,7 +5,7 @@ see calls.rows for numpy, and popdist.torch.tensors.tensor_rows for torch.
 """
 
 from collections.abc import Callable, Sequence
-from itertools import zip_longest
+from itertools import accumulate, zip_longest
 from math import prod
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
@@ -78,17 +78,10 @@ class Rows:
 # The rows of an array that a call reads, and those that it writes the result to.
 Pair = tuple[Rows, Rows]
 
-
-class Extent(NamedTuple):
-    """Where the memory of an array begins and ends: the same if it has no elements."""
-
-    begin: int
-    end: int
-    # Whether it is a row: aligned, and its elements lie there in their order.
-    is_row: bool
-
-    def overlaps(self, other: "Extent") -> bool:
-        return self.begin < other.end and other.begin < self.end
+# Where the memory of an array begins and ends (the same if it has no elements), and
+# whether it is a row: aligned, and its elements lie there in their order. Calls make
+# one or two for each array; a named tuple takes far longer to make.
+Extent = tuple[int, int, bool]
 
 
 class AnyArray(Protocol):
@@ -119,120 +112,101 @@ class Framework(NamedTuple, Generic[A]):
     copy_bytes: Callable[[A, int, A], None]
 
 
-class Destination(Generic[A]):
-    """Arrays that a transport writes as one row, from the first one to the last.
+# What is to be copied when a call is over: from scratch memory, from one of its bytes
+# on, to an array.
+Copy = tuple[A, int, A]
 
-    It writes to them directly, or to scratch memory: see destination_of().
-    """
 
-    def __init__(
-        self, framework: Framework[A], arrays: Sequence[A], address: int, direct: bool
-    ) -> None:
-        self._framework = framework
-        self._arrays = arrays
-        self._scratch: A | None = None
-        self.address = address
-        if not direct:
-            self._scratch = framework.new_bytes(self._nbytes())
-            self.address = framework.extent_of(self._scratch).begin
-
-    @property
-    def is_direct(self) -> bool:
-        """Whether the transport writes to the arrays themselves."""
-        return self._scratch is None
-
-    def row(self, dtype: int = BYTES) -> Rows:
-        """Return the row that the transport writes, in elements of this dtype."""
-        count = self._nbytes() // item_bytes_of(dtype)
-        return Rows((self.address,), (count,), dtype, (self._arrays, self._scratch))
-
-    def finish(self) -> None:
-        """Copy what has gone to scratch memory to the arrays."""
-        if self._scratch is None:
-            return
-        begin = 0
-        for array in self._arrays:
-            self._framework.copy_bytes(self._scratch, begin, array)
-            begin += array.nbytes
-
-    def _nbytes(self) -> int:
-        return sum([array.nbytes for array in self._arrays])
+def copy_results(framework: Framework[A], copies: Sequence[Copy[A]]) -> None:
+    """Copy the results that have gone to scratch memory: the call is over."""
+    for scratch, begin, array in copies:
+        framework.copy_bytes(scratch, begin, array)
 
 
 def destination_of(
     framework: Framework[A],
     arrays: Sequence[A],
-    read: Sequence[A] = (),
+    read: Rows | None = None,
+    dtype: int = BYTES,
     *,
     own_begin: int | None = None,
-) -> Destination[A]:
-    """Return where a transport writes one row, the elements of these arrays.
+) -> tuple[Rows, Sequence[Copy[A]]]:
+    """Return the one row to which a transport writes the elements of these arrays.
 
-    That is the arrays themselves where they lie in one piece, and scratch memory where
-    they do not, or where the transport would overwrite what the call still reads.
+    Those are the arrays themselves where they lie in one piece, and scratch memory
+    where they do not, or where the transport would overwrite what the call still reads.
 
     Args:
         read: What the call reads.
+        dtype: The code of the type of the row's elements.
         own_begin: From which byte of the row on the call writes what it reads as it is:
             there the two may be the same memory.
+
+    Returns:
+        The row, and what copy_results() copies.
     """
-    extents = [framework.extent_of(array) for array in arrays]
-    # Memory of an array without elements may lie anywhere.
-    filled = [extent for extent in extents if extent.end > extent.begin]
-    begin = (filled or extents)[0].begin
-    own = None if own_begin is None else begin + own_begin
-    direct = _are_in_one_piece(filled) and not _overlap(
-        [framework.extent_of(array) for array in read], filled, own
-    )
-    return Destination(framework, arrays, begin, direct)
+    item_bytes = item_bytes_of(dtype)
+    piece = _piece_of([framework.extent_of(array) for array in arrays])
+    if piece is not None:
+        begin, end = piece
+        own = None if own_begin is None else begin + own_begin
+        if read is None or not _is_written_over(read, begin, end, own):
+            return Rows((begin,), ((end - begin) // item_bytes,), dtype, arrays), ()
+    begins = list(accumulate([array.nbytes for array in arrays], initial=0))
+    nbytes = begins.pop()
+    scratch = framework.new_bytes(nbytes)
+    address = framework.extent_of(scratch)[0]
+    row = Rows((address,), (nbytes // item_bytes,), dtype, scratch)
+    return row, [
+        (scratch, begin, array) for begin, array in zip(begins, arrays, strict=True)
+    ]
 
 
-class Replacement(Generic[A]):
-    """One array of a reduction: the rows that are read, and those that are written."""
-
-    def __init__(self, source: Rows, targets: Sequence[Destination[A]]) -> None:
-        self.source = source
-        self.targets = targets
-
-    def rows(self) -> Pair:
-        addresses = tuple([target.address for target in self.targets])
-        source = self.source
-        return source, Rows(addresses, source.shape, source.dtype, self.targets)
-
-    def finish(self) -> None:
-        """Copy the results that have gone to scratch memory."""
-        for target in self.targets:
-            target.finish()
-
-
-def replacements_of(
+def pairs_of(
     framework: Framework[A], arrays: Sequence[tuple[Sequence[A], Sequence[A]]]
-) -> list[Replacement[A]]:
-    """Prepare a call that reads and writes the rows of several arrays.
+) -> tuple[list[Pair], Sequence[Copy[A]]]:
+    """Return the rows of several arrays that a call reads, and those that it writes.
 
     Results that would be written over another row that is read or written go through
-    scratch memory: call finish() for each array when the call is over.
+    scratch memory.
 
     Args:
         arrays: Of each the rows that are read, and those that are written.
+
+    Returns:
+        A pair for each array, and what copy_results() copies.
     """
     extent_of = framework.extent_of
-    sources = [[framework.readable(row) for row in rows] for rows, _ in arrays]
-    read = [[extent_of(row) for row in rows] for rows in sources]
-    written = [[extent_of(row) for row in rows] for _, rows in arrays]
+    sources, read, written = [], [], []
+    for rows, targets in arrays:
+        extents = [extent_of(row) for row in rows]
+        written.append(extents if targets is rows else [extent_of(y) for y in targets])
+        if False in [is_row for _, _, is_row in extents]:
+            rows = [framework.readable(row) for row in rows]
+            extents = [extent_of(row) for row in rows]
+        read.append(extents)
+        addresses = tuple([begin for begin, _, _ in extents])
+        shape, dtype = framework.shape_and_code(rows[0])
+        sources.append(Rows(addresses, shape, dtype, rows))
     overlapping = find_overlapping(read, written)
-    replacements = []
-    for index, (_, targets) in enumerate(arrays):
-        addresses = tuple([extent.begin for extent in read[index]])
-        shape, dtype = framework.shape_and_code(sources[index][0])
-        source = Rows(addresses, shape, dtype, sources[index])
-        direct = index not in overlapping
-        destinations = [
-            Destination(framework, [row], extent.begin, direct and extent.is_row)
-            for row, extent in zip(targets, written[index], strict=True)
-        ]
-        replacements.append(Replacement(source, destinations))
-    return replacements
+    pairs: list[Pair] = []
+    copies: list[Copy[A]] = []
+    for index, source in enumerate(sources):
+        if written[index] is read[index] and index not in overlapping:
+            # In place: the very rows that are read.
+            pairs.append((source, source))
+            continue
+        places = []
+        targets = arrays[index][1]
+        for target, (begin, _, is_row) in zip(targets, written[index], strict=True):
+            if not is_row or index in overlapping:
+                scratch = framework.new_bytes(source.nbytes)
+                begin = extent_of(scratch)[0]
+                copies.append((scratch, 0, target))
+            places.append(begin)
+        owner = targets, copies
+        pairs.append((source, Rows(tuple(places), source.shape, source.dtype, owner)))
+    return pairs, copies
 
 
 def find_overlapping(
@@ -246,13 +220,14 @@ def find_overlapping(
     if len(read) == 1 and len(read[0]) == len(written[0]) == 1:
         # Most calls: the rest would take longer than all else of them.
         (source,), (target,) = read[0], written[0]
-        return {0} if source != target and source.overlaps(target) else set()
+        is_apart = source[0] >= target[1] or target[0] >= source[1]
+        return set() if is_apart or source == target else {0}
     extents: list[tuple[int, int, int, bool]] = []
     for index, (sources, targets) in enumerate(zip(read, written, strict=True)):
-        extents += [(row.begin, row.end, index, True) for row in targets]
+        extents += [(begin, end, index, True) for begin, end, _ in targets]
         for row, target in zip_longest(sources, targets):
             if row is not None and (target is None or row[:2] != target[:2]):
-                extents.append((row.begin, row.end, index, False))
+                extents.append((row[0], row[1], index, False))
     overlapping: set[int] = set()
     results: set[int] = set()
     count = reach = 0
@@ -272,22 +247,24 @@ def find_overlapping(
     return overlapping
 
 
-def _are_in_one_piece(extents: Sequence[Extent]) -> bool:
-    """Return whether extents are rows that follow each other without gaps."""
-    end = extents[0].begin if extents else 0
-    for extent in extents:
-        if not extent.is_row or extent.begin != end:
-            return False
-        end = extent.end
-    return True
+def _piece_of(extents: Sequence[Extent]) -> tuple[int, int] | None:
+    """Return from where to where extents lie, if they are rows without gaps."""
+    begin = end = extents[0][0]
+    for row_begin, row_end, is_row in extents:
+        # Memory of an array without elements may lie anywhere.
+        if row_begin == row_end:
+            continue
+        if begin == end:
+            begin = end = row_begin
+        if not is_row or row_begin != end:
+            return None
+        end = row_end
+    return begin, end
 
 
-def _overlap(
-    read: Sequence[Extent], written: Sequence[Extent], own: int | None
-) -> bool:
-    """Return whether what is read, unless it begins at `own`, is written over."""
-    for extent in read:
-        for other in written:
-            if extent.overlaps(other) and extent.begin != own:
-                return True
+def _is_written_over(read: Rows, begin: int, end: int, own: int | None) -> bool:
+    """Return whether memory has parts of rows, unless they begin at `own`."""
+    for address in read.addresses:
+        if begin < address + read.nbytes and address < end and address != own:
+            return True
     return False

@@ -24,7 +24,7 @@ from popdist.engine.meet.deadlines import report
 from popdist.engine.meet.pidfds import Pidfd
 from popdist.errors import CollectiveAbortedError
 from popdist.session import STATE
-from popdist.torch.tensors.tensor_rows import TORCH, bytes_of, check, readable
+from popdist.torch.tensors.tensor_rows import TORCH, bytes_of, check, is_row, readable
 
 # Receives wait as long as their Work does, not as the engine does.
 _NEVER_SECONDS = 1e9
@@ -281,7 +281,7 @@ class Channels:
         with self._changed:
             message = self._take_expected(source, tag)
         part = None if message is None else message.tensor
-        if part is None or part.nbytes != nbytes or not TORCH.extent_of(part).is_row:
+        if part is None or part.nbytes != nbytes or not is_row(part):
             part = torch.empty(nbytes, dtype=torch.uint8)
         try:
             group.transport.receive(bytes_of(part), 0)

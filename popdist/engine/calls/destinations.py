@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from popdist.engine.calls.rows import NUMPY, Array, written
+from popdist.engine.calls.rows import LIST_TYPES, NUMPY, Array, written
 from popdist.engine.spec.dtypes import DType
 
 
@@ -39,7 +39,7 @@ def check_apart(out: Sequence[Array]) -> None:
 
 def out_arrays(out: Any, count: int) -> list[Array]:
     """Return the arrays, one for each replica of the group, that `out` stands for."""
-    if isinstance(out, list | tuple):
+    if isinstance(out, LIST_TYPES):
         arrays = [written(one) for one in out]
     else:
         whole = written(out)

@@ -16,6 +16,7 @@ from popdist.engine.calls.destinations import check_apart, check_fits, out_array
 from popdist.engine.calls.headers import HEADER, described, header_of, headers_of
 from popdist.engine.calls.membership import Membership, ends_group_without_memory
 from popdist.engine.calls.rows import (
+    LIST_TYPES,
     NUMPY,
     Array,
     bytes_of,
@@ -23,7 +24,7 @@ from popdist.engine.calls.rows import (
     readable,
     rows_of,
 )
-from popdist.engine.rows import destination_of
+from popdist.engine.rows import Copy, copy_results, destination_of
 from popdist.engine.spec.dtypes import code_of
 from popdist.engine.spec.operations import Operation, number_of
 
@@ -177,21 +178,22 @@ class Exchanges(Membership):
                 prelude_to=Operation.SCATTER,
             )
             dtype, shape = described(header)
+            source = None if block is None else rows_of([block])
+            copies: Sequence[Copy[Array]] = ()
             if targets is None:
                 mine = np.empty((self.num_local_replicas, *shape), dtype)
-                destination = destination_of(NUMPY, [mine])
+                target = rows_of([mine])
                 result = mine[0, ...] if self._flat else mine
             else:
                 check_fits(targets[0], shape, dtype)
-                read = [] if block is None else [block]
-                destination = destination_of(NUMPY, targets, read)
+                target, copies = destination_of(NUMPY, targets, source, code_of(dtype))
                 result = out
             each = prod(shape) * dtype.itemsize
-            target = destination.row(code_of(dtype))
-            source = target if block is None else rows_of([block])
             lengths = [rows * each for rows in self.replicas]
-            self.transport.scatter(source, target, lengths, owner, name=number)
-            destination.finish()
+            self.transport.scatter(
+                source or target, target, lengths, owner, name=number
+            )
+            copy_results(NUMPY, copies)
             return result
 
         return self.submit("scatter", action, async_op)
@@ -235,11 +237,10 @@ class Exchanges(Membership):
 
     def _exchange(self, row: Array, targets: Sequence[Array], name: int) -> None:
         """Exchange parts among members with one replica each."""
-        source = readable(row)
-        destination = destination_of(NUMPY, targets, [source])
-        target = destination.row(code_of(source.dtype))
-        self.transport.all_to_all(rows_of([source]), target, name=name)
-        destination.finish()
+        source = rows_of([readable(row)])
+        target, copies = destination_of(NUMPY, targets, source, source.dtype)
+        self.transport.all_to_all(source, target, name=name)
+        copy_results(NUMPY, copies)
 
     def _exchange_parts(
         self, rows: Sequence[Array], targets: Sequence[Array], name: int
@@ -270,7 +271,7 @@ class Exchanges(Membership):
         return into
 
     def _scattered(self, x: Any) -> Array:
-        block = readable(np.stack(x) if isinstance(x, list | tuple) else np.asarray(x))
+        block = readable(np.stack(x) if isinstance(x, LIST_TYPES) else np.asarray(x))
         if block.ndim < 1 or len(block) != self.num_replicas:
             raise ValueError(
                 f"The array to scatter has shape {block.shape}, but needs a leading "
@@ -315,18 +316,19 @@ class Exchanges(Membership):
             mine = rows[0]
         else:
             mine = np.concatenate([row.reshape(-1).view(np.uint8) for row in rows])
+        source = bytes_of(mine)
+        copies: Sequence[Copy[Array]] = ()
         if into is None or not is_wanted:
             whole = np.empty(sum(sizes) if is_wanted else 0, np.uint8)
-            destination = destination_of(NUMPY, [whole])
+            target = bytes_of(whole)
         else:
             own_begin = sum(sizes[: self._starts()[self.rank]])
-            destination = destination_of(NUMPY, into, [mine], own_begin=own_begin)
-        source, target = bytes_of(mine), destination.row()
+            target, copies = destination_of(NUMPY, into, source, own_begin=own_begin)
         if operation is Operation.ALL_GATHER:
             self.transport.all_gather(source, target, lengths, name=name)
         else:
             self.transport.gather(source, target, lengths, root, name=name)
-        destination.finish()
+        copy_results(NUMPY, copies)
         if into is not None or not is_wanted:
             return into or []
         begins = accumulate(sizes, initial=0)

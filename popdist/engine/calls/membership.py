@@ -11,6 +11,7 @@ import numpy as np
 from popdist.engine.calls.destinations import check_fits
 from popdist.engine.calls.rows import (
     ARRAY_TYPES,
+    LIST_TYPES,
     Array,
     ReplicaRows,
     is_first_of_several,
@@ -149,14 +150,14 @@ class Membership:
         """Return one array for each local replica."""
         rows: list[Array]
         if self._flat:
-            if isinstance(x, list | tuple) and any(type(a) in ARRAY_TYPES for a in x):
+            if isinstance(x, LIST_TYPES) and any(type(a) in ARRAY_TYPES for a in x):
                 raise TypeError(
                     f"A list of {len(x)} entries with arrays is given, but each member "
                     "of this group gives one array. Use grouped_all_reduce to reduce "
                     "several arrays, or make one of them with np.stack."
                 )
             rows = [_array(x, writable)]
-        elif isinstance(x, list | tuple):
+        elif isinstance(x, LIST_TYPES):
             rows = [_array(row, writable) for row in x]
         else:
             whole = _array(x, writable)
@@ -166,7 +167,7 @@ class Membership:
             rows = [whole[i, ...] for i in range(len(whole))] if whole.ndim else []
         if len(rows) != self.num_local_replicas:
             raise wrong_rows(len(rows), self.num_local_replicas)
-        for row in rows if alike else ():
+        for row in rows[1:] if alike else ():
             if row.shape != rows[0].shape or row.dtype != rows[0].dtype:
                 raise ValueError(
                     f"The rows are {rows[0].dtype} of shape {rows[0].shape} and "
@@ -206,7 +207,7 @@ class Membership:
         results = [whole[i, ...] for i in range(len(rows))]
         if self._flat:
             return results[0], results
-        return (results if isinstance(x, list | tuple) else whole), results
+        return (results if isinstance(x, LIST_TYPES) else whole), results
 
 
 def whole_number(what: str, number: Any) -> int:

@@ -19,8 +19,8 @@ from popdist.engine.calls.rows import (
     written,
 )
 from popdist.engine.handle import Handle
-from popdist.engine.rows import Replacement, Rows, destination_of, replacements_of
-from popdist.engine.spec.dtypes import REDUCTIONS, code_of, reduction_code_of
+from popdist.engine.rows import Pair, Rows, copy_results, destination_of, pairs_of
+from popdist.engine.spec.dtypes import REDUCTIONS, reduction_code_of
 from popdist.engine.spec.operations import RING, algorithm_code_of, number_of
 from popdist.engine.transport import Core
 
@@ -188,12 +188,12 @@ class Reductions(_core.Reducer, Membership):
             total = out
         else:
             total = np.empty(rows[0].shape, rows[0].dtype)
-        (array,) = replacements_of(NUMPY, [(rows, [total])])
+        ((source, target),), copies = pairs_of(NUMPY, [(rows, [total])])
         number = number_of(name)
 
         def action() -> Array | None:
-            self.transport.reduce(*array.rows(), code, owner, name=number)
-            array.finish()
+            self.transport.reduce(source, target, code, owner, name=number)
+            copy_results(NUMPY, copies)
             return total if self.rank == owner else None
 
         return self.submit("reduce", action, async_op)
@@ -226,18 +226,17 @@ class Reductions(_core.Reducer, Membership):
                 f"leading axis that {total} replicas can share equally."
             )
         code = reduction_code_of(op, rows[0].dtype)
-        sources = [readable(row) for row in rows]
+        source = rows_of([readable(row) for row in rows])
         shape = (len(rows[0]) // total, *rows[0].shape[1:])
         result, targets = self._targets(x, rows, out, shape)
         if out is not None:
             check_apart(targets)
-        destination = destination_of(NUMPY, targets, sources)
-        source, target = rows_of(sources), destination.row(code_of(rows[0].dtype))
+        target, copies = destination_of(NUMPY, targets, source, source.dtype)
         number = number_of(name)
 
         def action() -> Any:
             self.transport.reduce_scatter(source, target, code, name=number)
-            destination.finish()
+            copy_results(NUMPY, copies)
             return result
 
         return self.submit("reduce_scatter", action, async_op)
@@ -305,21 +304,17 @@ class Reductions(_core.Reducer, Membership):
             reduction_code_of(op, rows[0].dtype)
             results.append(result)
             arrays.append((rows, targets))
-        batches: dict[int, list[Replacement[Array]]] = {}
-        for array in replacements_of(NUMPY, arrays):
-            batches.setdefault(array.source.dtype, []).append(array)
+        pairs, copies = pairs_of(NUMPY, arrays)
+        batches: dict[int, list[Pair]] = {}
+        for pair in pairs:
+            batches.setdefault(pair[0].dtype, []).append(pair)
 
         def action() -> list[Any]:
             for batch in batches.values():
                 self.transport.all_reduce(
-                    [array.rows() for array in batch],
-                    REDUCTIONS[op],
-                    algorithm=how,
-                    name=name,
+                    batch, REDUCTIONS[op], algorithm=how, name=name
                 )
-            for batch in batches.values():
-                for array in batch:
-                    array.finish()
+            copy_results(NUMPY, copies)
             return results
 
         return action

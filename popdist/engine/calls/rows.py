@@ -35,6 +35,8 @@ class ReplicaRows(np.ndarray[Any, Any]):
 
 # What calls take as they are, without converting it first.
 ARRAY_TYPES = {np.ndarray, ReplicaRows}
+# What stands for several arrays. A union, `list | tuple`, is made anew in each call.
+LIST_TYPES = (list, tuple)
 
 
 def is_first_of_several(rank: int, counts: Sequence[int]) -> bool:
@@ -109,17 +111,15 @@ def readable(array: Array) -> Array:
 def _extent_of(array: Array) -> Extent:
     begin = end = address_of(array)
     flags = array.flags
-    is_row = bool(flags.c_contiguous and flags.aligned)
-    if not array.size:
-        return Extent(begin, begin, is_row)
-    if is_row:
-        return Extent(begin, begin + array.nbytes, is_row)
+    is_row = flags.c_contiguous and flags.aligned
+    if is_row or not array.size:
+        return begin, begin + array.nbytes, is_row
     for length, stride in zip(array.shape, array.strides, strict=True):
         if stride < 0:
             begin += (length - 1) * stride
         else:
             end += (length - 1) * stride
-    return Extent(begin, end + array.itemsize, is_row)
+    return begin, end + array.itemsize, is_row
 
 
 def _copy_bytes(memory: Array, begin: int, array: Array) -> None:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from popdist.engine.group import Group
 from popdist.engine.handle import AsyncOp
-from popdist.engine.rows import destination_of
+from popdist.engine.rows import copy_results, destination_of
 from popdist.engine.spec.operations import Operation, number_of
 from popdist.torch.tensors.tensor_gathers import gathered_numbers
 from popdist.torch.tensors.tensor_rows import (
@@ -73,10 +73,10 @@ def all_to_all(
         )
 
     def action() -> Tensor:
-        row = readable(source)
-        destination = destination_of(TORCH, [out], [row])
-        group.transport.all_to_all(parts_of(row, size), destination.row(), name=number)
-        destination.finish()
+        parts = parts_of(readable(source), size)
+        target, copies = destination_of(TORCH, [out], parts)
+        group.transport.all_to_all(parts, target, name=number)
+        copy_results(TORCH, copies)
         return out
 
     return group.submit("all_to_all", action, async_op)
@@ -140,9 +140,9 @@ def receive(
     peer = group.peer_of("source", source)
 
     def action() -> Tensor:
-        destination = destination_of(TORCH, [out])
-        group.transport.receive(destination.row(), peer)
-        destination.finish()
+        row, copies = destination_of(TORCH, [out])
+        group.transport.receive(row, peer)
+        copy_results(TORCH, copies)
         return out
 
     return group.submit("recv", action, async_op)

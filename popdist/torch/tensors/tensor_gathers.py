@@ -8,7 +8,7 @@ from torch import Tensor
 
 from popdist.engine.group import Group
 from popdist.engine.handle import AsyncOp
-from popdist.engine.rows import Destination, destination_of
+from popdist.engine.rows import Copy, Rows, copy_results, destination_of
 from popdist.engine.spec.operations import Operation, number_of
 from popdist.torch.tensors.tensor_rows import (
     TORCH,
@@ -45,12 +45,10 @@ def all_gather(
     number = number_of(name)
 
     def action() -> Any:
-        own = readable(source)
-        destination = _destination_of_parts(out, own, group.rank)
-        group.transport.all_gather(
-            bytes_of(own), destination.row(), lengths, name=number
-        )
-        destination.finish()
+        own = bytes_of(readable(source))
+        target, copies = _destination_of_parts(out, own, group.rank)
+        group.transport.all_gather(own, target, lengths, name=number)
+        copy_results(TORCH, copies)
         return out
 
     return group.submit("all_gather", action, async_op)
@@ -78,16 +76,15 @@ def gather(
         check_written(*outs)
 
     def action() -> Any:
-        own = readable(source)
+        own = bytes_of(readable(source))
         if group.rank != owner or out is None:
-            destination = destination_of(TORCH, [torch.empty(0)])
-        else:
-            destination = _destination_of_parts(out, own, group.rank)
-        group.transport.gather(
-            bytes_of(own), destination.row(), lengths, owner, name=number
-        )
-        destination.finish()
-        return out if group.rank == owner else None
+            nothing = bytes_of(torch.empty(0))
+            group.transport.gather(own, nothing, lengths, owner, name=number)
+            return None
+        target, copies = _destination_of_parts(out, own, group.rank)
+        group.transport.gather(own, target, lengths, owner, name=number)
+        copy_results(TORCH, copies)
+        return out
 
     return group.submit("gather", action, async_op)
 
@@ -112,15 +109,12 @@ def scatter(
         lengths = _check_parts(group, out, () if source is None else source)
 
     def action() -> Tensor:
+        whole = None
         if group.rank == owner and source is not None:
-            whole = _joined(source)
-            destination = destination_of(TORCH, [out], [whole])
-            read = bytes_of(whole)
-        else:
-            destination = destination_of(TORCH, [out])
-            read = destination.row()
-        group.transport.scatter(read, destination.row(), lengths, owner, name=number)
-        destination.finish()
+            whole = bytes_of(_joined(source))
+        part, copies = destination_of(TORCH, [out], whole)
+        group.transport.scatter(whole or part, part, lengths, owner, name=number)
+        copy_results(TORCH, copies)
         return out
 
     return group.submit("scatter", action, async_op)
@@ -149,11 +143,11 @@ def all_gather_varied(
             torch.empty(lengths[:axes], dtype=_DTYPES[code])
             for code, axes, *lengths in headers.tolist()
         ]
-        own = readable(tensor)
-        destination = _destination_of_parts(outs, own, group.rank)
+        own = bytes_of(readable(tensor))
+        target, copies = _destination_of_parts(outs, own, group.rank)
         sizes = [out.nbytes for out in outs]
-        group.transport.all_gather(bytes_of(own), destination.row(), sizes, name=number)
-        destination.finish()
+        group.transport.all_gather(own, target, sizes, name=number)
+        copy_results(TORCH, copies)
         return outs
 
     return group.submit("all_gather", action, async_op)
@@ -175,17 +169,17 @@ def gathered_numbers(
 
 
 def _destination_of_parts(
-    out: Tensor | Sequence[Tensor], own: Tensor, rank: int
-) -> Destination[Tensor]:
-    """Return what a call gathers in, and what this member adds to it.
+    out: Tensor | Sequence[Tensor], own: Rows, rank: int
+) -> tuple[Rows, Sequence[Copy[Tensor]]]:
+    """Return the row that a call gathers in, and what is copied when it is over.
 
-    Its part of the whole may be where its own tensor lies already.
+    This member's part of it may be where its own tensor lies already.
     """
     if isinstance(out, Tensor):
         outs, own_begin = [out], own.nbytes * rank
     else:
         outs, own_begin = list(out), sum(part.nbytes for part in out[:rank])
-    return destination_of(TORCH, outs, [own], own_begin=own_begin)
+    return destination_of(TORCH, outs, own, own_begin=own_begin)
 
 
 def _joined(source: Tensor | Sequence[Tensor]) -> Tensor:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from popdist.engine.group import Group
 from popdist.engine.handle import AsyncOp, Handle
-from popdist.engine.rows import Replacement, destination_of, replacements_of
+from popdist.engine.rows import Pair, copy_results, destination_of, pairs_of
 from popdist.engine.spec.dtypes import REDUCTIONS
 from popdist.engine.spec.operations import algorithm_code_of, number_of
 from popdist.torch.tensors.tensor_rows import (
@@ -72,20 +72,14 @@ def all_reduce(
     how, number = algorithm_code_of(algorithm), number_of(name)
 
     def action() -> list[TensorArray]:
-        batches: dict[int, list[Replacement[Tensor]]] = {}
-        pairs = list(zip(sources, targets, strict=True))
-        for array in replacements_of(TORCH, pairs):
-            batches.setdefault(array.source.dtype, []).append(array)
+        given = list(zip(sources, targets, strict=True))
+        pairs, copies = pairs_of(TORCH, given)
+        batches: dict[int, list[Pair]] = {}
+        for pair in pairs:
+            batches.setdefault(pair[0].dtype, []).append(pair)
         for batch in batches.values():
-            group.transport.all_reduce(
-                [array.rows() for array in batch],
-                reduction,
-                algorithm=how,
-                name=number,
-            )
-        for batch in batches.values():
-            for array in batch:
-                array.finish()
+            group.transport.all_reduce(batch, reduction, algorithm=how, name=number)
+        copy_results(TORCH, copies)
         return list(targets_given)
 
     return group.submit("all_reduce", action, async_op)
@@ -108,18 +102,20 @@ def reduce(
     """
     sources = local_tensors(array, group.num_local_replicas)
     target = sources[0] if out is None else out
-    check_like(target, sources[0])
+    if out is not None:
+        check_like(out, sources[0])
     code_of(target.dtype)
     reduction, number = _reduction_of(op, sources), number_of(name)
+    targets = sources if out is None and len(sources) == 1 else [target]
     owner, _ = group.owner_of(root)
     if group.rank == owner:
         check_written(target)
 
     def action() -> Tensor | None:
-        total = target if group.rank == owner else torch.empty_like(target)
-        (pair,) = replacements_of(TORCH, [(sources, [total])])
-        group.transport.reduce(*pair.rows(), reduction, owner, name=number)
-        pair.finish()
+        results = targets if group.rank == owner else [torch.empty_like(target)]
+        (pair,), copies = pairs_of(TORCH, [(sources, results)])
+        group.transport.reduce(*pair, reduction, owner, name=number)
+        copy_results(TORCH, copies)
         return target if group.rank == owner else None
 
     return group.submit("reduce", action, async_op)
@@ -152,12 +148,10 @@ def reduce_scatter(
     number = number_of(name)
 
     def action() -> Tensor:
-        rows = [readable(tensor) for tensor in sources]
-        destination = destination_of(TORCH, [out], rows)
-        group.transport.reduce_scatter(
-            rows_of(rows, code), destination.row(code), reduction, name=number
-        )
-        destination.finish()
+        rows = rows_of([readable(tensor) for tensor in sources], code)
+        target, copies = destination_of(TORCH, [out], rows, code)
+        group.transport.reduce_scatter(rows, target, reduction, name=number)
+        copy_results(TORCH, copies)
         return out
 
     return group.submit("reduce_scatter", action, async_op)

@@ -107,12 +107,13 @@ def check_like(tensor: Tensor, other: Tensor) -> None:
 
 def readable(tensor: Tensor) -> Tensor:
     """Return the tensor itself if it is a row, or a copy that is one."""
-    if _is_row(tensor):
+    if is_row(tensor):
         return tensor.detach() if tensor.requires_grad else tensor
     return tensor.detach().resolve_neg().resolve_conj().contiguous()
 
 
-def _is_row(tensor: Tensor) -> bool:
+def is_row(tensor: Tensor) -> bool:
+    """Return whether the elements of a tensor lie in memory in their order."""
     return tensor.is_contiguous() and not (tensor.is_neg() or tensor.is_conj())
 
 
@@ -149,15 +150,15 @@ def exchanged_row(tensor: Tensor) -> Rows:
 
 
 def _extent_of(tensor: Tensor) -> Extent:
-    begin, is_row = tensor.data_ptr(), _is_row(tensor)
-    if is_row or not tensor.numel():
-        return Extent(begin, begin + tensor.nbytes, is_row)
+    begin, whole = tensor.data_ptr(), is_row(tensor)
+    if whole or not tensor.numel():
+        return begin, begin + tensor.nbytes, whole
     # torch has no negative strides.
     last = sum(
         (length - 1) * stride
         for length, stride in zip(tensor.shape, tensor.stride(), strict=True)
     )
-    return Extent(begin, begin + (last + 1) * tensor.element_size(), is_row)
+    return begin, begin + (last + 1) * tensor.element_size(), whole
 
 
 def _copy_bytes(memory: Tensor, begin: int, tensor: Tensor) -> None:

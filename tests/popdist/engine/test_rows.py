@@ -8,7 +8,14 @@ import pytest
 import torch
 
 from popdist.engine.calls.rows import NUMPY
-from popdist.engine.rows import Framework, destination_of, replacements_of
+from popdist.engine.rows import (
+    BYTES,
+    Framework,
+    Rows,
+    copy_results,
+    destination_of,
+    pairs_of,
+)
 from popdist.torch.tensors.tensor_rows import TORCH
 from tests.popdist.engine.samples import Array
 
@@ -31,10 +38,11 @@ def copied(case: Case, sources: Arrays, targets: Arrays) -> list[int]:
     """Return which results go through scratch memory. Each array has one row."""
     framework, of = case
     given = [([of(x)], [of(y)]) for x, y in zip(sources, targets, strict=True)]
+    _, copies = pairs_of(framework, given)
     return [
         i
-        for i, array in enumerate(replacements_of(framework, given))
-        if not array.targets[0].is_direct
+        for i, (_, (result,)) in enumerate(given)
+        if any(array is result for _, _, array in copies)
     ]
 
 
@@ -92,10 +100,10 @@ def test_arrays_that_run_backwards_are_copied_before_anything_is_written() -> No
 def test_rows_that_lie_apart_are_written_in_place(case: Case) -> None:
     framework, of = case
     x, out = np.ones((2, 5)), np.zeros((2, 5))
-    (array,) = replacements_of(framework, [(list(of(x)), list(of(out)))])
 
-    source, target = array.rows()
+    ((source, target),), copies = pairs_of(framework, [(list(of(x)), list(of(out)))])
 
+    assert not copies
     assert (source.shape, target.shape) == ((5,), (5,))
     assert source.addresses == (address_of(x[0]), address_of(x[1]))
     assert target.addresses == (address_of(out[0]), address_of(out[1]))
@@ -104,10 +112,10 @@ def test_rows_that_lie_apart_are_written_in_place(case: Case) -> None:
 def test_each_row_may_take_its_own_place(case: Case) -> None:
     framework, of = case
     x = list(of(np.ones((2, 5))))
-    (array,) = replacements_of(framework, [(x, x)])
 
-    source, target = array.rows()
+    ((source, target),), copies = pairs_of(framework, [(x, x)])
 
+    assert not copies
     assert source.addresses == target.addresses
 
 
@@ -128,15 +136,15 @@ def test_rows_that_would_overwrite_others_go_through_a_copy(
     memory = np.zeros((3, 5))
     rows = of(memory)
     given = [rows[i] for i in sources], [rows[i] for i in targets]
-    (array,) = replacements_of(framework, [given])
+
+    ((_, result),), copies = pairs_of(framework, [given])
 
     begin = address_of(memory)
-    for address in array.rows()[1].addresses:
+    for address in result.addresses:
         assert not begin <= address < begin + memory.nbytes
-    for target in array.targets:
-        scratch: Any = target._scratch
+    for scratch, _, _ in copies:
         scratch[...] = 1
-    array.finish()
+    copy_results(framework, copies)
     for i in range(3):
         assert bool(memory[i].any()) == (i in targets)
 
@@ -144,14 +152,13 @@ def test_rows_that_would_overwrite_others_go_through_a_copy(
 def test_rows_in_pieces_are_written_once_the_call_is_over(case: Case) -> None:
     framework, of = case
     wide = np.zeros((5, 2))
-    (array,) = replacements_of(framework, [([of(np.ones(5))], [of(wide[:, 0])])])
+    _, copies = pairs_of(framework, [([of(np.ones(5))], [of(wide[:, 0])])])
 
-    (target,) = array.targets
-    scratch: Any = target._scratch
+    ((scratch, _, _),) = copies
     scratch.view(of(wide).dtype)[...] = 3
 
     assert not wide.any()
-    array.finish()
+    copy_results(framework, copies)
     assert wide.tolist() == [[3.0, 0.0]] * 5
 
 
@@ -159,12 +166,18 @@ def test_what_a_call_gathers_may_have_what_it_reads_in_its_own_place(
     case: Case,
 ) -> None:
     framework, of = case
-    rows = [of(row) for row in np.zeros((3, 4))]
+    memory, elsewhere = np.zeros((3, 4)), np.zeros(4)
+    rows = [of(row) for row in memory]
+    second = Rows((address_of(memory[1]),), (32,), BYTES)
+    apart = Rows((address_of(elsewhere),), (32,), BYTES)
 
-    own = destination_of(framework, rows, [rows[1]], own_begin=32)
-    another = destination_of(framework, rows, [rows[1]], own_begin=64)
-    crossed = destination_of(framework, rows[::-1], [of(np.zeros(4))], own_begin=0)
+    own, no_copies = destination_of(framework, rows, second, own_begin=32)
+    another, copies = destination_of(framework, rows, second, own_begin=64)
+    crossed, _ = destination_of(framework, rows[::-1], apart, own_begin=0)
 
-    assert own.is_direct
-    assert not another.is_direct
-    assert not crossed.is_direct
+    assert own.address == address_of(memory)
+    assert not no_copies
+    for row in (another, crossed):
+        assert not 0 <= row.address - address_of(memory) < memory.nbytes
+        assert row.nbytes == memory.nbytes
+    assert [begin for _, begin, _ in copies] == [0, 32, 64]

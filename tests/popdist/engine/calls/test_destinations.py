@@ -346,7 +346,8 @@ def test_arrays_that_lie_side_by_side_are_written_where_they_lie() -> None:
     whole = np.zeros((3, 4))
 
     for arrays in ([whole], listed(whole), [whole[0], whole[0, :0], whole[1:]]):
-        rows = destination_of(NUMPY, arrays).row(code_of(whole.dtype))
+        rows, copies = destination_of(NUMPY, arrays, dtype=code_of(whole.dtype))
+        assert not copies
         assert rows.addresses == (whole.ctypes.data,)
         assert rows.shape == (12,)
 
@@ -362,11 +363,11 @@ def test_arrays_that_lie_side_by_side_are_written_where_they_lie() -> None:
 def test_arrays_in_pieces_are_written_through_scratch_memory(
     arrays: list[Array],
 ) -> None:
-    place = destination_of(NUMPY, arrays)
-    rows = place.row(code_of(arrays[0].dtype))
+    rows, copies = destination_of(NUMPY, arrays, dtype=code_of(arrays[0].dtype))
 
     assert not any(rows.addresses[0] == array.ctypes.data for array in arrays)
     assert rows.shape == (sum(array.size for array in arrays),)
+    assert len(copies) == len(arrays)
 
 
 def test_columns_between_each_other_do_not_overlap() -> None:
