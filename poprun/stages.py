@@ -25,7 +25,8 @@ from poprun.preflight.program import resolve_for_instances
 from poprun.record import Record
 from poprun.result.progress import Progress
 from poprun.stdio import terminal
-from poprun.stdio.router import OutputRouter, make_files
+from poprun.stdio.output_files import make_files
+from poprun.stdio.router import OutputRouter
 from poprun.stdio.stdin import describe_unread
 
 

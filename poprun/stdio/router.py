@@ -1,4 +1,4 @@
-"""Where the instances' streams go: the terminal, files, and the memory of a report.
+"""Where the instances' streams go: the terminal, files, and the report of a failure.
 
 It owns the descriptors that poprun writes to. Console, in stdio/lines.py, decides what
 goes out when.
@@ -10,10 +10,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from math import inf
 
-from poprun.errors import LaunchError
 from poprun.record import Record
 from poprun.stdio.lines import Console
+from poprun.stdio.output_files import OutputFiles
 from poprun.stdio.screen import Screen
+from poprun.stdio.stream_ends import STREAMS
 from poprun.stdio.tags import Mark, Prefix, Xml
 from poprun.stdio.terminal import is_foreground, own_size
 from poprun.stdio.waiter import WRITE, Interest, calling
@@ -22,7 +23,6 @@ from poprun.stdio.writer import Sink
 # How much of each stderr is kept for the report of a failure.
 TAIL = 16384
 
-STREAMS = ("stdout", "stderr")
 # A traceback need not be repeated in a report that is no further below it.
 LINES_IN_SIGHT = 100
 # How often the status is looked at; it is drawn only when it has changed.
@@ -41,7 +41,7 @@ class Routes(Record):
     # What instances write to stderr comes by their stdout.
     merged: bool = False
     only_instance: int | None = None
-    # DIR/1/rank.N/stdout and stderr, as mpirun's --output-filename.
+    # Of --output-filename.
     directory: str | None = None
     # And nothing on the console.
     only_files: bool = False
@@ -53,7 +53,7 @@ class Routes(Record):
     def mark_of(
         self, rank: int, stream: str, *, on_terminal: bool = False
     ) -> Mark | None:
-        """Make what marks the lines of one stream in one place."""
+        """Return what marks the lines of a stream on the console or in its file."""
         if self.xml:
             return Xml(rank, stream)
         if not (self.tag or self.timestamp):
@@ -71,15 +71,15 @@ class Routes(Record):
         return time_width + len(self.tag_of(instances - 1, "stdout"))
 
     def tag_of(self, rank: int, stream: str) -> bytes:
-        whose = b"[1,%d]" % rank if self.tag else b""
-        return b"%s<%s>:" % (whose, stream.encode())
+        instance = b"[1,%d]" % rank if self.tag else b""
+        return b"%s<%s>:" % (instance, stream.encode())
 
     def is_shown(self, rank: int) -> bool:
         return not self.only_files and self.only_instance in (None, rank)
 
 
 class OutputRouter:
-    """All streams of one job on their way."""
+    """Passes the streams of one job on to the consoles, the files and the report."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class OutputRouter:
             for name in STREAMS
         }
         self._sinks = {"stdout": self._out, "stderr": self._err}
-        # Where poprun's own words go.
+        # The console of poprun's own text.
         self._own = self._consoles["stderr"]
         if self._err is self._out:
             self._own = self._consoles["stderr"] = self._consoles["stdout"]
@@ -118,12 +118,9 @@ class OutputRouter:
         self._status_due = 0.0 if status else inf
         self._stderr = stderr
         self._tails: dict[int, bytes] = {}
-        # By stream: what to write to, and what marks the lines there.
-        self._files: dict[Key, tuple[int, Mark | None]] = {}
-        # The streams whose last line in their file has not ended.
-        self._continues: set[Key] = set()
+        self._files = OutputFiles(routes.directory) if routes.directory else None
+        # The stream that was written to stderr last.
         self._last: Key | None = None
-        self._file_failure: tuple[str, int] | None = None
 
     @property
     def sinks(self) -> list[Sink]:
@@ -165,14 +162,14 @@ class OutputRouter:
 
     @property
     def failure(self) -> tuple[str, int] | None:
-        """What could not be written, and the errno."""
+        """The stream or file that could not be written, and the errno."""
         for name, sink in (("stdout", self._out), ("stderr", self._err)):
             if sink.failure not in (0, errno.EPIPE) and not sink.lost:
                 return name, sink.failure
-        return self._file_failure
+        return self._files.failure if self._files else None
 
     def open(self, rank: int, stream: str) -> None:
-        """A stream begins."""
+        """Route a stream from now on."""
         routes, is_stderr = self._routes, stream == "stderr"
         self._consoles[stream].open(
             (rank, stream),
@@ -181,32 +178,25 @@ class OutputRouter:
             is_stderr=is_stderr,
             reads_terminal=rank == routes.terminal_reader,
         )
-        if routes.directory is None:
-            return
-        try:
-            descriptor = open_file(routes.directory, rank, stream)
-            self._files[rank, stream] = descriptor, routes.mark_of(rank, stream)
-        except OSError as error:
-            self._lose_file((rank, stream), error)
+        if self._files is not None:
+            self._files.open(rank, stream, routes.mark_of(rank, stream))
 
     def feed(self, rank: int, stream: str, data: bytes, now: float) -> None:
-        """A stream goes on."""
+        """Write what a stream has brought."""
         if stream == self._error_stream:
             self._tails[rank] = (self._tails.get(rank, b"") + data)[-TAIL:]
-        if (rank, stream) in self._files:
-            self._write_file((rank, stream), data)
+        if self._files is not None:
+            self._files.write(rank, stream, data)
         if self._routes.is_shown(rank):
             self._consoles[stream].feed((rank, stream), data, now)
             self._write(self._consoles[stream])
 
     def close(self, rank: int, stream: str) -> None:
-        """A stream ends."""
+        """End a stream."""
         self._consoles[stream].close((rank, stream), time.monotonic())
         self._write(self._consoles[stream])
-        file = self._files.pop((rank, stream), None)
-        self._continues.discard((rank, stream))
-        if file is not None:
-            os.close(file[0])
+        if self._files is not None:
+            self._files.close(rank, stream)
 
     def tick(self, now: float) -> None:
         for console in self._different_consoles():
@@ -218,8 +208,8 @@ class OutputRouter:
 
         if now >= self._status_due and self._status is not None and not self._err.full:
             self._status_due = now + STATUS_INTERVAL_S
-            is_ours = is_foreground(self._stderr)
-            self._show(self._status(now) if is_ours else "")
+            may_draw = is_foreground(self._stderr)
+            self._show(self._status(now) if may_draw else "")
 
     def deadline(self) -> float:
         # poll() reports when a full sink is read.
@@ -243,7 +233,7 @@ class OutputRouter:
             screen.columns = own_size()[1]
 
     def say(self, text: str) -> None:
-        """Write poprun's own words, on a line of their own."""
+        """Write lines of poprun's own."""
         self._own.say(text.encode(errors="backslashreplace"))
         self._write(self._own)
 
@@ -257,9 +247,10 @@ class OutputRouter:
         return self._tails.get(rank, b"")
 
     def is_in_sight(self, rank: int) -> bool:
-        """Return whether an instance's last words stand at the end of where errors go.
+        """Return whether the end of an instance's stderr is near the end of poprun's.
 
-        Of a traceback words say whose it is, so others may stand below it.
+        It is if it was written last; a traceback, which names its instance, may have
+        other lines below it.
         """
         console = self._consoles[self._error_stream]
         is_near = console.lines_since_traceback(rank) <= LINES_IN_SIGHT
@@ -280,7 +271,7 @@ class OutputRouter:
 
     def _write(self, console: Console) -> None:
         for key, data in console.take():
-            # Words that are no stream's are on stderr's console, or end a line.
+            # Without a key it is poprun's own text, or the end of a broken line.
             if key is not None:
                 sink = self._sinks[key[1]]  # type: ignore[index]
             else:
@@ -288,58 +279,6 @@ class OutputRouter:
             sink.write(data)
             if sink is self._err and key is not None:
                 self._last = key  # type: ignore[assignment]
-
-    def _write_file(self, key: Key, data: bytes) -> None:
-        descriptor, mark = self._files[key]
-        if mark is not None:
-            continues = key in self._continues
-            if data.endswith(b"\n"):
-                self._continues.discard(key)
-            else:
-                self._continues.add(key)
-            data = mark.apply(data, continues=continues)
-        view = memoryview(data)
-        try:
-            while view:
-                view = view[os.write(descriptor, view) :]
-        except OSError as error:
-            os.close(descriptor)
-            del self._files[key]
-            self._lose_file(key, error)
-
-    def _lose_file(self, key: Key, error: OSError) -> None:
-        name = path_of(self._routes.directory or "", *key)
-        self._file_failure = self._file_failure or (name, error.errno or errno.EIO)
-
-
-def path_of(directory: str, rank: int, stream: str) -> str:
-    """Return where mpirun of Open MPI 4 writes a stream."""
-    return os.path.join(directory, "1", f"rank.{rank}", stream)
-
-
-def open_file(directory: str, rank: int, stream: str) -> int:
-    """Make the file of one stream."""
-    path = path_of(directory, rank, stream)
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
-
-
-def make_files(directory: str, instances: int) -> None:
-    """Make the files of --output-filename, before anything is started.
-
-    Raises:
-        LaunchError: One of them cannot be written.
-    """
-    for rank in range(instances):
-        for stream in STREAMS:
-            try:
-                os.close(open_file(directory, rank, stream))
-            except OSError as error:
-                refusal = LaunchError(
-                    f"--output-filename {directory}: {error.filename} cannot be "
-                    f"written: {error.strerror}. Name a directory that can."
-                )
-                raise refusal from None
 
 
 def _same_file(one: int, other: int) -> bool:

@@ -9,6 +9,9 @@ import termios
 
 from poprun.annotations import Protocol
 
+# The streams that an instance writes, in the order in which a shim sends them.
+STREAMS = ("stdout", "stderr")
+
 
 class StreamEnd(Protocol):
     """One end of a stream. No method waits."""

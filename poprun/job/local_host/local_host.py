@@ -32,9 +32,8 @@ from poprun.job.events import (
 from poprun.job.local_host.attachments import Attachments
 from poprun.job.local_host.finalizing import Finalizing
 from poprun.job.values import Job
-from poprun.stdio.router import STREAMS
 from poprun.stdio.stdin import StdinFeeder
-from poprun.stdio.stream_ends import DescriptorSource
+from poprun.stdio.stream_ends import STREAMS, DescriptorSource
 from poprun.stdio.streams import Streams
 from poprun.stdio.waiter import READ, Interest
 
