@@ -234,7 +234,7 @@ def run_next_job() -> None:
     """Run a job that does nothing, and removes the files of killed jobs at its end."""
     subprocess.run(
         [
-            *(POPRUN, "--mpirun", "local"),
+            *(POPRUN, "--mpirun", "local", "--offline-mode", "yes"),
             *("--num-instances", "1", "--num-replicas", "1", "true"),
         ],
         stdin=subprocess.DEVNULL,

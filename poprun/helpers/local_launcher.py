@@ -31,33 +31,33 @@ def main(words: list[str]) -> None:
     poll = select.poll()
     poll.register(wake, select.POLLIN)
     children: set[int] = set()
-    worst, end_at = 0, NEVER
+    exit_code, end_at = 0, NEVER
     try:
         for argv in groups(words):
             children.add(os.posix_spawn(argv[0], argv, os.environ))
     except OSError as error:
         _say(f"The local launcher cannot start {argv[0]}: {error.strerror}.")
         is_unusable = isinstance(error, FileNotFoundError | PermissionError)
-        worst, end_at = 127 if is_unusable else 1, 0.0
+        exit_code, end_at = 127 if is_unusable else 1, 0.0
     while children:
         for descriptor, _ in poll.poll(
             processes.poll_timeout(end_at - time.monotonic())
         ):
             if set(os.read(descriptor, 4096)) - {_signal.SIGCHLD}:
-                worst, end_at = worst or 1, 0.0
+                exit_code, end_at = exit_code or 1, 0.0
         if time.monotonic() >= end_at:
             _end(children)
             end_at = NEVER
         for pid, status in processes.reap():
             children.discard(pid)
-            if status and not worst:
-                worst = processes.exit_code(status)
-                how = f"returned {worst}"
+            if status and not exit_code:
+                exit_code = processes.exit_code(status)
+                how = f"returned {exit_code}"
                 if os.WIFSIGNALED(status):
                     how = f"was killed by signal {os.WTERMSIG(status)}"
                 _say(f"Process {pid} {how}, and the local launcher ends the others.")
                 end_at = time.monotonic() + FAILURE_S
-    raise SystemExit(worst)
+    raise SystemExit(exit_code)
 
 
 def _say(sentence: str) -> None:

@@ -48,30 +48,15 @@ def start_program(spec: protocol.Spec, received: list[int]) -> ProgramProcess:
     Raises:
         StartError: It could not; nothing is left open, and no process.
     """
-    opened: list[int] = []
-    about, call = spec.stdin, b""
-    if spec.stdin == protocol.SENT:
-        about, call = b"", b"receiving stdin"
+    opened = _open_descriptors(spec, received)
+    stdin, out_read, out_write, err_read, err_write, *pipes = opened
+    fault_read, fault_write, alive_read, _ = pipes
+    shim = os.getpid()
     try:
-        opened.append(_stdin(spec, received))
-        about, call = b"", b"making pipes"
-        opened += _terminal_or_pipe(spec, spec.terminals[0])
-        if spec.merge_stderr:
-            opened += map(os.dup, opened[1:3])
-        else:
-            opened += _terminal_or_pipe(spec, spec.terminals[1])
-        opened += os.pipe()
-        # When the shim ends, its end of this closes, and that kills the program's
-        # process group.
-        opened += os.pipe()
-        call = b"fork()"
-        shim = os.getpid()
         pid = os.fork()
     except OSError as error:
         _close(opened)
-        raise StartError(error.errno or 0, about, call) from error
-    stdin, out_read, out_write, err_read, err_write, *opened = opened
-    fault_read, fault_write, alive_read, _ = opened
+        raise StartError(error.errno or 0, b"", b"fork()") from error
     if pid == 0:
         stdio = (stdin, out_write, err_write)
         _become_program(spec, shim, stdio, fault_write, alive_read)
@@ -87,6 +72,31 @@ def start_program(spec: protocol.Spec, received: list[int]) -> ProgramProcess:
         os.close(err_read)
         return ProgramProcess(pid, (out_read,), memory_is_bound=memory_is_bound)
     return ProgramProcess(pid, (out_read, err_read), memory_is_bound=memory_is_bound)
+
+
+def _open_descriptors(spec: protocol.Spec, received: list[int]) -> list[int]:
+    """Open stdin, both ends of stdout and stderr, and two pipes to the fork."""
+    opened: list[int] = []
+    about, call = spec.stdin, b""
+    if spec.stdin == protocol.SENT:
+        about, call = b"", b"receiving stdin"
+    try:
+        opened.append(_stdin(spec, received))
+        about, call = b"", b"making pipes"
+        opened += _terminal_or_pipe(spec, spec.terminals[0])
+        if spec.merge_stderr:
+            opened += map(os.dup, opened[1:3])
+        else:
+            opened += _terminal_or_pipe(spec, spec.terminals[1])
+        # For what fails in the fork.
+        opened += os.pipe()
+        # When the shim ends, its end of this closes, and that kills the program's
+        # process group.
+        opened += os.pipe()
+    except OSError as error:
+        _close(opened)
+        raise StartError(error.errno or 0, about, call) from error
+    return opened
 
 
 def _close(descriptors: list[int]) -> None:

@@ -172,11 +172,10 @@ class ControlSocket:
         """Pass a connection to its handler; return the messages after the first."""
         kind, fields = messages[0] if messages else (0, [])
         handler = self._handlers.get(kind)
-        own = protocol.is_report(kind, fields) and fields[:2] == [
-            b"%d" % protocol.VERSION,
-            self._key,
-        ]
-        if handler is None or not own or not handler.accept(link, fields):
+        version = b"%d" % protocol.VERSION
+        is_well_formed = protocol.is_report(kind, fields)
+        has_key = is_well_formed and fields[:2] == [version, self._key]
+        if handler is None or not has_key or not handler.accept(link, fields):
             self._reject(link, "it did not prove that it belongs to the job")
             return None
         del self._unknown[link]

@@ -43,8 +43,8 @@ class GuardClient:
         self._known: dict[int, int] = {}
         self._hold = b""
         self.replaced = 0
-        self._take(started)
-        self._others = started.others
+        self._connect(started)
+        self._older = started.older
         self._send_stderr()
         self.channel.send(self._leftovers())
 
@@ -116,7 +116,7 @@ class GuardClient:
             orders += protocol.pack(protocol.KNOWN, *pair)
         # mpirun and the instances get what the caller had.
         with caller_limits(self._job.descriptor_limits):
-            self._take(start_guard(environ, self._output, orders))
+            self._connect(start_guard(environ, self._output, orders))
         self._send_stderr()
 
     def orphaned_mpirun(self) -> processes.Process | None:
@@ -167,7 +167,7 @@ class GuardClient:
         """Kill a guard that does not answer, so that another can take its place."""
         os.kill(self.pid, signal.SIGKILL)
 
-    def _take(self, started: StartedGuard) -> None:
+    def _connect(self, started: StartedGuard) -> None:
         self.pid = started.pid
         self.channel = Channel(socket.socket(fileno=started.descriptor))
         self.channel.send(started.unsent)
@@ -181,5 +181,6 @@ class GuardClient:
         self.channel.send(protocol.pack(protocol.REPORT_TO), (2,))
 
     def _orphans(self) -> list[processes.Process]:
-        keep = self._others | {self.pid}
-        return [p for p in processes.descendants([os.getpid()]) if p.pid not in keep]
+        """Return the processes below poprun that a guard has left when it died."""
+        others = self._older | {self.pid}
+        return [p for p in processes.descendants([os.getpid()]) if p.pid not in others]

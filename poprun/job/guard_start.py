@@ -25,9 +25,9 @@ class StartedGuard(Record):
     # Our end of the socket to it, and the file for its output and mpirun's.
     descriptor: int
     output: int
-    # Children that poprun was born with: the program that called exec had them,
-    # and they are none of the job's.
-    others: frozenset[int]
+    # Processes below poprun that are older than the job: children of the program that
+    # became poprun by exec.
+    older: frozenset[int]
     # The end of its orders, which the socket had no room for.
     unsent: bytes = b""
 
@@ -65,7 +65,7 @@ def start_guard(
 
 
 def _spawn(environ: Mapping[str, str], output: int, orders: bytes) -> StartedGuard:
-    others = processes.descendants([os.getpid()]) if processes.has_children() else []
+    older = processes.descendants([os.getpid()]) if processes.has_children() else []
     ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_STREAM)
     sent = ours.send(orders, _socket.MSG_DONTWAIT)
     number = theirs.fileno()
@@ -83,8 +83,8 @@ def _spawn(environ: Mapping[str, str], output: int, orders: bytes) -> StartedGua
     finally:
         theirs.close()
     _pids.append(pid)
-    born = frozenset(p.pid for p in others)
-    return StartedGuard(pid, ours.detach(), output, born, orders[sent:])
+    older_pids = frozenset(p.pid for p in older)
+    return StartedGuard(pid, ours.detach(), output, older_pids, orders[sent:])
 
 
 def continue_guards() -> None:

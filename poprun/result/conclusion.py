@@ -80,14 +80,14 @@ def report_attempt(
 
 def _report_lost_output(router: OutputRouter, log: Log) -> None:
     if router.failure is not None:
-        what, number = router.failure
+        output, number = router.failure
         log.error(
-            f"Output was lost: {what} cannot be written: {os.strerror(number)}. The "
+            f"Output was lost: {output} cannot be written: {os.strerror(number)}. The "
             "instances were not stopped for that."
         )
-    for what, size in router.lost.items():
+    for stream, size in router.lost.items():
         log.error(
-            f"Output was lost: {what} was not read, so its last {size} bytes or more "
+            f"Output was lost: {stream} was not read, so its last {size} bytes or more "
             "were not written."
         )
 

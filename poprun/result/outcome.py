@@ -89,10 +89,7 @@ def judge(
             return _mpirun_refused(event)
     failed = failures(events)
     cause = course.cause
-    # Open MPI's MPI_Abort ends the instance too, which may be heard of first.
-    explained = cause is None or cause.reason in MACHINERY
-    explained = explained or cause == Cause(Reason.FAILED, verdict.rank)
-    if explained and _says_aborted(verdict, mpirun_status):
+    if _is_abort(cause, verdict, mpirun_status):
         return _aborted(verdict, failed)
     if failed and (cause is None or cause.reason in (Reason.FAILED, *MACHINERY)):
         return Outcome(
@@ -153,11 +150,17 @@ def _lost_its_proxy(cause: Cause, verdict: MpiVerdict) -> bool:
     return cause.reason is Reason.MPIRUN_ENDED and verdict.failure is Failure.PROXY_LOST
 
 
-def _says_aborted(verdict: MpiVerdict, mpirun_status: int | None) -> bool:
+def _is_abort(
+    cause: Cause | None, verdict: MpiVerdict, mpirun_status: int | None
+) -> bool:
+    """Return whether MPI_Abort of an instance has ended the job."""
+    # Open MPI's MPI_Abort ends the instance too, and poprun may detect that first.
+    is_same = cause == Cause(Reason.FAILED, verdict.rank)
+    may_be_cause = cause is None or cause.reason in MACHINERY or is_same
     # hydra tells of MPI_Abort by its exit code alone, and one that was killed has
     # none of its own.
-    known = bool(verdict.text) or not _was_killed(mpirun_status)
-    return known and verdict.failure is Failure.ABORTED
+    is_known = bool(verdict.text) or not _was_killed(mpirun_status)
+    return may_be_cause and is_known and verdict.failure is Failure.ABORTED
 
 
 def _aborted(verdict: MpiVerdict, failed: Sequence[Failed]) -> Outcome:
@@ -269,9 +272,9 @@ def _refused(events: Sequence[Event]) -> Outcome:
         code = MACHINERY_FAILED
     else:
         code = NOT_FOUND if refused.errno == errno.ENOENT else NOT_EXECUTABLE
-    what = f"{refused.call} failed in its supervisor" if refused.call else ""
+    call = f"{refused.call} failed in its supervisor" if refused.call else ""
     reason = explain_errno(refused.errno) if refused.errno else ""
-    parts = [part for part in (what, refused.tried, reason) if part]
+    parts = [part for part in (call, refused.tried, reason) if part]
     return Outcome(
         exit_code=code,
         sentence=f"Instance {refused.rank} could not be started: {': '.join(parts)}",
@@ -279,9 +282,9 @@ def _refused(events: Sequence[Event]) -> Outcome:
 
 
 def _mpirun_refused(refused: MpirunRefused) -> Outcome:
-    what = f"{refused.call}: " if refused.call else ""
+    call = f"{refused.call}: " if refused.call else ""
     return _machinery_failed(
-        f"mpirun could not be started: {what}{explain_errno(refused.errno)}"
+        f"mpirun could not be started: {call}{explain_errno(refused.errno)}"
     )
 
 

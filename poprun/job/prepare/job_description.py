@@ -59,17 +59,17 @@ def make_job(
     inherited[env.ENDED_INSTANCES] = ended_file
     limits = _raise_descriptor_limit(request)
     terminals = Terminals() if terminals is None else terminals
+    merge_stderr = request.arguments.job.merge_stderr
     spec = partial(
         protocol.Spec,
         grace_ms=int(settings["grace"] * 1000),
         terminals=(terminals.stdout, terminals.stderr),
         size=terminals.size(),
-        merge_stderr=request.arguments.job.merge_stderr,
+        merge_stderr=merge_stderr,
         # The shims have the hard limit; 0 stands for theirs.
         open_files=0 if limits[0] == limits[1] else limits[0],
         umask=umask,
     )
-    timeout = settings["timeout"]
     return Job(
         control=plan.attempt.control,
         mark=f"{env.JOB_ID}={request.identity}",
@@ -78,11 +78,11 @@ def make_job(
         specs=_specs(spec, plan, paths, program, inherited),
         stdin=request.stdin,
         terminals=terminals,
-        merge_stderr=request.arguments.job.merge_stderr,
+        merge_stderr=merge_stderr,
         grace=settings["grace"],
         keep_going=settings["keep-going"],
         has_mpi=request.mpi.has_mpi,
-        timeout=inf if timeout is None else timeout,
+        timeout=inf if settings["timeout"] is None else settings["timeout"],
         start_timeout=settings["start-timeout"],
         descriptor_limits=limits,
         attempt_resources=[_directory(directory)],
@@ -183,7 +183,7 @@ def _specs(
     """Return the SPEC messages of the instances, in rank order.
 
     Args:
-        spec: Is protocol.Spec, with what stands in no plan.
+        spec: Is protocol.Spec, with the fields that all instances have in common.
     """
     argv = [os.fsencode(word) for word in program]
     messages = []

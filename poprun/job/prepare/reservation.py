@@ -161,11 +161,7 @@ def _reserve(
     from poprun.vipu.launch.reserve import reserve as reserve_devices
     from poprun.vipu.leases import PARENT
 
-    server = options.server
-    if server is not None and server.origin != "option":
-        # A path is that of a configuration file of the vipu command.
-        origin = "'vipu'" if "/" in server.origin else server.origin
-        log.info(f"V-IPU server address picked up from {origin}: {server}")
+    _log_server(options, log)
     open_again = partial(_open, options, environ)
     inventory = open_again()
     job = _job_request(request, options)
@@ -194,6 +190,14 @@ def _reserve(
         reservation.cancel(guard)
         raise
     return replace(reservation, partition=granted, lines=lines)
+
+
+def _log_server(options: "PartitionOptions", log: Log) -> None:
+    server = options.server
+    if server is not None and server.origin != "option":
+        # A path is that of a configuration file of the vipu command.
+        origin = "'vipu'" if "/" in server.origin else server.origin
+        log.info(f"V-IPU server address picked up from {origin}: {server}")
 
 
 def _open(

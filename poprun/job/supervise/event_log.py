@@ -39,8 +39,8 @@ class EventLog:
         self._keep_going = keep_going
         self._names_hosts = names_hosts
         self._interrupts = 0
-        # What is told once.
-        self._told: set[object] = set()
+        # The keys of `_warn_once` so far.
+        self._warned_of: set[object] = set()
 
     def listen(self, event: Event) -> None:
         match event:
@@ -61,6 +61,21 @@ class EventLog:
                     f"Instance {rank} ended with exit code {exit_code(status)} after "
                     f"{event.user_s + event.system_s:.2f} s of CPU time"
                 )
+            case Clean(rank, left_behind) if left_behind:
+                self._log.say(
+                    f"Instance {rank} left {left_behind} "
+                    f"process{'' if left_behind == 1 else 'es'} running, which poprun "
+                    "ended."
+                )
+            case Interrupted(number):
+                self._on_interrupt(number)
+            case _:
+                self._on_mpi(event)
+                self._on_machinery(event)
+
+    def _on_mpi(self, event: Event) -> None:
+        """Tell of instances that wait in MPI, or have none."""
+        match event:
             case FailedInFinalize(rank, status):
                 self._on_failed_in_finalize(rank, exit_code(status))
             case WaitsInFinalize(rank):
@@ -77,16 +92,6 @@ class EventLog:
                     "MPI: in MPI each instance is rank 0 of 1. Use an mpirun of an "
                     "MPI.",
                 )
-            case Clean(rank, left_behind) if left_behind:
-                self._log.say(
-                    f"Instance {rank} left {left_behind} "
-                    f"process{'' if left_behind == 1 else 'es'} running, which poprun "
-                    "ended."
-                )
-            case Interrupted(number):
-                self._on_interrupt(number)
-            case _:
-                self._on_machinery(event)
 
     def _on_failed_in_finalize(self, rank: int, code: int) -> None:
         """Tell of an instance that has failed and waits in MPI for the others."""
@@ -129,9 +134,9 @@ class EventLog:
 
     def _warn_once(self, key: object, sentence: str) -> bool:
         """Warn, but of each key only once; return whether this is the first time."""
-        is_first = key not in self._told
+        is_first = key not in self._warned_of
         if is_first:
-            self._told.add(key)
+            self._warned_of.add(key)
             self._log.warn(sentence)
         return is_first
 

@@ -86,13 +86,13 @@ def test_orders_that_the_socket_has_no_room_for_are_for_later(start: Start) -> N
     assert 0 < len(guard.unsent) < len(orders)
 
 
-def test_children_that_poprun_was_born_with_are_others(start: Start) -> None:
+def test_children_from_before_the_exec_are_older_than_the_job(start: Start) -> None:
     child = subprocess.Popen(["sleep", "600"])
     try:
         guard = start()
 
-        assert child.pid in guard.others
-        assert guard.pid not in guard.others
+        assert child.pid in guard.older
+        assert guard.pid not in guard.older
     finally:
         child.kill()
         child.wait()
