@@ -12,7 +12,7 @@ from poprun.vipu.rules.numbering import Device
 APPLICATION_ID = 0x76697075
 
 # Goes up with every change of the tables: no inventory of another version is opened.
-VERSION = 6
+VERSION = 7
 
 _SQL = {str: "TEXT", int: "INTEGER", float: "REAL", bytes: "BLOB"}
 
@@ -56,6 +56,9 @@ _KEYS = {
     "devices": "lease, child",
     "waiting": "lease",
 }
+# Listed in the order in which their rows were made, which SQLite's row numbers keep.
+# The others have none, and so no index of their own to write at each change.
+_IN_ORDER = ("clusters", "agents", "allocations", "users", "waiting")
 # Which columns have the names of rows of other tables.
 _REFERENCES = {
     "agents": ("cluster", "allocation"),
@@ -82,7 +85,8 @@ def _create(table: str, columns: dict[str, Any]) -> str:
     parts.append(f"PRIMARY KEY ({_KEYS.get(table, 'name')})")
     for name in _REFERENCES.get(table, ()):
         parts.append(f"FOREIGN KEY ({name}) REFERENCES {name}s")
-    return f"CREATE TABLE {table} ({', '.join(parts)});\n"
+    numbering = "" if table in _IN_ORDER else " WITHOUT ROWID"
+    return f"CREATE TABLE {table} ({', '.join(parts)}){numbering};\n"
 
 
 # What makes a new inventory.
