@@ -26,13 +26,12 @@ def read_options(
     from poprun.vipu.client.server_address import find_server
     from poprun.vipu.launch.values import PartitionOptions
 
-    host, port = "vipu-server-host", "vipu-server-port"
+    options = {"api-host": "vipu-server-host", "api-port": "vipu-server-port"}
+    given = {
+        key: settings[name] for key, name in options.items() if settings.is_given(name)
+    }
     return PartitionOptions(
-        server=find_server(
-            environ,
-            host=settings[host] if settings.is_given(host) else None,
-            port=settings[port] if settings.is_given(port) else None,
-        ),
+        server=find_server(environ, given),
         timeout_s=settings["vipu-server-timeout"],
         name=settings["vipu-partition"] or environ.get(env.VIPU_API_PARTITION_ID),
         attempts=settings["vipu-partition-attempts"],

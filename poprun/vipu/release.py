@@ -12,7 +12,7 @@ import sys
 AFTERWARDS = "They are free as soon as the inventory sees that the job has ended."
 
 
-def main(lease: str, timeout: str, host: str = "", port: str = "0") -> None:
+def main(lease: str, timeout: str, host: str = "", port: str = "") -> None:
     """Release a lease, and exit with a sentence if that fails."""
     from poprun.vipu.client.server_address import find_server
     from poprun.vipu.errors import VipuError
@@ -20,7 +20,9 @@ def main(lease: str, timeout: str, host: str = "", port: str = "0") -> None:
 
     try:
         inventory = open_inventory(
-            find_server(os.environ, host=host, port=int(port)) if host else None,
+            find_server(os.environ, {"api-host": host, "api-port": port})
+            if host
+            else None,
             os.environ,
             os.uname().nodename,
             float(timeout),

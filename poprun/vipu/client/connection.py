@@ -96,7 +96,7 @@ class Connections:
         if addresses is None:
             raise self._timed_out(
                 f"The name of the V-IPU server {self._address} could not be looked up",
-                f"name its address with {self._address.options.host}",
+                f"name its address with {self._address.option_prefix}-host",
             )
         for family, kind, protocol, _, place in addresses:
             connection = socket.socket(family, kind, protocol)
@@ -153,7 +153,7 @@ class Connections:
     def _timed_out(self, what: str, or_else: str) -> errors.ServerTimeoutError:
         return errors.ServerTimeoutError(
             f"{what} within {self._timeout_s:g} s. Wait longer with "
-            f"{self._address.options.timeout}, or {or_else}."
+            f"{self._address.option_prefix}-timeout, or {or_else}."
         )
 
     def _in_words(self, error: OSError) -> errors.ServerError:
@@ -239,8 +239,8 @@ def reply_error(address: ServerAddress, what: str) -> errors.ServerReplyError:
     hint = "" if address.tls else ', or set api-tls = "yes" if it has TLS'
     return errors.ServerReplyError(
         f"What answers at {address} is no V-IPU server of poprun, or it fails: {what}. "
-        f"Name the right one with {address.options.host} and "
-        f"{address.options.port}{hint}."
+        f"Name the right one with {address.option_prefix}-host and "
+        f"{address.option_prefix}-port{hint}."
     )
 
 
@@ -289,7 +289,7 @@ def _left(deadline: float) -> float:
 def _way_out(address: ServerAddress) -> str:
     without = f"unset {address.origin}"
     if address.origin == "option":
-        without = f"leave {address.options.host} out"
+        without = f"leave {address.option_prefix}-host out"
     elif "." in address.origin:  # a file, not a variable
         without = f"remove api-host from {address.origin}"
     start = "Start one there (vipu-server --help), correct the address"

@@ -9,6 +9,7 @@ another.
 import os
 import re
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from popdist import environment
@@ -36,15 +37,8 @@ _LINE = r"""\s*([A-Za-z][\w-]*)\s*=\s*(?:"([^"\\]*)"|([\w.:-]+))\s*(?:(?:\#|//).
 _MOST_CHARACTERS = 65536
 
 
-class OptionNames(NamedTuple):
-    """What the user's command calls its options, for advice in errors."""
-
-    host: str = "--vipu-server-host"
-    port: str = "--vipu-server-port"
-    timeout: str = "--vipu-server-timeout"
-
-
-OF_POPRUN = OptionNames()
+# With -host, -port or -timeout the option of the user's command, for advice in errors.
+POPRUN_OPTIONS = "--vipu-server"
 
 
 class ServerAddress(NamedTuple):
@@ -60,7 +54,7 @@ class ServerAddress(NamedTuple):
     ca_cert: str = ""
     # What named it: an option, a variable or a file.
     origin: str = "option"
-    options: OptionNames = OF_POPRUN
+    option_prefix: str = POPRUN_OPTIONS
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
@@ -72,59 +66,50 @@ class ServerAddress(NamedTuple):
 
 def find_server(
     environ: Mapping[str, str],
+    options: Mapping[str, object] = MappingProxyType({}),
     *,
-    host: str | None = None,
-    port: int | None = None,
-    user: str | None = None,
-    access_key: str | None = None,
     config_file: str | os.PathLike[str] | None = None,
     system_file: str | os.PathLike[str] = SYSTEM_FILE,
-    names: OptionNames = OF_POPRUN,
+    option_prefix: str = POPRUN_OPTIONS,
 ) -> ServerAddress | None:
     """Return the server that options, variables or files name; None if none does.
 
     Args:
         environ: The variables.
-        host: The value of an option, if it was given.
-        port: The value of an option, if it was given; alone it means this machine.
-        user: The value of an option, if it was given.
-        access_key: The value of an option, if it was given.
+        options: The values of the options that were given, by key. A port alone means
+            this machine.
         config_file: A file in place of the user's and the machine's.
         system_file: The machine's file.
-        names: What the options are called.
+        option_prefix: What the names of the options begin with.
 
     Raises:
         VipuRuleError: A value or a file is not valid.
     """
-    options = {
-        "api-host": host,
-        "api-port": port,
-        "api-user-id": user,
-        "api-access-key": access_key,
-    }
     given = {key: str(value) for key, value in options.items() if value}
     if "api-port" in given:
         given.setdefault("api-host", "")
     sources = [("option", given), *_from_variables(environ)]
     if config_file is not None:
-        sources.insert(1, (os.fspath(config_file), read_config(config_file, names)))
+        sources.insert(
+            1, (os.fspath(config_file), read_config(config_file, option_prefix))
+        )
     else:
-        sources.append(_from_files(environ, system_file, names))
+        sources.append(_from_files(environ, system_file, option_prefix))
     named = [source for source in sources if "api-host" in source[1]]
     if not named:
         return None
     # A port alone is one of the host that another place names, if any.
-    hosts = [in_source["api-host"] for _, in_source in named]
+    hosts = [config["api-host"] for _, config in named]
     host = next(filter(None, hosts), DEFAULT_HOST)
     values = {"api-host": host}
-    for _, in_source in sources:
-        if in_source.get("api-host", "") in ("", host):
-            values = {**in_source, **values}
-    return _checked(values, named[0][0], names)
+    for _, config in sources:
+        if config.get("api-host", "") in ("", host):
+            values = config | values
+    return _checked(values, named[0][0], option_prefix)
 
 
 def read_config(
-    path: str | os.PathLike[str], names: OptionNames = OF_POPRUN
+    path: str | os.PathLike[str], option_prefix: str = POPRUN_OPTIONS
 ) -> dict[str, str]:
     """Return what a configuration file of the vipu command says: key = "value" lines.
 
@@ -138,7 +123,7 @@ def read_config(
         why = error.strerror if isinstance(error, OSError) else "it is no text"
         raise VipuRuleError(
             f"The V-IPU configuration file {path} cannot be read: {why}. Correct it, "
-            f"or name the server with {names.host}."
+            f"or name the server with {option_prefix}-host."
         ) from error
     values = {}
     for number, line in enumerate(text.splitlines(), start=1):
@@ -183,7 +168,7 @@ def _from_variables(environ: Mapping[str, str]) -> list[tuple[str, dict[str, str
 def _from_files(
     environ: Mapping[str, str],
     system_file: str | os.PathLike[str],
-    options: OptionNames,
+    option_prefix: str,
 ) -> tuple[str, dict[str, str]]:
     """Return what the user's file says, and beneath it the machine's."""
     home = environ.get("HOME", "")
@@ -194,9 +179,8 @@ def _from_files(
     for path in (*paths, os.fspath(system_file)):
         if not os.path.isfile(path):
             continue
-        in_file = {
-            key: word for key, word in read_config(path, options).items() if word
-        }
+        lines = read_config(path, option_prefix)
+        in_file = {key: word for key, word in lines.items() if word}
         if values.get("api-host", "") not in ("", in_file.get("api-host", "")):
             continue  # of another server
         if "api-host" in in_file and "api-host" not in values:
@@ -206,15 +190,15 @@ def _from_files(
 
 
 def _checked(
-    values: Mapping[str, str], origin: str, options: OptionNames
+    values: Mapping[str, str], origin: str, option_prefix: str
 ) -> ServerAddress:
     host = values["api-host"].strip().removeprefix("[").removesuffix("]")
     url = re.fullmatch(r"(?:https?://)?([^:/]+)(?::[0-9]+)?/?", host)
     if url is not None and url[1] != host:
         raise VipuRuleError(
             f"The host of the V-IPU server is {host[:80]!r}, but must be its name or "
-            f"address alone: {url[1][:64]!r}. A port is given with {options.port} "
-            "or api-port."
+            f"address alone: {url[1][:64]!r}. A port is given with "
+            f"{option_prefix}-port or api-port."
         )
     check_host(host)
     port = values.get("api-port", str(DEFAULT_PORT))
@@ -234,7 +218,7 @@ def _checked(
         tls=tls in TRUE_WORDS,
         ca_cert=values.get("api-ca-cert", ""),
         origin=origin,
-        options=options,
+        option_prefix=option_prefix,
     )
     if address.access_key and not address.tls and not is_loopback(host):
         raise VipuRuleError(

@@ -14,14 +14,13 @@ from typing import Any
 
 from poprun.log import printable
 from poprun.stdout import write_stdout
-from poprun.vipu.client.server_address import OptionNames, ServerAddress, find_server
+from poprun.vipu.client.server_address import KEYS, ServerAddress, find_server
 from poprun.vipu.commands.views.machine_views import View
 from poprun.vipu.commands.views.text_tables import json_value
 from poprun.vipu.inventory.interface import Inventory
 from poprun.vipu.opening import open_inventory
 
 DEFAULT_TIMEOUT_S = 10.0
-_OPTIONS = OptionNames("--api-host", "--api-port", "--api-timeout")
 
 
 class OutputError(Exception):
@@ -54,12 +53,9 @@ class Session:
         """
         return find_server(
             self.environ,
-            host=self.given.get("api_host"),
-            port=self.given.get("api_port"),
-            user=self.given.get("api_user_id"),
-            access_key=self.given.get("api_access_key"),
+            {key: self.given.get(key.replace("-", "_")) for key in KEYS},
             config_file=self.given.get("config"),
-            names=_OPTIONS,
+            option_prefix="--api",
         )
 
     def user(self, server: ServerAddress | None) -> str:

@@ -40,7 +40,7 @@ WAITING_JSON: Columns = {
 
 
 class ClusterState(NamedTuple):
-    """A cluster, and what is partition of the use of its IPUs."""
+    """A cluster, and what is known of the use of its IPUs."""
 
     cluster: Cluster
     agents: tuple[Agent, ...]
@@ -62,7 +62,7 @@ class ClusterState(NamedTuple):
 class Ipu(NamedTuple):
     """Who has an IPU."""
 
-    # By its place in the list of partitions; None without one that is partition.
+    # By its place in the list of partitions; None without one that the user sees.
     partition: int | None = None
     is_held: bool = False
     is_free: bool = False

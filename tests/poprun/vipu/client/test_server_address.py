@@ -18,7 +18,8 @@ def home(tmp_path: Path) -> Path:
 
 def find(environ: dict[str, str] | None = None, **options: Any) -> ServerAddress | None:
     options.setdefault("system_file", Path("/nowhere/vipu-cli.hcl"))
-    return find_server(environ or {}, **options)
+    given = {f"api-{k}": options.pop(k) for k in ("host", "port") if k in options}
+    return find_server(environ or {}, given, **options)
 
 
 def test_nothing_names_a_server() -> None:
