@@ -4,12 +4,12 @@ import json
 from typing import Any, TypeVar
 
 from poprun.vipu.client.connection import Connections, Reply, reply_error
-from poprun.vipu.client.reply_checks import check_grant, check_reply
 from poprun.vipu.client.server_address import ServerAddress
 from poprun.vipu.errors import BY_CODE, ServerReplyError, VipuError
 from poprun.vipu.inventory.interface import OF_ADMINS, Inventory
 from poprun.vipu.leases import Grant
-from poprun.vipu.model import Cluster
+from poprun.vipu.model import Cluster, Partition
+from poprun.vipu.requests import Acquisition
 from poprun.vipu.wire import WireError, from_json, to_json
 
 T = TypeVar("T")
@@ -65,9 +65,9 @@ class ServerInventory(Inventory):
             raise self._refusal(reply, value)
         try:
             result: T = from_json(kind, value)
-            check_reply(result)
+            _check_partitions(result)
             if isinstance(result, Grant):
-                check_grant(result, arguments["asked"])
+                _check_grant(result, arguments["asked"])
         except WireError as error:
             raise self._nonsense(reply, f"it replied with {error}") from error
         return result
@@ -86,3 +86,37 @@ class ServerInventory(Inventory):
 
     def _nonsense(self, reply: Reply, what: str) -> ServerReplyError:
         return reply_error(self._address, f"{what} (HTTP {reply.status})")
+
+
+def _check_partitions(value: Any) -> None:
+    """Check the partitions of a reply.
+
+    Raises:
+        WireError: There is no such partition.
+    """
+    for item in value if type(value) is tuple else (value,):
+        partition = item.partition if isinstance(item, Grant) else item
+        if not isinstance(partition, Partition):
+            continue
+        counts = (partition.num_gcds, partition.gcd_size, partition.num_replicas)
+        sizes = [block.size for block in partition.blocks]
+        if not sizes or min(*sizes, *counts) < 1:
+            raise WireError(f"a partition {partition.name[:40]!r} without IPUs")
+
+
+def _check_grant(grant: Grant, request: Acquisition) -> None:
+    """Check that a job was granted what it has asked for.
+
+    Raises:
+        WireError: It was granted something else.
+    """
+    granted = (grant.partition.name, grant.lease.lease_s)
+    if granted != (request.partition, request.lease_s):
+        raise WireError("a grant of something else than was asked for")
+    if request.lease not in ("", grant.lease.id):
+        raise WireError("the lease of another job")
+    sizes = [child.num_ipus for child in grant.children]
+    if sizes != [request.ipus_per_child] * request.num_children:
+        raise WireError("other devices than were asked for")
+    if not sum(sizes) <= grant.parent.num_ipus <= grant.partition.size:
+        raise WireError("a parent device that does not have the devices")

@@ -37,6 +37,7 @@ T = TypeVar("T")
 
 # Who holds a lease may use it without an access key.
 OF_HOLDERS = ("renew", "release", "get_lease", "attach", "detach")
+WITHOUT_ACCESS_KEY = (*OF_HOLDERS, "check_access")
 
 
 class _Operations:

@@ -7,11 +7,11 @@ host, process number and so on. Blocks of IPUs are one text of numbers.
 from _sqlite3 import Connection, Cursor
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import cache
-from types import NoneType, UnionType
-from typing import Any, NamedTuple, TypeVar, cast, get_args, get_origin
+from typing import Any, NamedTuple, TypeVar, cast
 
 from poprun.vipu.liveness import Observer
 from poprun.vipu.model import Block
+from poprun.vipu.wire import items_of, optional_of
 
 T = TypeVar("T")
 
@@ -80,11 +80,11 @@ def columns_of(kind: Any) -> dict[str, Any]:
 
 def stored_type(kind: Any) -> tuple[type, bool]:
     """Return the type that SQLite stores values of a type as, and if None is one."""
-    arms = get_args(kind) if get_origin(kind) is UnionType else (kind,)
-    is_optional = NoneType in arms
-    if get_origin(arms[0]) is tuple or issubclass(arms[0], str):
-        return str, is_optional
-    return int if arms[0] is bool else arms[0], is_optional
+    other = optional_of(kind)
+    value_type = other or kind
+    if items_of(value_type) or issubclass(value_type, str):
+        return str, other is not None
+    return int if value_type is bool else value_type, other is not None
 
 
 def from_row(kind: type[T], row: Sequence[Any]) -> T:
@@ -122,13 +122,12 @@ def _flat(values: Iterable[Any]) -> list[Any]:
 @cache
 def _reader(kind: Any) -> Callable[[Iterator[Any]], Any]:
     """Return what takes the columns of a value, and makes it."""
-    if get_origin(kind) is UnionType:
-        (value_type,) = (arm for arm in get_args(kind) if arm is not NoneType)
-        return _optional_reader(value_type)
+    if other := optional_of(kind):
+        return _optional_reader(other)
     if hasattr(kind, "_fields"):
         readers = [_reader(field) for field in kind.__annotations__.values()]
         return lambda columns: kind(*[read(columns) for read in readers])
-    if get_origin(kind) is tuple:
+    if items_of(kind):
         return _read_blocks
     if kind in (str, bytes):
         return next

@@ -18,7 +18,12 @@ from poprun.vipu.errors import (
     VipuError,
     VipuRuleError,
 )
-from poprun.vipu.inventory.interface import OF_ADMINS, OF_HOLDERS, Inventory
+from poprun.vipu.inventory.interface import (
+    OF_ADMINS,
+    OF_HOLDERS,
+    WITHOUT_ACCESS_KEY,
+    Inventory,
+)
 from poprun.vipu.model import User
 from poprun.vipu.operations import Operation, operations
 from poprun.vipu.server import access, openapi
@@ -200,7 +205,7 @@ class Service:
         key: str,
     ) -> Any:
         user = None
-        if self._secure and operation.name not in (*OF_HOLDERS, "check_access"):
+        if self._secure and operation.name not in WITHOUT_ACCESS_KEY:
             user = self._authenticate(name, key, admin)
             if not admin:
                 arguments = access.limited(arguments, user)

@@ -7,7 +7,7 @@ from typing import Any
 from poprun import __version__
 from poprun.vipu import wire
 from poprun.vipu.errors import BY_CODE
-from poprun.vipu.inventory.interface import OF_ADMINS, OF_HOLDERS
+from poprun.vipu.inventory.interface import OF_ADMINS, WITHOUT_ACCESS_KEY
 from poprun.vipu.operations import Operation
 
 _CODES = {
@@ -64,7 +64,7 @@ def document(operations: Mapping[str, Operation], *, secure: bool) -> dict[str, 
             if area == "user" and operation.name in OF_ADMINS:
                 continue
             described = _operation(operation, area, components)
-            if secure and operation.name not in (*OF_HOLDERS, "check_access"):
+            if secure and operation.name not in WITHOUT_ACCESS_KEY:
                 described["security"] = [{"accessKey": []}]
             paths[f"/{area}/{operation.name}"] = {"post": described}
     access_key = {
