@@ -15,7 +15,8 @@ from popdist.engine.spec.dtypes import code_of
 from popdist.engine.spec.operations import number_of
 from popdist.negotiation.agreement import Agreement, Decision
 from popdist.negotiation.call_requests import UNNAMED, Kind, Request
-from popdist.negotiation.negotiator import Call, Negotiator
+from popdist.negotiation.calls import Call
+from popdist.negotiation.negotiator import Negotiator
 from popdist.session import STATE
 
 T = TypeVar("T")

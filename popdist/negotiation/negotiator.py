@@ -9,17 +9,16 @@ for a call, or else by one thread beside the program.
 import os
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from itertools import chain
 from math import inf
 from time import monotonic
-from typing import Any, Protocol
+from typing import Any
 
 from popdist.engine.group import Group
 from popdist.engine.handle import Handle, Helper, check_interpreter, check_thread
 from popdist.engine.meet.deadlines import report
-from popdist.engine.spec.operations import Described
 from popdist.errors import (
     CollectiveAbortedError,
     CollectiveTimeoutError,
@@ -28,7 +27,8 @@ from popdist.errors import (
     PopdistError,
 )
 from popdist.negotiation.agreement import JOIN, Agreement, Decision, unnamed
-from popdist.negotiation.call_requests import Kind, Request
+from popdist.negotiation.call_requests import Kind
+from popdist.negotiation.calls import Call, CarryOut, Observer
 from popdist.negotiation.packets import Packets
 
 # How long to wait for requests of this member that others wait for, before a round
@@ -39,49 +39,6 @@ _IDLE_SECONDS = 0.5
 
 # Ends the requests in a message. None contains it.
 _END_OF_REQUESTS = b"\n"
-
-
-class Call:
-    """A call of this member, from its request to its result."""
-
-    # What waits for it, once it is requested.
-    handle: Handle[Any]
-
-    def __init__(self, request: Request) -> None:
-        self.request = request
-        # For a call without a name, the one by which it is matched.
-        self.name = request.name or ""
-        self.begun = monotonic()
-        # Bytes for the other members, and those of all. They are exchanged if all
-        # members request this call in one round, and no other one.
-        self.payload = b""
-        self.payloads: Sequence[bytes] = ()
-        # One of them is set by what carries the call out. Any: calls have results of
-        # all types.
-        self.result: Any = None
-        self.error: Exception | None = None
-
-    def outcome(self) -> Any:
-        """Return the result of the call, or raise its error."""
-        if self.error is not None:
-            raise self.error
-        return self.result
-
-
-# What carries out the decisions of a round, in their order, with this member's calls.
-CarryOut = Callable[[Sequence[tuple[Decision, Call | None]]], None]
-
-
-class Observer(Protocol):
-    """What is told how calls proceed: a timeline."""
-
-    def requested(self, name: str, kind: Kind) -> None: ...
-    def began(self, name: str, kind: Kind) -> None: ...
-    def ended(self, name: str, kind: Kind) -> None: ...
-    def cycled(self) -> None: ...
-    def carried_out(
-        self, call: Described, began_ns: int, ended_ns: int, succeeded: bool
-    ) -> None: ...
 
 
 class Negotiator:

@@ -10,7 +10,8 @@ from popdist.engine.transport import Transport
 from popdist.job import Place
 from popdist.negotiation.agreement import Agreement
 from popdist.negotiation.call_requests import Kind, Request
-from popdist.negotiation.negotiator import Call, CarryOut, Negotiator
+from popdist.negotiation.calls import Call, CarryOut
+from popdist.negotiation.negotiator import Negotiator
 from popdist.session import STATE, Job
 
 from .exceptions import internal_errors

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from popdist.engine.rows import find_overlapping
 from popdist.negotiation.call_requests import Kind, Layout, Request
-from popdist.negotiation.negotiator import Call
+from popdist.negotiation.calls import Call
 from popdist.torch.tensors.tensor_rows import TORCH, check, readable
 
 from ...common.basics import HorovodBasics

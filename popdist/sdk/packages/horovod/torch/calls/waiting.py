@@ -5,7 +5,7 @@ from typing import Any
 
 from popdist.negotiation.agreement import JOIN
 from popdist.negotiation.call_requests import Kind, Request
-from popdist.negotiation.negotiator import Call
+from popdist.negotiation.calls import Call
 
 from ...common.process_sets import ProcessSet, global_process_set
 from .submission import HorovodHandle, submit

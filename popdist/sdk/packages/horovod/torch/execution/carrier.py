@@ -11,7 +11,7 @@ from popdist.engine.rows import Pair, Rows
 from popdist.engine.transport import Transport
 from popdist.negotiation.agreement import Decision
 from popdist.negotiation.call_requests import Kind, Layout, Request
-from popdist.negotiation.negotiator import Call
+from popdist.negotiation.calls import Call
 from popdist.replicated.shares import even_share
 from popdist.torch.tensors.tensor_rows import CODES, bytes_of, parts_of, rows_of
 

@@ -1,0 +1,53 @@
+"""A call of this member, what carries it out, and what is told of it."""
+
+from collections.abc import Callable, Sequence
+from time import monotonic
+from typing import Any, Protocol
+
+from popdist.engine.handle import Handle
+from popdist.engine.spec.operations import Described
+from popdist.negotiation.agreement import Decision
+from popdist.negotiation.call_requests import Kind, Request
+
+
+class Call:
+    """A call of this member, from its request to its result."""
+
+    # What waits for it, once it is requested.
+    handle: Handle[Any]
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        # For a call without a name, the one by which it is matched.
+        self.name = request.name or ""
+        self.begun = monotonic()
+        # Bytes for the other members, and those of all. They are exchanged if all
+        # members request this call in one round, and no other one.
+        self.payload = b""
+        self.payloads: Sequence[bytes] = ()
+        # One of them is set by what carries the call out. Any: calls have results of
+        # all types.
+        self.result: Any = None
+        self.error: Exception | None = None
+
+    def outcome(self) -> Any:
+        """Return the result of the call, or raise its error."""
+        if self.error is not None:
+            raise self.error
+        return self.result
+
+
+# What carries out the decisions of a round, in their order, with this member's calls.
+CarryOut = Callable[[Sequence[tuple[Decision, Call | None]]], None]
+
+
+class Observer(Protocol):
+    """What is told how calls proceed: a timeline."""
+
+    def requested(self, name: str, kind: Kind) -> None: ...
+    def began(self, name: str, kind: Kind) -> None: ...
+    def ended(self, name: str, kind: Kind) -> None: ...
+    def cycled(self) -> None: ...
+    def carried_out(
+        self, call: Described, began_ns: int, ended_ns: int, succeeded: bool
+    ) -> None: ...
