@@ -13,15 +13,12 @@ from collections.abc import Callable
 from functools import partial
 from itertools import chain
 from math import inf
-from time import monotonic
 from typing import Any
 
 from popdist.engine.group import Group
 from popdist.engine.handle import Handle, Helper, check_interpreter, check_thread
-from popdist.engine.meet.deadlines import report
 from popdist.errors import (
     CollectiveAbortedError,
-    CollectiveTimeoutError,
     GroupUnusableError,
     MismatchError,
     PopdistError,
@@ -30,6 +27,7 @@ from popdist.negotiation.agreement import JOIN, Agreement, Decision, unnamed
 from popdist.negotiation.call_requests import Kind
 from popdist.negotiation.calls import Call, CarryOut, Observer
 from popdist.negotiation.packets import Packets
+from popdist.negotiation.stall_watch import StallWatch
 
 # How long to wait for requests of this member that others wait for, before a round
 # without any: first not at all, and then the longer, the more rounds were empty.
@@ -74,8 +72,10 @@ class Negotiator:
         self._agreement = agreement
         self._packets = Packets(group)
         self._carry_out = carry_out
-        self._timeout, self._stall, self._cycle = timeout, stall, cycle
-        self._deadlock = deadlock
+        self._cycle = cycle
+        self._watch = StallWatch(
+            agreement, group.rank, timeout=timeout, stall=stall, deadlock=deadlock
+        )
         self._pid = os.getpid()
         # Held while calls are requested. A signal's handler may request one, too.
         self.lock = threading.RLock()
@@ -94,8 +94,6 @@ class Negotiator:
         self._callers: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
         self._blocked: set[threading.Thread] = set()
         self._empty_rounds = 0
-        self._reported = 0.0
-        self._deadlocked_since: float | None = None
         self._closed = False
         self._worker: threading.Thread | None = None
 
@@ -280,9 +278,13 @@ class Negotiator:
         parts = [one.partition(_END_OF_REQUESTS) for one in messages]
         decisions = self._agreement.feed([requests for requests, _, _ in parts])
         if not decisions:
-            self._check_deadlock()
+            deadlock = self._watch.check_deadlock()
+            if deadlock is not None:
+                self._group.end_with_mismatch(deadlock)
+                raise MismatchError(deadlock)
             return
-        self._empty_rounds, self._deadlocked_since = 0, None
+        self._empty_rounds = 0
+        self._watch.clear_deadlock()
         with self.lock:
             pairs = [(decision, self._call_of(decision)) for decision in decisions]
         for decision, call in pairs:
@@ -335,45 +337,14 @@ class Negotiator:
         if fresh:
             self._empty_rounds = 0
         else:
-            self._check_age()
+            self._watch.check_age(self._oldest_call())
         return fresh, blocked
 
-    def _check_age(self) -> None:
-        """Name the members that have not made this one's oldest call, if it is old.
-
-        Raises:
-            CollectiveTimeoutError: It has become too old.
-        """
+    def _oldest_call(self) -> Call | None:
+        """Return the call of this member that has waited for the longest time."""
         with self.lock:
-            oldest = next((c[0] for n, c in self._calls.items() if n != JOIN), None)
-        age = 0.0 if oldest is None else monotonic() - oldest.begun
-        if oldest is None or age < min(self._stall, self._timeout):
-            return
-        message = self._agreement.describe_stall(
-            self._member, oldest.request, oldest.name, age
-        )
-        if age >= self._timeout:
-            raise CollectiveTimeoutError(message[0].upper() + message[1:])
-        # What all members wait for will be an error, which says more.
-        due = self._reported + self._stall
-        if self._deadlocked_since is None and monotonic() >= due:
-            self._reported = monotonic()
-            report(f"{self._agreement.program}: {message}")
-
-    def _check_deadlock(self) -> None:
-        """Fail, on all members, if all have waited for each other for long.
-
-        Raises:
-            MismatchError: They have.
-        """
-        if not self._agreement.is_deadlocked or self._deadlock == inf:
-            self._deadlocked_since = None
-            return
-        self._deadlocked_since = self._deadlocked_since or monotonic()
-        if monotonic() - self._deadlocked_since >= self._deadlock:
-            message = self._agreement.describe_deadlock(self._deadlock)
-            self._group.end_with_mismatch(message)
-            raise MismatchError(message)
+            calls = (queue[0] for name, queue in self._calls.items() if name != JOIN)
+            return next(calls, None)
 
     def _fail(self, error: BaseException) -> None:
         """Let all calls under way fail, here and on all other members."""
