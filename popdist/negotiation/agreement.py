@@ -33,7 +33,7 @@ class Decision:
     @property
     def request(self) -> Request:
         """The request of the first member that has one."""
-        return next(one for one in self.requests if one is not None)
+        return next(request for request in self.requests if request is not None)
 
 
 class Agreement:
@@ -100,7 +100,7 @@ class Agreement:
             return [repeated]
         for member, message in enumerate(messages):
             for entry in json.loads(message) if message else ():
-                self._take(member, entry)
+                self._add(member, entry)
         decisions = self._decide()
         self.is_deadlocked = not decisions and set(messages) == {_BLOCKED}
         if len(self._templates) > _MOST_TEMPLATES:
@@ -152,7 +152,8 @@ class Agreement:
             "one order, from threads, or with async_op=True."
         )
 
-    def _take(self, member: int, entry: Any) -> None:
+    def _add(self, member: int, entry: Any) -> None:
+        """Add a request of a member, by its entry in that one's message."""
         counts: tuple[int, ...] = ()
         # A template has more entries.
         if isinstance(entry, list) and len(entry) == 2:
@@ -177,6 +178,7 @@ class Agreement:
         queues.setdefault(member, deque()).append(request)
 
     def _decide(self) -> list[Decision]:
+        """Return what all members have requested, in the order of first requests."""
         decisions = []
         for name in list(self._pending):
             queues = self._pending[name]

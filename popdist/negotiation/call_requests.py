@@ -117,6 +117,7 @@ _UNEVEN = (Kind.ALLGATHER, Kind.ALLTOALL)
 
 
 def _own_problem(request: Request) -> str | None:
+    """Return why a request can never be made, as a sentence's end; None if it can."""
     if request.kind in (*_UNEVEN, Kind.REDUCESCATTER) and any(
         not shape for _, shape in request.tensors
     ):

@@ -275,7 +275,7 @@ class Negotiator:
         if self._observer:
             self._observer.cycled()
         messages = self._packets.exchange(message)
-        parts = [one.partition(_END_OF_REQUESTS) for one in messages]
+        parts = [received.partition(_END_OF_REQUESTS) for received in messages]
         decisions = self._agreement.feed([requests for requests, _, _ in parts])
         if not decisions:
             deadlock = self._watch.check_deadlock()
