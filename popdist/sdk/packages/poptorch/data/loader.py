@@ -1,7 +1,7 @@
 """DataLoader: batches for one call of a model, of the share of this process."""
 
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Self
 
 import torch
@@ -85,19 +85,16 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         distributed = options.Distributed.numProcesses > 1
         is_divided = auto_distributed_partitioning and distributed
         batches = _batches_per_call(options)
-        regrouped = None
         if batch_sampler is not None:
             _check_sampler(batch_size, shuffle, is_divided, rebatched_worker_size)
             size = getattr(batch_sampler, "batch_size", None)
             self._combined_batch_size = size and size * batches
-            kwargs["batch_sampler"] = batch_sampler
-            if batches > 1:
-                sampler = GroupedBatchSampler(batch_sampler, batches, drop_last)
-                collate = GroupedCollate(kwargs.get("collate_fn"))
-                kwargs |= {"batch_sampler": sampler, "collate_fn": collate}
+            regrouped = None
+            kwargs |= _sampler_arguments(
+                batch_sampler, batches, drop_last, kwargs.get("collate_fn")
+            )
         else:
-            size = None if batch_size is None else batch_size * batches
-            self._combined_batch_size = size
+            self._combined_batch_size = batch_size and batch_size * batches
             if isinstance(dataset, IterableDataset):
                 _check_iterable(is_divided, num_workers, kwargs)
             else:
@@ -107,21 +104,13 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
                 if not drop_last:
                     self._warn_of_last_batch(len(dataset))
             regrouped = self._regrouped_size(mode, drop_last)
-            if regrouped is not None:
-                size = self._worker_size(rebatched_worker_size)
-                # It is only a part of a batch: the accessor drops the last of it.
-                drop_last = False
+            kwargs |= self._size_arguments(regrouped, rebatched_worker_size, drop_last)
             # None rather than False: torch refuses either for an IterableDataset.
-            kwargs |= {"batch_size": size, "shuffle": shuffle or None}
-            kwargs["drop_last"] = drop_last and size is not None
+            kwargs["shuffle"] = shuffle or None
         if persistent_workers is None:
             persistent_workers = num_workers > 0
-        super().__init__(
-            dataset,
-            num_workers=num_workers,
-            persistent_workers=persistent_workers,
-            **kwargs,
-        )
+        kwargs |= {"num_workers": num_workers, "persistent_workers": persistent_workers}
+        super().__init__(dataset, **kwargs)
         if mode != DataLoaderMode.Sync:
             self._load_ahead(async_options or {}, regrouped)
 
@@ -168,6 +157,17 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             return None
         size = self._combined_batch_size
         return None if size is None or size == 1 else size
+
+    # Any: arguments of torch's DataLoader.
+    def _size_arguments(
+        self, regrouped: int | None, worker_size: int | None, drop_last: bool
+    ) -> dict[str, Any]:
+        """Return torch's arguments for how many samples are loaded at a time."""
+        if regrouped is None:
+            size = self._combined_batch_size
+            return {"batch_size": size, "drop_last": drop_last and size is not None}
+        # It is only a part of a batch: the accessor drops the last of it.
+        return {"batch_size": self._worker_size(worker_size), "drop_last": False}
 
     def _worker_size(self, wanted: int | None) -> int | None:
         size = self._combined_batch_size
@@ -266,6 +266,22 @@ def _batches_per_call(options: Options) -> int:
         replicas=replicas,
         input_group_size=grouped,
     ).micro_batches
+
+
+# Any: arguments of torch's DataLoader.
+def _sampler_arguments(
+    sampler: Iterable[Sequence[int]],
+    batches: int,
+    drop_last: bool,
+    collate: Callable[[list[Any]], Any] | None,
+) -> dict[str, Any]:
+    """Return torch's arguments for loading so many batches of a sampler at once."""
+    if batches == 1:
+        return {"batch_sampler": sampler}
+    return {
+        "batch_sampler": GroupedBatchSampler(sampler, batches, drop_last),
+        "collate_fn": GroupedCollate(collate),
+    }
 
 
 def _check_sampler(
