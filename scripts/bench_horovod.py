@@ -36,7 +36,7 @@ def calls(tensors: list[torch.Tensor]) -> dict[str, Callable[[], object]]:
     """Return the calls to compare: each sums up the tensors in place."""
 
     def one_by_one() -> None:
-        for work in [dist.all_reduce(one, async_op=True) for one in tensors]:
+        for work in [dist.all_reduce(tensor, async_op=True) for tensor in tensors]:
             work.wait()
 
     return {
@@ -65,7 +65,7 @@ def measure(seconds: float, largest: int) -> dict[str, float]:
         # Rank 0 decides.
         more = torch.tensor(perf_counter() - begun < seconds)
         go_on = bool(hvd.broadcast_(more, 0))
-    return {name: median(found[1:] or found) for name, found in times.items()}
+    return {name: median(samples[1:] or samples) for name, samples in times.items()}
 
 
 def main(seconds: float) -> None:
@@ -74,17 +74,17 @@ def main(seconds: float) -> None:
     dist.init_process_group("gloo", rank=hvd.rank(), world_size=hvd.size())
     torch.set_num_threads(1)
     for largest in LARGEST:
-        found = measure(seconds / len(LARGEST), largest)
+        times = measure(seconds / len(LARGEST), largest)
         if hvd.rank() == 0:
-            mine = found["horovod"]
-            rest = ", ".join(
-                f"{name} {time * 1e3:.2f} ms ({time / mine:.1f} times)"
-                for name, time in found.items()
+            own_time = times["horovod"]
+            peers = ", ".join(
+                f"{name} {time * 1e3:.2f} ms ({time / own_time:.1f} times)"
+                for name, time in times.items()
                 if name != "horovod"
             )
             print(
                 f"{COUNT} tensors of 64 to {largest} float32, {hvd.size()} ranks: "
-                f"horovod {mine * 1e3:.2f} ms, {rest}",
+                f"horovod {own_time * 1e3:.2f} ms, {peers}",
                 flush=True,
             )
     dist.destroy_process_group()

@@ -32,12 +32,12 @@ NOT_MEASURED = ("PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED")
 ENVIRON = {k: v for k, v in os.environ.items() if k not in NOT_MEASURED}
 
 
-def run(words: Sequence[str], stdout: int = subprocess.DEVNULL) -> tuple[float, float]:
+def run(argv: Sequence[str], stdout: int = subprocess.DEVNULL) -> tuple[float, float]:
     """Run a command; return its wall and CPU time in milliseconds."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     began = time.perf_counter()
-    process = subprocess.Popen(words, stdout=stdout, stderr=stdout, env=ENVIRON)
-    # Popen.wait looks only now and then when it has a timeout; this is told at once.
+    process = subprocess.Popen(argv, stdout=stdout, stderr=stdout, env=ENVIRON)
+    # Popen.wait with a timeout looks only now and then; a pidfd is ready at once.
     handle = os.pidfd_open(process.pid)
     ended, _, _ = select.select([handle], [], [], LONGEST_S)
     os.close(handle)
@@ -45,9 +45,9 @@ def run(words: Sequence[str], stdout: int = subprocess.DEVNULL) -> tuple[float, 
         process.kill()
     code = process.wait()
     if not ended:
-        raise subprocess.TimeoutExpired(words, LONGEST_S)
+        raise subprocess.TimeoutExpired(argv, LONGEST_S)
     if code:
-        raise SystemExit(f"{words} ended with exit code {code}")
+        raise SystemExit(f"{argv} ended with exit code {code}")
     wall = time.perf_counter() - began
     while processes.has_children():
         processes.reap()
@@ -58,23 +58,23 @@ def run(words: Sequence[str], stdout: int = subprocess.DEVNULL) -> tuple[float, 
 
 
 def in_turn(
-    one: Sequence[str], other: Sequence[str], rounds: int
+    poprun_argv: Sequence[str], peer_argv: Sequence[str], rounds: int
 ) -> tuple[list[tuple[float, float]], list[tuple[float, float]]]:
-    """Run two commands one after the other, several times.
+    """Return the times of a poprun and of a peer that are run by turns.
 
     Bare mpirun hangs now and then on many short ranks; such a round does not count.
     """
     ours, theirs = [], []
     for round_ in range(rounds + 1):
-        mine = run(one)
+        own = run(poprun_argv)
         try:
-            yours = run(other)
+            bare = run(peer_argv)
         except subprocess.TimeoutExpired:
-            print(f"      ({other[0]} hung for {LONGEST_S} s and was killed)")
+            print(f"      ({peer_argv[0]} hung for {LONGEST_S} s and was killed)")
             continue
         if round_:  # the first warms the caches
-            ours.append(mine)
-            theirs.append(yours)
+            ours.append(own)
+            theirs.append(bare)
     return ours, theirs
 
 
@@ -82,16 +82,16 @@ def median(runs: Sequence[tuple[float, float]], which: int) -> float:
     return statistics.median(r[which] for r in runs)
 
 
-def poprun(instances: int, *words: str) -> list[str]:
+def poprun(instances: int, *argv: str) -> list[str]:
     n = str(instances)
     return [
         *(POPRUN, "--num-instances", n, "--num-replicas", n, "--offline-mode=1"),
-        *words,
+        *argv,
     ]
 
 
-def mpirun(instances: int, *words: str) -> list[str]:
-    return [MPIRUN, *ROOT, "--oversubscribe", "-n", str(instances), *words]
+def mpirun(instances: int, *argv: str) -> list[str]:
+    return [MPIRUN, *ROOT, "--oversubscribe", "-n", str(instances), *argv]
 
 
 def launches(rounds: int) -> None:
@@ -114,11 +114,11 @@ def launches(rounds: int) -> None:
 
 
 def starts(rounds: int) -> None:
-    print("\nWords without a job, medians in ms:")
-    for words in (["--version"], ["--help"], DRY_RUN):
-        ours, theirs = in_turn([POPRUN, *words], PASS, rounds)
+    print("\nCalls without a job, medians in ms:")
+    for argv in (["--version"], ["--help"], DRY_RUN):
+        ours, theirs = in_turn([POPRUN, *argv], PASS, rounds)
         print(
-            f"  poprun {words[0]:9} {median(ours, 0):4.0f}"
+            f"  poprun {argv[0]:9} {median(ours, 0):4.0f}"
             f"   python -c pass {median(theirs, 0):4.0f}"
         )
 
@@ -130,20 +130,20 @@ def instructions() -> None:
     )
     empty = count_instructions(PASS)
     print(f"  python -c pass   {empty:4.0f}")
-    for words in (["--version"], ["--help"], DRY_RUN, [*DRY_RUN[1:]]):
-        number = count_instructions([sys.executable, POPRUN, *words])
-        title = words[0] if words[0] in ("--version", "--help", "--dry-run") else "true"
+    for argv in (["--version"], ["--help"], DRY_RUN, [*DRY_RUN[1:]]):
+        number = count_instructions([sys.executable, POPRUN, *argv])
+        title = argv[0] if argv[0] in ("--version", "--help", "--dry-run") else "true"
         print(f"  poprun {title:9} {number:4.0f} {number / empty:5.1f}")
 
 
-def count_instructions(words: Sequence[str]) -> float:
-    run(words)  # compiles what has changed
+def count_instructions(argv: Sequence[str]) -> float:
+    run(argv)  # compiles what has changed
     valgrind = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null"]
     environ = {**ENVIRON, "PYTHONHASHSEED": "0"}
-    told = subprocess.run([*valgrind, *words], capture_output=True, env=environ)
-    number = re.search(rb"Collected : (\d+)", told.stderr)
+    valgrind_run = subprocess.run([*valgrind, *argv], capture_output=True, env=environ)
+    number = re.search(rb"Collected : (\d+)", valgrind_run.stderr)
     if number is None:
-        raise SystemExit(told.stderr.decode())
+        raise SystemExit(valgrind_run.stderr.decode())
     return int(number[1]) / 1e6
 
 
@@ -153,8 +153,8 @@ def output(rounds: int) -> None:
     tag = "--mpi-global-args=--tag-output"
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory, "out")
-        for title, words in (("tagged", [tag]), ("untagged", [])):
-            command = [*poprun(2, *words), "seq", str(count)]
+        for title, argv in (("tagged", [tag]), ("untagged", [])):
+            command = [*poprun(2, *argv), "seq", str(count)]
             seconds = [to_file(command, path) for _ in range(rounds)]
             lines = path.read_bytes().count(b"\n")
             print(
@@ -163,18 +163,18 @@ def output(rounds: int) -> None:
             )
         program = Path(directory, "prints.py")
         program.write_text("for i in range(200000):\n    print('line', i)\n")
-        words = [sys.executable, str(program)]
+        argv = [sys.executable, str(program)]
         pairs = [
-            (to_file(poprun(2, *words), path), to_file(mpirun(2, *words), path))
+            (to_file(poprun(2, *argv), path), to_file(mpirun(2, *argv), path))
             for _ in range(rounds)
         ]
         ratio = statistics.median(a / b for a, b in pairs)
         print(f"  Python's print: {ratio:.2f} times bare mpirun's time")
 
 
-def to_file(words: Sequence[str], path: Path) -> float:
+def to_file(argv: Sequence[str], path: Path) -> float:
     with path.open("wb") as file:
-        return run(words, file.fileno())[0] / 1000
+        return run(argv, file.fileno())[0] / 1000
 
 
 def main() -> None:

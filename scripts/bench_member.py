@@ -101,23 +101,23 @@ def main() -> None:
     parser.add_argument("--sizes", type=parse, required=True)
     parser.add_argument("--dtype", choices=inputs.DTYPES, required=True)
     parser.add_argument("--seconds", type=float, required=True)
-    wishes = parser.parse_args()
-    comm, measured = candidate(wishes.kind)
-    found = {}
-    for nbytes in wishes.sizes:
-        todo = task("all_reduce", nbytes, wishes.dtype, comm.rank, comm.size)
+    options = parser.parse_args()
+    comm, measured = candidate(options.kind)
+    microseconds = {}
+    for nbytes in options.sizes:
+        measured_task = task("all_reduce", nbytes, options.dtype, comm.rank, comm.size)
         lane = Lane(
             name=measured.name,
-            task=todo,
-            run=measured.runner(todo),
+            task=measured_task,
+            run=measured.runner(measured_task),
             reads=nbytes >= READ_FROM_BYTES,
         )
-        if why := check(comm, lane):
-            raise SystemExit(f"{measured.name} at {nbytes} bytes: {why}")
-        samples = measure(comm, [lane], wishes.seconds, lambda: 0.0)
-        found[nbytes] = float(np.median(samples.seconds)) * 1e6
+        if problem := check(comm, lane):
+            raise SystemExit(f"{measured.name} at {nbytes} bytes: {problem}")
+        samples = measure(comm, [lane], options.seconds, lambda: 0.0)
+        microseconds[nbytes] = float(np.median(samples.seconds)) * 1e6
     if comm.rank == 0:
-        print(json.dumps(found), flush=True)
+        print(json.dumps(microseconds), flush=True)
 
 
 if __name__ == "__main__":

@@ -53,10 +53,10 @@ class Peer:
         own = {k: v.replace("@", str(self.folder)) for k, v in self.environ.items()}
         path = f"{self.folder}/bin:{os.environ['PATH']}"
         # DeepSpeed shares memory only where it is told that all are on one host.
-        more = {"PATH": path, "PYTHONPATH": str(ROOT), "LOCAL_SIZE": str(members)}
-        return {**os.environ, **more, **own}
+        shared = {"PATH": path, "PYTHONPATH": str(ROOT), "LOCAL_SIZE": str(members)}
+        return {**os.environ, **shared, **own}
 
-    def words(self) -> list[str]:
+    def argv(self) -> list[str]:
         """Return how poprun starts this peer's processes."""
         python = f"{self.folder}/bin/python"
         mpirun = ["--mpirun", f"{self.folder}/bin/mpirun"] if self.kind == "mpi" else []
@@ -91,13 +91,13 @@ class FailedError(Exception):
     """A command failed, or took too long; its message says which and how."""
 
 
-def run(words: Sequence[str], environ: Mapping[str, str], longest: float) -> str:
+def run(argv: Sequence[str], environ: Mapping[str, str], limit_s: float) -> str:
     """Run a command to its end and return its output. poprun ends its job with it."""
     process = subprocess.Popen(
-        words, env=environ, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        argv, env=environ, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     try:
-        out, err = process.communicate(timeout=longest)
+        out, err = process.communicate(timeout=limit_s)
     except subprocess.TimeoutExpired:
         process.terminate()
         try:
@@ -105,10 +105,10 @@ def run(words: Sequence[str], environ: Mapping[str, str], longest: float) -> str
         except subprocess.TimeoutExpired:
             process.kill()
             process.communicate()
-        raise FailedError(f"{words[0]} took more than {longest:g} s.") from None
+        raise FailedError(f"{argv[0]} took more than {limit_s:g} s.") from None
     if process.returncode:
         last = "\n".join(err.strip().splitlines()[-8:])
-        raise FailedError(f"{words[0]} ended with {process.returncode}:\n{last}")
+        raise FailedError(f"{argv[0]} ended with {process.returncode}:\n{last}")
     return out
 
 
@@ -131,37 +131,38 @@ def install(peer: Peer) -> None:
 
 
 def job(
-    words: Sequence[str], environ: Mapping[str, str], wishes: argparse.Namespace
+    argv: Sequence[str], environ: Mapping[str, str], options: argparse.Namespace
 ) -> list[float]:
     """Run one job under poprun; return its microseconds at each size."""
-    count = str(wishes.instances)
+    count = str(options.instances)
     output = run(
         [
             *(str(BIN / "poprun"), "--num-instances", count, "--num-replicas", count),
-            *("--offline-mode=1", *words),
-            *("--sizes", ",".join(map(str, wishes.sizes)), "--dtype", wishes.dtype),
-            *("--seconds", str(wishes.seconds)),
+            *("--offline-mode=1", *argv),
+            *("--sizes", ",".join(map(str, options.sizes)), "--dtype", options.dtype),
+            *("--seconds", str(options.seconds)),
         ],
         environ,
-        LONGEST_JOB_S + wishes.seconds * len(wishes.sizes),
+        LONGEST_JOB_S + options.seconds * len(options.sizes),
     )
-    found = json.loads(output.splitlines()[-1])
-    return [found[str(nbytes)] for nbytes in wishes.sizes]
+    microseconds = json.loads(output.splitlines()[-1])
+    return [microseconds[str(nbytes)] for nbytes in options.sizes]
 
 
-def compare(peer: Peer, wishes: argparse.Namespace) -> Iterator[dict[str, object]]:
+def compare(peer: Peer, options: argparse.Namespace) -> Iterator[dict[str, object]]:
     """Take turns, print a line a size, and yield it as an object."""
     ours, theirs = [], []
     engine = [sys.executable, str(MEMBER), "engine"]
-    for _ in range(wishes.rounds):
-        ours.append(job(engine, os.environ, wishes))
-        environ = peer.variables(wishes.instances)
-        theirs.append(job(peer.words(), environ, wishes))
+    for _ in range(options.rounds):
+        ours.append(job(engine, os.environ, options))
+        environ = peer.variables(options.instances)
+        theirs.append(job(peer.argv(), environ, options))
     engines, peers = np.array(ours), np.array(theirs)
-    print(f"\n{peer.name}, {wishes.dtype}, {wishes.instances} members")
-    for nbytes, mine, other in zip(wishes.sizes, engines.T, peers.T, strict=True):
-        ratio = Spread.of(other / mine)
-        us, peer_us = float(np.median(mine)), float(np.median(other))
+    print(f"\n{peer.name}, {options.dtype}, {options.instances} members")
+    columns = zip(options.sizes, engines.T, peers.T, strict=True)
+    for nbytes, engine_times, peer_times in columns:
+        ratio = Spread.of(peer_times / engine_times)
+        us, peer_us = float(np.median(engine_times)), float(np.median(peer_times))
         print(
             f"{sizes.in_short(nbytes):>6}  engine {table.time(us):>8}  {peer.name} "
             f"{table.time(peer_us):>8}  {ratio.median:.2f}x "
@@ -170,10 +171,10 @@ def compare(peer: Peer, wishes: argparse.Namespace) -> Iterator[dict[str, object
         )
         yield {
             "operation": "all_reduce",
-            "dtype": wishes.dtype,
+            "dtype": options.dtype,
             "bytes": nbytes,
-            "members": wishes.instances,
-            "rounds": wishes.rounds,
+            "members": options.instances,
+            "rounds": options.rounds,
             "engine_us": us,
             "peers": {peer.name: peer_us},
             "ratios": {peer.name: [ratio.lower, ratio.median, ratio.upper]},
@@ -191,22 +192,22 @@ def main() -> None:
     add("--seconds", type=float, default=0.3, help="for each size in each turn")
     add("--rounds", type=int, default=5)
     add("--json", type=Path, metavar="FILE")
-    wishes = parser.parse_args()
-    if unknown := set(wishes.peers) - set(names):
+    options = parser.parse_args()
+    if unknown := set(options.peers) - set(names):
         parser.error(f"{', '.join(sorted(unknown))}: the peers are {', '.join(names)}.")
     results: list[dict[str, object]] = []
     failed = False
     for peer in PEERS:
-        if wishes.peers and peer.name not in wishes.peers:
+        if options.peers and peer.name not in options.peers:
             continue
         try:
             install(peer)
-            results.extend(compare(peer, wishes))
+            results.extend(compare(peer, options))
         except FailedError as error:
             failed = True
             print(f"{peer.name} is left out: {error}", file=sys.stderr, flush=True)
-    if wishes.json:
-        wishes.json.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    if options.json:
+        options.json.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     if failed:
         raise SystemExit(1)
 

@@ -108,7 +108,7 @@ def bench_training(gloo: Any) -> None:
             return call
 
         world = dist.group.WORLD
-        found = in_turns(
+        seconds = in_turns(
             {
                 "nothing": step(world, exchange_nothing),
                 "gloo": step(gloo),
@@ -117,11 +117,12 @@ def bench_training(gloo: Any) -> None:
             },
             12,
         )
-        alone = found.pop("nothing")
-        gloos = found["gloo"] - alone
-        for kind, took in found.items():
-            ratio = f"{gloos / (took - alone):.1f}" if took > alone else "-"
-            show(name, kind, f"{1e3 * took:.2f}", f"{1e3 * (took - alone):.2f}", ratio)
+        without_exchange = seconds.pop("nothing")
+        gloo_exchange = seconds["gloo"] - without_exchange
+        for kind, took in seconds.items():
+            exchange = took - without_exchange
+            ratio = f"{gloo_exchange / exchange:.1f}" if exchange > 0 else "-"
+            show(name, kind, f"{1e3 * took:.2f}", f"{1e3 * exchange:.2f}", ratio)
 
 
 def bench_all_reduce(gloo: Any) -> None:
@@ -146,10 +147,10 @@ def bench_all_reduce(gloo: Any) -> None:
             calls["deepspeed"] = partial(deepspeed, usual)
         calls["popdist"] = partial(dist.all_reduce, usual)
         calls["arena"] = partial(dist.all_reduce, shared)
-        found = in_turns(calls, 2.5, rewrite, 10)
-        times = [f"{1e6 * took:.1f}" for took in found.values()]
-        mine = (found["popdist"], found["arena"])
-        ratios = [f"{found[peer] / own:.1f}" for peer in peers for own in mine]
+        seconds = in_turns(calls, 2.5, rewrite, 10)
+        times = [f"{1e6 * took:.1f}" for took in seconds.values()]
+        own_times = (seconds["popdist"], seconds["arena"])
+        ratios = [f"{seconds[peer] / own:.1f}" for peer in peers for own in own_times]
         show(nbytes, *times, *ratios)
 
 
@@ -167,10 +168,10 @@ def bench_executor() -> None:
             self.layers = nn.Sequential(*layers)
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            found: torch.Tensor = poptorch.identity_loss(
+            loss: torch.Tensor = poptorch.identity_loss(
                 self.layers(x).square(), reduction="mean"
             )
-            return found
+            return loss
 
     options = poptorch.Options()
     options.replicationFactor(8)
@@ -188,22 +189,22 @@ def bench_executor() -> None:
             (plain(part) / 8).backward()
         optimizer.step()
 
-    found = in_turns({"loop": loop, "poptorch": lambda: training(inputs)}, 8)
-    ratio = found["poptorch"] / found["loop"]
-    show("8 replicas", *(f"{k} {1e3 * v:.2f} ms" for k, v in found.items()))
+    seconds = in_turns({"loop": loop, "poptorch": lambda: training(inputs)}, 8)
+    ratio = seconds["poptorch"] / seconds["loop"]
+    show("8 replicas", *(f"{k} {1e3 * v:.2f} ms" for k, v in seconds.items()))
     show("poptorch", f"{ratio:.3f} x loop")
 
 
-def measure(what: str) -> None:
-    """Measure, as an instance."""
+def measure(benchmark: str) -> None:
+    """Run a benchmark, as an instance."""
     torch.set_num_threads(1)
     dist.init_process_group("popdist")
-    if what == "executor":
+    if benchmark == "executor":
         bench_executor()
     else:
         gloo = dist.new_group(backend="gloo")
         bench = {"all_reduce": bench_all_reduce, "training": bench_training}
-        bench[what](gloo)
+        bench[benchmark](gloo)
     dist.destroy_process_group()
 
 
@@ -211,14 +212,14 @@ def main() -> None:
     """Start the instances."""
     one_thread = {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
     deepspeed = next(peer for peer in PEERS if peer.name == "deepspeed")
-    runs = [(n, what) for n in (2, 4) for what in ("all_reduce", "training")]
-    for count, what in [*runs, (1, "executor"), (2, "horovod"), (4, "horovod")]:
-        print(f"\n{count} instances: {what}", flush=True)
-        words = [sys.executable, __file__, what]
+    runs = [(n, benchmark) for n in (2, 4) for benchmark in ("all_reduce", "training")]
+    for count, benchmark in [*runs, (1, "executor"), (2, "horovod"), (4, "horovod")]:
+        print(f"\n{count} instances: {benchmark}", flush=True)
+        words = [sys.executable, __file__, benchmark]
         environ: Mapping[str, str] = os.environ
-        if what == "horovod":
+        if benchmark == "horovod":
             words = [sys.executable, str(SCRIPTS / "bench_horovod.py")]
-        elif what == "all_reduce" and deepspeed.is_installed():
+        elif benchmark == "all_reduce" and deepspeed.is_installed():
             words[0] = f"{deepspeed.folder}/bin/python"
             environ = deepspeed.variables(count)
         instances = [f"--num-instances={count}", f"--num-replicas={count}"]

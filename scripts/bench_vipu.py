@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -65,14 +66,14 @@ from poprun.vipu.client.server_address import ServerAddress
 from poprun.vipu.errors import NoSpaceError
 
 address = ServerAddress("127.0.0.1", int(sys.argv[1]))
-me = liveness.identify()
+own_process = liveness.identify()
 counts = []
 
 
 def work(number):
     name = f"P{os.getpid()}-{number}"
-    asked = Acquisition(
-        holder=Holder(user="alice", job=name, host="h1", process=me),
+    acquisition = Acquisition(
+        holder=Holder(user="alice", job=name, host="h1", process=own_process),
         partition=name,
         num_children=1,
         ipus_per_child=1,
@@ -82,11 +83,11 @@ def work(number):
     count = 0
     while time.monotonic() < end:
         try:
-            lease = inventory.acquire(asked).lease.id
+            lease = inventory.acquire(acquisition).lease.id
         except NoSpaceError:
             time.sleep(float(sys.argv[4]))
             continue
-        inventory.attach(lease, 0, me)
+        inventory.attach(lease, 0, own_process)
         inventory.release(lease)
         count += 1
     counts.append(count)
@@ -145,12 +146,12 @@ def environ() -> dict[str, str]:
 
 
 def cycles(inventory: EmbeddedInventory) -> list[float]:
-    me = liveness.identify()
+    own_process = liveness.identify()
     request = request_for_job(
         "P", num_replicas=8, ipus_per_replica=1, num_instances=4, strict=False
     )
-    asked = Acquisition(
-        holder=Holder(user="alice", job="j", host="h1", process=me),
+    acquisition = Acquisition(
+        holder=Holder(user="alice", job="j", host="h1", process=own_process),
         partition="P",
         num_children=4,
         ipus_per_child=2,
@@ -158,9 +159,9 @@ def cycles(inventory: EmbeddedInventory) -> list[float]:
     )
 
     def cycle() -> None:
-        lease = inventory.acquire(asked).lease.id
+        lease = inventory.acquire(acquisition).lease.id
         for instance in range(4):
-            inventory.attach(lease, instance, me)
+            inventory.attach(lease, instance, own_process)
         inventory.release(lease)
 
     return [timed(cycle) for _ in range(CYCLES)]
@@ -242,14 +243,14 @@ def fill(inventory: EmbeddedInventory) -> None:
 
 def allocations(inventory: EmbeddedInventory) -> list[float]:
     chance = random.Random(2)
-    took = []
+    seconds = []
     for number in range(CYCLES):
         request = PartitionRequest(
             name=f"Q{number}", size=2 ** chance.randrange(11), num_gcds=1
         )
-        took.append(timed(lambda asked=request: inventory.create_partition(asked)))
+        seconds.append(timed(partial(inventory.create_partition, request)))
         inventory.remove_partition(request.name)
-    return took
+    return seconds
 
 
 def timed(action: Callable[[], object]) -> float:

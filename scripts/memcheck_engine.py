@@ -46,7 +46,7 @@ def main() -> int:
 
 
 def under_valgrind() -> int:
-    """Run the members, and tell what memcheck found in the core."""
+    """Run the members, and print the errors of memcheck in the core."""
     with tempfile.TemporaryDirectory() as folder:
         words = ["valgrind", "-q", "--xml=yes"]
         words += ["--num-callers=40", "--fair-sched=yes"]
@@ -56,43 +56,43 @@ def under_valgrind() -> int:
         name = f"memcheck-{os.getpid()}"
         code = subprocess.call([*words, "--member", name], env=environ)
         files = sorted(Path(folder).glob("*.xml"))
-        found = [error for file in files for error in findings(file)]
-    print(*found, sep="\n\n", end="\n\n" if found else "")
-    print(f"{len(files)} processes, {len(found)} findings in the core.")
-    return 1 if code or found or len(files) != len(REPLICAS) else 0
+        errors = [error for file in files for error in findings(file)]
+    print(*errors, sep="\n\n", end="\n\n" if errors else "")
+    print(f"{len(files)} processes, {len(errors)} findings in the core.")
+    return 1 if code or errors or len(files) != len(REPLICAS) else 0
 
 
 def findings(file: Path) -> list[str]:
     """Return the errors of one process that have the core on their stack."""
-    found = []
+    errors = []
     try:
         for _, element in ElementTree.iterparse(file):
             if element.tag == "error" and (error := finding(element)):
-                found.append(error)
+                errors.append(error)
     except ElementTree.ParseError:
-        found.append(f"Process {file.stem} did not come to its end.")
-    return found
+        errors.append(f"Process {file.stem} did not come to its end.")
+    return errors
 
 
 def finding(error: ElementTree.Element) -> str | None:
     """Return an error in words, down to where Python calls the core."""
     frames = list(error.iter("frame"))
-    own = [CORE in (one.findtext("obj") or "") for one in frames]
+    own = [CORE in (frame.findtext("obj") or "") for frame in frames]
     # What Python still holds when it ends is no leak, and of no use to look at.
     if not any(own) or error.findtext("kind", "").startswith("Leak"):
         return None
-    shown = frames[: len(own) - own[::-1].index(True) + 1]
-    return "\n    ".join([told(error), *map(frame, shown)])
+    own_frames = frames[: len(own) - own[::-1].index(True) + 1]
+    return "\n    ".join([message(error), *map(describe, own_frames)])
 
 
-def told(error: ElementTree.Element) -> str:
+def message(error: ElementTree.Element) -> str:
     return error.findtext("what") or error.findtext("xwhat/text") or "?"
 
 
-def frame(one: ElementTree.Element) -> str:
-    where = one.findtext("file") or one.findtext("obj") or "?"
-    line = one.findtext("line")
-    return f"{one.findtext('fn') or '?'} ({where}{f':{line}' if line else ''})"
+def describe(frame: ElementTree.Element) -> str:
+    where = frame.findtext("file") or frame.findtext("obj") or "?"
+    line = frame.findtext("line")
+    return f"{frame.findtext('fn') or '?'} ({where}{f':{line}' if line else ''})"
 
 
 def as_members(name: str) -> int:
@@ -125,10 +125,10 @@ def every_operation(group: Group, dtype: "np.dtype[np.generic]", length: int) ->
     for op in ops:
         for algorithm in ("auto", "oneshot", "direct", "ring"):
             reduce(x, op, algorithm=algorithm)
-    held = group.empty(x.shape, dtype)
-    held[...] = x
+    in_arena = group.empty(x.shape, dtype)
+    in_arena[...] = x
     for op in ops:
-        reduce(held, op, out=held)
+        reduce(in_arena, op, out=in_arena)
     reduce(x[:, ::-1], out=np.empty_like(x)[:, ::-1])
     group.grouped_all_reduce([x, x[:, :1], x])
     group.all_reduce(x, async_op=True, name="named").wait()

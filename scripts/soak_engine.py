@@ -4,7 +4,7 @@
 
 Each round starts a group, lets it make random calls whose results are checked, and
 kills some of its members with SIGKILL. All others must report it, and none may hang.
-A round that fails is told with its seed; --seed and --first bring it back.
+The seed of a round that fails is printed; --seed and --first repeat it.
 """
 
 import argparse
@@ -35,16 +35,16 @@ def main() -> int:
             print(f"--seed {options.seed} --first {number}: {error}", flush=True)
         if (number + 1 - options.first) % 100 == 0:
             print(f"{number + 1 - options.first} rounds, {failed} failed", flush=True)
-    told(played, failed)
+    report(played, failed)
     return 1 if failed else 0
 
 
-def told(played: list[Round], failed: int) -> None:
-    """Print what was seen."""
-    killed = sum(len(one.victims) for one in played)
+def report(played: list[Round], failed: int) -> None:
+    """Print how many members were killed, and how soon the others ended."""
+    killed = sum(len(played_round.victims) for played_round in played)
     print(f"{len(played) + failed} rounds, {killed} members killed, {failed} failed.")
     if played:
-        seconds = [one.seconds for one in played]
+        seconds = [played_round.seconds for played_round in played]
         print(
             "From the kill to the end of all others: "
             f"{statistics.median(seconds) * 1e3:.0f} ms in the median, "
