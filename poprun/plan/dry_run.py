@@ -1,4 +1,4 @@
-"""The text of a dry run: mpirun's command and what each instance gets. Pure."""
+"""The text of a dry run: mpirun's command, instances and partition. Pure."""
 
 import os
 import shlex
@@ -11,17 +11,17 @@ from poprun.plan.placement import format_ranges
 from poprun.plan.values import Assignment, Plan
 from poprun.words import counted
 
-# What is pasted all the same ends with an error of the first supervisor.
+# If the command is pasted nevertheless, its first supervisor ends with an error.
 NOT_TO_PASTE = (
     "# To read, not to run: the supervisors in this command need a poprun to talk to."
 )
 
 
 def render(plan: Plan, program: Sequence[str], partition_note: str = "") -> str:
-    """Return mpirun's command, what each instance gets besides, and the partition.
+    """Return mpirun's command, the variables of each instance, and the partition.
 
     Args:
-        partition_note: What V-IPU says of the partition.
+        partition_note: A sentence about the partition, from asking V-IPU.
     """
     lines = [NOT_TO_PASTE, command_line(plan, program), ""]
     for assignment in plan.assignments:
@@ -52,7 +52,7 @@ def instance_table(plan: Plan) -> str:
 
 
 def _partition(plan: Plan, note: str) -> list[str]:
-    """Say what a job would ask V-IPU for, and what it would get."""
+    """Return lines about the partition that a job would ask V-IPU for."""
     options, topology = plan.request.partition_options, plan.request.topology
     if options is None:
         return []
@@ -90,10 +90,10 @@ def log_plan(
     program: Sequence[str],
     device_lines: Sequence[tuple[str, str]] = (),
 ) -> None:
-    """Log what -v and -vv show of a plan.
+    """Log a plan, as -v and -vv do.
 
     Args:
-        device_lines: What is logged of the job's devices, each with its level, I or D.
+        device_lines: The lines about the job's devices, each with its level, I or D.
     """
     if not device_lines:
         given = compact(plan.request.target_options)

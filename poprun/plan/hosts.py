@@ -1,8 +1,8 @@
-"""Hosts: how people write them, and the only check between them and ssh.
+"""Hosts: parses and checks the lists of hosts that users write.
 
-The name of a HostSpec is safe on a command line: it begins with no '-'
-and has nothing in it that a shell, ssh or mpirun could take for something else.
-Nothing here looks a name up, reads a file or knows this machine.
+The name of a HostSpec is safe on the command lines of ssh and mpirun: it does not begin
+with '-', and has no characters that a shell, ssh or mpirun treats specially. Nothing
+here looks a name up, reads a file or knows this machine.
 """
 
 import re
@@ -166,8 +166,8 @@ def _expand(piece: str) -> Iterator[HostSpec]:
 
 
 def _names(pattern: str) -> Iterator[str]:
-    """Yield what a name with ranges in brackets stands for, the last one fastest."""
-    # Texts between brackets stand at even places, texts inside at odd ones.
+    """Yield the names of a pattern with ranges; the last range varies fastest."""
+    # Texts outside brackets have even indices, texts inside them odd ones.
     parts = re.split(r"\[([^][]*)\]", pattern)
     if any("[" in part or "]" in part for part in parts[::2]):
         raise HostError(
@@ -175,7 +175,7 @@ def _names(pattern: str) -> Iterator[str]:
             "between '[' and ']'; write it as in node[0-2,4]."
         )
     choices = [_ranges(text) for text in parts[1::2]]
-    # Counted before they are made, so that a slip of the pen costs no memory.
+    # Counted before they are made, so that a typing error costs no memory.
     sizes = [sum(last - first + 1 for first, last, _ in part) for part in choices]
     if prod(sizes) > MOST_HOSTS:
         raise _too_many(f"{_quote(pattern)} stands for too many hosts")
@@ -310,7 +310,7 @@ def _ipv6(text: str) -> str | None:
 
 
 def _key(name: str) -> str:
-    """Return what two ways of writing the same name have in common."""
+    """Return the one form of a name that can be written in several ways."""
     return (":" in name and _ipv6(name)) or name.lower()
 
 
@@ -324,7 +324,7 @@ def _quote(text: str) -> str:
 
 @contextmanager
 def _errors_at(place: str) -> Iterator[None]:
-    """Put the place in front of what is wrong there."""
+    """Begin the messages of errors with the place where they arose."""
     try:
         yield
     except HostError as error:

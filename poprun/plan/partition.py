@@ -1,4 +1,4 @@
-"""The partition of a job: from the settings to what V-IPU is asked."""
+"""The partition of a job: settings -> options for V-IPU, and instances' variables."""
 
 import math
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def read_options(
     settings: Settings, environ: Mapping[str, str]
 ) -> "PartitionOptions | None":
-    """Return what is asked of V-IPU; None if the job is to run without IPUs.
+    """Return the partition's options; None if the job is to run without IPUs.
 
     Raises:
         VipuRuleError: The configuration names a server that cannot be.
@@ -55,12 +55,12 @@ def _wait_s(wait: bool | float) -> float | None:
 
 
 def own_name(identity: str) -> str:
-    """Return the name of a partition that is made for a job that names none."""
+    """Return the name of the partition of a job that names none."""
     return f"poprun-{identity}"
 
 
 def variables(options: "PartitionOptions", identity: str) -> PartitionVariables:
-    """Return what instances are told of a partition before it is granted."""
+    """Return the facts of a partition that are known before it is granted."""
     server = options.server
     return PartitionVariables(
         server_host="" if server is None else server.host,
@@ -71,6 +71,6 @@ def variables(options: "PartitionOptions", identity: str) -> PartitionVariables:
 
 
 def expected(request: Request) -> PartitionVariables | None:
-    """Return the partition that a job asks for, as far as it is known before."""
+    """Return the same for a request; None for a job without IPUs."""
     options = request.partition_options
     return None if options is None else variables(options, request.identity)

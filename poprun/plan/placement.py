@@ -17,7 +17,7 @@ Item = TypeVar("Item")
 class Node(Record):
     """CPUs that are equally near to each other's memory.
 
-    The index is None where that memory is not known, not there, or not ours.
+    The index is None where that memory is unknown, missing or not allowed.
     """
 
     index: int | None
@@ -26,7 +26,7 @@ class Node(Record):
 
 
 class Machine(Record):
-    """What the caller may use of the machine, and nothing else."""
+    """The CPUs of the machine that the caller may use, by NUMA node."""
 
     nodes: tuple[Node, ...]
 
@@ -43,7 +43,7 @@ class Machine(Record):
 
 
 class Binding(Record):
-    """What one instance is bound to. None leaves it as it is."""
+    """The CPUs and memory nodes of one instance; None for the caller's."""
 
     cpus: tuple[int, ...] | None = None
     memory_nodes: tuple[int, ...] | None = None
@@ -99,7 +99,7 @@ def format_ranges(numbers: Iterable[int]) -> str:
 
 
 def parse_ranges(text: str) -> tuple[int, ...]:
-    """Read what the kernel, or format_ranges, has written.
+    """Return the numbers in a text of the kernel's, or of format_ranges: 0-3,8.
 
     Raises:
         ValueError: It is not a list of CPUs.

@@ -21,7 +21,7 @@ from poprun.stdio.stdin import Stdin
 
 
 class HostFacts(Record):
-    """What the plan has to know of one host."""
+    """The facts of one host that the plan depends on."""
 
     # The CPUs and NUMA nodes that instances may use there.
     machine: Machine
@@ -31,7 +31,7 @@ class HostFacts(Record):
     cwd: str
     # The folder of poprun's sitecustomize there.
     interpreter: str = ""
-    # What the kernel's limits of argv and environment follow from.
+    # The kernel's limits of argv and environment follow from these.
     page_bytes: int = 4096
     stack_limit: int = 8 << 20
     # The signals that instances begin with as ignored.
@@ -42,9 +42,9 @@ Describe = Callable[[Sequence[HostSpec]], Sequence[HostFacts]]
 
 
 class GivenArguments(Record):
-    """What the user asks of mpirun."""
+    """The arguments for mpirun that the user gives."""
 
-    # With what counts for the whole job in the arguments of instances.
+    # Also those in the arguments of instances that count for the whole job.
     job: MpirunArguments = MpirunArguments()
     each: MpirunArguments = MpirunArguments()
     single: Mapping[int, MpirunArguments] = MappingProxyType({})
@@ -60,7 +60,7 @@ class GivenArguments(Record):
 
 
 class Attempt(Record):
-    """What no two attempts of a job share; the id of the job is the same for all."""
+    """The number, names and secrets of one attempt to run a job."""
 
     number: int
     # Names its directories and its shims, for all to read.
@@ -91,7 +91,7 @@ def new_attempt(identity: str, number: int, master_port: int) -> Attempt:
 
 
 class PartitionVariables(Record):
-    """What instances are told of the V-IPU partition of their job."""
+    """The facts of a job's V-IPU partition that its instances' variables have."""
 
     # "" for the inventory of this user on this machine, which is no server.
     server_host: str
@@ -116,26 +116,26 @@ class Request(Record):
     hosts: Sequence[HostSpec]
     facts: Sequence[HostFacts]
     mpi: Mpi
-    # Of each instance, in rank order: its CPUs; where it runs, None for the current
-    # directory of its host; how many threads it should start, None if the caller has
-    # set a number.
+    # Of each instance, in rank order: its CPUs; its directory, None for the current
+    # directory of its host; its number of threads, None if the caller has set one.
     bindings: Sequence[Binding]
     directories: Sequence[str | None]
     threads: Sequence[int] | None = None
     arguments: GivenArguments = GivenArguments()
     stdin: Stdin = Stdin()
-    # Where instances share what they compile, and whether it is made for this job.
+    # The directory of executables that instances compile and share, and whether it is
+    # made for this job.
     cache_path: str | None = None
     cache_is_temporary: bool = False
     target_options: Mapping[str, str] = MappingProxyType({})
-    # What options and the MPI add to the environment of each instance.
+    # The variables of each instance that follow from options and from the MPI.
     settings_variables: Mapping[str, str] = MappingProxyType({})
-    # What the user asks for by -x, of all instances and of single ones.
+    # The variables of -x, for all instances and for single ones.
     exports: Mapping[str, str] = MappingProxyType({})
     instance_exports: Mapping[int, Mapping[str, str]] = MappingProxyType({})
     # The variables that mpirun is told to forward, as the caller has them.
     forwarded: Sequence[str] = ()
-    # What is asked of V-IPU; None for a job without IPUs.
+    # None for a job without IPUs.
     partition_options: "PartitionOptions | None" = None
     # Whether the user asks for IPUs: otherwise the job may run without any.
     needs_ipus: bool = False
@@ -162,9 +162,9 @@ class Assignment(Record):
     host: HostSpec
     instance: Instance
     binding: Binding
-    # What stands on mpirun's command line, in the original's order.
+    # The variables on mpirun's command line, in the original's order.
     printed: Mapping[str, str]
-    # All that is added to the caller's environment, `printed` included.
+    # The variables that are added to the caller's environment, `printed` included.
     variables: Mapping[str, str]
     # The absolute path of the directory that it runs in.
     cwd: str
@@ -186,8 +186,9 @@ class Plan(Record):
     @property
     def argv(self) -> list[str]:
         """mpirun's command line. It sets no variables: each shim is sent them."""
-        contexts = self.contexts()
-        return self._command([replace(context, exports={}) for context in contexts])
+        return self._command(
+            [replace(context, exports={}) for context in self.contexts()]
+        )
 
     def printed_argv(self, program: Sequence[str] = ()) -> list[str]:
         """Return mpirun's command line in the original's form: with the variables.
@@ -226,8 +227,8 @@ class Plan(Record):
     def _exports(self, assignment: Assignment) -> dict[str, str | None]:
         """Return the variables of an instance in mpirun's argv; None: forwarded.
 
-        What is forwarded stands where the original has it: behind what is the
-        instance's, before Poplar's, and before what is ours alone.
+        Those to forward stand where the original has them: after the variables of the
+        instance, before Poplar's, and before those of poprun alone.
         """
         forwards = dict.fromkeys(self.request.forwarded)
         exports: dict[str, str | None] = {}
