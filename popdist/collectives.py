@@ -178,22 +178,7 @@ def allGather(
         async_op: Return a handle at once, whose wait() returns dst.
     """
     instances = participants(communicator)
-    if inplace != (data is None) or (inplace and dst is None):
-        raise ValueError(
-            "allGather takes data, and maybe dst; or, with inplace=True, None for data "
-            "and a dst that holds this instance's row. Give one or the other."
-        )
-    if dst is not None:
-        _check_writable("dst", dst)
-        if not dst.ndim or len(dst) != len(instances):
-            raise ValueError(
-                f"dst has shape {dst.shape}, but needs a leading axis of "
-                f"{len(instances)}: a row for each instance."
-            )
-
-    if dst is not None and data is None:
-        data = dst[instances.index(STATE.job.place.rank), ...]
-    own = np.asarray(data)
+    own = _own_row(data, dst, inplace, instances)
 
     def gather(group: Group, name: str | None) -> Array:
         rows = group.all_gather(own, name=name)
@@ -237,6 +222,27 @@ def _check_writable(argument: str, array: object) -> None:
             f"{argument} is {type(array).__name__}, but must be a numpy array that can "
             "be written, as it is filled in place."
         )
+
+
+def _own_row(
+    data: Array | None, dst: Array | None, inplace: bool, instances: tuple[int, ...]
+) -> Array:
+    """Return the array that this instance gives to allGather, after checking all."""
+    if inplace != (data is None) or (inplace and dst is None):
+        raise ValueError(
+            "allGather takes data, and maybe dst; or, with inplace=True, None for data "
+            "and a dst that holds this instance's row. Give one or the other."
+        )
+    if dst is not None:
+        _check_writable("dst", dst)
+        if not dst.ndim or len(dst) != len(instances):
+            raise ValueError(
+                f"dst has shape {dst.shape}, but needs a leading axis of "
+                f"{len(instances)}: a row for each instance."
+            )
+        if data is None:
+            data = dst[instances.index(STATE.job.place.rank), ...]
+    return np.asarray(data)
 
 
 def _check_alike(rows: list[Array], instances: tuple[int, ...]) -> None:

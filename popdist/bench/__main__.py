@@ -62,7 +62,7 @@ def read(argv: Sequence[str] | None) -> Arguments:
         description="Measure the engine next to its peers, all in turn: run it under "
         "poprun, as in: poprun --num-instances 2 --num-replicas 2 python -m "
         "popdist.bench",
-        # So that what is given can be told from what is not.
+        # Options that are not given are left out.
         argument_default=argparse.SUPPRESS,
     )
     add = parser.add_argument
@@ -141,45 +141,51 @@ def _results(
     arguments: Arguments, group: "Group", comm: Communicator
 ) -> Iterator[Result]:
     """Measure cell after cell, and show each as soon as it is there."""
+    fitting_sizes, sentences = _fitting(arguments, comm)
+    _show(comm, *sentences)
+    bench = _bench(arguments, group, comm)
+    names = [peer.name for peer in bench.peers]
+    for operation, dtype in product(arguments.op, arguments.dtypes):
+        heading = table.heading(operation, dtype, comm.size, bench.placement, names)
+        _show(comm, "", heading)
+        # Sizes that are rounded to the same one are measured once.
+        item = np.dtype(dtype).itemsize
+        unit = item if operation == "all_reduce" else item * comm.size
+        results: list[Result] = []
+        for nbytes in dict.fromkeys(-(-n // unit) * unit for n in fitting_sizes):
+            result = bench.cell(operation, dtype, nbytes)
+            _show(comm, table.line(result, names), *table.sentences(result))
+            results.append(result)
+            yield result
+        if results:
+            notes = filter(None, [table.blocks(results), table.reading(results)])
+            _show(comm, table.waits(results), *notes)
+    _show(comm, "", table.LEGEND)
 
-    def say(*lines: str) -> None:
-        """Print lines for the first member, at once."""
-        for line in lines if comm.rank == 0 else ():
-            print(line, flush=True)
 
-    fit, left_out = _fitting(arguments, comm)
-    say(*left_out)
-    wanted = [name for name in arguments.peers if name != "none"]
-    present, missing = peers.find(wanted, comm)
-    say(*missing, *(f"{peer.name} is {peer.library}" for peer in present))
-    names = [peer.name for peer in present]
-    where = placement(comm)
-    bench = Bench(
+def _bench(arguments: Arguments, group: "Group", comm: Communicator) -> Bench:
+    """Return the bench, with the peers that can take part; show which these are."""
+    names = [name for name in arguments.peers if name != "none"]
+    present, missing = peers.find(names, comm)
+    _show(comm, *missing, *(f"{peer.name} is {peer.library}" for peer in present))
+    cpus = placement(comm)
+    return Bench(
         comm=comm,
         engine=Engine(group, arguments.algorithm),
         peers=present,
-        probe=Probe(comm, where),
-        placement=where,
+        probe=Probe(comm, cpus),
+        placement=cpus,
         seconds=arguments.seconds,
         in_arena=arguments.in_arena,
         reads=arguments.read_result,
         load=arguments.load,
     )
-    for operation, dtype in product(arguments.op, arguments.dtypes):
-        say("", table.heading(operation, dtype, comm.size, where, names))
-        # Sizes that are rounded to the same one are measured once.
-        item = np.dtype(dtype).itemsize
-        unit = item if operation == "all_reduce" else item * comm.size
-        here: list[Result] = []
-        for nbytes in dict.fromkeys(-(-n // unit) * unit for n in fit):
-            result = bench.cell(operation, dtype, nbytes)
-            say(table.line(result, names), *table.sentences(result))
-            here.append(result)
-            yield result
-        if here:
-            extra = filter(None, [table.blocks(here), table.reading(here)])
-            say(table.waits(here), *extra)
-    say("", table.LEGEND)
+
+
+def _show(comm: Communicator, *lines: str) -> None:
+    """Print lines in the first member, at once."""
+    for line in lines if comm.rank == 0 else ():
+        print(line, flush=True)
 
 
 def _fitting(arguments: Arguments, comm: Communicator) -> tuple[list[int], list[str]]:
