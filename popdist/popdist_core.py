@@ -204,18 +204,18 @@ def _check_ipus_per_replica(earlier: int | None, later: int | None) -> None:
             f"getDeviceId got ipus_per_replica={earlier} and ipusPerReplica={later}, "
             "which are two names of one argument. Give one of them."
         )
-    asked = earlier if earlier is not None else later
-    if not asked:
+    ipus = earlier if earlier is not None else later
+    if not ipus:
         return
-    if asked < 0:
+    if ipus < 0:
         raise ValueError(
-            f"getDeviceId got {asked} IPUs per replica, but there must be 1 or more."
+            f"getDeviceId got {ipus} IPUs per replica, but there must be 1 or more."
         )
-    if is_launched(os.environ) and not checkNumIpusPerReplica(asked):
+    if is_launched(os.environ) and not checkNumIpusPerReplica(ipus):
         raise ValueError(
-            f"getDeviceId was asked for {asked} IPUs per replica, but this job has "
+            f"getDeviceId was asked for {ipus} IPUs per replica, but this job has "
             f"{getNumIpusPerReplica()}. Start it with "
-            f"poprun --ipus-per-replica {asked}, or ask for "
+            f"poprun --ipus-per-replica {ipus}, or ask for "
             f"{getNumIpusPerReplica()}."
         )
 

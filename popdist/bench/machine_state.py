@@ -75,12 +75,12 @@ def mode(gb_per_s: float | None) -> str:
 
 def _shared(comm: Communicator) -> Floats:
     """Return a piece of memory that all members see."""
-    where = np.zeros(2)
+    address = np.zeros(2)
     if comm.rank == 0:
         own = os.memfd_create("popdist.bench", os.MFD_CLOEXEC)
         os.ftruncate(own, PIECE)
-        where[:] = os.getpid(), own
-    pid, number = comm.greatest(where).astype(int)
+        address[:] = os.getpid(), own
+    pid, number = comm.greatest(address).astype(int)
     opened = os.open(f"/proc/{pid}/fd/{number}", os.O_RDWR | os.O_CLOEXEC)
     memory = mmap.mmap(opened, PIECE)
     os.close(opened)

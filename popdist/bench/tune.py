@@ -85,22 +85,20 @@ def border(sizes: Sequence[int], ratios: Sequence[float]) -> int:
         ratios: How many times as long as oneshot direct took at each size.
     """
     wins = [ratio >= 1 for ratio in ratios]
-    # One size that noise has spoilt between two that are won is no border.
+    # A single size where direct is sooner, between two where it is not, is noise.
     first_lost = next(
         (i for i in range(len(wins)) if not any(wins[i : i + 2])), len(wins)
     )
-    won = [
-        n for n, wins_here in zip(sizes[:first_lost], wins, strict=False) if wins_here
-    ]
-    return won[-1] if won else 0
+    before = zip(sizes[:first_lost], wins, strict=False)
+    return max((size for size, win in before if win), default=0)
 
 
 def merged(before: str, entry: Mapping[str, str | int]) -> str:
     """Return the table with this entry in the place of the one that it replaces."""
     entries = json.loads(before)["entries"] if before else []
-    kept = [e for e in entries if e["members"] != entry["members"]]
+    others = [e for e in entries if e["members"] != entry["members"]]
     # As the engine ships it: "fit" first, an entry a line.
-    table = sorted([*kept, entry], key=lambda e: str(e["members"]), reverse=True)
+    table = sorted([*others, entry], key=lambda e: str(e["members"]), reverse=True)
     lines = ",\n".join(f"    {json.dumps(e)}" for e in table)
     return f'{{\n  "entries": [\n{lines}\n  ]\n}}\n'
 

@@ -31,7 +31,7 @@ def with_signatures_of_groups(calls: type[T]) -> type[T]:
 class PartitionedCalls:
     """The calls of ReplicaGroups, each made in one group after the other.
 
-    `how` is all else that the call of one group takes: async_op, name, algorithm.
+    `kwargs` are all else that the call of one group takes: async_op, name, algorithm.
     """
 
     def __init__(self, parts: Sequence[Part], expects_marks: bool = False) -> None:
@@ -51,13 +51,13 @@ class PartitionedCalls:
         return self._parts[0].group.num_replicas
 
     def all_reduce(
-        self, x: Any, op: str = "sum", *, out: Any = None, **how: Any
+        self, x: Any, op: str = "sum", *, out: Any = None, **kwargs: Any
     ) -> Any:
         """Reduce the arrays of each group's replicas, and give all of them the result.
 
         As a group's all_reduce.
         """
-        return self._alike("all_reduce", x, op, out=out, **how)
+        return self._alike("all_reduce", x, op, out=out, **kwargs)
 
     def grouped_all_reduce(
         self,
@@ -65,7 +65,7 @@ class PartitionedCalls:
         op: str = "sum",
         *,
         out: Sequence[Any] | None = None,
-        **how: Any,
+        **kwargs: Any,
     ) -> Any:
         """Reduce many arrays as if they were one, and return a list of the results.
 
@@ -84,18 +84,20 @@ class PartitionedCalls:
                 [part.of(rows) for rows, _, _ in prepared],
                 op,
                 out=[part.of(targets) for _, _, targets in prepared],
-                **how,
+                **kwargs,
             ),
             lambda _: [result for _, result, _ in prepared],
-            **how,
+            **kwargs,
         )
 
-    def broadcast(self, x: Any, root: int = 0, *, out: Any = None, **how: Any) -> Any:
+    def broadcast(
+        self, x: Any, root: int = 0, *, out: Any = None, **kwargs: Any
+    ) -> Any:
         """Give all replicas of each group the array of its replica `root`."""
-        return self._alike("broadcast", x, root, out=out, **how)
+        return self._alike("broadcast", x, root, out=out, **kwargs)
 
     def reduce(
-        self, x: Any, op: str = "sum", root: int = 0, *, out: Any = None, **how: Any
+        self, x: Any, op: str = "sum", root: int = 0, *, out: Any = None, **kwargs: Any
     ) -> Any:
         """Return, for each local replica, its group's result if it is the root.
 
@@ -103,10 +105,10 @@ class PartitionedCalls:
         local replica, too: those of replicas that are not the root stay as they are,
         and may be None.
         """
-        return self._to_root("reduce", x, op, root=root, out=out, **how)
+        return self._to_root("reduce", x, op, root=root, out=out, **kwargs)
 
     def reduce_scatter(
-        self, x: Any, op: str = "sum", *, out: Any = None, **how: Any
+        self, x: Any, op: str = "sum", *, out: Any = None, **kwargs: Any
     ) -> Any:
         """Reduce the arrays of each group, and give each of its replicas a part."""
         size = self.num_replicas
@@ -116,10 +118,10 @@ class PartitionedCalls:
             return (shape[0] // size, *shape[1:]) if shape else ()
 
         return self._alike(
-            "reduce_scatter", x, op, out=out, shape_of=part_of, apart=True, **how
+            "reduce_scatter", x, op, out=out, shape_of=part_of, apart=True, **kwargs
         )
 
-    def all_gather(self, x: Any, *, out: Any = None, **how: Any) -> Any:
+    def all_gather(self, x: Any, *, out: Any = None, **kwargs: Any) -> Any:
         """Return, for each local replica, the list of arrays of its group.
 
         Replicas of one group share their list. `out` has an entry for each local
@@ -135,22 +137,22 @@ class PartitionedCalls:
 
         return self._each(
             lambda part: part.calls.all_gather(
-                part.of(rows), out=outs.get(part.rows[0]), **how
+                part.of(rows), out=outs.get(part.rows[0]), **kwargs
             ),
             join,
-            **how,
+            **kwargs,
         )
 
-    def gather(self, x: Any, root: int = 0, *, out: Any = None, **how: Any) -> Any:
+    def gather(self, x: Any, root: int = 0, *, out: Any = None, **kwargs: Any) -> Any:
         """Return, for each local replica, its group's arrays if it is the root.
 
         A list, with None for those that are not; or `out`, as all_gather takes it, of
         which the entries of replicas that are not the root stay as they are, and may be
         None.
         """
-        return self._to_root("gather", x, root=root, out=out, **how)
+        return self._to_root("gather", x, root=root, out=out, **kwargs)
 
-    def scatter(self, x: Any, root: int = 0, *, out: Any = None, **how: Any) -> Any:
+    def scatter(self, x: Any, root: int = 0, *, out: Any = None, **kwargs: Any) -> Any:
         """Give each replica one of the arrays that the root of its group has.
 
         Where a root is local, x has an entry for each local replica: for a root, an
@@ -165,19 +167,21 @@ class PartitionedCalls:
                 part.at_root(blocks, root),
                 root,
                 out=part.of(targets) if targets else None,
-                **how,
+                **kwargs,
             ),
             lambda results: self._rows.listed(results) if out is None else out,
-            **how,
+            **kwargs,
         )
 
-    def all_to_all(self, x: Any, *, out: Any = None, **how: Any) -> Any:
+    def all_to_all(self, x: Any, *, out: Any = None, **kwargs: Any) -> Any:
         """Hand each replica its part of the array of each replica of its group."""
-        return self._alike("all_to_all", x, out=out, apart=True, **how)
+        return self._alike("all_to_all", x, out=out, apart=True, **kwargs)
 
-    def barrier(self, **how: Any) -> Any:
+    def barrier(self, **kwargs: Any) -> Any:
         """Return when all instances of each of the groups have called it."""
-        return self._each(lambda part: part.calls.barrier(**how), lambda _: None, **how)
+        return self._each(
+            lambda part: part.calls.barrier(**kwargs), lambda _: None, **kwargs
+        )
 
     def _alike(
         self,
@@ -187,20 +191,26 @@ class PartitionedCalls:
         out: Any,
         shape_of: Callable[[Shape], Shape] = tuple,
         apart: bool = False,
-        **how: Any,
+        **kwargs: Any,
     ) -> Any:
         """Make calls in which every replica gives an array and gets one."""
         rows, result, targets = self._rows.prepared(x, out, shape_of, apart)
         return self._each(
             lambda part: getattr(part.group, operation)(
-                part.of(rows), *arguments, out=part.of(targets), **how
+                part.of(rows), *arguments, out=part.of(targets), **kwargs
             ),
             lambda _: result,
-            **how,
+            **kwargs,
         )
 
     def _to_root(
-        self, operation: str, x: Any, *arguments: Any, root: int, out: Any, **how: Any
+        self,
+        operation: str,
+        x: Any,
+        *arguments: Any,
+        root: int,
+        out: Any,
+        **kwargs: Any,
     ) -> Any:
         """Make calls in which every replica gives an array, for that of the root."""
         root = self._rows.replica(root)
@@ -208,10 +218,10 @@ class PartitionedCalls:
         rows, outs = prepare(x, root, out)
         return self._each(
             lambda part: getattr(part.group, operation)(
-                part.of(rows), *arguments, root, out=part.at_root(outs, root), **how
+                part.of(rows), *arguments, root, out=part.at_root(outs, root), **kwargs
             ),
             lambda results: self._rows.at_roots(root, results, out),
-            **how,
+            **kwargs,
         )
 
     def _each(

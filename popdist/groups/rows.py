@@ -244,8 +244,8 @@ class Parts:
             first = sum(part.group.replicas[: part.group.rank])
             for row in part.rows:
                 for at, own in enumerate(part.rows if row in gathered else ()):
-                    like = rows[own]
-                    check_fits(gathered[row][first + at], like.shape, like.dtype)
+                    source = rows[own]
+                    check_fits(gathered[row][first + at], source.shape, source.dtype)
         return gathered
 
     def _apart(

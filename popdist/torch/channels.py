@@ -201,16 +201,16 @@ class Channels:
 
     def _describe(self, exchange: str, peer: int | None, waited: float) -> str:
         """Return the report of a stall."""
-        whom = "any other instance"
+        awaited = "any other instance"
         if peer is not None:
             number = self._ranks[peer]
             known = self._known.get(number)
-            whom = f"instance {number}"
+            awaited = f"instance {number}"
             if known is not None:
-                whom += f" (process {known.pid} on {os.uname().nodename})"
+                awaited += f" (process {known.pid} on {os.uname().nodename})"
         return (
             f"popdist: instance {self._ranks[self._rank]} has waited {waited:.0f} s "
-            f"for {whom} in {exchange}."
+            f"for {awaited} in {exchange}."
         )
 
     def _start(self, work: Callable[[int], None], peer: int, name: str) -> None:

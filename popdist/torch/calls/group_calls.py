@@ -123,20 +123,20 @@ class ProcessGroupCalls:
         """Make a call, and return its work."""
         self._calls_made += 1
         asynchronous, limit = is_asynchronous(opts), limit_of(opts, timeout)
-        how = self._start_of(result) if asynchronous else False
+        async_op = self._async_op_for(result) if asynchronous else False
         try:
-            handle = call(async_op=how if limit is None else True)
+            handle = call(async_op=async_op if limit is None else True)
         except PopdistError as error:
             raise backend_error(error) from error
-        if not how and limit is None:
+        if not async_op and limit is None:
             return CompletedWork(result) if asynchronous else DONE
         work = self._work(handle, result, limit)
         if not asynchronous:
             work.wait()
         return work
 
-    def _start_of(self, result: Any) -> AsyncOp:
-        """Return how an asynchronous call with this result is made."""
+    def _async_op_for(self, result: Any) -> AsyncOp:
+        """Return the async_op of an asynchronous call with this result."""
         if not self._has_spare_cores and _in_backward():
             return False
         return "deferred" if _is_small(result) else True

@@ -88,11 +88,11 @@ class ReductionCalls(ProcessGroupCalls):
         if not tensor.is_cpu or limit_of(opts):
             return None
         asynchronous = opts.asyncOp
-        start = self._start_of([tensor]) if asynchronous else False
-        if start is True:
+        async_op = self._async_op_for([tensor]) if asynchronous else False
+        if async_op is True:
             return None
         try:
-            if start:
+            if async_op:
                 handle = reduce_in_place_deferred(self._group, tensor, _ENGINE_SUM)
                 if handle is None:
                     return None
