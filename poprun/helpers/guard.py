@@ -135,7 +135,7 @@ class Guard:
                 self._poll.register(self._leftovers.descriptor, select.POLLIN)
 
     def _claim(self) -> None:
-        """Find out whether the job has made the files that have come up."""
+        """Claim the new files that processes of the job have open."""
         if self._leftovers.has_unclaimed:
             for path in self._leftovers.claim(p.pid for p in self._tree()):
                 self._poprun.send(protocol.pack(protocol.FOUND, path))
@@ -173,7 +173,7 @@ class Guard:
                 self._poprun.send(protocol.pack(protocol.MPIRUN_EXITED, status))
 
     def _finish(self) -> None:
-        left, remaining = processes.end(
+        num_found, remaining = processes.end(
             self._tree, FINISH_GRACE_S, LIMIT_S, all_children=True
         )
         for failure in self._undo():
@@ -182,7 +182,8 @@ class Guard:
             self._poprun.send(
                 protocol.pack(protocol.REMAINS, p.pid, *processes.describe(p))
             )
-        self._poprun.send(protocol.pack(protocol.FINISHED, left - len(remaining)))
+        num_ended = num_found - len(remaining)
+        self._poprun.send(protocol.pack(protocol.FINISHED, num_ended))
 
     def _end_all(self, grace: float) -> None:
         """End the job without poprun."""

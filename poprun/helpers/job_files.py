@@ -35,7 +35,7 @@ class Leftovers:
         self._unclaimed: dict[bytes, float] = {}
 
     def watch(self, prefixes: Iterable[bytes]) -> None:
-        """Notice from now on when a file is made whose path begins like this."""
+        """Detect files made from now on whose paths begin like this."""
         self._prefixes = tuple(prefixes)
         places = sorted({os.path.dirname(prefix) for prefix in self._prefixes})
         self.descriptor, self._directories = own_process.watch(places)
@@ -58,7 +58,7 @@ class Leftovers:
                 self.check_all()
 
     def check_all(self) -> None:
-        """Ask of every file that is there now whose it is."""
+        """Check all files that exist now."""
         for directory in {os.path.dirname(prefix) for prefix in self._prefixes}:
             try:
                 names = os.listdir(directory)
@@ -73,11 +73,11 @@ class Leftovers:
 
     @property
     def has_unclaimed(self) -> bool:
-        """Whether it is to be looked up whose some files are, again if need be."""
+        """Whether there are files of which it is not known yet which job has them."""
         return bool(self._unclaimed)
 
     def claim(self, pids: Iterable[int]) -> list[bytes]:
-        """Return the files that these processes turn out to have open."""
+        """Return those of the unclaimed files that these processes have open."""
         opened = {path for pid in pids for path in _open_files(pid)}
         claimed = [path for path in self._unclaimed if path in opened]
         self.paths += claimed

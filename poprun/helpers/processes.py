@@ -159,22 +159,23 @@ def end(
     while True:
         waited = time.monotonic() - began
         reap(killing=all_children and waited >= grace)
-        left = find()
-        if not left and not (all_children and has_children()):
+        living = find()
+        if not living and not (all_children and has_children()):
             reap()  # what ended while find() looked
             return len(seen), []
-        remaining = [p for p in left if (p.pid, p.start) in refused]
-        if waited > limit or (waited > NOT_OURS_S and left and left == remaining):
+        remaining = [p for p in living if (p.pid, p.start) in refused]
+        if waited > limit or (waited > NOT_OURS_S and living and living == remaining):
             return len(seen), remaining
         if waited >= grace:
-            refused.update({(p.pid, p.start): p for p in kill(left)})
+            refused.update({(p.pid, p.start): p for p in kill(living)})
         else:
-            fresh = [p for p in left if (p.pid, p.start) not in seen]
-            for p in fresh:
+            for p in living:
+                if (p.pid, p.start) in seen:
+                    continue
                 if not send(_signal.SIGTERM, p):
                     refused[p.pid, p.start] = p
                 send(_signal.SIGCONT, p)  # a stopped process cannot act on SIGTERM
-        seen.update((p.pid, p.start) for p in left)
+        seen.update((p.pid, p.start) for p in living)
         time.sleep(LOOK_AGAIN_S)
 
 

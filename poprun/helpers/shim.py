@@ -75,7 +75,7 @@ def main(variable: str, rank: int) -> None:
 
 
 def _undo_abandoned() -> None:
-    """Undo what the job has made if poprun and its guard died before they said what."""
+    """Undo what the job has made, if poprun and its guard died before a HOLD came."""
     # mpirun's TMPDIR is the job's directory.
     temporary = os.path.dirname(os.environb.get(b"TMPDIR", b""))
     places = {b"/dev/shm", b"/tmp", temporary or b"/tmp"}
@@ -113,7 +113,7 @@ def _report(failures: list[str]) -> None:
 
 
 class Shim:
-    """One program under supervision, from its start until nothing of it is left."""
+    """Supervises one program, from its start until no process of it is left."""
 
     def __init__(self, sock: _socket.socket, wake: int) -> None:
         self._poprun = Channel(sock)
@@ -136,16 +136,16 @@ class Shim:
         # The job's lock file, and this process's hold on it.
         self._lock_path, self._lock = b"", -1
         self._killing = False
-        # Since when all that is left may not be signalled.
+        # Since when this user may signal none of the remaining processes.
         self._refused_since = NEVER
 
     def run(self, hello: bytes) -> None:
-        """Do everything; returns when there is nothing left to do."""
+        """Run the program; return when nothing of it is left, and poprun allows it."""
         self._poprun.send(hello)
         poll = select.poll()
         poll.register(self._poprun.fileno(), select.POLLIN)
         poll.register(self._wake, select.POLLIN)
-        while not self._done():
+        while not self._is_done():
             for descriptor, _ in poll.poll(self._wait_ms()):
                 if descriptor == self._wake:
                     self._on_signals(os.read(self._wake, 4096))
@@ -168,7 +168,7 @@ class Shim:
         elif not self._connected:
             _undo_abandoned()
 
-    def _done(self) -> bool:
+    def _is_done(self) -> bool:
         if self._program and not self._clean:
             return False
         return self._released or not self._connected
@@ -329,22 +329,22 @@ class Shim:
         else:
             self._refused_since = min(self._refused_since, now)
             if now >= self._refused_since + processes.NOT_OURS_S:
-                self._leave(refused)
+                self._give_up_on(refused)
                 return
         self._killing = True
         # Once more soon, for what was being forked while we looked.
         self._kill_at = now + processes.LOOK_AGAIN_S
 
-    def _leave(self, remaining: list[processes.Process]) -> None:
-        """Say what remains because this user may not signal it, and be done."""
+    def _give_up_on(self, remaining: list[processes.Process]) -> None:
+        """Report the processes that this user may not signal, and wait no longer."""
         for p in remaining:
             self._poprun.send(
                 protocol.pack(protocol.REMAINS, p.pid, *processes.describe(p))
             )
         self._left_behind = max(0, self._left_behind - len(remaining))
-        self._be_clean()
+        self._report_clean()
 
-    def _be_clean(self) -> None:
+    def _report_clean(self) -> None:
         self._clean = True
         self._ask_at = self._kill_at = NEVER
         self._poprun.send(protocol.pack(protocol.CLEAN, self._left_behind))
@@ -356,7 +356,7 @@ class Shim:
                     processes.kill_group_of_ended()
                 pid, status, usage = os.wait4(-1, os.WNOHANG)
             except ChildProcessError:
-                self._be_clean()
+                self._report_clean()
                 return
             if pid == 0:
                 return

@@ -1,4 +1,4 @@
-"""poprun's side of its guard: starts it, replaces it when it dies, and asks it things.
+"""poprun's side of its guard: starts it, replaces it when it dies, gives it orders.
 
 mpirun is the guard's child as long as the first guard lives. When that dies the
 kernel gives mpirun to poprun, a subreaper too, and a new guard gets the pids of what

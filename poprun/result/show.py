@@ -1,4 +1,4 @@
-"""Prints what was asked for instead of a job, or before it: the plan, the topology."""
+"""Prints the plan or the topology to stdout, before a job or instead of one."""
 
 import errno
 import os

@@ -1,14 +1,15 @@
-"""Many streams onto one console, line by line: (bytes, now) -> bytes. Pure.
+"""Write many streams to one console, line by line: (bytes, now) -> bytes. Pure.
 
-A line goes out when it is whole, so that lines of two instances never mix. What is
-not a line yet, a prompt or a progress bar, goes out too if it stays so for a moment;
-from then on the console's line is taken, and others wait until it ends, but not for
-long.
+A line is written when it is whole, so that lines of two instances never mix. An
+unfinished line, such as a prompt or a progress bar, is written when it has waited for a
+moment. From then on the console's line is its stream's, and other streams wait until
+that line ends, but not for long.
 
-Bytes are never changed, dropped or added but for marks on lines; for a bar on a
-terminal, which is redrawn below the lines of others; and for tracebacks. These go out
-as one, the same one of several instances once, with words on whose it is and without
-the frames of a library. A part of it, from a process that was ended, does not go out.
+No byte is changed, dropped or added, but for marks on lines; for a progress bar on a
+terminal, which is redrawn below the lines of others; and for tracebacks. A traceback is
+written in one piece, and the same one of several instances once, with a line that names
+the instances and without the frames of a library. A part of one, from a process that
+was ended, is left out.
 """
 
 from collections.abc import Hashable, Iterator
@@ -26,23 +27,23 @@ from poprun.stdio.tracebacks import (
     without_frames_of,
 )
 
-# A partial line is shown when it has been one for so long.
+# An unfinished line is written when it has been one for so long.
 PARTIAL_WAIT_S = 0.05
 # One that is longer than any prompt or bar is the beginning of a long line, and is
-# shown only if it does not go on for so long.
+# written only if nothing is added to it for so long.
 LONG_PARTIAL = 4096
 LONG_PARTIAL_WAIT_S = 0.5
-# How long whole lines wait for the end of another stream's partial line.
+# How long whole lines wait for the end of another stream's unfinished line.
 LINE_WAIT_S = 0.2
 # A stream with more bytes of whole lines than this does not wait for others.
-ENOUGH_WAITING = 1 << 16
-# A longer line goes out in pieces; and so does any if all that waits is more than that.
-LONGEST_LINE = 1 << 24
-MOST_WAITING = 1 << 26
+OWN_TURN_BYTES = 1 << 16
+# A longer line is written in pieces; so is any line if more than that waits in all.
+MAX_LINE_BYTES = 1 << 24
+MAX_WAITING_BYTES = 1 << 26
 
 
 class _Stream:
-    """What one stream has written and what has not gone out yet."""
+    """One stream, and what it has brought that is not on the console yet."""
 
     def __init__(
         self,
@@ -56,20 +57,20 @@ class _Stream:
         self.mark = mark
         self.instance = instance
         self.is_stderr = is_stderr
-        # For how long others may have the same traceback.
+        # How long to wait for the same traceback of other instances.
         self.same_s = same_s
         self.reads_terminal = reads_terminal
         self.tracebacks = Tracebacks() if is_stderr else None
-        # Not on the console yet: whole lines, and the beginning of one.
+        # Whole lines, and the beginning of one.
         self.lines: list[bytes] = []
         self.unfinished: list[bytes] = []
         self.lines_size = self.unfinished_size = 0
-        # How long the line was when its overwritten part was last looked for.
+        # The length of the unfinished line when `forget_overwritten` last read it.
         self.size_when_checked = 0
-        self.oldest_at = 0.0  # when the oldest of it came
+        self.oldest_at = 0.0  # when the oldest of them came
         self.newest_at = 0.0  # and the newest
         self.ended = False
-        # Its line was ended for it, because other words had to begin one.
+        # A newline was written after its unfinished line, for other text.
         self.broken = False
 
     @property
@@ -78,13 +79,13 @@ class _Stream:
 
     @property
     def has_whole(self) -> bool:
-        """Whether some of what waits is whole: lines, or the end of the stream."""
+        """Whether whole lines wait, or the last line of the stream."""
         return bool(self.lines_size or (self.ended and self.unfinished_size))
 
     @property
     def held_back_until(self) -> float:
-        """Until when a traceback is expected to go on, and others to have the same."""
-        if self.tracebacks is None or self.size > ENOUGH_WAITING:
+        """Until when more lines of a traceback may come, or the same of others."""
+        if self.tracebacks is None or self.size > OWN_TURN_BYTES:
             return 0.0
         if self.ended and not self.same_s:
             return 0.0
@@ -124,7 +125,7 @@ class _Stream:
     def forget_overwritten(self) -> None:
         """Keep only the last state of a bar that is not on the console."""
         # A long line is joined only when it has doubled, or each piece would copy it.
-        if ENOUGH_WAITING < self.unfinished_size < 2 * self.size_when_checked:
+        if OWN_TURN_BYTES < self.unfinished_size < 2 * self.size_when_checked:
             return
         line = b"".join(self.unfinished)
         at = line.rstrip(b"\r").rfind(b"\r")
@@ -139,8 +140,8 @@ class Console:
 
     Args:
         screen: If it is a terminal.
-        names_instances: Whether words say whose a traceback is, and the same one of
-            several instances goes out once.
+        names_instances: Whether a line names the instances of a traceback, and the
+            same one of several instances is written once.
         library: The directory whose frames are left out of tracebacks.
     """
 
@@ -155,7 +156,7 @@ class Console:
         self._names_instances = names_instances
         self._library = library
         self._streams: dict[Hashable, _Stream] = {}
-        # Whose partial line is on the console, if any.
+        # The stream whose unfinished line is on the console, if any.
         self._owner: Hashable | None = None
         self._mid_line = False
         self._out: list[tuple[Hashable, bytes]] = []
@@ -174,9 +175,9 @@ class Console:
         """Add a stream.
 
         Args:
-            instance: Whose it is.
+            instance: The one that writes to it.
             is_stderr: Keep its tracebacks together.
-            reads_terminal: It is of the one instance that reads this terminal.
+            reads_terminal: Whether that instance reads this terminal.
         """
         same_s = SAME_S if self._names_instances else 0.0
         self._streams[key] = _Stream(
@@ -190,7 +191,7 @@ class Console:
             self._stderr_keys[instance] = key
 
     def feed(self, key: Hashable, data: bytes, now: float) -> None:
-        """Take in what a stream has written."""
+        """Take in what a stream has brought, and write what is due."""
         stream = self._streams[key]
         self._put_traceback_before(stream)
         stream.take_in(data, now)
@@ -200,19 +201,19 @@ class Console:
             stream.oldest_at = now
         if stream.unfinished_size and self._is_hidden_bar(key, data):
             stream.forget_overwritten()
-        if stream.unfinished_size > LONGEST_LINE or (
-            stream.size > ENOUGH_WAITING and self._waiting() > MOST_WAITING
+        if stream.unfinished_size > MAX_LINE_BYTES or (
+            stream.size > OWN_TURN_BYTES and self._waiting() > MAX_WAITING_BYTES
         ):
             self._put(key, partial=True)
         self._let_others(now)
 
     def close(self, key: Hashable, now: float = 0.0) -> None:
-        """End a stream: the rest of it needs no newline to be whole."""
+        """End a stream: its last line needs no newline to be whole."""
         stream = self._streams[key]
         stream.ended = True
         if all(other.ended for other in self._streams.values()):
             for other in self._streams.values():
-                other.tracebacks = None  # no other can have the same
+                other.tracebacks = None  # no other will have the same
         if self._may_write_lines(key) and now >= stream.held_back_until:
             self._put(key)
         if self._owner == key:
@@ -223,7 +224,7 @@ class Console:
         }
 
     def tick(self, now: float) -> None:
-        """Put out what has waited for long enough."""
+        """Write what has waited for long enough."""
         for key, stream in self._streams.items():
             if stream.size and now >= self._due(key):
                 self._put(key, partial=not stream.has_whole)
@@ -240,7 +241,7 @@ class Console:
         return min(map(self._due, waiting), default=inf)
 
     def take(self) -> list[tuple[Hashable, bytes]]:
-        """Return what is to be written now, and by which stream it came, if by one."""
+        """Return the texts to write now, each with the key of its stream, if any."""
         out, self._out = self._out, []
         return out
 
@@ -249,7 +250,7 @@ class Console:
         return self._printed.lines_since(instance)
 
     def say(self, text: bytes) -> None:
-        """Put out lines that are no stream's."""
+        """Write lines of poprun's own."""
         screen = self._screen
         self._printed.count_lines(text)
         if screen is not None and self._owner is not None and screen.can_redraw:
@@ -266,7 +267,7 @@ class Console:
             self._out.append((None, drawn))
 
     def _due(self, key: Hashable) -> float:
-        """Return when what a stream has waiting goes out, even if nothing happens."""
+        """Return when the text of a stream that waits is written at the latest."""
         stream = self._streams[key]
         if stream.has_whole and self._may_write_lines(key):
             return stream.held_back_until
@@ -292,7 +293,7 @@ class Console:
         return is_prompt and self._streams[key].reads_terminal
 
     def _may_write_lines(self, key: Hashable) -> bool:
-        if self._is_free_for(key) or self._streams[key].lines_size > ENOUGH_WAITING:
+        if self._is_free_for(key) or self._streams[key].lines_size > OWN_TURN_BYTES:
             return True
         return self._screen is not None and self._screen.can_redraw
 
@@ -300,7 +301,7 @@ class Console:
         return self._screen is not None and b"\r" in data and not self._is_free_for(key)
 
     def _let_others(self, now: float) -> None:
-        """Give a line that has just ended to those who waited for it, in turn."""
+        """Write the whole lines of the streams that waited for a line to end."""
         if self._owner is not None:
             return
         waiting = [(s.oldest_at, k, s) for k, s in self._streams.items() if s.has_whole]
@@ -326,7 +327,7 @@ class Console:
             self._printed.note(data[at:], {stream.instance})
 
     def _put_traceback_before(self, stream: _Stream) -> None:
-        """Write a traceback that is whole before what its instance prints next."""
+        """Write a whole traceback before its instance's next output."""
         key = self._stderr_keys.get(stream.instance)
         other = self._streams.get(key)
         if other is None or other is stream or other.tracebacks is None:
@@ -338,7 +339,7 @@ class Console:
     def _put_traceback(
         self, key: Hashable, stream: _Stream, data: bytes, at: int
     ) -> None:
-        """Write a traceback, and in words whose it is if that is not clear."""
+        """Write a traceback, and a line that names its instances if need be."""
         text = comparable(data[at:])
         is_cut_off = stream.ended and not is_whole(text) and self._begins_another(text)
         if at:
@@ -358,7 +359,7 @@ class Console:
         printed.note(text, instances)
 
     def _waiting_tracebacks(self) -> Iterator[tuple[Hashable, _Stream, bytes, int]]:
-        """Yield all that streams have waiting, and where a traceback begins in it."""
+        """Yield each stream's waiting text with a traceback, and where that begins."""
         for key, stream in self._streams.items():
             if stream.is_stderr and stream.lines_size:
                 data = b"".join(
@@ -397,7 +398,7 @@ class Console:
                 self._out.append((key, screen.write_above(text)))
                 return
             if self._was_answered_for(key):
-                pass  # the user has ended it
+                pass  # the user's Enter has ended it
             elif screen is not None or (stream.mark and stream.mark.own_line):
                 self._break_line()
         self._write(key, text)

@@ -19,8 +19,8 @@ PIECE = 1 << 16
 class Stdin(Record):
     """Which instances read what.
 
-    `path` is what those who get nothing sent open for themselves: /dev/null, or the
-    file that every instance reads from its beginning.
+    `path` is what instances open to which no input is sent: /dev/null, or the file that
+    every instance reads from its beginning.
     """
 
     path: str = NOTHING
@@ -75,13 +75,13 @@ def _unread_bytes(descriptor: int, status: os.stat_result) -> int:
 
 
 class StdinFeeder:
-    """poprun's stdin on its way to one instance or to all."""
+    """Sends poprun's stdin to one instance or to all."""
 
     def __init__(self, stdin: Stdin) -> None:
         self._stdin = stdin
         # By sink: what it has not taken yet.
         self._pending: dict[InputSink, bytes] = {}
-        # Nothing is read before all of them are there, or some would miss it.
+        # Nothing is read before all sinks are there, or some would miss it.
         self._missing = stdin.copies
 
     def descriptor_for(self, rank: int) -> int | None:

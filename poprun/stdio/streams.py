@@ -26,7 +26,7 @@ class Streams:
         self._router = router
         # By source: the rank of its instance, and which stream of that it is.
         self._open: dict[OutputSource, tuple[int, str]] = {}
-        # Since the last pause for breath.
+        # Since the last pause.
         self._reads = self._bytes = 0
 
     def __bool__(self) -> bool:

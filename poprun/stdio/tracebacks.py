@@ -1,4 +1,4 @@
-"""Whether a stream is in the middle of a Python traceback, and which are equal. Pure.
+"""Detect Python tracebacks in a stream, compare and describe them. Pure.
 
 A traceback comes in many small writes. Its lines are held back until it is whole, so
 that the tracebacks of several instances do not mix; but not for long, because only
@@ -30,7 +30,7 @@ DIFFERENT = rb"(?<=\bat )0x[0-9a-fA-F]+|(?<=[(\[])0x[0-9a-fA-F]+|\[rank[0-9]+\]"
 
 
 class Tracebacks:
-    """The lines of one stream, as far as they are a traceback's."""
+    """Detects the tracebacks in the lines of one stream."""
 
     def __init__(self) -> None:
         # Until when the stream is held back.
@@ -142,7 +142,7 @@ def describe_instances(instances: Collection[int]) -> str:
 
 
 class PrintedTracebacks:
-    """The tracebacks on the console, and the words that say whose they are."""
+    """The tracebacks on the console, and the texts that name their instances."""
 
     def __init__(self) -> None:
         # Of the last one; None and empty before the first.
@@ -150,7 +150,7 @@ class PrintedTracebacks:
         self.instances: set[int] = set()
         # Whether nothing has been written below it.
         self._is_last = False
-        # Whether there were words on whose a traceback is.
+        # Whether a text has named the instances of a traceback.
         self._has_words = False
         # By instance, which lines of all were the last ones of its last traceback.
         self._lines_written = 0
@@ -177,7 +177,7 @@ class PrintedTracebacks:
         return self._lines_written - self._ends.get(instance, -inf)
 
     def attribution(self, instances: set[int]) -> str:
-        """Return words for before a traceback of these instances, if it needs any."""
+        """Return the text above a traceback of these instances, if it needs one."""
         if (self._text is None and len(instances) == 1) or instances == self.instances:
             return ""
         is_first = self._text is None or self._has_words
@@ -190,7 +190,7 @@ class PrintedTracebacks:
         )
 
     def describe_common(self, instances: set[int]) -> str:
-        """Return words for below a traceback that all these instances have."""
+        """Return the text below a traceback that all these instances have."""
         self._has_words = True
         return f"{describe_instances(instances).capitalize()} have this traceback."
 

@@ -16,30 +16,30 @@ from collections import deque
 # What a pipe takes without waiting once poll says that it takes anything.
 SAFE_PIECE = 4096
 LARGE_PIECE = 1 << 16
-# Above this much unwritten, callers should stop feeding a sink.
-ENOUGH = 1 << 20
+# Above so much unwritten data, callers should write nothing more to a sink.
+FULL_BYTES = 1 << 20
 
 
 class Sink:
-    """One descriptor, and what is still to be written to it."""
+    """One descriptor, and the data that is not written to it yet."""
 
     def __init__(self, descriptor: int) -> None:
         self._queue: deque[memoryview] = deque()
         self.queued = 0
         self.written = 0
-        # How much was given up, because it was not read.
+        # How many bytes were given up, because they were not read.
         self.lost = 0
         # Why nothing can be written any more: an errno, or 0.
         self.failure = 0
         self._socket: socket.socket | None = None
         # Whether a write may wait, so that poll has to be asked before each.
         self._may_wait = False
-        self._given = descriptor
+        self._caller_descriptor = descriptor
         self._descriptor = self._open(descriptor)
 
     @property
     def full(self) -> bool:
-        return self.queued > ENOUGH
+        return self.queued > FULL_BYTES
 
     def fileno(self) -> int:
         return self._descriptor
@@ -80,17 +80,17 @@ class Sink:
             self.flush()
 
     def give_up(self) -> None:
-        """Drop what has not been read, and whatever comes after it."""
+        """Drop the unwritten data, and all that comes later."""
         if self._queue:
             self.lost, self.failure = self.queued, errno.ETIMEDOUT
             self._queue.clear()
             self.queued = 0
 
     def close(self) -> None:
-        """Give back what was opened for this; what it was made from stays open."""
+        """Close what this has opened; the caller's descriptor stays open."""
         if self._socket:
             self._socket.close()
-        if self._descriptor != self._given:
+        if self._descriptor != self._caller_descriptor:
             os.close(self._descriptor)
 
     def _is_ready(self) -> bool:
@@ -108,7 +108,7 @@ class Sink:
         return os.write(self._descriptor, piece)
 
     def _open(self, descriptor: int) -> int:
-        """Return what to write to: if possible, what never waits.
+        """Return the descriptor to write to: if possible, one that never waits.
 
         O_NONBLOCK belongs to the open file, which the shell and others share: setting
         it on theirs would break them. A pipe or terminal opened anew is ours alone.

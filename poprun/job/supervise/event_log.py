@@ -1,4 +1,4 @@
-"""Tells of a job while it runs: the log of -v, Ctrl-C's answer, notes."""
+"""Reports events while a job runs: the log of -v, the reply to Ctrl-C, warnings."""
 
 import os
 

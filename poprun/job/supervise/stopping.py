@@ -42,10 +42,10 @@ MPIRUN_TIMEOUT_PER_INSTANCE_S = 0.05
 
 
 class Phase(IntEnum):
-    """What a job is at."""
+    """The phases of a job, in their order."""
 
     RUNNING = 0
-    TRACING = 1  # it is to be stopped, and shows before where it is
+    TRACING = 1  # the instances show their Python stacks before they are stopped
     STOPPING = 2  # a signal has been sent, and may be obeyed
     KILLING = 3
     LEAVING = 4  # all instances have ended; shims and mpirun may go
@@ -144,7 +144,7 @@ def decide(course: Course, event: Event, now: float) -> Step:
 
 
 def _note(course: Course, event: Event) -> Course:
-    """Write down what happened, whatever follows from it."""
+    """Record an event, whatever follows from it."""
     match event:
         case Connected(rank):
             return replace(course, connected=course.connected | {rank})
@@ -210,7 +210,7 @@ def _signal(course: Course, now: float, grace: float) -> Step:
 
 
 def _trace(course: Course, cause: Cause, now: float) -> Step:
-    """Stop a job whose user will want to know where it was."""
+    """Let the instances show their Python stacks, and stop the job after that."""
     ends = now + STACKS_S
     course = replace(course, phase=Phase.TRACING, cause=cause, phase_ends=ends)
     return course, [ShowStacks()]
@@ -260,7 +260,7 @@ def _end_mpirun(course: Course, now: float) -> Step:
 
 
 def _all_gone(course: Course) -> bool:
-    """Return whether no instance is left, nor one that may still come."""
+    """Return whether no instance runs, and none may still connect."""
     if course.phase is Phase.RUNNING and not course.mpirun_ended:
         return len(course.gone) == course.num_instances
     return course.gone >= course.connected

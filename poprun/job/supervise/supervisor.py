@@ -1,9 +1,9 @@
 """Supervise a job: the loop that waits for events and acts on them.
 
 It owns poprun's signals, the instances' streams and the standard input, and waits for
-all that mpirun, the hosts, the streams and the output have. stopping decides what
-follows from an event; the listener shows it. It sees the hosts of the job only as
-job/host_link.py describes them.
+the descriptors of mpirun, the hosts, the streams and the output. stopping decides what
+follows from an event; the listener shows it. The loop knows of a host only what
+job/host_link.py names.
 """
 
 import os

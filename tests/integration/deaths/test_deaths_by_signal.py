@@ -60,7 +60,7 @@ def test_ctrl_c_ends_ranks_that_wait_for_each_other(
     job.assert_nothing_is_left()
 
 
-def test_the_second_ctrl_c_waits_for_nobody(poprun: Poprun, every_mpirun: str) -> None:
+def test_the_second_ctrl_c_does_not_wait(poprun: Poprun, every_mpirun: str) -> None:
     job = Doomed(poprun, every_mpirun, "crowd", "--grace", "600")
 
     job.kill("poprun", signal.SIGINT)

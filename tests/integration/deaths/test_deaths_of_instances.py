@@ -177,7 +177,7 @@ def test_what_python_cannot_start_is_the_cause(
     assert (ran.code, last.startswith(start)) == (code, True), last
 
 
-def test_a_rank_that_finalizes_and_exits_early_ends_nobody(
+def test_a_rank_that_finalizes_and_exits_early_ends_no_other(
     poprun: Poprun, every_mpirun: str
 ) -> None:
     text = """import time
@@ -194,7 +194,7 @@ if world.Get_rank() == 1:
     assert (ran.code, ran.stdout, ran.stderr) == (0, "done\n", "")
 
 
-def test_an_instance_that_exits_early_ends_nobody(
+def test_an_instance_that_exits_early_ends_no_other(
     poprun: Poprun, every_mpirun: str
 ) -> None:
     ran = poprun(

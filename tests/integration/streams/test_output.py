@@ -330,7 +330,7 @@ def test_a_deep_traceback_that_was_not_shown_is_cut_and_its_cause_is_told(
     )
 
 
-def test_a_daemon_that_holds_the_output_open_keeps_nobody_waiting(
+def test_a_daemon_that_holds_the_output_open_does_not_delay_the_end(
     poprun: Poprun,
 ) -> None:
     ran = poprun(*job(1), "sh", "-c", "(env -i setsid sleep 600 &); echo done")

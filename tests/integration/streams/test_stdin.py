@@ -168,7 +168,7 @@ def test_what_cannot_be_read_is_refused_before_the_start(
 
 
 @pytest.mark.mpi
-def test_a_pipe_into_which_nobody_writes_holds_nobody_up(
+def test_a_pipe_without_a_writer_delays_no_instance(
     poprun: Poprun, every_mpirun: str
 ) -> None:
     os.mkfifo(poprun.directory / "pipe")

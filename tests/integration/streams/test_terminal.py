@@ -384,7 +384,7 @@ def test_a_job_that_is_continued_in_the_background_stops_again(
     says(shell, "got Ann")
 
 
-def test_what_nobody_could_continue_does_not_stop(
+def test_poprun_does_not_stop_where_no_shell_could_continue_it(
     poprun: Poprun, shell: Terminal
 ) -> None:
     script = poprun.script("read.py", READ)

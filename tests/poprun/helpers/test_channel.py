@@ -41,7 +41,7 @@ def test_messages_arrive_in_order(pair: Pair) -> None:
     assert other.receive() == []
 
 
-def test_nobody_waits_for_a_peer_that_does_not_read(pair: Pair) -> None:
+def test_send_does_not_wait_for_a_peer_that_does_not_read(pair: Pair) -> None:
     one, other = pair
     big = bytes(8 << 20)
 
@@ -95,7 +95,9 @@ def test_a_descriptor_comes_with_a_message_that_is_longer_than_the_socket_takes(
     assert os.read(theirs, 99) == b"through"
 
 
-def test_descriptors_that_nobody_took_are_closed_with_the_channel(pair: Pair) -> None:
+def test_descriptors_that_were_not_taken_are_closed_with_the_channel(
+    pair: Pair,
+) -> None:
     one, other = pair
     read, write = os.pipe()
 
@@ -118,7 +120,7 @@ def test_what_a_peer_said_before_it_left_is_heard(pair: Pair) -> None:
     assert other.receive() is None
 
 
-def test_speaking_to_nobody_is_no_error(pair: Pair) -> None:
+def test_sending_to_a_closed_peer_is_no_error(pair: Pair) -> None:
     one, other = pair
     other.close()
 
@@ -136,7 +138,7 @@ def test_a_peer_that_speaks_another_language_counts_as_gone(pair: Pair) -> None:
     assert other.receive() is None
 
 
-def test_the_kernel_tells_who_is_at_the_other_end(pair: Pair) -> None:
+def test_the_kernel_names_the_pid_and_user_of_the_peer(pair: Pair) -> None:
     assert peer_of(pair[0].sock) == (os.getpid(), os.geteuid())
 
 

@@ -54,7 +54,9 @@ def test_a_file_is_the_jobs_if_a_process_of_the_job_has_it_open(
     assert leftovers.paths == [ours]
 
 
-def test_a_file_that_nobody_claims_is_soon_a_neighbours(tmp_path: Path) -> None:
+def test_a_file_that_no_process_of_the_job_has_open_is_another_jobs(
+    tmp_path: Path,
+) -> None:
     leftovers = Leftovers()
     leftovers.watch([os.fsencode(tmp_path / "shm_")])
     (tmp_path / "shm_theirs").touch()

@@ -39,7 +39,7 @@ def start() -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
             process.communicate()
 
 
-def found(pid: int) -> processes.Process:
+def look_up(pid: int) -> processes.Process:
     process = processes.process(pid)
     assert process
     return process
@@ -92,10 +92,10 @@ def test_threads_that_outlive_their_leader_are_a_living_process(
     stat = Path(f"/proc/{child.pid}/stat")
     wait_for(lambda: ") Z " in stat.read_text(), "the end of the main thread")
 
-    assert not found(child.pid).zombie
+    assert not look_up(child.pid).zombie
     assert child.pid in pids(processes.descendants([os.getpid()]))
     child.kill()
-    wait_for(lambda: found(child.pid).zombie, "the end of the process")
+    wait_for(lambda: look_up(child.pid).zombie, "the end of the process")
 
 
 def test_a_program_of_any_name_is_found(
@@ -109,8 +109,8 @@ def test_a_program_of_any_name_is_found(
         lambda: Path(f"/proc/{child.pid}/comm").read_text() == "a) b (\n", "its name"
     )
 
-    assert found(child.pid).parent == os.getpid()
-    assert processes.start_time(child.pid) == found(child.pid).start > 0
+    assert look_up(child.pid).parent == os.getpid()
+    assert processes.start_time(child.pid) == look_up(child.pid).start > 0
     assert child.pid in pids(processes.descendants([os.getpid()]))
 
 
@@ -123,7 +123,7 @@ def test_start_times_tell_processes_apart() -> None:
     assert 0 < mine <= uptime * os.sysconf("SC_CLK_TCK")
 
 
-def test_who_is_not_there_is_nobody() -> None:
+def test_a_pid_without_a_process_gives_none() -> None:
     child = subprocess.Popen(["true"])
     child.wait()
 
@@ -150,13 +150,13 @@ def test_descendants_are_the_whole_tree_without_its_roots(
 
 def test_a_dead_child_is_no_descendant() -> None:
     child = subprocess.Popen(["true"])
-    wait_for(lambda: found(child.pid).zombie, "the end of true")
+    wait_for(lambda: look_up(child.pid).zombie, "the end of true")
 
     assert child.pid not in pids(processes.descendants([os.getpid()]))
     child.wait()
 
 
-def test_a_variable_finds_who_was_started_with_it(
+def test_a_variable_finds_the_processes_started_with_it(
     start: Callable[..., "subprocess.Popen[str]"],
 ) -> None:
     mark = f"{os.getpid()}-{time.monotonic_ns()}"
@@ -175,26 +175,26 @@ def test_a_process_that_has_the_number_of_another_is_not_signalled(
     start: Callable[..., "subprocess.Popen[str]"],
 ) -> None:
     child = start("sleep", "60")
-    earlier = found(child.pid)
+    earlier = look_up(child.pid)
     earlier.start -= 1
 
     processes.send(signal.SIGKILL, earlier)
-    processes.send(signal.SIGTERM, found(child.pid))
+    processes.send(signal.SIGTERM, look_up(child.pid))
 
     assert child.wait(30) == -signal.SIGTERM
 
 
 def test_signalling_the_dead_is_no_error() -> None:
     child = subprocess.Popen(["true"])
-    wait_for(lambda: found(child.pid).zombie, "the end of true")
-    gone = found(child.pid)
+    wait_for(lambda: look_up(child.pid).zombie, "the end of true")
+    gone = look_up(child.pid)
 
     processes.send(signal.SIGTERM, gone)
     child.wait()
     processes.send(signal.SIGTERM, gone)
 
 
-def test_reap_collects_all_who_have_ended_and_waits_for_nobody() -> None:
+def test_reap_collects_all_that_have_ended_and_does_not_wait() -> None:
     assert run_as_subreaper("""
 one, two = os.fork(), 0
 if not one: os._exit(3)
@@ -254,7 +254,7 @@ def test_end_reaps_a_child_that_ends_while_it_looks() -> None:
 
 def test_end_gives_up_on_what_cannot_be_ended() -> None:
     # A process that poprun's signals do not reach looks like this.
-    stuck = found(os.getpid())
+    stuck = look_up(os.getpid())
     stuck.start -= 1
 
     assert processes.end(lambda: [stuck], 0.0, 0.05) == (1, [])

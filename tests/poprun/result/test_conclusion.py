@@ -209,7 +209,7 @@ def test_another_signal_is_not_for_want_of_memory() -> None:
 
 
 @pytest.mark.parametrize("debug", [False, True])
-def test_mpirun_s_words_are_for_those_who_debug(debug: bool) -> None:
+def test_mpirun_s_output_is_shown_with_debug(debug: bool) -> None:
     code, said = ends(Output(), events=ALL_WELL, words=b"A note.\n", debug=debug)
 
     assert code == 0

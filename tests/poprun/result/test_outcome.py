@@ -470,7 +470,7 @@ def test_mpi_abort_is_its_code_as_mpirun_gives_it(cause: Cause | None) -> None:
     )
 
 
-def test_mpi_abort_of_nobody_knows_whom_is_its_code_too() -> None:
+def test_mpi_abort_of_an_unknown_rank_gives_its_code_too() -> None:
     verdict = MpiVerdict(failure=Failure.ABORTED, code=42)
 
     assert outcome(None, [], 42 << 8, verdict) == Outcome(

@@ -3,7 +3,7 @@ from math import inf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from poprun.stdio.lines import LONGEST_LINE, MOST_WAITING, Console
+from poprun.stdio.lines import MAX_LINE_BYTES, MAX_WAITING_BYTES, Console
 from poprun.stdio.screen import Screen as Cursor
 from poprun.stdio.tags import Prefix
 
@@ -123,7 +123,7 @@ def test_a_partial_line_waits_for_anothers_however_long_that_takes() -> None:
     assert screen.at(100.0) == b"Name? "
 
 
-def test_those_who_waited_longest_come_first() -> None:
+def test_streams_that_waited_longest_come_first() -> None:
     screen = Screen("a", "b", "c")
     screen.says("a", b"10%")
     screen.at(0.05)
@@ -136,8 +136,8 @@ def test_those_who_waited_longest_come_first() -> None:
 def test_a_line_that_is_very_long_is_not_waited_for() -> None:
     screen = Screen("a")
 
-    assert screen.says("a", b"x" * LONGEST_LINE) == b""
-    assert screen.says("a", b"x") == b"x" * (LONGEST_LINE + 1)
+    assert screen.says("a", b"x" * MAX_LINE_BYTES) == b""
+    assert screen.says("a", b"x") == b"x" * (MAX_LINE_BYTES + 1)
 
 
 def test_who_has_very_much_to_say_does_not_wait_for_anothers_line() -> None:
@@ -505,10 +505,10 @@ def test_all_that_waits_is_bounded() -> None:
     for _ in range(16):
         for name in names:
             waiting += 1_000_000 - len(screen.says(name, b"x" * 1_000_000))
-            assert waiting <= MOST_WAITING
+            assert waiting <= MAX_WAITING_BYTES
 
 
-def test_time_in_which_nobody_could_write_does_not_count() -> None:
+def test_time_in_which_nothing_could_be_written_does_not_count() -> None:
     screen = Screen("a")
     screen.says("a", b"hel", 0.0)
     screen.console.pause(10.0)

@@ -8,7 +8,7 @@ import pytest
 
 from poprun.stdio.router import OutputRouter, Routes
 from poprun.stdio.screen import Screen
-from poprun.stdio.writer import ENOUGH
+from poprun.stdio.writer import FULL_BYTES
 
 
 class Pipe:
@@ -288,12 +288,12 @@ def test_where_stderr_comes_by_stdout_its_end_is_kept(
     assert not router.is_in_sight(1)
 
 
-def test_stderr_goes_on_while_nobody_reads_stdout(
+def test_stderr_is_written_while_stdout_is_not_read(
     relays: Relays, out: Pipe, err: Pipe
 ) -> None:
     router = relays(Routes(), out.write, err.write)
     router.feed(0, "stderr", b"Name? ", 0.0)
-    router.feed(0, "stdout", b"x" * (2 * ENOUGH) + b"\nhalf", 0.0)
+    router.feed(0, "stdout", b"x" * (2 * FULL_BYTES) + b"\nhalf", 0.0)
 
     assert router.full
     assert router.deadline() == 0.05
@@ -315,7 +315,7 @@ def test_a_status_does_not_wait_for_a_terminal_that_takes_nothing(
     router.open(0, "stderr")
     router.tick(1.0)
     assert (err.taken(), router.deadline()) == (b"busy", 1.25)
-    router.feed(0, "stderr", b"x" * (2 * ENOUGH) + b"\n", 1.5)
+    router.feed(0, "stderr", b"x" * (2 * FULL_BYTES) + b"\n", 1.5)
     router.tick(2.0)
 
     assert (asked, router.deadline()) == ([1.0], inf)

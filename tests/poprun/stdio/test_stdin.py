@@ -46,7 +46,7 @@ def taken(descriptor: int) -> bytes:
     return os.read(descriptor, 1 << 20)
 
 
-def test_by_default_nobody_is_sent_anything() -> None:
+def test_by_default_no_instance_is_sent_anything() -> None:
     stdin_feeder = StdinFeeder(Stdin())
 
     assert stdin_feeder.descriptor_for(0) is None
@@ -146,7 +146,7 @@ def test_a_stdin_that_cannot_be_read_is_at_its_end(stdin: int) -> None:
         os.close(number)
 
 
-def test_a_stdin_that_somebody_else_has_emptied_is_asked_again(stdin: int) -> None:
+def test_a_stdin_that_another_process_has_emptied_is_read_again(stdin: int) -> None:
     stdin_feeder = StdinFeeder(Stdin(copies=1))
     descriptor = given(stdin_feeder, 0)
     os.set_blocking(0, False)

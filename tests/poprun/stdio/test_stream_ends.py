@@ -13,7 +13,7 @@ from poprun.stdio import waiter
 from poprun.stdio.router import OutputRouter, Routes
 from poprun.stdio.stdin import Stdin, StdinFeeder
 from poprun.stdio.streams import Streams
-from poprun.stdio.writer import ENOUGH
+from poprun.stdio.writer import FULL_BYTES
 
 LINE = bytes(range(32, 127)) + b"\n"
 
@@ -74,7 +74,7 @@ def test_frames_are_shown_and_give_their_credit_back(job: Job) -> None:
 
 
 def test_a_sink_that_is_full_pauses_the_sender(job: Job) -> None:
-    sent = LINE * (3 * ENOUGH // len(LINE))
+    sent = LINE * (3 * FULL_BYTES // len(LINE))
     waiting = sent
     while job.source.credit:
         waiting = job.source.receive(waiting)
@@ -82,7 +82,7 @@ def test_a_sink_that_is_full_pauses_the_sender(job: Job) -> None:
     # The terminal is not read: what poprun has taken is bounded, and it asks for no
     # more, now or later.
     taken = len(sent) - len(waiting)
-    assert ENOUGH < taken < 2 * ENOUGH
+    assert FULL_BYTES < taken < 2 * FULL_BYTES
     assert job.streams.deadline() == inf
     job.turn()
     assert job.source.receive(waiting) == waiting

@@ -13,7 +13,7 @@ from poprun.stdio.router import OutputRouter, Routes
 from poprun.stdio.stream_ends import DescriptorSource
 from poprun.stdio.streams import SHARE, Streams
 from poprun.stdio.waiter import READ
-from poprun.stdio.writer import ENOUGH
+from poprun.stdio.writer import FULL_BYTES
 
 
 class Job:
@@ -116,9 +116,9 @@ def test_one_stream_leaves_others_their_turn(job: Job) -> None:
     assert left == written - SHARE
 
 
-def test_nothing_is_read_while_nobody_reads_poprun(job: Job) -> None:
+def test_nothing_is_read_while_poprun_has_no_reader(job: Job) -> None:
     read, _ = job.pipe()
-    job.router.feed(0, "stdout", b"x" * (2 * ENOUGH) + b"\n", 0.0)
+    job.router.feed(0, "stdout", b"x" * (2 * FULL_BYTES) + b"\n", 0.0)
 
     assert job.awaited() == []
     job.router.give_up()

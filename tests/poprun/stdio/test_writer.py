@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from poprun.stdio.writer import ENOUGH, Sink
+from poprun.stdio.writer import FULL_BYTES, Sink
 
 MUCH = bytes(range(256)) * 2048  # more than any pipe takes at once
 
@@ -59,7 +59,7 @@ def test_closing_a_sink_leaves_what_it_was_made_from(pipe: tuple[int, int]) -> N
 
 
 @pytest.mark.parametrize("make", [Sink, without_more_descriptors])
-def test_a_reader_that_sleeps_makes_nobody_wait(
+def test_a_write_does_not_wait_for_a_reader_that_sleeps(
     pipe: tuple[int, int], make: type[Sink]
 ) -> None:
     sink = make(pipe[1])
@@ -84,9 +84,9 @@ def test_a_pipe_is_left_as_the_shell_made_it(pipe: tuple[int, int]) -> None:
 def test_a_full_sink_says_so(pipe: tuple[int, int]) -> None:
     sink = Sink(pipe[1])
 
-    sink.write(b"x" * ENOUGH)
+    sink.write(b"x" * FULL_BYTES)
     assert not sink.full
-    sink.write(b"x" * ENOUGH)
+    sink.write(b"x" * FULL_BYTES)
     assert sink.full
 
 

@@ -92,7 +92,7 @@ def test_what_is_in_the_streams_is_read_to_the_end(ends: Ends) -> None:
     assert not ends.streams
 
 
-def test_a_stream_that_somebody_holds_open_is_given_up(
+def test_a_stream_that_a_process_holds_open_is_given_up(
     ends: Ends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(drain, "STREAMS_END_S", 0.05)
@@ -103,7 +103,7 @@ def test_a_stream_that_somebody_holds_open_is_given_up(
     assert not ends.streams
 
 
-def test_a_reader_who_takes_nothing_loses_what_is_left(ends: Ends) -> None:
+def test_a_reader_that_takes_nothing_loses_the_unwritten_output(ends: Ends) -> None:
     replace_write_end(ends)
     ends.router.feed(0, "stdout", MUCH, 0.0)
     ends.drain(lambda: 0.05)
@@ -114,7 +114,7 @@ def test_a_reader_who_takes_nothing_loses_what_is_left(ends: Ends) -> None:
     assert not ends.router.queued
 
 
-def test_a_slow_reader_who_takes_something_now_and_then_loses_nothing(
+def test_a_slow_reader_that_takes_something_now_and_then_loses_nothing(
     ends: Ends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replace_write_end(ends)

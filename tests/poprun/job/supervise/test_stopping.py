@@ -505,7 +505,7 @@ def test_a_job_that_has_lost_its_ipus_is_stopped() -> None:
 # --- The output has no reader.
 
 
-def test_a_job_whose_output_nobody_reads_is_stopped_within_a_second() -> None:
+def test_a_job_whose_output_has_no_reader_is_stopped_within_a_second() -> None:
     story = running(grace=5)
 
     assert story(1, OutputClosed()) == ["SIGTERM to instances"]
