@@ -15,7 +15,7 @@ from torch.nn import functional
 from .execution import current
 
 # A function of torch, or a class of modules.
-Operation = Callable[..., Any]
+PolicyEntry = Callable[..., Any]
 
 # The attribute of a module that has asked, or has asked for none.
 SETTING = "_poptorch_autocast"
@@ -52,10 +52,10 @@ class Policy:
 
     def __init__(
         self,
-        fp16: Iterable[Operation] | None = None,
-        fp32: Iterable[Operation] | None = None,
-        promote: Iterable[Operation] | None = None,
-        demote: Iterable[Operation] | None = None,
+        fp16: Iterable[PolicyEntry] | None = None,
+        fp32: Iterable[PolicyEntry] | None = None,
+        promote: Iterable[PolicyEntry] | None = None,
+        demote: Iterable[PolicyEntry] | None = None,
     ) -> None:
         """Take functions of torch and classes of modules.
 
@@ -103,13 +103,13 @@ conv_transpose1d conv_transpose2d conv_transpose3d convolution matmul mm mv
 _PROMOTE = """
 addcdiv addcmul atan2 bilinear cat cross dot equal index_put stack tensordot
 """
-default_fp16: list[Operation] = [
+default_fp16: list[PolicyEntry] = [
     *(getattr(torch, name) for name in _FP16.split()),
     functional.linear,
     functional.scaled_dot_product_attention,
     nn.Conv2d,
 ]
-default_fp32: list[Operation] = []
-default_promote: list[Operation] = [getattr(torch, name) for name in _PROMOTE.split()]
-default_demote: list[Operation] = []
+default_fp32: list[PolicyEntry] = []
+default_promote: list[PolicyEntry] = [getattr(torch, name) for name in _PROMOTE.split()]
+default_demote: list[PolicyEntry] = []
 default = Policy(default_fp16, default_fp32, default_promote, default_demote)

@@ -9,8 +9,8 @@ from popdist.replicated.sums import TreeSum
 # The gradients of one node of the tree; None where a parameter took no part.
 Row = list[torch.Tensor | None]
 
-# Gradients of these are added up in float32.
-_SHORT = (torch.float16, torch.bfloat16)
+# Gradients of these are added up in float32, and weights of these updated in it.
+SHORT_DTYPES = (torch.float16, torch.bfloat16)
 
 
 class GradientSum(TreeSum[Row]):
@@ -38,7 +38,7 @@ class GradientSum(TreeSum[Row]):
         self._first = first_replica
         self._replicas = replicas
         self._in_place = micro_batches == 1 and not separate
-        self._short = [parameter.dtype in _SHORT for parameter in parameters]
+        self._short = [parameter.dtype in SHORT_DTYPES for parameter in parameters]
         self.has_short = any(self._short)
         self._long: Row = [None] * len(parameters)
 
@@ -75,7 +75,7 @@ class GradientSum(TreeSum[Row]):
 
     def zeros(self, parameter: torch.Tensor) -> torch.Tensor:
         """Return the gradient of a parameter that took no part."""
-        dtype = torch.float32 if parameter.dtype in _SHORT else parameter.dtype
+        dtype = torch.float32 if parameter.dtype in SHORT_DTYPES else parameter.dtype
         return torch.zeros(parameter.shape, dtype=dtype)
 
     def _take(self) -> Row:

@@ -11,9 +11,7 @@ from torch.optim import Optimizer
 
 from ...errors import Error
 from ...optim import Optimizer as ExtendedOptimizer
-from .gradients import Row
-
-_SHORT = (torch.float16, torch.bfloat16)
+from .gradients import SHORT_DTYPES, Row
 
 
 class WeightUpdate:
@@ -64,7 +62,7 @@ class WeightUpdate:
             if parameter in self._wide
             else parameter.detach().float()
             for parameter in self.parameters
-            if parameter.dtype in _SHORT
+            if parameter.dtype in SHORT_DTYPES
         }
         for group in self._device.param_groups:
             group["params"] = [self._wide.get(p, p) for p in group["params"]]
@@ -126,7 +124,7 @@ class WeightUpdate:
 
 # Any: state entries are tensors and numbers.
 def _widened(value: Any) -> Any:
-    if isinstance(value, torch.Tensor) and value.dtype in _SHORT:
+    if isinstance(value, torch.Tensor) and value.dtype in SHORT_DTYPES:
         return value.float()
     return value
 
