@@ -56,6 +56,36 @@ def test_optimizers_do_what_those_of_torch_do(
         assert one.equal(expected)
 
 
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("SGD", {"max_grad_norm": 0.5}),
+        ("Adam", {"max_grad_norm": 0.5, "bias_correction": False}),
+        ("AdamW", {"max_grad_norm": 0.5}),
+        ("RMSprop", {"use_tf_variant": True}),
+        ("LAMB", {}),
+    ],
+)
+def test_a_closure_computes_the_gradients_of_a_step(
+    name: str, arguments: dict[str, Any]
+) -> None:
+    (weight,), (other,) = weights()[:1], weights()[:1]
+    optimizer = getattr(poptorch.optim, name)([weight], lr=0.1, **arguments)
+    expected = getattr(poptorch.optim, name)([other], lr=0.1, **arguments)
+
+    def closure() -> torch.Tensor:
+        loss = 10 * weight.square().sum()
+        loss.backward()
+        return loss
+
+    loss = optimizer.step(closure)
+    (10 * other.square().sum()).backward()
+    expected.step()
+
+    assert loss == 10 * weights()[0].square().sum()
+    assert weight.equal(other)
+
+
 def one_step(make: Callable[[list[nn.Parameter]], torch.optim.Optimizer]) -> float:
     """Return what a weight of 2 becomes by one step with a gradient of 0.5."""
     weight = nn.Parameter(torch.tensor([2.0]))

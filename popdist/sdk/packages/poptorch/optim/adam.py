@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import optim
 
-from .extended import Closure, Optimizer, Parameters, clip_gradients
+from .extended import Closure, Optimizer, Parameters, call_closure, clip_gradients
 from .moments import update_of
 
 
@@ -20,10 +20,13 @@ class _Adaptive(Optimizer):
         """Update the weights once."""
         # Any: it is one of torch.optim, too.
         optimizer: Any = self
+        loss = call_closure(closure)
         clip_gradients(optimizer, self.max_grad_norm)
         if self.bias_correction:
-            return self._torch.step(self, closure)
-        return _step_without_correction(optimizer)
+            self._torch.step(self)
+        else:
+            _step_without_correction(optimizer)
+        return loss
 
 
 def _step_without_correction(optimizer: optim.Optimizer) -> None:

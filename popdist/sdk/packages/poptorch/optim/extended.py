@@ -162,6 +162,15 @@ def gradients_of(optimizer: TorchOptimizer) -> list[torch.Tensor]:
     ]
 
 
+# Any: whatever a closure returns.
+def call_closure(closure: Closure) -> Any:
+    """Compute gradients by a closure of step(), and return the loss; None without."""
+    if closure is None:
+        return None
+    with torch.enable_grad():
+        return closure()
+
+
 def clip_gradients(optimizer: TorchOptimizer, max_norm: float | None) -> None:
     """Scale all gradients down together until their norm is at most this."""
     if max_norm is None or max_norm == float("inf"):

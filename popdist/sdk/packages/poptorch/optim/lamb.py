@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch.optim import Optimizer as TorchOptimizer
 
-from .extended import Closure, Optimizer, Parameters, given_only
+from .extended import Closure, Optimizer, Parameters, call_closure, given_only
 from .moments import update_of
 
 _DEFAULTS = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0}
@@ -47,10 +47,7 @@ class LAMB(Optimizer, TorchOptimizer):
     # Any: torch.optim's step() may return what its closure returns.
     def step(self, closure: Closure = None) -> Any:
         """Update the weights once."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = call_closure(closure)
         for group in self.param_groups:
             for weight in group["params"]:
                 if weight.grad is not None:

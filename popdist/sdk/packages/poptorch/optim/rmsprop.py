@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import optim
 
-from .extended import Closure, Optimizer, Parameters
+from .extended import Closure, Optimizer, Parameters, call_closure
 
 
 class RMSprop(Optimizer, optim.RMSprop):
@@ -47,11 +47,12 @@ class RMSprop(Optimizer, optim.RMSprop):
         """Update the weights once."""
         if not self.use_tf_variant:
             return optim.RMSprop.step(self, closure)
+        loss = call_closure(closure)
         for group in self.param_groups:
             for weight in group["params"]:
                 if weight.grad is not None:
                     _tensorflow_step(weight, self.state[weight], group)
-        return None
+        return loss
 
 
 # Any: an entry of an optimizer's state or groups.

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import optim
 
-from .extended import Closure, Optimizer, Parameters, clip_gradients
+from .extended import Closure, Optimizer, Parameters, call_closure, clip_gradients
 
 
 class SGD(Optimizer, optim.SGD):
@@ -61,5 +61,7 @@ class SGD(Optimizer, optim.SGD):
     # Any: torch.optim's step() may return what its closure returns.
     def step(self, closure: Closure = None) -> Any:
         """Update the weights once."""
+        loss = call_closure(closure)
         clip_gradients(self, self.max_grad_norm)
-        return optim.SGD.step(self, closure)
+        optim.SGD.step(self)
+        return loss
