@@ -24,7 +24,7 @@ class UnknownNameError(VipuError):
 
 
 class NameTakenError(VipuError):
-    """There is one with this name already."""
+    """There is a cluster, partition or the like with this name already."""
 
     code = "exists"
 
@@ -36,7 +36,7 @@ class NoSpaceError(VipuError):
 
 
 class InUseError(VipuError):
-    """Another job or process has it."""
+    """Another job or process uses what is asked for."""
 
     code = "in_use"
 
@@ -54,7 +54,7 @@ class MismatchError(VipuError):
 
 
 class DeviceError(VipuError):
-    """A device is missing, or is not this process's to attach to."""
+    """A device does not exist, or this process may not attach to it."""
 
     code = "no_device"
 

@@ -1,4 +1,4 @@
-"""Who holds IPUs, for how long, and how to know that a holder is gone. Values.
+"""Leases and their holders as frozen values, and when a holder counts as dead.
 
 Whether a holder lives is decided by what can be known of it:
 

@@ -52,9 +52,9 @@ class Connections:
         head = f"{method} {path} HTTP/1.1\r\n{self._headers}Content-Length: {len(body)}"
         request = f"{head}\r\n\r\n".encode() + body
         try:
-            connection = self._usable() or self._connect(deadline)
+            connection = self._take_idle() or self._connect(deadline)
             try:
-                connection.settimeout(_left(deadline))
+                connection.settimeout(_seconds_left(deadline))
                 connection.sendall(request)
                 reply, reusable = self._read(connection, method, deadline)
             except BaseException:
@@ -67,7 +67,7 @@ class Connections:
                 f"see whether it works: {url}/health",
             ) from error
         except OSError as error:
-            raise self._in_words(error) from error
+            raise self._translate(error) from error
         if reusable:
             self._idle.append(connection)
         else:
@@ -78,7 +78,7 @@ class Connections:
         while self._idle:
             self._idle.pop().close()
 
-    def _usable(self) -> socket.socket | None:
+    def _take_idle(self) -> socket.socket | None:
         """Return an idle connection that the server has not closed."""
         while self._idle:
             connection = self._idle.pop()
@@ -101,7 +101,7 @@ class Connections:
         for family, kind, protocol, _, place in addresses:
             connection = socket.socket(family, kind, protocol)
             try:
-                connection.settimeout(_left(deadline))
+                connection.settimeout(_seconds_left(deadline))
                 connection.connect(place)
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 return self._encrypted(connection, deadline)
@@ -117,7 +117,7 @@ class Connections:
             return connection
         if self._context is None:
             self._context = _tls_context(self._address)
-        connection.settimeout(_left(deadline))
+        connection.settimeout(_seconds_left(deadline))
         encrypted: socket.socket = self._context.wrap_socket(
             connection, server_hostname=self._address.host
         )
@@ -150,19 +150,19 @@ class Connections:
             raise reply_error(self._address, problem)
         return Reply(response.status, body), not response.will_close
 
-    def _timed_out(self, what: str, or_else: str) -> errors.ServerTimeoutError:
+    def _timed_out(self, problem: str, advice: str) -> errors.ServerTimeoutError:
         return errors.ServerTimeoutError(
-            f"{what} within {self._timeout_s:g} s. Wait longer with "
-            f"{self._address.option_prefix}-timeout, or {or_else}."
+            f"{problem} within {self._timeout_s:g} s. Wait longer with "
+            f"{self._address.option_prefix}-timeout, or {advice}."
         )
 
-    def _in_words(self, error: OSError) -> errors.ServerError:
+    def _translate(self, error: OSError) -> errors.ServerError:
         why = error.strerror or str(error)
         if type(error).__module__ == "ssl":
             why = (getattr(error, "verify_message", "") or why).removesuffix(".")
             return errors.ServerReplyError(
                 f"No encrypted connection to the V-IPU server {self._address} can be "
-                f"made: {why}. {_tls_way_out(error, self._address)}"
+                f"made: {why}. {_tls_advice(error, self._address)}"
             )
         if isinstance(error, ConnectionResetError | BrokenPipeError):
             return reply_error(self._address, "it closed the connection")
@@ -170,7 +170,7 @@ class Connections:
         return errors.ServerUnreachableError(
             f"No V-IPU server answers at {self._address}, which comes from "
             f"{'an option' if origin == 'option' else origin}: {why}. "
-            f"{_way_out(self._address)}"
+            f"{_advice(self._address)}"
         )
 
 
@@ -187,7 +187,7 @@ def _tls_context(address: ServerAddress) -> Any:
         ) from error
 
 
-def _tls_way_out(error: OSError, address: ServerAddress) -> str:
+def _tls_advice(error: OSError, address: ServerAddress) -> str:
     code = getattr(error, "verify_code", 0)
     if code == CERTIFICATE_EXPIRED:
         return "Ask the server's administrator for a new certificate."
@@ -230,16 +230,16 @@ class _Stream(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        self._connection.settimeout(_left(self._deadline))
+        self._connection.settimeout(_seconds_left(self._deadline))
         return self._connection.recv_into(buffer)
 
 
-def reply_error(address: ServerAddress, what: str) -> errors.ServerReplyError:
+def reply_error(address: ServerAddress, problem: str) -> errors.ServerReplyError:
     """Return the error of a reply that no V-IPU server gives."""
     hint = "" if address.tls else ', or set api-tls = "yes" if it has TLS'
     return errors.ServerReplyError(
-        f"What answers at {address} is no V-IPU server of poprun, or it fails: {what}. "
-        f"Name the right one with {address.option_prefix}-host and "
+        f"What answers at {address} is no V-IPU server of poprun, or it fails: "
+        f"{problem}. Name the right one with {address.option_prefix}-host and "
         f"{address.option_prefix}-port{hint}."
     )
 
@@ -259,7 +259,7 @@ def _look_up(host: str, port: int, deadline: float) -> list[Any] | None:
     # The resolver takes no deadline. The thread ends when it gives up.
     start_new_thread(look_up, ())
     try:
-        result = results.get(timeout=_left(deadline))
+        result = results.get(timeout=_seconds_left(deadline))
     except Empty:
         return None
     if isinstance(result, Exception):
@@ -279,14 +279,14 @@ def _headers(address: ServerAddress) -> str:
     return lines
 
 
-def _left(deadline: float) -> float:
-    left = deadline - time.monotonic()
-    if left <= 0:
+def _seconds_left(deadline: float) -> float:
+    seconds = deadline - time.monotonic()
+    if seconds <= 0:
         raise TimeoutError
-    return left
+    return seconds
 
 
-def _way_out(address: ServerAddress) -> str:
+def _advice(address: ServerAddress) -> str:
     without = f"unset {address.origin}"
     if address.origin == "option":
         without = f"leave {address.option_prefix}-host out"

@@ -49,7 +49,7 @@ class ServerInventory(Inventory):
         try:
             version: str = json.loads(reply.body)["info"]["version"]
         except (ValueError, RecursionError, LookupError, TypeError) as error:
-            raise self._nonsense(reply, "it does not tell its version") from error
+            raise self._reply_error(reply, "it does not tell its version") from error
         return str(version)
 
     def _perform(self, kind: type[T], operation: str, **arguments: Any) -> T:
@@ -60,7 +60,7 @@ class ServerInventory(Inventory):
         try:
             value = json.loads(reply.body)
         except (ValueError, RecursionError) as error:
-            raise self._nonsense(reply, "its reply is no JSON") from error
+            raise self._reply_error(reply, "its reply is no JSON") from error
         if reply.status != 200:
             raise self._refusal(reply, value)
         try:
@@ -69,23 +69,23 @@ class ServerInventory(Inventory):
             if isinstance(result, Grant):
                 _check_grant(result, arguments["asked"])
         except WireError as error:
-            raise self._nonsense(reply, f"it replied with {error}") from error
+            raise self._reply_error(reply, f"it replied with {error}") from error
         return result
 
     def _refusal(self, reply: Reply, value: Any) -> VipuError:
         """Return the error that a server replied with."""
         if not isinstance(value, dict):
-            return self._nonsense(reply, "its refusal is no object")
+            return self._reply_error(reply, "its refusal is no object")
         error = BY_CODE.get(str(value.get("code")))
         sentence = value.get("message")
         if error is None or not isinstance(sentence, str):
-            return self._nonsense(reply, "its refusal has no known code")
+            return self._reply_error(reply, "its refusal has no known code")
         return error(
             "".join(c if c.isprintable() else " " for c in sentence[:_MOST_CHARACTERS])
         )
 
-    def _nonsense(self, reply: Reply, what: str) -> ServerReplyError:
-        return reply_error(self._address, f"{what} (HTTP {reply.status})")
+    def _reply_error(self, reply: Reply, problem: str) -> ServerReplyError:
+        return reply_error(self._address, f"{problem} (HTTP {reply.status})")
 
 
 def _check_partitions(value: Any) -> None:

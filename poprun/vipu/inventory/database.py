@@ -19,7 +19,7 @@ from poprun.vipu.inventory.private_place import check_private, make_private
 
 # When a connection that does not sync empties the log (WAL).
 MOST_LOG_PAGES = 128
-# What stands for itself in a URI.
+# The characters that are not escaped in a URI.
 _PLAIN = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789/._-"
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
@@ -80,10 +80,10 @@ class Database:
 
     def close(self) -> None:
         with self._lock, self._translated():
-            last = None if self._syncs else self._open_to_read()
+            reader = None if self._syncs else self._open_to_read()
             self._connection.close()
-            if last is not None:
-                last.close()
+            if reader is not None:
+                reader.close()
 
     def _exists(self) -> bool:
         try:
@@ -201,14 +201,14 @@ class Database:
         try:
             yield
         except sqlite.Error as error:
-            raise self._in_words(error) from error
+            raise self._translate(error) from error
         except OSError as error:
             if error.errno in NO_ROOM:
                 raise self._full() from error
             problem = f"cannot be opened: {error.strerror}"
             raise self._unavailable(problem) from error
 
-    def _in_words(self, error: sqlite.Error) -> errors.InventoryError:
+    def _translate(self, error: sqlite.Error) -> errors.InventoryError:
         code = _code_of(error)
         if _is_busy(error):
             if failure := self._lock_failure():

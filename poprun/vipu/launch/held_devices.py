@@ -41,12 +41,12 @@ class Answer(NamedTuple):
 
 
 class HeldDevices:
-    """What one job holds, until it is released. The caller is one thread.
+    """The devices that one job holds, until they are released. One thread calls it.
 
     Args:
         open_inventory: Opens the inventory; that holds no descriptor until it is asked.
-        grant: What it has granted.
-        timeout_s: How long the inventory waits at most for what it asks.
+        grant: The lease and the devices that the inventory has granted.
+        timeout_s: How long the inventory waits at most, for a disk or a server.
     """
 
     def __init__(
@@ -59,9 +59,9 @@ class HeldDevices:
         # None ends the thread.
         self._queue: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
         self._answers: deque[Answer] = deque()
-        # The thread's own: who is attached, by instance and pid.
+        # Used by the thread alone: attached processes, by instance and pid.
         self._attached: dict[tuple[int, int], ProcessIdentity] = {}
-        self._ready = -1
+        self._event_fd = -1
         self._running = allocate_lock()
         self._is_started = self._is_checked = self._is_released = False
         self._pause_s = grant.lease.lease_s / RENEWALS
@@ -91,12 +91,12 @@ class HeldDevices:
 
         -1 before there can be any.
         """
-        return self._ready
+        return self._event_fd
 
     def answers(self) -> list[Answer]:
         """Return the answers that have come."""
         with suppress(BlockingIOError):
-            os.eventfd_read(self._ready)
+            os.eventfd_read(self._event_fd)
         return [self._answers.popleft() for _ in range(len(self._answers))]
 
     def deadline(self) -> float:
@@ -118,7 +118,7 @@ class HeldDevices:
             except (ProcessLookupError, VipuError) as error:
                 refusal = self.refusal(index, str(error))
             self._answers.append(Answer(index, pid, refusal))
-            os.eventfd_write(self._ready, 1)
+            os.eventfd_write(self._event_fd, 1)
 
         self._put(ask)
 
@@ -158,9 +158,9 @@ class HeldDevices:
             self._inventory.release(self.grant.lease.id)
             self._is_released = True
             self._inventory.close()
-        if self._ready >= 0:
-            os.close(self._ready)
-            self._ready = -1
+        if self._event_fd >= 0:
+            os.close(self._event_fd)
+            self._event_fd = -1
         return self._is_released
 
     def _attach(self, child: int, pid: int) -> ProcessIdentity:
@@ -183,8 +183,8 @@ class HeldDevices:
         if self._is_started:
             return
         self._is_started = True
-        if self._ready < 0:
-            self._ready = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        if self._event_fd < 0:
+            self._event_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._running.acquire()
         # Signals are for the thread that supervises the job.
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
@@ -220,7 +220,7 @@ class HeldDevices:
             return waits
         if action is None:
             return False
-        # What is not refused to an instance only makes the inventory's picture exact.
+        # `attach` reports its refusals; the job can go on without the others.
         with suppress(VipuError, ProcessLookupError):
             action()
         return True
@@ -240,5 +240,5 @@ class HeldDevices:
         except LeaseEndedError as error:
             if not self.loss:
                 self.loss = str(error)
-                if self._ready >= 0:
-                    os.eventfd_write(self._ready, 1)
+                if self._event_fd >= 0:
+                    os.eventfd_write(self._event_fd, 1)

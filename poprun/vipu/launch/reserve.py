@@ -31,7 +31,7 @@ POLL_S = 0.05
 ATTEMPT_S = 0.5
 # Between two attempts of the job that is next, and two looks of those behind it.
 WAIT_POLL_S, QUEUE_POLL_S = 0.3, 1.0
-# They may be over when the job asks again.
+# Errors that may not occur when the job asks again.
 _TEMPORARY = (
     errors.InventoryBusyError,
     errors.ServerTimeoutError,
@@ -117,7 +117,7 @@ def reserve(
     """Reserve the devices of a job, and make or change its partition if needed.
 
     Args:
-        show: Is called with why the job waits, each time that it is still so.
+        show: Is called with the reason after each attempt, while the job waits.
 
     Raises:
         VipuError: It cannot have them; the sentence says why, and what would help.

@@ -1,7 +1,7 @@
 """What a user of a server may do and see.
 
-A user asks for nothing but in their own name, and sees the ids of no lease but of
-those that they know: an id is the right to the lease.
+A user acts in their own name only. The ids of leases are shortened in what a user
+sees, unless the request names the lease: with the whole id anybody can use it.
 """
 
 from functools import cache
@@ -13,26 +13,26 @@ from poprun.vipu.leases import Grant, Lease, Reservation
 from poprun.vipu.model import Agent, Allocation, Cluster, Partition, User
 from poprun.vipu.requests import WaitingJob
 
-# How many digits of the id of a lease lists have, to tell one from another.
+# How many digits of a lease's id are left: enough to tell one lease from another.
 _ID_DIGITS = 8
 
 
 def limited(arguments: dict[str, Any], user: User) -> dict[str, Any]:
-    """Return the arguments of a request, made in the name of a user.
+    """Return the arguments of a request, with the user as the one who acts.
 
     Raises:
-        AccessError: It names another user.
+        AccessError: The request names another user.
     """
     limits = dict(arguments)
     if "user" in arguments:
         _check_name(arguments["user"], user)
         limits["user"] = user.name
     if "request" in arguments:
-        limits["request"] = _owned(arguments["request"], user)
+        limits["request"] = _with_owner(arguments["request"], user)
     if "asked" in arguments:
         acquisition = arguments["asked"]
         _check_name(acquisition.holder.user, user)
-        create = acquisition.create and _owned(acquisition.create, user)
+        create = acquisition.create and _with_owner(acquisition.create, user)
         limits["asked"] = acquisition._replace(create=create)
     return limits
 
@@ -40,12 +40,12 @@ def limited(arguments: dict[str, Any], user: User) -> dict[str, Any]:
 def visible(result: Any, user: User, inventory: Inventory) -> Any:
     """Return what a user may see of a result of an inventory.
 
-    Of lists and alone, that is what they hold themselves, and who holds devices of the
-    partitions that they share; of machines, if the user is limited to allocations,
-    what belongs to these.
+    A user sees their own leases and waiting jobs, the reservations of partitions that
+    they share, and, if limited to some allocations, only the machines of these. What
+    the user may not see is left out of a list.
 
     Raises:
-        AccessError: It is one thing, and the user may not see it.
+        AccessError: The result is a single value, and the user may not see it.
     """
 
     @cache
@@ -112,7 +112,7 @@ def _check_name(named: str | None, user: User) -> None:
         )
 
 
-def _owned(request: Any, user: User) -> Any:
+def _with_owner(request: Any, user: User) -> Any:
     if request.owner:
         _check_name(request.owner, user)
     return request._replace(owner=user.name)

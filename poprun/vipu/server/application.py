@@ -32,16 +32,16 @@ from poprun.vipu.server.worker import Worker
 from poprun.vipu.wire import to_json
 
 MOST_BODY_BYTES = 4 << 20
-# How often leases of holders that are gone are looked for.
+# How often the leases of holders that have ended are looked for.
 SWEEP_S = 1.0
 JSON = "application/json"
 NO_PATH = "There is no such path. The paths are in /openapi.json."
 WRONG_METHOD = "Operations are asked for with POST, all else with GET."
-# Of refusals of no operation, by status.
+# The codes of refusals that no operation makes, by HTTP status.
 _CODES = {401: AccessError.code, 403: AccessError.code, 404: UnknownNameError.code}
 _log = logging.getLogger("vipu-server")
 
-# What ASGI passes: of a request, its messages, and what sends those of a response.
+# What ASGI calls an application with.
 Scope = Mapping[str, Any]
 Receive = Callable[[], Awaitable[Mapping[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
@@ -57,7 +57,7 @@ class Response(NamedTuple):
 
 
 class RequestError(VipuError):
-    """A request that is refused before it is understood."""
+    """A request that is refused for its HTTP, or for having no valid access key."""
 
     def __init__(
         self, status: int, sentence: str, headers: Mapping[str, str] | None = None
@@ -76,8 +76,8 @@ class Service:
         secure: Whether users have to show their access keys.
         local: Whether only this machine can connect: then browsers that a foreign
             page directs here are refused by the name that they ask for.
-        count_connections: Says how many there are.
-        on_start: Called when requests are answered.
+        count_connections: Returns how many connections are open.
+        on_start: Is called when the server is about to answer requests.
     """
 
     def __init__(
@@ -261,7 +261,7 @@ class Service:
                 inventory.list_leases(),
             )
         )
-        self._metrics.show(
+        self._metrics.set_gauges(
             *contents,
             num_connections=self._count_connections(),
             num_waiting=self._worker.waiting,
@@ -316,7 +316,7 @@ def _refusal(error: VipuError) -> Response:
     if status == 401:
         headers["www-authenticate"] = 'Basic realm="V-IPU", charset="UTF-8"'
     if status in (408, 413, 415):
-        headers["connection"] = "close"  # what it still sends is not wanted
+        headers["connection"] = "close"  # the rest of the request is not read
     value = {"code": error.code, "message": str(error)}
     return _json(value)._replace(status=status, headers=headers)
 

@@ -48,7 +48,7 @@ class Metrics:
         """Count leases whose holders were gone."""
         self._ended.inc(leases)
 
-    def show(
+    def set_gauges(
         self,
         clusters: Sequence[Cluster],
         partitions: Sequence[Partition],
@@ -57,7 +57,7 @@ class Metrics:
         num_connections: int,
         num_waiting: int,
     ) -> None:
-        """Set the gauges."""
+        """Set the gauges to the state of the inventory and of the server."""
         self._ipus.clear()
         self._used.clear()
         for cluster in clusters:

@@ -19,7 +19,7 @@ _CODES = {
     500: ("internal",),
     503: ("unavailable", "timeout"),
 }
-# Of a reply, by the code of the refusal.
+# The HTTP status of a refusal, by its code.
 STATUS = {code: status for status, codes in _CODES.items() for code in codes}
 _OTHER_REFUSALS = (401, 408, 413, 415)
 _JSON = "application/json"
@@ -31,7 +31,7 @@ _SCALARS: dict[Any, dict[str, Any]] = {
     int: {"type": "integer", **_NUMBERS},
     float: {"type": "number", "minimum": 0, "maximum": wire.LATEST},
 }
-# Why a request is not granted.
+# The schema of a refusal.
 _REFUSAL = {
     "title": "Refusal",
     "type": "object",

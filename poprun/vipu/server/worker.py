@@ -2,7 +2,7 @@
 
 So a database that another process keeps locked delays the answers, and not the
 server: it still says that it is there, counts, and refuses what would wait too long.
-Holders of IPUs come first, because what they do keeps leases or makes room.
+Requests of holders of IPUs come first, because they keep leases or free IPUs.
 """
 
 import asyncio
@@ -15,14 +15,14 @@ from typing import Any
 from poprun.vipu.errors import InventoryBusyError
 
 MOST_WAITING = 2000
-# Who has waited so long has given up: the answer would come too late.
+# A client that has waited for longer has given up.
 LONGEST_WAIT_S = 30.0
 # So many results go back to the event loop together.
 _MOST_TOGETHER = 32
-# After so many of holders in a row comes another: any client may pretend to be one.
+# So many requests of holders in a row hold up others, as any client can make them.
 _MOST_HOLDERS = 8
 
-# What to run, for whom, and until when it may begin.
+# What to run, the future of its result, and until when it may begin.
 Job = tuple[Callable[[], Any], "asyncio.Future[Any]", float]
 Result = tuple["asyncio.Future[Any]", Any, BaseException | None]
 

@@ -1,4 +1,4 @@
-"""A picture of a cluster: a character for each IPU, and who has it. Pure.
+"""A picture of a cluster: a character and a user for each IPU, as text or JSON. Pure.
 
 A partition has a letter; it is a capital where a job holds the IPU.
 """
@@ -60,7 +60,7 @@ class ClusterState(NamedTuple):
 
 
 class Ipu(NamedTuple):
-    """Who has an IPU."""
+    """The use of an IPU."""
 
     # By its place in the list of partitions; None without one that the user sees.
     partition: int | None = None
@@ -76,7 +76,7 @@ def free_text(state: ClusterState, noun: str = "") -> str:
 
 
 def ipus_of(state: ClusterState) -> list[Ipu]:
-    """Return who has each IPU of a cluster, in the order of positions."""
+    """Return the use of each IPU of a cluster, in the order of positions."""
     ipus = [Ipu()] * state.cluster.size
     for block in state.free:
         ipus[block.first : block.end] = [Ipu(is_free=True)] * block.size

@@ -197,8 +197,8 @@ def _enter(db: Transaction, acquisition: Acquisition, demand: _Demand) -> None:
     names = " ".join(demand.allocations)
     lease, partition = acquisition.lease, demand.partition
     if db.column("SELECT 1 FROM waiting WHERE lease = ?", lease):
-        wish = {"partition": partition, "allocations": names, "heard": now}
-        db.update("waiting", wish, lease=lease)
+        changes = {"partition": partition, "allocations": names, "heard": now}
+        db.update("waiting", changes, lease=lease)
     else:
         num_ipus = acquisition.num_children * acquisition.ipus_per_child
         job = WaitingJob(acquisition.holder, num_ipus, partition, time.time())
@@ -212,7 +212,7 @@ def _jobs_before(db: Transaction, lease: str, demand: _Demand) -> list[WaitingJo
 
     Args:
         lease: The id of the lease of a job, whether or not it waits.
-        demand: What it wants.
+        demand: Which IPUs the job waits for.
     """
     now = leases.advance_clock(db)
     before: list[WaitingJob] = []
@@ -265,7 +265,7 @@ def _describe_jobs_before(jobs: list[WaitingJob]) -> str:
 
 
 def _describe_use(db: Transaction, demand: _Demand) -> str:
-    """Return a sentence about who has what a job waits for."""
+    """Return a sentence about who uses the IPUs that a job waits for."""
     if not demand.partition:
         return leases.describe_users_of(db, demand.allocations).strip()
     holders = leases.describe_holders(db, demand.partition)

@@ -1,4 +1,4 @@
-"""Leases in the database: who holds IPUs, and what goes when a holder is gone."""
+"""Leases in the database: who holds IPUs, and what is freed when a lease ends."""
 
 import os
 import time
@@ -147,21 +147,25 @@ def _lives(db: Transaction) -> Iterator[tuple[Lease, float, Life]]:
 def describe_users_of(
     db: Transaction, allocations: Sequence[str], besides: str = ""
 ) -> str:
-    """Return a sentence about the partitions in some allocations, the largest first."""
+    """Return a sentence about the partitions in some allocations, the largest first.
+
+    Args:
+        besides: The name of a partition that the sentence leaves out.
+    """
     marks = ", ".join("?" * len(allocations))
-    besides_it = f"partitions WHERE allocation IN ({marks}) AND name <> ?"
-    (count,) = db.column(f"SELECT count(*) FROM {besides_it}", *allocations, besides)
+    source = f"partitions WHERE allocation IN ({marks}) AND name <> ?"
+    (count,) = db.column(f"SELECT count(*) FROM {source}", *allocations, besides)
     if not count:
         return ""
-    largest = f"{besides_it} ORDER BY size DESC, created LIMIT {MOST_NAMED}"
+    largest = f"{source} ORDER BY size DESC, created LIMIT {MOST_NAMED}"
     parts = []
     for partition in db.select(Partition, largest, *allocations, besides):
         leases = (
             [partition.lease] if partition.lease else _leases_on(db, partition.name)
         )
         user = f"kept by user {partition.owner} since {_time_text(partition.created)}"
-        who = describe_lease(db, leases[0]) if leases else user
-        parts.append(f"{partition.name} ({counted(partition.size, 'IPU')}, {who})")
+        holder = describe_lease(db, leases[0]) if leases else user
+        parts.append(f"{partition.name} ({counted(partition.size, 'IPU')}, {holder})")
     noun = "partition" if count == 1 else "partitions"
     more = f" and {count - MOST_NAMED} more" if count > MOST_NAMED else ""
     return f"In use by {noun} {', '.join(parts)}{more}. "
