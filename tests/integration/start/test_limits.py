@@ -17,6 +17,8 @@ from conftest import POPRUN, Poprun, wait_for
 
 MIB = 1 << 20
 CGROUPS = Path("/sys/fs/cgroup")
+# What jobs need to be told apart from others, and to take none of the user's IPUs.
+OF_THE_TEST = ("POPRUN_TEST", "POPRUN_VIPU_INVENTORY")
 
 
 def job(instances: int, mpirun: str = "local") -> list[str]:
@@ -166,10 +168,7 @@ def test_a_small_stack_leaves_room_enough_for_words(poprun: Poprun) -> None:
     ran = subprocess.run(
         ["sh", "-c", small, "sh", POPRUN, *job(1), "echo", "x" * 60_000, "y" * 40_000],
         cwd=poprun.directory,
-        env={
-            "PATH": poprun.environ["PATH"],
-            "POPRUN_TEST": poprun.environ["POPRUN_TEST"],
-        },
+        env={name: poprun.environ[name] for name in (*OF_THE_TEST, "PATH")},
         capture_output=True,
         timeout=50,
     )
@@ -299,8 +298,8 @@ def test_variables_without_a_name_or_a_value_are_no_obstacle(poprun: Poprun) -> 
 import ctypes
 libc = ctypes.CDLL(None)
 argv = [{POPRUN!r}, "--mpirun", "local", "env"]
-env = [f"POPRUN_TEST={poprun.environ["POPRUN_TEST"]}", "PATH=/usr/bin:/bin"]
-env += ["=nameless", "valueless", "A=1", "="]
+env = [{", ".join(repr(f"{n}={poprun.environ[n]}") for n in OF_THE_TEST)}]
+env += ["PATH=/usr/bin:/bin", "=nameless", "valueless", "A=1", "="]
 array = lambda words: (ctypes.c_char_p * (len(words) + 1))(*map(str.encode, words))
 libc.execve(argv[0].encode(), array(argv), array(env))
 """
