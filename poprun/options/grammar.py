@@ -186,7 +186,7 @@ def _missing_value(option: Option, following: str) -> OptionError:
 
 
 def _unknown(word: str, following: Sequence[str] = ()) -> OptionError:
-    # Imported here, since it serves bad news only.
+    # Imported here, because only errors need it.
     from poprun.options.other_launchers import explain
 
     flags = [f"--{name}" for name in BY_NAME]

@@ -158,7 +158,7 @@ def _no_such_path(name: str, path: str) -> ProgramNotFoundError:
 
 
 def _did_you_mean(name: str, directories: Sequence[str], before: str = "") -> str:
-    # Imported here, since it serves bad news only.
+    # Imported here, because only errors need it.
     import difflib
 
     known = {

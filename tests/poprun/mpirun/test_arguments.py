@@ -41,7 +41,7 @@ def test_the_guides_arguments_are_understood_for_every_mpi(flavour: str) -> None
     )
 
 
-def test_nothing_said_is_nothing_asked() -> None:
+def test_an_empty_text_gives_no_arguments() -> None:
     assert parse_arguments(" \n ", "hydra") == MpirunArguments()
     assert parse_local("", "openmpi5") == MpirunArguments()
 
@@ -146,7 +146,7 @@ def test_poprun_shows_the_instances_where_mpirun_would(flavour: str) -> None:
 
 
 @pytest.mark.parametrize("flavour", ALL)
-def test_what_mpirun_would_print_besides_is_told_to_have_no_effect(
+def test_the_user_is_warned_of_mpiruns_prints_that_are_not_shown(
     flavour: str,
 ) -> None:
     assert parse_arguments("--display-topo", flavour) == MpirunArguments(
@@ -177,7 +177,7 @@ def test_oversubscribing_is_what_every_mpi_does() -> None:
     )
 
 
-def test_what_is_said_twice_is_passed_on_once() -> None:
+def test_an_argument_that_is_given_twice_is_passed_on_once() -> None:
     text = "--mca btl self --use-regexp --gmca btl self --use-regexp --tag-output " * 2
 
     assert parse_arguments(text, "openmpi5") == MpirunArguments(
@@ -267,7 +267,7 @@ def test_a_missing_value_is_refused() -> None:
     )
 
 
-def test_an_x_at_the_end_is_told_about_quotes() -> None:
+def test_the_error_about_an_x_at_the_end_asks_for_quotes() -> None:
     assert refusal("--tag-output -x") == (
         "--mpi-global-args ends with '-x', and a name must follow. Put quotes around "
         'the whole value: --mpi-global-args "-x NAME=VALUE".'

@@ -90,7 +90,7 @@ def test_open_mpi_starts_two_instances_in_the_order_of_the_original(
     ]
 
 
-def test_open_mpi_is_told_about_root_when_the_user_says_so() -> None:
+def test_allow_run_as_root_is_passed_on_to_open_mpi() -> None:
     arguments = MpirunArguments(allow_run_as_root=True)
 
     command = adapter("openmpi5").command(

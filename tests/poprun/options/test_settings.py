@@ -64,7 +64,7 @@ def test_the_command_line_beats_the_environment_beats_the_file() -> None:
     ]
 
 
-def test_a_default_that_somebody_gave_is_given() -> None:
+def test_a_default_value_that_the_user_gives_counts_as_given() -> None:
     settings = resolve("--num-replicas=1")
 
     assert settings.is_given("num-replicas")
@@ -121,7 +121,7 @@ def test_an_empty_variable_is_none() -> None:
     assert not resolve(POPRUN_NUM_REPLICAS="").is_given("num-replicas")
 
 
-def test_variables_of_other_names_are_nobodys_business() -> None:
+def test_variables_of_other_names_change_no_option() -> None:
     assert values(resolve(POPRUN_OPTIONS="-vv", POPRUN_VERSION="3")) == values(
         resolve()
     )

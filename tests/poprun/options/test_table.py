@@ -167,7 +167,7 @@ def test_a_number_without_end_is_refused_in_one_line() -> None:
     )
 
 
-def test_the_first_instance_may_be_the_only_one_to_speak() -> None:
+def test_the_output_of_the_first_instance_may_be_the_only_one() -> None:
     assert item(OPTIONS["only-output-from-instance"], "0", "") == 0
 
 

@@ -41,13 +41,13 @@ def in_order(variables: Mapping[str, str]) -> list[str]:
 
 
 @pytest.mark.parametrize("rank", [0, 1, 2, 3])
-def test_an_offline_instance_is_told_this_and_nothing_else(rank: int) -> None:
-    made = plan(
+def test_an_offline_instance_has_these_variables_and_no_others(rank: int) -> None:
+    job_plan = plan(
         threads=[1, 2, 1, 2],
         settings_variables={"MPI4PY_LIBMPI": "/opt/lib/libmpi.so.40"},
     )
 
-    assert in_order(made.assignments[rank].variables) == [
+    assert in_order(job_plan.assignments[rank].variables) == [
         f"RANK={rank}",
         "WORLD_SIZE=4",
         f"LOCAL_RANK={rank}",
@@ -79,10 +79,10 @@ def test_an_offline_instance_is_told_this_and_nothing_else(rank: int) -> None:
 def test_with_a_partition_mpirun_shows_this_in_the_order_of_the_original(
     rank: int,
 ) -> None:
-    made = plan(partition=P64, cache_path="/cache")
+    job_plan = plan(partition=P64, cache_path="/cache")
 
     # PopRun's first, up to the target options; then our own.
-    assert in_order(made.assignments[rank].printed) == [
+    assert in_order(job_plan.assignments[rank].printed) == [
         "POPDIST_NUM_TOTAL_REPLICAS=8",
         "POPDIST_NUM_IPUS_PER_REPLICA=2",
         "POPDIST_NUM_LOCAL_REPLICAS=2",
@@ -107,27 +107,27 @@ def test_with_a_partition_mpirun_shows_this_in_the_order_of_the_original(
 
 def test_every_instance_has_the_same_names() -> None:
     # Open MPI 5 gives the names of the first context to all others too.
-    made = plan(partition=P64, cache_path="/cache", threads=[1] * 4)
+    job_plan = plan(partition=P64, cache_path="/cache", threads=[1] * 4)
 
-    assert len({tuple(a.printed) for a in made.assignments}) == 1
-    assert len({tuple(a.variables) for a in made.assignments}) == 1
+    assert len({tuple(a.printed) for a in job_plan.assignments}) == 1
+    assert len({tuple(a.variables) for a in job_plan.assignments}) == 1
 
 
 def test_mpirun_shows_nothing_that_an_instance_is_not_told() -> None:
-    made = plan(
+    job_plan = plan(
         partition=P64,
         exports={"IPUOF_LOG_LEVEL": "DEBUG", "SECRET": "x"},
         instance_exports={1: {"TOKEN": "y"}},
     )
 
-    for assignment in made.assignments:
+    for assignment in job_plan.assignments:
         assert assignment.printed.items() <= assignment.variables.items()
         secrets = {"SECRET", "TOKEN", "POPDIST_CONTROL", "POPDIST_ARENA"}
         assert secrets.isdisjoint(assignment.printed)
 
 
 def test_on_several_hosts_local_numbers_begin_again_and_rank_0_is_the_master() -> None:
-    made = plan(
+    job_plan = plan(
         Topology(num_instances=4, num_replicas=4, num_hosts=2),
         bindings=[Binding(cpus=(cpu,)) for cpu in (0, 1, 0, 2)],
         threads=[3, 5, 7, 9],
@@ -136,7 +136,7 @@ def test_on_several_hosts_local_numbers_begin_again_and_rank_0_is_the_master() -
     names = ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "OMP_NUM_THREADS")
     assert [
         (a.host.name, a.binding.cpus, *(a.variables[name] for name in names))
-        for a in made.assignments
+        for a in job_plan.assignments
     ] == [
         ("n1", (0,), "0", "0", "2", "n1", "3"),
         ("n1", (1,), "1", "1", "2", "n1", "5"),
@@ -144,21 +144,21 @@ def test_on_several_hosts_local_numbers_begin_again_and_rank_0_is_the_master() -
         ("n2", (2,), "3", "1", "2", "n1", "9"),
     ]
     # Shared memory does not reach from host to host.
-    assert [a.variables["POPDIST_ARENA"] for a in made.assignments] == [
+    assert [a.variables["POPDIST_ARENA"] for a in job_plan.assignments] == [
         *("beef-0", "beef-0", "beef-1", "beef-1")
     ]
-    assert (made.request.hosts, made.topology.num_hosts) == (HOSTS[:2], 2)
+    assert (job_plan.request.hosts, job_plan.topology.num_hosts) == (HOSTS[:2], 2)
 
 
 def test_a_users_exports_reach_all_instances_and_single_ones_count_more() -> None:
-    made = plan(
+    job_plan = plan(
         exports={"A": "all", "B": "", "IPUOF_LOG_LEVEL": "DEBUG"},
         instance_exports={2: {"A": "two", "C": "2"}},
     )
 
     assert [
         (a.variables["A"], a.variables["B"], a.variables.get("C"))
-        for a in made.assignments
+        for a in job_plan.assignments
     ] == [("all", "", None), ("all", "", None), ("two", "", "2"), ("all", "", None)]
 
 
@@ -180,7 +180,7 @@ def test_a_users_exports_count_more_than_all_that_is_not_the_contract() -> None:
     assert assignment.printed["IPUOF_LOG_LEVEL"] == "DEBUG"
 
 
-def test_what_the_caller_has_settled_is_left_to_him() -> None:
+def test_variables_that_the_caller_has_set_are_not_set_again() -> None:
     [assignment] = plan(Topology()).assignments
 
     assert {"OMP_NUM_THREADS", "MPI4PY_LIBMPI"}.isdisjoint(assignment.variables)

@@ -35,15 +35,15 @@ def plan(
     )
 
 
-def exported(made: Plan, rank: int) -> str:
+def exported(job_plan: Plan, rank: int) -> str:
     """Return the variables of an instance as they stand in the command of Open MPI."""
-    variables = made.contexts()[rank].exports.items()
+    variables = job_plan.contexts()[rank].exports.items()
     words = (n if value is None else f"{n}={value}" for n, value in variables)
     return " ".join(f"'-x' '{word}'" for word in words)
 
 
-def shim(made: Plan, rank: int) -> str:
-    return " ".join(f"'{word}'" for word in made.contexts()[rank].argv)
+def shim(job_plan: Plan, rank: int) -> str:
+    return " ".join(f"'{word}'" for word in job_plan.contexts()[rank].argv)
 
 
 def test_each_instance_has_a_line_in_the_table() -> None:
@@ -62,18 +62,18 @@ def test_the_command_comes_first_and_then_what_each_instance_gets() -> None:
         Binding(cpus=(0, 1, 2, 3, 8), memory_nodes=(0,)),
         Binding(cpus=(4,), memory_nodes=(0, 1)),
     )
-    made = plan(2, bindings, GREETING="it's me", EMPTY="")
+    job_plan = plan(2, bindings, GREETING="it's me", EMPTY="")
 
-    text = render(made, ["python", "train.py", "--name", "a b"])
+    text = render(job_plan, ["python", "train.py", "--name", "a b"])
 
     head, rest = text.split("\n\n")
     assert head == (
         "# To read, not to run: the supervisors in this command need a poprun to talk "
         "to.\n"
         "/opt/bin/mpirun '--bind-to' 'none' '--tag-output' '--allow-run-as-root' "
-        f"'-np' '1' {exported(made, 0)} {shim(made, 0)} "
+        f"'-np' '1' {exported(job_plan, 0)} {shim(job_plan, 0)} "
         "'python' 'train.py' '--name' 'a b' ':' "
-        f"'-np' '1' {exported(made, 1)} {shim(made, 1)} "
+        f"'-np' '1' {exported(job_plan, 1)} {shim(job_plan, 1)} "
         "'python' 'train.py' '--name' 'a b'"
     )
     zero, one = rest.split("instance 1 on n1:\n")
@@ -116,7 +116,7 @@ def test_the_command_comes_first_and_then_what_each_instance_gets() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "shown"),
+    ("value", "quoted_value"),
     [
         pytest.param("\x1b[2J", r"$'\033[2J'", id="escape"),
         pytest.param("a'\\\n1", r"$'a\'\\\0121'", id="quote-backslash-newline-digit"),
@@ -125,52 +125,53 @@ def test_the_command_comes_first_and_then_what_each_instance_gets() -> None:
     ],
 )
 def test_no_value_acts_on_a_terminal_and_a_shell_still_reads_it(
-    value: str, shown: str
+    value: str, quoted_value: str
 ) -> None:
     text = render(plan(1, V=value), ["echo", value])
 
-    assert f"\n  V={shown}\n" in text
-    assert f"\n  runs echo {shown}\n" in text
+    assert f"\n  V={quoted_value}\n" in text
+    assert f"\n  runs echo {quoted_value}\n" in text
     echoed = subprocess.run(
-        ["bash", "-c", f"printf %s {shown}".encode()], stdout=subprocess.PIPE
+        ["bash", "-c", f"printf %s {quoted_value}".encode()], stdout=subprocess.PIPE
     )
     assert echoed.stdout == value.encode(errors="surrogateescape")
 
 
 def test_the_log_shows_the_command_as_the_original_does() -> None:
-    made = plan(passed_on=("--mca", "btl_tcp_if_include", "10.10.0.0/16"))
+    job_plan = plan(passed_on=("--mca", "btl_tcp_if_include", "10.10.0.0/16"))
 
     # The executable bare, every argument in quotes, and the program's words where
     # the shim gets them.
-    assert command_line(made, ["python", "bin/exec.py", "it's", ""]) == (
+    assert command_line(job_plan, ["python", "bin/exec.py", "it's", ""]) == (
         "/opt/bin/mpirun '--bind-to' 'none' '--tag-output' "
         "'--mca' 'btl_tcp_if_include' '10.10.0.0/16' '--allow-run-as-root' "
-        f"'-np' '1' {exported(made, 0)} {shim(made, 0)} "
+        f"'-np' '1' {exported(job_plan, 0)} {shim(job_plan, 0)} "
         "'python' 'bin/exec.py' 'it'\\''s' '' ':' "
-        f"'-np' '1' {exported(made, 1)} {shim(made, 1)} "
+        f"'-np' '1' {exported(job_plan, 1)} {shim(job_plan, 1)} "
         "'python' 'bin/exec.py' 'it'\\''s' ''"
     )
 
 
 def test_the_command_of_hydra_is_shown_in_the_same_form() -> None:
-    made = plan(1, flavour="hydra")
+    job_plan = plan(1, flavour="hydra")
     variables = " ".join(
         f"'-env' '{name}' '{value}'"
-        for name, value in made.contexts()[0].exports.items()
+        for name, value in job_plan.contexts()[0].exports.items()
         if value is not None
     )
 
-    assert command_line(made, ["true"]) == (
-        f"/opt/bin/mpirun '-bind-to' 'none' '-n' '1' {variables} {shim(made, 0)} 'true'"
+    assert command_line(job_plan, ["true"]) == (
+        f"/opt/bin/mpirun '-bind-to' 'none' '-n' '1' {variables} "
+        f"{shim(job_plan, 0)} 'true'"
     )
 
 
 def test_a_program_of_the_same_words_as_a_shim_confuses_nothing() -> None:
-    made = plan()
-    words = made.contexts()[1].argv
+    job_plan = plan()
+    words = job_plan.contexts()[1].argv
 
-    shown = command_line(made, words)
+    quoted_value = command_line(job_plan, words)
 
     quoted = " ".join(f"'{word}'" for word in words)
-    assert shown.count(quoted) == 3
-    assert shown.endswith(f" {exported(made, 1)} {quoted} {quoted}")
+    assert quoted_value.count(quoted) == 3
+    assert quoted_value.endswith(f" {exported(job_plan, 1)} {quoted} {quoted}")

@@ -232,7 +232,9 @@ def test_as_many_hosts_as_a_job_can_have_are_read() -> None:
         ({"name": "a", "slots": 65537}, f"65537 {NO_SLOTS}"),
     ],
 )
-def test_a_host_cannot_be_made_wrong(wrong: dict[str, object], message: str) -> None:
+def test_a_host_spec_with_an_invalid_field_cannot_be_made(
+    wrong: dict[str, object], message: str
+) -> None:
     with pytest.raises(HostError) as refusal:
         HostSpec(**wrong)  # type: ignore[arg-type]
 

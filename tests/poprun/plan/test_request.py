@@ -44,12 +44,12 @@ def settings(*words: str) -> Settings:
     return sources.resolve_settings(grammar.parse([*words, "program"]).options, {})
 
 
-def made(*words: str, environ: Mapping[str, str] = PATH) -> Plan:
+def plan_of(*words: str, environ: Mapping[str, str] = PATH) -> Plan:
     """Return the plan of a first attempt, before V-IPU is asked."""
-    return made_by(settings("--mpirun", "local", *words), environ)
+    return plan_for(settings("--mpirun", "local", *words), environ)
 
 
-def made_by(
+def plan_for(
     own: Settings,
     environ: Mapping[str, str] = PATH,
     describe: Describe = HOSTS.describe,
@@ -70,39 +70,43 @@ def granted(plan: Plan, variables: PartitionVariables | None) -> Plan:
     return make_plan(plan.request, plan.attempt, variables)
 
 
-def shape(instances: int, *words: str) -> Plan:
+def plan_with(instances: int, *words: str) -> Plan:
     number = str(instances)
-    return made("--num-instances", number, "--num-replicas", number, *words)
+    return plan_of("--num-instances", number, "--num-replicas", number, *words)
 
 
 def refusal(
     kind: type[PoprunError], *words: str, environ: Mapping[str, str] = PATH
 ) -> str:
     with pytest.raises(kind) as caught:
-        made(*words, environ=environ)
+        plan_of(*words, environ=environ)
     return str(caught.value)
 
 
-def variables(found: Plan, rank: int = 0) -> Mapping[str, str]:
-    return found.assignments[rank].variables
+def variables(job_plan: Plan, rank: int = 0) -> Mapping[str, str]:
+    return job_plan.assignments[rank].variables
 
 
 # --- Jobs that make sense.
 
 
 def test_without_a_word_a_job_is_one_instance_here_on_one_ipu() -> None:
-    found = made()
+    job_plan = plan_of()
 
-    [assignment] = found.assignments
+    [assignment] = job_plan.assignments
     assert (assignment.host, assignment.binding) == (
         HostSpec(name="localhost"),
         Binding(),
     )
-    assert found.topology.num_replicas == 1
+    assert job_plan.topology.num_replicas == 1
     assert assignment.variables["POPDIST_OFFLINE_MODE"] == "0"
-    assert found.request.partition_options == PartitionOptions()
-    assert not found.request.needs_ipus
-    assert (found.request.stdin, found.request.cache_path, found.request.notes) == (
+    assert job_plan.request.partition_options == PartitionOptions()
+    assert not job_plan.request.needs_ipus
+    assert (
+        job_plan.request.stdin,
+        job_plan.request.cache_path,
+        job_plan.request.notes,
+    ) == (
         Stdin(),
         None,
         [],
@@ -110,7 +114,7 @@ def test_without_a_word_a_job_is_one_instance_here_on_one_ipu() -> None:
 
 
 def test_every_job_has_a_name_that_no_other_has() -> None:
-    one, other = made(), made()
+    one, other = plan_of(), plan_of()
 
     assert re.fullmatch("[0-9a-f]{32}", one.request.identity)
     assert one.request.identity != other.request.identity
@@ -118,22 +122,22 @@ def test_every_job_has_a_name_that_no_other_has() -> None:
 
 
 def test_no_secret_of_a_job_is_made_from_another_or_shown_in_argv() -> None:
-    found, other = made(), made()
-    control, arena = (variables(found)[f"POPDIST_{n}"] for n in ("CONTROL", "ARENA"))
+    job_plan, other = plan_of(), plan_of()
+    control, arena = (variables(job_plan)[f"POPDIST_{n}"] for n in ("CONTROL", "ARENA"))
 
     name, key = re.fullmatch("@poprun-([0-9a-f]{16})/([0-9a-f]{32})", control).groups()  # type: ignore[union-attr]
     secret = re.fullmatch("([0-9a-f]{32})-0", arena)[1]  # type: ignore[index]
-    values = {found.request.identity[:16], name, key[:16], secret[:16]}
+    values = {job_plan.request.identity[:16], name, key[:16], secret[:16]}
     assert len(values) == 4
-    words = " ".join(found.argv)
-    assert found.request.identity in words
+    words = " ".join(job_plan.argv)
+    assert job_plan.request.identity in words
     assert not any(value in words for value in (name, key, secret))
     assert control != variables(other)["POPDIST_CONTROL"]
     assert arena != variables(other)["POPDIST_ARENA"]
 
 
 def test_another_attempt_of_a_job_shares_only_its_id_and_its_cache() -> None:
-    first = shape(2)
+    first = plan_with(2)
 
     second = next_attempt(first)
 
@@ -159,7 +163,7 @@ def test_another_attempt_of_a_job_shares_only_its_id_and_its_cache() -> None:
 
 def test_another_attempt_of_a_job_forwards_the_same_to_mpirun() -> None:
     environ = {"PATH": os.environ["PATH"]}
-    first = made("--executable-cache-path=/cache", environ=environ)
+    first = plan_of("--executable-cache-path=/cache", environ=environ)
 
     second = next_attempt(first)
 
@@ -171,23 +175,23 @@ def test_another_attempt_of_a_job_forwards_the_same_to_mpirun() -> None:
 
 
 def test_the_local_launcher_starts_one_shim_for_each_instance() -> None:
-    found = shape(2)
+    job_plan = plan_with(2)
 
     entry = str(Path(poprun.__file__).parent / "helpers" / "entry.py")
     python = [sys.executable, "-I", "-S", entry]
     variable = "POPDIST_CONTROL"
-    assert found.argv == [
+    assert job_plan.argv == [
         *(
             *python,
             "local",
             *python,
             "shim",
-            f"{found.request.identity}.0",
+            f"{job_plan.request.identity}.0",
             variable,
             "0",
             ":",
         ),
-        *(*python, "shim", f"{found.request.identity}.0", variable, "1"),
+        *(*python, "shim", f"{job_plan.request.identity}.0", variable, "1"),
     ]
 
 
@@ -206,19 +210,19 @@ def test_mpirun_is_started_without_the_variables_that_are_printed(
     options = {"POPLAR_TARGET_OPTIONS": '{"long":"' + "x" * 40_000 + '"}'}
     words = settings("--mpirun", str(path), *number, "--vipu-partition", "p")
 
-    found = made_by(words, PATH | options)
+    job_plan = plan_for(words, PATH | options)
 
-    assert sum(map(len, found.printed_argv())) > 64 * 40_000
-    assert sum(map(len, found.argv)) < 64 * 400
+    assert sum(map(len, job_plan.printed_argv())) > 64 * 40_000
+    assert sum(map(len, job_plan.argv)) < 64 * 400
     set_by = {"-x", "-env"}
-    assert set_by & set(found.printed_argv())
-    assert not set_by & set(found.argv)
-    assert [w for w in found.argv if w not in found.printed_argv()] == []
+    assert set_by & set(job_plan.printed_argv())
+    assert not set_by & set(job_plan.argv)
+    assert [w for w in job_plan.argv if w not in job_plan.printed_argv()] == []
 
 
 def test_what_is_forwarded_by_name_stands_before_what_is_ours_alone() -> None:
     environ = {**PATH, "PYTHONPATH": "/p", "LD_LIBRARY_PATH": ""}
-    [context] = made("--offline-mode=1", environ=environ).contexts()
+    [context] = plan_of("--offline-mode=1", environ=environ).contexts()
 
     assert list(context.exports)[5:10] == [
         "POPDIST_LOCAL_INSTANCE_INDEX",
@@ -231,7 +235,7 @@ def test_what_is_forwarded_by_name_stands_before_what_is_ours_alone() -> None:
 
 
 def test_only_names_that_the_caller_has_are_forwarded() -> None:
-    [context] = made().contexts()
+    [context] = plan_of().contexts()
 
     assert [name for name, value in context.exports.items() if value is None] == [
         "PATH"
@@ -239,30 +243,31 @@ def test_only_names_that_the_caller_has_are_forwarded() -> None:
 
 
 def test_a_node_of_slurm_has_the_name_that_its_users_know() -> None:
-    found = made(environ={**PATH, "SLURMD_NODENAME": "gc-poplar-02"})
+    job_plan = plan_of(environ={**PATH, "SLURMD_NODENAME": "gc-poplar-02"})
 
-    assert found.request.hosts == [HostSpec(name="gc-poplar-02")]
+    assert job_plan.request.hosts == [HostSpec(name="gc-poplar-02")]
 
 
-def test_nodes_of_slurm_that_the_job_does_not_use_are_told() -> None:
+def test_the_user_is_warned_of_nodes_of_slurm_that_the_job_does_not_use() -> None:
     environ = {**PATH, "SLURM_JOB_NODELIST": "gc-poplar-[02-03]"}
 
-    assert made(environ=environ).request.notes == [
+    assert plan_of(environ=environ).request.notes == [
         "Slurm has given this job 2 nodes (SLURM_JOB_NODELIST is "
         "'gc-poplar-[02-03]'), but all instances run on this one: this version of "
         "poprun cannot start instances on other machines yet."
     ]
-    assert made("--host", "localhost", environ=environ).request.notes == []
+    assert plan_of("--host", "localhost", environ=environ).request.notes == []
 
 
 def test_a_job_of_slurm_with_one_node_needs_no_note() -> None:
     assert (
-        made(environ={**PATH, "SLURM_JOB_NODELIST": "gc-poplar-02"}).request.notes == []
+        plan_of(environ={**PATH, "SLURM_JOB_NODELIST": "gc-poplar-02"}).request.notes
+        == []
     )
 
 
 def test_a_wrong_list_of_slurm_does_not_keep_a_job_from_running_here() -> None:
-    [note] = made(environ={**PATH, "SLURM_JOB_NODELIST": "n[0-"}).request.notes
+    [note] = plan_of(environ={**PATH, "SLURM_JOB_NODELIST": "n[0-"}).request.notes
 
     assert note.startswith("SLURM_JOB_NODELIST: 'n[0-' ")
     assert note.endswith(" All instances run on this machine.")
@@ -273,19 +278,20 @@ def test_hosts_come_from_the_option_or_from_a_file(tmp_path: Path) -> None:
     file.write_text("a\nb\n")
 
     for words in (("--host", "a,b"), ("--hostfile", str(file))):
-        assert shape(2, *words).request.hosts == (
+        assert plan_with(2, *words).request.hosts == (
             HostSpec(name="a"),
             HostSpec(name="b"),
         )
 
 
 @pytest.mark.parametrize(
-    ("word", "told"), [("-vv", "debug"), ("--debug=yes", "debug"), ("-v", None)]
+    ("word", "own_variables"),
+    [("-vv", "debug"), ("--debug=yes", "debug"), ("-v", None)],
 )
 def test_from_vv_on_popdist_is_to_say_which_algorithms_ran(
-    word: str, told: str | None
+    word: str, own_variables: str | None
 ) -> None:
-    assert variables(made(word)).get("POPDIST_LOG_LEVEL") == told
+    assert variables(plan_of(word)).get("POPDIST_LOG_LEVEL") == own_variables
 
 
 @pytest.mark.parametrize(
@@ -303,7 +309,7 @@ def test_the_option_for_stand_ins_replaces_the_variable(
 ) -> None:
     environ = PATH if inherited is None else {**PATH, "POPDIST_SDK": inherited}
 
-    assert variables(made(*words, environ=environ)).get("POPDIST_SDK") == given
+    assert variables(plan_of(*words, environ=environ)).get("POPDIST_SDK") == given
 
 
 @pytest.mark.parametrize(
@@ -323,7 +329,8 @@ def test_the_option_for_torchs_backend_replaces_the_variable(
     )
 
     assert (
-        variables(made(*words, environ=environ)).get("POPDIST_TORCH_BACKEND") == given
+        variables(plan_of(*words, environ=environ)).get("POPDIST_TORCH_BACKEND")
+        == given
     )
 
 
@@ -332,9 +339,9 @@ def test_a_backend_that_torch_would_not_use_is_refused() -> None:
     unloaded = {**PATH, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
 
     with pytest.raises(OptionError) as of_value:
-        made(environ=unknown)
+        plan_of(environ=unknown)
     with pytest.raises(OptionError) as of_torch:
-        made("--torch-backend=popdist", environ=unloaded)
+        plan_of("--torch-backend=popdist", environ=unloaded)
 
     assert str(of_value.value) == (
         "POPDIST_TORCH_BACKEND is 'mpi', but must be gloo or popdist. Unset it, or use "
@@ -345,19 +352,21 @@ def test_a_backend_that_torch_would_not_use_is_refused() -> None:
         "which keeps torch from loading backends that are installed. Unset that "
         "variable."
     )
-    made("--torch-backend=gloo", environ={**unloaded, "POPDIST_TORCH_BACKEND": "mpi"})
+    plan_of(
+        "--torch-backend=gloo", environ={**unloaded, "POPDIST_TORCH_BACKEND": "mpi"}
+    )
 
 
-def test_what_the_caller_lets_popdist_say_counts_more_than_vv() -> None:
+def test_the_callers_log_level_of_popdist_counts_more_than_vv() -> None:
     environ = {**PATH, "POPDIST_LOG_LEVEL": "warn"}
-    exported = made("-vv", "--mpi-local-args", "-x POPDIST_LOG_LEVEL=off")
+    exported = plan_of("-vv", "--mpi-local-args", "-x POPDIST_LOG_LEVEL=off")
 
-    assert "POPDIST_LOG_LEVEL" not in variables(made("-vv", environ=environ))
+    assert "POPDIST_LOG_LEVEL" not in variables(plan_of("-vv", environ=environ))
     assert variables(exported)["POPDIST_LOG_LEVEL"] == "off"
 
 
 def test_the_port_for_the_first_rank_is_free_and_another_each_time() -> None:
-    ports = {int(variables(made())["MASTER_PORT"]) for _ in range(4)}
+    ports = {int(variables(plan_of())["MASTER_PORT"]) for _ in range(4)}
 
     assert len(ports) > 1
     for port in ports:
@@ -365,35 +374,37 @@ def test_the_port_for_the_first_rank_is_free_and_another_each_time() -> None:
             assert sock.connect_ex(("127.0.0.1", port)) != 0
 
 
-def test_a_cache_is_made_for_instances_that_can_share_it_and_for_nobody_else() -> None:
-    found = shape(2)
+def test_a_cache_is_made_only_for_instances_that_share_a_host() -> None:
+    job_plan = plan_with(2)
 
-    assert found.request.cache_path == f"/tmp/poprun-cache-{found.request.identity}"
+    assert (
+        job_plan.request.cache_path == f"/tmp/poprun-cache-{job_plan.request.identity}"
+    )
     assert {
-        variables(found, rank)["POPDIST_EXECUTABLE_CACHE_PATH"] for rank in (0, 1)
-    } == {found.request.cache_path}
-    assert "POPDIST_EXECUTABLE_CACHE_PATH" not in variables(shape(1))
-    assert shape(2, "--host", "a,b").request.cache_path is None
+        variables(job_plan, rank)["POPDIST_EXECUTABLE_CACHE_PATH"] for rank in (0, 1)
+    } == {job_plan.request.cache_path}
+    assert "POPDIST_EXECUTABLE_CACHE_PATH" not in variables(plan_with(1))
+    assert plan_with(2, "--host", "a,b").request.cache_path is None
 
 
 @pytest.mark.parametrize("instances", [1, 2])
-def test_a_cache_that_the_user_names_is_told_and_kept(instances: int) -> None:
-    found = shape(instances, "--executable-cache-path", "/c")
+def test_a_cache_that_the_user_names_is_passed_on_and_kept(instances: int) -> None:
+    job_plan = plan_with(instances, "--executable-cache-path", "/c")
 
-    assert found.request.cache_path == "/c"
+    assert job_plan.request.cache_path == "/c"
 
-    assert not found.request.cache_is_temporary
-    assert variables(found)["POPDIST_EXECUTABLE_CACHE_PATH"] == "/c"
+    assert not job_plan.request.cache_is_temporary
+    assert variables(job_plan)["POPDIST_EXECUTABLE_CACHE_PATH"] == "/c"
 
 
 def test_threads_are_counted_unless_the_user_has_done_so() -> None:
-    assert int(variables(made())["OMP_NUM_THREADS"]) == len(os.sched_getaffinity(0))
-    mine = made(environ={**PATH, "OMP_NUM_THREADS": "3"})
-    assert "OMP_NUM_THREADS" not in variables(mine)
+    assert int(variables(plan_of())["OMP_NUM_THREADS"]) == len(os.sched_getaffinity(0))
+    own = plan_of(environ={**PATH, "OMP_NUM_THREADS": "3"})
+    assert "OMP_NUM_THREADS" not in variables(own)
 
 
 def test_exports_have_the_value_given_or_that_of_the_caller() -> None:
-    found = made(
+    job_plan = plan_of(
         *("--num-instances", "2", "--num-replicas", "2"),
         "--mpi-global-args=-x A=1 -x MINE -x NOBODYS",
         "--mpi-local-args=-x A=2 -x B=",
@@ -402,21 +413,25 @@ def test_exports_have_the_value_given_or_that_of_the_caller() -> None:
     )
 
     for rank, a in enumerate("23"):
-        told = variables(found, rank)
-        assert (told["A"], told["B"], told["MINE"]) == (a, "", "m")
-        assert {"NOBODYS", "UNASKED"}.isdisjoint(told)
+        own_variables = variables(job_plan, rank)
+        assert (own_variables["A"], own_variables["B"], own_variables["MINE"]) == (
+            a,
+            "",
+            "m",
+        )
+        assert {"NOBODYS", "UNASKED"}.isdisjoint(own_variables)
 
 
 def test_arguments_of_one_instance_that_are_given_twice_are_all_used() -> None:
-    found = made(
+    job_plan = plan_of(
         *("--num-instances", "2", "--num-replicas", "2"),
         *("--instance-mpi-local-args", "1:-x A=b:c"),
         *("--instance-mpi-local-args", "0:"),
         *("--instance-mpi-local-args", "1:-x B=2"),
     )
 
-    assert {"A", "B"}.isdisjoint(variables(found, 0))
-    assert (variables(found, 1)["A"], variables(found, 1)["B"]) == ("b:c", "2")
+    assert {"A", "B"}.isdisjoint(variables(job_plan, 0))
+    assert (variables(job_plan, 1)["A"], variables(job_plan, 1)["B"]) == ("b:c", "2")
 
 
 def test_programs_are_told_which_libmpi_is_this_mpiruns_unless_the_user_says(
@@ -429,42 +444,47 @@ def test_programs_are_told_which_libmpi_is_this_mpiruns_unless_the_user_says(
     mpirun.chmod(0o755)
     (tmp_path / "lib/libmpi.so.40").touch()
 
-    ours = made("--mpirun", str(mpirun))
-    users = made("--mpirun", str(mpirun), environ={**PATH, "MPI4PY_LIBMPI": "/mine.so"})
+    ours = plan_of("--mpirun", str(mpirun))
+    users = plan_of(
+        "--mpirun", str(mpirun), environ={**PATH, "MPI4PY_LIBMPI": "/own.so"}
+    )
 
     assert variables(ours)["MPI4PY_LIBMPI"] == f"{tmp_path}/lib/libmpi.so.40"
     assert "MPI4PY_LIBMPI" not in variables(users)
 
 
 def test_v_ipu_and_other_hosts_are_planned() -> None:
-    found = shape(
+    job_plan = plan_with(
         2,
         *("--host", "a,b", "--vipu-partition", "p64", "--vipu-server-host", "10.1.3.1"),
         *("--vipu-server-port", "8091", "--vipu-server-timeout", "600"),
     )
 
-    told = variables(found, 1)
-    assert [told[f"IPUOF_VIPU_API_{name}"] for name in ("HOST", "PORT", "TIMEOUT")] == [
-        *("10.1.3.1", "8091", "600")
-    ]
-    assert told["IPUOF_VIPU_API_PARTITION_ID"] == "p64"
-    assert told["POPDIST_OFFLINE_MODE"] == "0"
+    own_variables = variables(job_plan, 1)
+    assert [
+        own_variables[f"IPUOF_VIPU_API_{name}"] for name in ("HOST", "PORT", "TIMEOUT")
+    ] == [*("10.1.3.1", "8091", "600")]
+    assert own_variables["IPUOF_VIPU_API_PARTITION_ID"] == "p64"
+    assert own_variables["POPDIST_OFFLINE_MODE"] == "0"
 
 
 def test_the_partition_of_a_job_that_names_none_has_the_jobs_id() -> None:
-    found = made("--vipu-server-timeout=7")
+    job_plan = plan_of("--vipu-server-timeout=7")
 
-    assert found.request.needs_ipus
-    told = variables(found)
-    assert told["IPUOF_VIPU_API_PARTITION_ID"] == f"poprun-{found.request.identity}"
-    assert told["IPUOF_VIPU_API_TIMEOUT"] == "7"
-    # What is asked is an inventory of this machine, and no server.
-    assert "IPUOF_VIPU_API_HOST" not in told
-    assert "IPUOF_VIPU_API_PORT" not in told
+    assert job_plan.request.needs_ipus
+    own_variables = variables(job_plan)
+    assert (
+        own_variables["IPUOF_VIPU_API_PARTITION_ID"]
+        == f"poprun-{job_plan.request.identity}"
+    )
+    assert own_variables["IPUOF_VIPU_API_TIMEOUT"] == "7"
+    # The inventory is that of this machine, not that of a server.
+    assert "IPUOF_VIPU_API_HOST" not in own_variables
+    assert "IPUOF_VIPU_API_PORT" not in own_variables
 
 
-def test_what_v_ipu_grants_is_merged_into_what_instances_are_told() -> None:
-    asked = shape(2, "--num-replicas=4")
+def test_the_partition_that_v_ipu_grants_sets_variables_of_instances() -> None:
+    requested = plan_with(2, "--num-replicas=4")
     variables_of_p64 = PartitionVariables(
         server_host="h",
         server_port=1,
@@ -475,17 +495,17 @@ def test_what_v_ipu_grants_is_merged_into_what_instances_are_told() -> None:
         num_ilds=2,
     )
 
-    found = granted(asked, variables_of_p64)
+    job_plan = granted(requested, variables_of_p64)
 
-    assert found.topology.num_ilds == 2
-    for rank, context in enumerate(found.contexts()):
-        told = variables(found, rank)
-        assert told["POPDIST_NODE_DEVICE_ID"] == "64"
-        assert told["IPUOF_VIPU_API_PARTITION_ID"] == "p64"
-        assert told["POPLAR_TARGET_OPTIONS"] == '{"instanceSize":"32"}'
-        assert "IPUOF_VIPU_API_GCD_ID" not in told
+    assert job_plan.topology.num_ilds == 2
+    for rank, context in enumerate(job_plan.contexts()):
+        own_variables = variables(job_plan, rank)
+        assert own_variables["POPDIST_NODE_DEVICE_ID"] == "64"
+        assert own_variables["IPUOF_VIPU_API_PARTITION_ID"] == "p64"
+        assert own_variables["POPLAR_TARGET_OPTIONS"] == '{"instanceSize":"32"}'
+        assert "IPUOF_VIPU_API_GCD_ID" not in own_variables
         assert context.exports["POPDIST_NODE_DEVICE_ID"] == "64"
-        assert context.argv == asked.contexts()[rank].argv
+        assert context.argv == requested.contexts()[rank].argv
 
 
 @pytest.mark.parametrize(("words", "ilds"), [((), 1), (("--num-ilds=1",), 1)])
@@ -493,37 +513,38 @@ def test_v_ipu_determines_the_ilds_unless_the_user_does(
     words: tuple[str, ...], ilds: int
 ) -> None:
     # One instance cannot be shared equally among two ILDs.
-    asked = made(*words)
-    assert asked.partition is not None
+    requested = plan_of(*words)
+    assert requested.partition is not None
 
-    found = granted(asked, replace(asked.partition, num_ilds=2))
+    job_plan = granted(requested, replace(requested.partition, num_ilds=2))
 
-    assert found.topology.num_ilds == ilds
+    assert job_plan.topology.num_ilds == ilds
 
 
-def test_a_job_without_ipus_is_told_of_no_partition() -> None:
-    found = granted(made(), None)
+def test_a_job_without_ipus_has_no_variables_of_a_partition() -> None:
+    job_plan = granted(plan_of(), None)
 
-    assert variables(found)["POPDIST_OFFLINE_MODE"] == "1"
-    assert not [name for name in variables(found) if name.startswith("IPUOF_")]
-    assert "POPLAR_TARGET_OPTIONS" not in found.contexts()[0].exports
+    assert variables(job_plan)["POPDIST_OFFLINE_MODE"] == "1"
+    assert not [name for name in variables(job_plan) if name.startswith("IPUOF_")]
+    assert "POPLAR_TARGET_OPTIONS" not in job_plan.contexts()[0].exports
 
 
 def test_offline_mode_counts_more_than_a_partition() -> None:
-    found = made("--offline-mode", "yes", "--vipu-partition", "p64")
+    job_plan = plan_of("--offline-mode", "yes", "--vipu-partition", "p64")
 
-    assert variables(found)["POPDIST_OFFLINE_MODE"] == "1"
-    assert not [name for name in variables(found) if name.startswith("IPUOF_")]
+    assert variables(job_plan)["POPDIST_OFFLINE_MODE"] == "1"
+    assert not [name for name in variables(job_plan) if name.startswith("IPUOF_")]
 
 
 def test_target_options_of_the_caller_are_merged() -> None:
     environ = {**PATH, "POPLAR_TARGET_OPTIONS": '{"ipuLinkTopology":"torus"}'}
 
-    found = made("--vipu-partition", "p", environ=environ)
+    job_plan = plan_of("--vipu-partition", "p", environ=environ)
 
-    assert '"ipuLinkTopology":"torus"' in variables(found)["POPLAR_TARGET_OPTIONS"]
+    assert '"ipuLinkTopology":"torus"' in variables(job_plan)["POPLAR_TARGET_OPTIONS"]
     assert (
-        made(environ=PATH | {"POPLAR_TARGET_OPTIONS": ""}).request.target_options == {}
+        plan_of(environ=PATH | {"POPLAR_TARGET_OPTIONS": ""}).request.target_options
+        == {}
     )
 
 
@@ -536,8 +557,10 @@ def test_target_options_of_the_caller_are_merged() -> None:
         ("/dev/zero", Stdin(path="/dev/zero")),
     ],
 )
-def test_stdin_is_nobodys_everybodys_ones_or_a_file(text: str, stdin: Stdin) -> None:
-    assert shape(2, "--stdin", text).request.stdin == stdin
+def test_stdin_is_for_no_instance_for_all_for_one_or_a_file(
+    text: str, stdin: Stdin
+) -> None:
+    assert plan_with(2, "--stdin", text).request.stdin == stdin
 
 
 def test_a_file_for_stdin_is_found_wherever_a_program_goes(
@@ -546,7 +569,7 @@ def test_a_file_for_stdin_is_found_wherever_a_program_goes(
     (tmp_path / "0").touch()
     monkeypatch.chdir(tmp_path)
 
-    assert made("--stdin", "./0").request.stdin == Stdin(path=str(tmp_path / "0"))
+    assert plan_of("--stdin", "./0").request.stdin == Stdin(path=str(tmp_path / "0"))
 
 
 def test_what_has_no_effect_is_noted(tmp_path: Path) -> None:
@@ -554,27 +577,27 @@ def test_what_has_no_effect_is_noted(tmp_path: Path) -> None:
     mpirun.write_text("#!/bin/sh\necho HYDRA build details:; echo ' Version: 5.0.2'\n")
     mpirun.chmod(0o755)
 
-    found = made("--mpirun", str(mpirun), "--mpi-local-args=--mca btl tcp")
+    job_plan = plan_of("--mpirun", str(mpirun), "--mpi-local-args=--mca btl tcp")
 
-    assert found.request.notes == [
+    assert job_plan.request.notes == [
         "--mpi-local-args has '--mca btl', which has no effect on hydra."
     ]
 
 
 def test_what_counts_for_the_job_may_stand_with_the_instances_or_be_an_option() -> None:
-    found = shape(
+    job_plan = plan_with(
         2,
         "--log-dir=logs:nocopy",
         "--mpi-local-args=--tag-output",
         "--instance-mpi-local-args=1:--allow-run-as-root --bind-to core",
     )
 
-    assert found.request.arguments.job.tag_output
-    assert found.request.arguments.job.allow_run_as_root
-    assert found.request.arguments.job.placement == "spreadcores"
+    assert job_plan.request.arguments.job.tag_output
+    assert job_plan.request.arguments.job.allow_run_as_root
+    assert job_plan.request.arguments.job.placement == "spreadcores"
     assert (
-        found.request.arguments.job.output_filename,
-        found.request.arguments.job.output_nocopy,
+        job_plan.request.arguments.job.output_filename,
+        job_plan.request.arguments.job.output_nocopy,
     ) == (
         "logs",
         True,
@@ -592,9 +615,9 @@ def test_the_nearest_directory_counts_for_an_instance(
     one = "--instance-mpi-local-args=1:--wdir ./one"
 
     def directories(*words: str) -> list[str]:
-        found = shape(2, *words).assignments
-        assert all(one.variables.get("PWD") == one.directory for one in found)
-        return [Path(one.directory or "none").name for one in found]
+        job_plan = plan_with(2, *words).assignments
+        assert all(one.variables.get("PWD") == one.directory for one in job_plan)
+        return [Path(one.directory or "none").name for one in job_plan]
 
     assert directories() == ["none", "none"]
     assert directories(job) == ["all", "all"]
@@ -604,20 +627,20 @@ def test_the_nearest_directory_counts_for_an_instance(
 
 
 def test_slots_that_suffice_are_accepted() -> None:
-    assert shape(4, "--host", "a:2,alice@b:3").request.hosts == (
+    assert plan_with(4, "--host", "a:2,alice@b:3").request.hosts == (
         HostSpec(name="a", slots=2),
         HostSpec(name="b", slots=3, user="alice"),
     )
 
 
-def test_options_about_several_hosts_are_told_to_have_no_effect_on_one() -> None:
+def test_the_user_is_warned_of_options_for_several_hosts_on_one_host() -> None:
     words = ("--host-subnet=10.5.0.0/16", "--distribute-ssh-key=yes")
 
-    assert made(*words, "--synchronise-poplar-sdk=no").request.notes == [
+    assert plan_of(*words, "--synchronise-poplar-sdk=no").request.notes == [
         "--host-subnet has no effect on a job that runs on one host.",
         "--distribute-ssh-key has no effect on a job that runs on one host.",
     ]
-    assert shape(2, *words, "--host", "a,b").request.notes == []
+    assert plan_with(2, *words, "--host", "a,b").request.notes == []
 
 
 def test_root_may_start_a_job_unless_the_user_says_no(
@@ -625,25 +648,25 @@ def test_root_may_start_a_job_unless_the_user_says_no(
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
 
-    assert not made().request.arguments.job.allow_run_as_root
-    assert made("--allow-run-as-root=1").request.arguments.job.allow_run_as_root
+    assert not plan_of().request.arguments.job.allow_run_as_root
+    assert plan_of("--allow-run-as-root=1").request.arguments.job.allow_run_as_root
     assert refusal(OptionError, "--allow-run-as-root=no") == (
         "You are root, and --allow-run-as-root is no (command line). Leave it out, or "
         "run poprun as another user."
     )
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert not made("--allow-run-as-root=no").request.arguments.job.allow_run_as_root
+    assert not plan_of("--allow-run-as-root=no").request.arguments.job.allow_run_as_root
 
 
 def test_all_variables_of_one_beginning_are_exported_but_those_of_a_job() -> None:
     environ = {**PATH, "MY_A": "1", "MY_B": "2", "YOUR_A": "3", "POPDIST_JOB_ID": "x"}
 
-    found = made("--mpi-local-args=-x MY_* -x POPDIST*", environ=environ)
+    job_plan = plan_of("--mpi-local-args=-x MY_* -x POPDIST*", environ=environ)
 
-    assert variables(found)["MY_A"] == "1"
-    assert variables(found)["MY_B"] == "2"
-    assert "YOUR_A" not in variables(found)
-    assert variables(found)["POPDIST_JOB_ID"] == found.request.identity
+    assert variables(job_plan)["MY_A"] == "1"
+    assert variables(job_plan)["MY_B"] == "2"
+    assert "YOUR_A" not in variables(job_plan)
+    assert variables(job_plan)["POPDIST_JOB_ID"] == job_plan.request.identity
 
 
 # --- Jobs that make none.
@@ -755,7 +778,7 @@ def test_a_job_that_makes_no_sense_is_refused_in_a_sentence(
 
 
 def test_npernode_that_agrees_is_accepted() -> None:
-    assert len(shape(2, "--mpi-global-args=--npernode 2").assignments) == 2
+    assert len(plan_with(2, "--mpi-global-args=--npernode 2").assignments) == 2
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '"x"', "null"])
@@ -823,7 +846,7 @@ def test_what_cannot_be_started_yet_is_refused_in_a_sentence(
     if hosts:
         words = (*words, "--host", ",".join(hosts))
     with pytest.raises(NotYetError) as caught:
-        unsupported.refuse_unsupported(settings(*words), made(*words).request.hosts)
+        unsupported.refuse_unsupported(settings(*words), plan_of(*words).request.hosts)
 
     assert (str(caught.value), caught.value.exit_code) == (sentence, 2)
 
@@ -842,30 +865,30 @@ def test_what_runs_here_and_offline_can_be_started(
     words: tuple[str, ...], host: str
 ) -> None:
     words = (*words, "--host", host)
-    unsupported.refuse_unsupported(settings(*words), made(*words).request.hosts)
+    unsupported.refuse_unsupported(settings(*words), plan_of(*words).request.hosts)
 
 
 def test_the_name_that_slurm_has_for_this_machine_is_this_machine() -> None:
     environ = {**PATH, "SLURMD_NODENAME": "gc-poplar-02"}
-    asked = settings("--host", "gc-poplar-02")
+    requested = settings("--host", "gc-poplar-02")
 
-    unsupported.refuse_unsupported(settings(), made(environ=environ).request.hosts)
+    unsupported.refuse_unsupported(settings(), plan_of(environ=environ).request.hosts)
     unsupported.refuse_unsupported(
-        asked, made("--host", "gc-poplar-02").request.hosts, "gc-poplar-02"
+        requested, plan_of("--host", "gc-poplar-02").request.hosts, "gc-poplar-02"
     )
     with pytest.raises(NotYetError):
         unsupported.refuse_unsupported(
-            asked, made("--host", "gc-poplar-02").request.hosts, "gc-poplar-01"
+            requested, plan_of("--host", "gc-poplar-02").request.hosts, "gc-poplar-01"
         )
 
 
 def hints(*words: str) -> list[str]:
     with pytest.raises(TopologyError) as caught:
-        made(*words)
+        plan_of(*words)
     return getattr(caught.value, "__notes__", [])
 
 
-def test_instances_without_replicas_are_told_of_the_default() -> None:
+def test_a_hint_names_the_default_of_one_replica() -> None:
     assert hints("--num-instances=4") == [
         "Without --num-replicas a job has 1 replica. For one replica in each instance "
         "add --num-replicas 4, or write -n 4 in the place of --num-instances 4."
@@ -889,29 +912,29 @@ def describe(hosts: Sequence[HostSpec]) -> list[HostFacts]:
 
 def on_two_hosts(*words: str) -> Plan:
     """Return the plan of 4 instances on two hosts that differ."""
-    asked = settings("--mpirun", "local", "-n", "4", "--host", "a,b", *words)
-    return made_by(asked, describe=describe)
+    requested = settings("--mpirun", "local", "-n", "4", "--host", "a,b", *words)
+    return plan_for(requested, describe=describe)
 
 
 def test_hosts_with_different_cpus_get_bindings_and_threads_of_their_own() -> None:
-    found = on_two_hosts("--process-placement", "spreadcores")
+    job_plan = on_two_hosts("--process-placement", "spreadcores")
 
-    assert [a.binding.cpus for a in found.assignments] == [
+    assert [a.binding.cpus for a in job_plan.assignments] == [
         (0,),
         (1,),
         (0, 1, 2),
         (3, 4, 5),
     ]
     ranks = range(4)
-    assert [variables(found, r)["OMP_NUM_THREADS"] for r in ranks] == list("1133")
+    assert [variables(job_plan, r)["OMP_NUM_THREADS"] for r in ranks] == list("1133")
 
 
 def test_rank_0_listens_on_a_port_that_is_free_on_its_host() -> None:
-    found = on_two_hosts("--host", "b,a")
+    job_plan = on_two_hosts("--host", "b,a")
 
-    again = next_attempt(found, describe)
+    again = next_attempt(job_plan, describe)
 
-    for plan in found, again:
+    for plan in job_plan, again:
         assert {variables(plan, rank)["MASTER_PORT"] for rank in range(4)} == {"4712"}
 
 
@@ -927,11 +950,11 @@ def test_a_relative_directory_is_one_of_the_host(
     (tmp_path / "out").mkdir()
     monkeypatch.chdir(tmp_path)
 
-    found = on_two_hosts("--mpi-local-args=--wdir ./out")
+    job_plan = on_two_hosts("--mpi-local-args=--wdir ./out")
 
     directories = ["/home/a/out", "/home/a/out", "/home/b/out", "/home/b/out"]
-    assert [a.cwd for a in found.assignments] == directories
-    assert [variables(found, rank)["PWD"] for rank in range(4)] == directories
+    assert [a.cwd for a in job_plan.assignments] == directories
+    assert [variables(job_plan, rank)["PWD"] for rank in range(4)] == directories
 
 
 def test_a_program_is_looked_for_once_on_each_host() -> None:

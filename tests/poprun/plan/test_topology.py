@@ -15,7 +15,7 @@ def refusal(**counts: int) -> str:
     return str(refused.value)
 
 
-def test_nothing_asked_for_is_one_of_everything() -> None:
+def test_without_options_a_topology_has_one_of_everything() -> None:
     topology = Topology()
 
     assert repr(topology) == (
@@ -296,7 +296,7 @@ KEYS = {
 
 
 @given(COUNTS)
-def test_whoever_follows_the_advice_is_accepted(counts: dict[str, int]) -> None:
+def test_what_the_advice_says_is_accepted(counts: dict[str, int]) -> None:
     assume(min(counts.values()) >= 1)
     try:
         Topology(**counts)
