@@ -19,7 +19,7 @@ from popdist.bench.peers import Mpi
 from popdist.bench.rounds import READ_FROM_BYTES, Lane, measure
 from popdist.bench.runners import Candidate, Engine, Run
 from popdist.bench.sizes import parse
-from popdist.bench.tasks import Task, task
+from popdist.bench.tasks import Task, make_task
 
 
 class MpiCommunicator:
@@ -105,11 +105,11 @@ def main() -> None:
     comm, measured = candidate(options.kind)
     microseconds = {}
     for nbytes in options.sizes:
-        measured_task = task("all_reduce", nbytes, options.dtype, comm.rank, comm.size)
+        task = make_task("all_reduce", nbytes, options.dtype, comm.rank, comm.size)
         lane = Lane(
             name=measured.name,
-            task=measured_task,
-            run=measured.runner(measured_task),
+            task=task,
+            run=measured.runner(task),
             reads=nbytes >= READ_FROM_BYTES,
         )
         if problem := check(comm, lane):

@@ -13,7 +13,7 @@ from popdist.bench.results import ENGINE, FLOOR, Result
 from popdist.bench.rounds import READ_FROM_BYTES, Lane, Samples, measure
 from popdist.bench.runners import Candidate, Engine, Floor
 from popdist.bench.sizes import in_short
-from popdist.bench.tasks import Task, task
+from popdist.bench.tasks import Task, make_task
 
 # From the one that any member's result may have to the one that counts for all.
 _VERDICTS = (
@@ -45,45 +45,45 @@ class Bench:
             SystemExit: The engine's own result is wrong.
         """
         size, rank = self.comm.size, self.comm.rank
-        todo = task(operation, nbytes, dtype, rank, size)
-        engine = self._engine_lane(todo)
+        task = make_task(operation, nbytes, dtype, rank, size)
+        engine = self._engine_lane(task)
         if check(self.comm, engine):
-            what = f"{operation} of {in_short(todo.nbytes)} of {dtype}"
+            what = f"{operation} of {in_short(task.nbytes)} of {dtype}"
             refuse(self.comm, f"The engine's result of {what} is wrong.")
         # Once more: since the check, members have agreed on its outcome by the engine.
         engine.run(1)
-        algorithm = self.engine.algorithm_of(todo)
-        lanes, errors = self._peer_lanes(todo)
-        lanes = [engine, *lanes, self._lane(Floor(), todo)]
+        algorithm = self.engine.algorithm_of(task)
+        lanes, errors = self._peer_lanes(task)
+        lanes = [engine, *lanes, self._lane(Floor(), task)]
         samples = measure(self.comm, lanes, self.seconds, self.probe)
-        blocks = self.engine.blocks_of(todo) if algorithm == "direct" else None
+        blocks = self.engine.blocks_of(task) if algorithm == "direct" else None
         waits = self.comm.greatest(np.array(engine.waited[1:]) / engine.waited[0])
-        return self._result(todo, algorithm, blocks, lanes, samples, errors, waits)
+        return self._result(task, algorithm, blocks, lanes, samples, errors, waits)
 
-    def _reads(self, todo: Task) -> bool:
-        return self.reads and todo.nbytes >= READ_FROM_BYTES
+    def _reads(self, task: Task) -> bool:
+        return self.reads and task.nbytes >= READ_FROM_BYTES
 
-    def _lane(self, candidate: Candidate, todo: Task) -> Lane:
+    def _lane(self, candidate: Candidate, task: Task) -> Lane:
         return Lane(
             name=candidate.name,
-            task=todo,
-            run=candidate.runner(todo),
-            reads=self._reads(todo),
+            task=task,
+            run=candidate.runner(task),
+            reads=self._reads(task),
         )
 
-    def _engine_lane(self, todo: Task) -> Lane:
+    def _engine_lane(self, task: Task) -> Lane:
         group = self.engine.group
         if self.in_arena:
-            rows = [group.empty(row.shape, row.dtype) for row in todo.inputs]
-            todo = todo.on_arrays(rows)
-        lane = self._lane(self.engine, todo)
+            rows = [group.empty(row.shape, row.dtype) for row in task.inputs]
+            task = task.on_arrays(rows)
+        lane = self._lane(self.engine, task)
         return replace(lane, name=ENGINE, waits=lambda: group.waits)
 
-    def _peer_lanes(self, todo: Task) -> tuple[list[Lane], dict[str, str]]:
+    def _peer_lanes(self, task: Task) -> tuple[list[Lane], dict[str, str]]:
         """Return the peers that are right, and what is wrong with each other one."""
         lanes, errors = [], {}
         for peer in self.peers:
-            lane = self._lane(peer, todo)
+            lane = self._lane(peer, task)
             if why := check(self.comm, lane):
                 errors[peer.name] = why
             else:
@@ -92,7 +92,7 @@ class Bench:
 
     def _result(
         self,
-        todo: Task,
+        task: Task,
         algorithm: str,
         blocks: tuple[int, bool] | None,
         lanes: Sequence[Lane],
@@ -104,14 +104,14 @@ class Bench:
         times = results.microseconds(names, samples.seconds)
         read = bandwidth(samples.probed)
         return Result(
-            operation=todo.operation,
-            dtype=todo.dtype,
-            bytes=todo.nbytes,
+            operation=task.operation,
+            dtype=task.dtype,
+            bytes=task.nbytes,
             members=self.comm.size,
             algorithm=algorithm,
             in_arena=self.in_arena,
             blocks=blocks,
-            reads_result=self._reads(todo),
+            reads_result=self._reads(task),
             mode=mode(read),
             read_gb_per_s=read,
             placement=self.placement,

@@ -67,7 +67,7 @@ class Task:
         )
 
 
-def task(operation: str, nbytes: int, dtype: str, rank: int, members: int) -> Task:
+def make_task(operation: str, nbytes: int, dtype: str, rank: int, members: int) -> Task:
     """Return the task of this size, rounded up to elements that members can share."""
     unit = 1 if operation == "all_reduce" else members
     length = -(-nbytes // (unit * np.dtype(dtype).itemsize)) * unit

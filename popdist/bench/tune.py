@@ -13,7 +13,7 @@ from popdist.bench.results import Spread
 from popdist.bench.rounds import Lane, measure
 from popdist.bench.runners import Engine
 from popdist.bench.sizes import in_short
-from popdist.bench.tasks import task
+from popdist.bench.tasks import make_task
 from popdist.engine.tuning import Tuning, cores_of_host
 
 if TYPE_CHECKING:
@@ -113,9 +113,9 @@ def _compare(
     """Return each engine's times as a share of the first one's, at each size."""
     shares: dict[T, list[float]] = {value: [] for value in engines}
     for size in sizes:
-        todo = task("all_reduce", size, "float32", comm.rank, comm.size)
+        task = make_task("all_reduce", size, "float32", comm.rank, comm.size)
         lanes = [
-            Lane(name=engine.name, task=todo, run=engine.runner(todo))
+            Lane(name=engine.name, task=task, run=engine.runner(task))
             for engine in engines.values()
         ]
         times = measure(comm, lanes, seconds, lambda: 0.0).seconds

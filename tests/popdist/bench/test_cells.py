@@ -8,11 +8,11 @@ from popdist.bench.communicator import Floats
 from popdist.bench.machine_state import Probe
 from popdist.bench.rounds import Lane
 from popdist.bench.runners import Engine, Run
-from popdist.bench.tasks import Task, task
+from popdist.bench.tasks import Task, make_task
 from tests.popdist.bench.lone_member import LoneMember
 from tests.popdist.engine.members import group_of
 
-TASK = task("all_reduce", 400, "float32", 0, 1)
+TASK = make_task("all_reduce", 400, "float32", 0, 1)
 
 
 class WithAnother(LoneMember):

@@ -11,11 +11,11 @@ import pytest
 
 from popdist.bench import peers
 from popdist.bench.communicator import Floats
-from popdist.bench.tasks import task
+from popdist.bench.tasks import make_task
 from tests.popdist.bench.fake_torch import PORT, Torch
 from tests.popdist.bench.lone_member import LoneMember
 
-IN_PLACE = task("all_reduce", 4, "float32", 0, 1)
+IN_PLACE = make_task("all_reduce", 4, "float32", 0, 1)
 
 
 @pytest.mark.parametrize(
@@ -129,11 +129,11 @@ def test_gloo_writes_into_results_of_their_own(
     operation: str, call: str, torch: Torch, at_exit: list[Callable[[], object]]
 ) -> None:
     (gloo,), _ = peers.find(["gloo"], LoneMember())
-    todo = task(operation, 24, "float32", 1, 2)
+    task = make_task(operation, 24, "float32", 1, 2)
 
-    gloo.runner(todo)(1)
+    gloo.runner(task)(1)
 
-    assert torch.distributed.calls == [(call, todo.results[0], todo.inputs[0])]
+    assert torch.distributed.calls == [(call, task.results[0], task.inputs[0])]
 
 
 def test_gloo_is_left_before_the_interpreter_ends(

@@ -8,7 +8,7 @@ import pytest
 
 from popdist.bench import inputs, rounds
 from popdist.bench.rounds import Lane, burst, measure
-from popdist.bench.tasks import task
+from popdist.bench.tasks import make_task
 from tests.popdist.bench.lone_member import LoneMember
 
 SOURCE = inputs.source(8, "float32", 0)
@@ -19,7 +19,7 @@ class Spoiler:
     """Overwrites its input, as a reduction in place does, and notes what it found."""
 
     def __init__(self, name: str, seconds: float = 0.0) -> None:
-        self.task = task("all_reduce", NBYTES, "float32", 0, 1)
+        self.task = make_task("all_reduce", NBYTES, "float32", 0, 1)
         self.rows = self.task.inputs
         self.seconds = seconds
         self.fresh: list[bool] = []
