@@ -399,17 +399,3 @@ class Session:
 
 STATE = Session()
 os.register_at_fork(after_in_child=STATE.after_fork)
-
-
-def connect() -> "Group":
-    """Return the group of all instances of the job, where each has one row.
-
-    The first call is collective: all instances must make it, and it blocks until
-    they have. popdist.init() makes it.
-
-    Raises:
-        ArenaError: The instances are on several hosts, or cannot share memory.
-        GroupUnusableError: The backend is finalised, or this process was forked.
-        SettingError: A variable of the user's cannot be what it is.
-    """
-    return STATE.group("replicas", STATE.job.members)

@@ -20,6 +20,7 @@ from popdist.bench.rounds import READ_FROM_BYTES, Lane, measure
 from popdist.bench.runners import Candidate, Engine, Run
 from popdist.bench.sizes import parse
 from popdist.bench.tasks import Task, make_task
+from popdist.groups.instance_group import instance_group
 
 
 class MpiCommunicator:
@@ -89,9 +90,7 @@ def candidate(kind: str) -> tuple[Communicator, Candidate]:
         from mpi4py import MPI
 
         return MpiCommunicator(MPI), Mpi(MPI)
-    from popdist.session import connect
-
-    group = connect()
+    group = instance_group()
     return GroupCommunicator(group), Engine(group)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -26,10 +26,9 @@ from popdist.bench.results import Result
 from popdist.bench.runners import Engine
 from popdist.bench.sizes import DEFAULT as DEFAULT_SIZES
 from popdist.bench.tasks import OPERATIONS
+from popdist.engine.group import Group
 from popdist.engine.spec.operations import CHOICES
-
-if TYPE_CHECKING:
-    from popdist.engine.group import Group
+from popdist.groups.instance_group import instance_group
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -113,11 +112,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     arguments = read(argv)
     if arguments.plot:
         plot.figure_module()
-    # Not above: wrong arguments should not wait for the other instances.
-    from popdist.session import connect
-
     # One array an instance, however many replicas it has, as a peer's process has.
-    group = connect()
+    group = instance_group()
     comm = GroupCommunicator(group)
     if comm.size > MOST_MEMBERS:
         refuse(
@@ -138,7 +134,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _results(
-    arguments: Arguments, group: "Group", comm: Communicator
+    arguments: Arguments, group: Group, comm: Communicator
 ) -> Iterator[Result]:
     """Measure cell after cell, and show each as soon as it is there."""
     fitting_sizes, sentences = _fitting(arguments, comm)
@@ -163,7 +159,7 @@ def _results(
     _show(comm, "", table.LEGEND)
 
 
-def _bench(arguments: Arguments, group: "Group", comm: Communicator) -> Bench:
+def _bench(arguments: Arguments, group: Group, comm: Communicator) -> Bench:
     """Return the bench, with the peers that can take part; show which these are."""
     names = [name for name in arguments.peers if name != "none"]
     present, missing = peers.find(names, comm)

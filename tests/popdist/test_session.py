@@ -294,10 +294,10 @@ def test_init_keeps_the_jobs_group_open_whatever_is_closed() -> None:
 
 def test_threads_that_come_first_together_make_one_group() -> None:
     body = """
-    from popdist.session import connect
     groups = []
     threads = [
-        threading.Thread(target=lambda: groups.append(connect())) for _ in range(8)
+        threading.Thread(target=lambda: groups.append(popdist.instance_group()))
+        for _ in range(8)
     ]
     for thread in threads:
         thread.start()
