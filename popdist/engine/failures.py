@@ -45,9 +45,9 @@ _ROOTED = {
 
 def explain(ending: Ending, instances: Sequence[int], timeout: float) -> PopdistError:
     """Return the error that every member raises for the end of the group."""
-    reason, by, about, _, mine, theirs, message = ending
+    reason, by, about, _, own_call, other_call, message = ending
     finder, concerned = instances[by], instances[about]
-    call = describe_call(mine, instances)
+    call = describe_call(own_call, instances)
     match Status(reason):
         case Status.PEER_LOST:
             return PeerLostError(
@@ -62,8 +62,8 @@ def explain(ending: Ending, instances: Sequence[int], timeout: float) -> Popdist
                 "instead; if it was only slow, raise POPDIST_TIMEOUT."
             )
         case Status.MISMATCH:
-            there = describe_call(theirs, instances)
-            if mine == theirs:
+            there = describe_call(other_call, instances)
+            if own_call == other_call:
                 there += " in arrays of other shapes, or of other replicas"
             return MismatchError(
                 "Tensor layouts did not match on all instances: instance "
@@ -125,11 +125,11 @@ def unusable(ending: Ending | None, instances: Sequence[int]) -> PopdistError:
             "from. Make the call before it is closed, or call popdist.init() in a "
             "process that was started anew."
         )
-    reason, by, _, number, mine, _, message = ending
+    reason, by, _, number, own_call, _, message = ending
     why = Status(reason).name.lower()
     if reason == Status.ASKED:
         why = message.removeprefix(_FAILED).removesuffix(".")
-    call = describe_call(mine, instances)
+    call = describe_call(own_call, instances)
     return GroupUnusableError(
         f"This group came to its end in call {number}, {call}, for which instance "
         f"{instances[by]} found: {why}. Let the first error end the program, and "

@@ -40,10 +40,10 @@ def check_apart(out: Sequence[Array]) -> None:
 def out_arrays(out: Any, count: int) -> list[Array]:
     """Return the arrays, one for each replica of the group, that `out` stands for."""
     if isinstance(out, LIST_TYPES):
-        arrays = [written(one) for one in out]
+        arrays = [written(array) for array in out]
     else:
-        whole = written(out)
-        arrays = [whole[i, ...] for i in range(len(whole))] if whole.ndim else []
+        stack = written(out)
+        arrays = [stack[i, ...] for i in range(len(stack))] if stack.ndim else []
     if len(arrays) != count:
         raise ValueError(
             f"out has {len(arrays)} entries, but the result has {count}: one for each "

@@ -96,11 +96,11 @@ class Exchanges(Membership):
             return out if out is not None else [done[i, ...] for i in range(len(done))]
         rows = [readable(row) for row in self._rows(x, alike=False)]
         into = self._into(rows, out)
-        mine, number = headers_of(rows), number_of(name)
+        own_headers, number = headers_of(rows), number_of(name)
 
         def action() -> Any:
             if done is None:
-                headers = self._headers(Operation.ALL_GATHER, mine, number)
+                headers = self._headers(Operation.ALL_GATHER, own_headers, number)
             else:
                 headers = np.frombuffer(done, np.int64).reshape(-1, HEADER)
             gathered = self._gathered(
@@ -128,10 +128,10 @@ class Exchanges(Membership):
         rows = [readable(row) for row in self._rows(x, alike=False)]
         into = self._into(rows, out)
         owner, _ = self.owner_of(root)
-        mine, number = headers_of(rows), number_of(name)
+        own_headers, number = headers_of(rows), number_of(name)
 
         def action() -> Any:
-            headers = self._headers(Operation.GATHER, mine, number)
+            headers = self._headers(Operation.GATHER, own_headers, number)
             gathered = self._gathered(
                 Operation.GATHER, rows, headers, owner, number, into
             )
@@ -181,9 +181,9 @@ class Exchanges(Membership):
             source = None if block is None else rows_of([block])
             copies: Sequence[Copy[Array]] = ()
             if targets is None:
-                mine = np.empty((self.num_local_replicas, *shape), dtype)
-                target = rows_of([mine])
-                result = mine[0, ...] if self._flat else mine
+                parts = np.empty((self.num_local_replicas, *shape), dtype)
+                target = rows_of([parts])
+                result = parts[0, ...] if self._flat else parts
             else:
                 check_fits(targets[0], shape, dtype)
                 target, copies = destination_of(NUMPY, targets, source, code_of(dtype))
@@ -279,18 +279,18 @@ class Exchanges(Membership):
             )
         return block
 
-    def _headers(self, operation: Operation, mine: Array, name: int) -> Array:
+    def _headers(self, operation: Operation, own_headers: Array, name: int) -> Array:
         """Return what every replica's array is like."""
-        all_of_them = np.empty((self.num_replicas, HEADER), np.int64)
+        headers = np.empty((self.num_replicas, HEADER), np.int64)
         lengths = [count * HEADER * 8 for count in self.replicas]
         self.transport.all_gather(
-            rows_of([mine]),
-            rows_of([all_of_them]),
+            rows_of([own_headers]),
+            rows_of([headers]),
             lengths,
             name=name,
             prelude_to=operation,
         )
-        return all_of_them
+        return headers
 
     def _gathered(
         self,
@@ -313,14 +313,14 @@ class Exchanges(Membership):
             for begin, count in zip(self._starts(), self.replicas, strict=True)
         ]
         if len(rows) == 1:
-            mine = rows[0]
+            own = rows[0]
         else:
-            mine = np.concatenate([row.reshape(-1).view(np.uint8) for row in rows])
-        source = bytes_of(mine)
+            own = np.concatenate([row.reshape(-1).view(np.uint8) for row in rows])
+        source = bytes_of(own)
         copies: Sequence[Copy[Array]] = ()
         if into is None or not is_wanted:
-            whole = np.empty(sum(sizes) if is_wanted else 0, np.uint8)
-            target = bytes_of(whole)
+            memory = np.empty(sum(sizes) if is_wanted else 0, np.uint8)
+            target = bytes_of(memory)
         else:
             own_begin = sum(sizes[: self._starts()[self.rank]])
             target, copies = destination_of(NUMPY, into, source, own_begin=own_begin)
@@ -333,6 +333,6 @@ class Exchanges(Membership):
             return into or []
         begins = accumulate(sizes, initial=0)
         return [
-            elements_of(whole, begin, dtype, shape)
+            elements_of(memory, begin, dtype, shape)
             for begin, (dtype, shape) in zip(begins, arrays, strict=False)
         ]

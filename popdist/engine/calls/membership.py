@@ -160,11 +160,11 @@ class Membership:
         elif isinstance(x, LIST_TYPES):
             rows = [_array(row, writable) for row in x]
         else:
-            whole = _array(x, writable)
+            array = _array(x, writable)
             if self._expects_marks and not (writable or isinstance(x, ReplicaRows)):
-                self._warn_once(whole)
+                self._warn_once(array)
             # Also of an array with one axis, each row is an array that can be written.
-            rows = [whole[i, ...] for i in range(len(whole))] if whole.ndim else []
+            rows = [array[i, ...] for i in range(len(array))] if array.ndim else []
         if len(rows) != self.num_local_replicas:
             raise wrong_rows(len(rows), self.num_local_replicas)
         for row in rows[1:] if alike else ():
@@ -203,11 +203,11 @@ class Membership:
             for target in targets:
                 check_fits(target, shape, dtype)
             return out, targets
-        whole = np.empty((len(rows), *shape), dtype)
-        results = [whole[i, ...] for i in range(len(rows))]
+        stack = np.empty((len(rows), *shape), dtype)
+        results = [stack[i, ...] for i in range(len(rows))]
         if self._flat:
             return results[0], results
-        return (results if isinstance(x, LIST_TYPES) else whole), results
+        return (results if isinstance(x, LIST_TYPES) else stack), results
 
 
 def whole_number(what: str, number: Any) -> int:

@@ -264,13 +264,13 @@ class Reductions(_core.Reducer, Membership):
         """
         if not (self._core and self._flat and type(x) is np.ndarray):
             return None
-        whole = np.empty((self.size, *x.shape), x.dtype) if out is None else out
-        if type(whole) is not np.ndarray:
+        gathered = np.empty((self.size, *x.shape), x.dtype) if out is None else out
+        if type(gathered) is not np.ndarray:
             return None
-        result = _shortcut(self._core, self._gather_array, x, whole)
+        result = _shortcut(self._core, self._gather_array, x, gathered)
         if result is NotImplemented:
             return None
-        return whole if result is None else bytes(result)
+        return gathered if result is None else bytes(result)
 
     def _how(self, algorithm: str | None, reproducible: bool) -> int:
         how = self._usual if algorithm is None else algorithm_code_of(algorithm)

@@ -87,33 +87,34 @@ class Hello(NamedTuple):
         )
 
     def objection(
-        self, mine: "Hello", pid: int, instances: Sequence[int]
+        self, expected: "Hello", pid: int, instances: Sequence[int]
     ) -> str | None:
         """Return why this member cannot be in a group with the leader, or None.
 
         Args:
-            mine: The leader's own hello.
+            expected: The leader's hello.
             pid: The process that sent this one, as the kernel has it.
             instances: What the members of the group are called, by rank.
         """
         who, leader = f"Process {pid}", f"instance {instances[0]}"
         if self.rank < len(instances):
             who = f"Instance {instances[self.rank]} (process {pid})"
-        if self.version != mine.version:
+        if self.version != expected.version:
             return (
                 f"{who} speaks version {self.version} of how instances meet, but "
-                f"{leader} speaks version {mine.version}. Start all of them with "
+                f"{leader} speaks version {expected.version}. Start all of them with "
                 "the same installation of popdist."
             )
-        if self.size != mine.size:
+        if self.size != expected.size:
             return (
                 f"{who} expects a group of {self.size} instances, but {leader} "
-                f"expects {mine.size}. All of them must name the same group."
+                f"expects {expected.size}. All of them must name the same group."
             )
-        if not 1 <= self.rank < mine.size:
+        if not 1 <= self.rank < expected.size:
             return (
                 f"Process {pid} says that it is member {self.rank}, but a group of "
-                f"{mine.size} has place for 1 to {mine.size - 1} beside {leader}."
+                f"{expected.size} has place for 1 to {expected.size - 1} beside "
+                f"{leader}."
             )
         if self.member.pid != pid:
             return (
@@ -121,11 +122,11 @@ class Hello(NamedTuple):
                 f"PID namespace than {leader}. Start the instances of a host in one "
                 "container, or in containers that share their PID namespace."
             )
-        if self.layout != mine.layout:
+        if self.layout != expected.layout:
             return (
                 f"{who} lays the shared memory out as {_readable(self.layout)}, but "
-                f"{leader} as {_readable(mine.layout)}. Give all instances the same "
-                "settings and the same installation of popdist."
+                f"{leader} as {_readable(expected.layout)}. Give all instances the "
+                "same settings and the same installation of popdist."
             )
         return None
 

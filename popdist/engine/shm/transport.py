@@ -123,10 +123,10 @@ class ShmTransport:
         self, source: Rows, target: Rows, reduction: int, *, name: int = 0
     ) -> None:
         total = sum(self.replicas)
-        mine = self.replicas[self.rank]
-        if source.count % total or target.count != source.count // total * mine:
+        local = self.replicas[self.rank]
+        if source.count % total or target.count != source.count // total * local:
             raise ValueError(
-                f"The target has {target.count} elements, but the {mine} of {total} "
+                f"The target has {target.count} elements, but the {local} of {total} "
                 f"replicas here get equal parts of {source.count}."
             )
         out = target.address

@@ -105,8 +105,8 @@ def all_to_all_parts(
         )
 
     def action() -> Sequence[Tensor]:
-        mine = torch.tensor([part.nbytes for part in sources], dtype=torch.int64)
-        sizes = gathered_numbers(group, mine, Operation.ALL_TO_ALL, number)
+        own_sizes = torch.tensor([part.nbytes for part in sources], dtype=torch.int64)
+        sizes = gathered_numbers(group, own_sizes, Operation.ALL_TO_ALL, number)
         for i, out in enumerate(outs):
             if out.nbytes != int(sizes[i, group.rank]):
                 raise ValueError(

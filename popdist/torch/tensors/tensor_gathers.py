@@ -109,11 +109,11 @@ def scatter(
         lengths = _check_parts(group, out, () if source is None else source)
 
     def action() -> Tensor:
-        whole = None
+        joined = None
         if group.rank == owner and source is not None:
-            whole = bytes_of(_joined(source))
-        part, copies = destination_of(TORCH, [out], whole)
-        group.transport.scatter(whole or part, part, lengths, owner, name=number)
+            joined = bytes_of(_joined(source))
+        part, copies = destination_of(TORCH, [out], joined)
+        group.transport.scatter(joined or part, part, lengths, owner, name=number)
         copy_results(TORCH, copies)
         return out
 
@@ -137,8 +137,8 @@ def all_gather_varied(
 
     def action() -> list[Tensor]:
         lengths = [*tensor.shape, *[0] * (_MOST_AXES - tensor.dim())]
-        mine = torch.tensor([_DTYPES.index(tensor.dtype), tensor.dim(), *lengths])
-        headers = gathered_numbers(group, mine, Operation.ALL_GATHER, number)
+        numbers = torch.tensor([_DTYPES.index(tensor.dtype), tensor.dim(), *lengths])
+        headers = gathered_numbers(group, numbers, Operation.ALL_GATHER, number)
         outs = [
             torch.empty(lengths[:axes], dtype=_DTYPES[code])
             for code, axes, *lengths in headers.tolist()
@@ -154,14 +154,14 @@ def all_gather_varied(
 
 
 def gathered_numbers(
-    group: Group | Within, mine: Tensor, follows: Operation, name: int
+    group: Group | Within, numbers: Tensor, follows: Operation, name: int
 ) -> Tensor:
     """Return a row of whole numbers from each member."""
-    rows = torch.empty((group.size, len(mine)), dtype=torch.int64)
+    rows = torch.empty((group.size, len(numbers)), dtype=torch.int64)
     group.transport.all_gather(
-        bytes_of(mine),
+        bytes_of(numbers),
         bytes_of(rows),
-        [mine.nbytes] * group.size,
+        [numbers.nbytes] * group.size,
         name=name,
         prelude_to=follows,
     )
@@ -211,10 +211,10 @@ def _check_parts(
             f"{len(parts)} tensors are given, but the group has {group.size} members. "
             "Give one for each."
         )
-    mine = parts[group.rank]
-    if mine.numel() != one.numel() or mine.dtype != one.dtype:
+    own = parts[group.rank]
+    if own.numel() != one.numel() or own.dtype != one.dtype:
         raise ValueError(
-            f"This member's part has {mine.numel()} elements of {mine.dtype}, but its "
+            f"This member's part has {own.numel()} elements of {own.dtype}, but its "
             f"tensor has {one.numel()} of {one.dtype}."
         )
     return [part.nbytes for part in parts]

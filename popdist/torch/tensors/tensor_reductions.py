@@ -138,11 +138,12 @@ def reduce_scatter(
     """
     sources = local_tensors(source, group.num_local_replicas)
     check_written(out)
-    first, mine, total = sources[0], group.num_local_replicas, group.num_replicas
-    if out.dtype != first.dtype or out.numel() * total != first.numel() * mine:
+    first, local, total = sources[0], group.num_local_replicas, group.num_replicas
+    if out.dtype != first.dtype or out.numel() * total != first.numel() * local:
         raise ValueError(
-            f"out has {out.numel()} elements of {out.dtype}, but the {mine} of {total} "
-            f"replicas here get equal parts of {first.numel()} of {first.dtype}."
+            f"out has {out.numel()} elements of {out.dtype}, but the {local} of "
+            f"{total} replicas here get equal parts of {first.numel()} of "
+            f"{first.dtype}."
         )
     code, reduction = code_of(first.dtype), _reduction_of(op, sources)
     number = number_of(name)

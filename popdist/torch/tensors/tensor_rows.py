@@ -150,15 +150,15 @@ def exchanged_row(tensor: Tensor) -> Rows:
 
 
 def _extent_of(tensor: Tensor) -> Extent:
-    begin, whole = tensor.data_ptr(), is_row(tensor)
-    if whole or not tensor.numel():
-        return begin, begin + tensor.nbytes, whole
+    begin, in_order = tensor.data_ptr(), is_row(tensor)
+    if in_order or not tensor.numel():
+        return begin, begin + tensor.nbytes, in_order
     # torch has no negative strides.
     last = sum(
         (length - 1) * stride
         for length, stride in zip(tensor.shape, tensor.stride(), strict=True)
     )
-    return begin, begin + (last + 1) * tensor.element_size(), whole
+    return begin, begin + (last + 1) * tensor.element_size(), in_order
 
 
 def _copy_bytes(memory: Tensor, begin: int, tensor: Tensor) -> None:
