@@ -20,8 +20,8 @@ AsyncOp = bool | Literal["deferred"]
 _LOOK_SECONDS = 0.2
 
 
-class Maker(Protocol):
-    """What makes the calls of handles, in the order in which they were made."""
+class Scheduler(Protocol):
+    """Decides which thread makes the calls of handles, one after the other."""
 
     def check_caller(self) -> None:
         """Raise RuntimeError if the caller is the thread that it would wait for."""
@@ -43,9 +43,9 @@ class Handle(Generic[T]):
         self._done = threading.Event()
         self._result: T | None = None
         self._error: BaseException | None = None
-        # The thread that makes the call, or what has one, once it is known.
+        # The thread that makes the call, or what chooses one, once it is known.
         self.thread: threading.Thread | None = None
-        self.maker: Maker | None = None
+        self.scheduler: Scheduler | None = None
         self._lock = threading.Lock()
         self._callbacks: list[Callable[[], None]] = []
 
@@ -64,9 +64,9 @@ class Handle(Generic[T]):
         """
         try:
             self.check_waiter()
-            if self.maker is not None and not self.test():
+            if self.scheduler is not None and not self.test():
                 self._check_that_it_is_made()
-                self.maker.make_until(self)
+                self.scheduler.make_until(self)
             while not self.test():
                 self._check_that_it_is_made()
                 self._done.wait(_LOOK_SECONDS)
@@ -144,13 +144,13 @@ class Handle(Generic[T]):
         if self.test():
             return
         check_thread(self.thread)
-        if self.maker is not None:
-            self.maker.check_caller()
+        if self.scheduler is not None:
+            self.scheduler.check_caller()
 
     def _hurry(self) -> None:
         """Let the call be made, though none may wait for it in wait()."""
-        if self.maker is not None and not self.test() and os.getpid() == self._pid:
-            self.maker.hurry()
+        if self.scheduler is not None and not self.test() and os.getpid() == self._pid:
+            self.scheduler.hurry()
 
     def _check_that_it_is_made(self) -> None:
         if os.getpid() != self._pid:
@@ -207,12 +207,12 @@ def check_interpreter() -> None:
         )
 
 
-def check_thread(maker: threading.Thread | None) -> None:
+def check_thread(thread: threading.Thread | None) -> None:
     """Raise RuntimeError in the thread that is to make the call that is waited for.
 
     It runs a program's function only in a callback.
     """
-    if maker is threading.current_thread():
+    if thread is threading.current_thread():
         raise WaitsForItselfError(
             "A callback of add_done_callback waits for a collective call of the same "
             "group, which can begin only when the callback has returned. Make the call "

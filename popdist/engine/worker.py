@@ -63,7 +63,7 @@ class Worker:
         """
         check_interpreter()
         handle: Handle[T] = Handle(give_up)
-        handle.maker = self
+        handle.scheduler = self
         with self._changed:
             if self._thread is None:
                 thread = Helper(target=self._work, name="popdist", daemon=True)

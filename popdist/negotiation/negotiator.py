@@ -147,7 +147,7 @@ class Negotiator:
         call.handle = Handle(
             partial(self._group.give_up, call.request.title(call.name))
         )
-        call.handle.maker = self
+        call.handle.scheduler = self
         self._calls.setdefault(call.name, []).append(call)
         self._fresh.append(call)
         if self._observer:
