@@ -1,4 +1,4 @@
-"""What a rank requests: one collective call, described so that ranks can compare it."""
+"""The request of a member for a call, described so that members can compare it."""
 
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
@@ -125,9 +125,9 @@ def _own_problem(request: Request) -> str | None:
     return None
 
 
-def _difference(one: Request, other: Request) -> tuple[str, object, object] | None:
+def _difference(first: Request, other: Request) -> tuple[str, object, object] | None:
     """Return the first feature in which two requests differ, and what each has."""
-    pairs = zip(_features(one), _features(other), strict=False)
+    pairs = zip(_features(first), _features(other), strict=False)
     for (feature, compared, value), (_, other_compared, other_value) in pairs:
         if compared != other_compared:
             return feature, value, other_value

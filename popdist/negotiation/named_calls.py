@@ -77,7 +77,7 @@ class NamedCalls:
     """The named calls among some instances, of which this is one."""
 
     def __init__(self, participants: tuple[int, ...]) -> None:
-        """Meet the other instances. All of them must make it, and it blocks."""
+        """Join the group of the other instances; blocks until all of them do."""
         settings = STATE.settings
         self._group = STATE.group("named", participants)
         # Adds rows as the members would do, to the bit.

@@ -1,6 +1,6 @@
-"""Sums of what local replicas have, in the order in which the engine adds.
+"""Sums of the rows of local replicas, in the order in which the engine adds.
 
-The engine adds what replicas have in a binary tree over their numbers in the job: its
+The engine adds the rows of replicas in a binary tree over their numbers in the job: its
 nodes are aligned spans of powers of two. To add local gradients in that same order
 makes the sum the same to the bit in every split into instances. It costs as many
 additions as to add them one after another.

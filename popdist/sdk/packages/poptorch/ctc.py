@@ -70,7 +70,7 @@ def _search(
                     _add(grown[(*prefix, label)], 1, in_blank + score)
                 else:
                     _add(grown[(*prefix, label)], 1, total + score)
-        best = sorted(grown.items(), key=lambda one: -_log_sum(*one[1]))
+        best = sorted(grown.items(), key=lambda item: -_log_sum(*item[1]))
         beams = dict(best[:width])
     return [(prefix, _log_sum(*scores)) for prefix, scores in beams.items()]
 
@@ -79,9 +79,9 @@ def _add(scores: list[float], index: int, value: float) -> None:
     scores[index] = _log_sum(scores[index], value)
 
 
-def _log_sum(one: float, other: float) -> float:
+def _log_sum(first: float, second: float) -> float:
     """Return the logarithm of the sum of two numbers that are given by theirs."""
-    if _IMPOSSIBLE in (one, other):
-        return max(one, other)
-    high, low = max(one, other), min(one, other)
+    if _IMPOSSIBLE in (first, second):
+        return max(first, second)
+    high, low = max(first, second), min(first, second)
     return high + log1p(exp(low - high))

@@ -1,4 +1,4 @@
-"""The regions of a forward pass: with automatic casts or without, one in another."""
+"""The nested regions of a forward pass, with automatic casts or without."""
 
 from dataclasses import dataclass
 

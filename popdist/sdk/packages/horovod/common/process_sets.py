@@ -73,9 +73,9 @@ def checked_ranks(ranks: object) -> list[int]:
     Raises:
         ValueError: They are none.
     """
-    given = list(ranks) if isinstance(ranks, Iterable) else [ranks]
+    numbers = list(ranks) if isinstance(ranks, Iterable) else [ranks]
     checked: list[int] = []
-    for rank in given:
+    for rank in numbers:
         if isinstance(rank, bool) or not isinstance(rank, int) or rank < 0:
             raise ValueError(
                 f"A process set is made of ranks, which are whole numbers from 0, but "

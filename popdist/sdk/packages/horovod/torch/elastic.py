@@ -1,4 +1,4 @@
-"""Names of elastic Horovod, which say that it is not here."""
+"""The names of elastic Horovod, which raise an error: it is not available."""
 
 from typing import Any, NoReturn
 

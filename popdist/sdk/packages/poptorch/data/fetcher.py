@@ -1,4 +1,4 @@
-"""What the loading process does: it fills the slots of a ring with batches, ahead.
+"""The program of the loading process: fills the slots of a ring with batches, ahead.
 
 Passes over the data set are numbered from 0. The process that asks for batches sends
 Begin and Free, at last Stop, and gets Batch, then End, for each pass, or a Failure.

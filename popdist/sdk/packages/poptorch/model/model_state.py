@@ -1,4 +1,4 @@
-"""What compiling a module and loading it have made, for one executor."""
+"""The state of an executor's module: compiled, loaded, attached to its device."""
 
 from functools import cache
 from pathlib import Path
@@ -55,7 +55,7 @@ class ModelState:
         self.forget()
 
     def forget(self) -> None:
-        """Forget all that compiling and loading the model has made."""
+        """Make the module one that is neither compiled nor loaded."""
         self.compiled: Compiled | None = None
         self.loaded: ReplicatedModel | None = None
         self.attached = False

@@ -32,14 +32,14 @@ def write_state(
     """Set the momenta that a dictionary of read_state has; others stay as they are."""
     for group, weight, name in _weights(optimizer, names):
         keys = _tensors_of(optimizer, group)
-        given = {
+        loaded = {
             key: tensors[f"{prefix}___model.{name}"].clone()
             for prefix, key in keys.items()
             if f"{prefix}___model.{name}" in tensors
         }
-        if given:
+        if loaded:
             entry = _complete(optimizer, group, weight)
-            optimizer.state[weight] = {**entry, **given}
+            optimizer.state[weight] = {**entry, **loaded}
 
 
 def read_parameters(

@@ -49,15 +49,17 @@ class Optimizer:
             arguments: The locals() at the beginning of __init__().
         """
         names = arguments.keys() & signature(self._torch).parameters.keys()
-        given = {name: arguments[name] for name in names - {"params"}}
-        self._torch.__init__(self, arguments["params"], **given_only(given))
-        self._extend(given, arguments)
+        torch_arguments = {name: arguments[name] for name in names - {"params"}}
+        self._torch.__init__(self, arguments["params"], **given_only(torch_arguments))
+        self._extend(torch_arguments, arguments)
 
-    def _extend(self, given: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
+    def _extend(
+        self, torch_arguments: Mapping[str, Any], arguments: Mapping[str, Any]
+    ) -> None:
         """Set what PopTorch adds.
 
         Args:
-            given: The arguments of torch.optim's optimizer; None for its default.
+            torch_arguments: Those of torch.optim's optimizer; None for its default.
             arguments: All arguments.
         """
         for name, dtype in arguments.items():
@@ -75,7 +77,7 @@ class Optimizer:
         if "max_grad_norm" in arguments:
             self.max_grad_norm = arguments["max_grad_norm"]
         added = {name: arguments[name] for name in _ADDED if name in arguments}
-        self.variable_attrs = VariableAttributes({**given, **added})
+        self.variable_attrs = VariableAttributes({**torch_arguments, **added})
 
     # Any: attributes of any type.
     def __getstate__(self) -> dict[str, Any]:

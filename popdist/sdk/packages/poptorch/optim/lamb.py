@@ -33,15 +33,15 @@ class LAMB(Optimizer, TorchOptimizer):
         second_order_momentum_accum_type: torch.dtype | None = None,
     ) -> None:
         arguments = locals()
-        given = {name: arguments[name] for name in _DEFAULTS}
+        torch_arguments = {name: arguments[name] for name in _DEFAULTS}
         defaults = {
             **_DEFAULTS,
-            **given_only(given),
+            **given_only(torch_arguments),
             "bias_correction": bias_correction,
             "max_weight_norm": max_weight_norm,
         }
         TorchOptimizer.__init__(self, params, defaults)
-        self._extend(given, arguments)
+        self._extend(torch_arguments, arguments)
 
     @torch.no_grad()
     # Any: torch.optim's step() may return what its closure returns.

@@ -134,14 +134,14 @@ class ShardedExecution(PipelinedExecution):
     _mode = 1
 
 
-def _stage(given: object) -> Stage:
-    if isinstance(given, Stage):
-        return given
-    blocks = [given] if isinstance(given, str) else given
+def _stage(element: object) -> Stage:
+    if isinstance(element, Stage):
+        return element
+    blocks = [element] if isinstance(element, str) else element
     require(
         isinstance(blocks, list | tuple)
         and all(isinstance(block, str) for block in blocks),
-        f"{given!r} is neither a poptorch.Stage nor block IDs (strings).",
+        f"{element!r} is neither a poptorch.Stage nor block IDs (strings).",
     )
     assert isinstance(blocks, list | tuple)
     return Stage(*blocks)
@@ -190,8 +190,8 @@ class _IPhasedExecution(_IExecutionStrategy):
         }
 
 
-def _phases(given: Sequence[Any]) -> Iterator[Phase]:
-    for each in given:
+def _phases(elements: Sequence[Any]) -> Iterator[Phase]:
+    for each in elements:
         if isinstance(each, Phase):
             yield each
         elif isinstance(each, list) and any(isinstance(e, Phase) for e in each):

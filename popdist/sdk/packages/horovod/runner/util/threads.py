@@ -22,11 +22,11 @@ def in_thread(
         daemon: Whether the program may end before the function has.
         silent: Report no exception of the function.
     """
-    given = tuple(args)
+    arguments = tuple(args)
 
     def call() -> None:
         try:
-            target(*given)
+            target(*arguments)
         except BaseException:
             if not silent:
                 raise

@@ -14,17 +14,17 @@ def adasum(tensors: list[Tensor]) -> Tensor:
     level = [tensor.double() for tensor in tensors]
     while len(level) > 1:
         level = [
-            _combine(one, other)
-            for one, other in zip(level[::2], level[1::2], strict=True)
+            _combine(left, right)
+            for left, right in zip(level[::2], level[1::2], strict=True)
         ]
     return level[0].to(dtype)
 
 
-def _combine(one: Tensor, other: Tensor) -> Tensor:
-    product = torch.sum(one * other)
-    squares = torch.sum(one * one), torch.sum(other * other)
-    own_part, other_part = (
+def _combine(left: Tensor, right: Tensor) -> Tensor:
+    product = torch.sum(left * right)
+    squares = torch.sum(left * left), torch.sum(right * right)
+    left_part, right_part = (
         1 - product / (2 * square) if square else torch.ones_like(product)
         for square in squares
     )
-    return own_part * one + other_part * other
+    return left_part * left + right_part * right

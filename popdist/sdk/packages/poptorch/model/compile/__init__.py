@@ -1,1 +1,1 @@
-"""Takes a module and inputs; gives what a forward pass has shown, or a file held."""
+"""Takes a module and inputs; gives a compiled model, from a forward pass or a file."""

@@ -1,4 +1,4 @@
-"""What there is to find out about a model before it runs, by one forward pass."""
+"""Compiles a model: finds its loss, IPUs and types by one forward pass."""
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack

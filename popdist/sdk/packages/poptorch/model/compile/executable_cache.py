@@ -1,4 +1,4 @@
-"""The executable cache: what compiling has found out, kept for other processes.
+"""The executable cache: results of compiling, in files for other processes.
 
 Compiling is a forward pass. With a cache, one of the processes that compile the same
 model runs it, while the others of its host wait, and later runs do without it.

@@ -146,21 +146,21 @@ def _run_norm(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     torch takes inputs of float16 beside weights of float32, without copying them.
     """
     names = [argument.name for argument in func._schema.arguments]
-    given = dict(zip(names, args, strict=False)) | kwargs
+    arguments = dict(zip(names, args, strict=False)) | kwargs
     data = ("grad_out", "input", "X", "dY")
-    if not any(_is_half(given.get(name)) for name in data):
+    if not any(_is_half(arguments.get(name)) for name in data):
         return func(*args, **kwargs)
-    wide = {n: v if n in data else _widened(v) for n, v in given.items()}
+    wide = {n: v if n in data else _widened(v) for n, v in arguments.items()}
     if not any(isinstance(v, torch.Tensor) for n, v in wide.items() if n not in data):
-        wide = {name: _widened(value) for name, value in given.items()}
+        wide = {name: _widened(value) for name, value in arguments.items()}
     result, *others = func(**wide)
     # Weights of float32 have gradients of it.
     backward = "output_mask" in names
-    if backward and not _is_half(given.get("weight", given.get("gamma"))):
+    if backward and not _is_half(arguments.get("weight", arguments.get("gamma"))):
         return (_narrowed(result), *others)
     for name in ("running_mean", "running_var"):
-        if not backward and _is_half(given.get(name)):
-            _clipped(given[name].copy_(wide[name]))
+        if not backward and _is_half(arguments.get(name)):
+            _clipped(arguments[name].copy_(wide[name]))
     return (_narrowed(result), *(_narrowed(others) if backward else others))
 
 

@@ -34,23 +34,23 @@ class Kind:
         constant = repr(value) if isinstance(value, _CONSTANTS) else None
         return cls(type(value).__name__, value=constant)
 
-    def mismatch(self, name: str, given: "Kind") -> str:
-        """Return a sentence that says how an input that is given differs."""
-        if self.type != given.type:
+    def mismatch(self, name: str, other: "Kind") -> str:
+        """Return a sentence that says how another input differs."""
+        if self.type != other.type:
             # Of a tensor, its dtype only matters next to another tensor.
-            alike = (self.shape is None) == (given.shape is None)
+            alike = (self.shape is None) == (other.shape is None)
             types = [
                 each.type
                 if alike or each.shape is None
                 else f"torch.Tensor, {each.type}"
-                for each in (self, given)
+                for each in (self, other)
             ]
             return f"Type mismatch for {name}: expected {types[0]} but got {types[1]}."
-        if self.shape is not None and given.shape is not None:
-            sizes = torch.Size(self.shape), torch.Size(given.shape)
+        if self.shape is not None and other.shape is not None:
+            sizes = torch.Size(self.shape), torch.Size(other.shape)
             return f"Shape mismatch for {name}: expected {sizes[0]} but got {sizes[1]}."
         return (
-            f"Value mismatch for {name}: expected {self.value} but got {given.value}."
+            f"Value mismatch for {name}: expected {self.value} but got {other.value}."
         )
 
 
@@ -65,16 +65,16 @@ class Signature:
     positional: int
     inputs: tuple[tuple[str, Kind], ...]
 
-    def mismatch(self, given: "Signature") -> str | None:
+    def mismatch(self, other: "Signature") -> str | None:
         """Return how the inputs of another call differ; None if they are alike."""
-        if given == self:
+        if other == self:
             return None
-        if given.positional != self.positional:
+        if other.positional != self.positional:
             return (
                 "Number of positional arguments mismatch: expected "
-                f"{self.positional} arguments but got {given.positional}."
+                f"{self.positional} arguments but got {other.positional}."
             )
-        expected, received = dict(self.inputs), dict(given.inputs)
+        expected, received = dict(self.inputs), dict(other.inputs)
         if missing := [name for name in expected if name not in received]:
             return f"Missing arguments: {', '.join(missing)}."
         if unexpected := [name for name in received if name not in expected]:
@@ -98,7 +98,7 @@ class ForwardArguments:
 
     # Any: as in __init__().
     def signature(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Signature:
-        """Return the signature of a call. What is default counts as given.
+        """Return the signature of a call. What is default counts as other.
 
         Raises:
             MissingArgumentError: An argument that has no default is missing.
@@ -108,7 +108,7 @@ class ForwardArguments:
             leaf for name, value in named.items() for leaf in _leaves(name, value)
         )
         kinds = ((name, Kind.of(value)) for name, value in leaves)
-        return Signature(positional, tuple(sorted(kinds, key=lambda one: one[0])))
+        return Signature(positional, tuple(sorted(kinds, key=lambda item: item[0])))
 
     # Any: as in __init__().
     def _named(

@@ -24,7 +24,7 @@ class Exchange:
     """
 
     def __init__(self, settings: RunSettings) -> None:
-        """Meet the other instances, if the options say that there are some.
+        """Join the group of the other instances, if the options name some.
 
         Raises:
             Error: The options name other instances than the job has, or the
