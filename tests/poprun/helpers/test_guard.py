@@ -51,14 +51,14 @@ class Driven:
         return int(self.wait(protocol.MPIRUN_STARTED)[0])
 
     def ask(self, *argv: str, grace: float = 1.0, **environ: str) -> None:
-        told = {"PATH": os.environ["PATH"], **environ}
+        variables = {"PATH": os.environ["PATH"], **environ}
         message = protocol.pack(
             protocol.START,
             int(grace * 1000),
             MARK,
             len(argv),
             *map(os.fsencode, argv),
-            *(f"{name}={value}".encode() for name, value in told.items()),
+            *(f"{name}={value}".encode() for name, value in variables.items()),
         )
         self.poprun.send(message, (self.output,))
 
@@ -103,8 +103,8 @@ def pids(guard: Driven, *names: str) -> list[int]:
 
 
 def lives(pid: int) -> bool:
-    found = processes.process(pid)
-    return found is not None and not found.zombie
+    entry = processes.process(pid)
+    return entry is not None and not entry.zombie
 
 
 # A process that obeys no signal, one in a session and with an environment of its own,
@@ -133,11 +133,11 @@ def test_mpirun_may_have_as_many_files_as_it_needs_and_not_all(
         "print(*resource.getrlimit(resource.RLIMIT_NOFILE))\n"
     )
 
-    said = subprocess.run(
+    output = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
 
-    assert said.stdout == f"{mpirun} {hard}\n"
+    assert output.stdout == f"{mpirun} {hard}\n"
 
 
 def test_mpirun_gets_the_words_the_environment_and_the_file(guard: Driven) -> None:

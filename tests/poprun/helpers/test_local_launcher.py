@@ -72,8 +72,8 @@ def test_the_death_of_one_ends_the_others(tmp_path: Path) -> None:
 
     assert launcher.returncode == 137
     assert time.monotonic() - began < 50
-    said = launcher.stderr.decode()
-    assert said.endswith(
+    stderr = launcher.stderr.decode()
+    assert stderr.endswith(
         " was killed by signal 9, and the local launcher ends the others.\n"
     )
 

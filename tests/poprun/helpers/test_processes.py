@@ -50,8 +50,8 @@ def pids(processes: list[processes.Process]) -> set[int]:
 
 
 def test_a_line_of_proc_is_read_whatever_the_name_is() -> None:
-    rest = " ".join(str(number) for number in range(3, 53))
-    line = f"17 (a) b (R 1 2) S 4 {rest}".encode()
+    other_fields = " ".join(str(number) for number in range(3, 53))
+    line = f"17 (a) b (R 1 2) S 4 {other_fields}".encode()
 
     process = processes.Process(17, line)
 
@@ -115,12 +115,12 @@ def test_a_program_of_any_name_is_found(
 
 
 def test_start_times_tell_processes_apart() -> None:
-    mine = processes.start_time(os.getpid())
+    own_start = processes.start_time(os.getpid())
 
-    assert mine == processes.start_time(os.getpid())
+    assert own_start == processes.start_time(os.getpid())
     # Counted from the start of the machine, in hundredths of a second.
     uptime = float(Path("/proc/uptime").read_text().split()[0])
-    assert 0 < mine <= uptime * os.sysconf("SC_CLK_TCK")
+    assert 0 < own_start <= uptime * os.sysconf("SC_CLK_TCK")
 
 
 def test_a_pid_without_a_process_gives_none() -> None:

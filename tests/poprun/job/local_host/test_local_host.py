@@ -120,8 +120,8 @@ def test_a_failure_stops_the_others_which_are_killed_after_the_grace(
     two.guard.say(protocol.MPIRUN_EXITED, 0)
     ended = two.finish()
     assert ended.course.cause == Cause(Reason.FAILED, rank=0)
-    found = [(e.rank, e.status, e.by_itself) for e in two.told if isinstance(e, Exited)]
-    assert found == [(0, 3 << 8, True), (1, signal.SIGKILL, False)]
+    exits = [(e.rank, e.status, e.by_itself) for e in two.told if isinstance(e, Exited)]
+    assert exits == [(0, 3 << 8, True), (1, signal.SIGKILL, False)]
 
 
 def test_a_shim_that_ends_after_its_release_has_left(two: Driven) -> None:

@@ -85,12 +85,12 @@ def plan(
 
 
 def job(
-    made: Plan | None = None,
+    of_plan: Plan | None = None,
     environ: dict[str, str] | None = None,
     program: tuple[str, ...] = ("train.py", "--lr", "1"),
 ) -> Job:
     return job_description.make_job(
-        made or plan(),
+        of_plan or plan(),
         SETTINGS,  # type: ignore[arg-type]
         ["/bin/train.py"] * 2,
         program,
@@ -98,23 +98,23 @@ def job(
     )
 
 
-def directories(made: Job) -> list[str]:
+def directories(description: Job) -> list[str]:
     """Return the directories that a job makes and removes."""
     actions = [
         resource.end_action
-        for resource in (*made.attempt_resources, *made.job_resources)
+        for resource in (*description.attempt_resources, *description.job_resources)
     ]
     return [os.fsdecode(a.path) for a in actions if isinstance(a, RemovePath)]
 
 
-def spec(made: Job, rank: int = 0) -> protocol.Spec:
-    [(kind, fields)] = protocol.Decoder().feed(made.specs[rank])
+def spec(description: Job, rank: int = 0) -> protocol.Spec:
+    [(kind, fields)] = protocol.Decoder().feed(description.specs[rank])
     assert kind == protocol.SPEC
     return protocol.Spec.read(fields)
 
 
-def environment(made: Job, rank: int = 0) -> dict[str, str]:
-    words = map(os.fsdecode, spec(made, rank).environment)
+def environment(description: Job, rank: int = 0) -> dict[str, str]:
+    words = map(os.fsdecode, spec(description, rank).environment)
     return dict(word.split("=", 1) for word in words)
 
 
@@ -122,26 +122,26 @@ def environment(made: Job, rank: int = 0) -> dict[str, str]:
 
 
 def test_what_a_user_exports_is_not_what_mpirun_hands_on() -> None:
-    told = spec(job(plan(OMPI_MCA_btl="self")))
+    instance_spec = spec(job(plan(OMPI_MCA_btl="self")))
 
-    assert told.is_set_by_mpi(b"OMPI_MCA_pml")
-    assert not told.is_set_by_mpi(b"OMPI_MCA_btl")
-    assert told.is_set_by_mpi(b"OMPI_MCA_btl_tcp_if_include")
+    assert instance_spec.is_set_by_mpi(b"OMPI_MCA_pml")
+    assert not instance_spec.is_set_by_mpi(b"OMPI_MCA_btl")
+    assert instance_spec.is_set_by_mpi(b"OMPI_MCA_btl_tcp_if_include")
 
 
 def test_an_instance_gets_the_program_as_it_was_called() -> None:
-    told = spec(job(program=("train.py", "", "a:b", "caf\udce9")))
+    instance_spec = spec(job(program=("train.py", "", "a:b", "caf\udce9")))
 
-    assert told.path == b"/bin/train.py"
-    assert told.argv == [b"train.py", b"", b"a:b", b"caf\xe9"]
-    assert told.cwd == b"/home/u"
-    assert (told.stdin, told.grace_ms) == (b"/dev/null", 2500)
+    assert instance_spec.path == b"/bin/train.py"
+    assert instance_spec.argv == [b"train.py", b"", b"a:b", b"caf\xe9"]
+    assert instance_spec.cwd == b"/home/u"
+    assert (instance_spec.stdin, instance_spec.grace_ms) == (b"/dev/null", 2500)
 
 
 def test_an_instance_gets_its_binding() -> None:
-    told = spec(job(plan(binding=Binding(cpus=(0, 2), memory_nodes=(1,)))))
+    instance_spec = spec(job(plan(binding=Binding(cpus=(0, 2), memory_nodes=(1,)))))
 
-    assert (told.cpus, told.memory_nodes) == ([0, 2], [1])
+    assert (instance_spec.cpus, instance_spec.memory_nodes) == ([0, 2], [1])
     assert (spec(job()).cpus, spec(job()).memory_nodes) == ([], [])
 
 
@@ -160,54 +160,56 @@ def test_poprun_is_first_on_pythonpath_in_a_form_that_tells_the_callers_value(
 
 
 def test_an_exported_pythonpath_counts() -> None:
-    made = job(plan(PYTHONPATH="/mine"), environ={"PYTHONPATH": "/a"})
+    description = job(plan(PYTHONPATH="/mine"), environ={"PYTHONPATH": "/a"})
 
-    assert environment(made)["PYTHONPATH"] == f"{INTERPRETER}:/mine"
+    assert environment(description)["PYTHONPATH"] == f"{INTERPRETER}:/mine"
 
 
 def test_a_folder_that_pythonpath_cannot_name_is_not_on_it() -> None:
-    made = plan(facts=replace(HERE, interpreter="/with:colon/interpreter"))
+    changed_plan = plan(facts=replace(HERE, interpreter="/with:colon/interpreter"))
 
-    assert environment(job(made, {"PYTHONPATH": "/a"}))["PYTHONPATH"] == "/a"
+    assert environment(job(changed_plan, {"PYTHONPATH": "/a"}))["PYTHONPATH"] == "/a"
 
 
 def test_each_instance_gets_its_own_part_of_the_contract() -> None:
-    made = job()
+    description = job()
 
-    offsets = [environment(made, r)["POPDIST_REPLICA_INDEX_OFFSET"] for r in (0, 1)]
+    offsets = [
+        environment(description, r)["POPDIST_REPLICA_INDEX_OFFSET"] for r in (0, 1)
+    ]
     assert offsets == ["0", "2"]
-    assert [environment(made, r)["RANK"] for r in (0, 1)] == ["0", "1"]
+    assert [environment(description, r)["RANK"] for r in (0, 1)] == ["0", "1"]
 
 
 def test_what_the_user_has_is_inherited_byte_for_byte() -> None:
-    told = environment(job(environ=USERS))
+    variables = environment(job(environ=USERS))
 
-    assert USERS.items() <= told.items()
+    assert USERS.items() <= variables.items()
     assert b"NON_UTF8=caf\xe9" in spec(job(environ=USERS)).environment
 
 
 def test_an_inner_job_describes_itself() -> None:
-    told = environment(job(environ=without_outer_poprun({**USERS, **LEFT})))
+    variables = environment(job(environ=without_outer_poprun({**USERS, **LEFT})))
 
-    assert told["POPDIST_JOB_ID"] == "cafe"
-    assert told["POPDIST_NUM_TOTAL_REPLICAS"] == "4"
-    assert told["POPDIST_RESTART_COUNT"] == "0"
-    assert told["OMPI_COMM_WORLD_SIZE"] == "2"
-    assert {"POPDIST_EXECUTABLE_CACHE_PATH", "PMIX_RANK"}.isdisjoint(told)
+    assert variables["POPDIST_JOB_ID"] == "cafe"
+    assert variables["POPDIST_NUM_TOTAL_REPLICAS"] == "4"
+    assert variables["POPDIST_RESTART_COUNT"] == "0"
+    assert variables["OMPI_COMM_WORLD_SIZE"] == "2"
+    assert {"POPDIST_EXECUTABLE_CACHE_PATH", "PMIX_RANK"}.isdisjoint(variables)
 
 
 def test_instances_know_where_poprun_says_which_of_them_have_ended() -> None:
-    made = job(environ={**USERS, "POPDIST_ENDED_INSTANCES": "/outer"})
+    description = job(environ={**USERS, "POPDIST_ENDED_INSTANCES": "/outer"})
 
-    assert made.ended_file == "/dev/shm/poprun-cafe.0/ended-instances"
-    assert environment(made)["POPDIST_ENDED_INSTANCES"] == made.ended_file
+    assert description.ended_file == "/dev/shm/poprun-cafe.0/ended-instances"
+    assert environment(description)["POPDIST_ENDED_INSTANCES"] == description.ended_file
 
 
 def test_a_users_export_counts_more_than_what_he_has() -> None:
-    made = job(plan(PATH="/mine"))
+    description = job(plan(PATH="/mine"))
 
-    assert environment(made)["PATH"] == "/mine"
-    assert [w for w in spec(made).environment if w.startswith(b"PATH=")] == [
+    assert environment(description)["PATH"] == "/mine"
+    assert [w for w in spec(description).environment if w.startswith(b"PATH=")] == [
         b"PATH=/mine"
     ]
 
@@ -218,39 +220,44 @@ def test_a_users_export_counts_more_than_what_he_has() -> None:
 def test_a_user_without_a_home_gets_one_where_the_mpi_needs_it(
     flavour: str, has_home: bool
 ) -> None:
-    made = job(plan(flavour), {"PATH": "/usr/bin"})
+    description = job(plan(flavour), {"PATH": "/usr/bin"})
 
-    assert ("HOME" in environment(made)) is has_home
+    assert ("HOME" in environment(description)) is has_home
     assert environment(job(plan(flavour)))["HOME"] == "/home/u"
 
 
 def test_what_the_caller_ignores_stays_ignored() -> None:
-    made = plan(facts=replace(HERE, ignored_signals=(signal.SIGHUP, signal.SIGINT)))
+    changed_plan = plan(
+        facts=replace(HERE, ignored_signals=(signal.SIGHUP, signal.SIGINT))
+    )
 
     assert spec(job()).ignored == []
-    assert spec(job(made)).ignored == [signal.SIGHUP, signal.SIGINT]
+    assert spec(job(changed_plan)).ignored == [signal.SIGHUP, signal.SIGINT]
 
 
 # --- What mpirun is told.
 
 
 def test_mpirun_and_all_below_it_carry_the_name_of_the_job() -> None:
-    made = job(environ={**USERS, **LEFT})
+    description = job(environ={**USERS, **LEFT})
 
-    assert made.mark == "POPDIST_JOB_ID=cafe"
-    assert made.mpirun_environment[b"POPDIST_JOB_ID"] == b"cafe"
-    assert made.mpirun_environment[b"POPDIST_CONTROL"] == b"@poprun-babe/key"
-    assert made.mpirun_environment[b"NON_UTF8"] == b"caf\xe9"
-    assert b"PMIX_RANK" not in made.mpirun_environment
+    assert description.mark == "POPDIST_JOB_ID=cafe"
+    assert description.mpirun_environment[b"POPDIST_JOB_ID"] == b"cafe"
+    assert description.mpirun_environment[b"POPDIST_CONTROL"] == b"@poprun-babe/key"
+    assert description.mpirun_environment[b"NON_UTF8"] == b"caf\xe9"
+    assert b"PMIX_RANK" not in description.mpirun_environment
 
 
 def test_mpirun_keeps_its_files_in_a_directory_that_goes_with_the_job() -> None:
-    made = job(plan(cache="/tmp/poprun-cache-cafe"))
+    description = job(plan(cache="/tmp/poprun-cache-cafe"))
 
-    assert made.mpirun_environment[b"TMPDIR"] == b"/dev/shm/poprun-cafe.0"
-    assert directories(made) == ["/dev/shm/poprun-cafe.0", "/tmp/poprun-cache-cafe"]
+    assert description.mpirun_environment[b"TMPDIR"] == b"/dev/shm/poprun-cafe.0"
+    assert directories(description) == [
+        "/dev/shm/poprun-cafe.0",
+        "/tmp/poprun-cache-cafe",
+    ]
     # The program's own temporary files are its own affair.
-    assert "TMPDIR" not in environment(made)
+    assert "TMPDIR" not in environment(description)
 
 
 def test_a_job_that_is_only_described_leaves_nothing_behind() -> None:
@@ -262,14 +269,18 @@ def test_a_job_that_is_only_described_leaves_nothing_behind() -> None:
 
 @pytest.mark.parametrize("timeout", [None, 7.0])
 def test_without_a_timeout_a_job_may_take_forever(timeout: float | None) -> None:
-    made = job_description.make_job(
+    description = job_description.make_job(
         plan(),
         {**SETTINGS, "timeout": timeout},  # type: ignore[arg-type]
         *(["/bin/true"] * 2, ["true"], {}),
     )
 
-    assert made.timeout == (float("inf") if timeout is None else 7.0)
-    assert (made.start_timeout, made.grace, made.keep_going) == (60, 2.5, True)
+    assert description.timeout == (float("inf") if timeout is None else 7.0)
+    assert (description.start_timeout, description.grace, description.keep_going) == (
+        60,
+        2.5,
+        True,
+    )
 
 
 # --- What exec would not accept.
@@ -280,9 +291,9 @@ LONGEST = 32 * os.sysconf("SC_PAGE_SIZE") - 1
 def test_the_longest_words_that_the_kernel_accepts_are_accepted() -> None:
     longest = "x" * LONGEST
 
-    made = job(environ={"V": longest[2:]}, program=("true", longest))
+    description = job(environ={"V": longest[2:]}, program=("true", longest))
 
-    argv, words = spec(made).argv, spec(made).environment
+    argv, words = spec(description).argv, spec(description).environment
     assert os.spawnve(os.P_WAIT, "/bin/true", argv, dict([words[0].split(b"=")])) == 0
     # One byte more, and exec refuses.
     with pytest.raises(OSError, match="Argument list too long"):
@@ -310,11 +321,11 @@ def test_a_variable_that_is_too_long_is_refused_by_name() -> None:
 
 
 def test_a_small_stack_leaves_room_for_128_kib_of_words() -> None:
-    made = plan(facts=replace(HERE, stack_limit=256 << 10))
+    changed_plan = plan(facts=replace(HERE, stack_limit=256 << 10))
 
-    job(made, {}, ("true", "x" * 60_000, "x" * 60_000))
+    job(changed_plan, {}, ("true", "x" * 60_000, "x" * 60_000))
     with pytest.raises(OptionError, match="the kernel accepts 131072"):
-        job(made, {}, ("true", "x" * 70_000, "x" * 70_000))
+        job(changed_plan, {}, ("true", "x" * 70_000, "x" * 70_000))
 
 
 def test_words_that_are_too_long_together_are_refused() -> None:

@@ -11,13 +11,13 @@ from poprun.stdio import terminal
 
 
 def test_elsewhere_than_on_a_terminal_each_change_is_a_line() -> None:
-    said: list[str] = []
-    line = waiting_line.WaitingLine({}, Log(0, said.append))
+    texts: list[str] = []
+    line = waiting_line.WaitingLine({}, Log(0, texts.append))
 
     for reason in ("a holds them.", "a holds them.", "b holds them."):
         line.show(reason)
 
-    assert said == [
+    assert texts == [
         "poprun: waiting for IPUs: a holds them.\n",
         "poprun: waiting for IPUs: b holds them.\n",
     ]

@@ -68,10 +68,10 @@ class Ends(NamedTuple):
 def ends() -> Iterator[Ends]:
     pipes = [os.pipe() for _ in range(3)]
     router = OutputRouter(Routes(), pipes[0][1], pipes[0][1])
-    made = Ends(*pipes, router, Streams(router))
-    made.streams.open(DescriptorSource(os.dup(pipes[1][0])), 0, "stdout")
-    yield made
-    made.streams.close()
+    ends = Ends(*pipes, router, Streams(router))
+    ends.streams.open(DescriptorSource(os.dup(pipes[1][0])), 0, "stdout")
+    yield ends
+    ends.streams.close()
     for sink in router.sinks:
         sink.close()
     for descriptor in {d for pipe in pipes for d in pipe}:
@@ -121,18 +121,18 @@ def test_a_slow_reader_that_takes_something_now_and_then_loses_nothing(
     ends.router.feed(0, "stdout", MUCH, 0.0)
     clock = iter(range(10**9))
     monkeypatch.setattr(drain.time, "monotonic", lambda: next(clock) * 20.0)
-    taken = bytearray()
+    received = bytearray()
 
     def read() -> None:
-        while len(taken) < len(MUCH):
-            taken.extend(os.read(ends.out[0], 1 << 14))
+        while len(received) < len(MUCH):
+            received.extend(os.read(ends.out[0], 1 << 14))
 
     reader = threading.Thread(target=read)
     reader.start()
     ends.drain(lambda: inf)
     reader.join()
 
-    assert bytes(taken) == MUCH
+    assert bytes(received) == MUCH
     assert ends.router.lost == {}
 
 

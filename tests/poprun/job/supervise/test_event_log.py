@@ -30,12 +30,12 @@ from poprun.log import DEBUG, INFO, Log
 
 
 def told(verbosity: int, *events: Event, **options: bool) -> list[str]:
-    """Return what is said of events, without the time and the PID of each line."""
-    said: list[str] = []
-    event_log = EventLog(Log(verbosity, said.append), **options)
+    """Return what is texts of events, without the time and the PID of each line."""
+    texts: list[str] = []
+    event_log = EventLog(Log(verbosity, texts.append), **options)
     for event in events:
         event_log.listen(event)
-    return [re.sub(r"^[\d:.]+ \d+ ", "", line) for line in said]
+    return [re.sub(r"^[\d:.]+ \d+ ", "", line) for line in texts]
 
 
 EXITED = Exited(
