@@ -177,6 +177,7 @@ PURE = (
     "poprun.result.progress",
     "poprun.result.report",
     "poprun.stdio.lines",
+    "poprun.stdio.pending_stream",
     "poprun.stdio.screen",
     "poprun.stdio.tags",
     "poprun.stdio.tracebacks",

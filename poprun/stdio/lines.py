@@ -15,124 +15,23 @@ was ended, is left out.
 from collections.abc import Hashable, Iterator
 from math import inf
 
+from poprun.stdio.pending_stream import OWN_TURN_BYTES, PendingStream
 from poprun.stdio.screen import Screen
 from poprun.stdio.tags import Mark
 from poprun.stdio.tracebacks import (
     SAME_S,
     PrintedTracebacks,
-    Tracebacks,
     comparable,
     first_line,
     is_whole,
     without_frames_of,
 )
 
-# An unfinished line is written when it has been one for so long.
-PARTIAL_WAIT_S = 0.05
-# One that is longer than any prompt or bar is the beginning of a long line, and is
-# written only if nothing is added to it for so long.
-LONG_PARTIAL = 4096
-LONG_PARTIAL_WAIT_S = 0.5
 # How long whole lines wait for the end of another stream's unfinished line.
 LINE_WAIT_S = 0.2
-# A stream with more bytes of whole lines than this does not wait for others.
-OWN_TURN_BYTES = 1 << 16
 # A longer line is written in pieces; so is any line if more than that waits in all.
 MAX_LINE_BYTES = 1 << 24
 MAX_WAITING_BYTES = 1 << 26
-
-
-class _Stream:
-    """One stream, and what it has brought that is not on the console yet."""
-
-    def __init__(
-        self,
-        mark: Mark | None,
-        instance: int,
-        *,
-        is_stderr: bool,
-        same_s: float,
-        reads_terminal: bool,
-    ) -> None:
-        self.mark = mark
-        self.instance = instance
-        self.is_stderr = is_stderr
-        # How long to wait for the same traceback of other instances.
-        self.same_s = same_s
-        self.reads_terminal = reads_terminal
-        self.tracebacks = Tracebacks() if is_stderr else None
-        # Whole lines, and the beginning of one.
-        self.lines: list[bytes] = []
-        self.unfinished: list[bytes] = []
-        self.lines_size = self.unfinished_size = 0
-        # The length of the unfinished line when `forget_overwritten` last read it.
-        self.size_when_checked = 0
-        self.oldest_at = 0.0  # when the oldest of them came
-        self.newest_at = 0.0  # and the newest
-        self.ended = False
-        # A newline was written after its unfinished line, for other text.
-        self.broken = False
-
-    @property
-    def size(self) -> int:
-        return self.lines_size + self.unfinished_size
-
-    @property
-    def has_whole(self) -> bool:
-        """Whether whole lines wait, or the last line of the stream."""
-        return bool(self.lines_size or (self.ended and self.unfinished_size))
-
-    @property
-    def held_back_until(self) -> float:
-        """Until when more lines of a traceback may come, or the same of others."""
-        if self.tracebacks is None or self.size > OWN_TURN_BYTES:
-            return 0.0
-        if self.ended and not self.same_s:
-            return 0.0
-        return self.tracebacks.until + self.same_s if self.tracebacks.until else 0.0
-
-    @property
-    def partial_due(self) -> float:
-        if self.unfinished_size > LONG_PARTIAL:
-            return self.newest_at + LONG_PARTIAL_WAIT_S
-        return self.oldest_at + PARTIAL_WAIT_S
-
-    def take_in(self, data: bytes, now: float) -> None:
-        if not self.size:
-            self.oldest_at = now
-        self.newest_at = now
-        cut = data.rfind(b"\n") + 1
-        if cut:
-            lines = data if cut == len(data) else data[:cut]
-            if self.unfinished:
-                lines = b"".join([*self.unfinished, lines])
-                self.unfinished, self.unfinished_size = [], 0
-            self.lines.append(lines)
-            self.lines_size += len(lines)
-            if self.tracebacks is not None:
-                self.tracebacks.see(lines, now)
-        if cut < len(data):
-            self.unfinished.append(data[cut:])
-            self.unfinished_size += len(data) - cut
-
-    def take_out(self, *, partial: bool) -> bytes:
-        pieces, self.lines, self.lines_size = self.lines, [], 0
-        if partial or self.ended:
-            pieces += self.unfinished
-            self.unfinished, self.unfinished_size = [], 0
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
-
-    def forget_overwritten(self) -> None:
-        """Keep only the last state of a bar that is not on the console."""
-        # A long line is joined only when it has doubled, or each piece would copy it.
-        if OWN_TURN_BYTES < self.unfinished_size < 2 * self.size_when_checked:
-            return
-        line = b"".join(self.unfinished)
-        at = line.rstrip(b"\r").rfind(b"\r")
-        if at > 0 and b"\x1b" not in line[:at]:
-            line = line[at:]
-        self.unfinished, self.unfinished_size = [line], len(line)
-        self.size_when_checked = len(line)
 
 
 class Console:
@@ -155,7 +54,7 @@ class Console:
         self._screen = screen
         self._names_instances = names_instances
         self._library = library
-        self._streams: dict[Hashable, _Stream] = {}
+        self._streams: dict[Hashable, PendingStream] = {}
         # The stream whose unfinished line is on the console, if any.
         self._owner: Hashable | None = None
         self._mid_line = False
@@ -180,7 +79,7 @@ class Console:
             reads_terminal: Whether that instance reads this terminal.
         """
         same_s = SAME_S if self._names_instances else 0.0
-        self._streams[key] = _Stream(
+        self._streams[key] = PendingStream(
             mark,
             instance,
             is_stderr=is_stderr,
@@ -326,7 +225,7 @@ class Console:
         if at >= 0:
             self._printed.note(data[at:], {stream.instance})
 
-    def _put_traceback_before(self, stream: _Stream) -> None:
+    def _put_traceback_before(self, stream: PendingStream) -> None:
         """Write a whole traceback before its instance's next output."""
         key = self._stderr_keys.get(stream.instance)
         other = self._streams.get(key)
@@ -337,7 +236,7 @@ class Console:
             self._put(key)
 
     def _put_traceback(
-        self, key: Hashable, stream: _Stream, data: bytes, at: int
+        self, key: Hashable, stream: PendingStream, data: bytes, at: int
     ) -> None:
         """Write a traceback, and a line that names its instances if need be."""
         text = comparable(data[at:])
@@ -358,7 +257,9 @@ class Console:
         self._put_text(key, stream, without_frames_of(self._library, data[at:]))
         printed.note(text, instances)
 
-    def _waiting_tracebacks(self) -> Iterator[tuple[Hashable, _Stream, bytes, int]]:
+    def _waiting_tracebacks(
+        self,
+    ) -> Iterator[tuple[Hashable, PendingStream, bytes, int]]:
         """Yield each stream's waiting text with a traceback, and where that begins."""
         for key, stream in self._streams.items():
             if stream.is_stderr and stream.lines_size:
@@ -387,7 +288,7 @@ class Console:
                 instances.append(stream.instance)
         return instances
 
-    def _put_text(self, key: Hashable, stream: _Stream, data: bytes) -> None:
+    def _put_text(self, key: Hashable, stream: PendingStream, data: bytes) -> None:
         continues, screen = self._mid_line and self._owner == key, self._screen
         self._printed.count_lines(data)
         text = data

@@ -1,0 +1,106 @@
+"""What one stream has brought that is not on the console yet, and since when. Pure."""
+
+from poprun.stdio.tags import Mark
+from poprun.stdio.tracebacks import Tracebacks
+
+# An unfinished line is written when it has been one for so long.
+PARTIAL_WAIT_S = 0.05
+# One that is longer than any prompt or bar is the beginning of a long line, and is
+# written only if nothing is added to it for so long.
+LONG_PARTIAL = 4096
+LONG_PARTIAL_WAIT_S = 0.5
+# A stream with more bytes of whole lines than this does not wait for others.
+OWN_TURN_BYTES = 1 << 16
+
+
+class PendingStream:
+    """One stream, and what it has brought that is not on the console yet."""
+
+    def __init__(
+        self,
+        mark: Mark | None,
+        instance: int,
+        *,
+        is_stderr: bool,
+        same_s: float,
+        reads_terminal: bool,
+    ) -> None:
+        self.mark = mark
+        self.instance = instance
+        self.is_stderr = is_stderr
+        # How long to wait for the same traceback of other instances.
+        self.same_s = same_s
+        self.reads_terminal = reads_terminal
+        self.tracebacks = Tracebacks() if is_stderr else None
+        # Whole lines, and the beginning of one.
+        self.lines: list[bytes] = []
+        self.unfinished: list[bytes] = []
+        self.lines_size = self.unfinished_size = 0
+        # The length of the unfinished line when `forget_overwritten` last read it.
+        self.size_when_checked = 0
+        self.oldest_at = 0.0  # when the oldest of them came
+        self.newest_at = 0.0  # and the newest
+        self.ended = False
+        # A newline was written after its unfinished line, for other text.
+        self.broken = False
+
+    @property
+    def size(self) -> int:
+        return self.lines_size + self.unfinished_size
+
+    @property
+    def has_whole(self) -> bool:
+        """Whether whole lines wait, or the last line of the stream."""
+        return bool(self.lines_size or (self.ended and self.unfinished_size))
+
+    @property
+    def held_back_until(self) -> float:
+        """Until when more lines of a traceback may come, or the same of others."""
+        if self.tracebacks is None or self.size > OWN_TURN_BYTES:
+            return 0.0
+        if self.ended and not self.same_s:
+            return 0.0
+        return self.tracebacks.until + self.same_s if self.tracebacks.until else 0.0
+
+    @property
+    def partial_due(self) -> float:
+        if self.unfinished_size > LONG_PARTIAL:
+            return self.newest_at + LONG_PARTIAL_WAIT_S
+        return self.oldest_at + PARTIAL_WAIT_S
+
+    def take_in(self, data: bytes, now: float) -> None:
+        if not self.size:
+            self.oldest_at = now
+        self.newest_at = now
+        cut = data.rfind(b"\n") + 1
+        if cut:
+            lines = data if cut == len(data) else data[:cut]
+            if self.unfinished:
+                lines = b"".join([*self.unfinished, lines])
+                self.unfinished, self.unfinished_size = [], 0
+            self.lines.append(lines)
+            self.lines_size += len(lines)
+            if self.tracebacks is not None:
+                self.tracebacks.see(lines, now)
+        if cut < len(data):
+            self.unfinished.append(data[cut:])
+            self.unfinished_size += len(data) - cut
+
+    def take_out(self, *, partial: bool) -> bytes:
+        pieces, self.lines, self.lines_size = self.lines, [], 0
+        if partial or self.ended:
+            pieces += self.unfinished
+            self.unfinished, self.unfinished_size = [], 0
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def forget_overwritten(self) -> None:
+        """Keep only the last state of a bar that is not on the console."""
+        # A long line is joined only when it has doubled, or each piece would copy it.
+        if OWN_TURN_BYTES < self.unfinished_size < 2 * self.size_when_checked:
+            return
+        line = b"".join(self.unfinished)
+        at = line.rstrip(b"\r").rfind(b"\r")
+        if at > 0 and b"\x1b" not in line[:at]:
+            line = line[at:]
+        self.unfinished, self.unfinished_size = [line], len(line)
+        self.size_when_checked = len(line)
