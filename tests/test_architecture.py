@@ -176,7 +176,7 @@ PURE = (
     "poprun.result.outcome",
     "poprun.result.progress",
     "poprun.result.report",
-    "poprun.stdio.lines",
+    "poprun.stdio.console",
     "poprun.stdio.pending_stream",
     "poprun.stdio.screen",
     "poprun.stdio.tags",

@@ -1,7 +1,7 @@
 """Where the instances' streams go: the terminal, files, and the report of a failure.
 
-It owns the descriptors that poprun writes to. Console, in stdio/lines.py, decides what
-goes out when.
+It owns the descriptors that poprun writes to. Console, in stdio/console.py, decides
+what is written when.
 """
 
 import errno
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from math import inf
 
 from poprun.record import Record
-from poprun.stdio.lines import Console
+from poprun.stdio.console import Console
 from poprun.stdio.output_files import OutputFiles
 from poprun.stdio.screen import Screen
 from poprun.stdio.stream_ends import STREAMS

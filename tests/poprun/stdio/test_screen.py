@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from poprun.stdio.lines import Console
+from poprun.stdio.console import Console
 from poprun.stdio.screen import ERASE, Screen
 from poprun.stdio.tags import Prefix
 

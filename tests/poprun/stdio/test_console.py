@@ -3,7 +3,7 @@ from math import inf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from poprun.stdio.lines import MAX_LINE_BYTES, MAX_WAITING_BYTES, Console
+from poprun.stdio.console import MAX_LINE_BYTES, MAX_WAITING_BYTES, Console
 from poprun.stdio.screen import Screen as Cursor
 from poprun.stdio.tags import Prefix
 
