@@ -1,13 +1,25 @@
-"""What `vipu` and `vipu-admin` show of clusters, agents, allocations and users."""
+"""Commands for machines and users: `vipu` shows machines, `vipu-admin` changes them."""
 
+import shlex
+from typing import Any
+
+import click
+
+from poprun.vipu import model
+from poprun.vipu.client.server_address import DEFAULT_HOST, ServerAddress
+from poprun.vipu.client.user_file import create_user
 from poprun.vipu.commands import nouns
-from poprun.vipu.commands.options import name_option
-from poprun.vipu.commands.session import Session
+from poprun.vipu.commands.options import Table, name_option, options_of
+from poprun.vipu.commands.session import Session, write
 from poprun.vipu.commands.views.emulated_hardware import ipus_of
 from poprun.vipu.commands.views.machine_views import VIEWS
-from poprun.vipu.model import AgentStatus
-
-_OF_CLUSTER = name_option("cluster", "Only those of this cluster.")
+from poprun.vipu.errors import InventoryError
+from poprun.vipu.inventory.interface import Inventory
+from poprun.vipu.model import AgentStatus, LinkTopology
+from poprun.vipu.operations import operation
+from poprun.vipu.requests import ClusterRequest
+from poprun.vipu.rules.checks import check_name
+from poprun.vipu.rules.presets import PODS, preset
 
 
 def _discover(session: Session) -> None:
@@ -27,6 +39,111 @@ def _list_ipus(session: Session, cluster: str | None, agent: str | None) -> None
     session.show_all(VIEWS["ipu"], ipus)
 
 
+def _create_allocation(
+    session: Session,
+    inventory: Inventory,
+    name: str,
+    agents: tuple[str, ...],
+    cluster: str | None,
+    users: tuple[str, ...],
+) -> None:
+    cluster = cluster or inventory.get_agent(agents[0]).cluster
+    if cluster is None:
+        raise click.UsageError(
+            f"Agent {agents[0]} is in no cluster. Make one of it and others first: "
+            "vipu-admin create cluster NAME --agents LIST"
+        )
+    inventory.create_allocation(name, cluster, agents, users)
+
+
+def _create_cluster(
+    session: Session,
+    /,
+    name: str,
+    agents: tuple[str, ...],
+    num_agents: int | None,
+    pod: str | None,
+    **choices: Any,
+) -> None:
+    """Make a cluster; what is left open is that of a pod of its size."""
+    if sum(map(bool, (agents, num_agents, pod))) != 1:
+        raise click.UsageError(
+            "Say what the cluster consists of by one of --agents, --num-agents and "
+            "--preset."
+        )
+    if pod is not None:
+        request = preset(pod, name)
+    else:
+        machines = len(agents) or num_agents or 0
+        request = ClusterRequest(
+            name=name,
+            agents=agents,
+            num_machines=0 if agents else machines,
+            num_ilds=-(-machines * model.IPUS_PER_MACHINE // model.LARGEST_ILD),
+            topology=LinkTopology.TORUS if machines >= 16 else LinkTopology.MESH,
+        )
+    given = {key: value for key, value in choices.items() if value is not None}
+    with session.open() as inventory:
+        inventory.create_cluster(request._replace(**given))
+    session.report_success("create", "cluster", name)
+
+
+def _create_user(
+    session: Session, name: str, allocations: tuple[str, ...], is_admin: bool
+) -> None:
+    check_name("user", name)
+    server, path = session.find_server(), f"{name}.vipu-cli.hcl"
+    address = server or ServerAddress(DEFAULT_HOST)
+    with session.open(server) as inventory:
+        try:
+            access_key = create_user(
+                inventory, path, address, name, allocations, is_admin=is_admin
+            )
+        except FileExistsError as error:
+            raise InventoryError(
+                f"The file {path} of another access key is here already. Move or "
+                "remove it, or change the directory."
+            ) from error
+        except OSError as error:
+            raise InventoryError(
+                f"The file {path} for the access key cannot be written: "
+                f"{error.strerror}. Change to a directory that can be written to."
+            ) from error
+    if session.as_json:
+        session.write_json({"id": name, "access_key": access_key, "config": path})
+        return
+    write(
+        f"create user ({name}): success. Access key is '{access_key}'.\n"
+        f"vipu configuration file for the user '{name}' written: {path}\n"
+        f"Use 'vipu --config {path}' to switch to the user context.\n"
+    )
+    if server is None:
+        # The file names the default address, where a server has its own inventory.
+        session.warn(
+            "The embedded inventory has no use for users. To make "
+            "one on a server, name it with --api-host; to serve this inventory: "
+            f"vipu-server --secure --database {shlex.quote(inventory.location)}"
+        )
+
+
+_NAME = click.argument("name")
+_OF_CLUSTER = name_option("cluster", "Only those of this cluster.")
+_STATUS_HELP = "down: its partitions fail; unknown: they stay PENDING."
+_PORT = click.IntRange(1, 65535)
+
+_CLUSTER_OPTIONS: Table = {
+    "agents": ("--agents", 'Its agents, in their order: "ag1,ag2".'),
+    "num_ilds": (
+        "--num-ipulinkdomains --num-ilds",
+        "How many ILDs (racks). [default: as few as hold the agents]",
+    ),
+    "topology": ("--topology", "Of IPU-Links. [default: torus from 64 IPUs on]"),
+    "gateway_topology": ("--cluster-topology", "Of GW-Links. [default: looped]"),
+}
+_USER_OPTIONS: Table = {
+    "allocations": ("--allocations", "Allocations that are for some users only."),
+    "is_admin": ("--is-admin", "May use vipu-admin as well."),
+}
 COMMANDS = (
     nouns.list_command(
         "allocation", "List allocations: the agents that partitions are made from."
@@ -43,6 +160,74 @@ COMMANDS = (
     nouns.get_command("agent", "Show an agent, and the IPUs of its IPU-Machine."),
 )
 # Of administrators alone.
-DISCOVER = nouns.make_command(
-    "discover agents", "List the emulated IPU-Machines that are up.", _discover
+ADMIN_COMMANDS = (
+    nouns.change_command(
+        "create agent",
+        "Create an agent: an IPU-Machine with 4 emulated IPUs.",
+        {
+            "host": ("--host", "Its name or address."),
+            "port": (
+                *("--port", ""),
+                {"type": _PORT, "default": 8080, "show_default": True},
+            ),
+        },
+    ),
+    nouns.change_command(
+        "create allocation",
+        "Set agents of a cluster apart, for partitions that name the allocation.",
+        {
+            "agents": ("--agents", ""),
+            "cluster": (
+                "--cluster",
+                "The cluster of the agents. [default: that of the first one]",
+                {"required": False},
+            ),
+            "users": ("--users", "Who may use it. [default: all users]"),
+        },
+        perform=_create_allocation,
+    ),
+    nouns.make_command(
+        "create cluster",
+        "Create a cluster of IPU-Machines.",
+        _create_cluster,
+        _NAME,
+        click.option(
+            "--num-agents",
+            type=click.IntRange(min=1),
+            help="In place of --agents: new ones.",
+        ),
+        click.option(
+            *("--preset", "pod"),
+            type=click.Choice(list(PODS), case_sensitive=False),
+            metavar="POD",
+            help=f"In place of --agents: a whole pod, {', '.join(list(PODS)[:6])}, ...",
+        ),
+        *options_of(ClusterRequest, _CLUSTER_OPTIONS),
+    ),
+    nouns.make_command(
+        "create user",
+        "Create a user; write NAME.vipu-cli.hcl, with the access key, here.",
+        _create_user,
+        _NAME,
+        *options_of(operation("create_user").arguments, _USER_OPTIONS),
+    ),
+    nouns.change_command(
+        "update agent",
+        "Let emulated IPU-Machines fail, or come back.",
+        {"status": ("--status", _STATUS_HELP)},
+    ),
+    nouns.change_command("remove agent", "Remove agents that are in no cluster."),
+    nouns.change_command(
+        "remove cluster",
+        "Remove clusters, and the agents that were made with them.",
+    ),
+    nouns.change_command(
+        "remove allocation", "Give the agents of allocations back to their clusters."
+    ),
+    nouns.change_command("remove user", "Remove users; their partitions stay."),
+    nouns.list_command("user", "List users."),
+    nouns.get_command("user", "Show a user."),
+    nouns.make_command(
+        "discover agents", "List the emulated IPU-Machines that are up.", _discover
+    ),
 )

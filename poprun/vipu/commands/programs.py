@@ -5,7 +5,6 @@ import os
 import click
 
 from poprun import __version__
-from poprun.vipu.commands import admin_commands as admin
 from poprun.vipu.commands import machine_commands as machines
 from poprun.vipu.commands import partition_commands as partitions
 from poprun.vipu.commands.command_line import Program, Verb
@@ -39,7 +38,7 @@ _VERBS = {
     },
 }
 _OF_USERS = (*partitions.COMMANDS, *machines.COMMANDS)
-_OF_ADMINS = (*admin.COMMANDS, machines.DISCOVER)
+_OF_ADMINS = machines.ADMIN_COMMANDS
 
 
 def make_program(name: str) -> Program:
