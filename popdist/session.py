@@ -42,7 +42,7 @@ class Job:
 
     place: Place
     instance: Instance
-    # A name that the instances of this host have in common; empty when alone.
+    # A name that the instances of this host have in common; "" for one instance.
     shared_name: str
     # Where poprun says which instances have ended; empty without it.
     ended_file: str
@@ -56,9 +56,8 @@ class Job:
 class TransportKind(NamedTuple):
     """A kind of transport.
 
-    reaches: Whether it can bring together the instances of a job, of which one has
-        this place.
-    load: Returns what makes one.
+    reaches: Whether it connects the instances of a job, one of which has this place.
+    load: Imports it, and returns the function that makes one.
     """
 
     reaches: Callable[[Place], bool]

@@ -48,8 +48,8 @@ class Bench:
         task = make_task(operation, nbytes, dtype, rank, size)
         engine = self._engine_lane(task)
         if check(self.comm, engine):
-            what = f"{operation} of {in_short(task.nbytes)} of {dtype}"
-            refuse(self.comm, f"The engine's result of {what} is wrong.")
+            call = f"{operation} of {in_short(task.nbytes)} of {dtype}"
+            refuse(self.comm, f"The engine's result of {call} is wrong.")
         # Once more: since the check, members have agreed on its outcome by the engine.
         engine.run(1)
         algorithm = self.engine.algorithm_of(task)
@@ -127,7 +127,7 @@ class Bench:
 
 
 def check(comm: Communicator, lane: Lane) -> str:
-    """Call once; return what is wrong with the result on any member, or nothing."""
+    """Call once; return what is wrong with the result on any member, "" if nothing."""
     lane.task.reset()
     comm.barrier()
     verdict = 0

@@ -68,8 +68,8 @@ def measure(
     elapsed = 0.0
     while elapsed < seconds or len(rounds) < LEAST_ROUNDS:
         row = np.zeros(len(lanes) + 2)
-        # Another one begins each time: what comes after a slow candidate, or after
-        # the probe, finds other caches than what comes later.
+        # Another lane begins each round: a lane after a slow one, or after the probe,
+        # finds other contents in the caches than later lanes.
         for i in range(len(rounds), len(rounds) + len(lanes)):
             lane = i % len(lanes)
             row[lane] = burst(comm, lanes[lane], calls[lane])
@@ -112,9 +112,9 @@ def _count(lane: Lane, before: Sequence[int], calls: int) -> None:
 def _calls_a_burst(comm: Communicator, lanes: Sequence[Lane]) -> list[int]:
     """Return how often each lane is called in a burst, the same on every member."""
     calls = [1] * len(lanes)
-    # The first calls are slow, whatever they are; the second look is after them.
+    # The first calls of any lane are slow, so that the second burst counts.
     for _ in range(2):
-        tried = [burst(comm, lane, n) for lane, n in zip(lanes, calls, strict=True)]
-        slowest = comm.greatest(np.array(tried))
+        seconds = [burst(comm, lane, n) for lane, n in zip(lanes, calls, strict=True)]
+        slowest = comm.greatest(np.array(seconds))
         calls = [max(1, min(_MOST_CALLS, int(BURST_SECONDS / t))) for t in slowest]
     return calls

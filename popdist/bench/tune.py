@@ -25,7 +25,7 @@ _BLOCKS = tuple(1 << k for k in range(17, 23))
 _BLOCK_SIZES = (1 << 20, 4 << 20, 64 << 20)
 _SPINS_US = (0, 1, 4, 40, 80, 400)
 _SPIN_SIZES = (4, 16 << 10)
-# What two medians of the same thing may differ by.
+# The factor by which two medians of the same candidate may differ.
 _NOISE = 1.02
 
 T = TypeVar("T")
