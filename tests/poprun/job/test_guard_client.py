@@ -159,7 +159,10 @@ def test_another_guard_is_told_all_that_the_first_one_knew(
 
     guarding.replace()
 
-    adopt, *removals, watch, hold, known = protocol.Decoder().feed(guards.orders[-1])
+    orders = list(protocol.Decoder().feed(guards.orders[-1]))
+    # Children of other tests that still live count as orphans, too.
+    known = [order for order in orders if order[0] == protocol.KNOWN]
+    adopt, *removals, watch, hold = [order for order in orders if order not in known]
     assert adopt == (protocol.ADOPT, [b"2500", MARK])
     assert removals == [
         files(tmp_path)[0],
@@ -168,7 +171,7 @@ def test_another_guard_is_told_all_that_the_first_one_knew(
     lock = os.fsencode(tmp_path / os.fsdecode(LOCK))
     assert (watch, hold) == (files(tmp_path)[1], (protocol.HOLD, [lock]))
     assert hold_lock == protocol.pack(*hold[:1], *hold[1])
-    assert known == (protocol.KNOWN, [b"5", b"50"])
+    assert (protocol.KNOWN, [b"5", b"50"]) in known
     assert guards.heard() == [(protocol.REPORT_TO, [])]
     assert guards.environ == {"HOME": "/root", "EMPTY": ""}
     assert guards.far[0].receive() is None  # it is closed
