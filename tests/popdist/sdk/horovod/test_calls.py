@@ -4,6 +4,7 @@ import inspect
 import os
 import pickle
 import random
+import re
 import signal
 import threading
 import time
@@ -566,7 +567,8 @@ def test_a_forked_child_takes_no_part() -> None:
 
 def test_ranks_that_wait_in_different_calls_are_named_and_time_out() -> None:
     def rank(me: int) -> Any:
-        os.environ.update(POPDIST_STALL_TIMEOUT="0.3", POPDIST_TIMEOUT="1.5")
+        # The exchanges of requests have this timeout, too, on a loaded machine.
+        os.environ.update(POPDIST_STALL_TIMEOUT="0.3", POPDIST_TIMEOUT="5")
         hvd.init()
         return error_of(lambda: hvd.allreduce(torch.ones(1), name=f"of rank {me}"))
 
@@ -579,8 +581,11 @@ def test_ranks_that_wait_in_different_calls_are_named_and_time_out() -> None:
         "for ranks" in text and "which make other calls" in text for text in texts
     )
     assert any(
-        f"horovod: rank {me} has waited 0 s in allreduce 'allreduce.of rank {me}' for "
-        f"ranks {1 - me}, which make other calls.\n" in one.stderr
+        re.search(
+            rf"horovod: rank {me} has waited \d s in allreduce "
+            rf"'allreduce.of rank {me}' for ranks {1 - me}, which make other calls",
+            one.stderr,
+        )
         for me, one in enumerate(ended)
     )
 
