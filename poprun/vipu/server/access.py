@@ -1,7 +1,7 @@
 """What a user of a server may do and see.
 
 A user acts in their own name only. The ids of leases are shortened in what a user
-sees, unless the request names the lease: with the whole id anybody can use it.
+sees, unless the request names the lease: with the whole id any user can use it.
 """
 
 from functools import cache
