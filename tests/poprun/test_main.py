@@ -30,7 +30,7 @@ def run(
         "def main():",
         *(f"    {line}" for line in dedent(body).strip().splitlines()),
         "sys.modules['poprun.cli'] = types.SimpleNamespace(main=main)",
-        "sys.exit(entry.main())",
+        "entry.main()",
     ]
     return subprocess.run(
         [sys.executable, "-c", "\n".join(lines)],
@@ -60,12 +60,19 @@ def test_what_the_caller_ignores_stays_ignored(number: signal.Signals) -> None:
 
 
 @pytest.mark.parametrize("number", STOPPED, ids=lambda number: number.name)
-def test_a_signal_while_python_ends_does_not_replace_the_exit_code(
+def test_a_signal_while_poprun_ends_does_not_replace_the_exit_code(
     number: signal.Signals,
 ) -> None:
-    ran = run(f"atexit.register(os.kill, os.getpid(), {int(number)})\nreturn 7")
+    kill = f"lambda: os.kill(os.getpid(), {int(number)})"
+    ran = run(f"sys.stdout = types.SimpleNamespace(flush={kill})\nreturn 7")
 
     assert (ran.returncode, ran.stderr) == (7, "")
+
+
+def test_poprun_writes_what_is_unwritten_and_ends_at_once() -> None:
+    ran = run("print('text')\natexit.register(print, 'late')\nreturn 7")
+
+    assert (ran.returncode, ran.stdout, ran.stderr) == (7, "text\n", "")
 
 
 def test_the_entry_point_imports_nothing_that_takes_time() -> None:
@@ -76,4 +83,5 @@ def test_the_entry_point_imports_nothing_that_takes_time() -> None:
 
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
 
-    assert ran.stdout.split() == ["poprun", "poprun.__main__"]
+    # Python has gc built in.
+    assert ran.stdout.split() == ["gc", "poprun", "poprun.__main__"]
