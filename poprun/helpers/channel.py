@@ -34,6 +34,11 @@ class Channel:
         # first of them, which are duplicates of the caller's.
         self._unsent: list[tuple[bytes, tuple[int, ...]]] = []
 
+    @classmethod
+    def of(cls, descriptor: int) -> "Channel":
+        """Return the channel of a socket that is known by its descriptor."""
+        return cls(_socket.socket(fileno=descriptor))
+
     def fileno(self) -> int:
         return self.sock.fileno()
 
@@ -134,6 +139,27 @@ def connect(control: bytes) -> tuple[_socket.socket, bytes]:
         sock.close()
         raise
     return sock, key
+
+
+def listen(control: bytes, backlog: int) -> tuple[_socket.socket, bytes]:
+    """Listen at poprun's control socket; return the socket and the key of the job.
+
+    Raises:
+        OSError: Another process listens there, or there is no descriptor left.
+    """
+    address, key = address_and_key(control)
+    sock = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC)
+    sock.bind(address)
+    sock.listen(backlog)
+    sock.setblocking(False)
+    return sock, key
+
+
+def accept(sock: _socket.socket) -> _socket.socket:
+    """Return the next connection to a socket that listens."""
+    # typeshed has it in the module socket only.
+    descriptor, _ = sock._accept()  # type: ignore[attr-defined]
+    return _socket.socket(fileno=descriptor)
 
 
 def address_and_key(control: bytes) -> tuple[bytes, bytes]:

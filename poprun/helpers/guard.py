@@ -6,7 +6,6 @@ subreaper, so what shims and mpirun leave when they are killed becomes its child
 """
 
 import _signal  # type: ignore[import-not-found]  # typeshed has signal only
-import _socket
 import errno
 import os
 import resource
@@ -39,9 +38,8 @@ def main(descriptor: int) -> None:
     # poprun itself is the end of file on the socket.
     own_process.die_with_parent(_signal.SIGCONT, os.getppid())
     wake = own_process.wake_up_on(*own_process.HELPER_SIGNALS)
-    sock = _socket.socket(fileno=descriptor)
     os.set_inheritable(descriptor, False)
-    Guard(sock, wake).run()
+    Guard(Channel.of(descriptor), wake).run()
     # At once: poprun has been told, and a poprun above that one would take this process
     # for a leftover.
     os._exit(0)
@@ -50,8 +48,8 @@ def main(descriptor: int) -> None:
 class Guard:
     """One job's mpirun, and all processes that came of it."""
 
-    def __init__(self, sock: _socket.socket, wake: int) -> None:
-        self._poprun = Channel(sock)
+    def __init__(self, poprun: Channel, wake: int) -> None:
+        self._poprun = poprun
         self._wake = wake
         self._mark = b""  # NAME=VALUE in the environment of everything of this job
         self._mpirun = 0

@@ -8,13 +8,12 @@ message of a connection has a kind, and the handler of that kind gets the connec
 import errno
 import os
 import select
-import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from math import inf
 
 from poprun.helpers import protocol
-from poprun.helpers.channel import Channel, address_and_key, peer_of
+from poprun.helpers.channel import Channel, accept, listen, peer_of
 from poprun.job.events import AcceptFailed, Event, Rejected
 from poprun.record import Record
 from poprun.stdio.waiter import READ, WRITE, Interest
@@ -58,11 +57,8 @@ class ControlSocket:
         handlers: Mapping[int, Handler],
         emit: Callable[[Event], None],
     ) -> None:
-        address, self._key = address_and_key(os.fsencode(control))
-        self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._sock.bind(address)
-        self._sock.listen(max(num_instances, SHARE))
-        self._sock.setblocking(False)
+        backlog = max(num_instances, SHARE)
+        self._sock, self._key = listen(os.fsencode(control), backlog)
         self._most = num_instances + MOST_UNKNOWN
         self._handlers = handlers
         self._emit = emit
@@ -120,7 +116,7 @@ class ControlSocket:
         """Accept the connections that have come."""
         for _ in range(SHARE):
             try:
-                sock, _address = self._sock.accept()
+                sock = accept(self._sock)
             except (BlockingIOError, ConnectionAbortedError):
                 break
             except OSError as error:

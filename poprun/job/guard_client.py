@@ -7,7 +7,6 @@ it has to end if poprun ends.
 
 import os
 import signal
-import socket
 from collections.abc import Iterable
 from contextlib import suppress
 
@@ -169,7 +168,7 @@ class GuardClient:
 
     def _connect(self, started: StartedGuard) -> None:
         self.pid = started.pid
-        self.channel = Channel(socket.socket(fileno=started.descriptor))
+        self.channel = Channel.of(started.descriptor)
         self.channel.send(started.unsent)
 
     def _leftovers(self) -> bytes:

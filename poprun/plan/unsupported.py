@@ -1,7 +1,6 @@
 """Refuses jobs that this version of poprun plans, and cannot start yet."""
 
 import os
-import socket
 from collections.abc import Sequence
 
 from poprun.errors import NotYetError
@@ -48,6 +47,8 @@ def _is_here(host: HostSpec) -> bool:
 
 def own_names() -> list[str]:
     """Return the names and addresses of this machine."""
+    import socket
+
     import psutil
 
     addresses = [

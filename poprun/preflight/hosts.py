@@ -2,12 +2,11 @@
 
 import os
 import resource
-import socket
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 
 from poprun.annotations import Protocol
 from poprun.helpers import own_process
+from poprun.helpers.tcp_ports import free_port
 from poprun.plan.hosts import HostSpec
 from poprun.plan.values import HostFacts
 from poprun.preflight import machine, memory, program
@@ -16,13 +15,6 @@ from poprun.preflight import machine, memory, program
 _INTERPRETER = os.path.join(
     os.path.abspath(__file__).rpartition("/preflight/")[0], "interpreter"
 )
-
-# Where instances may listen: above the ports of well-known servers.
-_FIRST_PORT = 10_000
-# Where Linux says which ports it assigns to sockets by itself: the first, the last.
-_ASSIGNED_PORTS = "/proc/sys/net/ipv4/ip_local_port_range"
-# How many ports to try before one that the kernel assigns is taken.
-_MOST_DRAWS = 100
 
 
 class Preflight(Protocol):
@@ -45,7 +37,7 @@ class LocalPreflight:
     def facts(self) -> HostFacts:
         return HostFacts(
             machine=machine.describe(),
-            free_port=_free_port(),
+            free_port=free_port(),
             cwd=os.getcwd(),
             interpreter=_INTERPRETER,
             page_bytes=resource.getpagesize(),
@@ -94,34 +86,3 @@ class Preflights:
     def read_memory(self, hosts: Sequence[HostSpec]) -> dict[HostSpec, memory.Memory]:
         """Return the counters of each host."""
         return {host: self[host].read_memory() for host in hosts}
-
-
-def _free_port() -> int:
-    """Return a TCP port of this host that no process listens on.
-
-    It lies below the ports that the kernel assigns to sockets by itself, as the job may
-    listen on it long after: one of those may be assigned to another process by then.
-    """
-    end = _first_assigned_port()
-    for _ in range(_MOST_DRAWS if end > _FIRST_PORT else 0):
-        port = _FIRST_PORT + int.from_bytes(os.urandom(4)) % (end - _FIRST_PORT)
-        with suppress(OSError):
-            return _bind(port)
-    return _bind(0)
-
-
-def _first_assigned_port() -> int:
-    """Return the first port that the kernel assigns by itself; 0 if it is unknown."""
-    try:
-        with open(_ASSIGNED_PORTS) as ports:
-            first, _ = ports.read().split()
-            return int(first)
-    except (OSError, ValueError):
-        return 0
-
-
-def _bind(port: int) -> int:
-    """Return the port, or one that the kernel assigns instead of 0, if it is free."""
-    with socket.socket() as sock:
-        sock.bind(("", port))
-        return int(sock.getsockname()[1])

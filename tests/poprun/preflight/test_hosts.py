@@ -4,14 +4,12 @@ import os
 import resource
 import signal
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 
 from poprun.plan.hosts import HostSpec
 from poprun.plan.placement import Machine, Node
 from poprun.plan.values import HostFacts
-from poprun.preflight import hosts
 from poprun.preflight.hosts import LocalPreflight, Preflight, Preflights
 from poprun.preflight.memory import Memory
 
@@ -87,22 +85,3 @@ def test_this_host_tells_which_signals_the_caller_ignores(
         assert number not in LocalPreflight().facts().ignored_signals
     finally:
         signal.signal(number, before)
-
-
-def test_the_free_port_is_none_that_the_kernel_assigns_by_itself() -> None:
-    with open("/proc/sys/net/ipv4/ip_local_port_range") as ports:
-        first, _ = map(int, ports.read().split())
-    drawn = {LocalPreflight().facts().free_port for _ in range(20)}
-
-    assert all(10_000 <= port < first for port in drawn)
-    assert len(drawn) > 1
-
-
-@pytest.mark.parametrize("ports", ["", "1024\t65535\n"], ids=["unknown", "all"])
-def test_the_free_port_may_be_any_where_the_kernel_assigns_all(
-    ports: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "ports").write_text(ports)
-    monkeypatch.setattr(hosts, "_ASSIGNED_PORTS", str(tmp_path / "ports"))
-
-    assert LocalPreflight().facts().free_port > 0
