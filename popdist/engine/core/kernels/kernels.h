@@ -48,6 +48,10 @@ typedef struct {
     combine_fn *combine[DTYPES][REDUCTIONS];
     /* Accumulated a and b to elements. */
     combine_fn *combine_last[DTYPES][REDUCTIONS];
+    /* The same two of elements a and b, in one pass; NULL where these are accumulated as
+     * they are, or one pass takes as long as widening first. */
+    combine_fn *combine_elements[DTYPES][REDUCTIONS];
+    combine_fn *combine_elements_last[DTYPES][REDUCTIONS];
     /* Accumulated to elements, divided unless the divisor is 1. */
     finish_fn *finish[DTYPES];
     /* Elements to accumulated; NULL where they are the same. */

@@ -164,6 +164,26 @@ LAST_ALL(f32, float, float, clean_f32, MIN_F32, MAX_F32)
 LAST_ALL(f64, double, double, clean_f64, MIN_F64, MAX_F64)
 LAST_ALL(bf16, uint16_t, float, bf16_of, MIN_F32, MAX_F32)
 
+/* --- Two bfloat16, without a pass that widens them. */
+
+#define COMBINE_BF16(name, to_type, made, of)                                      \
+    static void FN(name)(void *to, const void *a, const void *b, size_t n)         \
+    {                                                                              \
+        to_type *t = to;                                                           \
+        const uint16_t *x = a, *y = b;                                             \
+        EACH(n)                                                                    \
+            t[i] = made(of(float, FN(value_of_bf16)(x[i]), FN(value_of_bf16)(y[i]))); \
+    }
+
+#define COMBINE_BF16_ALL(prefix, to_type, made)                                    \
+    COMBINE_BF16(prefix##sum_bf16, to_type, made, SUM_OF)                          \
+    COMBINE_BF16(prefix##min_bf16, to_type, made, MIN_F32)                         \
+    COMBINE_BF16(prefix##max_bf16, to_type, made, MAX_F32)                         \
+    COMBINE_BF16(prefix##prod_bf16, to_type, made, PROD_OF)
+
+COMBINE_BF16_ALL(, float, )
+COMBINE_BF16_ALL(last_of_, uint16_t, FN(bf16_of))
+
 /* --- Halves: by the processor where it knows them, else as above. */
 
 #if defined HALVES_BY_VECTOR /* HALVES, widen_vector and narrow_vector are defined */
@@ -338,6 +358,11 @@ static void FN(stream)(void *to, const void *from, size_t bytes, const void *ahe
         FN(last_sum_##name), FN(last_min_##name), FN(last_max_##name),             \
             FN(last_prod_##name)                                                   \
     }
+#define LASTS_OF_ELEMENTS(name)                                                    \
+    {                                                                              \
+        FN(last_of_sum_##name), FN(last_of_min_##name), FN(last_of_max_##name),    \
+            FN(last_of_prod_##name)                                                \
+    }
 #define BOOLS                                                                      \
     {                                                                              \
         FN(or_bool), FN(and_bool), FN(or_bool), FN(and_bool)                       \
@@ -360,6 +385,8 @@ const kernels FN(kernels) = {
                      [FLOAT16] = LASTS(half),
                      [BFLOAT16] = LASTS(bf16),
                      [BOOL] = BOOLS},
+    .combine_elements = {[BFLOAT16] = ROW(bf16)},
+    .combine_elements_last = {[BFLOAT16] = LASTS_OF_ELEMENTS(bf16)},
     .finish = {EACH_INTEGER(FINISH_OF_INTEGER)
                [FLOAT32] = FN(finish_f32),
                [FLOAT64] = FN(finish_f64),

@@ -235,6 +235,7 @@ arithmetic arithmetic_of(const comm *c, dtype type, unsigned op, uint64_t replic
 /* A stack of sums: the one at depth d lies in scratch block d, or is a leaf. */
 typedef struct {
     const void *stack[MAX_DEPTH];
+    bool is_element[MAX_DEPTH]; /* a leaf that is to be widened before it is summed */
     uint32_t depth;
 } folding;
 
@@ -243,24 +244,45 @@ unsigned char *scratch_block(const arithmetic *a, uint32_t number)
     return a->scratch + (size_t)number * SCRATCH_BYTES;
 }
 
-static void push(const arithmetic *a, folding *f, const void *leaf, bool accumulated,
-                 size_t n)
+static void push(const arithmetic *a, folding *f, const void *leaf, bool accumulated)
 {
-    widen_fn *widen = accumulated ? NULL : a->simd->widen[a->type];
-    if (widen) {
-        unsigned char *wide = scratch_block(a, f->depth);
-        widen(wide, leaf, n);
-        leaf = wide;
-    }
+    f->is_element[f->depth] = !accumulated && a->simd->widen[a->type];
     f->stack[f->depth++] = leaf;
+}
+
+static void widen_at(const arithmetic *a, folding *f, uint32_t depth, size_t n)
+{
+    if (!f->is_element[depth])
+        return;
+    unsigned char *wide = scratch_block(a, depth);
+    a->simd->widen[a->type](wide, f->stack[depth], n);
+    f->stack[depth] = wide;
+    f->is_element[depth] = false;
+}
+
+/* Combine the two topmost by the function of one of these tables: for two elements, if
+ * there is one, or for sums. */
+static void combine_top(const arithmetic *a, folding *f, size_t n, void *to,
+                        combine_fn *const of_elements[][REDUCTIONS],
+                        combine_fn *const of_sums[][REDUCTIONS])
+{
+    const uint32_t one = f->depth - 2, other = f->depth - 1;
+    combine_fn *combine = of_elements[a->type][a->op];
+    if (!combine || !f->is_element[one] || !f->is_element[other]) {
+        widen_at(a, f, one, n);
+        widen_at(a, f, other, n);
+        combine = of_sums[a->type][a->op];
+    }
+    combine(to, f->stack[one], f->stack[other], n);
 }
 
 static void merge(const arithmetic *a, folding *f, size_t n)
 {
+    unsigned char *to = scratch_block(a, f->depth - 2);
+    combine_top(a, f, n, to, a->simd->combine_elements, a->simd->combine);
     f->depth--;
-    unsigned char *to = scratch_block(a, f->depth - 1);
-    a->simd->combine[a->type][a->op](to, f->stack[f->depth - 1], f->stack[f->depth], n);
     f->stack[f->depth - 1] = to;
+    f->is_element[f->depth - 1] = false;
 }
 
 /* Push and merge, all but the last `kept` merges. */
@@ -269,7 +291,7 @@ static void run(const arithmetic *a, const program *p, const void *const *leaf,
 {
     f->depth = 0;
     for (uint32_t i = 0; i < p->leaves; i++) {
-        push(a, f, leaf[i], accumulated && accumulated[i], n);
+        push(a, f, leaf[i], accumulated && accumulated[i]);
         unsigned merges = p->merges[i] - (i + 1 == p->leaves ? kept : 0);
         for (unsigned m = 0; m < merges; m++)
             merge(a, f, n);
@@ -281,6 +303,7 @@ const void *fold(const arithmetic *a, const program *p, const void *const *leaf,
 {
     folding f;
     run(a, p, leaf, accumulated, n, 0, &f);
+    widen_at(a, &f, 0, n);
     return f.stack[0];
 }
 
@@ -294,5 +317,5 @@ void fold_finished(const arithmetic *a, const program *p, const void *const *lea
         return;
     }
     run(a, p, leaf, accumulated, n, 1, &f);
-    a->simd->combine_last[a->type][a->op](to, f.stack[0], f.stack[1], n);
+    combine_top(a, &f, n, to, a->simd->combine_elements_last, a->simd->combine_last);
 }
