@@ -21,7 +21,7 @@ from poprun.vipu.inventory.embedded import EmbeddedInventory
 from poprun.vipu.inventory.location import find_server_inventory
 from poprun.vipu.rules import presets
 from poprun.vipu.server.application import SWEEP_S, Service
-from poprun.vipu.server.guarded_protocol import GuardedProtocol
+from poprun.vipu.server.http_server import GuardedProtocol
 
 # For requests that are being answered when the server is to stop.
 GRACE_S = 5

@@ -24,10 +24,10 @@ from poprun.vipu.server import application
 # Sends each request slowly, and gives up waiting soon: see the server's limits.
 IMPATIENT = """
 import sys
-from poprun.vipu.server import guarded_protocol, serve
-guarded_protocol.REQUEST_TIMEOUT_S = 0.5
-guarded_protocol.REPLY_TIMEOUT_S = 2
-guarded_protocol.GuardedProtocol._start_timer.__defaults__ = (0.5,)
+from poprun.vipu.server import http_server, serve
+http_server.REQUEST_TIMEOUT_S = 0.5
+http_server.REPLY_TIMEOUT_S = 2
+http_server.GuardedProtocol._start_timer.__defaults__ = (0.5,)
 sys.exit(serve.main())
 """
 
@@ -241,8 +241,8 @@ def test_1000_idle_connections_keep_nobody_out(server: Server) -> None:
 # Sees other machines where the test connects from, and has 8 connections for all.
 CROWDED = """
 import sys
-from poprun.vipu.server import guarded_protocol, serve
-guarded_protocol.is_loopback = lambda host: host == "127.0.0.1"
+from poprun.vipu.server import http_server, serve
+http_server.is_loopback = lambda host: host == "127.0.0.1"
 serve._most_connections = lambda: 8
 sys.exit(serve.main())
 """
@@ -362,8 +362,8 @@ def read_reply(stream: BinaryIO) -> bytes:
 # All connections together may hold 1 MiB.
 SMALL = """
 import sys
-from poprun.vipu.server import guarded_protocol, serve
-guarded_protocol.MOST_HELD_BYTES = 1 << 20
+from poprun.vipu.server import http_server, serve
+http_server.MOST_HELD_BYTES = 1 << 20
 sys.exit(serve.main())
 """
 
