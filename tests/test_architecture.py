@@ -281,6 +281,7 @@ THIRD_PARTY = {
         "poprun.vipu.commands",
         "poprun.vipu.server",
     ),
+    "httptools": ("poprun.vipu.server",),
     "mpi4py": ("popdist",),
     "numpy": ("popdist", "poptorch", "horovod"),
     "prometheus_client": ("poprun.vipu.server",),
@@ -296,7 +297,7 @@ THIRD_PARTY = {
         "horovod.torch",
     ),
     "tqdm": ("poptorch",),
-    "uvicorn": ("poprun.vipu.server",),
+    "uvloop": ("poprun.vipu.server",),
     "yaml": ("poprun",),
 }
 

@@ -1,4 +1,4 @@
-"""The ASGI application: a path for each operation, the schema, metrics and health."""
+"""What a server answers: a path for each operation, the schema, metrics and health."""
 
 import asyncio
 import binascii
@@ -8,6 +8,7 @@ import re
 import time
 from base64 import b64decode
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from poprun.vipu.client.server_address import is_loopback
@@ -31,7 +32,6 @@ from poprun.vipu.server.metrics import CONTENT_TYPE, Metrics
 from poprun.vipu.server.worker import Worker
 from poprun.vipu.wire import to_json
 
-MOST_BODY_BYTES = 4 << 20
 # How often the leases of holders that have ended are looked for.
 SWEEP_S = 1.0
 JSON = "application/json"
@@ -41,13 +41,26 @@ WRONG_METHOD = "Operations are asked for with POST, all else with GET."
 _CODES = {401: AccessError.code, 403: AccessError.code, 404: UnknownNameError.code}
 _log = logging.getLogger("vipu-server")
 
-# What ASGI calls an application with.
-Scope = Mapping[str, Any]
-Receive = Callable[[], Awaitable[Mapping[str, Any]]]
-Send = Callable[[dict[str, Any]], Awaitable[None]]
+
+@dataclass(slots=True)
+class HttpRequest:
+    """A request; what follows its headers is known when it has come as a whole."""
+
+    url: bytes = b""
+    # By their names in small letters.
+    headers: dict[str, str] = field(default_factory=dict)
+    body: bytearray = field(default_factory=bytearray)
+    method: str = ""
+    path: str = ""
+    version: str = ""
+    # Whether the connection ends after it.
+    is_last: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.method} {self.url.decode('latin-1')} HTTP/{self.version}"
 
 
-class Response(NamedTuple):
+class HttpResponse(NamedTuple):
     """What is sent to a client."""
 
     body: bytes
@@ -77,7 +90,6 @@ class Service:
         local: Whether only this machine can connect: then browsers that a foreign
             page directs here are refused by the name that they ask for.
         count_connections: Returns how many connections are open.
-        on_start: Is called when the server is about to answer requests.
     """
 
     def __init__(
@@ -87,13 +99,11 @@ class Service:
         secure: bool,
         local: bool,
         count_connections: Callable[[], int],
-        on_start: Callable[[], None],
     ) -> None:
         self._inventory = inventory
         self._secure = secure
         self._local = local
         self._count_connections = count_connections
-        self._on_start = on_start
         self._operations = operations()
         self._worker = Worker()
         self._metrics = Metrics()
@@ -104,34 +114,7 @@ class Service:
             "/health": self._show_health,
         }
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request, or all of them: an ASGI application."""
-        if scope["type"] == "lifespan":
-            await self._live(receive, send)
-            return
-        response = await self._respond(scope, receive)
-        headers = {
-            "content-type": response.content_type,
-            "content-length": str(len(response.body)),
-            **response.headers,
-        }
-        pairs = [(name.encode(), value.encode()) for name, value in headers.items()]
-        start = {"type": "http.response.start", "status": response.status}
-        await send({**start, "headers": pairs})
-        await send({"type": "http.response.body", "body": response.body})
-
-    async def _live(self, receive: Receive, send: Send) -> None:
-        """Work from the start of the server to its end."""
-        await receive()
-        sweep = asyncio.create_task(self._sweep())
-        self._on_start()
-        await send({"type": "lifespan.startup.complete"})
-        await receive()
-        sweep.cancel()
-        self._worker.stop()
-        await send({"type": "lifespan.shutdown.complete"})
-
-    async def _sweep(self) -> None:
+    async def sweep(self) -> None:
         """End leases whose holders are gone, again and again."""
         while True:
             await asyncio.sleep(SWEEP_S)
@@ -144,51 +127,53 @@ class Service:
             else:
                 self._metrics.count_ended(len(ended))
 
-    async def _respond(self, scope: Scope, receive: Receive) -> Response:
-        path = scope["path"]
+    def stop(self) -> None:
+        """Refuse what waits for the inventory, and work on it no more."""
+        self._worker.stop()
+
+    async def respond(self, request: HttpRequest) -> HttpResponse:
+        """Return the response to a request."""
+        path = request.path
         area, _, name = path.removeprefix("/").partition("/")
         operation = self._operations.get(name) if area in ("user", "admin") else None
         if operation is None and path not in self._pages:
-            return _refusal(RequestError(404, NO_PATH))
+            return refusal(RequestError(404, NO_PATH))
         methods = ("GET", "HEAD") if operation is None else ("POST",)
-        if scope["method"] not in methods:
+        if request.method not in methods:
             allow = {"allow": ", ".join(methods)}
-            return _refusal(RequestError(405, WRONG_METHOD, allow))
+            return refusal(RequestError(405, WRONG_METHOD, allow))
         if operation is None:
             result, response = await self._try(self._pages[path](), f"page {path}")
             return response
         began = time.perf_counter()
-        answer = self._answer(scope, receive, operation, area == "admin")
+        answer = self._answer(request, operation, area == "admin")
         result, response = await self._try(answer, f"operation {name}")
         self._metrics.count(name, result, time.perf_counter() - began)
         return response
 
     async def _try(
-        self, answer: Awaitable[Response], what: str
-    ) -> tuple[str, Response]:
+        self, answer: Awaitable[HttpResponse], what: str
+    ) -> tuple[str, HttpResponse]:
         """Return an answer with "ok", or a refusal with the code of the error."""
         try:
             return "ok", await answer
         except VipuError as error:
-            return error.code, _refusal(error)
+            return error.code, refusal(error)
         except Exception as error:
             _log.exception("The %s failed.", what)
             failure = VipuError(
                 f"The V-IPU server failed with {type(error).__name__}. Its log says "
                 "where."
             )
-            return failure.code, _refusal(failure)
+            return failure.code, refusal(failure)
 
     async def _answer(
-        self, scope: Scope, receive: Receive, operation: Operation, admin: bool
-    ) -> Response:
-        headers = {
-            key.decode("latin-1"): value.decode("latin-1")
-            for key, value in scope["headers"]
-        }
-        self._check_origin(headers)
-        name, access_key = _credentials(headers.get("authorization", ""))
-        arguments = operation.read(await _body(headers, receive))
+        self, request: HttpRequest, operation: Operation, admin: bool
+    ) -> HttpResponse:
+        _check_type(request.headers)
+        self._check_origin(request.headers)
+        name, access_key = _credentials(request.headers.get("authorization", ""))
+        arguments = operation.read(bytes(request.body))
         admin = admin or operation.name in OF_ADMINS
         value = await self._worker.run(
             lambda: self._call(operation, arguments, admin, name, access_key),
@@ -249,10 +234,10 @@ class Service:
                 "and with no Origin header.",
             )
 
-    async def _show_schema(self) -> Response:
+    async def _show_schema(self) -> HttpResponse:
         return _json(self._schema)
 
-    async def _show_metrics(self) -> Response:
+    async def _show_metrics(self) -> HttpResponse:
         inventory = self._inventory
         contents = await self._worker.run(
             lambda: (
@@ -266,9 +251,9 @@ class Service:
             num_connections=self._count_connections(),
             num_waiting=self._worker.waiting,
         )
-        return Response(self._metrics.page(), content_type=CONTENT_TYPE)
+        return HttpResponse(self._metrics.page(), content_type=CONTENT_TYPE)
 
-    async def _show_health(self) -> Response:
+    async def _show_health(self) -> HttpResponse:
         """Say whether the inventory can be read."""
         try:
             await asyncio.wait_for(
@@ -279,21 +264,10 @@ class Service:
         return _json({"status": "ok"})
 
 
-async def _body(headers: Mapping[str, str], receive: Receive) -> bytes:
+def _check_type(headers: Mapping[str, str]) -> None:
     content_type = headers.get("content-type", "").partition(";")[0].strip().lower()
     if content_type != JSON:
         raise RequestError(415, f"The type of a request's content must be {JSON}.")
-    body, has_more = bytearray(), True
-    while has_more:
-        message = await receive()
-        if message["type"] != "http.request":
-            raise RequestError(408, "The request ended in the middle.")
-        body += message.get("body", b"")
-        has_more = message.get("more_body", False)
-        if len(body) > MOST_BODY_BYTES:
-            most = f"{MOST_BODY_BYTES >> 20} MiB"
-            raise RequestError(413, f"A request has at most {most}.")
-    return bytes(body)
 
 
 def _credentials(authorization: str) -> tuple[str, str]:
@@ -308,18 +282,16 @@ def _credentials(authorization: str) -> tuple[str, str]:
     return name, key
 
 
-def _refusal(error: VipuError) -> Response:
+def refusal(error: VipuError) -> HttpResponse:
     """Return the response that tells a client of an error."""
     status, headers = openapi.STATUS.get(error.code, 500), {}
     if isinstance(error, RequestError):
         status, headers = error.status, dict(error.headers)
     if status == 401:
         headers["www-authenticate"] = 'Basic realm="V-IPU", charset="UTF-8"'
-    if status in (408, 413, 415):
-        headers["connection"] = "close"  # the rest of the request is not read
     value = {"code": error.code, "message": str(error)}
     return _json(value)._replace(status=status, headers=headers)
 
 
-def _json(value: Any) -> Response:
-    return Response(json.dumps(value, separators=(",", ":")).encode())
+def _json(value: Any) -> HttpResponse:
+    return HttpResponse(json.dumps(value, separators=(",", ":")).encode())

@@ -1,31 +1,46 @@
-"""uvicorn's HTTP protocol with limits for clients that are slow, many or endless.
+"""HTTP/1.1 with limits for clients that are slow, many or endless; httptools parses it.
 
-uvicorn itself waits for a request as long as a client likes, keeps as much of its
-head as it sends, parses all requests that it sends before it takes a reply, waits for
-that for ever, and accepts connections until no file descriptor is left.
+Each connection has one task, which reads a request, answers it, and waits until the
+reply is taken. What comes meanwhile is not read, so that no client makes the server
+keep more than one request and one reply.
 """
 
 import asyncio
+import logging
+import ssl
 from collections import deque
-from collections.abc import Callable
-from typing import Any, ClassVar
+from email.utils import formatdate
+from http import HTTPStatus
+from socket import socket
+from typing import Any
+from urllib.parse import unquote
 
-from uvicorn.protocols.http.flow_control import FlowControl
-from uvicorn.protocols.http.httptools_impl import (
-    HttpToolsProtocol,
-    RequestResponseCycle,
-)
+import httptools
 
 from poprun.vipu.client.server_address import is_loopback
+from poprun.vipu.server.application import (
+    HttpRequest,
+    HttpResponse,
+    RequestError,
+    Service,
+    refusal,
+)
 
-# In seconds: for a whole request to come, head and body, and for its reply to go.
+# In seconds: for a whole request to come, head and body, for its reply to be made and
+# taken, and for a connection without either.
 REQUEST_TIMEOUT_S = 20.0
 REPLY_TIMEOUT_S = 60.0
+IDLE_S = 75.0
+# For requests that are being answered when the server is to stop.
+GRACE_S = 5.0
+# How often the connections that have come to the end of their time are looked for.
+CHECK_S = 0.5
+BACKLOG = 1024
 MOST_HEAD_BYTES = 32768
+MOST_BODY_BYTES = 4 << 20
 # One other machine may have this part of all connections.
 SHARE_OF_A_MACHINE = 4
-# So much is parsed at once: a request that is being answered holds up those behind it,
-# but for those that came in one piece with it.
+# So much is parsed at once: the requests in it are all kept until they are answered.
 PIECE_BYTES = 1024
 # What a parsed request takes, besides its body.
 REQUEST_BYTES = 8192
@@ -34,178 +49,239 @@ MOST_HELD_BYTES = 256 << 20
 # A reply is taken when all but so much of it is.
 UNTAKEN_BYTES = 4096
 
-
-class _Flow(FlowControl):
-    """Flow control that lets the protocol decide whether to read on."""
-
-    def __init__(self, transport: asyncio.Transport, read_on: Callable[[], object]):
-        super().__init__(transport)
-        self._read_on = read_on
-
-    def resume_reading(self) -> None:
-        if self.read_paused:
-            self.read_paused = False
-            self._read_on()
+_log = logging.getLogger("vipu-server")
+_access_log = logging.getLogger("vipu-server.access")
 
 
-class GuardedProtocol(HttpToolsProtocol):
-    """One connection, with limits of time and size for each request and its reply."""
+class HttpServer:
+    """The connections of a service, within the limits of all of them together."""
 
-    most_connections = 1000
-    # By connection: how many bytes it holds, if any; and the sum.
-    held_bytes: ClassVar[dict["GuardedProtocol", int]] = {}
-    all_held_bytes: ClassVar[int] = 0
+    def __init__(self, service: Service, most_connections: int) -> None:
+        self.service = service
+        self.most_connections = most_connections
+        self.connections: set[HttpConnection] = set()
+        self.held_bytes = 0
+        # Now, as replies give it.
+        self.date = formatdate(usegmt=True)
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._timer: asyncio.TimerHandle | None = None
-        self._head_bytes = 0
-        self._in_head = True
+    async def serve(
+        self, listener: socket, context: ssl.SSLContext | None, stop: asyncio.Event
+    ) -> None:
+        """Serve what connects, until an event; then answer what has come as a whole."""
+        loop = asyncio.get_running_loop()
+        listening = await loop.create_server(
+            lambda: HttpConnection(self), sock=listener, ssl=context, backlog=BACKLOG
+        )
+        check = loop.create_task(self._check())
+        await stop.wait()
+        listening.close()
+        tasks = [connection.finish() for connection in set(self.connections)]
+        if tasks:
+            await asyncio.wait(tasks, timeout=GRACE_S)
+        for task in (check, *tasks):
+            task.cancel()
+
+    async def _check(self) -> None:
+        """Close the connections that have come to the end of their time."""
+        while True:
+            await asyncio.sleep(CHECK_S)
+            self.date = formatdate(usegmt=True)
+            now = asyncio.get_running_loop().time()
+            for connection in set(self.connections):
+                if connection.deadline < now:
+                    connection.abort()
+
+    def has_room_for(self, machine: str) -> bool:
+        """Return whether one more connection, of a machine, is not one too many."""
+        if len(self.connections) >= self.most_connections:
+            return False
+        if is_loopback(machine):  # many users share it
+            return True
+        same = sum(other.machine == machine for other in self.connections)
+        return same < max(1, self.most_connections // SHARE_OF_A_MACHINE)
+
+    def note_held(self, connection: "HttpConnection", size: int) -> None:
+        """Note how much a connection holds; close the largest if it is too much."""
+        self.held_bytes += size - connection.held_bytes
+        connection.held_bytes = size
+        while self.held_bytes > MOST_HELD_BYTES:
+            max(self.connections, key=lambda each: each.held_bytes).abort()
+
+
+class HttpConnection(asyncio.Protocol):
+    """One connection. The methods `on_...` are what httptools calls while it parses."""
+
+    def __init__(self, server: HttpServer) -> None:
+        self._server = server
+        self._loop = asyncio.get_running_loop()
+        self._parser = httptools.HttpRequestParser(self)
         # What has come and is not parsed yet.
         self._unparsed = bytearray()
-        self._body_bytes = 0
-        # Requests without a complete reply, the one that is being answered first.
-        self._cycles: deque[RequestResponseCycle] = deque()
-        # The address of the other end.
-        self._machine = ""
+        # Of which the rest has not come, and how long the head is that was parsed.
+        self._request = HttpRequest()
+        self._head_bytes = 0
+        # Those to be answered, in their order; an error is the last one.
+        self._requests: deque[HttpRequest | RequestError] = deque()
+        self._is_writable = True
+        self._is_last = False
+        self._waiter: asyncio.Future[None] | None = None
+        self.held_bytes = 0
+        self._end_in(REQUEST_TIMEOUT_S)
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
+    def connection_made(self, transport: Any) -> None:
+        self._transport: asyncio.Transport = transport
         transport.set_write_buffer_limits(high=UNTAKEN_BYTES, low=0)
-        self._machine = self.client[0] if self.client else "localhost"
-        self.flow = _Flow(transport, lambda: self.loop.call_soon(self._parse))
-        if self._are_too_many():
-            self.connections.discard(self)
+        # Where the other end is, if it has not gone already.
+        peer = transport.get_extra_info("peername") or ("localhost", 0)
+        self.machine: str = peer[0]
+        self._client = f"{peer[0]}:{peer[1]}"
+        if self._server.has_room_for(self.machine):
+            self._server.connections.add(self)
+            self._task = self._loop.create_task(self._serve())
+        else:
             transport.abort()
-            return
-        self._start_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_timer()
-        self._unparsed.clear()
-        self._note_held(0)
-        for cycle in self._cycles:  # uvicorn does so with the last one alone
-            cycle.disconnected = True
-        super().connection_lost(exc)
+        self.abort()
 
     def data_received(self, data: bytes) -> None:
-        if not self.transport.is_closing():
-            self._unparsed += data
-            self._parse()
-
-    def _parse(self) -> None:
-        """Parse what has come, up to the end of a request that is to be answered."""
-        if self.transport.is_closing():
-            return
-        while self._unparsed and not self.flow.read_paused and not self._is_answering:
-            piece = bytes(self._unparsed[:PIECE_BYTES])
-            del self._unparsed[:PIECE_BYTES]
-            if self._in_head:
-                self._head_bytes += len(piece)
-                self._start_timer()
-            super().data_received(piece)
-            # A body that came with its head ends the head: see on_headers_complete.
-            if self._in_head and self._head_bytes > MOST_HEAD_BYTES:
-                self.send_400_response("The head of the request is too long.")
-            if self.transport.is_closing():
-                self._unparsed.clear()
-                break
-        if self._unparsed or self.flow.read_paused:
-            self.transport.pause_reading()
-        else:
-            self.transport.resume_reading()
+        self._unparsed += data
+        self._transport.pause_reading()  # until it is parsed
         self._count_held()
+        self._wake()
 
-    @property
-    def _is_answering(self) -> bool:
-        """Whether requests have come as a whole whose replies are not yet taken."""
-        if self.flow.write_paused:
-            return True
-        # The last one may not have come as a whole.
-        return len(self._cycles) > (0 if self._in_head else 1)
-
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        self._start_timer()
-
-    def on_headers_complete(self) -> None:
-        self._in_head = False
-        super().on_headers_complete()
-        self._cycles.append(self.cycle)
-
-    def on_body(self, body: bytes) -> None:
-        self._body_bytes += len(body)
-        super().on_body(body)
-
-    def on_message_complete(self) -> None:
-        self._in_head, self._head_bytes = True, 0
-        self._stop_timer()
-        self._start_timer(REPLY_TIMEOUT_S)
-        super().on_message_complete()
-
-    def on_response_complete(self) -> None:
-        self._cycles.popleft()
-        if self._in_head:  # and not in the middle of a body that was refused
-            self._stop_timer()
-        super().on_response_complete()
-        self._go_on()
+    def pause_writing(self) -> None:
+        self._is_writable = False
 
     def resume_writing(self) -> None:
-        super().resume_writing()
-        if self._in_head and not self._is_answering:
-            self._stop_timer()
-        self._go_on()
+        self._is_writable = True
+        self._wake()
 
-    def _go_on(self) -> None:
-        """Wait for the reply to be taken, or else parse the next request."""
-        if self._is_answering:
-            self._start_timer(REPLY_TIMEOUT_S)
-        else:
-            self._body_bytes = 0
-        if self._unparsed:
-            self.loop.call_soon(self._parse)
-        self._count_held()
+    def finish(self) -> asyncio.Task[None]:
+        """Answer what has come as a whole, and close; return what does it."""
+        if not self._requests:
+            self.abort()
+        self._is_last = True
+        return self._task
+
+    def abort(self) -> None:
+        """Close, whatever has not been sent, and hold nothing any more."""
+        self._server.connections.discard(self)
+        self._server.note_held(self, 0)
+        self._transport.abort()
+        self._wake()
+
+    async def _serve(self) -> None:
+        """Answer the requests of the connection, one after the other."""
+        try:
+            while request := await self._next_request():
+                self._end_in(REPLY_TIMEOUT_S)
+                if isinstance(request, RequestError):
+                    response, self._is_last = refusal(request), True
+                else:
+                    response = await self._server.service.respond(request)
+                    self._is_last |= request.is_last
+                    status = response.status
+                    _access_log.info('%s - "%s" %d', self._client, request, status)
+                if self._transport.is_closing():
+                    return
+                self._transport.write(self._head_of(response))
+                if getattr(request, "method", "") != "HEAD":
+                    self._transport.write(response.body)
+                while not (self._is_writable or self._transport.is_closing()):
+                    await self._wait()
+                self._requests.popleft()
+                self._count_held()
+                self._end_in(REQUEST_TIMEOUT_S if self._request.url else IDLE_S)
+        except Exception:  # the server goes on with the other connections
+            _log.exception("A connection failed.")
+        finally:
+            self._transport.close()
+
+    async def _next_request(self) -> HttpRequest | RequestError | None:
+        """Return the next request, or why it is refused; None at the end."""
+        while not (self._is_last or self._requests or self._transport.is_closing()):
+            if self._unparsed:
+                self._parse_piece()
+                continue
+            if self._request.headers.pop("expect", "").lower() == "100-continue":
+                self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            self._transport.resume_reading()
+            await self._wait()
+        return self._requests[0] if self._requests and not self._is_last else None
+
+    def _parse_piece(self) -> None:
+        piece = bytes(self._unparsed[:PIECE_BYTES])
+        del self._unparsed[:PIECE_BYTES]
+        self._head_bytes += len(piece)
+        problem = None
+        try:
+            self._parser.feed_data(piece)
+        except httptools.HttpParserUpgrade:
+            pass  # the request is answered in HTTP/1.1, as the last one
+        except httptools.HttpParserError:
+            problem = RequestError(400, "The request is no HTTP.")
+        if not self._request.method and self._head_bytes > MOST_HEAD_BYTES:
+            problem = RequestError(400, "The head of the request is too long.")
+        if len(self._request.body) > MOST_BODY_BYTES:
+            most = f"{MOST_BODY_BYTES >> 20} MiB"
+            problem = RequestError(413, f"A request has at most {most}.")
+        if problem is not None:
+            self._requests.append(problem)
+
+    def on_url(self, url: bytes) -> None:
+        if not self._request.url:
+            self._end_in(REQUEST_TIMEOUT_S)
+        self._request.url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self._request.method:  # and not after a chunked body
+            key = name.decode("latin-1").lower()
+            self._request.headers[key] = value.decode("latin-1")
+
+    def on_headers_complete(self) -> None:
+        self._request.method = self._parser.get_method().decode("latin-1")
+
+    def on_body(self, body: bytes) -> None:
+        self._request.body += body
+
+    def on_message_complete(self) -> None:
+        request, self._request, self._head_bytes = self._request, HttpRequest(), 0
+        request.path = unquote(httptools.parse_url(request.url).path.decode("latin-1"))
+        request.version = self._parser.get_http_version()
+        keeps_alive = request.version == "1.1" and self._parser.should_keep_alive()
+        request.is_last = not keeps_alive or self._parser.should_upgrade()
+        self._requests.append(request)
+
+    def _head_of(self, response: HttpResponse) -> bytes:
+        headers = {
+            "date": self._server.date,
+            "content-type": response.content_type,
+            "content-length": str(len(response.body)),
+            **response.headers,
+            **({"connection": "close"} if self._is_last else {}),
+        }
+        phrase = HTTPStatus(response.status).phrase
+        lines = [f"HTTP/1.1 {response.status} {phrase}"]
+        lines += [f"{name}: {value}" for name, value in headers.items()]
+        return "\r\n".join([*lines, "", ""]).encode("latin-1")
+
+    def _end_in(self, seconds: float) -> None:
+        self.deadline = self._loop.time() + seconds
 
     def _count_held(self) -> None:
-        if self.transport.is_closing() and not self.transport.get_write_buffer_size():
-            self._note_held(0)
-            return
-        self._note_held(
-            self.transport.get_write_buffer_size()
-            + len(self._unparsed)
-            + self._body_bytes
-            + len(self._cycles) * REQUEST_BYTES
-        )
+        if not self._transport.is_closing():
+            sizes = [len(getattr(each, "body", "")) for each in self._requests]
+            unsent = self._transport.get_write_buffer_size()
+            unanswered = sum(sizes) + len(sizes) * REQUEST_BYTES
+            come = len(self._unparsed) + len(self._request.body)
+            self._server.note_held(self, come + unanswered + unsent)
 
-    def _note_held(self, size: int) -> None:
-        """Note how much this connection holds; close the largest if it is too much."""
-        kind = GuardedProtocol
-        kind.all_held_bytes += size - kind.held_bytes.pop(self, 0)
-        if size:
-            kind.held_bytes[self] = size
-        while kind.all_held_bytes > MOST_HELD_BYTES:
-            largest = max(kind.held_bytes, key=kind.held_bytes.__getitem__)
-            kind.all_held_bytes -= kind.held_bytes.pop(largest)
-            largest.transport.abort()
+    async def _wait(self) -> None:
+        """Wait until more comes, a reply is taken, or the connection ends."""
+        self._waiter = self._loop.create_future()
+        await self._waiter
 
-    def _are_too_many(self) -> bool:
-        if len(self.connections) > self.most_connections:
-            return True
-        if is_loopback(self._machine):  # many users share it
-            return False
-        others: Any = self.connections
-        same = sum(other._machine == self._machine for other in others)
-        return same > max(1, self.most_connections // SHARE_OF_A_MACHINE)
-
-    def _start_timer(self, seconds: float = REQUEST_TIMEOUT_S) -> None:
-        if self._timer is None:
-            self._timer = self.loop.call_later(seconds, self._timed_out)
-
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _timed_out(self) -> None:
-        self._timer = None
-        self.transport.abort()
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)

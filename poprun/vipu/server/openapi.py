@@ -21,7 +21,7 @@ _CODES = {
 }
 # The HTTP status of a refusal, by its code.
 STATUS = {code: status for status, codes in _CODES.items() for code in codes}
-_OTHER_REFUSALS = (401, 408, 413, 415)
+_OTHER_REFUSALS = (401, 413, 415)
 _JSON = "application/json"
 _NUMBERS = {"minimum": wire.LEAST_NUMBER, "maximum": wire.MOST_NUMBER}
 _SCALARS: dict[Any, dict[str, Any]] = {

@@ -1,5 +1,6 @@
 """The vipu-server command: serve an inventory of emulated IPUs until SIGTERM."""
 
+import asyncio
 import logging
 import os
 import resource
@@ -11,7 +12,7 @@ from contextlib import closing
 from pathlib import Path
 
 import click
-import uvicorn
+import uvloop
 
 from poprun import __version__
 from poprun.vipu.client.server_address import DEFAULT_PORT, ServerAddress, is_loopback
@@ -21,12 +22,8 @@ from poprun.vipu.inventory.embedded import EmbeddedInventory
 from poprun.vipu.inventory.location import find_server_inventory
 from poprun.vipu.rules import presets
 from poprun.vipu.server.application import SWEEP_S, Service
-from poprun.vipu.server.http_server import GuardedProtocol
+from poprun.vipu.server.http_server import BACKLOG, HttpServer
 
-# For requests that are being answered when the server is to stop.
-GRACE_S = 5
-IDLE_S = 75
-BACKLOG = 1024
 # Descriptors that are not connections.
 SPARE_DESCRIPTORS = 64
 # This part of all is for processes that hold IPUs.
@@ -98,9 +95,9 @@ def serve(
     Beyond this machine it listens only with --secure, --tls-cert and --tls-key.
     """
     _check_exposure(host, secure, tls_cert, tls_key)
-    if tls_cert is not None:
-        _check_certificate(tls_cert, tls_key)
-    logging.basicConfig(stream=sys.stderr, format="%(message)s", level=logging.WARNING)
+    context = None if tls_cert is None else _tls_context(tls_cert, tls_key)
+    level = logging.INFO if access_log else logging.WARNING
+    logging.basicConfig(stream=sys.stderr, format="%(message)s", level=level)
     listener = _listen(host, port)
     port = listener.getsockname()[1]
     path = database or Path(
@@ -113,20 +110,33 @@ def serve(
         if secure:
             address = ServerAddress(host, port, tls=tls_cert is not None)
             _make_first_admin(inventory, path, address)
-        start_line = _start_line(listener, path, secure, tls_cert)
         service = Service(
             inventory,
             secure=secure,
             local=is_loopback(host) and not secure,
-            count_connections=lambda: len(server.server_state.connections),
-            on_start=lambda: print(start_line, flush=True),
+            count_connections=lambda: len(server.connections),
         )
-        config = _server_config(service, tls_cert, tls_key, access_log=access_log)
-        server = uvicorn.Server(config)
-        # uvicorn handles these, and raises them again when it has ended.
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: None)
-        server.run(sockets=[listener])
+        server = HttpServer(service, _most_connections())
+        start_line = _start_line(listener, path, secure, tls_cert)
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_run(server, listener, context, start_line))
+
+
+async def _run(
+    server: HttpServer,
+    listener: socket.socket,
+    context: ssl.SSLContext | None,
+    start_line: str,
+) -> None:
+    """Serve until SIGTERM or SIGINT."""
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    sweep = asyncio.create_task(server.service.sweep())
+    print(start_line, flush=True)
+    await server.serve(listener, context, stop)
+    sweep.cancel()
+    server.service.stop()
 
 
 def _open_inventory(path: Path, timeout_s: float) -> EmbeddedInventory:
@@ -139,33 +149,6 @@ def _open_inventory(path: Path, timeout_s: float) -> EmbeddedInventory:
         strict=True,
         longest_step_s=2 * SWEEP_S,
         most_watched=_raise_limit() // SHARE_OF_HOLDERS,
-    )
-
-
-def _server_config(
-    service: Service,
-    tls_cert: Path | None,
-    tls_key: Path | None,
-    *,
-    access_log: bool,
-) -> uvicorn.Config:
-    GuardedProtocol.most_connections = _most_connections()
-    return uvicorn.Config(
-        service,
-        http=GuardedProtocol,
-        loop="uvloop",
-        ws="none",
-        lifespan="on",
-        access_log=access_log,
-        log_config=None,
-        log_level="info" if access_log else "warning",
-        server_header=False,
-        proxy_headers=False,
-        timeout_keep_alive=IDLE_S,
-        timeout_graceful_shutdown=GRACE_S,
-        backlog=BACKLOG,
-        ssl_certfile=tls_cert,
-        ssl_keyfile=tls_key,
     )
 
 
@@ -215,9 +198,9 @@ def _check_exposure(
         )
 
 
-def _check_certificate(tls_cert: Path, tls_key: Path | None) -> None:
+def _tls_context(tls_cert: Path, tls_key: Path | None) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         # An empty password in place of a question on the terminal.
         context.load_cert_chain(tls_cert, tls_key, password="")
     except OSError as error:  # ssl.SSLError is one
@@ -226,6 +209,7 @@ def _check_certificate(tls_cert: Path, tls_key: Path | None) -> None:
             f"{error.strerror or error}. Give a certificate and its key, without a "
             "password, in PEM."
         ) from error
+    return context
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -16,7 +16,7 @@ from poprun.vipu.rules.partition_rules import request_for_job
 HOST = "h1"
 
 # Without the extras "vipu" and "test" there is no server to test.
-EXTRAS = ("schemathesis", "trustme", "uvicorn")
+EXTRAS = ("httptools", "schemathesis", "trustme")
 if not all(map(find_spec, EXTRAS)):
     collect_ignore_glob = [
         "server/*",

@@ -19,7 +19,7 @@ from vipu_servers import COMMAND, Server, acquisition, serving
 
 from poprun.vipu import liveness
 from poprun.vipu.errors import BY_CODE, VipuRuleError
-from poprun.vipu.server import application
+from poprun.vipu.server import http_server
 
 # Sends each request slowly, and gives up waiting soon: see the server's limits.
 IMPATIENT = """
@@ -27,7 +27,7 @@ import sys
 from poprun.vipu.server import http_server, serve
 http_server.REQUEST_TIMEOUT_S = 0.5
 http_server.REPLY_TIMEOUT_S = 2
-http_server.GuardedProtocol._start_timer.__defaults__ = (0.5,)
+http_server.CHECK_S = 0.1
 sys.exit(serve.main())
 """
 
@@ -292,6 +292,50 @@ def test_pipelined_requests_are_answered_in_order(server: Server) -> None:
     assert replies.endswith(b'"automatic":false}]')
 
 
+def test_a_client_that_waits_for_leave_to_send_a_body_gets_it(server: Server) -> None:
+    request = post("/user/list_allocations", b"{}", "Expect: 100-continue")
+    with server.connect() as client, client.makefile("rb") as replies:
+        client.sendall(request[:-2])
+        assert replies.readline() == b"HTTP/1.1 100 Continue\r\n"
+        assert replies.readline() == b"\r\n"
+        client.sendall(request[-2:])
+        assert read_reply(replies) == b"HTTP/1.1 200 OK\r\n"
+        assert replies.read() == b""
+
+
+def test_a_request_for_another_protocol_is_answered_in_this_one(server: Server) -> None:
+    upgrade = b"Connection: Upgrade\r\nUpgrade: h2c\r\n\r\n"
+    request = b"GET /health HTTP/1.1\r\nHost: localhost\r\n" + upgrade
+
+    head, _, body = server.exchange(request).partition(b"\r\n\r\n")
+
+    assert head.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert b"\r\nconnection: close" in head
+    assert body == b'{"status":"ok"}'
+
+
+def test_a_head_alone_is_sent_to_those_who_ask_for_it(server: Server) -> None:
+    request = b"HEAD /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+
+    head, _, body = server.exchange(request).partition(b"\r\n\r\n")
+
+    assert head.startswith(b"HTTP/1.1 200 OK\r\ndate: ")
+    assert b"\r\ncontent-length: 15\r\n" in head
+    assert body == b""
+
+
+def test_the_access_log_has_a_line_for_each_request(tmp_path: Path) -> None:
+    with serving(tmp_path / "server.db", "--access-log") as server:
+        server.exchange(post("/user/list_allocations?x=1", b"{}"))
+        server.exchange(post("/frogs", b"{}"))
+        lines = server.log.read_text().splitlines()
+
+    assert [re.sub(r"^127\.0\.0\.1:\d+", "C", line) for line in lines] == [
+        'C - "POST /user/list_allocations?x=1 HTTP/1.1" 200',
+        'C - "POST /frogs HTTP/1.1" 404',
+    ]
+
+
 HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 SCHEMA = b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n"
 LARGE = post("/user/list_clusters", b" " * 60_000).replace(
@@ -515,4 +559,4 @@ def test_a_bug_in_one_look_for_dead_holders_is_logged_and_ends_no_other(
 
 def test_the_limit_of_a_body_is_far_above_any_request() -> None:
     # The largest: a cluster of 16 384 named agents.
-    assert application.MOST_BODY_BYTES > 16384 * 70
+    assert http_server.MOST_BODY_BYTES > 16384 * 70
