@@ -1,21 +1,16 @@
-"""The stages of a run that a dry run leaves out: reserve, describe and run the job.
+"""The stages of a run that a dry run leaves out: reserve, describe and start the job.
 
-Request -> DeviceReservation; Plan -> Job -> Ended -> Outcome -> exit code
+Request -> DeviceReservation; Plan -> Job -> exit code, which is that of the attempt
 """
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 
-from poprun.job.events import Event
 from poprun.job.guard_start import StartedGuard
 from poprun.job.local_host.local_host import LocalHost
 from poprun.job.mpirun_process import MpirunProcess
 from poprun.job.prepare import job_description, output, reservation
 from poprun.job.resource_limits import check_proc
-from poprun.job.supervise.event_log import EventLog
-from poprun.job.supervise.supervisor import Supervisor
 from poprun.job.values import Job
-from poprun.log import Log
 from poprun.options.settings import Settings
 from poprun.plan.hosts import SLURM_NODE_NAME
 from poprun.plan.unsupported import refuse_unsupported
@@ -23,11 +18,8 @@ from poprun.plan.values import Plan, Request
 from poprun.preflight.hosts import Preflights
 from poprun.preflight.program import resolve_for_instances
 from poprun.record import Record
-from poprun.result.progress import Progress
 from poprun.stdio import terminal
 from poprun.stdio.output_files import make_files
-from poprun.stdio.router import OutputRouter
-from poprun.stdio.stdin import describe_unread
 
 
 class Stages(Record):
@@ -105,65 +97,17 @@ def run_job(
     """Run a job to its end, report how it went, and return the exit code."""
     # The shell may have put poprun in the background while it waited for IPUs.
     output.wait_for_stdin(job.stdin)
-    progress = Progress(len(job.specs), time.monotonic())
-    router = output.make_router(plan.request, settings, environ, progress.text)
-    log = Log(settings.verbosity, router.say)
-    memory = preflights.read_memory(plan.request.hosts)
-    supervisor = _make_supervisor(job, guard, plan, router, log, progress)
-    supervisor.start()
-    # It takes a while until the first instance runs: time to import what comes last.
-    from poprun.result import conclusion
-
-    try:
-        ended = supervisor.run()
-    finally:
-        router.hide_status(forever=True)
-    router.end()
-    if not settings.is_given("stdin"):
-        _warn_of_unread_input(log)
-    outcome = conclusion.judge_attempt(ended, plan, router)
-    conclusion.report_attempt(
-        outcome,
-        ended,
-        plan,
-        router,
-        log,
-        memory,
-        lambda host: preflights[host].read_memory(),
-        debug=settings["debug"],
-    )
-    supervisor.write_out()
-    supervisor.close()
-    return outcome.exit_code
-
-
-def _make_supervisor(
-    job: Job,
-    guard: StartedGuard,
-    plan: Plan,
-    router: OutputRouter,
-    log: Log,
-    progress: Progress,
-) -> Supervisor:
     hosts = plan.request.hosts
-    event_log = EventLog(log, keep_going=job.keep_going, names_hosts=len(hosts) > 1)
+    memory = preflights.read_memory(hosts)
+    mpirun = MpirunProcess(job, guard, hosts[0].name)
+    ranks = range(len(job.specs))
+    host = LocalHost(job, hosts[0].name, ranks, mpirun.remember)
+    host.listen()
+    mpirun.start()
+    # It takes a while until mpirun starts instances: time to import what comes then.
+    from poprun.attempt import run_attempt
 
-    def listen(event: Event) -> None:
-        progress.listen(event)
-        event_log.listen(event)
-
-    here = hosts[0].name
-    mpirun = MpirunProcess(job, guard, here)
-    host = LocalHost(job, here, range(len(job.specs)), mpirun.remember)
-    return Supervisor(job, mpirun, [host], router, listen)
-
-
-def _warn_of_unread_input(log: Log) -> None:
-    if unread := describe_unread():
-        log.warn(
-            f"The standard input holds {unread}, which no instance reads. For instance "
-            "0 to read it, add --stdin 0; for each instance to get a copy, --stdin all."
-        )
+    return run_attempt(job, mpirun, [host], plan, settings, environ, preflights, memory)
 
 
 STAGES = Stages(reservation.reserve, prepare, run_job)

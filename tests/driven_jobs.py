@@ -22,7 +22,8 @@ from poprun.job.supervise.stopping import Phase
 from poprun.job.supervise.supervisor import Ended, Supervisor
 from poprun.job.values import Job
 from poprun.record import replace
-from poprun.stdio.router import OutputRouter, Routes
+from poprun.stdio.router import OutputRouter
+from poprun.stdio.routes import Routes
 
 Messages = list[tuple[int, list[bytes]]]
 MPIRUN_PID = 4_000_000  # above what the kernel gives
@@ -145,6 +146,8 @@ class Driven:
         self.supervisor = Supervisor(
             self.job, self.mpirun, hosts, router, self.told.append
         )
+        self.host.listen()
+        self.mpirun.start()
         self.supervisor.start()
         self.ended: Ended | None = None
         self._shims: list[Shim] = []

@@ -164,8 +164,8 @@ class FakeMpirun:
         self.calls = calls
         self.finished = False
 
-    def start(self, emit: Callable[[Event], None]) -> None:
-        self.calls.append(("start_mpirun",))
+    def report_to(self, emit: Callable[[Event], None]) -> None:
+        self.calls.append(("report_to",))
 
     def interests(self) -> Iterator[Interest]:
         yield from ()

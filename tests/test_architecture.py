@@ -74,6 +74,7 @@ STAGES = {
         ),
         ("poprun.job",),
         ("poprun.result",),
+        ("poprun.attempt",),
         ("poprun.stages",),
         ("poprun.run",),
         ("poprun.click_command", "poprun.versions", "poprun.cli"),
@@ -332,7 +333,7 @@ LATE_IMPORTS = {
     # 1 ms, for a job with arguments for mpirun.
     "poprun.mpirun.arguments": {"poprun.mpirun.tokens"},
     # 12 ms, while mpirun starts.
-    "poprun.stages": {"poprun.result.conclusion"},
+    "poprun.stages": {"poprun.attempt"},
     # Of three, a launch uses one; each takes 1 ms.
     "poprun.mpirun": {
         "poprun.mpirun.hydra",

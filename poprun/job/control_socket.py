@@ -46,22 +46,12 @@ class ControlSocket:
 
     Args:
         control: The address and the key.
-        handlers: By the kind of a connection's first message.
-        emit: Gets the events about connections that are closed.
     """
 
-    def __init__(
-        self,
-        control: str,
-        num_instances: int,
-        handlers: Mapping[int, Handler],
-        emit: Callable[[Event], None],
-    ) -> None:
+    def __init__(self, control: str, num_instances: int) -> None:
         backlog = max(num_instances, SHARE)
         self._sock, self._key = listen(os.fsencode(control), backlog)
         self._most = num_instances + MOST_UNKNOWN
-        self._handlers = handlers
-        self._emit = emit
         # Connections without a first message, the oldest first, and until when.
         self._unknown: dict[Channel, float] = {}
         self._known: dict[Channel, Handler] = {}
@@ -69,6 +59,18 @@ class ControlSocket:
         # all that have been, in an order of its own, and an epoll in that of time.
         self._hangups = select.epoll()
         self._retry_at = 0.0
+
+    def handle_with(
+        self, handlers: Mapping[int, Handler], emit: Callable[[Event], None]
+    ) -> None:
+        """Set what happens to connections, before the first is accepted.
+
+        Args:
+            handlers: By the kind of a connection's first message.
+            emit: Gets the events about connections that are closed.
+        """
+        self._handlers = handlers
+        self._emit = emit
 
     def interests(self, now: float) -> Iterator[Interest]:
         """Yield the descriptors to wait for, in the order to serve them."""

@@ -38,7 +38,7 @@ class HostLink(Protocol):
     def start(
         self, emit: Callable[[Event], None], streams: Streams, stdin: StdinFeeder
     ) -> None:
-        """Get ready for the instances, which mpirun starts next.
+        """Get ready for the instances, which mpirun starts.
 
         Args:
             emit: Is called with each event, in the order in which they arrive.

@@ -55,14 +55,13 @@ class MpirunProcess:
         self._has_ended = False
         self._failures: set[str] = set()  # of end actions
 
-    def start(self, emit: Callable[[Event], None]) -> None:
+    def start(self) -> None:
         """Start mpirun.
 
         Raises:
             LaunchError: What the job needs cannot be made.
         """
         job = self._job
-        self._emit = emit
         own_process.become_subreaper()
         self._guard = GuardClient(
             self._started_guard, job, [item.end_action for item in self._resources]
@@ -73,6 +72,10 @@ class MpirunProcess:
             if not number and job.directory:
                 self._guard.make_lock()
         self._guard.start()
+
+    def report_to(self, emit: Callable[[Event], None]) -> None:
+        """Set what is called with each event, before the first is read."""
+        self._emit = emit
 
     def interests(self) -> Iterator[Interest]:
         """Yield the descriptors to wait for.

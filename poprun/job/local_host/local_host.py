@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 
+from poprun.annotations import TYPE_CHECKING
 from poprun.helpers import protocol
 from poprun.helpers.channel import Channel, peer_of
 from poprun.helpers.job_files import LOCK
@@ -34,8 +35,10 @@ from poprun.job.local_host.finalizing import Finalizing
 from poprun.job.values import Job
 from poprun.stdio.stdin import StdinFeeder
 from poprun.stdio.stream_ends import STREAMS, DescriptorSource
-from poprun.stdio.streams import Streams
 from poprun.stdio.waiter import READ, Interest
+
+if TYPE_CHECKING:
+    from poprun.stdio.streams import Streams
 
 
 class LocalHost:
@@ -79,10 +82,14 @@ class LocalHost:
         # Processes that may not be signalled.
         self._remaining: set[int] = set()
 
-    def start(
-        self, emit: Callable[[Event], None], streams: Streams, stdin: StdinFeeder
-    ) -> None:
+    def listen(self) -> None:
         """Listen for shims, and for processes of their instances."""
+        self.control = ControlSocket(self._job.control, len(self.ranks))
+
+    def start(
+        self, emit: Callable[[Event], None], streams: "Streams", stdin: StdinFeeder
+    ) -> None:
+        """Serve those that connect, from now on."""
         self._emit = emit
         self._streams = streams
         self._stdin = stdin
@@ -92,7 +99,7 @@ class LocalHost:
             protocol.ALONE_IN_MPI: Handler(self._on_alone, lambda *_: None),
             protocol.ATTACH: Handler(self._on_attach, self._attachments.receive),
         }
-        self.control = ControlSocket(self._job.control, len(self.ranks), handlers, emit)
+        self.control.handle_with(handlers, emit)
 
     # --- What the loop waits for.
 

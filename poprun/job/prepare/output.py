@@ -1,15 +1,13 @@
-"""Where the output of a job goes: Request and settings -> Routes, OutputRouter."""
+"""Where the output of a job goes, and its input comes from: settings -> Routes."""
 
 import os
-from collections.abc import Callable, Mapping
 
 from popdist import environment
 from poprun.errors import OptionError
 from poprun.options.settings import Settings
 from poprun.plan.values import Request
 from poprun.stdio import terminal
-from poprun.stdio.router import OutputRouter, Routes
-from poprun.stdio.screen import Screen
+from poprun.stdio.routes import Routes
 from poprun.stdio.stdin import Stdin
 
 
@@ -27,36 +25,6 @@ def routes(request: Request, settings: Settings) -> Routes:
         terminal_reader=request.stdin.rank if os.isatty(0) else None,
         library=os.path.dirname(environment.__file__),
     )
-
-
-def make_router(
-    request: Request,
-    settings: Settings,
-    environ: Mapping[str, str],
-    status: Callable[[float], str],
-) -> OutputRouter:
-    """Return the router of a job's output.
-
-    Args:
-        status: Returns the status line, for --progress.
-    """
-    has_status = settings["progress"] and terminal.has_status_line(environ)
-    # What the user types on the terminal would appear after the status.
-    has_status &= not (request.stdin.is_own and os.isatty(0))
-    return OutputRouter(
-        routes(request, settings),
-        screens=_screens(environ),
-        status=status if has_status else None,
-    )
-
-
-def _screens(environ: Mapping[str, str]) -> dict[str, Screen]:
-    """Return what is known of the terminals that poprun writes to."""
-    if terminal.is_dumb(environ):
-        return {}
-    _, columns = terminal.own_size()
-    named = (("stdout", 1), ("stderr", 2))
-    return {name: Screen(columns) for name, number in named if os.isatty(number)}
 
 
 def wait_for_stdin(stdin: Stdin) -> None:

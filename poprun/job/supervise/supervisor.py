@@ -104,10 +104,10 @@ class Supervisor:
         self._late_signals = 0
 
     def start(self) -> None:
-        """Start the job; `run` must be called then.
+        """Begin to supervise a job whose mpirun starts; `run` must be called then.
 
         Raises:
-            LaunchError: A host cannot run instances, or mpirun cannot be started.
+            LaunchError: A host cannot run instances.
         """
         now = time.monotonic()
         self._course = replace(
@@ -118,7 +118,7 @@ class Supervisor:
         self._wake = own_process.wake_up_on(*_signals())
         for host in self._hosts:
             host.start(self._emit, self._streams, self._stdin_feeder)
-        self._mpirun.start(self._emit)
+        self._mpirun.report_to(self._emit)
 
     def run(self) -> Ended:
         """Supervise the job until nothing of it is left; return how it went."""

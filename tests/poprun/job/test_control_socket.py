@@ -48,7 +48,8 @@ class Listener(ControlSocket):
         self.status = Status()
         self.events: list[Event] = []
         handlers = {STATUS: Handler(self.status.accept, self.status.receive)}
-        super().__init__(control, 1, handlers, self.events.append)
+        super().__init__(control, 1)
+        self.handle_with(handlers, self.events.append)
 
     def serve(self, times: int = 1) -> None:
         """Serve what is there, as the loop does."""

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from poprun.stdio.router import OutputRouter, Routes
+from poprun.stdio.router import OutputRouter
+from poprun.stdio.routes import Routes
 from poprun.stdio.screen import Screen
 from poprun.stdio.writer import FULL_BYTES
 

@@ -10,7 +10,8 @@ from fake_frames import WINDOW, FramedSink, FramedSource
 
 from poprun.job.supervise.drain import drain
 from poprun.stdio import waiter
-from poprun.stdio.router import OutputRouter, Routes
+from poprun.stdio.router import OutputRouter
+from poprun.stdio.routes import Routes
 from poprun.stdio.stdin import Stdin, StdinFeeder
 from poprun.stdio.streams import Streams
 from poprun.stdio.writer import FULL_BYTES

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from poprun.stdio import streams as module
-from poprun.stdio.router import OutputRouter, Routes
+from poprun.stdio.router import OutputRouter
+from poprun.stdio.routes import Routes
 from poprun.stdio.stream_ends import DescriptorSource
 from poprun.stdio.streams import SHARE, Streams
 from poprun.stdio.waiter import READ

@@ -13,7 +13,8 @@ from poprun.job.supervise import drain
 from poprun.job.supervise.drain import reader_timeout
 from poprun.job.supervise.stopping import Cause, Reason
 from poprun.stdio import waiter
-from poprun.stdio.router import OutputRouter, Routes
+from poprun.stdio.router import OutputRouter
+from poprun.stdio.routes import Routes
 from poprun.stdio.stream_ends import DescriptorSource
 from poprun.stdio.streams import Streams
 from poprun.stdio.waiter import READ, Interest, calling

@@ -26,7 +26,8 @@ from poprun.job.events import (
 from poprun.job.supervise.stopping import Cause, Phase, Reason
 from poprun.job.supervise.supervisor import Ended, Supervisor
 from poprun.job.values import Job
-from poprun.stdio.router import OutputRouter, Routes
+from poprun.stdio.router import OutputRouter
+from poprun.stdio.routes import Routes
 from poprun.stdio.stdin import Stdin
 from poprun.stdio.stream_ends import DescriptorSource
 
@@ -112,7 +113,7 @@ def test_a_job_without_failures_goes_through_the_host_in_order(
     names = [call for call in loop.host.calls if call[0] != "stop_starting"]
     assert names == [
         ("start",),
-        ("start_mpirun",),
+        ("report_to",),
         ("note_end", 1),
         ("note_end", 0),
         ("release",),
