@@ -14,9 +14,8 @@ from poprun.vipu.commands.session import Session, write
 from poprun.vipu.commands.views.emulated_hardware import ipus_of
 from poprun.vipu.commands.views.machine_views import VIEWS
 from poprun.vipu.errors import InventoryError
-from poprun.vipu.inventory.interface import Inventory
+from poprun.vipu.inventory.interface import Inventory, operation
 from poprun.vipu.model import AgentStatus, LinkTopology
-from poprun.vipu.operations import operation
 from poprun.vipu.requests import ClusterRequest
 from poprun.vipu.rules.checks import check_name
 from poprun.vipu.rules.presets import PODS, preset

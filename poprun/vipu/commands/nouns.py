@@ -16,9 +16,8 @@ from poprun.vipu.commands.options import (
 from poprun.vipu.commands.session import Session
 from poprun.vipu.commands.views.machine_views import VIEWS
 from poprun.vipu.commands.views.pod_picture import ClusterState
-from poprun.vipu.inventory.interface import Inventory
+from poprun.vipu.inventory.interface import Inventory, operation
 from poprun.vipu.model import Cluster
-from poprun.vipu.operations import operation
 
 # Of commands that are not called as what they do.
 _OPERATIONS = {"update agent": "set_agent_status"}

@@ -9,9 +9,7 @@ gone are ended before a method refuses something because of them, and before it 
 
 # mypy: disable-error-code="empty-body"
 
-from collections.abc import Callable, Sequence
-from functools import wraps
-from typing import Any, TypeVar
+from collections.abc import Sequence
 
 from poprun.vipu.leases import Grant, Lease, ProcessIdentity, Reservation
 from poprun.vipu.model import (
@@ -23,6 +21,7 @@ from poprun.vipu.model import (
     Partition,
     User,
 )
+from poprun.vipu.operations import Operation, Operations, operation_of, performed
 from poprun.vipu.requests import (
     Acquisition,
     ClusterRequest,
@@ -33,52 +32,13 @@ from poprun.vipu.requests import (
 )
 from poprun.vipu.rules.numbering import Device
 
-T = TypeVar("T")
-
 # Who holds a lease may use it without an access key.
 OF_HOLDERS = ("renew", "release", "get_lease", "attach", "detach")
 WITHOUT_ACCESS_KEY = (*OF_HOLDERS, "check_access")
 
 
-class _Operations:
-    def _perform(self, kind: type[T], operation: str, **arguments: Any) -> T:
-        """Perform an operation by its name, and return its result, of that kind."""
-        raise NotImplementedError(operation)
-
-
-def _performed(area: type[T]) -> type[T]:
-    """Let each method of a class perform the operation of its name."""
-    for name, method in list(vars(area).items()):
-        if not name.startswith("_"):
-            setattr(area, name, _performing(method))
-    return area
-
-
-def _performing(method: Any) -> Callable[..., Any]:
-    # Without inspect, which takes 10 ms to import.
-    code = method.__code__
-    names = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
-    positional = names[: code.co_argcount - 1]
-    defaults = method.__defaults__ or ()
-    optional = dict(zip(positional[::-1], defaults[::-1], strict=False))
-    optional |= method.__kwdefaults__ or {}
-
-    @wraps(method)
-    def perform(self: _Operations, *values: Any, **named: Any) -> Any:
-        method(self, *values, **named)  # Python checks the arguments
-        by_name = optional | dict(zip(positional, values, strict=False)) | named
-        arguments = {
-            name: tuple(value) if isinstance(value, list) else value
-            for name, value in by_name.items()
-        }
-        kind = method.__annotations__["return"] or type(None)
-        return self._perform(kind, method.__name__, **arguments)
-
-    return perform
-
-
-@_performed
-class Machines(_Operations):
+@performed
+class Machines(Operations):
     """Clusters, agents, allocations and users: what an administrator makes."""
 
     def create_cluster(self, request: ClusterRequest) -> Cluster:
@@ -172,8 +132,8 @@ OF_ADMINS = (
 )
 
 
-@_performed
-class Partitions(_Operations):
+@performed
+class Partitions(Operations):
     """Partitions. `user` limits what is seen to the partitions of one user."""
 
     def create_partition(self, request: PartitionRequest) -> Partition:
@@ -235,8 +195,8 @@ class Partitions(_Operations):
         """
 
 
-@_performed
-class Devices(_Operations):
+@performed
+class Devices(Operations):
     """Leases, and the devices that they hold."""
 
     def acquire(self, asked: Acquisition, user: str | None = None) -> Grant:
@@ -331,3 +291,8 @@ def operation_names() -> tuple[str, ...]:
         for name in vars(area)
         if not name.startswith("_")
     )
+
+
+def operation(name: str) -> Operation:
+    """Return the operation of a name."""
+    return operation_of(getattr(Inventory, name).__wrapped__)

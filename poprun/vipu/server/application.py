@@ -24,13 +24,15 @@ from poprun.vipu.inventory.interface import (
     OF_HOLDERS,
     WITHOUT_ACCESS_KEY,
     Inventory,
+    operation,
+    operation_names,
 )
 from poprun.vipu.model import User
-from poprun.vipu.operations import Operation, operations
+from poprun.vipu.operations import Operation
 from poprun.vipu.server import access, openapi
 from poprun.vipu.server.metrics import CONTENT_TYPE, Metrics
 from poprun.vipu.server.worker import Worker
-from poprun.vipu.wire import to_json
+from poprun.vipu.wire import from_json, to_json
 
 # How often the leases of holders that have ended are looked for.
 SWEEP_S = 1.0
@@ -104,10 +106,10 @@ class Service:
         self._secure = secure
         self._local = local
         self._count_connections = count_connections
-        self._operations = operations()
+        self._operations = {name: operation(name) for name in operation_names()}
         self._worker = Worker()
         self._metrics = Metrics()
-        self._schema = openapi.document(self._operations, secure=secure)
+        self._schema = openapi.document(self._operations.values(), secure=secure)
         self._pages = {
             "/openapi.json": self._show_schema,
             "/metrics": self._show_metrics,
@@ -173,7 +175,7 @@ class Service:
         _check_type(request.headers)
         self._check_origin(request.headers)
         name, access_key = _credentials(request.headers.get("authorization", ""))
-        arguments = operation.read(bytes(request.body))
+        arguments = _read(operation, bytes(request.body))
         admin = admin or operation.name in OF_ADMINS
         value = await self._worker.run(
             lambda: self._call(operation, arguments, admin, name, access_key),
@@ -268,6 +270,23 @@ def _check_type(headers: Mapping[str, str]) -> None:
     content_type = headers.get("content-type", "").partition(";")[0].strip().lower()
     if content_type != JSON:
         raise RequestError(415, f"The type of a request's content must be {JSON}.")
+
+
+def _read(operation: Operation, body: bytes) -> dict[str, Any]:
+    """Return the arguments of a request.
+
+    Raises:
+        VipuRuleError: They are not valid.
+    """
+    try:
+        # json itself would take UTF-16 as well.
+        value = json.loads(body.decode())
+        arguments = from_json(operation.arguments, value, of_request=True)
+    except (ValueError, RecursionError) as error:
+        raise VipuRuleError(
+            f"The request for {operation.name} is not valid: {error}."
+        ) from error
+    return dict(arguments._asdict())
 
 
 def _credentials(authorization: str) -> tuple[str, str]:

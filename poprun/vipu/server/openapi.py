@@ -1,6 +1,7 @@
 """The schema of a server's requests and replies, in OpenAPI 3.1. Pure."""
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Iterable
 from enum import Enum
 from typing import Any
 
@@ -55,11 +56,11 @@ _REFUSED = {
 }
 
 
-def document(operations: Mapping[str, Operation], *, secure: bool) -> dict[str, Any]:
+def document(operations: Iterable[Operation], *, secure: bool) -> dict[str, Any]:
     """Return the schema of a server with these operations."""
     components: dict[str, Any] = {"Refusal": _REFUSAL}
     paths = {}
-    for operation in operations.values():
+    for operation in operations:
         for area in ("user", "admin"):
             if area == "user" and operation.name in OF_ADMINS:
                 continue
@@ -90,7 +91,8 @@ def document(operations: Mapping[str, Operation], *, secure: bool) -> dict[str, 
 def _operation(
     operation: Operation, area: str, components: dict[str, Any]
 ) -> dict[str, Any]:
-    summary, _, description = operation.summary.partition("\n")
+    text = operation.description or operation.name.replace("_", " ").capitalize() + "."
+    summary, _, description = inspect.cleandoc(text).partition("\n")
     responses = {str(status): _REFUSED for status in (*_CODES, *_OTHER_REFUSALS)}
     result = _content(_schema(operation.result, components))
     responses["200"] = {"description": "Done.", "content": result}

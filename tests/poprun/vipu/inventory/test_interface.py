@@ -40,7 +40,7 @@ def test_wrong_arguments_are_refused_before_anything_is_performed(
     inventory = Recorder()
     create: Any = inventory.create_agent
 
-    with pytest.raises(TypeError, match="create_agent"):
+    with pytest.raises(TypeError, match="CreateAgent"):
         create(*arguments)
 
     assert inventory.performed == []

@@ -17,10 +17,10 @@ from schemathesis.checks import (
 from schemathesis.generation import GenerationMode
 from vipu_servers import Server, serving
 
-from poprun.vipu.operations import operations
+from poprun.vipu.inventory.interface import operation, operation_names
 from poprun.vipu.server import openapi
 
-DOCUMENT = openapi.document(operations(), secure=False)
+DOCUMENT = openapi.document(map(operation, operation_names()), secure=False)
 CHECKS = [
     not_a_server_error,
     status_code_conformance,
