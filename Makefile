@@ -21,7 +21,7 @@ demo: install ## Train a small network on 4 instances with 8 replicas.
 	$(WITH_BIN) poprun --num-instances 4 --num-replicas 8 python examples/train.py
 install: $(VENV)/installed ## Make .venv with poprun and an mpirun in it.
 
-.PHONY: check examine quick lint types test smoke
+.PHONY: check examine quick lint types test smoke hosts
 check: examine test ## Everything that has to pass before a commit.
 examine: lint types cross control tsan asan memcheck memcheck-python ## All of it but the tests.
 quick: lint types $(VENV)/tested ## Style, types, and the tests that start no MPI.
@@ -34,6 +34,10 @@ test: $(VENV)/tested ## All tests, with every MPI that is supported.
 	$(PYTEST)
 smoke: install ## The guide's check and a short training: for your own CI.
 	$(WITH_BIN) sh scripts/smoke.sh
+hosts: $(VENV)/tested ## A shell on one of HOSTS=2 hosts with sshds, in namespaces of this machine (root).
+	@PYTHONPATH=tests:. $(BIN)/python -m beds.shell --hosts $(or $(HOSTS),2) \
+	    $(if $(ADDRESSES),--addresses $(ADDRESSES)) $(if $(SHARED_HOME),--shared-home) \
+	    $(if $(BED_USER),--user $(BED_USER))
 
 .PHONY: tsan asan control cross memcheck memcheck-python
 tsan: build/core-tsan ## The core's threads under ThreadSanitizer, at every SIMD level.

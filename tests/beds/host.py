@@ -1,0 +1,186 @@
+"""One host of a bed: commands that run in it, its sshd, and ways to lose it."""
+
+import os
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from beds.link import Link
+from beds.namespaces import Namespaces
+from conftest import BIN, wait_for
+
+SETUP = Path(__file__).with_name("setup_host.sh").read_text()
+HOMES = {"root": "/root", "ipuser": "/home/ipuser"}
+SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+# Where programs leave files; each host has its own.
+PLACES = ("/tmp", "/var/tmp", "/dev/shm", "/run")
+
+
+class Host:
+    """A machine of the bed, with processes, files and a network of its own."""
+
+    def __init__(
+        self, name: str, address: str, namespaces: Namespaces, link: Link
+    ) -> None:
+        self.name = name
+        self.address = address
+        self.link = link
+        self._namespaces = namespaces
+        # Processes and files that are no job's.
+        self._own_processes: set[int] = set()
+        self._own_files: set[str] = set()
+
+    def set_up(self, variables: Mapping[str, str]) -> None:
+        """Make the directories and the network, and start sshd."""
+        environ = {"PATH": SYSTEM_PATH, "NAME": self.name, **variables}
+        self._namespaces.run(["sh", "-e"], SETUP, environ)
+        self.start_sshd()
+        self.note_own()
+
+    def note_own(self) -> None:
+        """Take what there is now as the host's own, and not left by a job."""
+        self._own_processes = set(self._pids())
+        self._own_files = set(self._files())
+
+    def start(
+        self,
+        *argv: str,
+        user: str = "root",
+        env: Mapping[str, str] | None = None,
+        cwd: str = "",
+        **options: object,
+    ) -> "subprocess.Popen[bytes]":
+        """Start a command in the host, with Popen's options, and no stdin by default.
+
+        Its environment is that of a login, with the checkout's programs in PATH.
+        """
+        environ = {
+            "PATH": f"{BIN}:{SYSTEM_PATH}",
+            "HOME": HOMES[user],
+            "USER": user,
+            "LOGNAME": user,
+            "SHELL": "/bin/bash",
+            "LANG": "C.UTF-8",
+            **(env or {}),
+        }
+        words = ["env", f"--chdir={cwd or HOMES[user]}", *argv]
+        if user != "root":
+            as_user = [f"--reuid={user}", f"--regid={user}", "--init-groups"]
+            words = ["setpriv", *as_user, *words]
+        return self._namespaces.start(
+            words, env=environ, **{"stdin": subprocess.DEVNULL, **options}
+        )
+
+    def run(
+        self,
+        *argv: str,
+        stdin: str = "",
+        timeout: float = 50,
+        user: str = "root",
+        env: Mapping[str, str] | None = None,
+        cwd: str = "",
+    ) -> "subprocess.CompletedProcess[str]":
+        """Run a command in the host to its end."""
+        process = self.start(
+            *argv,
+            user=user,
+            env=env,
+            cwd=cwd,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        try:
+            out, err = process.communicate(stdin.encode(), timeout)
+        except subprocess.TimeoutExpired as error:
+            process.kill()
+            process.wait()
+            raise AssertionError(
+                f"{argv} still ran on {self.name} after {timeout} s; it had said "
+                f"{error.output!r}; processes: {self.processes()}"
+            ) from error
+        return subprocess.CompletedProcess(
+            argv,
+            process.returncode,
+            out.decode(errors="backslashreplace"),
+            err.decode(errors="backslashreplace"),
+        )
+
+    def output(self, *argv: str, **options: object) -> str:
+        """Run a command that must succeed; returns what it writes to stdout."""
+        ran = self.run(*argv, **options)  # type: ignore[arg-type]
+        assert ran.returncode == 0, ran
+        return ran.stdout
+
+    @property
+    def init_pid(self) -> int:
+        """The pid of the host's init in the caller's PID namespace."""
+        return self._namespaces.init_pid
+
+    def path(self, inside: str) -> Path:
+        """Return a path of this process for a path inside the host."""
+        return self._namespaces.root / inside.lstrip("/")
+
+    def start_sshd(self) -> None:
+        self._namespaces.run(["/usr/sbin/sshd", "-E", "/var/log/sshd"])
+        # It writes its pid when it listens.
+        wait_for(self._sshd_pid_file.exists, f"sshd on {self.name}")
+
+    def stop_sshd(self) -> None:
+        """Stop the sshd that listens, and leave open connections alone."""
+        pid = self._sshd_pid_file.read_text().strip()
+        self._namespaces.run(["kill", pid])
+        wait_for(lambda: not self._sshd_pid_file.exists(), "the end of sshd")
+
+    @property
+    def _sshd_pid_file(self) -> Path:
+        return self.path("/run/sshd.pid")
+
+    def pause(self) -> None:
+        """Stop all processes, as SIGSTOP does; the kernel still answers."""
+        self._namespaces.run(["kill", "-STOP", "--", "-1"])
+
+    def resume(self) -> None:
+        self._namespaces.run(["kill", "-CONT", "--", "-1"])
+
+    def kill(self) -> None:
+        """Kill all processes at once; their peers see closed connections."""
+        self._namespaces.kill()
+
+    def power_off(self) -> None:
+        """Kill the host as a power cut does: its peers see nothing more of it."""
+        self.link.cut()
+        self.kill()
+
+    def processes(self) -> list[str]:
+        """Return what runs on the host, but for its own daemons."""
+        found = []
+        for pid in sorted(set(self._pids()) - self._own_processes):
+            try:
+                words = (self.path("/proc") / str(pid) / "cmdline").read_bytes()
+            except OSError:  # ended since it was listed
+                continue
+            found.append(f"{pid}: {words.replace(bytes(1), b' ').decode()}".strip())
+        return found
+
+    def files(self) -> list[str]:
+        """Return what lies in PLACES, but for the host's own."""
+        return sorted(set(self._files()) - self._own_files)
+
+    def _pids(self) -> list[int]:
+        try:
+            return [
+                int(name) for name in os.listdir(self.path("/proc")) if name.isdigit()
+            ]
+        except OSError:  # the host was killed
+            return []
+
+    def _files(self) -> list[str]:
+        try:
+            return [
+                f"{place}/{name}"
+                for place in PLACES
+                for name in os.listdir(self.path(place))
+            ]
+        except OSError:
+            return []

@@ -1,0 +1,33 @@
+"""`make hosts`: a shell on one host of a bed."""
+
+import os
+import sys
+
+import pexpect
+from conftest import ROOT
+from integration.conftest import need_beds
+
+
+def test_a_shell_has_a_terminal_and_other_hosts() -> None:
+    need_beds()
+    shell = pexpect.spawn(
+        sys.executable,
+        ["-m", "beds.shell", "--hosts", "3", "--user", "ipuser"],
+        env={**os.environ, "PYTHONPATH": f"{ROOT / 'tests'}:{ROOT}"},
+        encoding="utf-8",
+        timeout=50,
+    )
+    shell.expect_exact("h2: 10.31.0.3")
+    shell.expect_exact("$ ")
+    shell.sendline("ssh h2 'echo $(id -un) on $(hostname)'; tty")
+    shell.expect_exact("ipuser on h2")
+    shell.expect("/dev/pts/[0-9]+")
+    shell.sendline("sleep 600")
+    shell.expect_exact("sleep 600")
+    shell.sendintr()
+    shell.expect_exact("$ ")
+    shell.sendline("exit 3")
+    shell.expect(pexpect.EOF)
+    shell.close()
+
+    assert shell.exitstatus == 3
