@@ -208,6 +208,18 @@ def test_the_group_tells_which_blocks_it_has_chosen_by_size() -> None:
     assert results(2, member) == [[(1 << 16, False)] * 3] * 2
 
 
+def test_members_that_share_cores_begin_with_large_blocks_past_the_caches() -> None:
+    tuning = Tuning(oneshot_bytes=2048, block_bytes=1 << 19, spin_us=0)
+
+    def member(me: Me) -> list[object]:
+        group = me.join(tuning=tuning)
+        return [group.blocks(nbytes) for nbytes in (1 << 17, 1 << 18, 1 << 26)]
+
+    assert (
+        results(2, member) == [[(1 << 19, False), (1 << 19, True), (1 << 19, True)]] * 2
+    )
+
+
 def test_auto_goes_by_size_and_the_group_tells_what_ran() -> None:
     def member(me: Me) -> list[str]:
         group = me.join()

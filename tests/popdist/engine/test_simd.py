@@ -63,9 +63,9 @@ def test_every_level_hands_rows_to_other_members(
         group = me.join(replicas=rows, simd=level)
         segment = group.transport.member.comm.ring_segment(code_of(dtype))
         found = {}
-        # A new group tries the other way to store from its 8th block to its 16th: in
+        # A new group tries the other way to store from its 16th block to its 24th: in
         # turn, so that each algorithm comes by then, with one block a call or more.
-        for _ in range(10):
+        for _ in range(18):
             for n, x in inputs.items():
                 for how in ("oneshot", "direct", "ring"):
                     y = group.all_reduce(x[me.rank], algorithm=how)

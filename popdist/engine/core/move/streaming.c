@@ -8,6 +8,9 @@ enum { MANY_LINES = 32 << 10 };
 enum {
     /* Below this, a block is not worth looking at the clock. */
     LEAST_BYTES = 2 << 10,
+    /* From here on a block may be interrupted while another process has the core, and
+     * takes much longer than asking how long the thread itself has computed. */
+    LEAST_COMPUTED_BYTES = 64 << 10,
     /* A trial is so many blocks long, and compared with as many before it. A slot
      * shows what stores of one kind cost once both its phases were written so. */
     TRIAL = 8,
@@ -98,6 +101,11 @@ bool stores_usual(const comm *c, uint64_t block_bytes)
                                    memory_order_relaxed);
 }
 
+static uint64_t clock_of(const traffic *t)
+{
+    return t->bytes < LEAST_COMPUTED_BYTES ? now_ns() : computed_ns();
+}
+
 void traffic_begin(traffic *t, uint64_t block)
 {
     if (t->size_class < 0)
@@ -121,7 +129,7 @@ void traffic_begin(traffic *t, uint64_t block)
     if (!(o->seen & bit))
         *(t->tried ? &o->tried_bytes : &o->usual_bytes) += t->bytes;
     o->seen |= bit;
-    t->began = now_ns();
+    t->began = clock_of(t);
 }
 
 void traffic_end(traffic *t)
@@ -129,7 +137,7 @@ void traffic_end(traffic *t)
     if (!t->timed)
         return;
     observed *o = &t->c->stores[t->size_class];
-    *(t->tried ? &o->tried_ns : &o->usual_ns) += now_ns() - t->began;
+    *(t->tried ? &o->tried_ns : &o->usual_ns) += clock_of(t) - t->began;
 }
 
 static uint32_t heap_pause(const heap_stores *h)

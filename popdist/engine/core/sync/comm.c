@@ -18,23 +18,39 @@ enum {
     SLEEP_NS = 20000000,
     /* The clock is read once in so many polls: one takes 20 to 140 ns, by processor. */
     POLLS_PER_CLOCK = 16,
-    /* The block at which a new group tries the other kind of stores. */
-    FIRST_TRIAL = 8,
+    /* The block at which a new group tries the other kind of stores. A trial is compared
+     * with 8 blocks before it, and those before these have touched the slots' memory. */
+    FIRST_TRIAL = 16,
+    /* From this class on, blocks of 256 KiB, members that take turns on a core begin with
+     * stores past its caches: else the slots push all their arrays out of these. */
+    FIRST_STREAMED = 7,
 };
+
+static uint64_t nanoseconds_of(clockid_t clock)
+{
+    struct timespec t;
+    clock_gettime(clock, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
 
 uint64_t now_ns(void)
 {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+    return nanoseconds_of(CLOCK_MONOTONIC);
+}
+
+uint64_t computed_ns(void)
+{
+    return nanoseconds_of(CLOCK_THREAD_CPUTIME_ID);
 }
 
 void arena_initialise(void *base, const settings *agreed)
 {
     header *head = base;
     head->agreed = *agreed;
-    for (int i = 0; i < STORE_CLASSES; i++)
+    for (int i = 0; i < STORE_CLASSES; i++) {
         atomic_init(&head->stores[i].trial, FIRST_TRIAL);
+        atomic_init(&head->stores[i].streaming, agreed->spin_us == 0 && i >= FIRST_STREAMED);
+    }
     head->layout = arena_layout();
     head->magic = ARENA_MAGIC;
 }

@@ -31,6 +31,9 @@ enum {
 /* The clock of all waits: nanoseconds, that only grow. */
 uint64_t now_ns(void);
 
+/* How long this thread has computed: what others take of its core does not count. */
+uint64_t computed_ns(void);
+
 typedef struct {
     uint64_t most_spin_ns, spin_ns; /* as agreed, and for the next poll */
     uint64_t yield_from; /* until then, sleep at once */
