@@ -83,6 +83,10 @@ class GuardClient:
         )
         self.channel.send(message, (self._output,))
 
+    def has_ended(self) -> bool:
+        """Return whether a guard has ended that has not been asked to start mpirun."""
+        return self.channel.receive() is None
+
     def remember(self, pid: int, start: int) -> None:
         """Remember mpirun or a shim, for a guard that is not its ancestor."""
         self._known[pid] = start

@@ -54,6 +54,9 @@ class MpirunProcess:
         self._pid = 0
         self._has_ended = False
         self._failures: set[str] = set()  # of end actions
+        # What happens before `report_to` is called.
+        self._early_events: list[Event] = []
+        self._emit: Callable[[Event], None] = self._early_events.append
 
     def start(self) -> None:
         """Start mpirun.
@@ -66,7 +69,10 @@ class MpirunProcess:
         self._guard = GuardClient(
             self._started_guard, job, [item.end_action for item in self._resources]
         )
-        # Now that the guard knows of them: poprun may be killed at any time.
+        # Now that the guard knows of them: poprun may be killed at any time. The first
+        # guard may have been killed long ago, and nothing may be made without one.
+        if self._guard.has_ended():
+            self._replace_guard()
         for number, item in enumerate(self._resources):
             item.make()
             if not number and job.directory:
@@ -74,8 +80,10 @@ class MpirunProcess:
         self._guard.start()
 
     def report_to(self, emit: Callable[[Event], None]) -> None:
-        """Set what is called with each event, before the first is read."""
+        """Set what is called with each event, and with those so far."""
         self._emit = emit
+        for event in self._early_events:
+            emit(event)
 
     def interests(self) -> Iterator[Interest]:
         """Yield the descriptors to wait for.
@@ -212,6 +220,15 @@ class MpirunProcess:
                 f"poprun's guard died {MAX_GUARDS + 1} times in one job. "
                 "The job was ended, because nothing else ends it should poprun die."
             )
+        self._replace_guard()
+        if self._is_starting:
+            self._find()
+        self.reap()
+        if self._is_finishing:
+            self._guard.finish()
+
+    def _replace_guard(self) -> None:
+        """Start another guard, or end the job if there can be none."""
         try:
             self._guard.replace()
         except LaunchError:
@@ -220,11 +237,6 @@ class MpirunProcess:
         if self._job.devices is not None:
             self._job.devices.live_with(self._guard.pid)
         self._emit(GuardLost(self._host))
-        if self._is_starting:
-            self._find()
-        self.reap()
-        if self._is_finishing:
-            self._guard.finish()
 
     def _find(self) -> None:
         """Go on where a guard died before it could say which process mpirun is."""

@@ -1,17 +1,21 @@
 """mpirun's end of an attempt: what is undone, and what the next attempt keeps."""
 
 import os
+import resource
 import socket
 from pathlib import Path
 
 import pytest
 from driven_jobs import GUARD_PID, Driven, Peer
 
-from poprun.helpers import protocol
+from poprun.helpers import own_process, protocol
 from poprun.helpers.channel import Channel
 from poprun.helpers.end_actions import EndActions, RemovePath
+from poprun.job import guard_client
+from poprun.job.events import Event, GuardLost
 from poprun.job.guard_start import StartedGuard
-from poprun.job.values import Resource
+from poprun.job.mpirun_process import MpirunProcess
+from poprun.job.values import Job, Resource
 
 ATTEMPTS, JOBS = RemovePath(b"/attempt"), RemovePath(b"/job")
 
@@ -70,6 +74,41 @@ def test_what_is_the_jobs_is_undone_after_the_last_attempt(
     driven.close()
     ours.close()
     next_one.channel.close()
+
+
+def test_nothing_is_made_without_a_guard(monkeypatch: pytest.MonkeyPatch) -> None:
+    resources = Resources()
+    killed, of_killed = socket.socketpair()
+    of_killed.close()
+    near, far = socket.socketpair()
+
+    def start_another(*arguments: object) -> StartedGuard:
+        resources.calls.append("another guard")
+        return StartedGuard(GUARD_PID + 1, near.detach(), -1, frozenset())
+
+    monkeypatch.setattr(guard_client, "start_guard", start_another)
+    monkeypatch.setattr(own_process, "become_subreaper", lambda: None)
+    job = Job(
+        control="@none/key",
+        mark="POPDIST_JOB_ID=abc",
+        mpirun=["/bin/mpirun"],
+        mpirun_environment={},
+        specs=[],
+        descriptor_limits=resource.getrlimit(resource.RLIMIT_NOFILE),
+        attempt_resources=[resources.resource("attempt", ATTEMPTS)],
+    )
+    output = os.memfd_create("words")
+    guard = StartedGuard(GUARD_PID, killed.detach(), output, frozenset())
+    mpirun = MpirunProcess(job, guard, "here")
+    events: list[Event] = []
+
+    mpirun.start()
+    mpirun.report_to(events.append)
+
+    assert resources.calls == ["another guard", "make attempt"]
+    assert events == [GuardLost("here")]
+    mpirun.close()
+    far.close()
 
 
 def messages(data: bytes) -> list[tuple[int, list[bytes]]]:
