@@ -101,7 +101,7 @@ def run_job(
     memory = preflights.read_memory(hosts)
     mpirun = MpirunProcess(job, guard, hosts[0].name)
     ranks = range(len(job.specs))
-    host = LocalHost(job, hosts[0].name, ranks, mpirun.remember)
+    host = LocalHost(job, hosts[0].name, ranks, mpirun.add_shim)
     host.listen()
     mpirun.start()
     # It takes a while until mpirun starts instances: time to import what comes then.

@@ -92,7 +92,7 @@ class LimitedHost(LocalHost):
     """A local host whose loop fails when it runs for too long."""
 
     def __init__(self, job: Job, mpirun: MpirunProcess, ranks: range) -> None:
-        super().__init__(job, "here", ranks, mpirun.remember)
+        super().__init__(job, "here", ranks, mpirun.add_shim)
         self._ends_by = time.monotonic() + LIMIT_S
 
     def deadline(self, now: float) -> float:

@@ -63,6 +63,7 @@ class Guard:
         self._end_actions = EndActions()
         self._report_to = -1
         self._lock_path, self._lock = b"", -1
+        self._pipe = -1  # the write end of the pipe with which mpirun is killed
         self._poll = select.poll()
         self._served = True
 
@@ -95,18 +96,17 @@ class Guard:
         if kind == protocol.START:
             self._set_job(fields)
             count = int(fields[2])
-            if not self._poprun.descriptors:
+            if len(self._poprun.descriptors) < 3:
                 # The kernel drops what its receiver has no number left for.
                 message = protocol.pack(
                     protocol.MPIRUN_REFUSED, errno.EMFILE, b"recvmsg()"
                 )
                 self._poprun.send(message)
                 return
-            self._start(
-                fields[3 : 3 + count],
-                fields[3 + count :],
-                self._poprun.descriptors.pop(0),
+            output, read, self._pipe = (
+                self._poprun.descriptors.pop(0) for _ in range(3)
             )
+            self._start(fields[3 : 3 + count], fields[3 + count :], output, read)
         elif kind == protocol.ADOPT:
             self._is_first = False
             self._set_job(fields)
@@ -145,9 +145,15 @@ class Guard:
         self._grace = min(int(fields[0]) / 1000, SHIM_GRACE_S)
         self._mark = fields[1]
 
-    def _start(self, argv: list[bytes], environment: list[bytes], output: int) -> None:
+    def _start(
+        self, argv: list[bytes], environment: list[bytes], output: int, read: int
+    ) -> None:
+        """Start mpirun, which is killed when the pipe `read` has no writer any more."""
         _raise_open_files()
         try:
+            # mpirun is in the process group of this process, which is not killed: it
+            # has the write end too.
+            own_process.die_with_pipe(read)
             variables = processes.read_assignments(environment)
             pid = processes.spawn(argv, variables, output)
         except OSError as error:
@@ -162,6 +168,7 @@ class Guard:
             )
         finally:
             os.close(output)
+            os.close(read)
         self._poprun.send(message)
 
     def _reap(self) -> None:

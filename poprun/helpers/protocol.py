@@ -33,7 +33,8 @@ RELEASE = 13  # leave
 SHOW_STACKS = 14
 
 # From poprun to its guard.
-# grace in ms, mark, count of argv, argv..., environment...; with it a file for output
+# grace in ms, mark, count of argv, argv..., environment...; with it a file for output,
+# and both ends of a pipe: the kernel kills mpirun when that has no writer any more
 START = 20
 ADOPT = 21  # grace in ms, mark: mpirun runs already
 END_ACTION = 22  # kind, fields: see end_actions; what is to be undone at the end
@@ -46,7 +47,9 @@ WITHDRAW = 27  # kind, fields: an end action that has been performed
 REPORT_TO = 28
 
 # From poprun to its guard and to a shim.
-HOLD = 50  # a lock file, see job_files: to be held as long as the receiver lives
+# A lock file, see job_files: to be held as long as the receiver lives. With it, for a
+# shim, the write end of the pipe of START, to be held too.
+HOLD = 50
 
 # From the guard to poprun.
 MPIRUN_STARTED = 30  # pid, its start time

@@ -135,6 +135,8 @@ class Shim:
         self._kill_at = NEVER
         # The job's lock file, and this process's hold on it.
         self._lock_path, self._lock = b"", -1
+        # The write end of the pipe with which mpirun is killed.
+        self._pipe: list[int] = []
         self._killing = False
         # Since when this user may signal none of the remaining processes.
         self._refused_since = NEVER
@@ -190,6 +192,8 @@ class Shim:
                 self._start(protocol.Spec.read(fields))
             elif kind == protocol.HOLD:
                 self._lock_path, self._lock = fields[0], hold(fields[0])
+                self._pipe = self._poprun.descriptors[:1]
+                del self._poprun.descriptors[:1]
             elif kind == protocol.SIGNAL:
                 self._on_signal(int(fields[0]))
             elif kind == protocol.KILL:

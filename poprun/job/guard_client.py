@@ -40,7 +40,10 @@ class GuardClient:
             self._end_actions.register(action)
         self._lock = -1
         self._known: dict[int, int] = {}
-        self._hold = b""
+        self._hold = protocol.pack(protocol.HOLD, b"")
+        # The kernel kills mpirun, which may hang, when neither poprun nor its guard nor
+        # a shim has the write end any more.
+        self._pipe = os.pipe()
         self.replaced = 0
         self._connect(started)
         self._older = started.older
@@ -81,11 +84,16 @@ class GuardClient:
             *words,
             *assignments,
         )
-        self.channel.send(message, (self._output,))
+        self.channel.send(message, (self._output, *self._pipe))
 
     def has_ended(self) -> bool:
         """Return whether a guard has ended that has not been asked to start mpirun."""
         return self.channel.receive() is None
+
+    def add_shim(self, shim: Channel, pid: int, start: int) -> None:
+        """Take in a shim, which is one of the job's supervisors from now on."""
+        self.remember(pid, start)
+        shim.send(self._hold, self._pipe[1:])
 
     def remember(self, pid: int, start: int) -> None:
         """Remember mpirun or a shim, for a guard that is not its ancestor."""
@@ -155,6 +163,8 @@ class GuardClient:
     def close(self) -> None:
         """Release the lock file and the socket to a guard that has ended."""
         self.channel.close()
+        for descriptor in self._pipe:
+            os.close(descriptor)
         if self._lock >= 0:
             os.close(self._lock)
 

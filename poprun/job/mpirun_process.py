@@ -9,6 +9,7 @@ from math import inf
 
 from poprun.errors import LaunchError
 from poprun.helpers import own_process, processes, protocol
+from poprun.helpers.channel import Channel
 from poprun.helpers.end_actions import EndActions
 from poprun.job.events import (
     Event,
@@ -108,9 +109,9 @@ class MpirunProcess:
             # It may have been stopped before poprun got SIGCHLD for it.
             self._guard.keep_running()
 
-    def remember(self, pid: int, start: int) -> None:
-        """Remember a shim, for a guard that is not its ancestor."""
-        self._guard.remember(pid, start)
+    def add_shim(self, shim: Channel, pid: int, start: int) -> None:
+        """Take in a shim, which is one of the job's supervisors from now on."""
+        self._guard.add_shim(shim, pid, start)
 
     def stop_starting(self) -> None:
         """Start no mpirun any more: the job stops."""

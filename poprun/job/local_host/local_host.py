@@ -13,7 +13,6 @@ from contextlib import suppress
 from poprun.annotations import TYPE_CHECKING
 from poprun.helpers import protocol
 from poprun.helpers.channel import Channel, peer_of
-from poprun.helpers.job_files import LOCK
 from poprun.job.control_socket import ControlSocket, Handler, Messages
 from poprun.job.events import (
     AloneInMpi,
@@ -46,7 +45,7 @@ class LocalHost:
 
     Args:
         ranks: Those of the instances on this host.
-        remember: Is called with the pid and the start time of each shim.
+        add_shim: Is called with the connection, pid and start time of each shim.
     """
 
     # What is left here is ended by the guard.
@@ -57,12 +56,12 @@ class LocalHost:
         job: Job,
         name: str,
         ranks: Collection[int],
-        remember: Callable[[int, int], None],
+        add_shim: Callable[[Channel, int, int], None],
     ) -> None:
         self._job = job
         self.name = name
         self.ranks = ranks
-        self._remember = remember
+        self._add_shim = add_shim
         self._finalizing = Finalizing(len(job.specs))
         self._attachments = Attachments(job.devices)
         self._has_lost_devices = False
@@ -175,7 +174,7 @@ class LocalHost:
         rank, pid, start = (int(fields[i]) for i in (2, 4, 5))
         if rank not in self.ranks or rank in self._connected:
             return False
-        self._remember(pid, start)
+        self._add_shim(link, pid, start)
         self._shims[rank] = link
         self._connected.add(rank)
         self._emit(Connected(rank))
@@ -208,9 +207,6 @@ class LocalHost:
             self._emit(Refused(rank, error.errno or 0, "", "making a pipe for stdin"))
             return
         sent = () if descriptor is None else (descriptor,)
-        if self._job.directory:
-            lock = os.path.join(os.fsencode(self._job.directory), LOCK)
-            link.send(protocol.pack(protocol.HOLD, lock))
         link.send(self._job.specs[rank], sent)
         if descriptor is not None:
             os.close(descriptor)

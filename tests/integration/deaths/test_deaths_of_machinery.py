@@ -1,5 +1,6 @@
 """kill -9 of each part of a job: everything ends, and what died is named."""
 
+import shlex
 import signal
 import time
 from pathlib import Path
@@ -229,6 +230,27 @@ def test_the_last_shim_removes_the_files_of_poprun_and_guard(
     job.end()
     job.assert_nothing_is_left()
     wait_for(lambda: not any(map(Path.exists, directories)), "the last shim")
+
+
+def test_the_kernel_kills_an_mpirun_that_hangs_when_no_supervisor_is_left(
+    poprun: Poprun, every_mpirun: str
+) -> None:
+    real, path = shlex.quote(every_mpirun), poprun.directory / "mpirun"
+    path.write_text(
+        f'#!/bin/sh\n[ "$1" = --version ] && exec {real} --version\n'
+        f'trap "" TERM\n{real} "$@"\nsleep 600\n'
+    )
+    path.chmod(0o755)
+    job = Doomed(poprun, str(path), "crowd", "--grace", "0.3")
+    guard, mpirun = job.find("guard"), job.find("mpirun")
+
+    job.kill("poprun", signal.SIGSTOP)
+    guard.kill()
+    job.kill("poprun")
+
+    job.end()
+    job.assert_nothing_is_left()
+    wait_for(lambda: not is_alive(mpirun), "mpirun to be killed")
 
 
 @pytest.mark.parametrize("launcher", ["local", "openmpi5"])

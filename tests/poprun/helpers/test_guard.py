@@ -33,6 +33,7 @@ class Driven:
         ours, theirs = socket.socketpair()
         self.directory = directory
         self.output = os.memfd_create("mpirun")
+        self.pipe_read, self.pipe_write = os.pipe()
         with theirs:
             self.process = subprocess.Popen(
                 [sys.executable, *PYTHON[1:], "guard", str(theirs.fileno())],
@@ -60,7 +61,7 @@ class Driven:
             *map(os.fsencode, argv),
             *(f"{name}={value}".encode() for name, value in variables.items()),
         )
-        self.poprun.send(message, (self.output,))
+        self.poprun.send(message, (self.output, self.pipe_read, self.pipe_write))
 
     def wait(self, kind: int) -> list[bytes]:
         """Return the next message of a kind; others that come before it are dropped."""
@@ -87,7 +88,9 @@ class Driven:
 
     def close(self) -> None:
         self.end()
-        os.close(self.output)
+        for descriptor in (self.output, self.pipe_read, self.pipe_write):
+            with suppress(OSError):  # a test has closed it
+                os.close(descriptor)
 
 
 @pytest.fixture
@@ -178,6 +181,29 @@ def test_a_signal_for_mpirun_gets_there(guard: Driven) -> None:
     guard.send(protocol.SIGNAL_MPIRUN, signal.SIGTERM)
 
     assert guard.wait(protocol.MPIRUN_EXITED) == [b"%d" % signal.SIGTERM]
+
+
+def test_mpirun_is_killed_when_no_supervisor_has_the_pipe_any_more(
+    guard: Driven,
+) -> None:
+    mpirun = guard.start("/bin/sh", "-c", "trap '' TERM; : > up; sleep 600; :")
+    guard.appears("up")
+    guard.process.kill()
+    guard.process.wait(LIMIT_S)
+    assert lives(mpirun)
+
+    os.close(guard.pipe_write)
+
+    wait_for(lambda: not lives(mpirun), "mpirun to be killed")
+
+
+def test_mpirun_lives_as_long_as_its_guard(guard: Driven) -> None:
+    guard.start("/bin/sh", "-c", "until [ -e go ]; do sleep 0.01; done; exit 3")
+
+    os.close(guard.pipe_write)
+    (guard.directory / "go").touch()
+
+    assert guard.wait(protocol.MPIRUN_EXITED) == [b"%d" % (3 << 8)]
 
 
 # --- The end.

@@ -361,6 +361,26 @@ def test_a_shim_that_cannot_reach_poprun_removes_the_files_of_the_job(
     assert not directory.exists()
 
 
+def test_a_shim_holds_the_pipe_that_comes_with_the_lock_until_it_ends(
+    shim: Driven,
+) -> None:
+    read, write = os.pipe()
+    shim.poprun.send(protocol.pack(protocol.HOLD, b""), (write,))
+    os.close(write)
+    # It is not the program's stdin, should that be missing.
+    shim.ask("cat", stdin=protocol.SENT)
+    assert shim.wait(protocol.REFUSED)[0] == b"%d" % errno.EMFILE
+    poll = select.poll()
+    poll.register(read, 0)
+    assert poll.poll(0) == []
+
+    shim.send(protocol.RELEASE)
+    shim.process.wait(LIMIT_S)
+
+    assert poll.poll(0) == [(read, select.POLLHUP)]
+    os.close(read)
+
+
 @pytest.mark.parametrize("is_connected", [True, False])
 def test_the_end_actions_go_on_when_the_shim_that_performs_them_is_killed(
     tmp_path: Path, is_connected: bool

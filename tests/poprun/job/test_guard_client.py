@@ -116,9 +116,12 @@ def test_mpirun_is_started_with_the_file_for_its_words(
     environ = [b"HOME=/root", b"EMPTY="]
     started = [b"2500", MARK, b"3", *argv, *environ]
     assert guards.heard() == [(protocol.START, started)]
-    stderr, descriptor = guards.far[0].descriptors
+    stderr, output, read, write = guards.far[0].descriptors
     assert os.path.sameopenfile(stderr, 2)
-    assert os.path.sameopenfile(descriptor, guards.output)
+    assert os.path.sameopenfile(output, guards.output)
+    # Two ends of one pipe.
+    os.write(write, b"x")
+    assert os.read(read, 2) == b"x"
 
 
 def test_what_is_asked_of_a_guard_is_a_message(

@@ -114,9 +114,10 @@ def test_a_guard_starts_mpirun_and_tells_how_it_ended(start: Start) -> None:
     guard = start()
     argv = [b"/bin/sh", b"-c", b'echo "$WORD"; exit 7']
     channel = Channel(socket.socket(fileno=os.dup(guard.descriptor)))
+    pipe = os.pipe()
     channel.send(
         protocol.pack(protocol.START, 0, b"MARK=1", len(argv), *argv, b"WORD=said"),
-        (guard.output,),
+        (guard.output, *pipe),
     )
     came: list[tuple[int, list[bytes]]] = []
 
@@ -126,6 +127,8 @@ def test_a_guard_starts_mpirun_and_tells_how_it_ended(start: Start) -> None:
 
     wait_for(has_ended, "the end of mpirun")
     channel.close()
+    for descriptor in pipe:
+        os.close(descriptor)
     assert [kind for kind, _ in came] == [
         protocol.MPIRUN_STARTED,
         protocol.MPIRUN_EXITED,

@@ -59,9 +59,11 @@ def test_a_job_goes_from_mpirun_by_its_shims_to_its_end(two: Driven) -> None:
     shims = [two.shim(1), two.shim(0)]
 
     assert [shim.heard() for shim in shims] == [
-        [(protocol.SPEC, [b"spec 1"])],
-        [(protocol.SPEC, [b"spec 0"])],
+        [(protocol.HOLD, [b""]), (protocol.SPEC, [b"spec 1"])],
+        [(protocol.HOLD, [b""]), (protocol.SPEC, [b"spec 0"])],
     ]
+    # What the kernel kills mpirun with must not be closed before the shims end.
+    assert [len(shim.channel.descriptors) for shim in shims] == [1, 1]
     for shim in shims:
         shim.start()
     os.write(shims[0].writers["stdout"], b"from 1\n")
@@ -245,7 +247,7 @@ def test_a_shim_that_comes_when_the_job_stops_is_released(
 
     late = driven.shim(1)
 
-    assert late.heard() == [RELEASE]
+    assert late.heard() == [(protocol.HOLD, [b""]), RELEASE]
     assert driven.told[-1] == Clean(1, 0)
     driven.close()
 
