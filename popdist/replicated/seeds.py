@@ -1,5 +1,7 @@
 """Seeds of the replicas' random numbers: a stream for each in every iteration."""
 
+from functools import lru_cache
+
 _MASK = (1 << 64) - 1
 
 
@@ -15,6 +17,8 @@ def seed_of(seed: int, replica: int, iteration: int) -> int:
     return mixed >> 32
 
 
+# The seed and the numbers of replicas are mixed anew in each iteration.
+@lru_cache(maxsize=1024)
 def _mix(value: int) -> int:
     """Return a number whose bits depend on all bits of the value (splitmix64)."""
     value = (value + 0x9E3779B97F4A7C15) & _MASK

@@ -5,7 +5,7 @@ was compiled once.
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from torch import nn
 # What torch itself keeps in a module, and its training flag.
 _INTERNAL = frozenset(vars(nn.Module()))
 _ABSENT = object()
+_UNCHANGED = nullcontext()
 # The name of a module in the model, and of its attribute.
 AttributePath = tuple[str, str]
 
@@ -43,12 +44,12 @@ class ConstantAttributes:
         self._values = {path: self._values.get(path, _ABSENT) for path in changing}
         self._objects = {}
 
-    @contextmanager
-    def restored(self) -> Iterator[None]:
+    def restored(self) -> AbstractContextManager[None]:
         """Run the block with the values of then, and leave those of now."""
-        if not self._changing:
-            yield
-            return
+        return self._exchanged() if self._changing else _UNCHANGED
+
+    @contextmanager
+    def _exchanged(self) -> Iterator[None]:
         now = {path: self._read(path) for path in self._changing}
         for path, value in self._values.items():
             self._write(path, _copy(value))

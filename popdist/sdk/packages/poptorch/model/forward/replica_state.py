@@ -6,7 +6,7 @@ holds those of replica 0, and those of the others are put in place while they ru
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from torch import nn
@@ -15,6 +15,8 @@ from torch.nn.modules.batchnorm import _NormBase
 from popdist.replicated.seeds import seed_of
 
 from ...errors import Error
+
+_UNCHANGED = nullcontext()
 
 
 class ReplicaBuffers:
@@ -85,12 +87,12 @@ class ReplicaBuffers:
         """Give all replicas the buffers that the module has now."""
         self._others = []
 
-    @contextmanager
-    def of(self, replica: int) -> Iterator[None]:
+    def of(self, replica: int) -> AbstractContextManager[None]:
         """Give the module the buffers of a replica, until the block ends."""
-        if replica == 0 or not self._places:
-            yield
-            return
+        return self._exchanged(replica) if replica and self._places else _UNCHANGED
+
+    @contextmanager
+    def _exchanged(self, replica: int) -> Iterator[None]:
         self.prepare()
         first = self.objects()
         self._place(self._others[replica - 1])
