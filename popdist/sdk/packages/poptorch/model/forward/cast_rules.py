@@ -48,7 +48,7 @@ _KEPT = frozenset(_KEPT_NAMES.split())
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class TorchOperation:
     """An operation of torch by its name."""
 
     name: str
@@ -58,23 +58,23 @@ class Operation:
 
 
 @cache
-def operation_of(name: str) -> Operation:
+def operation_of(name: str) -> TorchOperation:
     """Return the operation that a function or method of this name does."""
     if name.startswith("__"):
         inner = name.strip("_")
         reverse = inner[1:] if inner[:1] in ("r", "i") else ""
         if inner == "setitem":
-            return Operation("index_put", True, False)
+            return TorchOperation("index_put", True, False)
         if inner in _OPERATORS:
-            return Operation(_ALIASES.get(inner, inner), False, True)
+            return TorchOperation(_ALIASES.get(inner, inner), False, True)
         if reverse in _OPERATORS:
-            return Operation(_ALIASES.get(reverse, reverse), inner[0] == "i", True)
-        return Operation(name, False, False)
+            return TorchOperation(_ALIASES.get(reverse, reverse), inner[0] == "i", True)
+        return TorchOperation(name, False, False)
     plain = name.rstrip("_").removeprefix("_VF.")
     if plain == "rsub":
         plain = "sub"
     plain = _ALIASES.get(plain, plain)
-    return Operation(plain, name.endswith("_"), plain not in _KEPT)
+    return TorchOperation(plain, name.endswith("_"), plain not in _KEPT)
 
 
 class CastRules:
@@ -111,7 +111,7 @@ class CastRules:
                 return rule
         return None
 
-    def of(self, operation: Operation, region: Region) -> Rule | None:
+    def of(self, operation: TorchOperation, region: Region) -> Rule | None:
         """Return the rule of an operation in a region, None if it takes its inputs."""
         rule = None
         if region.enabled:

@@ -19,7 +19,7 @@ class MissingArgumentError(Error, TypeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class InputKind:
     """What is constant of an input: type, and shape of a tensor or value of others."""
 
     type: str
@@ -27,14 +27,14 @@ class Kind:
     value: str | None = None
 
     @classmethod
-    def of(cls, value: object) -> "Kind":
+    def of(cls, value: object) -> "InputKind":
         """Return the kind of an input."""
         if isinstance(value, torch.Tensor):
             return cls(str(value.dtype), shape=tuple(value.shape))
         constant = repr(value) if isinstance(value, _CONSTANTS) else None
         return cls(type(value).__name__, value=constant)
 
-    def mismatch(self, name: str, other: "Kind") -> str:
+    def mismatch(self, name: str, other: "InputKind") -> str:
         """Return a sentence that says how another input differs."""
         if self.type != other.type:
             # Of a tensor, its dtype only matters next to another tensor.
@@ -54,6 +54,10 @@ class Kind:
         )
 
 
+# Files of saved models from before it was renamed name it so.
+Kind = InputKind
+
+
 @dataclass(frozen=True, slots=True)
 class Signature:
     """The inputs of a call, by their names.
@@ -63,7 +67,7 @@ class Signature:
     """
 
     positional: int
-    inputs: tuple[tuple[str, Kind], ...]
+    inputs: tuple[tuple[str, InputKind], ...]
 
     def mismatch(self, other: "Signature") -> str | None:
         """Return how the inputs of another call differ; None if they are alike."""
@@ -107,7 +111,7 @@ class ForwardArguments:
         leaves = (
             leaf for name, value in named.items() for leaf in _leaves(name, value)
         )
-        kinds = ((name, Kind.of(value)) for name, value in leaves)
+        kinds = ((name, InputKind.of(value)) for name, value in leaves)
         return Signature(positional, tuple(sorted(kinds, key=lambda item: item[0])))
 
     # Any: as in __init__().
