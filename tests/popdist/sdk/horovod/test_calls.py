@@ -613,3 +613,28 @@ def test_a_call_on_one_tensor_has_the_arguments_of_the_grouped_one(name: str) ->
     assert single.__name__ == name
     assert "grouped_" not in single.__doc__
     assert pickle.loads(pickle.dumps(single)) is single
+
+
+_REDUCED = "average, name, op, prescale_factor, postscale_factor, process_set"
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "doc"),
+    [
+        ("grouped_allreduce_", f"tensors, {_REDUCED}", "Do what grouped_allreduce()"),
+        ("grouped_allreduce_async", f"tensors, {_REDUCED}", "Begin what grouped_all"),
+        ("allreduce_async_", f"tensor, {_REDUCED}", "Begin what allreduce_() does"),
+        ("broadcast_", "tensor, root_rank, name, process_set", "Do what broadcast()"),
+        ("broadcast_async", "tensor, root_rank, name, process_set", "Begin what broad"),
+        ("broadcast_async_", "tensor, root_rank, name, process_set", "Begin what broa"),
+    ],
+)
+def test_variants_of_a_call_have_its_arguments(
+    name: str, arguments: str, doc: str
+) -> None:
+    call = getattr(hvd, name)
+
+    assert ", ".join(inspect.signature(call).parameters) == arguments
+    assert call.__name__ == name
+    assert call.__doc__.startswith(doc)
+    assert pickle.loads(pickle.dumps(call)) is call

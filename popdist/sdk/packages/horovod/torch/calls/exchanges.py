@@ -4,19 +4,20 @@ They are matched as those that reduce tensors are.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from torch import Tensor
 
 from ...common.process_sets import ProcessSet, global_process_set
 from . import gradients
-from .single_calls import of_one_tensor
 from .submission import (
     HorovodHandle,
     broadcast_tensors,
-    exchange_tensor,
+    exchange_tensors,
     gather_tensors,
 )
+from .variants import of_one_tensor, variants
 
 
 def grouped_allgather(
@@ -28,10 +29,9 @@ def grouped_allgather(
 
     They may differ in that, and in no other.
     """
-    tensors = list(tensors)
-    if gradients.needed(tensors):
-        return list(gradients.apply(gradients.Allgather, name, process_set, *tensors))
-    gathered: list[Tensor] = gather_tensors(tensors, name, process_set, now=True).wait()
+    begin = partial(gather_tensors, name=name, process_set=process_set)
+    gradient = partial(gradients.of_allgather, process_set)
+    gathered: list[Tensor] = gradients.results_of(begin, gradient, list(tensors))
     return gathered
 
 
@@ -41,7 +41,7 @@ def grouped_allgather_async(
     process_set: ProcessSet = global_process_set,
 ) -> HorovodHandle:
     """Begin what grouped_allgather() does, and return a handle for synchronize()."""
-    return gather_tensors(list(tensors), name, process_set, now=False)
+    return gather_tensors(list(tensors), name, process_set)
 
 
 allgather = of_one_tensor(grouped_allgather)
@@ -62,54 +62,29 @@ def broadcast(
         name: By which the ranks' calls are matched.
         process_set: The ranks that take part.
     """
-    if gradients.needed([tensor]):
-        copied: Tensor = gradients.apply(
-            gradients.Broadcast, name, root_rank, process_set, tensor
-        )
-        return copied
-    handle = broadcast_tensors(
-        [tensor], root_rank, name, process_set, in_place=False, now=True
+    begin = partial(
+        broadcast_tensors, root_rank=root_rank, name=name, process_set=process_set
     )
-    result: Tensor = handle.first().wait()
-    return result
+    gradient = partial(gradients.of_broadcast, root_rank, process_set)
+    copied: list[Tensor] = gradients.results_of(begin, gradient, [tensor])
+    return copied[0]
 
 
-def broadcast_async(
+def _begin_broadcast(
     tensor: Tensor,
     root_rank: int,
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
+    *,
+    in_place: bool,
+    now: bool,
 ) -> HorovodHandle:
-    """Begin what broadcast() does, and return a handle for synchronize()."""
     return broadcast_tensors(
-        [tensor], root_rank, name, process_set, in_place=False, now=False
+        [tensor], root_rank, name, process_set, in_place=in_place, now=now
     ).first()
 
 
-def broadcast_(
-    tensor: Tensor,
-    root_rank: int,
-    name: str | None = None,
-    process_set: ProcessSet = global_process_set,
-) -> Tensor:
-    """Do what broadcast() does in place, and return the tensor."""
-    handle = broadcast_tensors(
-        [tensor], root_rank, name, process_set, in_place=True, now=True
-    )
-    result: Tensor = handle.first().wait()
-    return result
-
-
-def broadcast_async_(
-    tensor: Tensor,
-    root_rank: int,
-    name: str | None = None,
-    process_set: ProcessSet = global_process_set,
-) -> HorovodHandle:
-    """Begin what broadcast_() does, and return a handle for synchronize()."""
-    return broadcast_tensors(
-        [tensor], root_rank, name, process_set, in_place=True, now=False
-    ).first()
+broadcast_async, broadcast_, broadcast_async_ = variants(_begin_broadcast, broadcast)
 
 
 def alltoall(
@@ -128,11 +103,10 @@ def alltoall(
 
     Returns the tensor and, if splits are given, how many rows each rank has sent.
     """
-    if gradients.needed([tensor]):
-        both = gradients.apply(gradients.Alltoall, name, splits, process_set, tensor)
-    else:
-        both = exchange_tensor(tensor, splits, name, process_set, now=True).wait()
-    return both[0] if splits is None else both
+    begin = partial(exchange_tensors, splits=splits, name=name, process_set=process_set)
+    gradient = partial(gradients.of_alltoall, process_set)
+    rows, received = gradients.results_of(begin, gradient, [tensor])
+    return rows if splits is None else (rows, received)
 
 
 def alltoall_async(
@@ -142,5 +116,5 @@ def alltoall_async(
     process_set: ProcessSet = global_process_set,
 ) -> HorovodHandle:
     """Begin what alltoall() does, and return a handle for synchronize()."""
-    handle = exchange_tensor(tensor, splits, name, process_set, now=False)
+    handle = exchange_tensors([tensor], splits, name, process_set)
     return handle if splits is not None else handle.first()

@@ -6,6 +6,7 @@ requires a gradient gets it.
 """
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -14,8 +15,8 @@ from ...common.process_sets import ProcessSet, global_process_set
 from ..compression import Compression, Compressor, compress_all, decompress_all
 from ..execution.reduce_ops import Average, Reduction, Sum, choose_op
 from . import gradients
-from .single_calls import of_one_tensor
 from .submission import HorovodHandle, gather_tensors, reduce_tensors, scatter_tensors
+from .variants import of_one_tensor, variants
 
 
 def grouped_allreduce(
@@ -53,19 +54,16 @@ def grouped_allreduce(
         handle = sparse_allreduce_async(tensors[0], name, chosen, process_set)
         return [handle.wait()]
     reduction = Reduction(chosen, prescale_factor, postscale_factor)
+    begin = partial(
+        reduce_tensors, name=name, reduction=reduction, process_set=process_set
+    )
+    gradient = partial(gradients.of_allreduce, reduction, process_set)
     compressed, contexts = compress_all(tensors, compression)
-    if gradients.needed(compressed):
-        reduced = gradients.apply(
-            gradients.Allreduce, name, reduction, process_set, *compressed
-        )
-    else:
-        reduced = reduce_tensors(
-            compressed, name, reduction, process_set, in_place=False, now=True
-        ).wait()
+    reduced = gradients.results_of(begin, gradient, compressed)
     return decompress_all(reduced, contexts, compression)
 
 
-def grouped_allreduce_async(
+def _begin_allreduce(
     tensors: Sequence[Tensor],
     average: bool | None = None,
     name: str | None = None,
@@ -73,51 +71,19 @@ def grouped_allreduce_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    *,
+    in_place: bool,
+    now: bool,
 ) -> HorovodHandle:
-    """Begin what grouped_allreduce() does, and return a handle for synchronize().
-
-    A tensor may not be changed until synchronize() returns the result.
-    """
     reduction = Reduction(choose_op(op, average), prescale_factor, postscale_factor)
     return reduce_tensors(
-        list(tensors), name, reduction, process_set, in_place=False, now=False
+        list(tensors), name, reduction, process_set, in_place=in_place, now=now
     )
 
 
-def grouped_allreduce_(
-    tensors: Sequence[Tensor],
-    average: bool | None = None,
-    name: str | None = None,
-    op: int | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set,
-) -> list[Tensor]:
-    """Do what grouped_allreduce() does in place, and return what was given."""
-    reduction = Reduction(choose_op(op, average), prescale_factor, postscale_factor)
-    handle = reduce_tensors(
-        list(tensors), name, reduction, process_set, in_place=True, now=True
-    )
-    reduced: list[Tensor] = handle.wait()
-    return reduced
-
-
-def grouped_allreduce_async_(
-    tensors: Sequence[Tensor],
-    average: bool | None = None,
-    name: str | None = None,
-    op: int | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set,
-) -> HorovodHandle:
-    """Begin what grouped_allreduce_() does, and return a handle for synchronize()."""
-    reduction = Reduction(choose_op(op, average), prescale_factor, postscale_factor)
-    return reduce_tensors(
-        list(tensors), name, reduction, process_set, in_place=True, now=False
-    )
-
-
+grouped_allreduce_async, grouped_allreduce_, grouped_allreduce_async_ = variants(
+    _begin_allreduce, grouped_allreduce
+)
 allreduce = of_one_tensor(grouped_allreduce)
 allreduce_async = of_one_tensor(grouped_allreduce_async)
 allreduce_ = of_one_tensor(grouped_allreduce_)
@@ -156,7 +122,7 @@ def sparse_allreduce_async(
         ).coalesce()
 
     parts = [flat.indices().t(), flat.values()]
-    return gather_tensors(parts, name, process_set, finish, now=False)
+    return gather_tensors(parts, name, process_set, finish)
 
 
 def grouped_reducescatter(
@@ -173,14 +139,12 @@ def grouped_reducescatter(
     The first ranks get one row more, where the rows cannot be shared equally.
     """
     reduction = Reduction(choose_op(op, None), prescale_factor, postscale_factor)
+    begin = partial(
+        scatter_tensors, name=name, reduction=reduction, process_set=process_set
+    )
+    gradient = partial(gradients.of_reducescatter, reduction, process_set)
     compressed, contexts = compress_all(tensors, compression)
-    if gradients.needed(compressed):
-        reduced = gradients.apply(
-            gradients.Reducescatter, name, reduction, process_set, *compressed
-        )
-    else:
-        handle = scatter_tensors(compressed, name, reduction, process_set, now=True)
-        reduced = handle.wait()
+    reduced = gradients.results_of(begin, gradient, compressed)
     return decompress_all(reduced, contexts, compression)
 
 
@@ -194,7 +158,7 @@ def grouped_reducescatter_async(
 ) -> HorovodHandle:
     """Begin what grouped_reducescatter() does; return a handle for synchronize()."""
     reduction = Reduction(choose_op(op, None), prescale_factor, postscale_factor)
-    return scatter_tensors(list(tensors), name, reduction, process_set, now=False)
+    return scatter_tensors(list(tensors), name, reduction, process_set)
 
 
 reducescatter = of_one_tensor(grouped_reducescatter)

@@ -83,8 +83,8 @@ def reduce_tensors(
     reduction: Reduction,
     process_set: ProcessSet,
     *,
-    in_place: bool,
-    now: bool,
+    in_place: bool = False,
+    now: bool = False,
 ) -> HorovodHandle:
     """Request an allreduce; its result is a list of tensors."""
     sources = _readable(tensors, reduction.op)
@@ -101,7 +101,7 @@ def scatter_tensors(
     reduction: Reduction,
     process_set: ProcessSet,
     *,
-    now: bool,
+    now: bool = False,
 ) -> HorovodHandle:
     """Request a reducescatter; its result is a list of tensors."""
     if reduction.op is Adasum:
@@ -119,7 +119,7 @@ def gather_tensors(
     process_set: ProcessSet,
     finish: Callable[[list[Tensor]], object] = list,
     *,
-    now: bool,
+    now: bool = False,
 ) -> HorovodHandle:
     """Request an allgather; its result is what `finish` makes of the tensors."""
     sources = _readable(tensors)
@@ -133,8 +133,8 @@ def broadcast_tensors(
     name: str | None,
     process_set: ProcessSet,
     *,
-    in_place: bool,
-    now: bool,
+    in_place: bool = False,
+    now: bool = False,
 ) -> HorovodHandle:
     """Request a broadcast; its result is a list of tensors."""
     sources = _readable(tensors)
@@ -144,18 +144,17 @@ def broadcast_tensors(
     return submit(process_set, call, now)
 
 
-def exchange_tensor(
-    tensor: Tensor,
+def exchange_tensors(
+    tensors: Sequence[Tensor],
     splits: Tensor | Sequence[int] | None,
     name: str | None,
     process_set: ProcessSet,
     *,
-    now: bool,
+    now: bool = False,
 ) -> HorovodHandle:
     """Request an alltoall; its result is a tensor, and the numbers of received rows."""
-    sources = _readable([tensor])
-    BASICS.negotiator(process_set)
-    counts = _counts(tensor, splits, process_set.size() or 1)
+    sources = _readable(tensors)
+    counts = _counts(sources[0], splits, len(_ranks_of(process_set)))
     request = _request(Kind.ALLTOALL, name, sources, counts=counts)
 
     def finish(results: list[Tensor]) -> tuple[Tensor, Tensor]:
@@ -165,14 +164,23 @@ def exchange_tensor(
     return submit(process_set, call, now)
 
 
+def _ranks_of(process_set: ProcessSet) -> list[int]:
+    """Return the ranks of a process set in which this rank can make calls.
+
+    Raises:
+        ValueError: It cannot.
+    """
+    BASICS.negotiator(process_set)
+    return process_set.ranks or []
+
+
 def _member_of(root_rank: int, process_set: ProcessSet) -> int:
     """Return the index of a rank in a process set.
 
     Raises:
         ValueError: It is not in it.
     """
-    BASICS.negotiator(process_set)
-    ranks = process_set.ranks or []
+    ranks = _ranks_of(process_set)
     if root_rank not in ranks:
         raise ValueError(
             f"root_rank is {root_rank!r}, but the process set has the ranks {ranks}. "
@@ -183,8 +191,7 @@ def _member_of(root_rank: int, process_set: ProcessSet) -> int:
 
 def _check_power_of_two(process_set: ProcessSet) -> None:
     """Raise NotImplementedError unless Adasum can combine so many ranks."""
-    BASICS.negotiator(process_set)
-    size = process_set.size() or 1
+    size = len(_ranks_of(process_set))
     if size.bit_count() != 1:
         raise NotImplementedError(
             f"Adasum combines ranks in pairs, so it needs a power of two of them, but "

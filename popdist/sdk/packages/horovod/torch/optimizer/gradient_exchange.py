@@ -127,12 +127,7 @@ class GradientExchange:
         else:
             compressed, contexts = compress_all(gradients, self.compression)
             handle = reduce_tensors(
-                compressed,
-                name,
-                self.reduction,
-                self.process_set,
-                in_place=True,
-                now=False,
+                compressed, name, self.reduction, self.process_set, in_place=True
             )
         self._under_way |= dict.fromkeys(
             params, _PendingReduction(handle, params, contexts)
