@@ -1,4 +1,4 @@
-"""Start and end of Horovod, ranks, process sets and timelines, for any framework."""
+"""Start and end of Horovod, ranks and timelines, for any framework."""
 
 import atexit
 import os
@@ -7,15 +7,13 @@ from threading import RLock
 from typing import Any, Literal
 
 from popdist.engine.transport import Transport
-from popdist.job import Place
-from popdist.negotiation.agreement import Agreement
-from popdist.negotiation.call_requests import Kind, Request
-from popdist.negotiation.calls import Call, CarryOut
+from popdist.negotiation.calls import CarryOut
 from popdist.negotiation.negotiator import Negotiator
 from popdist.session import STATE, Job
 
 from .exceptions import internal_errors
-from .process_sets import ProcessSet, checked_ranks, global_process_set
+from .process_sets import ProcessSet, checked_ranks
+from .registered_sets import RegisteredSets
 from .timeline import Timeline
 
 _DYNAMIC = "HOROVOD_DYNAMIC_PROCESS_SETS"
@@ -40,12 +38,8 @@ class HorovodBasics:
         """
         self._make_carrier = make_carrier
         self._lock = RLock()
-        self._place: Place | None = None
-        # The instance of each rank.
-        self._instances: tuple[int, ...] = ()
-        self._sets: dict[int, ProcessSet] = {}
-        self._negotiators: dict[int, Negotiator] = {}
-        self._dynamic = False
+        # None before init().
+        self._sets: RegisteredSets | None = None
         self._timeline: Timeline | None = None
 
     def init(
@@ -72,21 +66,24 @@ class HorovodBasics:
             ValueError: comm or process_sets are not valid.
             HorovodInternalError: The ranks cannot reach each other.
         """
-        dynamic = isinstance(process_sets, str)
-        if isinstance(process_sets, str) and process_sets.lower() != "dynamic":
-            raise ValueError(
-                f"process_sets is {process_sets!r}, but must be a list of process "
-                "sets, or 'dynamic'."
-            )
+        dynamic = os.environ.get(_DYNAMIC, "0") not in ("", "0")
+        if isinstance(process_sets, str):
+            if process_sets.lower() != "dynamic":
+                raise ValueError(
+                    f"process_sets is {process_sets!r}, but must be a list of process "
+                    "sets, or 'dynamic'."
+                )
+            process_sets, dynamic = (), True
         with self._lock:
             if self.is_initialized():
                 return
             STATE.check()
-            self._instances = _instances_of(comm, STATE.job)
-            self._place = STATE.job.place
-            self._dynamic = dynamic or os.environ.get(_DYNAMIC, "0") not in ("", "0")
+            instances = _instances_of(comm, STATE.job)
+            cycle = _cycle_seconds(os.environ)
+            self._sets = RegisteredSets(instances, self._make_carrier, dynamic, cycle)
             try:
-                self._begin(() if isinstance(process_sets, str) else process_sets or ())
+                self._sets.begin(process_sets or ())
+                self._start_timeline_of_environment()
             except BaseException:
                 self.shutdown()
                 raise
@@ -98,40 +95,33 @@ class HorovodBasics:
         Calls that are under way fail with HorovodInternalError on all ranks.
         """
         with self._lock:
-            if not self.is_initialized():
+            if self._sets is None:
                 return
             atexit.unregister(self.shutdown)
             self.stop_timeline()
-            for negotiator in reversed(self._negotiators.values()):
-                negotiator.shut_down(f"Rank {self.rank()} has shut down Horovod.")
-            self._negotiators.clear()
-            for process_set in self._sets.values():
-                process_set.invalidate()
-            global_process_set.ranks = None
-            self._sets.clear()
-            self._place = None
+            self._sets.shut_down()
+            self._sets = None
 
     def is_initialized(self) -> bool:
         """Return whether init() has been called, and not shutdown() since."""
-        return self._place is not None
+        return self._sets is not None
 
     def rank(self) -> int:
         """Return the number of this process among all ranks."""
-        return self._instances.index(self._initialized_place().rank)
+        return self._initialized().rank
 
     def size(self) -> int:
         """Return the number of ranks."""
-        self._initialized_place()
-        return len(self._instances)
+        return self._initialized().size
 
     def local_rank(self) -> int:
         """Return the number of this process among those of its host."""
-        place = self._initialized_place()
+        place = self._initialized().place
         return self.rank() if place.on_one_host else place.local_rank
 
     def local_size(self) -> int:
         """Return the number of ranks on this host."""
-        place = self._initialized_place()
+        place = self._initialized().place
         return self.size() if place.on_one_host else place.local_size
 
     def cross_rank(self) -> int:
@@ -152,7 +142,7 @@ class HorovodBasics:
 
     def is_homogeneous(self) -> bool:
         """Return whether all hosts have the same number of ranks, as far as known."""
-        place = self._initialized_place()
+        place = self._initialized().place
         return place.size % place.local_size == 0
 
     def mpi_threads_supported(self) -> bool:
@@ -160,7 +150,7 @@ class HorovodBasics:
 
         They may, as no call here uses MPI.
         """
-        self._initialized_place()
+        self._initialized()
         return True
 
     def add_process_set(self, process_set: ProcessSet | Iterable[int]) -> ProcessSet:
@@ -173,16 +163,16 @@ class HorovodBasics:
                 process_sets="dynamic"; or there are no such ranks.
             HorovodInternalError: The ranks have given different sets.
         """
+        registered = self._initialized()
         if not isinstance(process_set, ProcessSet):
             process_set = ProcessSet(process_set)
-        self._initialized_place()
-        if not self._dynamic:
+        if not registered.dynamic:
             raise ValueError(
                 "Process sets can be added after hvd.init() only in a program that "
                 "called hvd.init(process_sets='dynamic'), or that runs with "
                 f"{_DYNAMIC}=1. Do so, or give them to hvd.init()."
             )
-        self._add(process_set)
+        registered.add(process_set)
         return process_set
 
     def remove_process_set(self, process_set: ProcessSet) -> bool:
@@ -190,17 +180,7 @@ class HorovodBasics:
 
         Returns whether it could be removed: the global process set cannot.
         """
-        self._initialized_place()
-        set_id = process_set.process_set_id
-        if not set_id or self._sets.get(set_id) is None:
-            return False
-        self._agree_on_ranks(Kind.REMOVE_PROCESS_SET, process_set.ranks or [])
-        negotiator = self._negotiators.pop(set_id, None)
-        if negotiator is not None:
-            negotiator.shut_down(f"Rank {self.rank()} has removed {process_set}.")
-        self._sets.pop(set_id).invalidate()
-        process_set.invalidate()
-        return True
+        return self._initialized().remove(process_set)
 
     def start_timeline(self, file_path: str, mark_cycles: bool = False) -> None:
         """Write a timeline of calls to a file, from now on. Rank 0 writes it.
@@ -209,18 +189,16 @@ class HorovodBasics:
             file_path: A file, which is replaced. chrome://tracing and Perfetto show it.
             mark_cycles: Mark the rounds in which ranks announce their calls.
         """
-        self._initialized_place()
+        registered = self._initialized()
         self.stop_timeline()
-        if self.rank() == 0:
+        if registered.rank == 0:
             self._timeline = Timeline(file_path, mark_cycles)
-            for negotiator in self._negotiators.values():
-                negotiator.observe(self._timeline)
+            registered.observe(self._timeline)
 
     def stop_timeline(self) -> None:
         """End the timeline, and complete its file."""
-        for negotiator in self._negotiators.values():
-            negotiator.observe(None)
-        if self._timeline is not None:
+        if self._timeline is not None and self._sets is not None:
+            self._sets.observe(None)
             self._timeline.close()
             self._timeline = None
 
@@ -229,8 +207,7 @@ class HorovodBasics:
 
         Programs call it as hvd.mpi_ops._basics._get_process_set_ids_and_ranks().
         """
-        self._initialized_place()
-        return {set_id: list(each.ranks or ()) for set_id, each in self._sets.items()}
+        return self._initialized().ranks_by_id()
 
     def negotiator(self, process_set: ProcessSet) -> Negotiator:
         """Return what makes the calls of a process set.
@@ -239,67 +216,31 @@ class HorovodBasics:
             ValueError: The set is not registered, or this rank is not in it.
             HorovodInternalError: The ranks cannot reach each other.
         """
-        self._initialized_place()
+        registered = self._initialized()
         with internal_errors():
             STATE.check()
-        set_id = process_set.process_set_id
-        existing = None if set_id is None else self._negotiators.get(set_id)
-        if existing is not None:
-            return existing
-        if set_id is None or set_id not in self._sets:
-            raise ValueError(
-                f"{process_set} is not registered. Give it to hvd.init(), or call "
-                "hvd.add_process_set()."
-            )
-        if not process_set.included():
-            raise ValueError(
-                f"Rank {self.rank()} is not in {process_set}, so it makes no calls in "
-                "it. Make them on its own ranks only."
-            )
-        with self._lock:
-            if set_id not in self._negotiators:
-                self._negotiators[set_id] = self._make_negotiator(process_set)
-            return self._negotiators[set_id]
+        return registered.negotiator(process_set)
 
-    def _begin(self, process_sets: Sequence[ProcessSet | Iterable[int]]) -> None:
-        """Register process sets, and begin the timeline that a variable asks for."""
-        self._register(global_process_set, list(range(self.size())))
-        # Elsewhere the first call says that there are no collectives.
-        if STATE.reaches_all:
-            self.negotiator(global_process_set)
-        for ranks in process_sets:
-            process_set = ranks if isinstance(ranks, ProcessSet) else ProcessSet(ranks)
-            if self._id_of(process_set.ranks or []) is None:
-                self._add(process_set)
+    def _initialized(self) -> RegisteredSets:
+        """Return the process sets.
+
+        Raises:
+            ValueError: init() has not been called.
+        """
+        if self._sets is None:
+            raise ValueError(
+                "Horovod has not been initialized; use hvd.init() before any other "
+                "call of it."
+            )
+        return self._sets
+
+    def _start_timeline_of_environment(self) -> None:
         path = os.environ.get(_TIMELINE, "")
         if path and path != "DYNAMIC":
             self.start_timeline(path, os.environ.get(_MARK_CYCLES, "") == "1")
 
-    def _add(self, process_set: ProcessSet) -> None:
-        """Register a process set on all ranks, which must call this.
-
-        Raises:
-            ValueError: There is a set of these ranks, or there are no such ranks.
-            HorovodInternalError: The ranks have given different sets.
-        """
-        ranks = process_set.ranks or []
-        if ranks and ranks[-1] >= self.size():
-            raise ValueError(
-                f"A process set of the ranks {ranks} is given, but there are only "
-                f"{self.size()} ranks, from 0."
-            )
-        existing = self._id_of(ranks)
-        if existing is not None:
-            raise ValueError(
-                f"Process set {existing} has the ranks {ranks} already. Use that one."
-            )
-        self._agree_on_ranks(Kind.ADD_PROCESS_SET, ranks)
-        self._register(process_set, ranks)
-        if process_set.included() and len(self._instances) > 1:
-            self.negotiator(process_set)
-
     def _cross_place(self) -> tuple[int, int]:
-        place = self._initialized_place()
+        place = self._initialized().place
         if place.host_index is None or place.hosts is None:
             raise ValueError(
                 f"The job has {place.size} instances, {place.local_size} of them on "
@@ -308,55 +249,6 @@ class HorovodBasics:
                 "or srun, which do."
             )
         return place.host_index, place.hosts
-
-    def _initialized_place(self) -> Place:
-        """Return the place of this process.
-
-        Raises:
-            ValueError: init() has not been called.
-        """
-        if self._place is None:
-            raise ValueError(
-                "Horovod has not been initialized; use hvd.init() before any other "
-                "call of it."
-            )
-        return self._place
-
-    def _make_negotiator(self, process_set: ProcessSet) -> Negotiator:
-        ranks = process_set.ranks or []
-        settings = STATE.settings
-        members = tuple(self._instances[rank] for rank in ranks)
-        with internal_errors():
-            group = STATE.group(f"horovod{process_set.process_set_id}", members)
-        negotiator = Negotiator(
-            group,
-            Agreement(ranks, program="horovod", noun="rank"),
-            self._make_carrier(group.transport),
-            timeout=settings.timeout,
-            stall=settings.stall,
-            cycle=_cycle_seconds(os.environ),
-        )
-        negotiator.observe(self._timeline)
-        return negotiator
-
-    def _register(self, process_set: ProcessSet, ranks: Sequence[int]) -> None:
-        set_id = next(n for n in range(len(self._sets) + 1) if n not in self._sets)
-        process_set.register(set_id, ranks, self.rank())
-        self._sets[set_id] = process_set
-
-    def _id_of(self, ranks: Sequence[int]) -> int | None:
-        """Return the id of the registered process set that has these ranks."""
-        for set_id, registered in self._sets.items():
-            if registered.ranks == list(ranks):
-                return set_id
-        return None
-
-    def _agree_on_ranks(self, kind: Kind, ranks: Sequence[int]) -> None:
-        """Return when all ranks have given the same ranks."""
-        negotiator = self.negotiator(global_process_set)
-        call = Call(Request(kind, None, counts=tuple(ranks)))
-        with internal_errors():
-            negotiator.submit(call, wait=True).wait()
 
 
 # Any: as in init().
