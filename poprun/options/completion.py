@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from poprun.options.grammar import find_option, parse_beginning
 from poprun.options.table import BY_NAME
-from poprun.options.types import Kind, Option
+from poprun.options.types import Option, read_boolean, read_path, read_wait
 from poprun.record import Record
 
 
@@ -57,9 +57,9 @@ def _join_split_options(argv: Sequence[str]) -> list[str]:
 
 def _value_candidates(option: Option, prefix: str, before: str) -> list[Candidate]:
     texts = option.choices
-    if option.kind in (Kind.BOOLEAN, Kind.FLAG, Kind.WAIT):
+    if option.read in (read_boolean, read_wait):
         texts = ("yes", "no")
-    if option.kind is Kind.PATH:
+    if option.read is read_path:
         kind = "dir" if option.metavar == "DIR" else "file"
         return [Candidate(text=prefix, kind=kind)]
     return [Candidate(text=before + text) for text in texts if text.startswith(prefix)]

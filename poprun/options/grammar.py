@@ -8,14 +8,10 @@ import re
 from collections.abc import Iterable, Sequence
 
 from poprun.errors import OptionError
-from poprun.options.refusals import (
-    alternatives,
-    did_you_mean,
-    quoted,
-    refusal,
-)
-from poprun.options.table import BY_NAME, BY_SHORT
-from poprun.options.types import Kind, Option
+from poprun.options import types
+from poprun.options.refusals import alternatives, did_you_mean, quoted, refusal
+from poprun.options.table import ADDED, BY_NAME, BY_SHORT
+from poprun.options.types import Option
 from poprun.record import Record, replace
 
 # Typesetters and mail programs make these out of hyphens.
@@ -25,7 +21,13 @@ _OTHER_DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"
 _WordOptions = tuple[list[tuple[Option, str]], Option | None]
 
 # No value of these begins with a hyphen.
-_PLAIN_VALUES = (Kind.WHOLE, Kind.SECONDS, Kind.BOOLEAN, Kind.CHOICE, Kind.SUBNET)
+_PLAIN_VALUES = (
+    types.read_whole,
+    types.read_seconds,
+    types.read_boolean,
+    types.read_choice,
+    types.read_subnet,
+)
 
 
 class CommandLine(Record):
@@ -92,7 +94,8 @@ def find_option(name: str, following: Sequence[str] = ()) -> Option:
     if option := BY_NAME.get(name):
         return option
     matches = {o.name: o for n, o in BY_NAME.items() if name and n.startswith(name)}
-    candidates = [o for o in matches.values() if o.vendor] or list(matches.values())
+    candidates = list(matches.values())
+    candidates = [o for o in candidates if o.name not in ADDED] or candidates
     if len(candidates) == 1:
         return candidates[0]
     if candidates:
@@ -156,7 +159,7 @@ def _read_short(word: str, following: Sequence[str]) -> _WordOptions:
 
 
 def _implied(option: Option) -> str:
-    return "1" if option.kind is Kind.COUNT else "yes"
+    return "1" if option.read is types.read_count else "yes"
 
 
 def _check_value(option: Option, word: str) -> str:
@@ -174,13 +177,13 @@ def _is_known_option(word: str) -> bool:
 
 def _missing_value(option: Option, following: str) -> OptionError:
     where = f"before {following}" if following else "at the end of the line"
-    example = "yes" if option.kind is Kind.BOOLEAN else option.metavar or "VALUE"
+    example = "yes" if option.read is types.read_boolean else option.metavar or "VALUE"
     if option.choices:
         example = option.choices[0]
     # A short option and its value are two words.
     flag = f"{option.flag}=" if option.flag.startswith("--") else f"{option.flag} "
     hint = f"Write {flag}{example}."
-    if following not in ("", "--") and option.kind not in _PLAIN_VALUES:
+    if following not in ("", "--") and option.read not in _PLAIN_VALUES:
         hint += f" If {following} is the value, write --{option.name}={following}."
     return refusal(f"The value of {option.flag} is missing {where}.", hint)
 

@@ -3,7 +3,7 @@
 from poprun.options.help import default_text
 from poprun.options.settings import DEFAULT, Setting, Settings
 from poprun.options.table import OPTIONS
-from poprun.options.types import Kind, Option
+from poprun.options.types import Option, read_count
 
 
 def as_table(settings: Settings) -> str:
@@ -32,7 +32,7 @@ def _given_text(option: Option, setting: Setting) -> str:
         return default_text(option)
     if isinstance(setting.value, bool):
         return "yes" if setting.value else "no"
-    if option.kind is Kind.COUNT:
+    if option.read is read_count:
         return str(setting.value)
     if option.multiple:
         return ", ".join(repr(text) for text in setting.texts)

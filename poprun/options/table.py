@@ -7,17 +7,18 @@ read the options from it.
 from collections.abc import Mapping
 from functools import partial
 
-from poprun.options.types import Kind, Option
+from poprun.options import types
+from poprun.options.types import Option
 
-_switch = partial(Option, kind=Kind.BOOLEAN, metavar="YES|NO", default=False)
-_flag = partial(Option, kind=Kind.FLAG, default=False)
-_number = partial(Option, kind=Kind.WHOLE)
-_seconds = partial(Option, kind=Kind.SECONDS, metavar="SECONDS")
-_text = partial(Option, kind=Kind.TEXT)
-_path = partial(Option, kind=Kind.PATH)
-_choice = partial(Option, kind=Kind.CHOICE)
+_switch = partial(Option, types.read_boolean, metavar="YES|NO", default=False)
+_flag = partial(Option, types.read_boolean, takes_value=False, default=False)
+_number = partial(Option, types.read_whole)
+_seconds = partial(Option, types.read_seconds, metavar="SECONDS")
+_text = partial(Option, types.read_text)
+_path = partial(Option, types.read_path)
+_choice = partial(Option, types.read_choice)
 _arguments = partial(
-    Option, kind=Kind.MPI_ARGUMENTS, metavar="ARGS", default=(), multiple=True
+    Option, types.read_mpi_arguments, metavar="ARGS", default=(), multiple=True
 )
 
 # In the order of the help.
@@ -47,7 +48,6 @@ _TOPOLOGY = (
         aliases=("np",),
         rival="num-instances",
         exclusive=True,
-        vendor=False,
     ),
     _number("ipus-per-replica", "How many IPUs each replica gets.", "P", default=1),
     _number(
@@ -64,7 +64,6 @@ _TOPOLOGY = (
         "Show it, as a table or for other programs.",
         choices=("text", "json"),
         default="text",
-        vendor=False,
     ),
 )
 
@@ -104,9 +103,9 @@ _HOSTS = (
         default=None,
     ),
     Option(
+        types.read_subnet,
         "host-subnet",
         "The network between the hosts that MPI uses, such as 10.5.0.0/16.",
-        kind=Kind.SUBNET,
         metavar="CIDR",
         unset="automatic",
     ),
@@ -163,13 +162,13 @@ _VIPU = (
         default=1,
     ),
     Option(
+        types.read_wait,
         "wait-for-ipus",
         "If the IPUs are in use, wait until they are free, for so long at most. Jobs "
         "get them in the order in which they have begun to wait.",
-        kind=Kind.WAIT,
+        takes_value=False,
         metavar="[=SECONDS]",
         default=False,
-        vendor=False,
     ),
     _switch(
         "update-partition", "Change an existing partition that does not fit the job."
@@ -244,10 +243,10 @@ _MPI = (
         "May be repeated; all are used.",
     ),
     Option(
+        types.read_instance_arguments,
         "instance-mpi-local-args",
         'The same for one instance, as in "1:-x NAME=VALUE". '
         "May be repeated; all are used.",
-        kind=Kind.INSTANCE_ARGUMENTS,
         metavar="INDEX:ARGS",
         default=(),
         multiple=True,
@@ -263,7 +262,6 @@ _MPI = (
         "The mpirun to use.",
         "PATH",
         unset="this virtual environment's, or the first on PATH",
-        vendor=False,
     ),
 )
 
@@ -274,7 +272,6 @@ _OUTPUT = (
         "with :nocopy after DIR, only there. The same as mpirun's.",
         "DIR",
         aliases=("log-dir",),
-        vendor=False,
     ),
     _number(
         "only-output-from-instance",
@@ -290,14 +287,12 @@ _OUTPUT = (
         "file that all read instead.",
         "none|INDEX|all|FILE",
         default="none",
-        vendor=False,
     ),
     _switch(
         "progress",
         "Show the progress of the job in a status line on stderr, if that is a "
         "terminal.",
         default=True,
-        vendor=False,
     ),
     _choice(
         "tty",
@@ -305,12 +300,12 @@ _OUTPUT = (
         "are terminals for poprun.",
         choices=("auto", "yes", "no"),
         default="auto",
-        vendor=False,
     ),
     Option(
+        types.read_count,
         "verbose",
         "Log what poprun does.",
-        kind=Kind.COUNT,
+        takes_value=False,
         short="v",
         default=0,
         minimum=0,
@@ -322,24 +317,18 @@ _OUTPUT = (
 )
 
 _LIMITS = (
-    _seconds(
-        "timeout", "Stop the job after this time.", unset="no limit", vendor=False
-    ),
+    _seconds("timeout", "Stop the job after this time.", unset="no limit"),
     _seconds(
         "start-timeout",
         "Stop the job if not all instances have started after this time.",
         default=60.0,
-        vendor=False,
     ),
     _seconds(
         "grace",
         "How long to wait for instances to exit before they are killed.",
         default=5.0,
-        vendor=False,
     ),
-    _flag(
-        "keep-going", "Do not stop the other instances when one fails.", vendor=False
-    ),
+    _flag("keep-going", "Do not stop the other instances when one fails."),
 )
 
 _FRAMEWORKS = (
@@ -350,7 +339,6 @@ _FRAMEWORKS = (
         "cannot be imported, an error says why.",
         choices=("auto", "yes", "no"),
         default="auto",
-        vendor=False,
     ),
     _choice(
         "torch-backend",
@@ -358,7 +346,6 @@ _FRAMEWORKS = (
         "on a machine without GPU: gloo, or popdist's shared memory.",
         choices=("gloo", "popdist"),
         default="gloo",
-        vendor=False,
     ),
 )
 
@@ -378,13 +365,11 @@ _GENERAL = (
     _flag(
         "dry-run",
         "Show the mpirun command and every instance's environment; start nothing.",
-        vendor=False,
         in_file=False,
     ),
     _flag(
         "show-config",
         "Show the value of every option and where it comes from.",
-        vendor=False,
         in_file=False,
     ),
     _path(
@@ -421,6 +406,15 @@ GROUPS: Mapping[str, tuple[Option, ...]] = {
     "Frameworks": _FRAMEWORKS,
     "Debug and general": _GENERAL,
 }
+
+# The options that PopRun does not have. Prefixes are looked up among the others first,
+# so that none of these makes a vendor's command line ambiguous.
+_ADDED = """
+    num-processes topology-format wait-for-ipus mpirun output-filename stdin progress
+    tty timeout start-timeout grace keep-going emulate-sdk torch-backend dry-run
+    show-config
+"""
+ADDED = frozenset(_ADDED.split())
 
 # What this version cannot do yet, by group.
 NOT_BUILT_YET: Mapping[str, str] = {

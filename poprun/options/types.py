@@ -5,8 +5,7 @@ variable or in a configuration file.
 """
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from enum import Enum, auto
+from collections.abc import Callable, Sequence
 
 from poprun.errors import OptionError
 from poprun.options.refusals import alternatives, quoted, refusal
@@ -20,31 +19,17 @@ Value = Item | tuple[Item, ...] | None
 LARGEST = 10**9
 
 
-class Kind(Enum):
-    """How the text of an option is written, and what it becomes."""
-
-    WHOLE = auto()  # int
-    SECONDS = auto()  # float
-    BOOLEAN = auto()  # bool; the option takes an argument
-    FLAG = auto()  # bool; the option needs no argument
-    WAIT = auto()  # bool, or float for a number of seconds; needs no argument
-    COUNT = auto()  # int; each time that the option is given counts
-    TEXT = auto()  # str
-    PATH = auto()  # str
-    CHOICE = auto()  # str, one of Option.choices
-    SUBNET = auto()  # str, a network in CIDR notation
-    MPI_ARGUMENTS = auto()  # str, still to be split into words
-    INSTANCE_ARGUMENTS = auto()  # (int, str): an instance, and the same for it
-
-
 class Option(Record):
     """One option, wherever it is written."""
 
+    # Reads a text of it, as `item` does: one of the functions below.
+    read: "Callable[[Option, str, str], Item]"
     name: str
     help: str
     # What stands for its value in the help; "" for its choices.
     metavar: str = ""
-    kind: Kind = Kind.TEXT
+    # Whether the next word belongs to the option, when it has no `=`.
+    takes_value: bool = True
     default: Value = None
     # What happens without the option, in words, where no value says it.
     unset: str = "none"
@@ -56,9 +41,6 @@ class Option(Record):
     multiple: bool = False
     minimum: int = 1
     maximum: int = LARGEST
-    # PopRun has it too. Prefixes are looked up among these first, so that an
-    # option of ours never makes a vendor's command line ambiguous.
-    vendor: bool = True
     # Another option about the same thing. Given nearer to the user (say, on the
     # command line), either of them silences the other farther away (in a file).
     rival: str = ""
@@ -83,11 +65,6 @@ class Option(Record):
     def names(self) -> tuple[str, ...]:
         return (self.name, *self.aliases)
 
-    @property
-    def takes_value(self) -> bool:
-        """Whether the next word belongs to the option, when it has no `=`."""
-        return self.kind not in (Kind.FLAG, Kind.WAIT, Kind.COUNT)
-
 
 def variable(name: str) -> str:
     """Return the environment variable that stands for an option."""
@@ -107,19 +84,20 @@ def item(option: Option, text: str, label: str) -> Item:
     if "\0" in text:
         # A file can have it, and no path, argument or variable can.
         raise refusal(f"{label} is {quoted(text)}, but must not contain a NUL byte.")
-    return _READERS[option.kind](option, text, label)
+    return option.read(option, text, label)
 
 
 def combine(option: Option, items: Sequence[Item]) -> Value:
     """Make one value of all that was given in one place, in that order."""
     if option.multiple:
         return tuple(items)
-    if option.kind is Kind.COUNT:
+    if option.read is read_count:
         return sum(number for number in items if isinstance(number, int))
     return items[-1]
 
 
-def _whole(option: Option, text: str, label: str) -> int:
+def read_whole(option: Option, text: str, label: str) -> int:
+    """Read a whole number within the option's limits."""
     digits = text.removeprefix("-")
     plain = digits.isascii() and digits.isdigit()
     if not plain or text == "-0":
@@ -144,7 +122,8 @@ def _range(option: Option, number: int) -> str:
     )
 
 
-def _seconds(option: Option, text: str, label: str) -> float:
+def read_seconds(option: Option, text: str, label: str) -> float:
+    """Read a number of seconds."""
     whole, _, fraction = text.partition(".")
     digits = whole + fraction
     plain = digits.isascii() and digits.isdigit()
@@ -156,7 +135,8 @@ def _seconds(option: Option, text: str, label: str) -> float:
     return float(text)
 
 
-def _boolean(option: Option, text: str, label: str) -> bool:
+def read_boolean(option: Option, text: str, label: str) -> bool:
+    """Read yes or no, or what means the same."""
     word = text.lower()
     # An empty text is a yes to the original.
     if word in TRUE_WORDS or not word:
@@ -175,12 +155,13 @@ def _yes_or_no(label: str) -> str:
     return f"Write {label}=yes or {label}=no."
 
 
-def _wait(option: Option, text: str, label: str) -> bool | float:
+def read_wait(option: Option, text: str, label: str) -> bool | float:
+    """Read yes, no or a number of seconds."""
     # 1 is a number of seconds here.
     if text != "1" and text.lower() in ("", *TRUE_WORDS, *FALSE_WORDS):
-        return _boolean(option, text, label)
+        return read_boolean(option, text, label)
     try:
-        return _seconds(option, text, label)
+        return read_seconds(option, text, label)
     except OptionError:
         raise refusal(
             f"{label} is {quoted(text)}, but must be yes, no, or a number of seconds, "
@@ -188,13 +169,15 @@ def _wait(option: Option, text: str, label: str) -> bool | float:
         ) from None
 
 
-def _count(option: Option, text: str, label: str) -> int:
+def read_count(option: Option, text: str, label: str) -> int:
+    """Read a number, or yes for 1: what is given several times is added up."""
     if text.lower() in (*TRUE_WORDS, *FALSE_WORDS):
-        return int(_boolean(option, text, label))
-    return _whole(option, text, label)
+        return int(read_boolean(option, text, label))
+    return read_whole(option, text, label)
 
 
-def _text(option: Option, text: str, label: str) -> str:
+def read_text(option: Option, text: str, label: str) -> str:
+    """Read any text that is not empty."""
     if not text:
         raise refusal(
             f"{label} is empty.",
@@ -203,14 +186,16 @@ def _text(option: Option, text: str, label: str) -> str:
     return text
 
 
-def _path(option: Option, text: str, label: str) -> str:
+def read_path(option: Option, text: str, label: str) -> str:
+    """Read the path of a file or directory."""
     # A shell expands it only at the beginning of a word, not in --option=~/path.
-    path = _text(option, text, label)
+    path = read_text(option, text, label)
     is_home = path == "~" or path.startswith("~/")
     return os.path.expanduser(path) if is_home else path
 
 
-def _choice(option: Option, text: str, label: str) -> str:
+def read_choice(option: Option, text: str, label: str) -> str:
+    """Read one of the option's choices."""
     word = text.lower()
     if word in option.choices:
         return word
@@ -231,7 +216,8 @@ def _letters(word: str) -> str:
     return word.replace("-", "").replace("_", "")
 
 
-def _subnet(option: Option, text: str, label: str) -> str:
+def read_subnet(option: Option, text: str, label: str) -> str:
+    """Read a network in CIDR notation."""
     # Imported here, because hardly any job needs it.
     from ipaddress import ip_network
 
@@ -247,12 +233,14 @@ def _subnet(option: Option, text: str, label: str) -> str:
     )
 
 
-def _mpi_arguments(option: Option, text: str, label: str) -> str:
+def read_mpi_arguments(option: Option, text: str, label: str) -> str:
+    """Read arguments for mpirun, which are split into words later."""
     _refuse_bare_x(option, text, label, text)
     return text
 
 
-def _instance_arguments(option: Option, text: str, label: str) -> tuple[int, str]:
+def read_instance_arguments(option: Option, text: str, label: str) -> tuple[int, str]:
+    """Read the index of an instance, and arguments for mpirun about it."""
     index, colon, arguments = text.partition(":")
     plain = index.isascii() and index.isdigit() and len(index) <= 9
     if not (colon and plain):
@@ -273,19 +261,3 @@ def _refuse_bare_x(option: Option, text: str, label: str, arguments: str) -> Non
             "Put the whole value in quotes, "
             f'as in {option.flag}="{text.strip()} NAME=VALUE".',
         )
-
-
-_READERS: Mapping[Kind, Callable[[Option, str, str], Item]] = {
-    Kind.WHOLE: _whole,
-    Kind.SECONDS: _seconds,
-    Kind.BOOLEAN: _boolean,
-    Kind.FLAG: _boolean,
-    Kind.WAIT: _wait,
-    Kind.COUNT: _count,
-    Kind.TEXT: _text,
-    Kind.PATH: _path,
-    Kind.CHOICE: _choice,
-    Kind.SUBNET: _subnet,
-    Kind.MPI_ARGUMENTS: _mpi_arguments,
-    Kind.INSTANCE_ARGUMENTS: _instance_arguments,
-}

@@ -67,7 +67,7 @@ def test_popruns_own_launcher_is_no_missing_mpirun() -> None:
 def test_packages_are_named_whether_they_are_there_or_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(versions, "PACKAGES", ("click", "no-such-package"))
+    monkeypatch.setattr(versions, "PACKAGES", "click no-such-package")
 
     found = versions.collect(PATH, "local")
 

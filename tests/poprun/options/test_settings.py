@@ -5,12 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from poprun.errors import OptionError
-from poprun.options import config_file, sources
+from poprun.options import config_file, sources, types
 from poprun.options.grammar import parse
 from poprun.options.settings import Settings
 from poprun.options.show_config import as_table
 from poprun.options.table import OPTIONS
-from poprun.options.types import Kind, Option
+from poprun.options.types import Option
 
 
 def resolve(*words: str, **environ: str) -> Settings:
@@ -457,20 +457,20 @@ def a_text_for(option: Option) -> st.SearchStrategy[str]:
         | st.characters(min_codepoint=0xDC80, max_codepoint=0xDCFF, categories=["Cs"]),
         min_size=1,
     )
-    match option.kind:
-        case Kind.WHOLE | Kind.COUNT:
+    match option.read:
+        case types.read_whole | types.read_count:
             return st.integers(option.minimum, 65535).map(str)
-        case Kind.SECONDS:
+        case types.read_seconds:
             return st.from_regex(r"[0-9]{1,9}(\.[0-9]{0,20})?", fullmatch=True)
-        case Kind.WAIT:
+        case types.read_wait:
             return st.sampled_from(["yes", "no", "1", "0.5", "600"])
-        case Kind.BOOLEAN | Kind.FLAG:
+        case types.read_boolean:
             return st.sampled_from(["yes", "no", "On", "0"])
-        case Kind.CHOICE:
+        case types.read_choice:
             return st.sampled_from(option.choices)
-        case Kind.SUBNET:
+        case types.read_subnet:
             return st.sampled_from(["10.5.0.0/16", "fd00::1/8"])
-        case Kind.INSTANCE_ARGUMENTS:
+        case types.read_instance_arguments:
             return anything.map("3:{}".format).filter(lambda text: "-x" not in text)
         case _:
             return anything.filter(lambda text: "-x" not in text)
@@ -616,7 +616,9 @@ def test_a_leading_tilde_is_the_home_directory_in_every_path(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("HOME", "/home/ann")
-    paths = [o for o in OPTIONS.values() if o.kind is Kind.PATH and o.rival != "host"]
+    paths = [
+        o for o in OPTIONS.values() if o.read is types.read_path and o.rival != "host"
+    ]
     for option in paths:
         if option.name != "import-config":
             assert resolve(f"{option.flag}=~/a/~/b")[option.name] == "/home/ann/a/~/b"
