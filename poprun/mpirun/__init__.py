@@ -21,14 +21,11 @@ class Adapter(Protocol):
     # setting moves them to a directory of the job. The job's name is not in them.
     LEFTOVERS: Sequence[str]
 
-    def command(
-        self,
-        mpi: Mpi,
-        arguments: MpirunArguments,
-        contexts: Sequence[Context],
-        *,
-        as_root: bool,
+    def job_arguments(
+        self, arguments: MpirunArguments, *, as_root: bool
     ) -> list[str]: ...
+
+    def instance_arguments(self, context: Context) -> list[str]: ...
 
     def environment(
         self, mpi: Mpi, caller: Mapping[str, str], directory: str
@@ -50,6 +47,21 @@ def adapter(flavour: str) -> Adapter:
     from poprun.mpirun import openmpi
 
     return openmpi
+
+
+def command(
+    mpi: Mpi, arguments: MpirunArguments, contexts: Sequence[Context], *, as_root: bool
+) -> list[str]:
+    """Return the command that starts each context as one process.
+
+    mpirun --bind-to none --tag-output -np 1 -x A=0 shim 0 : -np 1 -x A=1 shim 1
+    """
+    module = adapter(mpi.flavour)
+    job_arguments = module.job_arguments(arguments, as_root=as_root)
+    argv = [mpi.path, *mpi.leading_arguments, *job_arguments]
+    for context in contexts:
+        argv += [*module.instance_arguments(context), *context.argv, ":"]
+    return argv[:-1]
 
 
 def explain_abort(

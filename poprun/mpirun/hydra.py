@@ -1,7 +1,7 @@
 """MPICH's hydra, and Intel MPI's: how mpirun is called, and what its messages mean."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from poprun.mpirun.environment import without_batch_system, without_outer_mpi
 from poprun.mpirun.messages import clean
@@ -20,26 +20,25 @@ _PROXY_LOST = r"control_cb .*assert \(!closed\) failed"
 _UNKNOWN_OPTION = r"unrecognized argument"
 
 
-def command(
-    mpi: Mpi,
-    arguments: MpirunArguments,
-    contexts: Sequence[Context],
-    *,
-    as_root: bool,
-) -> list[str]:
-    """Return the command that starts each context as one process.
+def job_arguments(arguments: MpirunArguments, *, as_root: bool) -> list[str]:
+    """Return mpirun's arguments that count for the whole job.
 
-    mpirun -bind-to none -n 1 -env A 0 shim 0 : -n 1 -env A 1 shim 1
-
-    hydra asks nothing of root, and its processes have the caller's environment, so
-    names to forward need no argument.
+    hydra asks nothing of root.
     """
     del as_root
-    argv = [mpi.path, *mpi.leading_arguments, "-bind-to", "none", *arguments.passed_on]
-    for context in contexts:
-        argv += ["-n", "1", *_exports(context), *context.passed_on]
-        argv += [*context.argv, ":"]
-    return argv[:-1]
+    return ["-bind-to", "none", *arguments.passed_on]
+
+
+def instance_arguments(context: Context) -> list[str]:
+    """Return mpirun's arguments before the argv of one instance.
+
+    Names to forward need none: its processes have the caller's environment.
+    """
+    argv = ["-n", "1"]
+    for name, value in context.exports.items():
+        if value is not None:
+            argv += ["-env", name, value]
+    return [*argv, *context.passed_on]
 
 
 def environment(mpi: Mpi, caller: Mapping[str, str], directory: str) -> dict[str, str]:
@@ -89,11 +88,3 @@ def explain_abort(stderr: str, rank: int) -> MpiVerdict | None:
         code=int(matches[-1][1]),
         text=clean(matches[-1][0]),
     )
-
-
-def _exports(context: Context) -> Iterator[str]:
-    for name, value in context.exports.items():
-        if value is not None:  # what the caller has is in their environment already
-            yield "-env"
-            yield name
-            yield value

@@ -27,24 +27,19 @@ def launcher(argv: Sequence[str], version: str) -> Mpi:
     )
 
 
-def command(
-    mpi: Mpi,
-    arguments: MpirunArguments,
-    contexts: Sequence[Context],
-    *,
-    as_root: bool,
-) -> list[str]:
-    """Return the command that starts each context as one process.
+def job_arguments(arguments: MpirunArguments, *, as_root: bool) -> list[str]:
+    """Return nothing: the launcher has no options."""
+    del arguments, as_root
+    return []
+
+
+def instance_arguments(context: Context) -> list[str]:
+    """Return nothing: an instance gets its variables by the control channel.
 
     python entry.py local shim 0 : shim 1
-
-    Variables are not among them: an instance gets its own by the control channel.
     """
-    del arguments, as_root
-    argv = [mpi.path, *mpi.leading_arguments]
-    for context in contexts:
-        argv += [*context.argv, ":"]
-    return argv[:-1]
+    del context
+    return []
 
 
 def environment(mpi: Mpi, caller: Mapping[str, str], directory: str) -> dict[str, str]:

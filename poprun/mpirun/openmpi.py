@@ -1,7 +1,7 @@
 """Open MPI, 4.1 and 5: how its mpirun is called, and what its messages mean."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from poprun.mpirun.environment import without_batch_system, without_outer_mpi
 from poprun.mpirun.messages import clean
@@ -48,27 +48,23 @@ _NOT_STARTED = (
 )
 
 
-def command(
-    mpi: Mpi,
-    arguments: MpirunArguments,
-    contexts: Sequence[Context],
-    *,
-    as_root: bool,
-) -> list[str]:
-    """Return the command that starts each context as one process.
-
-    mpirun --bind-to none --tag-output -np 1 -x A=0 shim 0 : -np 1 -x A=1 shim 1
-    """
-    argv = [mpi.path, *mpi.leading_arguments, "--bind-to", "none"]
+def job_arguments(arguments: MpirunArguments, *, as_root: bool) -> list[str]:
+    """Return mpirun's arguments that count for the whole job."""
+    argv = ["--bind-to", "none"]
     if arguments.tag_output:
         argv.append("--tag-output")
     argv += arguments.passed_on
     if as_root or arguments.allow_run_as_root:
         argv.append("--allow-run-as-root")
-    for context in contexts:
-        argv += ["-np", "1", *_exports(context), *context.passed_on]
-        argv += [*context.argv, ":"]
-    return argv[:-1]
+    return argv
+
+
+def instance_arguments(context: Context) -> list[str]:
+    """Return mpirun's arguments before the argv of one instance."""
+    argv = ["-np", "1"]
+    for name, value in context.exports.items():
+        argv += ["-x", name if value is None else f"{name}={value}"]
+    return [*argv, *context.passed_on]
 
 
 def environment(mpi: Mpi, caller: Mapping[str, str], directory: str) -> dict[str, str]:
@@ -137,9 +133,3 @@ def _without_reason(text: str, exit_code: int) -> MpiVerdict:
     if exit_code:
         return MpiVerdict(failure=Failure.UNEXPLAINED, code=exit_code, text=text)
     return MpiVerdict(Failure.NONE, code=0, text=text, if_running=Failure.ABORTED)
-
-
-def _exports(context: Context) -> Iterator[str]:
-    for name, value in context.exports.items():
-        yield "-x"
-        yield name if value is None else f"{name}={value}"

@@ -8,7 +8,7 @@ from popdist import environment as env
 from popdist.environment import Instance
 from poprun.annotations import TYPE_CHECKING
 from poprun.helpers.command import PYTHON
-from poprun.mpirun import adapter
+from poprun.mpirun import command
 from poprun.mpirun.values import Context, Mpi, MpirunArguments
 from poprun.plan.hosts import HostSpec
 from poprun.plan.placement import Binding, Machine
@@ -239,7 +239,5 @@ class Plan(Record):
         return exports
 
     def _command(self, contexts: Sequence[Context]) -> list[str]:
-        mpi = self.request.mpi
-        return adapter(mpi.flavour).command(
-            mpi, self.request.arguments.job, contexts, as_root=os.geteuid() == 0
-        )
+        request, as_root = self.request, os.geteuid() == 0
+        return command(request.mpi, request.arguments.job, contexts, as_root=as_root)
