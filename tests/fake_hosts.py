@@ -85,7 +85,7 @@ class FakeHost:
     def interests(self, now: float) -> Iterator[Interest]:
         yield Interest(self._reader, READ, self._on_batch)
 
-    def _on_batch(self, _: int) -> None:
+    def _on_batch(self) -> None:
         os.read(self._reader, 1)
         for event in self._batches.pop(0):
             if isinstance(event, Started):

@@ -10,6 +10,7 @@ import os
 import select
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from math import inf
 
 from poprun.helpers import protocol
@@ -75,15 +76,15 @@ class ControlSocket:
     def interests(self, now: float) -> Iterator[Interest]:
         """Yield the descriptors to wait for, in the order to serve them."""
         hangups, sock = self._hangups.fileno(), self._sock.fileno()
-        yield Interest(hangups, READ, lambda _: self.read_closed())
+        yield Interest(hangups, READ, self.read_closed)
         if now >= self._retry_at:
-            yield Interest(sock, READ, lambda _: self.accept(time.monotonic()))
+            yield Interest(sock, READ, lambda: self.accept(time.monotonic()))
         for link in (*self._unknown, *self._known):
             if link.fileno() < 0:  # its handler has closed it
                 del self._known[link]
                 continue
             events = READ | (WRITE if link.has_unsent else 0)
-            yield Interest(link.fileno(), events, self._on_ready(link))
+            yield Interest(link.fileno(), events, partial(self._on_ready, link))
 
     def deadline(self, now: float) -> float:
         """Return when `tick` or another attempt to accept is due."""
@@ -144,18 +145,12 @@ class ControlSocket:
         link.close()
         self._emit(Rejected(why))
 
-    def _on_ready(self, link: Channel) -> Callable[[int], None]:
-        def call(events: int) -> None:
-            # More may have gone since the epoll was looked at, in an order of time.
-            self.read_closed()
-            if link.fileno() < 0:  # closed since poll returned
-                return
-            if events & WRITE:
-                link.flush()
-            if events & READ:
-                self._read(link)
-
-        return call
+    def _on_ready(self, link: Channel) -> None:
+        # More may have gone since the epoll was looked at, in an order of time.
+        self.read_closed()
+        if link.fileno() >= 0:  # it may have been closed since poll returned
+            link.flush()
+            self._read(link)
 
     def _read(self, link: Channel) -> None:
         messages = link.receive()

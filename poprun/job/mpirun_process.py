@@ -172,11 +172,9 @@ class MpirunProcess:
     def _is_finishing(self) -> bool:
         return self._finish_began < inf and not self.finished
 
-    def _on_guard(self, events: int) -> None:
-        channel = self._guard.channel
-        if events & WRITE:
-            channel.flush()
-        messages = channel.receive() if events & READ else []
+    def _on_guard(self) -> None:
+        self._guard.channel.flush()
+        messages = self._guard.channel.receive()
         if messages is None:
             self._on_guard_lost()
         for kind, fields in messages or ():

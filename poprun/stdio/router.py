@@ -16,7 +16,7 @@ from poprun.stdio.routes import Routes
 from poprun.stdio.screen import Screen
 from poprun.stdio.stream_ends import STREAMS
 from poprun.stdio.terminal import is_foreground, own_size
-from poprun.stdio.waiter import WRITE, Interest, calling
+from poprun.stdio.waiter import WRITE, Interest
 from poprun.stdio.writer import Sink
 
 # How much of each stderr is kept for the report of a failure.
@@ -81,7 +81,7 @@ class OutputRouter:
         """Yield what to wait for in order to write what is unwritten."""
         for sink in self.sinks:
             if sink.queued:
-                yield Interest(sink.fileno(), WRITE, calling(sink.flush))
+                yield Interest(sink.fileno(), WRITE, sink.flush)
 
     @property
     def full(self) -> bool:

@@ -7,10 +7,11 @@ import struct
 import sys
 import termios
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from poprun.record import Record
 from poprun.stdio.stream_ends import DescriptorSink, InputSink
-from poprun.stdio.waiter import READ, WRITE, Interest, calling
+from poprun.stdio.waiter import READ, WRITE, Interest
 
 NOTHING = "/dev/null"
 PIECE = 1 << 16
@@ -112,10 +113,10 @@ class StdinFeeder:
             read: Calls `read` when poprun may.
         """
         if self._pending and not self._missing and not any(self._pending.values()):
-            yield Interest(0, READ, calling(read))
+            yield Interest(0, READ, read)
         for sink, pending in self._pending.items():
             if pending and sink.descriptor is not None:
-                yield Interest(sink.descriptor, WRITE, calling(self._write, sink))
+                yield Interest(sink.descriptor, WRITE, partial(self._write, sink))
 
     def tick(self) -> None:
         """Write to connections that others wait for."""

@@ -2,11 +2,12 @@
 
 import time
 from collections.abc import Iterator
+from functools import partial
 from math import inf
 
 from poprun.stdio.router import OutputRouter
 from poprun.stdio.stream_ends import OutputSource
-from poprun.stdio.waiter import READ, Interest, calling
+from poprun.stdio.waiter import READ, Interest
 
 # How much is taken from one stream before the others get their turn.
 SHARE = 1 << 18
@@ -43,7 +44,7 @@ class Streams:
             return
         for source in self._open:
             if source.descriptor is not None:
-                call = calling(self._read, source)
+                call = partial(self._read, source)
                 yield Interest(source.descriptor, READ, call)
 
     def deadline(self) -> float:

@@ -18,13 +18,13 @@ class Interest:
 
     Args:
         events: READ, WRITE or both.
-        call: Is called with the events that came.
+        call: Is called when one of them has come; it may find nothing to do.
     """
 
     __slots__ = ("call", "descriptor", "events")
 
     def __init__(
-        self, descriptor: int, events: int, call: Callable[[int], object]
+        self, descriptor: int, events: int, call: Callable[[], object]
     ) -> None:
         self.descriptor = descriptor
         self.events = events
@@ -42,14 +42,5 @@ def serve(interests: Iterable[Interest], due: float) -> None:
     # Rounded up, or the loop would turn until then.
     ready = dict(poll.poll(ceil(wait * 1000)))
     for descriptor, interest in by_descriptor.items():
-        if events := ready.get(descriptor):
-            # An error, or the end of a stream, is for all that is waited for.
-            is_other = events & ~(READ | WRITE)
-            interest.call(interest.events if is_other else events)
-
-
-def calling(
-    function: Callable[..., object], *arguments: object
-) -> Callable[[int], object]:
-    """Return a call for an Interest, whatever the events that came."""
-    return lambda _: function(*arguments)
+        if descriptor in ready:
+            interest.call()

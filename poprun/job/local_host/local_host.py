@@ -106,7 +106,7 @@ class LocalHost:
         yield from self.control.interests(now)
         devices = self._job.devices
         if devices is not None and devices.fileno() >= 0:
-            yield Interest(devices.fileno(), READ, lambda _: self._attachments.answer())
+            yield Interest(devices.fileno(), READ, self._attachments.answer)
 
     def deadline(self, now: float) -> float:
         due = min(self._finalizing.deadline(), self.control.deadline(now))

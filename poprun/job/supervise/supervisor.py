@@ -39,7 +39,7 @@ from poprun.stdio.router import OutputRouter
 from poprun.stdio.stdin import StdinFeeder
 from poprun.stdio.streams import Streams
 from poprun.stdio.terminal import is_foreground, wait_until_readable
-from poprun.stdio.waiter import READ, Interest, calling
+from poprun.stdio.waiter import READ, Interest
 
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
@@ -188,7 +188,7 @@ class Supervisor:
         yield from self._stdin_feeder.interests(self._read_stdin)
 
     def _signal_interests(self) -> Iterator[Interest]:
-        yield Interest(self._wake, READ, calling(self._on_signals))
+        yield Interest(self._wake, READ, self._on_signals)
 
     def _serve_output(self, due: float) -> None:
         interests = list(self._signal_interests())

@@ -55,7 +55,7 @@ class Listener(ControlSocket):
         """Serve what is there, as the loop does."""
         for _ in range(times):
             for interest in list(self.interests(NOW)):
-                interest.call(interest.events)
+                interest.call()
 
 
 @pytest.fixture

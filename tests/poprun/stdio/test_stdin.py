@@ -37,7 +37,7 @@ def write_pending(stdin_feeder: StdinFeeder) -> bool:
     interests = list(stdin_feeder.interests(stdin_feeder.read))
     writing = [i for i in interests if i.events == WRITE]
     for interest in writing:
-        interest.call(WRITE)
+        interest.call()
     return bool(writing)
 
 

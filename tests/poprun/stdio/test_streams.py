@@ -13,7 +13,6 @@ from poprun.stdio.router import OutputRouter
 from poprun.stdio.routes import Routes
 from poprun.stdio.stream_ends import DescriptorSource
 from poprun.stdio.streams import SHARE, Streams
-from poprun.stdio.waiter import READ
 from poprun.stdio.writer import FULL_BYTES
 
 
@@ -52,7 +51,7 @@ class Job:
     def read(self) -> None:
         """Read each of them once."""
         for interest in list(self.streams.interests()):
-            interest.call(READ)
+            interest.call()
 
     def shown(self) -> bytes:
         try:

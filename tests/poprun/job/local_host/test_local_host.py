@@ -24,7 +24,6 @@ from poprun.job.events import (
     Started,
 )
 from poprun.job.supervise.stopping import Cause, Phase, Reason
-from poprun.stdio.waiter import READ
 
 
 @pytest.fixture
@@ -179,7 +178,7 @@ def test_shims_that_go_while_poll_looks_are_lost_in_the_order_of_time(
     # poll has looked at the epoll before the first one went.
     shims[1].channel.close()
     shims[0].channel.close()
-    two.host.control._on_ready(next(iter(two.host.control._known)))(READ)
+    two.host.control._on_ready(next(iter(two.host.control._known)))
 
     assert two.told[:2] == [ShimLost(1), ShimLost(0)]
 

@@ -17,7 +17,7 @@ from poprun.stdio.router import OutputRouter
 from poprun.stdio.routes import Routes
 from poprun.stdio.stream_ends import DescriptorSource
 from poprun.stdio.streams import Streams
-from poprun.stdio.waiter import READ, Interest, calling
+from poprun.stdio.waiter import READ, Interest
 
 MUCH = bytes(range(256)) * 2048  # more than any pipe takes at once
 
@@ -56,7 +56,7 @@ class Ends(NamedTuple):
     def drain(
         self, limit: Callable[[], float], on_signal: Callable[[], None] = lambda: None
     ) -> None:
-        signals = Interest(self.wake[0], READ, calling(on_signal))
+        signals = Interest(self.wake[0], READ, on_signal)
 
         def serve(due: float) -> None:
             output = (*self.streams.interests(), *self.router.interests())

@@ -231,7 +231,7 @@ def test_frames_of_another_host_are_shown_to_their_end_after_the_job(
     connection, far_end = os.pipe()
     os.write(far_end, b".")
 
-    def receive(_: int) -> None:
+    def receive() -> None:
         # All instances have ended, and the output is waited for.
         if driven.supervisor._is_over:
             os.read(connection, 1)
