@@ -1,9 +1,9 @@
 """Find the V-IPU server that a user means, in the order of the guide.
 
 An option goes before a variable, a variable before the configuration files of the
-vipu command: the user's, then the machine's. A port, a user and an access key are
-taken from a place only together with its server, so that no server gets the key of
-another.
+vipu command: the user's, then the machine's. What a place says of a port, a user and an
+access key counts for the server that it names, or for any if it names none, so that no
+server gets the key of another.
 """
 
 import os
@@ -88,24 +88,23 @@ def find_server(
     given = {key: str(value) for key, value in options.items() if value}
     if "api-port" in given:
         given.setdefault("api-host", "")
-    sources = [("option", given), *_from_variables(environ)]
+    places = [("option", given), *_from_variables(environ)]
     if config_file is not None:
-        sources.insert(
-            1, (os.fspath(config_file), read_config(config_file, option_prefix))
-        )
+        values = read_config(config_file, option_prefix)
+        places.insert(1, (os.fspath(config_file), values))
     else:
-        sources.append(_from_files(environ, system_file, option_prefix))
-    named = [source for source in sources if "api-host" in source[1]]
+        places += _from_files(environ, system_file, option_prefix)
+    named = [(origin, config) for origin, config in places if "api-host" in config]
     if not named:
         return None
     # A port alone is one of the host that another place names, if any.
     hosts = [config["api-host"] for _, config in named]
     host = next(filter(None, hosts), DEFAULT_HOST)
-    values = {"api-host": host}
-    for _, config in sources:
+    values = {}
+    for _, config in reversed(places):
         if config.get("api-host", "") in ("", host):
-            values = config | values
-    return _checked(values, named[0][0], option_prefix)
+            values |= config
+    return _checked(values | {"api-host": host}, named[0][0], option_prefix)
 
 
 def read_config(
@@ -169,24 +168,16 @@ def _from_files(
     environ: Mapping[str, str],
     system_file: str | os.PathLike[str],
     option_prefix: str,
-) -> tuple[str, dict[str, str]]:
-    """Return what the user's file says, and beneath it the machine's."""
+) -> list[tuple[str, dict[str, str]]]:
+    """Return what the user's files say, and then the machine's."""
     home = environ.get("HOME", "")
     names = USER_FILES if os.path.isabs(home) else ()
-    paths = [os.path.join(home, name) for name in names]
-    origin = ""
-    values: dict[str, str] = {}
-    for path in (*paths, os.fspath(system_file)):
-        if not os.path.isfile(path):
-            continue
-        lines = read_config(path, option_prefix)
-        in_file = {key: word for key, word in lines.items() if word}
-        if values.get("api-host", "") not in ("", in_file.get("api-host", "")):
-            continue  # of another server
-        if "api-host" in in_file and "api-host" not in values:
-            origin = path
-        values = in_file | values
-    return origin, values
+    paths = [*(os.path.join(home, name) for name in names), os.fspath(system_file)]
+    return [
+        (path, {key: word for key, word in config.items() if word})
+        for path in filter(os.path.isfile, paths)
+        for config in [read_config(path, option_prefix)]
+    ]
 
 
 def _checked(
