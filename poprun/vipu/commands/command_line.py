@@ -4,7 +4,7 @@ As with the original, the global options stand anywhere, a noun may be singular 
 plural, and a flag may have a value: --reconfigurable=false.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import click
@@ -18,8 +18,6 @@ HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 # The original takes t and f, too.
 _TRUE = (*TRUE_WORDS, "t")
 _FALSE = (*FALSE_WORDS, "f")
-# Names of earlier releases.
-_OLD_VERBS = {"delete": "remove"}
 
 
 def _store(ctx: click.Context, param: click.Parameter, value: Any) -> None:
@@ -82,6 +80,8 @@ class Command(click.Command):
 
     # What it does, if it is a noun of a verb.
     verb = ""
+    # What it is called, too.
+    aliases: Sequence[str] = ()
 
     def __init__(self, *args: Any, **attributes: Any) -> None:
         attributes["context_settings"] = HELP
@@ -95,103 +95,54 @@ class Command(click.Command):
         return super().parse_args(ctx, _without_values_of_flags(self, ctx, args))
 
 
-class _Group(Command, click.Group):
-    """Commands by name, which refuse a name that there is not in words of their own."""
+class Group(Command, click.Group):
+    """Commands by name or alias: a verb with its nouns, or a program with its verbs.
+
+    Args:
+        name: What it is called.
+        commands: What it takes.
+        of_admins: What it takes only in the program for administrators.
+        refusal: Says that there is no such {word} in this {path}, but {names}.
+        conjunction: What stands before the last of the names.
+    """
 
     def __init__(
-        self, name: str, commands: Sequence[click.Command], **attributes: Any
+        self,
+        name: str,
+        commands: Sequence[click.Command],
+        of_admins: Sequence[click.Command],
+        refusal: str,
+        conjunction: str,
+        **attributes: Any,
     ) -> None:
         by_name = {str(command.name): command for command in commands}
         super().__init__(name, commands=by_name, **attributes)
+        self._of_admins = of_admins
+        self._refusal = refusal
+        self._conjunction = conjunction
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return _find(self.commands.values(), cmd_name)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if self.get_command(ctx, args[0]) is None:
-            ctx.fail(self.refusal(ctx, args[0]))
+            if command := _find(self._of_admins, args[0]):
+                words = f"{ctx.command_path} {command.name}".partition(" ")[2]
+                ctx.fail(f"Only administrators can do that: vipu-admin {words} --help")
+            *most, last = self.commands
+            names = f"{', '.join(most)} {self._conjunction} {last}" if most else last
+            path, word = ctx.command_path, repr(args[0][:64])
+            ctx.fail(self._refusal.format(path=path, word=word, names=names))
         return super().resolve_command(ctx, args)
 
-    def refusal(self, ctx: click.Context, word: str) -> str:
-        raise NotImplementedError(word)
 
-
-class Verb(_Group):
-    """A verb with its nouns; without one it explains itself.
-
-    Args:
-        name: The verb.
-        help_: Its help.
-        nouns: What it takes.
-        of_admins: What it takes only in the program for administrators.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        help_: str,
-        nouns: Sequence[click.Command],
-        of_admins: Sequence[click.Command] = (),
-    ) -> None:
-        super().__init__(name, nouns, help=help_, subcommand_metavar="WHAT [ARGS]...")
-        self._of_admins = of_admins
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        return _find_noun(self.commands.values(), cmd_name)
-
-    def refusal(self, ctx: click.Context, word: str) -> str:
-        if noun := _find_noun(self._of_admins, word):
-            return _refuse_user(f"{self.name} {noun.name}")
-        words = f"{ctx.find_root().info_name} {self.name}"
-        listed = _listed(self.commands, "or")
-        return f"'{words}' takes no {word[:64]!r}, but {listed}."
-
-
-class Program(_Group):
-    """A whole command line program: its verbs.
-
-    Args:
-        name: What it is called.
-        verbs: What it can do.
-        of_admins: Verbs that the program for administrators has.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        verbs: Sequence[click.Command],
-        of_admins: Collection[str] = (),
-        **attributes: Any,
-    ) -> None:
-        attributes["subcommand_metavar"] = "COMMAND [ARGS]..."
-        super().__init__(name, verbs, invoke_without_command=True, **attributes)
-        self._of_admins = of_admins
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        return self.commands.get(_OLD_VERBS.get(cmd_name, cmd_name))
-
-    def refusal(self, ctx: click.Context, word: str) -> str:
-        if word in self._of_admins:
-            return _refuse_user(word)
-        listed = _listed(self.commands, "and")
-        return f"There is no command {word[:64]!r}. There are {listed}."
-
-
-def _find_noun(nouns: Iterable[click.Command], word: str) -> click.Command | None:
-    """Return the command that a noun names, in the singular or the plural."""
-    for noun in nouns:
-        name = str(noun.name)
-        if word in (name, f"{name}s", name.removesuffix("s")):
-            return noun
+def _find(commands: Iterable[click.Command], word: str) -> click.Command | None:
+    for command in commands:
+        if word in (command.name, *getattr(command, "aliases", ())):
+            return command
     return None
-
-
-def _refuse_user(words: str) -> str:
-    return f"Only administrators can do that: vipu-admin {words} --help"
-
-
-def _listed(words: Iterable[str], conjunction: str) -> str:
-    *most, last = words
-    return f"{', '.join(most)} {conjunction} {last}" if most else last
 
 
 def _without_values_of_flags(

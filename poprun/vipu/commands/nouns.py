@@ -111,4 +111,6 @@ def make_command(
         callback = option(callback)
     command = click.command(noun, cls=Command, help=help_)(callback)
     command.verb = verb
+    # A noun may be singular or plural.
+    command.aliases = (f"{noun}s", noun.removesuffix("s"))
     return command

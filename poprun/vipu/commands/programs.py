@@ -7,7 +7,7 @@ import click
 from poprun import __version__
 from poprun.vipu.commands import machine_commands as machines
 from poprun.vipu.commands import partition_commands as partitions
-from poprun.vipu.commands.command_line import Program, Verb
+from poprun.vipu.commands.command_line import Command, Group
 from poprun.vipu.commands.session import Session, write
 from poprun.vipu.commands.show_command import show
 from poprun.vipu.inventory.location import find_inventory
@@ -37,24 +37,37 @@ _VERBS = {
         "discover": "Look for IPU-Machines.",
     },
 }
+# Names of earlier releases.
+_ALIASES = {"remove": ("delete",)}
 _OF_USERS = (*partitions.COMMANDS, *machines.COMMANDS)
 _OF_ADMINS = machines.ADMIN_COMMANDS
 
 
-def make_program(name: str) -> Program:
+def make_program(name: str) -> Group:
     """Return the command for users, `vipu`, or that for administrators."""
+    is_for_admins = name == "vipu-admin"
+    own = (*_OF_USERS, *_OF_ADMINS) if is_for_admins else _OF_USERS
+    of_others = () if is_for_admins else _OF_ADMINS
     verbs = []
     for verb, help_ in _VERBS[name].items():
-        nouns = [command for command in _OF_USERS if command.verb == verb]
-        of_admins = [command for command in _OF_ADMINS if command.verb == verb]
-        if name == "vipu-admin":
-            nouns, of_admins = nouns + of_admins, []
-        verbs.append(Verb(verb, help_, nouns, of_admins))
-    return Program(
+        group = Group(
+            verb,
+            [command for command in own if command.verb == verb],
+            [command for command in of_others if command.verb == verb],
+            *("'{path}' takes no {word}, but {names}.", "or"),
+            help=help_,
+            subcommand_metavar="WHAT [ARGS]...",
+        )
+        group.aliases = _ALIASES.get(verb, ())
+        verbs.append(group)
+    return Group(
         name,
         (*verbs, show),
-        () if name == "vipu-admin" else _VERBS["vipu-admin"],
+        [] if is_for_admins else list(map(Command, _VERBS["vipu-admin"])),
+        *("There is no command {word}. There are {names}.", "and"),
         help=_HELP[name],
+        subcommand_metavar="COMMAND [ARGS]...",
+        invoke_without_command=True,
         callback=_without_verb,
         params=[
             click.Option(["--version"], is_flag=True, help="Write the version."),
