@@ -66,14 +66,10 @@ class Observer:
         if process in self._descriptors:
             return Life.ALIVE
         life = self._look_at(process, host)
-        if life is Life.ALIVE and not self._watch(process, host):
+        is_watched = life is Life.ALIVE and self._watch(process, host)
+        if life is not Life.UNKNOWN and not is_watched:
             self._is_complete = False
         return life
-
-    def note(self, process: ProcessIdentity, host: str) -> None:
-        """Note a holder that is new since the last look."""
-        if self._poll is not None and self.life(process, host) is Life.DEAD:
-            self._is_complete = False
 
     def begin_look(self) -> None:
         """Forget who has ended; all holders are asked for after that."""

@@ -74,7 +74,8 @@ def acquire(db: Transaction, asked: Acquisition, user: str | None) -> Grant:
             existing.find_change(partition, asked.create, update=False)
     _check_active(partition)
     parent, children = devices.reserve(db, partition, asked, lease)
-    db.observer.note(asked.holder.process, asked.holder.host)
+    # From now on the observer knows of this holder, whose end it may be told of.
+    db.observer.life(asked.holder.process, asked.holder.host)
     return Grant(lease, partition, created, parent, children)
 
 

@@ -15,7 +15,8 @@ from poprun.words import counted
 LONGEST_LEASE_S = 24 * 3600.0
 # More holders than these are only counted.
 MOST_NAMED = 4
-# The clock of the leases is not written more often to find out whether some have ended.
+# The clock of the leases is written no more often, as most changes of the inventory
+# read it.
 CLOCK_DUE_S = 1.0
 LIVELIEST = (Life.ALIVE, Life.UNKNOWN, Life.DEAD)
 
@@ -96,10 +97,13 @@ def advance_clock(db: Transaction) -> float:
     """
     seconds, boot_id, read_at = db.execute("SELECT * FROM lease_clock").fetchone()
     now = liveness.time_since_boot()
-    if boot_id == liveness.boot_id():
+    is_same_boot = boot_id == liveness.boot_id()
+    if is_same_boot:
         seconds += min(max(0.0, now - read_at), db.longest_step_s)
-    columns = "reachable_s = ?, boot_id = ?, read_at = ?"
-    db.execute(f"UPDATE lease_clock SET {columns}", seconds, liveness.boot_id(), now)
+    if not is_same_boot or abs(now - read_at) >= CLOCK_DUE_S:
+        columns = "reachable_s = ?, boot_id = ?, read_at = ?"
+        row = (seconds, liveness.boot_id(), now)
+        db.execute(f"UPDATE lease_clock SET {columns}", *row)
     return float(seconds)
 
 
