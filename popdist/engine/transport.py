@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from popdist.engine import _core
 from popdist.engine.meet.group_name import GroupName
 from popdist.engine.meet.pidfds import Pidfd
-from popdist.engine.rows import Pair, Rows
+from popdist.engine.rows import A, Framework, Pair, Rows, copy_results, pairs_of
 from popdist.engine.spec.operations import Operation, Trace
 from popdist.errors import PopdistError
 
@@ -228,3 +228,26 @@ class MeetMembers(Protocol):
             ended_file: To which the launcher appends the number of each instance that
                 has ended, one in a line; empty where none does.
         """
+
+
+def all_reduce_arrays(
+    transport: Transport,
+    framework: Framework[A],
+    arrays: Sequence[tuple[Sequence[A], Sequence[A]]],
+    reduction: int,
+    *,
+    algorithm: int,
+    name: int,
+) -> None:
+    """Reduce arrays of any dtypes, with one call for all that have the same.
+
+    Args:
+        arrays: Of each the rows that are read, and those that are written.
+    """
+    pairs, copies = pairs_of(framework, arrays)
+    batches: dict[int, list[Pair]] = {}
+    for pair in pairs:
+        batches.setdefault(pair[0].dtype, []).append(pair)
+    for batch in batches.values():
+        transport.all_reduce(batch, reduction, algorithm=algorithm, name=name)
+    copy_results(framework, copies)

@@ -94,21 +94,7 @@ class Exchanges(Membership):
         done = None if async_op or name else self._gather_in_core(x, out)
         if isinstance(done, np.ndarray):
             return out if out is not None else [done[i, ...] for i in range(len(done))]
-        rows = [readable(row) for row in self._rows(x, alike=False)]
-        into = self._into(rows, out)
-        own_headers, number = headers_of(rows), number_of(name)
-
-        def action() -> Any:
-            if done is None:
-                headers = self._headers(Operation.ALL_GATHER, own_headers, number)
-            else:
-                headers = np.frombuffer(done, np.int64).reshape(-1, HEADER)
-            gathered = self._gathered(
-                Operation.ALL_GATHER, rows, headers, -1, number, into
-            )
-            return gathered if out is None else out
-
-        return self.submit("all_gather", action, async_op)
+        return self._gather(Operation.ALL_GATHER, x, -1, out, async_op, name, done)
 
     @ends_group_without_memory
     def gather(
@@ -125,21 +111,8 @@ class Exchanges(Membership):
         With `out`, as all_gather takes it, they are written to that where `root`
         lives. `out` may be given elsewhere, too, and stays as it is.
         """
-        rows = [readable(row) for row in self._rows(x, alike=False)]
-        into = self._into(rows, out)
         owner, _ = self.owner_of(root)
-        own_headers, number = headers_of(rows), number_of(name)
-
-        def action() -> Any:
-            headers = self._headers(Operation.GATHER, own_headers, number)
-            gathered = self._gathered(
-                Operation.GATHER, rows, headers, owner, number, into
-            )
-            if self.rank != owner:
-                return None
-            return gathered if out is None else out
-
-        return self.submit("gather", action, async_op)
+        return self._gather(Operation.GATHER, x, owner, out, async_op, name)
 
     @ends_group_without_memory
     def scatter(
@@ -177,24 +150,10 @@ class Exchanges(Membership):
                 name=number,
                 prelude_to=Operation.SCATTER,
             )
-            dtype, shape = described(header)
-            source = None if block is None else rows_of([block])
-            copies: Sequence[Copy[Array]] = ()
-            if targets is None:
-                parts = np.empty((self.num_local_replicas, *shape), dtype)
-                target = rows_of([parts])
-                result = parts[0, ...] if self._flat else parts
-            else:
-                check_fits(targets[0], shape, dtype)
-                target, copies = destination_of(NUMPY, targets, source, code_of(dtype))
-                result = out
-            each = prod(shape) * dtype.itemsize
-            lengths = [rows * each for rows in self.replicas]
-            self.transport.scatter(
-                source or target, target, lengths, owner, name=number
-            )
-            copy_results(NUMPY, copies)
-            return result
+            parts = self._scatter(block, header, targets, owner, number)
+            if parts is None:
+                return out
+            return parts[0, ...] if self._flat else parts
 
         return self.submit("scatter", action, async_op)
 
@@ -260,7 +219,7 @@ class Exchanges(Membership):
                 part = received[q, : self.replicas[q], i]
                 target[begin : begin + self.replicas[q]] = part
 
-    def _into(self, rows: Sequence[Array], out: Any) -> list[Array] | None:
+    def _gather_targets(self, rows: Sequence[Array], out: Any) -> list[Array] | None:
         """Return the arrays that `out` stands for, if this member's own fit."""
         if out is None:
             return None
@@ -278,6 +237,60 @@ class Exchanges(Membership):
                 f"axis of {self.num_replicas}: a part for each replica."
             )
         return block
+
+    def _scatter(
+        self,
+        block: Array | None,
+        header: Array,
+        targets: Sequence[Array] | None,
+        owner: int,
+        name: int,
+    ) -> Array | None:
+        """Scatter arrays with this header; return new ones if there are no targets."""
+        dtype, shape = described(header)
+        source = None if block is None else rows_of([block])
+        parts: Array | None = None
+        copies: Sequence[Copy[Array]] = ()
+        if targets is None:
+            parts = np.empty((self.num_local_replicas, *shape), dtype)
+            target = rows_of([parts])
+        else:
+            check_fits(targets[0], shape, dtype)
+            target, copies = destination_of(NUMPY, targets, source, code_of(dtype))
+        each = prod(shape) * dtype.itemsize
+        lengths = [rows * each for rows in self.replicas]
+        self.transport.scatter(source or target, target, lengths, owner, name=name)
+        copy_results(NUMPY, copies)
+        return parts
+
+    def _gather(
+        self,
+        operation: Operation,
+        x: Any,
+        root: int,
+        out: Any,
+        async_op: bool,
+        name: str | None,
+        headers_of_all: bytes | None = None,
+    ) -> Any:
+        """Gather arrays of any shapes and dtypes on member `root`, -1 for all members.
+
+        Args:
+            headers_of_all: What every replica's array is like, if it is known.
+        """
+        rows = [readable(row) for row in self._rows(x, alike=False)]
+        targets = self._gather_targets(rows, out)
+        own_headers, number = headers_of(rows), number_of(name)
+
+        def action() -> Any:
+            if headers_of_all is None:
+                headers = self._headers(operation, own_headers, number)
+            else:
+                headers = np.frombuffer(headers_of_all, np.int64).reshape(-1, HEADER)
+            gathered = self._gathered(operation, rows, headers, root, number, targets)
+            return gathered if out is None or gathered is None else out
+
+        return self.submit(operation.public_name, action, async_op)
 
     def _headers(self, operation: Operation, own_headers: Array, name: int) -> Array:
         """Return what every replica's array is like."""
@@ -299,18 +312,16 @@ class Exchanges(Membership):
         headers: Array,
         root: int,
         name: int,
-        into: list[Array] | None,
-    ) -> list[Array]:
-        """Gather all replicas' arrays in `into`, or new ones, where they are wanted."""
-        is_wanted = root < 0 or root == self.rank
+        targets: list[Array] | None,
+    ) -> list[Array] | None:
+        """Return all replicas' arrays, in `targets` or new; None where not wanted."""
+        is_wanted = root in (-1, self.rank)
         arrays = [described(header) for header in headers]
-        if into is not None and is_wanted:
-            for array, (dtype, shape) in zip(into, arrays, strict=True):
-                check_fits(array, shape, dtype)
         sizes = [prod(shape) * dtype.itemsize for dtype, shape in arrays]
+        starts = self._starts()
         lengths = [
             sum(sizes[begin : begin + count])
-            for begin, count in zip(self._starts(), self.replicas, strict=True)
+            for begin, count in zip(starts, self.replicas, strict=True)
         ]
         if len(rows) == 1:
             own = rows[0]
@@ -318,19 +329,21 @@ class Exchanges(Membership):
             own = np.concatenate([row.reshape(-1).view(np.uint8) for row in rows])
         source = bytes_of(own)
         copies: Sequence[Copy[Array]] = ()
-        if into is None or not is_wanted:
+        if targets is None or not is_wanted:
             memory = np.empty(sum(sizes) if is_wanted else 0, np.uint8)
             target = bytes_of(memory)
         else:
-            own_begin = sum(sizes[: self._starts()[self.rank]])
-            target, copies = destination_of(NUMPY, into, source, own_begin=own_begin)
+            for array, (dtype, shape) in zip(targets, arrays, strict=True):
+                check_fits(array, shape, dtype)
+            own_begin = sum(sizes[: starts[self.rank]])
+            target, copies = destination_of(NUMPY, targets, source, own_begin=own_begin)
         if operation is Operation.ALL_GATHER:
             self.transport.all_gather(source, target, lengths, name=name)
         else:
             self.transport.gather(source, target, lengths, root, name=name)
         copy_results(NUMPY, copies)
-        if into is not None or not is_wanted:
-            return into or []
+        if targets is not None or not is_wanted:
+            return targets if is_wanted else None
         begins = accumulate(sizes, initial=0)
         return [
             elements_of(memory, begin, dtype, shape)

@@ -19,10 +19,10 @@ from popdist.engine.calls.rows import (
     written,
 )
 from popdist.engine.handle import Handle
-from popdist.engine.rows import Pair, Rows, copy_results, destination_of, pairs_of
+from popdist.engine.rows import Rows, copy_results, destination_of, pairs_of
 from popdist.engine.spec.dtypes import REDUCTIONS, reduction_code_of
 from popdist.engine.spec.operations import RING, algorithm_code_of, number_of
-from popdist.engine.transport import Core
+from popdist.engine.transport import Core, all_reduce_arrays
 
 
 class Reductions(_core.Reducer, Membership):
@@ -304,17 +304,16 @@ class Reductions(_core.Reducer, Membership):
             reduction_code_of(op, rows[0].dtype)
             results.append(result)
             arrays.append((rows, targets))
-        pairs, copies = pairs_of(NUMPY, arrays)
-        batches: dict[int, list[Pair]] = {}
-        for pair in pairs:
-            batches.setdefault(pair[0].dtype, []).append(pair)
 
         def action() -> list[Any]:
-            for batch in batches.values():
-                self.transport.all_reduce(
-                    batch, REDUCTIONS[op], algorithm=how, name=name
-                )
-            copy_results(NUMPY, copies)
+            all_reduce_arrays(
+                self.transport,
+                NUMPY,
+                arrays,
+                REDUCTIONS[op],
+                algorithm=how,
+                name=name,
+            )
             return results
 
         return action

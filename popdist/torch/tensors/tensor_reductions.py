@@ -8,9 +8,10 @@ from torch import Tensor
 
 from popdist.engine.group import Group
 from popdist.engine.handle import AsyncOp, Handle
-from popdist.engine.rows import Pair, copy_results, destination_of, pairs_of
+from popdist.engine.rows import copy_results, destination_of, pairs_of
 from popdist.engine.spec.dtypes import REDUCTIONS
 from popdist.engine.spec.operations import algorithm_code_of, number_of
+from popdist.engine.transport import all_reduce_arrays
 from popdist.torch.tensors.tensor_rows import (
     CODES,
     TORCH,
@@ -51,36 +52,16 @@ def all_reduce(
         and _is_reduced_now(group, arrays[0], op)
     ):
         return list(arrays)
-    replicas = group.num_local_replicas
-    targets_given = arrays if out is None else out
-    if len(targets_given) != len(arrays):
-        raise ValueError(
-            f"{len(arrays)} arrays are given, but {len(targets_given)} to write to. "
-            "Give one for each."
-        )
-    sources = [local_tensors(array, replicas) for array in arrays]
-    targets = sources
-    if out is not None:
-        targets = [local_tensors(array, replicas) for array in out]
-        for one, other in zip(sources, targets, strict=True):
-            check_like(other[0], one[0])
-    for tensors in targets:
-        check_written(*tensors)
-    reduction = _reduction_of(op, [tensors[0] for tensors in sources])
-    for tensors in sources:
-        code_of(tensors[0].dtype)
+    results = arrays if out is None else out
+    pairs = _local_pairs(arrays, results, group.num_local_replicas)
+    reduction = _reduction_of(op, [sources[0] for sources, _ in pairs])
     how, number = algorithm_code_of(algorithm), number_of(name)
 
     def action() -> list[TensorArray]:
-        given = list(zip(sources, targets, strict=True))
-        pairs, copies = pairs_of(TORCH, given)
-        batches: dict[int, list[Pair]] = {}
-        for pair in pairs:
-            batches.setdefault(pair[0].dtype, []).append(pair)
-        for batch in batches.values():
-            group.transport.all_reduce(batch, reduction, algorithm=how, name=number)
-        copy_results(TORCH, copies)
-        return list(targets_given)
+        all_reduce_arrays(
+            group.transport, TORCH, pairs, reduction, algorithm=how, name=number
+        )
+        return list(results)
 
     return group.submit("all_reduce", action, async_op)
 
@@ -204,6 +185,31 @@ def _is_reduced_now(group: Group | Within, array: TensorArray, op: str) -> bool:
     if op == "mean" and array.dtype is torch.bool:
         return False
     return reduce_in_place(group, array, REDUCTIONS[op])
+
+
+def _local_pairs(
+    arrays: Sequence[TensorArray], results: Sequence[TensorArray], replicas: int
+) -> list[tuple[Sequence[Tensor], Sequence[Tensor]]]:
+    """Return, of each array, the local replicas' tensors, and those of its result.
+
+    Raises:
+        TypeError: One has no dtype that can be reduced.
+        ValueError: They do not belong together.
+    """
+    if len(results) != len(arrays):
+        raise ValueError(
+            f"{len(arrays)} arrays are given, but {len(results)} to write to. "
+            "Give one for each."
+        )
+    pairs = []
+    for array, result in zip(arrays, results, strict=True):
+        sources = local_tensors(array, replicas)
+        targets = sources if result is array else local_tensors(result, replicas)
+        check_like(targets[0], sources[0])
+        check_written(*targets)
+        code_of(sources[0].dtype)
+        pairs.append((sources, targets))
+    return pairs
 
 
 def _reduction_of(op: str, tensors: Sequence[Tensor]) -> int:
